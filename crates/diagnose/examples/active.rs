@@ -1,7 +1,7 @@
 //! Whole active diagnoses in virtual time: the table of `docs/diagnosis-validation.md`, section "Active, in virtual time".
 //!
-//! usage: cargo run --release -p plimsoll-diagnose --example active [-- WORDS]   those whose name holds WORDS, with every line
-//!        … --example active -- --cases N [--from SEED]     N drawn systems of each kind, as a table for the example `learn --experiments`
+//! usage: cargo run --release -p plimsoll-diagnose --example active [-- WORDS]   systems whose name contains WORDS, with every line
+//!        … --example active -- --cases N [--from SEED]     N random systems of each kind, as a table for the example `learn --experiments`
 
 #![expect(clippy::print_stdout, reason = "a table for people")]
 
@@ -49,7 +49,7 @@ fn main() {
     println!("\n{right} of {all}");
 }
 
-/// Prints a row; was the verdict right?
+/// Prints a row and returns whether the verdict was right.
 fn row(name: &str, expect: &[Cause], played: &Played, every_line: bool) -> bool {
     let verdict = &played.diagnosis.verdicts[0];
     let is_right = expect.contains(&verdict.cause);
@@ -70,7 +70,7 @@ fn row(name: &str, expect: &[Cause], played: &Played, every_line: bool) -> bool 
     is_right
 }
 
-/// A sound engine and what became of it.
+/// Returns a healthy engine and a changed one.
 fn compared() -> Vec<(System, System)> {
     let engines = [
         ("llama-3.1-8b@h100", (256, 64)),
@@ -91,14 +91,14 @@ fn compared() -> Vec<(System, System)> {
     engines.iter().flat_map(|engine| became.iter().map(move |became| pair(*engine, *became))).collect()
 }
 
-/// What is done to a drawn system, with what would be a right answer.
+/// A kind of fault for drawn systems, with the accepted causes.
 struct Kind {
     name: &'static str,
     causes: &'static [Cause],
     make: fn(&mut Stream, System) -> System,
 }
 
-/// So many systems of each kind, each diagnosed; half of them beside a sound diagnosis of before.
+/// Diagnoses this many systems of each kind; half of them against an earlier healthy diagnosis.
 fn drawn(cases: u64, from: u64) {
     let facts: Vec<String> = Observed::ALL.iter().map(|fact| fact.word()).collect();
     println!("server\tfault\tseverity\thalf\tmaterial\tcauses\tlayers\t{}", facts.join(","));
@@ -107,7 +107,7 @@ fn drawn(cases: u64, from: u64) {
             let mut chance = Stream::new(n, kind.name, 0);
             let sound = sound(&mut chance, n);
             let mut system = (kind.make)(&mut chance, sound.clone());
-            // Nothing is known of before; or it was sound then; or it was as it is now.
+            // The earlier run is missing, or was healthy, or had the present fault.
             let known = if kind.name == "slow" { 1 } else { chance.below(3) };
             let before = [None, Some(sound), Some(system.clone())][known as usize].take();
             system.scenario.seed = n + 1_000;
@@ -132,7 +132,7 @@ fn drawn(cases: u64, from: u64) {
     }
 }
 
-/// An engine of the catalogue under a load that it carries, in half of the cases with steps that now and then take longer.
+/// Returns an engine of the catalogue under a sustainable load; in half of the cases steps are longer at times.
 fn sound(chance: &mut Stream, n: u64) -> System {
     let engines = [
         "llama-3.1-8b@h100",
@@ -157,13 +157,13 @@ fn sound(chance: &mut Stream, n: u64) -> System {
     system
 }
 
-/// With a fault besides.
+/// Adds a fault.
 fn with(mut system: System, text: String) -> System {
     system.world.faults.push(FaultSpec::parse(&text).unwrap_or_else(|e| panic!("{text}: {e}")));
     system
 }
 
-/// Between two, by equal ratios.
+/// Returns a value between two limits on a logarithmic scale.
 fn between(chance: &mut Stream, low: f64, high: f64) -> f64 {
     low * (high / low).powf(chance.uniform())
 }
@@ -303,7 +303,7 @@ const KINDS: &[Kind] = &[
         name: "crowded",
         causes: &[Cause::Saturation],
         make: |chance, system| {
-            // Prompts that take longer to read than the answers to tell: whoever is beside makes everybody slower.
+            // Prefills take longer than decodes: concurrent requests slow all others down.
             let sizes = (4_096 << chance.below(2), 16 + 8 * chance.below(3) as u32);
             System { name: system.name, ..System::new("llama-3.1-8b@a100", sizes, "none", &[]) }
         },

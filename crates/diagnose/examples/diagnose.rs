@@ -1,22 +1,23 @@
-//! How often is the diagnosis right? Random systems, every fault that the rules know at five severities, clean runs, pairs, and
-//! faults that no rule knows; the confusion matrix and all that follows from it.
+//! Accuracy of the diagnosis on random systems: every fault of the rules at five severities, clean runs, pairs, and
+//! faults outside the rules; with the confusion matrix and derived figures.
 //!
-//! `cargo run --release -p plimsoll-diagnose --example diagnose -- [--half tuning|held-out|both] [--systems N] [--from SEED] [--class NAME]
-//! [--severities 0,2,4] [--clean N] [--ablate-at 2 | --without-ablations] [--lack NAME,…] [--depending] [--threads N] [--verbose] [--keep CASES]
-//! [--update FILE]`
+//! `cargo run --release -p plimsoll-diagnose --example diagnose -- [--half tuning|held-out|both] [--systems N]
+//! [--from SEED] [--class NAME] [--severities 0,2,4] [--clean N] [--ablate-at 2 | --without-ablations] [--lack
+//! NAME,…] [--depending] [--threads N] [--verbose] [--keep CASES] [--update FILE]`
 //!
-//! `--depending` puts a traced dependency in front of every engine, so that faults of other layers are judged beside one.
+//! `--depending` puts a traced dependency in front of every engine, so that faults of other layers are evaluated next
+//! to one.
 //!
-//! `--keep` appends every judged case to a file of JSON lines as soon as it is judged. What the file holds is not judged again and is counted
-//! with the rest, so that the whole can be made in parts: `--systems 0 --keep CASES` reports what is there. Begin another file when a rule
-//! was changed.
+//! `--keep` appends every evaluated case to a file of JSON lines. Cases in the file are not evaluated again and count
+//! with the rest, so that the work can be done in parts: `--systems 0 --keep CASES` reports the file. Start a new
+//! file after a change of a rule.
 //!
-//! `--ablate-at` names the severities (of clean runs their numbers) at which the diagnosis is asked again with less to go by,
-//! and `--lack` with what less (all of `Lack`, unless it is said).
+//! `--ablate-at` sets the severities (for clean runs their numbers) at which the diagnosis is repeated with reduced
+//! evidence, and `--lack` the kinds of reduction (default: all of `Lack`).
 //!
-//! Likelihoods are learnt from the tuning half (systems of even seeds) alone: `--keep CASES` and the example `learn`. `--quick` leaves out what
-//! three other runs of each side would have met. `--update` writes the report between the markers of a page. A case needs no file: its evidence
-//! follows from its seed in a fraction of a second.
+//! Likelihoods are learnt only from the tuning half (systems of even seeds): `--keep CASES` and the example `learn`.
+//! `--quick` leaves out the three other runs of each side. `--update` writes the report between the markers of a
+//! page. A case needs no file, because its evidence follows from its seed in a fraction of a second.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example that prints a table")]
 
 #[path = "../tests/all/diagnosed/mod.rs"]
@@ -81,7 +82,7 @@ fn main() {
     }
 }
 
-/// All systems, dealt to threads as they become free, and what was kept; in the order of the systems' seeds.
+/// Returns all cases: systems are assigned to free threads, stored cases are added, in order of the systems' seeds.
 fn judge_all(seeds: &[u64], asked: &Asked) -> Vec<Judged> {
     let kept = match &asked.keep {
         Some(path) => Kept::open(path).unwrap_or_else(|e| stop(&format!("{path}: {e}"))),
@@ -157,12 +158,12 @@ fn asked() -> Asked {
     asked
 }
 
-/// Numbers with commas between them.
+/// Parses numbers separated by commas.
 fn numbers(text: &str, number: impl Fn(String) -> u64) -> Vec<usize> {
     text.split(',').map(|n| number(n.to_owned()) as usize).collect()
 }
 
-/// Classes whose name, or whose row of the rule table, is one of these.
+/// Returns the classes with one of these names, or with such a row in the rule table.
 fn named(names: &str) -> Vec<Class> {
     let is = |class: &Class, name: &str| {
         let of_row = class.causes().iter().any(|cause| cause.id().eq_ignore_ascii_case(name));
@@ -177,7 +178,7 @@ fn named(names: &str) -> Vec<Class> {
     found
 }
 
-/// What is to be left out, by its names.
+/// Returns the kinds of reduction with these names.
 fn lacks(names: &str) -> Vec<Lack> {
     let known =
         |name: &str| Lack::ALL.into_iter().find(|lack| format!("{lack:?}").eq_ignore_ascii_case(name));

@@ -1,12 +1,14 @@
-//! Learns how often each cause shows each fact, and how much each fact weighs, and writes a table of `src/likelihood/`.
+//! Learns the frequency of each fact for each cause, and the weight of each fact, and writes a table of
+//! `src/likelihood/`.
 //!
 //! `cargo run --release -p plimsoll-diagnose --example learn -- CASES… [--write FILE] [--judge CASES…]`
 //!
-//! CASES are files of judged cases: JSON lines of the example `diagnose` (`--keep`), or a table of recorded runs of real servers
-//! (`tests/fixtures/real.tsv`; rows of the half `held` are never learnt from). `--experiments`: they are tables of experiments on endpoints
-//! (`tests/fixtures/real-experiments.tsv`, and what the example `active --cases N` prints). `--pages`: what the servers' pages alone showed of simulated
-//! cases (`--lack Requests`). A case counts where its fault is material, or where there is
-//! none. `--judge` prints how often the most likely cause is right on other files.
+//! CASES are files of evaluated cases: JSON lines of the example `diagnose` (`--keep`), or a table of recorded runs
+//! of real servers (`tests/fixtures/real.tsv`; rows of the half `held` are never used for learning). `--experiments`
+//! reads tables of experiments on endpoints (`tests/fixtures/real-experiments.tsv`, and the output of the example
+//! `active --cases N`). `--pages` uses the facts from metrics only of simulated cases (`--lack Requests`). A case
+//! counts if its fault is significant, or if there is none. `--judge` prints the accuracy of the most likely cause on
+//! other files.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example that prints a table")]
 
 #[path = "../tests/all/diagnosed/mod.rs"]
@@ -24,20 +26,20 @@ use plimsoll_diagnose::causes::{BY_ACCIDENT, Often, Shows, causes};
 use plimsoll_diagnose::facts::Observed;
 use plimsoll_diagnose::{Cause, Layer};
 
-/// What a case of a real server counts, in simulated ones: they are few, and what they show is what counts.
+/// Weight of a case of a real server, in simulated cases, because there are few real ones and they matter most.
 const REAL: f64 = 6.0;
-/// The server of a case that was simulated.
+/// Server name of simulated cases.
 const SIMULATED: &str = "simulated";
-/// The same of a case that is seen with less to go by: it is the same run.
+/// Weight of a case with reduced evidence, because it is the same run.
 const LESS: f64 = 0.4;
-/// Cases that what is written into the table of causes stands for, beside those that were seen.
+/// Weight of the table of causes, in cases.
 const BELIEVED: f64 = 5.0;
-/// What a case of something that is not in the table counts: a few kinds of it were simulated, and they are no rule.
+/// Weight of a case outside the table, because only a few kinds were simulated.
 const UNLISTED: f64 = 0.25;
-/// What a fact weighs before anything is learnt, and how many cases hold it there.
+/// Initial weight of a fact, and its strength in cases.
 const WEIGHT: (f64, f64) = (1.0, 4.0);
 
-/// One case.
+/// One case with its facts.
 struct Sample {
     causes: Vec<Cause>,
     layers: Vec<Layer>,
@@ -96,7 +98,7 @@ fn simulated(file: &str, pages: bool) -> Vec<Sample> {
         }
         let mut add = |facts: &str, counts: f64, with: &str| {
             let observed = letters(facts);
-            // What the evidence can't show at all is nothing to learn from, and no miss.
+            // A case whose evidence can't show the fault teaches nothing, and is no miss.
             if !class.causes().iter().any(|cause| was_asked(*cause, &observed)) {
                 return;
             }
@@ -119,13 +121,14 @@ fn simulated(file: &str, pages: bool) -> Vec<Sample> {
     all
 }
 
-/// Could a fact that decides for this cause be seen?
+/// Returns whether a decisive fact of this cause was checked.
 fn was_asked(cause: Cause, observed: &[(usize, usize)]) -> bool {
     let decisive = &plimsoll_diagnose::causes::row(cause).decisive;
     decisive.is_empty() || decisive.iter().any(|fact| observed.iter().any(|(of, _)| *of == *fact as usize))
 }
 
-/// `server, fault, severity, half, material, causes, layers, facts` in a line; causes, layers and facts with commas between them.
+/// Reads lines `server, fault, severity, half, material, causes, layers, facts`; causes, layers and facts are
+/// separated by commas.
 fn real(file: &str, held: bool) -> Vec<Sample> {
     let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{file}: {e}"));
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -167,13 +170,13 @@ fn place(letter: char) -> Option<usize> {
     "ynu".chars().position(|of| of == letter)
 }
 
-/// How often each cause shows each fact: counts, with what the table of causes says standing for a few cases more.
+/// Returns the frequencies of each fact for each cause: counts, with a few cases added from the table of causes.
 fn count(samples: &[Sample]) -> Likelihood {
     let (rows, facts) = (causes(), Observed::ALL.len());
     let mut counts = vec![vec![[0.0; 3]; facts]; rows.len()];
     for sample in samples {
-        // Of what would be accepted, the first of which something was seen that decides for it; two faults at once show what either does, and
-        // are not counted.
+        // Use the first accepted cause with an observed decisive fact. Two faults show the facts of either, and are
+        // not counted.
         let seen = |cause: &&Cause| decided_for(sample, **cause) != Some(false);
         let what = match sample.causes.len() {
             1 => sample.causes.first(),
@@ -187,7 +190,7 @@ fn count(samples: &[Sample]) -> Likelihood {
             counts[own][*fact][*is] += sample.counts;
         }
     }
-    // By accident: the mean over the causes that have nothing to do with a fact, each counted alike.
+    // By accident: the unweighted mean over the causes that are unrelated to a fact.
     let mut by_accident = vec![[0.0; 3]; facts];
     for (fact, often) in by_accident.iter_mut().enumerate() {
         let mut sum = BY_ACCIDENT;
@@ -199,7 +202,7 @@ fn count(samples: &[Sample]) -> Likelihood {
         }
         let all: f64 = sum.iter().sum();
         *often = sum.map(|n| n / all);
-        // Whoever sends the same prompts again does so whatever is wrong.
+        // Equal prompts are independent of the fault.
         if Observed::ALL[fact] == Observed::SamePrompts {
             *often = [0.5, 0.48, 0.02];
         }
@@ -210,7 +213,7 @@ fn count(samples: &[Sample]) -> Likelihood {
                 return by_accident[fact];
             }
             let often = row.presumed(Observed::ALL[fact], by_accident[fact]);
-            // What is not in the table may look like anything: a few kinds of it that were simulated are no rule.
+            // Faults outside the table may show any fact; the few simulated kinds are no rule.
             let believed = if row.cause == Cause::Unknown { 20.0 * BELIEVED } else { BELIEVED };
             let n: f64 = counts[fact].iter().sum::<f64>() + believed;
             std::array::from_fn(|is| (counts[fact][is] + believed * often[is]) / n)
@@ -224,7 +227,7 @@ fn count(samples: &[Sample]) -> Likelihood {
     Likelihood { of: of.collect(), by_accident, weight: vec![WEIGHT.0; facts], missed: unseen / n }
 }
 
-/// Was one of the facts seen that decide for what was done? `None` where nothing has to decide for it.
+/// Returns whether a decisive fact was seen; `None` if the cause needs none.
 fn decided(sample: &Sample) -> Option<bool> {
     decided_for(sample, *sample.causes.first()?)
 }
@@ -236,7 +239,8 @@ fn decided_for(sample: &Sample, cause: Cause) -> Option<bool> {
     (!decisive.is_empty()).then_some(seen)
 }
 
-/// The weights that make the true cause likeliest (no fact weighs nothing: what no case here needs, another may), by coordinate descent on the mean logarithmic loss of single causes.
+/// Returns the weights that maximise the likelihood of the true cause, by coordinate descent on the mean logarithmic
+/// loss of single causes. No weight is zero, because other cases may need a fact.
 fn weigh(mut learnt: Likelihood, samples: &[Sample]) -> Likelihood {
     let rows = causes();
     let single: Vec<&Sample> = samples.iter().filter(|sample| !sample.two).collect();
@@ -284,7 +288,7 @@ fn log_sum(rows: impl Iterator<Item = usize> + Clone, score: &impl Fn(usize) -> 
     most + rows.map(|row| (score(row) - most).exp()).sum::<f64>().ln()
 }
 
-/// The table's text: of the cells those that differ from what is presumed without a case.
+/// Returns the text of the table: only cells that differ from the presumed ones.
 fn table(learnt: &Likelihood, cases: usize) -> String {
     let rounded = |often: Often| often.map(|share| (1e4 * share).round() / 1e4);
     let mut text = format!(
@@ -310,7 +314,7 @@ fn table(learnt: &Likelihood, cases: usize) -> String {
     text
 }
 
-/// How often the likeliest cause and its layer are right, and what was said instead.
+/// Prints the accuracy of the most likely cause and its layer, and the wrong verdicts.
 fn report(name: &str, learnt: &Likelihood, samples: &[Sample]) {
     let (mut n, mut cause_right, mut layer_right, mut wrong, mut unsure) = (0, 0, 0, 0, 0);
     let mut instead: BTreeMap<(String, String), usize> = BTreeMap::new();
@@ -359,7 +363,7 @@ fn report(name: &str, learnt: &Likelihood, samples: &[Sample]) {
     }
 }
 
-/// The mean over the causes of the harmonic mean of recall and precision.
+/// Returns the mean over the causes of the harmonic mean of recall and precision.
 fn macro_f1(learnt: &Likelihood, samples: &[Sample]) -> f64 {
     let mut counts: BTreeMap<Cause, [f64; 3]> = BTreeMap::new();
     for sample in samples.iter().filter(|sample| !sample.two) {

@@ -1,11 +1,14 @@
-//! How likely each cause is after what was observed: a posterior over every single cause and every pair.
+//! The probability of each cause given the observed facts: a posterior over every single cause and every pair.
 //!
-//! How often each cause shows each fact stands in `likelihood/`, for the records of a run, for experiments on an endpoint and for
-//! servers' pages alone; `examples/learn.rs` makes them of simulated systems and of recordings of real servers; no number of them is set by hand. Which cells it may learn is the table of causes: a fact that a cause has nothing to
-//! do with is seen as often as by accident, whatever a thousand simulated runs happened to show, so that what is learnt on one kind of
-//! server holds on another. Facts hang together (a queue makes late first tokens and long answers), so each weighs with an exponent of its own
-//! (Heckerman and others call it a discount); the exponents are learnt with the rest. Two causes show what either shows (noisy or, Pearl
-//! 1988). What could not be asked weighs nothing.
+//! The likelihood tables are in `likelihood/`: one for the records of a run, one for experiments on an endpoint, one
+//! for metrics endpoints only. `examples/learn.rs` computes them from simulated systems and from recordings of real
+//! servers; no number is set manually.
+//!
+//! The table of causes decides which cells are learnt. A fact that is unrelated to a cause keeps its accidental
+//! frequency, even if simulated runs showed it more often. Results from one kind of server therefore apply to others.
+//! Facts are correlated (a queue causes late first tokens and long responses), so each fact has its own learnt
+//! exponent (a discount, Heckerman and others). Two causes show the facts of either (noisy or, Pearl 1988). Facts
+//! that could not be checked have no weight.
 
 use std::sync::OnceLock;
 
@@ -13,35 +16,35 @@ use super::cause::Cause;
 use super::causes::{BY_ACCIDENT, CauseRow, Often, causes, row};
 use super::facts::{Finding, Is, Observed};
 
-/// What is believed of "nothing is wrong" and of "something that is not in the table" before anything is measured; the others share the rest.
+/// Prior probabilities of "no problem" and of "a problem outside the table"; the other causes share the rest.
 const PRIOR: (f64, f64) = (0.2, 0.03);
-/// What is believed of two causes at once.
+/// Prior probability of two simultaneous causes.
 const PAIRS: f64 = 0.1;
 
-/// How seldom anything is, at the least: a few thousand cases show nothing rarer, and what was never seen is not impossible.
+/// Minimum frequency of an answer. A few thousand cases show nothing rarer, and an unseen answer is not impossible.
 const LEAST: f64 = 5e-4;
 
-/// How often each cause shows each fact.
+/// The frequencies of each fact for each cause.
 #[derive(Clone, Debug)]
 pub struct Likelihood {
-    /// By cause in the order of the table, then by fact.
+    /// Frequencies by cause in the order of the table, then by fact.
     pub of: Vec<Vec<Often>>,
-    /// By fact, where nothing makes it.
+    /// Frequencies by fact without a cause.
     pub by_accident: Vec<Often>,
-    /// How much each fact weighs, 0 to 1.
+    /// Weight of each fact, 0 to 1.
     pub weight: Vec<f64>,
-    /// How often none of the facts that decide for a cause is seen where it is at work and they could be.
+    /// Probability that no decisive fact of an active cause is seen although the facts could be checked.
     pub missed: f64,
 }
 
-/// What facts were read from: the same word is found by other means, and so as often by another chance.
+/// The source of the facts. Each source has its own frequencies because it uses other detectors.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ReadFrom {
-    /// The records of a run, mostly beside those of an earlier one.
+    /// Records of a run, usually with those of an earlier run.
     Records,
     /// Experiments on an endpoint, chosen one by one.
     Experiments,
-    /// Servers' pages alone, mostly beside a stretch of before.
+    /// Metrics endpoints only, usually with an earlier period.
     Pages,
 }
 
@@ -58,8 +61,8 @@ impl Likelihood {
         learnt.get_or_init(|| Likelihood::parse(table))
     }
 
-    /// Reads the table: `cause, fact, yes, no` in a line, and for each fact a line of cause `*` with its weight besides. A cell that is not there
-    /// is what the table of causes presumes.
+    /// Parses the table with lines `cause, fact, yes, no`, and for each fact a line of cause `*` with its weight.
+    /// Missing cells use the presumed frequencies of the table of causes.
     pub fn parse(table: &str) -> Likelihood {
         let facts = Observed::ALL.len();
         let mut by_accident = vec![BY_ACCIDENT; facts];
@@ -98,29 +101,31 @@ impl Likelihood {
         Likelihood { of, by_accident, weight, missed }
     }
 
-    /// Logarithm of how likely what was observed is where this cause is at work.
+    /// Returns the log-likelihood of the observations if only this cause is active.
     pub fn single(&self, cause: usize, observed: &[(usize, usize)]) -> f64 {
         let facts: f64 =
             observed.iter().map(|(fact, is)| self.weight[*fact] * self.of[cause][*fact][*is].ln()).sum();
         facts + self.unseen(cause, observed)
     }
 
-    /// What a cause loses where nothing that decides for it was seen: the discount of each fact would understate it.
+    /// Returns the log-likelihood penalty of a cause without any observed decisive fact. The discounts of the facts
+    /// would understate the penalty.
     pub fn unseen(&self, cause: usize, observed: &[(usize, usize)]) -> f64 {
         let decides = |fact: usize| causes()[cause].decisive.iter().any(|of| *of as usize == fact);
         let mut asked = observed.iter().filter(|(fact, _)| decides(*fact)).peekable();
-        // Of what is not asked yet nothing is lost.
+        // Facts that are not checked yet cause no penalty.
         let lost = asked.peek().is_some() && asked.all(|(_, is)| *is != 0);
         if lost { self.missed.ln() } else { 0.0 }
     }
 
-    /// How often this cause shows this fact.
+    /// Returns the frequencies of a fact for a cause.
     pub fn often(&self, cause: Cause, fact: Observed) -> Often {
         let place = causes().iter().position(|row| row.cause == cause);
         place.map_or(self.by_accident[fact as usize], |cause| self.of[cause][fact as usize])
     }
 
-    /// The same of two causes: what either shows.
+    /// Returns the log-likelihood of the observations if two causes are active: a fact shows if either cause shows
+    /// it.
     fn pair(&self, a: usize, b: usize, observed: &[(usize, usize)]) -> f64 {
         let one = |&(fact, is): &(usize, usize)| {
             let (a, b, base) = (self.of[a][fact], self.of[b][fact], self.by_accident[fact]);
@@ -132,8 +137,9 @@ impl Likelihood {
         observed.iter().map(one).sum::<f64>() + self.unseen(a, observed) + self.unseen(b, observed)
     }
 
-    /// The posterior over the causes of which a fact that decides for them was asked about, or `may_be` by what is still to be asked: one of which
-    /// nothing could be seen would be believed for what others lack.
+    /// Returns the posterior over the causes with a checked decisive fact, and the causes that `may_be` accepts
+    /// because facts are still to be checked. Other causes are left out, because they would be believed only for the
+    /// lack of evidence for the rest.
     pub fn posterior(&self, observed: &[(usize, usize)], may_be: impl Fn(&CauseRow) -> bool) -> Belief {
         let rows = causes();
         let others = (1.0 - PRIOR.0 - PRIOR.1 - PAIRS) / (rows.len() as f64 - 2.0);
@@ -182,13 +188,14 @@ impl Likelihood {
     }
 }
 
-/// How likely each cause is to be the one, or one of two, that is at work.
+/// The probability of each cause, active as the only cause or as one of two.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Belief {
+    /// Causes with their probabilities, the most likely first.
     pub of: Vec<(Cause, f64)>,
-    /// How likely it is that there is one alone.
+    /// Probability that exactly one cause is active.
     pub one: f64,
-    /// How likely it is that two are at work together.
+    /// Probability of each pair of active causes.
     pairs: Vec<(Cause, Cause, f64)>,
 }
 
@@ -197,7 +204,7 @@ impl Belief {
         Likelihood::learnt(from).posterior(&states(found), |_| false)
     }
 
-    /// Without these causes, the others in proportion.
+    /// Returns the beliefs without `causes`; the others are scaled up in proportion.
     #[must_use]
     pub fn without(mut self, causes: &[Cause]) -> Belief {
         let lost: f64 = self.of.iter().filter(|(of, _)| causes.contains(of)).map(|(_, p)| p).sum();
@@ -209,7 +216,8 @@ impl Belief {
         self
     }
 
-    /// How likely this one is at work and none of these: with the likelihood of any of them the sum is one at most.
+    /// Returns the probability that `cause` is active and none of `named` is. Added to the probability of any named
+    /// cause, the sum is at most one.
     pub(crate) fn instead_of(&self, cause: Cause, named: &[Cause]) -> f64 {
         let beside = |a: &Cause, b: &Cause| *a == cause && named.contains(b);
         let shared = self.pairs.iter().filter(|(a, b, _)| beside(a, b) || beside(b, a));
@@ -217,29 +225,29 @@ impl Belief {
         (self.in_cause(cause) - shared.map(|(_, _, p)| p).sum::<f64>()).clamp(0.0, most.max(0.0))
     }
 
-    /// The likeliest.
+    /// Returns the most likely cause with its probability.
     pub fn first(&self) -> (Cause, f64) {
         self.of.first().copied().unwrap_or((Cause::Unknown, 0.0))
     }
 
-    /// How likely this one is.
+    /// Returns the probability of one cause.
     pub fn in_cause(&self, cause: Cause) -> f64 {
         self.of.iter().find(|(of, _)| *of == cause).map_or(0.0, |(_, p)| *p)
     }
 
-    /// How likely it is that the cause lies in the same layer as this one.
+    /// Returns the probability that the active cause is in the same layer as `cause`.
     pub fn in_layer_of(&self, cause: Cause) -> f64 {
         let layer = row(cause).layer;
         self.of.iter().filter(|(of, _)| row(*of).layer == layer).map(|(_, p)| p).sum::<f64>().min(1.0)
     }
 }
 
-/// Facts and their states as places in a table.
+/// Returns facts and their states as indices into a table.
 pub fn states(found: &[Finding]) -> Vec<(usize, usize)> {
     found.iter().map(|finding| (finding.fact as usize, place(finding.is))).collect()
 }
 
-/// The place of a state in [`Often`].
+/// Returns the index of a state in [`Often`].
 pub fn place(is: Is) -> usize {
     match is {
         Is::Yes => 0,

@@ -1,8 +1,8 @@
-//! What can be wrong: every cause that a verdict may name, its layer, and what is said about it whatever the run.
+//! All causes that a verdict may name, with their layers and the advice for them.
 //!
-//! One table, because the advice belongs to the cause and not to the rule that found it: two rules that end at the same cause
-//! must not tell a person two things. What no measurement that a rule reads can know (memory of the wrong socket) is not in the
-//! table: a cause that is never named would be a promise.
+//! Causes are one table because the advice belongs to the cause and not to the rule that found it. Two rules with one
+//! cause must not give two kinds of advice. Causes that no measurement can show (memory of the wrong socket) are left
+//! out, because a listed cause must be detectable.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,149 +11,148 @@ use super::causes::row;
 use super::experiment::NextExperiment;
 
 plimsoll_model::named! {
-    /// Where a slowness is located.
+    /// The layer in which a slowdown is located.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Layer {
-        /// The measurement itself: its figures are not the target's.
+        /// The measurement: its figures do not describe the target.
         Measurement => "measurement",
-        /// What is asked of the target: how much, how long, how mixed, how bursty.
+        /// The load on the target: rate, lengths, mix, burstiness.
         LoadProfile => "load profile",
-        /// The model and its kernels.
+        /// Model weights and kernels.
         Model => "model",
         /// The serving stack: engine, scheduler, cache, replicas, proxies, pools.
         ServingStack => "serving stack",
-        /// Something that a request needs beside the model.
+        /// A service that a request needs in addition to the model.
         Dependency => "dependency",
-        /// The way between the client and the first hop that ends TCP.
+        /// The network path between the client and the first hop that terminates TCP.
         Network => "network",
-        /// Whoever sells the endpoint, by policy.
+        /// The vendor of the endpoint, by policy.
         Provider => "provider",
-        /// Nothing material is wrong.
+        /// Healthy: without a significant change.
         None => "none",
-        /// Something is, and the run can't say what.
+        /// A problem that the run can't attribute to a layer.
         Unknown => "unknown",
     }
 }
 
-/// Declares the causes once: each, and the list of all that a row of the table is about.
+/// Declares the causes once: each cause, and the list of all causes in the table.
 macro_rules! causes {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What is wrong.
+        /// The cause of a slowdown.
         #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "snake_case")]
         pub enum Cause {
             $($(#[$doc])* $name,)*
-            /// No confident rule (U).
+            /// Unknown cause: the confidence of every rule is too low (U).
             Unknown,
         }
 
         impl Cause {
-            /// Every cause, in the order of the table.
             pub const ALL: [Cause; [$(stringify!($name)),*].len()] = [$(Cause::$name),*];
         }
     };
 }
 
 causes! {
-    /// The generator was late, sending or reading (V1).
+    /// The load generator sent or read late (V1).
     GeneratorLag,
-    /// The client's own cap on requests in flight makes them wait (V2).
+    /// Requests wait because of the client's own limit on requests in flight (V2).
     ClientCap,
-    /// Sums do not add up: clocks or lost records (V3).
+    /// Sums do not add up, because of clocks or lost records (V3).
     ClocksDisagree,
-    /// Figures move through the run (V4).
+    /// Metrics drift during the run (V4).
     NoSteadyState,
-    /// Slow only while observed (V5); only where the requests said whether they are to be traced.
+    /// Slow only while traced (V5); detected only if the requests set the sampled flag.
     TracingOverhead,
-    /// Nothing material (N).
+    /// Healthy: without a significant change (N).
     Nothing,
-    /// More requests (L1).
+    /// A higher request rate (L1).
     HigherRate,
     /// Longer prompts (L2).
     LongerPrompts,
-    /// Longer answers to other prompts (L3).
+    /// Longer responses to other prompts (L3).
     LongerAnswers,
-    /// Another mix of the same kinds (L4).
+    /// Another mix of the same request kinds (L4).
     OtherMix,
-    /// The same rate in bursts (L5).
+    /// An equal rate in bursts (L5).
     Bursts,
-    /// Fewer shared beginnings among the prompts themselves (S11, the load's side of it).
+    /// Shorter shared prefixes in the prompts (S11, caused by the load).
     LessSharedPrompts,
-    /// Model or kernels slower, even alone (M1).
+    /// A slower model or slower kernels, even for isolated requests (M1).
     SlowerModel,
-    /// Longer answers to the same prompts (L3, the model's side of it).
+    /// Longer responses to the same prompts (L3, caused by the model).
     LongerAnswersToSamePrompts,
-    /// A single request already exceeds the budget (M2).
+    /// An isolated request already exceeds the budget (M2).
     SingleRequestOverBudget,
-    /// Past what the target can serve: a queue that grows or nearly does (S1).
+    /// Load at or above the capacity of the target: a queue that grows or nearly grows (S1).
     Saturation,
     /// KV-cache exhaustion and preemption (S2).
     KvExhaustion,
-    /// Waiting for KV cache from another replica (S2b).
+    /// Wait for KV cache from another replica (S2b).
     KvTransfer,
-    /// Drafts of speculative decoding are accepted less.
+    /// A lower acceptance rate of draft tokens in speculative decoding.
     DraftRejection,
-    /// Long prompts hold up everybody else's tokens (S3).
+    /// Long prompts delay the output tokens of other requests (S3).
     HeadOfLine,
-    /// A window in which requests are collected before any is begun (S4).
+    /// A batching window that collects requests before any of them starts (S4).
     BatchingWindow,
-    /// Everyone stalls together at regular intervals: a garbage collector, a snapshot (S5).
+    /// All requests stall together at regular intervals, for example by a garbage collector or snapshot (S5).
     PeriodicStall,
-    /// Everyone stalls together now and then (S5, aperiodic): the host is busy with something else.
+    /// All requests stall together at irregular times because the host is busy with other work (S5, aperiodic).
     HostContention,
-    /// A limit on processor time stops the server many times a second.
+    /// A CPU limit (quota) pauses the server many times per second.
     CpuThrottling,
-    /// A pool of connections or a limit of concurrency in front of the engine (S6).
+    /// A connection pool or concurrency limit in front of the engine (S6).
     ConnectionLimit,
-    /// Retries make the load that makes them (S7).
+    /// Retries cause the load that causes the retries (S7).
     RetryStorm,
-    /// A replica that has just come up (S8).
+    /// A replica that has just started (S8).
     ColdStart,
-    /// Load is there before the replicas are.
+    /// The load rises before the new replicas are ready.
     AutoscalingLag,
     /// One replica is slower than the others (S9).
     BadReplica,
     /// Replicas of equal speed get unequal load (S10).
     RoutingImbalance,
-    /// The prefix cache hits less for the same prompts (S11).
+    /// A lower prefix-cache hit rate for the same prompts (S11).
     PrefixCacheLoss,
-    /// Answers are held back on their way (S12).
+    /// Responses are buffered on their way (S12).
     ProxyBuffering,
-    /// A fixed time of the host in every step (S13).
+    /// A fixed host time in every step (S13).
     HostBound,
-    /// A fixed time per request, whatever its size: tokenising, templates, logging, pre- and post-processing on the CPU.
+    /// A fixed time per request at any size: tokenisation, templates, logging, pre- and post-processing on the CPU.
     PerRequestCost,
     /// A replica crashed or was restarted.
     EngineCrash,
-    /// Answers end in the middle.
+    /// Responses end before they are complete.
     StreamDisconnect,
-    /// The target answers with errors.
+    /// The target responds with errors.
     ServerErrors,
-    /// A dependency takes longer, even alone (D1).
+    /// A dependency takes longer, even for isolated requests (D1).
     SlowDependency,
-    /// A dependency is slow now and then (D2).
+    /// A dependency is slow at times (D2).
     DependencyTail,
-    /// A dependency is slow under our load only (D3).
+    /// A dependency is slow under this load only (D3).
     DependencyCapacity,
-    /// Packets are lost on the way (N1).
+    /// Packets are lost on the network (N1).
     PacketLoss,
-    /// The way takes longer (N2).
+    /// A longer network round trip (N2).
     LongerRoundTrip,
-    /// The provider turns requests away (D4).
+    /// The provider rejects requests (D4).
     RateLimit,
-    /// The model's memory bandwidth is the ceiling (P3); only where its counters were read.
+    /// The memory bandwidth of the GPU is the limit (P3); detected only if its counters were read.
     MemoryBandwidth,
-    /// Collective communication between GPUs (P1); only where a profiler's timeline was given.
+    /// Collective communication between GPUs (P1); detected only with a profiler's timeline.
     Collectives,
-    /// Lock contention in the server (P2); only where a profiler's timeline was given.
+    /// Lock contention in the server (P2); detected only with a profiler's timeline.
     LockContention,
-    /// Another tenant of the same machine comes and goes.
+    /// Intermittent load of another tenant on the same machine.
     NoisyNeighbour,
 }
 
 impl Cause {
-    /// The stable word for it, as in JSON.
+    /// Returns the stable name, as in JSON.
     pub fn id(self) -> String {
         match serde_json::to_value(self) {
             Ok(serde_json::Value::String(word)) => word,
@@ -165,12 +164,12 @@ impl Cause {
         row(self).layer
     }
 
-    /// A few words, as they stand in a headline.
+    /// Returns a short title for headlines.
     pub fn title(self) -> &'static str {
         &row(self).title
     }
 
-    /// The cheapest experiment that would overturn it.
+    /// Returns the cheapest experiment that would overturn the cause.
     pub(crate) fn overturned_by(self) -> NextExperiment {
         match self {
             Cause::GeneratorLag => NextExperiment::SecondGenerator,

@@ -1,43 +1,48 @@
-//! The table of causes: what is said of each, and which facts it shows. Adding a cause is a row of `causes.tsv` and, at most, one fact.
+//! The table of causes: the texts of each cause and the facts that it shows. To add a cause, add a row to
+//! `causes.tsv` and at most one fact.
 
 use std::sync::OnceLock;
 
 use super::cause::{Cause, Layer};
 use super::fact::Observed;
 
-/// How often a fact is so: yes, no, unclear.
+/// Frequencies of the answers of a fact: yes, no, unclear.
 pub type Often = [f64; 3];
 
-/// How often a fact is seen by accident as long as nothing was learnt of it: a detector asks for chances of one in a hundred or less.
+/// Frequencies of a fact without a cause, before anything is learnt of the fact. Detectors use error probabilities of
+/// 0.01 or less.
 pub const BY_ACCIDENT: Often = [0.004, 0.96, 0.036];
 
+/// One row of the table of causes.
 #[derive(Clone, Debug)]
 pub struct CauseRow {
     pub cause: Cause,
     pub layer: Layer,
-    /// A few words, as they stand in a headline.
+    /// Short title for headlines.
     pub title: String,
     pub do_first: String,
     pub do_not: String,
-    /// Facts of which one must be seen for it to be named; empty = it is what is left.
+    /// Facts of which at least one must be seen before the cause is named. Empty: the cause is the remainder.
     pub decisive: Vec<Observed>,
-    /// Facts that it shows nearly always.
+    /// Facts that the cause shows nearly always.
     pub usual: Vec<Observed>,
-    /// Facts that it shows at times.
+    /// Facts that the cause shows at times.
     pub may: Vec<Observed>,
 }
 
-/// How far a cause has to do with a fact.
+/// The relation of a cause to a fact.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Shows {
+    /// The cause shows the fact nearly always.
     Usually,
+    /// The cause shows the fact at times.
     Maybe,
-    /// It has nothing to do with it.
+    /// The cause does not influence the fact.
     Never,
 }
 
 impl CauseRow {
-    /// How far it has to do with this fact. What is noticed any cause may show.
+    /// Returns the relation to `fact`. Any cause may show a symptom.
     pub fn shows(&self, fact: Observed) -> Shows {
         let is_rest = matches!(self.cause, Cause::Nothing | Cause::Unknown);
         match () {
@@ -50,7 +55,8 @@ impl CauseRow {
         }
     }
 
-    /// How often it shows this fact as long as no case of it was seen, where the fact is seen so often by accident.
+    /// Returns the presumed frequencies of `fact` for a cause without observed cases. `by_accident` has the
+    /// frequencies without a cause.
     pub fn presumed(&self, fact: Observed, by_accident: Often) -> Often {
         match self.shows(fact) {
             Shows::Never => by_accident,
@@ -67,7 +73,6 @@ impl CauseRow {
 
 const TABLE: &str = include_str!("causes.tsv");
 
-/// Every cause, in the order of the table.
 pub fn causes() -> &'static [CauseRow] {
     static ROWS: OnceLock<Vec<CauseRow>> = OnceLock::new();
     ROWS.get_or_init(|| parse(TABLE))
@@ -75,7 +80,7 @@ pub fn causes() -> &'static [CauseRow] {
 
 pub fn row(cause: Cause) -> &'static CauseRow {
     let rows = causes();
-    // A test holds that every cause has a row.
+    // The fallback is never used because a test checks that every cause has a row.
     rows.iter().find(|row| row.cause == cause).unwrap_or(&rows[0])
 }
 

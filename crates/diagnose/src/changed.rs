@@ -1,10 +1,11 @@
-//! What is known to have changed between the two runs. A fact that one side does not know is unknown, never unchanged.
+//! The known changes of the target between the two runs. A fact that is unknown for one side counts as unknown and
+//! never as unchanged.
 
 use plimsoll_model::Fingerprint;
 
 use super::{Case, Changed};
 
-/// Facts about the server that say nothing of the artefact: they differ between any two runs.
+/// Facts about the server that do not describe the artefact, because they differ between any two runs.
 const NO_ARTEFACT: [&str; 1] = ["server_header"];
 
 /// Compares the fingerprints of the two runs.
@@ -12,7 +13,6 @@ pub fn facts(case: &Case<'_>) -> Changed {
     case.baseline.map_or_else(Changed::default, |base| between(base.facts, case.candidate.facts))
 }
 
-/// Compares two fingerprints.
 pub fn between(base: &Fingerprint, candidate: &Fingerprint) -> Changed {
     let mut changed = Changed::default();
     let (base, candidate) = (&base.facts, &candidate.facts);
@@ -32,7 +32,7 @@ pub fn between(base: &Fingerprint, candidate: &Fingerprint) -> Changed {
     changed
 }
 
-/// A value as a person reads it: flags as JSON run to kilobytes.
+/// Returns a value shortened for display, because flags as JSON may have kilobytes.
 fn short(value: &str) -> String {
     const MOST: usize = 60;
     if value.chars().count() <= MOST {
@@ -42,7 +42,7 @@ fn short(value: &str) -> String {
     format!("{head}…")
 }
 
-/// Two values from a little before where they part, and where that is.
+/// Returns two values from shortly before their first difference, and the position of the difference.
 fn apart(a: &str, b: &str) -> (String, String, String) {
     let same = a.chars().zip(b.chars()).take_while(|(x, y)| x == y).count();
     let from = if same > 40 { same - 20 } else { 0 };

@@ -1,4 +1,4 @@
-//! What was found to be fine: the model, where single requests say so; the network; the generator.
+//! The parts that are not the cause: the model, if isolated requests show it; the network; the load generator.
 
 use plimsoll_measure::say::number;
 
@@ -8,7 +8,7 @@ use super::facts::network;
 use super::frame::Frames;
 use super::verdict::{Cleared, Verdict};
 
-/// What was found to be fine: M0, that the model is not the cause, where the single requests say so; the network; the generator.
+/// Returns the cleared parts: the model if isolated requests show it (M0), the network and the load generator.
 pub fn cleared(frames: &Frames<'_>, verdicts: &[Verdict]) -> Vec<Cleared> {
     let mut cleared = Vec::new();
     let blamed = |layer: Layer| verdicts.iter().any(|verdict| verdict.layer == layer);
@@ -29,7 +29,8 @@ pub fn cleared(frames: &Frames<'_>, verdicts: &[Verdict]) -> Vec<Cleared> {
     cleared
 }
 
-/// Two one-sided tests at 5 % on the medians of single requests: the 90 % interval lies within the margin.
+/// Returns the clearance of the model. It uses two one-sided tests at 5 % on the medians of isolated requests: the 90
+/// % interval must be within the margin.
 fn model_cleared(frames: &Frames<'_>) -> Option<Cleared> {
     let base = frames.base.as_ref()?;
     let same = frames.case.spec.same;

@@ -1,7 +1,9 @@
-//! From facts and what is believed to verdicts: which cause is named, what speaks for it, what else fits, and what would overturn it.
+//! Turns facts and beliefs into verdicts: the named cause, its evidence, the runner-up and the experiment that would
+//! overturn it.
 //!
-//! A cause is named where it is believed *and* a fact that decides it was seen; belief by elimination names nobody. A second one is named where
-//! the posterior over pairs believes it beside the first, by a fact that the first has nothing to do with.
+//! A cause is named only if the belief in it is high *and* a decisive fact was seen; elimination alone names no
+//! cause. A second cause is named if the posterior over pairs supports it together with the first. Its decisive fact
+//! must be unrelated to the first cause.
 
 use plimsoll_measure::findings::{Reason, Trust};
 use plimsoll_measure::say::number;
@@ -14,36 +16,39 @@ use super::facts::{Finding, Is, Observed};
 use super::frame::Frames;
 use super::verdict::{Counter, Evidence, RunnerUp, Verdict};
 
-/// Belief from which a cause is named; and, where its layer is as good as certain, from which it is named with its rival beside it.
+/// Minimum belief at which a cause is named. The second value applies if the layer is nearly certain; the verdict
+/// then also names the rival cause.
 const NAMED: (f64, f64) = (0.5, 0.35);
-/// Belief in its layer for that.
+/// Minimum belief in the layer for the lower limit of [`NAMED`].
 const LAYER: f64 = 0.85;
-/// Belief in a second cause beside the first.
+/// Minimum belief in a second cause.
 const SECOND: f64 = 0.7;
-/// Share of the streaming, or of the requests, under which what touches no more is no reason for anything: a tail of one in a hundred is not moved by it.
+/// Minimum share of the streaming time or of the requests that a fact must affect. A smaller share does not move a
+/// p99.
 const TOUCHES: f64 = 0.01;
 
-/// What is known beside the facts: whether anything is worse, and what is said where no cause is named.
+/// The state of the run apart from the facts: whether anything is worse, and the texts of verdicts that name no
+/// cause.
 pub struct Worse {
-    /// Did anything become worse or fail, or does nobody know? Otherwise no cause matters.
+    /// Set if anything became worse or failed, or if that is unknown. Otherwise no cause matters.
     pub felt: bool,
-    /// Is something worse for sure? Then it is never called sound.
+    /// Set if something is worse with confidence. The run is then never called sound.
     pub sure: bool,
-    /// Is it sound wherever no cause is named, whatever is believed?
+    /// Set if a run without a named cause is sound, whatever the beliefs are.
     pub or_sound: bool,
-    /// What is worse, for the verdict that names no cause.
+    /// Description of the change, for the verdict that names no cause.
     pub words: String,
-    /// What is said where nothing is wrong.
+    /// Text for a run without problems.
     pub sound: String,
     pub evidence: Vec<Evidence>,
-    /// Could more requests still show that something is worse?
+    /// Set if more requests could still show a change.
     pub open: bool,
-    /// The run's own verdict, where it says that the run holds no steady state, and when.
+    /// The run's own verdict if the run is not in a steady state, with the time; `None` otherwise.
     pub unsteady: Option<String>,
 }
 
 impl Worse {
-    /// Of the records of a run.
+    /// Returns the state for the records of a run.
     pub fn of(frames: &Frames<'_>, found: &[Finding]) -> Worse {
         let material = &frames.material;
         let unsteady = unsteady(frames);
@@ -67,7 +72,8 @@ impl Worse {
     }
 }
 
-/// The run's own verdict on the level that is judged, where it says that the level is not steady: two pages of one run say the same.
+/// Returns the run's own verdict on the analysed level if the level is not steady. The text is shared so that two
+/// outputs of one run agree.
 fn unsteady(frames: &Frames<'_>) -> Option<String> {
     let validity = frames.case.validity?;
     let level = frames.now().level.id;
@@ -83,9 +89,9 @@ fn unsteady(frames: &Frames<'_>) -> Option<String> {
     })
 }
 
-/// The verdicts, the most weighty first; where nothing or something unknown is wrong, the only one says so.
+/// Returns the verdicts in order of weight; without a problem or a known cause there is exactly one.
 pub fn conclude(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdict> {
-    // What hardly anybody can have noticed decides for nothing, unless something is worse for sure.
+    // A fact that affects almost no requests decides nothing, unless something is worse with confidence.
     let large = |finding: &&Finding| worse.sure || finding.touches.is_none_or(|share| share >= TOUCHES);
     let found: &[Finding] = &found.iter().filter(large).cloned().collect::<Vec<_>>();
     let mut verdicts = concluded(worse, found, belief);
@@ -104,7 +110,7 @@ fn concluded(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdict> 
         !rest && sure && matters && decided_by(found, row(*cause)).is_some()
     };
     let Some(first) = belief.of.iter().find(|one| named(one)).copied() else {
-        // Not sound where something is worse for sure, whatever is believed: then no cause is known.
+        // A run that is worse with confidence is never sound; its cause is then unknown.
         let sound = !worse.sure && (belief.first().0 == Cause::Nothing || worse.or_sound);
         return vec![if sound { nothing(worse, belief) } else { unknown(worse, found, belief) }];
     };
@@ -115,14 +121,14 @@ fn concluded(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdict> 
     };
     let measured = row(first.0).layer != Layer::Measurement;
     verdicts.extend(belief.of.iter().filter(|_| measured).find(beside).map(|second| verdict(found, *second)));
-    // What never came is what people notice first, and the more the more of it there is.
+    // Failures come first, sorted by their number, because users notice missing responses first.
     let failing = |verdict: &Verdict| {
         let kinds = [Observed::TurnedAway, Observed::CutShort, Observed::Errors];
         let decided = decided_by(found, row(verdict.cause)).filter(|decided| kinds.contains(&decided.fact));
         decided.and_then(|decided| decided.value).map_or(0.0, |value| value.value)
     };
     verdicts.sort_by(|a, b| failing(b).total_cmp(&failing(a)));
-    // What is named beside it is no rival.
+    // A cause that is named too is no rival.
     let named: Vec<Cause> = verdicts.iter().map(|verdict| verdict.cause).collect();
     let rivals = belief.of.iter().filter(|(cause, _)| !named.contains(cause) && *cause != Cause::Unknown);
     let instead = rivals.map(|(cause, _)| (*cause, belief.instead_of(*cause, &named)));
@@ -131,18 +137,19 @@ fn concluded(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdict> 
     verdicts
 }
 
-/// Did anything become worse, or may it have, or fail? Without a baseline or a budget nobody knows, and what was seen speaks for itself.
+/// Returns whether anything became worse or failed, or may have. Without a baseline or a budget this is unknown, so
+/// the facts decide.
 fn felt(frames: &Frames<'_>, found: &[Finding]) -> bool {
     let fails =
         [Observed::TurnedAway, Observed::CutShort, Observed::Errors, Observed::Outage, Observed::Retries];
     let failing = found.iter().any(|finding| fails.contains(&finding.fact) && finding.is == Is::Yes);
     let worse = frames.material.is() || frames.material.moved.iter().any(|moved| moved.large);
-    // Of arrivals in few stretches of time nothing can be compared.
+    // Arrivals in few time intervals can't be compared.
     let unknown = frames.material.moved.is_empty() && frames.case.budget.is_none();
     worse || failing || unknown
 }
 
-/// The fact that decides for this cause, where it was seen.
+/// Returns the observed decisive fact of a cause.
 fn decided_by<'f>(found: &'f [Finding], of: &CauseRow) -> Option<&'f Finding> {
     let seen = |fact: &Observed| found.iter().find(|finding| finding.fact == *fact && finding.is == Is::Yes);
     of.decisive.iter().find_map(seen)
@@ -155,7 +162,7 @@ fn verdict(found: &[Finding], (cause, confidence): (Cause, f64)) -> Verdict {
         .iter()
         .filter(|finding| finding.is == Is::Yes && of.shows(finding.fact) != Shows::Never)
         .collect();
-    // What decides first, what is only noticed last.
+    // Decisive facts come first, symptoms last.
     own.sort_by_key(|finding| {
         (Some(finding.fact) != decided.map(|decided| decided.fact), finding.fact.is_noticed())
     });
@@ -194,8 +201,9 @@ fn nothing(worse: &Worse, belief: &Belief) -> Verdict {
     }
 }
 
-/// Something is wrong and no cause is believed: the two best candidates, what each rests on, and what would tell. No share of belief is shown: nothing that
-/// decides for them was seen, and a belief by elimination is no figure to act on.
+/// Returns the verdict for a problem without a believed cause: the two best candidates, their evidence and a
+/// distinguishing experiment. The verdict shows no probability, because no decisive fact was seen and belief by
+/// elimination is no basis for action.
 pub fn unknown(worse: &Worse, found: &[Finding], belief: &Belief) -> Verdict {
     let of = row(Cause::Unknown);
     let mut candidates =
@@ -226,7 +234,7 @@ pub fn unknown(worse: &Worse, found: &[Finding], belief: &Belief) -> Verdict {
     }
 }
 
-/// The verdict on a run that holds no request.
+/// Returns the verdict on a run without requests.
 pub(crate) fn without_requests() -> Verdict {
     let of = row(Cause::Unknown);
     Verdict {
@@ -257,7 +265,7 @@ fn evidence(finding: &Finding) -> Evidence {
     evidence
 }
 
-/// What was counted, where it is failures that decide: how many attempts ended so.
+/// Returns the number of attempts with the decisive kind of failure, or the counter of the cause.
 fn counter(decided: &Finding) -> Counter {
     let name = match decided.fact {
         Observed::TurnedAway => "requests turned away",
@@ -280,6 +288,7 @@ fn runner_up(found: &[Finding], (cause, confidence): (Cause, f64)) -> RunnerUp {
 }
 
 impl Evidence {
+    /// Returns evidence with a figure and its limit.
     pub fn figure(
         figure: &str,
         says: String,
@@ -289,7 +298,7 @@ impl Evidence {
         Evidence { figure: figure.to_owned(), says, value: Some(value), limit, inferred: false }
     }
 
-    /// Something that is no figure.
+    /// Returns evidence without a figure.
     pub fn said(figure: &str, says: String) -> Evidence {
         Evidence { figure: figure.to_owned(), says, value: None, limit: None, inferred: false }
     }

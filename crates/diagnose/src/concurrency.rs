@@ -1,9 +1,10 @@
-//! How far apart tokens come beside how many others: the law that tells a slower engine from a fuller one.
+//! Token gaps as a function of concurrency, which distinguishes a slower engine from a fuller one.
 //!
-//! A step takes the longer the more answers it holds, on some servers hardly and on others in proportion. So a time per token may only
-//! be held against that of another time, or another run, beside as many: what is left then is the engine's own. The law is read off the
-//! records: medians of like concurrency, joined by a curve that may only rise. A straight line lost: engines bend either way. Who is under
-//! way (has a first token and no last one) is concurrency; who waits for a place is none, it slows nobody's steps.
+//! A step takes longer with more responses in it: on some servers slightly, on others in proportion. A time per token
+//! may therefore be compared only at equal concurrency; the remaining difference is the engine's. The function is
+//! read from the records: medians at similar concurrency, joined by a non-decreasing curve. A straight line was
+//! rejected because engines bend in either direction. Concurrency counts responses with a first and without a last
+//! token. Waiting requests do not count because they do not slow down steps.
 
 use plimsoll_math::isotonic::rising_fit;
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
@@ -12,23 +13,23 @@ use super::effect::{Effect, STRETCHES, of_units};
 use super::frame::Frames;
 use super::seen::{RequestRow, SeenLevel, TokenPace};
 
-/// Paces that a point of the law is the median of, at least.
+/// Minimum number of paces behind a point of the curve.
 const OF_A_POINT: usize = 16;
 const POINTS: usize = 12;
-/// Share of the candidate's paces that must have had like concurrency in the baseline.
+/// Minimum share of the candidate's paces that had similar concurrency in the baseline.
 const COVERED: f64 = 0.1;
 
-/// Seconds between two tokens by the number of answers under way.
+/// Seconds between two tokens as a function of the number of responses in flight.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StepLaw {
-    /// Concurrency, rising, and the gap there, s.
+    /// Points of the curve: rising concurrency, and the gap in s.
     points: Vec<(f64, f64)>,
     low: f64,
     high: f64,
 }
 
 impl StepLaw {
-    /// Reads it off a level; `None` below two points' worth of paces.
+    /// Reads the curve from a level. Returns `None` if the paces are too few for two points.
     pub fn of(seen: &SeenLevel<'_>) -> Option<StepLaw> {
         let mut paces: Vec<&TokenPace> = seen.paces.iter().filter(|pace| pace.gap > 0.0).collect();
         if paces.len() < 2 * OF_A_POINT {
@@ -48,7 +49,7 @@ impl StepLaw {
         Some(StepLaw { points, low: paces[0].concurrency, high: paces[paces.len() - 1].concurrency })
     }
 
-    /// Beside so many, s; past what was seen, on along the whole curve's rise.
+    /// Returns the gap at `concurrency` in s. Past the observed range, the curve continues with its overall slope.
     pub fn at(&self, concurrency: f64) -> f64 {
         let (first, last) = (self.points[0], self.points[self.points.len() - 1]);
         let line = |a: (f64, f64), b: (f64, f64)| {
@@ -65,24 +66,25 @@ impl StepLaw {
         }
     }
 
-    /// Was there such concurrency?
+    /// Returns whether the curve covers this concurrency.
     fn covers(&self, concurrency: f64) -> bool {
         (self.low..=self.high).contains(&concurrency)
     }
 }
 
-/// Median gaps of the candidate over the baseline's beside as many answers.
+/// Ratios of the candidate's gaps to the baseline's gaps at equal concurrency.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Slower {
     pub middle: Effect,
     pub quarter: f64,
-    /// Median gap over what the baseline takes beside twice as many: where replicas are not told apart, a router that sends everybody to one
-    /// of two makes so much and no more.
+    /// Median ratio to the baseline's gaps at twice the concurrency. If replicas can't be distinguished, a router
+    /// that sends all requests to one of two replicas explains exactly this much.
     pub over_twice_as_many: f64,
 }
 
-/// How much further apart tokens come than in the baseline, beside as many others. `None` where the two had hardly the same concurrency, or
-/// where answers come in other pieces than before (then gaps say nothing of tokens).
+/// Returns how much longer the token gaps are than in the baseline at equal concurrency. Returns `None` if the ranges
+/// of concurrency barely overlap. Returns `None` also if the tokens per event changed, because gaps then do not
+/// describe tokens.
 pub fn slower(frames: &Frames<'_>) -> Option<Slower> {
     let (base, now) = (frames.before()?, frames.now());
     let pieces = |seen: &SeenLevel<'_>| {
@@ -122,7 +124,7 @@ pub fn slower(frames: &Frames<'_>) -> Option<Slower> {
     Some(Slower { middle, quarter, over_twice_as_many })
 }
 
-/// Writes into each pace how many answers were under way in its second, on its replica where answers tell it.
+/// Sets the number of responses in flight of each pace, per replica if responses name it.
 pub fn count(rows: &[RequestRow], replicas: usize, paces: &mut [TokenPace]) {
     let told = replicas > 1;
     let courses: Vec<Vec<(f64, f64, f64)>> =
@@ -139,7 +141,7 @@ pub fn count(rows: &[RequestRow], replicas: usize, paces: &mut [TokenPace]) {
     }
 }
 
-/// Answers under way after each instant at which that changes, and the integral of it up to there.
+/// Returns the number of responses in flight after each change, and its integral up to there.
 fn course(rows: &[RequestRow], replica: Option<u16>) -> Vec<(f64, f64, f64)> {
     let mut edges: Vec<(f64, f64)> = Vec::new();
     for row in rows.iter().filter(|row| replica.is_none() || row.replica == replica) {

@@ -1,8 +1,8 @@
-//! Two levels side by side by stretches of their time: ratios and differences with intervals that know of queues.
+//! Comparison of two levels by time intervals: ratios and differences whose intervals account for queues.
 //!
-//! Each level is cut into the same number of stretches; stretch k of one and stretch k of the other are one unit of a
-//! comparison by sign flips ([`plimsoll_math::two_sample`]). The two runs did not take turns, so a slow drift of the machine
-//! between them counts as a difference: that is what the question is.
+//! Each level is cut into an equal number of intervals. Interval k of one level and interval k of the other are one
+//! unit of a sign-flip test ([`plimsoll_math::two_sample`]). The two runs did not alternate, so a slow drift of the
+//! machine between them counts as a difference. That is intended.
 
 use plimsoll_math::special::normal_inv;
 use plimsoll_math::two_sample::{Arm, Flips, Ratio, percentile_ratio};
@@ -10,33 +10,34 @@ use plimsoll_math::two_sample::{Arm, Flips, Ratio, percentile_ratio};
 use super::seen::{RequestRow, SeenLevel};
 use plimsoll_measure::findings::Estimate;
 
-/// Stretches per level: enough for a two-sided p of 0.0005, few enough that each holds its own queue.
+/// Intervals per level: enough for a two-sided p of 0.0005, and few enough that each interval contains its own queue.
 pub const STRETCHES: usize = 16;
-/// Fewest values of a side.
+/// Minimum number of values per side.
 const FEWEST: usize = 32;
 
 /// A comparison of one statistic.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Effect {
-    /// Second over first, with its interval and counts.
+    /// Ratio of second to first, with interval and counts.
     pub ratio: Estimate,
-    /// Two-sided p of "equal".
+    /// Two-sided p-value of equality.
     pub p: f64,
-    /// The first side's value.
+    /// Value of the first side.
     pub base: f64,
-    /// The second side's.
+    /// Value of the second side.
     pub candidate: f64,
 }
 
 impl Effect {
-    /// The same as what is added to the first side's value, in its unit: so much, with the interval of the ratio.
+    /// Returns the change as a difference in the unit of the first side's value. The interval is derived from the
+    /// interval of the ratio.
     pub fn added(&self, value: f64) -> Estimate {
         let (lower, upper) = (self.base * (self.ratio.lower - 1.0), self.base * (self.ratio.upper - 1.0));
         Estimate { value, lower, upper, ..self.ratio }
     }
 }
 
-/// Cuts the rows into stretches of due time and takes a metric of each; NaN is left out.
+/// Cuts the rows into intervals of due time and returns the values of a metric in each; NaN is left out.
 pub fn stretches(seen: &SeenLevel<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Vec<f64>> {
     let mut units = vec![Vec::new(); STRETCHES];
     for row in &seen.rows {
@@ -49,7 +50,7 @@ pub fn stretches(seen: &SeenLevel<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<V
     units
 }
 
-/// The ratio of a percentile of a metric, candidate over baseline. `None` where a side has too little of it.
+/// Returns the ratio of a percentile, candidate over baseline. Returns `None` if a side has too few values.
 pub(crate) fn of_percentile(
     base: &SeenLevel<'_>,
     candidate: &SeenLevel<'_>,
@@ -60,7 +61,7 @@ pub(crate) fn of_percentile(
     of_units(stretches(base, &of), stretches(candidate, &of), p, level)
 }
 
-/// The same of values that are cut into units already; units that either side has nothing in are left out.
+/// Returns the ratio for values that are already cut into units. Units without values on either side are left out.
 pub(crate) fn of_units(base: Vec<Vec<f64>>, candidate: Vec<Vec<f64>>, p: f64, level: f64) -> Option<Effect> {
     let (base, candidate): (Vec<Vec<f64>>, Vec<Vec<f64>>) =
         base.into_iter().zip(candidate).filter(|(a, b)| !a.is_empty() && !b.is_empty()).unzip();
@@ -83,7 +84,8 @@ pub(crate) fn of_units(base: Vec<Vec<f64>>, candidate: Vec<Vec<f64>>, p: f64, le
     Some(Effect { ratio, p: chance, base: at, candidate: than })
 }
 
-/// Spearman's rank correlation with a two-sided p (t with n − 2 degrees of freedom); `None` below eight pairs or of a constant.
+/// Returns Spearman's rank correlation with a two-sided p (t with n − 2 degrees of freedom). Returns `None` below
+/// eight pairs or for a constant.
 pub(crate) fn spearman(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
     let n = x.len().min(y.len());
     if n < 8 {
@@ -105,7 +107,7 @@ pub(crate) fn spearman(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
     Some((rho, 2.0 * plimsoll_math::special::student_t_cdf(-t.abs(), n as f64 - 2.0)))
 }
 
-/// Ranks from 1, ties sharing theirs.
+/// Returns ranks from 1; ties share their mean rank.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
@@ -118,8 +120,8 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// One-sided p of "the second sample is not the greater" by ranks (Wilcoxon 1945; normal approximation, ties halved). The samples are
-/// taken to be independent: for few, far requests only.
+/// Returns the one-sided p of "the second sample is not the greater" by ranks (Wilcoxon 1945; normal approximation,
+/// ties halved). The samples are assumed to be independent, so use the test only for few, distant requests.
 pub(crate) fn rank_sum(first: &[f64], second: &[f64]) -> f64 {
     let (m, n) = (first.len() as f64, second.len() as f64);
     if first.is_empty() || second.is_empty() {
@@ -132,18 +134,19 @@ pub(crate) fn rank_sum(first: &[f64], second: &[f64]) -> f64 {
     plimsoll_math::special::normal_cdf(-(sum - mean - 0.5) / sd.max(1e-12))
 }
 
-/// Single requests below which none of their figures is used.
+/// Minimum number of isolated requests for any of their figures.
 pub(crate) const ALONE_NEEDED: usize = 20;
 
-/// A share with its interval, its n discounted by `design`.
+/// Returns a share with its interval; n is divided by `design`.
 pub fn share(k: f64, n: f64, design: f64) -> Estimate {
     let n_eff = (n / design.max(1.0)).max(1.0);
     let interval = plimsoll_math::proportion::clopper_pearson(k / n.max(1.0) * n_eff, n_eff, 0.95);
     Estimate { value: k / n.max(1.0), lower: interval.lower, upper: interval.upper, n: n as u64, n_eff }
 }
 
-/// The ratio of two medians of independent values, by the order statistics of each (a normal interval of the logarithms lost:
-/// single requests are few and have atoms). `None` below twenty of a side.
+/// Returns the ratio of two medians of independent values, by the order statistics of each. A normal interval of the
+/// logarithms was rejected, because isolated requests are few and their values have atoms. Returns `None` below
+/// twenty values per side.
 pub fn medians(base: &[f64], candidate: &[f64], level: f64) -> Option<Estimate> {
     let (mut a, mut b) = (base.to_vec(), candidate.to_vec());
     if a.len() < ALONE_NEEDED || b.len() < ALONE_NEEDED {
@@ -151,7 +154,7 @@ pub fn medians(base: &[f64], candidate: &[f64], level: f64) -> Option<Estimate> 
     }
     plimsoll_math::quantile::sort(&mut a);
     plimsoll_math::quantile::sort(&mut b);
-    // Each side at the level whose two together have the asked one.
+    // Confidence level per side that gives the requested level for both together.
     let z = normal_inv(0.5 + 0.5 * level) / std::f64::consts::SQRT_2;
     let of = |sorted: &[f64]| {
         let n = sorted.len() as f64;

@@ -1,83 +1,82 @@
-//! Experiments that tell causes apart: what the cheapest next one is, as a value that active diagnosis can run.
-//!
-//! Sentences alone lost: whoever runs the experiments would have to read them.
+//! Experiments that distinguish causes: the cheapest next experiment as a value that active diagnosis can run. Plain
+//! sentences were rejected, because the code that runs the experiments would have to parse them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What to do next to know more.
+/// A recommended next experiment.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum NextExperiment {
-    /// Requests one after the other, nobody beside them.
+    /// Requests in sequence, without concurrent requests.
     SingleRequests {
-        /// How many.
+        /// Number of requests.
         requests: u32,
     },
     /// Closed-loop levels.
     ConcurrencySteps {
-        /// Requests in flight, level by level.
+        /// Requests in flight per level.
         at: [u32; 4],
     },
-    /// The same traffic at another rate.
+    /// The traffic of the run at another rate.
     ScaleLoad {
-        /// Times the measured rate.
+        /// Multiple of the measured rate.
         factor: f64,
     },
-    /// A fresh connection for each request, then kept ones.
+    /// A new connection for each request, then reused connections.
     FreshAgainstKept {
-        /// Requests of each.
+        /// Requests of each kind.
         requests: u32,
     },
-    /// The client's pool, and the limit in front of the engine, twice as large.
+    /// Twice the size of the client's pool and of the limit in front of the engine.
     PoolTwice,
-    /// Short prompts, then long ones, alone and beside others.
+    /// Short prompts, then long prompts, both isolated and under concurrency.
     PromptLengths,
-    /// The same prompt again and again, then distinct ones.
+    /// One repeated prompt, then distinct prompts.
     RepeatPrompts {
-        /// Requests of each.
+        /// Requests of each kind.
         requests: u32,
     },
-    /// Nothing for a while, then requests.
+    /// An idle period, then requests.
     IdleGap {
-        /// How long nothing is sent.
+        /// Length of the idle period in s.
         idle_s: f64,
     },
-    /// One replica alone.
+    /// Requests to one replica only.
     OneReplica,
-    /// Arrivals at even distances at the same rate.
+    /// Evenly spaced arrivals at an equal rate.
     EvenArrivals,
     /// The baseline's requests, one by one (`plimsoll rerun`).
     ReplayBaseline,
-    /// The same for longer.
+    /// The run with a longer duration.
     RunLonger {
-        /// Times as long.
+        /// Multiple of the duration.
         factor: f64,
     },
-    /// The same rate from two generators.
+    /// An equal rate from two load generators.
     SecondGenerator,
-    /// The same rate open loop.
+    /// An equal rate in an open loop.
     OpenLoop,
-    /// Without retries.
+    /// The run without retries.
     WithoutRetries,
     /// Tracing on and off in turns.
     TracingOff,
-    /// Every request traced, or at least the slow ones.
+    /// Traces of every request, or at least of the slow ones.
     TraceAll,
-    /// Both ends on one clock.
+    /// Client and server on one clock.
     OneClock,
-    /// The same requests to the engine itself, past what stands in front of it.
+    /// Requests directly to the engine, without its proxy.
     PastTheProxy,
-    /// The same run with the server's metrics read beside it.
+    /// The run with scrapes of the server's metrics.
     Scrape,
-    /// A run of the state before, to compare with.
+    /// A run of the earlier state, for comparison.
     Baseline,
     /// A profile of the engine.
     Profile,
 }
 
 impl NextExperiment {
-    /// What to do, in a few words.
+    /// Returns a short description of the experiment.
     pub fn words(&self) -> String {
         match self {
             NextExperiment::SingleRequests { requests } => {

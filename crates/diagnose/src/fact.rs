@@ -1,219 +1,212 @@
-//! The names of the facts, and the three answers to each. Apart from [`crate::facts`], which finds them, because the table of causes and what a
-//! diagnosis says name them too.
+//! The names of the facts, and the three possible answers to each. They are separate from [`crate::facts`], which
+//! evaluates them, because the table of causes and the output of a diagnosis also use these names.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Declares the facts once: the name, what it says in a few words, and the list of all.
+/// Declares the facts once: name, short description, and the list of all facts.
 macro_rules! facts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Something that may be so.
+        /// An observable fact.
         #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "snake_case")]
         pub enum Observed { $($(#[$doc])* $name,)* }
 
         impl Observed {
-            /// Every fact, in the order of the tables.
             pub const ALL: &[Observed] = &[$(Observed::$name,)*];
         }
     };
 }
 
-// An alias is the word that experiments had for the same; older folders of diagnoses hold it.
+// An alias is the name that experiments used; older diagnosis folders contain it.
 facts! {
-    // What is noticed.
-    /// The median first token comes later.
+    // Symptoms.
+    /// The median time to first token is longer.
     FirstTokenLater,
-    /// The slowest first tokens come later.
+    /// The slowest times to first token are longer.
     FirstTokenTail,
-    /// The median time per token is longer.
+    /// The median time per output token is longer.
     TokensSlower,
-    /// The slowest times per token are longer.
+    /// The slowest times per output token are longer.
     TokensTail,
-    /// Whole answers take longer.
+    /// Complete responses take longer.
     AnswersLonger,
-    /// The longest pauses of answers are longer.
+    /// The longest pauses in responses are longer.
     PausesLonger,
-    /// A ceiling of the budget is broken for sure.
+    /// A ceiling of the budget is broken with confidence.
     #[serde(alias = "over_together")]
     BudgetBroken,
-    // What is asked of the target.
-    /// More requests come, or more are kept in flight.
+    // Load on the target.
+    /// The request rate or the number of requests in flight is higher.
     MoreRequests,
-    /// Prompts are longer.
+    /// Prompts have more tokens.
     LongerPrompts,
-    /// Answers are longer.
+    /// Responses have more tokens.
     LongerAnswers,
-    /// The prompts are the baseline's, one by one.
+    /// The prompts are identical to those of the baseline, one by one.
     SamePrompts,
-    /// The kinds of request come in other shares, each as before.
+    /// The shares of the request kinds differ; each kind is unchanged.
     OtherMix,
-    /// Arrivals gather in bursts.
+    /// Arrivals come in bursts.
     Bursts,
-    /// The prompts share less of their beginnings.
+    /// Prompts share shorter prefixes.
     SharesLess,
-    // Requests that had the target to themselves.
-    /// Alone, tokens come slower.
+    // Isolated requests.
+    /// Isolated requests take longer per output token.
     #[serde(alias = "slower_token")]
     AloneTokensSlower,
-    /// Alone, the first token comes later than for such a prompt before.
+    /// Isolated requests have a longer time to first token at equal prompt length.
     #[serde(alias = "later_first")]
     AloneFirstLater,
-    /// Every request waits the same time more, whatever its length.
+    /// Every request waits a fixed extra time, at any length.
     FixedDelay,
-    /// First tokens are later in proportion to the prompt.
+    /// Times to first token grow in proportion to the prompt length.
     LaterByPrompt,
-    /// First tokens are later the longer the answer will be.
+    /// Times to first token grow with the length of the response.
     #[serde(alias = "held_back")]
     LaterByAnswer,
-    /// Requests wait until a window ends.
+    /// Requests wait until the end of a batching window.
     #[serde(alias = "lattice")]
     WaitsForWindow,
-    /// More single requests are over a ceiling than it allows.
+    /// More isolated requests exceed a ceiling than the budget allows.
     #[serde(alias = "over_budget")]
     AloneOverBudget,
-    /// Single requests pause as well.
+    /// Isolated requests have pauses too.
     AlonePauses,
-    // Tokens beside others.
-    /// Beside as many answers, tokens come slower.
+    // Output tokens of concurrent requests.
+    /// Tokens are slower at equal concurrency.
     #[serde(alias = "slower_together")]
     SlowerBeside,
-    /// Tokens are slow for stretches of seconds.
+    /// Tokens are slow for periods of seconds.
     #[serde(alias = "unsteady")]
     SlowSeconds,
-    /// The time per token rises through the run.
+    /// The time per output token rises during the run.
     TokensDrift,
-    /// The first token's time rises through the run.
+    /// The time to first token rises during the run.
     FirstTokenDrifts,
-    /// Tokens arrive several at once.
+    /// Several tokens arrive at the same time.
     #[serde(alias = "lumps")]
     Coalesced,
-    // Pauses.
-    /// All answers of a replica pause together.
+    /// All responses of a replica pause together.
     #[serde(alias = "freezes")]
     Stalls,
-    /// They do so at even intervals.
+    /// The common pauses come at regular intervals.
     #[serde(alias = "regular_freezes", alias = "regular")]
     RegularStalls,
-    /// Answers halt and go on together by a clock, many times a second.
+    /// Responses pause and resume together at a fixed frequency, many times per second.
     ClockedHalts,
-    /// Others pause while a long prompt is read.
+    /// Other responses pause during the prefill of a long prompt.
     PausesBesidePrompt,
-    // Failures.
-    /// Requests are turned away with 429 or 503.
+    /// Requests are rejected with 429 or 503.
     TurnedAway,
-    /// Answers end in the middle.
+    /// Responses end before they are complete.
     CutShort,
-    /// Requests get an error.
+    /// Requests end with an error.
     #[serde(alias = "fails")]
     Errors,
-    /// The losses lie in one stretch in which a replica is silent.
+    /// The failures are in one period in which a replica is silent.
     Outage,
-    /// The server's counters began anew.
+    /// The counters of the server were reset.
     Restarted,
-    /// Requests that timed out are tried again.
+    /// Requests that timed out are retried.
     Retries,
-    // The client.
-    /// The generator sent late.
+    /// The load generator sent requests late.
     SentLate,
-    /// Late requests were due while the client had as many in flight as it may.
+    /// Late requests were due while the client was at its limit of requests in flight.
     AtClientCap,
-    /// Requests waited for a connection with the generator on time.
+    /// Requests waited for a connection although the load generator was on time.
     WaitsForConnection,
-    /// Scheduled requests left no record.
+    /// Scheduled requests have no record.
     LostRecords,
-    /// The requests ask to be traced now and did not before, and nothing else differs.
+    /// The requests enable tracing now and did not before; no other property differs.
     TracedNow,
-    // The engine.
-    /// The engine's own queue is longer.
+    /// The queue of the engine is longer.
     EngineQueue,
-    /// The number in flight grows all through the run.
+    /// The number of requests in flight grows throughout the run.
     BacklogGrows,
-    /// Never more than so many answers are under way, and requests wait there.
+    /// The number of concurrent responses never exceeds a limit while requests wait.
     #[serde(alias = "slots")]
     Ceiling,
-    /// Requests in flight are unknown to the engine.
+    /// Some requests in flight have not reached the engine.
     #[serde(alias = "engine_idle")]
     InFrontOfEngine,
-    /// They stand there while the engine holds as many as it ever does.
+    /// Requests wait in front of the engine while the engine is at its maximum concurrency.
     FrontWhileFull,
-    /// The engine's own page knows of what first tokens take more.
+    /// The metrics of the engine explain the longer time to first token.
     EngineKnows,
     /// The KV cache is full while requests wait.
     KvFull,
-    /// Running requests lose their place in the cache.
+    /// The engine preempts running requests.
     Preemptions,
-    /// Less of the prompts comes from the prefix cache.
+    /// A smaller share of the prompt tokens comes from the prefix cache.
     LessCached,
     /// Requests wait for KV cache from another engine.
     DeferredKv,
-    /// Drafts of speculative decoding bring fewer tokens.
+    /// Speculative decoding accepts fewer draft tokens.
     DraftsRejected,
-    /// The GPU idles more, by what steps take longer.
+    /// The GPU is idle longer, by the time that steps take longer.
     GpuIdle,
-    /// The GPU's memory moves about all that it can.
+    /// The memory bandwidth of the GPU is nearly saturated.
     MemoryBusy,
-    /// Timeline: the devices exchange instead of computing.
+    /// Timeline: the devices communicate instead of computing.
     DeviceExchange,
     /// Timeline: the device waits for its host.
     DeviceWaits,
-    /// Timeline: the launching thread stands before a lock.
+    /// Timeline: the launching thread waits for a lock.
     DeviceLocked,
-    /// The server's page does not come any more.
+    /// The metrics endpoint of the server stopped responding.
     PageLost,
-    // Replicas.
-    /// Fewer replicas answer.
+    /// Fewer replicas respond.
     FewerReplicas,
-    /// One replica's tokens come slower than the others'.
+    /// Tokens of one replica are slower than those of the others.
     #[serde(alias = "replica_differs")]
     ReplicaSlower,
-    /// One replica gets more than a fair share, and it shows.
+    /// One replica gets more than its fair share of the load and is slower for it.
     UnevenLoad,
-    /// Replicas come later than the load.
+    /// Replicas become ready later than the load arrives.
     ReplicasLate,
-    /// A replica is slow while it is young.
+    /// A replica is slow after its start.
     SlowWhenYoung,
-    // Stages before the engine.
-    /// A stage before the engine takes longer, even alone.
+    // Stages in front of the engine.
+    /// A stage in front of the engine takes longer, even for isolated requests.
     StageLonger,
     /// A few calls of a stage take very long.
     StageTail,
     /// Calls of a stage wait for each other.
     StageWaits,
-    // The network.
-    /// Packets are lost, and those who lost some wait.
+    /// Packets are lost, and requests with loss wait longer.
     PacketsLost,
-    /// The connections' least round trip is longer.
+    /// The minimum round-trip time of the connections is longer.
     RoundTripLonger,
-    // What only experiments on an endpoint show.
-    /// Isolated, the wait for the first token is spread widely.
+    // Facts that only experiments on an endpoint can show.
+    /// The time to first token of isolated requests varies widely.
     #[serde(alias = "spread_wait")]
     AloneSpread,
-    /// Isolated, there is a wait that no prompt length explains.
+    /// Isolated requests have a wait that prompt length does not explain.
     FixedWait,
-    /// Under concurrency the first token comes later.
+    /// The time to first token is longer under concurrency.
     #[serde(alias = "waits")]
     WaitsTogether,
-    /// Under concurrency each token takes longer and no more is answered.
+    /// Tokens are slower under concurrency and throughput does not rise.
     #[serde(alias = "crowded")]
     CrowdedTogether,
-    /// Under concurrency a request is answered sooner than isolated.
+    /// A request is faster under concurrency than isolated.
     FasterTogether,
     /// A new connection costs time.
     FreshCosts,
-    /// A larger pool of the client's own makes the wait go.
+    /// A larger connection pool of the client removes the wait.
     #[serde(alias = "own_pool")]
     LargerPoolHelps,
-    /// A prompt sent before is answered no faster.
+    /// A repeated prompt is not faster.
     CacheNothing,
-    /// A prompt sent before is sometimes fast and sometimes not.
+    /// A repeated prompt is faster only at times.
     CacheForgets,
-    /// The first request after a pause is slow.
+    /// The first request after an idle period is slow.
     ColdAfterIdle,
 }
 
 impl Observed {
-    /// The stable word for it, as in JSON and the tables.
+    /// Returns the stable name, as in JSON and the tables.
     pub fn word(self) -> String {
         match serde_json::to_value(self) {
             Ok(serde_json::Value::String(word)) => word,
@@ -225,12 +218,13 @@ impl Observed {
         serde_json::from_value(serde_json::Value::String(word.to_owned())).ok()
     }
 
-    /// Does it only say that something got worse, and not what? Then it is no evidence of its own for one cause rather than another.
+    /// Returns whether the fact only reports that something got worse, without a cause. Such a fact is no evidence
+    /// for one cause over another.
     pub(crate) fn is_noticed(self) -> bool {
         self <= Observed::BudgetBroken
     }
 
-    /// Is it read from the client's side, where only the server would know for certain?
+    /// Returns whether the fact is inferred from the client's side, because only the server has certain data.
     pub(crate) fn is_inferred(self) -> bool {
         use Observed::*;
         matches!(
@@ -248,7 +242,7 @@ impl Observed {
         ) || self >= AloneSpread
     }
 
-    /// What the figure of an experiment counts: `s`, `share`, `tokens`, or `×` for how many times as much.
+    /// Returns the unit of an experiment's value: `s`, `share`, `tokens`, or `×` for a ratio.
     pub fn unit(self) -> &'static str {
         use Observed::*;
         match self {
@@ -260,14 +254,14 @@ impl Observed {
     }
 }
 
-/// Whether it is so.
+/// Whether a fact applies.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Is {
-    /// It is.
+    /// The fact applies.
     Yes,
-    /// It is not, or not so that it would matter.
+    /// The fact does not apply, or its effect is too small to matter.
     No,
-    /// Not enough was measured, or the figure lies at its limit.
+    /// The data is insufficient, or the value is at its limit.
     Unclear,
 }

@@ -1,4 +1,5 @@
-//! All that a rule may ask, computed once: the two levels, their single requests, the gauges, and what is material.
+//! The inputs of a rule, computed once: the two levels, their isolated requests, the gauges, and the significant
+//! changes.
 
 use plimsoll_model::{Attempt, Level, Load};
 
@@ -11,33 +12,33 @@ use super::seen::{RequestRow, SeenLevel};
 use super::verdict::{Missing, Reference, Subject};
 use super::{Case, Cause, RunData};
 
-/// One side: its level, what is known of its single requests, its gauges.
+/// One side of a comparison: a level, its isolated requests and its gauges.
 #[derive(Clone, Debug)]
 pub struct Frame<'a> {
     pub seen: SeenLevel<'a>,
-    /// Requests that had the target to themselves: of the probe, else those of any level with nobody beside them.
+    /// Isolated requests: those of the probe, else those of any level that had no concurrent requests.
     pub alone: Vec<RequestRow>,
-    /// The level of single requests, where the run holds one.
+    /// Probe level with one request in flight; `None` if the run has none.
     pub probe: Option<SeenLevel<'a>>,
-    /// Does it hold enough of them?
+    /// Set if the run has enough isolated requests.
     pub probed: bool,
-    /// The server's gauges during the level.
+    /// Gauges of the server during the level.
     pub gauges: LevelGauges,
 }
 
-/// All that a rule may ask.
+/// The inputs of a rule.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     pub case: &'a Case<'a>,
-    /// The level under judgement.
+    /// The level that is diagnosed.
     pub candidate: Frame<'a>,
-    /// The level it is held against.
+    /// The reference level; `None` without a baseline.
     pub base: Option<Frame<'a>>,
     pub material: Material,
 }
 
 impl<'a> Frames<'a> {
-    /// Reads both sides. `None` where the candidate holds no request.
+    /// Reads both sides. Returns `None` if the candidate has no requests.
     pub fn new(case: &'a Case<'a>) -> Option<Frames<'a>> {
         let (candidate, base) = levels(case)?;
         let arm = |side: &RunData<'a>, level: &'a Level| Frame::read(side, level);
@@ -52,22 +53,21 @@ impl<'a> Frames<'a> {
         Some(frames)
     }
 
-    /// The level under judgement.
+    /// Returns the level that is diagnosed.
     pub fn now(&self) -> &SeenLevel<'a> {
         &self.candidate.seen
     }
 
-    /// The level it is held against.
     pub fn before(&self) -> Option<&SeenLevel<'a>> {
         self.base.as_ref().map(|arm| &arm.seen)
     }
 
-    /// Candidate over baseline of a percentile.
+    /// Returns the ratio of a percentile, candidate over baseline.
     pub fn ratio(&self, of: impl Fn(&RequestRow) -> f64, p: f64) -> Option<Effect> {
         of_percentile(self.before()?, self.now(), of, p, self.case.spec.confidence)
     }
 
-    /// What was looked at.
+    /// Returns a description of the analysed data.
     pub fn subject(&self) -> Subject {
         let reference = match (&self.base, self.candidate.probed) {
             (Some(_), _) => Reference::Baseline,
@@ -89,7 +89,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// What could not be judged.
+    /// Returns the facts that could not be evaluated.
     pub fn missing(&self) -> Vec<Missing> {
         let mut missing = Vec::new();
         let mut lacks =
@@ -141,18 +141,18 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Single requests, one after the other.
+/// Returns whether the level is a closed loop with one request in flight.
 pub(crate) fn is_probe(level: &Level) -> bool {
     matches!(level.load, Load::Closed { concurrency: 1 }) && level.purpose != "warmup"
 }
 
-/// Levels that can be judged: loads, not a warm-up or single requests.
+/// Returns the levels that can be diagnosed: loads, without warm-up and probe.
 pub fn judged<'a>(side: &RunData<'a>) -> Vec<&'a Level> {
     let counts = |level: &&Level| level.purpose != "warmup" && !is_probe(level) && level.arrivals > 0;
     side.levels.iter().filter(counts).collect()
 }
 
-/// The level under judgement and the one it is held against.
+/// Returns the level to diagnose and its reference level.
 fn levels<'a>(case: &Case<'a>) -> Option<(&'a Level, Option<&'a Level>)> {
     let own = judged(&case.candidate);
     let candidate = match case.spec.level {
@@ -175,7 +175,7 @@ fn levels<'a>(case: &Case<'a>) -> Option<(&'a Level, Option<&'a Level>)> {
             .copied()
             .filter_map(|level| Some((level, near(level)?.1)))
             .min_by(|a, b| a.1.total_cmp(&b.1).then(size(b.0).total_cmp(&size(a.0))));
-        // Of a sweep the heaviest loads are meant to overload: with a baseline, the best match is judged.
+        // The heaviest loads of a sweep are meant to overload; with a baseline, the best match is diagnosed.
         matched.map(|(level, _)| level).or(heaviest)
     });
     let candidate =
@@ -183,7 +183,7 @@ fn levels<'a>(case: &Case<'a>) -> Option<(&'a Level, Option<&'a Level>)> {
     Some((candidate, near(candidate).map(|(level, _)| level)))
 }
 
-/// A load as one number.
+/// Returns the size of a load as one number.
 fn size(level: &Level) -> f64 {
     match level.load {
         Load::Open { rate_per_s } => rate_per_s.max(1e-9),

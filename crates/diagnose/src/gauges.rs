@@ -1,7 +1,8 @@
-//! The server's side of one level: its signals over the level's own window, whatever server told them.
+//! The server's signals over the window of one level, for any server.
 //!
-//! What was never read is `None`, which every rule treats as unknown. Signals that only a simulated fleet tells (how many
-//! replicas are ready or paid for) are not asked for: a rule that lives on them would be blind on every real server.
+//! Signals that were never read are `None`, which every rule treats as unknown. Signals that only a simulated fleet
+//! exports (the number of ready or paid replicas) are not used. Rules that depend on them would have no data on real
+//! servers.
 
 use std::collections::BTreeSet;
 
@@ -10,49 +11,54 @@ use plimsoll_model::{At, Level, Span, split_labels};
 use super::RunData;
 use plimsoll_measure::server_side::{Buckets, Replica, Series, ServerSide, Signal};
 
-/// The server's side of one level.
+/// The server's signals over one level.
 #[derive(Clone, Debug)]
 pub struct LevelGauges {
     side: ServerSide,
     from: At,
     to: At,
-    /// Restarts and scrapes are counted in so much.
+    /// Interval in which restarts and scrapes are counted.
     told: (At, At),
-    /// From when a replica is looked for that stands still.
+    /// Start of the search for stalled replicas.
     stands_from: At,
-    /// Most sequences that may run, all replicas together, where it is told.
+    /// Maximum number of running sequences over all replicas; `None` if not reported.
     pub max_seqs: Option<f64>,
 }
 
-/// Parts of a stretch in which a replica is held against the others: of a minute that is scraped every 15 s each has a scrape.
+/// Number of parts of an interval in which replicas are compared. A minute with a scrape every 15 s has one scrape in
+/// each part.
 const REPLICA_PARTS: usize = 4;
 
-/// An engine as its page shows it during the level.
+/// An engine as its metrics show it during the level.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OnPage {
     pub name: String,
+    /// Number of requests that ended; `None` if unknown.
     pub ended: Option<f64>,
-    /// Requests that run in it, mean.
+    /// Mean number of running requests; `None` if unknown.
     pub running: Option<f64>,
-    /// Requests that wait in it, mean.
+    /// Mean number of waiting requests; `None` if unknown.
     pub waiting: Option<f64>,
-    /// Its mean gap between tokens, s.
+    /// Mean gap between tokens in s; `None` if unknown.
     pub gap: Option<f64>,
-    /// The same in each part of the stretch, where it is known.
+    /// Mean gap in s in each part of the interval; `None` if unknown.
     pub gaps: Vec<Option<f64>>,
-    /// In each piece of some fifteen seconds, did it write a token? `None` = nobody knows, or it had no request. Of an alert they begin before the stretch.
+    /// Whether the engine wrote a token in each piece of about 15 s; `None` if unknown or if it had no request. The
+    /// pieces of an alert start before the interval.
     pub writes: Vec<Option<bool>>,
 }
 
-/// A replica is stalled that has had requests for so long and has written nothing: what a watch calls so, chosen beforehand and on no system.
+/// Time without output after which a replica with requests counts as stalled. It equals the limit of `watch` and was
+/// chosen in advance, not fitted to a system.
 pub const STALLED: Span = Span::from_secs(30);
-/// So long after a replica moves again it is still blamed, because what waited for it is late and is told only when it ends: a broken ceiling is called from then on.
+/// Time after a stall in which the replica still counts as the cause. Requests that waited are late and are reported
+/// only when they end, and only then a ceiling is broken.
 const AFTER_STALL: Span = Span::from_secs(60);
-/// A stretch is cut into pieces of this length or more, s: two of them tell a stall.
+/// Minimum length of a piece in s; a stall needs two pieces.
 const PIECE_S: f64 = 15.0;
-/// KV cache in use from which it counts as full.
+/// KV cache usage from which it counts as full.
 const FULL: f64 = 0.85;
-/// Labels by which a page tells the data-parallel engines of one server apart.
+/// Labels that distinguish the data-parallel engines of one server.
 const RANKS: [&str; 3] = ["engine", "engine_index", "dp_rank"];
 
 impl LevelGauges {
@@ -66,12 +72,13 @@ impl LevelGauges {
         LevelGauges { told, max_seqs, ..gauges }
     }
 
-    /// What pages told of one stretch of time.
+    /// Returns the signals of one time interval.
     pub fn between(side: ServerSide, (from, to): (At, At)) -> LevelGauges {
         LevelGauges { side, from, to, told: (from, to), stands_from: from, max_seqs: None }
     }
 
-    /// The same of an incident, on pages that are read so often and of which nothing is known before an instant.
+    /// Returns the signals of an incident. `every` is the scrape interval and `oldest` the time before which no data
+    /// exists.
     pub fn of_incident(side: ServerSide, (from, to): (At, At), (every, oldest): (Span, At)) -> LevelGauges {
         LevelGauges {
             told: (from - Span(2 * every.0), to),
@@ -80,24 +87,26 @@ impl LevelGauges {
         }
     }
 
-    /// From when pages are to be known for that: counters are counted from the scrape before.
+    /// Returns the start of the data that [`of_incident`](Self::of_incident) needs, because counters are counted from
+    /// the scrape before.
     pub fn incident_needs((from, to): (At, At), every: Span) -> At {
         from - looked_back(to - from) - Span(2 * every.0)
     }
 
-    /// How long the stretch is, s.
+    /// Returns the length of the interval in s.
     pub fn seconds(&self) -> f64 {
         (self.to - self.from).as_secs_f64()
     }
 
-    /// So many parts of the stretch, of equal length.
+    /// Returns the interval cut into `parts` of equal length.
     fn parts(&self, parts: usize) -> impl Iterator<Item = (At, At)> {
         let (from, each) = (self.from, self.seconds() / parts as f64);
         let at = move |n: usize| from + Span::from_secs_f64(each * n as f64);
         (0..parts).map(move |n| (at(n), at(n + 1)))
     }
 
-    /// Sums and counts that a histogram took in, by parts of the stretch; `None` where it does not tell both.
+    /// Returns the sums and counts that a histogram gained in each part of the interval. Returns `None` if the
+    /// histogram lacks either.
     pub fn sums(&self, signal: Signal, parts: usize) -> Option<(Vec<f64>, Vec<f64>)> {
         let part = |(from, to)| {
             self.side.histogram(signal, from, to).and_then(|taken| Some((taken.sum?, taken.count?)))
@@ -106,49 +115,49 @@ impl LevelGauges {
         (!told.is_empty()).then(|| told.into_iter().unzip())
     }
 
-    /// What a histogram took in over the stretch.
+    /// Returns the gain of a histogram over the interval.
     pub fn histogram(&self, signal: Signal) -> Option<Buckets> {
         self.side.histogram(signal, self.from, self.to)
     }
 
-    /// What a counter gained, by parts of the stretch.
+    /// Returns the gain of a counter in each part of the interval.
     pub fn gains(&self, signal: Signal, parts: usize) -> Option<Vec<f64>> {
         let gained = |(from, to)| self.side.gained(signal, from, to).map(|gained| gained.value);
         let told: Vec<f64> = self.parts(parts).filter_map(gained).collect();
         (!told.is_empty()).then_some(told)
     }
 
-    /// The mean of a gauge in each part of the stretch, where it is known.
+    /// Returns the mean of a gauge in each part of the interval; `None` if unknown.
     pub fn means(&self, signal: Signal, parts: usize) -> Vec<Option<f64>> {
         let gauge = self.side.gauge(signal);
         self.parts(parts).map(|(from, to)| gauge.as_ref()?.mean(from, to)).collect()
     }
 
-    /// Scrapes of the servers' pages that brought one, and scrapes that brought none in time.
+    /// Returns the numbers of successful and of failed scrapes.
     pub fn pages(&self) -> (u64, u64) {
         self.side.scraped(self.told.0, self.told.1)
     }
 
-    /// Did anybody read the server's side?
+    /// Returns whether the server reports running or waiting requests.
     pub fn any(&self) -> bool {
         self.side.has(Signal::Running) || self.side.has(Signal::Waiting)
     }
 
-    /// Replicas on the servers' pages that were there for most of the level, whether or not they had anything to do; counted in the
-    /// unit in which answers name theirs (`told`).
+    /// Returns the number of replicas on the metrics endpoints that existed for most of the level, idle or not.
+    /// Replicas are counted in the unit of the names in responses (`told`).
     pub fn replicas(&self, told: &[String]) -> usize {
         self.count(told, |running| running.known(self.from, self.to) >= 0.8)
     }
 
-    /// The same so many seconds into the level.
+    /// Returns the number of replicas that existed `seconds` after the start of the level.
     pub(crate) fn replicas_at(&self, told: &[String], seconds: f64) -> usize {
         let at = self.from + Span::from_secs_f64(seconds);
         self.count(told, |running| running.at(at).is_some())
     }
 
-    /// A server's data-parallel engines share a page and are one replica to whoever asks it: they count apart only where answers
-    /// call them by those labels. Counting engines against answers' pods lost: two pods of two engines were four replicas of
-    /// which two got nothing.
+    /// Counts replicas. The data-parallel engines of a server share a metrics endpoint and count as one replica. They
+    /// count separately only if responses name them by those labels. Counting engines while responses name pods was
+    /// rejected: two pods with two engines each were four replicas, and two seemed idle.
     fn count(&self, told: &[String], there: impl Fn(&Series) -> bool) -> usize {
         let on_pages: Vec<(&Replica, Vec<(String, String)>)> =
             self.side.replicas().iter().map(|replica| (replica, split_labels(&replica.labels))).collect();
@@ -167,7 +176,7 @@ impl LevelGauges {
         units.collect::<BTreeSet<_>>().len()
     }
 
-    /// The engines that were there for most of the level, each by itself.
+    /// Returns each engine that existed for most of the level.
     pub fn on_pages(&self) -> Vec<OnPage> {
         let (from, to) = (self.from, self.to);
         let engine = |(engine, replica): (usize, &Replica)| {
@@ -189,7 +198,7 @@ impl LevelGauges {
                         let runs = running.mean(from, to).is_some_and(|running| running >= 0.5);
                         let gained = |signal| Some(self.side.gained_of(engine, signal, from, to)?.value);
                         let gaps = || self.side.histogram_of(engine, Signal::Itl, from, to)?.count;
-                        // Some count an answer's tokens when it ends, and its steps or gaps as they come.
+                        // Some servers count output tokens at the end of a response, but steps or gaps continuously.
                         let tokens = gained(Signal::OutputTokens)?;
                         let comes = [gained(Signal::Steps), gaps()].into_iter().flatten().sum::<f64>();
                         (runs || tokens > 0.0).then_some(tokens + comes > 0.0)
@@ -200,22 +209,23 @@ impl LevelGauges {
         self.side.replicas().iter().enumerate().filter_map(engine).collect()
     }
 
-    /// In each of these it is asked whether an engine writes at all: two scrapes in each as they usually are. Those before the stretch are as long as those of it.
+    /// Returns the pieces in which the output of an engine is checked; a piece usually has two scrapes. Pieces before
+    /// the interval have the length of those inside it.
     fn pieces(&self) -> Vec<(At, At)> {
         let each = Span::from_secs_f64(self.piece_s());
-        // Rounded to a nanosecond, so many of them may come to a little more than the stretch.
+        // Rounding to a nanosecond can make the sum of the pieces slightly longer than the interval.
         let before = ((self.from - self.stands_from).0 + 1_000) / each.0.max(1);
         let at = |n: i64| self.from - Span(n * each.0);
         let before = (1..=before).rev().map(|n| (at(n), at(n - 1)));
         before.chain(self.parts(pieces_of(self.seconds()))).collect()
     }
 
-    /// How long a piece is, s.
+    /// Returns the length of a piece in s.
     pub(crate) fn piece_s(&self) -> f64 {
         self.seconds() / pieces_of(self.seconds()) as f64
     }
 
-    /// What the engine's own histogram says is the mean first token, s.
+    /// Returns the mean time to first token in s from the engine's histogram.
     pub(crate) fn ttft_mean(&self) -> Option<f64> {
         self.side.histogram(Signal::Ttft, self.from, self.to)?.mean()
     }
@@ -224,17 +234,17 @@ impl LevelGauges {
         self.side.gauge(signal)?.mean(self.from, self.to)
     }
 
-    /// Largest value seen of a gauge.
+    /// Returns the maximum of a gauge.
     pub fn max(&self, signal: Signal) -> Option<f64> {
         self.side.gauge(signal)?.max(self.from, self.to)
     }
 
-    /// Share of time in which requests wait.
+    /// Returns the share of time in which requests wait.
     pub fn waits(&self) -> Option<f64> {
         self.side.gauge(Signal::Waiting)?.share(self.from, self.to, |n| n > 0.5)
     }
 
-    /// Share of the time with requests waiting in which the cache is full; scrapes that this rests on.
+    /// Returns the share of waiting time in which the cache is full, and the number of scrapes behind it.
     pub(crate) fn full_while_waiting(&self) -> Option<(f64, usize)> {
         let (kv, waiting) = (self.side.gauge(Signal::KvUsage)?, self.side.gauge(Signal::Waiting)?);
         let given = kv.given(&waiting, |n| n > 0.5);
@@ -242,32 +252,35 @@ impl LevelGauges {
         Some((share, given.scrapes(self.from, self.to)))
     }
 
-    /// Mean KV cache in use while requests wait: of a fleet, whose replicas fill at different times, the share of full time says less.
+    /// Returns the mean KV cache usage while requests wait. Replicas of a fleet fill at different times, so the share
+    /// of full time is less informative there.
     pub(crate) fn kv_while_waiting(&self) -> Option<f64> {
         let (kv, waiting) = (self.side.gauge(Signal::KvUsage)?, self.side.gauge(Signal::Waiting)?);
         kv.mean_given(self.from, self.to, &waiting, |n| n > 0.5)
     }
 
-    /// Share of all time in which the cache is full.
+    /// Returns the share of all time in which the cache is full.
     pub fn full(&self) -> Option<f64> {
         self.side.gauge(Signal::KvUsage)?.share(self.from, self.to, |kv| kv >= FULL)
     }
 
-    /// Mean sequences running while requests wait, with the most seen.
+    /// Returns the mean number of running sequences while requests wait, and the maximum.
     pub(crate) fn running_while_waiting(&self) -> Option<(f64, f64)> {
         let (running, waiting) = (self.side.gauge(Signal::Running)?, self.side.gauge(Signal::Waiting)?);
         let mean = running.mean_given(self.from, self.to, &waiting, |n| n > 0.5)?;
         Some((mean, running.max(self.from, self.to)?))
     }
 
-    /// Share of time in which sequences running and requests waiting together are at their most, and that most.
+    /// Returns the share of time in which running and waiting requests together are at their maximum, and that
+    /// maximum.
     pub fn at_most(&self) -> Option<(f64, f64)> {
         let running = self.side.gauge(Signal::Running)?;
         let most = running.max(self.from, self.to)?;
         Some((running.share(self.from, self.to, |n| n >= most - 0.5)?, most))
     }
 
-    /// Requests that run or wait in the engine, at each scrape within the level: s since it began, how many, and for how long it holds, s.
+    /// Returns the requests in the engine, running or waiting, at each scrape of the level. Each entry has the time
+    /// since the start of the level in s, the number, and its duration in s.
     pub(crate) fn inside_at_scrapes(&self) -> Option<Vec<(f64, f64, f64)>> {
         let (running, waiting) = (self.side.gauge(Signal::Running)?, self.side.gauge(Signal::Waiting)?);
         let within = running.steps.iter().filter(|step| step.from >= self.from && step.from < self.to);
@@ -280,24 +293,24 @@ impl LevelGauges {
         (!scrapes.is_empty()).then_some(scrapes)
     }
 
-    /// Share of scrapes at which requests wait for cache of another engine while requests wait.
+    /// Returns the share of the scrapes with waiting requests at which requests wait for the cache of another engine.
     pub fn deferred(&self) -> Option<f64> {
         let (deferred, waiting) =
             (self.side.gauge(Signal::DeferredKvTransfer)?, self.side.gauge(Signal::Waiting)?);
         deferred.share_given(self.from, self.to, |n| n > 0.5, &waiting, |n| n > 0.5)
     }
 
-    /// What a counter gained.
+    /// Returns the gain of a counter.
     pub fn gained(&self, signal: Signal) -> Option<f64> {
         self.side.gained(signal, self.from, self.to).map(|gained| gained.value)
     }
 
-    /// Counters that went back: a process began anew.
+    /// Returns the number of counter resets, which mean that a process restarted.
     pub fn restarts(&self) -> u32 {
         self.side.restarts(self.told.0, self.told.1)
     }
 
-    /// Share of the prompt tokens looked up that the prefix cache held.
+    /// Returns the share of the looked-up prompt tokens that the prefix cache contained.
     pub fn hit_rate(&self) -> Option<f64> {
         let rate = |hit: Signal, of: Signal| {
             let (hit, of) = (self.gained(hit)?, self.gained(of)?);
@@ -307,47 +320,48 @@ impl LevelGauges {
             .or_else(|| rate(Signal::CachedTokens, Signal::PromptTokens))
     }
 
-    /// Tokens that a check of a draft brings (speculative decoding).
+    /// Returns the tokens per draft verification (speculative decoding).
     pub fn accepted_length(&self) -> Option<f64> {
         self.side.accepted_length(self.from, self.to)
     }
 
-    /// Share of the time in which the GPU computes while requests run.
+    /// Returns the share of time in which the GPU computes while requests run.
     pub(crate) fn gpu_busy(&self) -> Option<f64> {
         let busy = self.side.gauge(Signal::GpuEngineActive).or_else(|| self.side.gauge(Signal::SmActive))?;
         let running = self.side.gauge(Signal::Running)?;
         busy.mean_given(self.from, self.to, &running, |n| n > 0.5)
     }
 
-    /// Share of the cycles in which the GPU's memory moves data, while requests run.
+    /// Returns the share of cycles in which the GPU's memory moves data while requests run.
     pub fn dram_active(&self) -> Option<f64> {
         let active = self.side.gauge(Signal::DramActive)?;
         let running = self.side.gauge(Signal::Running)?;
         active.mean_given(self.from, self.to, &running, |n| n > 0.5)
     }
 
-    /// What the queue-time histogram says is the mean wait, s.
+    /// Returns the mean wait in s from the queue-time histogram.
     pub(crate) fn queue_mean(&self) -> Option<f64> {
         self.side.histogram(Signal::QueueTime, self.from, self.to)?.mean()
     }
 
-    /// Garbage collections, or their pauses, per second.
+    /// Returns the garbage collections, or their pauses, per second.
     pub fn collections(&self) -> Option<f64> {
         self.gained(Signal::GcCollections)
     }
 
-    /// Usual time between two scrapes, s.
+    /// Returns the usual time between two scrapes in s.
     pub fn cadence_s(&self) -> Option<f64> {
         self.side.cadence().map(|span| span.as_secs_f64())
     }
 }
 
-/// In how many pieces a stretch of so many seconds is looked at.
+/// Returns the number of pieces for an interval of `seconds`.
 fn pieces_of(seconds: f64) -> usize {
     ((seconds / PIECE_S) as usize).clamp(1, 40)
 }
 
-/// How long before an incident a stall may have begun that is to blame for it: whole pieces, as long as those of the incident.
+/// Returns the time before an incident in which a responsible stall may have started. It is a multiple of the piece
+/// length of the incident.
 fn looked_back(incident: Span) -> Span {
     let seconds = incident.as_secs_f64();
     let each = seconds / pieces_of(seconds) as f64;

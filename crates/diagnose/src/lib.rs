@@ -1,12 +1,16 @@
-//! Diagnosis: which layer is slow, with evidence, or an honest "cannot tell" (SPEC D1, D2, D4, D5).
+//! Diagnosis: names the slow layer with evidence, or reports that the data is inconclusive (SPEC D1, D2, D4, D5).
 //!
-//! Facts, causes, belief. A fact is one question to the records and knows of no other; a table says which facts a cause shows; how often it shows
-//! them is learnt; the posterior names a cause where a fact that decides for it was seen. Ordered rules lost: the first that was confident won,
-//! each knew of the others, and their limits knew the simulator.
+//! The crate works with facts, causes and beliefs. A fact is one check of the records, independent of other facts. A
+//! table lists the facts that each cause shows, and their frequencies are learnt. The posterior names a cause if a
+//! decisive fact was seen. An ordered list of rules was rejected. The first confident rule won, each rule depended on
+//! the others, and their limits were fitted to the simulator.
 //!
-//! Reading order: [`frame`] (what is held against what), [`fact`] and [`facts`] (what can be seen), [`causes`] (the table), [`belief`] (the posterior), `conclude` (the
-//! verdict), [`experiment`] (what to do next), [`verdict`] (the words), [`spec`] (thresholds), [`seen`] and [`effect`] (one level in rows, two of them side by side),
-//! [`concurrency`] (beside as many others), and [`diagnose`] below. [`active`] asks an endpoint by experiments of its own, [`pages`] reads live traffic off metrics pages alone, [`device`] says whether a profiled device was busy.
+//! Reading order: [`frame`] (the two levels that are compared), [`fact`] and [`facts`] (observable facts), [`causes`]
+//! (the table), [`belief`] (the posterior), `conclude` (the verdict). Then [`experiment`] (the next step),
+//! [`verdict`] (the output types), [`spec`] (thresholds), [`seen`] and [`effect`] (one level in rows, comparison of
+//! two levels). Last, [`concurrency`] (comparison at equal concurrency) and [`diagnose`] below. [`active`] runs
+//! experiments on an endpoint, [`pages`] reads live traffic from metrics endpoints only, [`device`] reports whether a
+//! profiled device was busy.
 
 pub mod active;
 pub mod belief;
@@ -47,37 +51,36 @@ use frame::Frames;
 use plimsoll_measure::findings::{BudgetSpec, Validity};
 use verdict::DIAGNOSIS_SCHEMA;
 
-/// What a run folder holds, as far as a diagnosis asks.
+/// The parts of a run folder that a diagnosis uses.
 #[derive(Copy, Clone, Debug)]
 pub struct RunData<'a> {
-    /// Its levels; a closed loop of one request in flight, where there is one, is the probe.
+    /// Levels of the run; a closed-loop level with one request in flight, if there is one, is the probe.
     pub levels: &'a [Level],
-    /// Rows of all levels.
     pub attempts: &'a [Attempt],
-    /// The series beside them.
+    /// Metric samples recorded during the run.
     pub samples: &'a [Sample],
-    /// What is known of the target.
+    /// Known properties of the target.
     pub facts: &'a Fingerprint,
 }
 
 impl<'a> RunData<'a> {
-    /// The side that a run folder is.
+    /// Returns the input of a diagnosis for one run folder.
     pub fn of(manifest: &'a Manifest, attempts: &'a [Attempt], samples: &'a [Sample]) -> RunData<'a> {
         RunData { levels: &manifest.levels, attempts, samples, facts: &manifest.target }
     }
 }
 
-/// Everything a diagnosis reads.
+/// The inputs of a diagnosis.
 #[derive(Copy, Clone, Debug)]
 pub struct Case<'a> {
-    /// The run under judgement.
     pub candidate: RunData<'a>,
-    /// The run it is held against. Without one, its own single requests and quiet parts are.
+    /// The run to compare with. `None`: the run is compared with its own single requests and quiet parts.
     pub baseline: Option<RunData<'a>>,
+    /// SLO budget; `None` if there is none.
     pub budget: Option<&'a BudgetSpec>,
-    /// What a profiler saw of the target's steps.
+    /// Evaluated profiler timeline of the target's steps; `None` if there is none.
     pub device: Option<&'a DeviceFinding>,
-    /// The run's own verdict on its measurement; `None` = nobody judged it.
+    /// The run's verdict on its own measurement; `None` if it was not evaluated.
     pub validity: Option<&'a Validity>,
     pub spec: &'a DiagnoseSpec,
 }
@@ -102,7 +105,7 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     }
 }
 
-/// How a diagnosis with these verdicts ends.
+/// Returns the overall answer for these verdicts.
 fn answer(verdicts: &[Verdict]) -> Answer {
     match verdicts.first().map(|first| (first.cause, first.layer)) {
         Some((Cause::Nothing, _)) => Answer::NothingMaterial,
@@ -150,7 +153,7 @@ fn nothing_measured(case: &Case<'_>) -> Diagnosis {
     }
 }
 
-/// A load in a few words.
+/// Returns a short description of a load.
 fn load_words(load: &plimsoll_model::Load) -> String {
     use plimsoll_measure::say::number;
     use plimsoll_model::Load;

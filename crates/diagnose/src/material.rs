@@ -1,5 +1,6 @@
-//! Is anything material? Against a baseline: a ratio that is both large and more than chance, or failures. Against a budget: a
-//! ceiling that is broken for sure. Otherwise nothing is said to be material from latency alone: a rule must find its own.
+//! Significance of changes. Against a baseline, a change is significant if the ratio is large and beyond chance, or
+//! if requests fail. Against a budget, a change is significant if a ceiling is broken with confidence. Without both,
+//! latency alone is never significant, because each rule must bring its own evidence.
 
 use plimsoll_math::proportion::{exceedance_bounds, newcombe};
 use plimsoll_math::two_sample::holm;
@@ -12,26 +13,26 @@ use plimsoll_measure::say::{ms, number, percent, ratio_ends};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct MovedMetric {
-    /// `ttft`, `tpot`, `e2e`, `pause` (the longest gap of an answer).
+    /// Metric name: `ttft`, `tpot`, `e2e` or `pause` (the longest gap of a response).
     pub metric: &'static str,
     /// Percentile, 0 to 1.
     pub percentile: f64,
     pub effect: Effect,
-    /// Large enough, and more than chance after Holm.
+    /// Set if the change is large and beyond chance after Holm's correction.
     pub material: bool,
-    /// Large enough, whatever chance there is.
+    /// Set if the change is large, regardless of chance.
     pub large: bool,
 }
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Material {
-    /// All that was compared with the baseline.
+    /// All comparisons with the baseline.
     pub moved: Vec<MovedMetric>,
-    /// Share of requests that failed over the baseline's share (or over none), where it is material.
+    /// Increase of the share of failed requests over the baseline's share, or over zero; `None` if not significant.
     pub errors: Option<Estimate>,
-    /// Ceilings of the budget that are broken for sure, each with its words.
+    /// Ceilings of the budget that are broken with confidence, each with its description.
     pub broken: Vec<(Metric, String)>,
-    /// Could anything be judged?
+    /// Set if anything could be evaluated.
     pub judged: bool,
 }
 
@@ -50,13 +51,14 @@ const COMPARED: [(&str, f64); 12] = [
     ("pause", 0.99),
 ];
 
-/// Ratio of the longest pause of an answer from which it is material.
+/// Ratio of the longest pause of a response from which it is significant.
 const PAUSE: f64 = 1.5;
-/// And what it must have grown by, s: a person does not see less.
+/// Minimum growth of the longest pause, in s: users do not notice less.
 const PAUSE_S: f64 = 0.1;
 
-/// Times what is material from which a change needs no more proof than its own, and that proof as a share of the chance for all together:
-/// the correction is for a dozen figures of which one is a tenth larger by chance, and chance seldom makes one twice as large.
+/// Multiple of the significant ratio from which a change needs only its own proof, as a share of the joint error
+/// probability. The correction exists for a dozen figures of which one is 10 % larger by accident; accidents rarely
+/// double a figure.
 const FAR: f64 = 1.5;
 const FAR_SURE: f64 = 0.25;
 
@@ -78,7 +80,7 @@ impl Material {
                 moved.push(MovedMetric { metric: name, percentile, effect, material: false, large: false });
             }
         }
-        // Only what is worse can be material, so the chance asked for is one-sided.
+        // The error probability is one-sided because only a worse metric can be significant.
         let worse = |m: &MovedMetric| match m.effect.ratio.value >= 1.0 {
             true => 0.5 * m.effect.p,
             false => 1.0 - 0.5 * m.effect.p,
@@ -102,38 +104,40 @@ impl Material {
         Material { moved, errors, broken, judged }
     }
 
-    /// Is anything?
+    /// Returns whether any change is significant.
     pub fn is(&self) -> bool {
         self.moved.iter().any(|m| m.material) || self.errors.is_some() || !self.broken.is_empty()
     }
 
-    /// The comparison of a metric.
+    /// Returns the comparison of a metric.
     pub fn of(&self, metric: &str, percentile: f64) -> Option<&MovedMetric> {
         self.moved.iter().find(|m| m.metric == metric && (m.percentile - percentile).abs() < 1e-9)
     }
 
-    /// May this metric have moved? Large enough, though chance is not ruled out: a fault of a few seconds is in few stretches,
-    /// and the rule that asks brings evidence of its own.
+    /// Returns whether this metric may have changed: the change is large, but chance is not ruled out. A fault of a
+    /// few seconds touches few intervals, and the rule that calls this brings its own evidence.
     pub fn may(&self, metric: &str) -> bool {
         self.moved.iter().any(|m| m.metric == metric && (m.material || m.large))
     }
 
-    /// Did this metric move, at any percentile?
+    /// Returns whether this metric changed at any percentile.
     pub fn has(&self, metric: &str) -> bool {
         self.moved.iter().any(|m| m.metric == metric && m.material)
     }
 
-    /// What would be material if it were more than chance; far percentiles of a run this long are large by chance too often to be spoken of.
+    /// Returns the large changes that are not beyond chance. Far percentiles are left out because they are large by
+    /// accident too often in a run of this length.
     fn open(&self) -> impl Iterator<Item = &MovedMetric> {
         self.moved.iter().filter(|m| m.large && !m.material && m.percentile < 0.96)
     }
 
-    /// Is there such a change?
+    /// Returns whether a large change is not beyond chance.
     pub fn is_open(&self) -> bool {
         self.open().next().is_some()
     }
 
-    /// Where nothing is material: the largest change, or those that may yet be.
+    /// Returns a phrase on the largest change or on the large changes that are not beyond chance. For runs without a
+    /// significant change.
     pub fn not_shown(&self) -> String {
         let open: Vec<String> = self.open().map(MovedMetric::words).collect();
         match open.is_empty() {
@@ -142,7 +146,7 @@ impl Material {
         }
     }
 
-    /// What is, in a sentence part; or the largest change that is not.
+    /// Returns a phrase on the significant changes, or on the largest change if none is significant.
     pub fn words(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
         let mut largest: Vec<&MovedMetric> = self.moved.iter().filter(|m| m.material).collect();
@@ -162,7 +166,7 @@ impl Material {
 }
 
 impl MovedMetric {
-    /// `ttft p95 × 1.8 [1.5, 2.2]`.
+    /// Returns the change in the form `ttft p95 × 1.8 [1.5, 2.2]`.
     pub fn words(&self) -> String {
         let Effect { ratio, base, candidate, .. } = self.effect;
         format!(
@@ -177,7 +181,8 @@ impl MovedMetric {
     }
 }
 
-/// Requests that failed, and all, without those that left on purpose; with what they are worth in independent ones.
+/// Returns the number of failed requests, of all requests, and n_eff. Requests that the client cancelled on purpose
+/// do not count.
 pub fn failed(seen: &SeenLevel<'_>) -> (f64, f64, f64) {
     let counted: Vec<bool> = seen.rows.iter().filter(|row| !row.cancelled).map(|row| !row.ok).collect();
     let n = counted.len() as f64;
@@ -202,13 +207,14 @@ fn errors(frames: &Frames<'_>) -> Option<Estimate> {
             (share, lower, upper)
         }
     };
-    // A share that is material at its lower end would ask for far more requests than a person waits for; that there are failures at
-    // all is what must be sure.
+    // Only the existence of failures must be certain: a proof that their share is over the limit would need more
+    // requests than users wait for.
     let material = value >= spec.material_errors && lower > 0.0;
     material.then_some(Estimate { value: share, lower, upper, n: n as u64, n_eff })
 }
 
-/// Ceilings that are broken for sure: the share beyond is over what may be, at its lower bound.
+/// Returns the ceilings that are broken with confidence: the lower bound of the share over the ceiling exceeds the
+/// allowed share.
 fn broken(frames: &Frames<'_>) -> Vec<(Metric, String)> {
     let Some(budget) = frames.case.budget else { return Vec::new() };
     let mut broken = Vec::new();

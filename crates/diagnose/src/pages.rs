@@ -1,7 +1,9 @@
-//! The third kind of evidence: what servers' pages tell of live traffic, with no request known, beside a good stretch of before.
+//! Diagnosis from metrics endpoints only: live traffic without known requests, compared with an earlier healthy
+//! period.
 //!
-//! Facts, causes and belief are those of a run ([`crate::facts`], [`crate::belief`]); only their reading differs, and what no page shows is not asked: a
-//! pause of a tenth of a second, a proxy, a request's own time. A cause of which no page holds a counter is no candidate.
+//! Facts, causes and beliefs are those of a run ([`crate::facts`], [`crate::belief`]); only the detectors differ.
+//! Facts that no metrics endpoint shows are not checked: a pause of a tenth of a second, a proxy, the time of a
+//! single request. A cause without a counter on any endpoint is no candidate.
 
 use plimsoll_math::series::{self, Mean};
 use plimsoll_measure::findings::Estimate;
@@ -19,33 +21,34 @@ use crate::gauges::LevelGauges;
 use crate::verdict::{Changed, DIAGNOSIS_SCHEMA, Diagnosis, Missing, Reference, Subject, Verdict};
 use crate::{answer, headline};
 
-/// Parts of a stretch: of their sums come the intervals.
+/// Number of parts of an interval; the confidence intervals are computed from their sums.
 const PARTS: usize = 12;
-/// Confidence of the intervals.
+/// Confidence level of the intervals.
 const LEVEL: f64 = 0.95;
-/// Requests of a stretch below which nothing is said of their means.
+/// Minimum number of requests of an interval for statements on its means.
 const FEWEST: f64 = 50.0;
-/// Times as long (or as many) from which a mean has grown: what a run calls material of a median, and of lengths and rates.
+/// Ratio from which a mean counts as grown; equal to the limit of a run for medians, lengths and rates.
 const LATER: f64 = 1.10;
 const MORE: f64 = 1.08;
-/// Share of requests more that fail from which it matters, as of a run.
+/// Increase of the share of failed requests from which it matters, as in a run.
 const FAILING: f64 = 0.01;
-/// Ratio of the requests running up to which two parts of stretches are equally loaded.
+/// Maximum ratio of running requests at which two parts count as equally loaded.
 const ALIKE: f64 = 1.15;
 
-/// Share of the gaps between tokens that is longer than the usual one of before, from which most of them have grown, and under which they have not.
+/// Shares of token gaps longer than the earlier median gap: above the first, most gaps have grown; below the second,
+/// they have not.
 const BODY: (f64, f64) = (0.1, 0.04);
 
-/// Whether the prompts are the same no page shows.
+/// Causes that no metrics endpoint shows, because it does not show whether the prompts are equal.
 const NOT_ON_A_PAGE: [Cause; 1] = [Cause::LongerAnswersToSamePrompts];
 
-/// Diagnoses a stretch of live traffic, beside one of before.
+/// Diagnoses an interval of live traffic, compared with an earlier one.
 pub fn diagnose(now: &LevelGauges, before: Option<&LevelGauges>) -> Diagnosis {
     let found = observe(now, before);
     let belief = Belief::after(&found, ReadFrom::Pages).without(&NOT_ON_A_PAGE);
     let mut verdicts = conclude(&worse(&found, before.is_some()), &found, &belief);
     verdicts.iter_mut().filter(|verdict| verdict.cause == Cause::LongerAnswers).for_each(leave_open);
-    // What a client would have to infer the server says here.
+    // The server reports facts here that a client would have to infer.
     verdicts.iter_mut().flat_map(|verdict| &mut verdict.evidence).for_each(|one| one.inferred = false);
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
@@ -62,7 +65,7 @@ pub fn diagnose(now: &LevelGauges, before: Option<&LevelGauges>) -> Diagnosis {
     }
 }
 
-/// Whose answers are longer stays open: the load's, whose prompts ask for them, or the model's.
+/// Leaves open whether longer responses are caused by the prompts or by the model.
 fn leave_open(verdict: &mut Verdict) {
     let models = row(Cause::LongerAnswersToSamePrompts);
     verdict.layer = Layer::Unknown;
@@ -74,7 +77,7 @@ fn leave_open(verdict: &mut Verdict) {
     verdict.do_not = "don't tune the engine: each token is as fast as before".to_owned();
 }
 
-/// Everything that the pages show.
+/// Returns all facts that the metrics endpoints show.
 pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> {
     let mut found = page::find(now, before);
     found.extend(queue(now, before));
@@ -106,7 +109,8 @@ pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> 
         found.extend(slower_beside(now, before, asked));
         let (replicas, stood) = replicas(now, before);
         found.extend(replicas);
-        // What waited for it ends in a heap, and a page counts requests when they end: whether more came stays open.
+        // After a stall the waiting requests end together. Endpoints count requests at their end, so a higher rate is
+        // unproven.
         let more = |finding: &&mut Finding| finding.fact == Observed::MoreRequests && finding.is == Is::Yes;
         found.iter_mut().filter(|_| stood).filter(more).for_each(|finding| finding.is = Is::Unclear);
     }
@@ -114,8 +118,9 @@ pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> 
     found
 }
 
-/// Less of the prompts comes from the cache. Of longer prompts less of each does though nothing is lost, where what they are longer by is their own: then the
-/// tokens that come from the cache are held against prompts as long as before. Whether that is so stays open where it is not certain that they are longer.
+/// Returns whether a smaller share of the prompts comes from the cache. If prompts grow by parts of their own, the
+/// share falls without a loss of cache. Cached tokens are then compared for prompts of the earlier length. The fact
+/// is unclear if it is not certain that the prompts are longer.
 fn less_cached(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {
     let (share, was) = (now.hit_rate()?, before.hit_rate()?);
     let found = page::less_cached(was, (share, "the server's counters"));
@@ -128,13 +133,13 @@ fn less_cached(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {
     Some(Finding { is, says, ..found })
 }
 
-/// A histogram's mean over the parts of a stretch, of the first of these signals that was told.
+/// Returns a histogram's mean over the parts of an interval, for the first of these signals that is exported.
 fn mean_of(of: &LevelGauges, signals: &[Signal]) -> Option<Mean> {
     let (sums, counts) = signals.iter().find_map(|signal| of.sums(*signal, PARTS))?;
     (counts.iter().sum::<f64>() >= FEWEST).then(|| series::ratio(&sums, &counts, LEVEL))?
 }
 
-/// Tokens per request over the parts of a stretch: by the histogram of lengths, else by the counters.
+/// Returns tokens per request over the parts of an interval, from the histogram of lengths, else from the counters.
 fn length_of(of: &LevelGauges, histogram: Signal, counter: Signal) -> Option<Mean> {
     mean_of(of, &[histogram]).or_else(|| {
         let (tokens, requests) = (of.gains(counter, PARTS)?, of.gains(Signal::Finished, PARTS)?);
@@ -142,14 +147,15 @@ fn length_of(of: &LevelGauges, histogram: Signal, counter: Signal) -> Option<Mea
     })
 }
 
-/// Requests per second over the parts of a stretch.
+/// Returns requests per second over the parts of an interval.
 fn rate_of(of: &LevelGauges) -> Option<Mean> {
     let parts = of.gains(Signal::Finished, PARTS)?;
     let each_s = of.seconds() / parts.len() as f64;
     series::mean_of_batches(&parts.iter().map(|n| n / each_s).collect::<Vec<_>>(), LEVEL)
 }
 
-/// The second over the first, by the ends of their intervals: wider than it need be, and with no law assumed.
+/// Returns the ratio of `now` to `before` by the ends of their intervals. The result is wider than necessary and
+/// assumes no distribution.
 fn ratio(now: &Mean, before: &Mean) -> Option<Estimate> {
     let (n, lowest) = (PARTS as u64, before.interval.lower);
     (before.value > 0.0).then(|| Estimate {
@@ -174,7 +180,7 @@ fn more(
     Some(Finding::new(fact, over(&times, times.lower > 1.0, limit), says).figure(times, limit))
 }
 
-/// What is noticed, and what is asked of the servers.
+/// Returns the symptoms, and the facts on the load of the servers.
 fn grown(now: &LevelGauges, before: &LevelGauges) -> Vec<Finding> {
     let of = |signals: &[Signal]| mean_of(now, signals).zip(mean_of(before, signals));
     let lengths =
@@ -195,16 +201,16 @@ fn grown(now: &LevelGauges, before: &LevelGauges) -> Vec<Finding> {
     .collect()
 }
 
-/// Mean wait in the engine's queue, s: its histogram, else Little's law on its gauge.
+/// Returns the mean wait in the engine's queue in s, from its histogram, else from its gauge by Little's law.
 fn queue_wait(of: &LevelGauges) -> Option<f64> {
     of.queue_mean().or_else(|| Some(of.mean(Signal::Waiting)? / rate_of(of)?.value.max(1e-9)))
 }
 
-/// The engine's queue is a fifth of the first token, and what that grew by.
+/// Returns whether the engine's queue is a fifth of the time to first token and explains its growth.
 fn queue(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let wait = queue_wait(now)?;
     let was = before.and_then(queue_wait).unwrap_or(0.0);
-    // A page without first tokens has whole answers.
+    // Endpoints without a first-token histogram have one for whole responses.
     let first = |of: &LevelGauges| mean_of(of, &[Signal::Ttft, Signal::E2e]).map(|mean| mean.value);
     let first_token = first(now)?;
     let grown = before.and_then(first).map(|was| first_token - was);
@@ -225,7 +231,7 @@ fn queue(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     Some(Finding::new(Observed::EngineQueue, is, says))
 }
 
-/// The number of requests in the engine grows by a fiftieth of the rate.
+/// Returns whether the number of requests in the engine grows by more than a fiftieth of the rate.
 fn backlog(now: &LevelGauges) -> Option<Finding> {
     let inside: Vec<f64> = now.inside_at_scrapes()?.into_iter().map(|(_, inside, _)| inside).collect();
     let rate = rate_of(now)?.value;
@@ -241,7 +247,7 @@ fn backlog(now: &LevelGauges) -> Option<Finding> {
     Some(Finding::new(Observed::BacklogGrows, is, says))
 }
 
-/// The engine took running requests' places away, more often than before.
+/// Returns whether the engine preempted running requests more often than before.
 fn preemptions(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let per_request =
         |of: &LevelGauges| Some(of.gained(Signal::Preempted)? / of.gained(Signal::Finished)?.max(1.0));
@@ -249,7 +255,7 @@ fn preemptions(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Findin
     Some(page::preempted(now.gained(Signal::Preempted)?, per_request(now)?, was))
 }
 
-/// A share of the requests that ended so, over that of before.
+/// Returns whether the share of requests with this outcome is higher than before.
 fn failing(
     fact: Observed,
     what: &str,
@@ -273,14 +279,14 @@ fn failing(
     Some(Finding::new(fact, is, says).figure(value, FAILING))
 }
 
-/// A part of a stretch: requests running, the sum of the gaps between tokens, s, and how many.
+/// A part of an interval: running requests, sum of the token gaps in s, number of gaps.
 type Part = (f64, f64, f64);
 
-/// Gaps between tokens at as many requests running: of parts of both stretches that were equally loaded.
+/// Compares the token gaps at equal concurrency, in equally loaded parts of both intervals.
 fn slower_beside(now: &LevelGauges, before: &LevelGauges, asked: bool) -> Option<Finding> {
     let parts = |of: &LevelGauges| -> Option<Vec<Part>> {
         let (sums, counts) = of.sums(Signal::Itl, PARTS).or_else(|| of.sums(Signal::Tpot, PARTS))?;
-        // Parts in which nothing was told would be held against the running of others.
+        // Parts without data would be compared with the concurrency of others.
         (sums.len() == PARTS).then_some(())?;
         let running = of.means(Signal::Running, PARTS);
         let known = running.into_iter().zip(sums).zip(counts).filter(|((_, _), n)| *n > 0.0);
@@ -303,7 +309,7 @@ fn slower_beside(now: &LevelGauges, before: &LevelGauges, asked: bool) -> Option
     let what = "with as many requests running the mean gap between tokens is";
     let mut found = more(Observed::SlowerBeside, what, MORE, pair, ms)?;
     if found.is == Is::Yes {
-        // A model that is slower is so for every token; a few gaps that are very long make the mean longer as well.
+        // A slower model is slower for every token, but a few very long gaps raise the mean too.
         let moved = most_gaps(now, before);
         found.is = match moved {
             Some(moved) if moved >= BODY.0 => Is::Yes,
@@ -318,9 +324,10 @@ fn slower_beside(now: &LevelGauges, before: &LevelGauges, asked: bool) -> Option
     Some(found)
 }
 
-/// Gaps between tokens where more requests run than ever before. A step costs something by itself and something per request, so that gaps grow
-/// no faster than the number that runs: what is longer than that is slower, and what is no longer than before is not. Between them the gaps of
-/// before, by how many ran, say what they would be now, where no more is asked: a slower engine holds more requests at once because each stays longer.
+/// Compares the token gaps if more requests run than ever before. A step has a fixed cost and a cost per request, so
+/// gaps grow at most in proportion to the concurrency. Longer gaps prove a slower engine; gaps no longer than before
+/// disprove it. In between, a line through the earlier gaps predicts the present ones if the load has not grown. The
+/// prediction applies because a slower engine runs more requests simultaneously: each stays longer.
 fn slower_at_more_load(now: &[Part], before: &[Part], (asked, moved): (bool, bool)) -> Option<Finding> {
     let mean = |of: &[Part]| {
         let (sums, counts): (Vec<f64>, Vec<f64>) = of.iter().map(|(_, sum, n)| (*sum, *n)).unzip();
@@ -334,7 +341,7 @@ fn slower_at_more_load(now: &[Part], before: &[Part], (asked, moved): (bool, boo
     let points: Vec<(f64, f64)> = before.iter().map(|(running, sum, n)| (*running, sum / n)).collect();
     let foretold = series::line_at(&points, running, LEVEL).map_or(f64::INFINITY, |at| at.interval.upper);
     let longest = points.iter().map(|(_, gap)| *gap).fold(foretold, f64::max);
-    // Arrivals in bursts leave quiet parts, which are as fast as before.
+    // Bursts of arrivals leave quiet parts, which are as fast as before.
     let throughout = now.iter().all(|(_, sum, n)| sum / n > MORE * longest);
     let is = match () {
         () if times.lower > load * MORE => Is::Yes,
@@ -352,14 +359,16 @@ fn slower_at_more_load(now: &[Part], before: &[Part], (asked, moved): (bool, boo
     Some(Finding::new(Observed::SlowerBeside, is, says).figure(times, load * MORE))
 }
 
-/// May more be asked of the servers than before: more requests, longer ones, or ones of which less is cached? What is cached must be known.
+/// Returns whether the load may have grown: more requests, longer ones, or ones with a smaller cached share. The
+/// cached share must be known.
 fn more_is_asked(found: &[Finding]) -> bool {
     let more = [Observed::MoreRequests, Observed::LongerPrompts, Observed::LongerAnswers];
     let as_cached = found.iter().any(|of| of.fact == Observed::LessCached && of.is == Is::No);
     !as_cached || found.iter().any(|of| more.contains(&of.fact) && of.is == Is::Yes)
 }
 
-/// How much more of the gaps between tokens is longer than the usual gap of before: by the edge that is nearest to its median.
+/// Returns how much the share of long token gaps has grown. Long means over the histogram edge nearest to the earlier
+/// median.
 fn most_gaps(now: &LevelGauges, before: &LevelGauges) -> Option<f64> {
     let (then, now) = (before.histogram(Signal::Itl)?, now.histogram(Signal::Itl)?);
     let above = |edge: f64| then.share_above(edge).map(|(lower, upper)| 0.5 * (lower + upper));
@@ -368,7 +377,7 @@ fn most_gaps(now: &LevelGauges, before: &LevelGauges) -> Option<f64> {
     Some(now.share_above(edge)?.0 - then.share_above(edge)?.1)
 }
 
-/// What one does beside the others; did it stand still?
+/// Returns the facts on differences between replicas, and whether one stalled.
 fn replicas(now: &LevelGauges, before: &LevelGauges) -> (Vec<Finding>, bool) {
     let (were, are) = (before.replicas(&[]), now.replicas(&[]));
     let says = format!("{are} replicas are on the pages, before {were}");
@@ -377,7 +386,7 @@ fn replicas(now: &LevelGauges, before: &LevelGauges) -> (Vec<Finding>, bool) {
     let stands = replica_pages::stands(&engines.1, now.piece_s());
     let stood = stands.is_some();
     found.extend(stands);
-    // What it leaves undone the others get: that is no router's doing.
+    // The other replicas take over the load of a stalled one, so the router is not the cause.
     if !stood {
         found.extend(replica_pages::slower(&engines));
         found.extend(replica_pages::uneven(&engines));
@@ -385,7 +394,7 @@ fn replicas(now: &LevelGauges, before: &LevelGauges) -> (Vec<Finding>, bool) {
     (found, stood)
 }
 
-/// What got worse: without a stretch of before nobody knows, and what was seen speaks for itself.
+/// Returns the changes for the worse. Without an earlier interval they are unknown, so the facts decide.
 fn worse(found: &[Finding], compared: bool) -> Worse {
     let fails = [Observed::TurnedAway, Observed::Errors, Observed::Restarted, Observed::PageLost];
     let yes = |finding: &&Finding| finding.is == Is::Yes;
@@ -427,7 +436,7 @@ fn subject(now: &LevelGauges, before: Option<&LevelGauges>) -> Subject {
     }
 }
 
-/// What no page of these shows, and what would.
+/// Returns the facts that these endpoints do not show, and the experiments that would.
 fn missing(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Missing> {
     let mut missing = Vec::new();
     let mut lacks = |what: &str, needs| missing.push(Missing { what: what.to_owned(), needs });

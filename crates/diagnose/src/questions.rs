@@ -1,4 +1,4 @@
-//! The five questions of the method, each with its figure, or what is missing to answer it.
+//! The five questions of the method, each with its figure or the missing data.
 
 use super::effect::ALONE_NEEDED;
 use super::frame::Frames;
@@ -21,7 +21,7 @@ fn cant(asks: &str, says: &str) -> Question {
     question(asks, YesNo::CantTell, says.to_owned(), None)
 }
 
-/// A percentile with its interval; `None` where there are too few values.
+/// Returns a percentile with its interval; `None` if there are too few values.
 pub fn estimate(in_send_order: &[f64], p: f64) -> Option<Estimate> {
     let found = quantile::percentile(in_send_order, p, 0.95, super::effect::STRETCHES)?;
     let (lower, upper) = match found.interval {
@@ -31,7 +31,7 @@ pub fn estimate(in_send_order: &[f64], p: f64) -> Option<Estimate> {
     Some(Estimate { value: found.value, lower, upper, n: found.n as u64, n_eff: found.worth.n_eff })
 }
 
-/// One load's median latency.
+/// The median latency at one load.
 struct Loaded {
     place: String,
     in_flight: f64,
@@ -48,13 +48,14 @@ impl Loaded {
     }
 }
 
-/// Latencies of whole answers.
+/// Returns the latencies of whole responses.
 fn whole(rows: &[RequestRow]) -> Vec<f64> {
     rows.iter().filter(|row| row.output >= 1.0).map(|row| row.e2e).filter(|x| x.is_finite()).collect()
 }
 
-/// The run's least and most concurrency that have a median: single requests where there are enough of them and the level under judgement
-/// where its queue lets a median be told, else the lightest and the heaviest of the other levels.
+/// Returns the lowest and highest concurrency of the run that have a median. The first choice is isolated requests if
+/// there are enough, and the analysed level if its queue permits a median. Otherwise the lightest and the heaviest of
+/// the other levels are used.
 fn extremes(frames: &Frames<'_>) -> Result<(Loaded, Loaded), &'static str> {
     let enough = frames.candidate.alone.len() >= ALONE_NEEDED;
     let alone = estimate(&whole(&frames.candidate.alone), 0.5).filter(|_| enough).map(|median| Loaded {
@@ -84,7 +85,7 @@ fn extremes(frames: &Frames<'_>) -> Result<(Loaded, Loaded), &'static str> {
     Ok((few, many))
 }
 
-/// Median latency at load over that of a request alone, or with few beside it.
+/// Compares the median latency at load with that of isolated requests, or of requests at low concurrency.
 fn concurrency(frames: &Frames<'_>) -> Question {
     let asks = "does it scale with concurrency?";
     let (few, many) = match extremes(frames) {
@@ -151,14 +152,14 @@ fn artefact(frames: &Frames<'_>) -> Question {
     if frames.base.is_none() {
         return cant(asks, "there is no baseline; give one with --baseline");
     }
-    // A change that the whole run does not prove is one all the same where its own interval says so.
+    // A change counts even if the whole run does not prove it, provided that its own interval does.
     let sure = |m: &super::material::MovedMetric| m.material || m.large && m.effect.ratio.lower > 1.1;
     let moved = frames.material.moved.iter().any(sure);
     let (answer, says) = unchanged(&super::changed::facts(frames.case), moved, &frames.material.words());
     question(asks, answer, says, None)
 }
 
-/// Did latency move with the artefact unchanged? From what changed and whether latency moved, `what` saying how.
+/// Returns whether latency changed with the artefact unchanged. `what` describes the change of latency.
 pub fn unchanged(changed: &Changed, moved: bool, what: &str) -> (YesNo, String) {
     let model = |of: &[String]| -> Vec<String> {
         of.iter().filter(|fact| fact.starts_with("model")).cloned().collect()
@@ -234,7 +235,7 @@ fn errors(frames: &Frames<'_>) -> Question {
     if k == 0.0 && attempts < 1.005 {
         return question(asks, YesNo::No, says, Some(share));
     }
-    // Do failures and retries fall where the others are slow?
+    // Counts failures and retries in slow intervals.
     let (mut slow, mut bad) = (Vec::new(), Vec::new());
     let of = if rows.iter().any(|row| row.ttft.is_finite()) {
         |r: &RequestRow| r.ttft

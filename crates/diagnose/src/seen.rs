@@ -1,108 +1,114 @@
-//! One level in rows: a row per request, in seconds, in the order of due times, with who was there beside it.
+//! One level in rows: a row per request, times in seconds, in order of due times, with the concurrency around each
+//! request.
 //!
-//! [`plimsoll_measure::columns`] serves percentiles and keeps one array per metric; facts ask of one request at a time (which replica,
-//! how many beside it, how long its prompt), so they get rows. What nobody reported is `None`, what failed is `+∞`.
+//! [`plimsoll_measure::columns`] serves percentiles and keeps one array per metric. Facts need several values of one
+//! request (replica, concurrency, prompt length), so they get rows. Values that were not reported are `None`; times
+//! of failed requests are `+∞`.
 
 use std::collections::BTreeMap;
 
 use plimsoll_model::{At, Attempt, By, EventKind, How, Level, Load, TcpFacts};
 
-/// A gap between two tokens of an answer that is long beside the others.
+/// A long gap between two tokens of a response, compared with the other gaps.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Gap {
     pub row: u32,
-    /// Seconds since the level began at which the token before it came.
+    /// Time of the earlier token, in s since the start of the level.
     pub from: f64,
-    /// At which the next came.
+    /// Time of the later token, in s since the start of the level.
     pub to: f64,
 }
 
-/// How fast an answer's tokens came within one second of the level.
+/// The token gaps of a response within one second of the level.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct TokenPace {
     pub row: u32,
-    /// When, s since the level began.
+    /// Start of the second, in s since the start of the level.
     pub at: f64,
-    /// Median gap of its tokens in that second, s.
+    /// Median token gap in that second, s.
     pub gap: f64,
-    /// Answers under way in that second, itself among them, on its replica where that is told; mean.
+    /// Mean number of responses in flight in that second, including this one; on its replica if the replica is
+    /// reported.
     pub concurrency: f64,
 }
 
 #[derive(Clone, Debug)]
 pub struct RequestRow {
     pub request: u64,
-    /// When it was due, s since the level began.
+    /// Due time, in s since the start of the level.
     pub due: f64,
-    /// When its first attempt was sent, s since the level began; `+∞` = never.
+    /// Send time of the first attempt, in s since the start of the level; `+∞` if it was never sent.
     pub sent: f64,
-    /// When its last attempt was sent.
+    /// Send time of the last attempt, in s since the start of the level.
     pub sent_last: f64,
-    /// When it ended, `+∞` = never.
+    /// End time, in s since the start of the level; `+∞` if the request never ended.
     pub end: f64,
-    /// First token from due, s; `+∞` = failed, NaN = it has none.
+    /// Time to first token from due, in s; `+∞` if failed, NaN if there is none.
     pub ttft: f64,
-    /// First token of the last attempt from its own sending.
+    /// Time to first token of the last attempt from its send time, s.
     pub ttft_sent: f64,
-    /// Time per token after the first, s.
+    /// Time per output token after the first, s.
     pub tpot: f64,
-    /// The whole answer from due, s.
+    /// Latency of the whole response from due, s.
     pub e2e: f64,
-    /// Seconds from due to sent, of the first attempt.
+    /// Time from due to the send of the first attempt, s.
     pub lag: f64,
-    /// From due (or from the connection's begin) to the connection; 0 where it was kept.
+    /// Time from due (or from the start of connecting) to the connection, in s; 0 for a reused connection.
     pub connect: f64,
-    /// From sent to the first byte of the head.
+    /// Time from sent to the first byte of the response head, s.
     pub head: f64,
-    /// Prompt tokens, reported or asked.
+    /// Prompt tokens, reported by the server or requested.
     pub prompt: f64,
-    /// Prompt tokens from a cache, where reported.
+    /// Prompt tokens from a cache; `None` if not reported.
     pub cached: Option<f64>,
-    /// Output tokens, reported or counted.
+    /// Output tokens, reported by the server or counted.
     pub output: f64,
     pub attempts: u32,
     pub how: How,
     pub by: By,
     pub ok: bool,
+    /// Set if the client cancelled the request on purpose.
     pub cancelled: bool,
     pub class: u16,
-    /// Which replica answered, where it is said: index into [`SeenLevel::replicas`].
+    /// Index into [`SeenLevel::replicas`]; `None` if the replica is not reported.
     pub replica: Option<u16>,
-    /// The connection had carried a request before.
+    /// Set if the connection had carried an earlier request.
     pub reused: bool,
-    /// What the kernel knows of the connection of the last attempt; what it counts is added up over all of them.
+    /// Kernel statistics of the last attempt's connection; counters are summed over all attempts.
     pub tcp: TcpFacts,
-    /// Hash of the first block of its prompt; `None` = not known.
+    /// Hash of the first block of the prompt; `None` if unknown.
     pub beginning: Option<u64>,
-    /// Blocks of its prompt that an earlier prompt of the level began with too.
+    /// Number of leading prompt blocks that are shared with an earlier prompt of the level.
     pub shared_blocks: u32,
     pub blocks: u32,
-    /// Requests in flight when it was sent, itself left out.
+    /// Other requests in flight at the send time.
     pub beside: u32,
-    /// Requests in flight, itself left out, averaged over its streaming.
+    /// Mean number of other requests in flight while this one streams.
     pub beside_streaming: f64,
     pub events: u32,
-    /// Share of its gaps that are as good as nothing.
+    /// Share of the gaps that are nearly zero.
     pub coalesced: f64,
     /// Longest gap between token events, s.
     pub gap_max: f64,
     /// Median gap between token events, s.
     pub gap_p50: f64,
-    /// Stages the server says: queue, prefill, decode.
+    /// Queue time reported by the server, in s; `None` if not reported.
     pub queue: Option<f64>,
+    /// Prefill time reported by the server, in s; `None` if not reported.
     pub prefill: Option<f64>,
+    /// Decode time reported by the server, in s; `None` if not reported.
     pub decode: Option<f64>,
-    /// Stages of other names (what a request needs before the engine): index into [`SeenLevel::stages`], seconds.
+    /// Times of other stages (in front of the engine): index into [`SeenLevel::stages`], seconds.
     pub other: Vec<(u16, f64)>,
 }
 
 impl RequestRow {
-    /// All stages of other names together; `None` where none is told.
+    /// Returns the total time of the stages in front of the engine; `None` if none is reported.
     pub(crate) fn before_engine(&self) -> Option<f64> {
         (!self.other.is_empty()).then(|| self.other.iter().map(|stage| stage.1).sum())
     }
 
-    /// Tokens per event that carried some; NaN of a short or unstreamed answer.
+    /// Returns the tokens per token event; NaN for a short or unstreamed response.
     pub fn chunk(&self) -> f64 {
         if self.ok && self.events >= 1 && self.output >= 8.0 {
             self.output / f64::from(self.events)
@@ -112,47 +118,49 @@ impl RequestRow {
     }
 }
 
-/// One level as the rules see it.
+/// One level as seen by the facts.
 #[derive(Clone, Debug)]
 pub struct SeenLevel<'a> {
     pub level: &'a Level,
-    /// Requests in the order of due times.
+    /// Requests in order of due times.
     pub rows: Vec<RequestRow>,
-    /// When each request was due, s since the level began, of all that came: where rows are taken out with a cause's effect, the load was as it was.
+    /// Due times of all requests, in s since the start of the level. They stay complete when rows are removed
+    /// together with a cause's effect, because the load does not change.
     pub due: Vec<f64>,
     pub replicas: Vec<String>,
-    /// Names of the stages that are not the engine's queue, prefill and decode.
+    /// Names of the stages other than the engine's queue, prefill and decode.
     pub stages: Vec<String>,
     pub attempts_by: BTreeMap<How, u64>,
-    /// Ends of attempts that found no answer: when (s), how, row.
+    /// Ends of attempts without a response: time (s), outcome, row.
     pub lost: Vec<(f64, How, u32)>,
-    /// Gaps of more than [`LONG_GAP_S`], by time of their end.
+    /// Gaps longer than [`LONG_GAP_S`], in order of their end.
     pub gaps: Vec<Gap>,
-    /// How fast tokens came, by answer and second.
+    /// Token pace by response and second.
     pub paces: Vec<TokenPace>,
     /// Median of all gaps, s.
     pub gap_p50: f64,
-    /// Seconds in which arrivals fell.
+    /// Duration of the arrivals, s.
     pub length: f64,
 }
 
-/// Gaps from here on are kept, s: a person notices from a tenth of a second on, and no healthy step is as long.
+/// Minimum length of recorded gaps, in s: users notice a tenth of a second, and no healthy step is as long.
 pub(crate) const LONG_GAP_S: f64 = 0.1;
-/// Stages that are the engine's own.
+/// Stages inside the engine; others count as in front of it.
 const ENGINE: [&str; 3] = ["queue", "prefill", "decode"];
-/// Gaps under this are as good as nothing, s: two tokens that came at once.
+/// Limit below which a gap counts as zero, in s: the two tokens arrived together.
 const COALESCED_S: f64 = 2e-4;
 
 impl<'a> SeenLevel<'a> {
-    /// Share of all waiting for tokens that these seconds are, each counted once for every answer that stood still in it.
+    /// Returns the share of `still_s` in all waiting for tokens. `still_s` counts each second once per stalled
+    /// response.
     pub(crate) fn share_of_streaming(&self, still_s: f64) -> f64 {
         let streamed = |row: &RequestRow| (row.end - row.sent_last).max(0.0);
         let all: f64 = self.rows.iter().map(streamed).filter(|s| s.is_finite()).sum();
         (still_s / all.max(1e-9)).min(1.0)
     }
 
-    /// Reads a level. `attempts` may hold other levels' as well, in any order, and requests that were due before it began: of these is known
-    /// who was in flight beside its own, and nothing else is asked of them.
+    /// Reads a level. `attempts` may also contain attempts of other levels, in any order, and requests that were due
+    /// before the level. Such requests only count as concurrent requests.
     pub fn read(level: &'a Level, attempts: &[Attempt]) -> SeenLevel<'a> {
         let mut own: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
         own.sort_by_key(|a| (a.request, a.attempt));
@@ -188,35 +196,35 @@ impl<'a> SeenLevel<'a> {
         seen
     }
 
-    /// Requests a second that came.
+    /// Returns the arrival rate in requests per second.
     pub fn rate(&self) -> f64 {
         self.due.len() as f64 / self.length
     }
 
-    /// Requests in flight on average while arrivals fell.
+    /// Returns the mean number of requests in flight during the arrivals.
     pub fn in_flight(&self) -> f64 {
         let there = |row: &RequestRow| (row.end.min(self.length) - row.sent.max(0.0)).max(0.0);
         self.rows.iter().map(there).sum::<f64>() / self.length
     }
 
-    /// Is the load a closed loop's?
+    /// Returns whether the load is a closed loop.
     pub fn is_closed(&self) -> bool {
         !matches!(self.level.load, Load::Open { .. })
     }
 
-    /// The finite values of a metric.
+    /// Returns the finite values of a metric.
     pub fn finite(&self, of: impl Fn(&RequestRow) -> f64) -> Vec<f64> {
         self.rows.iter().map(of).filter(|x| x.is_finite()).collect()
     }
 
-    /// Requests that had the target to themselves.
+    /// Returns the isolated requests.
     pub fn alone(&self) -> impl Iterator<Item = &RequestRow> {
         self.rows
             .iter()
             .filter(|row| row.ok && row.attempts == 1 && row.beside == 0 && row.beside_streaming < 0.1)
     }
 
-    /// Leaves rows out, with all that was kept of them.
+    /// Removes rows together with all data that belongs to them.
     pub fn retain(&mut self, keep: impl Fn(&RequestRow) -> bool) {
         let kept: Vec<bool> = self.rows.iter().map(keep).collect();
         let mut places = Vec::with_capacity(kept.len());
@@ -356,7 +364,7 @@ impl<'a> SeenLevel<'a> {
         gaps
     }
 
-    /// Which blocks of each prompt began an earlier one.
+    /// Marks the blocks of each prompt that began an earlier prompt.
     fn share_beginnings(&mut self, own: &[&Attempt]) {
         let by_request: BTreeMap<u64, &Attempt> = own.iter().rev().map(|a| (a.request, *a)).collect();
         let mut known = std::collections::HashSet::new();
@@ -368,7 +376,7 @@ impl<'a> SeenLevel<'a> {
         }
     }
 
-    /// Who was in flight beside each request, by one sweep over sends and ends.
+    /// Counts the concurrent requests of each request, by one sweep over sends and ends.
     fn count_beside(&mut self) {
         let mut edges: Vec<(f64, i32)> = Vec::with_capacity(2 * self.rows.len());
         for row in &self.rows {
@@ -378,7 +386,7 @@ impl<'a> SeenLevel<'a> {
             }
         }
         edges.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        // In flight after each edge, and its integral up to it.
+        // Requests in flight after each edge, and their integral up to the edge.
         let (mut n, mut area, mut at) = (0i32, 0.0, 0.0);
         let mut course: Vec<(f64, i32, f64)> = Vec::with_capacity(edges.len());
         for (time, step) in edges {
@@ -409,7 +417,7 @@ impl<'a> SeenLevel<'a> {
     }
 }
 
-/// The place of a name among those that are known, itself the last of them where it is new.
+/// Returns the index of `name` in `names` and appends the name if it is new.
 fn place_of(names: &mut Vec<String>, name: &str) -> u16 {
     let place = names.iter().position(|known| known == name).unwrap_or_else(|| {
         names.push(name.to_owned());

@@ -1,27 +1,29 @@
-//! What a diagnosis is told: its thresholds, each argued. `docs/diagnosis.md` holds the same list for readers.
+//! The thresholds of a diagnosis, with their reasons. `docs/diagnosis.md` contains the list for users.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Thresholds of the rules. The defaults were set on one half of a set of simulated systems and judged on the other.
+/// Thresholds of a diagnosis. The defaults were set on one half of a set of simulated systems and evaluated on the
+/// other half.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiagnoseSpec {
-    /// Level of the candidate to judge; `None` = the one that matches the baseline's load best, else the last that was not a probe.
+    /// Level of the candidate to diagnose [default: the level that matches the baseline's load best, else the last
+    /// level that is not a probe].
     pub level: Option<u32>,
-    /// Level of the two-sided intervals shown.
+    /// Confidence level of the two-sided intervals.
     pub confidence: f64,
-    /// Chance of calling a clean run faulty, over all metrics together.
+    /// Probability of calling a clean run faulty, over all metrics together.
     pub alpha: f64,
-    /// Ratio of medians from which a change is material.
+    /// Ratio of medians from which a change is significant.
     pub material_p50: f64,
-    /// Ratio of p95 from which it is.
+    /// Ratio of p95 from which a change is significant.
     pub material_p95: f64,
-    /// Share of requests that fail, over the baseline's share, from which it is.
+    /// Increase of the share of failed requests, over the baseline's share, from which it is significant.
     pub material_errors: f64,
-    /// Confidence from which a rule may be named.
+    /// Confidence from which a cause is named.
     pub confident: f64,
-    /// Half width of "the same", as a share.
+    /// Half-width of the equivalence margin, as a share.
     pub same: f64,
 }
 

@@ -1,8 +1,8 @@
-//! What a diagnosis says, as plain data.
+//! The output of a diagnosis as plain data.
 //!
-//! A verdict without its figures is an opinion: layer and cause come with the evidence and its intervals, the counter that had
-//! to move if it were true, what else fits, and the experiment that would overturn it. What was cleared is kept as well, and
-//! so is what could not be asked.
+//! A verdict names layer and cause together with its evidence and intervals. It also names the counter that must have
+//! moved, the runner-up, and the experiment that would overturn it. A verdict without these figures would be an
+//! opinion. The output also lists the layers that were cleared and the facts that could not be checked.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,131 +13,132 @@ use super::fact::{Is, Observed};
 use plimsoll_measure::excerpt::Excerpt;
 use plimsoll_measure::findings::{Estimate, Validity, unbounded};
 
-/// Version of this layout.
+/// Version of the JSON layout.
 pub(crate) const DIAGNOSIS_SCHEMA: u32 = 1;
 
-/// How a diagnosis ends.
+/// The overall answer of a diagnosis.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Nothing material is wrong.
+    /// Healthy: without a significant change.
     NothingMaterial,
     /// A cause was found.
     Found,
-    /// Something is wrong and the run can't say what, or the run is too thin to say whether.
+    /// A problem without a known cause, or too little data to decide whether there is a problem.
     Unknown,
-    /// The measurement itself is at fault.
+    /// The measurement itself is invalid.
     Invalid,
 }
 
-/// A diagnosis.
+/// The result of a diagnosis.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {
-    /// Version of this layout.
+    /// Version of the JSON layout.
     pub schema: u32,
-    /// How it ends.
+    /// Overall answer.
     pub answer: Answer,
-    /// One sentence.
+    /// Summary in one sentence.
     pub headline: String,
-    /// What was looked at and what it was held against.
+    /// The data that was analysed and its reference.
     pub subject: Subject,
-    /// How far the measurement itself may be trusted: the run's own verdict.
+    /// The run's own verdict on its measurement.
     #[serde(default)]
     pub validity: Option<Validity>,
-    /// What is wrong, most weighty first; the second was judged after the first one's effect had been removed. Where the answer
-    /// is "nothing material" or "unknown" the only verdict says so.
+    /// Problems in order of weight; each is evaluated after the effect of the earlier ones is removed. For the
+    /// answers "nothing material" and "unknown" the only verdict contains the reason.
     pub verdicts: Vec<Verdict>,
-    /// The five questions, answered.
+    /// Answers to the five questions of the method.
     pub questions: Vec<Question>,
-    /// What was found to be fine, with its figure.
+    /// Layers that were cleared, with figures.
     pub cleared: Vec<Cleared>,
-    /// Every question that was asked of the records, whatever came of it.
+    /// All facts that were checked, with any result.
     #[serde(default)]
     pub observed: Vec<AskedQuestion>,
-    /// Did latency move with the artefact unchanged?
+    /// Known changes of the target between the two runs.
     pub changed: Changed,
-    /// What could not be judged, and what it would take.
+    /// Facts that could not be evaluated, and the experiments that would show them.
     pub missing: Vec<Missing>,
 }
 
-/// What was looked at.
+/// The data that was analysed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Subject {
-    /// The level judged.
+    /// Number of the analysed level.
     pub level: Option<u32>,
-    /// Levels that could be judged, where this one was chosen among several; 0 = it was asked for, or there is no other.
+    /// Number of levels to choose from; 0 if the level was requested or is the only one.
     #[serde(default)]
     pub chosen_of: u64,
-    /// Its load in words.
+    /// Description of the load.
     pub load: String,
-    /// Requests in its window.
+    /// Number of requests in the window.
     pub requests: u64,
-    /// The part of the level that was looked at, where it has more than can be held; `None` = all of it.
+    /// Part of the level that was analysed, if the level does not fit in memory; `None` for all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excerpt: Option<Excerpt>,
-    /// What it was held against: `baseline`, `probe`, `quiet`, `nothing`.
+    /// Reference of the comparison: `baseline`, `probe`, `quiet` or `nothing`.
     pub reference: Reference,
-    /// Level of the baseline.
+    /// Level number of the baseline.
     pub baseline_level: Option<u32>,
-    /// Requests that had the target to themselves.
+    /// Number of isolated requests.
     pub alone: u64,
 }
 
-/// What the level is held against.
+/// The reference that a level is compared with.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reference {
     /// Another run.
     Baseline,
-    /// The run's own single requests.
+    /// The isolated requests of the run.
     Probe,
-    /// The run's own quiet parts.
+    /// The quiet parts of the run.
     Quiet,
 }
 
-/// One thing that is wrong.
+/// One problem that was found.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
-    /// Where.
+    /// Layer of the problem.
     pub layer: Layer,
-    /// What.
+    /// Cause of the problem.
     pub cause: Cause,
-    /// The fact that decided it.
+    /// Name of the decisive fact.
     pub rule: String,
-    /// How likely it is, 0 to 1: the posterior; 0 where no cause is named. How often such verdicts are right is in `docs/diagnosis-validation.md`.
+    /// Posterior probability of the cause, 0 to 1; 0 if no cause is named. `docs/diagnosis-validation.md` lists how
+    /// often verdicts of each confidence are right.
     pub confidence: f64,
-    /// One sentence with the figure that decides.
+    /// One sentence with the decisive figure.
     pub says: String,
-    /// Share of the excess that it explains, where that is known.
+    /// Share of the excess that the cause explains; `None` if unknown.
     pub explains: Option<f64>,
-    /// What speaks for it.
+    /// Evidence for the verdict.
     pub evidence: Vec<Evidence>,
-    /// The counter that must have moved if it is true.
+    /// Counter that must have moved if the verdict is true.
     pub counter: Counter,
-    /// What else fits.
+    /// Second most likely cause.
     pub runner_up: Option<RunnerUp>,
-    /// The cheapest experiment that would overturn it.
+    /// Cheapest experiment that would overturn the verdict.
     pub overturn: NextExperiment,
-    /// What to do first.
+    /// Recommended action.
     pub do_first: String,
-    /// What not to do.
+    /// Action to avoid.
     pub do_not: String,
 }
 
-/// What speaks for a verdict.
+/// Evidence for a verdict.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
-    /// A stable word for the figure, such as `ttft_p95_ratio`.
+    /// Stable name of the figure, such as `ttft_p95_ratio`.
     pub figure: String,
-    /// One sentence part.
+    /// Description as a phrase.
     pub says: String,
-    /// The figure with its interval; `None` = it is no figure.
+    /// Value with its interval; `None` if the evidence is not a number.
     pub value: Option<Estimate>,
-    /// What it had to reach.
+    /// Limit that the value had to reach.
     #[serde(with = "unbounded::option")]
     #[schemars(with = "Option<unbounded::Number>")]
     pub limit: Option<f64>,
-    /// Inferred from the client's side rather than said by the server.
+    /// Set if the evidence is inferred from the client's side and not reported by the server.
     pub inferred: bool,
 }
 
@@ -145,45 +146,45 @@ pub struct Evidence {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Counter {
-    /// It did.
+    /// The counter moved.
     Moved {
-        /// Its name.
+        /// Name of the counter.
         name: String,
-        /// By how much.
+        /// Change of the counter.
         by: f64,
     },
-    /// The run does not hold it.
+    /// The run does not contain the counter.
     NotRead {
-        /// What to read.
+        /// Name of the counter to read.
         name: String,
     },
-    /// There is none for this cause: the evidence is the client's own.
+    /// The cause has no counter, because the evidence is the client's own.
     NoneExists,
 }
 
-/// What else fits.
+/// The second most likely cause.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunnerUp {
-    /// What.
+    /// Name of the cause.
     pub cause: Cause,
-    /// 0 to 1.
+    /// Posterior probability, 0 to 1.
     pub confidence: f64,
-    /// Why it did not win.
+    /// Reason why another cause is named.
     pub why: String,
-    /// What would tell the two apart.
+    /// Experiment that would distinguish the two causes.
     pub experiment: NextExperiment,
 }
 
-/// A question of the method, answered.
+/// A question of the method and its answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Question {
-    /// The question.
+    /// Text of the question.
     pub asks: String,
-    /// `yes`, `no`, or that it can't be told.
+    /// Answer: `yes`, `no`, or inconclusive.
     pub answer: YesNo,
-    /// The figure in a sentence part, or what is missing.
+    /// The figure as a phrase, or the missing data.
     pub says: String,
-    /// The figure.
+    /// The figure with its interval.
     pub value: Option<Estimate>,
 }
 
@@ -191,54 +192,52 @@ pub struct Question {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum YesNo {
-    /// It is so.
     Yes,
-    /// It is not.
     No,
-    /// Something is missing.
+    /// The data is insufficient.
     CantTell,
 }
 
-/// What was found to be fine.
+/// A layer that was cleared.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Cleared {
-    /// The layer that is not the cause.
+    /// Layer that is not the cause.
     pub layer: Layer,
-    /// One sentence with its figure.
+    /// One sentence with the figure.
     pub says: String,
-    /// The figure.
+    /// The figure with its interval.
     pub value: Option<Estimate>,
 }
 
-/// What is known to have changed between the two runs.
+/// Known changes of the target between the two runs.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {
     /// Facts that differ, as `name: before -> after`.
     pub differ: Vec<String>,
-    /// Facts known on both sides and equal.
+    /// Facts that are known for both runs and equal.
     pub same: Vec<String>,
-    /// Facts that a side does not know: never counted as unchanged.
+    /// Facts that are unknown for one run; they never count as unchanged.
     pub unknown: Vec<String>,
 }
 
-/// A question that was asked of the records.
+/// A fact that was checked in the records.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct AskedQuestion {
-    /// The fact, as a stable word.
+    /// Name of the fact.
     pub fact: Observed,
-    /// Whether it is so; `None` = the run does not hold what it takes.
+    /// Whether the fact applies; `None` if the run lacks the data.
     pub is: Option<Is>,
-    /// The figure in a sentence part.
+    /// The figure as a phrase.
     pub says: String,
-    /// The figure.
+    /// The figure with its interval.
     pub value: Option<Estimate>,
 }
 
-/// What could not be judged.
+/// A fact or layer that could not be evaluated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Missing {
-    /// What could not be judged.
+    /// The fact or layer.
     pub what: String,
-    /// What it would take.
+    /// Experiment that would provide the data.
     pub needs: NextExperiment,
 }

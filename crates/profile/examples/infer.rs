@@ -1,5 +1,5 @@
-//! How right is the split of the wait where nothing is traced? Random simulated systems whose truth is known, at 50 to 90 % load:
-//! queue and prefill against the engine's own word, by what there is to infer them from.
+//! Accuracy of the split of the wait without traces: random simulated systems at 50 to 90 % load. Queue and prefill
+//! are compared with the engine's ground truth, by the available sources.
 //!
 //! `cargo run --release -p plimsoll-profile --example infer -- [SYSTEMS] [FIRST SEED] [REQUESTS]`
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]

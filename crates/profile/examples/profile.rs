@@ -1,4 +1,4 @@
-//! How long a million spans take to profile, and how far the stages are from what the spans were made from.
+//! The time to profile a million spans, and the errors of the stages compared with the generated spans.
 //!
 //! `cargo run --release -p plimsoll-profile --example profile -- [REQUESTS]`
 #![expect(clippy::print_stdout, reason = "an example that prints figures")]
@@ -40,8 +40,8 @@ fn main() {
     }
 }
 
-/// An application's requests of eleven spans: gateway, authorisation, two searches with their queries, ranking, a prompt, a call of a
-/// vLLM with its durations among its attributes, a filter. Times per stage, ns.
+/// Returns application requests of eleven spans: gateway, authorisation, two searches with their queries, ranking, a
+/// prompt, a call of a vLLM with durations as attributes, a filter. Returns also the times per stage, ns.
 fn made(requests: u64) -> (Vec<TraceSpan>, Vec<(Stage, Vec<f64>)>) {
     let mut stream = Stream::new(1, "profile", 0);
     let mut spans = Vec::new();

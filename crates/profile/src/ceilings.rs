@@ -1,8 +1,9 @@
-//! How far a faster stage would go: percentiles of the requests timed again (Amdahl 1967, on the graph instead of the sum).
+//! The effect of a faster stage: percentiles of the requests with new timing (Amdahl 1967, on the graph instead of
+//! the sum).
 //!
-//! Service time only. Where the queue is a large part of the tail that understates the gain, for a shorter service shortens the queue too;
-//! a load model's figure then stands beside it. The model is M/M/c with the number of servers at which it waits as long as was
-//! measured: a teaching model, and said to be one.
+//! Only service time is considered. If the queue is a large part of the tail, this understates the gain, because a
+//! shorter service shortens the queue too. The result of a load model is then listed as well. The model is M/M/c with
+//! the number of servers that gives the measured wait: a textbook model, and labelled as such in the output.
 
 use plimsoll_math::queueing::Mmc;
 
@@ -13,17 +14,17 @@ use super::stage::Stage;
 use plimsoll_measure::findings::Reading;
 use plimsoll_measure::say;
 
-/// Shares of the mean below which a stage has no row.
+/// Minimum share of the mean for a row of a stage.
 const SHOWN: f64 = 0.005;
-/// Share of the tail's time from which on the queue is a caveat.
+/// Share of the tail's time from which the queue is a caveat.
 const QUEUE: f64 = 0.10;
-/// Servers tried at most.
+/// Maximum number of servers in the search.
 const SERVERS: u32 = 4096;
 
-/// What is said of figures that leave the queue as it was.
+/// Label of figures without a new queue simulation.
 const LABEL: &str = "service time only; queueing not re-simulated";
 
-/// The ceilings of every stage that is some part of the mean or of the tail.
+/// Returns the ceilings of every stage with a part in the mean or the tail.
 pub fn ceilings(sample: &Sample<'_>, tail_shares: &[(Stage, Reading)]) -> Ceilings {
     let mean_s = sample.mean_s(&sample.total);
     let tail_of = |stage: Stage| {
@@ -60,7 +61,7 @@ pub fn ceilings(sample: &Sample<'_>, tail_shares: &[(Stage, Reading)]) -> Ceilin
     Ceilings { label: LABEL.to_owned(), queueing, rows }
 }
 
-/// The latency of every request with this stage at this factor, ns.
+/// Returns the latency of every request with this stage at this factor, ns.
 fn retimed(sample: &Sample<'_>, stage: Stage, factor: usize) -> Vec<i64> {
     let one = |(request, total): (&&super::read::Request, &i64)| {
         let found = request.faster.iter().find(|faster| faster.stage == stage);
@@ -102,7 +103,7 @@ fn at_factor(
     }
 }
 
-/// A queue that waits as long as the measured one.
+/// A queue with the measured wait.
 struct LoadModel {
     now: Mmc,
     /// Mean time per request of each stage that occupies a server, s.
@@ -133,7 +134,8 @@ impl LoadModel {
             return Err(format!("more than {SERVERS} requests are in service at once"));
         }
         let queue = |servers: u32| Mmc { servers, load: offered / f64::from(servers), service_mean };
-        // The wait falls as servers are added; the first to wait no longer than was measured, or the one before it.
+        // The wait falls with the number of servers: take the first number at or below the measured wait, or the one
+        // before.
         let over = (first..SERVERS).find(|servers| queue(*servers).mean_wait() <= wait);
         let over = over.ok_or("no number of servers waits as long as was measured")?;
         let nearer = |servers: u32| (queue(servers).mean_wait() / wait).ln().abs();
@@ -141,7 +143,8 @@ impl LoadModel {
         Ok(LoadModel { now: queue(servers), service, arrivals_per_s })
     }
 
-    /// The share of the wait that is left when a share of this stage's time is saved. `None` for what occupies no server.
+    /// Returns the remaining share of the wait when a share of this stage's time is saved. Returns `None` for a stage
+    /// that occupies no server.
     fn queue_kept(&self, stage: Stage, saved: f64) -> Option<f64> {
         let own = self.service.iter().find(|(one, _)| *one == stage)?.1;
         let service_mean = self.now.service_mean - saved * own;

@@ -1,7 +1,9 @@
-//! What a profile says: per stage its percentiles and shares, where the tail comes from, and how far a faster stage would go.
+//! The result of a profile: percentiles and shares per stage, the causes of the tail, and the effect of faster
+//! stages.
 //!
-//! One [`PathFinding`] per latency (`ttft`, `e2e`), whatever it was read from: traces, a server's own words or an inference.
-//! How a figure is known stands beside it ([`KnownBy`]), so that what was inferred never passes for what was measured.
+//! There is one [`PathFinding`] per latency (`ttft`, `e2e`), for any source: traces, server-reported times or an
+//! inference. Each figure has its basis ([`KnownBy`]), so that an inferred value is never mistaken for a measured
+//! one.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,41 +13,41 @@ use super::stage::Stage;
 use plimsoll_measure::findings::{Estimate, Held, Reading};
 
 plimsoll_model::named! {
-    /// How a stage's times are known.
+    /// The basis of a stage's times.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum KnownBy {
-        /// Spans of its own.
+        /// Separate spans of the stage.
         Traced => "traced",
-        /// Laid out inside an engine's span from the durations among its attributes.
+        /// Derived inside an engine's span from the durations in its attributes.
         LaidOut => "laid out",
-        /// The server said so in its answers.
+        /// Reported by the server in its responses.
         Reported => "reported",
-        /// Worked out from what could be seen from outside; it carries an error bound.
+        /// Inferred from outside, with an error bound.
         Inferred => "inferred",
     }
 }
 
 plimsoll_model::named! {
-    /// Which latency is taken apart.
+    /// The latency that is split into stages.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Latency {
-        /// To the first token.
+        /// Time to the first token.
         Ttft => "ttft",
-        /// To the last byte.
+        /// Time to the last byte.
         E2e => "e2e",
     }
 }
 
-/// The percentiles of one duration over requests. Seconds.
+/// The percentiles of one duration over requests, in s.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DurationFigures {
-    /// Mean of what was seen, weighted where traces were sampled; a fact of these requests.
+    /// Mean of the observed requests, weighted if traces were sampled.
     pub mean_s: f64,
-    /// The same as an estimate of the traffic behind them.
+    /// Mean as an estimate for the whole traffic.
     pub mean: Reading,
-    /// Median.
+    /// Median, with its interval.
     pub p50: Reading,
     /// 90th percentile.
     pub p90: Reading,
@@ -56,51 +58,51 @@ pub struct DurationFigures {
 }
 
 impl DurationFigures {
-    /// The shown percentiles with their probabilities, low to high.
+    /// Returns the displayed percentiles with their probabilities in ascending order.
     pub fn rows(&self) -> [(f64, &Reading); 4] {
         [(0.5, &self.p50), (0.9, &self.p90), (0.95, &self.p95), (0.99, &self.p99)]
     }
 }
 
-/// One stage of one latency.
+/// The times of one stage in one latency.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StageFinding {
-    /// The stage.
     pub stage: Stage,
-    /// How its times are known; the least sure of several.
+    /// Basis of its times; the least certain of several.
     pub known: KnownBy,
-    /// Requests in which it took time.
+    /// Number of requests in which the stage took time.
     pub requests: u64,
-    /// Its exclusive time on the critical path, over all requests (0 where it did not occur). Seconds.
+    /// Exclusive time on the critical path over all requests (0 if the stage did not occur), in s.
     pub times: DurationFigures,
-    /// Its share of the time of all requests seen.
+    /// Share of the stage in the time of all observed requests.
     pub of_mean: f64,
-    /// The same as an estimate.
+    /// Share as an estimate for the whole traffic.
     pub share: Reading,
-    /// Its share of the time of the slowest ones; `None` where there are too few to speak of a tail.
+    /// Share in the time of the slowest requests; `None` if there are too few for a tail.
     pub tail_share: Option<Reading>,
-    /// Inferred: how far the mean may be off, as a share of it.
+    /// Error bound of an inferred mean, as a share of the mean; `None` if it is not inferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<f64>,
-    /// Anything to know about it, as a sentence part.
+    /// Remark as a phrase; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// Where the tail comes from, or why nothing is said of it.
+/// The causes of the tail, or the reason why they are unknown.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum TailReason {
-    /// Told.
+    /// The causes of the tail.
     Attributed(TailFinding),
-    /// Not told.
+    /// The causes are unknown.
     Refused {
-        /// Why, as a sentence part.
+        /// Reason as a phrase.
         why: String,
     },
 }
 
 impl TailReason {
+    /// Returns the causes of the tail, if they are known.
     pub fn told(&self) -> Option<&TailFinding> {
         match self {
             TailReason::Attributed(found) => Some(found),
@@ -109,14 +111,14 @@ impl TailReason {
     }
 }
 
-/// Why the slow requests are slow: per stage what it takes more of in the slowest than in the middle.
+/// The causes of the tail: the extra time of each stage in the slowest requests compared with the middle.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TailFinding {
-    /// The slowest share of the requests that is called the tail: 0.01, more where there are few requests.
+    /// Share of the requests in the tail: 0.01, or more with few requests.
     pub slowest: f64,
-    /// Requests in it.
+    /// Number of requests in the tail.
     pub tail_requests: u64,
-    /// Requests in the middle: from the 40th to the 60th percentile.
+    /// Number of requests in the middle, from the 40th to the 60th percentile.
     pub middle_requests: u64,
     /// Mean of the tail, s.
     pub tail_mean_s: f64,
@@ -124,27 +126,25 @@ pub struct TailFinding {
     pub middle_mean_s: f64,
     /// Tail mean − middle mean, s.
     pub gap: Estimate,
-    /// Each stage's part of it, largest first. They add up to the gap.
+    /// Contribution of each stage, largest first; the contributions add up to the gap.
     pub parts: Vec<TailPart>,
 }
 
-/// One stage's part of the gap.
+/// The contribution of one stage to the gap.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TailPart {
-    /// The stage.
     pub stage: Stage,
-    /// Its mean in the tail − its mean in the middle, s.
+    /// Mean in the tail − mean in the middle, s.
     pub gap: Estimate,
-    /// That over the whole gap.
+    /// Share of the whole gap.
     pub share: f64,
 }
 
-/// What the latency would be with one stage so many times faster.
+/// The latency with one stage made faster.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CeilingRow {
-    /// The stage.
     pub stage: Stage,
-    /// Its share of the mean.
+    /// Share of the stage in the mean.
     pub share: f64,
     /// One entry per factor.
     pub at: Vec<CeilingAt>,
@@ -153,173 +153,173 @@ pub struct CeilingRow {
 /// The latency at one factor.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CeilingAt {
-    /// How many times faster; `None` = it takes no time.
+    /// Speed-up factor of the stage; `None` if the stage takes no time.
     pub factor: Option<f64>,
-    /// Mean latency now over mean latency then; `None` where no time is left.
+    /// Mean latency before over mean latency after; `None` if no time is left.
     pub speed_up: Option<f64>,
-    /// Median then, s.
+    /// Median after, s.
     pub p50: Reading,
-    /// 95th percentile then, s.
+    /// 95th percentile after, s.
     pub p95: Reading,
-    /// 99th percentile then, s.
+    /// 99th percentile after, s.
     pub p99: Reading,
-    /// 99th percentile then by the load model, which lets the queue shrink too, s; only where the queue is a large part of the tail.
+    /// 99th percentile after by the load model with a shorter queue, s; `None` if the queue is a small part of the
+    /// tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_with_queue_s: Option<f64>,
 }
 
-/// The ceilings of every stage.
+/// The effect of faster stages.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Ceilings {
-    /// What the figures leave out.
+    /// Limitation of the figures.
     pub label: String,
-    /// The queue is a large part of the tail: what to know, with the load model's figures.
+    /// Caveat with the load model's figures if the queue is a large part of the tail; else `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queueing: Option<String>,
-    /// Largest share first.
+    /// Rows in descending order of share.
     pub rows: Vec<CeilingRow>,
 }
 
-/// One latency taken apart.
+/// One latency, split into stages.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PathFinding {
-    /// Which latency.
+    /// Name of the latency.
     pub of: Latency,
-    /// Requests that have it.
+    /// Number of requests with this latency.
     pub requests: u64,
-    /// Its own percentiles.
+    /// Percentiles of the latency.
     pub times: DurationFigures,
-    /// Its stages in the order of the path; those without time are left out. Their times add up to it, request by request.
+    /// Stages with time, in order of the path. Their times add up to the latency of each request.
     pub stages: Vec<StageFinding>,
-    /// Where the tail comes from, or why nothing is said.
+    /// Causes of the tail, or the reason why they are unknown.
     pub tail: TailReason,
-    /// How far a faster stage would go; `None` where nothing can be re-timed.
+    /// Effect of faster stages; `None` if no stage can be re-timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceilings: Option<Ceilings>,
 }
 
 impl PathFinding {
-    /// The stage, if it took time.
+    /// Returns the stage, if it took time.
     pub fn stage(&self, stage: Stage) -> Option<&StageFinding> {
         self.stages.iter().find(|found| found.stage == stage)
     }
 }
 
-/// Time on the critical path whose span no rule knows.
+/// Time on the critical path whose span matches no rule.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Unmapped {
-    /// The span's name.
+    /// Name of the span.
     pub name: String,
-    /// Its service.
+    /// Name of the service, if known.
     pub service: Option<String>,
-    /// Spans on a critical path.
+    /// Number of spans on a critical path.
     pub spans: u64,
-    /// Its time there as a share of all requests' time.
+    /// Share in the time of all requests.
     pub share: f64,
     /// Mean over all requests, s.
     pub mean_s: f64,
-    /// Why it has no stage, where it is more than that no rule knows it.
+    /// Reason, if it is not a missing rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// A stage held to its slice of the budget.
+/// A stage compared with its slice of the budget.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SliceFinding {
-    /// The slice's name in the budget file.
+    /// Name of the slice in the budget file.
     pub name: String,
-    /// The stage it is about; `None` = no stage of this name.
+    /// Stage of the slice; `None` if there is no stage with this name.
     pub stage: Option<Stage>,
-    /// The slice, s.
+    /// Slice, s.
     pub slice_s: f64,
-    /// The percentile it is held at.
+    /// Percentile of the slice.
     pub p: f64,
-    /// The stage's percentile, s.
+    /// Percentile of the stage, s.
     pub measured: Reading,
-    /// Share of the requests that are over the slice.
+    /// Share of the requests over the slice.
     pub requests_over: Option<Estimate>,
-    /// The time over the slice as a share of all requests' time.
+    /// Time over the slice as a share of all requests' time.
     pub time_over: f64,
-    /// The stage's mean over the slice: how much of it is used.
+    /// Mean of the stage over the slice: the used part of the slice.
     pub used: f64,
-    /// The verdict.
+    /// Verdict on the slice.
     pub verdict: Held,
 }
 
-/// Where the tail moved against a baseline.
+/// The change of the tail against a baseline.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeFinding {
-    /// Which latency.
+    /// Name of the latency.
     pub of: Latency,
-    /// Requests of the baseline.
+    /// Number of requests of the baseline.
     pub base_requests: u64,
-    /// The slowest share of either side that is compared.
+    /// Share of the slowest requests of either side that are compared.
     pub slowest: f64,
-    /// The candidate's tail mean − the baseline's, s.
+    /// Candidate's tail mean − baseline's, s.
     pub tail: Estimate,
-    /// The candidate's mean of the middle (40th to 60th percentile) − the baseline's, s.
+    /// Candidate's mean of the middle (40th to 60th percentile) − baseline's, s.
     pub middle: Estimate,
-    /// Each stage's part, largest change of the tail first; each column adds up.
+    /// Contribution of each stage, largest change of the tail first; each column adds up to the total.
     pub parts: Vec<ChangePart>,
 }
 
-/// One stage's part of a change. Seconds.
+/// The contribution of one stage to a change, in s.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ChangePart {
-    /// The stage.
     pub stage: Stage,
-    /// Its mean in the candidate's tail − in the baseline's.
+    /// Mean in the candidate's tail − in the baseline's.
     pub tail: Estimate,
-    /// Its mean in the middle, likewise.
+    /// Mean in the candidate's middle − in the baseline's.
     pub middle: Estimate,
-    /// How much more than the middle the tail takes of it, candidate − baseline.
+    /// Change of the difference between tail and middle, candidate − baseline.
     pub gap: Estimate,
 }
 
-/// A measurement of the model alone, beside what was profiled.
+/// A measurement of the isolated model, compared with the profile.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FloorFinding {
-    /// Where it comes from: `trtexec`, `vllm bench latency`.
+    /// Tool of the measurement: `trtexec`, `vllm bench latency`.
     pub from: String,
-    /// What of the profile it is held against.
+    /// Part of the profile that is compared.
     pub against: String,
-    /// Its iterations.
+    /// Number of iterations.
     pub n: u64,
-    /// Its median, s.
+    /// Median of the measurement, s.
     pub floor_s: f64,
-    /// The profile's median of the same, s; `None` where it has none.
+    /// Median of that part in the profile, s; `None` if it has none.
     pub measured_s: Option<f64>,
-    /// Measured over floor.
+    /// Ratio of profile to measurement.
     pub ratio: Option<f64>,
 }
 
 /// A whole profile.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ProfileFinding {
-    /// What was read, repaired and set aside.
+    /// Numbers of read, repaired and rejected traces.
     pub count: TraceCount,
-    /// Requests that those profiled stand for: more than they are where traces were sampled.
+    /// Number of requests that the profiled ones represent; larger than their number if traces were sampled.
     pub stand_for: f64,
-    /// From the first request's start to the last one's, s.
+    /// Time from the first request's start to the last one's, s.
     pub length_s: f64,
-    /// Version of the table of attribute names it was read by.
+    /// Version of the table of attribute names.
     pub names_version: u32,
-    /// One entry per latency: `e2e`, and `ttft` where first tokens were seen.
+    /// One entry per latency: `e2e`, and `ttft` if first tokens were seen.
     pub paths: Vec<PathFinding>,
-    /// Time on the path to the last byte that no stage took, largest first.
+    /// Time on the path to the last byte without a stage, largest first.
     pub unmapped: Vec<Unmapped>,
-    /// The stages held to the budget's slices.
+    /// Comparison of stages with the budget's slices.
     pub slices: Vec<SliceFinding>,
-    /// Against the baseline, one entry per latency.
+    /// Comparison with the baseline, one entry per latency.
     pub changes: Vec<ChangeFinding>,
-    /// Beside measurements of the model alone.
+    /// Comparison with measurements of the isolated model.
     pub floors: Vec<FloorFinding>,
-    /// What to know, as sentences.
+    /// Remarks, as sentences.
     pub notes: Vec<String>,
 }
 
 impl ProfileFinding {
-    /// One latency taken apart.
+    /// Returns one latency, if it exists.
     pub fn path(&self, of: Latency) -> Option<&PathFinding> {
         self.paths.iter().find(|path| path.of == of)
     }

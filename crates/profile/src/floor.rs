@@ -1,14 +1,14 @@
-//! The model alone, measured by other tools: what a stage can't be faster than on this hardware.
+//! Measurements of the isolated model by other tools, as a lower bound of a stage on this hardware.
 //!
-//! Two files are read: the times that TensorRT's `trtexec --exportTimes` writes (one object per inference, ms), and the result of `vllm bench
-//! latency --output-json` (seconds).
+//! Two files are supported: the times of TensorRT's `trtexec --exportTimes` (one object per inference, ms), and the
+//! result of `vllm bench latency --output-json` (seconds).
 
 use serde_json::Value;
 
 use super::finding::{FloorFinding, Latency, PathFinding};
 use super::stage::Stage;
 
-/// A measurement of the model alone.
+/// A measurement of the isolated model.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Floor {
     pub from: &'static str,
@@ -19,14 +19,14 @@ pub struct Floor {
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Against {
-    /// The model's own time of a request that does not generate.
+    /// Time of a model that does not generate.
     Compute,
     /// Prefill and decode together.
     Generation,
 }
 
 impl Floor {
-    /// Reads the JSON of one of the tools.
+    /// Parses the JSON of one of the tools.
     pub fn read(value: &Value) -> Result<Floor, String> {
         let numbers = |list: &[Value]| -> Vec<f64> {
             list.iter().filter_map(Value::as_f64).filter(|s| s.is_finite() && *s > 0.0).collect()
@@ -50,7 +50,7 @@ impl Floor {
             .to_owned())
     }
 
-    /// Holds the profile against it.
+    /// Compares the profile with the measurement.
     pub fn against(&self, path: Option<&PathFinding>) -> FloorFinding {
         let stages: &[Stage] = match self.against {
             Against::Compute => &[Stage::Compute],

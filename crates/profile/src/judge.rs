@@ -1,4 +1,5 @@
-//! Requests → findings: each latency taken apart, held to a budget, to a baseline and to the model alone.
+//! Requests → findings: each latency split into stages, and compared with a budget, a baseline and the isolated
+//! model.
 
 use super::ceilings::ceilings;
 use super::finding::{Latency, PathFinding, ProfileFinding, StageFinding, Unmapped};
@@ -11,20 +12,20 @@ use super::tail;
 use plimsoll_measure::budget::StageBudget;
 use plimsoll_measure::say;
 
-/// Names without a stage that are listed.
+/// Maximum number of listed names without a stage.
 const LISTED: usize = 20;
 
-/// What requests are held to.
+/// The references and settings of a profile.
 #[derive(Default)]
 pub struct ProfileSpec<'a> {
     pub seed: u64,
-    /// Slices of a latency budget, and the chance of a wrong verdict.
+    /// Slices of a latency budget, and the error probability of a verdict; `None` without a budget.
     pub budget: Option<(&'a StageBudget, f64)>,
+    /// Requests to compare with; `None` without a baseline.
     pub baseline: Option<&'a Requests>,
     pub floors: &'a [Floor],
 }
 
-/// Takes requests apart.
 pub fn judge(requests: &Requests, spec: &ProfileSpec<'_>) -> ProfileFinding {
     let samples: Vec<Sample<'_>> =
         [Latency::E2e, Latency::Ttft].into_iter().filter_map(|of| Sample::new(&requests.list, of)).collect();
@@ -115,7 +116,7 @@ fn unmapped(sample: &Sample<'_>, nameless: &[Nameless]) -> Vec<Unmapped> {
     nameless.iter().take(LISTED).map(one).collect()
 }
 
-/// What was repaired, set aside or left out, where it is anything.
+/// Returns remarks on repaired, rejected and excluded traces.
 fn notes(requests: &Requests) -> Vec<String> {
     let count = &requests.count;
     let of = |n: u64, what: &str| (n > 0).then(|| format!("{} {what}", say::count(n, "request")));

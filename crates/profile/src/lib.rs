@@ -1,10 +1,11 @@
-//! Profile: where each request's time went, stage by stage.
+//! Profile: the time of each request, stage by stage.
 //!
-//! Reading order: [`stage`] (the words), [`finding`] (what is said), then from spans to it: [`names`] and [`rules`] (which span is
-//! which stage), [`piece`] (what is kept of a span), [`link`] and [`tree`] (a request, its clocks repaired by [`skew`]), [`path`] (each instant to one stage), [`retime`] (a stage made
-//! faster), [`mod@read`] (all of it, over many traces); and from there: [`sample`] (percentiles and shares), [`tail`], [`ceilings`], [`slices`],
-//! [`floor`] and [`mod@judge`] (the whole profile). Beside them [`traces`] (what traces say of a fan-out), [`infer`] (where the wait
-//! went where there are no traces) and [`cold_start`] (what a request pays after idling).
+//! Reading order: [`stage`] (the stages), [`finding`] (the output). Then from spans to requests: [`names`] and
+//! [`rules`] (stage of a span), [`piece`] (the stored part of a span). Then [`link`] and [`tree`] (a request, with
+//! clocks repaired by [`skew`]). Then [`path`] (each instant to one stage), [`retime`] (a faster stage), [`mod@read`]
+//! (all of it, over many traces). From requests to findings: [`sample`] (percentiles and shares), [`tail`],
+//! [`ceilings`], [`slices`], [`floor`] and [`mod@judge`] (the whole profile). In addition: [`traces`] (overview of
+//! spans), [`infer`] (waiting times without traces) and [`cold_start`] (the cost of a request after idling).
 
 pub mod ceilings;
 pub mod cold_start;

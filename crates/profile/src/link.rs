@@ -1,8 +1,8 @@
-//! Spans of one trace → trees, one per request, whatever the tracer lost on the way.
+//! Spans of one trace → trees, one per request, despite losses of the tracer.
 //!
-//! Real traces have spans whose parent was never exported, spans exported twice, ids shared by the two sides of a call (Zipkin's
-//! habit), and now and then a loop. Each is repaired where that is safe and counted always; a trace in which nobody can say which
-//! span was the request is set aside. Attaching every lost span to the first root lost: it makes up a critical path.
+//! Real traces have spans whose parent was never exported, duplicate spans, ids shared by the two sides of a call
+//! (Zipkin), and rarely a loop. Each is repaired if that is safe, and always counted. A trace whose root is unclear
+//! is rejected. Attaching every orphan to the first root was rejected, because it invents a critical path.
 
 use plimsoll_model::trace::SpanKind;
 use schemars::JsonSchema;
@@ -12,62 +12,61 @@ use super::piece::Piece;
 
 pub const NONE: u32 = u32::MAX;
 
-/// What was read, repaired and set aside.
+/// Numbers of read, repaired and rejected spans and requests.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TraceCount {
     /// Spans read.
     pub spans: u64,
-    /// Traces they belong to.
+    /// Traces of these spans.
     pub traces: u64,
-    /// Requests found in them: roots.
+    /// Requests found in them (roots).
     pub requests: u64,
-    /// Requests that were profiled.
     pub profiled: u64,
-    /// Set aside: the request ended in an error.
+    /// Rejected requests that ended in an error.
     pub failed: u64,
-    /// Set aside: clocks disagree by more than any shift explains.
+    /// Rejected requests whose clocks disagree by more than any shift explains.
     pub skewed: u64,
-    /// Set aside: no span of the trace holds the others, so that nobody knows how long the request took.
+    /// Rejected requests without a span that contains the others, so that their duration is unknown.
     pub rootless: u64,
-    /// Set aside: the request took no time.
+    /// Rejected requests with a duration of zero.
     pub empty: u64,
-    /// Requests whose root's own parent is not in the trace.
+    /// Requests whose root has a parent outside the trace.
     pub root_parent_missing: u64,
-    /// Requests in which spans of another clock were moved inside the call that caused them.
+    /// Requests in which spans of another clock were moved inside their call.
     pub shifted: u64,
     /// Requests extended to the last byte of a stream that outlived its root.
     pub extended: u64,
-    /// Spans that went on after their request and are none of it (a log, a callback); the part behind its end is left out.
+    /// Background spans that outlived their request (a log, a callback); the part after its end is left out.
     pub background: u64,
-    /// Spans whose parent is missing, taken to be below the root that was there at the time.
+    /// Spans with a missing parent, attached to the root that was active at the time.
     pub orphans: u64,
-    /// Spans whose parent is missing and that no root holds; left out.
+    /// Spans with a missing parent outside any root, left out.
     pub lost: u64,
-    /// Spans that came twice; counted once.
+    /// Duplicate spans, counted once.
     pub duplicates: u64,
-    /// Spans that have the id of another one and are not it; both are kept.
+    /// Different spans with an equal id; both are kept.
     #[serde(default)]
     pub clashes: u64,
     /// Spans in a loop of parents, which was cut.
     pub loops: u64,
-    /// Spans that end before they begin; taken to have no length.
+    /// Spans that end before they begin, treated as length zero.
     pub negative: u64,
-    /// Requests with engine stages laid out from attributes.
+    /// Requests with engine stages derived from attributes.
     pub laid_out: u64,
-    /// Of those, requests whose stages miss the engine's own end-to-end time by more than 5 %.
+    /// Requests among them whose stages differ from the engine's end-to-end time by more than 5 %.
     pub residual_over_5_percent: u64,
-    /// Requests whose first token nobody marked: they have no `ttft`.
+    /// Requests without a marked first token; they have no `ttft`.
     pub no_first_token: u64,
 }
 
 /// A span in the tree of its request.
 pub struct Linked {
     pub span: u32,
-    /// Its parent's place in the same list, which lies before its own; [`NONE`] for the root.
+    /// Index of the parent in this list, before the span's own index; [`NONE`] for the root.
     pub parent: u32,
 }
 
-/// Turns the spans of one trace into trees; its buffers are used again from trace to trace.
+/// The conversion of spans to trees, with buffers reused between traces.
 #[derive(Default)]
 pub(crate) struct Linker {
     ids: Vec<(u64, u32)>,
@@ -80,7 +79,7 @@ pub(crate) struct Linker {
 }
 
 impl Linker {
-    /// The requests of one trace. `members` are places in `spans`, in the order of their starts.
+    /// Returns the requests of one trace. `members` are indices into `spans`, in order of start times.
     pub fn link(&mut self, spans: &[Piece], members: &[u32], count: &mut TraceCount) -> Vec<Vec<Linked>> {
         let span = |local: u32| &spans[members[local as usize] as usize];
         self.index(&span, members.len());
@@ -104,8 +103,9 @@ impl Linker {
         self.dropped.resize(n, false);
     }
 
-    /// Spans with one id: the two sides of a call become client and server, what has the same name is the same span again, and what has
-    /// another is another span, whose tracer draws its ids badly. Gives back how many came twice, and how many were others.
+    /// Resolves spans with equal ids: the two sides of a call become client and server. A span with an equal name is
+    /// a duplicate, and one with another name is a separate span of a tracer with poor ids. Returns the numbers of
+    /// duplicates and of separate spans.
     fn duplicates<'a>(&mut self, span: &impl Fn(u32) -> &'a Piece) -> (u64, u64) {
         let (mut twice, mut clashes) = (0, 0);
         for i in 1..self.ids.len() {
@@ -124,7 +124,7 @@ impl Linker {
                 clashes += 1;
             } else {
                 twice += 1;
-                // The longer one: the other may have been exported before it was over.
+                // Keep the longer span, because the other may have been exported before its end.
                 let shorter = if b.took_ns() > a.took_ns() { kept } else { local };
                 self.dropped[shorter as usize] = true;
                 if shorter == local {
@@ -137,7 +137,7 @@ impl Linker {
         (twice, clashes)
     }
 
-    /// The parent of every span; a span whose parent is not there has none.
+    /// Finds the parent of every span; a span with a missing parent gets none.
     fn find_parents<'a>(&mut self, span: &impl Fn(u32) -> &'a Piece, n: usize) {
         for local in 0..n as u32 {
             if self.dropped[local as usize] || self.parents[local as usize] != NONE {
@@ -145,7 +145,7 @@ impl Linker {
             }
             let Some(parent) = span(local).parent else { continue };
             let end = self.ids.partition_point(|(id, _)| *id <= parent);
-            // Of two sides with one id the later entry is the server, which is whose children these are.
+            // Of two sides with one id, the later entry is the server, which is the parent of these spans.
             if let Some((id, at)) = end.checked_sub(1).map(|at| self.ids[at])
                 && id == parent
                 && at != local
@@ -155,7 +155,7 @@ impl Linker {
         }
     }
 
-    /// Cuts loops at their earliest span, which then is a span without parent. Gives back how many spans were in one.
+    /// Cuts loops at their earliest span, which becomes an orphan. Returns the number of spans in loops.
     fn cut_loops<'a>(&mut self, span: &impl Fn(u32) -> &'a Piece) -> u64 {
         const NEW: u8 = 0;
         const OPEN: u8 = 1;
@@ -194,7 +194,7 @@ impl Linker {
         looped
     }
 
-    /// The spans that are requests; orphans are hung below them where they lie in their time.
+    /// Returns the root spans. Orphans are attached to the root that covers their time.
     fn roots<'a>(&mut self, span: &impl Fn(u32) -> &'a Piece, count: &mut TraceCount) -> Vec<u32> {
         let n = self.parents.len() as u32;
         let top = |local: &u32| self.parents[*local as usize] == NONE && !self.dropped[*local as usize];
@@ -242,7 +242,7 @@ impl Linker {
         }
     }
 
-    /// A root and all below it, parents before their children.
+    /// Returns a root and all its descendants, parents before children.
     fn below(&mut self, root: u32, members: &[u32]) -> Vec<Linked> {
         let mut found = Vec::new();
         self.stack.clear();

@@ -1,8 +1,9 @@
-//! The facts of a span that stages are told from, under whichever name its tracer writes them.
+//! The facts of a span that determine its stage, under the attribute names of any tracer.
 //!
-//! The names are data (`data/profile/names.json`), versioned, because they move: the GenAI conventions left the main repository
-//! in May 2026 and are still in development, and queue, prefill and decode have no convention at all. Matching names in code lost:
-//! a reader could not see which of two spellings wins. The first key of a fact that a span carries is the one that counts.
+//! The names are versioned data (`data/profile/names.json`), because they change. The GenAI conventions left the main
+//! repository in May 2026 and are still in development. Queue, prefill and decode have no convention at all. Name
+//! matching in code was rejected, because readers could not see which of two spellings has priority. The first key of
+//! a fact that a span has is used.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -10,7 +11,7 @@ use std::sync::OnceLock;
 use plimsoll_model::trace::{AttributeValue, TraceSpan};
 use serde::Deserialize;
 
-/// A fact that a stage is told from.
+/// A fact that determines a stage.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Fact {
@@ -53,7 +54,7 @@ struct EventName {
 
 struct Table {
     version: u32,
-    /// Key → what it tells, and its place among the keys of that fact.
+    /// Key → its fact, and its priority among the keys of that fact.
     keys: HashMap<String, (Fact, u8)>,
     events: Vec<String>,
 }
@@ -77,38 +78,38 @@ fn table() -> &'static Table {
     })
 }
 
-/// Version of the table of names, printed with what was read by it.
+/// Returns the version of the table of names, for the output.
 pub fn version() -> u32 {
     table().version
 }
 
-/// What a span says about itself. Durations in seconds, counted from its start.
+/// The facts of a span. Durations in seconds from its start; `None` if the span lacks the fact.
 #[derive(Clone, Debug, Default)]
 pub struct Facts<'a> {
-    /// `gen_ai.operation.name`.
+    /// Value of `gen_ai.operation.name`.
     pub operation: Option<&'a str>,
-    /// OpenInference's kind or what stands for it elsewhere.
+    /// Kind by OpenInference, or its equivalent.
     pub kind: Option<&'a str>,
     pub route: Option<&'a str>,
     pub model: Option<&'a str>,
-    /// The stage, said outright.
+    /// Explicit name of the stage.
     pub stage: Option<&'a str>,
     /// Time in the engine's queue.
     pub queue_s: Option<f64>,
-    /// Time of the prompt.
+    /// Prefill time.
     pub prefill_s: Option<f64>,
-    /// Time of the tokens.
+    /// Decode time.
     pub decode_s: Option<f64>,
     pub inference_s: Option<f64>,
-    /// The whole request, by the engine.
+    /// Time of the whole request in the engine.
     pub e2e_s: Option<f64>,
     pub ttft_s: Option<f64>,
-    /// The instant of the first token, ns of the Unix epoch; from an event or an attribute that is an instant.
+    /// Time of the first token, ns of the Unix epoch, from an event or a timestamp attribute.
     pub first_token_ns: Option<i64>,
 }
 
 impl<'a> Facts<'a> {
-    /// Reads a span.
+    /// Reads the facts of a span.
     pub fn of(span: &'a TraceSpan) -> Facts<'a> {
         let table = table();
         let mut facts = Facts::default();
@@ -153,8 +154,8 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// `2026-11-20T11:56:04.657811Z` as ns of the Unix epoch; an offset is honoured, none means UTC. Days from the civil date by
-/// Howard Hinnant's algorithm.
+/// Parses `2026-11-20T11:56:04.657811Z` to ns of the Unix epoch. An offset is applied; without one the time is UTC.
+/// Days are computed from the civil date by Howard Hinnant's algorithm.
 pub fn instant_ns(text: &str) -> Option<i64> {
     let (date, rest) = text.trim().split_once(['T', ' '])?;
     let mut parts = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());

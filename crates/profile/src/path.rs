@@ -1,9 +1,10 @@
-//! The critical path: each instant of a request to exactly one stage.
+//! The critical path: assigns each instant of a request to exactly one stage.
 //!
-//! A sweep from the end backwards. What ended last held the request up; before it began, what had ended last before that; where
-//! nothing had ended but something still ran, that ran; else the parent itself. So Σ stages = end to end by construction, in whole
-//! nanoseconds, of parallel branches only the one that binds counts, and no tolerance is needed for siblings that overlap a little
-//! (CRISP takes 1 % of the parent, and gives what is left to the parent).
+//! The path is found by a sweep from the end backwards. The child that ended last was the bottleneck; before its
+//! start, the child that had ended last before. If none had ended but one was running, the running one; else the
+//! parent itself. Therefore Σ stages = end to end by construction, in whole nanoseconds, and only the binding one of
+//! parallel branches counts. Siblings that overlap slightly need no tolerance. (CRISP uses 1 % of the parent, and
+//! assigns the rest to the parent.)
 
 use super::link::NONE;
 use super::stage::Stage;
@@ -12,20 +13,20 @@ use super::tree::{FirstTokenMark, Node, Tree};
 /// Time per stage, ns.
 pub type StageTimes = [i64; Stage::COUNT];
 
-/// Sweeps one tree after another.
+/// The sweep, with buffers reused between trees.
 #[derive(Default)]
 pub struct Sweep {
-    /// Children that take time, by parent, by end.
+    /// Children with time, by parent, by end.
     children: Vec<u32>,
-    /// Where each node's children begin in it; one entry more than nodes.
+    /// Start index of each node's children; one entry more than nodes.
     from: Vec<u32>,
-    /// The earliest start among a child and those after it.
+    /// Earliest start among a child and the children after it.
     earliest: Vec<i64>,
     tasks: Vec<(u32, i64, i64)>,
 }
 
 impl Sweep {
-    /// Gets ready for this tree.
+    /// Prepares the buffers for this tree.
     pub fn prepare(&mut self, tree: &Tree) {
         let nodes = &tree.nodes;
         self.from.clear();
@@ -58,12 +59,12 @@ impl Sweep {
         }
     }
 
-    /// The children of a node that take time, by their ends.
+    /// Returns the children with time of a node, in order of their ends.
     pub fn children(&self, node: u32) -> &[u32] {
         &self.children[self.from[node as usize] as usize..self.from[node as usize + 1] as usize]
     }
 
-    /// The path to the last byte. `told` is given every stretch with the node whose own time it is.
+    /// Sweeps the path to the last byte. `told` is called with every interval and the node that it belongs to.
     pub fn whole(&mut self, tree: &Tree, told: &mut impl FnMut(u32, i64, i64)) {
         let root = &tree.nodes[0];
         self.tasks.clear();
@@ -71,8 +72,8 @@ impl Sweep {
         self.run(tree, told);
     }
 
-    /// The path to the first token: up to the instant at which the outermost mark saw it. Between that and the instant at which an inner
-    /// one saw it, it was on its way through the outer.
+    /// Sweeps the path to the first token, up to the time at which the outermost mark saw it. The time since an inner
+    /// mark saw it belongs to the outer node.
     pub(crate) fn first_token(&mut self, tree: &Tree, told: &mut impl FnMut(u32, i64, i64)) {
         let Some(last) = tree.marks.last() else { return };
         for pair in tree.marks.windows(2) {
@@ -81,7 +82,7 @@ impl Sweep {
         self.down_to(tree, *last, told);
     }
 
-    /// From the root's start to this mark, along the line of descent to its node.
+    /// Sweeps from the root's start to this mark, along the descent to its node.
     fn down_to(&mut self, tree: &Tree, mark: FirstTokenMark, told: &mut impl FnMut(u32, i64, i64)) {
         self.tasks.clear();
         let (mut node, mut high) = (mark.node, mark.at);
@@ -99,7 +100,7 @@ impl Sweep {
         }
     }
 
-    /// Divides one stretch of a node between itself and its children.
+    /// Divides one interval of a node between itself and its children.
     fn one(&mut self, tree: &Tree, node: u32, (low, high): (i64, i64), told: &mut impl FnMut(u32, i64, i64)) {
         let (first, end) = (self.from[node as usize] as usize, self.from[node as usize + 1] as usize);
         let of = |i: usize| &tree.nodes[self.children[i] as usize];
@@ -133,8 +134,8 @@ impl Sweep {
         }
     }
 
-    /// What a child that begins at this instant, or a first token seen at it, waited for in its parent: how many of the siblings had ended,
-    /// and which ran, where none ended just then.
+    /// Returns the predecessor in the parent of a child that begins at `at`, or of a first token seen then. The
+    /// result is the number of ended siblings, and the running one if none ended just then.
     pub(crate) fn waited_for(&self, tree: &Tree, parent: u32, at: i64) -> (u32, Option<u32>) {
         let (first, end) = (self.from[parent as usize] as usize, self.from[parent as usize + 1] as usize);
         let siblings = &self.children[first..end];
@@ -144,7 +145,7 @@ impl Sweep {
         (ended as u32, runs)
     }
 
-    /// Among the children that end after `at`, the one that runs at it and ends first.
+    /// Returns the child that runs at `at` and ends first after it.
     fn running(&self, tree: &Tree, (from, end): (usize, usize), at: i64) -> Option<u32> {
         if from >= end || self.earliest[from] >= at {
             return None;

@@ -1,9 +1,10 @@
-//! What a profile keeps of a span: ninety bytes, whatever its tracer wrote into it.
+//! The stored part of a span: ninety bytes for any span.
 //!
-//! A span with its name, service and a few attributes takes 800 bytes, and a profile has to hold all of them, because the spans of a trace lie
-//! anywhere in a file. All that is asked of texts and attributes is asked of one span at a time: its stage by rule, the durations that it
-//! carries, whether two names are the same. That is asked when a span comes by, and only the answers stay. Going through the files trace by
-//! trace lost: it needs them sorted by trace, which no exporter does.
+//! A span with its name, service and a few attributes takes 800 bytes. A profile needs all spans in memory, because
+//! the spans of a trace may be anywhere in a file. All questions on texts and attributes concern a single span: its
+//! stage by rule, its durations, equality of names. They are answered when the span is read, and only the answers are
+//! stored. Reading the files trace by trace was rejected, because it needs them sorted by trace, and no exporter
+//! sorts.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -14,9 +15,10 @@ use super::names::Facts;
 use super::rules::Rules;
 use super::stage::Stage;
 
-/// No text, no facts.
+/// Index of a missing text or missing facts.
 const NOTHING: u32 = u32::MAX;
-/// Pairs of name and service of which it is remembered which rules they fit; a tracer that puts ids into names would fill the memory.
+/// Maximum number of cached name and service pairs with their matching rules, because a tracer that puts ids into
+/// names would fill the memory.
 const REMEMBERED: usize = 20_000;
 
 /// One span. Times in ns of the Unix epoch.
@@ -24,48 +26,50 @@ const REMEMBERED: usize = 20_000;
 pub struct Piece {
     pub trace: u128,
     pub id: u64,
-    /// The span that caused it.
+    /// Id of the parent span; `None` for a root.
     pub parent: Option<u64>,
     pub start_ns: i64,
     pub end_ns: i64,
-    /// How many traces its trace stands for.
+    /// Number of traces that its trace represents.
     pub weight: f64,
     pub name: u32,
     service: u32,
-    /// Place of what it carries.
+    /// Index of its durations.
     carries: u32,
-    /// Which side of a call it is.
+    /// Side of a call.
     pub kind: SpanKind,
-    /// Did it end in an error?
+    /// Set if the span ended in an error.
     pub failed: bool,
+    /// Stage by rule; `None` if no rule matches.
     pub stage: Option<Stage>,
 }
 
 impl Piece {
-    /// How long it took, ns.
+    /// Returns the duration in ns.
     pub fn took_ns(&self) -> i64 {
         self.end_ns - self.start_ns
     }
 
+    /// Returns the index of its service, if it has one.
     pub fn service(&self) -> Option<u32> {
         (self.service != NOTHING).then_some(self.service)
     }
 }
 
-/// Durations and instants that a span carries. Seconds, from its start.
+/// The durations and times of a span, in seconds from its start; `None` if missing.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct Carried {
     /// Time in the engine's queue.
     pub queue_s: Option<f64>,
-    /// Time of the prompt.
+    /// Prefill time.
     pub prefill_s: Option<f64>,
-    /// Time of the tokens.
+    /// Decode time.
     pub decode_s: Option<f64>,
     pub inference_s: Option<f64>,
-    /// The whole request, by the engine.
+    /// Time of the whole request in the engine.
     pub e2e_s: Option<f64>,
     pub ttft_s: Option<f64>,
-    /// The instant of the first token, ns of the Unix epoch.
+    /// Time of the first token, ns of the Unix epoch.
     pub first_token_ns: Option<i64>,
 }
 
@@ -82,30 +86,29 @@ impl Carried {
         }
     }
 
-    /// Is there a duration that an engine would say?
+    /// Returns whether any engine duration is present.
     pub(crate) fn is_engine(&self) -> bool {
         self.queue_s.is_some() || self.prefill_s.is_some() || self.decode_s.is_some()
     }
 }
 
-/// Spans as they come by, in any order.
+/// The stored spans, added in any order.
 pub struct Pieces<'r> {
     rules: &'r Rules,
     all: Vec<Piece>,
     texts: Texts,
     carried: Vec<Carried>,
-    /// Which rules a name and a service fit.
+    /// Cache of the rules that match a name and a service.
     fits: HashMap<(u32, u32), Rc<[bool]>>,
 }
 
 impl<'r> Pieces<'r> {
-    /// None yet, for these rules.
+    /// Returns an empty store for these rules.
     pub fn new(rules: &'r Rules) -> Pieces<'r> {
         let (texts, fits) = (Texts::default(), HashMap::new());
         Pieces { rules, all: Vec::new(), texts, carried: Vec::new(), fits }
     }
 
-    /// One more.
     pub fn add(&mut self, span: &TraceSpan) {
         let facts = Facts::of(span);
         let name = self.texts.place(&span.name);
@@ -137,22 +140,20 @@ impl<'r> Pieces<'r> {
         });
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// None?
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// All of them, in the order in which they came.
+    /// Returns all spans in order of addition.
     pub(super) fn all(&self) -> &[Piece] {
         &self.all
     }
 
-    /// What a span carries.
+    /// Returns the durations of a span.
     pub(super) fn carried(&self, piece: &Piece) -> Carried {
         self.carried.get(piece.carries as usize).copied().unwrap_or_default()
     }
@@ -173,7 +174,6 @@ impl<'r> Pieces<'r> {
     }
 }
 
-/// Texts, each once.
 #[derive(Default)]
 struct Texts {
     places: HashMap<Rc<str>, u32>,
@@ -197,7 +197,7 @@ impl Texts {
 mod tests {
     use super::Piece;
 
-    /// What the documentation says of memory rests on it.
+    /// The memory figures of the documentation depend on this size.
     #[test]
     fn a_piece_is_ninety_six_bytes_at_most() {
         assert!(size_of::<Piece>() <= 96, "{}", size_of::<Piece>());

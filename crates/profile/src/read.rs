@@ -1,7 +1,7 @@
-//! Spans → requests: each one's time by stage, and what it would have been with a stage made faster.
+//! Spans → requests: the time of each request by stage, and its time with a faster stage.
 //!
-//! One pass over the spans, trace by trace, with buffers that are used again: a million spans must not take longer to profile than to
-//! read.
+//! There is one pass over the spans, trace by trace, with reused buffers: profiling a million spans must not take
+//! longer than reading them.
 
 use std::collections::HashMap;
 
@@ -16,22 +16,22 @@ use super::rules::Rules;
 use super::stage::Stage;
 use super::tree::{Builder, Tree, Unfit};
 
-/// One request that was profiled. Times in ns.
+/// One profiled request. Times in ns.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Request {
-    /// When it began, ns of the Unix epoch.
+    /// Start time, ns of the Unix epoch.
     pub start: i64,
     pub trace: u128,
-    /// How many requests it stands for.
+    /// Number of requests that this one represents.
     pub weight: f64,
     pub e2e: i64,
-    /// To the first token, where somebody saw it.
+    /// Time to the first token; `None` if no span marks it.
     pub ttft: Option<i64>,
-    /// Of `e2e`, by stage; they add up to it.
+    /// Parts of `e2e` by stage; they add up to it.
     pub e2e_stages: StageTimes,
-    /// Of `ttft`, by stage; they add up to it.
+    /// Parts of `ttft` by stage; they add up to it.
     pub ttft_stages: StageTimes,
-    /// Every stage that took time, with both latencies at each factor.
+    /// Both latencies at each factor, for every stage with time.
     pub faster: Vec<Faster>,
 }
 
@@ -43,28 +43,26 @@ pub struct Faster {
     pub ttft: [f64; FACTORS.len()],
 }
 
-/// Time that no stage took.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Nameless {
-    /// The span's name.
     pub name: String,
     pub service: Option<String>,
-    /// Spans on the path to the last byte.
+    /// Number of spans on the path to the last byte.
     pub spans: u64,
-    /// Their time there by the requests' weights, ns.
+    /// Weighted time on that path, ns.
     pub weighted_ns: f64,
-    /// Is it what an engine's span holds beyond its stages?
+    /// Set for the rest of an engine's span outside its stages.
     pub engine: bool,
 }
 
-/// What was read.
+/// The requests of the read spans.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Requests {
-    /// The requests, in the order in which they began.
+    /// Requests in order of start times.
     pub list: Vec<Request>,
-    /// What was repaired and set aside.
+    /// Numbers of repaired and rejected traces.
     pub count: TraceCount,
-    /// Of each stage how it is known: the least sure way.
+    /// Basis of each stage's times, the least certain one; `None` if the stage did not occur.
     pub known: [Option<KnownBy>; Stage::COUNT],
     /// Time without a stage, largest first.
     pub nameless: Vec<Nameless>,
@@ -76,7 +74,7 @@ pub fn read(spans: &[TraceSpan], rules: &Rules, keep_failed: bool) -> Requests {
     pieces.requests(keep_failed)
 }
 
-/// Goes from trace to trace.
+/// The reader of single traces.
 pub(super) struct Reader<'a> {
     pieces: &'a Pieces<'a>,
     linker: Linker,
@@ -85,7 +83,7 @@ pub(super) struct Reader<'a> {
     sweep: Sweep,
     retimer: Retimer,
     own: Vec<i64>,
-    /// By the places of name and service.
+    /// Time without a stage, by the indices of name and service.
     nameless: HashMap<(u32, Option<u32>), Nameless>,
     found: Requests,
 }
@@ -105,7 +103,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The spans of one trace, by their places in the order of their starts.
+    /// Reads the spans of one trace, given by index in order of start times.
     pub(super) fn trace(&mut self, members: &[u32]) {
         let count = &mut self.found.count;
         count.traces += 1;
@@ -163,7 +161,7 @@ impl<'a> Reader<'a> {
         let mut found = Vec::new();
         for stage in Stage::ALL {
             let i = stage.index();
-            // What lies on neither path saves nothing, however fast it gets.
+            // A node on neither path saves no time at any speed.
             if !timed[i] || (on_path.0[i] == 0 && on_path.1[i] == 0) {
                 continue;
             }
@@ -211,8 +209,8 @@ impl<'a> Reader<'a> {
 }
 
 impl Pieces<'_> {
-    /// Requests: each one's time by stage, and what it would have been with a stage made faster. Those that ended in an error only with
-    /// `keep_failed`.
+    /// Returns the requests with their times by stage, and with faster stages. Requests that ended in an error are
+    /// included only with `keep_failed`.
     pub fn requests(&self, keep_failed: bool) -> Requests {
         let mut order: Vec<u32> = (0..self.all().len() as u32).collect();
         order.sort_unstable_by_key(|i| {

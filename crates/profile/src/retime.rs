@@ -1,43 +1,43 @@
-//! What a request would have taken with one stage so many times faster: its graph timed again, edge by edge.
+//! The time of a request with one stage made faster: its graph is timed again, edge by edge.
 //!
-//! After CRISP (Zhang et al., USENIX ATC 2022): a child begins when what it waited for has ended, plus the parent's own time in
-//! between; a parent ends when its last child has, plus its own time behind it. So a branch that did not bind begins to, and the
-//! gain stops there; subtracting the saved share from the total lost for that reason. Service time only: whoever queued in front is
-//! not queued again.
+//! The method follows CRISP (Zhang et al., USENIX ATC 2022). A child starts after its predecessor, plus the parent's
+//! own time in between. A parent ends after its last child, plus its own time after it. A branch that was not
+//! critical may become so, and the gain stops there. Subtracting the saved share from the total was rejected for that
+//! reason. Only service time changes; queueing is not simulated again.
 
 use super::link::NONE;
 use super::path::Sweep;
 use super::stage::Stage;
 use super::tree::Tree;
 
-/// How many times faster; the last takes the stage away.
+/// Speed-up factors; the last one removes the stage.
 pub const FACTORS: [f64; 5] = [1.25, 2.0, 5.0, 10.0, f64::INFINITY];
 
-/// What an instant in a parent waited for.
+/// The predecessor of an instant in a parent.
 #[derive(Copy, Clone, Debug)]
 struct Cause {
-    /// Siblings that had ended, of those by end.
+    /// Number of ended siblings, among the siblings by end.
     ended: u32,
-    /// The one that ran, if any.
+    /// Index of the running sibling, or [`NONE`].
     runs: u32,
-    /// Since the last of them ended, or since the one that ran began, ns.
+    /// Time since the last of them ended, or since the running one started, ns.
     since: i64,
 }
 
-/// Times trees again.
+/// The re-timing, with buffers reused between trees.
 #[derive(Default)]
 pub(crate) struct Retimer {
     by_start: Vec<u32>,
     from: Vec<u32>,
     causes: Vec<Cause>,
     mark: Option<Cause>,
-    /// Of each node, from its parent's new start, ns.
+    /// Start of each node relative to its parent's new start, ns.
     starts: Vec<f64>,
     took: Vec<f64>,
 }
 
 impl Retimer {
-    /// Gets ready for this tree, for which the sweep was prepared.
+    /// Prepares the buffers for this tree, after the sweep was prepared.
     pub fn prepare(&mut self, tree: &Tree, sweep: &Sweep) {
         let nodes = &tree.nodes;
         self.by_start.clear();
@@ -63,7 +63,8 @@ impl Retimer {
         self.took.resize(nodes.len(), 0.0);
     }
 
-    /// To the last byte and to the first token, ns, with what this stage does by itself times `kept`.
+    /// Returns the times to the last byte and to the first token in ns, with this stage's own time multiplied by
+    /// `kept`.
     pub fn with(&mut self, tree: &Tree, sweep: &Sweep, stage: Stage, kept: f64) -> (f64, Option<f64>) {
         let share = |node: u32| if tree.nodes[node as usize].own() == stage { kept } else { 1.0 };
         for parent in (0..tree.nodes.len() as u32).rev() {
@@ -86,7 +87,7 @@ impl Retimer {
         (self.took[0], to_first)
     }
 
-    /// How long a node takes whose children are done. Its own time goes by `own`.
+    /// Returns the duration of a node whose children are done. Its own time is multiplied by `own`.
     fn node(&mut self, tree: &Tree, sweep: &Sweep, parent: u32, own: f64) -> f64 {
         let node = &tree.nodes[parent as usize];
         let by_end = sweep.children(parent);
@@ -112,7 +113,7 @@ impl Retimer {
         nodes.iter().map(|node| self.end(*node)).fold(0.0, f64::max)
     }
 
-    /// When an instant comes that waited for this, from the parent's new start.
+    /// Returns the time of an instant after this predecessor, relative to the parent's new start.
     fn reached(&self, tree: &Tree, cause: Cause, latest: f64, own: f64) -> f64 {
         if cause.runs == NONE {
             return latest + own * cause.since as f64;

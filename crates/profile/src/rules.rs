@@ -1,8 +1,9 @@
-//! Which span is which stage: rules in order, the first that fits decides.
+//! The assignment of spans to stages: ordered rules; the first match decides.
 //!
-//! The shipped pack is data (`data/profile/rules.json`); a user's rules are asked before it. A rule is a conjunction, so that a
-//! reader sees from one line why a span was called what it was; scores over several features lost for that reason. What a rule
-//! asks of the name is computed once per distinct name: traces have millions of spans and dozens of names.
+//! The shipped rules are data (`data/profile/rules.json`); a user's rules come first. A rule is a conjunction, so
+//! that one line explains the stage of a span. Scores over several features were rejected because they do not.
+//! Conditions on names are evaluated once per distinct name, because traces have millions of spans and dozens of
+//! names.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,66 +19,66 @@ use super::stage::Stage;
 
 pub(crate) const RULES_VERSION: u32 = 1;
 
-/// A file of rules.
+/// A file with rules for stages.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleFile {
-    /// Version of the layout: 1.
+    /// Version of the file layout: 1.
     pub version: u32,
-    /// The rules, in the order in which they are asked.
+    /// Rules in order of priority.
     pub rules: Vec<RuleSpec>,
 }
 
-/// One rule: every condition that it names must hold.
+/// One rule. All its conditions must hold.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSpec {
-    /// What the span is.
+    /// Stage of matching spans.
     pub stage: Stage,
-    /// Regular expression found in its name.
+    /// Regular expression that the span name contains [default: none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Regular expression not found in its name.
+    /// Regular expression that the span name does not contain [default: none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not: Option<String>,
-    /// Regular expression found in its service's name.
+    /// Regular expression that the service name contains [default: none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// Regular expression found in its HTTP route.
+    /// Regular expression that the HTTP route contains [default: none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
-    /// `gen_ai.operation.name`: one of these.
+    /// Accepted values of `gen_ai.operation.name` [default: any].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operation: Vec<String>,
-    /// `openinference.span.kind`, or MLflow's and Langfuse's type: one of these, whatever their case.
+    /// Accepted values of `openinference.span.kind`, or of MLflow's and Langfuse's type, in any case [default: any].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub span_kind: Vec<String>,
-    /// Which side of a call it is: one of these.
+    /// Accepted sides of a call [default: any].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kind: Vec<CallSide>,
-    /// Attributes that it must have.
+    /// Required attributes [default: none].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub has: Vec<String>,
-    /// Attributes with a regular expression found in each.
+    /// Attributes with a regular expression that each contains [default: none].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: BTreeMap<String, String>,
 }
 
-/// Which side of a call a span is.
+/// The side of a call that a span records.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CallSide {
-    /// Nobody said.
+    /// Not specified by the tracer.
     Unspecified,
     /// Work inside a process.
     Internal,
-    /// The side that was called.
+    /// Called side.
     Server,
-    /// The side that calls.
+    /// Calling side.
     Client,
-    /// Puts something into a queue.
+    /// Sender to a queue.
     Producer,
-    /// Takes it out.
+    /// Receiver from a queue.
     Consumer,
 }
 
@@ -95,25 +96,23 @@ impl CallSide {
     }
 }
 
-/// A rule that can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RuleError {
-    /// A layout that nobody here knows.
+    /// The version of the layout is unknown.
     #[error("version: {0} is not known; this version reads 1")]
     Version(u32),
-    /// It asks nothing, so that it would take every span.
+    /// The rule has no condition, so that it would match every span.
     #[error(
         "rules[{0}]: asks nothing; name at least one of name, service, route, operation, span_kind, kind, has, attributes"
     )]
     Empty(usize),
-    /// A pattern that is no regular expression.
+    /// A pattern is not a regular expression.
     #[error("rules[{rule}].{field}: {why}")]
     Pattern {
-        /// Which rule, from 0.
+        /// Index of the rule, from 0.
         rule: usize,
-        /// Which of its fields.
+        /// Name of the field.
         field: String,
-        /// What is wrong with it.
         why: String,
     },
 }
@@ -127,16 +126,14 @@ struct Rule {
     attributes: Vec<(String, Regex)>,
 }
 
-/// Rules ready to be asked.
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
-    /// The shipped pack alone.
     pub fn shipped() -> Rules {
         Rules::new(None).expect("the shipped rules compile: a test compiles them")
     }
 
-    /// A user's rules, then the shipped pack.
+    /// Returns a user's rules, followed by the shipped ones.
     pub fn new(own: Option<&RuleFile>) -> Result<Rules, RuleError> {
         if let Some(file) = own.filter(|file| file.version != RULES_VERSION) {
             return Err(RuleError::Version(file.version));
@@ -147,19 +144,21 @@ impl Rules {
         Ok(Rules(own.chain(pack).collect::<Result<_, _>>()?))
     }
 
-    /// The stage of a span by the first rule that fits; `names` says of each whether the span's names do.
+    /// Returns the stage of a span by the first matching rule. `names` states for each rule whether the span's names
+    /// match.
     pub fn stage(&self, span: &TraceSpan, facts: &Facts<'_>, names: &[bool]) -> Option<Stage> {
         let fits = |(rule, named): &(&Rule, &bool)| **named && rule.fits(span, facts);
         self.0.iter().zip(names).find(fits).map(|(rule, _)| rule.spec.stage)
     }
 
-    /// Which rules a span of this name and service may fit. It is the same for all of them: asked once.
+    /// Returns for each rule whether it may match spans of this name and service. The result is constant, so compute
+    /// it once.
     pub(crate) fn fits_names(&self, name: &str, service: &str) -> Rc<[bool]> {
         self.0.iter().map(|rule| rule.fits_names(name, service)).collect()
     }
 }
 
-/// The shipped pack as it is in its file.
+/// Returns the shipped rules as in their file.
 pub(crate) fn shipped_file() -> &'static RuleFile {
     static PACK: OnceLock<RuleFile> = OnceLock::new();
     PACK.get_or_init(|| {
@@ -210,7 +209,7 @@ impl Rule {
             && self.service.as_ref().is_none_or(|regex| regex.is_match(service))
     }
 
-    /// Everything but the names.
+    /// Returns whether all conditions except names match.
     fn fits(&self, span: &TraceSpan, facts: &Facts<'_>) -> bool {
         let spec = &self.spec;
         let one_of = |list: &[String], value: Option<&str>| {

@@ -1,7 +1,8 @@
-//! One latency of many requests with its stages, as columns: percentiles, means and shares with their intervals.
+//! One latency of many requests with its stages, as columns: percentiles, means and shares with intervals.
 //!
-//! Whole columns of integers where every request stands for one, as everywhere else ([`plimsoll_measure::order`]); weighted order statistics where traces were
-//! sampled ([`plimsoll_math::weighted`]). Blocks, for means and redraws, are contiguous in the order in which requests began.
+//! If every request has weight one, percentiles use whole columns of integers as elsewhere
+//! ([`plimsoll_measure::order`]). For sampled traces they use weighted order statistics
+//! ([`plimsoll_math::weighted`]). Blocks, for means and the bootstrap, are contiguous in order of start times.
 
 use plimsoll_math::quantile::EffectiveN;
 use plimsoll_math::series;
@@ -15,12 +16,13 @@ use plimsoll_measure::findings::{Estimate, Reading};
 use plimsoll_measure::order::{self, LEVEL, batches_for};
 use plimsoll_measure::say;
 
-/// Requests below which a mean has no interval.
+/// Minimum number of requests for an interval of a mean.
 const FEWEST: usize = 16;
-/// Blocks of a mean, at most.
+/// Maximum number of blocks of a mean.
 const BLOCKS: usize = 40;
 
-/// Contiguous blocks of requests over so many seconds, their latencies in ns; or why there are none.
+/// Returns the number of contiguous blocks for requests over `length_s` seconds with latencies in ns. Fails with the
+/// reason if there can be none.
 pub(crate) fn blocks_for(total: &[i64], length_s: f64) -> Result<usize, String> {
     let n = total.len();
     if n < FEWEST {
@@ -39,7 +41,7 @@ pub(crate) fn blocks_for(total: &[i64], length_s: f64) -> Result<usize, String> 
     Ok(long.min(BLOCKS).min(n / 2))
 }
 
-/// The mean of a column in ns, s, with the interval of its blocks' sums (Student's t).
+/// Returns the mean in s of a column in ns, with the interval of its block sums (Student's t).
 pub(crate) fn mean_by_blocks(column: &[i64], blocks: usize) -> Reading {
     let n = column.len();
     let (mut above, mut below) = (vec![0.0; blocks], vec![0.0; blocks]);
@@ -63,22 +65,22 @@ pub(crate) fn mean_by_blocks(column: &[i64], blocks: usize) -> Reading {
 /// One latency of the requests that have it.
 pub struct Sample<'a> {
     pub of: Latency,
-    /// The requests, in the order in which they began.
+    /// Requests in order of start times.
     pub requests: Vec<&'a Request>,
     pub weights: Vec<f64>,
-    /// The latency, ns.
+    /// Latency, ns.
     pub total: Vec<i64>,
-    /// The stages that took time.
+    /// Stages with time.
     pub stages: Vec<Stage>,
-    /// From the first start to the last, s.
+    /// Time from the first start to the last, s.
     pub length_s: f64,
-    /// Contiguous blocks, or why there are none.
+    /// Number of contiguous blocks, or the reason why there are none.
     pub blocks: Result<usize, String>,
     equal: bool,
 }
 
 impl<'a> Sample<'a> {
-    /// The requests that have this latency; `None` without any.
+    /// Returns the requests that have this latency; `None` if there are none.
     pub fn new(list: &'a [Request], of: Latency) -> Option<Sample<'a>> {
         let has = |request: &&Request| of == Latency::E2e || request.ttft.is_some();
         let requests: Vec<&Request> = list.iter().filter(has).collect();
@@ -105,7 +107,7 @@ impl<'a> Sample<'a> {
         blocks_for(&self.total, self.length_s)
     }
 
-    /// A request's time in a stage on this path, ns.
+    /// Returns a request's time in a stage on this path, ns.
     pub(crate) fn stage_of(&self, request: &Request, stage: Stage) -> i64 {
         match self.of {
             Latency::E2e => request.e2e_stages[stage.index()],
@@ -113,28 +115,28 @@ impl<'a> Sample<'a> {
         }
     }
 
-    /// All times in a stage, ns.
+    /// Returns the times of all requests in a stage, ns.
     pub fn column(&self, stage: Stage) -> Vec<i64> {
         self.requests.iter().map(|request| self.stage_of(request, stage)).collect()
     }
 
-    /// The sum of the weights.
+    /// Returns the sum of the weights.
     pub fn stand_for(&self) -> f64 {
         self.weights.iter().sum()
     }
 
-    /// Which block a request is in.
+    /// Returns the index of a request's block.
     pub fn block_of(&self, place: usize, blocks: usize) -> usize {
         place * blocks / self.total.len().max(1)
     }
 
-    /// Weighted mean of a column, s.
+    /// Returns the weighted mean of a column, s.
     pub fn mean_s(&self, column: &[i64]) -> f64 {
         let sum: f64 = column.iter().zip(&self.weights).map(|(ns, w)| *ns as f64 * w).sum();
         sum / self.stand_for() / 1e9
     }
 
-    /// The percentiles and the mean of a column, in the order of the requests.
+    /// Returns the percentiles and the mean of a column, in order of the requests.
     pub fn times(&self, column: &[i64]) -> DurationFigures {
         let mean_s = self.mean_s(column);
         let ones = vec![1_000_000_000; column.len()];
@@ -143,7 +145,7 @@ impl<'a> Sample<'a> {
         DurationFigures { mean_s, mean, p50, p90, p95, p99 }
     }
 
-    /// p50, p90, p95 and p99 of a column, s.
+    /// Returns p50, p90, p95 and p99 of a column, s.
     pub fn percentiles(&self, column: &[i64]) -> [Reading; 4] {
         let n = column.len() as u64;
         let batches = match &self.blocks {
@@ -180,7 +182,7 @@ impl<'a> Sample<'a> {
         })
     }
 
-    /// Weighted sum over weighted sum, with the interval of block sums (Student's t, delta method).
+    /// Returns a ratio of weighted sums, with the interval of block sums (Student's t, delta method).
     pub fn ratio(&self, over: &[i64], under: &[i64]) -> Reading {
         let n = over.len();
         let blocks = match &self.blocks {
@@ -205,19 +207,19 @@ impl<'a> Sample<'a> {
         }
     }
 
-    /// What the requests are worth in equal ones for a mean: (Σ w)² / Σ w² (Kish 1965).
+    /// Returns the n_eff of the weights for a mean: (Σ w)² / Σ w² (Kish 1965).
     pub(crate) fn kish(&self) -> f64 {
         let squares: f64 = self.weights.iter().map(|w| w * w).sum();
         self.stand_for().powi(2) / squares
     }
 
-    /// The value at a probability, without an interval, s. The column is in the order of the requests.
+    /// Returns the value at a probability in s, without an interval. The column is in order of the requests.
     pub fn quantile_s(&self, column: &[i64], p: f64) -> Option<f64> {
         let values: Vec<f64> = column.iter().map(|ns| *ns as f64 / 1e9).collect();
         Sorted::new(&values, &self.weights).quantile(p)
     }
 
-    /// Holds a `share` of the requests beyond a limit against what a percentile allows.
+    /// Compares a `share` of the requests over a limit with the share that a percentile allows.
     pub fn decide(&self, column: &[i64], (limit_s, share): (f64, f64), p: f64, alpha: f64) -> Decision {
         let blocks = self.blocks.as_ref().ok().map(|blocks| (*blocks).max(2));
         if self.equal {
@@ -228,7 +230,7 @@ impl<'a> Sample<'a> {
         let worth = blocks.map(|blocks| {
             EffectiveN::known(weighted::effective_n(&values, &self.weights, &sorted, limit_s, blocks))
         });
-        // A weighted share is no whole number of requests: one less and one more than it.
+        // A weighted share may not be a whole number of requests, so the two nearest ones are tested.
         let over = share * column.len() as f64;
         let count = Count::bare(column.len() as u64, [over.floor() as u64, over.ceil() as u64], worth);
         let decision = decide(&count, 1.0 - p, alpha);

@@ -1,8 +1,9 @@
-//! Clocks of two machines: the call bounds what it called.
+//! Clocks of two machines: a call bounds the spans that it caused.
 //!
-//! A server can't begin before it is called nor, unless it streams on, end after its client has the answer. Where it seems to, its
-//! spans are moved to the middle of what is possible, as NTP halves a round trip; where nothing is possible the request is set
-//! aside and counted. An offset per pair of machines, fitted over all traces, lost: machines behind one name have clocks of their own.
+//! A server can't start before it is called, and can't end after its client has the response unless it streams on. If
+//! it seems to, its spans are moved to the middle of the possible range, as NTP halves a round trip. If the range is
+//! empty, the request is rejected and counted. A fitted offset per pair of machines was rejected, because machines
+//! behind one name have separate clocks.
 
 use plimsoll_model::trace::SpanKind;
 
@@ -10,11 +11,11 @@ use super::link::NONE;
 use super::piece::Piece;
 use super::tree::Node;
 
-/// How much longer than its client a server may be without being a contradiction: clocks run at different speeds, and CRISP allows
-/// the same hundredth.
+/// Accepted excess of a server's duration over its client's, because clocks run at different speeds; CRISP also
+/// accepts a hundredth.
 const LONGER: f64 = 0.01;
 
-/// Do these two have clocks of their own? The two sides of a call do, and so do two services.
+/// Returns whether the two spans have separate clocks, as the two sides of a call and different services do.
 pub(crate) fn crosses(parent: &Piece, child: &Piece) -> bool {
     let sides =
         child.kind == SpanKind::Server && matches!(parent.kind, SpanKind::Client | SpanKind::Producer);
@@ -23,8 +24,8 @@ pub(crate) fn crosses(parent: &Piece, child: &Piece) -> bool {
     sides || services
 }
 
-/// Moves what another clock put outside its call. Gives back whether anything was moved; `None` where no shift is possible.
-/// Parents come before their children.
+/// Moves spans of another clock inside their call. Returns whether any span was moved; `None` if no shift is
+/// possible. Parents must come before their children.
 pub fn repair(nodes: &mut [Node], spans: &[Piece], shift: &mut Vec<i64>) -> Option<bool> {
     shift.clear();
     shift.resize(nodes.len(), 0);
@@ -49,13 +50,14 @@ pub fn repair(nodes: &mut [Node], spans: &[Piece], shift: &mut Vec<i64>) -> Opti
     Some(moved)
 }
 
-/// The shift that puts a server inside its call, 0 where it is inside; `None` where there is none.
+/// Returns the shift that moves a server inside its call, 0 if it is inside; `None` if there is none.
 fn possible(call: &Node, served: &Node, last: i64) -> Option<i64> {
     let (lower, upper) = (call.start - served.start, call.end - served.end);
     if lower <= upper {
         return Some(if lower <= 0 && 0 <= upper { 0 } else { lower + (upper - lower) / 2 });
     }
-    // Longer than its call. That is a stream if it began during the call, by its own clock or once moved to the call's start.
+    // The server is longer than its call. It is a stream if it started during the call, by its own clock or after a
+    // move to the call's start.
     let begins_inside = lower <= 0 && served.start <= call.end;
     let excess = (lower - upper) as f64;
     if begins_inside {

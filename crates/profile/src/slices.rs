@@ -1,6 +1,6 @@
-//! Stages held to their slices of a latency budget: how many requests are over, and how much of the time.
+//! Stages compared with their slices of a latency budget: the share of requests over the slice, and of time.
 //!
-//! The verdict is the gate's own: the share over the slice against what the percentile allows, by Beta bounds.
+//! The verdict is the gate's: the share over the slice against the share that the percentile allows, by Beta bounds.
 
 use super::finding::SliceFinding;
 use super::sample::Sample;
@@ -8,7 +8,7 @@ use super::stage::Stage;
 use plimsoll_measure::budget::StageBudget;
 use plimsoll_measure::findings::{Held, Reading};
 
-/// Every slice of the budget, in the order of its file.
+/// Returns every slice of the budget in file order.
 pub fn slices(sample: &Sample<'_>, budget: &StageBudget, alpha: f64) -> Vec<SliceFinding> {
     budget.slices.iter().map(|(name, amount)| slice(sample, name, amount.value, budget.p.0, alpha)).collect()
 }
@@ -49,7 +49,7 @@ fn slice(sample: &Sample<'_>, name: &str, slice_s: f64, p: f64, alpha: f64) -> S
     }
 }
 
-/// One of the shown percentiles with its interval; another one without.
+/// Returns a displayed percentile with its interval, or any other one without.
 fn percentile(sample: &Sample<'_>, column: &[i64], p: f64) -> Reading {
     let shown = [0.5, 0.9, 0.95, 0.99];
     match shown.iter().position(|one| (one - p).abs() < 1e-9) {

@@ -1,8 +1,9 @@
-//! The canonical stages: one vocabulary for whatever a tracer, a server or an inference calls its parts.
+//! The canonical stages: one vocabulary for the parts of any tracer, server or inference.
 //!
-//! A closed list won over free names: a budget slice, a baseline and a rule must mean the same thing in two systems, and what
-//! no rule knows is shown as such and not as a stage of its own. `model_call` is on it because most applications trace the
-//! call and not the engine: that a request waited for the model is known, what the model did meanwhile is not.
+//! Free names were rejected in favour of a closed list. A budget slice, a baseline and a rule must have one meaning
+//! in two systems. Time without a rule is shown as unattributed and not as a new stage. `model_call` is in the list
+//! because most applications trace the call and not the engine. The wait for the model is then known, and its parts
+//! are not.
 
 use std::fmt;
 
@@ -15,52 +16,52 @@ plimsoll_model::named! {
     #[serde(rename_all = "snake_case")]
     #[repr(u8)]
     pub enum Stage {
-        /// The client's own time: due and not sent, a connection not there yet.
+        /// Client time: lag of the generator, and the wait for a connection.
         ClientWait = 0 => "client_wait",
-        /// A gateway, proxy or application handler, beside what has a stage of its own.
+        /// A gateway, proxy or application handler, except for parts with a separate stage.
         Gateway => "gateway",
-        /// Who is asking, and may they.
+        /// Authentication and authorisation.
         Auth => "auth",
-        /// Held back by a limit.
+        /// Delay by a rate limit.
         RateLimit => "rate_limit",
-        /// The embedding of a query.
+        /// Embedding of a query.
         Embed => "embed",
-        /// Looking up documents.
+        /// Retrieval of documents.
         Retrieve => "retrieve",
-        /// Ordering them again.
+        /// Reranking of documents.
         Rerank => "rerank",
         /// Building the prompt.
         PromptAssembly => "prompt_assembly",
         /// Text to tokens.
         #[serde(alias = "tokenize")]
         Tokenise => "tokenise",
-        /// Input made ready for a model that is no language model.
+        /// Preparation of the input of a model that is not a language model.
         #[serde(alias = "pre_process")]
         Preprocess => "preprocess",
-        /// In the engine and not yet running.
+        /// In the engine, and not yet running.
         Queue => "queue",
         /// Waiting for a batch to fill.
         BatchWait => "batch_wait",
-        /// The prompt is computed.
+        /// Computation of the prompt.
         Prefill => "prefill",
-        /// Tokens are computed.
+        /// Computation of output tokens.
         Decode => "decode",
-        /// The model runs, where it does not generate.
+        /// Computation of a model that does not generate.
         Compute => "compute",
-        /// A call of a model whose inside nobody traced: queue, prefill, decode and network together.
+        /// An untraced model call: queue, prefill, decode and network together.
         ModelCall => "model_call",
         /// Tokens to text.
         #[serde(alias = "detokenize")]
         Detokenise => "detokenise",
-        /// What is done with the answer: filters, guardrails, formats.
+        /// Processing of the response: filters, guardrails, formats.
         #[serde(alias = "post_process")]
         Postprocess => "postprocess",
-        /// The answer is encoded.
+        /// Encoding of the response.
         #[serde(alias = "serialize")]
         Serialise => "serialise",
-        /// Between two processes.
+        /// Transfer between two processes.
         Network => "network",
-        /// Nobody says.
+        /// Time without a known stage.
         Unattributed => "unattributed",
     }
 }
@@ -68,12 +69,13 @@ plimsoll_model::named! {
 impl Stage {
     pub const COUNT: usize = Stage::ALL.len();
 
-    /// Its place in [`Stage::ALL`].
+    /// Returns the index in [`Stage::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// The stage that a budget file or a server means by this name; spelling, case and joints are forgiven.
+    /// Returns the stage for a name in a budget file or of a server; spelling variants, case and separators are
+    /// accepted.
     pub fn from_name(name: &str) -> Option<Stage> {
         let plain = name.trim().to_ascii_lowercase().replace(['-', ' '], "_").replace("ize", "ise");
         let known = Stage::ALL.into_iter().find(|stage| stage.name() == plain);
@@ -98,14 +100,14 @@ impl Stage {
         })
     }
 
-    /// Is what runs below a span of this stage a part of the stage, unless a rule says otherwise? A database call inside a
-    /// retrieval is retrieval; an unknown call inside a gateway is not the gateway's.
+    /// Returns whether spans below this stage belong to it, unless a rule sets another stage. A database call inside
+    /// a retrieval is retrieval; an unknown call inside a gateway is not the gateway's.
     pub fn covers(self) -> bool {
         !matches!(self, Stage::ClientWait | Stage::Gateway | Stage::Network | Stage::Unattributed)
     }
 
-    /// Can it go on after the span that began it has ended? An answer that streams does; a log written afterwards is none of the
-    /// request's time.
+    /// Returns whether the stage can outlive the span that started it. A streamed response can; a log written
+    /// afterwards is not part of the request.
     pub fn streams(self) -> bool {
         matches!(
             self,

@@ -1,8 +1,9 @@
-//! Where the tail comes from: per stage what the slowest requests take more of than the middle ones.
+//! The causes of the tail: the extra time of each stage in the slowest requests compared with the middle ones.
 //!
-//! E[stage | slowest] − E[stage | Q40 to Q60] is linear in the stages, so that the parts add up to the gap to the last bit that a sum of
-//! floats keeps. Correlating stages with the total lost: correlations do not add up, and a stage that is always long explains nothing.
-//! Intervals redraw whole blocks of requests, cuts included.
+//! E[stage | slowest] − E[stage | Q40 to Q60] is linear in the stages, so the contributions add up to the gap, exact
+//! to floating-point rounding. Correlation of stages with the total was rejected: correlations do not add up, and a
+//! stage that is always long explains nothing. Intervals are from a bootstrap of whole blocks of requests, which
+//! repeats the cuts.
 
 use plimsoll_math::bootstrap::resample;
 use plimsoll_math::quantile::{of_sorted, sort};
@@ -14,13 +15,13 @@ use super::stage::Stage;
 use plimsoll_measure::findings::{Estimate, Reading};
 use plimsoll_measure::order::LEVEL;
 
-/// Requests that a tail must hold, at least.
+/// Minimum number of requests in a tail.
 const IN_TAIL: f64 = 20.0;
-/// Shares that may be called the tail, narrowest first.
+/// Possible shares of the tail, narrowest first.
 const TAILS: [f64; 3] = [0.01, 0.05, 0.10];
 const REDRAWS: usize = 400;
 
-/// Means of the stages over a part of the requests. Seconds.
+/// The means of the stages over a part of the requests, in s.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Means {
     whole: f64,
@@ -28,7 +29,7 @@ struct Means {
     requests: u64,
 }
 
-/// The requests of one latency by rising size, cut into middle and tail.
+/// The requests of one latency in ascending order, cut into middle and tail.
 pub struct TailSplit<'a> {
     sample: &'a Sample<'a>,
     stages: Vec<Stage>,
@@ -39,7 +40,7 @@ pub struct TailSplit<'a> {
     columns: Vec<Vec<i64>>,
 }
 
-/// The narrowest share that these requests can be asked for.
+/// Returns the narrowest share that has enough requests.
 pub fn slowest(sample: &Sample<'_>) -> Result<f64, String> {
     sample.blocks.as_ref().map_err(Clone::clone)?;
     let n = sample.kish().min(sample.total.len() as f64);
@@ -53,7 +54,7 @@ pub fn slowest(sample: &Sample<'_>) -> Result<f64, String> {
 }
 
 impl<'a> TailSplit<'a> {
-    /// Cuts at this share; `stages` are those asked about.
+    /// Cuts at this share; `stages` are the stages to compare.
     pub fn new(sample: &'a Sample<'a>, slowest: f64, stages: Vec<Stage>) -> TailSplit<'a> {
         let blocks = sample.blocks.as_ref().copied().unwrap_or(1);
         let mut order: Vec<u32> = (0..sample.total.len() as u32).collect();
@@ -63,7 +64,7 @@ impl<'a> TailSplit<'a> {
         TailSplit { sample, stages, order, block, blocks, slowest, columns }
     }
 
-    /// Means of the middle and of the tail, with each block as often as `times` says.
+    /// Returns the means of the middle and of the tail, with each block repeated `times`.
     fn means(&self, times: &[u32]) -> [Means; 2] {
         let weight =
             |i: u32| self.sample.weights[i as usize] * f64::from(times[usize::from(self.block[i as usize])]);
@@ -117,7 +118,7 @@ impl<'a> TailSplit<'a> {
     }
 }
 
-/// Where the tail of this latency comes from, with each stage's share of the tail's time.
+/// Returns the causes of this latency's tail, and each stage's share of the tail's time.
 pub fn tail(sample: &Sample<'_>, seed: u64) -> (TailReason, Vec<(Stage, Reading)>) {
     let share = match slowest(sample) {
         Ok(share) => share,
@@ -155,7 +156,7 @@ pub fn tail(sample: &Sample<'_>, seed: u64) -> (TailReason, Vec<(Stage, Reading)
     (TailReason::Attributed(finding), shares)
 }
 
-/// Where the tail moved against a baseline.
+/// Returns the change of the tail against a baseline.
 pub fn change(base: &Sample<'_>, candidate: &Sample<'_>, seed: u64) -> Result<ChangeFinding, String> {
     let side = |name: &str, sample: &Sample<'_>| slowest(sample).map_err(|why| format!("{name}: {why}"));
     let share = side("the baseline", base)?.max(side("the candidate", candidate)?);

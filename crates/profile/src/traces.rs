@@ -1,4 +1,4 @@
-//! What lies in a heap of spans, before anything is judged: how many of what, from when to when.
+//! An overview of spans before any evaluation: counts, and the time range.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,43 +6,43 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use plimsoll_model::TraceSpan;
 use serde::Serialize;
 
-/// Counts over spans.
+/// The counts of spans.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Overview {
     pub spans: u64,
-    /// Traces, by id.
+    /// Number of distinct trace ids.
     pub traces: u64,
-    /// How many traces these stand for: the sum of their weights (see [`TraceSpan::weight`]); `traces` where all were kept.
+    /// Number of traces that these represent: the sum of their weights (see [`TraceSpan::weight`]); equals `traces`
+    /// without sampling.
     pub traces_stood_for: f64,
-    /// Spans without a parent.
     pub roots: u64,
-    /// Spans whose parent is not among the spans of their trace.
+    /// Spans whose parent is not in the trace.
     pub orphans: u64,
     /// Spans that ended in an error.
     pub failed: u64,
-    /// The first start, ns of the Unix epoch; `None` where there are no spans.
+    /// First start, ns of the Unix epoch; `None` without spans.
     pub from_ns: Option<i64>,
+    /// Last end, ns of the Unix epoch; `None` without spans.
     pub to_ns: Option<i64>,
-    /// Spans per service, the most first; what names no service is under the empty name.
+    /// Number of spans per service, largest first; spans without a service have an empty name.
     pub services: Vec<(String, u64)>,
 }
 
-/// Counts these spans.
 pub fn overview(spans: &[TraceSpan]) -> Overview {
     let mut counting = Counting::default();
     spans.iter().for_each(|span| counting.add(span));
     counting.end()
 }
 
-/// Counts spans as they come by, millions of them in some thirty bytes each.
+/// A counter of streamed spans, with some thirty bytes for each of millions.
 ///
-/// Ids are kept as 64-bit digests: of five million spans any two are taken for one with a chance under one in a million, and the count is then
-/// one off.
+/// Ids are stored as 64-bit digests. Among five million spans a collision has a probability under one in a million,
+/// and makes a count off by one.
 #[derive(Default)]
 pub struct Counting {
     ids: HashSet<u64>,
     parents: Vec<u64>,
-    /// The largest weight that a span of the trace gave.
+    /// Maximum weight of the spans of each trace.
     weights: HashMap<u64, f64>,
     services: BTreeMap<String, u64>,
     spans: u64,
@@ -52,7 +52,6 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// One more.
     pub fn add(&mut self, span: &TraceSpan) {
         self.spans += 1;
         self.failed += u64::from(span.failed);
@@ -69,12 +68,12 @@ impl Counting {
         self.to_ns = Some(self.to_ns.map_or(span.end_ns, |to| to.max(span.end_ns)));
     }
 
-    /// What came by.
+    /// Returns the counts.
     pub fn end(self) -> Overview {
         let mut services: Vec<(String, u64)> = self.services.into_iter().collect();
         services.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         let mut weights: Vec<f64> = self.weights.into_values().collect();
-        // Summed in one order, whatever the table's was: the same spans give the same digits.
+        // Summed in sorted order, because equal spans must give equal digits in any order of the table.
         weights.sort_by(f64::total_cmp);
         Overview {
             spans: self.spans,
@@ -90,7 +89,7 @@ impl Counting {
     }
 }
 
-/// A span, or its trace, as 64 bits that are the same on every machine.
+/// Returns a span or trace as 64 bits, equal on every machine.
 fn digest(trace: u128, id: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (trace, id).hash(&mut hasher);
@@ -105,7 +104,7 @@ mod tests {
 
     use super::overview;
 
-    /// Counted again by whole ids: several spans a trace, some without their parent, some sampled.
+    /// Compares with a count by whole ids: several spans per trace, some orphans, some sampled.
     #[test]
     fn digests_count_as_ids_do() {
         let spans: Vec<TraceSpan> = (0..20_000_u64)

@@ -1,8 +1,9 @@
-//! A request as a tree of stretches of time: clocks repaired, stages named, engine stages laid out.
+//! A request as a tree of time intervals: clocks repaired, stages assigned, engine stages derived.
 //!
-//! Afterwards every node lies inside its parent, so that the sweep and the re-timing need no exceptions. A child that outlives its
-//! parent, as an answer that streams does, is hung below the nearest ancestor that holds its end; clipping it, as CRISP does
-//! (uber-research/CRISP: `crisp/graph.py`), lost: the stream would vanish from the path.
+//! Afterwards every node is inside its parent, so that the sweep and the re-timing need no exceptions. A child that
+//! outlives its parent, such as a streamed response, is moved below the nearest ancestor that contains its end.
+//! Clipping, as in CRISP (uber-research/CRISP: `crisp/graph.py`), was rejected because the stream would disappear
+//! from the path.
 
 use plimsoll_model::trace::SpanKind;
 
@@ -12,55 +13,55 @@ use super::piece::{Carried, Piece, Pieces};
 use super::skew;
 use super::stage::Stage;
 
-/// One stretch of a request.
+/// One interval of a request.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Node {
-    /// When it began, ns.
+    /// Start, ns.
     pub start: i64,
-    /// When it ended, ns.
+    /// End, ns.
     pub end: i64,
-    /// Its parent's place, before its own; [`NONE`] for the root.
+    /// Index of the parent, before the node's own index; [`NONE`] for the root.
     pub parent: u32,
-    /// The span that it is, or was laid out from.
+    /// Index of the span that the node is or is derived from.
     pub span: u32,
-    /// Its stage; `None` where no rule knows it.
+    /// Stage; `None` if no rule matches.
     pub stage: Option<Stage>,
     pub known: KnownBy,
 }
 
 impl Node {
-    /// The stage that its own time counts as.
+    /// Returns the stage that the node's own time counts as.
     pub fn own(&self) -> Stage {
         self.stage.unwrap_or(Stage::Unattributed)
     }
 }
 
-/// The instant of a first token as a node saw it.
+/// The time of a first token as seen by a node.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct FirstTokenMark {
     pub node: u32,
-    /// When, ns.
+    /// Time, ns.
     pub at: i64,
 }
 
-/// One request.
 #[derive(Default)]
 pub struct Tree {
-    /// Parents before their children; the first is the root.
+    /// Nodes, parents before children; the first is the root.
     pub nodes: Vec<Node>,
     /// First tokens along one line of descent, outermost first, each no later than the one before.
     pub marks: Vec<FirstTokenMark>,
 }
 
-/// Why a request is not profiled.
+/// The reason why a request is rejected.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Unfit {
     Failed,
     Skewed,
+    /// The request has a duration of zero.
     Empty,
 }
 
-/// The durations of an engine, ns, that a node's span carries.
+/// The durations of an engine in ns from a node's span.
 struct Inside {
     node: u32,
     queue: i64,
@@ -70,7 +71,7 @@ struct Inside {
     e2e: Option<i64>,
 }
 
-/// What building one tree after another needs.
+/// The builder of trees, with reused buffers.
 pub struct Builder<'a> {
     pieces: &'a Pieces<'a>,
     inside: Vec<Inside>,
@@ -92,7 +93,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The tree of a request.
+    /// Builds the tree of a request.
     pub fn build(&mut self, linked: &[Linked], tree: &mut Tree, count: &mut TraceCount) -> Result<(), Unfit> {
         self.read(linked, tree, count);
         let root = &self.pieces.all()[tree.nodes[0].span as usize];
@@ -129,7 +130,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Names the stages, and notes what engines say and who saw a first token.
+    /// Assigns the stages, and records engine durations and first tokens.
     fn stages(&mut self, tree: &mut Tree) {
         let (spans, n): (&[Piece], usize) = (self.pieces.all(), tree.nodes.len());
         self.inside.clear();
@@ -146,7 +147,7 @@ impl<'a> Builder<'a> {
             tree.nodes[place].stage = span.stage.or_else(inherited);
             self.note(place as u32, &node, &self.pieces.carried(span), span.start_ns);
         }
-        // What an engine's span holds is known: it is no model call that nobody looked into.
+        // The rest of an engine's span is known to be the engine, so it is no untraced model call.
         for inside in &self.inside {
             let node = &mut tree.nodes[inside.node as usize];
             node.stage = node.stage.filter(|stage| *stage != Stage::ModelCall);
@@ -199,20 +200,20 @@ impl<'a> Builder<'a> {
         self.inside.push(Inside { node: place, queue, prefill, decode, ttft, e2e: carried.e2e_s.map(ns) });
     }
 
-    /// Queue, prefill and decode as children of the engine's span, in this order. What the engine says of the time to the first token
-    /// beyond queue and prefill comes before the queue; the rest of the span stays its own. Gives back whether the
-    /// stages miss the engine's end to end by more than 5 %, as they do after a preemption.
+    /// Adds queue, prefill and decode as children of the engine's span, in this order. Time to the first token beyond
+    /// queue and prefill comes before the queue; the rest of the span stays its own. Returns whether the stages
+    /// differ from the engine's end-to-end time by more than 5 %, as after a preemption.
     fn lay_out(&mut self, tree: &mut Tree) -> bool {
         let mut off = false;
         for one in &self.inside {
             let node = tree.nodes[one.node as usize];
             let known = one.queue + one.prefill;
-            // The first token is stamped when it leaves the engine, decode from when it was made: what is before the queue is at most
-            // what the span has to spare.
+            // The first token has a timestamp when it leaves the engine, decode starts when it was computed. The part
+            // before the queue is therefore limited to the spare time of the span.
             let spare = (node.end - node.start - known - one.decode).max(0);
             let before = one.ttft.map_or(0, |ttft| (ttft - known).clamp(0, spare));
             let mut at = node.start.saturating_add(before);
-            // Seconds as fractions were rounded one by one: what is off by less than a microsecond meets.
+            // Fractions of seconds were rounded separately, so differences below a microsecond count as zero.
             let meets = |at: i64, there: i64| if at.abs_diff(there) < 1000 { there } else { at };
             let first = one.ttft.map(|ttft| node.start.saturating_add(ttft));
             for (stage, took) in
@@ -246,7 +247,7 @@ impl<'a> Builder<'a> {
         off
     }
 
-    /// A model call that nobody looked into, but whose first token was seen: what follows it is the stream of tokens.
+    /// Splits an untraced model call with a visible first token: the part after it is the stream of tokens.
     fn split_call(&self, tree: &mut Tree, mark: FirstTokenMark) {
         let node = tree.nodes[mark.node as usize];
         if node.stage == Some(Stage::ModelCall) && mark.at > node.start && mark.at < node.end {
@@ -261,8 +262,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The first token that the user saw: of the outermost node that saw one, the last such node where several are as far out. Then
-    /// inwards, who saw it before.
+    /// Selects the first token that the user saw: of the outermost node with one, the last such node at equal depth.
+    /// Then it adds inner nodes that saw the token earlier.
     fn pick_marks(&mut self, tree: &mut Tree) {
         tree.marks.clear();
         let depth = |mut node: u32| {
@@ -298,7 +299,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Makes every node lie inside its parent.
+/// Moves or clips every node so that it is inside its parent.
 fn contain(tree: &mut Tree, count: &mut TraceCount) {
     let nodes = &mut tree.nodes;
     let own_end = nodes[0].end;

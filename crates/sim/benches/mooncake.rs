@@ -1,9 +1,9 @@
-//! How fast the engine alone is on a real hour: `cargo bench -p plimsoll-sim --bench mooncake [FILE]`.
+//! Speed of the engine on a real hour of traffic: `cargo bench -p plimsoll-sim --bench mooncake [FILE]`.
 //!
-//! Mooncake's conversation trace on eight replicas of Llama-3.1-8B on an H100, round robin, one thread, with the prefix cache.
-//! Timed is from the first submission to the last token; reading the trace and naming its blocks come before.
-//! The trace has ids of 512-token blocks, each of which becomes 32 names of 16 tokens made of the id and the place;
-//! its stamps are rounded to three seconds, over which the requests of a tick are spread from a seed.
+//! Mooncake's conversation trace runs on eight replicas of Llama-3.1-8B on an H100, round robin, one thread, with the
+//! prefix cache. The measured time is from the first submission to the last token; reading the trace and naming its
+//! blocks come before. The trace has ids of 512-token blocks; each becomes 32 names of 16 tokens made of the id and
+//! the position. Its timestamps are rounded to three seconds, so the requests of a tick are spread by a seed.
 #![expect(clippy::print_stdout, reason = "a bench prints")]
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -46,7 +46,7 @@ fn main() {
     }
 }
 
-/// The trace as submissions with their times.
+/// Returns the trace as submissions with their times.
 fn requests(file: &str) -> Vec<(At, Submit)> {
     let bytes = std::fs::read(file).expect("the trace can be read");
     let trace = read_mooncake(&bytes, file).expect("it is a Mooncake trace");
@@ -68,13 +68,13 @@ fn requests(file: &str) -> Vec<(At, Submit)> {
     requests
 }
 
-/// Spread over all 64 bits, as a hash of the block's text would be.
+/// Returns the number spread over all 64 bits, as a hash of the block's text would be.
 fn name(number: u64) -> u64 {
     let mixed = (number ^ number >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed ^ mixed >> 32).wrapping_mul(0x94d0_49bb_1331_11eb)
 }
 
-/// Plays the hour. Wall and virtual seconds, and what was done.
+/// Plays the hour. Returns wall and virtual seconds, and the counters.
 fn play(requests: Vec<(At, Submit)>, detail: Detail) -> (f64, f64, Totals) {
     let spec = profile::find("llama-3.1-8b@h100").expect("a profile").spec;
     let mut engines: Vec<Engine> = (0..REPLICAS).map(|_| Engine::new(&spec, 1).expect("sound")).collect();

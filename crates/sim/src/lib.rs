@@ -1,13 +1,14 @@
 //! The simulated engine, and a client for it, in virtual time.
 //!
-//! An engine here is a value that its caller steps: requests go in with a time, emissions come out with theirs. The live
-//! server sleeps until [`World::next_event`]; the virtual client just goes there. Nothing in this crate reads a
-//! clock or owns a socket, and chance comes from the seed alone.
+//! An engine is a value that its caller steps: requests and emissions carry times. The live server sleeps until
+//! [`World::next_event`]; the virtual client jumps there. Code in this crate never reads a clock or owns a socket,
+//! and randomness comes only from the seed.
 //!
-//! Reading order: [`spec`] (what is asked for), [`catalogue`] (what has a name: models, GPUs, ready profiles), [`traffic`] (what
-//! goes in and out), [`engine`] (one replica and its modes, with the scheduler, the KV cache and the duration of a step),
-//! `batcher` (Triton's batches of whole requests), [`fleet`] (replicas behind a router, the faults that strike them, and the
-//! [`World`] that a client meets), [`client`] (a level of load against a world, or a protocol in a hurry).
+//! Reading order: [`spec`] (configuration), [`catalogue`] (named models, GPUs and ready profiles), [`traffic`]
+//! (inputs and outputs), [`engine`] (one replica and its modes). The last one contains the scheduler, the KV cache
+//! and the duration of a step. Then `batcher` (Triton's batches of whole requests), [`fleet`] (replicas behind a
+//! router, their faults, and the [`World`] of a client). Last, [`client`] (a level of load against a world, or a
+//! protocol in virtual time).
 
 pub mod catalogue;
 pub mod client;

@@ -1,61 +1,61 @@
-//! What crosses the boundary between an engine and whoever steps it: requests in, stamped emissions out, and the state in
-//! numbers.
+//! The interface between an engine and its caller: requests in, timestamped emissions out, and gauges.
 //!
-//! One replica ([`Engine`](crate::engine::Engine)) and a fleet of them ([`World`](crate::fleet::world::World)) speak the same
-//! words, so that a caller need not know which of the two it has.
+//! One replica ([`Engine`](crate::engine::Engine)) and a fleet of them ([`World`](crate::fleet::world::World)) share
+//! these types, so a caller need not know the kind.
 
 use plimsoll_model::{At, Span};
 
-/// A request, as far as an engine cares. [`Submit::new`] leaves everything but the lengths at its default.
+/// A request to an engine. [`Submit::new`] leaves everything but the lengths at its default.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Submit {
-    /// The caller's name for it, unique among those in flight. What is drawn for the request depends on the seed and
-    /// this alone, not on when or after whom it comes.
+    /// The caller's identifier, unique among requests in flight. Random draws for the request depend only on the seed
+    /// and this identifier, not on its arrival time or order.
     pub id: u64,
-    /// Tokens of its prompt; 0 counts as 1.
+    /// Prompt tokens; 0 counts as 1.
     pub prompt_tokens: u32,
-    /// Tokens of its answer. An answer of 0 tokens ends when the prompt is computed (embeddings).
+    /// Output tokens. A request with 0 ends when the prompt is computed (embeddings).
     pub output_tokens: u32,
-    /// Names of the prompt's full blocks of [`BLOCK_TOKENS`](crate::spec::error::BLOCK_TOKENS) tokens, each chained to the one
-    /// before: equal name = equal block after an equal prefix. Empty = nothing is shared.
+    /// Hashes of the prompt's full blocks of [`BLOCK_TOKENS`](crate::spec::error::BLOCK_TOKENS) tokens. Each is
+    /// chained to the one before, so equal hashes mean equal blocks after an equal prefix. Empty: the prompt shares
+    /// no blocks.
     pub blocks: Vec<u64>,
-    /// The conversation it belongs to, for routers that keep one on one replica.
+    /// Conversation of the request, for routers with session affinity; `None` if there is none.
     pub session: Option<u64>,
-    /// The adapter (LoRA) it needs.
+    /// Index of the adapter (LoRA); `None` for the base model.
     pub adapter: Option<u32>,
-    /// Its priority level, 1 the highest; 0 = the default one.
+    /// Priority level, 1 is the highest; 0 is the default level.
     pub priority: u32,
-    /// Items of an endpoint that computes batches (rows of a tensor); 0 counts as 1.
+    /// Items (rows of a tensor) of a request to a batching model; 0 counts as 1.
     pub items: u32,
-    /// Were its prompt and the first token of its answer computed elsewhere, and is its KV cache here? Then it starts at its
-    /// second token, without any prompt to compute.
+    /// Set if another replica computed the prompt and the first token, and its KV cache was transferred. The request
+    /// then starts at its second token.
     pub handed_over: bool,
-    /// How long the server may keep it waiting, where the server's queue has time-outs; `None` = the queue's default.
+    /// Maximum queue time, if the server's queue has time-outs; `None` for the queue's default.
     pub queue_timeout: Option<Span>,
 }
 
 impl Submit {
-    /// A request of these lengths that shares nothing.
+    /// Returns a request of these lengths without shared blocks.
     pub fn new(id: u64, prompt_tokens: u32, output_tokens: u32) -> Submit {
         Submit { id, prompt_tokens, output_tokens, ..Submit::default() }
     }
 }
 
-/// Why a request was not taken.
+/// The reason why a request was rejected.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Rejected {
-    /// The queue is at its bound; try later (HTTP 429).
+    /// The queue is full; retry later (HTTP 429).
     #[error("the queue is full: {limit} requests wait")]
     QueueFull {
-        /// The bound.
+        /// Maximum number of waiting requests.
         limit: u32,
     },
-    /// Prompt and answer are longer than the engine can ever hold (HTTP 400).
+    /// Prompt and output exceed the engine's maximum context (HTTP 400).
     #[error("prompt and answer need {tokens} tokens, the limit is {limit}")]
     TooLong {
-        /// Tokens of prompt and answer.
+        /// Tokens of prompt and output.
         tokens: u64,
-        /// The most there may be.
+        /// Maximum number of tokens.
         limit: u64,
     },
     /// More items than the largest batch (HTTP 400).
@@ -63,32 +63,32 @@ pub enum Rejected {
     TooManyItems {
         /// Items of the request.
         items: u32,
-        /// The most there may be.
+        /// Maximum number of items.
         limit: u32,
     },
-    /// A request of this id is in flight: a mistake of the caller (HTTP 400).
+    /// A request with this id is in flight: a mistake of the caller (HTTP 400).
     #[error("a request with id {id} is in flight")]
     DuplicateId {
-        /// The id.
+        /// Id of the request.
         id: u64,
     },
-    /// Refused by a fault, a rate limit or for want of a replica, with this status.
+    /// Rejected with this status by a fault, by a rate limit, or because no replica is available.
     #[error("{why}")]
     Unavailable {
-        /// The HTTP status.
+        /// HTTP status.
         status: u16,
-        /// What the server says.
+        /// Error message of the server.
         why: &'static str,
-        /// When to try again, if the server says so.
+        /// Value of `Retry-After`; `None` if the server sends none.
         retry_after: Option<Span>,
     },
-    /// The connection is refused or reset before an answer.
+    /// The connection is refused or reset before a response.
     #[error("the connection was reset")]
     Reset,
 }
 
 impl Rejected {
-    /// The HTTP status that says it; `None` where there is no answer at all.
+    /// Returns the HTTP status; `None` if there is no response.
     pub fn status(&self) -> Option<u16> {
         match self {
             Rejected::QueueFull { .. } => Some(429),
@@ -100,7 +100,7 @@ impl Rejected {
         }
     }
 
-    /// When the client is told to come back (`Retry-After`), if it is.
+    /// Returns the value of the `Retry-After` header, if there is one.
     pub fn retry_after(&self) -> Option<Span> {
         match self {
             Rejected::QueueFull { .. } => Some(QUEUE_FULL_WAIT),
@@ -113,20 +113,20 @@ impl Rejected {
     }
 }
 
-/// What a full queue tells its clients to wait: the header counts in seconds, and this is the least of them.
+/// Value of `Retry-After` for a full queue: the minimum, because the header counts in seconds.
 const QUEUE_FULL_WAIT: Span = Span::from_secs(1);
 
-/// Why an answer ended.
+/// The reason why a response ended.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum FinishReason {
-    /// It has the length that was asked for.
+    /// The response has the requested length.
     Length,
-    /// There was nothing to generate.
+    /// The response has no tokens.
     Stop,
 }
 
 impl FinishReason {
-    /// The name that OpenAI's protocol uses.
+    /// Returns the name in OpenAI's protocol.
     pub fn name(self) -> &'static str {
         match self {
             FinishReason::Length => "length",
@@ -135,59 +135,59 @@ impl FinishReason {
     }
 }
 
-/// What happens to a request.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum RequestEvent {
-    /// A router gave it to this replica. Only where there is more than one.
+    /// A router sent the request to this replica. Emitted only with several replicas.
     Placed {
-        /// Its number.
+        /// Number of the replica.
         replica: u32,
     },
-    /// Something in front of the engine takes so long with it, from now on. Only where there is such a thing.
+    /// A dependency in front of the engine starts on the request. Emitted only if there is such a dependency.
     Depends {
-        /// How long.
+        /// Duration in the dependency.
         takes: Span,
     },
-    /// It left the queue for the first time.
+    /// The request left the queue for the first time.
     Admitted {
-        /// Tokens of its prompt that a prefix cache held.
+        /// Prompt tokens found in the prefix cache.
         cached: u32,
     },
-    /// It lost its place and its blocks, and will be computed again.
+    /// The engine preempted the request, freed its blocks, and will compute it again.
     Preempted,
     /// The whole prompt is computed.
     PrefillDone,
     Token {
-        /// How many.
+        /// Number of tokens.
         n: u32,
-        /// Are they the last?
+        /// Set for the last tokens.
         last: bool,
     },
-    /// It is answered. Each request ends in exactly one of this, a failure, and a [`World::cancel`](crate::World::cancel).
+    /// The response is complete. Each request ends in exactly one of this, a failure, and a
+    /// [`World::cancel`](crate::World::cancel).
     Finished {
-        /// Why.
+        /// Reason for the end.
         reason: FinishReason,
     },
-    /// It is over without an answer, or with a part of one.
+    /// The request ended without a complete response.
     Failed(Failure),
 }
 
-/// How a request that was taken fails.
+/// The failure of an accepted request.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Failure {
-    /// An error answer: in place of the head where nothing was streamed yet, else as an error inside the stream.
+    /// An error response: instead of the head before the first token, else as an error inside the stream.
     Status {
-        /// The HTTP status.
+        /// HTTP status.
         status: u16,
-        /// What the server says.
+        /// Error message of the server.
         why: &'static str,
     },
     Reset,
-    /// The connection is closed in the middle of the answer, as if it were at its end.
+    /// The connection is closed in the middle of the response, as if the response were complete.
     Cut,
 }
 
-/// Something that happened, with its exact virtual time.
+/// An event with its exact virtual time.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Emission {
     pub at: At,
@@ -195,79 +195,78 @@ pub struct Emission {
     pub what: RequestEvent,
 }
 
-/// How much of an answer is told.
+/// The detail of emissions for a response.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Hash, Debug)]
 pub enum Detail {
-    /// Every token as it leaves.
+    /// Every token when it leaves.
     #[default]
     Tokens,
-    /// The first token when it leaves, and the others together with the last. Only batching engines make this shorter.
+    /// The first token when it leaves, and the others together with the last. Only batching engines support this.
     Ends,
 }
 
-/// The state of one replica, or of all together, in numbers, as of the last step.
+/// The gauges of one replica, or of all together, as of the last step.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
 pub struct EngineGauges {
     pub running: u32,
-    /// Requests that wait in an engine, preempted ones and those in its front end included, or for a replica. Not those that
-    /// something in front of an engine holds back.
+    /// Requests that wait in an engine (including preempted ones and those in its front end) or for a replica.
+    /// Requests that a dependency in front of the engine delays are not counted.
     pub waiting: u32,
-    /// KV blocks in use. Zero where there is no KV cache.
+    /// KV blocks in use; 0 without a KV cache.
     pub kv_blocks_used: u32,
     pub kv_blocks: u32,
-    /// Replicas that take requests.
+    /// Number of ready replicas.
     pub ready: u32,
-    /// Does it compute whole batches, and is its page Triton's?
+    /// Set if the engine computes whole batches and exports Triton's metrics.
     pub batches: bool,
-    /// Counts since the beginning.
     pub totals: Totals,
 }
 
 impl EngineGauges {
-    /// Share of the KV cache in use, 0 to 1.
+    /// Returns the share of the KV cache in use, 0 to 1.
     pub fn kv_usage(&self) -> f64 {
         if self.kv_blocks == 0 { 0.0 } else { f64::from(self.kv_blocks_used) / f64::from(self.kv_blocks) }
     }
 }
 
-/// Counts since the beginning.
+/// Counters since the start.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct Totals {
     pub submitted: u64,
     pub rejected: u64,
     pub finished: u64,
-    /// Requests cancelled by the caller.
+    /// Requests that the caller cancelled.
     pub cancelled: u64,
-    /// Requests that failed after they were taken.
+    /// Accepted requests that failed.
     pub failed: u64,
-    /// Requests that a gateway sent to a second replica because the first was late.
+    /// Requests that a gateway hedged to a second replica because the first was late.
     pub hedged: u64,
-    /// Times that a running request lost its blocks and had to be computed again.
+    /// Number of preemptions.
     pub preempted: u64,
     /// Prompt tokens of the requests whose prompt is computed.
     pub prompt_tokens: u64,
     pub output_tokens: u64,
-    /// Steps (of a batcher: batches) ended. Zero where there are none.
+    /// Completed steps (batches of a batcher); 0 for engines without steps.
     pub steps: u64,
     /// Prompt tokens that were looked up in a prefix cache.
     pub prefix_queries: u64,
-    /// Those of them that it held.
+    /// Prompt tokens that were found in a prefix cache.
     pub prefix_hits: u64,
     pub drafts: Drafts,
-    /// Items of the batches ended (Triton: `nv_inference_count`; `steps` is its `nv_inference_exec_count`).
+    /// Items of the completed batches (Triton: `nv_inference_count`; `steps` is its `nv_inference_exec_count`).
     pub items: u64,
-    /// Time that requests waited for their batch, summed over the requests whose batch ended, ns.
+    /// Queue time, summed over the requests of completed batches, ns.
     pub queue_ns: u64,
-    /// Time of their batches' input copies, summed over requests, not batches, as Triton counts, ns.
+    /// Time of input copies, summed over requests and not over batches, as in Triton, ns.
     pub input_ns: u64,
-    /// Time of their batches' computing, summed alike, ns.
+    /// Compute time, summed over requests, ns.
     pub compute_ns: u64,
-    /// Time of their batches' output copies, summed alike, ns.
+    /// Time of output copies, summed over requests, ns.
     pub output_ns: u64,
 }
 
 impl Totals {
-    /// Adds the work of a replica; what became of requests is counted by the fleet.
+    /// Adds the counters of a replica's work; the fleet counts the outcomes of requests.
     pub(crate) fn add_work(&mut self, replica: &Totals) {
         self.preempted += replica.preempted;
         self.prompt_tokens += replica.prompt_tokens;
@@ -279,13 +278,13 @@ impl Totals {
     }
 }
 
-/// What came of drafts: how many were checked, tokens they proposed, and those of them that held.
+/// Counters of speculative decoding: verified drafts, proposed tokens and accepted tokens.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct Drafts {
-    /// Drafts that the model checked, each in one step of one sequence.
+    /// Drafts that the model verified, each in one step of one sequence.
     pub checked: u64,
     pub proposed: u64,
-    /// Tokens accepted. The token that each check brings besides is not counted in.
+    /// Accepted tokens, without the additional token of each verification.
     pub accepted: u64,
 }
 
@@ -294,7 +293,7 @@ impl Drafts {
         *self += Drafts { checked: 1, proposed: proposed.into(), accepted: accepted.into() };
     }
 
-    /// Tokens that a check brings on average, `None` where nothing was checked.
+    /// Returns the mean number of tokens per verification; `None` without verifications.
     pub fn accepted_length(&self) -> Option<f64> {
         (self.checked > 0).then(|| 1.0 + self.accepted as f64 / self.checked as f64)
     }

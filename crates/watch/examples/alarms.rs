@@ -1,4 +1,5 @@
-//! How often does a watch alarm though no more requests are over its ceilings than allowed? Weeks of the day of a real service, in virtual time.
+//! The false-alarm rate of a watch with at most the allowed share over its ceilings: weeks of the day of a real
+//! service, in virtual time.
 //!
 //! `cargo run --release -p plimsoll-watch --example alarms -- [WEEKS]`
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]

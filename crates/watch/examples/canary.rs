@@ -1,4 +1,4 @@
-//! How often is a canary that is no worse called worse, and how soon is one that is? Fleets whose requests are drawn one by one.
+//! The false-alarm rate and the detection time of canaries: fleets whose requests are drawn one by one.
 //!
 //! `cargo run --release -p plimsoll-watch --example canary -- [FLEETS]`
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]

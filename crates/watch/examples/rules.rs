@@ -1,4 +1,5 @@
-//! How often is a watch wrong, and how late, beside the rules that Prometheus is usually given? The same samples for all; needs Debian's `prometheus`.
+//! False alarms and delays of a watch, compared with the usual Prometheus rules on equal samples; needs Debian's
+//! `prometheus`.
 //!
 //! `cargo run --release -p plimsoll-watch --example rules -- [WEEKS [FAULTS [SEED]]]`
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example that prints a table")]
@@ -15,27 +16,27 @@ use usual::{Fleet, Prometheus, Rule, Stretch, System, usual};
 
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
-/// The longest window looks back so far: what has ended before is not counted, and a fault does not come before.
+/// Length of the longest window: earlier alarms are not counted, and a fault does not come before.
 const BEFORE: u64 = 3 * DAY;
-/// Requests a second, and how many come and are slow together.
+/// Requests per second, and number of requests that arrive and are slow together.
 const TRAFFIC: [(f64, u64); 5] = [(0.1, 1), (1.0, 1), (10.0, 1), (50.0, 1), (10.0, 10)];
-/// The share over the ceiling where nothing is wrong: half of what may be, and all of it.
+/// Share over the ceiling without a fault: half of the allowed share, and all of it.
 const QUIET: [f64; 2] = [0.005, 0.01];
-/// The share over it from an instant on, how long, and how long it is looked for.
+/// Share over the ceiling during a fault, its duration, and the observed time.
 const FAULTS: [(f64, u64, u64); 4] =
     [(0.05, DAY, 10 * HOUR), (0.2, DAY, 3 * HOUR), (1.0, DAY, HOUR), (1.0, 20, HOUR)];
-/// What is called again so soon is the same alarm, as it is in Alertmanager's `group_interval`.
+/// Time within which a repeated alarm counts as the same one, as Alertmanager's `group_interval`.
 const SAME: u64 = 300;
 
-/// Alarms by rule (ours, those exported, the usual), then by system.
+/// Alarms by rule (watch, exported, usual), then by system.
 type Called = Vec<BTreeMap<String, Vec<Stretch>>>;
-/// Of one traffic, by rule: false alarms by share, and delays by fault.
+/// Results of one traffic by rule: false alarms by share, and delays by fault.
 type Found = (Vec<[u64; 2]>, Vec<[Late; 4]>);
 
-/// How late a rule calls, of the faults at which it did not stand already.
+/// The delay of a rule, for faults at which it did not already fire.
 #[derive(Copy, Clone, Debug)]
 struct Late {
-    /// The median, s; of bursts the share that is called. NaN = no fault is left.
+    /// Median in s; for bursts the share that is reported. NaN: no fault is left.
     of: f64,
     left_out: usize,
 }
@@ -126,7 +127,7 @@ impl Late {
         }
     }
 
-    /// Beside another rule's, and whether it is what was asked.
+    /// Returns the delay next to another rule's, and whether it meets the requirement.
     fn beside(&self, theirs: &Late) -> String {
         match self.of / theirs.of {
             _ if self.of.is_nan() || theirs.of.is_nan() => "no fault left".to_owned(),
@@ -136,7 +137,7 @@ impl Late {
     }
 }
 
-/// The ratios apart, and of each whether it is what was asked.
+/// Returns the ratios, and whether each meets the requirement.
 fn beside(ours: [u64; 2], theirs: [u64; 2], late: &[Late; 4], theirs_late: &[Late; 4]) -> String {
     let [half, all] = [0, 1].map(|place| fewer(ours[place], theirs[place]));
     let later: Vec<String> = late.iter().zip(theirs_late).take(3).map(|(own, its)| own.beside(its)).collect();
@@ -161,13 +162,13 @@ fn fewer(ours: u64, theirs: u64) -> String {
     }
 }
 
-/// Garwood (1936): exact for a count of rare events, 95 %.
+/// Returns the 95 % interval by Garwood (1936): exact for a count of rare events.
 fn bounds(count: u64) -> [f64; 2] {
     let k = count as f64;
     [if count == 0 { 0.0 } else { gamma_inv(k, 0.025) }, gamma_inv(k + 1.0, 0.975)]
 }
 
-/// Plays systems, and asks everybody when they called.
+/// Plays systems, and returns the alarms of all rules.
 fn called(systems: Vec<System>, from_s: u64, until_s: u64) -> Called {
     let mut prometheus = Prometheus::new().expect("it is installed");
     let mut fleets: Vec<Fleet> = systems.into_iter().map(Fleet::new).collect();
@@ -189,7 +190,7 @@ fn called(systems: Vec<System>, from_s: u64, until_s: u64) -> Called {
     [ours, rules].into_iter().chain(usual).collect()
 }
 
-/// How often each rule calls, or calls still, where half of the allowance, and all of it, is over the ceiling.
+/// Returns the number of alarms of each rule, new or continuing, at half of the allowed share and at all of it.
 fn false_alarms((per_s, alike): (f64, u64), weeks: u64, seed: u64) -> Vec<[u64; 2]> {
     let system = |(place, share): (usize, f64)| System {
         name: format!("quiet{place}"),
@@ -211,7 +212,7 @@ fn false_alarms((per_s, alike): (f64, u64), weeks: u64, seed: u64) -> Vec<[u64; 
     each.collect()
 }
 
-/// Seconds until each rule calls for a fault, the median; of bursts the share that it calls for.
+/// Returns the median seconds until each rule reports a fault; for bursts the share that it reports.
 fn delays((per_s, alike): (f64, u64), faults: u64, seed: u64) -> Vec<[Late; 4]> {
     let each = FAULTS.iter().enumerate().map(|(place, &(over, lasts_s, looked_s))| {
         // Anywhere between two scrapes and two evaluations.
@@ -247,14 +248,14 @@ fn delays((per_s, alike): (f64, u64), faults: u64, seed: u64) -> Vec<[Late; 4]> 
     (0..each[0].len()).map(|rule| [0, 1, 2, 3].map(|fault| each[fault][rule])).collect()
 }
 
-/// From the fault until it is called; none where a false alarm stands already.
+/// Returns the time from the fault to its alarm; `None` if a false alarm is already firing.
 fn delay(alarms: Option<&Vec<Stretch>>, from: f64) -> Option<f64> {
     let late = alarms.into_iter().flatten().filter(|alarm| alarm.1 as f64 > from);
     let first = late.map(|alarm| alarm.0 as f64 - from).fold(f64::INFINITY, f64::min);
     (first > 0.0).then_some(first)
 }
 
-/// Alarms that follow each other soon, or overlap, are one.
+/// Merges alarms that overlap or follow each other soon.
 fn merged(alarms: &[Stretch]) -> Vec<Stretch> {
     let mut alarms = alarms.to_vec();
     alarms.sort_unstable();

@@ -1,5 +1,5 @@
-//! Faults on a simulated fleet under watch, in virtual time, each with the alerts that are expected and none beside them. What is told comes from the
-//! replicas' pages alone; what was so, from the requests' own records.
+//! Faults on a simulated fleet under watch, in virtual time, each with its expected alerts and no others. The watch
+//! reads only the replicas' metrics; the ground truth is from the requests' records.
 //!
 //! `cargo run --release -p plimsoll-watch --example timelines -- [SEEDS] [NAME…]`
 #![expect(
@@ -20,38 +20,39 @@ use plimsoll_watch::{AlertKind, AlertSpec};
 use plimsoll_workload::{BlockNames, Scenario, SharedPrefix, Size};
 use serde_json::json;
 
-/// Good seconds before, and seconds after; where a good hour or a burn rate is to be known, longer.
+/// Healthy seconds before the fault, and seconds after it; longer for the healthy hour or a burn rate.
 const GOOD: i64 = 600;
 const AFTER: i64 = 600;
 const EVERY: i64 = 5;
 const RATE: f64 = 10.0;
 const REPLICAS: usize = 3;
-/// Ceilings, ms: both lie on edges of vLLM's buckets.
+/// Ceilings, ms; both are edges of vLLM's buckets.
 const TTFT_MS: i64 = 500;
 const E2E_MS: i64 = 10_000;
-/// Faults begin so long after the good time, s, because a load that changes begins when the last request of the one before has ended.
+/// Delay of faults after the healthy time in s, because a changed load begins after the last request of the one
+/// before.
 const LATER: i64 = 20;
-/// Unix time of the beginning, s.
+/// Unix time of the start, s.
 const WALL: f64 = 1.8e9;
 
-/// What requests are, and how many, for a while.
+/// The traffic of a period.
 #[derive(Copy, Clone)]
 struct Stretch {
     seconds: i64,
-    /// Times as many, prompts times as long.
+    /// Factors on the rate, and on prompt lengths.
     rate: f64,
     longer: f64,
-    /// The share whose prompts are very long.
+    /// Share of requests with very long prompts.
     long: f64,
 }
 
-/// What is done to the pages on their way.
+/// A change to the scrapes.
 #[derive(Copy, Clone, PartialEq)]
 enum Edit {
     Nothing,
-    /// None of them answers for two minutes.
+    /// All endpoints fail for two minutes.
     Lost,
-    /// The hosts' clocks are put forward by half a minute, and back again.
+    /// The hosts' clocks are set forward by half a minute, and back again.
     Stepped,
 }
 
@@ -59,15 +60,15 @@ struct Timeline {
     name: &'static str,
     good: i64,
     then: Vec<Stretch>,
-    /// With `AT` for when it begins.
+    /// Faults, with `AT` for their start.
     faults: Vec<String>,
     edit: Edit,
     expected: Option<AlertKind>,
-    /// What may come with it.
+    /// Alerts that may also fire.
     may: &'static [AlertKind],
-    /// Any of these names it right; none = no page holds what would tell.
+    /// Accepted causes; empty if no endpoint has the data.
     right: &'static [&'static str],
-    /// From the fault to the alert, s; of a ceiling by how many are over it.
+    /// Limit of the time from the fault to the alert in s; for ceilings it depends on the share over them.
     bar_s: Option<f64>,
 }
 
@@ -75,14 +76,14 @@ const STEADY: Stretch = Stretch { seconds: AFTER, rate: 1.0, longer: 1.0, long: 
 
 use AlertKind::{BurnRate, CeilingBroken, ColdStarts, QueueOverTarget, SourceLost, Stalled, TtftDoubled};
 
-/// What a fault that makes requests slow may set off.
+/// Alerts that a slow fault may trigger.
 const SLOW: &[AlertKind] = &[CeilingBroken, QueueOverTarget, TtftDoubled, BurnRate];
 const SLOWER: &[&str] = &["slower_model", "saturation"];
 const LOADED: &[&str] = &["higher_rate", "saturation"];
 const LONGER: &[&str] = &["longer_prompts", "other_mix", "head_of_line", "saturation"];
 
-/// What the method's own simulation says of as many over it at ten a second, alone and ten together, and a block more; where the evidence is there sooner, the
-/// minute decides, and a scrape is on top of it.
+/// Returns the delay of the method's own simulation for this share at ten requests/s, independent and ten together,
+/// plus a block and a scrape. If the evidence is sufficient sooner, the minimum of a minute decides.
 fn bar_s(over: f64, effect: f64) -> Option<f64> {
     let rows = [(0.2, 80.0, 80.0), (0.05, 130.0, 220.0), (0.02, 382.0, 1930.0)];
     let (_, alone, ten) = rows.into_iter().find(|row| over >= row.0)?;
@@ -186,12 +187,12 @@ fn timelines() -> Vec<Timeline> {
     ]
 }
 
-/// What a simulated run leaves.
+/// The results of a simulated run.
 #[derive(Default)]
 struct Kept {
     attempts: Vec<Attempt>,
     samples: Vec<Sample>,
-    /// When what follows the good time began, s.
+    /// Start of the period after the healthy time, s.
     begins: f64,
 }
 
@@ -257,7 +258,7 @@ fn simulate(timeline: &Timeline, seed: u64) -> Kept {
         };
         let mut names = BlockNames::new(&scenario).expect("a sound scenario");
         let level = simulate_into(&mut world, &scenario, plan, Some(&mut names), &mut rows).expect("a plan");
-        // A scraper goes on between two loads, and never back.
+        // A scraper continues between two loads, and never goes back in time.
         start = at(level.drained.0 / 1_000_000_000 + 1);
         if id == 0 {
             rows.begins = start.0 as f64 / 1e9;
@@ -269,7 +270,8 @@ fn simulate(timeline: &Timeline, seed: u64) -> Kept {
     rows
 }
 
-/// The fleet's samples as each replica's own page would have them, in vLLM's names with the process' start time. A replica that is down does not answer.
+/// Returns the fleet's samples as metrics of single replicas, with vLLM's names and process start times. A replica
+/// that is down does not respond.
 fn pages(timeline: &Timeline, samples: Vec<Sample>) -> Vec<Sample> {
     let mut scrapes: BTreeMap<i64, Vec<Sample>> = BTreeMap::new();
     for sample in samples.into_iter().filter(|sample| &*sample.source == "server") {
@@ -310,19 +312,21 @@ fn pages(timeline: &Timeline, samples: Vec<Sample>) -> Vec<Sample> {
     out
 }
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Default)]
 struct Judged {
-    /// First tokens over their ceiling after it began, by the records, and how many of them count as one.
+    /// Share of times to first token over their ceiling after the start, from the records, and the number that counts
+    /// as one.
     over: f64,
     effect: f64,
     delay_s: Option<f64>,
     unexpected: Vec<String>,
-    /// Right, cannot tell, wrong.
+    /// Right, inconclusive, wrong.
     causes: [Vec<String>; 3],
 }
 
-/// When each request was told, s, and was it over this row's ceiling, by the requests' own records?
+/// Returns the time at which each request was reported in s, and whether it was over this row's ceiling by its
+/// record.
 fn told(row: &str, attempts: &[Attempt]) -> Vec<(f64, bool)> {
     let one = |attempt: &Attempt| {
         let (stamp, most_ms) = match row {
@@ -338,13 +342,13 @@ fn told(row: &str, attempts: &[Attempt]) -> Vec<(f64, bool)> {
     attempts.iter().filter_map(one).collect()
 }
 
-/// The share of those told between these instants.
+/// Returns the share of the requests reported in this interval.
 fn share(told: &[(f64, bool)], (from, to): (f64, f64)) -> f64 {
     let of = || told.iter().filter(|one| (from..=to).contains(&one.0));
     of().filter(|one| one.1).count() as f64 / of().count().max(1) as f64
 }
 
-/// The design effect of blocks of ten seconds after this instant.
+/// Returns the design effect of blocks of ten seconds after this instant.
 fn effect(told: &[(f64, bool)], (begins, share): (f64, f64)) -> f64 {
     let mut blocks: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
     for (at, is_over) in told.iter().filter(|one| one.0 >= begins) {
@@ -384,7 +388,7 @@ fn judged(timeline: &Timeline, seed: u64) -> Judged {
             ));
         }
         if Some(alert.kind) == timeline.expected {
-            // A ceiling is broken from the first request on that is over it.
+            // A ceiling is broken from the first request over it.
             let is_row = alert.kind == CeilingBroken;
             let first = told
                 .iter()
@@ -393,7 +397,7 @@ fn judged(timeline: &Timeline, seed: u64) -> Judged {
                 .reduce(f64::min);
             judged.delay_s.get_or_insert(alert.fired_s - first.unwrap_or(begins));
         }
-        // What fires together shares one diagnosis.
+        // Simultaneous alerts share one diagnosis.
         let Some(diagnosis) = alert.diagnosis.filter(|_| !diagnosed.contains(&alert.fired_s.to_bits()))
         else {
             continue;
@@ -410,7 +414,7 @@ fn judged(timeline: &Timeline, seed: u64) -> Judged {
     judged
 }
 
-/// All seeds, on every processor.
+/// Evaluates all seeds, on every CPU.
 fn judged_all(timeline: &Timeline, seeds: u64) -> Vec<Judged> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let some = |first: u64| {
@@ -441,7 +445,7 @@ fn main() {
         for (seed, one) in all.iter().enumerate() {
             let [right, open, wrong] = one.causes.each_ref().map(Vec::len);
             (0..3).for_each(|place| diagnoses[place] += one.causes[place].len());
-            // What a person is told first to last of one fault: a wrong name once is wrong.
+            // All diagnoses of one fault count: a single wrong cause is wrong.
             match () {
                 () if wrong > 0 => incidents[2] += 1,
                 () if right > 0 => incidents[0] += 1,
@@ -472,7 +476,7 @@ fn row(timeline: &Timeline, all: &[Judged]) -> String {
     delays.sort_unstable_by(f64::total_cmp);
     let expected = timeline.expected.map_or("none", AlertKind::words);
     let fired = timeline.expected.map_or("–".to_owned(), |_| format!("{} of {}", delays.len(), all.len()));
-    // Where one never comes it is later than any.
+    // A missing alert is later than any other.
     let median = delays.get((all.len() - 1) / 2).map_or("–".to_owned(), |delay| format!("{delay:.0}"));
     let bar = if timeline.expected == Some(CeilingBroken) { bar_s(over, effect) } else { timeline.bar_s };
     let bar = bar.map_or(String::new(), |bar| format!(" ({bar:.0})"));

@@ -1,4 +1,4 @@
-//! What came between two ticks: the counts of each row of the budget, and the state of the fleet beside them.
+//! The counters between two ticks: the counts of each budget row, and the state of the fleet.
 
 use std::collections::BTreeMap;
 
@@ -8,34 +8,33 @@ use plimsoll_model::{At, Span};
 use crate::alert::FirstTokens;
 use crate::over::OverCount;
 
-/// What came between two ticks.
 #[derive(Clone, Debug)]
 pub(crate) struct TickBlock {
     pub at: At,
     pub length: Span,
-    /// Of each row of the budget; `None` = no page has its signal.
+    /// Counts of each budget row; `None` if no metrics endpoint has its signal.
     pub rows: Vec<Option<OverCount>>,
-    /// Latencies of those of them that hold a tail against its middle, by their places.
+    /// Latencies of the tail-ratio rows, by row index.
     pub tails: BTreeMap<usize, Buckets>,
-    /// First tokens of all; `None` = no page has their histogram.
+    /// Times to first token of all requests; `None` if no endpoint has the histogram.
     pub first: Option<FirstTokens>,
-    /// Requests that were answered.
+    /// Number of completed requests; `None` if unknown.
     pub finished: Option<f64>,
     pub output_tokens: Option<f64>,
     pub prompt_tokens: Option<f64>,
     pub answering: usize,
     pub restarts: u64,
-    /// Requests that were turned away for want of room.
+    /// Number of requests that were shed for lack of capacity.
     pub shed: u64,
-    /// Requests whose reader left: asked, and not answered.
+    /// Number of requests that the client cancelled.
     pub cancelled: u64,
-    /// Requests that wait per replica: by the pages' gauge as a mean over the block, and by their queue times (Little's law).
+    /// Waiting requests per replica: by the gauge as a mean over the block, and by queue times (Little's law).
     pub waiting: Option<f64>,
     pub waiting_by_little: Option<f64>,
 }
 
 impl TickBlock {
-    /// Takes out what requests counted here whose next attempt has ended since.
+    /// Removes the counts of requests whose next attempt has ended since.
     pub fn take_out(&mut self, counted: &TickBlock) {
         for (own, counted) in self.rows.iter_mut().zip(&counted.rows) {
             if let (Some(own), Some(counted)) = (own, counted) {

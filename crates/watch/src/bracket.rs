@@ -1,4 +1,4 @@
-//! Between which edges of a histogram's buckets a percentile lies for certain: as a ceiling at every edge would be judged.
+//! The histogram edges that enclose a percentile with certainty. The test is that of a ceiling at every edge.
 
 use plimsoll_measure::budget::decide;
 use plimsoll_measure::findings::Held;
@@ -7,24 +7,25 @@ use serde::Serialize;
 
 use crate::over::{OverCount, count, over};
 
-/// A percentile, for certain above `over_s` and no more than `most_s`; `None` = no edge says it.
+/// A percentile between two edges; `None` if no edge bounds it.
 #[derive(Copy, Clone, PartialEq, Default, Debug, Serialize)]
 pub struct EdgeBracket {
-    /// It is over this edge, s.
+    /// Lower edge in s: the percentile is over it.
     pub over_s: Option<f64>,
-    /// It is not over this one, s.
+    /// Upper edge in s: the percentile is not over it.
     pub most_s: Option<f64>,
 }
 
 impl EdgeBracket {
-    /// Of the percentile `p` of the very requests that a histogram counted, ladder by ladder, and of no others: no chance is in it. `None` = nothing came.
+    /// Returns the bracket of percentile `p` of exactly the counted requests, per set of edges. It is not a
+    /// statistical bound. Returns `None` without requests.
     pub fn observed(ladders: &[Buckets], p: f64) -> Option<EdgeBracket> {
         let n: f64 = ladders.iter().flat_map(|ladder| &ladder.counts).sum();
         let rank = (p * n).ceil().max(1.0);
         let mut edges: Vec<f64> = ladders.iter().flat_map(|ladder| ladder.edges.iter().copied()).collect();
         edges.sort_by(f64::total_cmp);
         edges.dedup();
-        // Of a bucket that an edge of another ladder cuts, none lie below that edge, or all do.
+        // If an edge of another set cuts a bucket, either none or all of its requests are below the edge.
         let below = |edge: f64, all: bool| -> f64 {
             let each = ladders.iter().flat_map(|ladder| {
                 let uppers = ladder.edges.iter().copied().chain([f64::INFINITY]);
@@ -40,7 +41,8 @@ impl EdgeBracket {
         })
     }
 
-    /// Of the percentile `p`, by a histogram part by part, each of its bounds wrong with this chance at most; `None` = nothing came.
+    /// Returns the bracket of percentile `p` from a histogram in parts. Each bound is wrong with probability `alpha`
+    /// at most. Returns `None` without requests.
     pub fn of(parts: &[Buckets], p: f64, alpha: f64) -> Option<EdgeBracket> {
         let mut edges: Vec<f64> = parts.iter().flat_map(|part| part.edges.iter().copied()).collect();
         edges.sort_by(f64::total_cmp);

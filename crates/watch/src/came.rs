@@ -1,7 +1,7 @@
-//! What came between two ticks, of all pages together: each of them adds what it counted since its own scrape before.
+//! The counters between two ticks over all metrics endpoints: each endpoint adds its gain since its previous scrape.
 //!
-//! An engine's own figures and those of the gateway before it are added apart, because they count the same requests; where any engine on
-//! the pages tells a signal, the gateways' are left out.
+//! Metrics of engines and of the gateway in front of them are added separately, because both count the same requests.
+//! If any engine exports a signal, the gateways' signal is left out.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::history::gather::KeptCounts;
 use crate::over::OverCount;
 use crate::rows::{self, RowSource};
 
-/// Counters that are added.
+/// Counters that are summed.
 pub(crate) const GAINED: [Signal; 6] = [
     Signal::Failed,
     Signal::Refused,
@@ -25,7 +25,7 @@ pub(crate) const GAINED: [Signal; 6] = [
     Signal::CachedTokens,
 ];
 
-/// Who tells a signal.
+/// The origin of a signal.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Teller {
     Engines,
@@ -36,35 +36,35 @@ pub(crate) enum Teller {
 pub(crate) struct Came {
     engines: Part,
     gateways: Part,
-    /// The newest good scrape.
+    /// Time of the newest successful scrape.
     pub newest: Option<At>,
-    /// The oldest scrape that anything is counted from; `None` = nothing is counted yet.
+    /// Oldest scrape that anything is counted from; `None` if nothing is counted yet.
     pub since: Option<At>,
-    /// Replicas that began anew.
+    /// Number of restarted replicas.
     pub restarts: u64,
-    /// All that is counted, where it is kept.
+    /// Counters for the history; `None` if no history is kept.
     pub kept: Option<KeptCounts>,
 }
 
-/// What one kind of teller told.
+/// The counters of one origin.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Part {
     gained: [Option<f64>; GAINED.len()],
     rows: Vec<Option<OverCount>>,
     tails: BTreeMap<usize, Buckets>,
     first: Option<Buckets>,
-    /// Requests that wait, times the seconds for which they do, and of how many seconds and replicas.
+    /// Waiting requests × seconds, and replicas × seconds.
     waiting: Option<(f64, f64)>,
-    /// Seconds that requests waited which left the queue, and of how many seconds and replicas.
+    /// Queue times of the requests that left the queue, in s, and replicas × seconds.
     queued: Option<(f64, f64)>,
 }
 
-/// What is known of all pages beside that.
+/// The state of all endpoints apart from counters.
 pub(crate) struct Around<'a> {
     pub teller: &'a dyn Fn(Signal) -> Teller,
-    /// Would a failed request be on a page?
+    /// Set if an endpoint would export failed requests.
     pub counts_failures: bool,
-    /// Pages of gateways, and replicas that answer.
+    /// Number of gateway endpoints, and of replicas that respond.
     pub gateways: usize,
     pub answering: usize,
 }
@@ -116,7 +116,7 @@ fn add(all: &mut Option<(f64, f64)>, one: (f64, f64)) {
 }
 
 impl Came {
-    /// What comes from now on, kept as before.
+    /// Returns empty counters for the next tick, with the present settings.
     pub fn next(&self) -> Came {
         Came { kept: self.kept.as_ref().map(|_| KeptCounts::default()), ..Came::default() }
     }
@@ -128,7 +128,7 @@ impl Came {
         }
     }
 
-    /// All of it, as a stretch of time.
+    /// Returns the counters as a block.
     pub fn block(&self, file: &BudgetFile, (from, to): (At, At), around: &Around<'_>) -> TickBlock {
         let part = |signal| match (around.teller)(signal) {
             Teller::Engines => &self.engines,
@@ -140,7 +140,7 @@ impl Came {
             RowSource::TailRatio { signal, .. } => {
                 let mut own = part(signal).tails.get(&place)?.clone();
                 if let Some(last) = own.counts.last_mut().filter(|_| failed >= 1.0) {
-                    // What failed is later than every answer, and in no sum.
+                    // Failed requests count as later than every response; they are in no sum.
                     *last += failed.round();
                     (own.sum, own.bounds) = (None, [None, None]);
                 }
@@ -153,7 +153,7 @@ impl Came {
         let row = |(place, budget): (usize, &Budget)| match rows::source(budget) {
             RowSource::Latency { signal, .. } => {
                 let all: OverCount = part(signal).rows.get(place).copied().flatten()?;
-                // Between tokens there is no request that could fail.
+                // Token gaps belong to no request that could fail.
                 Some(if signal == Signal::Itl { all } else { all.with(failed) })
             }
             RowSource::Errors if !around.counts_failures => None,
@@ -190,7 +190,7 @@ impl Came {
 }
 
 impl Around<'_> {
-    /// A mean over the seconds of replicas; of gateways their queues are the replicas' together.
+    /// Returns a mean over replica seconds; a gateway has one queue for all replicas.
     fn per_replica(&self, summed: Option<(f64, f64)>, signal: Signal) -> Option<f64> {
         let (sum, seconds) = summed.filter(|summed| summed.1 > 0.0 && self.answering > 0)?;
         Some(match (self.teller)(signal) {

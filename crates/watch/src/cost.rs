@@ -1,7 +1,8 @@
-//! What the fleet costs at the price that was given: now by the hour, and over the window for what came of it.
+//! The cost of the fleet at the given price: the present cost per hour, and the cost per result over the window.
 //!
-//! A ratio of sums (SPEC M11): what was paid between the ticks of the window, at each with the replicas that answered then, over what was answered. The
-//! cost of this instant over the tokens of five minutes lost: it is wrong by the whole factor whenever replicas come or go.
+//! Costs per result are ratios of sums (SPEC M11): the sum paid between the ticks, each with its number of replicas,
+//! over the results. The present cost over the tokens of five minutes was rejected, because it is wrong by a whole
+//! factor when the number of replicas changes.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,8 @@ use crate::block::TickBlock;
 use crate::finding::{CostNow, FleetNow};
 use crate::rows::plural;
 
-/// What is known now. `of_requests`: these are requests themselves, which do not say how many replicas there are.
+/// Returns the present costs. With `of_requests`, the source is single requests, which do not show the number of
+/// replicas.
 pub(crate) fn cost(
     price: &PriceSpec,
     blocks: &VecDeque<TickBlock>,
@@ -42,11 +44,12 @@ pub(crate) fn cost(
     }
 }
 
-/// What came between two ticks; `None` = nothing tells it.
+/// A figure of a block; `None` if unknown.
 type Figure = fn(&TickBlock) -> Option<f64>;
 
-/// The blocks whose figure is known, because what was paid in another is over nothing that was counted. Of pages those between them too: what a
-/// page counted while it did not answer comes with its next scrape. A count that requests lack never comes.
+/// Returns the blocks with a known figure, because costs of other blocks have no counted results. For metrics
+/// endpoints the blocks in between belong too, because the next scrape includes their counts. A count that requests
+/// lack is never known later.
 fn told_in(blocks: &VecDeque<TickBlock>, of: Figure, of_requests: bool) -> Vec<&TickBlock> {
     let is_told = |block: &TickBlock| of(block).is_some();
     if of_requests {
@@ -58,13 +61,13 @@ fn told_in(blocks: &VecDeque<TickBlock>, of: Figure, of_requests: bool) -> Vec<&
     }
 }
 
-/// The bill of a fleet of which so many answer; `None` = nobody knows of how many replicas it is.
+/// Returns the bill of a fleet with this many replicas; `None` if the price's number of replicas is unknown.
 fn bill(price: &PriceSpec, answering: usize) -> Option<Bill> {
     let replicas = price.replicas.or_else(|| u32::try_from(answering).ok().filter(|count| *count > 0));
     PriceSpec { replicas, ..price.clone() }.bill().ok()
 }
 
-/// What was paid between two ticks; `None` = nobody knows.
+/// Returns the sum paid between two ticks; `None` if unknown.
 fn spent(price: &PriceSpec, block: &TickBlock) -> Option<f64> {
     let bill = bill(price, block.answering)?;
     let tokens = |count: Option<f64>, costs: Option<f64>| match costs {
@@ -76,7 +79,7 @@ fn spent(price: &PriceSpec, block: &TickBlock) -> Option<f64> {
     Some(bill.of(prompt, output, block.length.as_secs_f64()))
 }
 
-/// What is counted, or why it is not known.
+/// Returns the basis of the cost, or the reason why it is unknown.
 fn basis(
     price: &PriceSpec,
     (answering, replicas): (usize, usize),

@@ -1,7 +1,8 @@
-//! How the last hours went, minute by minute, for a reader's eyes: blocks of a history → points of charts.
+//! The time series of the last hours, minute by minute: blocks of a history → points of charts.
 //!
-//! Off pages a percentile is the edges that it lies between, never a line through a bucket; of requests themselves it is the minute's own, with the interval of what lies behind it.
-//! A minute that was not watched has no point.
+//! For metrics endpoints a percentile is the two edges that enclose it, never an interpolated line. For single
+//! requests it is the exact percentile of the minute, with a confidence interval. A minute that was not watched has
+//! no point.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,68 +18,68 @@ use crate::history::{Grain, HistoryBlock, cell};
 use crate::rows::{self, RowSource};
 
 pub const SHOWN: Span = Span::from_secs(3 * 3600);
-/// Latencies that have a chart, where a page tells them.
+/// Latencies with a chart, if an endpoint exports them.
 const LATENCIES: [Signal; 4] = [Signal::Ttft, Signal::Itl, Signal::Tpot, Signal::E2e];
 const PERCENTILES: [f64; 2] = [0.5, 0.99];
 
-/// A minute.
+/// The chart points of one minute.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CoursePoint {
-    /// When it begins, s since 1970.
+    /// Start, s since 1970.
     pub from_s: f64,
     pub to_s: f64,
-    /// Requests answered per second; `None` = no page says it.
+    /// Completed requests per second; `None` if unknown.
     pub requests_per_s: Option<f64>,
-    /// Requests that failed or were refused, per second.
+    /// Failed or rejected requests per second; `None` if unknown.
     pub failed_per_s: Option<f64>,
-    /// Tokens generated per second.
+    /// Generated tokens per second; `None` if unknown.
     pub output_tokens_per_s: Option<f64>,
-    /// Requests that are computed: least, mean and most.
+    /// Running requests: minimum, mean and maximum; `None` if unknown.
     pub running: Option<[f64; 3]>,
+    /// Waiting requests: minimum, mean and maximum; `None` if unknown.
     pub waiting: Option<[f64; 3]>,
-    /// p50 and p99 of the minute's own requests, of each latency that is told.
+    /// The p50 and p99 of each known latency in the minute.
     pub latencies: BTreeMap<&'static str, [Option<CoursePercentile>; 2]>,
 }
 
 #[derive(Copy, Clone, PartialEq, Debug, Serialize)]
 pub struct CoursePercentile {
-    /// The minute's own, s; `None` = only the edges are known that it lies between, or it is a request that failed.
+    /// Exact value in s; `None` if only the enclosing edges are known, or if the percentile is a failed request.
     pub value_s: Option<f64>,
-    /// Between which edges it lies for certain; of requests themselves its 95 % interval.
+    /// Edges that enclose the percentile with certainty; for single requests the 95 % interval.
     #[serde(flatten)]
     pub between: EdgeBracket,
 }
 
-/// A ceiling of the budget that belongs in a chart.
+/// A ceiling of the budget in a chart.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CourseCeiling {
-    /// The row's id.
+    /// Id of the budget row.
     pub id: String,
     pub latency: &'static str,
-    /// Of which percentile, 0 to 1.
+    /// Percentile, 0 to 1.
     pub p: f64,
-    /// The ceiling, s.
+    /// Ceiling, s.
     pub limit_s: f64,
 }
 
-/// The last hours.
+/// The chart points of the last hours.
 #[derive(Clone, Debug)]
 pub struct Course {
-    /// At::ZERO on the wall clock, ns since 1970.
+    /// Wall-clock time of `At::ZERO`, ns since 1970.
     wall_ns: i64,
     ended: VecDeque<CoursePoint>,
     open: Option<HistoryBlock>,
-    /// The open minute as far as it has come.
+    /// The open minute so far.
     last: Option<CoursePoint>,
 }
 
 impl Course {
-    /// Begins with nothing seen.
     pub fn new(wall_ns: i64) -> Course {
         Course { wall_ns, ended: VecDeque::new(), open: None, last: None }
     }
 
-    /// Takes blocks, in order of time.
+    /// Adds blocks in order of time.
     pub fn take(&mut self, blocks: impl IntoIterator<Item = HistoryBlock>) {
         for block in blocks {
             let minute = |block: &HistoryBlock| cell(block.from, Grain::Minute, self.wall_ns);
@@ -96,13 +97,13 @@ impl Course {
         }
     }
 
-    /// The minutes, in order; the last one may go on.
+    /// Returns the minutes in order; the last one may be incomplete.
     pub fn points(&self) -> Vec<CoursePoint> {
         self.ended.iter().chain(&self.last).cloned().collect()
     }
 }
 
-/// The ceilings on latencies that pages tell.
+/// Returns the ceilings on latencies that endpoints export.
 pub(crate) fn ceilings(file: &BudgetFile) -> Vec<CourseCeiling> {
     let of = |budget: &plimsoll_judge::budget::Budget| match rows::source(budget) {
         RowSource::Latency { signal, limit_s } => {
@@ -141,7 +142,7 @@ fn point(block: &HistoryBlock, wall_ns: i64) -> CoursePoint {
     }
 }
 
-/// Percentiles of requests that are known one by one, as of a level of a run.
+/// Returns the percentiles of single requests, as for a level of a run.
 fn exact(values: &[(At, i64)], length: Span) -> [Option<CoursePercentile>; 2] {
     let mut values = values.to_vec();
     values.sort_by_key(|(due, _)| *due);
@@ -155,7 +156,7 @@ fn exact(values: &[(At, i64)], length: Span) -> [Option<CoursePercentile>; 2] {
     })
 }
 
-/// What the engines say of a signal, or a gateway where none of them does, because the two count the same requests.
+/// Returns a signal of the engines, or of a gateway if no engine has it, because both count the same requests.
 fn told<T>(of: &BTreeMap<(Layer, Signal), T>, signal: Signal) -> Option<&T> {
     let others = || of.iter().find(|((_, one), _)| *one == signal).map(|(_, value)| value);
     of.get(&(Layer::Engine, signal)).or_else(others)

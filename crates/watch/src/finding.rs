@@ -1,73 +1,73 @@
-//! What a watch says at an instant, as plain data.
+//! The state of a watch at an instant, as plain data.
 
 use plimsoll_judge::cost::PriceSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::Alert;
 
-/// Everything that is said at once.
+/// The state of a watch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WatchFinding {
-    /// The budget file's name.
+    /// Name of the budget file.
     pub budget: Option<String>,
-    /// Seconds since the watch began.
+    /// Time since the start of the watch, s.
     pub at_s: f64,
-    /// Seconds that the rows look back.
+    /// Lookback window of the rows, s.
     pub window_s: f64,
-    /// The budget's rows, in its order.
+    /// Rows of the budget, in file order.
     pub rows: Vec<WatchRow>,
-    /// Requests of the window that were shed; `None` = the source does not tell them from other failures.
+    /// Shed requests in the window; `None` if the source does not distinguish them from other failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shed: Option<u64>,
     pub fleet: FleetNow,
-    /// What it costs, where a price was given.
+    /// Cost of the fleet; `None` without a price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostNow>,
-    /// Alerts that stand, and the last that were resolved, the newest first.
+    /// Firing alerts, and the last resolved ones, newest first.
     pub alerts: Vec<Alert>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WatchRow {
+    /// Id of the row in the file.
     pub id: String,
-    /// What is held: `ttft p99 ≤ 350 ms`.
+    /// Limit of the row: `ttft p99 ≤ 350 ms`.
     pub budget: String,
     pub state: RowState,
-    /// Why, in a sentence part.
+    /// Reason as a phrase.
     pub why: String,
-    /// Requests that it rests on.
+    /// Number of requests behind the state.
     pub n: u64,
-    /// Share of them over the ceiling: at least and at most.
+    /// Share of requests over the ceiling, minimum and maximum; `None` without requests.
     pub over: Option<[f64; 2]>,
-    /// The share's interval, with what the bracket leaves open and what chance does.
+    /// Interval of the share, from the bracket and from chance; `None` without requests.
     pub interval: Option<[f64; 2]>,
-    /// The share that may be over it.
+    /// Share of requests that may exceed the ceiling; `None` for rows without a share.
     pub allowed: Option<f64>,
-    /// What this source can't see of it; empty = nothing that matters.
+    /// Limitation of this source for the row; empty if there is none that matters.
     pub unseen: String,
 }
 
-/// What is known of a row.
+/// The state of a budget row.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowState {
-    /// More are over the ceiling than allowed, for certain.
+    /// The share over the ceiling exceeds the allowed share with certainty.
     Broken,
-    /// Every replica hangs: requests are running and nothing moves.
+    /// Every replica is stalled: requests run without progress.
     Stalled,
-    /// Nothing is known any more: its pages do not answer.
+    /// All metrics endpoints of the row fail.
     SourceLost,
-    /// No page has a signal for it.
+    /// The row's signal is missing on every metrics endpoint.
     Absent,
-    /// The evidence decides neither way.
+    /// The evidence is inconclusive.
     CannotTell,
     NoTraffic,
-    /// No more are over it than allowed, for certain.
+    /// The share over the ceiling is within the allowed share with certainty.
     Holds,
 }
 
 impl RowState {
-    /// All of them, the worst first.
     pub const ALL: [RowState; 7] = [
         RowState::Broken,
         RowState::Stalled,
@@ -78,7 +78,7 @@ impl RowState {
         RowState::Holds,
     ];
 
-    /// On the screen.
+    /// Returns the displayed text.
     pub fn words(self) -> &'static str {
         match self {
             RowState::Broken => "broken",
@@ -91,7 +91,7 @@ impl RowState {
         }
     }
 
-    /// In a label of a metric.
+    /// Returns the value of a metric label.
     pub fn name(self) -> &'static str {
         match self {
             RowState::Broken => "broken",
@@ -105,49 +105,50 @@ impl RowState {
     }
 }
 
-/// The fleet at the last scrape; `None` = no page says it.
+/// The fleet at the last scrape; `None` fields are unknown.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct FleetNow {
-    /// Pages that answer, and pages there are.
+    /// Number of metrics endpoints that respond, and of all.
     pub pages: [u64; 2],
-    /// Replicas that can be told apart.
+    /// Replicas, if they are distinguished.
     pub replicas: Vec<ReplicaNow>,
-    /// Requests that are computed.
+    /// Number of running requests.
     pub running: Option<f64>,
     pub waiting: Option<f64>,
-    /// Requests answered per second over the window.
+    /// Completed requests per second over the window.
     pub requests_per_s: Option<f64>,
-    /// Tokens generated per second over the window.
+    /// Generated tokens per second over the window.
     pub output_tokens_per_s: Option<f64>,
-    /// The fullest KV cache, 0 to 1.
+    /// Maximum KV cache usage of a replica, 0 to 1.
     pub kv_usage: Option<f64>,
-    /// Restarts that were seen over the window.
+    /// Number of restarts in the window.
     pub restarts: u64,
 }
 
-/// What the fleet costs; `None` = nobody knows.
+/// The cost of the fleet; `None` fields are unknown.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CostNow {
     pub given: PriceSpec,
-    /// The currency of every figure.
+    /// Currency of every figure.
     pub currency: String,
-    /// An hour as it is now; of a price per token, as over the window.
+    /// Present cost per hour; for a price per token, the mean over the window.
     pub per_hour: Option<f64>,
-    /// A request that was answered in the window.
+    /// Cost per completed request in the window.
     pub per_request: Option<f64>,
-    /// A million tokens that were generated in it.
+    /// Cost per million generated tokens in the window.
     pub per_million_output: Option<f64>,
-    /// What is counted, or why it is not known.
+    /// Basis of the cost, or the reason why it is unknown.
     pub basis: String,
 }
 
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct ReplicaNow {
     pub name: String,
-    /// Requests that it computes.
+    /// Number of running requests; `None` if unknown.
     pub running: Option<f64>,
+    /// Number of waiting requests; `None` if unknown.
     pub waiting: Option<f64>,
     pub answers: bool,
-    /// With requests running, for how long none of its counters has moved, s.
+    /// Time in s without a change of its counters although requests run; `None` if it is not stalled.
     pub stalled_s: Option<f64>,
 }

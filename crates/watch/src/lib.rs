@@ -1,12 +1,19 @@
-//! A budget file held against live traffic: samples of metrics pages, or requests themselves, in, verdict rows out, at any instant.
+//! Evaluates a budget file on live traffic: scrapes of metrics endpoints, or requests, in; verdict rows out, at any
+//! instant.
 //!
-//! Reading order: [`over`] (from a histogram's buckets to a count over a ceiling), [`bracket`] (and to the edges that a percentile lies between), `block` (what came between two ticks), [`requests`] (the same from rows of a run), `reads` (rows of a run → pages as they were read), `scraped` (a page's values from scrape to scrape), `pages` (each page by itself: what it counted from scrape to scrape), `came` (what all of them did since the last tick),
-//! [`window`] (what comes → blocks of time),
-//! [`rows`] (blocks → verdict rows), `tail` (of a tail against its middle), [`alert`] (blocks → alerts), `recall` (what an alert is diagnosed by), [`record`] (the window that is kept of one), [`lint`] (which rows a source can judge at all), `cost` (what the fleet costs), [`finding`] (what is said), [`light`] (all of it as one state), [`replay`] (a finished run under a watch), [`history`] (what is kept of the past), [`course`] (how the last hours went, for a page's charts),
-//! [`export`] (a budget in the forms of others' tools). Beside them [`canary`]: two sides of a fleet, of which one is on trial.
+//! Reading order: [`over`] (histogram buckets → counts over a ceiling), [`bracket`] (histogram buckets → edges that
+//! enclose a percentile). Then `block` (counters between two ticks), [`requests`] (such counters from rows of a run).
+//! Then `reads` (rows of a run → scrapes), `scraped` (values of an endpoint between scrapes). Then `pages` (counters
+//! of each endpoint), `came` (sums over all endpoints), [`window`] (blocks of time). Then [`rows`] (blocks → verdict
+//! rows), `tail` (tail ratios), [`alert`] (blocks → alerts), `recall` (data for diagnosing an alert). Then [`record`]
+//! (recorded window of an alert), [`lint`] (rows that a source can evaluate). Last, `cost` (cost of the fleet),
+//! [`finding`] (output), [`light`] (one state for all), [`replay`] (watch of a finished run). In addition,
+//! [`history`] (stored past), [`course`] (chart data), [`export`] (budget in the formats of other tools). [`canary`]
+//! compares two sides of a fleet.
 //!
-//! A percentile row is a count over its ceiling, never an interpolated quantile: where the ceiling lies inside a bucket the count is a bracket, and
-//! what the bracket cannot decide is not decided. Nothing here reads a clock or a socket: `now` is an argument.
+//! A percentile row is a count over its ceiling, never an interpolated quantile. If the ceiling is inside a bucket,
+//! the count is a bracket; what the bracket does not decide stays undecided. The crate reads no clock or socket:
+//! `now` is an argument.
 
 pub mod alert;
 mod block;

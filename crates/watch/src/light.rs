@@ -1,24 +1,25 @@
-//! Green, amber or red: what a budget's rows and alerts come to, for whoever acts on it while traffic goes on.
+//! Green, amber or red: one state for a budget's rows and alerts, for automation that acts on live traffic.
 //!
-//! Worse is believed at once, because what it protects is burning; better only after it has stayed so for a while, because what is done about red
-//! (less bulk, no hedges) makes things better by itself, and would be taken back and done again every few seconds.
+//! A worse state applies immediately, because the error budget burns. A better state applies only after it has
+//! lasted. The reaction to red (less bulk traffic, no hedges) improves the metrics, and would otherwise be toggled
+//! every few seconds.
 
 use plimsoll_model::{At, BudgetState, Span};
 
 use crate::{AlertKind, RowState, WatchFinding};
 
-/// How long it must have been better before it is called so.
+/// Minimum duration of a better state before it applies.
 const HOLD: Span = Span::from_secs(60);
 
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Light {
     state: BudgetState,
-    /// Since when it has been better than `state`, and the worst of that time.
+    /// Start of a period that is better than `state`, and the worst state of that period.
     better: Option<(At, BudgetState)>,
 }
 
 impl Light {
-    /// The state after another look.
+    /// Returns the state after another finding.
     pub fn step(&mut self, found: &WatchFinding, now: At) -> BudgetState {
         let seen = seen(found);
         if seen >= self.state {
@@ -34,7 +35,8 @@ impl Light {
     }
 }
 
-/// What one look shows: red, a ceiling is broken for certain; amber, it is not yet certain, or what is allowed is used up too fast.
+/// Returns the state of one finding. Red means that a ceiling is broken with certainty or all replicas are stalled. Amber means that a ceiling
+/// may be broken, or that the allowed share is used up too fast.
 fn seen(found: &WatchFinding) -> BudgetState {
     let rows = || found.rows.iter();
     if rows().any(|row| matches!(row.state, RowState::Broken | RowState::Stalled)) {
@@ -50,5 +52,5 @@ fn seen(found: &WatchFinding) -> BudgetState {
     if over || burns { BudgetState::Amber } else { BudgetState::Green }
 }
 
-/// Of fewer requests one that is over makes a share that says nothing.
+/// Minimum number of requests, because with fewer requests a single one over the ceiling proves nothing.
 const LEAST: u64 = 20;

@@ -1,4 +1,5 @@
-//! Which rows of a budget a source can judge, before anything is watched: of a latency the nearest edges of the source's buckets.
+//! The rows of a budget that a source can evaluate, before a watch starts. For latencies it lists the nearest edges
+//! of the source's buckets.
 
 use plimsoll_judge::budget::{Budget, BudgetFile};
 use plimsoll_measure::budget::{Unit, shown};
@@ -10,30 +11,32 @@ use serde::Serialize;
 use crate::alert::Pair;
 use crate::rows::{RowSource, allowed, source, words};
 
-/// What a source can say of one row.
+/// The ability of a source to evaluate one row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LintRow {
+    /// Id of the row in the file.
     pub id: String,
     pub budget: String,
+    /// Set if the row can be evaluated.
     pub judged: bool,
-    /// How, or why not, in a sentence part.
+    /// Method, or the reason why there is none, as a phrase.
     pub says: String,
-    /// The nearest edges around the ceiling, s; equal where the ceiling is an edge.
+    /// Nearest edges around the ceiling in s, equal if the ceiling is an edge; `None` without a histogram.
     pub edges_s: Option<[f64; 2]>,
-    /// The pairs of windows of its burn rate, and which of them it can ever reach; empty where it has none.
+    /// Window pairs of the burn rate, and whether each is reachable; empty for rows without a burn rate.
     pub burn: Vec<LintPair>,
 }
 
-/// One pair of windows against one row.
+/// One pair of windows for one row.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize)]
 pub struct LintPair {
     #[serde(flatten)]
     pub pair: Pair,
-    /// Can it ever fire? Not where all requests over the ceiling burn slower.
+    /// Set if the pair can fire. A pair can't fire if even a share of 100 % burns slower.
     pub reachable: bool,
 }
 
-/// Every row against what a page says. `until`: the last scrape.
+/// Returns every row with the ability of an endpoint. `until` is the last scrape.
 pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> Vec<LintRow> {
     let row = |budget: &Budget| {
         let (judged, says, edges_s) = match source(budget) {
@@ -58,7 +61,7 @@ pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> 
     file.budgets.iter().map(row).collect()
 }
 
-/// Would a failed request be on the page? A server that counts none has no errors whatever happens.
+/// Returns whether the endpoint would export failed requests. A server that does not count them never shows errors.
 pub(crate) fn counts_failures(may_say: impl Fn(Signal) -> bool) -> bool {
     [Signal::Failed, Signal::Refused].into_iter().any(may_say)
 }
@@ -67,8 +70,8 @@ fn is_counted(budget: &Budget) -> bool {
     source(budget).is_count()
 }
 
-/// The burn rates that no row of the file can reach, and what to write instead; `None` = each can be reached by one at least. A file
-/// without a row that is counted has no burn rates.
+/// Returns the burn rates that no row of the file can reach, with a replacement; `None` if each is reachable by a
+/// row. A file without counted rows has no burn rates.
 pub fn dead_pairs(file: &BudgetFile, pairs: &[Pair]) -> Option<String> {
     let counted = file.budgets.iter().filter(|budget| is_counted(budget));
     let strictest = counted.min_by(|a, b| allowed(a).total_cmp(&allowed(b)))?;
@@ -87,7 +90,7 @@ pub fn dead_pairs(file: &BudgetFile, pairs: &[Pair]) -> Option<String> {
     })
 }
 
-/// The burn rates that a row can't reach though another one can: a sentence part each.
+/// Returns the burn rates that a row can't reach although another row can, as phrases.
 pub fn out_of_reach(row: &LintRow) -> Option<String> {
     let factors = row.burn.iter().filter(|pair| !pair.reachable).map(|pair| number(pair.pair.factor));
     let factors: Vec<String> = factors.collect();
@@ -100,7 +103,7 @@ pub fn out_of_reach(row: &LintRow) -> Option<String> {
     })
 }
 
-/// What it took in since its process began, or since it was first read.
+/// Returns the counts since the start of the process, or since the first scrape.
 fn taken(side: &ServerSide, signal: Signal, until: At) -> Option<Buckets> {
     side.histogram(signal, At(i64::MIN / 2), until).or_else(|| side.histogram(signal, At(0), until))
 }

@@ -1,33 +1,36 @@
-//! From the buckets of one replica between two scrapes to the requests over a ceiling.
+//! Histogram buckets of one replica between two scrapes → requests over a ceiling.
 //!
-//! Buckets alone say "between so many and so many": those above the ceiling's bucket for certain, those in it perhaps. The histogram's sum
-//! narrows that: with the ceiling B in the bucket (a, b] that holds n of the observations, and the others as low as their buckets allow, at most
-//! so many of the n can lie above B; with the others as high as their buckets allow, at least so many must. Between two scrapes that brought one request
-//! the sum is its latency, so that a fast scrape does more than fine edges. A sum that no values in these buckets could have
-//! (a page that was read while it changed) is not used. Where a sender tells the smallest and the largest observation (OpenTelemetry's do), no bucket
-//! reaches beyond them: a largest one that is not over B settles it, and the bucket above all edges has an end.
+//! Buckets without a sum give a bracket: requests above the ceiling's bucket are certainly over, those inside it
+//! perhaps. The histogram's sum narrows the bracket. Let the ceiling B be in the bucket (a, b] with n observations.
+//! With all others as low as their buckets allow, the sum limits the number of the n above B. With all others as high
+//! as possible, the sum requires a minimum number above B. Between two scrapes with one request the sum is its
+//! latency, so fast scrapes are more useful than fine edges.
+//!
+//! A sum that no values in these buckets could have (from an endpoint that changed during the scrape) is ignored.
+//! Some senders report the smallest and the largest observation (OpenTelemetry). Then no bucket extends beyond them:
+//! a largest one within B decides the count, and the bucket above all edges has an end.
 
 use plimsoll_math::quantile::{BATCHES, EffectiveN, ShareVariance};
 use plimsoll_measure::budget::Count;
 use plimsoll_measure::server_side::Buckets;
 use serde::{Deserialize, Serialize};
 
-/// Requests, and how many of them are over a ceiling: at least, and at most.
+/// The number of requests, and how many are over a ceiling: minimum and maximum.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct OverCount {
     pub n: u64,
-    /// Over it for certain.
+    /// Requests certainly over the ceiling.
     pub least: u64,
     pub most: u64,
 }
 
 impl OverCount {
-    /// All of these are over every ceiling: they failed.
+    /// Returns a count in which all requests are over every ceiling because they failed.
     pub fn failed(n: u64) -> OverCount {
         OverCount { n, least: n, most: n }
     }
 
-    /// Together with others.
+    /// Returns the sum of both counts.
     #[must_use]
     pub fn with(self, other: OverCount) -> OverCount {
         OverCount { n: self.n + other.n, least: self.least + other.least, most: self.most + other.most }
@@ -43,15 +46,15 @@ impl OverCount {
     }
 }
 
-/// Fewest blocks from which it can be told how alike neighbouring requests are.
+/// Minimum number of blocks for an estimate of the correlation between neighbouring requests.
 pub(crate) const LEAST_BLOCKS: usize = 8;
 
-/// Within this share of each other an edge is the ceiling: pages write `0.5`, `0.50` and `0.5000000001`.
+/// Relative tolerance at which an edge equals the ceiling, because endpoints print `0.5`, `0.50` and `0.5000000001`.
 const SAME: f64 = 1e-9;
-/// Rounding that a sum may have, as a share of itself: clients add floats.
+/// Relative rounding error of a sum, because clients add floats.
 const ROUNDING: f64 = 1e-6;
 
-/// What a histogram says of a ceiling, seconds. `None` where it has no buckets.
+/// Returns the count over a ceiling in seconds. Returns `None` if the histogram has no buckets.
 pub fn over(buckets: &Buckets, limit_s: f64) -> Option<OverCount> {
     let Buckets { edges, counts, .. } = buckets;
     if edges.is_empty() || counts.len() != edges.len() + 1 {
@@ -79,7 +82,7 @@ pub fn over(buckets: &Buckets, limit_s: f64) -> Option<OverCount> {
     )
 }
 
-/// The blocks as one count, worth as many independent requests as the shares over it vary between blocks.
+/// Returns the blocks as one count. Its n_eff follows from the variation of the share between blocks.
 pub(crate) fn count(blocks: &[OverCount], all: OverCount) -> Count {
     let steps = |of: fn(&OverCount) -> u64| -> Vec<(u64, u64)> {
         blocks.iter().map(|block| (of(block), block.n)).collect()
@@ -93,7 +96,7 @@ pub(crate) fn count(blocks: &[OverCount], all: OverCount) -> Count {
     Count::bare(all.n, [all.least, all.most], worth)
 }
 
-/// The smallest and the largest observation, where they can be of these buckets: a sender's own clock rounds.
+/// Returns the smallest and the largest observation if they fit these buckets; a sender's clock rounds.
 fn bounds(buckets: &Buckets, counts: &[u64]) -> [Option<f64>; 2] {
     let held = |bucket: &usize| counts[*bucket] > 0;
     let first = (0..counts.len()).find(held);
@@ -107,7 +110,7 @@ fn bounds(buckets: &Buckets, counts: &[u64]) -> [Option<f64>; 2] {
     ]
 }
 
-/// The same with the sum; `None` where the sum is none that these buckets could have.
+/// Returns the count narrowed by the sum; `None` if no values in these buckets have that sum.
 fn sharper(
     (edges, [lowest, highest]): (&[f64], [Option<f64>; 2]),
     counts: &[u64],
@@ -125,14 +128,14 @@ fn sharper(
             .sum()
     };
     let slack = ROUNDING * sum + f64::MIN_POSITIVE;
-    // As low as they can be, the others leave the most for the ceiling's bucket.
+    // With the others as low as possible, the rest of the sum for the ceiling's bucket is largest.
     let left_most = sum - others(&lower) + slack;
     let a = lower(place);
     if left_most < inside * a * (1.0 - ROUNDING) {
         return None;
     }
     let most = ((left_most - inside * a) / (limit_s - a)).floor().clamp(0.0, inside);
-    // As high as they can be, the others leave the least; without a top edge nobody knows how high.
+    // With the others as high as possible, the rest is smallest; without a top edge it is unknown.
     let closes = highest.is_some() || counts.last() == Some(&0);
     let least = match upper(place).filter(|b| closes && *b > limit_s) {
         Some(b) => {

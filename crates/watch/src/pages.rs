@@ -1,6 +1,7 @@
-//! Each page by itself: what it counted from one good scrape to the next, once per scrape and at the scrape's own instant, whenever that is told.
+//! The counters of each metrics endpoint between successful scrapes: once per scrape, at the time of the scrape,
+//! regardless of the tick.
 //!
-//! Of a page its last values are kept ([`crate::scraped`]), and what its replicas are doing.
+//! The last values of each endpoint are kept ([`crate::scraped`]), together with the state of its replicas.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,35 +21,37 @@ use crate::over::{OverCount, over};
 use crate::rows::{self, RowSource};
 use crate::scraped::{Layouts, Scraped, Step};
 
-/// A page without a good scrape for so many cadences is lost, and never sooner than this: a scrape may be slow.
+/// Number of scrape intervals without success after which an endpoint is lost, because a scrape may be slow.
 const LOST_AFTER: i64 = 3;
 const LOST_AT_LEAST: Span = Span::from_secs(2);
-/// As [`STALLED`], of a page that counts no tokens: it says nothing while long answers are written.
+/// Stall limit like [`STALLED`] for an endpoint without token counters, which shows no progress during long
+/// responses.
 const STALLED_WITHOUT_TOKENS: Span = Span::from_secs(600);
-/// Characters of a reason that are kept, because a page's answer may be of any length and the reason goes into alerts.
+/// Maximum stored length of a reason, because an endpoint's response may have any length and the reason goes into
+/// alerts.
 const WHY: usize = 300;
 
-/// What moves while a replica computes.
+/// Counters that rise while a replica computes.
 const COUNTERS: [Signal; 4] = [Signal::Finished, Signal::OutputTokens, Signal::PromptTokens, Signal::Steps];
 
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Pages {
     pages: BTreeMap<String, Page>,
     layouts: Layouts,
-    /// When replicas moved last that an earlier watch had called stalled.
+    /// Time of the last progress of replicas that an earlier watch called stalled.
     stood: HashMap<String, At>,
 }
 
-/// A page that does not answer.
+/// A metrics endpoint that fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LostPage {
-    /// Its name; empty where there is only one.
+    /// Name of the endpoint; empty if it is the only one.
     pub name: String,
-    /// What its last scrape failed by; empty = nobody scraped it.
+    /// Error of the last scrape; empty if there was no scrape.
     pub why: String,
 }
 
-/// What these fail by, as it goes on after what is said of all of them: `: HTTP 503`, or where they differ `, such as a: HTTP 503`.
+/// Returns the errors as a suffix: `: HTTP 503`, or `, such as a: HTTP 503` if they differ.
 pub(crate) fn by(lost: &[LostPage]) -> String {
     match lost.iter().find(|page| !page.why.is_empty()) {
         None => String::new(),
@@ -60,24 +63,24 @@ pub(crate) fn by(lost: &[LostPage]) -> String {
 #[derive(Clone, Default, Debug)]
 struct Page {
     tried: Option<At>,
-    /// What the last scrape failed by; empty = it was good.
+    /// Error of the last scrape; empty after a success.
     why: String,
     scraped: Scraped,
-    /// Lost after so long, where that is its sender's choice.
+    /// Time after which the endpoint is lost, if its sender sets one; else `None`.
     patience: Option<Span>,
     replicas: Vec<ReplicaState>,
-    /// Where its gauges stand, where they are kept.
+    /// Gauge values for the history; empty without a history.
     gauges: Vec<(KeptSignal, f64)>,
 }
 
-/// A replica at its last good scrape.
+/// A replica at its last successful scrape.
 #[derive(Clone, Debug)]
 struct ReplicaState {
     seen: ReplicaSeen,
     running: Option<f64>,
     waiting: Option<f64>,
     kv_usage: Option<f64>,
-    /// When a counter moved last, or it had nothing to do.
+    /// Time at which a counter last rose, or the replica was last idle.
     moved: At,
 }
 
@@ -86,12 +89,12 @@ impl Pages {
         self.pages.len()
     }
 
-    /// The series of a page and their values, as they were read last.
+    /// Returns the series of an endpoint and their last values.
     pub fn last(&self, page: &str) -> Option<(&Arc<[SeriesName]>, &[f64])> {
         self.pages.get(page)?.scraped.last()
     }
 
-    /// A replica that had not moved since then when an earlier watch ended.
+    /// Records that an earlier watch saw no progress of a replica since `since`.
     pub fn stood(&mut self, replica: String, since: At) {
         self.stood.insert(replica, since);
     }
@@ -113,7 +116,7 @@ impl Pages {
         self.pages.entry(page.to_owned()).or_default().patience = Some(patience);
     }
 
-    /// A page was read: adds what it counted since it was read before. True where it shows other series than then.
+    /// Processes a scrape: adds the gains since the scrape before. Returns `true` if the set of series changed.
     pub fn read(
         &mut self,
         name: &str,
@@ -148,7 +151,7 @@ impl Pages {
         is_other
     }
 
-    /// Lets go of what no page shows any more, and of what was new at the last tick.
+    /// Drops series that no endpoint exports any more, and the novelties of the last tick.
     pub(crate) fn ticked(&mut self) {
         self.layouts.forget();
         for replica in self.pages.values_mut().flat_map(|page| &mut page.replicas) {
@@ -156,7 +159,7 @@ impl Pages {
         }
     }
 
-    /// What is known of all pages beside what they counted.
+    /// Passes the state of all endpoints, apart from counters, to `with`.
     pub fn around<T>(&self, answering: usize, with: impl FnOnce(&Around<'_>) -> T) -> T {
         let layouts: Vec<&PageLayout> = self.layouts.each().collect();
         let is_engines = |signal| layouts.iter().any(|layout| layout.is_engines(signal));
@@ -166,13 +169,13 @@ impl Pages {
         with(&Around { teller: &teller, counts_failures, gateways, answering })
     }
 
-    /// Pages without a good scrape for some cadences.
+    /// Returns the endpoints without a successful scrape for several intervals.
     pub fn lost(&self, now: At, every: Span) -> Vec<LostPage> {
         let lost = self.pages.iter().filter(|(_, page)| page.is_lost(now, every));
         lost.map(|(name, page)| LostPage { name: name.clone(), why: page.why.clone() }).collect()
     }
 
-    /// Every replica that was ever on a page.
+    /// Returns every replica that was ever seen.
     pub fn replicas(&self, now: At, every: Span) -> Vec<ReplicaNow> {
         let each = self.pages.values().flat_map(|page| {
             let answers = !page.is_lost(now, every);
@@ -187,25 +190,25 @@ impl Pages {
         each.collect()
     }
 
-    /// What the pages tell of each replica that answers.
+    /// Returns the state of each replica that responds.
     pub fn seen(&self, now: At, every: Span) -> Vec<ReplicaSeen> {
         let answering = self.pages.values().filter(|page| !page.is_lost(now, every));
         answering.flat_map(|page| page.replicas.iter().map(|replica| replica.seen.clone())).collect()
     }
 
-    /// Where the gauges of those that answer stand, together; `answering`: how many replicas that is.
+    /// Returns the combined gauges of the endpoints that respond; `answering` is their number of replicas.
     pub fn gauges(&self, (now, every): (At, Span), answering: usize) -> BTreeMap<KeptSignal, f64> {
         let pages = self.pages.values().filter(|page| !page.is_lost(now, every));
         gather::fleet(pages.map(|page| &page.gauges[..]), answering)
     }
 
-    /// The fullest KV cache of those that answer.
+    /// Returns the maximum KV cache usage of the endpoints that respond.
     pub fn kv_usage(&self, now: At, every: Span) -> Option<f64> {
         let answering = self.pages.values().filter(|page| !page.is_lost(now, every));
         answering.flat_map(|page| &page.replicas).filter_map(|replica| replica.kv_usage).reduce(f64::max)
     }
 
-    /// How much is remembered: pages, values, replicas, series that left, layouts.
+    /// Returns the number of stored entries: endpoints, values, replicas, former series, layouts.
     pub fn size(&self) -> [usize; 5] {
         let sum = |of: fn(&Page) -> usize| self.pages.values().map(of).sum();
         [
@@ -225,7 +228,7 @@ impl Page {
         self.scraped.good.is_none_or(|good| good < now - patience)
     }
 
-    /// For how long nothing of a replica has moved, s, where that is too long.
+    /// Returns the time without progress of a replica in s; `None` if it is not stalled.
     fn stalled_s(&self, replica: &ReplicaState) -> Option<f64> {
         replica.running.filter(|running| *running >= 1.0)?;
         let still = self.scraped.good? - replica.moved;
@@ -235,7 +238,7 @@ impl Page {
     }
 }
 
-/// Adds what one page counted between two scrapes.
+/// Adds the counts of one endpoint between two scrapes.
 fn count(
     side: &ServerSide,
     layout: &PageLayout,
@@ -275,7 +278,7 @@ fn count(
     }
 }
 
-/// Requests over a ceiling, replica by replica, because each has a sum of its own.
+/// Returns the requests over a ceiling, computed per replica because each has a separate sum.
 fn latency(side: &ServerSide, signal: Signal, limit_s: f64, (from, to): (At, At)) -> Option<OverCount> {
     let each = (0..side.replicas().len()).filter_map(|replica| side.histogram_of(replica, signal, from, to));
     let each: Vec<OverCount> = each.filter_map(|buckets| over(&buckets, limit_s)).collect();
@@ -285,7 +288,7 @@ fn latency(side: &ServerSide, signal: Signal, limit_s: f64, (from, to): (At, At)
     }
 }
 
-/// What a page tells of a replica. `moved`: when it had moved last.
+/// Returns the state of a replica at this scrape. `moved` is the time of its last progress.
 fn state(
     side: &ServerSide,
     number: usize,
@@ -298,7 +301,7 @@ fn state(
     let stood = |signal, part| side.stood_of(number, signal, &part, at);
     let running = level(Signal::Running);
     let is_idle = running.is_none_or(|running| running < 1.0);
-    // Where an answer's tokens are counted when it ends (SGLang), the gaps between them are counted as they come.
+    // If output tokens are counted at the end of a response (SGLang), token gaps are counted continuously.
     let gaps = before.and_then(|before| side.histogram_of(number, Signal::Itl, before, at));
     let is_written = gaps.and_then(|gaps| gaps.count).is_some_and(|gaps| gaps > 0.0);
     let moves = is_idle || is_written || gained.iter().any(|gained| gained.value > 0.0);

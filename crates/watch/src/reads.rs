@@ -1,4 +1,4 @@
-//! Rows of a run, which are changes → pages as they were read: what stands at each scrape.
+//! Rows of a run, which are changes → complete scrapes with all values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,26 +9,28 @@ use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, split_lab
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Reads {
     pages: HashMap<String, Standing>,
-    /// Do the marks of scrapes name their pages? Where they don't, a label of that name is the server's own.
+    /// Whether the scrape marks name their endpoints; `None` if unknown yet. If not, a label of that name belongs to
+    /// the server.
     named: Option<bool>,
 }
 
-/// What stands on a page.
+/// The present values of an endpoint.
 #[derive(Clone, Default, Debug)]
 struct Standing {
-    /// The scrape that is being told.
+    /// Time of the open scrape; `None` if there is none.
     open: Option<At>,
-    /// The page had nothing on it.
+    /// Set if the endpoint has no series.
     is_empty: bool,
     places: HashMap<(String, String), usize>,
     series: Vec<SeriesName>,
     values: Vec<f64>,
-    /// The same, shared; `None` = a series has come or gone since.
+    /// Shared series names and their order; `None` after the set of series changed.
     shared: Option<(Arc<[SeriesName]>, Vec<usize>)>,
 }
 
 impl Reads {
-    /// Takes a row. What it says is told once a later row shows that its scrape is whole, or at [`whole`](Reads::whole).
+    /// Processes a row. Its scrape is returned once a later row shows that it is complete, or by
+    /// [`whole`](Reads::whole).
     pub fn push(&mut self, sample: &Sample) -> Vec<PageRead> {
         let (at, value) = (sample.at, sample.value);
         let mut labels = split_labels(&sample.labels);

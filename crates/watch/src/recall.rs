@@ -1,7 +1,8 @@
-//! What pages said in the last minutes, kept so that an alert can be diagnosed: the stretch that is broken, beside the last good one.
+//! The scrapes of the last minutes, kept for the diagnosis of an alert: the broken period and the last healthy one.
 //!
-//! Of a scrape only values that changed are kept, because names are shared and most values stand. Their number is bounded: of a fleet whose pages say more than that in the time
-//! fewer pages are remembered, each for all of it. Which ones is drawn by their names, so that a page stays or goes for good and what is left is of the fleet's mix.
+//! Only changed values of a scrape are kept, because names are shared and most values are constant. The number of
+//! values is bounded. If the endpoints exceed it, fewer endpoints are kept, each for the whole time. They are
+//! selected by a hash of their names, so that the selection is stable and representative of the fleet.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -14,15 +15,16 @@ use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, page};
 use crate::alert::AlertDiagnosis;
 
 const KEPT: Span = Span::from_secs(20 * 60);
-/// Values that are kept at most: some 5 MB, and 100 MB while a diagnosis reads them.
+/// Maximum number of kept values: about 5 MB, and 100 MB during a diagnosis.
 const MOST: usize = 300_000;
-/// What a scrape costs beside its values, in values.
+/// Cost of a scrape in addition to its values, in values.
 const SCRAPE_COST: usize = 8;
-/// A stretch of before must be as long, and ends so long before what is broken began, because its beginning is an estimate.
+/// Minimum length of the healthy period, and its minimum distance from the broken one, because the start of the
+/// latter is an estimate.
 const LEAST: Span = Span::from_secs(60);
 const MARGIN: Span = Span::from_secs(20);
 
-/// A page at one instant.
+/// The values of an endpoint at one instant.
 #[derive(Clone, Debug)]
 struct Standing {
     series: Arc<[SeriesName]>,
@@ -31,8 +33,9 @@ struct Standing {
 
 #[derive(Clone, Debug)]
 enum Change {
-    /// What is other than at the scrape before, and where on the page.
+    /// Changed values with their positions.
     Values(Box<[(u32, f64)]>),
+    /// All values, because the set of series changed.
     All(Standing),
     Failed(String),
 }
@@ -46,9 +49,9 @@ struct Scrape {
 
 #[derive(Clone, Default, Debug)]
 struct Remembered {
-    /// What it said before its oldest scrape that is kept; `None` = nothing.
+    /// Values before the oldest kept scrape; `None` if there are none.
     before: Option<Standing>,
-    /// Its scrapes that are kept: never none.
+    /// Number of kept scrapes, at least one.
     scrapes: usize,
 }
 
@@ -58,7 +61,7 @@ pub(crate) struct Recall {
     scrapes: VecDeque<Scrape>,
     values: usize,
     most: usize,
-    /// Pages whose hash is below it are remembered.
+    /// Limit of the endpoint hash: endpoints with a hash up to it are kept.
     share: u64,
 }
 
@@ -69,12 +72,12 @@ impl Default for Recall {
 }
 
 impl Recall {
-    /// How many values are kept, and scrapes as so many each.
+    /// Returns the number of kept values, including the cost of scrapes.
     pub fn len(&self) -> usize {
         self.values
     }
 
-    /// Keeps what came of a page. `last`: what it said at the scrape before.
+    /// Records a scrape. `last` has the values of the scrape before.
     pub fn push(&mut self, read: &PageRead, last: Option<(&Arc<[SeriesName]>, &[f64])>) {
         if self.is_forgotten(&read.page) {
             return;
@@ -105,7 +108,7 @@ impl Recall {
     }
 
     fn is_forgotten(&self, page: &str) -> bool {
-        // Seeded by nothing: the same pages are remembered in a replay.
+        // The hash has a fixed seed so that a replay keeps the same endpoints.
         BuildHasherDefault::<DefaultHasher>::default().hash_one(page) > self.share
     }
 
@@ -120,7 +123,7 @@ impl Recall {
             Change::Failed(_) => {}
         }
         if remembered.scrapes == 0 {
-            // One that comes back says all that it shows again.
+            // A returning endpoint starts with all its values.
             self.pages.remove(&page);
         }
     }
@@ -133,7 +136,8 @@ impl Recall {
         self.values = self.scrapes.iter().map(|scrape| cost(&scrape.change)).sum();
     }
 
-    /// What is to blame for what is broken since an instant, beside what came before anything was (`good_until`) and after the last trouble (`good_from`).
+    /// Returns the diagnosis of a problem since `from`. The reference is the period between the last trouble
+    /// (`good_from`) and the start of this one (`good_until`).
     pub fn diagnose(
         &self,
         (since, now): (At, At),
@@ -144,7 +148,7 @@ impl Recall {
         let (from, until) = (good_from.max(oldest), good_until - MARGIN);
         let every = Span(every.0.max(1));
         let side = |from, to| ServerSide::read(&self.samples(from, to));
-        // From the scrape before it on: counters are counted from there.
+        // Start at the scrape before, because counters are counted from there.
         let before = (until - from >= LEAST)
             .then(|| LevelGauges::between(side(from - Span(2 * every.0), until), (from, until)));
         let from = since.min(now - LEAST).max(oldest);
@@ -153,7 +157,7 @@ impl Recall {
         AlertDiagnosis::of(&plimsoll_diagnose::pages::diagnose(&now, before.as_ref()))
     }
 
-    /// The rows of some time, as a run keeps them: at a page's first scrape all that it says, then what changes.
+    /// Returns the rows of a time range as in a run: all values at an endpoint's first scrape, then changes.
     pub fn samples(&self, from: At, to: At) -> Vec<Sample> {
         let mut told: HashMap<&str, (Option<Standing>, bool)> =
             self.pages.iter().map(|(page, known)| (&**page, (known.before.clone(), false))).collect();
@@ -181,7 +185,7 @@ impl Recall {
     }
 }
 
-/// The rows of one scrape. `before`: what stood before it, unless it is the first.
+/// Writes the rows of one scrape. `before` has the earlier values, `None` for the first scrape.
 fn tell(
     scrape: &Scrape,
     stands: &Standing,

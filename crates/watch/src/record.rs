@@ -1,4 +1,4 @@
-//! The window of an alert, to be kept as a run: since it began to be so, and ten minutes of before.
+//! The recorded window of an alert: the problem so far, and ten minutes before it, as a run.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,9 +6,9 @@ use plimsoll_model::{At, Attempt, Sample, Span};
 
 use crate::Alert;
 
-/// How much of before is in it.
+/// Recorded time before the problem.
 pub const BEFORE: Span = Span::from_secs(600);
-/// Requests are remembered for so long, and so many of them at most: some 100 MB.
+/// Time range and maximum number of kept requests: about 100 MB.
 const KEPT: Span = Span::from_secs(20 * 60);
 const MOST: usize = 200_000;
 
@@ -16,14 +16,15 @@ const MOST: usize = 200_000;
 pub struct AlertWindow {
     /// Alerts that fired at one instant.
     pub alerts: Vec<Alert>,
-    /// From when, since when it is so, and until when.
+    /// Start of the window.
     pub from: At,
-    /// Since when the first of them is so.
+    /// Start of the first alert's problem.
     pub since: At,
+    /// Time at which the alerts fired, and end of the window.
     pub to: At,
-    /// What pages said, where pages are watched.
+    /// Scrapes, if metrics endpoints are watched.
     pub samples: Vec<Sample>,
-    /// Requests that ended, where they are; level 0 before it began, level 1 since.
+    /// Ended requests, if requests are watched; level 0 before the problem, level 1 since.
     pub attempts: Vec<Attempt>,
 }
 
@@ -32,7 +33,7 @@ pub struct AlertWindow {
 pub(crate) struct Recent(VecDeque<Attempt>);
 
 impl Recent {
-    /// Takes rows, in the order in which they ended.
+    /// Adds rows in order of their end.
     pub fn push(&mut self, rows: impl IntoIterator<Item = Attempt>, now: At) {
         self.0.extend(rows);
         while self.0.len() > MOST || self.0.front().is_some_and(|row| ended(row) < now - KEPT) {
@@ -40,7 +41,7 @@ impl Recent {
         }
     }
 
-    /// Those of a window, numbered from 0 on: the levels before and since.
+    /// Returns the rows of a window, renumbered from 0, in two levels: before and since the problem.
     pub fn window(&self, (from, since, to): (At, At, At)) -> Vec<Attempt> {
         let mut numbers: HashMap<(u32, u64), u64> = HashMap::new();
         let mut next = [0u64; 2];
@@ -56,7 +57,7 @@ impl Recent {
     }
 }
 
-/// When a row was there to be seen: a request that was never sent has no end.
+/// Returns the time at which a row is complete; a request that was never sent has no end.
 pub(crate) fn ended(row: &Attempt) -> At {
     row.end.or(row.sent).unwrap_or(row.due)
 }

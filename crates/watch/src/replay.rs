@@ -1,7 +1,8 @@
-//! A finished run under a watch, in virtual time: what would have alerted, and when. The watch is the live one; only its clock is the run's.
+//! A watch of a finished run in virtual time: the alerts that would have fired, with their times. The code is that of
+//! the live watch; only the clock is the run's.
 //!
-//! Requests come at the instant at which they ended, as from a run that is being written, and pages as they were read. Verdicts look back over the
-//! whole run, so that they are about the same requests as a gate's; alerts have windows of their own and are those of a live watch.
+//! Requests arrive at their end, as from a run in progress, and scrapes at their times. Verdicts use the whole run as
+//! their window, so that they cover the requests of a gate. Alerts use the windows of a live watch.
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::ServerSide;
@@ -12,23 +13,24 @@ use crate::history::HistoryBlock;
 use crate::record::{AlertWindow, ended};
 use crate::{Alert, AlertKind, AlertSpec, WatchRow, WatchSpec, Watched};
 
-/// What a watch would have said of a run.
+/// The result of a replay.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Replayed {
-    /// How often it looked, s.
+    /// Tick interval, s.
     pub every_s: f64,
-    /// How long there was something to see, s.
+    /// Duration of the data, s.
     pub watched_s: f64,
     /// Alerts in the order in which they fired, in seconds of the run.
     pub alerts: Vec<Alert>,
-    /// The budget's rows over all of it.
+    /// Rows of the budget over the whole run.
     pub rows: Vec<WatchRow>,
 }
 
-/// Keeps the window of alerts, and says in which run folder.
+/// Records the window of alerts and returns the name of its run folder.
 pub type Keep<'a> = dyn FnMut(AlertWindow) -> String + 'a;
 
-/// The history of a run: what its pages counted, in blocks. `wall_ns`: the run's beginning on the wall clock, ns since 1970.
+/// Returns the history of a run: the counters of its endpoints in blocks. `wall_ns` is the start of the run on the
+/// wall clock, ns since 1970.
 pub fn history(file: &BudgetFile, every: Span, samples: &[Sample], wall_ns: i64) -> Vec<HistoryBlock> {
     let Some((samples, every, (from, to))) = of_servers(samples, every) else { return Vec::new() };
     let mut watched = Watched::new(file.clone(), WatchSpec { every, window: every }).keeping(wall_ns);
@@ -45,7 +47,7 @@ pub fn history(file: &BudgetFile, every: Span, samples: &[Sample], wall_ns: i64)
     }
 }
 
-/// Replays the requests of a run; `None` where it has none.
+/// Replays the requests of a run; `None` if it has none.
 pub fn of_requests(
     file: &BudgetFile,
     every: Span,
@@ -65,8 +67,8 @@ pub fn of_requests(
     }))
 }
 
-/// Replays what servers' pages said during a run; `None` where nobody read one. A page that was read less often than asked for is looked at as
-/// often as it was read.
+/// Replays the scrapes of a run; `None` if it has none. Endpoints that were scraped less often than `every` are
+/// evaluated at their scrape interval.
 pub fn of_pages(
     file: &BudgetFile,
     every: Span,
@@ -85,7 +87,7 @@ pub fn of_pages(
     }))
 }
 
-/// What servers said, in order of time, how often it is looked at, and from when to when.
+/// Returns the scrapes in order of time, the tick interval, and the time range.
 fn of_servers(samples: &[Sample], every: Span) -> Option<(Vec<Sample>, Span, (At, At))> {
     let mut samples: Vec<Sample> =
         samples.iter().filter(|sample| sample.source != "client").cloned().collect();
@@ -99,7 +101,7 @@ fn of_servers(samples: &[Sample], every: Span) -> Option<(Vec<Sample>, Span, (At
     Some((samples, every, (from, to)))
 }
 
-/// Ticks from one instant to another; what has come until a tick is handed over before it.
+/// Ticks from one instant to another; data up to a tick is passed in before it.
 fn go(
     mut watched: Watched,
     (from, to): (At, At),
@@ -128,7 +130,8 @@ fn go(
     }
 }
 
-/// Each alert once, as it was last; a watch forgets those that were resolved long ago. The watchdog is about the watch itself.
+/// Keeps the last state of each alert, because a watch forgets alerts that were resolved long ago. The watchdog is
+/// left out because it concerns the watch itself.
 fn note(told: &mut Vec<Alert>, watched: &Watched) {
     for alert in watched.alerts().into_iter().rev().filter(|alert| alert.kind != AlertKind::Watchdog) {
         match told.iter_mut().rev().find(|before| before.id == alert.id) {

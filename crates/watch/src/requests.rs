@@ -1,7 +1,8 @@
-//! Requests themselves instead of pages that count them: rows of a run while it is written → what each row of the budget counted between two ticks.
+//! Counters from requests instead of metrics endpoints: rows of a run in progress → counts of each budget row between
+//! two ticks.
 //!
-//! Each request is over a ceiling or it is not, by the columns that a gate reads; nothing lies inside a bucket. What failed, and what was shed, is
-//! over every ceiling, so that turning requests away betters no figure; sheds are counted apart besides.
+//! Each request is over a ceiling or not, by the columns of the gate, without buckets. Failed and shed requests are
+//! over every ceiling, so that rejections improve no figure; shed requests are also counted separately.
 
 use plimsoll_judge::budget::{Budget, BudgetFile, Limit, Scope};
 use plimsoll_measure::budget::BudgetMetric;
@@ -17,7 +18,7 @@ use crate::over::OverCount;
 use crate::record::ended;
 use crate::rows::RowSource;
 
-/// What requests tell of this row.
+/// Returns the source of this row's counts.
 pub fn source(file: &BudgetFile, budget: &Budget) -> RowSource {
     use BudgetMetric::*;
     if let Some(slice) = &budget.slice
@@ -48,13 +49,13 @@ pub fn source(file: &BudgetFile, budget: &Budget) -> RowSource {
     }
 }
 
-/// The class of a slice, by its number.
+/// Returns the class number of a slice.
 fn class(budget: &Budget) -> Result<Option<u16>, ()> {
     let named = budget.slice.as_ref().and_then(|slice| slice.class.as_ref());
     named.map(|name| name.parse().map_err(|_| ())).transpose()
 }
 
-/// The ceilings on latencies of all requests, which belong in charts.
+/// Returns the ceilings on latencies of all requests, for charts.
 pub(crate) fn ceilings(file: &BudgetFile) -> Vec<CourseCeiling> {
     let of = |budget: &Budget| match source(file, budget) {
         RowSource::Values { metric, limit_s } => {
@@ -65,7 +66,7 @@ pub(crate) fn ceilings(file: &BudgetFile) -> Vec<CourseCeiling> {
     file.budgets.iter().filter(|budget| budget.slice.is_none()).filter_map(of).collect()
 }
 
-/// Latencies that have a chart: those with a ceiling, and the usual ones as the file's scope has them.
+/// Returns the latencies with a chart: those with a ceiling, and the usual ones in the file's scope.
 fn charted(file: &BudgetFile) -> Vec<BudgetMetric> {
     let usual = [BudgetMetric::Ttft, BudgetMetric::Tpot, BudgetMetric::E2e];
     let mut all =
@@ -80,19 +81,19 @@ fn charted(file: &BudgetFile) -> Vec<BudgetMetric> {
     all
 }
 
-/// Requests of a run that ended before it was watched, as blocks for the charts, as far as these look back. `wall_ns`: At::ZERO on the wall
-/// clock, ns since 1970.
+/// Returns requests that ended before the watch as blocks, within the range of the charts. `wall_ns` is the
+/// wall-clock time of `At::ZERO`, ns since 1970.
 pub fn before(file: &BudgetFile, mut rows: Vec<Attempt>, (wall_ns, now): (i64, At)) -> Vec<HistoryBlock> {
     let Some(first) = rows.iter().map(|row| row.due).min() else { return Vec::new() };
-    // A minute more, so that the oldest minute that is shown is a whole one.
+    // One more minute, because the oldest displayed minute must be complete.
     let from = first.max(now - SHOWN - Grain::Minute.length());
     rows.retain(|row| ended(row) >= from);
     rows.sort_by_key(ended);
-    // What ends with a stretch is of it, as of one between two ticks.
+    // An event at the end of an interval belongs to it, as between two ticks.
     let number = |at: At| cell(At(at.0 - 1), Grain::Seconds, wall_ns);
     let begins = |number: i64| At(number * Grain::Seconds.length().0 - wall_ns);
     let mut rows = rows.into_iter().peekable();
-    // In a stretch without a request there was none.
+    // An interval without requests is an empty block.
     let block = |at: i64| {
         let own: Vec<Attempt> = std::iter::from_fn(|| rows.next_if(|row| number(ended(row)) <= at)).collect();
         charts(file, &own, (begins(at).max(from), begins(at + 1).min(now)))
@@ -100,7 +101,7 @@ pub fn before(file: &BudgetFile, mut rows: Vec<Attempt>, (wall_ns, now): (i64, A
     (number(from)..=number(now)).map(block).collect()
 }
 
-/// What came between two ticks, as the charts draw it.
+/// Returns the counters between two ticks for the charts.
 pub(crate) fn charts(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At)) -> HistoryBlock {
     let own: Vec<&Attempt> = attempts.iter().collect();
     let columns = Columns::read(&own);
@@ -126,13 +127,13 @@ fn tokens(column: &[u32]) -> f64 {
     column.iter().filter(|tokens| **tokens != UNKNOWN).map(|tokens| u64::from(*tokens)).sum::<u64>() as f64
 }
 
-/// The same; `None` = an answer has no count, and what was paid for it is not nothing.
+/// Returns the sum; `None` if a response lacks the count, because its cost would have no tokens.
 fn all_tokens(columns: &Columns, column: &[u32]) -> Option<f64> {
     let lacks = |(fate, tokens): (&Fate, &u32)| fate.ended_well() && *tokens == UNKNOWN;
     (!columns.fate.iter().zip(column).any(lacks)).then(|| tokens(column))
 }
 
-/// What came between two ticks.
+/// Returns the counters between two ticks.
 pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At)) -> TickBlock {
     let own: Vec<&Attempt> = attempts.iter().collect();
     let columns = Columns::read(&own);
@@ -181,7 +182,8 @@ fn row(file: &BudgetFile, budget: &Budget, (own, columns): (&[&Attempt], &Column
                     over = over.with(one(ns as f64 > limit_ns));
                 }
             }
-            // Of answers that come whole only the failures would be left: as in the gate, a latency that no answer has is missing.
+            // Unstreamed responses lack the latency, so only failures would remain: as in the gate, the latency is
+            // then missing.
             if lacks_it && !has_one {
                 return None;
             }

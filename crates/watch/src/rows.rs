@@ -1,7 +1,10 @@
-//! Blocks → verdict rows. One decision for all of them: the gate's own, on counts over a ceiling.
+//! Evaluates budget rows on blocks of live counts.
 //!
-//! What a page can't see is said beside the row and never a reason to pass it: a server's first-token time begins at the server, so of a
-//! budget of the user's it can prove "broken", and "holds" only as far as the server sees.
+//! Every row uses the evaluator of `plimsoll gate`: the share of requests over a ceiling.
+//!
+//! A server's latency starts when the request reaches the server. For a budget with user scope, such a row can prove
+//! *broken*; *holds* covers server time only. The row reports this limit, and missing visibility never makes a row
+//! pass.
 
 use std::collections::VecDeque;
 
@@ -17,50 +20,51 @@ use crate::over::{LEAST_BLOCKS, OverCount, count};
 use crate::tail;
 use crate::{RowState, WatchRow};
 
-/// A window that holds a step from good to bad looks as if neighbours were alike, so that nearly all of it may be over a ceiling and prove nothing. Its newest half and quarter,
-/// which the step leaves sooner, prove it as well, at an error that adds nothing to the window's. A step inside a model of two levels lost: any burst at the end is one.
+/// The newest parts of the window that are tested in addition to the whole window. A level shift inside the window
+/// inflates autocorrelation, so n_eff collapses. Nearly all requests may then exceed the ceiling without a verdict.
+/// The newest half and quarter leave the shift earlier; their error probability is negligible next to the window's. A
+/// two-level step model was rejected because it treats any burst at the end as a step.
 const NEWEST: [(&str, usize); 2] = [("half", 2), ("quarter", 4)];
 const NEWEST_ALPHA: f64 = 1e-5;
 
-/// Where a row's counts come from.
+/// The source of a row's counts.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RowSource {
-    /// A latency histogram and the ceiling, s.
+    /// A latency histogram against a ceiling.
     Latency {
-        /// Which.
+        /// Signal with the histogram.
         signal: Signal,
-        /// The ceiling, s.
+        /// Ceiling, s.
         limit_s: f64,
     },
-    /// A latency histogram, whose p99 is held against its median.
+    /// A latency histogram whose p99 is compared with its median.
     TailRatio {
-        /// Which.
+        /// Signal with the histogram.
         signal: Signal,
-        /// Times the median that it may be.
+        /// Maximum ratio of p99 to median.
         most: f64,
     },
-    /// Failed and refused requests over all.
+    /// Failed and rejected requests over all requests.
     Errors,
-    /// A latency of each request and the ceiling, s.
+    /// The latency of each request against a ceiling.
     Values {
-        /// Which.
         metric: BudgetMetric,
-        /// The ceiling, s.
+        /// Ceiling, s.
         limit_s: f64,
     },
-    /// Requests that something is said of, over all.
+    /// Failed or retried requests over all requests.
     Shares(BudgetMetric),
-    /// No page can say it; why, in a sentence part.
+    /// Not observable from this source, with the reason as a phrase.
     Nothing(&'static str),
 }
 
 impl RowSource {
-    /// Is it a share of requests, which may be alerted on?
+    /// Returns whether the row is a share of requests. Only such rows can have alerts.
     pub(crate) fn is_count(&self) -> bool {
         !matches!(self, RowSource::Nothing(_) | RowSource::TailRatio { .. })
     }
 
-    /// What is counted, one and several.
+    /// Returns the singular and plural name of the counted event.
     pub fn counted(&self) -> (&'static str, &'static str) {
         match self {
             RowSource::Latency { signal: Signal::Itl, .. } => ("gap between tokens", "gaps between tokens"),
@@ -69,7 +73,7 @@ impl RowSource {
     }
 }
 
-/// Where this row's counts come from.
+/// Returns the source of a row's counts on metrics endpoints.
 pub fn source(budget: &Budget) -> RowSource {
     use BudgetMetric::*;
     if budget.slice.is_some() {
@@ -119,18 +123,18 @@ pub fn source(budget: &Budget) -> RowSource {
     }
 }
 
-/// What has been seen when a row is judged.
+/// The evidence that a row is evaluated on.
 pub(crate) struct RowEvidence<'a> {
     pub blocks: &'a VecDeque<TickBlock>,
-    /// Pages that do not answer, of all.
+    /// Number of metrics endpoints that fail, and of all.
     pub lost: [usize; 2],
-    /// What they fail by: the reason of all of them, or where they differ the first that is given; empty = none is.
+    /// Scrape error of the failed endpoints; the first one if they differ, empty if unknown.
     pub lost_by: &'a str,
-    /// Replicas of which nothing moves, of all, and for how long, s.
+    /// Number of stalled replicas, of all replicas, and the duration of the stall in s.
     pub stalled: [usize; 2],
     pub stalled_s: f64,
     pub began: bool,
-    /// Are these requests themselves, and no pages?
+    /// Set if the counts come from requests and not from metrics endpoints.
     pub of_requests: bool,
 }
 
@@ -156,7 +160,7 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
         RowSource::TailRatio { .. } => tails.iter().map(requests).collect(),
         _ => seen.blocks.iter().filter_map(|block| block.rows.get(place).copied().flatten()).collect(),
     };
-    // Answers that lack this latency leave only the failures between them, which stand for answers that would lack it too.
+    // If responses lack this latency, only failures remain, and these represent requests without the latency too.
     if seen.of_requests && counts.len() < seen.blocks.len() && counts.iter().all(|one| one.least == one.n) {
         counts.clear();
     }
@@ -173,7 +177,7 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
     let allowed = allowed(budget);
     let decision = decide(&count(&counts, all), allowed, file.policy.alpha);
     let share = |of: OverCount| [of.least, of.most].map(|over| over as f64 / of.n as f64);
-    // Of a fleet that answers in part the newest blocks are of other replicas than those before.
+    // If some endpoints fail, the newest blocks come from other replicas than the earlier blocks.
     let may_be_newest = decision.held == Held::Inconclusive && share(all)[0] > allowed && seen.lost[0] == 0;
     let newest = may_be_newest.then(|| newest_broken(&counts, allowed)).flatten();
     let (part, all, decision) = newest.map_or(("", all, decision), |(part, all, found)| (part, all, found));
@@ -195,26 +199,27 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
     }
 }
 
-/// The newest half or quarter of the blocks, where it proves the row broken: which, and what it counts.
+/// Returns the newest half or quarter of the blocks if it proves the row broken, with its counts.
 fn newest_broken(counts: &[OverCount], allowed: f64) -> Option<(&'static str, OverCount, Decision)> {
     NEWEST.into_iter().find_map(|(name, part)| {
         let newest = counts[counts.len() - counts.len() / part..].iter().copied();
         let newest: Vec<OverCount> = newest.filter(|block| block.n > 0).collect();
         let all = newest.iter().copied().fold(OverCount::default(), OverCount::with);
         let counted = count(&newest, all);
-        // Where all are over it nothing varies that would tell how alike requests of one scrape are: they count as one at most.
+        // If every request is over the ceiling, the correlation within a scrape can't be estimated. Each scrape then
+        // counts as at most one observation.
         let worth = counted.worth?.min(EffectiveN::known(newest.len() as f64));
         let decision = decide(&Count { worth: Some(worth), ..counted }, allowed, NEWEST_ALPHA);
         (decision.share.lower > allowed).then_some((name, all, Decision { held: Held::Fail, ..decision }))
     })
 }
 
-/// What a histogram took in, as requests.
+/// Converts histogram counts to a number of requests.
 fn requests(taken: &Buckets) -> OverCount {
     OverCount { n: taken.counts.iter().sum::<f64>().round() as u64, ..OverCount::default() }
 }
 
-/// What is decided, where nothing that is not seen could have made it otherwise.
+/// Returns the state of a row. Failed endpoints and stalled replicas leave only *broken* provable.
 fn stated(
     held: Held,
     what: String,
@@ -232,7 +237,7 @@ fn stated(
     }
 }
 
-/// The state of a row for which there is nothing to decide on, and why; `None` = requests were counted.
+/// Returns the state and reason of a row without data, or `None` if requests were counted.
 fn uncounted(
     source: &RowSource,
     seen: &RowEvidence<'_>,
@@ -271,7 +276,7 @@ fn uncounted(
     (all.n == 0).then(|| (RowState::NoTraffic, format!("no request ended in {seconds:.0} s")))
 }
 
-/// The share of requests that may be over the ceiling.
+/// Returns the share of requests that may exceed the ceiling.
 pub(crate) fn allowed(budget: &Budget) -> f64 {
     match budget.p {
         Some(p) => 1.0 - p.0,
@@ -279,7 +284,7 @@ pub(crate) fn allowed(budget: &Budget) -> f64 {
     }
 }
 
-/// What the counts decide, and the sentence part that says on what.
+/// Returns the state that the counts prove, and a phrase with the evidence.
 fn verdict(
     source: &RowSource,
     unseen: ([usize; 2], [usize; 2]),
@@ -310,7 +315,7 @@ fn verdict(
     let counted = plural(all.n as usize, one, many);
     let what = format!("{bracket} of {counted} {verb}, {} allowed", percent(allowed));
     match stated(decision.held, what.clone(), unseen) {
-        // Nothing is hidden, and the counts alone do not decide.
+        // All endpoints respond, and the counts alone are inconclusive.
         (RowState::CannotTell, said) if said == what && scrapes < LEAST_BLOCKS => (
             RowState::CannotTell,
             format!("{what}; {scrapes} of the {LEAST_BLOCKS} {unit} that a verdict takes"),
@@ -326,7 +331,7 @@ fn verdict(
     }
 }
 
-/// What the source can't see of a row that it can judge.
+/// Returns a sentence on the limitations of the source for the row, or an empty string.
 fn unseen(file: &BudgetFile, budget: &Budget, source: &RowSource) -> &'static str {
     let scope = budget.scope.unwrap_or(file.scope);
     match source {
@@ -342,7 +347,7 @@ fn unseen(file: &BudgetFile, budget: &Budget, source: &RowSource) -> &'static st
     }
 }
 
-/// `ttft p99 ≤ 350 ms`: the limit in the gate's words, because both hold the same one.
+/// Returns the limit in the wording of the gate, for example `ttft p99 ≤ 350 ms`.
 pub fn words(file: &BudgetFile, budget: &Budget) -> String {
     let limit = budget.held_to().map(|_| format!(" {}", Limit::of(file, budget).words()));
     format!("{}{}", budget.what(), limit.unwrap_or_default())

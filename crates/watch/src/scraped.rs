@@ -1,6 +1,7 @@
-//! One page's values, from one good scrape to the next: what it said, beside what it had said before.
+//! The values of one metrics endpoint between successful scrapes: the new ones next to the earlier ones.
 //!
-//! Names are shared by all pages that show the same series, so that ten thousand replicas of one engine are ten thousand rows of numbers.
+//! Names are shared by all endpoints with equal series, so that ten thousand replicas of one engine are ten thousand
+//! rows of numbers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,19 +9,19 @@ use std::sync::Arc;
 use plimsoll_measure::server_side::{PageLayout, ServerSide};
 use plimsoll_model::{At, SeriesName};
 
-/// Series that have left a page, of which it is remembered where they stood: they may come back.
+/// Maximum number of former series whose last values are kept, because a series may return.
 const MOST_GONE: usize = 1_000;
 
-/// What series say, by where their names are kept: pages with the same series share them.
+/// Meanings of series, by their shared names.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Layouts(HashMap<usize, (Arc<[SeriesName]>, Arc<PageLayout>)>);
 
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Scraped {
-    /// The last good scrape.
+    /// Time of the last successful scrape.
     pub good: Option<At>,
     read: Option<Values>,
-    /// Where series stood that have left.
+    /// Last values of former series.
     gone: HashMap<SeriesName, f64>,
 }
 
@@ -31,14 +32,13 @@ struct Values {
     values: Vec<f64>,
 }
 
-/// What a scrape brought.
 pub(crate) struct Step {
-    /// What the page said, and what it had said before.
+    /// New values and earlier values.
     pub side: ServerSide,
     pub layout: Arc<PageLayout>,
-    /// The scrape that it is counted from; `None` = it is the first.
+    /// Time of the previous scrape; `None` for the first.
     pub from: Option<At>,
-    /// It shows other series than before.
+    /// Set if the set of series changed.
     pub is_other: bool,
 }
 
@@ -55,7 +55,7 @@ impl Layouts {
         layout
     }
 
-    /// Lets go of what no page shows any more.
+    /// Drops layouts that no endpoint uses any more.
     pub fn forget(&mut self) {
         self.0.retain(|_, (_, layout)| Arc::strong_count(layout) > 1);
     }
@@ -70,7 +70,7 @@ impl Layouts {
 }
 
 impl Scraped {
-    /// Takes a good scrape; `None` = it is no newer than the last one.
+    /// Processes a successful scrape; returns `None` if it is not newer than the last one.
     pub fn read(
         &mut self,
         page: &str,
@@ -90,11 +90,11 @@ impl Scraped {
         let read = self.read.as_mut()?;
         let side = read.layout.between(page, from.map(|good| (good, &*read.values)), (at, &values));
         if read.layout.begins_anew(&read.values, &values) {
-            // What left before this process began says nothing of it.
+            // Series from before the restart of the process are irrelevant.
             self.gone.clear();
             read.values = values;
         } else {
-            // What is not a number is not there, and comes back at what it stood at.
+            // A NaN is a missing value; the series returns with its last value.
             let there = read.values.iter_mut().zip(values).filter(|(_, now)| !now.is_nan());
             there.for_each(|(was, now)| *was = now);
         }
@@ -102,22 +102,22 @@ impl Scraped {
         Some(Step { side, layout: Arc::clone(&read.layout), from, is_other })
     }
 
-    /// The series of the page and their values, as they were read last.
+    /// Returns the series of the endpoint and their last values.
     pub fn last(&self) -> Option<(&Arc<[SeriesName]>, &[f64])> {
         self.read.as_ref().map(|read| (&read.series, read.values.as_slice()))
     }
 
-    /// What its series say.
+    /// Returns the meanings of its series.
     pub fn layout(&self) -> Option<&PageLayout> {
         self.read.as_ref().map(|read| &*read.layout)
     }
 
-    /// How much is remembered: values, series that left.
+    /// Returns the number of stored values and of former series.
     pub fn size(&self) -> [usize; 2] {
         [self.read.as_ref().map_or(0, |read| read.values.len()), self.gone.len()]
     }
 
-    /// It shows other series from now on: those that stay, and those that come back, go on from where they stood.
+    /// Changes the set of series: remaining and returning series continue from their last values.
     fn show(&mut self, mut now: Values) {
         let mut stood: HashMap<SeriesName, f64> = std::mem::take(&mut self.gone);
         if let Some(before) = self.read.take() {

@@ -1,7 +1,9 @@
-//! "p99 is at most so many times p50", from buckets: the edges that the median lies between, and how many requests lie over so many times each of them.
+//! Tail ratios, "p99 is at most N times p50", from buckets: the edges that enclose the median, and the requests over
+//! N times each.
 //!
-//! As the gate judges it of requests: a p99 over `most` times the median is more than 1 % over `most` times anything that the median is not over, and one within it is no more than 1 %
-//! over `most` times anything that the median is over. Between the two it cannot be told.
+//! The rule is the gate's for requests. The ratio is broken if more than 1 % of the requests exceed `most` times an
+//! upper edge of the median. The ratio holds if at most 1 % exceed `most` times a lower edge. In between it is
+//! undecided.
 
 use plimsoll_measure::budget::{Unit, decide, shown};
 use plimsoll_measure::findings::Held;
@@ -11,22 +13,21 @@ use plimsoll_measure::server_side::Buckets;
 use crate::bracket::EdgeBracket;
 use crate::over::{OverCount, count, over};
 
-/// Share of the chance of a wrong verdict that is spent on the median, as in the gate.
+/// Share of the error probability that is spent on the median, as in the gate.
 const OF_THE_MEDIAN: f64 = 0.02;
 /// Share of requests over a p99.
 const BEYOND: f64 = 0.01;
 
-/// What buckets say of a tail ratio.
+/// The result for a tail ratio.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct TailFound {
-    /// Requests that it rests on.
     pub n: u64,
     pub held: Held,
-    /// On what, in a sentence part.
+    /// Reason as a phrase.
     pub why: String,
 }
 
-/// By a histogram scrape by scrape. `most`: times the median that p99 may be.
+/// Evaluates a histogram scrape by scrape. `most` is the maximum ratio of p99 to median.
 pub(crate) fn judge(parts: &[Buckets], most: f64, alpha: f64) -> TailFound {
     let n = parts.iter().flat_map(|part| &part.counts).sum::<f64>().round() as u64;
     let median = EdgeBracket::of(parts, 0.5, OF_THE_MEDIAN * alpha).unwrap_or_default();
@@ -43,11 +44,11 @@ pub(crate) fn judge(parts: &[Buckets], most: f64, alpha: f64) -> TailFound {
     TailFound { n, held, why: why(parts, (n, most), (median, alpha)) }
 }
 
-/// `p99 is 2 to 12.5 times p50 (1500 requests), 3 allowed`.
+/// Returns `p99 is 2 to 12.5 times p50 (1500 requests), 3 allowed`.
 fn why(parts: &[Buckets], (n, most): (u64, f64), (median, alpha): (EdgeBracket, f64)) -> String {
     let p99 = EdgeBracket::of(parts, 1.0 - BEYOND, alpha).unwrap_or_default();
     let ratio = |above: Option<f64>, below: Option<f64>| above.zip(below).map(|(above, below)| above / below);
-    // It is not under 1, whatever the edges are.
+    // The ratio is at least 1, whatever the edges are.
     let lower = ratio(p99.over_s, median.most_s).filter(|ratio| *ratio > 1.0);
     let said = match (lower, ratio(p99.most_s, median.over_s)) {
         (Some(lower), Some(upper)) => format!("{} to {} times p50", number(lower), number(upper)),

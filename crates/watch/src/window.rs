@@ -1,7 +1,8 @@
-//! What comes of pages → blocks of time: what each row of the budget counted between two ticks.
+//! Scrapes → blocks of time: the counts of each budget row between two ticks.
 //!
-//! A page counts by itself ([`crate::pages`]): a scrape adds what came since the page's scrape before, whichever tick it is told behind, so that a tick costs
-//! what came since the last one, and counters lose nothing but what a process takes with it when it dies. A tick without a good scrape makes no block.
+//! Endpoints count separately ([`crate::pages`]): a scrape adds its gain since the endpoint's previous scrape, at
+//! whichever tick it arrives. A tick therefore costs only the new data, and counters lose only the last values of a
+//! terminated process. A tick without a successful scrape makes no block.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -25,17 +26,17 @@ use crate::requests;
 use crate::rows;
 use crate::{Alert, AlertSpec, FleetNow, WatchFinding};
 
-/// How a budget is watched.
+/// The settings of a watch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct WatchSpec {
     pub every: Span,
     pub window: Span,
 }
 
-/// Labels of `…_info` series that another release has another value of.
+/// Labels of `…_info` series that change with a release.
 const VERSION_LABELS: [&str; 3] = ["version", "revision", "image"];
 
-/// A budget file and what has been seen of the traffic it is held against.
+/// A budget file and the observed traffic.
 #[derive(Clone, Debug)]
 pub struct Watched {
     file: BudgetFile,
@@ -44,25 +45,26 @@ pub struct Watched {
     recall: Recall,
     blocks: VecDeque<TickBlock>,
     pages: Pages,
-    /// What came since the last block.
+    /// Counters since the last block.
     came: Came,
-    /// The newest scrape of the last tick that had one.
+    /// Newest scrape of the last tick with a scrape.
     last: Option<At>,
-    /// Requests that ended since the last tick, where they are what is watched.
+    /// Requests that ended since the last tick; `None` if metrics endpoints are watched.
     requests: Option<Vec<Attempt>>,
-    /// Attempts of requests that have no answer yet, and when they were counted: a request that is tried again counts once, as in the gate.
+    /// Attempts of requests without a response, with the time of their count, because a retried request counts once,
+    /// as in the gate.
     unanswered: HashMap<u64, (At, Vec<Attempt>)>,
-    /// Those of the last minutes, where windows of alerts are kept.
+    /// Requests of the last minutes; `None` if no windows of alerts are recorded.
     recent: Option<Recent>,
-    /// What is kept of the past, where it is.
+    /// History; `None` if none is kept.
     history: Option<Gathering>,
-    /// What is paid, where it was said.
+    /// Price; `None` if there is none.
     price: Option<PriceSpec>,
     alerts: AlertBoard,
 }
 
 impl Watched {
-    /// Begins with nothing seen.
+    /// Returns a watch without data.
     pub fn new(file: BudgetFile, spec: WatchSpec) -> Watched {
         Watched {
             alerts: AlertBoard::new(&file, AlertSpec::default(), spec.every),
@@ -82,14 +84,15 @@ impl Watched {
         }
     }
 
-    /// What comes is kept in blocks: [`Watched::blocks_ended`]. `wall_ns`: At::ZERO on the wall clock, ns since 1970.
+    /// Enables the history: [`Watched::blocks_ended`]. `wall_ns` is the wall-clock time of `At::ZERO`, ns since 1970.
     #[must_use]
     pub fn keeping(mut self, wall_ns: i64) -> Watched {
         self.came.kept = Some(KeptCounts::default());
         Watched { history: Some(Gathering::new(wall_ns)), ..self }
     }
 
-    /// Blocks of the history that have ended since the last call; `all`: the open one too, because nothing comes any more.
+    /// Returns the history blocks that have ended since the last call. With `all`, the open one is included, at the
+    /// end of the watch.
     pub fn blocks_ended(&mut self, all: bool) -> Vec<HistoryBlock> {
         self.history.as_mut().map_or(Vec::new(), |history| history.closed(all))
     }
@@ -99,53 +102,53 @@ impl Watched {
         Watched { price, ..self }
     }
 
-    /// Windows of alerts are kept: requests are remembered for it.
+    /// Enables the recording of alert windows, which keeps requests.
     #[must_use]
     pub fn recording(self) -> Watched {
         Watched { recent: Some(Recent::default()), ..self }
     }
 
-    /// Requests themselves are watched, from this instant on, and no pages.
+    /// Watches requests from this instant on, instead of metrics endpoints.
     #[must_use]
     pub fn of_requests(self, alerts: AlertSpec, now: At) -> Watched {
         let alerts = AlertBoard::of_requests(&self.file, alerts, self.spec.every);
         Watched { alerts, requests: Some(Vec::new()), last: Some(now), ..self }
     }
 
-    /// Takes requests that have ended.
     pub fn take(&mut self, attempts: impl IntoIterator<Item = Attempt>) {
         if let Some(pending) = &mut self.requests {
             pending.extend(attempts);
         }
     }
 
-    /// With other settings of its alerts, before anything is seen.
+    /// Sets the alert settings, before any data.
     #[must_use]
     pub fn alerting(self, alerts: AlertSpec) -> Watched {
         Watched { alerts: AlertBoard::new(&self.file, alerts, self.spec.every), ..self }
     }
 
-    /// Goes on where an earlier watch ended; its times are in this one's.
+    /// Resumes an earlier watch; its times are on this watch's clock.
     #[must_use]
     pub fn resuming(mut self, kept: BoardState, now: At) -> Watched {
-        // What was stalled is so until something of it moves, however short this watch has looked.
+        // A stalled replica stays stalled until it makes progress, however short this watch is.
         let stalled = kept.alerts.iter().filter(|alert| alert.kind == AlertKind::Stalled && alert.stands());
         stalled.for_each(|alert| self.pages.stood(alert.about.clone(), board::at(alert.since_s)));
         self.alerts.resume(kept, now);
         self
     }
 
-    /// What rows counted in the minutes that began after this instant; the newest of each is left out, because it goes on.
+    /// Returns the counts of rows in the minutes that began after this instant. The newest minute of each row is left
+    /// out because it is incomplete.
     pub fn minutes_after(&self, at: At) -> Vec<(String, Minute)> {
         self.alerts.minutes_after(at)
     }
 
-    /// Alerts that stand, and the last that were resolved, the newest first.
+    /// Returns the firing alerts, and the last resolved ones, newest first.
     pub fn alerts(&self) -> Vec<Alert> {
         self.alerts.alerts()
     }
 
-    /// The window of the alerts that fired at this tick; `None` = there are none.
+    /// Returns the window of the alerts that fired at this tick; `None` if there are none.
     pub fn fired(&self, now: At) -> Option<AlertWindow> {
         let alerts = self.alerts.fired(now);
         let since = alerts.iter().map(|alert| board::at(alert.since_s)).min()?.min(now);
@@ -158,22 +161,21 @@ impl Watched {
         Some(AlertWindow { alerts, from, since, to: now, samples, attempts: attempts.unwrap_or_default() })
     }
 
-    /// The run folder in which that window is kept.
+    /// Records the run folder of that window in its alerts.
     pub fn recorded(&mut self, now: At, run: &str) {
         self.alerts.recorded(now, run);
     }
 
-    /// The budget.
     pub fn file(&self) -> &BudgetFile {
         &self.file
     }
 
-    /// Are these requests themselves, and no pages?
+    /// Returns whether requests are watched instead of metrics endpoints.
     pub fn is_of_requests(&self) -> bool {
         self.requests.is_some()
     }
 
-    /// The ceilings that belong in its charts.
+    /// Returns the ceilings for its charts.
     pub fn ceilings(&self) -> Vec<CourseCeiling> {
         match self.is_of_requests() {
             true => requests::ceilings(&self.file),
@@ -181,12 +183,12 @@ impl Watched {
         }
     }
 
-    /// Takes a row of a run's pages. Rows of one scrape have one instant, and are taken together.
+    /// Adds a row of a run. Rows of one scrape have one time and are processed together.
     pub fn push(&mut self, sample: &Sample) {
         self.reads.push(sample).into_iter().for_each(|read| self.read(read));
     }
 
-    /// Takes what came of a page.
+    /// Adds a scrape of an endpoint.
     pub fn read(&mut self, read: PageRead) {
         self.recall.push(&read, self.pages.last(&read.page));
         let PageRead { page, at, said } = read;
@@ -206,14 +208,14 @@ impl Watched {
         }
     }
 
-    /// The watch began then on the wall clock.
+    /// Sets the start of the watch on the wall clock.
     #[must_use]
     pub fn begun_at(mut self, unix_s: f64) -> Watched {
         self.alerts.cold.began(unix_s);
         self
     }
 
-    /// Notes which version a page is of, where one of its labels says so.
+    /// Records the version of an endpoint from its labels.
     fn version(&mut self, page: &str, series: &SeriesName) {
         if !series.name.ends_with("_info") {
             return;
@@ -229,7 +231,7 @@ impl Watched {
         }
     }
 
-    /// Counts what came since the last tick, and forgets what is older than the window.
+    /// Counts the data since the last tick, and drops data older than the window.
     pub fn tick(&mut self, now: At) {
         if let Some(pending) = &mut self.requests {
             let ended = std::mem::take(pending);
@@ -262,8 +264,8 @@ impl Watched {
         self.leave(now);
     }
 
-    /// Lets go of what is older than the window.
-    /// These attempts with the earlier ones of their requests, which no longer count where they were counted.
+    /// Returns these attempts together with the earlier ones of their requests, which are removed from their former
+    /// blocks. Drops attempts older than the window.
     fn with_earlier_attempts(&mut self, mut ended: Vec<Attempt>, now: At) -> Vec<Attempt> {
         let again: Vec<u64> = ended.iter().filter(|row| row.attempt > 0).map(|row| row.request).collect();
         for (at, earlier) in again.into_iter().filter_map(|request| self.unanswered.remove(&request)) {
@@ -309,20 +311,20 @@ impl Watched {
             silent: &silent,
             replicas: &seen,
         });
-        // Requests themselves are diagnosed from their run, which has all of them.
+        // Requests are diagnosed from their run, which has all of them.
         if self.requests.is_none() {
             self.diagnose(now);
         }
     }
 
-    /// Asks the pages what is to blame for the alerts that fired just now: once, however many they are.
+    /// Diagnoses the alerts that just fired from the scrapes, once for all of them.
     fn diagnose(&mut self, now: At) {
         let Some(since) = self.alerts.undiagnosed(now) else { return };
         let found = self.recall.diagnose((since, now), self.alerts.good(), self.spec.every);
         self.alerts.diagnosed(now, &found);
     }
 
-    /// Puts what came into the history.
+    /// Adds the new counters to the history.
     fn keep(&mut self, came: (At, At), now: At) {
         let (Some(history), Some(counts)) = (&mut self.history, self.came.kept.take()) else { return };
         let replicas = self.pages.replicas(now, self.spec.every);
@@ -338,14 +340,15 @@ impl Watched {
         self.pages.around(answering, |around| self.came.block(&self.file, (from, to), around))
     }
 
-    /// How much is remembered, in entries: pages, values on them, replicas, series that left, layouts; blocks; rows of the last minutes; alerts.
+    /// Returns the number of stored entries: endpoints, their values, replicas, former series, layouts; blocks;
+    /// recent rows; alerts.
     pub fn size(&self) -> [usize; 8] {
         let [pages, values, replicas, gone, layouts] = self.pages.size();
         let (blocks, rows, alerts) = (self.blocks.len(), self.recall.len(), self.alerts.alerts().len());
         [pages, values, replicas, gone, layouts, blocks, rows, alerts]
     }
 
-    /// What is known now.
+    /// Returns the present state.
     pub fn finding(&self, now: At) -> WatchFinding {
         let lost = self.pages.lost(now, self.spec.every);
         let (fleet, lost_by) = (self.fleet(lost.len(), now), pages::by(&lost));
@@ -379,14 +382,15 @@ impl Watched {
     fn fleet(&self, lost: usize, now: At) -> FleetNow {
         let of_requests = self.is_of_requests();
         let rate = |of: fn(&TickBlock) -> Option<f64>| {
-            // A page tells with its next scrape what it did not tell; requests never tell a count that they lack, so that their time is left out too.
+            // The next scrape of an endpoint includes what an earlier one lacked. A request never gets a missing
+            // count, so its time is left out too.
             let told = self.blocks.iter().filter(|block| !of_requests || of(block).is_some());
             let seconds: f64 = told.map(|block| block.length.as_secs_f64()).sum();
             let gained: Vec<f64> = self.blocks.iter().filter_map(of).collect();
             (!gained.is_empty() && seconds > 0.0).then(|| gained.iter().sum::<f64>() / seconds)
         };
         let replicas = self.pages.replicas(now, self.spec.every);
-        // Replica by replica, because each page has an instant of its own.
+        // Summed per replica, because each endpoint has its own scrape time.
         let sum = |of: fn(&ReplicaNow) -> Option<f64>| {
             let answering = replicas.iter().filter(|replica| replica.answers);
             answering.filter_map(of).reduce(|all, one| all + one)

@@ -1,9 +1,9 @@
-//! What an earlier run measured, beside what the experiments measure now: has the target become slower (SPEC D1, question 3)?
+//! Comparison of the experiments with an earlier run: has the target become slower (SPEC D1, question 3).
 //!
-//! Requests alone are held against requests alone, and concurrency against as much concurrency, by medians; never one kind against the
-//! other, and first tokens only of prompts of like length. A baseline that lacks one of these leaves that fact out, and the
-//! diagnosis says so. The figures that are needed are kept with the diagnosis: naming the folder alone lost, because a
-//! diagnosis could then not be read again where the baseline has gone.
+//! Isolated requests are compared with isolated requests, and levels with levels of equal concurrency, by medians.
+//! Times to first token are compared only for prompts of similar length. If the baseline lacks one of these, the fact
+//! is left out and the diagnosis reports the gap. The required figures are stored with the diagnosis. Storing only
+//! the folder name was rejected, because a diagnosis could then not be repeated once the baseline is deleted.
 
 use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_model::{Attempt, Fingerprint, Level, Load};
@@ -21,56 +21,56 @@ use crate::verdict::{Changed, Evidence, Missing};
 use crate::{NextExperiment, RunData, changed};
 use plimsoll_measure::findings::Estimate;
 
-/// Times as long per token from which a request alone has become slower, and what the lower bound has to pass: as rule M1.
+/// Minimum ratio of the time per token of isolated requests, and minimum of its lower bound; as rule M1.
 const TOKEN: (f64, f64) = (1.08, 1.03);
-/// What even the faster quarter must show of it: kernels are slow for everyone.
+/// Minimum ratio of the faster quarter, because slow kernels slow down every request.
 const FOR_ALL: f64 = 1.05;
-/// The same of the first token, whose spread is wider.
+/// Both limits for the time to first token, whose spread is wider.
 const FIRST: (f64, f64) = (1.1, 1.04);
-/// The same of whole answers beside others: the lower bound has to pass it.
+/// Minimum lower bound of the ratio for whole responses under concurrency.
 const TOGETHER: f64 = 1.1;
-/// Ratio of lengths up to which requests are alike.
+/// Maximum ratio of lengths at which requests are comparable.
 const ALIKE: f64 = 1.1;
-/// The same of a context, which weighs little in the time per token.
+/// Maximum ratio of context lengths, which have little influence on the time per token.
 const CONTEXT: f64 = 1.25;
-/// Requests alone of a side below which they are not compared.
+/// Minimum number of isolated requests per side.
 const FEWEST: usize = 10;
-/// Requests kept of each kind: medians of more tell nothing more.
+/// Maximum number of stored requests of each kind, because more do not improve a median.
 const KEPT: usize = 2_000;
 
 /// The figures of an earlier run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct EarlierRun {
     pub run: String,
-    /// What was known of its target.
+    /// Known properties of the target at that time.
     pub target: Fingerprint,
-    /// Requests that had the target to themselves.
+    /// Isolated requests.
     pub alone: Vec<Once>,
-    /// Requests of closed loops, by how many were in flight.
+    /// Requests of closed loops, by concurrency.
     pub concurrency: Vec<(u32, Vec<Once>)>,
-    /// What it showed, where it was an active diagnosis itself.
+    /// Facts of the earlier run if it was an active diagnosis; else empty.
     pub shown: Vec<Finding>,
 }
 
-/// One request that was answered.
+/// The figures of one successful request.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Once {
-    /// Seconds to the first token, where it streamed.
+    /// Time to first token in s; `None` if the response was not streamed.
     pub ttft_s: Option<f64>,
-    /// Seconds per token after it.
+    /// Time per output token after the first in s; `None` if unknown.
     pub tpot_s: Option<f64>,
-    /// Seconds to the end.
+    /// Latency of the whole response, s.
     pub e2e_s: f64,
-    /// Prompt tokens that were computed: those from a cache left out, where the server says so.
+    /// Computed prompt tokens: without cached tokens, if the server reports them.
     pub prompt: f64,
     pub output: f64,
 }
 
-/// An earlier run and the target as it is now.
+/// An earlier run and the current state of the target.
 #[derive(Copy, Clone, Debug)]
 pub struct BeforeAndNow<'a> {
     pub before: &'a EarlierRun,
-    /// What is known of the target now.
+    /// Known properties of the target now.
     pub target: &'a Fingerprint,
 }
 
@@ -87,7 +87,7 @@ fn answered(block: &ExperimentLevel) -> Vec<Once> {
 }
 
 impl EarlierRun {
-    /// Reads an earlier run: an active diagnosis, a sweep, or any run with requests that had the target to themselves.
+    /// Reads an earlier run: an active diagnosis, a sweep, or any run with isolated requests.
     pub fn of(run: &str, side: &RunData<'_>) -> EarlierRun {
         let blocks = super::blocks(side.levels, side.attempts, side.samples);
         let shown = match blocks.is_empty() {
@@ -126,7 +126,7 @@ impl EarlierRun {
         EarlierRun { run: run.to_owned(), target: side.facts.clone(), alone, concurrency, shown }
     }
 
-    /// What the experiments show beside it.
+    /// Returns the facts of the comparison.
     pub fn read(&self, blocks: &[ExperimentLevel]) -> Vec<Finding> {
         let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         let mut all = Vec::new();
@@ -155,7 +155,7 @@ impl EarlierRun {
         Some(shown(Observed::AloneFirstLater, slower(&ratio, FIRST, true), says, Some(ratio), Some(FIRST.0)))
     }
 
-    /// Whole answers at the highest concurrency that both had.
+    /// Compares whole responses at the highest concurrency of both sides.
     fn together(&self, blocks: &[ExperimentLevel]) -> Option<Finding> {
         let (at, then, now) = self.shared_concurrency(blocks)?;
         alike(then, &now, |of| Some(of.prompt), ALIKE)?;
@@ -177,13 +177,13 @@ impl EarlierRun {
         both.max_by_key(|(at, ..)| *at)
     }
 
-    /// The ratio of the time per token alone, at 90 %: what clears the model.
+    /// Returns the 90 % interval of the ratio of the isolated time per token, which can clear the model.
     pub(crate) fn token_ratio(&self, blocks: &[ExperimentLevel]) -> Option<Estimate> {
         let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         medians(&values(&self.alone, |of| of.tpot_s), &values(&now, |of| of.tpot_s), 0.9)
     }
 
-    /// Was what shows now there before as well?
+    /// Returns evidence on whether the earlier run showed this fact too.
     pub fn evidence(&self, fact: Observed) -> Option<Evidence> {
         let then = self.shown.iter().find(|shown| shown.fact == fact)?;
         let word = match then.is {
@@ -196,7 +196,7 @@ impl EarlierRun {
         Some(Evidence { figure, says, value: then.value, limit: then.limit, inferred: true })
     }
 
-    /// What can't be compared, and why.
+    /// Returns the comparisons that are impossible, with the reasons.
     pub fn lacks(&self, blocks: &[ExperimentLevel], shown: &[Finding]) -> Vec<Missing> {
         let known = |fact: Observed| shown.iter().any(|shown| shown.fact == fact);
         let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
@@ -228,33 +228,34 @@ impl EarlierRun {
 }
 
 impl BeforeAndNow<'_> {
-    /// What is known to have changed of the target.
+    /// Returns the known changes of the target.
     pub fn changed(&self) -> Changed {
         changed::between(&self.before.target, self.target)
     }
 }
 
-/// The requests of a level that had the target to themselves, first attempts that were answered.
+/// Returns the isolated requests of a level: successful first attempts.
 fn undisturbed(level: &Level, attempts: &[Attempt]) -> Vec<Attempt> {
     let seen = SeenLevel::read(level, attempts);
     let alone: std::collections::BTreeSet<u64> = seen.alone().map(|row| row.request).collect();
     attempts.iter().filter(|of| of.level == level.id && alone.contains(&of.request)).cloned().collect()
 }
 
-/// The values that are known, sorted.
+/// Returns the known values in ascending order.
 fn values(of: &[Once], value: impl Fn(&Once) -> Option<f64>) -> Vec<f64> {
     let mut all: Vec<f64> = of.iter().filter_map(value).collect();
     sort(&mut all);
     all
 }
 
-/// Are the medians within this ratio of each other?
+/// Returns `Some` if the ratio of the medians is at most `most`.
 fn alike(then: &[Once], now: &[Once], of: impl Fn(&Once) -> Option<f64>, most: f64) -> Option<()> {
     let (a, b) = (of_sorted(&values(then, &of), 0.5)?, of_sorted(&values(now, &of), 0.5)?);
     (a.max(b) <= most * a.min(b) + 2.0).then_some(())
 }
 
-/// The ratio of two sorted sides' medians. Below what the rules ask for, with the wider interval of two medians' extremes.
+/// Returns the ratio of the medians of two sorted sides. Below the minimum counts of the rules, the interval is the
+/// wider one from the ends of both medians' intervals.
 fn of_medians(then: &[f64], now: &[f64]) -> Option<Estimate> {
     let few = then.len().min(now.len());
     let wide = || ratio(&median(now.iter().copied(), 1.0)?, &median(then.iter().copied(), 1.0)?);

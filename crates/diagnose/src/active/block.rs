@@ -1,8 +1,9 @@
-//! What one level of an experiment brought: its answers as plain numbers, and medians with their intervals.
+//! The results of one level of an experiment: requests as plain numbers, and medians with intervals.
 //!
-//! Experiments of a few dozen requests carry medians and shares, not tails: a p99 of forty requests is the slowest of them.
-//! Requests of a closed loop at concurrency 1 follow one another and share no queue, so each counts as one; beside others they
-//! share batches and queues, and √concurrency of them count as one. A whole wave for one lost: five waves have no interval.
+//! Experiments of a few dozen requests support medians and shares, but no tails: a p99 of forty requests is the
+//! slowest one. Requests of a closed loop at concurrency 1 are sequential and share no queue, so each counts as one.
+//! Concurrent requests share batches and queues, so √concurrency of them count as one. Counting a whole wave as one
+//! was rejected, because five waves have no interval.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use super::plan::{ArmSetting, ExperimentKind};
 use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::server_side::{self, ServerSide, Signal};
 
-/// Level of confidence of every interval here.
+/// Confidence level of all intervals here.
 pub(crate) const LEVEL: f64 = 0.95;
 
 #[derive(Clone, Debug)]
@@ -22,57 +23,57 @@ pub struct ExperimentLevel {
     pub kind: ExperimentKind,
     pub arm: ArmSetting,
     pub level: Level,
-    /// Its requests' last attempts, in the order in which they were due.
+    /// Last attempts of its requests, in order of due times.
     pub rows: Vec<BlockRow>,
-    /// Means of the server's own gauges during the level: requests that wait, share of the KV cache in use.
+    /// Gauges of the server during the level.
     pub gauges: BlockGauges,
-    /// Attempts made, retries included.
+    /// Number of attempts, including retries.
     pub attempts: u64,
 }
 
-/// What the server said of itself during a level.
+/// The server's metrics during a level.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct BlockGauges {
-    /// Mean of requests that wait.
+    /// Mean number of waiting requests; `None` if unknown.
     pub waiting: Option<f64>,
-    /// Mean of requests that run.
+    /// Mean number of running requests; `None` if unknown.
     pub running: Option<f64>,
-    /// Highest share of the KV cache in use.
+    /// Maximum share of the KV cache in use; `None` if unknown.
     pub kv: Option<f64>,
-    /// Preemptions during the level.
+    /// Number of preemptions during the level; `None` if unknown.
     pub preemptions: Option<f64>,
-    /// Prompt tokens that the prefix cache held, of those that were looked up in it.
+    /// Prompt tokens found in the prefix cache, and prompt tokens looked up; `None` if unknown.
     pub cached: Option<(f64, f64)>,
-    /// Looks at its pages that these rest on.
+    /// Number of scrapes behind these values.
     pub scrapes: usize,
-    /// Looks at its pages, whatever they hold: those that brought one, and those that brought none in time.
+    /// Numbers of successful and of failed scrapes, with any content.
     pub pages: (usize, usize),
 }
 
-/// One request.
+/// One request of a level.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BlockRow {
-    /// When it was due, ns.
+    /// Due time, ns.
     pub due: i64,
-    /// When it ended, ns.
+    /// End time in ns; `None` if the request did not end.
     pub end: Option<i64>,
-    /// Its first token, ns.
+    /// Time of the first token in ns; `None` if there is none.
     pub first: Option<i64>,
     pub fine: bool,
     pub how: How,
     pub status: Option<u16>,
     pub output: f64,
-    /// Prompt tokens asked for.
+    /// Requested number of prompt tokens.
     pub prompt: f64,
-    /// Prompt tokens taken from a cache, where the server says so.
+    /// Prompt tokens from a cache; `None` if the server does not report them.
     pub cached: Option<f64>,
-    /// The replica that answered, if it says.
+    /// Replica that responded; `None` if not reported.
     pub replica: Option<String>,
-    /// Time that making the connection took, ns, where one was made for it.
+    /// Connection time in ns; `None` if the connection was reused.
     pub connect: Option<i64>,
-    /// What the server said of its failure, or what broke.
+    /// Error message of the server, or the connection error; `None` if there is none.
     pub error: Option<String>,
-    /// Arrivals of tokens, ns, with how many each brought.
+    /// Arrivals of tokens in ns, with the number of tokens of each.
     pub tokens: Vec<(i64, f64)>,
 }
 
@@ -104,30 +105,30 @@ impl BlockRow {
         }
     }
 
-    /// Seconds to the first token, from when it was due.
+    /// Returns the time to first token in s, from the due time.
     pub fn ttft_s(&self) -> Option<f64> {
         self.first.filter(|_| self.fine).map(|first| (first - self.due) as f64 * 1e-9)
     }
 
-    /// Seconds to the end.
+    /// Returns the latency of the whole response in s.
     pub fn e2e_s(&self) -> Option<f64> {
         self.end.filter(|_| self.fine).map(|end| (end - self.due) as f64 * 1e-9)
     }
 
-    /// Seconds per token after the first.
+    /// Returns the time per output token after the first in s.
     pub fn tpot_s(&self) -> Option<f64> {
         let (first, end) = (self.first?, self.tokens.last().map(|(at, _)| *at).or(self.end)?);
         (self.fine && self.output >= 2.0).then(|| (end - first) as f64 * 1e-9 / (self.output - 1.0))
     }
 
-    /// Did it fail by another's doing than the client's?
+    /// Returns whether the request failed and the client did not end it.
     pub fn failed(&self) -> bool {
         !self.fine && !matches!(self.how, How::NeverSent | How::Cancelled | How::Unfinished)
     }
 }
 
 impl ExperimentLevel {
-    /// A level's rows.
+    /// Reads the rows of a level.
     pub fn new(
         (kind, arm): (ExperimentKind, ArmSetting),
         level: &Level,
@@ -142,7 +143,7 @@ impl ExperimentLevel {
         ExperimentLevel { kind, arm, level: level.clone(), rows, gauges, attempts: own.len() as u64 }
     }
 
-    /// Requests in flight, of a closed loop.
+    /// Returns the concurrency of a closed loop; `None` for an open loop.
     pub fn concurrency(&self) -> Option<u32> {
         match self.level.load {
             Load::Closed { concurrency } | Load::Saturating { concurrency } => Some(concurrency),
@@ -150,7 +151,8 @@ impl ExperimentLevel {
         }
     }
 
-    /// Those beside all others: without the first, who come all at once, and the last, who are left alone.
+    /// Returns the rows at full concurrency: without the first wave, which starts simultaneously, and the last
+    /// requests, which finish with fewer others.
     pub fn settled(&self) -> &[BlockRow] {
         let beside = self.concurrency().unwrap_or(1) as usize - 1;
         let most = self.rows.len() / 4;
@@ -158,7 +160,7 @@ impl ExperimentLevel {
         &self.rows[cut..self.rows.len() - cut]
     }
 
-    /// Answers per second: of a closed loop by Little's law, else as they ended.
+    /// Returns the responses per second: of a closed loop by Little's law, else from their ends.
     pub fn rate(&self) -> Option<f64> {
         match self.concurrency() {
             Some(concurrency) => {
@@ -173,7 +175,7 @@ impl ExperimentLevel {
         }
     }
 
-    /// A median of its settled answers.
+    /// Returns the median over the rows at full concurrency.
     pub fn median(&self, of: impl Fn(&BlockRow) -> Option<f64>) -> Option<Estimate> {
         median(self.settled().iter().filter_map(of), f64::from(self.concurrency().unwrap_or(1)).sqrt())
     }
@@ -207,7 +209,7 @@ impl BlockGauges {
     }
 }
 
-/// The mean, of at least one value.
+/// Returns the mean; `None` without values.
 pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (mut n, mut sum) = (0.0, 0.0);
     for value in values {
@@ -217,7 +219,7 @@ pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (n > 0.0).then(|| sum / n)
 }
 
-/// The median with its interval, each value worth `1 / effect` independent ones.
+/// Returns the median with its interval; each value counts as `1 / effect` independent values.
 pub(crate) fn median(values: impl Iterator<Item = f64>, effect: f64) -> Option<Estimate> {
     let mut sorted: Vec<f64> = values.collect();
     quantile::sort(&mut sorted);
@@ -227,14 +229,14 @@ pub(crate) fn median(values: impl Iterator<Item = f64>, effect: f64) -> Option<E
     Some(Estimate { value, lower: interval.lower, upper: interval.upper, n: sorted.len() as u64, n_eff })
 }
 
-/// The order statistics that hold the median at [`LEVEL`] (Clopper and Pearson's bounds turned round). The bound of the gate,
-/// [`quantile::undecided`], is wider below a few dozen values: it makes up for a design effect that was measured, and here
-/// none is.
+/// Returns the order statistics that contain the median at [`LEVEL`] (inverted Clopper-Pearson bounds). The bound of
+/// the gate, [`quantile::undecided`], is wider below a few dozen values, because it accounts for an estimated design
+/// effect. Here the effect is given.
 fn between(sorted: &[f64], n_eff: f64) -> Interval {
     let n = sorted.len();
     let worth = n_eff / n as f64;
     let bounds = |under: usize| proportion::clopper_pearson(under as f64 * worth, n_eff, LEVEL);
-    // Of x₍j₎, j − 1 values lie under it: it is a lower bound where so few can't be half of all.
+    // x₍j₎ has j − 1 smaller values; it is a lower bound if this number can't be half of all.
     let lower = (1..=n).rev().find(|j| bounds(j - 1).upper < 0.5);
     let upper = (1..=n).find(|j| bounds(*j).lower > 0.5);
     Interval {
@@ -243,7 +245,8 @@ fn between(sorted: &[f64], n_eff: f64) -> Interval {
     }
 }
 
-/// The ratio of two medians. Its interval is that of the extremes: wider than it need be, and with no law assumed.
+/// Returns the ratio of two medians. Its interval uses the ends of both intervals; it is wider than necessary and
+/// assumes no distribution.
 pub(crate) fn ratio(above: &Estimate, below: &Estimate) -> Option<Estimate> {
     (below.value > 0.0).then(|| Estimate {
         value: above.value / below.value,
@@ -254,7 +257,7 @@ pub(crate) fn ratio(above: &Estimate, below: &Estimate) -> Option<Estimate> {
     })
 }
 
-/// A share with its exact interval (Clopper and Pearson 1934).
+/// Returns a share with its exact interval (Clopper and Pearson 1934).
 pub(crate) fn share(k: usize, n: usize) -> Option<Estimate> {
     let interval = proportion::clopper_pearson(k as f64, n as f64, LEVEL);
     (n > 0).then(|| Estimate {

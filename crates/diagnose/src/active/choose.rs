@@ -1,6 +1,8 @@
-//! Which experiment to run next: the one whose answers are expected to say most about the cause (Lindley 1956), by the second.
+//! Selection of the next experiment: the one with the most expected information on the cause (Lindley 1956) per
+//! second.
 //!
-//! Asking the experiments in a fixed order lost, because what is dear (watching for half a minute) is then run where one look alone had told.
+//! A fixed order was rejected, because it runs expensive experiments (watching for half a minute) when one scrape
+//! would have decided.
 
 use super::plan::ExperimentKind;
 use crate::belief::{Belief, Likelihood, ReadFrom};
@@ -8,10 +10,10 @@ use crate::cause::Cause;
 use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 
-/// Belief from which on no further experiment is needed.
+/// Belief in a cause from which no further experiment is needed.
 pub(crate) const CONFIDENT: f64 = 0.9;
 
-/// The facts that an experiment decides, with how often it does.
+/// Returns the facts that an experiment decides, with the probability that it does.
 pub fn decides(kind: ExperimentKind) -> &'static [(Observed, f64)] {
     match kind {
         ExperimentKind::Alone => &[
@@ -60,14 +62,15 @@ pub fn decides(kind: ExperimentKind) -> &'static [(Observed, f64)] {
     }
 }
 
-/// What there is still to learn, after these findings.
+/// The remaining information after the present findings.
 pub struct Choice<'a> {
     belief: &'a Belief,
-    /// Bits about the cause that each fact would bring, in the order of [`Observed::ALL`]; none where it is decided.
+    /// Expected information in bits of each fact, in the order of [`Observed::ALL`]; zero if the fact is decided.
     bits: Vec<f64>,
 }
 
 impl<'a> Choice<'a> {
+    /// Returns the remaining information for this belief.
     pub fn new(belief: &'a Belief, found: &[Finding]) -> Choice<'a> {
         let open = |fact: &Observed| {
             found.iter().find(|finding| finding.fact == *fact).is_none_or(|finding| finding.is == Is::Unclear)
@@ -77,9 +80,9 @@ impl<'a> Choice<'a> {
         Choice { belief, bits }
     }
 
-    /// Bits about the cause that these experiments are expected to bring: the sum over the facts that they decide and that are not
-    /// decided yet, each as often as the best of them decides it. Facts hang together, so that the sum is a bound; it orders
-    /// experiments, and stops the asking.
+    /// Returns the expected information of these experiments on the cause in bits. It is the sum over their undecided
+    /// facts, each with the probability of the best experiment. Facts are correlated, so the sum is an upper bound;
+    /// it orders the experiments and stops the diagnosis.
     pub fn information(&self, kinds: &[ExperimentKind]) -> f64 {
         let mut decided: Vec<(Observed, f64)> = Vec::new();
         for (fact, often) in kinds.iter().flat_map(|kind| decides(*kind)) {
@@ -91,7 +94,7 @@ impl<'a> Choice<'a> {
         decided.into_iter().map(|(fact, often)| often * self.bits[fact as usize]).sum()
     }
 
-    /// The two causes that this experiment tells apart best, for the line that explains it.
+    /// Returns the two causes that this experiment distinguishes best, for its explanation.
     pub fn told_apart(&self, kind: ExperimentKind) -> Option<(Cause, Cause)> {
         let learnt = Likelihood::learnt(ReadFrom::Experiments);
         let gain = |cause: Cause, weight: f64| -> f64 {
@@ -110,7 +113,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// Mutual information of the cause and whether a fact is so.
+/// Returns the mutual information of the cause and the fact.
 fn bits(belief: &Belief, fact: Observed) -> f64 {
     let learnt = Likelihood::learnt(ReadFrom::Experiments);
     let sum: f64 = belief.of.iter().map(|(_, p)| p).sum();
@@ -122,7 +125,7 @@ fn bits(belief: &Belief, fact: Observed) -> f64 {
     (entropy(yes) - given).max(0.0)
 }
 
-/// Entropy of a yes-or-no, bits.
+/// Returns the entropy of a binary variable in bits.
 fn entropy(p: f64) -> f64 {
     let part = |p: f64| if p > 0.0 { -p * p.log2() } else { 0.0 };
     part(p) + part(1.0 - p)

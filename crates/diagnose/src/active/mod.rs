@@ -1,12 +1,13 @@
-//! Active diagnosis: a stepper that asks for the experiment that would tell most per second, until one cause is believed.
+//! Active diagnosis: a stepper that requests the most informative experiment per second until one cause is believed.
 //!
-//! Results in, next experiment out; no clock, no socket, so that a live endpoint and a simulated one are driven alike. What was
-//! measured is read anew after each experiment by the same function that reads a run folder, so that `diagnose URL` and
-//! `diagnose RUN` of its folder can't disagree. The first two experiments are always the same: what a request costs alone, and
-//! latency against concurrency; every later one is chosen.
+//! It takes results and returns the next experiment, without clock or socket, so a live endpoint and a simulated one
+//! are driven alike. After each experiment all measurements are evaluated again by the function that reads a run
+//! folder. Therefore `diagnose URL` and `diagnose RUN` of its folder can't disagree. The first two experiments are
+//! fixed: isolated latency, and latency against concurrency. Every later one is chosen.
 //!
-//! Reading order: [`plan`] (what can be asked), [`block`] (what a level brought), [`facts`] (what it shows), [`before`] (what an earlier run showed),
-//! [`choose`] (what to ask next), [`tell`] (the verdict, by the belief and in the words of every diagnosis).
+//! Reading order: [`plan`] (experiments), [`block`] (results of a level), [`facts`] (their facts), [`before`] (an
+//! earlier run), [`choose`] (the next experiment), [`tell`] (the verdict). The verdict uses the belief and the texts
+//! of every diagnosis.
 
 pub mod before;
 pub mod block;
@@ -29,25 +30,24 @@ use block::{BlockRow, ExperimentLevel, mean};
 use choose::{CONFIDENT, Choice, decides};
 use plan::{ActiveSpec, ExperimentKind, KnownTarget, LevelAsk, TrafficTraits};
 
-/// Bits that an experiment has to be expected to bring to be worth its requests.
+/// Minimum expected information of an experiment in bits.
 const WORTH: f64 = 0.02;
-/// Answers per second more for twice the concurrency under which a higher concurrency tells nothing new.
+/// Growth of throughput at twice the concurrency below which higher concurrency adds no information.
 const FLAT: f64 = 1.15;
 
-/// What is to be done next.
+/// The next step of an active diagnosis.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ActiveNext {
-    /// An experiment begins: say this line, then ask again.
+    /// An experiment begins: print `why`, then call `next` again.
     Begin {
-        /// Which.
         kind: ExperimentKind,
-        /// Why, in one line.
+        /// Reason in one line.
         why: String,
     },
-    /// Run this level and hand its records to `observe`.
+    /// Run this level and pass its records to `observe`.
     Run(Box<LevelAsk>),
     Done {
-        /// Why, as a sentence part.
+        /// Reason as a phrase.
         why: String,
     },
 }
@@ -69,7 +69,7 @@ pub struct Active {
 }
 
 impl Active {
-    /// A diagnosis that has measured nothing yet.
+    /// Returns a diagnosis without measurements.
     pub fn new(spec: ActiveSpec, traffic: TrafficTraits) -> Active {
         Active {
             step: if spec.max_concurrency >= 2 { 2 } else { 0 },
@@ -88,13 +88,14 @@ impl Active {
         }
     }
 
-    /// With an earlier run to hold it against.
+    /// Adds an earlier run to compare with.
     pub fn against(mut self, before: Option<EarlierRun>) -> Active {
         self.before = before;
         self
     }
 
-    /// What to do next. After [`ActiveNext::Begin`] it is asked again; asking twice for a level gives the same one.
+    /// Returns the next step. After [`ActiveNext::Begin`] call it again; a second call for a level returns an equal
+    /// level.
     #[expect(
         clippy::should_implement_trait,
         reason = "a stepper answers before its end too, and is no sequence"
@@ -112,7 +113,7 @@ impl Active {
         self.choose()
     }
 
-    /// Takes the records of the level that was asked for.
+    /// Records the results of the requested level.
     pub fn observe(&mut self, level: &Level, attempts: &[Attempt], samples: &[Sample]) {
         let Some(ask) = self.waiting.pop_front() else { return };
         let block = ExperimentLevel::new((ask.kind, ask.arm), level, attempts, samples);
@@ -137,29 +138,28 @@ impl Active {
         self.after(ask.kind);
     }
 
-    /// Ends it early (the person asked); the verdict stands on what there is.
+    /// Ends the diagnosis early at the user's request; the verdict uses the present results.
     pub fn stop(&mut self, why: &str) {
         self.waiting.clear();
         self.over = Some(why.to_owned());
     }
 
-    /// What was shown so far.
+    /// Returns the facts shown so far.
     pub fn shown(&self) -> &[Finding] {
         &self.shown
     }
 
-    /// What was measured so far.
+    /// Returns the levels measured so far.
     pub fn blocks(&self) -> &[ExperimentLevel] {
         &self.blocks
     }
 
-    /// What is believed now.
     pub fn belief(&self) -> Belief {
         let learnt = Likelihood::learnt(ReadFrom::Experiments);
         learnt.posterior(&states(&self.shown), |row| self.may_show(row))
     }
 
-    /// Could an experiment that is still to be run show a fact that decides for this cause?
+    /// Returns whether an open experiment could show a decisive fact of this cause.
     fn may_show(&self, row: &CauseRow) -> bool {
         let held_against = match row.cause {
             Cause::SingleRequestOverBudget => !self.spec.promised().is_empty(),
@@ -171,14 +171,14 @@ impl Active {
         held_against && ExperimentKind::ALL.iter().filter(|kind| self.open(**kind)).any(shows)
     }
 
-    /// Requests sent and seconds spent.
+    /// Returns the number of sent requests and the elapsed time in s.
     pub fn spent(&self) -> (u64, f64) {
         (self.sent, self.spent_s)
     }
 
     // ---------------------------------------------------------------------------------------- choosing
 
-    /// The next step of concurrency, or the end of the experiment.
+    /// Schedules the next step of concurrency, or ends the experiment.
     fn after(&mut self, kind: ExperimentKind) {
         if kind == ExperimentKind::Together {
             self.step = self.next_step();
@@ -192,7 +192,8 @@ impl Active {
         }
     }
 
-    /// Twice the concurrency, unless the last doubling brought nothing more or the ceiling is reached.
+    /// Returns twice the concurrency, or 0 to stop. It stops if the last two doublings gained nothing, requests were
+    /// rejected, the limit is reached, or 70 % of the time is spent.
     fn next_step(&self) -> u32 {
         let steps: Vec<&ExperimentLevel> = facts::of(&self.blocks, ExperimentKind::Together).collect();
         let at = steps.last().and_then(|block| block.concurrency()).unwrap_or(1);
@@ -225,7 +226,7 @@ impl Active {
             },
         };
         if self.begun == Some(kind) {
-            // Its levels could not be made (no rate is known yet, say): it is over.
+            // The experiment has no levels (for example because no rate is known), so it ends.
             self.done.push(kind);
             return self.choose();
         }
@@ -240,8 +241,9 @@ impl Active {
         ActiveNext::Begin { kind, why }
     }
 
-    /// Of the experiments that together tell most in the time left, the one that tells most per second. By the second alone lost: with
-    /// little time left a cheap one takes what the telling one needs.
+    /// Returns the best next experiment. First it selects the set with the most information within the remaining
+    /// time, then its member with the most information per second. Information per second alone was rejected: with
+    /// little time left, a cheap experiment would take the time of an informative one.
     fn most_telling(&self, belief: &Belief, known: &KnownTarget) -> Option<ExperimentKind> {
         let choice = Choice::new(belief, &self.shown);
         let worth = |kind: ExperimentKind| {
@@ -266,7 +268,8 @@ impl Active {
         kind.is_possible(&self.spec, &self.traffic) && !self.done.contains(&kind)
     }
 
-    /// Is one cause believed, and what it must show seen? "Nothing" needs the watch as well: what is rare shows late.
+    /// Returns whether one cause is believed and its decisive fact was seen. "Nothing" also needs the watch
+    /// experiment, because rare faults show late.
     fn settled(&self, belief: &Belief) -> bool {
         let (cause, chance) = belief.first();
         if chance < CONFIDENT {
@@ -281,7 +284,7 @@ impl Active {
         seen && watched && (chance >= 0.98 || nothing_left)
     }
 
-    /// One line before an experiment: what is sent at most, how long it takes, and what it is for.
+    /// Returns one line on an experiment: its maximum number of requests, duration and purpose.
     fn why(&self, kind: ExperimentKind, asks: &[LevelAsk], known: &KnownTarget, belief: &Belief) -> String {
         let seconds = kind.seconds(&self.spec, &self.traffic, known);
         let what = match kind {
@@ -316,6 +319,7 @@ impl Active {
         format!("{}: {}; at most {requests} requests{about}{gain}", kind.does(), what)
     }
 
+    /// Returns the maximum number of requests of a level.
     fn most(&self, ask: &LevelAsk, known: &KnownTarget) -> u64 {
         let left = self.spec.max_requests.saturating_sub(self.sent);
         let most = ask.requests.unwrap_or_else(|| {
@@ -328,12 +332,13 @@ impl Active {
         most.min(left)
     }
 
-    /// Most requests of the watched level: a quarter of what is left, because it is one experiment of several.
+    /// Returns the maximum number of requests of the watch experiment: a quarter of the rest, because other
+    /// experiments follow.
     fn watched(&self, _known: &KnownTarget) -> u64 {
         self.spec.max_requests.saturating_sub(self.sent) / 4
     }
 
-    /// The level as far as the ceilings let it; `None` where too little is left.
+    /// Returns the level within the limits; `None` if too few requests are left.
     fn fits(&self, ask: &LevelAsk) -> Option<LevelAsk> {
         let left = self.spec.max_requests.saturating_sub(self.sent);
         let mut ask = ask.clone();
@@ -359,7 +364,7 @@ impl Active {
         let rates = facts::of(&self.blocks, ExperimentKind::Together).filter_map(|block| block.rate());
         KnownTarget {
             e2e_s: mean(rows().filter_map(BlockRow::e2e_s)).unwrap_or(1.0),
-            // Before anything is known, twenty a second are few for any endpoint.
+            // Before any measurement, assume 0.15 s because twenty requests per second are few for any endpoint.
             least_s: rows().filter_map(BlockRow::e2e_s).reduce(f64::min).unwrap_or(0.15),
             ttft_s: mean(rows().filter_map(BlockRow::ttft_s)).unwrap_or(0.5),
             best_rate: rates.fold(0.0, f64::max),
@@ -369,13 +374,13 @@ impl Active {
     }
 }
 
-/// The blocks of a run folder that a diagnosis made; empty where it is another kind of run.
+/// Returns the levels of a run folder that a diagnosis wrote; empty for other runs.
 pub fn blocks(levels: &[Level], attempts: &[Attempt], samples: &[Sample]) -> Vec<ExperimentLevel> {
     let of = levels.iter().filter_map(|level| Some((plan::of_level(level)?, level)));
     of.map(|(what, level)| ExperimentLevel::new(what, level, attempts, samples)).collect()
 }
 
-/// The state of a fact; unclear where nobody asked.
+/// Returns the state of a fact; unclear if it was not checked.
 pub fn is_so(shown: &[Finding], fact: Observed) -> Is {
     shown.iter().find(|shown| shown.fact == fact).map_or(Is::Unclear, |shown| shown.is)
 }

@@ -1,9 +1,9 @@
-//! Experiments that active diagnosis can run: what each changes, how much it sends, and what it may show.
+//! The experiments of active diagnosis: their settings, load and purpose.
 //!
-//! An experiment is a row of [`LevelAsk`]s, each one level. Where two settings are compared their blocks are interleaved A B B A, so
-//! that what drifts meanwhile (a throttling GPU, the hour) falls on both. What a level was is written into its `purpose`, so
-//! that the run folder alone says what was done and `diagnose RUN` reads it again; a list beside the levels lost, because a
-//! run that was cut off would lack it.
+//! An experiment is a list of [`LevelAsk`]s, each one level. The levels of two settings are interleaved A B B A, so
+//! that drift (a throttling GPU, the time of day) affects both. The experiment of a level is stored in its `purpose`,
+//! so that the run folder is complete and `diagnose RUN` can read it again. A separate list was rejected, because an
+//! interrupted run would lack it.
 
 use plimsoll_model::{Level, Load, Span};
 use plimsoll_workload::policy::Connections;
@@ -13,32 +13,33 @@ use serde::{Deserialize, Serialize};
 
 use plimsoll_measure::findings::Ceiling;
 
-/// Seconds in which a level of one request at a time may wait for its answers.
+/// Maximum duration in s of a level with one request in flight.
 const LONGEST_S: f64 = 600.0;
-/// Tokens of an answer of which only the beginning matters.
+/// Output tokens of a response if only its start matters.
 const GLIMPSE: f64 = 8.0;
-/// Requests of a block where time is short: two blocks are a dozen, of which the third and the tenth bound the median.
+/// Minimum number of requests per level if time is short. Two levels then have a dozen requests, whose third and
+/// tenth bound the median.
 const FEWEST: u64 = 6;
 
-/// What an active diagnosis may do, and what it knows of the traffic.
+/// Limits of an active diagnosis, and known properties of the service.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ActiveSpec {
-    /// Time for all of it, ns.
+    /// Maximum total time in ns.
     pub time: Span,
-    /// Most requests in flight.
+    /// Maximum number of requests in flight.
     pub max_concurrency: u32,
-    /// Highest rate offered, requests/s; none = the load is never doubled.
+    /// Maximum offered rate in requests/s [default: the load is never doubled].
     pub max_rate: Option<f64>,
-    /// Most requests sent in all.
+    /// Maximum total number of requests.
     pub max_requests: u64,
-    /// Most requests that may fail before nothing more is sent.
+    /// Maximum number of failed requests before the diagnosis stops.
     pub max_errors: u64,
-    /// Longest time to first token that half of the requests alone may have, s; none = no such promise.
+    /// Ceiling of the median time to first token of isolated requests in s [default: none].
     pub ttft_s: Option<f64>,
-    /// The ceilings of a budget.
+    /// Ceilings of the budget.
     pub ceilings: Vec<Ceiling>,
-    /// Replicas that can be asked one by one.
+    /// Number of replicas that can be addressed separately.
     pub replicas: u32,
 }
 
@@ -57,20 +58,20 @@ impl Default for ActiveSpec {
     }
 }
 
-/// What the traffic allows: which experiments mean anything.
+/// The properties of the traffic, which decide the possible experiments.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct TrafficTraits {
     pub prompt: f64,
     pub output: f64,
-    /// May prompts and answers be made of other lengths? Not where they are the user's own.
+    /// Set if prompts and responses may get other lengths; not set for the user's own prompts.
     pub synthetic: bool,
     pub streams: bool,
-    /// The client's own pool, if it has one.
+    /// Size of the client's connection pool; `None` without a limit.
     pub pool: Option<u32>,
 }
 
 impl TrafficTraits {
-    /// What this scenario allows.
+    /// Returns the properties of this scenario.
     pub fn of(scenario: &Scenario, (prompt, output): (f64, f64)) -> TrafficTraits {
         let target = &scenario.target;
         let own = scenario.prompts.file.is_some() || scenario.sizes.pairs.is_some();
@@ -89,77 +90,72 @@ impl TrafficTraits {
 }
 
 plimsoll_model::named! {
-    /// An experiment.
+    /// An experiment of an active diagnosis.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum ExperimentKind {
-        /// Requests one after the other.
+        /// Requests in sequence.
         Alone => "alone",
-        /// 2, 4, 8 … requests in flight.
+        /// Closed loops with 2, 4, 8 … requests in flight.
         Together => "together",
-        /// A moderate load for longer.
+        /// A moderate load for a longer time.
         Watch => "watch",
-        /// Half of what it carried, open loop, and twice it.
+        /// Open loops at half and at twice the measured throughput.
         Rates => "rates",
-        /// A fresh connection for each request against kept ones.
+        /// New connections compared with reused ones.
         Connections => "connections",
-        /// The client's pool as it is against twice as large.
+        /// The client's connection pool compared with one twice as large.
         Pool => "pool",
-        /// Short prompts against long ones.
+        /// Short prompts compared with long ones.
         Prompts => "prompts",
-        /// Short answers against long ones.
+        /// Short responses compared with long ones.
         Answers => "answers",
-        /// One prompt again and again against distinct ones.
+        /// One repeated prompt compared with distinct ones.
         Repeats => "repeats",
-        /// Nothing for a while, then one request.
+        /// An idle period, then one request.
         Idle => "idle",
-        /// Each replica alone.
+        /// Each replica separately.
         Replicas => "replicas",
     }
 }
 
-/// Which of an experiment's settings a level has.
+/// The setting of an experiment that a level has.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ArmSetting {
-    /// There is one alone.
     Only,
-    /// The first of two.
     First,
-    /// The second of two.
     Second,
     Number(u32),
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct LevelAsk {
-    /// The experiment that it belongs to.
     pub kind: ExperimentKind,
     pub arm: ArmSetting,
-    /// Nothing is sent for so long before it.
+    /// Idle time before the level.
     pub pause: Span,
     pub load: Load,
-    /// How long arrivals fall at most.
+    /// Maximum duration of the arrivals.
     pub window: Span,
-    /// A closed loop ends after so many requests.
+    /// Number of requests after which a closed loop ends; `None` without a limit.
     pub requests: Option<u64>,
-    /// A closed loop begins no more than so many a second: a target that fails at once would be hammered.
+    /// Maximum rate of a closed loop in requests/s, because a target that fails immediately would be flooded.
     pub pace_per_s: f64,
     pub change: ScenarioChange,
 }
 
-/// What an experiment changes of the scenario.
+/// The changes of an experiment to the scenario; `None` fields are unchanged.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ScenarioChange {
     pub connections: Option<Connections>,
     pub prompt: Option<Size>,
     pub output: Option<Size>,
-    /// Is it one prompt again and again?
+    /// Set if one prompt is repeated.
     pub repeat: bool,
     pub replica: Option<u32>,
 }
 
 impl ScenarioChange {
-    /// The scenario with it.
     pub fn apply(&self, scenario: &Scenario) -> Scenario {
         let mut changed = scenario.clone();
         if let Some(connections) = self.connections {
@@ -181,7 +177,7 @@ impl ScenarioChange {
 }
 
 impl ExperimentKind {
-    /// What is done, in a few words.
+    /// Returns a short description of the experiment.
     pub fn does(self) -> &'static str {
         match self {
             ExperimentKind::Alone => "requests one at a time",
@@ -200,7 +196,7 @@ impl ExperimentKind {
         }
     }
 
-    /// The names of its two settings.
+    /// Returns the names of the two settings.
     fn settings(self) -> [&'static str; 2] {
         match self {
             ExperimentKind::Rates => ["half", "double"],
@@ -212,7 +208,7 @@ impl ExperimentKind {
         }
     }
 
-    /// Does this traffic let it be run at all?
+    /// Returns whether the traffic permits the experiment.
     pub(crate) fn is_possible(self, spec: &ActiveSpec, traffic: &TrafficTraits) -> bool {
         match self {
             ExperimentKind::Alone
@@ -229,38 +225,38 @@ impl ExperimentKind {
     }
 }
 
-/// What is known of the target when an experiment is planned.
+/// The known properties of the target when an experiment is planned.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct KnownTarget {
-    /// Seconds from the first request of a level until it is answered, alone.
+    /// Isolated latency of a whole response, s.
     pub e2e_s: f64,
-    /// The fastest answer, s.
+    /// Minimum latency of a whole response, s.
     pub least_s: f64,
-    /// Of those, until the first token.
+    /// Isolated time to first token, s.
     pub ttft_s: f64,
-    /// The most it answered per second so far.
+    /// Maximum throughput so far in responses/s.
     pub best_rate: f64,
-    /// The concurrency of [`ExperimentKind::Together`] that comes next; zero = no more.
+    /// Next concurrency of [`ExperimentKind::Together`]; 0 if there is none.
     pub step: u32,
-    /// Seconds left for everything.
+    /// Remaining time in s.
     pub left_s: f64,
 }
 
 impl KnownTarget {
-    /// Seconds of a request whose answer is a glimpse of eight tokens.
+    /// Returns the duration in s of a request with eight output tokens.
     fn glimpse_s(&self, traffic: &TrafficTraits) -> f64 {
         self.ttft_s + (self.e2e_s - self.ttft_s) * (GLIMPSE / traffic.output.max(GLIMPSE))
     }
 
-    /// Requests of each of four blocks that take so long each: as many as are wanted where they fit into the time left, else the
-    /// fewest of which two blocks have a median with an interval.
+    /// Returns the number of requests for each of four levels with `each_s` seconds per request. It is `wanted` if
+    /// that fits into the remaining time. Otherwise it is the minimum for a median with an interval in two levels.
     fn fitting(&self, wanted: u64, each_s: f64) -> u64 {
         if 4.0 * wanted as f64 * each_s <= self.left_s { wanted } else { FEWEST }
     }
 }
 
 impl ExperimentKind {
-    /// Its levels, in order. Of [`ExperimentKind::Together`] the next step.
+    /// Returns the levels in order. For [`ExperimentKind::Together`] it returns the next step.
     pub fn asks(self, spec: &ActiveSpec, traffic: &TrafficTraits, known: &KnownTarget) -> Vec<LevelAsk> {
         let short = |tokens: f64| Size::Fixed(tokens.round().max(1.0) as u32);
         let glimpse = || Some(short(traffic.output.min(GLIMPSE)));
@@ -277,7 +273,7 @@ impl ExperimentKind {
             change,
         };
         match self {
-            // Answers of different lengths, so that each request begins at another phase of whatever has a clock.
+            // Response lengths vary so that each request starts at another phase of a periodic process.
             ExperimentKind::Alone => vec![one(
                 ArmSetting::Only,
                 40,
@@ -391,7 +387,7 @@ impl ExperimentKind {
         }
     }
 
-    /// Seconds that it takes about.
+    /// Returns the approximate duration in s.
     pub fn seconds(self, spec: &ActiveSpec, traffic: &TrafficTraits, known: &KnownTarget) -> f64 {
         let asks = self.asks(spec, traffic, known);
         let requests: f64 = asks.iter().filter_map(|ask| ask.requests).sum::<u64>() as f64;
@@ -415,19 +411,19 @@ impl ExperimentKind {
     }
 }
 
-/// Closed loops answer within their own time, so that a level of so many requests lasts about so many rounds.
+/// Returns the number of concurrency steps from `step` to `most`, doubling each time.
 fn steps_left(step: u32, most: u32) -> u32 {
     if step == 0 { 0 } else { (f64::from(most.max(step)) / f64::from(step)).log2().ceil() as u32 + 1 }
 }
 
-/// Seconds that a level of concurrency lasts at least, as far as a tenth of the requests go: of an engine that answers in
-/// milliseconds six rounds are over before its page is read, and within one hiccup of the machine.
+/// Minimum duration of a concurrency level in s, limited to a tenth of the requests. On an engine that responds in
+/// ms, six rounds end before a scrape and within one hiccup of the machine.
 const COMPANY_S: f64 = 2.0;
 
-/// Requests of a level of concurrency: six rounds, and more where they are short.
+/// Returns the number of requests of a concurrency level: six rounds, and more if the rounds are short.
 pub(crate) fn concurrent_requests(concurrency: u32, spec: &ActiveSpec, known: &KnownTarget) -> u64 {
     let rounds = (6 * u64::from(concurrency)).max(24);
-    // Twice the concurrency answers twice as many at best.
+    // Twice the concurrency has at most twice the throughput.
     let rate = match known.best_rate > 0.0 {
         true => 2.0 * known.best_rate,
         false => f64::from(concurrency) / known.e2e_s.max(1e-3),
@@ -435,23 +431,24 @@ pub(crate) fn concurrent_requests(concurrency: u32, spec: &ActiveSpec, known: &K
     rounds.max(((COMPANY_S * rate) as u64).min(spec.max_requests / 10))
 }
 
-/// Three times what so many would be answered if nobody waited for anybody, and never over the ceiling.
+/// Returns the maximum request rate: three times the throughput without any queueing, and at most the configured
+/// maximum.
 fn pace(known: &KnownTarget, concurrency: u32, spec: &ActiveSpec) -> f64 {
     let answered = 3.0 * f64::from(concurrency) / known.least_s.max(1e-3);
     answered.min(spec.max_rate.unwrap_or(f64::INFINITY))
 }
 
-/// How long the moderate load is watched.
+/// Returns the duration of the watch experiment in s.
 pub(crate) fn watch_s(spec: &ActiveSpec) -> f64 {
     (0.15 * spec.time.as_secs_f64()).clamp(2.0, 30.0)
 }
 
-/// How long nothing is sent.
+/// Returns the length of the idle period in s.
 pub fn idle_s(spec: &ActiveSpec) -> f64 {
     (0.04 * spec.time.as_secs_f64()).clamp(0.5, 10.0)
 }
 
-/// Half of the best rate, and twice it where that is allowed.
+/// Returns half of the best rate, and twice the best rate if permitted.
 fn rates(spec: &ActiveSpec, known: &KnownTarget) -> Vec<(ArmSetting, f64)> {
     if known.best_rate <= 0.0 {
         return Vec::new();
@@ -462,13 +459,13 @@ fn rates(spec: &ActiveSpec, known: &KnownTarget) -> Vec<(ArmSetting, f64)> {
     [half, double].into_iter().filter(|(_, rate)| *rate <= most).collect()
 }
 
-/// Answers of half to one and a half times the mean length.
+/// Returns response lengths from half to one and a half times the mean.
 fn varied(traffic: &TrafficTraits) -> Option<Size> {
     let tokens = |factor: f64| (factor * traffic.output).round().max(1.0) as u32;
     (traffic.synthetic && traffic.output >= 4.0).then(|| Size::Uniform(tokens(0.5), tokens(1.5)))
 }
 
-/// A B B A.
+/// Returns the levels in the order A B B A.
 fn alternate(ask: impl Fn(ArmSetting) -> LevelAsk) -> Vec<LevelAsk> {
     [ArmSetting::First, ArmSetting::Second, ArmSetting::Second, ArmSetting::First]
         .into_iter()
@@ -477,7 +474,7 @@ fn alternate(ask: impl Fn(ArmSetting) -> LevelAsk) -> Vec<LevelAsk> {
 }
 
 impl LevelAsk {
-    /// The purpose of its level: `alone`, `together:8`, `connections:fresh`.
+    /// Returns the purpose of the level: `alone`, `together:8`, `connections:fresh`.
     pub fn purpose(&self) -> String {
         let word = self.kind.name();
         match self.arm {
@@ -488,7 +485,7 @@ impl LevelAsk {
         }
     }
 
-    /// The kind of traffic of its level: `steady` where only the load differs from the scenario's.
+    /// Returns the kind of traffic of the level: `steady` if only the load differs from the scenario's.
     pub fn traffic(&self) -> String {
         match self.change.prompt.is_some() || self.kind == ExperimentKind::Answers {
             true => self.purpose().replace(':', "-"),
@@ -497,7 +494,7 @@ impl LevelAsk {
     }
 }
 
-/// The experiment and the setting that a level was run for, if it was run by a diagnosis.
+/// Returns the experiment and the setting of a level; `None` if a diagnosis did not run it.
 pub fn of_level(level: &Level) -> Option<(ExperimentKind, ArmSetting)> {
     let (word, arm) = match level.purpose.split_once(':') {
         Some((word, arm)) => (word, Some(arm)),

@@ -1,151 +1,155 @@
-//! What a profiler's timeline shows, as plain data. Times in seconds; shares from 0 to 1.
+//! The result of a profiler timeline as plain data. Times in seconds; shares from 0 to 1.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::kind::DeviceWork;
 
-/// What the time went by.
+/// The bottleneck of a timeline.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// The device had nothing to do until the host had launched something.
+    /// The device waited until the host launched work.
     Host,
     /// The device computed.
     Device,
-    /// The device only exchanged with others.
+    /// The device only communicated with other devices.
     Communication,
     /// The device only copied.
     Copies,
-    /// No one of them.
+    /// Mixed: every part of the time is below its limit.
     Mixed,
-    /// No device was recorded.
+    /// The timeline contains no device.
     NoDevice,
-    /// The device idled, and whose doing that is the launches do not say.
+    /// The device idled, and the launches do not show the reason.
     Idle,
 }
 
-/// A profiler's timeline.
+/// The result of a profiler timeline.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceFinding {
-    /// What the time went by.
+    /// Bottleneck of the timeline.
     pub bound: Bound,
-    /// The same as a sentence with its figures.
+    /// Bottleneck in one sentence with figures.
     pub says: String,
-    /// The stretch that is judged: the steps, else from the first launch to the end of the last device work. s
+    /// Length of the analysed interval in s: the steps, else from the first launch to the end of the last device
+    /// work.
     pub window_s: f64,
-    /// The devices.
+    /// Devices of the timeline.
     pub devices: Vec<Device>,
-    /// Device time by what it did, all devices together, most first.
+    /// Device time by kind of work over all devices, longest first.
     pub kinds: Vec<KindTime>,
-    /// The kernels and copies that took most.
+    /// Kernels and copies with the longest times.
     pub top: Vec<Top>,
-    /// Kernels and copies that are not in `top`.
+    /// Number of kernels and copies that are not in `top`.
     pub more: u64,
-    /// Launches; `None` = none was recorded.
+    /// Launches; `None` if none was recorded.
     pub launches: Option<Launches>,
-    /// What the host did while a device had nothing to do, most first: share of that time.
+    /// Host work while a device was idle, as shares of that time, longest first.
     pub host_meanwhile: Vec<HostShare>,
-    /// Host work by time of its own (without what it called), most first.
+    /// Host work by self time (without callees), longest first.
     pub host_top: Vec<Top>,
-    /// The steps, in order.
+    /// Steps in order.
     pub steps: Vec<DeviceStep>,
-    /// What else has to be known of these figures.
+    /// Limits of these figures.
     pub notes: Vec<String>,
 }
 
 /// One device over the window. `busy`, `host_idle` and `queued_idle` add up to one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Device {
-    /// Its name.
+    /// Name of the device.
     pub device: String,
-    /// Share of the window in which anything ran on it.
+    /// Share of the window in which anything ran on the device.
     pub busy: f64,
-    /// In which a kernel computed.
+    /// Share of the window in which a kernel computed.
     pub computing: f64,
-    /// In which nothing but an exchange with other devices ran.
+    /// Share of the window in which only communication with other devices ran.
     pub collective_alone: f64,
-    /// In which nothing but a copy or fill ran.
+    /// Share of the window in which only a copy or fill ran.
     pub copy_alone: f64,
-    /// In which it idled and nothing had been launched, or the call that launches was still under way; `None` = launches were not recorded.
+    /// Share of the window in which the device idled without launched work, or during the launching call; `None` if
+    /// launches were not recorded.
     pub host_idle: Option<f64>,
-    /// In which it idled though something had been launched: the launch's way to the device, or waiting for another stream.
+    /// Share of the window in which the device idled with launched work: launch latency, or a wait for another
+    /// stream.
     pub queued_idle: Option<f64>,
-    /// Streams that were used.
+    /// Number of streams that were used.
     pub streams: u64,
-    /// Kernels, copies and fills.
+    /// Number of kernels, copies and fills.
     pub activities: u64,
 }
 
-/// Device time of one kind.
+/// Device time of one kind of work.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct KindTime {
-    /// What it did.
+    /// Kind of work.
     pub kind: DeviceWork,
-    /// How often.
+    /// Number of activities.
     pub count: u64,
-    /// How long, s.
+    /// Total time in s.
     pub total_s: f64,
-    /// Of all device time (parallel streams count twice).
+    /// Share of all device time (parallel streams count twice).
     pub share: f64,
 }
 
-/// One name's time.
+/// The time of one kernel, copy or host function.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Top {
-    /// The name.
+    /// Name of the kernel, copy or host function.
     pub name: String,
-    /// What it does; `None` = it is the host's.
+    /// Kind of device work; `None` for host work.
     pub kind: Option<DeviceWork>,
-    /// How often.
+    /// Number of calls.
     pub count: u64,
-    /// How long, s.
+    /// Total time in s.
     pub total_s: f64,
-    /// Mean, s.
+    /// Mean time in s.
     pub mean_s: f64,
-    /// Of all time of its sort.
+    /// Share of all device time, or of all host time.
     pub share: f64,
 }
 
-/// Calls that launched something.
+/// Calls that launched device work.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Launches {
-    /// How many.
+    /// Number of calls.
     pub count: u64,
-    /// Mean time of the call, s.
+    /// Mean duration of a call in s.
     pub call_mean_s: f64,
-    /// Median from the call's beginning to the device's, s.
+    /// Median time from the start of the call to the start on the device in s.
     pub delay_p50_s: f64,
-    /// 99th percentile of it: how far the host was ahead of the device at most.
+    /// 99th percentile of that time in s: how far the host was ahead of the device at most.
     pub delay_p99_s: f64,
-    /// Time in these calls over the device time that they launched: near or over 1, kernels are too small for their launches.
+    /// Time in these calls over the device time that they launched. Near or over 1, kernels are too small for their
+    /// launches.
     pub call_over_device: f64,
-    /// Time that the host waited for the device in synchronising calls, of the window.
+    /// Share of the window in which the host waited for the device in synchronising calls.
     pub synchronising: f64,
 }
 
-/// What the host did.
+/// A share of the host's time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct HostShare {
-    /// The innermost thing that was recorded; empty = nothing was.
+    /// Innermost host function that was recorded; empty if none was.
     pub name: String,
     /// Share of the time.
     pub share: f64,
 }
 
-/// One step.
+/// One step of the model.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceStep {
-    /// Its name.
+    /// Name of the step.
     pub name: String,
-    /// Since the first began, s.
+    /// Start in s since the start of the first step.
     pub at_s: f64,
-    /// How long it took, s.
+    /// Duration in s.
     pub took_s: f64,
-    /// Share of it in which the devices were busy (mean over them).
+    /// Share of the step in which the devices were busy (mean over devices).
     pub busy: f64,
-    /// In which they idled for the host.
+    /// Share of the step in which the devices waited for the host; `None` if launches were not recorded.
     pub host_idle: Option<f64>,
-    /// Device work that began in it.
+    /// Number of device activities that began in the step.
     pub activities: u64,
 }

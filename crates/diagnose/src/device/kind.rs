@@ -1,43 +1,44 @@
-//! What a kernel does, by its name: libraries name their kernels, and nobody else says it.
+//! The kind of work of a kernel, from its name, because libraries name their kernels and no other source reports it.
 //!
-//! An ordered list, the first that fits. It is a reading of names and no more: a kernel that a compiler named `triton_poi_fused_3` is
-//! elementwise because the compiler says `poi`, and one that nobody can read is *other*, which is shown. Names: cuBLAS, CUTLASS,
-//! cuDNN, rocBLAS (`Cijk_…`), FlashAttention, FlashInfer, NCCL and RCCL, PyTorch's native kernels, TorchInductor's prefixes.
+//! The list is ordered and the first match decides. It reads names only: a compiler-generated `triton_poi_fused_3` is
+//! elementwise because the compiler writes `poi`. Unknown names are *other*, which is shown. Names: cuBLAS, CUTLASS,
+//! cuDNN, rocBLAS (`Cijk_…`), FlashAttention, FlashInfer, NCCL and RCCL, PyTorch's native kernels, TorchInductor's
+//! prefixes.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a device was busy with.
+/// A kind of device work.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceWork {
-    /// Between devices.
+    /// Communication between devices.
     Collective,
-    /// Attention.
+    /// Attention kernels.
     Attention,
-    /// Convolution.
+    /// Convolution kernels.
     Convolution,
-    /// Matrix by matrix, or by vector.
+    /// Products of a matrix with a matrix or a vector.
     Matmul,
-    /// Normalisation.
+    /// Normalisation kernels.
     Norm,
-    /// Softmax, sorting, drawing tokens.
+    /// Softmax, sorting and token sampling.
     Sampling,
-    /// To and from numbers of fewer bits.
+    /// Conversion to and from numbers with fewer bits.
     Quantise,
-    /// Lookups and moves within memory, the KV cache's among them.
+    /// Lookups and moves within memory, including the KV cache.
     Index,
-    /// One value at a time.
+    /// Operations on one value at a time.
     Elementwise,
     /// Sums and maxima.
     Reduction,
     /// Copies and fills by the device's copy engines.
     Copy,
-    /// Named by nobody known.
+    /// Kernels with unknown names.
     Other,
 }
 
-/// Words of names, lower case, in the order in which they are looked for.
+/// Parts of kernel names in lower case, in order of precedence.
 const WORDS: &[(DeviceWork, &[&str])] = &[
     (
         DeviceWork::Collective,
@@ -106,7 +107,7 @@ const WORDS: &[(DeviceWork, &[&str])] = &[
 ];
 
 impl DeviceWork {
-    /// What a kernel of this name does.
+    /// Returns the kind of work of a kernel.
     pub fn of_kernel(name: &str) -> DeviceWork {
         let name = name.to_ascii_lowercase();
         let fits = |words: &[&str]| words.iter().any(|word| name.contains(word));

@@ -1,12 +1,16 @@
-//! A profiler's timeline (PyTorch's Kineto): was the device busy, with what, and whose doing was it where it was not?
+//! Analysis of a profiler's timeline (PyTorch's Kineto): device utilisation, its kinds of work, and the reason for
+//! idle time.
 //!
-//! A trace of requests says which stage took the time; a profiler says whether the stage was the device's or the host's, which no
-//! metrics page tells. The device's time is the union of what ran on it. Where nothing ran, either something had been launched
-//! and had not begun (its way to the device, or a wait for another stream), or nothing had been, or the call was still under way: then
-//! the host is what it waited for. Blaming whole gaps by their length lost: a gap of 20 µs is a launch's way on one machine and the host's on
-//! another, and the launch's own time decides it. The three are exclusive and add up to the window.
+//! A trace of requests shows which stage took the time. A profiler shows whether the stage used the device or the
+//! host, which no metrics endpoint reports. The busy time of a device is the union of its activities. Idle time has
+//! two kinds. Either work was launched and has not started (launch latency, or a wait for another stream). Or no work
+//! was launched, or the launching call was still running: then the device waits for the host.
 //!
-//! Reading order: [`kind`] (what a kernel does), [`stretch`] (stretches of time), `read` (from spans), [`finding`] (the words), [`judge`] below.
+//! Attribution of whole gaps by their length was rejected: a gap of 20 µs is launch latency on one machine and host
+//! time on another. The launch's own time decides. The three kinds of time are exclusive and add up to the window.
+//!
+//! Reading order: [`kind`] (kinds of kernels), [`stretch`] (time intervals), `read` (input from spans), [`finding`]
+//! (the output), [`judge`] below.
 
 pub mod finding;
 pub mod kind;
@@ -25,14 +29,15 @@ pub use read::is_timeline;
 use read::{Host, Timeline, Work};
 use stretch::Stretches;
 
-/// Share of the window from which the host, an exchange or copies are what it went by.
+/// Share of the window from which the host, communication or copies are the bottleneck.
 const MUCH: f64 = 0.25;
-/// Share of the window in which the device computes from which on it is the device's.
+/// Share of the window from which the device is the bottleneck because it computes.
 const BUSY: f64 = 0.75;
-/// Share of device work whose launch is known below which idle time is not split.
+/// Minimum share of device work with known launches; below it, idle time is not split.
 const LAUNCHES_KNOWN: f64 = 0.9;
+/// Maximum number of listed kernels and copies.
 const LISTED: usize = 12;
-/// The same of what the host did.
+/// Maximum number of listed host functions.
 const HOST_LISTED: usize = 6;
 
 pub fn judge(spans: &[TraceSpan]) -> DeviceFinding {
@@ -69,7 +74,7 @@ pub fn judge(spans: &[TraceSpan]) -> DeviceFinding {
     finding
 }
 
-/// The steps, else from the first launch to the end of the last device work.
+/// Returns the window: the steps, else from the first launch to the end of the last device work.
 fn window(timeline: &Timeline<'_>) -> (i64, i64) {
     if let (Some((_, from, _)), Some((_, _, to))) = (timeline.steps.first(), timeline.steps.last()) {
         return (*from, *to);
@@ -82,15 +87,15 @@ fn window(timeline: &Timeline<'_>) -> (i64, i64) {
     (from, to.max(from))
 }
 
-/// One device's stretches within the window.
+/// The time intervals of one device within the window.
 struct Lane {
     all: Stretches,
     computing: Stretches,
     collective: Stretches,
     copies: Stretches,
-    /// Nothing ran, and something had been launched.
+    /// Intervals without activity after a launch.
     queued: Stretches,
-    /// Nothing ran, and nothing had been launched or the call that launched was still under way.
+    /// Intervals without activity and without a launch, or during the launching call.
     host: Stretches,
     streams: u64,
     activities: u64,
@@ -163,10 +168,10 @@ fn kinds(timeline: &Timeline<'_>) -> Vec<KindTime> {
     all
 }
 
-/// What a name does, how often it was met, and its time in ns.
+/// Kind of work, number of calls, and total time in ns.
 type Sum = (Option<DeviceWork>, u64, i64);
 
-/// Names by time, most first, and how many are left out.
+/// Returns names by time, longest first, and the number of names left out.
 fn by_name(
     of: impl Iterator<Item = (u32, Option<DeviceWork>, i64)>,
     names: &[&str],
@@ -199,7 +204,7 @@ fn top(timeline: &Timeline<'_>) -> (Vec<Top>, u64) {
 }
 
 fn host_top(timeline: &Timeline<'_>) -> Vec<Top> {
-    // A step's own time is told with the steps, and each has a name of its own that would stand here.
+    // Steps are left out because they are listed separately, and each step has its own name.
     let steps: HashSet<&str> = timeline.steps.iter().map(|(name, ..)| *name).collect();
     let is_step =
         |host: &&Host| timeline.names.get(host.name as usize).is_some_and(|name| steps.contains(name));
@@ -210,7 +215,7 @@ fn host_top(timeline: &Timeline<'_>) -> Vec<Top> {
 fn launches(timeline: &Timeline<'_>, window: (i64, i64)) -> Option<Launches> {
     let launched =
         || timeline.work.iter().filter_map(|work| Some((work, &timeline.host[work.launch? as usize])));
-    // A graph's launch begins many kernels and is one call.
+    // The launch of a graph starts many kernels and is one call.
     let mut calls: Vec<u32> = timeline.work.iter().filter_map(|work| work.launch).collect();
     calls.sort_unstable();
     calls.dedup();
@@ -232,8 +237,8 @@ fn launches(timeline: &Timeline<'_>, window: (i64, i64)) -> Option<Launches> {
     })
 }
 
-/// What the host did in the middle of each stretch in which a device had nothing to do: the innermost thing on the thread that launched
-/// what came next.
+/// Returns the host work in the middle of each idle interval of a device. It is the innermost function on the thread
+/// that launched the next work.
 fn meanwhile(timeline: &Timeline<'_>, lanes: &[Lane]) -> Vec<HostShare> {
     let mut asked: HashMap<u32, Vec<(i64, i64)>> = HashMap::new();
     for (device, lane) in lanes.iter().enumerate() {
@@ -241,7 +246,7 @@ fn meanwhile(timeline: &Timeline<'_>, lanes: &[Lane]) -> Vec<HostShare> {
             timeline.work.iter().filter(|work| usize::from(work.device) == device).collect();
         for (from, to) in lane.host.iter() {
             let after = own.partition_point(|work| work.from < to);
-            // Behind the last piece of work it is the thread that launched that one.
+            // After the last piece of work, use the thread that launched it.
             let next = own.get(after).or(own.last()).and_then(|work| work.launch);
             if let Some(call) = next {
                 let thread = timeline.host[call as usize].thread;
@@ -249,7 +254,7 @@ fn meanwhile(timeline: &Timeline<'_>, lanes: &[Lane]) -> Vec<HostShare> {
             }
         }
     }
-    // A step says of itself nothing that its name does not.
+    // Steps are skipped because they add no information to their names.
     let is_step = |host: &Host| {
         let at = timeline.steps.partition_point(|(_, from, _)| *from < host.from);
         timeline.steps.get(at).is_some_and(|(_, from, to)| (*from, *to) == (host.from, host.to))
@@ -300,7 +305,7 @@ fn steps(timeline: &Timeline<'_>, lanes: &[Lane], tells: bool) -> Vec<DeviceStep
     timeline.steps.iter().map(one).collect()
 }
 
-/// What the time went by, of the mean over the devices.
+/// Returns the bottleneck from the mean over the devices.
 fn verdict(finding: &DeviceFinding) -> (Bound, String) {
     if finding.devices.is_empty() {
         let says = "no device work was recorded: only the host's part is shown; record the device too (ProfilerActivity.CUDA)";

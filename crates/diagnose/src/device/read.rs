@@ -1,7 +1,8 @@
-//! From a profiler's spans to what is judged: device work with its launches, host work with its callers, steps.
+//! Reads a profiler's spans: device work with its launches, host work with its callers, and steps.
 //!
-//! What is there is looked at, not assumed: categories differ between profilers and versions (`kernel`, `Kernel`), a trace may lack launches,
-//! steps or the device itself. Device annotations (`gpu_user_annotation`) lie over kernels and are no work of their own.
+//! The reader does not assume a layout, because categories differ between profilers and versions (`kernel`,
+//! `Kernel`). A trace may lack launches, steps or the device. Device annotations (`gpu_user_annotation`) cover
+//! kernels and are not work.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,7 @@ use plimsoll_model::{AttributeValue, TraceSpan};
 
 use super::kind::DeviceWork;
 
-/// Something that ran on a device.
+/// An activity on a device.
 pub(super) struct Work {
     pub from: i64,
     pub to: i64,
@@ -17,34 +18,34 @@ pub(super) struct Work {
     pub kind: DeviceWork,
     pub device: u16,
     pub stream: i64,
-    /// Place of the host span that launched it.
+    /// Index of the host span that launched the work; `None` if unknown.
     pub launch: Option<u32>,
 }
 
-/// Something that ran on the host.
+/// An activity on the host.
 pub(super) struct Host {
     pub from: i64,
     pub to: i64,
     pub name: u32,
     pub thread: u32,
-    /// Without what it called, ns.
+    /// Self time (without callees) in ns.
     pub own_ns: i64,
-    /// Is it a call of the device's runtime?
+    /// Set for calls of the device runtime.
     pub is_call: bool,
 }
 
-/// A timeline taken apart.
+/// A parsed timeline.
 #[derive(Default)]
 pub(super) struct Timeline<'a> {
     pub names: Vec<&'a str>,
     pub devices: Vec<String>,
     pub work: Vec<Work>,
     pub host: Vec<Host>,
-    /// Steps: their span's name, from and to.
+    /// Steps: span name, start and end in ns.
     pub steps: Vec<(&'a str, i64, i64)>,
 }
 
-/// What a span is.
+/// The kind of a span.
 enum Sort {
     Work(bool),
     Call,
@@ -67,14 +68,14 @@ fn sort(category: &str) -> Sort {
     }
 }
 
-/// Is it a profiler's timeline, and no trace of requests?
+/// Returns whether the spans are a profiler's timeline and not a trace of requests.
 pub fn is_timeline(spans: &[TraceSpan]) -> bool {
     spans
         .iter()
         .any(|span| matches!(sort(category(span)), Sort::Work(_) | Sort::Call) || category(span) == "cpu_op")
 }
 
-/// The device's name.
+/// Returns the name of the device.
 fn device(span: &TraceSpan) -> String {
     let said = match span.attribute("device") {
         Some(AttributeValue::Int(n)) => n.to_string(),
@@ -84,7 +85,7 @@ fn device(span: &TraceSpan) -> String {
     format!("GPU {said}")
 }
 
-/// Names in the order in which they are first met.
+/// Names in order of first occurrence.
 #[derive(Default)]
 struct Names<'a> {
     places: HashMap<&'a str, u32>,
@@ -101,7 +102,6 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Takes it apart.
 pub(super) fn timeline(spans: &[TraceSpan]) -> Timeline<'_> {
     let mut all = Timeline::default();
     let mut names = Names::default();
@@ -167,7 +167,8 @@ fn shown(value: Option<&AttributeValue>) -> String {
     }
 }
 
-/// Annotations that no other span holds, of one name but for its numbers, twice at least; of several such names the one that covers most.
+/// Returns the steps: top-level annotations whose names differ only in numbers, at least two of them. Of several such
+/// names, the one with the longest total time is used.
 fn steps(spans: &[TraceSpan]) -> Vec<(&str, i64, i64)> {
     let outer =
         |span: &&TraceSpan| span.parent.is_none() && matches!(category(span), "user_annotation" | "nvtx");
@@ -182,7 +183,7 @@ fn steps(spans: &[TraceSpan]) -> Vec<(&str, i64, i64)> {
     repeated.sort_by(|a, b| covers(&b.1).cmp(&covers(&a.1)).then_with(|| a.0.cmp(&b.0)));
     let Some((_, mut of)) = repeated.into_iter().next() else { return Vec::new() };
     of.sort_by_key(|span| span.start_ns);
-    // Steps follow one another; what overlaps (two threads, or two processes) is no sequence of them.
+    // Steps are sequential; overlapping annotations (of two threads or processes) are no steps.
     let apart = of.windows(2).all(|pair| pair[0].end_ns <= pair[1].start_ns);
     match apart {
         true => of.iter().map(|span| (span.name.as_str(), span.start_ns, span.end_ns)).collect(),

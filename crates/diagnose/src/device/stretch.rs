@@ -1,11 +1,11 @@
-//! Stretches of time that may overlap, as a sorted list of those that do not: unions, what two share, what one leaves of another.
+//! Sets of time intervals as sorted lists without overlaps: union, intersection and difference.
 
-/// Stretches `[from, to)` in ns, sorted, apart from each other, none empty.
+/// Time intervals `[from, to)` in ns, sorted, disjoint and not empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stretches(Vec<(i64, i64)>);
 
 impl Stretches {
-    /// The union of any stretches; those that are empty or end before they begin are nothing.
+    /// Returns the union of any intervals; empty intervals, and those that end before they start, are dropped.
     pub fn union(mut all: Vec<(i64, i64)>) -> Stretches {
         all.retain(|(from, to)| from < to);
         all.sort_unstable();
@@ -23,12 +23,12 @@ impl Stretches {
         self.0.iter().copied()
     }
 
-    /// Their length, ns.
+    /// Returns the total length in ns.
     pub fn length_ns(&self) -> i64 {
         self.0.iter().map(|(from, to)| to - from).sum()
     }
 
-    /// What both hold.
+    /// Returns the intersection of both sets.
     pub fn and(&self, other: &Stretches) -> Stretches {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         let mut both = Vec::new();
@@ -46,7 +46,7 @@ impl Stretches {
         Stretches(both)
     }
 
-    /// What is left of this without the other.
+    /// Returns this set without the other.
     pub fn without(&self, other: &Stretches) -> Stretches {
         let mut left = Vec::new();
         let mut others = other.0.iter().peekable();

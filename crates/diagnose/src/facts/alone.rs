@@ -1,7 +1,8 @@
-//! Requests that had the target to themselves, held against the baseline's: what each takes by itself, in what it grew, and for whom.
+//! Facts on isolated requests, compared with the isolated requests of the baseline: their latency, its growth, and
+//! the affected requests.
 //!
-//! Where single requests are too few, first tokens beside others stand in: what is the same for everybody shifts the fastest tenth by as much
-//! as the middle, and what goes with the prompt goes with it beside others too.
+//! If isolated requests are too few, times to first token under concurrency are used. A constant delay shifts the
+//! fastest tenth as much as the median, and a delay per prompt token follows the prompt length under concurrency too.
 
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 use plimsoll_measure::findings::Estimate;
@@ -15,13 +16,13 @@ use crate::effect::{of_units, spearman, stretches};
 use crate::frame::{Frame, Frames};
 use crate::seen::{RequestRow, SeenLevel};
 
-/// Ratio of medians of single requests from which they are slower, and what the lower end must pass.
+/// Minimum ratio of medians from which isolated requests are slower, and minimum of its lower bound.
 const SLOWER: (f64, f64) = (1.08, 1.03);
-/// The same of first tokens, whose spread is wider.
+/// Both limits for times to first token, whose spread is wider.
 const LATER: (f64, f64) = (1.1, 1.04);
-/// What even the faster quarter must show: kernels are slow for everyone.
+/// Minimum ratio of the faster quarter, because slow kernels slow down every request.
 const FOR_ALL: f64 = 1.04;
-/// A time on every request that is spoken of: seconds, and as a share of the usual first token.
+/// Minimum fixed delay: in seconds, and as a share of the usual time to first token.
 const FIXED: (f64, f64) = (0.003, 0.08);
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
@@ -51,7 +52,7 @@ fn first_later(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::AloneFirstLater, is, says).figure(ratio, LATER.0))
 }
 
-/// First tokens of single requests, each over what the baseline takes for a prompt of that length.
+/// Returns the ratio of isolated times to first token to the baseline's times for prompts of equal length.
 pub fn alone_ttft(base: &Frame<'_>, now: &Frame<'_>) -> Option<Estimate> {
     let law = PromptLaw::of(&base.alone)?;
     let over = |arm: &Frame<'_>| -> Vec<f64> {
@@ -62,7 +63,8 @@ pub fn alone_ttft(base: &Frame<'_>, now: &Frame<'_>) -> Option<Estimate> {
     medians(&over(base), &over(now), 0.95)
 }
 
-/// A time on every single request that does not go with its length: the middle half within a third of it.
+/// Checks for a delay of every isolated request that does not depend on its length: the middle half is within a third
+/// of the delay.
 fn fixed_delay(frames: &Frames<'_>) -> Option<Finding> {
     let (before, now, typical) = added(frames)?;
     let middle = median_added(&before, &now)?;
@@ -97,7 +99,7 @@ fn first(row: &RequestRow) -> f64 {
     row.ttft_sent - row.before_engine().unwrap_or(0.0)
 }
 
-/// The same beside others: the fastest tenth is later by as much as the middle, whatever the prompt.
+/// Checks for a fixed delay under concurrency: the fastest tenth is later by as much as the median, for all prompts.
 fn fixed_beside_others(frames: &Frames<'_>) -> Option<Finding> {
     let (base, now) = (frames.before()?, frames.now());
     let (whole, quick) = (frames.ratio(first, 0.5)?, frames.ratio(first, 0.1)?);
@@ -123,13 +125,14 @@ fn fixed_beside_others(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::FixedDelay, is, says).figure(whole.added(middle), needed))
 }
 
-/// First tokens of single requests scale with their prompts: slope up in proportion, not a constant added.
+/// Checks whether times to first token of isolated requests scale with their prompts: a steeper slope, not an added
+/// constant.
 fn later_by_prompt(frames: &Frames<'_>) -> Option<Finding> {
     let base = frames.base.as_ref()?;
     let whole = alone_ttft(base, &frames.candidate)?;
     let (before, after) = lines(frames)?;
     let typical = order_statistic(&mut base.alone.iter().map(computed).collect::<Vec<_>>(), 0.5)?;
-    // Too short a prompt to see a slope in: the line says nothing.
+    // The prompts are too short to show a slope.
     if before.per_token * typical < 0.25 * before.fixed.max(1e-9) {
         return None;
     }
@@ -173,16 +176,18 @@ fn by_prompt_beside_others(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::LaterByPrompt, is, says).figure(whole.ratio, LATER.0))
 }
 
-/// The time before the first token moves with the length of the answer: no prefill does that.
+/// Checks whether the time to first token depends on the response length; a prefill has no such dependency.
 fn later_by_answer(frames: &Frames<'_>) -> Option<Finding> {
     frames.base.as_ref()?;
-    // Over the candidate's own line by prompts: forty prompts and answers may be of like length by chance.
+    // Compare also with the candidate's own line by prompts, because the lengths of forty prompts and responses may
+    // correlate by accident.
     let goes = goes_with(frames, |arms| arms.1, |row| row.output);
     let says = "what first tokens take more goes with the length of the answer".to_owned();
     Some(Finding::new(Observed::LaterByAnswer, yes_if(goes), says))
 }
 
-/// A ceiling on a p95 is out of reach as soon as more than one in twenty of the single requests is over it.
+/// Checks whether isolated requests exceed the ceilings. A ceiling on a p95 is out of reach if more than one in
+/// twenty isolated requests exceeds it.
 fn over_budget(frames: &Frames<'_>) -> Option<Finding> {
     let budget = frames.case.budget?;
     let mut worst: Option<Finding> = None;
@@ -213,7 +218,8 @@ fn over_budget(frames: &Frames<'_>) -> Option<Finding> {
     worst
 }
 
-/// What a third of the single requests show as well is no stall of everybody: each answer pauses for itself.
+/// Checks whether a third of the isolated requests pause too. Each response then pauses independently, and there is
+/// no common stall.
 fn pauses(frames: &Frames<'_>) -> Option<Finding> {
     let rows = &frames.candidate.alone;
     let longest = |rows: &[RequestRow]| -> Vec<f64> {
@@ -229,7 +235,7 @@ fn pauses(frames: &Frames<'_>) -> Option<Finding> {
         .then(|| Finding::new(Observed::AlonePauses, yes_if(3 * pausing > own.len()), says))
 }
 
-/// Time per token of single requests.
+/// Returns the ratio of the time per output token of isolated requests.
 pub fn alone_tpot(base: &Frame<'_>, now: &Frame<'_>) -> Option<Estimate> {
     let of = |arm: &Frame<'_>| -> Vec<f64> {
         arm.alone.iter().map(|row| row.tpot).filter(|x| x.is_finite()).collect()
@@ -237,14 +243,15 @@ pub fn alone_tpot(base: &Frame<'_>, now: &Frame<'_>) -> Option<Estimate> {
     medians(&of(base), &of(now), 0.95)
 }
 
-/// The finite values of single requests, sorted.
+/// Returns the finite values of isolated requests in ascending order.
 fn alone(arm: &Frame<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<f64> {
     let mut values: Vec<f64> = arm.alone.iter().map(of).filter(|x| x.is_finite()).collect();
     sort(&mut values);
     values
 }
 
-/// What single requests wait more for their first token than the baseline's of like prompts, stages of dependencies left out: rising, s.
+/// Returns the extra times to first token of isolated requests over the baseline at similar prompts, without stages
+/// of dependencies, in ascending order in s.
 pub(super) fn added(frames: &Frames<'_>) -> Option<(Vec<f64>, Vec<f64>, f64)> {
     let base = frames.base.as_ref()?;
     let engine = |row: &RequestRow| row.ttft_sent - row.before_engine().unwrap_or(0.0);
@@ -262,7 +269,7 @@ pub(super) fn added(frames: &Frames<'_>) -> Option<(Vec<f64>, Vec<f64>, f64)> {
     (before.len() >= ALONE_NEEDED && now.len() >= ALONE_NEEDED).then_some((before, now, typical))
 }
 
-/// The median of what was added, with an interval by order statistics.
+/// Returns the median extra time with an interval by order statistics.
 pub(super) fn median_added(before: &[f64], now: &[f64]) -> Option<Estimate> {
     let n = now.len() as f64;
     let half = 0.98 * libm::sqrt(n);
@@ -278,18 +285,19 @@ pub(super) fn median_added(before: &[f64], now: &[f64]) -> Option<Estimate> {
     })
 }
 
-/// What a single request's first token takes per computed prompt token: the two lines, base and candidate.
+/// Returns the lines of the isolated time to first token per computed prompt token: baseline and candidate.
 pub fn lines(frames: &Frames<'_>) -> Option<(PromptLaw, PromptLaw)> {
     Some((PromptLaw::of(&frames.base.as_ref()?.alone)?, PromptLaw::of(&frames.candidate.alone)?))
 }
 
-/// Share of the usual first token by which what is added must differ between the lower and the upper third to go with anything: ranks of
-/// what differs by microseconds say nothing.
+/// Minimum difference of the extra time between the lower and the upper third, as a share of the usual time to first
+/// token. A rank correlation of microseconds proves no dependency.
 const DIFFERS: f64 = 0.05;
-/// And share of what single requests wait more.
+/// Minimum difference as a share of the extra time of isolated requests.
 const OF_ADDED: f64 = 0.1;
 
-/// Rank correlation with what first tokens of single requests take over a line by their prompts: the baseline's or the candidate's.
+/// Returns whether the residual times to first token of isolated requests depend on `of`. The residual is taken from
+/// the line of the baseline or of the candidate.
 fn goes_with<'b>(
     frames: &'b Frames<'_>,
     line: impl Fn((&'b [RequestRow], &'b [RequestRow])) -> &'b [RequestRow],
@@ -310,7 +318,7 @@ fn goes_with<'b>(
     let middle = |part: &[f64]| plimsoll_math::quantile::order_statistic(&mut part.to_vec(), 0.5);
     let apart = middle(&y[..third]).zip(middle(&y[y.len() - third..])).map(|(low, high)| high - low);
     let usual = of_sorted(&alone(base, |row| row.ttft_sent), 0.5).unwrap_or(f64::INFINITY);
-    // Of what everybody waits more, a tenth is no going with anything either.
+    // A dependency of less than a tenth of the common extra time does not count.
     let before = PromptLaw::of(&base.alone);
     let mut added: Vec<f64> = frames
         .candidate
@@ -324,29 +332,30 @@ fn goes_with<'b>(
         && matches!(crate::effect::spearman(&x, &y), Some((rho, p)) if rho > 0.5 && p < 0.01)
 }
 
-/// First token of a single request by the prompt tokens that had to be computed: a line through the medians of lower and upper half.
+/// Time to first token of an isolated request by computed prompt tokens: a line through the medians of the lower and
+/// the upper half.
 #[derive(Copy, Clone, Debug)]
 pub struct PromptLaw {
-    /// At no tokens, s.
+    /// Time at zero tokens, s.
     pub fixed: f64,
-    /// Per token, s.
+    /// Time per token, s.
     pub per_token: f64,
     low: f64,
     high: f64,
 }
 
-/// Prompt tokens that had to be computed, as far as is known.
+/// Returns the computed prompt tokens: prompt tokens without known cached tokens.
 pub fn computed(row: &RequestRow) -> f64 {
     (row.prompt - row.cached.unwrap_or(0.0)).max(1.0)
 }
 
 impl PromptLaw {
-    /// Reads it off single requests (the three-group resistant line of Tukey 1977, with two groups).
+    /// Fits the line to isolated requests (the three-group resistant line of Tukey 1977, with two groups).
     pub fn of(rows: &[RequestRow]) -> Option<PromptLaw> {
         PromptLaw::of_metric(rows, |row| row.ttft_sent)
     }
 
-    /// The same of another time that a single request takes.
+    /// Fits the line to another time of isolated requests.
     pub fn of_metric(rows: &[RequestRow], of: impl Fn(&RequestRow) -> f64) -> Option<PromptLaw> {
         let mut points: Vec<(f64, f64)> = rows
             .iter()
@@ -370,12 +379,12 @@ impl PromptLaw {
         Some(PromptLaw { fixed: middle(&residual).1.max(0.0), per_token, low, high })
     }
 
-    /// For this request, s.
+    /// Returns the time of the line for this request in s.
     pub fn at(&self, row: &RequestRow) -> f64 {
         self.fixed + self.per_token * computed(row)
     }
 
-    /// Does the line reach this far? Half beyond what it was read on.
+    /// Returns whether the line covers the prompt of this request: up to half beyond the fitted range.
     fn covers(&self, row: &RequestRow) -> bool {
         (0.5 * self.low..=1.5 * self.high).contains(&computed(row))
     }

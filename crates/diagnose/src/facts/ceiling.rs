@@ -1,44 +1,47 @@
-//! A ceiling on how many answers are under way at once, read off the records alone: the candidate never has more than so many and requests
-//! wait there, where the baseline went beyond it again and again.
+//! A limit on concurrent responses, read from the records only. The candidate never exceeds the limit and requests
+//! wait at it, while the baseline exceeded it repeatedly.
 //!
-//! A queue is longer or shorter by chance: at three quarters of the capacity a busy period lasts for minutes. A ceiling is not. What is
-//! asked is how many stretches of time each side passes it in, so that one busy period counts once, however many requests it holds. A
-//! comparison of mean queues over stretches lost: it takes a long quiet spell in the baseline for a fault. The server's gauge of running
-//! sequences lost as well: its looks are a second apart (or fifteen), and the records know every instant.
+//! Queue lengths vary at random: at three quarters of the capacity a busy period lasts for minutes. A limit does not
+//! vary. The check counts the time intervals in which each side exceeds the limit, so a busy period counts once
+//! regardless of its requests. A comparison of mean queues over intervals was rejected because it treats a long quiet
+//! period in the baseline as a fault. The server's gauge of running sequences was rejected too: its scrapes are 1 s
+//! or 15 s apart, and the records are exact.
 
 use crate::effect::STRETCHES;
 use crate::frame::Frames;
 use crate::seen::{RequestRow, SeenLevel};
 
-/// A ceiling that the candidate has and the baseline had not.
+/// A limit of the candidate that the baseline did not have.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Ceiling {
-    /// Most answers under way at once on a replica (of all, where they are not told apart), candidate.
+    /// Maximum number of concurrent responses per replica (in total if replicas are not distinguished), candidate.
     pub most: u32,
     pub was: u32,
-    /// Stretches of the baseline's time in which it was passed.
+    /// Number of the baseline's time intervals in which the limit was exceeded.
     pub passed: usize,
-    /// Stretches of the candidate's time in which requests waited with so many under way.
+    /// Number of the candidate's time intervals in which requests waited at the limit.
     pub waited: usize,
 }
 
-/// Share of the time that counts as none: stamps of the client may overlap for an instant where one answer ends and the next begins.
+/// Share of the time that counts as zero, because client timestamps of one response's end and the next one's start
+/// may overlap for an instant.
 const INSTANT: f64 = 0.001;
-/// Stretches of 16 in which the baseline must have passed the ceiling that the candidate passes in none. Of two runs that are alike the
-/// five highest of 32 stretches are all the baseline's with a chance of 2 %; that requests wait there is asked beside it.
+/// Minimum number of intervals, of 16, in which the baseline exceeded the limit that the candidate never exceeds. For
+/// two similar runs, the five highest of 32 intervals all belong to the baseline with a probability of 2 %. Waiting
+/// requests are a separate condition.
 pub(crate) const PASSED: usize = 5;
-/// Share of the requests that must have stamps of a first token.
+/// Minimum share of requests with a timestamp of the first token.
 const STAMPED: f64 = 0.8;
 
-/// For how long so many were under way, and so many waited for a first token, by stretch.
+/// Duration of each combination of concurrent responses and requests without a first token, by interval.
 struct Course {
-    /// Stretch, answers under way, requests waiting, seconds.
+    /// Interval, concurrent responses, waiting requests, seconds.
     spans: Vec<(usize, u32, u32, f64)>,
     length: f64,
 }
 
 impl Course {
-    /// Of the rows of one replica, or of all.
+    /// Returns the durations for the rows of one replica, or of all.
     fn of(seen: &SeenLevel<'_>, replica: Option<u16>) -> Course {
         let mut changes: Vec<(f64, i64, i64)> = Vec::new();
         for row in seen.rows.iter().filter(|row| replica.is_none() || row.replica == replica) {
@@ -47,7 +50,7 @@ impl Course {
                 changes.extend([(row.sent_last, 0, 1), (first, 1, -1), (row.end.max(first), -1, 0)]);
             }
         }
-        // An end counts before what begins at the same instant.
+        // An end counts before a start at the same instant.
         changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let mut course = Course { spans: Vec::new(), length: seen.length };
         let (mut at, mut under_way, mut waiting) = (0.0, 0i64, 0i64);
@@ -67,7 +70,7 @@ impl Course {
     }
 }
 
-/// Stretches in which this is so for longer than an instant, on any of the replicas.
+/// Returns the number of intervals in which `is` holds on any replica for longer than an instant.
 fn stretches(courses: &[Course], is: impl Fn(u32, u32) -> bool) -> usize {
     let mut lasts = [0.0; STRETCHES];
     for course in courses {
@@ -77,7 +80,7 @@ fn stretches(courses: &[Course], is: impl Fn(u32, u32) -> bool) -> usize {
     lasts.iter().filter(|share| **share >= INSTANT / STRETCHES as f64).count()
 }
 
-/// Most under way at once, for longer than an instant.
+/// Returns the maximum number of concurrent responses that lasted longer than an instant.
 fn most(courses: &[Course]) -> u32 {
     let mut spans: Vec<(u32, f64)> =
         courses.iter().flat_map(|course| course.spans.iter().map(|span| (span.1, span.3))).collect();
@@ -91,7 +94,7 @@ fn most(courses: &[Course]) -> u32 {
     spans.iter().find(passed).map_or(0, |span| span.0)
 }
 
-/// The ceiling that the candidate has and the baseline had not; `None` where there is none for sure.
+/// Returns the limit of the candidate that the baseline did not have; `None` if there is none with confidence.
 pub fn ceiling(frames: &Frames<'_>) -> Option<Ceiling> {
     let (base, now) = (frames.before()?, frames.now());
     let stamped = |seen: &SeenLevel<'_>| {

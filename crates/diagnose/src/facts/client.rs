@@ -1,4 +1,4 @@
-//! The measurement itself: was the generator late, did the client hold requests back, are records missing, did it trace?
+//! Facts on the measurement: late sends, delays by the client, missing records, tracing.
 
 use plimsoll_math::quantile::{self, order_statistic};
 use plimsoll_measure::findings::Estimate;
@@ -11,11 +11,11 @@ use crate::frame::Frames;
 use crate::seen::SeenLevel;
 use crate::{RunData, changed};
 
-/// Lag below which nobody would call it slow, s.
+/// Minimum lag in s that counts as late.
 const LAG_S: f64 = 0.1;
-/// Share of the latency's p99 from which lag is part of it.
+/// Share of the latency's p99 from which lag matters.
 const OF_LATENCY: f64 = 0.1;
-/// A request that was sent this late was held back, s; and the lag from which a cap that is known to have been reached counts.
+/// Minimum send delay in s of a request that the client delayed, and minimum lag for a limit that was reached.
 const HELD_S: f64 = 0.02;
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
@@ -34,7 +34,8 @@ fn sent_late(frames: &Frames<'_>) -> Finding {
     })
 }
 
-/// A generator that is late has fewer in flight than it should; one that is capped always has as many as it may.
+/// Checks whether the client was at its limit of requests in flight. A late generator has fewer requests in flight
+/// than scheduled; a limited one always has the maximum.
 fn at_cap(frames: &Frames<'_>) -> Finding {
     let seen = frames.now();
     let told = seen.level.generator.closed_since.is_some();
@@ -57,7 +58,7 @@ fn at_cap(frames: &Frames<'_>) -> Finding {
     Finding::new(Observed::AtClientCap, is, says).figure(held, 0.6)
 }
 
-/// The client's own pool of connections: the generator was on time and its requests were not.
+/// Checks the client's connection pool: the generator was on time, and the requests were sent late.
 fn waits_for_connection(frames: &Frames<'_>) -> Finding {
     let seen = frames.now();
     let Some((held, p99)) = pool_wait(seen) else {
@@ -89,7 +90,8 @@ fn lost_records(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::LostRecords, yes_if(lost.lower >= 0.01), says).figure(lost, 0.01))
 }
 
-/// Known only where both runs said with each request whether it is to be traced (the sampled flag of `traceparent`).
+/// Checks whether the requests are traced now and were not before. Known only if both runs record the sampled flag of
+/// `traceparent` per request.
 fn traced_now(frames: &Frames<'_>) -> Option<Finding> {
     let said = |side: &RunData<'_>| side.facts.facts.get(TRACING).cloned().flatten();
     let (before, now) = (said(frames.case.baseline.as_ref()?)?, said(&frames.case.candidate)?);
@@ -104,10 +106,11 @@ fn traced_now(frames: &Frames<'_>) -> Option<Finding> {
     ))
 }
 
-/// The p99 of lag with its interval, and its limit, where it is beyond it: a tenth of the latency's p99, and `least` at the least, s.
+/// Returns the p99 of lag with its interval, and its limit, if the lag exceeds the limit. The limit is a tenth of the
+/// latency's p99, and `least` seconds at minimum.
 fn late(frames: &Frames<'_>, least: f64) -> Option<(Estimate, f64)> {
     let seen = frames.now();
-    // A wait for a connection of a pool is no lag of the generator, which says how late it was itself.
+    // A wait for a pooled connection is not lag of the generator, because the generator reports its own lag.
     if pool_wait(seen).is_some() {
         return None;
     }
@@ -134,7 +137,8 @@ fn late(frames: &Frames<'_>, least: f64) -> Option<(Estimate, f64)> {
     (value > limit).then_some((lag, limit))
 }
 
-/// The most requests in flight, the share of time at it, and the share of held-back requests that were due at it.
+/// Returns the maximum number of requests in flight, the share of time at it, and the share of delayed requests that
+/// were due at it.
 fn plateau(seen: &SeenLevel<'_>) -> Option<(f64, f64, plimsoll_measure::findings::Estimate)> {
     let mut edges: Vec<(f64, i32)> = Vec::new();
     for row in seen.rows.iter().filter(|row| row.sent.is_finite()) {
@@ -157,7 +161,7 @@ fn plateau(seen: &SeenLevel<'_>) -> Option<(f64, f64, plimsoll_measure::findings
         .map(|w| w[1].0.min(seen.length) - w[0].0)
         .filter(|d| *d > 0.0)
         .sum();
-    // At the instant it falls due, one of the cap's places may just have been freed and not yet be taken again.
+    // At the due instant, a slot may have been freed and not yet taken again.
     let in_flight = |t: f64| match course.partition_point(|(at, _)| *at <= t) {
         0 => 0,
         k => course[k - 1].1,
@@ -172,11 +176,12 @@ fn plateau(seen: &SeenLevel<'_>) -> Option<(f64, f64, plimsoll_measure::findings
     (held.len() >= 10).then(|| (f64::from(most), at_cap / seen.length, share(k, held.len() as f64, 1.0)))
 }
 
-/// Share of requests that waited over 20 ms to be sent beyond what the generator says it was late, and the p99 of that wait.
+/// Returns the share of requests that were sent more than 20 ms after the generator's own lag, and the p99 of that
+/// wait.
 pub(crate) fn pool_wait(seen: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
     let own = seen.level.generator.lag;
-    // What a ceiling on requests in flight holds back the generator counts as its own lag; a full pool it does not. A closed loop has no
-    // schedule to be late on: what lies between due and sent there is the wait for a connection, and nothing else.
+    // The generator counts delays by a limit on requests in flight as its own lag, but not delays by a full pool. A
+    // closed loop has no schedule, so the time between due and sent is only the wait for a connection.
     if own.count == 0 && !seen.is_closed() {
         return None;
     }

@@ -1,10 +1,12 @@
-//! Halts by a clock: everybody's tokens stop and go on together, many times a second.
+//! Throttling by a clock: all responses pause and resume together, many times a second.
 //!
-//! A limit on processor time (a cgroup's quota) lets a server run for a part of each period, and whatever it made leaves it at once. A
-//! proxy that holds answers back coalesces them as well. They are told apart by when answers go on: a proxy counts each answer's own bytes, so
-//! that two answers go on together as often as chance makes them; a server that is let run goes on with all of them at once, at the distances
-//! of the clock. What chance makes is counted in the same records, at instants that are shifted by parts of a halt. Only answers that began
-//! apart are held against each other: of a batch that began together every sixteenth token comes together as well.
+//! A CPU limit (a cgroup quota) lets a server run for a part of each period, and all output of that part is sent
+//! together. A buffering proxy coalesces tokens too. The two are distinguished by the times at which responses
+//! resume. A proxy counts the bytes of each response, so two responses resume together only at random. A throttled
+//! server resumes all responses together, at the period of the clock.
+//!
+//! The random rate is counted in the same records, at instants shifted by parts of a pause. Only responses with
+//! different start times are compared, because every sixteenth token of a batch that started together also coincides.
 
 use plimsoll_math::proportion::{clopper_pearson, proves_over};
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
@@ -18,7 +20,7 @@ use crate::RunData;
 use crate::frame::Frames;
 
 pub fn find(frames: &Frames<'_>, all: &mut Vec<Finding>) {
-    // With no run of before it may be how the server works: steps of several tokens go out to everybody at once as well.
+    // Without a baseline, the server may work this way: steps with several tokens also reach all clients together.
     if frames.base.is_none() || !frames.now().gap_p50.is_finite() {
         return;
     }
@@ -51,31 +53,31 @@ pub fn find(frames: &Frames<'_>, all: &mut Vec<Finding>) {
     all.push(Finding::new(Observed::ClockedHalts, Is::Yes, says).figure(figure, FIT).touching(found.share));
 }
 
-/// Shortest halt, s: what a person hardly sees one of, and sees ten of in a second.
+/// Minimum pause in s: a single one is barely visible, and ten per second are.
 const SHORTEST_S: f64 = 0.02;
-/// Times the baseline's median gap, and its p99, that a halt must last.
+/// Minimum pause as a multiple of the baseline's median gap and of its p99.
 const TIMES: (f64, f64) = (4.0, 1.25);
-/// Share of the streaming that must lie in halts, beyond twice the baseline's.
+/// Minimum share of the streaming time in pauses, beyond twice the baseline's share.
 const HALTED: f64 = 0.04;
-/// Share of the halts that may follow one another with no more than one token between.
+/// Maximum share of pauses that follow each other with at most one token in between.
 const IN_A_ROW: f64 = 0.4;
-/// Fewest instants at which answers go on.
+/// Minimum number of instants at which responses resume.
 const INSTANTS: usize = 8;
-/// Share of the distances between them that must be of one interval; of instants at random a third are.
+/// Minimum share of the distances that fit one period; for random instants a third fits.
 const FIT: f64 = 0.75;
 const FIT_BY_CHANCE: f64 = 1.0 / 3.0;
-/// Share of the answers beside one that goes on that must go on with it.
+/// Minimum share of the concurrent responses that resume together.
 const TOGETHER: f64 = 0.8;
-/// Times that chance must be passed by.
+/// Minimum multiple of the random rate.
 const OVER_CHANCE: f64 = 3.0;
-/// Fewest pairs of concurrent answers to say whether they go on together.
+/// Minimum number of pairs of concurrent responses for a statement on common resumption.
 const PAIRS: usize = 10;
-/// Parts of a halt by which instants are shifted to see what chance makes.
+/// Shifts of the instants, in parts of a pause, that measure the random rate.
 const SHIFTS: [f64; 5] = [0.21, 0.37, 0.45, 0.63, 0.79];
-/// Chance that is left of what is believed.
+/// Maximum error probability of the fact.
 const ACCIDENT: f64 = 0.001;
 
-/// When an answer's tokens came, s since the level began, rising.
+/// Times of the tokens of a response, in s since the start of the level, ascending.
 type Stream = Vec<f64>;
 
 fn streams(side: &RunData<'_>, level: &Level) -> Vec<Stream> {
@@ -88,14 +90,14 @@ fn streams(side: &RunData<'_>, level: &Level) -> Vec<Stream> {
     own.filter_map(of).filter(|stream| stream.len() > 1).collect()
 }
 
-/// Median and p99 of the gaps between tokens.
+/// Returns the median and the p99 of the gaps between tokens.
 fn gaps(streams: &[Stream]) -> Option<(f64, f64)> {
     let mut all: Vec<f64> = streams.iter().flat_map(|s| s.windows(2).map(|w| w[1] - w[0])).collect();
     sort(&mut all);
     Some((of_sorted(&all, 0.5)?, of_sorted(&all, 0.99)?))
 }
 
-/// A halt of one answer: it goes on at `to`.
+/// A pause of one response; the response resumes at `to`.
 #[derive(Copy, Clone, Debug)]
 struct Halt {
     from: f64,
@@ -105,13 +107,13 @@ struct Halt {
 
 struct Halts {
     streams: Vec<Stream>,
-    /// By answer, when it goes on after a halt, rising.
+    /// Times of resumption by response, ascending.
     on: Vec<Vec<f64>>,
-    /// All of them, by when they end.
+    /// All pauses, in order of their end.
     all: Vec<Halt>,
-    /// Share of all streaming that lies in them.
+    /// Share of all streaming time in pauses.
     share: f64,
-    /// Halts with no token between them and the one before in the same answer.
+    /// Number of pauses without a token since the previous pause of the response.
     in_a_row: usize,
 }
 
@@ -134,12 +136,12 @@ impl Halts {
         Halts { streams, on, all, share: held / f64::max(told, 1e-9), in_a_row }
     }
 
-    /// The median halt, s.
+    /// Returns the median pause in s.
     fn usual(&self) -> Option<f64> {
         order_statistic(&mut self.all.iter().map(|halt| halt.to - halt.from).collect::<Vec<_>>(), 0.5)
     }
 
-    /// Instants at which answers go on: those within a quarter of a halt are one.
+    /// Returns the instants at which responses resume; resumptions within a quarter of a pause are one instant.
     fn instants(&self, usual: f64) -> Vec<f64> {
         let mut at: Vec<f64> = Vec::new();
         for halt in &self.all {
@@ -150,17 +152,17 @@ impl Halts {
         at
     }
 
-    /// Does this answer go on after a halt about this instant?
+    /// Returns whether this response resumes after a pause at about this instant.
     fn goes_on(&self, stream: usize, at: f64, about: f64) -> bool {
         let on = &self.on[stream];
         on.get(on.partition_point(|to| *to < at - about)).is_some_and(|to| *to <= at + about)
     }
 
-    /// Pairs of a halt and another answer that was being told throughout it and had not begun with it; in how many the other goes on at the
-    /// same instant, and in how many at one that is as good by chance.
+    /// Returns the number of pairs of a pause and a concurrent response that started at another time. Returns also
+    /// the share in which the other response resumes at the same instant, and the share at shifted instants.
     fn go_on_together(&self) -> (usize, f64, f64) {
         let (mut pairs, mut with, mut by_chance) = (0usize, 0usize, 0usize);
-        // Answers by their beginning, so that only those that are under way are asked.
+        // Sorting by start limits the search to responses that are in flight.
         let mut order: Vec<usize> = (0..self.streams.len()).collect();
         order.sort_by(|a, b| self.streams[*a][0].total_cmp(&self.streams[*b][0]));
         let longest = self.streams.iter().map(|at| at[at.len() - 1] - at[0]).fold(0.0, f64::max);
@@ -185,8 +187,8 @@ impl Halts {
         (pairs, with as f64 / n, by_chance as f64 / n / SHIFTS.len() as f64)
     }
 
-    /// Of the answers with two halts or more: how many, and in how many the last burst comes a whole number of intervals after the one before. Who
-    /// holds back an answer's own bytes lets the rest go when it ends, at any time.
+    /// Returns the number of responses with two pauses or more, and the number whose last burst fits the period
+    /// `every`. A buffering proxy releases the rest of a response at its end, at any time.
     fn ends_on_clock(&self, every: f64) -> (usize, usize) {
         let last = |on: &&Vec<f64>| on.len() >= 2;
         let fits = |on: &&Vec<f64>| {
@@ -197,12 +199,14 @@ impl Halts {
     }
 }
 
+/// The result of the search for throttling.
 struct Found {
     usual: f64,
     every: f64,
     fits: f64,
     instants: Vec<f64>,
-    /// Share of the concurrent answers that go on at the same instant, share by chance; `None` = too few were concurrent.
+    /// Share of the concurrent responses that resume at the same instant, and the random share; `None` if too few
+    /// were concurrent.
     go_on_together: Option<(f64, f64)>,
     share: f64,
 }
@@ -213,14 +217,14 @@ fn halts(frames: &Frames<'_>) -> Option<Found> {
     let before = case.baseline.as_ref().zip(frames.before()).map(|(side, seen)| streams(side, seen.level));
     let usual_gaps = match &before {
         Some(before) => gaps(before)?,
-        // Of its own gaps only the median is no halt.
+        // Without a baseline, only the median gap is known to be no pause.
         None => (2.0 * gaps(&now)?.0, 0.0),
     };
     let least = SHORTEST_S.max(TIMES.0 * usual_gaps.0).max(TIMES.1 * usual_gaps.1);
     let reading = pauses::excuses(frames);
     let held = Halts::of(now, least, |from, to| reading.explains(from, to));
     let was = before.map_or(0.0, |before| Halts::of(before, least, |_, _| false).share);
-    // One token and the next halt: that is a step that takes longer, and steps come at even distances.
+    // Pauses with one token in between are long steps, and steps have a regular period too.
     let steps = held.in_a_row as f64 > IN_A_ROW * held.all.len() as f64;
     if steps || held.share < HALTED + 2.0 * was {
         return None;

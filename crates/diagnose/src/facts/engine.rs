@@ -1,5 +1,5 @@
-//! What the engine's own page (and a profiler's timeline) says: its queue, its batch, its cache, its device. A page that was never read makes
-//! these facts ones that can't be observed.
+//! Facts from the engine's metrics and from a profiler's timeline: queue, batch, cache, device. Without scrapes these
+//! facts can't be observed.
 
 use plimsoll_math::quantile::{order_statistic, sort};
 use plimsoll_measure::say::{ms, number, percent};
@@ -14,9 +14,10 @@ use crate::effect::share;
 use crate::frame::{Frame, Frames};
 use crate::seen::{RequestRow, SeenLevel};
 
-/// Looks at the engine below which nothing is said of who stands in front of it: a wave that begins at a look finds it empty.
+/// Minimum number of scrapes for statements on requests in front of the engine, because a wave that starts at a
+/// scrape finds the engine empty.
 const FEWEST_LOOKS: usize = 4;
-/// Share of a profiled step from which a part of it is large by itself.
+/// Share of a profiled step from which one of its parts is large.
 const LARGE: f64 = 0.3;
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
@@ -30,7 +31,7 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     found.extend(page::find(page_now, page_before));
     found.extend(preemptions(frames));
     found.extend(less_cached(frames));
-    // A timeline says what a step is made of, and not what became of it: beside a baseline it decides nothing.
+    // A timeline shows the parts of a step but not their change, so it decides nothing if there is a baseline.
     found.extend(frames.case.device.filter(|_| frames.base.is_none()).into_iter().flat_map(device));
 }
 
@@ -42,7 +43,7 @@ fn mean_ttft(seen: &SeenLevel<'_>) -> Option<f64> {
     mean(&seen.finite(|row| row.ttft))
 }
 
-/// The engine's queue is a fifth of the first token, and what that grew by.
+/// Checks whether the engine's queue is a fifth of the time to first token and explains its growth.
 fn queue(frames: &Frames<'_>) -> Option<Finding> {
     let (wait, from) = queue_wait(&frames.candidate)?;
     let before = frames.base.as_ref().and_then(queue_wait).map_or(0.0, |(wait, _)| wait);
@@ -65,7 +66,7 @@ fn queue(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::EngineQueue, is, says))
 }
 
-/// Growth of the number in flight, over a fiftieth of the rate for sure.
+/// Checks whether the number in flight grows by more than a fiftieth of the rate with confidence.
 fn backlog(seen: &SeenLevel<'_>) -> Finding {
     const SCRAPES: usize = 64;
     let mut in_flight = vec![0.0; SCRAPES];
@@ -106,9 +107,9 @@ fn at_ceiling(frames: &Frames<'_>) -> Option<Finding> {
     }))
 }
 
-/// In flight by their records, and neither running nor waiting in the engine: more than before, and a fifth of the first token. What the engine's
-/// own histogram knows of a longer first token was no wait in front of it: its gauges follow its steps, so that a request which waits for a step
-/// to end, or is in its first, is on none of them.
+/// Checks for requests in flight that neither run nor wait in the engine. They must be more than before, and a fifth
+/// of the time to first token. Growth that the engine's own histogram shows is no wait in front of the engine. Its
+/// gauges follow its steps, so a request in its first step, or waiting for a step to end, is in no gauge.
 fn in_front_of_engine(frames: &Frames<'_>) -> Option<Finding> {
     let now = &frames.candidate;
     let (outside, error) = in_front(now)?;
@@ -132,7 +133,8 @@ fn in_front_of_engine(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::InFrontOfEngine, is, says))
 }
 
-/// A limit lets somebody in as soon as there is room; who is late for another reason is so however few are inside.
+/// Checks whether requests wait while the engine is full. A limit admits a request as soon as there is capacity;
+/// other delays do not depend on the engine's load.
 fn front_while_full(frames: &Frames<'_>) -> Option<Finding> {
     let (held, _) = in_front(&frames.candidate)?;
     if held < 0.3 {
@@ -151,14 +153,14 @@ fn front_while_full(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::FrontWhileFull, is, says))
 }
 
-/// What the mean first token grew by, s.
+/// Growth of the mean time to first token, s.
 struct GrownFirstToken {
     all: f64,
-    /// As the engine's own histogram did.
+    /// Growth in the engine's own histogram.
     known: f64,
 }
 
-/// None where the engine shows no histogram, or the first token takes hardly longer than before.
+/// Returns `None` if the engine has no histogram or the time to first token has barely grown.
 fn grown_first_token(frames: &Frames<'_>) -> Option<GrownFirstToken> {
     let base = frames.base.as_ref()?;
     let of = |seen: &SeenLevel<'_>| mean(&seen.finite(|row| row.ttft_sent));
@@ -168,7 +170,7 @@ fn grown_first_token(frames: &Frames<'_>) -> Option<GrownFirstToken> {
     (all >= 0.05 * was).then_some(GrownFirstToken { all, known })
 }
 
-/// How much of what first tokens take more the engine's own histogram knows.
+/// Checks how much of the growth of the time to first token the engine's own histogram shows.
 fn engine_knows(frames: &Frames<'_>) -> Option<Finding> {
     let grown = grown_first_token(frames)?;
     let share = grown.known / grown.all;
@@ -185,7 +187,7 @@ fn engine_knows(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::EngineKnows, is, says))
 }
 
-/// The engine took running requests' places away, more often than before.
+/// Checks whether the engine preempted running requests more often than before.
 fn preemptions(frames: &Frames<'_>) -> Option<Finding> {
     let per_request = |arm: &Frame<'_>| {
         let gained = arm.gauges.gained(Signal::Preempted)?;
@@ -200,7 +202,7 @@ fn less_cached(frames: &Frames<'_>) -> Option<Finding> {
     Some(page::less_cached(cached(frames.base.as_ref()?)?.0, cached(&frames.candidate)?))
 }
 
-/// The parts of a profiled step.
+/// Returns the facts on the parts of a profiled step.
 fn device(device: &DeviceFinding) -> Vec<Finding> {
     let of = |fact: Observed, what: &str, share: fn(&Device) -> Option<f64>| {
         let shares: Vec<f64> = device.devices.iter().map(share).collect::<Option<_>>()?;
@@ -228,7 +230,7 @@ fn device(device: &DeviceFinding) -> Vec<Finding> {
     found
 }
 
-/// Calls that wait for a lock: the system's, and CPython's interpreter lock.
+/// Calls that wait for a lock: system locks and CPython's interpreter lock.
 const LOCKS: [&str; 5] = [
     "pthread_mutex_lock",
     "pthread_mutex_timedlock",
@@ -236,8 +238,8 @@ const LOCKS: [&str; 5] = [
     "pthread_spin_lock",
     "waiting for gil",
 ];
-/// Share of the time in which a device waited for its host that the launching thread spent before a lock. Waiting for a condition or a semaphore is
-/// left out: a thread with nothing to do does that.
+/// Returns the share of the device's waiting time that the launching thread spent waiting for a lock. Waits for a
+/// condition or a semaphore are left out, because idle threads wait there.
 fn locked(device: &DeviceFinding) -> Option<f64> {
     let shares = device.host_meanwhile.iter();
     let locks = shares.filter(|host| {
@@ -247,7 +249,8 @@ fn locked(device: &DeviceFinding) -> Option<f64> {
     (!device.host_meanwhile.is_empty()).then(|| locks.map(|host| host.share).sum())
 }
 
-/// Mean wait in the engine's queue, s, by the best that is known: its stages, its histogram, Little's law on its gauge.
+/// Returns the mean wait in the engine's queue in s from the best known source: stages, histogram, or the gauge by
+/// Little's law.
 pub(crate) fn queue_wait(arm: &Frame<'_>) -> Option<(f64, &'static str)> {
     let told: Vec<f64> = arm.seen.rows.iter().filter_map(|row| row.queue).collect();
     if told.len() >= 30 {
@@ -260,8 +263,8 @@ pub(crate) fn queue_wait(arm: &Frame<'_>) -> Option<(f64, &'static str)> {
     Some((waiting / arm.seen.rate().max(1e-9), "requests waiting over the rate"))
 }
 
-/// Share of the prompt tokens that came from a cache: as the answers say, else as the server's counters do. A few prompts much longer than
-/// the others, which nobody asked for before, are no loss of what the others share.
+/// Returns the share of the prompt tokens that came from a cache: as reported in responses, else from the server's
+/// counters. A few new prompts that are much longer than the others are no loss of the shared cache.
 fn cached(arm: &Frame<'_>) -> Option<(f64, &'static str)> {
     let long = long_from(&arm.seen);
     let usual = arm.seen.rows.iter().filter(|row| row.prompt < long);
@@ -273,10 +276,11 @@ fn cached(arm: &Frame<'_>) -> Option<(f64, &'static str)> {
     arm.gauges.hit_rate().map(|rate| (rate, "the server's counters"))
 }
 
-/// Requests in flight by their records that neither run nor wait in the engine, on average over the scrapes at it, with its standard error.
+/// Returns the mean number of requests in flight that neither run nor wait in the engine, with its standard error.
 ///
-/// Both are counted at the instants of the scrapes. The mean in flight over all time beside the mean of the scrapes lost: every look that
-/// happens on a quiet instant puts requests in front of the engine that never stood there, and few scrapes do so in one clean run of twelve.
+/// Both sides are counted at the instants of the scrapes. The mean in flight over all time was rejected. Each scrape
+/// at a quiet instant then adds requests that were never in front of the engine. Few scrapes do so in one of twelve
+/// clean runs.
 fn in_front(arm: &Frame<'_>) -> Option<(f64, f64)> {
     let held = scrapes(arm)?;
     if held.len() < FEWEST_LOOKS {
@@ -289,7 +293,8 @@ fn in_front(arm: &Frame<'_>) -> Option<(f64, f64)> {
     (time > 0.0).then(|| (mean, libm::sqrt(spread / time / held.len() as f64)))
 }
 
-/// One look at the engine's page: requests in flight that are not on it, requests that are, and for how long it holds, s.
+/// One scrape of the engine: requests in flight outside the engine, requests inside, and the duration of the sample
+/// in s.
 struct Look {
     outside: f64,
     inside: f64,
@@ -313,8 +318,9 @@ fn scrapes(arm: &Frame<'_>) -> Option<Vec<Look>> {
     Some(scrapes.iter().map(look).collect())
 }
 
-/// Of the requests that stand in front of the engine: the share that stands there while the engine holds as many as it ever does (the highest
-/// of fifty scrapes is left out). A limit lets somebody in as soon as there is room; who is late for another reason is so however few are inside.
+/// Returns the share of the requests in front of the engine that wait while the engine is at its maximum. The highest
+/// of fifty scrapes is left out. A limit admits a request as soon as there is capacity; other delays do not depend on
+/// the engine's load.
 fn standing_at_most(arm: &Frame<'_>) -> Option<f64> {
     let scrapes = scrapes(arm)?;
     let ceiling = order_statistic(&mut scrapes.iter().map(|look| look.inside).collect::<Vec<_>>(), 0.98)?;

@@ -1,5 +1,5 @@
-//! Answers that did not come: turned away, cut in the middle, errors, a stretch of losses, retries. Told apart by how attempts ended and
-//! when.
+//! Facts on failed requests: rejections, incomplete responses, errors, an outage, retries. They are distinguished by
+//! the outcome and time of attempts.
 
 use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::{number, percent};
@@ -11,11 +11,11 @@ use crate::effect::share;
 use crate::frame::Frames;
 use crate::seen::SeenLevel;
 
-/// Width of the windows in which a burst of failures is looked for, s.
+/// Width in s of the windows for bursts of failures.
 const WINDOW_S: f64 = 2.0;
-/// Failures of one kind from which they are no accident where the baseline had none.
+/// Minimum number of failures of one kind if the baseline had none.
 const FEWEST: f64 = 3.0;
-/// Fewest time-outs to speak of retries.
+/// Minimum number of time-outs for retries.
 const FEWEST_TIMEOUTS: f64 = 5.0;
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
@@ -35,8 +35,8 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// Share of the requests with an attempt that ended so: one in a hundred more than before, or three at least of a kind that there were none of
-/// and half of that.
+/// Checks the share of the requests with an attempt of this outcome. The limit is one percentage point more than
+/// before. Alternatively at least three of a kind that the baseline lacks, and half of that share.
 fn failing(frames: &Frames<'_>, fact: Observed, what: &str, is: impl Fn(How) -> bool + Copy) -> Finding {
     let now = struck(frames.now(), is);
     let before = frames.before().map_or(0.0, |base| struck(base, is).value);
@@ -54,7 +54,7 @@ fn failing(frames: &Frames<'_>, fact: Observed, what: &str, is: impl Fn(How) -> 
     Finding::new(fact, state, says).figure(now, least)
 }
 
-/// The losses lie in one stretch in which a replica is silent, or nobody answers.
+/// Checks whether the failures are in one period in which a replica is silent or no replica responds.
 fn outage(frames: &Frames<'_>) -> Finding {
     let seen = frames.now();
     let no = |says: &str| Finding::new(Observed::Outage, Is::No, says.to_owned());
@@ -86,7 +86,7 @@ fn outage(frames: &Frames<'_>) -> Finding {
     Finding::new(Observed::Outage, is, says)
 }
 
-/// Attempts that make the load that makes them: more than before, and more time-outs than refusals.
+/// Checks for attempts that cause their own load: more than before, and more time-outs than rejections.
 fn retries(frames: &Frames<'_>) -> Finding {
     let seen = frames.now();
     let per_request = |seen: &SeenLevel<'_>| {
@@ -106,7 +106,7 @@ fn retries(frames: &Frames<'_>) -> Finding {
     Finding::new(Observed::Retries, yes_if(is), says)
 }
 
-/// Share of the requests with an attempt that ended so.
+/// Returns the share of the requests with an attempt of this outcome.
 fn struck(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> Estimate {
     let mut of = vec![false; seen.rows.len()];
     seen.lost.iter().filter(|(_, how, _)| is(*how)).for_each(|(_, _, row)| of[*row as usize] = true);
@@ -114,7 +114,7 @@ fn struck(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> Estimate {
     share(k, of.len() as f64, plimsoll_math::quantile::design_effect(&of, STRETCHES))
 }
 
-/// Share of these failures that lie in the fullest tenth of the run, and when they begin and end.
+/// Returns the share of these failures in the fullest tenth of the run, and its start and end.
 fn concentrated(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> Option<(f64, f64, f64)> {
     let windows = (seen.length / WINDOW_S).ceil().max(1.0) as usize;
     let mut counts = vec![0usize; windows + 1];
@@ -140,7 +140,7 @@ fn count(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> f64 {
     seen.attempts_by.iter().filter(|(how, _)| is(**how)).map(|(_, n)| *n as f64).sum()
 }
 
-/// Failures that a process which goes away leaves.
+/// Returns whether a terminated process leaves such a failure.
 fn gone(how: How) -> bool {
     matches!(
         how,
@@ -148,9 +148,9 @@ fn gone(how: How) -> bool {
     )
 }
 
-/// Share of the losses that lie in a silence and the two seconds around it; nothing where it is more than half of the level, in which
-/// anything's losses would lie. A replica that stays away for longer than a tenth of the run turns requests away all that time: no
-/// burst, but all of one silence, where a limit turns them away between answers.
+/// Returns the share of the failures during a silence and two seconds around it; zero if the silence is more than
+/// half of the level. A replica that is absent for longer than a tenth of the run rejects requests all that time, so
+/// its failures are no burst. They are all within one silence, while a rate limit rejects between responses.
 fn lost_in(lost: &[(f64, u32)], length: f64, (_, begin, end): &(String, f64, f64)) -> f64 {
     if end - begin > 0.5 * length {
         return 0.0;
@@ -159,7 +159,8 @@ fn lost_in(lost: &[(f64, u32)], length: f64, (_, begin, end): &(String, f64, f64
     inside as f64 / lost.len().max(1) as f64
 }
 
-/// A replica that answers before and after, or before, and not around these times; with one replica or none named, nobody answers.
+/// Returns a replica that responds before these times, and perhaps after them, but not during them. With at most one
+/// named replica, no replica responds.
 fn silent(seen: &SeenLevel<'_>, from: f64, to: f64) -> Option<(String, f64, f64)> {
     let usual = seen.length / seen.rows.len().max(1) as f64;
     let several = seen.replicas.len().max(1);
@@ -189,7 +190,7 @@ fn silent(seen: &SeenLevel<'_>, from: f64, to: f64) -> Option<(String, f64, f64)
     None
 }
 
-/// `816 × the connection was reset`: the two most frequent ends of attempts among these.
+/// Returns the two most frequent outcomes of these attempts, as `816 × the connection was reset`.
 fn kinds(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> String {
     let mut kinds: Vec<(How, u64)> = seen.attempts_by.iter().map(|(how, n)| (*how, *n)).collect();
     kinds.retain(|(how, n)| is(*how) && *n > 0);

@@ -1,4 +1,4 @@
-//! What is asked of the target: how much, how long, how mixed, how bursty.
+//! Facts on the load: amount, lengths, mix, burstiness.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,10 @@ use crate::effect::{Effect, STRETCHES};
 use crate::frame::Frames;
 use crate::seen::{RequestRow, SeenLevel};
 
-/// Ratio of a rate or a length from which it is more: at three quarters of the capacity a tenth more to do is a queue half as long again.
+/// Ratio of a rate or a length from which it is larger. At three quarters of the capacity, a tenth more load makes
+/// the queue half as long again.
 const MORE: f64 = 1.08;
-/// p from which it is more than chance: of lengths two percentiles are looked at.
+/// Maximum p-value of a change; two percentiles of each length are tested.
 const SURE: f64 = 0.005;
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
@@ -34,7 +35,8 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     found.extend(shares_less(base, now));
 }
 
-/// How many a closed loop keeps in flight is what it asks for, and its rate what it gets. Beside an open loop only the rate compares.
+/// Checks for more requests. A closed loop sets its concurrency, and its rate is a result. Against an open loop only
+/// the rates are comparable.
 fn more_requests(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
     let Rates { ratio, p, what, from, to } = match (in_flight(base), in_flight(now)) {
         (Some(from), Some(to)) => {
@@ -45,13 +47,13 @@ fn more_requests(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
         _ => rates(base, now)?,
     };
     let is = over(&ratio, p < 0.01, MORE);
-    // A closed loop beside an open one that gets less than was asked says nothing of what is asked.
+    // A closed loop that gets less than an open loop shows nothing about the load.
     let is = if base.is_closed() != now.is_closed() && is == Is::No { Is::Unclear } else { is };
     let says = format!("{} {what} before, {} now: {}", number(from), number(to), times(&ratio));
     Some(Finding::new(Observed::MoreRequests, is, says).figure(ratio, MORE))
 }
 
-/// The median, or the p95 where that has grown for sure and the median has not, or less.
+/// Compares the medians, or the p95 if it has grown with confidence and the median has not.
 fn longer(
     frames: &Frames<'_>,
     fact: Observed,
@@ -76,7 +78,7 @@ fn longer(
     Some(Finding::new(fact, is, says).figure(effect.ratio, MORE))
 }
 
-/// `× 1.5 [1.4, 1.6]`; what is known and no estimate has no interval.
+/// Returns `× 1.5 [1.4, 1.6]`; a configured value has no interval.
 pub fn times(of: &Estimate) -> String {
     if of.lower == of.value && of.upper == of.value {
         return format!("× {}", number(of.value));
@@ -84,7 +86,7 @@ pub fn times(of: &Estimate) -> String {
     format!("× {} {}", number(of.value), ratio_ends(of.lower, of.upper))
 }
 
-/// The ratio of arrivals a second, by stretches, of all that came; with its p.
+/// Returns the ratio of arrival rates over time intervals with its p-value, from all arrivals.
 pub(crate) fn of_rates(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
     let rates = |seen: &SeenLevel<'_>| -> Vec<f64> {
         let mut counts = [0.0; STRETCHES];
@@ -109,12 +111,13 @@ pub(crate) fn of_rates(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<(Est
     Some((estimate, found.p))
 }
 
-/// Standard deviations of a count of independent arrivals within which as many came as were asked for.
+/// Maximum distance in standard deviations between the configured and the counted number of independent arrivals.
 const AS_ASKED: f64 = 4.0;
 
-/// The ratio of the rates that an open loop was asked for, where both sides were asked for one and as much came. It is no estimate: the
-/// counts of two Poisson schedules of a hundred requests differ by a fifth by chance, what they were drawn for does not. `None` where the
-/// rate was read off the arrivals themselves (a recorded schedule, a run of another tool), for there it is a count as well.
+/// Returns the ratio of the configured rates of two open loops if both were reached. The ratio is exact: counts of
+/// two Poisson schedules of a hundred requests differ by a fifth by accident, their configured rates do not. Returns
+/// `None` if the rate was read from the arrivals (a recorded schedule, a run of another tool), because that rate is a
+/// count.
 fn of_asked(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Rates> {
     let asked = |seen: &SeenLevel<'_>| match seen.level.load {
         plimsoll_model::Load::Open { rate_per_s } => {
@@ -131,17 +134,17 @@ fn of_asked(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Rates> {
     Some(Rates { ratio, p: 0.0, what: "requests a second asked for", from, to })
 }
 
-/// How two rates compare.
+/// A comparison of two rates.
 pub struct Rates {
     pub ratio: Estimate,
-    /// Two-sided p of "equal"; 0 of rates that are known.
+    /// Two-sided p-value of equality; 0 for configured rates.
     pub p: f64,
     pub what: &'static str,
     pub from: f64,
     pub to: f64,
 }
 
-/// The rates that were asked for where they are known, else those that came.
+/// Returns the configured rates if they are known, else the counted rates.
 pub fn rates(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Rates> {
     of_asked(base, now).or_else(|| {
         let (ratio, p) = of_rates(base, now)?;
@@ -158,9 +161,10 @@ fn in_flight(seen: &SeenLevel<'_>) -> Option<f64> {
     }
 }
 
-/// Share of the requests whose prompt is the baseline's of the same number; `None` where prompts are not known.
+/// Returns the share of the requests whose prompt equals the baseline's prompt of the same number. Returns `None` if
+/// prompts are unknown.
 pub fn same_prompts(frames: &Frames<'_>) -> Option<f64> {
-    // Where prompts are not named by their blocks, their lengths one by one tell: hundreds of them do not agree by chance.
+    // Without block hashes the lengths decide, because hundreds of lengths do not agree by accident.
     let key = |row: &RequestRow| (row.beginning, row.prompt as u64);
     let base: BTreeMap<u64, (Option<u64>, u64)> =
         frames.before()?.rows.iter().map(|row| (row.request, key(row))).collect();
@@ -176,7 +180,7 @@ pub fn same_prompts(frames: &Frames<'_>) -> Option<f64> {
     (pairs.len() >= 30).then(|| same as f64 / pairs.len() as f64)
 }
 
-/// The same kinds of request in other shares, each kind as it was (Simpson's paradox).
+/// Checks for other shares of the request kinds while each kind is unchanged (Simpson's paradox).
 fn other_mix(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
     let shares = |seen: &SeenLevel<'_>| -> BTreeMap<u16, f64> {
         let mut of = BTreeMap::new();
@@ -198,7 +202,7 @@ fn other_mix(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
         let between = plimsoll_math::proportion::newcombe((a * n0, n0), (b * n1, n1), 0.99);
         (between.lower > 0.0 || between.upper < 0.0) && (b - a).abs() > 0.02
     });
-    // A few very long prompts where there were none are another matter: what they do to the rest is asked elsewhere.
+    // A few new, very long prompts are not another mix; another fact covers their effect.
     let known = classes.iter().all(|class| before.contains_key(class));
     let (steady, apart) = kinds(base, now, &classes)?;
     let one = |class: &u16| {
@@ -210,7 +214,8 @@ fn other_mix(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::OtherMix, yes_if(moved && known && steady && apart >= 1.3), says))
 }
 
-/// Are the lengths within each kind of request as before, and how far apart are the kinds? By medians of prompts and answers.
+/// Returns whether the lengths within each kind are unchanged, and the distance between the kinds. Uses medians of
+/// prompts and responses.
 fn kinds(base: &SeenLevel<'_>, now: &SeenLevel<'_>, classes: &[u16]) -> Option<(bool, f64)> {
     let middle = |seen: &SeenLevel<'_>, class: u16, of: fn(&RequestRow) -> f64| {
         let mut values: Vec<f64> =
@@ -235,15 +240,16 @@ fn kinds(base: &SeenLevel<'_>, now: &SeenLevel<'_>, classes: &[u16]) -> Option<(
     (apart > 1.0).then_some((steady, apart))
 }
 
-/// Chance of such a ratio between two alike runs from which it is no chance; over all widths together one in 500 (by simulation).
+/// Maximum probability of such a ratio between two similar runs; over all widths together it is one in 500 (by
+/// simulation).
 const SURE_BURSTS: f64 = 0.005;
-/// Mean rate over the baseline's within which bursts are what changed.
+/// Ratio of the mean rate to the baseline's within which bursts are the change.
 const RATES: std::ops::RangeInclusive<f64> = 0.3..=2.0;
 
-/// Arrivals that gather are told by the variance of their counts over its mean (the index of dispersion: Cox and Lewis 1966), one for
-/// independent arrivals in windows of any width. How long a burst lasts nobody knows beforehand, so windows of several widths are asked;
-/// each by the ratio of the two sides' indices, which of two alike runs has about the law of F with as many degrees of freedom as there are
-/// windows.
+/// Checks for bursts by the variance of arrival counts over their mean (the index of dispersion: Cox and Lewis 1966).
+/// The index is one for independent arrivals in windows of any width. The duration of a burst is unknown, so windows
+/// of several widths are tested. The ratio of both sides' indices has approximately the F distribution for similar
+/// runs, with as many degrees of freedom as windows.
 fn bursts(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
     if base.is_closed() || now.is_closed() || !RATES.contains(&(now.rate() / base.rate())) {
         return None;
@@ -280,13 +286,13 @@ fn shares_less(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::SharesLess, is, says))
 }
 
-/// Widths of the windows, s.
+/// Widths of the windows in s.
 const WIDTHS: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
 const FEWEST: usize = 10;
-/// Index of dispersion, of the candidate and over the baseline's, from which arrivals come in bursts. Half as much again is material: what
-/// waits grows about in proportion to the index (Kingman's bound).
+/// Index of dispersion from which arrivals are bursts, absolute and relative to the baseline. A growth by half is
+/// significant because queues grow about in proportion to the index (Kingman's bound).
 const GATHERED: f64 = 1.5;
-/// Arrivals of one width of window.
+/// The arrivals at one window width.
 struct Gathered {
     width: f64,
     before: f64,
@@ -295,7 +301,7 @@ struct Gathered {
     p: f64,
 }
 
-/// Share of the blocks that began an earlier prompt; `None` where prompts are not known.
+/// Returns the share of the blocks that began an earlier prompt; `None` if prompts are unknown.
 pub fn shared(seen: &SeenLevel<'_>) -> Option<f64> {
     let blocks: f64 = seen.rows.iter().map(|row| f64::from(row.blocks)).sum();
     let shared: f64 = seen.rows.iter().map(|row| f64::from(row.shared_blocks)).sum();
@@ -304,21 +310,21 @@ pub fn shared(seen: &SeenLevel<'_>) -> Option<f64> {
 
 fn gathered(base: &SeenLevel<'_>, now: &SeenLevel<'_>, width: f64) -> Option<Gathered> {
     let ((before, n0), (after, n1)) = (dispersion(base, width)?, dispersion(now, width)?);
-    // Independent arrivals have an index of one; what is far under it was chance, and no base to grow from.
+    // Independent arrivals have an index of one; an index far below is an accident and no valid base.
     let grown = after / before.max(0.8);
     let (d0, d1) = (n0 as f64 - 1.0, n1 as f64 - 1.0);
-    // Quantiles of the index itself, by the law of its logarithm: its variance is about 2 / (windows - 1).
+    // Quantiles of the index from the distribution of its logarithm, whose variance is about 2 / (windows - 1).
     let half = libm::exp(1.96 * libm::sqrt(2.0 / d1));
     let now = Estimate { value: after, lower: after / half, upper: after * half, n: n1 as u64, n_eff: d1 };
     Some(Gathered { width, before, now, grown, p: beyond_f(grown, d1, d0) })
 }
 
-/// Upper tail of the law of F (Abramowitz and Stegun 26.6.2).
+/// Returns the upper tail of the F distribution (Abramowitz and Stegun 26.6.2).
 fn beyond_f(f: f64, d1: f64, d2: f64) -> f64 {
     beta_inc(0.5 * d2, 0.5 * d1, d2 / (d2 + d1 * f))
 }
 
-/// Variance over mean of the arrivals in windows of this width, and the number of windows.
+/// Returns the variance over the mean of the arrivals in windows of this width, and the number of windows.
 fn dispersion(seen: &SeenLevel<'_>, width: f64) -> Option<(f64, usize)> {
     let windows = (seen.length / width) as usize;
     if windows < FEWEST {
@@ -340,7 +346,8 @@ fn dispersion(seen: &SeenLevel<'_>, width: f64) -> Option<(f64, usize)> {
 mod tests {
     use super::beyond_f;
 
-    /// F tables (Fisher and Yates): the upper 5 % of F with 10 and 10 degrees of freedom is 2.978, the upper 1 % with 24 and 24 is 2.659.
+    /// F tables (Fisher and Yates). The upper 5 % of F with 10 and 10 degrees of freedom is 2.978; the upper 1 % with
+    /// 24 and 24 is 2.659.
     #[test]
     fn the_tail_is_that_of_the_tables() {
         assert!((beyond_f(2.978, 10.0, 10.0) - 0.05).abs() < 2e-4);

@@ -1,8 +1,9 @@
-//! Facts: some seventy questions to the records, each answered yes, no, unclear, or not at all where the evidence is not there.
+//! Facts: about seventy checks of the records, each answered yes, no or unclear. A fact without data is left out.
 //!
-//! A fact looks at the run (and the baseline) and at no other fact. It brings the figure that decides it and a sentence with that
-//! figure. What facts mean together is for [`crate::belief`]: how often each cause shows each fact is learnt, not argued here. So a
-//! limit in these files says when a change is large enough to speak of and what chance is left of it, and nothing about causes.
+//! A fact reads the run (and the baseline) and no other fact. It provides the decisive figure and a phrase with that
+//! figure. The combination of facts belongs to [`crate::belief`], where the frequency of each fact per cause is
+//! learnt. A limit in these files therefore states when a change is large and certain enough, and nothing about
+//! causes.
 
 pub(crate) mod alone;
 pub(crate) mod ceiling;
@@ -28,38 +29,38 @@ use plimsoll_measure::findings::Estimate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A fact as it was found.
+/// The result of a fact.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// Which.
+    /// Name of the fact.
     pub fact: Observed,
-    /// Whether it is so.
+    /// Whether the fact applies.
     #[serde(alias = "state")]
     pub is: Is,
-    /// The figure in a sentence part.
+    /// The figure as a phrase.
     pub says: String,
-    /// The figure.
+    /// The figure with its interval.
     pub value: Option<Estimate>,
-    /// What it had to reach.
+    /// Limit that the figure had to reach.
     pub limit: Option<f64>,
-    /// Share of the streaming, or of the requests, that it touches; `None` = all of them, or nobody knows.
+    /// Share of the streaming time, or of the requests, that is affected; `None` for all of them or if unknown.
     #[serde(skip)]
     pub touches: Option<f64>,
 }
 
 impl Finding {
-    /// A fact with its sentence.
+    /// Returns a fact with its phrase.
     pub fn new(fact: Observed, is: Is, says: String) -> Finding {
         Finding { fact, is, says, value: None, limit: None, touches: None }
     }
 
-    /// With its figure, and what that had to reach.
+    /// Adds the figure and its limit.
     pub fn figure(mut self, value: Estimate, limit: f64) -> Finding {
         (self.value, self.limit) = (Some(value), Some(limit));
         self
     }
 
-    /// With the share of the streaming, or of the requests, that it touches.
+    /// Adds the affected share of the streaming time, or of the requests.
     pub fn touching(mut self, share: f64) -> Finding {
         self.touches = Some(share);
         self
@@ -70,7 +71,8 @@ pub(crate) fn yes_if(is: bool) -> Is {
     if is { Is::Yes } else { Is::No }
 }
 
-/// Is a ratio that is `sure` to be more than one over its limit? No where it is nearer to one than to the limit, or for sure under it.
+/// Returns whether a ratio exceeds its limit. `sure` states that the ratio exceeds one with confidence. The answer is
+/// no if the ratio is nearer to one than to the limit, or below the limit with confidence.
 pub(crate) fn over(ratio: &Estimate, sure: bool, limit: f64) -> Is {
     match () {
         () if ratio.value >= limit && sure => Is::Yes,
@@ -79,7 +81,7 @@ pub(crate) fn over(ratio: &Estimate, sure: bool, limit: f64) -> Is {
     }
 }
 
-/// Detectors: each answers one fact or a few that come of one figure.
+/// The detectors; each evaluates one fact, or a few that use one figure.
 const DETECTORS: [fn(&Frames<'_>, &mut Vec<Finding>); 13] = [
     noticed::find,
     load::find,
@@ -96,7 +98,7 @@ const DETECTORS: [fn(&Frames<'_>, &mut Vec<Finding>); 13] = [
     network::find,
 ];
 
-/// Everything that the records show; a fact that is not in the list could not be asked.
+/// Returns all facts of the records; a fact that is not in the list could not be checked.
 pub fn observe(frames: &Frames<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     DETECTORS.iter().for_each(|detect| detect(frames, &mut found));
@@ -104,7 +106,8 @@ pub fn observe(frames: &Frames<'_>) -> Vec<Finding> {
     found
 }
 
-/// The states of all facts as one letter each, in the order of [`Observed::ALL`]: `y`, `n`, `u`, and `-` where it could not be asked.
+/// Returns the states of all facts as one letter each, in the order of [`Observed::ALL`]. The letters are `y`, `n`,
+/// `u`, and `-` for a fact that could not be checked.
 pub fn letters(found: &[Finding]) -> String {
     let letter = |fact: &Observed| match found
         .iter()
@@ -119,7 +122,7 @@ pub fn letters(found: &[Finding]) -> String {
     Observed::ALL.iter().map(letter).collect()
 }
 
-/// Every fact with what came of it, for the record.
+/// Returns every fact with its result, for the record.
 pub fn asked(found: &[Finding]) -> Vec<AskedQuestion> {
     let of = |fact: &Observed| match found.iter().find(|finding| finding.fact == *fact) {
         Some(finding) => AskedQuestion {

@@ -1,5 +1,5 @@
-//! The network, by what the kernel says of the client's own connections, up to the first hop that ends TCP. The smoothed round trip is no
-//! evidence here (see [`plimsoll_measure::network`]); the least one is.
+//! Facts on the network, from kernel statistics of the client's connections, up to the first hop that terminates TCP.
+//! The smoothed round-trip time is no evidence here (see [`plimsoll_measure::network`]); the minimum is.
 
 use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_math::quantile::order_statistic;
@@ -20,40 +20,40 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     found.extend(round_trip(frames));
 }
 
-/// Share of segments lost from which people notice: one answer of a hundred segments in two waits.
+/// Share of lost segments that users notice: half of the responses with a hundred segments wait.
 const LOST: f64 = 0.005;
-/// Fewest requests in which something was lost.
+/// Minimum number of requests with loss.
 const FEWEST: usize = 8;
-/// Where nothing was lost: share that may still be lost unseen, at 95 %.
+/// Share of segments that may be lost without an observed loss, at 95 %.
 const CLEAR_UNDER: f64 = 0.01;
-/// Requests with known connections below which nothing is said.
+/// Minimum number of requests with known connections.
 const KNOWN: u64 = 100;
 
-/// What the kernel knew of the connections of a level.
+/// Returns the kernel statistics of the connections of a level.
 fn network(seen: &SeenLevel<'_>) -> Network {
     let facts: Vec<&TcpFacts> = seen.rows.iter().map(|row| &row.tcp).collect();
     Network::of(&facts)
 }
 
-/// Was a packet of this request seen to be lost or overtaken?
+/// Returns whether a packet of this request was lost or reordered.
 fn struck(row: &RequestRow) -> bool {
     row.tcp.retransmits.unwrap_or(0) > 0 || row.tcp.out_of_order.unwrap_or(0) > 0
 }
 
-/// The longest that the client heard nothing, s.
+/// Returns the longest time without received data in s.
 fn silence(row: &RequestRow) -> f64 {
     let pause = if row.gap_max.is_finite() { row.gap_max } else { 0.0 };
     if row.ok { row.ttft_sent.max(pause) } else { f64::INFINITY }
 }
 
-/// Segments are lost, and it is the requests that lost some which wait.
+/// Checks whether segments are lost and the requests with loss are those that wait.
 fn packets_lost(frames: &Frames<'_>) -> Option<Finding> {
     let seen = frames.now();
     let found = network(seen);
     let lost = found.lost().filter(|_| found.known >= KNOWN)?;
     let before = frames.before().map(network).and_then(|before| before.lost()).unwrap_or(0.0);
     let hit = seen.rows.iter().filter(|row| struck(row)).count();
-    // Slow is what nine tenths of the requests that lost nothing are not.
+    // A request is slow if it waits longer than nine tenths of the requests without loss.
     let mut spared: Vec<f64> = seen.rows.iter().filter(|row| !struck(row)).map(silence).collect();
     let slow = order_statistic(&mut spared, 0.9)?;
     let waited = seen.rows.iter().filter(|row| struck(row) && silence(row) > slow).count();
@@ -76,7 +76,8 @@ fn packets_lost(frames: &Frames<'_>) -> Option<Finding> {
     Some(finding.touching(waited as f64 / seen.rows.len().max(1) as f64))
 }
 
-/// Median least round trip of an arm's connections, and the median first token of what is compared, s.
+/// Returns the minimum round-trip times of a side's connections, and the median of the compared time to first token,
+/// in s.
 fn way(arm: &Frame<'_>) -> Option<(Vec<f64>, f64)> {
     let rows = if arm.alone.len() >= crate::effect::ALONE_NEEDED { &arm.alone } else { &arm.seen.rows };
     let least: Vec<f64> =
@@ -88,11 +89,11 @@ fn way(arm: &Frame<'_>) -> Option<(Vec<f64>, f64)> {
     (least.len() >= crate::effect::ALONE_NEEDED).then_some((least, first))
 }
 
-/// The way to the target is longer, by as much as the answers are later.
+/// Checks whether the round trip is longer by as much as the responses are later.
 fn round_trip(frames: &Frames<'_>) -> Option<Finding> {
     let ((mut was, base), (mut now, first)) = (way(frames.base.as_ref()?)?, way(&frames.candidate)?);
     let (before, after) = (order_statistic(&mut was, 0.5)?, order_statistic(&mut now, 0.5)?);
-    // Neither side's connections agree among each other where paths or hosts differ: the middle half is the interval.
+    // Connections differ if paths or hosts differ, so the middle half is the interval.
     let lower = order_statistic(&mut now, 0.25)? - order_statistic(&mut was, 0.75)?;
     let upper = order_statistic(&mut now, 0.75)? - order_statistic(&mut was, 0.25)?;
     let (added, later) = (after - before, first - base);
@@ -113,7 +114,8 @@ fn round_trip(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::RoundTripLonger, is, says).figure(figure, needed))
 }
 
-/// The network is not the cause: nothing was lost, and its round trip is small beside what the first token takes.
+/// Returns the clearance of the network: no loss, and a round trip that is small compared with the time to first
+/// token.
 pub fn cleared(frames: &Frames<'_>, verdicts: &[Verdict]) -> Option<Cleared> {
     if verdicts.iter().any(|verdict| verdict.layer == Layer::Network) {
         return None;
@@ -125,7 +127,7 @@ pub fn cleared(frames: &Frames<'_>, verdicts: &[Verdict]) -> Option<Cleared> {
     let mut first =
         frames.now().finite(|row| if row.ttft_sent.is_finite() { row.ttft_sent } else { row.head });
     let typical = order_statistic(&mut first, 0.5)?;
-    // What was never seen among few segments may still happen to one in so many.
+    // Without loss among few segments, a small loss rate remains possible.
     if found.known < KNOWN
         || lost >= LOST / 5.0
         || upper >= CLEAR_UNDER

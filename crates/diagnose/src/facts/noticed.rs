@@ -1,10 +1,10 @@
-//! What got worse for whoever waits for the answers. Says that something is wrong, and hardly what.
+//! Symptoms: metrics that got worse for users. A symptom shows that there is a problem, but rarely its cause.
 
 use super::{Finding, Is, Observed, yes_if};
 use crate::frame::Frames;
 use crate::material::MovedMetric;
 
-/// Percentiles of each metric and the fact that they speak for.
+/// The percentiles of each metric, and the fact that they support.
 const NOTICED: [(Observed, &str, &[f64]); 6] = [
     (Observed::FirstTokenLater, "ttft", &[0.5]),
     (Observed::FirstTokenTail, "ttft", &[0.95, 0.99]),
@@ -18,13 +18,13 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     let material = &frames.material;
     for (fact, metric, percentiles) in NOTICED {
         let of = percentiles.iter().filter_map(|p| material.of(metric, *p));
-        // The larger of those that are sure, else the first.
+        // Take the largest change that is certain, else the first.
         let rank = |moved: &MovedMetric| (moved.material, moved.large && moved.percentile < 0.96);
         let worst = of.reduce(|a, b| if rank(b) > rank(a) { b } else { a });
         let Some(worst) = worst else { continue };
         let is = match () {
             () if worst.material => Is::Yes,
-            // Far percentiles of a run this long are large by chance too often to be spoken of.
+            // Far percentiles are too often large by accident in a run of this length.
             () if worst.large && worst.percentile < 0.96 => Is::Unclear,
             () => Is::No,
         };

@@ -1,4 +1,5 @@
-//! What a server's page says by itself, with nothing known of any request: the cache, the device, the page. Records and pages alone ask these.
+//! Facts from the server's metrics without any known request: cache, device, scrapes. Runs and metrics endpoints
+//! share these facts.
 
 use plimsoll_measure::say::{number, percent};
 use plimsoll_measure::server_side::Signal;
@@ -6,26 +7,28 @@ use plimsoll_measure::server_side::Signal;
 use super::{Finding, Is, Observed, yes_if};
 use crate::gauges::LevelGauges;
 
-/// Share of the time with requests waiting for which the cache is full, from which it is.
+/// Share of the waiting time with a full cache from which the cache counts as full.
 const FULL: f64 = 0.3;
-/// Mean share of the cache in use, with requests waiting and room in the batch, from which it may be what they wait for; and the same where
-/// as many as ever ran would not fit at what each holds now (an engine that keeps room for whole answers shows half of that room).
+/// Mean share of the cache in use, with waiting requests and capacity in the batch, from which requests may wait for
+/// cache. The second value applies if the maximum of running requests would not fit at their present sizes. (An
+/// engine that reserves whole responses shows half of the reservation.)
 const HELD: (f64, f64) = (0.7, 0.5);
-/// Share of the most sequences ever seen running under which a queue is not the batch's.
+/// Share of the maximum of running sequences below which the batch does not cause the queue.
 const ROOM: f64 = 0.85;
-/// Share of the prompt tokens that came from the cache and no longer do, and how many times as many are computed.
+/// Loss of the cached share of the prompt tokens, and growth of the computed tokens.
 const LESS_CACHED: (f64, f64) = (0.08, 1.15);
-/// Times as many steps for an answer from which drafts are accepted less, and under which they are not: a token's time grows by as much, and from
-/// 1.1 times that is material.
+/// Ratios of steps per response above which drafts are accepted less, and below which they are not. The time per
+/// token grows in proportion, and a ratio of 1.1 is significant.
 const FEWER_ACCEPTED: (f64, f64) = (1.05, 1.1);
-/// Share of the time with requests running in which the GPU computes nothing, from which that is large without a baseline.
+/// Share of idle GPU time while requests run, from which it is large without a baseline.
 const IDLE: f64 = 0.3;
-/// Scrapes that brought no page from which on they are no accident, and as many that brought one before.
+/// Number of failed scrapes from which they are no accident, and the number of earlier successful ones.
 const PAGES_LOST: u64 = 3;
-/// Share of cycles from which memory moves about all that it can (NVIDIA, DCGM's profiling metrics: about 0.8 is reached in practice).
+/// Share of memory-active cycles from which the bandwidth is nearly saturated (NVIDIA, DCGM's profiling metrics:
+/// about 0.8 is reached in practice).
 const MEMORY_FULL: f64 = 0.7;
 
-/// Everything that a page says by itself, beside the page of before.
+/// Returns all facts of the metrics, compared with earlier metrics.
 pub fn find(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> {
     [
         kv_full(now, before),
@@ -63,8 +66,8 @@ fn kv_full(gauges: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding
     Some(Finding::new(Observed::KvFull, is, says))
 }
 
-/// Requests wait beside room in the batch while most of the cache is held, which was not so before. A cache that only lost what prompts
-/// share is held no more than before, and its queue is the batch's.
+/// Returns whether requests wait despite capacity in the batch while most of the cache is in use, unlike before. A
+/// cache that lost only shared prefixes is no fuller than before, and its queue is caused by the batch.
 fn short_of_cache(now: &LevelGauges, before: Option<&LevelGauges>) -> bool {
     let most = |of: &LevelGauges| of.max(Signal::Running);
     let Some((running, _)) = now.running_while_waiting() else { return false };
@@ -76,7 +79,7 @@ fn short_of_cache(now: &LevelGauges, before: Option<&LevelGauges>) -> bool {
     running < ROOM * ever && enough && held >= was + 0.15
 }
 
-/// Less of the prompts comes from the cache: shares before and now, and who says so.
+/// Returns whether a smaller share of the prompts comes from the cache. `from` names the source.
 pub(crate) fn less_cached(before: f64, (now, from): (f64, &str)) -> Finding {
     let lost = before - now;
     let times = (1.0 - now) / (1.0 - before).max(1e-9);
@@ -104,7 +107,7 @@ fn deferred(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> 
     Some(Finding::new(Observed::DeferredKv, yes_if(now >= 0.3 && now >= before + 0.15), says))
 }
 
-/// Fewer tokens come of each draft that is checked. A server that drafts nothing any more makes one token a step.
+/// Checks whether fewer draft tokens are accepted. A server without drafts has one token per step.
 fn drafts_rejected(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {
     let was = before.accepted_length()?;
     let works = now.gained(Signal::OutputTokens).is_some_and(|tokens| tokens > 0.0);
@@ -124,7 +127,8 @@ fn drafts_rejected(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {
     Some(Finding::new(Observed::DraftsRejected, state, says))
 }
 
-/// The GPU idles more while requests run, by what steps take longer. Alone: larger batches make steps longer too, in which it computes.
+/// Checks whether the GPU idles longer by the time that steps take longer. Step times alone prove nothing, because
+/// larger batches lengthen the computing part.
 fn gpu_idle(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let busy = now.gpu_busy()?;
     let before = before.and_then(LevelGauges::gpu_busy);
@@ -152,7 +156,8 @@ fn memory_busy(now: &LevelGauges) -> Option<Finding> {
     Some(Finding::new(Observed::MemoryBusy, yes_if(active >= MEMORY_FULL), says))
 }
 
-/// The page takes the way of the answers and nothing of the engine: where it came before and does not now, the way is crowded.
+/// Checks whether scrapes fail that succeeded before. They use the network path of the responses and not the engine,
+/// so the path is congested.
 fn page_lost(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let (came, lost) = now.pages();
     let (came_before, lost_before) = before?.pages();
@@ -166,7 +171,7 @@ fn page_lost(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding>
     Some(Finding::new(Observed::PageLost, yes_if(is), says))
 }
 
-/// The engine took running requests' places away: how often, per request, and per request before.
+/// Returns whether the engine preempted running requests: the number, per request now, and per request before.
 pub fn preempted(times: f64, now: f64, was: f64) -> Finding {
     let is = match () {
         () if times >= 3.0 && now >= 2.0 * was && now >= 0.003 => Is::Yes,

@@ -1,9 +1,9 @@
-//! Answers that pause: who pauses with whom, when, and what runs meanwhile.
+//! Facts on pauses in responses: the responses that pause together, the times, and concurrent work.
 //!
-//! A stall is a stretch in which every answer that a replica streams has no token, that the baseline's longest pauses and the prompts then
-//! read do not explain. Where answers catch up afterwards (what was held comes at once) the tokens were made in time and only their way
-//! was blocked: no engine's stall. But where requests that were sent meanwhile were acknowledged by the server's kernel, the way was open and
-//! its process stood still.
+//! A stall is a period in which no streaming response of a replica gets a token. Pauses that the baseline's longest
+//! pauses or concurrent prefills explain are left out. If tokens arrive together afterwards, the engine made them in
+//! time and only the path was blocked; that is no stall of the engine. However, if the server's kernel acknowledged
+//! requests sent meanwhile, the path was open and the process stalled.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::effect::share;
 use crate::frame::{Frame, Frames};
 use crate::seen::{Gap, LONG_GAP_S, RequestRow, SeenLevel};
 
-/// Chance of a rhythm from which it is none.
+/// Maximum probability that a rhythm is random.
 const RHYTHM_BY_CHANCE: f64 = 0.01;
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
@@ -63,9 +63,10 @@ fn stalled(frames: &Frames<'_>, stalls: &[Stall]) -> Finding {
     if stalls.is_empty() { finding } else { finding.figure(figure, LEAST_STALL_S) }
 }
 
-/// At even intervals, by more than chance: of instants at random a third of the distances fit one.
+/// Checks whether stalls come at regular intervals beyond chance: for random instants a third of the distances fits
+/// one interval.
 fn regular_stalls(stalls: &[Stall]) -> Option<Finding> {
-    // Ends stand closer to a clock than beginnings: who waits is missed only at his next token.
+    // Ends are closer to a clock than starts, because a stall becomes visible only at the next token.
     let at: Vec<f64> = stalls.iter().map(|stall| stall.to).collect();
     let (every, fits) = regular(&at)?;
     let n = at.len() as f64 - 1.0;
@@ -88,50 +89,53 @@ fn regular_stalls(stalls: &[Stall]) -> Option<Finding> {
     Some(Finding::new(Observed::RegularStalls, is, says).figure(share(fits * n, n, 1.0), 0.75))
 }
 
-/// Shortest stall, s.
+/// Minimum stall in s.
 pub(super) const LEAST_STALL_S: f64 = 0.2;
-/// Times the median gap that a stall must last.
+/// Minimum stall as a multiple of the median gap.
 const TIMES: f64 = 8.0;
-/// Share of the answers being streamed that must pause together.
+/// Minimum share of the streaming responses that pause together.
 const TOGETHER: f64 = 0.8;
 
-/// Witnesses of stalls from which they are no accident, however few: each would have had to pause by itself at that instant.
+/// Number of affected responses from which stalls are no accident, however few stalls there are. Each response would
+/// have paused independently at that instant.
 const WITNESSES: usize = 8;
-/// Witnesses that are worth a stall more.
+/// Number of affected responses that count as one more stall.
 const WORTH: f64 = 2.5;
-/// Stalls from which they are a habit.
+/// Number of stalls from which they are recurrent.
 const HABIT: f64 = 4.0;
 
-/// Seconds after which a kernel sends again what was not acknowledged, at the latest (the least time-out of Linux).
+/// Maximum time in s until a kernel retransmits unacknowledged data (the minimum time-out of Linux).
 const ASKED_AGAIN_S: f64 = 0.2;
 
-/// Prompt tokens from which a prompt is long: several pieces of any size that servers read prompts in.
+/// Minimum tokens of a long prompt: several prefill chunks of any server.
 pub(super) const LONG_PROMPT: f64 = 4_000.0;
 
-/// A stretch in which everybody pauses.
+/// A period in which all responses pause.
 #[derive(Copy, Clone, Debug)]
 pub struct Stall {
-    /// From, s since the level began.
+    /// Start, in s since the start of the level.
     pub from: f64,
+    /// End, in s since the start of the level.
     pub to: f64,
     pub paused: usize,
-    /// Requests that waited for their first token throughout, for longer than is usual, and got it when it ended.
+    /// Number of requests that waited for their first token throughout, for longer than usual, and got it at the end.
     pub waited: usize,
-    /// Requests sent within it reached the server's kernel: nothing had to be sent again.
+    /// Set if requests sent during the stall reached the server's kernel without retransmission.
     pub way_clear: bool,
-    /// The replica they all stream from, where one is told.
+    /// Replica of all paused responses; `None` if not reported.
     pub replica: Option<u16>,
-    /// A prompt much longer than others was being read.
+    /// Set during the prefill of a prompt that is much longer than the others.
     pub long_prompt: bool,
-    /// What had been held came at once afterwards.
+    /// Set if delayed tokens arrived together afterwards.
     pub caught_up: bool,
 }
 
-/// Times the baseline's usual longest pause of an answer from which a pause is news.
+/// Multiple of the baseline's usual longest pause from which a pause is new.
 const NEWS: f64 = 1.25;
 
-/// The same without the pauses beside prompts much longer than the others: they are left out of the stalls too, and a hundred prompts of
-/// which one makes eight answers pause for a second would hide every stall that is shorter.
+/// Returns the baseline's usual longest pause without pauses next to very long prompts. The stalls leave those pauses
+/// out too. Otherwise one in a hundred prompts that pauses eight responses for a second would hide every shorter
+/// stall.
 fn usual_beside_no_long_prompt(frames: &Frames<'_>) -> f64 {
     usual_of(frames, |seen| {
         let long = long_prompts(seen);
@@ -163,12 +167,13 @@ fn usual_of(frames: &Frames<'_>, pauses: impl Fn(&SeenLevel<'_>) -> Vec<f64>) ->
     slower * order_statistic(&mut longest, 0.99).unwrap_or(0.0)
 }
 
-/// The shortest gap that may be part of a stall.
+/// Returns the minimum gap of a stall.
 fn least(seen: &SeenLevel<'_>, usual: f64) -> f64 {
     LEAST_STALL_S.max(TIMES * seen.gap_p50).max(NEWS * usual)
 }
 
-/// Finds the stalls of a level, replica by replica where they are told apart. `overdue`: seconds that a first token takes at most, as a rule.
+/// Returns the stalls of a level, per replica if replicas are distinguished. `overdue` is the usual maximum of the
+/// time to first token in s.
 pub fn stalls(seen: &SeenLevel<'_>, least: f64, overdue: f64) -> Vec<Stall> {
     let mut gaps: Vec<&Gap> = seen.gaps.iter().filter(|gap| gap.to - gap.from >= least).collect();
     gaps.sort_by(|a, b| a.from.total_cmp(&b.from));
@@ -179,7 +184,7 @@ pub fn stalls(seen: &SeenLevel<'_>, least: f64, overdue: f64) -> Vec<Stall> {
         let (mut from, mut to) = (gaps[at].from, gaps[at].to);
         let mut members = vec![gaps[at]];
         at += 1;
-        // Those that overlap by most of their length are one event.
+        // Gaps that overlap by most of their length are one event.
         while at < gaps.len() && gaps[at].from < from + 0.5 * (to - from) {
             (from, to) = (from.max(gaps[at].from), to.min(gaps[at].to).max(from));
             members.push(gaps[at]);
@@ -211,7 +216,7 @@ pub fn stalls(seen: &SeenLevel<'_>, least: f64, overdue: f64) -> Vec<Stall> {
     found
 }
 
-/// Answers in the middle of their stream throughout this stretch.
+/// Returns the number of responses that stream throughout this period.
 fn streaming(seen: &SeenLevel<'_>, from: f64, to: f64, replica: Option<u16>) -> usize {
     let in_stream = |row: &&RequestRow| {
         let first = row.sent_last + row.ttft_sent;
@@ -220,8 +225,8 @@ fn streaming(seen: &SeenLevel<'_>, from: f64, to: f64, replica: Option<u16>) -> 
     seen.rows.iter().filter(in_stream).count()
 }
 
-/// Requests that wait through this stretch for a first token that is overdue at its end, and get it there; and whether the way to the server
-/// was clear meanwhile: segments of requests sent within the stretch were acknowledged and none was sent again.
+/// Returns the requests that wait throughout this period for an overdue first token and get it at its end. Returns
+/// also whether the path was clear: segments sent in the period were acknowledged without retransmission.
 fn waiting_through(
     seen: &SeenLevel<'_>,
     (from, to): (f64, f64),
@@ -232,7 +237,7 @@ fn waiting_through(
     let first = |row: &RequestRow| row.sent_last + row.ttft_sent;
     let own = || seen.rows.iter().filter(|row| replica.is_none() || row.replica == replica);
     let waits = |row: &&RequestRow| row.sent_last + overdue < to && first(row) >= to - edge;
-    // One that comes long after the end waits for something else.
+    // A request that ends long after the period waits for another reason.
     let waiting: Vec<&RequestRow> =
         own().filter(waits).filter(|row| first(row) <= to + overdue + edge).collect();
     let sent_within = waiting.iter().filter(|row| row.sent_last > from && row.sent_last + ASKED_AGAIN_S < to);
@@ -240,13 +245,13 @@ fn waiting_through(
     (waiting.len(), !again.is_empty() && again.iter().all(|again| *again == Some(0)))
 }
 
-/// A stretch in which a prompt much longer than the others was being read, from its sending to its first token.
+/// The prefill of a prompt that is much longer than the others, from its send time to its first token.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct PromptReading {
     pub(super) from: f64,
     pub(super) to: f64,
     pub(super) replica: Option<u16>,
-    /// Longest pause that it explains, s.
+    /// Longest pause that the prefill explains, s.
     pub(super) explains: f64,
 }
 
@@ -260,27 +265,28 @@ impl PromptReading {
         }
     }
 
-    /// Is it under way in this stretch, where a request of this replica would notice?
+    /// Returns whether the prefill overlaps this period and affects requests of this replica.
     pub(super) fn overlaps(&self, from: f64, to: f64, replica: Option<u16>) -> bool {
         let same = replica.is_none() || self.replica.is_none() || replica == self.replica;
         same && self.from < to && self.to > from
     }
 
-    /// Is it under way at this instant, where a request of this replica would notice, and may it make a pause of so many seconds?
+    /// Returns whether the prefill is in progress at this instant, affects this replica, and explains a pause of
+    /// `lasts` seconds.
     pub(super) fn holds_up(&self, at: f64, replica: Option<u16>, lasts: f64) -> bool {
         let same = replica.is_none() || self.replica.is_none() || replica == self.replica;
         same && self.from <= at && at <= self.to && lasts <= self.explains
     }
 }
 
-/// Tokens from which a prompt is much longer than the others: four times the usual one, and long in itself, for nobody's chunk is smaller
-/// than a few hundred tokens.
+/// Returns the minimum tokens of a very long prompt: four times the median and at least `LONG_PROMPT`. Every server's
+/// chunk has at least a few hundred tokens.
 pub(crate) fn long_from(seen: &SeenLevel<'_>) -> f64 {
     let mut prompts: Vec<f64> = seen.rows.iter().map(|row| row.prompt).collect();
     order_statistic(&mut prompts, 0.5).map_or(f64::INFINITY, |middle| LONG_PROMPT.max(4.0 * middle))
 }
 
-/// When prompts much longer than the others were being read.
+/// Returns the prefills of very long prompts.
 pub(super) fn long_prompts(seen: &SeenLevel<'_>) -> Vec<PromptReading> {
     let least = long_from(seen);
     seen.rows
@@ -290,11 +296,12 @@ pub(super) fn long_prompts(seen: &SeenLevel<'_>) -> Vec<PromptReading> {
         .collect()
 }
 
-/// Share of a stall that the prompts read in it must take by themselves for it to be no stall of its own.
+/// Minimum share of a stall that concurrent prefills must take to explain it.
 pub(super) const COVERS: f64 = 0.7;
 
-/// What the prompts take by themselves whose first tokens came in this stall or with its end: everybody waits for the steps that
-/// read them, one after the other, and what makes them slow (a model, a cache that was lost) shows on single requests too. s.
+/// Returns the prefill time of the prompts whose first tokens came during the stall or at its end, in s. All requests
+/// wait for these steps in sequence. The reason for slow prefills (a slower model, a lost cache) is visible in
+/// isolated requests too.
 fn reading(seen: &SeenLevel<'_>, law: &PromptLaw, stall: &Stall) -> f64 {
     let lasts = stall.to - stall.from;
     let ends_it = |row: &&RequestRow| {
@@ -305,14 +312,15 @@ fn reading(seen: &SeenLevel<'_>, law: &PromptLaw, stall: &Stall) -> f64 {
     seen.rows.iter().filter(ends_it).map(|row| law.per_token * computed(row)).sum()
 }
 
-/// What the prompts that are read explain of a short halt of everybody.
+/// The prefills that explain short common pauses.
 pub(crate) struct Excuses {
-    /// When first tokens came, rising, and what their prompts take by themselves, s.
+    /// Times of the first tokens, ascending, and the prefill times of their prompts in s.
     read: Vec<(f64, f64)>,
     long: Vec<PromptReading>,
 }
 
-/// The excuses of the level under judgement, by what prompts take now or took before, whatever is more.
+/// Returns the prefills of the analysed level. Prefill times use the larger of the present and the earlier time per
+/// token.
 pub(crate) fn excuses(frames: &Frames<'_>) -> Excuses {
     let of = |arm: &Frame<'_>| PromptLaw::of(&arm.alone).or_else(|| PromptLaw::of(&arm.seen.rows));
     let laws = [frames.base.as_ref().and_then(of), of(&frames.candidate)];
@@ -325,7 +333,8 @@ pub(crate) fn excuses(frames: &Frames<'_>) -> Excuses {
 }
 
 impl Excuses {
-    /// Was a long prompt read in this stretch, or prompts that take most of it and whose first tokens came with its end?
+    /// Returns whether prefills explain this period: a long prompt overlaps it, or prompts with first tokens at its
+    /// end take most of it.
     pub fn explains(&self, from: f64, to: f64) -> bool {
         let lasts = to - from;
         let begin = self.read.partition_point(|(at, _)| *at <= from + 0.1 * lasts);
@@ -335,8 +344,8 @@ impl Excuses {
     }
 }
 
-/// Did tokens come coalesced, of answers that did not before? They were made in time and their way was blocked, and who had ended before it
-/// was free again shows a pause and no burst.
+/// Returns whether more responses are coalesced than before. Their tokens were made in time and the path was blocked.
+/// A response that ended before the path was free shows a pause and no burst.
 pub(crate) fn coalesced_more(frames: &Frames<'_>) -> bool {
     let coalesced = |seen: &SeenLevel<'_>| {
         seen.rows.iter().filter(|row| row.coalesced > 0.01).count() as f64 / seen.rows.len().max(1) as f64
@@ -344,17 +353,19 @@ pub(crate) fn coalesced_more(frames: &Frames<'_>) -> bool {
     coalesced(frames.now()) > frames.before().map_or(0.0, coalesced) + 0.05
 }
 
-/// Stalls that the engine made and that neither the baseline nor a prompt that is read explains.
+/// Returns the stalls of the engine that neither the baseline nor a prefill explains.
 fn of_engine(frames: &Frames<'_>) -> Vec<Stall> {
     let least = least(frames.now(), usual_beside_no_long_prompt(frames));
-    // Where single requests are too few, the line through all of them: its fixed part holds what they wait, its slope is theirs.
+    // If isolated requests are too few, the line uses all requests: its fixed part contains their waits, its slope is
+    // the prefill's.
     let law = PromptLaw::of(&frames.candidate.alone).or_else(|| PromptLaw::of(&frames.now().rows));
     let explained = |seen: &SeenLevel<'_>, f: &Stall| {
         law.is_some_and(|law| reading(seen, &law, f) >= COVERS * (f.to - f.from))
     };
     let (coalesced, overdue) = (coalesced_more(frames), overdue(frames));
     let of = |seen: &SeenLevel<'_>| -> Vec<Stall> {
-        // What comes at once afterwards was held by the way, unless requests got through it meanwhile: then it was held by the server's end.
+        // Tokens that arrive together were delayed on the path, unless requests passed it meanwhile; then the
+        // server's process delayed them.
         let held = |f: &Stall| (coalesced || f.caught_up) && !f.way_clear;
         let own = |f: &Stall| !f.long_prompt && !held(f) && !explained(seen, f);
         stalls(seen, least, overdue).into_iter().filter(own).collect()
@@ -378,12 +389,14 @@ fn of_engine(frames: &Frames<'_>) -> Vec<Stall> {
     own
 }
 
-/// Share of a silence within which those who waited must go on after it, and by which their beginnings must lie apart.
+/// Parts of a silence: the waiting requests must resume within the first part after it, and their starts must differ
+/// by the second.
 const GO_ON: f64 = 0.15;
 const APART: f64 = 0.25;
 
-/// Stretches in which nobody gets anything of whom several are there: an answer is being told and others wait, or several wait that were sent
-/// apart, and go on together. Short answers show a process that stops this way alone: hardly one is being told at any time.
+/// Returns the periods in which none of several requests receives data. Either one streams and others wait, or
+/// several that were sent at different times wait and resume together. Short responses show a stalled process only
+/// this way, because at most times none of them streams.
 fn silences(frames: &Frames<'_>) -> Vec<Stall> {
     let Some(base) = frames.case.baseline.as_ref().zip(frames.before()) else { return Vec::new() };
     let longest =
@@ -397,7 +410,7 @@ fn silences(frames: &Frames<'_>) -> Vec<Stall> {
     if coalesced_more(frames) { Vec::new() } else { found }
 }
 
-/// The silences of a level, of one replica or of several that nobody tells apart.
+/// Returns the silences of a level, of one replica or of several that are not distinguished.
 fn silent(side: &RunData<'_>, seen: &SeenLevel<'_>, least: f64) -> Vec<Stall> {
     let mut events: Vec<f64> = seen.rows.iter().map(|row| row.end).filter(|end| end.is_finite()).collect();
     for attempt in side.attempts.iter().filter(|attempt| attempt.level == seen.level.id) {
@@ -414,7 +427,7 @@ fn silent(side: &RunData<'_>, seen: &SeenLevel<'_>, least: f64) -> Vec<Stall> {
     plimsoll_math::quantile::sort(&mut events);
     let long = long_prompts(seen);
     let first = |row: &RequestRow| row.sent_last + row.ttft_sent;
-    // By when they were sent: who is still there was sent no longer ago than the longest request takes.
+    // Sorted by send time: an unfinished request was sent at most the longest request time ago.
     let (mut rows, unended): (Vec<&RequestRow>, Vec<&RequestRow>) =
         seen.rows.iter().partition(|row| row.end.is_finite());
     rows.sort_by(|a, b| a.sent_last.total_cmp(&b.sent_last));
@@ -452,8 +465,8 @@ fn silent(side: &RunData<'_>, seen: &SeenLevel<'_>, least: f64) -> Vec<Stall> {
     events.windows(2).filter(|pair| pair[1] - pair[0] >= least).filter_map(of).collect()
 }
 
-/// Who waits for a first token is a witness only where the kernel's figures show that his request arrived: else he may wait in any queue, and a
-/// stall is what several answers pause in.
+/// Removes waiting requests unless the kernel's statistics show that they arrived. Otherwise they may wait in any
+/// queue, and a stall needs several paused responses.
 fn open_way(mut stalls: Vec<Stall>) -> Vec<Stall> {
     let clear = stalls.iter().filter(|f| f.way_clear).count();
     if 3 * clear < stalls.len() {
@@ -463,7 +476,8 @@ fn open_way(mut stalls: Vec<Stall>) -> Vec<Stall> {
     stalls
 }
 
-/// What a first token takes as a rule (p95 of the baseline, else twice the run's own median), s: who waits for longer is overdue.
+/// Returns the usual maximum of the time to first token in s: p95 of the baseline, else twice the run's own median. A
+/// longer wait is overdue.
 fn overdue(frames: &Frames<'_>) -> f64 {
     let first = |seen: &SeenLevel<'_>| seen.finite(|row| row.ttft_sent);
     let usual = match frames.before() {
@@ -473,14 +487,15 @@ fn overdue(frames: &Frames<'_>) -> f64 {
     usual.unwrap_or(f64::INFINITY)
 }
 
-/// Those who stood still in a stall beside the first of each: by themselves they would have gone on.
+/// Returns the number of paused responses beyond the first of each stall; without a common stall they would have
+/// continued.
 fn witnesses(stalls: &[Stall]) -> usize {
     stalls.iter().map(|f| f.paused + f.waited - 1).sum()
 }
 
-/// How regular instants are: the median distance, and the share of distances that are a whole multiple of it to within an
-/// eighth (nobody streamed during the ones between). Of instants at random about a third are. A coefficient of variation lost:
-/// one stall that was not seen, or one that was none, decides it.
+/// Returns the regularity of instants: the median distance, and the share of distances within an eighth of a whole
+/// multiple of it. Multiples count because no response may have streamed in between. For random instants about a
+/// third fits. A coefficient of variation was rejected, because one missed or one false stall decides it.
 pub fn regular(at: &[f64]) -> Option<(f64, f64)> {
     let gaps: Vec<f64> = at.windows(2).map(|w| w[1] - w[0]).collect();
     if gaps.len() < 3 {
@@ -494,8 +509,8 @@ pub fn regular(at: &[f64]) -> Option<(f64, f64)> {
     Some((middle, gaps.iter().filter(fit).count() as f64 / gaps.len() as f64))
 }
 
-/// Were segments lost on the connections of most who stood still? Then it was the way that stood still: a process that stops does not keep
-/// its kernel from saying what it received.
+/// Returns whether segments were lost on the connections of most stalled responses. The path then stalled, because a
+/// stopped process does not keep its kernel from acknowledging data.
 fn packets_lost(frames: &Frames<'_>, stalls: &[Stall]) -> bool {
     let struck = |row: &&RequestRow| stalls.iter().any(|f| row.sent_last < f.to && row.end >= f.to);
     let lost: Vec<bool> = frames
@@ -508,12 +523,12 @@ fn packets_lost(frames: &Frames<'_>, stalls: &[Stall]) -> bool {
     2 * lost.iter().filter(|lost| **lost).count() > lost.len()
 }
 
-/// Shortest pause beside a long prompt that counts, s: what a person notices.
+/// Minimum pause next to a long prompt in s, because users notice it.
 const FELT_S: f64 = 0.12;
-/// Chance of so many pauses' lying beside a long prompt by accident from which on it may be one.
+/// Maximum probability that this many pauses coincide with long prompts by accident.
 const ACCIDENT: f64 = 0.001;
 
-/// Do others pause while a long prompt is read, more often than chance lets them?
+/// Checks whether other responses pause during the prefill of a long prompt more often than at random.
 fn beside_prompt(frames: &Frames<'_>) -> Option<Finding> {
     let seen = frames.now();
     let mut longest = frames.before().map(|base| base.finite(|row| row.gap_max)).unwrap_or_default();
@@ -566,8 +581,9 @@ fn beside_prompt(frames: &Frames<'_>) -> Option<Finding> {
     Some(finding.touching(seen.share_of_streaming(still)))
 }
 
-/// The prompts that may make others pause for so long or longer: those that are long, and, where what single requests take is known, those
-/// that take most of a pause to read by themselves. Not where prompts are longer altogether: every one is then read for longer.
+/// Returns the prompts that may pause others for `least` seconds or longer: very long prompts, and prompts whose
+/// isolated prefill takes most of a pause. The second kind is left out if prompts are longer in general, because
+/// every prefill is then longer.
 fn held_up_by(frames: &Frames<'_>, seen: &SeenLevel<'_>, least: f64) -> Vec<PromptReading> {
     let mut long = long_prompts(seen);
     let law = PromptLaw::of(&frames.candidate.alone).filter(|law| law.per_token > 0.0);
@@ -586,14 +602,14 @@ fn held_up_by(frames: &Frames<'_>, seen: &SeenLevel<'_>, least: f64) -> Vec<Prom
     long
 }
 
-/// A pause: from, to, was a long prompt beside it, and the replica.
+/// A pause: start, end, whether it overlaps the prefill of a long prompt, and replica.
 type Pause = (f64, f64, bool, Option<u16>);
 
-/// Instants at which it is looked whether a long prompt is being read.
+/// Number of instants at which prefills of long prompts are sampled.
 const LOOKS: u32 = 2_000;
 
-/// Share of the time in which a long prompt is being read anyway, where these pauses are: on the replica of each, for a fleet reads one
-/// somewhere nearly always.
+/// Returns the share of time with a long prefill on the replicas of these pauses. Replicas are weighted because a
+/// fleet nearly always has a long prefill on some replica.
 fn read_anyway(
     seen: &SeenLevel<'_>,
     long: &[PromptReading],
@@ -612,8 +628,8 @@ fn read_anyway(
     shares.iter().sum::<f64>() / shares.len().max(1) as f64
 }
 
-/// Pauses that begin while an earlier one lasts are one event: what holds one answer up holds up all beside it. Events, and how many of
-/// them a long prompt was beside.
+/// Returns the number of events and of events that overlap a long prompt. Pauses that start during an earlier one
+/// belong to its event, because one cause pauses all concurrent responses.
 fn events(gaps: &[Pause]) -> (f64, f64) {
     let (mut until, mut events) = (f64::NEG_INFINITY, Vec::new());
     for (from, to, beside, _) in gaps {
@@ -626,8 +642,8 @@ fn events(gaps: &[Pause]) -> (f64, f64) {
     (events.len() as f64, events.iter().filter(|beside| **beside).count() as f64)
 }
 
-/// Pauses per request that the baseline had as well: as long, or, beside its own long prompts, half as long as these usually are. What makes
-/// those longer (a slower model, a cache that was lost) is then the news.
+/// Returns the pauses per request in the baseline: equally long, or half as long next to its own long prompts. A
+/// cause that lengthens the latter (a slower model, a lost cache) is then the change.
 fn had_before(base: &SeenLevel<'_>, gaps: &[Pause], least: f64) -> f64 {
     let mut lasting: Vec<f64> = gaps.iter().map(|(from, to, ..)| to - from).collect();
     let half = 0.5 * order_statistic(&mut lasting, 0.5).unwrap_or(least);

@@ -1,4 +1,4 @@
-//! One replica against the others by the servers' pages alone.
+//! Comparison of replicas from metrics endpoints only.
 
 use plimsoll_math::series;
 use plimsoll_measure::say::{ms, number};
@@ -6,23 +6,23 @@ use plimsoll_measure::say::{ms, number};
 use super::{Finding, Is, Observed};
 use crate::gauges::{LevelGauges, OnPage, STALLED};
 
-/// A replica's mean gap over the others' from which it is slower.
+/// Ratio of a replica's mean gap to the others' from which the replica is slower.
 const SLOWER: f64 = 1.15;
-/// The same that the lower end of its ratio over parts of the time must pass.
+/// Minimum lower bound of that ratio over parts of the time.
 const STEADILY: f64 = 1.05;
-/// Requests of a replica that its page must show ended for its means to be read.
+/// Minimum number of ended requests of a replica for its means.
 const ENDED: f64 = 20.0;
 
-/// The engines on the pages, before and now.
+/// The engines before and now.
 pub type Engines = (Vec<OnPage>, Vec<OnPage>);
 
-/// The engines on the pages of both, several and as many before as now.
+/// Returns the engines before and now, if there are several and their number is unchanged.
 pub fn engines(before: &LevelGauges, now: &LevelGauges) -> Option<Engines> {
     let (before, now) = (before.on_pages(), now.on_pages());
     (now.len() > 1 && before.len() == now.len()).then_some((before, now))
 }
 
-/// One has requests and writes nothing, for so long at a time, while another goes on.
+/// Checks whether a replica has requests and writes no token for a long time while another continues.
 pub fn stands(engines: &[OnPage], piece_s: f64) -> Option<Finding> {
     let stood = |at: usize| {
         let others = |k: usize| {
@@ -48,12 +48,12 @@ pub fn stands(engines: &[OnPage], piece_s: f64) -> Option<Finding> {
     })
 }
 
-/// One takes longer between tokens than the others.
+/// Checks whether the token gaps of one replica are longer than those of the others.
 pub fn slower((before, now): &Engines) -> Option<Finding> {
     let (at, ratio, gap) = slowest_on_page(now)?;
     let was = slowest_on_page(before).map_or(1.0, |(_, ratio, _)| ratio);
     let load = loads(now)?[at];
-    // One that is sent more has fuller steps: that is the router's doing.
+    // A replica with more requests has fuller steps, which the router causes.
     let is = match () {
         () if ratio >= SLOWER && ratio >= 1.0 + 2.0 * (was - 1.0) && load <= 1.2 && steadily(now, at) => {
             Is::Yes
@@ -72,7 +72,7 @@ pub fn slower((before, now): &Engines) -> Option<Finding> {
     Some(Finding::new(Observed::ReplicaSlower, is, says))
 }
 
-/// Is this one slower than the others throughout? A few long prompts make any replica slow for a while.
+/// Returns whether this replica is slower throughout, because a few long prompts slow down any replica for a while.
 fn steadily(engines: &[OnPage], at: usize) -> bool {
     let part = |k: usize| {
         let own = engines[at].gaps.get(k).copied()??;
@@ -85,7 +85,7 @@ fn steadily(engines: &[OnPage], at: usize) -> bool {
     series::mean_of_batches(&ratios, 0.95).is_some_and(|mean| mean.interval.lower >= STEADILY.ln())
 }
 
-/// One gets more than a fair share, and it shows there.
+/// Checks whether one replica gets more than a fair share and is affected by it.
 pub fn uneven((before, now): &Engines) -> Option<Finding> {
     let ((at, load), (_, was)) = (largest(&loads(now)?)?, largest(&loads(before)?)?);
     let others = |of: fn(&OnPage) -> Option<f64>| {
@@ -93,7 +93,7 @@ pub fn uneven((before, now): &Engines) -> Option<Finding> {
             now.iter().enumerate().filter(|(k, _)| *k != at).filter_map(|(_, engine)| of(engine)).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
-    // It must show: fuller steps, or a queue there beside room elsewhere.
+    // The load must have an effect: fuller steps, or a queue while other replicas have capacity.
     let gaps = now[at].gap.zip(others(|engine| engine.gap)).map_or(1.0, |(own, theirs)| own / theirs);
     let queue = now[at]
         .waiting
@@ -114,7 +114,7 @@ pub fn uneven((before, now): &Engines) -> Option<Finding> {
     Some(Finding::new(Observed::UnevenLoad, is, says))
 }
 
-/// Each engine's requests over a fair share.
+/// Returns each engine's requests over a fair share.
 fn loads(engines: &[OnPage]) -> Option<Vec<f64>> {
     let of = |of: fn(&OnPage) -> Option<f64>| engines.iter().map(of).collect::<Option<Vec<f64>>>();
     let counts = of(|engine| engine.ended).or_else(|| of(|engine| engine.running))?;
@@ -126,7 +126,7 @@ fn largest(values: &[f64]) -> Option<(usize, f64)> {
     values.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// The slowest engine's mean gap over that of all the others' (plain mean of their means), and which it is.
+/// Returns the slowest engine, its mean gap over the mean of the others' means.
 fn slowest_on_page(engines: &[OnPage]) -> Option<(usize, f64, f64)> {
     let read = |engine: &OnPage| engine.ended.is_none_or(|ended| ended >= ENDED);
     let gaps: Vec<f64> =

@@ -1,4 +1,4 @@
-//! One replica against the others, by what answers say of who gave them, else by the servers' pages.
+//! Comparison of replicas, from the replica names in responses, else from metrics endpoints.
 
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 use plimsoll_measure::say::{chance, number, percent, ratio_ends};
@@ -10,11 +10,11 @@ use crate::effect::{Effect, of_units};
 use crate::frame::{Frame, Frames};
 use crate::seen::{RequestRow, SeenLevel};
 
-/// A replica's time per token over the others' from which it is slower, its lower end, and how much more than before.
+/// Minimum ratio of a replica's time per token to the others', of its lower bound, and of its growth.
 const SLOWER: (f64, f64, f64) = (1.15, 1.07, 1.12);
-/// Requests per replica that others must have been sent before a replica's first one for it to have come late.
+/// Minimum number of requests per replica that others got before the first request of a late replica.
 const EARLY_REQUESTS: usize = 8;
-/// Seconds into the level after which a replica that answers for the first time may have come late.
+/// Time in s since the start of the level after which a first response is late.
 const EARLY_S: f64 = 5.0;
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
@@ -61,7 +61,8 @@ fn slower(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::ReplicaSlower, is, says).figure(ratio, SLOWER.0))
 }
 
-/// The busiest gets more than a fair share for sure, and what got worse is worse there: first tokens, or the time per token.
+/// Checks whether the busiest replica gets more than a fair share with confidence, and whether the worse metric is
+/// worse there. The metric is the time to first token or the time per token.
 fn uneven(frames: &Frames<'_>) -> Option<Finding> {
     let seen = frames.now();
     let (busy, load) = busiest(&frames.candidate)?;
@@ -93,8 +94,9 @@ fn uneven(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::UnevenLoad, is, says).figure(share, 1.1 * fair))
 }
 
-/// Replicas come later than the load: first tokens between the instant at which the baseline had one more and that at which this run had,
-/// against the baseline's of the same stretch; else those before the last one came against those after it.
+/// Checks whether replicas come later than the load. Compares the times to first token, between the start of a
+/// replica in the baseline and in this run, with the baseline's of that period. Otherwise compares those before the
+/// last replica came with those after it.
 fn late(frames: &Frames<'_>) -> Option<Finding> {
     let seen = frames.now();
     if seen.replicas.is_empty() {
@@ -115,13 +117,13 @@ fn later_than_before(frames: &Frames<'_>) -> Option<Finding> {
         born
     };
     let (before, now) = (late(base), late(seen));
-    // The longest that a replica let wait for itself; one that never came, to the end.
+    // The longest delay of a replica; a replica that never came counts to the end.
     let (had, came) = before
         .iter()
         .enumerate()
         .map(|(k, at)| (*at, now.get(k).copied().unwrap_or(seen.length)))
         .max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)))?;
-    // One that is on the servers' pages by then was there and was not asked: that is the router's doing.
+    // A replica that metrics endpoints already list existed and got no requests, which the router causes.
     let by_then = births(base).into_iter().filter(|at| *at <= had).count();
     if frames.candidate.gauges.replicas_at(&seen.replicas, had) >= by_then {
         return None;
@@ -136,7 +138,7 @@ fn later_than_before(frames: &Frames<'_>) -> Option<Finding> {
     let calm =
         p75(seen, 0.0, had).zip(p75(base, 0.0, had)).map_or(1.0, |(now, before)| now / before.max(1e-9));
     let ratio = slow / usual.max(1e-9);
-    // Slow before the load called for more as well: then it is not their coming.
+    // If requests were slow even before the load called for more replicas, late replicas are not the cause.
     if delay < 5.0 || ratio < 1.25 || ratio < 1.2 * calm {
         return None;
     }
@@ -155,7 +157,7 @@ fn slow_until_they_came(frames: &Frames<'_>) -> Option<Finding> {
     let born: Vec<f64> = births(seen).into_iter().filter(|at| at.is_finite()).collect();
     let late: Vec<f64> = born.iter().copied().filter(|at| *at > EARLY_S).collect();
     let last = late.iter().copied().fold(f64::NAN, f64::max);
-    // Those that were on the servers' pages all the while were there and were not asked.
+    // Replicas that metrics endpoints list all the time existed and got no requests.
     let there = frames.candidate.gauges.replicas_at(&seen.replicas, EARLY_S) >= born.len();
     if late.is_empty() || last > 0.9 * seen.length || there {
         return None;
@@ -171,7 +173,7 @@ fn slow_until_they_came(frames: &Frames<'_>) -> Option<Finding> {
         sort(&mut v);
         v
     };
-    // What had piled up takes its time to be served.
+    // The backlog takes some time to be served.
     let (before, after) = (of(0.0, last), of((last + 5.0).min(0.95 * seen.length), f64::INFINITY));
     let worst = |v: &[f64]| of_sorted(v, 0.75);
     let (Some(slow), Some(fine)) = (worst(&before), worst(&after)) else { return None };
@@ -193,7 +195,7 @@ fn slow_until_they_came(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::ReplicasLate, Is::Yes, says))
 }
 
-/// A replica that was sent its first request late is slow in its first seconds, and fine later.
+/// Checks whether a replica that got its first request late is slow in its first seconds, and normal later.
 fn slow_when_young(frames: &Frames<'_>) -> Option<Finding> {
     let seen = frames.now();
     if seen.replicas.is_empty() {
@@ -201,7 +203,8 @@ fn slow_when_young(frames: &Frames<'_>) -> Option<Finding> {
     }
     let mut worst: Option<(f64, Finding)> = None;
     for (replica, born) in births(seen).into_iter().enumerate().filter(|(_, born)| born.is_finite()) {
-        // At the beginning of a level every replica answers for the first time, and where few requests come, some only after a while.
+        // At the start of a level every replica responds for the first time, and at a low rate some only after a
+        // while.
         let before = seen.rows.iter().filter(|row| row.sent_last < born).count();
         if born < 3.0 || before < EARLY_REQUESTS * seen.replicas.len() {
             continue;
@@ -255,11 +258,11 @@ fn slow_when_young(frames: &Frames<'_>) -> Option<Finding> {
 /// The values of one replica.
 pub struct Own {
     pub replica: u16,
-    /// Finite values, rising.
+    /// Finite values in ascending order.
     pub values: Vec<f64>,
 }
 
-/// Splits a metric by replica; replicas with fewer than ten values are left out.
+/// Returns a metric by replica; replicas with fewer than ten values are left out.
 pub fn by_replica(seen: &SeenLevel<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Own> {
     let mut all: Vec<Own> =
         (0..seen.replicas.len()).map(|r| Own { replica: r as u16, values: Vec::new() }).collect();
@@ -275,7 +278,7 @@ pub fn by_replica(seen: &SeenLevel<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<
     all
 }
 
-/// The slowest replica against all others, by stretches of time.
+/// Returns the slowest replica compared with all others, by time intervals.
 fn slowest(seen: &SeenLevel<'_>) -> Option<(u16, Effect)> {
     let own = by_replica(seen, |row| row.tpot);
     if own.len() < 2 {
@@ -292,29 +295,29 @@ fn slowest(seen: &SeenLevel<'_>) -> Option<(u16, Effect)> {
     Some((slow, of_units(of(false), of(true), 0.5, 0.95)?))
 }
 
-/// Requests of a replica over those of the mean of so many.
+/// Returns the requests of a replica over the mean of `of` replicas.
 fn load_of(seen: &SeenLevel<'_>, replica: u16, of: usize) -> f64 {
     let own = seen.rows.iter().filter(|row| row.replica == Some(replica)).count() as f64;
     let told = seen.rows.iter().filter(|row| row.replica.is_some()).count() as f64;
     own / (told / of.max(1) as f64).max(1.0)
 }
 
-/// Replicas that could answer: those that did, or those on the servers' pages where they are more (one that gets nothing answers
-/// nothing).
+/// Returns the number of available replicas: the replicas that responded, or those on metrics endpoints if they are
+/// more. A replica without requests never responds.
 fn there(arm: &Frame<'_>) -> usize {
     arm.seen.replicas.len().max(arm.gauges.replicas(&arm.seen.replicas))
 }
 
-/// The busiest replica, and its requests over a fair share.
+/// Returns the busiest replica, and its requests over a fair share.
 fn busiest(arm: &Frame<'_>) -> Option<(u16, f64)> {
     let of = there(arm);
     let loads = (0..arm.seen.replicas.len() as u16).map(|r| (r, load_of(&arm.seen, r, of)));
     (of > 1).then(|| loads.max_by(|a, b| a.1.total_cmp(&b.1)))?
 }
 
-/// A figure of the replicas that get more than a fair share over that of those that get less (where two of three are busy, the one beside
-/// them shows what it should be); where these get next to nothing, or one of them nothing, of the busiest over the baseline's. With whose
-/// it is.
+/// Returns the ratio of a percentile between the replicas above and below a fair share, and a phrase that names the
+/// reference. With two busy replicas of three, the third is the reference. If the others get next to no requests, the
+/// busiest replica is compared with the baseline.
 fn over_others(
     frames: &Frames<'_>,
     (busy, passed_over): (u16, bool),
@@ -341,7 +344,7 @@ fn over_others(
     Some((now / than, whose))
 }
 
-/// When each replica was first sent something, s since the level began.
+/// Returns the time of the first request to each replica, in s since the start of the level.
 fn births(seen: &SeenLevel<'_>) -> Vec<f64> {
     let mut born = vec![f64::INFINITY; seen.replicas.len()];
     for row in &seen.rows {
@@ -353,7 +356,8 @@ fn births(seen: &SeenLevel<'_>) -> Vec<f64> {
     born
 }
 
-/// The engines on the pages of both runs, as many before as now; `None` where answers tell them apart, or there are not several.
+/// Returns the engines of both runs, if there are several and their number is unchanged. Returns `None` if responses
+/// distinguish them.
 fn both(frames: &Frames<'_>) -> Option<pages::Engines> {
     let base = frames.base.as_ref()?;
     let untold = |arm: &Frame<'_>| arm.seen.replicas.len() < 2;
@@ -361,7 +365,8 @@ fn both(frames: &Frames<'_>) -> Option<pages::Engines> {
     (untold(base) && untold(&frames.candidate)).then_some(engines)
 }
 
-/// Replicas that answered before and now, where they are fewer: by what is known of the target, by who answered, by the servers' pages.
+/// Returns the number of replicas before and now, if it fell. The sources are the known properties of the target, the
+/// responses, and the metrics endpoints.
 pub(crate) fn fewer_replicas(frames: &Frames<'_>) -> Option<(usize, usize)> {
     let told =
         |side: &RunData<'_>| side.facts.facts.get("replicas").cloned().flatten()?.parse::<usize>().ok();

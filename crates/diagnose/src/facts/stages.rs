@@ -1,4 +1,4 @@
-//! What a request needs before the engine, where the server or a tracer says how long it took.
+//! Facts on stages in front of the engine, if the server or a tracer reports their times.
 
 use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_measure::findings::Estimate;
@@ -11,15 +11,16 @@ use crate::effect::{medians, share};
 use crate::frame::Frames;
 use crate::seen::{RequestRow, SeenLevel};
 
-/// Rows of which a stage must be known; one trace in a hundred of a thousand requests is enough for a median.
+/// Minimum number of rows with a known stage; a trace of 1 % of a thousand requests is enough for a median.
 const FEWEST: usize = 8;
-/// A stage that nobody told of before, over what first tokens take more: less, and it was there before and not told.
+/// Ratio of a new stage's time to the growth of the time to first token. Below it, the stage existed before without
+/// being reported.
 const NEW: std::ops::RangeInclusive<f64> = 0.7..=1.3;
-/// Share of the baseline's mean first token by which a stage must have grown to be spoken of.
+/// Minimum growth of a stage as a share of the baseline's mean time to first token.
 const FELT: f64 = 0.05;
-/// Rank correlation of a call's time with the calls that were there before it, from which calls wait for each other.
+/// Rank correlation of a call's time with the number of concurrent calls, from which calls wait for each other.
 const WAITS: f64 = 0.08;
-/// p of that correlation from which it is certain.
+/// Maximum p-value of that correlation.
 const CERTAIN: f64 = 1e-4;
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
@@ -50,7 +51,7 @@ fn names(seen: &SeenLevel<'_>) -> String {
     seen.stages.join(", ")
 }
 
-/// There was none before, and it is what first tokens take more.
+/// Checks for a stage that did not exist before and explains the growth of the time to first token.
 fn new(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
     let base = frames.before().filter(|base| base.stages.is_empty())?;
     let first = |seen: &SeenLevel<'_>| mean(&seen.finite(|row| row.ttft));
@@ -69,7 +70,7 @@ fn new(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
     Some(Finding::new(Observed::StageLonger, is, says))
 }
 
-/// Of single requests, else of all that are told of, with no interval of their own.
+/// Compares stages of isolated requests, else of all reported requests; the latter have no interval.
 fn longer(frames: &Frames<'_>) -> Option<Finding> {
     let of = |rows: &[RequestRow]| -> Vec<f64> { rows.iter().map(stage).filter(|x| x.is_finite()).collect() };
     let alone = medians(&of(&frames.base.as_ref()?.alone), &of(&frames.candidate.alone), 0.95);
@@ -97,7 +98,7 @@ fn longer(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::StageLonger, is, says).figure(ratio, 1.4))
 }
 
-/// Most calls are as before, a few are very slow.
+/// Checks whether most calls are unchanged and a few are very slow.
 fn tail(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
     let before = sorted(frames.before()?);
     if before.len() < FEWEST || now.len() < 4 * FEWEST {
@@ -121,8 +122,9 @@ fn tail(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
     Some(Finding::new(Observed::StageTail, is, says).figure(slow, 0.0))
 }
 
-/// Calls take the longer the more of them are there already. Where a dependency has room for all, what a call takes has nothing to do with how
-/// many others it meets (the queue M/G/∞), so the ranks tell a queue of a tenth of the service time, which a ratio of medians does not.
+/// Checks whether calls take longer the more of them are in progress. With enough capacity, the time of a call is
+/// independent of concurrent calls (the queue M/G/∞). Ranks therefore detect a queue of a tenth of the service time,
+/// which a ratio of medians does not.
 fn waits(frames: &Frames<'_>) -> Option<Finding> {
     let base = frames.before()?;
     let (before, now) = (sorted(base), sorted(frames.now()));
@@ -131,7 +133,7 @@ fn waits(frames: &Frames<'_>) -> Option<Finding> {
     }
     let ((rho, p), (was, _)) = (with_others(frames.now())?, with_others(base)?);
     let grown = mean(&now) - mean(&before);
-    // Where calls wait for each other for certain, those that met few tell what a call takes without the wait.
+    // If calls certainly wait for each other, the calls with few concurrent ones show the time without the wait.
     let waited = if p < CERTAIN && rho >= was + WAITS { waited(frames.now()) } else { 0.0 };
     let felt = grown.max(waited) / mean(&base.finite(|row| row.ttft)).max(1e-9);
     let is = match () {
@@ -150,7 +152,7 @@ fn waits(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::StageWaits, is, says))
 }
 
-/// What the mean call takes over the mean of the third that met the fewest others, s.
+/// Returns the difference in s between the mean call and the mean of the third with the fewest concurrent calls.
 fn waited(seen: &SeenLevel<'_>) -> f64 {
     let (others, took) = met(seen);
     let mut calls: Vec<(f64, f64)> = others.into_iter().zip(took).collect();
@@ -159,13 +161,13 @@ fn waited(seen: &SeenLevel<'_>) -> f64 {
     mean(&calls) - mean(&calls[..calls.len() / 3])
 }
 
-/// Rank correlation of what a call takes with the number of calls under way at its beginning, and its p.
+/// Returns the rank correlation of call times with the number of calls in progress at their start, and its p-value.
 fn with_others(seen: &SeenLevel<'_>) -> Option<(f64, f64)> {
     let (others, took) = met(seen);
     spearman(&others, &took)
 }
 
-/// Of each call, how many others were under way as it began, and what it took, s.
+/// Returns for each call the number of others in progress at its start, and its time in s.
 fn met(seen: &SeenLevel<'_>) -> (Vec<f64>, Vec<f64>) {
     let mut calls: Vec<(f64, f64)> = seen
         .rows

@@ -1,4 +1,4 @@
-//! Tokens beside others: how far apart they come beside as many answers, when, and in what pieces.
+//! Facts on output tokens under concurrency: gaps at equal concurrency, their times, and tokens per event.
 
 use plimsoll_math::quantile::{self, of_sorted, order_statistic, sort};
 use plimsoll_measure::findings::Estimate;
@@ -20,10 +20,11 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     found.extend(coalesced(frames));
 }
 
-/// Gaps between tokens beside as many answers as in the baseline.
+/// Compares token gaps at equal concurrency with the baseline.
 fn slower_beside(frames: &Frames<'_>) -> Option<Finding> {
     let concurrency::Slower { middle, quarter, over_twice_as_many } = concurrency::slower(frames)?;
-    // Where nobody tells how many replicas there are, a router that sends everybody to one of two makes as much.
+    // If the number of replicas is unknown, a router that sends all requests to one of two replicas has the same
+    // effect.
     let of_one = |arm: &Frame<'_>| !arm.seen.replicas.is_empty() || arm.gauges.on_pages().len() == 1;
     let one_by_one = of_one(&frames.candidate) && frames.base.as_ref().is_some_and(of_one);
     let sure = middle.ratio.lower > 1.03 && quarter >= 1.04 && (one_by_one || over_twice_as_many >= 1.04);
@@ -36,8 +37,8 @@ fn slower_beside(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::SlowerBeside, is, says).figure(middle.ratio, 1.08))
 }
 
-/// Seconds in which a replica's tokens come slower than beside as many others, in runs of two, and as fast as ever between. Not asked without
-/// a baseline: stretches that differ by two and a half times are usual on real engines.
+/// Checks for seconds in which a replica's tokens are slower than at equal concurrency, in runs of two, and normal in
+/// between. Needs a baseline, because seconds that differ by a factor of 2.5 are usual on real engines.
 fn slow_seconds(frames: &Frames<'_>) -> Option<Finding> {
     let base = frames.before()?;
     let (beside, alone) = (concurrency::StepLaw::of(base), PromptLaw::of(&frames.candidate.alone));
@@ -58,7 +59,7 @@ fn slow_seconds(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::SlowSeconds, is, says).figure(now, 0.06))
 }
 
-/// A trend through the run that the baseline has not.
+/// Checks for a trend in the run that the baseline lacks.
 fn drift(frames: &Frames<'_>, fact: Observed, name: &str, of: fn(&RequestRow) -> f64) -> Option<Finding> {
     let (change, p) = trend(frames.now(), of)?;
     let before = frames.before().and_then(|base| trend(base, of)).map_or(0.0, |(change, _)| change);
@@ -71,7 +72,7 @@ fn drift(frames: &Frames<'_>, fact: Observed, name: &str, of: fn(&RequestRow) ->
     Some(Finding::new(fact, is, says))
 }
 
-/// Tokens that arrive several at once: more of them an event, or more of the gaps nothing.
+/// Checks for tokens that arrive together: more tokens per event, or more gaps of zero.
 fn coalesced(frames: &Frames<'_>) -> Option<Finding> {
     let middle = |seen: &SeenLevel<'_>, of: fn(&RequestRow) -> f64| {
         let mut values = seen.finite(of);
@@ -93,7 +94,7 @@ fn coalesced(frames: &Frames<'_>) -> Option<Finding> {
         )
     };
     let Some((was, coalesced_were)) = frames.before().and_then(of) else {
-        // Without a baseline a server that sends several tokens at once may be meant to.
+        // Without a baseline, a server may be meant to send several tokens per event.
         let is = match () {
             () if now >= 3.0 && pause >= 0.2 => Is::Yes,
             () if now < 1.5 && coalesced < 0.2 => Is::No,
@@ -109,7 +110,8 @@ fn coalesced(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::Coalesced, is, says(was, coalesced_were)))
 }
 
-/// Sen's slope of the medians of forty stretches, end to end, as a share of their median; with the p of Mann, Kendall, Hamed and Rao.
+/// Returns Sen's slope of the medians of forty intervals, from end to end, as a share of their median. Returns also
+/// the p-value of Mann, Kendall, Hamed and Rao.
 fn trend(seen: &SeenLevel<'_>, of: fn(&RequestRow) -> f64) -> Option<(f64, f64)> {
     const PARTS: usize = 40;
     let mut parts = vec![Vec::new(); PARTS];
@@ -130,11 +132,11 @@ fn trend(seen: &SeenLevel<'_>, of: fn(&RequestRow) -> f64) -> Option<(f64, f64)>
     Some((trend.slope_sen * medians.len() as f64 / middle.max(1e-9), trend.p))
 }
 
-/// Share of a second from which its prompts, at what single requests take, explain that tokens are slow in it.
+/// Share of a second in prefills, at the speed of isolated requests, from which prefills explain slow tokens.
 const READING: f64 = 0.4;
 
-/// Seconds that a prompt token takes to be read: of single requests, else of the fastest tenth among the longer half of the prompts. What they
-/// wait for beside is in that too, so that more time counts as read than was.
+/// Returns the prefill time per prompt token in s: of isolated requests, else of the fastest tenth among the longer
+/// half of the prompts. The second includes other waits, so more time counts as prefill than was.
 fn per_token(seen: &SeenLevel<'_>, alone: Option<&PromptLaw>) -> f64 {
     if let Some(law) = alone {
         return law.per_token;
@@ -149,7 +151,7 @@ fn per_token(seen: &SeenLevel<'_>, alone: Option<&PromptLaw>) -> f64 {
     of_sorted(&each, 0.1).unwrap_or(0.0)
 }
 
-/// Share of each second in which prompts are read, at so many seconds a token, up to their first tokens; by replica.
+/// Returns the share of each second in prefills at `per_token` seconds, up to the first tokens; by replica.
 fn reading_by_second(seen: &SeenLevel<'_>, per_token: f64, several: usize, seconds: usize) -> Vec<Vec<f64>> {
     let mut reading = vec![vec![0.0; seconds + 1]; several];
     for row in seen.rows.iter().filter(|row| row.ttft_sent.is_finite()) {
@@ -168,8 +170,9 @@ fn reading_by_second(seen: &SeenLevel<'_>, per_token: f64, several: usize, secon
     reading
 }
 
-/// Share of (replica, second) cells whose typical gap is 1.4 times the replica's usual, as it is and beside as many answers, in runs of two
-/// or more; and by how much. Seconds in which prompts were read for the most part are none.
+/// Returns the share of (replica, second) cells whose median gap is 1.4 times the replica's usual gap, and the
+/// factor. Cells count both raw and at equal concurrency, in runs of two or more. Seconds that consist mostly of
+/// prefills do not count.
 fn slow_stretches(
     seen: &SeenLevel<'_>,
     law: Option<&concurrency::StepLaw>,
@@ -192,7 +195,8 @@ fn slow_stretches(
         let middles = |of: fn(&(f64, f64)) -> f64| -> Vec<Option<f64>> {
             by_second.iter().map(|paces| middle(&paces.iter().map(of).collect::<Vec<_>>())).collect()
         };
-        // The lower half is what is usual: a neighbour who is there half of the time must not become the usual.
+        // The lower half defines the usual gap, because a neighbour that is active half of the time must not define
+        // it.
         let usual = |middles: &[Option<f64>]| {
             let mut known: Vec<f64> = middles.iter().flatten().copied().collect();
             sort(&mut known);

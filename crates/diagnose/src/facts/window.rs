@@ -1,10 +1,10 @@
-//! Requests that come within one window go on together when it ends, alone or beside others.
+//! Facts on batching windows: requests within one window start together at its end, isolated or under concurrency.
 //!
-//! Who comes a tenth of a second earlier within a window waits a tenth of a second longer. So the wait of each request follows from when it
-//! was sent alone, second for second, and what is left is spread as before. Nothing else does that: a queue goes by who came before, a slow
-//! step holds up the tokens of others as well, a cost per request is the same for everybody. The window is either one of a clock's or is
-//! opened by the first request that finds none open; both are tried. The clock's phase is fitted in each stretch by itself, because a
-//! process that sleeps for each window anew drifts.
+//! A request that arrives 0.1 s earlier within a window waits 0.1 s longer. The wait therefore follows from the send
+//! time, second for second, and the remainder is spread as before. No other cause has this pattern. A queue depends
+//! on earlier arrivals, a slow step delays other tokens too, and a cost per request is constant. A window is either
+//! periodic, or opened by the first request without an open one; both are tested. The phase of a periodic window is
+//! fitted in each interval separately, because a process that sleeps for each window drifts.
 
 use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_math::special::gamma_inc_pair;
@@ -15,18 +15,18 @@ use super::{Finding, Is, Observed};
 use crate::frame::Frames;
 use crate::seen::{RequestRow, SeenLevel};
 
-/// A window that is spoken of: seconds, and as a share of the usual first token.
+/// Minimum window: in seconds, and as a share of the usual time to first token.
 const NEEDED: (f64, f64) = (0.012, 0.1);
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     let (single, together) = (isolated(frames), beside(frames));
-    // Either shows it; it is not there where neither does.
+    // Either kind proves a window; none exists if both are excluded.
     let is = [single.as_ref(), together.as_ref()];
     let yes = is.into_iter().flatten().find(|finding| finding.is == Is::Yes);
     found.extend(yes.or(single.as_ref()).or(together.as_ref()).cloned());
 }
 
-/// Single requests wait evenly from nothing to the window.
+/// Checks whether isolated requests wait evenly from zero to the window length.
 fn isolated(frames: &Frames<'_>) -> Option<Finding> {
     let (before, now, typical) = added(frames)?;
     let middle = median_added(&before, &now)?;
@@ -35,7 +35,7 @@ fn isolated(frames: &Frames<'_>) -> Option<Finding> {
     let low = of_sorted(&now, 0.08)? - of_sorted(&before, 0.08)?;
     let high = of_sorted(&now, 0.92)? - of_sorted(&before, 0.5)?;
     let needed = NEEDED.0.max(NEEDED.1 * typical);
-    // Hardly anything at its low end, half of it in the middle, no tail at its high end; the last of forty may have met something else.
+    // Near zero at the low end, half in the middle, no tail at the high end; the last of forty may be an outlier.
     let from_nothing = low < 0.3 * high || spread_at_load(frames, high);
     let no_tail = middle.value > 0.3 * high && of_sorted(&now, 0.97)? - of_sorted(&now, 0.92)? < 0.35 * high;
     let is = match () {
@@ -59,8 +59,8 @@ fn isolated(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::WaitsForWindow, is, says).figure(middle, needed))
 }
 
-/// Is what requests wait more under load spread evenly from nothing to about as much as single requests wait at most? Who asks one request
-/// after the other asks at the same instant of each window, and does not see all of it.
+/// Returns whether the extra waits under load are spread evenly from zero to about the maximum of isolated requests.
+/// Sequential requests arrive at the same phase of each window and do not see all of it.
 fn spread_at_load(frames: &Frames<'_>, most: f64) -> bool {
     let sorted = |seen: &SeenLevel<'_>| {
         let mut values = seen.finite(|row| row.ttft_sent - row.before_engine().unwrap_or(0.0));
@@ -74,34 +74,36 @@ fn spread_at_load(frames: &Frames<'_>, most: f64) -> bool {
     low < 0.3 * most && (0.3..=0.7).contains(&(middle / most))
 }
 
-/// Fewest requests of a side.
+/// Minimum number of requests per side.
 const FEWEST: usize = 96;
-/// Requests of a stretch, about, and most stretches.
+/// Approximate number of requests per interval, and maximum number of intervals.
 const STRETCH: usize = 32;
 const STRETCHES: usize = 16;
-/// Windows tried, in median waits: of requests that come at any time the median is half a window, of one opened by a lone request all of it.
+/// Window lengths to test, in median waits. The median is half a window for arrivals at any time, and a whole window
+/// if a single request opens it.
 const TRIED: (f64, f64) = (0.8, 3.5);
-/// Windows that the first request opens that are tried.
+/// Number of tested lengths of windows that a request opens.
 const OPENED: usize = 64;
-/// Windows of a clock that a stretch must hold at least: to few of them a phase can be fitted whatever rises and falls, as a queue does.
+/// Minimum number of periodic windows per interval. A phase fits too few windows for any data that rises and falls,
+/// such as a queue.
 const WINDOWS: f64 = 8.0;
-/// Chance of such waits without a window from which on it is none.
+/// Maximum probability of these waits without a window.
 const SURE: f64 = 1e-6;
-/// Seconds longer that a second earlier must wait.
+/// Accepted slopes: extra seconds of wait per second of earlier arrival.
 const SLOPE: std::ops::RangeInclusive<f64> = 0.7..=1.3;
-/// Correlation of what is waited with what the window says, at least.
+/// Minimum correlation of the waits with the waits that the window predicts.
 const FOLLOWS: f64 = 0.35;
-/// Times as widely spread as before that what the window leaves may be.
+/// Maximum ratio of the remaining spread to the earlier spread.
 const LEFT: f64 = 1.5;
 
-/// When a request was sent, and what its first token took over a baseline's of a like prompt, s.
+/// Send time of a request, and its time to first token over the baseline's at a similar prompt, s.
 type Wait = (f64, f64);
 
 fn first(row: &RequestRow) -> f64 {
     row.ttft_sent - row.before_engine().unwrap_or(0.0)
 }
 
-/// Waits in the order of sending; few far ones are brought in, so that they don't decide.
+/// Returns the waits in order of send times; a few outliers are clipped so that they don't decide.
 fn waits(seen: &SeenLevel<'_>, law: &PromptLaw) -> Option<Vec<Wait>> {
     let once = seen.rows.iter().filter(|row| row.attempts == 1);
     let all = once.map(|row| (row.sent_last, first(row) - law.at(row)));
@@ -117,7 +119,7 @@ fn waits(seen: &SeenLevel<'_>, law: &PromptLaw) -> Option<Vec<Wait>> {
     Some(waits)
 }
 
-/// Median and the distance between the quartiles.
+/// Returns the median and the interquartile range.
 fn spread(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     let mut sorted: Vec<f64> = values.collect();
     sort(&mut sorted);
@@ -129,7 +131,8 @@ fn stretches(waits: &[Wait]) -> impl Iterator<Item = &[Wait]> {
     waits.chunks(waits.len().div_ceil(n))
 }
 
-/// The first harmonic of the waits at this window: sine and cosine sums, with what their square is by chance.
+/// Returns the first harmonic of the waits at this window: sine and cosine sums, and the expected square without a
+/// window.
 fn harmonic(part: &[Wait], window: f64) -> (f64, f64, f64) {
     let n = part.len() as f64;
     let mean = part.iter().map(|wait| wait.1).sum::<f64>() / n;
@@ -141,14 +144,14 @@ fn harmonic(part: &[Wait], window: f64) -> (f64, f64, f64) {
     })
 }
 
-/// What a window explains: its length, what each request is to wait, and the chance of as much without one.
+/// A fitted window: its length, the predicted wait of each request, and the probability of the fit without a window.
 struct Fit {
     window: f64,
     expected: Vec<f64>,
     chance: f64,
 }
 
-/// Windows of a clock: the length whose first harmonic is strongest over all stretches, each with its own phase.
+/// Returns the periodic window whose first harmonic is strongest over all intervals, each with its own phase.
 fn by_clock(waits: &[Wait], middle: f64) -> Option<Fit> {
     let longest = stretches(waits).map(|part| part[part.len() - 1].0 - part[0].0).fold(0.0, f64::max);
     let (low, high) = ((1.0 / (TRIED.1 * middle)).max(WINDOWS / longest), 1.0 / (TRIED.0 * middle));
@@ -165,13 +168,13 @@ fn by_clock(waits: &[Wait], middle: f64) -> Option<Fit> {
     };
     let windows = (0..=tries as u32).map(|k| 1.0 / (low + (high - low) * f64::from(k) / tries));
     let (window, most) = windows.map(|window| (window, power(window))).max_by(|a, b| a.1.total_cmp(&b.1))?;
-    // Each stretch's share is exponential with mean one where waits go by no clock.
+    // The power of each interval is exponential with mean one if the waits follow no clock.
     let chance = tries * gamma_inc_pair(stretches(waits).count() as f64, most).1;
     Some(Fit { window, expected: on_clock(waits, window), chance })
 }
 
-/// What requests wait for the windows of a clock to end. The wait falls from the window's length to nothing within each, so that its first
-/// harmonic is a sine that begins with the window.
+/// Returns the predicted waits for periodic windows. The wait falls from the window length to zero within each
+/// window, so its first harmonic is a sine that starts with the window.
 fn on_clock(waits: &[Wait], window: f64) -> Vec<f64> {
     let of = |part: &[Wait]| -> Vec<f64> {
         let (x, y, _) = harmonic(part, window);
@@ -182,7 +185,7 @@ fn on_clock(waits: &[Wait], window: f64) -> Vec<f64> {
     stretches(waits).flat_map(of).collect()
 }
 
-/// What requests wait for windows that the first of them opens.
+/// Returns the predicted waits for windows that the first request opens.
 fn opened(waits: &[Wait], window: f64) -> Vec<f64> {
     let mut closes = f64::NEG_INFINITY;
     let wait = |(at, _): &Wait| {
@@ -194,7 +197,7 @@ fn opened(waits: &[Wait], window: f64) -> Vec<f64> {
     waits.iter().map(wait).collect()
 }
 
-/// Windows that a request opens: the length that what is waited follows best.
+/// Returns the window opened by requests whose length fits the waits best.
 fn by_opening(waits: &[Wait], middle: f64) -> Option<Fit> {
     let length = |k: usize| middle * TRIED.0 * libm::pow(TRIED.1 / TRIED.0, k as f64 / (OPENED - 1) as f64);
     let fit = |window: f64| {
@@ -203,13 +206,14 @@ fn by_opening(waits: &[Wait], middle: f64) -> Option<Fit> {
         Some((follows, Fit { window, expected, chance: 0.0 }))
     };
     let (follows, fit) = (0..OPENED).filter_map(|k| fit(length(k))).max_by(|a, b| a.0.total_cmp(&b.0))?;
-    // Fisher's z of the best of as many as were tried.
+    // Fisher's z, corrected for the number of tested lengths.
     let z = libm::atanh(follows.clamp(0.0, 0.999_999)) * libm::sqrt(waits.len() as f64 - 3.0);
     let chance = OPENED as f64 * plimsoll_math::special::normal_cdf(-z);
     Some(Fit { chance, ..fit })
 }
 
-/// Slope of what is waited on what is expected, and their correlation; `None` where all are to wait as long.
+/// Returns the slope of the waits on the predicted waits, and their correlation. Returns `None` if all predictions
+/// are equal.
 fn line(waits: &[Wait], expected: &[f64]) -> Option<(f64, f64)> {
     let n = waits.len() as f64;
     let (x, y) = (expected.iter().sum::<f64>() / n, waits.iter().map(|wait| wait.1).sum::<f64>() / n);
@@ -222,7 +226,7 @@ fn line(waits: &[Wait], expected: &[f64]) -> Option<(f64, f64)> {
     (sxx > 0.0 && syy > 0.0).then(|| (sxy / sxx, sxy / libm::sqrt(sxx * syy)))
 }
 
-/// A window that explains these waits and leaves what was there before: its fit, slope and correlation.
+/// Returns the fit, slope and correlation if the window explains these waits and leaves the earlier spread.
 fn explains(waits: &[Wait], fit: Fit, before: (f64, f64)) -> Option<(Fit, f64, f64)> {
     let (slope, follows) = line(waits, &fit.expected)?;
     let left = waits.iter().zip(&fit.expected).map(|((_, wait), expected)| wait - expected);
@@ -232,7 +236,7 @@ fn explains(waits: &[Wait], fit: Fit, before: (f64, f64)) -> Option<(Fit, f64, f
     (sure && rest).then_some((fit, slope, follows))
 }
 
-/// The same beside others.
+/// Checks for a window under concurrency.
 fn beside(frames: &Frames<'_>) -> Option<Finding> {
     let base = frames.before()?;
     let law = PromptLaw::of_metric(&base.rows, first)?;
@@ -253,7 +257,7 @@ fn beside(frames: &Frames<'_>) -> Option<Finding> {
     else {
         return no();
     };
-    // A window that was there before is no news.
+    // A window that existed before is no change.
     let there_before = |expected: Vec<f64>| line(&before, &expected).is_some_and(|(slope, _)| slope > 0.5);
     if there_before(on_clock(&before, window)) || there_before(opened(&before, window)) {
         return no();

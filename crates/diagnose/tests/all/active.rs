@@ -1,5 +1,5 @@
-//! Active diagnosis: whole diagnoses of simulated systems, what its ceilings hold, and what its beliefs obey. All systems and
-//! the table of them: `examples/active.rs`.
+//! Active diagnosis: whole diagnoses of simulated systems, limits, and properties of the beliefs. All systems and
+//! their table: `examples/active.rs`.
 
 use plimsoll_diagnose::active::before::{BeforeAndNow, EarlierRun};
 use plimsoll_diagnose::active::choose::{Choice, decides};
@@ -46,7 +46,7 @@ fn a_rate_limit_is_named() {
     check("rate_limit:rate=4,burst=8", Cause::RateLimit);
 }
 
-/// It begins in the midst of the experiments and is over after all of them, if at all: what fails then is no share of requests.
+/// The crash begins during the experiments and ends after all of them, if ever: the failures then are no error rate.
 #[test]
 fn an_engine_that_does_not_come_back_is_no_server_with_errors() {
     for fault in ["crash:at=6s,for=900s", "crash:at=12s,for=900s", "crash:at=20s,for=900s"] {
@@ -83,7 +83,8 @@ fn a_slow_dependency_is_no_window() {
     check("dependency:delay=250ms", Cause::SlowDependency);
 }
 
-/// In a minute a pause of ten seconds once took the time that the prompt lengths needed, and only they tell a dependency.
+/// In a minute, a ten-second idle experiment once took the time of the prompt-length experiment, which alone detects
+/// a dependency.
 #[test]
 fn with_little_time_left_what_tells_goes_before_what_is_cheap() {
     for delay in [150, 200, 250] {
@@ -178,12 +179,12 @@ fn what_a_cause_must_show_makes_it_likelier_and_its_experiment_worth_something()
     for row in causes() {
         let own: Vec<Observed> = row.decisive.iter().copied().filter(|fact| open.contains(fact)).collect();
         let Some(fact) = own.first() else { continue };
-        // Isolated it need not be enough (a wait may be any queue's), but without it the cause is never first.
+        // An isolated fact need not suffice (any queue may cause a wait), but without it the cause is never first.
         let no: Vec<Finding> = own.iter().map(|fact| Finding { is: Is::No, ..yes(*fact) }).collect();
         assert_ne!(after(&no).first().0, row.cause);
         assert!(after(&[yes(*fact)]).in_cause(row.cause) > before.in_cause(row.cause), "{:?}", row.cause);
     }
-    // What is decided brings nothing more.
+    // Decided facts add no information.
     for kind in ExperimentKind::ALL {
         let all: Vec<Finding> = decides(kind).iter().map(|(fact, _)| yes(*fact)).collect();
         assert!(Choice::new(&before, &[]).information(&[kind]) > 0.0, "{kind:?}");
@@ -191,7 +192,7 @@ fn what_a_cause_must_show_makes_it_likelier_and_its_experiment_worth_something()
     }
 }
 
-/// The same engine before, as an active diagnosis of its own.
+/// Returns the earlier run: an active diagnosis of this engine.
 fn against(system: &System, model: &str) -> (EarlierRun, Fingerprint) {
     let facts = [("model".to_owned(), Some(model.to_owned())), ("engine_flags".to_owned(), None)];
     let target = Fingerprint { url: "http://there/v1".into(), facts: facts.into_iter().collect() };
@@ -202,7 +203,7 @@ fn against(system: &System, model: &str) -> (EarlierRun, Fingerprint) {
 fn an_engine_that_has_become_slower_is_named_and_its_twin_cleared() {
     let (before, target) = against(&System::new(LLAMA, (256, 64), "none", &[]), "llama");
     let against = BeforeAndNow { before: &before, target: &target };
-    // The truth: every step takes half as long again. The fault's factor is of steps, alone as beside others.
+    // Ground truth: every step takes longer by the factor, isolated and under concurrency.
     for factor in [1.2, 1.5, 3.0] {
         let system = System::new(LLAMA, (256, 64), &format!("slow:factor={factor}"), &[]);
         let played = system.play_against(&spec(), Some(against));
@@ -268,7 +269,7 @@ fn a_run_with_single_requests_among_others_serves_as_a_baseline() {
     let mut system = System::new(LLAMA, (256, 64), "none", &[]);
     let played = system.play(&spec());
     let alone: Vec<_> = played.levels.iter().filter(|level| level.purpose == "alone").cloned().collect();
-    // As an ordinary run has it: a level at concurrency 1, and nothing says that it was an experiment.
+    // As in an ordinary run: a level at concurrency 1 that is not marked as an experiment.
     let levels: Vec<_> = alone.into_iter().map(|level| Level { purpose: "run".into(), ..level }).collect();
     let facts = Fingerprint::default();
     let side = RunData { levels: &levels, attempts: &played.attempts, samples: &[], facts: &facts };
@@ -282,8 +283,8 @@ fn a_run_with_single_requests_among_others_serves_as_a_baseline() {
     assert!(missing.iter().any(|what| what.contains("no closed loop with as many in flight")), "{missing:?}");
 }
 
-/// A diagnosis of a sound engine under these ceilings. The truth is the engine's own arithmetic: alone a first token comes within tens of
-/// milliseconds, and sixteen in flight share steps that take longer.
+/// Returns the diagnosis of a healthy engine under these ceilings. The ground truth is the engine's own arithmetic:
+/// an isolated first token takes tens of milliseconds, and steps at concurrency 16 take longer.
 fn promised(ceilings: &[(Metric, f64, f64)]) -> (plimsoll_diagnose::Diagnosis, Vec<Finding>) {
     let system = System::new(LLAMA, (256, 64), "none", &[]);
     let ceilings: Vec<Ceiling> =
@@ -302,7 +303,8 @@ fn a_budget_says_what_is_material_of_an_endpoint() {
     assert_eq!(kept.questions[3].answer, YesNo::No, "{}", kept.questions[3].says);
     let state = |shown: &[Finding], fact| shown.iter().find(|shown| shown.fact == fact).map(|shown| shown.is);
     assert_eq!(state(&shown, Observed::BudgetBroken), Some(Is::No));
-    // No single request can meet it: it is the model's, whatever the percentile, and the ceiling that is kept does not hide it.
+    // No isolated request can meet the ceiling. The model is the cause at any percentile, and a ceiling that passes
+    // does not hide it.
     for percentile in [0.5, 0.95, 0.99] {
         let (broken, _) = promised(&[(Metric::Ttft, 0.95, 5.0), (Metric::E2e, percentile, 0.05)]);
         assert_eq!(broken.verdicts[0].cause, Cause::SingleRequestOverBudget, "{}", broken.headline);
@@ -319,7 +321,7 @@ fn a_budget_says_what_is_material_of_an_endpoint() {
 fn what_only_concurrency_breaks_is_neither_nothing_nor_a_single_requests_doing() {
     let system = System::new(LLAMA, (256, 64), "none", &[]);
     let played = system.play(&spec());
-    // Seconds per token, sorted.
+    // Seconds per token in ascending order.
     let tokens = |of: &dyn Fn(&Level) -> bool| {
         let ids: Vec<u32> = played.levels.iter().filter(|level| of(level)).map(|level| level.id).collect();
         let rows = played.attempts.iter().filter(|a| ids.contains(&a.level));
@@ -335,7 +337,7 @@ fn what_only_concurrency_breaks_is_neither_nothing_nor_a_single_requests_doing()
     let crowd = tokens(&|level| {
         level.purpose.starts_with("together") && level.load == Load::Closed { concurrency: 16 }
     });
-    // Between the slowest alone and the middle one beside all others.
+    // Between the slowest isolated time and the median under concurrency.
     let (most, middle) = (alone[alone.len() - 1], crowd[crowd.len() / 2]);
     assert!(most < middle, "the truth has room for such a promise: {most} {middle}");
     let (found, shown) = promised(&[(Metric::Tpot, 0.95, 0.5 * (most + middle))]);

@@ -1,4 +1,5 @@
-//! Active diagnosis of what stands around an engine and is none of ours: experiments written by hand, as such a thing answers them.
+//! Active diagnosis of components around an engine that the simulator lacks: hand-written experiments with their
+//! responses.
 
 use plimsoll_diagnose::active::plan::{ExperimentKind, KnownTarget, TrafficTraits};
 use plimsoll_diagnose::active::{blocks, is_so, tell};
@@ -12,7 +13,7 @@ use plimsoll_sim::FaultSpec;
 use crate::active_systems::{System, spec};
 use plimsoll_lab::records::{MS, answer, failure, level};
 
-/// Experiments one after the other.
+/// A sequence of experiments.
 #[derive(Default)]
 struct Lab {
     levels: Vec<Level>,
@@ -22,7 +23,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// A closed loop of so many requests, each with its first token and its end after so long.
+    /// Adds a closed loop, with the times to the first token and to the end of each request.
     fn level(
         &mut self,
         purpose: &str,
@@ -36,7 +37,7 @@ impl Lab {
         (one.start, one.stop) = (At(self.now_ms * MS), At((self.now_ms + rounds * e2e) * MS));
         (one.drained, one.arrivals) = (one.stop, requests);
         for i in 0..requests {
-            // A few milliseconds apart, so that medians have an interval.
+            // Values differ by a few milliseconds, so that medians have an interval.
             let spread = (i as i64 * 7) % 5;
             let due = self.now_ms + (i / u64::from(concurrency)) as i64 * e2e;
             let mut row = answer(i, due, ttft + spread, e2e + spread, 16);
@@ -48,7 +49,7 @@ impl Lab {
         self
     }
 
-    /// What the server's page said all through the last level.
+    /// Adds the server's metrics throughout the last level.
     fn page(&mut self, running: f64) -> &mut Lab {
         let Some(last) = self.levels.last() else { return self };
         for at in (last.start.0..last.drained.0).step_by(250 * MS as usize) {
@@ -65,7 +66,7 @@ impl Lab {
         self
     }
 
-    /// Looks at the server's page during the last level that brought none.
+    /// Adds failed scrapes during the last level.
     fn no_page(&mut self, every_ms: i64) -> &mut Lab {
         let Some(last) = self.levels.last() else { return self };
         let at = (last.start.0..last.drained.0).step_by((every_ms * MS) as usize);
@@ -92,8 +93,8 @@ impl Lab {
     }
 }
 
-/// A batcher that waits 200 ms for others and begins at once when it is full: sixteen together are answered ten times as fast as one.
-/// Requests alone that come later have to show it too, or it was the machine that was slow at first.
+/// A batcher waits 200 ms for further requests and starts immediately when it is full: sixteen concurrent requests
+/// are ten times as fast as one. Later isolated requests must show it too, otherwise the machine was slow at first.
 #[test]
 fn who_is_answered_sooner_among_others_waits_for_a_batch() {
     let with = |later: i64| {
@@ -110,8 +111,8 @@ fn who_is_answered_sooner_among_others_waits_for_a_batch() {
     assert_ne!(other.verdicts[0].cause, Cause::BatchingWindow, "{}", other.headline);
 }
 
-/// Sixteen are told their tokens half as fast. Where the engine knows of all of them it is crowded; where it knows of two it has long told them,
-/// and a link that is too narrow is no saturation of it.
+/// Sixteen responses have tokens at half speed. If the engine reports all of them it is the bottleneck. If it reports
+/// two, it has already sent the others, and a slow link is no saturation of the engine.
 #[test]
 fn what_crowds_outside_the_engine_is_no_saturation() {
     let with = |running: f64| {
@@ -136,8 +137,8 @@ fn what_crowds_outside_the_engine_is_no_saturation() {
     );
 }
 
-/// A link of 60 kB/s that the page shares, as it was measured: alone the page comes, beside others it does not. From outside a crowded link and a
-/// crowded engine are the same, but for that; a page that comes leaves the engine crowded.
+/// A link of 60 kB/s that scrapes share, as measured: isolated scrapes succeed, concurrent ones fail. From outside,
+/// that is the only difference between a congested link and a saturated engine.
 #[test]
 fn what_keeps_the_page_from_coming_is_not_taken_for_the_engine() {
     let with = |comes: bool| {
@@ -168,8 +169,8 @@ fn what_keeps_the_page_from_coming_is_not_taken_for_the_engine() {
     assert!(says("scrapes of the server's page timed out"), "{told:#?}");
 }
 
-/// llama.cpp with two slots, as it was measured: sixteen in flight are more tokens than a small KV cache holds, but fourteen of them wait and
-/// hold none. Its page says that they wait in it, and nothing of the cache.
+/// llama.cpp with two slots, as measured: sixteen requests in flight have more tokens than a small KV cache, but
+/// fourteen of them wait and use none. Its metrics show the waiting requests, and no cache usage.
 #[test]
 fn who_waits_for_a_slot_fills_no_cache() {
     let mut lab = Lab::default();
@@ -187,7 +188,8 @@ fn who_waits_for_a_slot_fills_no_cache() {
     assert_eq!(lab.told().verdicts[0].cause, Cause::Saturation, "{}", lab.told().headline);
 }
 
-/// The same on a machine that is not always as fast: whether tokens are slower is not known, and the engine says where they wait.
+/// The case above on a machine with varying speed: whether tokens are slower is unknown, and the engine reports where
+/// requests wait.
 #[test]
 fn who_waits_in_the_engine_does_so_however_fast_its_tokens_are() {
     let with = |waiting: f64| {
@@ -209,7 +211,7 @@ fn who_waits_in_the_engine_does_so_however_fast_its_tokens_are() {
     );
     assert_eq!(inside.state(Observed::EngineQueue), Is::Yes);
     assert_eq!(inside.told().verdicts[0].cause, Cause::Saturation, "{}", inside.told().headline);
-    // That few wait in it is no sign of slots where all may simply be slow.
+    // Few waiting requests are no sign of slots if all may just be slow.
     assert_eq!(with(0.0).state(Observed::InFrontOfEngine), Is::Unclear);
 }
 
@@ -229,8 +231,8 @@ fn where_the_server_keeps_no_connection_kept_ones_are_not_compared_with_fresh_on
     assert_eq!((with(true), with(false)), (Is::No, Is::Unclear));
 }
 
-/// Two slots of an engine that answers in milliseconds: its page is read a few times in a level at least, and a look from before the level
-/// says nothing of who waits. Whatever the name, two thousand tokens fill no KV cache.
+/// Two slots of an engine with millisecond responses: its metrics are scraped at least a few times per level, and a
+/// scrape before the level does not count. In any case, two thousand tokens fill no KV cache.
 #[test]
 fn an_engine_of_milliseconds_is_asked_for_long_enough_to_be_read() {
     let known =
@@ -262,8 +264,9 @@ fn an_engine_of_milliseconds_is_asked_for_long_enough_to_be_read() {
     assert_eq!(lab.state(Observed::KvFull), Is::No);
 }
 
-/// A context that holds the traffic's prompts and not those of four times the length refuses the experiment's, and is sound: it is neither a
-/// server with errors nor one that was away. A wait that no length explains is then read from the lengths it takes.
+/// A context window fits the traffic's prompts but rejects the experiment's, which are four times as long. The server
+/// is healthy: it neither has errors nor was it down. A wait without a cause in length is then read from the accepted
+/// lengths.
 #[test]
 fn prompts_that_only_the_experiment_made_too_long_are_no_fault() {
     for (fault, cause) in [("none", Cause::Nothing), ("dependency:delay=250ms", Cause::SlowDependency)] {
@@ -292,7 +295,8 @@ fn prompts_that_only_the_experiment_made_too_long_are_no_fault() {
     }
 }
 
-/// Where every request is refused there is neither load nor speed to judge, and the server's own words are the finding.
+/// If every request is rejected there is neither load nor speed to evaluate, and the server's error messages are the
+/// finding.
 #[test]
 fn where_nothing_is_answered_the_servers_words_are_the_finding() {
     let mut lab = Lab::default();
@@ -310,7 +314,8 @@ fn where_nothing_is_answered_the_servers_words_are_the_finding() {
     }
 }
 
-/// A server that closes connections which it had said to keep: requests fail before a byte, on kept connections alone.
+/// A server closes connections that it announced to keep: requests fail before the first byte, only on reused
+/// connections.
 #[test]
 fn a_server_that_drops_kept_connections_is_told_by_them() {
     let mut lab = Lab::default();
@@ -336,7 +341,7 @@ fn a_server_that_drops_kept_connections_is_told_by_them() {
     assert!(says.contains("closed before an answer; all on kept connections"), "{says}");
 }
 
-/// Requests turned away and answers cut off at once: no single cause makes both.
+/// Rejected requests and cut responses at the same time: no single cause explains both.
 #[test]
 fn two_faults_of_which_neither_makes_the_others_signs_are_both_named() {
     let mut system = System::new("llama-3.1-8b@h100", (256, 64), "disconnect:share=0.1", &[]);
@@ -350,8 +355,8 @@ fn two_faults_of_which_neither_makes_the_others_signs_are_both_named() {
     );
 }
 
-/// Prompts from 60 to 1 500 tokens, each read in a fifth of a millisecond a token: they wait as long as they are long, and nobody is slow now
-/// and then. Every fourth that waits a quarter of a second more is, whatever its length.
+/// Prompts from 60 to 1 500 tokens at 0.2 ms per token: waits follow the length, and no request is irregularly slow.
+/// If every fourth waits 0.25 s longer, some are, at any length.
 #[test]
 fn prompts_of_unlike_length_are_no_wait_that_comes_now_and_then() {
     let spread = |reads: bool, every_fourth: i64| {

@@ -1,5 +1,5 @@
-//! Systems with a fault for active diagnosis, and a whole diagnosis of one in virtual time: what a person would see who has
-//! nothing but the endpoint.
+//! Faulty systems for active diagnosis, and a whole diagnosis in virtual time: the view of a user who has only the
+//! endpoint.
 
 use plimsoll_diagnose::active::before::{BeforeAndNow, EarlierRun};
 use plimsoll_diagnose::active::plan::{ActiveSpec, TrafficTraits};
@@ -14,7 +14,7 @@ use plimsoll_sim::{
 use plimsoll_workload::{BlockNames, Scenario};
 use serde_json::json;
 
-/// An engine with what is wrong with it, and what may be said of it.
+/// An engine with a fault, and the accepted verdicts.
 #[derive(Clone)]
 pub struct System {
     pub name: String,
@@ -23,7 +23,7 @@ pub struct System {
     pub expect: Vec<Cause>,
 }
 
-/// What a diagnosis of it came to.
+/// The result of a diagnosis.
 pub struct Played {
     pub diagnosis: Diagnosis,
     pub found: Vec<Finding>,
@@ -36,7 +36,7 @@ pub struct Played {
 }
 
 impl Played {
-    /// What its run folder is to a later diagnosis.
+    /// Returns the run folder as the input of a later diagnosis.
     pub fn before(&self, target: &Fingerprint) -> EarlierRun {
         let side =
             RunData { levels: &self.levels, attempts: &self.attempts, samples: &self.samples, facts: target };
@@ -60,13 +60,13 @@ impl RowSink for Run {
     }
 }
 
-/// Five minutes, and the ceilings that a person gets without asking.
+/// Returns the default limits: five minutes, and the default ceilings.
 pub fn spec() -> ActiveSpec {
     ActiveSpec::default()
 }
 
 impl System {
-    /// This engine of the catalogue under this load with this fault (`none` = sound).
+    /// Returns this engine of the catalogue under this load with this fault (`none` = healthy).
     pub fn new(engine: &str, (prompt, output): (u32, u32), fault: &str, expect: &[Cause]) -> System {
         let scenario = json!({
             "sizes": {"prompt": prompt.to_string(), "output": output.to_string()}, "seed": 7, "nonce": 1,
@@ -85,31 +85,29 @@ impl System {
         }
     }
 
-    /// With so many replicas.
     pub fn replicas(mut self, replicas: u32) -> System {
         self.world.fleet.replicas = replicas;
         self
     }
 
-    /// With another batching engine.
+    /// Changes the batching engine.
     pub fn engine(mut self, change: impl FnOnce(&mut plimsoll_sim::BatchingSpec)) -> System {
         let ModeSpec::Batching(batching) = &mut self.world.engine.mode else { panic!("it batches") };
         change(batching);
         self
     }
 
-    /// With a pool of the client's own.
+    /// Sets a connection pool of the client.
     pub fn pool(mut self, limit: u32) -> System {
         self.scenario.client.connections = plimsoll_workload::Connections::Pool { limit };
         self
     }
 
-    /// Diagnoses it.
     pub fn play(&self, spec: &ActiveSpec) -> Played {
         self.play_against(spec, None)
     }
 
-    /// Diagnoses it against a run of before.
+    /// Runs a diagnosis against an earlier run.
     pub fn play_against(&self, spec: &ActiveSpec, against: Option<BeforeAndNow<'_>>) -> Played {
         let mut world = World::of(&self.world, self.scenario.seed).expect("a sound world");
         let (mut now, mut id, mut log) = (At::ZERO, 0, Vec::new());
@@ -173,7 +171,7 @@ impl System {
     }
 }
 
-/// One of each kind of fault, and sound engines beside them.
+/// Returns a system per kind of fault, and healthy engines.
 pub fn systems() -> Vec<System> {
     let llama = "llama-3.1-8b@h100";
     let small = (256, 64);
@@ -186,7 +184,7 @@ pub fn systems() -> Vec<System> {
         one("none", &[Cause::Saturation, Cause::ConnectionLimit]).engine(|b| b.max_seqs = 2),
         System::new("llama-3.1-70b@h100x4", (512, 128), "none", &[Cause::Saturation])
             .engine(|b| b.max_seqs = 4),
-        // The engine's own gauge counts those who wait to be let in, so that both names are true of what can be seen.
+        // The engine's own gauge counts requests that wait for admission, so that both causes are acceptable.
         one("connection_limit:limit=3", &[Cause::ConnectionLimit, Cause::Saturation]),
         System::new(
             "qwen2.5-7b@h100",

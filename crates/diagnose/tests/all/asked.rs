@@ -1,32 +1,32 @@
-//! A run held against another one, as tests of diagnoses ask it: levels and rows, worked by hand or by a server of a few lines.
+//! Comparisons of two runs for tests of diagnoses: levels and rows, hand-written or from a server of a few lines.
 
 use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, RunData, diagnose};
 use plimsoll_model::{Attempt, Fingerprint, Level, Sample};
 
-/// What a run holds.
+/// The contents of a run.
 #[derive(Default)]
 pub struct Run {
     pub levels: Vec<Level>,
     pub attempts: Vec<Attempt>,
     pub samples: Vec<Sample>,
-    /// What is known of the target.
+    /// Known properties of the target.
     pub facts: Fingerprint,
 }
 
 impl Run {
-    /// Of these levels, with nothing beside its rows.
+    /// Returns a run of these levels and rows without metrics.
     pub fn of(levels: Vec<Level>, attempts: Vec<Attempt>) -> Run {
         Run { levels, attempts, ..Run::default() }
     }
 
-    /// As a diagnosis takes it.
+    /// Returns the run as an input of a diagnosis.
     pub fn side(&self) -> RunData<'_> {
         let Run { levels, attempts, samples, facts } = self;
         RunData { levels, attempts, samples, facts }
     }
 }
 
-/// The diagnosis of `candidate` against `base`, with the thresholds as they are.
+/// Returns the diagnosis of `candidate` against `base` with the default thresholds.
 pub fn ask(base: &Run, candidate: &Run) -> Diagnosis {
     let spec = DiagnoseSpec::default();
     let (candidate, baseline) = (candidate.side(), Some(base.side()));

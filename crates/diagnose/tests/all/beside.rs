@@ -1,7 +1,8 @@
-//! Faults that show only beside others, in runs in which hardly a request has the target to itself.
+//! Faults that show only under concurrency, in runs with almost no isolated request.
 //!
-//! The records come from a server of a few lines that is none of ours: it steps, each step takes a fixed time and so much for every
-//! answer in it, prompts are read in the step that admits them. What was done to it is the truth.
+//! The records come from a small server model that is independent of the simulator. It works in steps; each takes a
+//! fixed time and a time per response in it, and prompts are computed in the step that admits them. The change of the
+//! model is the ground truth.
 
 use plimsoll_diagnose::Cause;
 use plimsoll_measure::server_side::FAILED;
@@ -13,30 +14,30 @@ use plimsoll_lab::records::{MS, answer, level};
 /// Length of a run, s.
 const SECONDS: i64 = 60;
 
-/// What the server is like, ms.
+/// The parameters of the server, ms.
 #[derive(Clone, Copy)]
 struct Server {
-    /// Of a step, and of each answer in it.
+    /// Time per step, and per response in it.
     step: (f64, f64),
-    /// Of a prompt token.
+    /// Time per prompt token.
     prompt: f64,
-    /// Before a request reaches the engine.
+    /// Time before a request reaches the engine.
     front: f64,
-    /// The same, of every second request only.
+    /// That time for every second request only.
     every_second: f64,
-    /// Answers at once, of a limit in front of the engine.
+    /// Maximum number of concurrent responses, of a limit in front of the engine.
     limit: usize,
-    /// Steps take so many times as long between these seconds.
+    /// Slowdown factor of steps between these seconds.
     slow: (f64, f64, f64),
 }
 
-/// A CPU's: a step takes nearly in proportion to what is in it.
+/// A CPU server: a step takes time nearly in proportion to its contents.
 const STEEP: Server =
     Server { step: (6.0, 2.2), prompt: 0.1, front: 0.0, every_second: 0.0, limit: 99, slow: (0.0, 0.0, 1.0) };
-/// A GPU's: it takes hardly longer.
+/// A GPU server: a step takes almost constant time.
 const FLAT: Server = Server { step: (10.0, 0.5), ..STEEP };
 
-/// Numbers from 0 to 1 by a linear congruence (Knuth's MMIX).
+/// Numbers from 0 to 1 by a linear congruential generator (Knuth's MMIX).
 struct Chance(u64);
 
 impl Chance {
@@ -46,7 +47,7 @@ impl Chance {
     }
 }
 
-/// A request on its way: due, when it reaches the engine, prompt, answer; and its tokens' times, ms.
+/// A request: due time, arrival at the engine, prompt, output, and the times of its tokens, ms.
 struct Asked {
     due: f64,
     at: f64,
@@ -55,7 +56,7 @@ struct Asked {
     tokens: Vec<f64>,
 }
 
-/// Poisson arrivals at this rate; prompts of 60 to 400 tokens, answers of 20 to 60.
+/// Returns Poisson arrivals at this rate; prompts of 60 to 400 tokens, outputs of 20 to 60.
 fn arrivals(server: &Server, rate: f64, seed: u64) -> Vec<Asked> {
     let mut chance = Chance(seed);
     let (mut at, mut asked) = (0.0, Vec::new());
@@ -70,7 +71,7 @@ fn arrivals(server: &Server, rate: f64, seed: u64) -> Vec<Asked> {
     }
 }
 
-/// One engine serves these to their ends.
+/// Serves these requests on one engine.
 fn serve(server: &Server, asked: &mut [Asked], seed: u64) {
     let mut chance = Chance(seed);
     let mut order: Vec<usize> = (0..asked.len()).collect();
@@ -121,7 +122,7 @@ fn run(server: Server, rate: f64, seed: u64) -> Run {
     record(asked)
 }
 
-/// Two engines behind one address; `share` of the requests go to the first. Each has a page where `pages` says so.
+/// Returns two engines behind one address; `share` of the requests go to the first. With `pages`, each has metrics.
 fn two(server: Server, rate: f64, share: f64, slow_second: f64, pages: bool) -> Run {
     let (mut chance, mut parts) = (Chance(77), [Vec::new(), Vec::new()]);
     for asked in arrivals(&server, rate, 5) {
@@ -140,7 +141,7 @@ fn two(server: Server, rate: f64, share: f64, slow_second: f64, pages: bool) -> 
     Run { samples, ..record(all) }
 }
 
-/// What a vLLM would show of these each second.
+/// Returns the metrics of a vLLM with these requests, once per second.
 fn page(source: &str, asked: &[Asked]) -> Vec<Sample> {
     let mut samples = Vec::new();
     for second in 0..=SECONDS {
@@ -181,12 +182,12 @@ fn cause(base: &Run, candidate: &Run) -> (Cause, String) {
     (diagnosis.verdicts[0].cause, diagnosis.headline)
 }
 
-/// On a server whose step takes in proportion to what is in it, a slower model was called a neighbour that comes and goes: busy seconds are
-/// slow seconds there.
+/// On a server whose step time is proportional to its contents, a slower model was reported as a noisy neighbour,
+/// because busy seconds are slow seconds there.
 #[test]
 fn steps_that_take_longer_beside_as_many_are_the_model() {
     for (server, rate) in [(STEEP, 5.0), (FLAT, 9.0)] {
-        // One engine on its page: no router can prefer another.
+        // One engine in the metrics: no router can prefer another.
         let paged = |server: Server, seed: u64| {
             let mut asked = arrivals(&server, rate, seed);
             serve(&server, &mut asked, seed + 1);
@@ -209,13 +210,14 @@ fn a_neighbour_is_one_on_any_server() {
     for (server, rate) in [(STEEP, 5.0), (FLAT, 9.0)] {
         let neighbour = Server { slow: (20.0, 30.0, 2.5), ..server };
         let (found, says) = cause(&run(server, rate, 1), &run(neighbour, rate, 2));
-        // While it is there steps of this server halt long enough to be stalls of everybody: both names send people to the host.
+        // Steps of this server during the disturbance are long enough to be common stalls: both causes point to the
+        // host.
         assert!(matches!(found, Cause::NoisyNeighbour | Cause::HostContention), "{says}");
     }
 }
 
-/// Tokens that come slower for ten seconds, with the page as well: what crowds the way looks the same from outside, and the page that stops
-/// coming is the only sign of it.
+/// Tokens are slower for ten seconds, and scrapes fail too. A congested path has this effect on clients, and the
+/// failed scrapes are its only sign.
 #[test]
 fn a_page_that_stops_coming_leaves_a_neighbour_in_doubt() {
     let paged = |server: Server, seed: u64, lost: bool| {
@@ -239,7 +241,7 @@ fn a_page_that_stops_coming_leaves_a_neighbour_in_doubt() {
     assert_eq!(cause(&base, &paged(neighbour, 2, false)).0, Cause::NoisyNeighbour);
     let (found, says) = cause(&base, &paged(neighbour, 2, true));
     assert_ne!(found, Cause::NoisyNeighbour, "{says}");
-    // Where it was never read, its absence says nothing.
+    // Without any scrape, their absence shows nothing.
     let (never, says) = cause(&run(FLAT, 9.0, 1), &paged(neighbour, 2, true));
     assert_eq!(never, Cause::NoisyNeighbour, "{says}");
 }
@@ -250,14 +252,14 @@ fn what_everybody_waits_before_the_engine_is_a_cost_per_request() {
     let (found, says) = cause(&base, &run(Server { front: 50.0, ..FLAT }, 9.0, 2));
     assert_eq!(found, Cause::PerRequestCost, "{says}");
     assert!(says.contains("50.") || says.contains("49."), "{says}");
-    // Half of the requests only: no cost of each, and "cannot tell" names what it may be.
+    // A delay of half of the requests is no cost per request, and "cannot tell" names the candidates.
     let diagnosis = ask(&base, &run(Server { every_second: 100.0, ..FLAT }, 9.0, 2));
     assert_eq!(diagnosis.verdicts[0].cause, Cause::Unknown, "{}", diagnosis.headline);
     let candidates = diagnosis.verdicts[0].evidence.iter().filter(|e| e.figure == "candidate").count();
     assert_eq!(candidates, 2, "{}", diagnosis.headline);
 }
 
-/// Prompts that are read three times as long hold everybody up as they are read: those pauses were called stalls of the host.
+/// Slower prefills delay all responses: those pauses were reported as stalls of the host.
 #[test]
 fn first_tokens_that_go_with_their_prompts_are_the_prefill() {
     let (found, says) = cause(&run(FLAT, 9.0, 1), &run(Server { prompt: 0.2, ..FLAT }, 9.0, 2));
@@ -271,7 +273,7 @@ fn a_router_that_prefers_one_replica_is_on_the_pages_and_never_the_model() {
     let (found, says) = cause(&of(0.5, true), &of(0.8, true));
     assert_eq!(found, Cause::RoutingImbalance, "{says}");
     assert!(says.contains("replica-0"), "{says}");
-    // Nobody tells the two apart, not even a page: it is not known, and the model is not blamed.
+    // The two can't be distinguished, even with metrics: the cause is unknown, and the model is not named.
     let (found, says) = cause(&of(0.5, false), &of(0.8, false));
     assert_ne!(found, Cause::SlowerModel, "{says}");
 }
@@ -283,7 +285,7 @@ fn a_slow_replica_is_on_its_page() {
     assert!(says.contains("replica-1"), "{says}");
 }
 
-/// Requests that wait for a place in front of an engine whose own queue is empty were called its saturation.
+/// Requests that wait in front of an engine with an empty queue were reported as saturation.
 #[test]
 fn a_ceiling_with_an_empty_queue_behind_it_is_a_limit_in_front() {
     let of = |limit: usize, seed: u64| {
@@ -291,7 +293,7 @@ fn a_ceiling_with_an_empty_queue_behind_it_is_a_limit_in_front() {
         let mut asked = arrivals(&server, 9.0, seed);
         serve(&server, &mut asked, seed + 1);
         let mut samples = page("engine", &asked);
-        // They reach the engine as they get their place.
+        // Requests reach the engine when they get a slot.
         samples.iter_mut().filter(|s| s.name.ends_with("waiting")).for_each(|s| s.value = 0.0);
         Run { samples, ..record(asked) }
     };

@@ -1,12 +1,12 @@
-//! Profilers' timelines: busy, launched and host's shares against timelines whose truth is laid out by hand, and against a count
-//! microsecond by microsecond on random ones.
+//! Profiler timelines: busy, launch and host shares of hand-written timelines, and of random ones compared with a
+//! count by microseconds.
 
 use plimsoll_diagnose::device::stretch::Stretches;
 use plimsoll_diagnose::device::{Bound, DeviceFinding, DeviceWork, is_timeline, judge};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{AttributeValue, SpanKind, TraceSpan};
 
-/// A span of a category on thread 1, times in µs.
+/// Returns a span of a category on thread 1, times in µs.
 pub fn span(id: u64, parent: u64, category: &str, name: &str, (from, to): (i64, i64)) -> TraceSpan {
     let text = |text: &str| AttributeValue::Text(text.to_owned());
     let mut attributes = vec![("category".to_owned(), text(category))];
@@ -32,8 +32,9 @@ pub fn span(id: u64, parent: u64, category: &str, name: &str, (from, to): (i64, 
     }
 }
 
-/// Two steps of 1 ms. In each a product of 400 µs launched at 100 begins at 120, an elementwise kernel of 100 follows it at once, and a copy
-/// launched at 800 (the call takes 10) runs from 830 to 930: busy 600, launched and not begun 10 + 20, the host's 370. In between the host sits in `item`.
+/// Returns two steps of 1 ms. In each, a matrix product of 400 µs launched at 100 begins at 120, and an elementwise
+/// kernel of 100 follows. A copy launched at 800 (a call of 10) runs from 830 to 930. The device is busy for 600,
+/// waits for launched work for 10 + 20, and waits for the host for 370. Meanwhile the host is in `item`.
 fn two_steps() -> Vec<TraceSpan> {
     let mut all = Vec::new();
     for step in 0..2u64 {
@@ -80,14 +81,14 @@ fn a_timeline_laid_out_by_hand_is_taken_apart_as_it_was_made() {
     let launches = found.launches.expect("launches");
     assert_eq!(launches.count, 6);
     near(launches.call_over_device, 60.0 / 1_200.0);
-    // The host's: 110 at the beginning, 190 in each step's middle (in `item`), 180 between the steps, 70 at the end.
+    // Host: 110 at the start, 190 in the middle of each step (in `item`), 180 between the steps, 70 at the end.
     let item = found.host_meanwhile.iter().find(|did| did.name == "aten::item").expect("it stood in item");
     near(item.share, 380.0 / 740.0);
     assert_eq!(found.steps.len(), 2);
     near(found.steps[1].busy, 0.6);
     near(found.steps[1].at_s, 1e-3);
     near(found.steps[0].host_idle.expect("known"), 0.37);
-    // `linear` has 180 µs, of which two calls of 10 are not its own.
+    // `linear` has 180 µs, without two calls of 10.
     let linear = found.host_top.iter().find(|top| top.name == "aten::linear").expect("listed");
     near(linear.total_s, 320e-6);
 }
@@ -106,12 +107,12 @@ fn what_the_time_went_by_is_told_apart() {
     assert_eq!(bound("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "kernel"), Bound::Communication);
     assert_eq!(bound("Memcpy HtoD", "gpu_memcpy"), Bound::Copies);
     assert_eq!(bound("flash_fwd_splitkv_kernel", "kernel"), Bound::Device);
-    // Without launches nobody can say whose doing the idling is.
+    // Without launches the reason for idle time is unknown.
     let alone = vec![span(1, 0, "kernel", "gemm", (0, 100)), span(2, 0, "kernel", "gemm", (900, 1_000))];
     let found = judge(&alone);
     assert_eq!((found.bound, found.devices[0].host_idle, found.host_meanwhile.len()), (Bound::Idle, None, 0));
     assert!(found.notes.iter().any(|note| note.contains("launches of 2 of 2")), "{:?}", found.notes);
-    // The host alone.
+    // A timeline with host work only.
     let host = judge(&[span(1, 0, "cpu_op", "aten::add", (0, 10))]);
     assert_eq!((host.bound, host.host_top[0].name.as_str()), (Bound::NoDevice, "aten::add"));
 }
@@ -144,7 +145,7 @@ fn names_of_kernels_say_what_they_do() {
     }
 }
 
-/// Random kernels and launches on 2 000 µs; the same shares counted one microsecond after another.
+/// Random kernels and launches on 2 000 µs, with the shares counted microsecond by microsecond.
 #[test]
 fn shares_are_what_a_count_by_microseconds_finds() {
     const END: i64 = 2_000;

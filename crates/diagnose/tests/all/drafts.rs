@@ -1,5 +1,5 @@
-//! Speculative decoding whose drafts are accepted less: named by the records and by pages alone where it happened, and not where a step is
-//! slower or nothing changed. Nothing was learnt of it: its row of the table of causes is all there is.
+//! Lower acceptance of drafts in speculative decoding. It must be named from records and from metrics only, and not
+//! if a step is slower or nothing changed. No likelihoods were learnt: only its row in the table of causes exists.
 
 use plimsoll_diagnose::{Cause, Diagnosis};
 use plimsoll_measure::server_side::Signal;
@@ -10,10 +10,10 @@ use crate::diagnosed::lack::{Lack, pages_of};
 use crate::diagnosed::run::{Evidence, Setup};
 use crate::diagnosed::system::System;
 
-/// Systems by their seeds: the first that engines of the catalogue and with constants of their own come from.
+/// Seeds of the systems: the first with engines of the catalogue, and with random constants.
 const SYSTEMS: [u64; 4] = [901, 902, 903, 904];
 
-/// A system whose drafts of four bring `length` tokens a step, and what is done to it.
+/// Returns a run of a system whose drafts of four tokens yield `length` tokens per step, with a fault.
 fn run(seed: u64, length: f64, fault: Option<&str>, drawn: u64) -> Evidence {
     let mut system = System::draw(seed);
     system.batching().speculative =
@@ -22,7 +22,7 @@ fn run(seed: u64, length: f64, fault: Option<&str>, drawn: u64) -> Evidence {
     fault.map_or(setup.clone(), |fault| setup.with(fault)).run(drawn)
 }
 
-/// From the records, and from the pages alone.
+/// Returns the diagnoses from records and from metrics only.
 fn both(base: &Evidence, now: &Evidence) -> [Diagnosis; 2] {
     [ask(Some(base), now, None).0, Lack::Requests.ask(base, now, None).0]
 }
@@ -32,7 +32,7 @@ fn drafts_that_are_accepted_less_are_named_and_nothing_else_is_called_that() {
     let mut named = [0, 0];
     for seed in SYSTEMS {
         let base = run(seed, 3.2, None, 1);
-        // The page says what the engine was told to accept.
+        // The metrics show the configured acceptance.
         let length = pages_of(&base).accepted_length().expect("counted");
         assert!((length - 3.2).abs() < 0.05, "{length}");
         let is = |diagnosis: &Diagnosis| diagnosis.verdicts[0].cause == Cause::DraftRejection;
@@ -58,7 +58,7 @@ fn a_server_that_stops_drafting_is_told_from_one_that_never_did() {
     let [records, pages] = both(&drafts, &plain);
     assert_eq!(records.verdicts[0].cause, Cause::DraftRejection, "{}", records.headline);
     assert_eq!(pages.verdicts[0].cause, Cause::DraftRejection, "{}", pages.headline);
-    // The other way round nothing is rejected.
+    // In the other direction no draft is rejected.
     for diagnosis in both(&plain, &drafts) {
         assert_ne!(diagnosis.verdicts[0].cause, Cause::DraftRejection, "{}", diagnosis.headline);
     }

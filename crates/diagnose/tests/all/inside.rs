@@ -1,4 +1,4 @@
-//! What a look inside the device adds to a diagnosis: the same slower answers with timelines laid out by hand.
+//! The effect of a profiler timeline on a diagnosis: equally slow responses with hand-written timelines.
 
 use plimsoll_diagnose::device::{DeviceFinding, judge};
 use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, diagnose};
@@ -9,12 +9,12 @@ use crate::asked::Run;
 use crate::device::span;
 use plimsoll_lab::records::{MS, answer, level};
 
-/// Length of a load, s; tokens per answer; single requests of a probe.
+/// Length of a load, s; tokens per response; isolated requests of a probe.
 const SECONDS: i64 = 120;
 const TOKENS: i64 = 40;
 const PROBE: i64 = 40;
 
-/// Forty single requests and eight a second, a token every so many ms, isolated or beside others.
+/// Returns forty isolated requests and eight per second, with a token every `gap` ms, isolated or concurrent.
 fn run(gap: i64) -> Run {
     let mut probe = level(1.0, 0);
     (probe.id, probe.load) = (1, Load::Closed { concurrency: 1 });
@@ -31,7 +31,7 @@ fn run(gap: i64) -> Run {
     Run::of(vec![probe, load], attempts)
 }
 
-/// Twelve steps: a product that computes, an exchange that nothing covers, and the host doing something else, in µs.
+/// Returns twelve steps: a matrix product, an exposed communication, and other host work, in µs.
 fn steps(computes: i64, exchanges: i64, host: i64) -> Vec<TraceSpan> {
     let took = 20 + computes + exchanges + host;
     let mut all = Vec::new();
@@ -76,7 +76,7 @@ fn without_a_before_a_large_part_is_named_where_a_promise_is_broken() {
     let half_exchanged = judge(&steps(400, 500, 80));
     let broken = asked(None, &run(60), Some(&half_exchanged), Some(&promised(0.05)));
     assert_eq!(broken.verdicts[0].cause, Cause::Collectives, "{}", broken.headline);
-    // Without it a step is twice as fast at most.
+    // Without communication a step is at most twice as fast.
     assert!(broken.verdicts[0].says.contains("2 times as fast at most"), "{}", broken.verdicts[0].says);
     let held = asked(None, &run(25), Some(&half_exchanged), Some(&promised(0.05)));
     assert_eq!(held.verdicts[0].cause, Cause::Nothing, "{}", held.headline);
@@ -94,7 +94,7 @@ fn a_device_that_waits_for_its_host_is_named_with_the_lock_it_waits_for() {
     assert_eq!(of("aten::item"), Cause::HostBound);
     assert_eq!(of("pthread_mutex_lock"), Cause::LockContention);
     assert_eq!(of("Waiting for GIL"), Cause::LockContention);
-    // Waiting for a condition is what a thread without work does.
+    // Idle threads wait for a condition.
     assert_eq!(of("pthread_cond_timedwait"), Cause::HostBound);
 }
 
@@ -110,7 +110,7 @@ fn a_timeline_without_one_of_before_decides_nothing_beside_a_baseline() {
     );
 }
 
-/// Gauges of the whole run, once a second.
+/// Adds gauges of the whole run, once per second.
 fn with(mut run: Run, gauges: &[(&str, f64)]) -> Run {
     for second in 0..SECONDS {
         run.samples.extend(gauges.iter().map(|(name, value)| Sample {

@@ -1,7 +1,8 @@
-//! Loads of one kind and of another, on one server whose law is known (M/M/1): does it scale with concurrency, and is it the load that changed?
+//! Loads of one kind and of different kinds on a server with a known distribution (M/M/1): scaling with concurrency,
+//! and detection of changed load.
 //!
-//! In an open loop the median time there is ln 2 / (μ − λ) and ρ / (1 − ρ) requests are there on average; in a closed loop each of n waits for n
-//! services.
+//! In an open loop the median time is ln 2 / (μ − λ) and ρ / (1 − ρ) requests are present on average. In a closed
+//! loop each of n requests waits for n services.
 
 use plimsoll_diagnose::seen::{RequestRow, SeenLevel};
 use plimsoll_diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, RunData, YesNo, diagnose};
@@ -12,7 +13,7 @@ use plimsoll_workload::{Scenario, Size};
 
 const SERVICE_MS: f64 = 20.0;
 
-/// A share of what the server can do.
+/// Returns an open loop at a share of the server's capacity.
 fn open(share: f64) -> Load {
     Load::Open { rate_per_s: share * 1e3 / SERVICE_MS }
 }
@@ -21,14 +22,14 @@ fn closed(concurrency: u32) -> Load {
     Load::Closed { concurrency }
 }
 
-/// What a run folder of these loads would hold.
+/// The contents of a run folder with these loads.
 struct Run {
     levels: Vec<Level>,
     attempts: Vec<Attempt>,
     samples: Vec<Sample>,
 }
 
-/// Loads one after the other.
+/// Returns the loads in sequence.
 fn run(loads: &[Load]) -> Run {
     let service = LawSpec::Exponential { mean_ms: SERVICE_MS };
     let mode = ModeSpec::Queue(QueueSpec { servers: 1, service, queue_limit: None });
@@ -73,12 +74,12 @@ fn holds(found: &Diagnosis, truth: f64) {
     assert_eq!(question.answer, YesNo::Yes, "{}", question.says);
 }
 
-/// Where the queue of the level under judgement grows it has no median; the heaviest that has one answers.
+/// A level with a growing queue has no median; the heaviest level with one is used.
 #[test]
 fn a_sweep_answers_from_the_heaviest_level_that_has_a_median() {
     let found = measured(&[open(0.2), open(0.75), open(1.3)], None);
     assert_eq!((found.subject.level, found.subject.chosen_of), (Some(2), 3));
-    // Of the level of a fifth to that of three quarters.
+    // Ratio of the level at a fifth to that at three quarters.
     holds(&found, (1.0 - 0.2) / (1.0 - 0.75));
     let says = &found.questions[0].says;
     let there = says.rsplit("with ").next().and_then(|rest| rest.split(' ').next()).expect("a figure");
@@ -86,23 +87,24 @@ fn a_sweep_answers_from_the_heaviest_level_that_has_a_median() {
     assert!((in_flight - 3.0).abs() < 0.8, "{says}: rho / (1 - rho) are 3");
 }
 
-/// In closed loops nobody is ever alone; the lightest level stands for it. Of n there at once, each waits for n services: Erlang's median.
+/// Closed loops have no isolated requests, so the lightest level is used. With n requests in flight, each waits for n
+/// services: Erlang's median.
 #[test]
 fn closed_loops_answer_from_the_lightest_to_the_heaviest() {
     let found = measured(&[closed(4), closed(64)], None);
-    // Medians of the Erlang law of 4 and of 64 exponential services of mean 1.
+    // Medians of the Erlang distribution of 4 and of 64 exponential services of mean 1.
     holds(&found, 63.6672 / 3.6721);
     assert!(found.questions[0].says.contains("with 4 in flight"), "{}", found.questions[0].says);
 }
 
-/// Who asks for a level gets that one, and is not told of others.
+/// A requested level is used, and the number of other levels is not reported.
 #[test]
 fn a_level_that_is_asked_for_was_not_chosen() {
     let found = measured(&[open(0.2), open(0.75)], Some(0));
     assert_eq!((found.subject.level, found.subject.chosen_of), (Some(0), 0));
 }
 
-/// More in flight is more to do, and the words tell how many were asked for.
+/// More requests in flight are more load, and the text names the configured number.
 #[test]
 fn a_closed_loop_with_more_in_flight_is_a_heavier_load() {
     let found = ask(Some(&run(&[closed(4)])), &run(&[closed(16)]), None);
@@ -111,8 +113,8 @@ fn a_closed_loop_with_more_in_flight_is_a_heavier_load() {
     assert!(verdict.says.starts_with("4 requests in flight before, 16 now"), "{}", verdict.says);
 }
 
-/// A closed loop of sixteen gets all that the server can do, three times what the open loop asked for. Each waits for sixteen services, and
-/// no wait of the server's own was added.
+/// A closed loop of sixteen uses the whole capacity, three times the rate of the open loop. Each request waits for
+/// sixteen services, and the server has no additional wait.
 #[test]
 fn a_closed_loop_that_gets_more_than_was_asked_before_is_a_heavier_load() {
     let found = ask(Some(&run(&[open(0.33)])), &run(&[closed(16)]), None);
@@ -122,14 +124,14 @@ fn a_closed_loop_that_gets_more_than_was_asked_before_is_a_heavier_load() {
     assert!((ratio / 3.03 - 1.0).abs() < 0.1, "{}", verdict.says);
 }
 
-/// The same closed loop twice is no other load.
+/// An identical closed loop is no other load.
 #[test]
 fn the_same_closed_loop_is_nothing() {
     let found = ask(Some(&run(&[closed(16)])), &run(&[closed(16)]), None);
     assert_eq!(found.answer, Answer::NothingMaterial, "{}", found.headline);
 }
 
-/// A stage that was not there before and takes all that first tokens take more.
+/// A new stage takes the whole growth of the time to first token.
 #[test]
 fn a_dependency_that_is_new_is_named() {
     let (base, mut now) = (run(&[open(0.33)]), run(&[open(0.33)]));
@@ -146,19 +148,20 @@ fn a_dependency_that_is_new_is_named() {
     let verdict = &found.verdicts[0];
     assert_eq!(verdict.cause, Cause::SlowDependency, "{}: {}", verdict.cause.id(), verdict.says);
     assert!(verdict.says.contains("rerank") && verdict.says.contains("80 ms"), "{}", verdict.says);
-    // The same wait with no stage to tell of it is no dependency's for sure.
+    // The wait without a reported stage can't be attributed to a dependency with confidence.
     for attempt in &mut now.attempts {
         attempt.answer.stages.clear();
     }
     assert_ne!(ask(Some(&base), &now, None).verdicts[0].cause, Cause::SlowDependency);
-    // Nor is a stage that takes a tenth of it: it may have been there all along and not been told of.
+    // A stage with a tenth of the growth can't either, because it may have existed before without being reported.
     for attempt in &mut now.attempts {
         attempt.answer.stages.push(ServerStage { name: "rerank".into(), took: Span::from_millis(8) });
     }
     assert_ne!(ask(Some(&base), &now, None).verdicts[0].cause, Cause::SlowDependency);
 }
 
-/// A wave is sent at the instant of the first look at the server, which knows of nobody yet: that is no limit in front of it.
+/// A wave is sent at the instant of the first scrape, which shows no requests yet: that is no limit in front of the
+/// engine.
 #[test]
 fn a_wave_that_begins_at_a_look_stands_in_front_of_nothing() {
     let mut wave = run(&[Load::Wave { requests: 100 }]);
@@ -177,7 +180,7 @@ fn a_wave_that_begins_at_a_look_stands_in_front_of_nothing() {
     assert_ne!(found.verdicts[0].cause, Cause::ConnectionLimit, "{}", found.headline);
 }
 
-/// Of a part of a level, read with those that were in flight at its beginning, each request has beside it whom it had.
+/// In a part of a level, read with the requests in flight at its start, each request has its true concurrency.
 #[test]
 fn a_part_of_a_level_knows_who_was_in_flight() {
     let run = run(&[open(0.9)]);

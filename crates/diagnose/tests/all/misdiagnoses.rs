@@ -1,4 +1,4 @@
-//! Faults that people have blamed on something else, told from records worked by hand: no simulated server stands behind them.
+//! Faults that users attributed to another cause, in hand-written records without a simulated server.
 
 use plimsoll_diagnose::facts::{Is, Observed};
 use plimsoll_diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, Layer, diagnose};
@@ -8,17 +8,17 @@ use plimsoll_model::{At, Attempt, Load, Sample, Span};
 use crate::asked::{Run, ask};
 use plimsoll_lab::records::{MS, answer, level};
 
-/// Milliseconds between tokens.
+/// Time between tokens, ms.
 const GAP: i64 = 25;
-/// Tokens per answer: a second of streaming.
+/// Tokens per response: a second of streaming.
 const TOKENS: i64 = 40;
-/// First token, ms after sending.
+/// Time from sent to the first token, ms.
 const FIRST: i64 = 80;
 /// Length of a run, s.
 const SECONDS: i64 = 120;
 
-/// Eight requests a second at uneven distances; `stalled` are the stretches (from, how long, ms) in which the server makes no token,
-/// `long` every so many requests a prompt of 12 000 tokens.
+/// Returns eight requests per second at uneven distances. `stalled` are the intervals (start, length, ms) without
+/// tokens, and `long` is the distance of requests with a prompt of 12 000 tokens.
 fn run(stalled: &[(i64, i64)], long: Option<u64>) -> Run {
     let mut attempts = Vec::new();
     for i in 0..(8 * SECONDS) as u64 {
@@ -31,7 +31,7 @@ fn run(stalled: &[(i64, i64)], long: Option<u64>) -> Run {
     Run::of(vec![level], attempts)
 }
 
-/// An answer whose tokens wait where the server stands still.
+/// Returns a response whose tokens wait while the server stalls.
 fn streamed(request: u64, due: i64, sent: i64, stalled: &[(i64, i64)], long: bool) -> Attempt {
     let held = |from: i64, to: i64| -> i64 {
         stalled.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, lasts)| *lasts).sum()
@@ -53,7 +53,7 @@ fn streamed(request: u64, due: i64, sent: i64, stalled: &[(i64, i64)], long: boo
     row
 }
 
-/// A counter of preemptions that never moves, beside a batch with room.
+/// Adds a preemption counter that never changes, and a batch with room.
 fn without_preemption(run: &mut Run) {
     for second in 0..SECONDS {
         for (name, value) in [
@@ -73,7 +73,8 @@ fn without_preemption(run: &mut Run) {
     }
 }
 
-/// Eight users whose answers all take 1 055 ms, `at_once` of them at a time: each asks as he has his answer, and waits for a connection.
+/// Returns eight users whose responses all take 1 055 ms, `at_once` of them simultaneously. Each sends the next
+/// request after the response, and waits for a connection.
 fn users(at_once: u64) -> Run {
     let took = FIRST + GAP * (TOKENS - 1);
     let sent = |k: u64| (k / at_once) as i64 * took;
@@ -91,7 +92,8 @@ fn users(at_once: u64) -> Run {
     Run::of(vec![level], attempts)
 }
 
-/// A closed loop has no schedule, so that its generator can't be late: it was called so, with the advice to give it more CPU.
+/// A closed loop has no schedule, so its generator can't be late. It was reported as late, with the advice to give it
+/// more CPU.
 #[test]
 fn a_closed_loops_wait_for_its_own_pool_is_no_lag_of_its_generator() {
     let verdict = ask(&users(8), &users(2)).verdicts.remove(0);
@@ -120,8 +122,8 @@ fn pauses_of_a_collector_are_neither_the_model_nor_capacity() {
     assert!(verdict.do_not.contains("model"), "{}", verdict.do_not);
 }
 
-/// A prompt of 12 000 tokens every 20 s stops everybody for 700 ms, before and now: pauses of one answer in ten are as long then, and what
-/// stops everybody for half a second at other times was held to be usual.
+/// A prompt of 12 000 tokens every 20 s pauses all responses for 700 ms, before and now. One response in ten then has
+/// such a pause, and stalls of 0.5 s at other times were treated as usual.
 #[test]
 fn long_prompts_that_were_there_before_hide_no_shorter_stalls() {
     let every = 160;
@@ -167,7 +169,8 @@ fn long_prompts_that_starve_the_others_are_no_preemption() {
 
 #[test]
 fn the_clients_own_semaphore_is_no_time_to_first_token() {
-    // Nine at once, each takes a little over a second, eight come per second and more.
+    // With nine simultaneous users, each response takes slightly over a second, and eight or more requests arrive per
+    // second.
     let base = run(&[], None);
     let mut candidate = run(&[], None);
     let mut free = [0i64; 7];
@@ -187,7 +190,7 @@ fn the_clients_own_semaphore_is_no_time_to_first_token() {
     assert_eq!(verdict.cause, Cause::ClientCap, "{}", verdict.says);
 }
 
-/// The diagnosis of a run by itself, beside its own verdict.
+/// Returns the diagnosis of a single run, and the run's own verdict.
 fn alone(run: &Run) -> (Diagnosis, Option<String>) {
     let summary = summarise(&run.levels[0], &run.attempts, &[], None);
     let validity = validity::judge(&run.levels[0], &summary);
@@ -205,7 +208,7 @@ fn alone(run: &Run) -> (Diagnosis, Option<String>) {
     (diagnose(&case), said)
 }
 
-/// The run's own page and the diagnosis of it say the same: an incident is named with its stretch.
+/// The run's report and its diagnosis agree: an incident is named with its period.
 #[test]
 fn what_the_run_calls_not_steady_is_never_called_sound() {
     let mut told = 0;
@@ -224,7 +227,7 @@ fn what_the_run_calls_not_steady_is_never_called_sound() {
     assert_eq!((found.answer, unsteady), (Answer::NothingMaterial, None), "{}", found.headline);
 }
 
-/// Pauses in which less than one in a hundred seconds of streaming lies are a healthy run's.
+/// A healthy run has pauses in less than 1 % of its streaming time.
 #[test]
 fn what_touches_hardly_anybody_is_no_reason() {
     let every = |lasts: i64, n: i64| -> Vec<(i64, i64)> { (1..=n).map(|k| (13_000 * k, lasts)).collect() };
@@ -234,7 +237,7 @@ fn what_touches_hardly_anybody_is_no_reason() {
     assert_ne!(large.answer, Answer::NothingMaterial, "{}", large.headline);
 }
 
-/// A cause and what fits instead of it share one belief, and beside "cannot tell" no belief is shown.
+/// A cause and its rival share one belief, and a "cannot tell" verdict shows none.
 #[test]
 fn beliefs_never_add_up_to_more_than_one() {
     let base = run(&[], None);

@@ -1,4 +1,4 @@
-//! The network blamed, cleared and left alone, from records worked by hand with the kernel's figures beside them.
+//! Verdicts on the network (cause, cleared, undecided), from hand-written records with kernel statistics.
 
 use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Layer, RunData, diagnose};
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Span, TcpFacts};
@@ -7,13 +7,13 @@ use plimsoll_lab::records::{MS, answer, level};
 
 /// Length of a run, s.
 const SECONDS: i64 = 120;
-/// Tokens per answer, one every 25 ms.
+/// Tokens per response, one every 25 ms.
 const TOKENS: i64 = 40;
 
 struct Run(Level, Vec<Attempt>);
 
-/// Eight requests a second at uneven distances. `later` = ms before the first token and in the middle of the answer, and what
-/// the kernel says of the connection.
+/// Returns eight requests per second at uneven distances. `later` is the delay in ms before the first token and in
+/// the middle of the response, and the kernel statistics of the connection.
 fn run(later: impl Fn(u64) -> (i64, i64, TcpFacts)) -> Run {
     let mut attempts = Vec::new();
     for i in 0..(8 * SECONDS) as u64 {
@@ -34,7 +34,7 @@ fn run(later: impl Fn(u64) -> (i64, i64, TcpFacts)) -> Run {
     Run(level, attempts)
 }
 
-/// A connection whose least round trip takes so many ms.
+/// Returns a connection with this minimum round trip in ms.
 fn far(rtt_ms: i64) -> TcpFacts {
     TcpFacts {
         rtt: Some(Span::from_millis(rtt_ms + 1)),
@@ -47,7 +47,7 @@ fn far(rtt_ms: i64) -> TcpFacts {
     }
 }
 
-/// Every 25th answer lost a segment of `far(1)` on its way.
+/// Returns `far(1)` with a lost segment for every 25th response.
 fn lossy(i: u64) -> TcpFacts {
     TcpFacts {
         out_of_order: Some(if i % 25 == 3 { 9 } else { 0 }),
@@ -89,7 +89,7 @@ fn a_longer_way_is_neither_the_model_nor_the_stack() {
     assert_eq!(diagnosis.verdicts.len(), 1, "nothing is left: {:?}", diagnosis.verdicts);
 }
 
-/// A server that answers later lets the peer's delayed acknowledgement run to its end: the smoothed round trip rises with it.
+/// A later response lets the peer's delayed acknowledgement run to its end, so the smoothed round trip rises too.
 #[test]
 fn a_slower_server_with_a_longer_smoothed_round_trip_is_no_network() {
     let delayed = TcpFacts { rtt: Some(Span::from_millis(40)), ..far(1) };
@@ -105,7 +105,7 @@ fn lost_packets_are_blamed_where_the_answers_that_lost_them_waited() {
     let waits = |i: u64| (0, if i % 25 == 3 { 900 } else { 0 }, lossy(i));
     let verdict = ask(&near(), &run(waits)).verdicts.remove(0);
     assert_eq!((verdict.layer, verdict.cause), (Layer::Network, Cause::PacketLoss), "{}", verdict.says);
-    // The same losses, and others waited.
+    // An equal number of losses, while other requests waited.
     let others = |i: u64| (0, if i % 25 == 9 { 900 } else { 0 }, lossy(i));
     let diagnosis = ask(&near(), &run(others));
     assert_ne!(diagnosis.verdicts[0].cause, Cause::PacketLoss, "{}", diagnosis.headline);

@@ -1,5 +1,5 @@
-//! Who holds answers back: a clock, each answer's own bytes, or a process that stands still; and who stands in front of an engine. Records
-//! worked by hand: what happens to each token is written here, so that the truth needs no server.
+//! Delayed responses: by a clock, by a buffering proxy, or by a stalled process; and requests in front of an engine.
+//! The records are hand-written: the time of each token is given here, so the ground truth needs no server.
 
 use std::collections::BinaryHeap;
 
@@ -9,11 +9,11 @@ use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span, TcpFacts};
 
 use plimsoll_lab::records::{MS, answer, level};
 
-/// Milliseconds between tokens as they are made, and to the first; tokens of an answer.
+/// Time between tokens and to the first token, ms; tokens of a response.
 const GAP: i64 = 20;
 const FIRST: i64 = 60;
 const TOKENS: i64 = 40;
-/// Length of a run, s; requests come every so many ms, give or take.
+/// Length of a run, s; the mean distance of requests is in ms.
 const SECONDS: i64 = 60;
 const EVERY: i64 = 170;
 
@@ -23,26 +23,26 @@ struct Run {
     samples: Vec<Sample>,
 }
 
-/// When a request is due, ms: at uneven distances.
+/// Returns the due time of a request in ms; the distances are uneven.
 fn due(k: i64) -> i64 {
     EVERY * k + (k * 37) % 90
 }
 
-/// An answer due at this instant whose tokens arrive at these, ms since the level began.
+/// Returns a response due at this time with tokens at these times, ms since the start of the level.
 fn told(request: u64, due: i64, times: &[i64]) -> Attempt {
     let (first, last) = (times[0], times[times.len() - 1]);
     let mut row = answer(request, due, first - due, last - due, times.len() as u32);
     for (event, time) in row.events.iter_mut().zip(times) {
         event.offset = Span((time - due) * MS);
     }
-    // Prompts of unlike lengths, nearly of no weight: the line through them has a slope to be read.
+    // Prompts of different lengths with nearly no weight, because the line through them needs a slope.
     let prompt = 40 + (request * 29 % 60) as u32;
     (row.asked_prompt, row.answer.tokens.prompt) = (prompt, Some(prompt));
     row
 }
 
-/// Answers of `TOKENS` and some more, each token made at an even pace and arriving when `arrives` says, of the answer's number, the token's
-/// number and the instant at which it was made.
+/// Returns responses of at least `TOKENS` tokens. Each token is made at an even pace. It arrives at the time from
+/// `arrives`, given the number of the response, the number of the token and the time at which it was made.
 fn run_at(due: impl Fn(i64) -> i64, arrives: impl Fn(i64, i64, i64) -> i64) -> Run {
     let mut attempts: Vec<Attempt> = Vec::new();
     for k in (0..).take_while(|k| due(*k) < 1_000 * SECONDS) {
@@ -79,12 +79,11 @@ fn said(base: &Run, candidate: &Run) -> (Cause, String) {
     (told.verdicts[0].cause, told.headline)
 }
 
-/// As made.
 fn even(_: i64, _: i64, made: i64) -> i64 {
     made
 }
 
-/// Tokens from one instant at which an answer goes on to the next, of those that hold back its own.
+/// Tokens per group of a buffering proxy.
 const LUMP: i64 = 8;
 
 fn by_its_own_count(token: i64) -> i64 {
@@ -93,7 +92,7 @@ fn by_its_own_count(token: i64) -> i64 {
 
 #[test]
 fn a_server_that_is_let_run_for_a_part_of_each_period_stalls_by_a_clock() {
-    // What was made leaves when the next period begins: 1 ms of each 150 is the server's.
+    // Tokens leave at the start of the next period: the server runs for 1 ms of each 150 ms.
     let limited = run(|_, _, made| made.div_euclid(150) * 150 + 150);
     let halts = judged(Some(&run(even)), &limited).observed.into_iter();
     let halts =
@@ -102,7 +101,8 @@ fn a_server_that_is_let_run_for_a_part_of_each_period_stalls_by_a_clock() {
     assert!(says.contains("every 150 ms") && says.contains("100.0 % of the pairs"), "{says}");
 }
 
-/// A server whose steps make several tokens for everybody at once does so before and after, and without a run of before nobody knows.
+/// A server whose steps emit several tokens to all clients does so before and after. Without a baseline the cause is
+/// unknown.
 #[test]
 fn steps_of_several_tokens_are_no_clock_that_stops_a_server() {
     let steps = || run(|_, _, made| made.div_euclid(100) * 100 + 100);
@@ -119,7 +119,7 @@ fn what_is_held_by_each_answers_own_bytes_is_held_on_its_way() {
     assert_eq!(cause, Cause::ProxyBuffering, "{says}");
 }
 
-/// Of answers that began together and are told at one pace, every eighth token comes together as well.
+/// In a batch that started together with one pace, every eighth token coincides too.
 #[test]
 fn a_batch_that_began_together_goes_on_together_without_a_clock() {
     let by_fours = |k: i64| 4 * EVERY * (k / 4) + ((k / 4) * 37) % 90;
@@ -131,7 +131,7 @@ fn a_batch_that_began_together_goes_on_together_without_a_clock() {
     assert_eq!(cause, Cause::ProxyBuffering, "{says}");
 }
 
-/// Nothing arrives for two seconds from 20 s on; then all that was made arrives at once.
+/// Nothing arrives for two seconds from 20 s on; then all pending tokens arrive together.
 fn stopped(_: i64, _: i64, made: i64) -> i64 {
     if (20_000..22_000).contains(&made) { 22_000 } else { made }
 }
@@ -149,7 +149,7 @@ fn one_stop_of_a_process_is_seen_where_the_kernel_beside_it_answers() {
     let (base, all) = (with_segments(run(even), |_| Some(0)), with_segments(run(stopped), |_| Some(0)));
     let stalls = judged(Some(&base), &all).observed.into_iter().find(|asked| asked.fact == Observed::Stalls);
     assert!(stalls.is_some_and(|stalls| stalls.is == Some(Is::Yes) && stalls.says.contains("1 stall of")));
-    // Whose segments were sent again met a way that stood still, and where nobody knows it may have.
+    // Retransmitted segments show a stalled path; without kernel statistics a stalled path is possible.
     let during =
         |row: &Attempt| row.due < At(22_000 * MS) && row.end.is_some_and(|end| end > At(20_000 * MS));
     let lost = with_segments(run(stopped), |row| Some(if during(row) { 3 } else { 0 }));
@@ -159,12 +159,12 @@ fn one_stop_of_a_process_is_seen_where_the_kernel_beside_it_answers() {
     }
 }
 
-/// Everybody stands still for three tenths of a second now and then, and what an answer has left is later by as much.
+/// All responses stall for 0.3 s at times, and the rest of each response is later by as much.
 #[test]
 fn short_stops_of_everybody_are_the_host_s() {
-    // At 4 s and uneven distances from there; the first prompt is read for 150 ms, the next for 150 more.
+    // At 4 s, and at uneven distances from there; the first prefill takes 150 ms, the next one 150 ms more.
     let from = |k: i64| 4_000 + 4_000 * k + (k * 911) % 1_700;
-    // Nothing is made meanwhile: what an answer has left is later by as much.
+    // No token is made meanwhile: the rest of a response is later by as much.
     let later = |token: i64, made: i64| {
         let mut at = made - GAP * token;
         let held = |from_ms: i64, to_ms: i64| {
@@ -182,7 +182,7 @@ fn short_stops_of_everybody_are_the_host_s() {
     assert_eq!(cause, Cause::HostContention, "{says}");
 }
 
-/// The engine's page once a second: of the requests in it, and none that waits.
+/// Adds one scrape per second of the engine's metrics: running requests, and none waiting.
 fn page(run: &mut Run, inside: &[(i64, i64)]) {
     for second in 0..SECONDS {
         let now = 1_000 * second;
@@ -199,7 +199,7 @@ fn page(run: &mut Run, inside: &[(i64, i64)]) {
     }
 }
 
-/// Answers of 0.85 to 1.1 s whose engine takes them after `wait`, with its page.
+/// Returns responses of 0.85 to 1.1 s whose engine starts them after `wait`, with its metrics.
 fn in_front(wait: impl FnMut(i64, i64, i64) -> i64) -> Run {
     let mut wait = wait;
     let (mut waits, mut inside) = (Vec::new(), Vec::new());
@@ -217,7 +217,7 @@ fn in_front(wait: impl FnMut(i64, i64, i64) -> i64) -> Run {
 #[test]
 fn who_stands_in_front_of_an_engine_with_room_is_held_by_no_limit() {
     let base = in_front(|_, _, _| 0);
-    // Five places, first come first served.
+    // Five slots, first come first served.
     let mut free: BinaryHeap<std::cmp::Reverse<i64>> = (0..5).map(|_| std::cmp::Reverse(0)).collect();
     let limited = in_front(|_, due, takes| {
         let from = free.pop().map_or(due, |place| place.0.max(due));
@@ -226,7 +226,7 @@ fn who_stands_in_front_of_an_engine_with_room_is_held_by_no_limit() {
     });
     let (cause, says) = said(&base, &limited);
     assert_eq!(cause, Cause::ConnectionLimit, "{says}");
-    // Every second request waits for something else for 700 ms.
+    // Every second request waits 700 ms for another reason.
     let half = in_front(|k, _, _| if k % 2 == 0 { 700 } else { 0 });
     let (cause, says) = said(&base, &half);
     assert_ne!(cause, Cause::ConnectionLimit, "{says}");

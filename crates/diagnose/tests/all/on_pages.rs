@@ -1,4 +1,4 @@
-//! Live traffic diagnosed from counters that were written by hand.
+//! Diagnosis of live traffic from hand-written counters.
 
 use plimsoll_diagnose::Cause;
 use plimsoll_diagnose::gauges::LevelGauges;
@@ -6,15 +6,15 @@ use plimsoll_diagnose::pages::diagnose;
 use plimsoll_measure::server_side::{SCRAPE, ServerSide};
 use plimsoll_model::{At, Sample, Span};
 
-/// Of each request so many prompt tokens, so many of them from the cache, and its first token, s.
+/// Per request: prompt tokens, cached prompt tokens, and time to first token in s.
 type Asked = (f64, f64, f64);
 
-/// A page that is read every 5 s, a request a second: five minutes of the first, then of the second.
+/// Returns a scrape every 5 s with a request per second: five minutes of the first kind, then of the second.
 fn stretches(before: Asked, now: Asked) -> [LevelGauges; 2] {
     let (mut rows, mut sums) = (Vec::new(), [0.0; 4]);
     for second in 0..=600 {
         let (prompt, cached, first_s) = if second < 300 { before } else { now };
-        // Lengths go up and down by a tenth.
+        // Lengths vary by a tenth.
         let times = 0.9 + 0.05 * f64::from(second % 5);
         sums = [sums[0] + prompt * times, sums[1] + cached * times, sums[2] + first_s * times, sums[3] + 1.0];
         if second % 5 == 0 {
@@ -51,18 +51,20 @@ fn causes(before: Asked, now: Asked) -> Vec<Cause> {
     diagnose(&now, Some(&before)).verdicts.iter().map(|verdict| verdict.cause).collect()
 }
 
-/// Prompts that are a quarter longer by what is their own have as many tokens from the cache as before, and a smaller share: it was called a lost cache.
+/// Prompts that are a quarter longer by unshared tokens have an unchanged number of cached tokens and a smaller
+/// cached share. That was reported as a lost cache.
 #[test]
 fn longer_prompts_are_no_lost_cache() {
     assert_eq!(causes((2000.0, 800.0, 0.1), (2500.0, 800.0, 0.15)), [Cause::LongerPrompts]);
     assert_eq!(causes((2000.0, 800.0, 0.1), (2000.0, 300.0, 0.15)), [Cause::PrefixCacheLoss]);
-    // Longer, and the cache is lost besides: both are told.
+    // With longer prompts and a lost cache, both are reported.
     let both = causes((2000.0, 800.0, 0.1), (2500.0, 100.0, 0.2));
     assert!(both.contains(&Cause::PrefixCacheLoss), "{both:?}");
 }
 
-/// Three replicas with ten tokens a second each; the second stands still for so long from five minutes on, with its requests in it. What is wrong is called from one
-/// second on, for a while, beside the five minutes; what waited for it is told from then on.
+/// Returns the causes for three replicas with ten tokens per second each. After five minutes the second stalls for
+/// `stands_s` with its requests. The incident lasts from `since_s` for `for_s`, compared with the five minutes
+/// before; requests that waited are counted when the stall ends.
 fn fleet(stands_s: i64, (since_s, for_s): (i64, i64)) -> Vec<Cause> {
     let (mut rows, mut counted) = (Vec::new(), [[0.0; 3]; 3]);
     let told = since_s.max(305 + stands_s);
@@ -99,14 +101,14 @@ fn fleet(stands_s: i64, (since_s, for_s): (i64, i64)) -> Vec<Cause> {
     diagnose(&now, Some(&before)).verdicts.iter().map(|verdict| verdict.cause).collect()
 }
 
-/// The ceiling that it breaks was blamed on routing, because the others get what it leaves undone.
+/// A ceiling broken by the stall was attributed to routing, because the other replicas take over the load.
 #[test]
 fn a_replica_that_stands_still_is_to_blame() {
     assert_eq!(fleet(100, (305, 120))[0], Cause::BadReplica);
     assert!(!fleet(0, (305, 120)).contains(&Cause::BadReplica));
 }
 
-/// What waited for it is late when it moves again already: it is to blame for a minute after, and no longer.
+/// Requests that waited are late after the replica resumes, so it counts as the cause for a minute and no longer.
 #[test]
 fn a_replica_that_stood_still_is_to_blame_for_a_minute_after() {
     for for_s in [61, 74, 120] {
@@ -119,11 +121,11 @@ fn a_replica_that_stood_still_is_to_blame_for_a_minute_after() {
             assert!(!found.contains(&Cause::BadReplica), "{after_s} s after, {for_s} s long");
         }
     }
-    // As long as the others wait for a token at times.
+    // No longer than the usual waits for a token.
     assert!(!fleet(20, (345, 120)).contains(&Cause::BadReplica));
 }
 
-/// Where an answer's tokens are counted when it ends, its steps or the gaps between them tell that it is being written.
+/// If output tokens are counted at the end of a response, its steps or token gaps show the progress.
 #[test]
 fn who_counts_tokens_at_the_end_does_not_stand_still() {
     let writes = |comes: Option<&str>| {
@@ -151,7 +153,7 @@ fn who_counts_tokens_at_the_end_does_not_stand_still() {
     assert!(writes(None).iter().all(|writes| *writes == Some(false)));
 }
 
-/// A restart before the stretch is not counted in it.
+/// A restart before the interval does not count.
 #[test]
 fn restarts_are_counted_in_their_own_stretch() {
     let rows = (0..60).map(|k| Sample {

@@ -1,5 +1,6 @@
-//! Faults that look alike, told apart: each of these was once given the other's name. Records by hand where a few lines make them,
-//! else systems of the tuning half with the fault injected, whose truth is the injection.
+//! Similar faults that must be distinguished: each was once reported as the other. Records are hand-written if a few
+//! lines suffice. Otherwise they come from systems of the tuning half with an injected fault, which is the ground
+//! truth.
 
 use plimsoll_diagnose::Cause;
 use plimsoll_diagnose::facts::{Is, Observed};
@@ -8,16 +9,17 @@ use plimsoll_model::{At, Attempt, How, Load, Sample, Span};
 use crate::asked::{Run, ask};
 use plimsoll_lab::records::{MS, answer, failure, level};
 
-/// Length of a load, s, and requests per second of it.
+/// Length of a load, s, and its requests per second.
 const SECONDS: i64 = 120;
 const RATE: i64 = 8;
-/// Milliseconds between tokens, and tokens of an answer.
+/// Time between tokens in ms, and tokens of a response.
 const GAP: i64 = 25;
 const TOKENS: i64 = 40;
-/// Single requests of a probe.
+/// Isolated requests of a probe.
 const PROBE: u64 = 40;
 
-/// A level of single requests and a load; `first` says how long a request waits for its first token, ms, of its number and prompt.
+/// Returns a level of isolated requests and a load. `first` returns the wait for the first token in ms, by number and
+/// prompt of the request.
 fn run(prompt: impl Fn(u64) -> u32, first: impl Fn(u64, u32) -> i64) -> Run {
     let mut probe = level(1.0, 0);
     (probe.id, probe.load) = (1, Load::Closed { concurrency: 1 });
@@ -41,7 +43,7 @@ fn load_of(run: &mut Run) -> impl Iterator<Item = &mut Attempt> {
     run.attempts.iter_mut().filter(|row| row.level == 0)
 }
 
-/// Gauges of the load, once a second.
+/// Adds gauges of the load, once per second.
 fn gauges<const N: usize>(run: &mut Run, of: impl Fn(i64) -> [(&'static str, f64); N]) {
     for second in 0..SECONDS {
         for (name, value) in of(second) {
@@ -61,8 +63,8 @@ fn said(base: &Run, candidate: &Run) -> (Cause, String) {
     (verdict.cause, format!("{}; {:?}", verdict.says, verdict.runner_up))
 }
 
-/// Where a step reads whole prompts, who streams waits for it. Slower prefill makes those pauses stalls; single requests show
-/// it as well.
+/// If a step contains whole prompts, streaming responses wait for it. A slower prefill makes those pauses stalls;
+/// isolated requests show the slower prefill too.
 #[test]
 fn pauses_as_long_as_prompts_take_alone_are_the_model_s_and_not_the_host_s() {
     let prompt = |i: u64| if i.is_multiple_of(16) { 1_500 } else { 200 + 13 * (i % 40) as u32 };
@@ -82,8 +84,8 @@ fn pauses_as_long_as_prompts_take_alone_are_the_model_s_and_not_the_host_s() {
     assert_eq!(cause, Cause::SlowerModel, "{says}");
 }
 
-/// Holds tokens back: those that fall into (from, lasts) wait to its end with all after them later by as much; or, where they were made
-/// in time and only their way was blocked, nothing after it is later.
+/// Delays the tokens within (from, duration) to its end, with all later tokens by as much. With `catches_up`, only
+/// the path was blocked, and later tokens are on time.
 fn hold(row: &mut Attempt, held: &[(i64, i64)], catches_up: bool) {
     let Some(sent) = row.sent else { return };
     let mut later = 0;
@@ -101,8 +103,8 @@ fn hold(row: &mut Attempt, held: &[(i64, i64)], catches_up: bool) {
     (row.last_token, row.end) = (Some(At(last * MS)), Some(At(last * MS)));
 }
 
-/// A network that holds everything back by 300 ms for three seconds now and then: who streams as it begins sees a pause, and has ended
-/// when what was held comes at once.
+/// A network delays all data by 300 ms for three seconds at times. A response that starts then has a pause, and has
+/// ended when the delayed data arrives together.
 #[test]
 fn a_network_that_is_slow_for_a_while_is_no_stall_of_the_server() {
     let base = run(|_| 100, |_, _| 80);
@@ -125,8 +127,8 @@ fn a_network_that_is_slow_for_a_while_is_no_stall_of_the_server() {
     assert_eq!(cause, Cause::Unknown, "{says}");
 }
 
-/// A second in ten everything stands still, and first tokens come later at other times too. What is left with the requests of those seconds
-/// taken out has holes in it, and the load has none: it did not come in bursts.
+/// One second in ten everything stalls, and first tokens are later at other times too. Without the requests of those
+/// seconds the rest has gaps, but the load did not come in bursts.
 #[test]
 fn requests_taken_out_with_a_first_cause_leave_no_bursts_behind() {
     let base = run(|_| 100, |_, _| 80);
@@ -139,8 +141,8 @@ fn requests_taken_out_with_a_first_cause_leave_no_bursts_behind() {
     assert!(!causes.contains(&Cause::Bursts), "{:?}", found.verdicts);
 }
 
-/// A third of the users waits 300 ms more, single requests among them. The queue is a little longer too, as queues are from day to day,
-/// and more are in flight than the engine knows.
+/// A third of the users waits 300 ms longer, including isolated requests. The queue is slightly longer too, within
+/// normal variation, and more requests are in flight than the engine reports.
 #[test]
 fn some_users_waiting_longer_is_neither_the_queue_nor_a_limit() {
     let with = |wait: i64, waiting: f64| {
@@ -159,7 +161,8 @@ fn some_users_waiting_longer_is_neither_the_queue_nor_a_limit() {
     assert_eq!(cause, Cause::Unknown, "{says}");
 }
 
-/// Requests wait beside room in the batch and three quarters of the cache are held; it never reads as full.
+/// Requests wait although the batch has room, and three quarters of the cache are in use; the cache is never reported
+/// as full.
 #[test]
 fn a_queue_beside_room_in_the_batch_with_the_cache_held_is_the_cache_s() {
     let with = |first: i64, (few, waiting, held): (f64, f64, f64)| {
@@ -186,12 +189,12 @@ fn a_queue_beside_room_in_the_batch_with_the_cache_held_is_the_cache_s() {
     };
     let (cause, says) = said(&with(0, (9.0, 0.0, 0.3)), &with(600, (5.0, 6.0, 0.78)));
     assert_eq!(cause, Cause::KvExhaustion, "{says}");
-    // As many as ever run while others wait: then it is the batch and no cache.
+    // The maximum number of requests runs while others wait, so the batch is the cause and not the cache.
     let (cause, says) = said(&with(0, (9.0, 0.0, 0.3)), &with(600, (9.0, 6.0, 0.78)));
     assert_eq!(cause, Cause::Saturation, "{says}");
 }
 
-/// Requests run out of time and are tried again: four of 960 are no storm, whether or not users notice a slowness beside them; twelve
+/// Requests time out and are retried: four of 960 are no retry storm, even if users notice another slowdown. Twelve
 /// (more than one in a hundred) are.
 #[test]
 fn a_few_time_outs_are_no_storm() {
@@ -215,14 +218,14 @@ fn a_few_time_outs_are_no_storm() {
     }
 }
 
-/// One server after another, first come first served, each request with the same service: what a queue in front of `servers` does to the
-/// first tokens of arrivals that come in clumps. `says_queue` puts the wait in the records as a server's own stage would.
+/// Returns a load behind `servers` servers, first come first served, each request with equal service: the effect of a
+/// queue on arrivals in clumps. `says_queue` stores the wait as a stage reported by the server.
 fn queued(servers: usize, clump: u64) -> Run {
     let mut run = run(|_| 100, |_, _| 80);
     let mut free = vec![0i64; servers];
     let service = 80 + GAP * (TOKENS - 1);
     for row in load_of(&mut run) {
-        // Clumps of requests at the same mean rate.
+        // Clumps of requests at an equal mean rate.
         let due = 125 * (row.request - row.request % clump) as i64 + (row.request % clump) as i64;
         let (place, at) = free.iter().copied().enumerate().min_by_key(|(_, at)| *at).unwrap_or((0, 0));
         let begins = at.max(due);
@@ -237,14 +240,13 @@ fn queued(servers: usize, clump: u64) -> Run {
     run
 }
 
-/// The same arrivals before 16 and before 10 servers: there is a ceiling that the baseline passed, and requests wait under it. Where the
-/// queue is as long for another reason (here each request waits for something in front, with as many under way as ever) that is no
-/// saturation.
+/// Equal arrivals at 16 and at 10 servers: there is a limit that the baseline exceeded, and requests wait at it. A
+/// longer queue for another reason is no saturation. (Here each request waits in front, with unchanged concurrency.)
 #[test]
 fn a_longer_queue_is_saturation_only_under_a_ceiling() {
     let base = queued(16, 12);
     let (cause, says) = said(&base, &queued(9, 12));
-    // Where no page is read the limit may as well stand in front of the engine.
+    // Without scrapes the limit may also be in front of the engine.
     assert!(matches!(cause, Cause::Saturation | Cause::ConnectionLimit), "{says}");
     assert!(says.contains("never more than 9 answers are under way at once"), "{says}");
     let mut waits = queued(16, 12);
@@ -264,8 +266,8 @@ fn a_longer_queue_is_saturation_only_under_a_ceiling() {
     assert_eq!(cause, Cause::Unknown, "{says}");
 }
 
-/// A replica that is alone goes away for 24 s, a fifth of the run: what it held is reset, what comes meanwhile is turned away. As many
-/// turned away in turn with answers, and as many resets anywhere, are a limit.
+/// The only replica is down for 24 s, a fifth of the run: its requests are reset, later ones are rejected. An equal
+/// number of rejections between responses, and of resets at any time, is a rate limit.
 #[test]
 fn a_long_crash_of_the_only_replica_is_no_rate_limit() {
     let base = run(|_| 100, |_, _| 80);
@@ -294,8 +296,8 @@ fn a_long_crash_of_the_only_replica_is_no_rate_limit() {
     assert_eq!(cause, Cause::RateLimit, "{says}");
 }
 
-/// Looks at the engine every 15 s. Requests of five seconds between any two looks wait, which no look sees: at every look all that is in
-/// flight runs. Where eight run at most and the others are in front of it, it is a limit.
+/// Scrapes come every 15 s. Requests of five seconds wait between any two scrapes, unseen: at every scrape all
+/// requests in flight run. If at most eight run and the others are in front, it is a limit.
 #[test]
 fn requests_between_two_looks_are_not_in_front_of_the_engine() {
     let with = |first: &dyn Fn(i64) -> i64, most: f64| {
@@ -327,8 +329,9 @@ fn requests_between_two_looks_are_not_in_front_of_the_engine() {
     assert_eq!(cause, Cause::ConnectionLimit, "{says}");
 }
 
-/// vLLM's gauges follow its steps: a request that waits for a step to end, or is in its first, is on none of them, and the longer the steps
-/// the more such requests there are. The engine's own histogram knows of their wait; of one in front of the engine it does not.
+/// vLLM's gauges follow its steps: a request in its first step, or waiting for a step to end, is in no gauge. Longer
+/// steps mean more such requests. The engine's own histogram includes their wait, but not the wait of a request in
+/// front of the engine.
 #[test]
 fn a_request_that_waits_for_a_step_is_not_in_front_of_the_engine() {
     let with = |first: i64, known: i64| {
@@ -355,8 +358,8 @@ fn a_request_that_waits_for_a_step_is_not_in_front_of_the_engine() {
     assert_eq!((state(460), state(70)), (Some(Is::No), Some(Is::Yes)));
 }
 
-/// Every answer stands still for a second and a half on its way, after the engine is done with it; the engine is looked at every 15 s. What is
-/// in flight and unknown to the engine has its first token, so that nothing stands in front of it.
+/// Every response stalls for 1.5 s on its way, after the engine has finished it; scrapes come every 15 s. Requests in
+/// flight outside the engine have their first token, so no request waits in front of the engine.
 #[test]
 fn an_answer_that_pauses_on_its_way_is_not_held_in_front_of_the_engine() {
     let with = |wait: i64| {
@@ -384,8 +387,8 @@ fn an_answer_that_pauses_on_its_way_is_not_held_in_front_of_the_engine() {
     assert!(cause != Cause::ConnectionLimit && !says.contains("ConnectionLimit"), "{says}");
 }
 
-/// Of three replicas two answer now. Where the third is on its page all the while and has nothing to do, the router passes it over; where its
-/// page is gone too, there are fewer of them.
+/// Two of three replicas respond now. If the third is idle on its metrics all the time, the router skips it; if its
+/// metrics are missing too, there are fewer replicas.
 #[test]
 fn a_replica_that_is_there_and_gets_nothing_is_no_loss_of_capacity() {
     let with = |answering: u64, engines: u64, slow: i64| {
@@ -417,8 +420,8 @@ fn a_replica_that_is_there_and_gets_nothing_is_no_loss_of_capacity() {
     assert_eq!(cause, Cause::Saturation, "{says}");
 }
 
-/// vLLM with data parallelism tells two engines on one page (`engine="0"`, `engine="1"`), and answers name the pod. Of three pods
-/// the third is gone with its page: that its neighbours hold four engines makes nobody of the three be there.
+/// vLLM with data parallelism exports two engines per endpoint (`engine="0"`, `engine="1"`), and responses name the
+/// pod. The third of three pods is missing with its endpoint. Its neighbours' four engines must not hide that.
 #[test]
 fn data_parallel_engines_of_one_server_are_one_replica() {
     let with = |pods: u64, weight: &[u64], slow: i64| {
@@ -447,14 +450,15 @@ fn data_parallel_engines_of_one_server_are_one_replica() {
     assert_eq!(cause, Cause::Saturation, "{says}");
     let (cause, says) = said(&with(2, &[1, 1], 0), &with(2, &[3, 1], 600));
     assert_eq!((cause, says.contains("vllm-0 gets 1.5 times")), (Cause::RoutingImbalance, true), "{says}");
-    // Nobody read the pages when it was well: their engines, counted against pods, would be a busy replica.
+    // Without earlier scrapes, engines counted against pods would seem to be a busy replica.
     let mut unread = with(2, &[1, 1], 0);
     unread.samples.clear();
     let (cause, says) = said(&unread, &with(2, &[1, 1], 600));
     assert_ne!(cause, Cause::RoutingImbalance, "{says}");
 }
 
-/// An eighth more requests came than before, by chance: both runs asked for the same rate, and answers take longer for another reason.
+/// An eighth more requests arrived than before, at random: both runs had one configured rate, and responses take
+/// longer for another reason.
 #[test]
 fn more_that_came_by_chance_is_no_higher_rate() {
     let made = |first: i64, more: u64| {
@@ -476,7 +480,7 @@ fn more_that_came_by_chance_is_no_higher_rate() {
     };
     let (cause, says) = said(&made(80, 0), &made(110, 8));
     assert!(!matches!(cause, Cause::HigherRate | Cause::Nothing), "{cause:?}: {says}");
-    // The same counts of a recorded schedule, whose rate is what came, are all that is known.
+    // The counts of a recorded schedule, whose rate is the counted one, are the only information.
     let counted = |mut run: Run| {
         let came = run.levels[1].arrivals as f64;
         run.levels[1].load = Load::Open { rate_per_s: came / SECONDS as f64 };

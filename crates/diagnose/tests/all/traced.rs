@@ -1,4 +1,5 @@
-//! What tracing costs is named where the runs say who was traced, and nowhere else. Records worked by hand: every request takes so many ms more.
+//! The cost of tracing is named only if the runs record the traced requests. The records are hand-written: every
+//! request takes some ms longer.
 
 use plimsoll_diagnose::{Answer, Cause};
 use plimsoll_model::run::{NOT_TRACED, TRACED, TRACING};
@@ -10,8 +11,8 @@ use plimsoll_lab::records::{answer, level};
 /// Length of a run, s.
 const SECONDS: i64 = 120;
 
-/// `rate` requests a second whose first token comes `first` ms after they are due and whose tokens are `gap` ms apart; what is known of the
-/// target.
+/// Returns `rate` requests per second with the first token `first` ms after due and gaps of `gap` ms, and the known
+/// properties of the target.
 fn run(rate: i64, first: i64, gap: i64, facts: &[(&str, &str)]) -> Run {
     let one = |i: i64| {
         let first = first + (i * 13) % 7;
@@ -30,7 +31,7 @@ const ON: [(&str, &str); 2] = [("engine_version", "1.0"), (TRACING, TRACED)];
 #[test]
 fn what_is_slower_only_while_it_is_traced_is_the_tracing() {
     let base = run(8, 80, 25, &OFF);
-    // A synchronous exporter: a constant on every request; and one that is asked at every token.
+    // A synchronous exporter: a constant delay of every request, or a delay of every token.
     for traced in [run(8, 200, 25, &ON), run(8, 80, 31, &ON)] {
         let found = ask(&base, &traced);
         assert_eq!(found.verdicts[0].cause, Cause::TracingOverhead, "{}", found.headline);
@@ -48,14 +49,14 @@ fn nobody_blames_tracing_for_anything_else() {
     };
     let same = cause(&base, &run(8, 80, 25, &ON));
     assert_eq!(same.0, Cause::Nothing, "{}", same.1);
-    // More requests were asked for as well.
+    // The request rate is higher as well.
     let more = cause(&base, &run(12, 120, 25, &ON));
     assert_ne!(more.0, Cause::TracingOverhead, "{}", more.1);
     let upgraded = [("engine_version", "1.1"), (TRACING, TRACED)];
     let without = [("engine_version", "1.0")];
     for (base, now) in [
         (&base, run(8, 80, 31, &upgraded)),
-        // The flag fell, stayed, or is known of one run alone.
+        // The flag was removed, unchanged, or known for one run only.
         (&run(8, 80, 25, &ON), run(8, 80, 31, &OFF)),
         (&run(8, 80, 25, &ON), run(8, 80, 31, &ON)),
         (&run(8, 80, 25, &without), run(8, 80, 31, &ON)),

@@ -1,17 +1,18 @@
-//! Two faults at once: both are named where the second rests on something that the first leaves as it is, and a single fault gets no second
-//! name. An engine by hand whose steps take the longer the more answers are in them, and systems of the tuning half.
+//! Two simultaneous faults: both are named if the second has evidence that the first does not affect, and a single
+//! fault gets no second name. The engine is hand-written, with steps that grow with the number of responses; other
+//! systems are of the tuning half.
 
 use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, RunData, diagnose};
 use plimsoll_model::{Attempt, Fingerprint, Level, Span};
 
 use plimsoll_lab::records::{MS, answer, level};
 
-/// Length of a load, s, and tokens of an answer.
+/// Length of a load, s, and tokens of a response.
 const SECONDS: i64 = 160;
 const TOKENS: u32 = 40;
 
-/// What an engine of two replicas does with its load, at most 12 answers in a step: a step takes 10 ms and 2 ms for each answer in it,
-/// times `slower` of the replica. A request every `every` ms or thereabouts, in turn.
+/// Returns an engine of two replicas with at most 12 responses per step. A step takes 10 ms plus 2 ms per response,
+/// times `slower` of the replica. Requests come about every `every` ms, alternating.
 fn engine(every: i64, slower: [f64; 2]) -> (Level, Vec<Attempt>) {
     let mut load = level(1_000.0 / every as f64, SECONDS);
     let due: Vec<i64> =
@@ -65,7 +66,7 @@ fn causes(diagnosis: &Diagnosis) -> Vec<Cause> {
     diagnosis.verdicts.iter().map(|verdict| verdict.cause).collect()
 }
 
-/// More load and a slow replica: the load explains none of the difference between the replicas.
+/// More load and a slow replica: the load does not explain the difference between the replicas.
 #[test]
 fn more_load_and_a_slow_replica_are_both_named() {
     let base = engine(150, [1.0, 1.0]);

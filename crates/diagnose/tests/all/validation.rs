@@ -1,4 +1,4 @@
-//! The validation of the diagnosis, in small: its arithmetic by hand, its truth, and a few cases of it. The whole of it is the
+//! A small validation of the diagnosis: its arithmetic, its ground truth, and a few cases. The full validation is the
 //! example `diagnose`.
 
 use plimsoll_diagnose::Cause;
@@ -33,7 +33,8 @@ fn judged(class: Class, said: Cause, material: bool) -> Judged {
     Judged { system: 1, class, severity: 2, truth, said, lacking: Vec::new(), detail: String::new() }
 }
 
-/// 10 clean (one alarm), 10 slow (8 right, 1 blamed on a replica, 1 unknown), 10 more load (all right).
+/// Returns 10 clean cases (one alarm), 10 slow (8 right, 1 attributed to a replica, 1 unknown), 10 with more load
+/// (all right).
 fn small() -> Vec<Judged> {
     let many = |n: usize, class, said| (0..n).map(move |_| judged(class, said, true));
     many(9, Class::Clean, Cause::Nothing)
@@ -70,8 +71,8 @@ fn a_fault_that_nobody_notices_is_not_counted_among_the_material() {
     assert!(text.contains("1 systems, 35 cases, 30 of them material or clean"), "{text}");
 }
 
-/// Of twenty storms four were none: they count as the slowdown that they are, and are right where that is said. A burst in which nothing
-/// gathers counts as not material. What was injected is told beside it.
+/// Four of twenty retry storms did not happen: they count as slowdowns, and are right if reported as such. Bursts
+/// that do not gather count as not significant. The injected fault is listed too.
 #[test]
 fn what_came_to_pass_is_the_truth() {
     let mut cases: Vec<Judged> =
@@ -91,14 +92,15 @@ fn what_came_to_pass_is_the_truth() {
     assert!(text.contains("| 0.80 of 20 | 0.00 of 1 |"), "the storms that were none, as injected: {text}");
 }
 
-/// Twelve of a thousand requests tried again are a storm, eight are not; arrivals in clumps of twelve seconds' worth gather, evenly spread ones do not.
+/// Twelve retries per thousand requests are a storm, eight are not. Arrivals in clumps of twelve seconds gather,
+/// evenly spread ones do not.
 #[test]
 fn what_came_to_pass_is_counted_in_the_records() {
     let evidence = |again: u64, clump: u64| {
         let mut level = plimsoll_lab::records::level(8.0, 120);
         level.id = 1;
         let row = |request: u64| {
-            // 8 requests a second, drawn together to one instant of every `clump` of them.
+            // 8 requests per second; each `clump` of them arrives at one instant.
             let due = 125 * (request - request % clump) as i64;
             let mut row = plimsoll_lab::records::answer(request, due, 80, 1_000, 40);
             row.level = 1;
@@ -120,8 +122,8 @@ fn what_came_to_pass_is_counted_in_the_records() {
     assert_eq!(bursts(96), Happened::Injected);
 }
 
-/// The truth is what happened to the users of the run itself: of a thousand requests of which twenty waited a second longer than they would
-/// have, the 99th percentile says so; of five it does not; and a run held against itself is as it would have been.
+/// The ground truth is the effect on the users of the run itself. If twenty of a thousand requests waited a second
+/// longer, the 99th percentile shows it; with five it does not. A run compared with itself is unchanged.
 #[test]
 fn material_is_what_a_run_would_have_been_without_the_fault() {
     let run = |late: u64| {
@@ -154,7 +156,7 @@ fn material_is_what_a_run_would_have_been_without_the_fault() {
     assert!(truth.material && truth.why.contains("failed +1.0 pp"), "{}", truth.why);
 }
 
-/// Of the same seed, and so with all that is drawn from it: a fault that can't strike leaves nothing that differs.
+/// The seed and all random draws are equal: a fault without effect changes nothing.
 #[test]
 fn a_fault_that_does_nothing_leaves_the_run_as_it_would_have_been() {
     let system = System::draw(2);
@@ -164,7 +166,8 @@ fn a_fault_that_does_nothing_leaves_the_run_as_it_would_have_been() {
     assert!(!own.material && own.effect == 1.0, "{} {}", own.effect, own.why);
 }
 
-/// A second cause that was not injected is false blame where its layer is another, and a second cause of one fault in any case.
+/// A second cause that was not injected is a wrong verdict if its layer differs, and a wrong second cause of a single
+/// fault in any case.
 #[test]
 fn second_causes_of_single_faults_are_counted() {
     let mut cases = small();
@@ -213,7 +216,7 @@ fn the_truth_tells_what_hurts_from_what_does_not_and_the_diagnosis_agrees() {
         let name = format!("{} at severity {}", case.class.name(), case.severity);
         assert_eq!(case.truth.material, hurts, "{name}: {}", case.truth.why);
         assert!(case.class.causes().contains(&case.said.cause), "{name}: {:?}\n{}", case.said, case.detail);
-        // With less to go by it may not know; it must not name a fault of a run that has none.
+        // With less evidence the cause may be unknown, but a clean run must not get a fault.
         let lacking: Vec<Lack> = case.lacking.iter().map(|(lack, _)| *lack).collect();
         assert_eq!(lacking, if hurts { Vec::new() } else { Lack::ALL.to_vec() });
         let alarms: Vec<_> = case.lacking.iter().filter(|(_, said)| said.names()).collect();
@@ -251,7 +254,8 @@ fn what_was_kept_is_read_again_and_a_line_cut_off_is_not() {
     assert!(why.starts_with("line 1: missing field"), "{why}");
 }
 
-/// The virtual client's records as they are: a full pool is no lag of the generator, a ceiling on requests in flight is.
+/// With the records of the virtual client, a full pool is no lag of the generator, and a limit on requests in flight
+/// is.
 #[test]
 fn a_pool_of_connections_is_told_from_a_cap_by_the_records_alone() {
     let system = System::draw(2);
@@ -269,7 +273,7 @@ fn a_pool_of_connections_is_told_from_a_cap_by_the_records_alone() {
     assert_eq!(said(Connections::Fresh, None), Cause::Nothing, "connections take no time in virtual time");
 }
 
-/// A stranger who reads the page finds every fact and every cause that a verdict may name.
+/// The documentation page lists every fact and every cause that a verdict may name.
 #[test]
 fn the_page_names_every_fact_and_every_cause() {
     let page = include_str!("../../../../docs/diagnosis.md");
@@ -281,7 +285,7 @@ fn the_page_names_every_fact_and_every_cause() {
     }
 }
 
-/// The likelihoods are those of the table of causes as it is: nobody changed one without learning the other anew.
+/// The likelihoods match the present table of causes: a change of the table requires new learning.
 #[test]
 fn what_was_learnt_is_a_law_for_every_cause_and_fact() {
     use plimsoll_diagnose::belief::{Likelihood, ReadFrom};

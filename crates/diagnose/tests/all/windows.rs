@@ -1,5 +1,5 @@
-//! Batching windows in runs without single requests: named where each wait follows from when its request was sent, and nowhere else. The
-//! records are made by hand, second for second; what is no window makes first tokens as much later by another way.
+//! Batching windows in runs without isolated requests: named only if each wait follows from the send time of its
+//! request. The records are hand-written; without a window, first tokens are equally late for another reason.
 
 use plimsoll_diagnose::{Cause, Verdict};
 use plimsoll_math::dist;
@@ -8,13 +8,14 @@ use plimsoll_math::rng::Stream;
 use crate::asked::{Run, ask};
 use plimsoll_lab::records::{answer, level};
 
-/// Requests a second, and length of the load, s.
+/// Requests per second, and length of the load, s.
 const RATE: i64 = 8;
 const SECONDS: i64 = 120;
 /// Length of a window, ms.
 const WINDOW: i64 = 120;
 
-/// A load that comes at random; first tokens take 80 to 100 ms and what `wait` says of when (ms) each is sent, told in the order of sending.
+/// Returns a load with random arrivals. First tokens take 80 to 100 ms plus the wait from `wait` for the send time in
+/// ms, called in order of sending.
 fn run(seed: u64, mut wait: impl FnMut(i64) -> i64) -> Run {
     let chance = &mut Stream::new(seed, "windows", 0);
     let (mut due, mut attempts) = (0.0, Vec::new());
@@ -36,13 +37,13 @@ fn said(wait: impl FnMut(i64) -> i64) -> Verdict {
     ask(&run(1, |_| 0), &run(2, wait)).verdicts.remove(0)
 }
 
-/// The window that a verdict tells, ms.
+/// Returns the window of a verdict, ms.
 fn window(verdict: &Verdict) -> f64 {
     let after = verdict.says.split_once("until a window of ").map_or("", |(_, after)| after);
     after.split_once(" ms").and_then(|(ms, _)| ms.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// The windows of a clock, and of a process that sleeps for each window anew and wakes a little late each time.
+/// A periodic window, and the windows of a process that sleeps for each window and wakes slightly late.
 #[test]
 fn a_window_of_a_clock_is_seen_beside_others() {
     let steady = said(|at| WINDOW - at % WINDOW);
@@ -59,7 +60,7 @@ fn a_window_of_a_clock_is_seen_beside_others() {
     }
 }
 
-/// A window that the first request opens, as the batchers of servers have it.
+/// A window that the first request opens, as in the batchers of servers.
 #[test]
 fn a_window_that_a_request_opens_is_seen_beside_others() {
     let mut closes = 0;
@@ -73,7 +74,7 @@ fn a_window_that_a_request_opens_is_seen_beside_others() {
     assert!((window(&verdict) / WINDOW as f64 - 1.0).abs() < 0.05, "{}", verdict.says);
 }
 
-/// A queue for one at a time, waits spread evenly at random, and a cost that all pay: as much later, and no window.
+/// A queue with one server, random waits, and a constant cost: equally late, without a window.
 #[test]
 fn other_waits_as_long_are_no_window() {
     let mut free = 0;
@@ -90,7 +91,8 @@ fn other_waits_as_long_are_no_window() {
     }
 }
 
-/// What was there before is no news: the same windows on both sides, and everything 60 ms later for another reason.
+/// A window that existed before is no change: equal windows on both sides, and everything 60 ms later for another
+/// reason.
 #[test]
 fn a_window_that_was_there_before_is_not_named() {
     let windows = |at: i64| WINDOW - at % WINDOW;

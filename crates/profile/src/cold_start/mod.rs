@@ -1,13 +1,14 @@
-//! What a request pays after idling: a cold start, something that had merely gone idle, or nothing.
+//! The cost of a request after idling: a cold start, an idle component, or none.
 //!
-//! A run of kind `cold-start` has one steady level (requests one at a time, purpose `run`) and after each idle stretch a short one
-//! (purpose `cold`): one request, and some after it. Cold levels are in no curve, percentile or verdict of a run: they are here.
+//! A run of kind `cold-start` has one steady level (one request at a time, purpose `run`). After each idle period it
+//! has a short level (purpose `cold`): one request and some after it. Cold levels are in no curve, percentile or
+//! verdict of a run; they are evaluated here.
 //!
-//! Whether the first request is slower than the steady ones by more than chance is a permutation of who came first (exact for one
-//! stretch: the rank of the first request among the steady ones). *What* it was is another question: requests that are turned
-//! away or connections refused while it lasts, or a penalty of seconds, are a replica that starts; a small penalty is a clock, a
-//! cache or a connection that had gone idle. What an ordinary run met in passing is in `passive`, what a
-//! first request waited for in [`split`]. An average over "cold" and "warm" requests lost: it is a figure of neither.
+//! A permutation of the first requests tests whether they are slower than the steady ones. (With one idle period it
+//! is exact: the rank of the first request among the steady ones.) The *cause* is decided separately. Rejected
+//! requests or refused connections, or a penalty of seconds, are a replica that starts. A small penalty is a clock, a
+//! cache or an idle connection. Idle periods of ordinary runs are in `passive`, the parts of a first request's wait
+//! in [`split`]. An average over "cold" and "warm" requests was rejected because it describes neither.
 
 mod passive;
 pub mod split;
@@ -21,24 +22,24 @@ use plimsoll_measure::order;
 use plimsoll_measure::purpose::COLD;
 use plimsoll_model::{Attempt, How, Level, Manifest};
 
-/// Kind of the run that looks for cold starts.
+/// Kind of a run for cold starts.
 pub const KIND: &str = "cold-start";
-/// Fewest steady requests that a first request is held against: with them chance alone is ruled out at 1 in 20.
+/// Minimum number of steady requests, because with them a rank test can reach an error probability of 1 in 20.
 pub(crate) const FEWEST_WARM: usize = 20;
 
-/// Chance at which a penalty is believed.
+/// Maximum p-value of a penalty.
 const LEVEL: f64 = 0.05;
-/// Permutations where they are not all tried.
+/// Number of permutations if they are sampled.
 const PERMUTATIONS: u32 = 4000;
-/// A penalty of this much, and of as many times the steady figure as below, is a replica that starts: no clock or cache takes seconds.
+/// Minimum penalty of a replica start: in s, and as a multiple of the steady time. No clock or cache takes seconds.
 const STARTS_S: f64 = 1.0;
 const STARTS_TIMES: f64 = 3.0;
 
-/// The stretches, and what is steady: its median and 95th percentile.
+/// The idle periods; below, the median and 95th percentile of steady requests.
 type Trials = Vec<ColdTrial>;
 type Steady = (Option<f64>, Option<f64>);
 
-/// Reads the cold starts of a run; `None` where it neither looked for any nor met one.
+/// Returns the cold starts of a run; `None` if it neither searched for cold starts nor had one.
 pub fn of(manifest: &Manifest, attempts: &[Attempt]) -> Option<ColdStartFinding> {
     if manifest.kind != KIND {
         return passive::of(manifest, attempts);
@@ -59,7 +60,7 @@ pub fn of(manifest: &Manifest, attempts: &[Attempt]) -> Option<ColdStartFinding>
     }))
 }
 
-/// What steady requests and those after a stretch say.
+/// Returns the finding from the steady requests and the trials.
 fn found(warm: Vec<f64>, trials: impl FnOnce(Steady) -> Trials) -> ColdStartFinding {
     let mut sorted = warm.clone();
     sorted.sort_by(f64::total_cmp);
@@ -79,14 +80,14 @@ fn found(warm: Vec<f64>, trials: impl FnOnce(Steady) -> Trials) -> ColdStartFind
     ColdStartFinding { verdict, why, warm, warm_p95_s: p95, penalty, p, trials, in_passing: false }
 }
 
-/// Attempts by request, in order of requests and of tries.
+/// Returns the attempts by request, in order of requests and attempts.
 fn requests<'a>(rows: &[&'a Attempt]) -> Vec<Vec<&'a Attempt>> {
     let mut sorted = rows.to_vec();
     sorted.sort_by_key(|a| (a.request, a.attempt));
     sorted.chunk_by(|a, b| a.request == b.request).map(<[&Attempt]>::to_vec).collect()
 }
 
-/// From due to the first token of the attempt that was answered, s.
+/// Returns the time from due to the first token of the successful attempt, s.
 fn took(own: &[&Attempt]) -> Option<f64> {
     let last = own.last().filter(|a| a.outcome.is_finished())?;
     let first = last.first_token.or(last.end)?;
@@ -103,7 +104,7 @@ fn trial(level: u32, rows: &[&Attempt], idle_s: f64, (median, p95): (Option<f64>
     let place = all.iter().position(is_warm);
     let end_of = |i: usize| all[i].last().and_then(|a| a.first_token.or(a.end));
     let due = first.first().map(|a| a.due);
-    // When a later try began to connect is not recorded: it waited for its turn before.
+    // Later attempts wait for their turn before connecting, and the start of connecting is not recorded.
     let once = answered.filter(|a| !a.reused && first.len() == 1);
     let made = once.and_then(|a| Some((a.connected?, a.sent?)));
     ColdTrial {
@@ -185,8 +186,8 @@ fn time(s: f64) -> String {
     }
 }
 
-/// Chance that first requests are this slow where they are like any other: permutations of which of all requests came first, all of them
-/// for one stretch.
+/// Returns the p-value that first requests are this slow by accident. It is from permutations of the first requests
+/// among all; with one idle period all are evaluated.
 fn chance(warm: &[f64], firsts: &[f64]) -> f64 {
     if let [first] = firsts {
         let slower = warm.iter().filter(|other| *other >= first).count();

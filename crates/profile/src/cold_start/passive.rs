@@ -1,10 +1,12 @@
-//! Cold starts that an ordinary run met: the first request after a stretch in which nothing at all was in flight.
+//! Cold starts in an ordinary run: the first request after a period without any request in flight.
 //!
-//! Nobody asked for the stretch, so that less is known than after one that was waited for: a run's scraper goes on looking meanwhile, and a
-//! look keeps some endpoints awake. The first requests are held against those that met an idle target as well but one that had just
-//! answered (company slows a request, and would hide a start); where these are few, against all others, which hides a small
-//! penalty and makes none up. Only what is there beyond doubt is told: an ordinary run has many pauses, and at one chance in twenty some
-//! of them would look cold. Reading a start off a slow request alone lost: a long prompt is slow too, and says nothing of a start.
+//! The idle period was not planned, so less is known than in a cold-start run: the run's scraper continues, and
+//! scrapes keep some endpoints awake. The first requests are compared with requests to a target that was idle only
+//! for a moment. Concurrency would slow requests down and hide a start. If these are few, all other requests are
+//! used, which hides a small penalty and never invents one.
+//!
+//! Only proven penalties are reported: an ordinary run has many pauses, and at an error probability of 5 % some would
+//! seem cold. Detecting a start from a slow request without a pause was rejected, because a long prompt is slow too.
 
 use std::collections::VecDeque;
 
@@ -13,33 +15,33 @@ use plimsoll_model::{At, Attempt, Manifest};
 use super::{FEWEST_WARM, Trials, found, requests, took, trial};
 use plimsoll_measure::findings::cold_start::{ColdStartFinding, ColdVerdict};
 
-/// Nothing in flight for so long, and what comes next is the first request after a pause, s. Shorter ones end no replica, and are every
-/// quiet run's.
+/// Minimum idle time in s before a first request. Shorter pauses end no replica, and occur in every light run.
 const PAUSE_S: f64 = 5.0;
-/// An idle target that answered less than this ago is warm, s.
+/// Maximum idle time of a warm target, s.
 const JUST_NOW_S: f64 = 1.0;
-/// Chance at which a penalty that nobody looked for is believed.
+/// Maximum p-value of a penalty in an ordinary run.
 const LEVEL: f64 = 0.01;
-/// A penalty below this share of the warm time is not told.
+/// Minimum penalty as a share of the warm time.
 const LEAST: f64 = 0.5;
-/// Requests after the first that are looked at for the first warm one.
+/// Number of requests after the first that are searched for the first warm one.
 const AFTER: usize = 50;
 
-/// When something was in flight, to the second: enough to see that nothing ever paused, without the rows.
+/// The busy time of a target in seconds, enough to rule out pauses without the rows.
 #[derive(Default, Debug)]
 pub struct Busy {
-    /// Attempts that begin in a second less those that ended in the one before it, from `first` on.
+    /// Change of the number of attempts in flight per second: starts minus ends of the second before, from `first`
+    /// on.
     steps: VecDeque<i64>,
     first: i64,
-    /// Stamps too far apart to be held: nothing is ruled out.
+    /// Set if the timestamps are too far apart to store, so that no pause is ruled out.
     unknown: bool,
 }
 
-/// Most seconds from the first request to the last that are held: four months.
+/// Maximum number of stored seconds: four months.
 const LONGEST_S: i64 = 10_000_000;
 
 impl Busy {
-    /// One more attempt. Of one without an end it is known only that it was due.
+    /// Adds an attempt. For one without an end only the due time is known.
     pub fn push(&mut self, attempt: &Attempt) {
         let second = |at: At| at.0.div_euclid(1_000_000_000);
         let (from, to) = (second(attempt.due), second(attempt.end.unwrap_or(attempt.due)));
@@ -62,7 +64,7 @@ impl Busy {
         self.steps[(to + 1 - self.first) as usize] -= 1;
     }
 
-    /// May nothing have been in flight for as long as a cold start takes? A pause leaves whole seconds empty.
+    /// Returns whether a pause of the length of a cold start is possible. A pause leaves whole seconds empty.
     pub fn may_have_paused(&self) -> bool {
         let (mut in_flight, mut empty, mut longest) = (0, 0, 0);
         for step in &self.steps {
@@ -74,7 +76,7 @@ impl Busy {
     }
 }
 
-/// Reads them; `None` where there is nothing to tell.
+/// Returns the finding; `None` if there is nothing to report.
 pub(super) fn of(manifest: &Manifest, attempts: &[Attempt]) -> Option<ColdStartFinding> {
     let mut all: Vec<(bool, Vec<&Attempt>)> = Vec::new();
     for level in &manifest.levels {
@@ -96,7 +98,7 @@ pub(super) fn of(manifest: &Manifest, attempts: &[Attempt]) -> Option<ColdStartF
             }
             _ => {}
         }
-        // What never ended may have been in flight ever since: its level's end is all that is known.
+        // An attempt without an end may have been in flight until the end of its level.
         let level_end =
             || manifest.levels.iter().find(|level| level.id == own[0].level).map(|level| level.drained);
         let end = own.last().and_then(|a| a.end).or_else(level_end);
@@ -118,7 +120,7 @@ pub(super) fn of(manifest: &Manifest, attempts: &[Attempt]) -> Option<ColdStartF
     };
     let told = ColdStartFinding { in_passing: true, ..found(warm, trials) };
     let penalty = told.penalty.map_or(0.0, |penalty| penalty.value);
-    // What a first request took less what it pays is what a warm one takes: the median, which may have no interval here.
+    // The time of a first request minus its penalty is the median warm time, which may have no interval here.
     let usual =
         told.trials.iter().find_map(|trial| Some(trial.first_s? - trial.penalty_s?)).unwrap_or(f64::INFINITY);
     let sure = told.p.is_some_and(|p| p <= LEVEL) && penalty >= LEAST * usual;

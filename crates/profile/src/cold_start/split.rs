@@ -1,26 +1,26 @@
-//! What the first request after idling waited for, as far as the client itself can see it.
+//! The parts of the first request's wait after idling, to the extent that the client can see them.
 //!
-//! Nobody listened (connections refused or lost), somebody listened and turned it away, it was taken and took longer than a steady
-//! one. The parts add up to the whole by construction. Where one ends and the next begins is known to lie between the last
-//! try that met the one and the first that met the other: that is each part's interval, and it is as wide as the tries lie
-//! apart. Asking a health page beside them lost: it is a request more to whoever decides to scale, pages say *alive* and
-//! *ready* under names that differ between servers, and the request itself is the question that matters.
+//! Connections were refused or lost, or requests were rejected, or the request was accepted and took longer than a
+//! steady one. The parts add up to the whole by construction. The border of two parts is between the last attempt of
+//! one kind and the first of the other. That is each part's interval, as wide as the distance of the attempts.
+//! Probing a health endpoint was rejected: it is an additional request to the autoscaler, and servers report *alive*
+//! and *ready* under different names. The request itself is the decisive test.
 
 use plimsoll_measure::findings::Bounded;
 use plimsoll_measure::findings::cold_start::{ColdPart, ColdPhase};
 use plimsoll_model::{At, Attempt, How};
 
-/// A stretch of attempts that met the same.
+/// A series of attempts with one outcome.
 struct Stretch {
     phase: ColdPhase,
     attempts: u64,
-    /// First and last sign of it.
+    /// Times of the first and the last observation.
     first: At,
     last: At,
 }
 
-/// Parts of the first request's time, in the order of their phases, zero ones left out; none where it was never answered. `median` is what a
-/// steady request takes, s.
+/// Returns the parts of the first request's time in order of phases, without empty ones. Returns none if it never
+/// succeeded. `median` is the time of a steady request in s.
 pub(super) fn parts(own: &[&Attempt], median: Option<f64>) -> Vec<ColdPart> {
     let Some((answered, failed)) = own.split_last().filter(|(last, _)| last.outcome.is_finished()) else {
         return Vec::new();
@@ -32,7 +32,8 @@ pub(super) fn parts(own: &[&Attempt], median: Option<f64>) -> Vec<ColdPart> {
     let stretches = stretches(failed);
     let taken = sign(answered, stretches.last().map_or(due, |last| last.last));
     let mut all = Vec::new();
-    // Where the stretch under way began: at the latest (the first sign of it), and at the earliest (the last sign of what was before).
+    // Start of the present series: latest possible (its first observation) and earliest possible (the last
+    // observation of the one before).
     let (mut from, mut earliest) = (due, due);
     for (n, stretch) in stretches.iter().enumerate() {
         let until = stretches.get(n + 1).map_or(taken, |next| next.first);
@@ -42,7 +43,7 @@ pub(super) fn parts(own: &[&Attempt], median: Option<f64>) -> Vec<ColdPart> {
     }
     let whole = (token - from).as_secs_f64();
     let steady = median.min(whole);
-    // What lies before the first sign of being taken may be this part's, too.
+    // Time before the first sign of acceptance may belong to this part too.
     let unsure = (from - earliest).as_secs_f64();
     let slower = Bounded { value: whole - steady, lower: whole - steady, upper: whole - steady + unsure };
     add(&mut all, ColdPhase::Slower, slower, 1);
@@ -67,7 +68,7 @@ fn stretches(failed: &[&Attempt]) -> Vec<Stretch> {
     all
 }
 
-/// What an attempt that was not answered met.
+/// Returns the phase of a failed attempt.
 fn phase(attempt: &Attempt) -> ColdPhase {
     let stood = attempt.connected.is_some();
     match attempt.outcome.how {
@@ -77,7 +78,7 @@ fn phase(attempt: &Attempt) -> ColdPhase {
     }
 }
 
-/// The first sign that somebody listened, not before `since`: its own connection, else its sending.
+/// Returns the first sign of a listening server, not before `since`: the attempt's connection, else its send time.
 fn sign(attempt: &Attempt, since: At) -> At {
     let connected = attempt.connected.filter(|_| !attempt.reused);
     let seen = connected.into_iter().chain(attempt.sent).find(|at| *at >= since);
@@ -89,7 +90,7 @@ fn bounded(value: plimsoll_model::Span, lower: plimsoll_model::Span, upper: plim
     Bounded { value: seconds(value), lower: seconds(lower), upper: seconds(upper) }
 }
 
-/// One phase that came twice (an endpoint that started, fell and started again) is one part.
+/// Adds a part; a phase that occurs twice (an endpoint that started, failed and started again) is one part.
 fn add(all: &mut Vec<ColdPart>, phase: ColdPhase, seconds: Bounded, attempts: u64) {
     match all.iter_mut().find(|part| part.phase == phase) {
         Some(part) => {

@@ -1,8 +1,9 @@
-//! Requests that were answered whole, as models that do not generate answer: what the server's page says of its stages, as means.
+//! Unstreamed responses, as of models that do not generate: the mean stage times from the server's metrics.
 //!
-//! Without a first token nothing can be told apart per request. A server that counts the time in each of its stages (Triton: queue, input,
-//! compute, output) tells their means exactly, over the requests that ended between two looks at its page; those the client knows by name,
-//! and what it measured of them beyond the server's own time is the network and what the server does not tell.
+//! Without a first token, single requests can't be split. Some servers count the time in each of their stages
+//! (Triton: queue, input, compute, output). They export the exact means over the requests that ended between two
+//! scrapes. The client knows these requests by name. Their measured time beyond the server's is the network and
+//! uncounted server time.
 
 use plimsoll_model::Attempt;
 use schemars::JsonSchema;
@@ -11,38 +12,38 @@ use serde::{Deserialize, Serialize};
 use super::told::{ReportedMean, ToldStages};
 use plimsoll_measure::columns::Fate;
 
-/// Fewest requests that a mean is shown of.
+/// Minimum number of requests for a mean.
 const FEWEST: usize = 20;
-/// Share by which the server may count more requests, or other ones, than this run has.
+/// Maximum relative difference between the server's and this run's number of requests.
 const STRANGERS: f64 = 0.05;
 
 /// One stage of a mean request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct AnswerPart {
-    /// What it is called.
+    /// Name of the stage.
     pub name: String,
-    /// Did the server tell it (else the client measured it)?
+    /// Set if the server reports the stage; else the client measured it.
     pub reported: bool,
-    /// Its mean, s. What remains may be under nothing where the two clocks disagree.
+    /// Mean time in s. The remainder may be negative if the two clocks disagree.
     pub mean_s: f64,
-    /// Of the mean request, 0 to 1.
+    /// Share of the mean request, 0 to 1.
     pub share: f64,
 }
 
-/// Where a mean request that was answered whole spent its time.
+/// The stages of a mean unstreamed request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WholeAnswers {
-    /// Requests whose means these are.
+    /// Number of requests behind the means.
     pub requests: u64,
-    /// From due to the last byte: mean, s.
+    /// Mean time from due to the last byte in s.
     pub mean_s: f64,
-    /// Its parts, in order; they add up to it.
+    /// Stages in order; they add up to the mean.
     pub parts: Vec<AnswerPart>,
-    /// What to know of them.
     pub notes: Vec<String>,
 }
 
-/// The parts of a level's mean request. `None` = too few were answered whole, or the server tells nothing of them.
+/// Returns the stages of a level's mean request. Returns `None` if too few responses were unstreamed, or if the
+/// server exports no stage times.
 pub(super) fn of(attempts: &[&Attempt], told: &ToldStages) -> Option<WholeAnswers> {
     let stages: Vec<(&str, ReportedMean)> = [
         ("queue", told.queue),

@@ -1,4 +1,4 @@
-//! What is found of a level's time: each part with how it is known, its percentiles and their bounds, and what to make of it.
+//! The split of a level's time: each part with its basis, percentiles and error bounds, and its consequences.
 
 use plimsoll_math::quantile::rank;
 use schemars::JsonSchema;
@@ -9,17 +9,17 @@ use super::split::{Split, WaitPart, WaitSource};
 use crate::finding::DurationFigures;
 use plimsoll_measure::findings::{Bounded, Estimate, Held, Reading};
 
-/// How a part's figures are known.
+/// The basis of a part's figures.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// By the client's own stamps.
+    /// Measured by the client's timestamps.
     Measured,
-    /// The server said so, of each request.
+    /// Reported by the server for each request.
     Reported,
-    /// Worked out; the bounds say how well.
+    /// Inferred, with error bounds.
     Inferred,
-    /// Not known, and not guessed.
+    /// Unknown, and not estimated.
     Unknown,
 }
 
@@ -37,119 +37,119 @@ impl Basis {
 /// One part of the requests' time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PartFinding {
-    /// Which.
+    /// Name of the part.
     pub part: WaitPart,
-    /// How it is known.
+    /// Basis of the figures.
     pub basis: Basis,
-    /// Mean.
+    /// Mean in s; `None` if unknown.
     pub mean: Option<Bounded>,
-    /// Median.
+    /// Median in s; `None` if unknown.
     pub p50: Option<Bounded>,
-    /// 95th percentile.
+    /// 95th percentile in s; `None` if unknown.
     pub p95: Option<Bounded>,
-    /// 99th percentile.
+    /// 99th percentile in s; `None` if unknown.
     pub p99: Option<Bounded>,
     /// Share of all requests' time, 0 to 1.
     pub share: Option<f64>,
-    /// Share of the time of the slowest hundredth, 0 to 1.
+    /// Share of the time of the slowest 1 %, 0 to 1.
     pub share_of_slowest: Option<f64>,
-    /// What the slowest hundredth spent on it over what the middle fifth did: mean seconds. These sum to the whole gap.
+    /// Extra mean time of the slowest 1 % over the middle fifth in s; over all parts it adds up to the whole gap.
     pub slowest_over_middle_s: Option<f64>,
-    /// Is the mean the server's own word, on its metrics page, while the rest is inferred?
+    /// Set if the mean is reported by the server's metrics although the rest is inferred.
     pub mean_told: bool,
-    /// What other requests of the same load would show: 95 % intervals that allow for requests that queue behind one another. The
-    /// error of an inference is not in them; it stands in the figures above.
+    /// 95 % sampling intervals that account for queueing correlation. They exclude the inference error, which is in
+    /// the figures above.
     pub sampled: Option<DurationFigures>,
 }
 
-/// What a part that is faster does to the whole time.
+/// The effect of a faster part on the whole time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PartCeiling {
-    /// Which part.
+    /// Name of the part.
     pub part: WaitPart,
-    /// How many times faster; `None` = it takes no time at all.
+    /// Speed-up factor; `None` if the part takes no time.
     pub factor: Option<f64>,
-    /// Mean time then, s.
+    /// Mean time after, s.
     pub mean_s: f64,
-    /// 99th percentile then, s.
+    /// 99th percentile after, s.
     pub p99_s: f64,
-    /// Share of the mean saved.
+    /// Saved share of the mean.
     pub saved: f64,
 }
 
-/// A part against the slice of a budget that it was given.
+/// A part compared with its slice of a budget.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PartSlice {
-    /// Which part.
+    /// Name of the part.
     pub part: WaitPart,
-    /// The slice's name in the budget file; of several that lie in one part, all of them.
+    /// Name of the slice in the budget file; all names if several slices are in one part.
     pub name: String,
-    /// How the part is known.
+    /// Basis of the part.
     pub basis: Basis,
-    /// The slice, s; of several, their sum.
+    /// Slice in s; the sum of several.
     pub slice_s: f64,
-    /// The percentile it is held at.
+    /// Percentile of the slice.
     pub p: f64,
-    /// The part's percentile, s.
+    /// Percentile of the part, s.
     pub measured: Reading,
-    /// Share of the requests that took longer; `None` = the part is unknown.
+    /// Share of the requests over the slice; `None` if the part is unknown.
     pub requests_over: Option<Estimate>,
-    /// The time over the slice as a share of all requests' time, 0 to 1.
+    /// Time over the slice as a share of all requests' time, 0 to 1.
     pub time_over: f64,
-    /// The part's mean over the slice: how much of it is used.
+    /// Mean of the part over the slice: the used part of the slice.
     pub used: f64,
-    /// The verdict. Of an inferred part only where it is the same at both ends of the inference's error.
+    /// Verdict. An inferred part has one only if both ends of its error agree.
     pub verdict: Held,
 }
 
-/// The two ends that a tail is read from: the slowest hundredth of the requests, and the middle fifth.
+/// The two groups that a tail is read from: the slowest 1 % of the requests, and the middle fifth.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Bands {
-    /// The slowest: a hundredth of them, five at the least.
+    /// Number of the slowest requests: 1 %, at least five.
     pub slowest_requests: u64,
-    /// Their mean, s.
+    /// Mean of the slowest requests, s.
     pub slowest_s: f64,
     /// Mean of the middle fifth (Q40 to Q60), s.
     pub middle_s: f64,
 }
 
-/// Where a level's time went.
+/// The split of a level's time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WaitFinding {
-    /// The level.
+    /// Number of the level.
     pub level: u32,
-    /// Requests that were split.
+    /// Number of split requests.
     pub requests: u64,
-    /// Requests of the window without a whole streamed answer, left out.
+    /// Number of requests in the window without a complete streamed response, left out.
     pub left_out: u64,
-    /// Where the split between queue and prefill comes from; `None` = it is unknown.
+    /// Source of the split between queue and prefill; `None` if it is unknown.
     pub source: Option<WaitSource>,
-    /// What it rests on, in sentences.
+    /// Basis of the split, in sentences.
     pub notes: Vec<String>,
-    /// From due to the last byte.
+    /// Time from due to the last byte.
     pub whole: Option<PartFinding>,
-    /// From sent to the first token: front, queue and prefill together, which is measured whether or not anything tells them apart.
+    /// Time from sent to the first token (front, queue and prefill), which is always measured.
     pub wait: Option<PartFinding>,
-    /// The parts of the wait that nothing tells apart, together; `None` = all of them are known. Its `part` is the last of them.
+    /// Sum of the parts of the wait that can't be separated; `None` if all are known. Its `part` is the last of them.
     pub untold: Option<PartFinding>,
-    /// What the slowest are held against; `None` = under fifty requests, which have no tail.
+    /// Reference of the slowest requests; `None` below fifty requests, which have no tail.
     pub bands: Option<Bands>,
-    /// Of a level without streamed answers: what the server tells of those that came whole.
+    /// Server-reported stages of a level without streamed responses.
     pub answers: Option<WholeAnswers>,
-    /// The parts, in the order in which a request passes them.
+    /// Parts in the order of a request.
     pub parts: Vec<PartFinding>,
-    /// What faster parts would bring. Service times alone: a faster part also shortens the queue, which is not counted.
+    /// Effect of faster parts on service time. A faster part also shortens the queue, which is not included.
     pub ceilings: Vec<PartCeiling>,
-    /// Budget slices, where any were given.
+    /// Slices of the budget; empty without a budget.
     pub slices: Vec<PartSlice>,
 }
 
-/// Share of the slowest whose time is looked at.
+/// Share of the slowest requests that are analysed.
 const SLOWEST: f64 = 0.01;
-/// Factors of the ceilings; the last, none, takes the part away.
+/// Speed-up factors; the last, `None`, removes the part.
 pub const FACTORS: [Option<f64>; 5] = [Some(1.25), Some(2.0), Some(5.0), Some(10.0), None];
 
-/// Mean and the percentiles of one part, s.
+/// Returns the mean and the percentiles of one part, s.
 pub(super) fn figures(splits: &[Split], of: impl Fn(&Split) -> f64) -> [f64; 4] {
     let mut values: Vec<f64> = splits.iter().map(of).collect();
     let n = values.len();
@@ -166,22 +166,24 @@ pub(super) fn total(split: &Split) -> f64 {
     split.iter().sum()
 }
 
-/// From sent to the first token.
+/// Returns the time from sent to the first token.
 pub(super) fn wait(split: &Split) -> f64 {
     [WaitPart::Front, WaitPart::Queue, WaitPart::Prefill].map(|part| split[part as usize]).iter().sum()
 }
 
-/// How many of so many requests are the slowest: five at the least, because the mean of one says what that one did.
+/// Returns the number of slowest requests among `n`: at least five, because the mean of one describes only that
+/// request.
 fn slowest(n: usize) -> usize {
     ((n as f64 * SLOWEST).ceil() as usize).max(5)
 }
 
-/// From sent to where the prompt begins, where that alone is known: all of it stands for the front.
+/// Returns the time from sent to the start of the prefill if it can't be separated: the front field contains all of
+/// it.
 pub(super) fn before_prompt(split: &Split) -> f64 {
     split[WaitPart::Front as usize]
 }
 
-/// The ends of a level's requests.
+/// Returns the two groups of a level's requests.
 pub(super) fn bands(splits: &[Split]) -> Option<Bands> {
     let (slow, middle) = slow_and_middle(splits)?;
     Some(Bands {
@@ -191,7 +193,7 @@ pub(super) fn bands(splits: &[Split]) -> Option<Bands> {
     })
 }
 
-/// Means of each part over the slowest hundredth and over the middle fifth (Q40 to Q60), ns.
+/// Returns the means of each part over the slowest 1 % and over the middle fifth (Q40 to Q60), ns.
 pub(super) fn slow_and_middle(splits: &[Split]) -> Option<(Split, Split)> {
     let mut order: Vec<usize> = (0..splits.len()).collect();
     order.sort_by(|a, b| total(&splits[*a]).total_cmp(&total(&splits[*b])));
@@ -212,7 +214,7 @@ pub(super) fn slow_and_middle(splits: &[Split]) -> Option<(Split, Split)> {
     Some((mean(&order[n - slow..]), mean(&order[n * 2 / 5..n * 3 / 5])))
 }
 
-/// What faster parts would bring.
+/// Returns the effect of faster parts.
 pub(super) fn ceilings(splits: &[Split], parts: &[WaitPart]) -> Vec<PartCeiling> {
     let before = figures(splits, total)[0];
     let mut out = Vec::new();

@@ -1,33 +1,34 @@
-//! The single-request floor: what a request takes when nobody else is there, by the length of its prompt.
+//! The isolated-request floor: the time of a request without concurrent ones, by prompt length.
 //!
-//! Alone, nobody waits: from sending to the first token it is the network, what stands before the queue, and the prompt. Over
-//! several lengths that is a line, and its slope is what a prompt token costs. Where the line meets no prompt at all, a step of
-//! the engine is left, which an answer shows too (its gap between tokens), and what stands before the queue.
+//! An isolated request does not queue: its time to first token is the network, the front end and the prefill. Over
+//! several prompt lengths that is a line whose slope is the cost of a prompt token. At a prompt length of zero, one
+//! step of the engine (visible as a token gap in responses) and the front end remain.
 
 use super::rows::ClientRow;
 
-/// The floor. Times are ns.
+/// The floor of isolated requests. Times in ns.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Floor {
-    /// At a prompt of no tokens.
+    /// Time at a prompt length of zero.
     pub base_ns: f64,
-    /// Per prompt token that has to be computed.
+    /// Time per computed prompt token.
     pub per_token_ns: f64,
-    /// Between two tokens of an answer, alone.
+    /// Gap between two tokens of an isolated response.
     pub gap_ns: f64,
-    /// Typical distance of a lone request from the line.
+    /// Typical distance of an isolated request from the line.
     pub spread_ns: f64,
-    /// Do the lengths differ enough that the cost of a token is known? Else base and prompt cannot be told apart.
+    /// Set if the lengths differ enough to determine the cost of a token. Otherwise base and prefill can't be
+    /// separated.
     pub lengths_differ: bool,
-    /// Requests it rests on.
+    /// Number of requests behind the floor.
     pub n: usize,
 }
 
-/// Fewest lone requests that make a floor.
+/// Minimum number of isolated requests.
 const FEWEST: usize = 12;
 
 impl Floor {
-    /// The floor of requests that were alone. `None` with too few of them.
+    /// Returns the floor of isolated requests. Returns `None` with too few of them.
     pub fn of(alone: &[&ClientRow<'_>]) -> Option<Floor> {
         if alone.len() < FEWEST {
             return None;
@@ -44,23 +45,24 @@ impl Floor {
         Some(Floor { base_ns, per_token_ns, gap_ns, spread_ns: median(off)?, lengths_differ, n: alone.len() })
     }
 
-    /// Network and what stands before the queue, ns: what the base holds over a step of the engine.
+    /// Returns the time of network and front end in ns: the base without one step of the engine.
     pub fn front_ns(&self) -> f64 {
         (self.base_ns - self.gap_ns).max(0.0)
     }
 
-    /// The prompt of a lone request, ns.
+    /// Returns the prefill time of an isolated request, ns.
     pub fn prefill_ns(&self, row: &ClientRow<'_>) -> f64 {
         self.base_ns - self.front_ns() + self.per_token_ns * row.uncached
     }
 }
 
-/// The rows during whose wait nobody else was in flight. `busy` are (sent, end) of all attempts, in any order.
+/// Returns the rows without concurrent requests during their wait. `busy` are (sent, end) of all attempts, in any
+/// order.
 pub fn alone<'r, 'a>(rows: &'r [ClientRow<'a>], busy: &[(i64, i64)]) -> Vec<&'r ClientRow<'a>> {
     let mut edges: Vec<(i64, i32)> = busy.iter().flat_map(|(from, to)| [(*from, 1), (*to, -1)]).collect();
     edges.sort_unstable();
     let mut level = 0;
-    // How many were in flight from each edge on.
+    // Number of requests in flight after each edge.
     let counts: Vec<(i64, i32)> = edges
         .into_iter()
         .map(|(at, by)| {
@@ -77,13 +79,14 @@ pub fn alone<'r, 'a>(rows: &'r [ClientRow<'a>], busy: &[(i64, i64)]) -> Vec<&'r 
         .collect()
 }
 
-/// Time per token after the first, ns.
+/// Returns the time per token after the first, ns.
 fn gap(row: &ClientRow<'_>) -> Option<f64> {
     let tokens = row.attempt.answer.tokens.streamed(&row.attempt.events).filter(|n| *n > 1)?;
     Some((row.last - row.first) as f64 / f64::from(tokens - 1))
 }
 
-/// Theil–Sen: the median of the slopes of pairs, here each point with the one half the list after it in order of length.
+/// Returns the Theil–Sen slope: the median of the slopes of pairs. Each point is paired with the one half the list
+/// later in order of length.
 fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let mut sorted = points.to_vec();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -1,13 +1,14 @@
-//! Where each request's time went, with no tracing at all: from the client's stamps and the server's metrics page.
+//! The time of each request without tracing, from the client's timestamps and the server's metrics.
 //!
-//! What the client stamped is *measured*: the wait before sending, connecting, from sending to the first token, and from there
-//! to the last. The wait for the first token has three parts that only the server sees: what stands before the queue, the queue,
-//! and the prompt. Where the server tells them of each request they are *reported*; else they are *inferred*, by the best of
-//! what there is ([`track`]: the engine's steps seen in others' tokens; [`floor`]: what a lone request takes; the page's means
-//! alone), with the page's exact means laid on ([`told`]) and bounds that say how far it may be off. With none of these the
-//! three are *unknown*, and their sum is still measured.
+//! Parts with client timestamps are *measured*: the wait before sending, connecting, from sending to the first token,
+//! and from there to the last. The wait for the first token has three parts that only the server sees: the front end,
+//! the queue, and the prefill. If the server reports them per request, they are *reported*. Otherwise they are
+//! *inferred* from the best available source: [`track`] (the engine's steps, seen in other responses' tokens),
+//! [`floor`] (isolated requests), or the metrics' means. The inference is fitted to the exact means of the metrics
+//! ([`told`]), and has error bounds. Without a source the three are *unknown*, and their sum is still measured.
 //!
-//! Reading order: [`rows`], [`track`], [`floor`], [`told`], [`split`], `prompt` (a server that tells the prompt's time alone), [`finding`], `sampled` (intervals and slices), `answers` (of requests answered whole), and [`infer`] below.
+//! Reading order: [`rows`], [`track`], [`floor`], [`told`], [`split`], `prompt` (a server that reports only prefill
+//! times), [`finding`]. Then `sampled` (intervals and slices), `answers` (unstreamed responses), and [`infer`] below.
 
 mod answers;
 pub mod finding;
@@ -37,38 +38,37 @@ use plimsoll_measure::budget::StageBudget;
 
 pub struct SplitCase<'a> {
     pub level: u32,
-    /// Every attempt at it, warm-up included: its tokens show the engine's steps.
+    /// Every attempt of the level, including warm-up, because its tokens show the engine's steps.
     pub attempts: &'a [&'a Attempt],
-    /// Only requests due from here on are counted.
+    /// Minimum due time of counted requests.
     pub from: At,
-    /// What the server's page told.
+    /// Stage means from the server's metrics.
     pub told: ToldStages,
-    /// What a request takes alone, from another level; without it, lone requests of this one are looked for.
+    /// Floor of isolated requests from another level; `None` to use isolated requests of this one.
     pub floor: Option<Floor>,
-    /// Infer what the server reports too: how right an inference is shows where both are there.
+    /// Whether parts are inferred although the server reports them, to measure the accuracy of an inference.
     pub ignore_reported: bool,
-    /// Slices of a budget and the α at which they are held.
+    /// Slices of a budget with their α; `None` without a budget.
     pub budget: Option<(&'a StageBudget, f64)>,
 }
 
-/// A level's split and what is found of it.
+/// The split of a level.
 pub struct Inferred {
     pub finding: WaitFinding,
-    /// Each request that was split: its record's index in [`SplitCase::attempts`] and its parts.
+    /// Each split request: index of its record in [`SplitCase::attempts`], and its parts.
     pub splits: Vec<(usize, Split)>,
 }
 
-/// Splits a level.
 pub fn infer(case: &SplitCase<'_>) -> Inferred {
     let counted: Vec<&Attempt> = case.attempts.iter().copied().filter(|a| a.due >= case.from).collect();
     let left_out = rows::rows(&counted).1;
     let (rows, _) = rows::rows(case.attempts);
-    // Means of the page are of every request that ended between two looks, those of the warm-up too: all are split, and then
-    // those that do not count are left out.
+    // The metrics' means include every request that ended between two scrapes, also warm-up. Therefore all are split
+    // first, and uncounted ones are removed afterwards.
     let mut notes = Vec::new();
     let told: Vec<Option<[f64; 3]>> = rows.iter().map(split::reported).collect();
     let said = told.iter().flatten().count();
-    // Reported by nearly all: the few that say nothing are left out rather than guessed beside those that do.
+    // If nearly all requests have reported parts, the few others are left out and not estimated.
     let (mut rows, answer) = if !case.ignore_reported && !rows.is_empty() && said * 20 >= rows.len() * 19 {
         notes.push(format!("the server tells queue and prefill of {said} of {} requests", rows.len()));
         let kept = rows.iter().zip(&told).filter(|(_, told)| told.is_some()).map(|(row, _)| row.clone());
@@ -88,7 +88,7 @@ pub fn infer(case: &SplitCase<'_>) -> Inferred {
         let answer = guess(case, &rows, prompts.as_deref(), &mut notes);
         (rows, answer)
     };
-    // Rows that say nothing may have gone from the front.
+    // Rows without reported parts may have been removed from the front.
     let skip = rows.partition_point(|row| row.due < case.from.0);
     let rows = rows.split_off(skip);
     let answer = answer.map(|answer| answer.without_first(skip));
@@ -108,30 +108,30 @@ pub fn infer(case: &SplitCase<'_>) -> Inferred {
     Inferred { finding, splits }
 }
 
-/// The wait of every row, split: the likely way, and the ways at the ends of what can be thought of. ns.
+/// The wait of every row, split: the likely split, and the splits at the ends of its error. Times in ns.
 struct Answer {
     likely: Vec<[f64; 3]>,
     ends: Vec<Vec<[f64; 3]>>,
     source: WaitSource,
-    /// Relative and absolute (ns) uncertainty of a mean that was laid on, for queue and prefill.
+    /// Relative and absolute (ns) uncertainty of a fitted mean, for queue and prefill.
     edges: [Edge; 2],
-    /// Did the server tell the time on each prompt?
+    /// Set if the server reports prefill times per request.
     prompt_told: bool,
 }
 
-/// How far a mean may be off for reasons that no shape shows.
+/// The uncertainty of a mean beyond the difference between shapes.
 #[derive(Copy, Clone, Default)]
 struct Edge {
     share: f64,
     ns: f64,
-    /// Was the mean laid on from what the server told?
+    /// Set if the mean is fitted to a reported one.
     pinned: bool,
-    /// See [`RESIDUAL_STEPS`].
+    /// Residual uncertainty: [`RESIDUAL_STEPS`] or [`RESIDUAL_FLOOR`].
     residual: [f64; 4],
 }
 
 impl Answer {
-    /// How far a part's times may be off at a percentile, for reasons that no shape shows: as a share, and in ns.
+    /// Returns the uncertainty of a part at a percentile beyond the difference between shapes: as a share, and in ns.
     fn half(&self, part: WaitPart, p: f64) -> (f64, f64) {
         let edge = match part {
             WaitPart::Prefill => self.edges[1],
@@ -145,7 +145,7 @@ impl Answer {
         (edge.share + edge.residual[which], edge.ns)
     }
 
-    /// Without the first rows.
+    /// Returns the answer without the first rows.
     fn without_first(mut self, skip: usize) -> Answer {
         self.likely.drain(..skip);
         self.ends.iter_mut().for_each(|end| drop(end.drain(..skip)));
@@ -157,7 +157,8 @@ impl Answer {
         Answer { likely: told, ends: Vec::new(), source: WaitSource::Reported, edges, prompt_told: true }
     }
 
-    /// The server told the prompts, and nothing tells what stood before them apart: all of it stands for the front here, and is shown as unknown.
+    /// Returns the answer for reported prefill times without a further source: the front field contains all other
+    /// time, and is shown as unknown.
     fn prompts(rows: &[ClientRow<'_>], told: &[f64]) -> Answer {
         let likely = rows.iter().zip(told).map(|(row, told)| [row.wait() as f64 - told, 0.0, *told]);
         let edges = [Edge::default(); 2];
@@ -171,15 +172,15 @@ impl Answer {
     }
 }
 
-/// Ratio of a told mean to the shape's own beyond which the shape is not believed.
+/// Accepted ratio of a reported mean to the shape's own mean.
 const BELIEVED: std::ops::RangeInclusive<f64> = 0.6..=1.7;
-/// Share by which a figure may be off although all shapes agree: mean, p50, p95, p99. Found on simulated systems whose truth is
-/// known, and held on others (`cargo run --release -p plimsoll-profile --example infer`).
+/// Relative uncertainty of a figure even if all shapes agree: mean, p50, p95, p99. Determined on simulated systems
+/// with known ground truth, and checked on held-out ones (`cargo run --release -p plimsoll-profile --example infer`).
 const RESIDUAL_STEPS: [f64; 4] = [0.02, 0.05, 0.06, 0.1];
-/// The same where the spread comes from a floor, which knows little of it.
+/// Relative uncertainty if the spread is from a floor, which has little information on it.
 const RESIDUAL_FLOOR: [f64; 4] = [0.05, 0.12, 0.2, 0.25];
 
-/// The best split of what there is. `prompts` are the times on the prompts where the server tells them, ns.
+/// Returns the best available split. `prompts` are the reported prefill times in ns, if there are any.
 fn guess(
     case: &SplitCase<'_>,
     rows: &[ClientRow<'_>],
@@ -191,14 +192,14 @@ fn guess(
         notes.push(format!("{} whole streamed answers are too few to split their wait", rows.len()));
         return no_more();
     }
-    // A mean over requests says less of a prompt than its own time does.
+    // A mean over requests has less information than a reported prefill time.
     let without = |pins: Pins| Pins { prefill: pins.prefill.filter(|_| prompts.is_none()), ..pins };
     let pins = without(Pins::of(rows, &case.told, false));
     let shapes = match Track::of(case.attempts) {
         Ok(track) => {
             let shapes = split::by_steps(rows, &track).filter(|shapes| believed(rows, shapes, &pins, notes));
             if shapes.is_some() {
-                // Where the mean queue is told, the front is what that leaves, and not what the steps would have it.
+                // With a reported mean queue, the front is the remainder, and not the estimate from the steps.
                 let front = match pins.queue {
                     Some(_) => String::new(),
                     None => {
@@ -228,7 +229,7 @@ fn guess(
     if let Some(told) = prompts {
         prompt::lay(&mut shapes, told);
     }
-    // A gauge says less of the mean than the steps do.
+    // A gauge determines the mean less well than the steps.
     let pins =
         if shapes.source == WaitSource::Steps { pins } else { without(Pins::of(rows, &case.told, true)) };
     note_pins(&pins, rows.len(), notes);
@@ -238,7 +239,7 @@ fn guess(
     Some(Answer { likely, ends, source: shapes.source, edges, prompt_told: prompts.is_some() })
 }
 
-/// Does a shape agree with what was told? One that does not is of another engine than it thinks.
+/// Returns whether a shape agrees with the reported means. A shape that does not is of another engine.
 fn believed(rows: &[ClientRow<'_>], shapes: &Shapes, pins: &Pins, notes: &mut Vec<String>) -> bool {
     let Some((told, members)) = &pins.prefill else { return true };
     let mean = members.iter().map(|i| shapes.likely.prefill[*i]).sum::<f64>() / members.len().max(1) as f64;
@@ -324,14 +325,15 @@ fn note_pins(pins: &Pins, rows: usize, notes: &mut Vec<String>) {
     }
 }
 
-/// What looks at the page at its edges leave open: requests counted on one side only, and rows that no look covers.
+/// Returns the uncertainty from the edges of scrapes: requests that only one side counted, and rows outside all
+/// scrapes.
 fn edges(pins: &Pins, rows: usize, shapes: &Shapes) -> [Edge; 2] {
     let residual = if shapes.source == WaitSource::Steps { RESIDUAL_STEPS } else { RESIDUAL_FLOOR };
     let of = |pin: &Option<(ReportedMean, Vec<usize>)>, ns: f64| {
         let Some((told, members)) = pin else { return Edge { share: 0.0, ns, pinned: false, residual } };
         let strangers = (told.count - members.len() as f64).abs() / told.count.max(1.0);
         let uncovered = 1.0 - members.len() as f64 / rows.max(1) as f64;
-        // A stranger may have taken several times the mean; a row that no look covers is off by what its shape is.
+        // A foreign request may take several times the mean; a row outside all scrapes has the error of its shape.
         let share = 0.01 + 2.0 * strangers + 0.1 * uncovered;
         Edge { share, ns: told.half_ns, pinned: true, residual }
     };
@@ -346,7 +348,8 @@ fn find(
 ) -> WaitFinding {
     let splits: Vec<Split> = match answer {
         Some(answer) => rows.iter().zip(&answer.likely).map(|(row, wait)| split::whole(row, *wait)).collect(),
-        // Nothing is known of the wait: all of it stands for its three parts, which are shown as unknown.
+        // The split of the wait is unknown: the front field contains all of it, and the three parts are shown as
+        // unknown.
         None => rows.iter().map(|row| split::whole(row, [row.wait() as f64, 0.0, 0.0])).collect(),
     };
     let ends: Vec<Vec<Split>> = answer.map_or_else(Vec::new, |answer| {
@@ -374,7 +377,7 @@ fn find(
         let of = part.part as usize;
         part.sampled = Some(sampled.times(|split| split[of]));
     }
-    // Both are measured, whatever is known of what lies in them.
+    // Both are measured, even if their parts are unknown.
     let measured = |last: WaitPart, of: fn(&Split) -> f64| {
         let times = || PartFinding { sampled: Some(sampled.times(of)), ..sum_finding(&splits, last, of) };
         (!splits.is_empty()).then(times)
@@ -404,7 +407,7 @@ fn find(
     }
 }
 
-/// The figures of several parts together, `last` being the last of them.
+/// Returns the figures of several parts together; `last` is the last of them.
 fn sum_finding(splits: &[Split], last: WaitPart, of: fn(&Split) -> f64) -> PartFinding {
     let [mean, p50, p95, p99] = finding::figures(splits, of).map(exact);
     let whole = |splits: &[Split]| splits.iter().map(finding::total).sum::<f64>().max(1.0);
@@ -468,7 +471,7 @@ fn part_finding(
         (_, Some(answer)) => Edge { pinned: answer.edges.iter().all(|edge| edge.pinned), ..answer.edges[0] },
         (_, None) => Edge::default(),
     };
-    // A part of the wait is no longer than the wait, at the mean and at each percentile.
+    // A part of the wait is at most the wait, at the mean and at each percentile.
     let most = finding::figures(splits, finding::wait);
     let bounded = |i: usize| {
         if basis != Basis::Inferred {
@@ -492,13 +495,13 @@ fn part_finding(
     }
 }
 
-/// A figure, what the other shapes make of it, and what no shape shows.
+/// Returns a figure with bounds: the other shapes' figures, and the residual uncertainty.
 fn bounds(value: f64, others: impl Iterator<Item = f64>, edge: Edge, which: usize) -> Bounded {
     let (mut lower, mut upper) = (value, value);
     for other in others {
         (lower, upper) = (lower.min(other), upper.max(other));
     }
-    // A mean that was told is not moved by the shape.
+    // A fitted mean does not depend on the shape.
     if which == 0 && edge.pinned {
         (lower, upper) = (value, value);
     }

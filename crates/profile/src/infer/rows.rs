@@ -1,36 +1,35 @@
-//! What the client knows of each request by its own stamps: exact, and the frame into which everything inferred must fit.
+//! The client's exact timestamps of each request, which bound every inferred time.
 //!
-//! Only whole streamed answers take part: a request without a first token has no moment at which its prompt was done. How
-//! many were left out is counted, never hidden.
+//! Only complete streamed responses are used, because the end of the prefill is unknown without a first token. The
+//! number of other requests is reported.
 
 use plimsoll_model::{Attempt, EventKind};
 
 use plimsoll_measure::columns::Fate;
 
-/// One request as the client saw it. Times are ns on the run's axis.
+/// One request as the client saw it. Times are ns on the run's clock.
 #[derive(Clone, Debug)]
 pub struct ClientRow<'a> {
     pub attempt: &'a Attempt,
-    /// When it was to be sent.
     pub due: i64,
-    /// When its connection stood, where it was made for this request.
+    /// Time of the connection; `None` for a reused one.
     pub connected: Option<i64>,
     pub sent: i64,
     pub first: i64,
     pub last: i64,
     pub end: i64,
-    /// Prompt tokens that had to be computed, as far as anybody says.
+    /// Computed prompt tokens: without known cached tokens.
     pub uncached: f64,
 }
 
 impl<'a> ClientRow<'a> {
-    /// The row of a request that was answered whole and in a stream.
+    /// Returns the row of a request with a complete streamed response.
     pub fn of(attempt: &'a Attempt) -> Option<ClientRow<'a>> {
         if !Fate::of(attempt).ended_well() {
             return None;
         }
         let (sent, first, end) = (attempt.sent?, attempt.first_token?, attempt.end?);
-        // A body that came whole has its "first token" at its end: nothing can be told apart before it.
+        // An unstreamed body has its "first token" at its end, so the time before it can't be split.
         if attempt.events.iter().any(|event| event.kind == EventKind::Body) {
             return None;
         }
@@ -51,13 +50,13 @@ impl<'a> ClientRow<'a> {
         })
     }
 
-    /// From its bytes leaving to its first token, ns: what has to be split.
+    /// Returns the time from sent to the first token in ns, which the inference splits.
     pub fn wait(&self) -> i64 {
         self.first - self.sent
     }
 }
 
-/// The rows of the requests that can be split, in the order of their due times, and how many could not.
+/// Returns the rows that can be split in order of due times, and the number of other requests.
 pub fn rows<'a>(attempts: &[&'a Attempt]) -> (Vec<ClientRow<'a>>, usize) {
     let mut rows: Vec<ClientRow<'a>> = attempts.iter().filter_map(|attempt| ClientRow::of(attempt)).collect();
     rows.sort_by_key(|row| (row.due, row.attempt.request));

@@ -1,9 +1,10 @@
-//! What other requests of the same load would have shown: 95 % intervals of a part's times, and its slice of a budget held by them.
+//! Sampling error of a split: 95 % intervals of a part's times for other requests of an equal load. The verdict on
+//! its slice of a budget uses them.
 //!
-//! Requests that queue behind one another are no independent draws, so that everything here counts them by their design effect, as
-//! the percentiles of a level do ([`plimsoll_measure::order`]); means by contiguous blocks. An inferred part's own error stands apart from it
-//! ([`super::Bounded`]): it does not shrink with more requests. A slice is passed or broken only where it is so at both
-//! ends of that error.
+//! Requests in a queue are correlated, so they are counted by their design effect, as for the percentiles of a level
+//! ([`plimsoll_measure::order`]). Means use contiguous blocks. The error of an inferred part is separate
+//! ([`super::Bounded`]), because it does not shrink with more requests. A slice passes or is broken only if both ends
+//! of that error agree.
 
 use super::Answer;
 use super::finding::{Basis, PartSlice, total};
@@ -14,12 +15,12 @@ use plimsoll_measure::budget::{Decision, StageBudget, decide, of_batches};
 use plimsoll_measure::findings::{Held, Reading};
 use plimsoll_measure::order;
 
-/// The requests of a level, split, in the order in which they were due.
+/// The split requests of a level, in order of due times.
 pub(super) struct Sampled<'a> {
     pub splits: &'a [Split],
-    /// The same at the ends of what can be thought of.
+    /// Splits at both ends of the inference error.
     pub ends: &'a [Vec<Split>],
-    /// From the first due to the last, s.
+    /// Time from the first due time to the last, s.
     pub length_s: f64,
 }
 
@@ -32,7 +33,7 @@ impl Sampled<'_> {
         blocks_for(&column(self.splits, total), self.length_s)
     }
 
-    /// The times of a part, or of the whole, with their intervals.
+    /// Returns the times of a part, or of the whole, with intervals.
     pub fn times(&self, of: impl Fn(&Split) -> f64) -> DurationFigures {
         let values = column(self.splits, of);
         let mean_s = values.iter().sum::<i64>() as f64 / values.len().max(1) as f64 / 1e9;
@@ -69,7 +70,7 @@ impl Sampled<'_> {
         }
     }
 
-    /// The parts held to the slices of a budget. Stages of a budget that lie in one part are held together.
+    /// Returns the parts compared with the slices of a budget. Several slices in one part are compared together.
     pub fn slices(
         &self,
         budget: &StageBudget,

@@ -1,8 +1,10 @@
-//! Each request's wait, split into front, queue and prefill: told by the server, read off the steps, or off the floor.
+//! The split of each request's wait into front, queue and prefill: reported by the server, from the steps, or from
+//! the floor.
 //!
-//! A split has a *shape* (which request's wait was queue) and *means*. The shape is inferred; means that the server told over
-//! known requests are laid on it, so that what is inferred adds up to what is known. Every inferred split is made three times,
-//! with the prompt begun as late as can be, likely, and as early as can be: what lies between them is its error.
+//! A split has a *shape* (the share of the queue in each wait) and *means*. The shape is inferred. Means that the
+//! server reports over known requests are fitted to it, so that inferred parts add up to known values. Every inferred
+//! split is made three times: with the latest possible, the likely and the earliest possible start of the prefill.
+//! The range between them is its error.
 
 use super::floor::Floor;
 use super::rows::ClientRow;
@@ -10,7 +12,7 @@ use super::told::{ReportedMean, ToldStages};
 use super::track::Track;
 
 plimsoll_model::named! {
-    /// What a request's time is split into, in the order in which it passes. Each is a stretch of it, and together they are all.
+    /// The parts of a request's time in order. They are consecutive intervals, and add up to the whole.
     #[derive(
         Copy,
         Clone,
@@ -26,15 +28,15 @@ plimsoll_model::named! {
     )]
     #[serde(rename_all = "snake_case")]
     pub enum WaitPart {
-        /// From due to sent, less the making of a connection: the generator's lag, and the wait for a connection.
+        /// From due to sent, without connecting: the generator's lag, and the wait for a connection.
         ClientWait => "client_wait",
-        /// Until a new connection stood.
+        /// Time to establish a new connection.
         Connect => "connect",
-        /// Between client and queue and back: network, gateway, tokenising, handing over a token.
+        /// Time outside queue and prefill: network, gateway, tokenising, sending the token.
         Front => "front",
         /// In the server's queue.
         Queue => "queue",
-        /// On the prompt.
+        /// Computation of the prompt.
         Prefill => "prefill",
         /// From the first token to the last.
         Decode => "decode",
@@ -44,7 +46,7 @@ plimsoll_model::named! {
 }
 
 impl WaitPart {
-    /// The part of this name, and of the names that budgets and traces have for it.
+    /// Returns the part with this name, or with its name in budgets and traces.
     pub fn named(name: &str) -> Option<WaitPart> {
         match name {
             "network" | "tokenise" | "tokenize" | "gateway" => Some(WaitPart::Front),
@@ -54,39 +56,38 @@ impl WaitPart {
     }
 }
 
-/// One request's parts, ns, in the order of [`WaitPart::ALL`]. They sum to its time from due to end.
+/// The parts of one request in ns, in the order of [`WaitPart::ALL`]. They add up to its time from due to end.
 pub type Split = [f64; 7];
 
-/// Where a split of the wait comes from.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitSource {
-    /// The server told it of each request.
+    /// Reported by the server for each request.
     Reported,
-    /// The engine's steps, seen in the tokens of other answers.
+    /// The engine's steps, seen in the tokens of other responses.
     Steps,
-    /// The time that a lone request takes.
+    /// The time of isolated requests.
     Floor,
-    /// The server's means alone, laid on every request alike.
+    /// The server's means, applied equally to every request.
     Means,
-    /// The server told the time on each prompt; what stood before it is not told apart.
+    /// Reported prefill times; the time before the prefill is not split.
     Prompts,
 }
 
-/// A way to split the wait of every row: time on the prompt of each, and what stands before the queue, all ns.
+/// A split of the wait of every row: prefill time and front time, in ns.
 pub(super) struct Shape {
     pub prefill: Vec<f64>,
     pub front: f64,
-    /// What of each wait lies after the prompt: handing over the first token.
+    /// Part of each wait after the prefill, for sending the first token.
     pub after: Vec<f64>,
 }
 
-/// The likely shape and the two at the ends.
+/// The likely shape, and the two ends of its error.
 pub(super) struct Shapes {
     pub likely: Shape,
     pub ends: Vec<Shape>,
     pub source: WaitSource,
-    /// How far what stands before the queue may be off, ns.
+    /// Uncertainty of the front time, ns.
     pub front_half: f64,
 }
 
@@ -105,9 +106,9 @@ pub(super) fn by_steps(rows: &[ClientRow<'_>], track: &Track) -> Option<Shapes> 
     })
 }
 
-/// From the floor. Under load a prompt shares its steps with others: at the least it takes what it takes alone, at the most
-/// a good part of what a request waited over the floor was spent in longer steps. `slower` is the gap between the tokens of an
-/// answer over that of a lone one; `told` = the server tells the mean of the prompts.
+/// Returns the shapes from the floor. Under load a prefill shares its steps with others. At minimum it takes its
+/// isolated time; at maximum it takes most of the wait beyond the floor, in longer steps. `slower` is the ratio of
+/// token gaps to isolated ones; `told` is set if the server reports the mean prefill time.
 pub(super) fn by_floor(rows: &[ClientRow<'_>], floor: &Floor, slower: f64, told: bool) -> Shapes {
     let base = floor.base_ns - floor.front_ns();
     let with_base = |base: f64, front: f64, factor: f64, of_the_rest: f64| Shape {
@@ -124,12 +125,12 @@ pub(super) fn by_floor(rows: &[ClientRow<'_>], floor: &Floor, slower: f64, told:
     };
     let shape = |factor: f64, of_the_rest: f64| with_base(base, floor.front_ns(), factor, of_the_rest);
     let slower = slower.max(1.0);
-    // With the mean reported, what matters is the spread: it comes from what each request waited over the floor.
+    // With a reported mean, only the spread matters: it follows from each request's wait beyond the floor.
     let (likely, ends) = if told {
         (shape(1.0, 0.5), vec![shape(1.0, 0.0), shape(slower, 0.25), shape(1.0, 0.95)])
     } else {
-        // A prompt has a cost of its own beside its tokens', which a decode has not: as much as a step, or, where all prompts are
-        // of one length, as much as all that stands before the queue.
+        // A prefill has a fixed cost beyond its tokens, unlike a decode. It is one step, or, if all prompts have one
+        // length, the whole front time.
         let own = if floor.lengths_differ { floor.gap_ns.min(floor.front_ns()) } else { floor.front_ns() };
         let dear = with_base(base + own, floor.front_ns() - own, slower, 0.0);
         (shape(slower, 0.0), vec![shape(1.0, 0.0), shape(slower, 0.6), dear])
@@ -137,7 +138,7 @@ pub(super) fn by_floor(rows: &[ClientRow<'_>], floor: &Floor, slower: f64, told:
     Shapes { likely, ends, source: WaitSource::Floor, front_half: 2.0 * floor.spread_ns }
 }
 
-/// From the told means alone. The ends: every request's prompt took the same time; all of a wait grew alike.
+/// Returns the shapes from reported means only. The ends: equal prefill times, and parts in proportion to the wait.
 pub(super) fn by_means(rows: &[ClientRow<'_>], queue: f64, prefill: f64) -> Shapes {
     let mean = |of: fn(&ClientRow<'_>) -> f64| rows.iter().map(of).sum::<f64>() / rows.len().max(1) as f64;
     let (wait, tokens) = (mean(|row| row.wait() as f64).max(1.0), mean(|row| row.uncached).max(1.0));
@@ -157,7 +158,7 @@ pub(super) fn by_means(rows: &[ClientRow<'_>], queue: f64, prefill: f64) -> Shap
     }
 }
 
-/// The means that are laid on a shape, and the rows that each is of.
+/// The reported means that a shape is fitted to, and the rows of each.
 #[derive(Clone)]
 pub(super) struct Pins {
     pub queue: Option<(ReportedMean, Vec<usize>)>,
@@ -165,7 +166,7 @@ pub(super) struct Pins {
 }
 
 impl Pins {
-    /// Which rows each told mean is of.
+    /// Finds the rows of each reported mean.
     pub fn of(rows: &[ClientRow<'_>], told: &ToldStages, with_waiting: bool) -> Pins {
         let members = |told: ReportedMean| {
             let within = |row: &ClientRow<'_>| row.end > told.from.0 && row.end <= told.to.0;
@@ -177,10 +178,10 @@ impl Pins {
     }
 }
 
-/// Lays the means on a shape and splits every wait. Times are ns: front, queue, prefill.
+/// Fits the means to a shape and splits every wait. Times in ns: front, queue, prefill.
 ///
-/// What is left of a wait beside the prompt is queue and what stands before it; the latter is the same for all, so one
-/// constant is sought with which the queue has its told mean.
+/// The rest of a wait after the prefill is queue and front. The front is equal for all requests, so one constant is
+/// searched with which the queue has its reported mean.
 pub(super) fn lay(rows: &[ClientRow<'_>], shape: &Shape, pins: &Pins) -> Vec<[f64; 3]> {
     let mut prefill = shape.prefill.clone();
     if let Some((told, members)) = &pins.prefill {
@@ -205,13 +206,13 @@ pub(super) fn lay(rows: &[ClientRow<'_>], shape: &Shape, pins: &Pins) -> Vec<[f6
         .zip(rows)
         .map(|((left, prefill), row)| {
             let queue = (left - front).max(0.0);
-            // What rounding leaves below nothing is nothing.
+            // Rounding may make the rest negative.
             [(row.wait() as f64 - queue - prefill).max(0.0), queue, prefill]
         })
         .collect()
 }
 
-/// The c with which the mean of max(left − c, 0) over the members is `mean`; not under 0.
+/// Returns the c for which the mean of max(left − c, 0) over the members is `mean`; at least 0.
 fn constant(left: &[f64], members: &[usize], mean: f64) -> f64 {
     let with = |c: f64| members.iter().map(|i| (left[*i] - c).max(0.0)).sum::<f64>() / members.len() as f64;
     let (mut low, mut high) = (0.0, members.iter().map(|i| left[*i]).fold(0.0, f64::max));
@@ -225,7 +226,7 @@ fn constant(left: &[f64], members: &[usize], mean: f64) -> f64 {
     0.5 * (low + high)
 }
 
-/// The whole split of a request whose wait is split like this.
+/// Returns the complete split of a request with this split of its wait.
 pub(super) fn whole(row: &ClientRow<'_>, [front, queue, prefill]: [f64; 3]) -> Split {
     let connect = row.connected.map_or(0, |at| at - row.due);
     let client = row.sent - row.due - connect;
@@ -240,14 +241,15 @@ pub(super) fn whole(row: &ClientRow<'_>, [front, queue, prefill]: [f64; 3]) -> S
     ]
 }
 
-/// What the server told of one request, ns: front, queue, prefill. `None` where it told less than both.
+/// Returns the server-reported parts of one request in ns: front, queue, prefill. Returns `None` if queue or prefill
+/// is missing.
 pub(super) fn reported(row: &ClientRow<'_>) -> Option<[f64; 3]> {
     let of = |name: &str| {
         let stage = row.attempt.answer.stages.iter().find(|stage| stage.name == name)?;
         Some(stage.took.0.max(0) as f64)
     };
     let (queue, prefill, wait) = (of("queue")?, of("prefill")?, row.wait() as f64);
-    // The server's own clock may say more than the client waited; then all of the wait is shared out.
+    // The server's clock may report more than the client's wait; then the whole wait is divided in proportion.
     let scale = if queue + prefill > wait { wait / (queue + prefill).max(1.0) } else { 1.0 };
     Some([(wait - (queue + prefill) * scale).max(0.0), queue * scale, prefill * scale])
 }

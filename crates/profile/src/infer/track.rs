@@ -1,12 +1,13 @@
-//! The engine's steps, seen in the tokens of everybody's answers.
+//! The engine's steps, seen in the tokens of all responses.
 //!
-//! An engine that batches continuously hands out tokens at the end of each step, to all that decode. So the tokens of the
-//! *other* answers show when steps end, and a request that waits can only get in at such an end: its prompt was computed in the
-//! step, or the few steps, that end with its first token, and before that it waited. No server has to say anything.
+//! An engine with continuous batching emits tokens at the end of each step, to all decoding requests. The tokens of
+//! the *other* responses therefore show the ends of steps, and a waiting request can start only at such an end. Its
+//! prefill took the step, or the few steps, that end with its first token, and before that it waited. No server
+//! support is necessary.
 //!
-//! What it rests on is checked, not assumed: from one token of an answer to the next there must be one step, mostly. Replicas
-//! that nobody tells apart, proxies that buffer and servers that flush by a timer fail that, and then there is no track.
-//! Reading the split off a queueing formula lost: it knows means, and of an engine that nobody knows.
+//! The assumption is checked: between two successive tokens of a response there must usually be one step. Unnamed
+//! replicas, buffering proxies and servers that flush by a timer violate it, and then there is no track. A split by a
+//! queueing formula was rejected, because it has only means, and needs an engine model that is unknown.
 
 use std::collections::BTreeMap;
 
@@ -16,61 +17,62 @@ use super::rows::ClientRow;
 
 #[derive(Clone, Debug)]
 struct Steps {
-    /// When they ended, ns, rising.
+    /// Ends of the steps in ns, ascending.
     ends: Vec<i64>,
-    /// Did some answer have a token at this end and at the one before? Else the engine may have been idle between.
+    /// Set if a response has a token at this end and at the previous one. Otherwise the engine may have been idle in
+    /// between.
     continuous: Vec<bool>,
-    /// What a step without any prompt takes hereabouts, ns.
+    /// Duration of a nearby step without prefill, ns.
     plain: Vec<i64>,
 }
 
-/// The steps of all engines that can be told apart.
+/// The steps of all distinguished engines.
 #[derive(Clone, Debug)]
 pub struct Track {
     by_replica: BTreeMap<Option<String>, Steps>,
-    /// Time per prompt token that steps with prompts take longer, ns.
+    /// Additional time per prompt token of steps with prefills, ns.
     pub per_token_ns: f64,
-    /// From sending to the earliest moment at which anybody was taken: network and what stands before the queue, ns.
+    /// Minimum time from sent to the start of a prefill (network and front end), ns.
     pub front_ns: i64,
-    /// How far that may be off, ns.
+    /// Uncertainty of that time, ns.
     pub front_half_ns: i64,
-    /// How well ends of steps are known, ns.
+    /// Uncertainty of the ends of steps, ns.
     pub blur_ns: i64,
 }
 
-/// When a request's prompt was begun and done, ns. `early` and `late` bound the beginning.
+/// The start and end of a request's prefill in ns. `early` and `late` bound the start.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct PromptTimes {
     pub at: i64,
     pub early: i64,
     pub late: i64,
-    /// The end of the step that made its first token.
+    /// End of the step with the first token.
     pub done: i64,
 }
 
-/// Fewest steps that are a track.
+/// Minimum number of steps of a track.
 const FEWEST_STEPS: usize = 200;
-/// Share of the pairs of tokens that must have one step between them.
+/// Minimum share of token pairs with exactly one step in between.
 const ONE_STEP: f64 = 0.6;
-/// Share of the tokens without a time of their own beyond which steps are missing from what is seen.
+/// Maximum share of tokens without a separate time, because further steps would be missing from the track.
 const COALESCED: f64 = 0.1;
-/// Share of the mean wait to which what stands before the queue must be known.
+/// Maximum uncertainty of the front time as a share of the mean wait.
 const FRONT_KNOWN: f64 = 0.2;
-/// Steps on either side among which the plain ones are looked for.
+/// Number of steps on either side that are searched for steps without prefill.
 const AROUND: usize = 60;
 
 impl Track {
-    /// Finds the steps in all answers of a level.
+    /// Finds the steps in all responses of a level.
     ///
     /// # Errors
-    /// Why there is no track, as a sentence part.
+    /// Fails with the reason as a phrase if there is no track.
     pub fn of(attempts: &[&Attempt]) -> Result<Track, String> {
         coalesced(attempts)?;
         let mut by_replica: BTreeMap<Option<String>, Vec<&Attempt>> = BTreeMap::new();
         for attempt in attempts {
             by_replica.entry(attempt.answer.replica.clone()).or_default().push(attempt);
         }
-        // Requests that failed before they were placed have no replica and no tokens.
+        // Requests that failed before their placement have no replica and no tokens.
         by_replica.retain(|_, own| own.iter().any(|attempt| attempt.first_token.is_some()));
         let blur_ns = blur(attempts).ok_or("too few token events were kept to see the engine's steps")?;
         let mut found = BTreeMap::new();
@@ -87,7 +89,7 @@ impl Track {
         Ok(track)
     }
 
-    /// What a prompt token costs and what stands before the queue, both from the track itself.
+    /// Estimates the cost of a prompt token and the front time from the track itself.
     fn learn(&mut self, rows: &[ClientRow<'_>]) -> Result<(), String> {
         let over: f64 = self.by_replica.values().flat_map(Steps::over_plain).sum();
         let tokens: f64 = rows
@@ -99,9 +101,8 @@ impl Track {
             return Err("no prompt was computed while another answer was being written".into());
         }
         self.per_token_ns = over / tokens;
-        // Nobody is taken before he has arrived: the least time from sending to the step that took him is what stands
-        // before the queue.
-        // Not the least of all, because a single stamp may be wrong.
+        // A prefill starts after the request has arrived, so the minimum time from sent to that step is the front
+        // time. A low percentile replaces the minimum, because a single timestamp may be wrong.
         let mut before: Vec<i64> = rows
             .iter()
             .filter_map(|row| {
@@ -117,7 +118,7 @@ impl Track {
             );
         }
         before.sort_unstable();
-        // The wait for the next step begins at nothing and is even there: two low percentiles point at where it begins.
+        // The wait for the next step is uniform from zero, so two low percentiles extrapolate to its start.
         let (low, next) = (before[before.len() / 50], before[before.len() / 25]);
         self.front_ns = (2 * low - next).max(0);
         self.front_half_ns = next - low + self.blur_ns;
@@ -128,18 +129,18 @@ impl Track {
         Ok(())
     }
 
-    /// The steps of the replica that answered, and the one that made the first token.
+    /// Returns the steps of the replica that responded, and the index of the step with the first token.
     fn steps(&self, row: &ClientRow<'_>) -> Option<(&Steps, usize)> {
         let steps = self.by_replica.get(&row.attempt.answer.replica)?;
         let after = steps.ends.partition_point(|end| *end <= row.first);
         Some((steps, after.checked_sub(1)?))
     }
 
-    /// When the prompt of each of these requests was begun, in their order; `None` where one of them has no step.
+    /// Returns the prefill times of these requests in order; `None` for a request without a step.
     ///
-    /// Prompts are computed in the order in which they came, so the work is counted backwards: the last request takes the step of
-    /// its first token, and as many before it as its prompt's cost needs; what it leaves of a step is its predecessor's. `all` are
-    /// the requests of the level, the ones asked for among them: each takes what is its own.
+    /// Prefills are computed in order of arrival, so the work is counted backwards. The last request takes the step
+    /// of its first token, and as many before as its prefill cost needs. The rest of a step belongs to its
+    /// predecessor. `all` are all requests of the level.
     pub fn begun(&self, all: &[ClientRow<'_>]) -> Vec<Option<PromptTimes>> {
         let ways =
             [(1.0, LATE), (1.0, LIKELY), (1.5, EARLY)].map(|(cost, lack)| self.starts(all, cost, lack));
@@ -149,7 +150,7 @@ impl Track {
                 let [late, at, early] = [ways[0][i]?, ways[1][i]?, ways[2][i]?];
                 let (at, done) = (at.min(late), steps.ends[step]);
                 let (mut late, mut early) = (late, early.min(at));
-                // Who met an idle engine began when he arrived, which is known no better than what stands before the queue.
+                // A request at an idle engine starts on arrival, which is known as precisely as the front time.
                 if at <= all[i].sent + self.front_ns {
                     late = (late + self.front_half_ns).min(done.max(at));
                     early = (early - self.front_half_ns).max(all[i].sent);
@@ -159,8 +160,8 @@ impl Track {
             .collect()
     }
 
-    /// Backwards through the steps: see [`begun`](Track::begun). A request is content when no more than `lack` of its cost is
-    /// missing.
+    /// Assigns steps backwards, as described in [`begun`](Track::begun). A request stops when at most `lack` of its
+    /// cost is missing.
     fn starts(&self, all: &[ClientRow<'_>], cost: f64, lack: f64) -> Vec<Option<i64>> {
         let mut left: BTreeMap<&Option<String>, Vec<f64>> =
             self.by_replica.iter().map(|(name, steps)| (name, steps.over_plain())).collect();
@@ -182,11 +183,12 @@ impl Track {
     }
 }
 
-/// Share of a prompt's cost, and of a plain step, that may be missing before another step is taken for its own: chunks that ride
-/// along cost less, and a prompt that is small beside a step hides in it.
+/// Accepted missing share of a prefill's cost, and of a plain step, before another step is assigned. Chunks that
+/// share a step cost less, and a small prefill is hidden in a step.
 const LIKELY: f64 = 0.25;
-/// The same for the latest beginning that can be thought of.
+/// Accepted missing share for the latest possible start.
 const LATE: f64 = 0.6;
+/// Accepted missing share for the earliest possible start.
 const EARLY: f64 = 0.03;
 
 impl Steps {
@@ -234,25 +236,26 @@ impl Steps {
         if i == 0 { 0 } else { self.ends[i] - self.ends[i - 1] }
     }
 
-    /// Time by which each step took longer than a plain one, ns; nothing where the engine may have been idle.
+    /// Returns the time of each step beyond a plain one in ns; zero if the engine may have been idle.
     fn over_plain(&self) -> Vec<f64> {
         let over =
             |i: usize| if self.continuous[i] { (self.took(i) - self.plain[i]).max(0) as f64 } else { 0.0 };
         (0..self.ends.len()).map(over).collect()
     }
 
-    /// From the step `i` that ends with the first token back to where the prompt began; what it takes is taken from `left`.
+    /// Returns the start of the prefill, searched backwards from step `i`, which has the first token. The time is
+    /// taken from `left`.
     fn back(&self, left: &mut [f64], i: usize, arrived: i64, (asked, lack): (f64, f64)) -> i64 {
         let (mut i, mut needed) = (i, asked);
         loop {
             let Some(before) = i.checked_sub(1) else { return arrived };
             let start = self.ends[before].max(arrived);
-            // Where nobody else was writing, a step has no length of its own: all of it may be this prompt's.
+            // Without concurrent responses the length of a step is unknown: all of it may be this prefill's.
             let there = if self.continuous[i] { left[i] } else { (self.ends[i] - start).max(0) as f64 };
             let takes = needed.min(there);
             left[i] = (left[i] - takes).max(0.0);
             needed -= takes;
-            // A step of which nothing is left holds no piece of this prompt.
+            // A step without remaining time has no part of this prefill.
             let more = self.continuous[before] && left[before] > LEAST * self.plain[before] as f64;
             let enough = needed <= (lack * asked).max(lack * self.plain[i] as f64);
             if self.ends[before] <= arrived || enough || !self.continuous[i] || !more {
@@ -263,15 +266,15 @@ impl Steps {
     }
 }
 
-/// Share of a plain step below which what is left of a longer one is noise.
+/// Minimum remaining share of a plain step; less is noise.
 const LEAST: f64 = 0.05;
 
-/// What steps without prompts take around each step: a low quantile of their neighbours.
+/// Returns the duration of steps without prefill around each step: a low quantile of its neighbours.
 fn plain(ends: &[i64], continuous: &[bool]) -> Vec<i64> {
     let took: Vec<i64> = (0..ends.len())
         .map(|i| if i > 0 && continuous[i] { ends[i] - ends[i - 1] } else { i64::MAX })
         .collect();
-    // Every so many steps anew: the batch changes slowly.
+    // Recomputed at intervals, because the batch changes slowly.
     let stride = AROUND / 4;
     let mut found: Vec<i64> = Vec::with_capacity(took.len());
     for from in (0..took.len()).step_by(stride) {
@@ -289,7 +292,7 @@ fn plain(ends: &[i64], continuous: &[bool]) -> Vec<i64> {
     found
 }
 
-/// The instants of the tokens of each answer, ns. An event that came in one read with a later one has no time of its own.
+/// Returns the token times of each response in ns. A token from one read with a later one has no separate time.
 fn tokens<'a>(attempts: &'a [&'a Attempt]) -> impl Iterator<Item = impl Iterator<Item = i64> + 'a> + 'a {
     attempts.iter().filter_map(|attempt| {
         let sent = attempt.sent?.0;
@@ -298,7 +301,7 @@ fn tokens<'a>(attempts: &'a [&'a Attempt]) -> impl Iterator<Item = impl Iterator
     })
 }
 
-/// Are the tokens apart enough to have times of their own?
+/// Fails if too many tokens have no separate time.
 fn coalesced(attempts: &[&Attempt]) -> Result<(), String> {
     let (mut together, mut all) = (0u64, 0u64);
     for event in attempts.iter().flat_map(|attempt| &attempt.events).filter(|event| event.kind.is_token()) {
@@ -315,7 +318,7 @@ fn coalesced(attempts: &[&Attempt]) -> Result<(), String> {
     ))
 }
 
-/// Two tokens nearer than this left the same step, ns: a twentieth of the usual gap.
+/// Returns the distance in ns below which two tokens belong to one step: a twentieth of the usual gap.
 fn blur(attempts: &[&Attempt]) -> Option<i64> {
     const ENOUGH_GAPS: usize = 20_000;
     let mut gaps: Vec<i64> = Vec::new();

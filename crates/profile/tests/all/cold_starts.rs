@@ -1,4 +1,4 @@
-//! Cold starts taken apart: what the client saw of them against attempts whose truth is written down, and what servers' logs say of them.
+//! Parts of cold starts: the client's view compared with known attempts and servers' logs.
 
 use plimsoll_measure::findings::cold_start::{ColdPhase, ColdTrial};
 use plimsoll_measure::purpose::COLD;
@@ -7,8 +7,9 @@ use plimsoll_profile::cold_start::KIND;
 
 use plimsoll_lab::records::{MS, answer, level};
 
-/// A run of thirty steady requests of 100 ms, idle until 60 s, and these tries of the first request after it: what each met, and when it
-/// ended (ms after it was due). The last one is answered: sent then, with its first token so much later.
+/// Returns the trial of a run with thirty steady requests of 100 ms, idle until 60 s, and then these attempts:
+/// outcome and end (ms after due). The last attempt succeeds: it is sent at `sent`, with its first token at
+/// `first_token`.
 fn trial(tries: &[(How, i64)], sent: i64, first_token: i64) -> ColdTrial {
     let steady = Level { id: 0, ..level(1.0, 30) };
     let cold = Level {
@@ -27,7 +28,7 @@ fn trial(tries: &[(How, i64)], sent: i64, first_token: i64) -> ColdTrial {
             attempt: n as u16,
             level: 1,
             reused: false,
-            // A try takes 10 ms of its own.
+            // An attempt itself takes 10 ms.
             connected: at(end - 9).filter(|_| stood),
             sent: at(end - 8).filter(|_| stood),
             first_byte: None,
@@ -67,12 +68,12 @@ fn check(trial: &ColdTrial) {
     }
 }
 
-/// Refused for three seconds, turned away for two, then taken and two seconds slower than steady: the truth lies in each interval, wherever
-/// between two tries the server went on.
+/// Refused for three seconds, rejected for two, then accepted and two seconds slower than steady. Each true value is
+/// in its interval, for any change of the server between two attempts.
 #[test]
 fn each_part_holds_its_truth_and_they_add_up() {
     for shift in [1, 300, 600, 999] {
-        // The server listens at 3 s, is ready at 5 s; the client tries every second from `shift` on.
+        // The server listens at 3 s, is ready at 5 s; the client retries every second from `shift` on.
         let (listens, ready) = (3_000, 5_000);
         let all = (0..).map(|n| shift + 1_000 * n);
         let tries: Vec<(How, i64)> = all
@@ -103,7 +104,7 @@ fn a_request_that_was_held_and_one_that_paid_nothing() {
     let warm = trial(&[], 0, 90);
     check(&warm);
     assert_eq!(warm.parts.len(), 1, "{warm:?}");
-    // It fell over once more while it started: what came twice is one part.
+    // The server failed again during its start: a phase that occurs twice is one part.
     let again =
         trial(&[(How::Refused, 1_000), (How::ServerError, 2_000), (How::Refused, 3_000)], 4_000, 4_100);
     check(&again);

@@ -1,4 +1,4 @@
-//! The split of the wait where nothing is traced, against simulated engines that know better. The bars are SPEC P2's; the bigger
+//! The split of the wait without traces, compared with simulated engines. The limits are those of SPEC P2; the larger
 //! table is the example `infer`.
 
 use plimsoll_model::{At, Attempt, Event, EventKind, Outcome, Sample, ServerStage, Span};
@@ -8,8 +8,8 @@ use plimsoll_profile::infer::{
 
 use crate::infer_systems::{Page, drawn, figures, held, said};
 
-/// Systems that nothing was tuned on: nine in ten figures must lie within their bounds, and every mean within a tenth of the truth
-/// where the page tells it.
+/// Systems that were not used for tuning: nine in ten figures must be within their bounds, and every mean within a
+/// tenth of the true one if the metrics report it.
 #[test]
 fn queue_and_prefill_are_found_without_traces() {
     let (mut inside, mut figures_seen) = (0, 0);
@@ -36,7 +36,7 @@ fn queue_and_prefill_are_found_without_traces() {
     assert!(inside * 10 >= figures_seen * 9, "{inside} of {figures_seen} figures within their bounds");
 }
 
-/// Whatever is inferred, a request's parts add up to its time, and none is negative.
+/// In any inference, the parts of a request add up to its time, and none is negative.
 #[test]
 fn parts_are_the_whole_time() {
     let run = drawn("llama-3.1-8b@l4", 0.7, 5, 200.0).run();
@@ -52,8 +52,8 @@ fn parts_are_the_whole_time() {
     }
 }
 
-/// One stage at a time is slower than all of them together are: the whole and its parts agree, and a slower tail is blamed on
-/// the parts that sum to it.
+/// One stage at a time is slower than all stages together: the whole and its parts agree, and a slower tail is
+/// attributed to the parts that add up to it.
 #[test]
 fn tails_add_up() {
     let (inferred, _) =
@@ -62,7 +62,7 @@ fn tails_add_up() {
     let whole = finding.whole.as_ref().and_then(|whole| whole.slowest_over_middle_s).expect("a tail");
     let parts: f64 = finding.parts.iter().filter_map(|part| part.slowest_over_middle_s).sum();
     assert!((whole - parts).abs() < 1e-6 * whole.abs().max(1e-3), "{whole} and {parts}");
-    // The ends, by sorting the requests' own times.
+    // The ends, from the sorted times of the requests.
     let mut times: Vec<f64> =
         inferred.splits.iter().map(|(_, split)| split.iter().sum::<f64>() / 1e9).collect();
     times.sort_by(f64::total_cmp);
@@ -95,7 +95,8 @@ fn lone(request: u64, sent_ms: i64, wait_ms: i64) -> Attempt {
     }
 }
 
-/// Requests that always meet others, no events, no page, no floor: there is nothing to tell queue from prefill, and it is said.
+/// Requests that are never isolated, without events, metrics or floor: queue and prefill can't be separated, and the
+/// output reports it.
 #[test]
 fn what_cannot_be_known_is_not_guessed() {
     let attempts: Vec<Attempt> = (0..200).map(|i| lone(i, 10 * i as i64, 95)).collect();
@@ -117,13 +118,14 @@ fn what_cannot_be_known_is_not_guessed() {
         assert_eq!(part.mean.is_none(), unknown, "{part:?}");
     }
     assert!(finding.notes.iter().any(|note| note.contains("unknown")), "{:?}", finding.notes);
-    // What the three are together was measured all the same.
+    // The sum of the three parts is measured in any case.
     let wait = finding.wait.and_then(|wait| Some((wait.basis, wait.mean?.value, wait.share?)));
     let (basis, mean_s, share) = wait.expect("a wait");
     assert!(basis == Basis::Measured && (mean_s - 0.095).abs() < 1e-9 && (share - 0.95).abs() < 1e-9);
 }
 
-/// llama.cpp tells the time on each prompt and not the queue: its word stands, and what stood before is one sum or told apart by a floor.
+/// llama.cpp reports prefill times and no queue time: its value is used, and the time before is one sum, or split by
+/// a floor.
 #[test]
 fn a_told_prompt_is_taken_as_it_is_told() {
     let told = |request: u64, sent_ms: i64, wait_ms: i64, prompt_ms: i64| {
@@ -132,10 +134,10 @@ fn a_told_prompt_is_taken_as_it_is_told() {
         attempt.answer.stages = vec![ServerStage { name: "prompt".into(), took }];
         attempt
     };
-    // Requests that always meet others: 20 to 39 ms on the prompt of 95.
+    // Requests that are never isolated: prefill times of 20 to 39 ms in a total of 95 ms.
     let mut attempts: Vec<Attempt> =
         (0..200).map(|i| told(i, 10 * i as i64, 95, 20 + (i % 20) as i64)).collect();
-    // A clock that says more than the client waited, and a few that say nothing.
+    // A clock that reports more than the client's wait, and a few requests without a report.
     attempts[7].answer.stages[0].took = Span(500_000_000);
     attempts[8].answer.stages.clear();
     let of = |attempts: &[Attempt], floor: Option<Floor>, ignore_reported: bool| {
@@ -170,7 +172,7 @@ fn a_told_prompt_is_taken_as_it_is_told() {
     let untold = finding.untold.as_ref().and_then(|untold| untold.mean).expect("the rest");
     assert!((untold.value - (0.095 - prompt_s)).abs() < 1e-9, "{untold:?}");
     assert!(finding.notes.iter().any(|note| note.contains("prefill of 199 of 200")), "{:?}", finding.notes);
-    // With a floor the rest is told apart, and no part is longer than the wait that it is of.
+    // With a floor the rest is split, and no part is longer than its wait.
     let floor =
         Floor { base_ns: 8e6, per_token_ns: 1e5, gap_ns: 5e6, spread_ns: 1e6, lengths_differ: true, n: 30 };
     let finding = of(&attempts, Some(floor), false);
@@ -182,11 +184,11 @@ fn a_told_prompt_is_taken_as_it_is_told() {
     for part in parts.iter().filter(|part| part.basis == Basis::Inferred) {
         assert!(part.mean.expect("a mean").upper <= wait.value + 1e-12, "{part:?} of {wait:?}");
     }
-    // Asked for, the server's word is set aside.
+    // On request, the server's value is ignored.
     assert_eq!(of(&attempts, None, true).source, None);
 }
 
-/// Answers that come whole have means alone: Triton's own, of the requests between two looks, and what is left beside them.
+/// Unstreamed responses have only means: Triton's, for the requests between two scrapes, and the rest.
 #[test]
 fn whole_answers_are_told_apart_by_the_server_s_means() {
     // A hundred requests of 10 ms, the first of 30, all sent 1 ms after they were due.
@@ -206,7 +208,7 @@ fn whole_answers_are_told_apart_by_the_server_s_means() {
         labels: "model=\"m\"".into(),
         value,
     };
-    // Seen after the first two and at the end: 2 ms of queue, 5 of computing for each but the first.
+    // Scraped after the first two and at the end: 2 ms of queue, 5 of computing for each but the first.
     let mut samples = Vec::new();
     for (at_ms, count, queue_us, infer_us) in
         [(35, 2.0, 11e3, 25e3), (3_000, 100.0, 9e3 + 99.0 * 2e3, 20e3 + 99.0 * 5e3)]
@@ -238,12 +240,12 @@ fn whole_answers_are_told_apart_by_the_server_s_means() {
     assert!((answers.mean_s - 0.010).abs() < 1e-9 && answers.notes.len() == 1, "{answers:?}");
 }
 
-/// Streams of two engines behind one name have no steps in common: they are not read as one engine's.
+/// Streams of two engines behind one name have no common steps, so they are not treated as one engine.
 #[test]
 fn two_engines_are_not_taken_for_one() {
     let mut attempts = Vec::new();
     for i in 0..400u64 {
-        // Two lattices of steps, of 10 and of 10.9 ms.
+        // Two grids of steps, of 10 and of 10.9 ms.
         let step: i64 = if i % 2 == 0 { 10_000_000 } else { 10_900_000 };
         let first = (i as i64 * 7_300_000 / step + 3) * step;
         let mut attempt = lone(i, first / 1_000_000 - 15, 15);

@@ -1,5 +1,5 @@
-//! Random systems whose split of the wait is known: run in virtual time, the engine's own word on each request taken away, and
-//! its metrics page looked at as a scrape would.
+//! Random systems with a known split of the wait. They run in virtual time, without the engine's report per request,
+//! and with its metrics scraped as usual.
 
 use plimsoll_math::quantile;
 use plimsoll_math::rng::Stream;
@@ -14,7 +14,7 @@ use plimsoll_sim::{
 use plimsoll_workload::{BlockNames, Scenario, Size};
 use serde_json::json;
 
-/// Profiles that are tried.
+/// Profiles of the systems.
 pub const PROFILES: [&str; 7] = [
     "demo",
     "llama-3.1-8b@h100",
@@ -25,7 +25,7 @@ pub const PROFILES: [&str; 7] = [
     "mixtral-8x7b@h100x2",
 ];
 
-/// One system with the load that it is under.
+/// One system with its load.
 pub struct System {
     pub name: String,
     engine: EngineSpec,
@@ -35,22 +35,22 @@ pub struct System {
     front_ns: f64,
 }
 
-/// What of the page is looked at.
+/// The scraped metrics.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Page {
     /// Histograms of queue and prefill.
     Histograms,
-    /// Nothing at all: the client's stamps alone.
+    /// None: only the client's timestamps.
     Nothing,
 }
 
-/// The true queue and prefill of the requests that were split, ns.
+/// True queue and prefill times of the split requests, ns.
 pub struct Truth {
     pub queue: Vec<f64>,
     pub prefill: Vec<f64>,
 }
 
-/// A run with what really happened.
+/// A run with its ground truth.
 pub struct Run {
     attempts: Vec<Attempt>,
     stages: Vec<Option<(f64, f64)>>,
@@ -72,7 +72,7 @@ impl RowSink for Kept {
     fn sample(&mut self, _: Sample) {}
 }
 
-/// The system of this seed.
+/// Returns the system of this seed.
 pub fn system(seed: u64, requests: f64) -> System {
     let mut chance = Stream::new(seed, "infer systems", 0);
     let name = PROFILES[chance.below(PROFILES.len() as u64) as usize];
@@ -80,7 +80,7 @@ pub fn system(seed: u64, requests: f64) -> System {
     drawn(name, load, seed, requests)
 }
 
-/// A named profile at a load, all else drawn.
+/// Returns a named profile at a load, with all else drawn at random.
 pub fn drawn(name: &str, load: f64, seed: u64, requests: f64) -> System {
     let mut chance = Stream::new(seed, "infer systems, the rest", 0);
     let mut pick = |n: usize| chance.below(n as u64) as usize;
@@ -114,18 +114,18 @@ pub fn drawn(name: &str, load: f64, seed: u64, requests: f64) -> System {
         "{name} {prompt}/{output} seqs {max_seqs} budget {token_budget} cache {} load {load:.2}",
         if prefix_cache { "on" } else { "off" },
     );
-    // A page that is looked at every 15 s needs some looks.
+    // With scrapes every 15 s, the run must be long enough for several.
     let requests = requests.max(60.0 * rate_per_s);
     System { name, engine, scenario, rate_per_s, requests, front_ns }
 }
 
 impl System {
-    /// Runs it, and takes the engine's word on each request away.
+    /// Runs the system and removes the engine's report on each request.
     pub fn run(&self) -> Run {
         self.run_at(Load::Open { rate_per_s: self.rate_per_s }, self.requests / self.rate_per_s)
     }
 
-    /// Thirty requests one after the other: what a sweep's first level is.
+    /// Returns the floor of thirty requests in sequence, as in a sweep's first level.
     pub fn floor(&self) -> Option<Floor> {
         let run = self.run_at(Load::Closed { concurrency: 1 }, 30.0 * 10.0);
         let attempts: Vec<&Attempt> = run.attempts.iter().collect();
@@ -175,12 +175,12 @@ fn word_of(attempt: &Attempt) -> Option<(f64, f64)> {
 }
 
 impl Run {
-    /// The record at this place.
+    /// Returns the record at this index.
     pub fn attempt(&self, i: usize) -> &Attempt {
         &self.attempts[i]
     }
 
-    /// The page, looked at every `period`, from the beginning of the counted part.
+    /// Returns the metrics, scraped every `period_s` from the start of the counted part.
     fn samples(&self, period_s: f64) -> Vec<Sample> {
         let mut ended: Vec<(At, f64, f64)> = self
             .attempts
@@ -191,7 +191,7 @@ impl Run {
         ended.sort_by_key(|row| row.0);
         let mut samples = Vec::new();
         let (mut next, mut queue, mut prefill) = (0usize, 0.0, 0.0);
-        // Not at a round phase: a scrape does not know when a level begins.
+        // At an irregular phase, because scrapes are not aligned with the start of a level.
         let mut at = At((0.37 * period_s * 1e9) as i64);
         while at <= self.stop {
             while next < ended.len() && ended[next].0 <= at {
@@ -218,7 +218,7 @@ impl Run {
         samples
     }
 
-    /// What the product says of it, and the truth.
+    /// Returns the inference and the ground truth.
     pub fn infer(&self, page: Page, period_s: f64, events: bool, floor: Option<Floor>) -> (Inferred, Truth) {
         let samples = if page == Page::Histograms { self.samples(period_s) } else { Vec::new() };
         let mut attempts = self.attempts.clone();
@@ -240,7 +240,7 @@ impl Run {
             budget: None,
         };
         let inferred = infer(&case);
-        // A server's queue includes what stands before it where the server says so itself; a client tells them apart.
+        // A server-reported queue includes the time in front of it; a client separates them.
         let pinned = inferred.finding.parts.iter().any(|part| part.part == WaitPart::Queue && part.mean_told);
         let front = if pinned { 0.0 } else { self.front_ns };
         let of = |i: usize| self.stages[i].expect("a whole answer has its stages");
@@ -250,7 +250,7 @@ impl Run {
     }
 }
 
-/// Mean, p50, p95 and p99 of the truth, s.
+/// Returns the mean, p50, p95 and p99 of the true values, s.
 pub fn figures(values: &[f64]) -> [f64; 4] {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -258,7 +258,7 @@ pub fn figures(values: &[f64]) -> [f64; 4] {
     [sorted.iter().sum::<f64>() / sorted.len() as f64 / 1e9, at(0.5), at(0.95), at(0.99)]
 }
 
-/// What was said of a part: mean, p50, p95, p99. `None` where it was not said.
+/// Returns the inferred mean, p50, p95, p99 of a part; `None` if it is unknown.
 pub fn said(inferred: &Inferred, part: WaitPart) -> Option<[Bounded; 4]> {
     let found = inferred.finding.parts.iter().find(|found| found.part == part)?;
     if found.basis == Basis::Unknown {
@@ -267,10 +267,10 @@ pub fn said(inferred: &Inferred, part: WaitPart) -> Option<[Bounded; 4]> {
     Some([found.mean?, found.p50?, found.p95?, found.p99?])
 }
 
-/// Errors of a part, relative to the truth, and which figures were inside their bounds.
+/// Returns the relative errors of a part, and whether the true figures were inside their bounds.
 pub fn held(said: &[Bounded; 4], truth: &[f64; 4]) -> ([f64; 4], [bool; 4]) {
     let error = std::array::from_fn(|i| (said[i].value - truth[i]) / truth[i].max(1e-4));
-    // A tenth of a millisecond: nobody reads a queue to that.
+    // A tenth of a millisecond is below any relevant precision.
     let inside =
         std::array::from_fn(|i| truth[i] >= said[i].lower - 1e-4 && truth[i] <= said[i].upper + 1e-4);
     (error, inside)

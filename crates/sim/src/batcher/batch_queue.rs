@@ -1,8 +1,8 @@
-//! The queue of a batcher: priority levels with a policy each, walked from the head.
+//! The queue of a batcher: priority levels, each with a policy, walked from the head.
 //!
-//! A request whose time is up is rejected or moved behind the others of its level at the moment the walk comes to it,
-//! not before: so does Triton (triton-inference-server/core: src/scheduler_utils.cc, `PriorityQueue`). Looking at the
-//! clock of every request on every walk would be tidier and would reject requests that Triton still answers.
+//! An expired request is rejected, or moved behind the others of its level, when the walk reaches it and not before.
+//! Triton does so too (triton-inference-server/core: src/scheduler_utils.cc, `PriorityQueue`). Checking the time-out
+//! of every request on every walk would be simpler, but would reject requests that Triton still answers.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,22 +15,22 @@ pub(crate) struct Waiting {
     pub slot: u32,
     pub items: u32,
     pub since: At,
-    /// The last instant at which it may still be taken.
+    /// Last instant at which the request may still start; `None` without a time-out.
     pub expires: Option<At>,
 }
 
-/// The queue is at the bound of this level.
+/// The error of a queue that is full at this level.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Full;
 
-/// A place in the queue during a walk.
+/// A position in the queue during a walk.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct QueuePlace {
     level: u32,
     index: usize,
 }
 
-/// Requests that wait, by level and within a level in order of arrival, the delayed ones last.
+/// Waiting requests by level, and within a level in order of arrival, delayed ones last.
 #[derive(Clone, Debug)]
 pub(crate) struct BatchQueue {
     levels: BTreeMap<u32, Level>,
@@ -62,12 +62,12 @@ impl BatchQueue {
         self.size == 0
     }
 
-    /// Can a request of any level be rejected for its time?
+    /// Returns whether any level can reject expired requests.
     pub fn rejects(&self) -> bool {
         self.levels.values().any(|level| level.policy.default_timeout_us > 0 && level.rejects())
     }
 
-    /// Puts a request at the end of its level. `timeout` is the one that it brings along.
+    /// Appends a request to its level. `timeout` is the request's own time-out.
     pub fn push(&mut self, level: u32, waiting: Waiting, timeout: Option<Span>) -> Result<(), Full> {
         let level = self.levels.get_mut(&level).expect("the level was mapped to one that is there");
         let bound = level.policy.max_queue_size as usize;
@@ -80,7 +80,7 @@ impl BatchQueue {
         Ok(())
     }
 
-    /// Takes one request out. False where it is not here.
+    /// Removes one request. Returns `false` if it is not in the queue.
     pub fn remove(&mut self, slot: u32) -> bool {
         for level in self.levels.values_mut() {
             for queue in [&mut level.queue, &mut level.delayed] {
@@ -94,8 +94,8 @@ impl BatchQueue {
         false
     }
 
-    /// The request at this place of a walk, or the next one behind it that may be taken at `now`; the place is moved to
-    /// it. Those whose time is up are dealt with on the way.
+    /// Returns the request at this position, or the next one that may start at `now`, and moves the position to it.
+    /// Expired requests on the way are handled.
     pub fn look(&mut self, place: &mut QueuePlace, now: At, expired: &mut Vec<u32>) -> Option<Waiting> {
         loop {
             let (&number, level) = self.levels.range_mut(place.level..).next()?;
@@ -110,7 +110,7 @@ impl BatchQueue {
         }
     }
 
-    /// Rejects every request whose time is up, wherever it stands.
+    /// Rejects every expired request at any position.
     pub fn sweep(&mut self, now: At, expired: &mut Vec<u32>) {
         for level in self.levels.values_mut().filter(|level| level.rejects()) {
             let before = level.queue.len();
@@ -125,7 +125,7 @@ impl BatchQueue {
         }
     }
 
-    /// Takes the first request.
+    /// Removes and returns the first request.
     pub fn pop(&mut self) -> Option<Waiting> {
         let level = self.levels.values_mut().find(|level| level.at(0).is_some())?;
         self.size -= 1;
@@ -134,7 +134,7 @@ impl BatchQueue {
 }
 
 impl QueuePlace {
-    /// The one behind.
+    /// Moves to the next position.
     pub fn advance(&mut self) {
         self.index += 1;
     }
@@ -145,7 +145,7 @@ impl Level {
         self.policy.timeout_action == TimeoutAction::Reject
     }
 
-    /// Deals with requests whose time is up from this place on, until one may be taken. Returns how many were rejected.
+    /// Handles expired requests from this position until one may start. Returns the number of rejected ones.
     fn apply(&mut self, index: usize, now: At, expired: &mut Vec<u32>) -> usize {
         let over = self.queue.iter().skip(index).take_while(|waiting| waiting.is_over(now)).count();
         if over == 0 {
@@ -175,7 +175,7 @@ impl Waiting {
 }
 
 impl QueuePolicySpec {
-    /// How long a request with this time-out of its own may wait.
+    /// Returns the maximum wait of a request with this time-out.
     fn timeout(&self, own: Option<Span>) -> Option<Span> {
         let default = Span(self.default_timeout_us as i64 * 1_000);
         let own = own.filter(|own| self.allow_timeout_override && own.0 > 0);

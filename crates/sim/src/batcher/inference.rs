@@ -1,7 +1,7 @@
-//! A model server of batches in time: the front's pipe, the batcher, instances and responses.
+//! A batching model server over time: the front's pipe, the batcher, instances and responses.
 //!
-//! All that is due at an instant happens before the batcher looks, so that requests of one instant are seen together.
-//! The times of a batch are drawn and laid out when it starts, because nothing that comes later can change them.
+//! All events of an instant are processed before the batcher runs, so that simultaneous requests are batched
+//! together. The times of a batch are drawn and fixed at its start, because later events can't change them.
 
 use std::collections::VecDeque;
 
@@ -18,9 +18,10 @@ use crate::traffic::{Emission, EngineGauges, Failure, FinishReason, Rejected, Re
 
 const QUEUE_FULL: &str = "Exceeds maximum queue size";
 const EXPIRED: &str = "Request timeout expired";
-/// Triton's answer to both: its status UNAVAILABLE over HTTP.
+/// Triton's HTTP status for both: UNAVAILABLE.
 const UNAVAILABLE: u16 = 503;
 
+/// The state of a batching model server.
 #[derive(Clone, Debug)]
 pub(crate) struct Inference {
     spec: DynamicSpec,
@@ -28,25 +29,26 @@ pub(crate) struct Inference {
     requests: Slots<Request>,
     /// Requests on their way to the queue, in order of arrival there.
     front: VecDeque<(At, u32)>,
-    /// When the front's pipe has room again.
+    /// Time at which the front's pipe is free.
     pipe_free: At,
     batcher: Batcher,
-    /// The batcher has something to look at since this instant.
+    /// Time since which the batcher must run; `None` if it need not.
     due: Option<At>,
-    /// When each instance that is idle will have finished computing.
+    /// Time at which each idle instance will have finished computing.
     idle: Vec<At>,
     batches: Slots<Running>,
     started: u64,
     calendar: Calendar,
-    /// Requests in the order in which they left the queue, where responses must keep it.
+    /// Requests in order of leaving the queue, if responses must keep it.
     order: VecDeque<u32>,
+    /// Responses on their way, with their times.
     responses: VecDeque<(At, u32)>,
     running: u32,
-    /// Compute takes this many times what the spec says, …
+    /// Factor on the compute time.
     slowdown: f64,
-    /// … and this much longer.
+    /// Additional compute time after the factor.
     extra: Span,
-    /// No batch starts or ends before.
+    /// Time before which no batch starts or ends.
     stalled_until: At,
 }
 
@@ -58,7 +60,7 @@ struct Request {
     items: u32,
     priority: u32,
     timeout: Option<Span>,
-    /// When it came to the queue.
+    /// Arrival time at the queue.
     queued: At,
     stage: Stage,
 }
@@ -68,11 +70,11 @@ enum Stage {
     Front,
     Queue,
     Batch,
-    /// Computed; its response is held back or on its way.
+    /// Computed; the response waits or is on its way.
     Done,
-    /// Cancelled while in a batch, which goes on without noticing.
+    /// Cancelled in a batch, which continues unchanged.
     Gone,
-    /// Cancelled, and its batch is over.
+    /// Cancelled, and the batch is complete.
     Over,
 }
 
@@ -85,11 +87,11 @@ struct Running {
     input: Span,
     compute: Span,
     output: Span,
-    /// When the instance will have finished computing it.
+    /// Time at which the instance will have finished computing.
     computed: At,
 }
 
-/// What an entry of the calendar is about, beside the batch.
+/// Event kinds of calendar entries, encoded next to the batch number.
 const ENDS: u32 = 0;
 const FREES: u32 = 1;
 
@@ -159,7 +161,7 @@ impl Inference {
         [front, response, instances].into_iter().flatten().min()
     }
 
-    /// The batcher comes last at any instant.
+    /// Processes the events of an instant; the batcher runs last.
     pub fn fire(&mut self, out: &mut Vec<Emission>, totals: &mut Totals) {
         let Some(now) = self.next_at() else { return };
         if let Some(&(at, slot)) = self.front.front()
@@ -205,7 +207,7 @@ impl Inference {
         true
     }
 
-    /// Loses everything in flight. Returns the ids of what was lost, ascending.
+    /// Drops everything in flight. Returns the ids in ascending order.
     pub fn reset(&mut self) -> Vec<u64> {
         let lost = self.requests.ids();
         let fresh = Inference::new(&self.spec, self.seed);
@@ -232,7 +234,7 @@ impl Inference {
         gauges.waiting = (self.front.len() + self.batcher.waiting()) as u32;
     }
 
-    /// The request has come to the queue. False, and it has not, where the queue is at its bound.
+    /// Enqueues the request. Returns `false` without enqueuing it if the queue is full.
     fn enter(&mut self, now: At, slot: u32) -> bool {
         let request = self.requests.at_mut(slot);
         (request.queued, request.stage) = (now, Stage::Queue);
@@ -257,7 +259,7 @@ impl Inference {
         }
     }
 
-    /// An idle instance takes a batch.
+    /// Starts a batch on an idle instance.
     fn start(&mut self, now: At, batch: Batch, out: &mut Vec<Emission>) {
         let cost = &self.spec.batch;
         let (input, output) = (span(cost.input.ms(batch.items)), span(cost.output.ms(batch.items)));
@@ -279,7 +281,7 @@ impl Inference {
         let running =
             Running { slots: batch.slots, items: batch.items, start: now, input, compute, output, computed };
         let number = self.batches.insert(self.started, running);
-        // Nobody outside names a batch.
+        // Batches have no external ids.
         self.batches.forget(self.started);
         self.started += 1;
         let free = match self.spec.batch.overlap {
@@ -290,7 +292,7 @@ impl Inference {
         self.calendar.push(free, 2 * number + FREES);
     }
 
-    /// The idle instance that will have finished computing first.
+    /// Returns the idle instance that will have finished computing first.
     fn take_idle(&mut self) -> At {
         let first = (0..self.idle.len()).min_by_key(|&place| self.idle[place]);
         self.idle.swap_remove(first.expect("the batcher was told how many are idle"))
@@ -304,11 +306,11 @@ impl Inference {
         } else {
             1.0
         };
-        // At least a nanosecond, or a closed loop would turn for ever at one instant.
+        // At least a nanosecond, because a closed loop would otherwise never leave one instant.
         span(cost.compute.ms(items) * factor * self.slowdown).max(Span(1)) + self.extra
     }
 
-    /// An instance may take its next batch.
+    /// Lets an instance take its next batch.
     fn free(&mut self, now: At, number: u32) {
         self.idle.push(self.batches.at(number).computed);
         self.due = Some(now);
@@ -317,7 +319,7 @@ impl Inference {
         }
     }
 
-    /// A batch is computed, and its outputs are back.
+    /// Completes a batch, including its outputs.
     fn end(&mut self, now: At, number: u32, out: &mut Vec<Emission>, totals: &mut Totals) {
         let batch = self.batches.at_mut(number);
         let slots = std::mem::take(&mut batch.slots);
@@ -358,7 +360,7 @@ impl Inference {
         self.spec.dynamic_batching.as_ref().is_some_and(|batcher| batcher.preserve_ordering)
     }
 
-    /// A response sets out.
+    /// Starts a response on its way.
     fn respond(&mut self, slot: u32, now: At, out: &mut Vec<Emission>, totals: &mut Totals) {
         let delay = span(self.spec.response_ms);
         if self.requests.at(slot).stage == Stage::Over {
@@ -370,7 +372,7 @@ impl Inference {
         }
     }
 
-    /// A response is out.
+    /// Completes a response.
     fn answer(&mut self, slot: u32, at: At, out: &mut Vec<Emission>, totals: &mut Totals) {
         let request = self.requests.at(slot);
         let (id, n) = (request.id, request.output_tokens);

@@ -1,24 +1,24 @@
-//! Triton's dynamic batcher: which of the waiting requests become a batch, and when.
+//! Triton's dynamic batcher: the selection of waiting requests for a batch, and its time.
 //!
-//! Held to its code (triton-inference-server/core, 2026-06: src/dynamic_batch_scheduler.cc `GetDynamicBatch`,
-//! src/rate_limiter.cc `PayloadSlotAvailable`, src/instance_queue.cc `Dequeue`), with a batcher's thread that takes no time and
-//! is always awake when something happened:
+//! The rules follow Triton's code (triton-inference-server/core, 2026-06: src/dynamic_batch_scheduler.cc
+//! `GetDynamicBatch`, src/rate_limiter.cc `PayloadSlotAvailable`, src/instance_queue.cc `Dequeue`). The batcher's
+//! thread takes no time here and is always awake at an event:
 //!
-//! 1. **Walk** the queue from its head, summing items. Where the sum *is* a preferred size, remember the place. Where the
-//!    next request would pass the largest preferred size and nothing is remembered, remember that place too. Stop where
-//!    it would pass the largest batch.
-//! 2. A place is remembered and the oldest request has not outlived the delay: the batch ends there.
-//! 3. Else all that was walked over is the batch, if the walk stopped, if it reached the largest preferred size, if
-//!    the delay has passed or is 0. Else wait for the delay, for the next time-out, or for a request.
-//! 4. **Ahead of time.** Without time-outs, queue bounds and priorities, up to two batches per instance are formed
-//!    while all instances are busy, and one that is not saturated grows until an instance takes it. With any of the
+//! 1. **Walk** the queue from its head and sum the items. If the sum *is* a preferred size, remember the position. If
+//!    the next request would exceed the largest preferred size and no position is remembered, remember this one too.
+//!    Stop where the sum would exceed the largest batch.
+//! 2. If a position is remembered and the oldest request is within the delay, the batch ends there.
+//! 3. Otherwise all walked requests are the batch, if the walk stopped or reached the largest preferred size, or the
+//!    delay has passed or is 0. Otherwise wait for the delay, for the next time-out, or for a request.
+//! 4. **Ahead of time.** Without time-outs, queue limits and priorities, up to two batches per instance are formed
+//!    while all instances are busy. A batch that is not saturated grows until an instance takes it. With any of the
 //!    three, a batch is formed only when an instance is idle.
-//! 5. **Merging.** With a delay, an instance that takes a batch takes those behind it too, while their oldest request
-//!    has outlived the delay and the sum stays within the largest batch.
+//! 5. **Merging.** With a delay, an instance that takes a batch also takes the batches behind it. That applies while
+//!    their oldest request has exceeded the delay and the sum stays within the largest batch.
 //!
-//! Not taken over: a request that times out at the very nanosecond at which the batcher looks is sent by Triton; here it
-//! wakes a nanosecond later and rejects it, as a thread that wakes late always does. And a batch that was looked at for
-//! merging and found too large does not grow any more there, a side effect of newer versions: with it a saturated server
+//! Two differences remain. A request that times out at the very nanosecond of a batcher run is sent by Triton. Here
+//! it is rejected a nanosecond later, as by a thread that wakes late. In newer versions of Triton, a batch that was
+//! considered for merging and was too large stops growing, as a side effect. With that effect a saturated server
 //! makes smaller batches than the published rows show (ResNet-50, 256 clients: 6 % slower).
 
 mod batch_queue;
@@ -31,15 +31,15 @@ use plimsoll_model::{At, Span};
 use crate::batcher::batch_queue::{BatchQueue, Full, QueuePlace, Waiting};
 use crate::spec::dynamic::{BatcherSpec, DynamicSpec};
 
-/// How often a batcher that waits for an instance looks for requests whose time is up.
+/// Interval at which a batcher that waits for an instance rejects expired requests.
 const SWEEP: Span = Span(500_000_000);
 
-/// Requests that will be computed together.
+/// Requests that are computed together.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Batch {
     pub slots: Vec<u32>,
     pub items: u32,
-    /// When the first of them came.
+    /// Arrival of the first request.
     since: Option<At>,
 }
 
@@ -54,13 +54,13 @@ pub(crate) struct Batcher {
     wake: Wake,
 }
 
-/// Why the batcher runs again though nothing happens.
+/// The reason for the next run without an event.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Wake {
     Never,
-    /// The delay has passed, or a request's time is up.
+    /// The delay has passed, or a request expires.
     Delay(At),
-    /// It waits for an instance and looks for requests whose time is up.
+    /// Expired requests are rejected while the batcher waits for an instance.
     Sweep(At),
 }
 
@@ -69,7 +69,7 @@ struct Rules {
     max_batch: u32,
     preferred: BTreeSet<u32>,
     delay: Span,
-    /// Most batches formed ahead; 0 = none, they wait for an idle instance.
+    /// Maximum number of batches formed ahead; 0 if batches wait for an idle instance.
     ahead: usize,
     rejects: bool,
 }
@@ -77,14 +77,14 @@ struct Rules {
 /// The batch that new requests may join.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Growing {
-    /// None: the next one begins a new batch.
+    /// The next request begins a new batch.
     None,
-    /// The last of those formed.
+    /// The last formed batch.
     Last,
 }
 
 enum Verdict {
-    /// The first `requests` of the queue leave it; `saturated` = nothing may join them.
+    /// The first `requests` of the queue form a batch; with `saturated`, no request may join it.
     Send {
         requests: usize,
         saturated: bool,
@@ -94,12 +94,12 @@ enum Verdict {
     },
 }
 
-/// What came of a run of the batcher.
+/// The result of a batcher run.
 #[derive(Default, Debug)]
 pub(crate) struct Moves {
     /// Batches that instances take, in order.
     pub started: Vec<Batch>,
-    /// Requests whose time was up.
+    /// Expired requests.
     pub expired: Vec<u32>,
 }
 
@@ -116,7 +116,7 @@ impl Batcher {
         }
     }
 
-    /// Takes a request at this level. Must be followed by [`run`](Batcher::run) at the same instant.
+    /// Enqueues a request at this level. [`run`](Batcher::run) must follow at the same instant.
     pub(crate) fn enqueue(
         &mut self,
         level: u32,
@@ -132,17 +132,17 @@ impl Batcher {
         Ok(())
     }
 
-    /// Takes a request out. False where it is in a batch already: it is computed with it.
+    /// Removes a request. Returns `false` if it is in a batch already and will be computed.
     pub fn cancel(&mut self, slot: u32) -> bool {
         self.queue.remove(slot)
     }
 
-    /// Requests that no instance has taken.
+    /// Returns the number of requests that no instance has taken.
     pub fn waiting(&self) -> usize {
         self.queue.len() + self.formed.iter().map(|batch| batch.slots.len()).sum::<usize>()
     }
 
-    /// When it wants to run again though nothing happens.
+    /// Returns the time of the next run without an event; `None` if there is none.
     pub fn wake(&self) -> Option<At> {
         match self.wake {
             Wake::Never => None,
@@ -150,7 +150,7 @@ impl Batcher {
         }
     }
 
-    /// Forms batches and hands them to so many idle instances.
+    /// Forms batches and assigns them to at most `idle` instances.
     pub fn run(&mut self, now: At, mut idle: usize, moves: &mut Moves) {
         let woken = std::mem::replace(&mut self.wake, Wake::Never);
         loop {
@@ -179,7 +179,7 @@ impl Batcher {
         }
     }
 
-    /// Every 500 ms of waiting for an instance, rejects those whose time is up.
+    /// Rejects expired requests, every 500 ms while the batcher waits for an instance.
     fn sweep(&mut self, now: At, woken: Wake, moves: &mut Moves) {
         if !self.rules.as_ref().is_some_and(|rules| rules.rejects) {
             return;
@@ -197,7 +197,7 @@ impl Batcher {
         }
     }
 
-    /// Rules 1 to 3.
+    /// Applies rules 1 to 3.
     fn examine(&mut self, now: At, expired: &mut Vec<u32>) -> Verdict {
         let rules = self.rules.as_ref().expect("only a batcher with rules examines");
         let largest = rules.preferred.last().copied().unwrap_or(0);
@@ -244,7 +244,7 @@ impl Batcher {
         Verdict::Wait { until: earlier(Some(oldest + rules.delay), expiry).expect("one of two") }
     }
 
-    /// Items of the batch that new requests may join.
+    /// Returns the items of the batch that new requests may join.
     fn held(&self) -> u32 {
         match self.growing {
             Growing::None => 0,
@@ -268,7 +268,7 @@ impl Batcher {
         }
     }
 
-    /// The batch that an idle instance takes, with those that rule 5 merges into it.
+    /// Returns the batch for an idle instance, with the batches that rule 5 merges into it.
     fn dequeue(&mut self, now: At) -> Option<Batch> {
         let mut batch = self.formed.pop_front()?;
         if let Some(rules) = &self.rules

@@ -1,9 +1,9 @@
-//! Models that Triton serves in batches, by name, with where their figures come from.
+//! Named models that Triton serves in batches, with the origin of their figures.
 //!
-//! A closed loop of C clients at one instance settles into two groups that take turns, so a request sees the time of
-//! both batches: time(C/2) = latency / 2. That is how a server's own time per batch is read from published rows of a
-//! dynamic batcher. Rows of a client that sends whole batches and waits (offline) were the alternative; they include
-//! the transfer of the inputs, which a loaded server overlaps with computing.
+//! A closed loop of C clients at one instance splits into two alternating groups, so a request waits for both
+//! batches: time(C/2) = latency / 2. The server's time per batch is derived in this way from published rows of a
+//! dynamic batcher. Rows of an offline client (whole batches in sequence) were rejected, because they include the
+//! input transfer, which overlaps with computing on a loaded server.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::spec::dynamic::{
 };
 use crate::spec::{EngineSpec, ModeSpec};
 
-/// Every profile of this kind, in the order in which a list shows them.
+/// Returns every profile of this kind in display order.
 pub(crate) fn all() -> Vec<Profile> {
     vec![
         profile(
@@ -45,7 +45,7 @@ pub(crate) fn all() -> Vec<Profile> {
     ]
 }
 
-/// Where the figures of a profile come from, and the error to expect.
+/// Returns the origin of a profile's figures and the expected error.
 fn basis(name: &str) -> &'static str {
     match name {
         "resnet50-triton@a100" => {
@@ -74,11 +74,10 @@ fn basis(name: &str) -> &'static str {
     }
 }
 
-/// What a server of batches does, as lines of text.
+/// Returns a description of a batching server as lines of text.
 pub(crate) fn derivation(name: &str, spec: &DynamicSpec) -> String {
     let mut text = String::new();
     let (most, instances) = (spec.max_batch_size, spec.instances);
-    // Writing to a string can't fail.
     let _ = match &spec.dynamic_batching {
         None => writeln!(text, "instances: {instances}; every request is executed alone"),
         Some(batcher) => writeln!(
@@ -100,10 +99,10 @@ pub(crate) fn derivation(name: &str, spec: &DynamicSpec) -> String {
     text
 }
 
-/// Items per second that the instances and the front's pipe can keep up with, at the largest batch.
+/// Returns the capacity of the instances and the front's pipe in items/s, at the largest batch.
 fn capacity(spec: &DynamicSpec) -> f64 {
     let largest = spec.max_batch_size;
-    // In a pipeline the slower of the stages counts.
+    // In a pipeline the slower stage decides.
     let busy_ms = match spec.batch.overlap {
         Overlap::Serial => spec.batch.ms(largest),
         Overlap::Pipelined => spec.batch.compute.ms(largest).max(spec.batch.input.ms(largest)),
@@ -118,12 +117,12 @@ fn profile(name: &'static str, summary: &'static str, spec: DynamicSpec) -> Prof
     Profile { name: name.to_owned(), summary: summary.to_owned(), spec }
 }
 
-/// As the published rows were measured: preferred 64 and 128, a delay of 1 µs, one instance.
+/// Returns the configuration of the published measurement: preferred sizes 64 and 128, a delay of 1 µs, one instance.
 fn resnet(input_item_ms: f64, points: &[(u32, f64)], front: FrontSpec) -> DynamicSpec {
     let points = points
         .iter()
         .map(|&(items, ms)| {
-            // Whole nanoseconds, which a file gives back exactly.
+            // Whole nanoseconds, because a file stores them exactly.
             let ms = ((ms - input_item_ms * f64::from(items)) * 1e6).round() / 1e6;
             BatchPoint { items, ms }
         })
@@ -142,31 +141,31 @@ fn resnet(input_item_ms: f64, points: &[(u32, f64)], front: FrontSpec) -> Dynami
             compute: ComputeSpec::Table(TableSpec { points }),
             output: AffineSpec::default(),
             overlap: Overlap::Serial,
-            // p99 was 3 to 12 % above the median; a request's latency spans two batches.
+            // The p99 was 3 to 12 % above the median, and a request's latency spans two batches.
             jitter_cv: 0.03,
         },
         response_ms: 0.0,
     }
 }
 
-/// Half the latency at 16, 64 and 256 clients: 6.218, 14.577 and 41.764 ms. The fourth row, 23.660 ms at 128 clients, lies
-/// on the second line. A line alone, 1.94 + 0.154 b, misses the row at 64 clients by 6 %.
+/// Uses half the latency at 16, 64 and 256 clients: 6.218, 14.577 and 41.764 ms. The fourth row, 23.660 ms at 128
+/// clients, is on the second line. A single line, 1.94 + 0.154 b, misses the row at 64 clients by 6 %.
 ///
-/// An image is 602 kB as FP32. Of 20.88 ms for 128 images the server itself counts 11.34 ms as computing: the rest is
+/// An image has 602 kB as FP32. The server counts 11.34 ms of the 20.88 ms for 128 images as computing: the rest is
 /// 0.074 ms per image.
 fn resnet_a100() -> DynamicSpec {
     let front = FrontSpec { request_ms: 0.1, item_ms: 0.1 };
     resnet(0.074, &[(8, 3.109), (32, 7.289), (128, 20.882)], front)
 }
 
-/// Half the latency at 16, 64 and 256 clients: 14.821, 30.263 and 127.102 ms. Nothing tells input from compute here; the
-/// input is taken to be as on the A100, whose link is as wide or wider.
+/// Uses half the latency at 16, 64 and 256 clients: 14.821, 30.263 and 127.102 ms. The rows do not separate input and
+/// compute. The input is assumed to be as on the A100, whose link is at least as fast.
 fn resnet_t4() -> DynamicSpec {
     let front = FrontSpec { request_ms: 0.1, item_ms: 0.1 };
     resnet(0.074, &[(8, 7.41), (32, 15.13), (128, 63.55)], front)
 }
 
-/// Greedy, batches of at most 16, which is as far as the published rows go. The inputs are a few kB.
+/// Greedy, with batches of at most 16, the limit of the published rows. The inputs are a few kB.
 fn bert(base_ms: f64, item_ms: f64) -> DynamicSpec {
     DynamicSpec {
         instances: 1,

@@ -1,7 +1,7 @@
-//! How an engine stands in a file: with all its figures, or as a pair of the catalogue in a few words.
+//! The two file formats of an engine: all figures, or a pair of the catalogue.
 //!
-//! Which of the two it is shows in the key `mode`. An untagged enum would say the same in one line, and would answer
-//! every slip with "matches no variant"; looking at the key first lets the right half name the wrong field.
+//! The key `mode` selects the format. An untagged enum was rejected because it answers every mistake with "matches no
+//! variant". Checking the key first lets the right format name the wrong field.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,21 +14,21 @@ use crate::spec::{EngineSpec, ModeSpec};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EngineInFull {
-    /// What it stands for.
+    /// Name for reports.
     #[serde(default = "custom")]
     name: String,
-    /// How it behaves.
+    /// Mode of the engine with its figures.
     mode: ModeSpec,
 }
 
-/// An engine as a file may write it.
+/// An engine in a file.
 #[derive(JsonSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "it describes the file for the schema; reading looks at the keys")]
 pub(crate) enum EngineFile {
-    /// With all its figures.
+    /// All figures.
     Full(EngineInFull),
-    /// As a pair of the catalogue.
+    /// A pair of the catalogue.
     Pair(PairSpec),
 }
 

@@ -1,8 +1,8 @@
-//! The GPUs of the catalogue: peaks from data sheets, efficiencies from fits, and what stands in where there are none.
+//! The GPUs of the catalogue: peaks from data sheets, efficiencies from fits, and substitutes for missing fits.
 //!
-//! Efficiencies were fitted on public tables of measured kernels (ai-dynamo/aiconfigurator, Apache-2.0, and for the RTX
-//! cards casys-kaist/LLMServingSim, MIT); the mean error of each fit stands beside it. Links between GPUs likewise. The
-//! rest is scaled from the nearest relative or assumed, and says so.
+//! Efficiencies were fitted on public tables of measured kernels: ai-dynamo/aiconfigurator, Apache-2.0, and for the
+//! RTX cards casys-kaist/LLMServingSim, MIT. The mean error of each fit is given with it. Links between GPUs were
+//! fitted likewise. The other figures are scaled from the nearest relative or assumed, and are marked as such.
 
 use crate::catalogue::Dtype;
 use crate::catalogue::origin::Basis;
@@ -10,45 +10,44 @@ use crate::spec::gpu::{ExpertKernels, GpuSpec};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gpu {
-    /// The name to ask for it by.
+    /// Name in the catalogue.
     pub name: &'static str,
     pub title: &'static str,
     /// Memory that a process sees, GB.
     pub memory_gb: f64,
     /// Peak memory bandwidth, TB/s.
     pub bandwidth_tb_s: f64,
-    /// Peak dense arithmetic in bf16 (fp16 where there is no bf16), TFLOP/s.
+    /// Peak dense arithmetic in bf16 (fp16 if there is no bf16), TFLOP/s.
     pub bf16_tflops: f64,
-    /// The same in fp8, where there is any.
+    /// Peak dense arithmetic in fp8, TFLOP/s; `None` if there is no fp8.
     pub fp8_tflops: Option<f64>,
     pub kernels: Kernels,
-    /// How its GPUs talk to each other.
     pub link: Link,
-    /// Is it of the class that vLLM gives large batches by default (70 GiB or more, and no A100)?
+    /// Set if vLLM uses large default batches (70 GiB or more, and no A100).
     pub large: bool,
 }
 
-/// How kernels use a GPU, by dtype.
+/// The efficiency of kernels on a GPU, by dtype.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Kernels {
     pub basis: Basis,
-    /// What was fitted, scaled or assumed, in a sentence.
+    /// Fitted, scaled or assumed figures, in one sentence.
     pub source: &'static str,
-    /// Error to expect of a step, percent.
+    /// Expected error of a step in percent.
     pub expected_error_percent: f64,
     /// Matrix products with weights in bf16.
     pub bf16: Products,
     /// Matrix products with weights in fp8.
     pub fp8: Products,
-    /// Reading a KV cache in bf16.
+    /// Decode attention with a KV cache in bf16.
     pub kv_bf16: Decode,
-    /// Reading a KV cache in fp8.
+    /// Decode attention with a KV cache in fp8.
     pub kv_fp8: Decode,
-    /// Attention over a prompt: share of the arithmetic, ns per token and head, floor in µs.
+    /// Prefill attention: share of the arithmetic, ns per token and head, floor in µs.
     pub prefill_bf16: [f64; 3],
-    /// The same with a KV cache in fp8.
+    /// Prefill attention with a KV cache in fp8.
     pub prefill_fp8: [f64; 3],
-    /// Factor on decode attention in mixed steps, at 4 and at 8 query heads for each KV head.
+    /// Factor on decode attention in mixed steps, at 4 and at 8 query heads per KV head.
     pub kappa: [f64; 2],
 }
 
@@ -58,20 +57,20 @@ pub struct Products(pub f64, pub f64, pub f64, pub f64);
 
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Decode {
-    /// Share of the bandwidth with 8 or more, 4, 2 and 1 KV heads on the GPU.
+    /// Share of the bandwidth with at least 8, 4, 2 and 1 KV heads on the GPU.
     pub efficiency: [f64; 4],
-    /// Floor, µs.
+    /// Minimum time, µs.
     pub floor_us: f64,
-    /// Per sequence and query head, ns.
+    /// Time per sequence and query head, ns.
     pub per_head_ns: f64,
 }
 
-/// How GPUs of a node talk to each other: start in µs and bandwidth in GB/s of an all-reduce over 2, 4 and 8.
+/// The link between the GPUs of a node: start-up in µs and bandwidth in GB/s of an all-reduce over 2, 4 and 8.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Link {
-    /// What it is, and where its figures come from.
+    /// Kind of the link, and origin of its figures.
     pub source: &'static str,
-    /// Over 2, 4 and 8 GPUs.
+    /// Start-up and bandwidth over 2, 4 and 8 GPUs.
     pub allreduce: [(f64, f64); 3],
 }
 
@@ -88,7 +87,7 @@ const NVLINK5: Link = Link {
     source: "all-reduce scaled: NVLink 4 with twice the bandwidth",
     allreduce: [(4.3, 254.0), (5.2, 188.0), (6.2, 196.0)],
 };
-/// Chosen on one replay of a pair of RTX PRO 6000.
+/// Fitted on one replay of a pair of RTX PRO 6000.
 const PCIE: Link = Link {
     source: "all-reduce over PCIe assumed: 20 µs and 16 GB/s",
     allreduce: [(20.0, 16.0), (20.0, 16.0), (20.0, 16.0)],
@@ -98,7 +97,7 @@ const fn decode(efficiency: f64, floor_us: f64, per_head_ns: f64) -> Decode {
     Decode { efficiency: [efficiency; 4], floor_us, per_head_ns }
 }
 
-/// Every GPU, in the order in which a list shows them.
+/// Returns every GPU in display order.
 pub fn all() -> Vec<Gpu> {
     let (hopper, ampere) = (hopper(), ampere());
     let blackwell = scaled(&hopper, "efficiencies of H100, unmeasured on Blackwell", 30.0);
@@ -168,8 +167,8 @@ fn hopper() -> Kernels {
     }
 }
 
-/// Decode attention slows with few KV heads on a GPU in the kernel table; the prefill table is faulty (over the peak),
-/// so that H100's stands in.
+/// Decode attention slows down with few KV heads per GPU in the kernel table. The prefill table is faulty (over the
+/// peak), so the H100's is used.
 fn h200() -> Kernels {
     Kernels {
         source: "matrix products 3.6 % (bf16) and 7.8 % (fp8) and decode attention 10 % of their kernel tables; prefill \
@@ -195,7 +194,7 @@ fn ampere() -> Kernels {
     }
 }
 
-/// The fp8 table of prefill attention is faulty (over the peak), so that bf16's stands in.
+/// The fp8 table of prefill attention is faulty (over the peak), so that of bf16 is used.
 fn ada() -> Kernels {
     Kernels {
         source: "matrix products 3.5 % (bf16) and 6 % (fp8), prefill attention 9 % of their kernel tables",
@@ -210,7 +209,7 @@ fn ada() -> Kernels {
     }
 }
 
-/// L40S with the arithmetic cut for a board of 72 W.
+/// The L40S with arithmetic reduced for a board of 72 W.
 fn l4() -> Kernels {
     Kernels {
         basis: Basis::Scaled,
@@ -264,13 +263,13 @@ fn scaled(kernels: &Kernels, source: &'static str, expected_error_percent: f64) 
 }
 
 impl Gpu {
-    /// This GPU for weights and KV cache of these dtypes, with so many KV heads of a model on each of `group` GPUs. None
-    /// where it has no arithmetic of that dtype or no such group is known.
+    /// Returns this GPU for weights and KV cache of these dtypes, with `kv_heads` KV heads of a model on each of
+    /// `group` GPUs. Returns `None` if it lacks arithmetic of that dtype or the group is unknown.
     pub fn spec(&self, dtype: Dtype, kv: Dtype, kv_heads: u32, group: u32) -> Option<GpuSpec> {
         let kernels = &self.kernels;
         let (products, tflops) = match dtype {
             Dtype::Fp8 => (kernels.fp8, self.fp8_tflops?),
-            // Weights in four bits are unpacked and multiplied in bf16.
+            // Four-bit weights are unpacked and multiplied in bf16.
             Dtype::Bf16 | Dtype::Fp4 => (kernels.bf16, self.bf16_tflops),
         };
         let (decode, prefill) = match kv {
@@ -301,7 +300,7 @@ impl Gpu {
             kv_efficiency: decode.efficiency[heads],
             decode_floor_us: decode.floor_us,
             decode_per_head_ns: decode.per_head_ns,
-            // Attention computes in bf16 whatever the KV cache is kept in.
+            // Attention computes in bf16 for any dtype of the KV cache.
             attention_tflops: Some(self.bf16_tflops),
             attention_efficiency: prefill[0],
             prefill_per_head_ns: prefill[1],

@@ -1,7 +1,6 @@
-//! The pairs that a list shows, and where a pair's figures come from in words.
+//! The displayed pairs, and the origin of a pair's figures as text.
 //!
-//! The text is computed from the specification when it is asked for, so that it can't tell of figures that the simulation
-//! does not use.
+//! The text is computed from the specification on request, so that it always shows the figures of the simulation.
 
 use std::fmt::Write as _;
 
@@ -27,24 +26,25 @@ pub const CHECKED: [&str; 12] = [
     "qwen3-32b@h100x2",
 ];
 
-/// What a pair comes to, computed from its specification.
+/// The figures of a pair, computed from its specification.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PairFigures {
     /// Weights on each GPU, GB.
     pub weights_gb: f64,
-    /// Tokens that the KV cache holds.
+    /// Capacity of the KV cache in tokens.
     pub kv_tokens: f64,
-    /// Step of b decodes at 1 024 tokens of context, ms, at b = 1, 32, 128; none where the cache has no room for them.
+    /// Duration in ms of a step of 1, 32 and 128 decodes at 1 024 tokens of context; `None` if the cache is too
+    /// small.
     pub decode_ms: [Option<f64>; 3],
-    /// One prompt of 1 024 and of 8 192 tokens, ms, each in one step.
+    /// Duration in ms of one prompt of 1 024 and of 8 192 tokens, each in one step.
     pub prefill_ms: [f64; 2],
 }
 
-/// The figures of a pair.
+/// Returns the figures of a pair.
 pub fn figures(spec: &BatchingSpec, roofline: &RooflineSpec) -> Result<PairFigures, SpecError> {
     let blocks = spec.blocks()?;
     let kv_tokens = f64::from(blocks) * f64::from(crate::spec::error::BLOCK_TOKENS);
-    // One step of 8 192 tokens, whatever the budget: a figure of the GPU, not of a setting.
+    // One step of 8 192 tokens at any budget, because the figure describes the GPU and not a setting.
     let wide = BatchingSpec { token_budget: spec.token_budget.max(8192), ..spec.clone() };
     let mut model = StepModel::new(&wide);
     let decode_ms = [1, 32, 128].map(|batch| {
@@ -55,14 +55,13 @@ pub fn figures(spec: &BatchingSpec, roofline: &RooflineSpec) -> Result<PairFigur
     Ok(PairFigures { weights_gb: roofline.weights_per_gpu() / 1e9, kv_tokens, decode_ms, prefill_ms })
 }
 
-/// Where the figures of a step come from, as lines of text.
+/// Appends the origin of a step's figures as lines of text.
 pub fn derivation(text: &mut String, spec: &RooflineSpec) {
     let (model, gpu) = (&spec.model, &spec.gpu);
     let group = f64::from(spec.tensor_parallel);
     let params = if model.dense_layers() > 0 { model.layer_params() } else { model.attention_params() };
     let layer_bytes = params * model.weight_bytes / group;
     let layer_us = layer_bytes / (gpu.bandwidth_tb_s * gpu.weight_efficiency) / 1e6;
-    // Writing to a string can't fail.
     let _ = writeln!(
         text,
         "weights {:.1} GB per GPU ({:.1}e9 parameters, {:.1}e9 per token); a layer's {:.0} MB stream in {layer_us:.0} µs \
@@ -110,7 +109,7 @@ pub fn derivation(text: &mut String, spec: &RooflineSpec) {
     }
 }
 
-/// Where the figures come from and how far to believe them, as lines of text.
+/// Appends the origin and the accuracy of the figures as lines of text.
 pub fn origin(text: &mut String, origin: &OriginSpec) {
     let _ = writeln!(
         text,
@@ -130,7 +129,7 @@ pub fn origin(text: &mut String, origin: &OriginSpec) {
     }
 }
 
-/// A pair in a line.
+/// Returns a pair in one line.
 pub fn summary(spec: &EngineSpec) -> String {
     let ModeSpec::Batching(BatchingSpec { origin: Some(origin), .. }) = &spec.mode else {
         return spec.name.clone();
@@ -143,14 +142,14 @@ pub fn summary(spec: &EngineSpec) -> String {
     format!("{model} {} on {count} × {gpu}, {}", origin.dtype, origin.server)
 }
 
-/// Milliseconds of a step in which `batch` sequences decode, each attending to `context` tokens.
+/// Returns the duration in ms of a step in which `batch` sequences decode with `context` tokens each.
 pub fn decode_step_ms(model: &mut StepModel, batch: u32, context: u32) -> f64 {
     let context = u64::from(batch) * u64::from(context);
     let load = StepLoad { tokens: batch, decodes: batch, context, chunks: 0, prefill_pairs: 0, rows: batch };
     model.picoseconds(&load) as f64 / 1e9
 }
 
-/// Milliseconds of a step that computes one prompt of this many tokens and nothing else.
+/// Returns the duration in ms of a step with one prompt of this many tokens.
 pub fn prefill_step_ms(model: &mut StepModel, prompt_tokens: u32) -> f64 {
     let prefill_pairs = u64::from(prompt_tokens) * u64::from(prompt_tokens);
     let load = StepLoad { tokens: prompt_tokens, chunks: 1, prefill_pairs, rows: 1, ..StepLoad::default() };

@@ -1,8 +1,8 @@
-//! Models × GPUs → engines, by name or by a few words in a file.
+//! Models × GPUs → engines, by name or by a short file section.
 //!
-//! `MODEL[-DTYPE]@GPU[xTP]` names any pair: `llama-3.1-70b-fp8@h200x2`. The file section says the same with more to
-//! choose, and resolves to the full specification, so that every default is visible where a run keeps it. A table of
-//! ready profiles was the alternative; it can't hold a few hundred pairs, and what it leaves out would be guessed.
+//! `MODEL[-DTYPE]@GPU[xTP]` names any pair: `llama-3.1-70b-fp8@h200x2`. The file section has more options and
+//! resolves to the full specification, so that a run shows every default. A table of ready profiles was rejected
+//! because it can't list a few hundred pairs, and users would guess the missing ones.
 
 mod batch_profiles;
 pub mod engine_file;
@@ -27,78 +27,78 @@ use crate::spec::error::{BLOCK_TOKENS, SpecError};
 use crate::spec::shape::ModelShape;
 use crate::spec::{BatchingSpec, EngineSpec, ModeSpec, StepSpec};
 
-/// So many names are offered for one that is unknown: the catalogue is too long for a line.
+/// Number of suggestions for an unknown name, because the catalogue is too long for one line.
 pub(crate) const NEAREST: usize = 4;
 
-/// A model on a GPU, as a file asks for it.
+/// A model on a GPU, as in a file.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PairSpec {
-    /// What to call it; without it, the pair's own name.
+    /// Name for reports [default: the name of the pair].
     #[serde(default)]
     pub name: Option<String>,
     /// Model of the catalogue.
     pub model: String,
     /// GPU of the catalogue.
     pub gpu: String,
-    /// Dtype of the weights; without it, the one that the model is published in.
+    /// Dtype of the weights [default: the published one].
     #[serde(default)]
     pub dtype: Option<Dtype>,
     /// Dtype of the KV cache.
     #[serde(default)]
     pub kv_dtype: Option<Dtype>,
-    /// GPUs that share each layer: 1, 2, 4 or 8.
+    /// Number of GPUs that share each layer: 1, 2, 4 or 8.
     #[serde(default)]
     pub tensor_parallel: Option<u32>,
-    /// Into how many groups of those GPUs experts are dealt whole.
+    /// Number of GPU groups that the experts are distributed over as a whole.
     #[serde(default)]
     pub expert_parallel: Option<u32>,
-    /// Tokens of the busiest of those groups over the mean of all.
+    /// Tokens of the busiest of those groups over the mean.
     #[serde(default)]
     pub expert_skew: Option<f64>,
-    /// The serving engine.
+    /// Serving engine.
     #[serde(default)]
     pub server: Server,
-    /// Its version: kept beside the figures, without effect on them.
+    /// Version of the serving engine, without effect on the figures.
     #[serde(default)]
     pub version: Option<String>,
-    /// KV cache in blocks of 16 tokens, as the engine prints it when it starts; without it, what the memory leaves.
+    /// KV cache size in blocks of 16 tokens, as printed by the engine at start-up [default: derived from the memory].
     #[serde(default)]
     pub kv_blocks: Option<u32>,
-    /// Who is computed next; without it, by the server's own rules and defaults.
+    /// Scheduling policy [default: that of the server].
     #[serde(default)]
     pub policy: Option<PolicySpec>,
-    /// Are prompts' beginnings looked up among those computed before? Without it they are.
+    /// Prefix caching [default: true].
     #[serde(default)]
     pub prefix_cache: Option<bool>,
     /// Share of the GPU memory that the engine may use.
     #[serde(default)]
     pub memory_utilisation: Option<f64>,
-    /// Most sequences running at once.
+    /// Maximum number of running sequences.
     #[serde(default)]
     pub max_seqs: Option<u32>,
-    /// Most tokens computed in one step.
+    /// Maximum number of tokens computed in one step.
     #[serde(default)]
     pub token_budget: Option<u32>,
-    /// Most tokens of one sequence.
+    /// Maximum number of tokens of one sequence.
     #[serde(default)]
     pub max_context: Option<u32>,
-    /// Most requests that may wait.
+    /// Maximum number of waiting requests.
     #[serde(default)]
     pub queue_limit: Option<u32>,
-    /// Factor on decode attention in steps that also hold prompts.
+    /// Factor on decode attention in steps with prompts.
     #[serde(default)]
     pub kappa: Option<f64>,
-    /// What the host adds; without it, what is known of the server.
+    /// Additional time of the host [default: the known figures of the server].
     #[serde(default)]
     pub host: Option<HostSpec>,
-    /// From the submission to the scheduler's queue, milliseconds.
+    /// Time from the submission to the scheduler's queue in ms.
     #[serde(default)]
     pub front_ms: Option<f64>,
-    /// What the front end spends on each token that it streams, µs.
+    /// Front-end time per streamed token in µs.
     #[serde(default)]
     pub emit_us: Option<f64>,
-    /// Speculative decoding, where there is any.
+    /// Speculative decoding [default: none].
     #[serde(default)]
     pub speculative: Option<DraftChoice>,
 }
@@ -107,49 +107,47 @@ pub struct PairSpec {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
-    /// 16 bits, of either kind.
+    /// 16 bits, bf16 or fp16.
     #[serde(alias = "fp16")]
     #[schemars(transform = also_fp16)]
     Bf16,
-    /// 8 bits.
+    /// 8 bits, of any format.
     Fp8,
-    /// 4 bits and an exponent shared by 32 (weights only).
+    /// 4 bits with an exponent shared by 32 values (weights only).
     Fp4,
 }
 
-/// A serving engine: its rules of who is computed next, and its costs on the host as far as they are known.
+/// A serving engine: its scheduling rules, and its known host costs.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Server {
-    /// vLLM v1.
+    /// vLLM with the v1 engine.
     #[default]
     Vllm,
-    /// SGLang.
     Sglang,
-    /// TensorRT-LLM.
     #[serde(alias = "trtllm")]
     #[schemars(transform = also_trtllm)]
     TensorrtLlm,
 }
 
-/// Speculative decoding, as a file asks for it.
+/// Speculative decoding, as in a file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DraftChoice {
-    /// Tokens that the draft proposes for each sequence in a step.
+    /// Number of tokens that the draft proposes per sequence and step.
     pub draft_tokens: u32,
-    /// Tokens that a step brings to a sequence on average; this or `accepted_like`.
+    /// Mean number of tokens per sequence and step; alternative to `accepted_like`.
     #[serde(default)]
     pub accepted_length: Option<f64>,
-    /// A draft with a published accepted length.
+    /// Name of a draft with a published accepted length.
     #[serde(default)]
     pub accepted_like: Option<String>,
-    /// What proposing them costs.
+    /// Cost of the proposals.
     #[serde(default)]
     pub draft: DraftSpec,
 }
 
-/// A second name of a value: the schema knows nothing of aliases, and who checks against it would refuse them.
+/// Adds a second name of a value, because the schema ignores serde aliases and validators would reject them.
 fn also(schema: &mut Schema, alias: &str) {
     if let Some(name) = schema.remove("const") {
         schema.insert("enum".to_owned(), vec![name, alias.into()].into());
@@ -164,10 +162,10 @@ fn also_trtllm(schema: &mut Schema) {
     also(schema, "trtllm");
 }
 
-/// The engine of this name, `MODEL[-DTYPE]@GPU[xTP]`. None where the name has no `@`.
+/// Returns the engine named `MODEL[-DTYPE]@GPU[xTP]`, or `None` if the name has no `@`.
 ///
 /// # Errors
-/// The model, the GPU or the dtype is unknown, or they don't go together.
+/// Fails if the model, the GPU or the dtype is unknown, or if they can't be combined.
 pub fn by_name(name: &str) -> Option<Result<EngineSpec, SpecError>> {
     let (model, machine) = name.split_once('@')?;
     Some(PairSpec::named(model, machine).and_then(|pair| pair.resolve()))
@@ -199,11 +197,11 @@ impl PairSpec {
         })
     }
 
-    /// The full specification.
+    /// Returns the full specification.
     ///
     /// # Errors
-    /// The model, the GPU or the dtype is unknown, or they don't go together: no such arithmetic, no such group, weights
-    /// past the memory (by how much is said).
+    /// Fails if the model, the GPU or the dtype is unknown, or if they can't be combined. Examples of the latter are
+    /// a missing dtype, an unknown group, or weights over the memory (with the excess).
     pub fn resolve(&self) -> Result<EngineSpec, SpecError> {
         let model = find(models::all(), "model", &self.model, |model| model.name)?;
         let gpu = find(gpus::all(), "gpu", &self.gpu, |gpu| gpu.name)?;
@@ -283,7 +281,7 @@ impl PairSpec {
             kv_watermark: 0.0,
             max_context: Some(self.max_context.unwrap_or(longest)),
             queue_limit: self.queue_limit,
-            // Fitted with the host's constants: what remains of a first token beside queue and steps.
+            // Fitted together with the host's constants: the rest of the time to first token after queue and steps.
             front_ms: self.front_ms.unwrap_or(20.0),
             emit_us: self.emit_us.unwrap_or_else(|| self.server.emit_us()),
             speculative: self.speculative.as_ref().map(DraftChoice::resolve).transpose()?,
@@ -344,7 +342,7 @@ impl PairSpec {
     }
 }
 
-/// The model's shape with weights and KV cache in these dtypes.
+/// Returns the model's shape with weights and KV cache in these dtypes.
 fn quantised(model: &Model, dtype: Dtype, published: Dtype, kv: Dtype) -> Result<ModelShape, SpecError> {
     let mut shape = model.shape.clone();
     shape.kv_bytes = match kv {
@@ -390,7 +388,6 @@ fn find<T>(
 }
 
 impl Dtype {
-    /// The dtype of this name.
     pub fn of(word: &str) -> Option<Dtype> {
         match word {
             "bf16" | "fp16" => Some(Dtype::Bf16),
@@ -400,7 +397,7 @@ impl Dtype {
         }
     }
 
-    /// Its name.
+    /// Returns the name, as in files.
     pub fn word(self) -> &'static str {
         match self {
             Dtype::Bf16 => "bf16",
@@ -411,7 +408,7 @@ impl Dtype {
 }
 
 impl Server {
-    /// Its name.
+    /// Returns the name, as in files.
     pub fn word(self) -> &'static str {
         match self {
             Server::Vllm => "vllm",
@@ -420,7 +417,7 @@ impl Server {
         }
     }
 
-    /// Who is computed next, by the server's own defaults.
+    /// Returns the server's default scheduling policy.
     fn policy(self) -> PolicySpec {
         match self {
             Server::Vllm => PolicySpec::default(),
@@ -429,7 +426,8 @@ impl Server {
         }
     }
 
-    /// Most sequences at once. SGLang: by how many of the longest the cache holds (model_runner.py, `max_num_reqs`).
+    /// Returns the default number of running sequences. SGLang: the number of longest sequences in the cache
+    /// (model_runner.py, `max_num_reqs`).
     fn max_seqs(self, gpu: &Gpu, model: &Model, kv_tokens: u32) -> u32 {
         match self {
             Server::Sglang => {
@@ -441,7 +439,8 @@ impl Server {
         }
     }
 
-    /// Most tokens in a step. SGLang: its chunk, by the memory of one GPU (server_args.py, `chunked_prefill_size`).
+    /// Returns the default tokens per step. SGLang: its chunk, by the memory of one GPU (server_args.py,
+    /// `chunked_prefill_size`).
     fn token_budget(self, gpu: &Gpu) -> u32 {
         let gib = gpu.memory_gb * 1e9 / f64::from(1 << 30);
         match self {
@@ -461,8 +460,8 @@ impl Server {
         }
     }
 
-    /// The most that TensorRT-LLM streams in the shipped rows is 5 900 tokens/s, whatever the GPUs could; the others show
-    /// no such wall there.
+    /// TensorRT-LLM streams at most 5 900 tokens/s in the shipped rows on any GPU; the other servers show no such
+    /// limit there.
     fn emit_us(self) -> f64 {
         match self {
             Server::Vllm | Server::Sglang => 0.0,
@@ -482,12 +481,12 @@ impl Server {
 }
 
 impl Gpu {
-    /// Factor on decode attention in mixed steps for so many query heads per KV head: between the two that are known
-    /// in a line, beyond them as at the nearer one.
+    /// Returns the factor on decode attention in mixed steps at this ratio of query heads per KV head. It
+    /// interpolates between the two known ratios and is constant outside.
     pub fn kappa(&self, ratio: f64) -> f64 {
         let [at_four, at_eight] = self.kernels.kappa;
         let kappa = at_four + (at_eight - at_four) * ((ratio - 4.0) / 4.0).clamp(0.0, 1.0);
-        // Three decimals, so that a file brings back the same number.
+        // Three decimals, because a file must restore the exact number.
         libm::round(kappa * 1e3) / 1e3
     }
 }

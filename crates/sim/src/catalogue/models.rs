@@ -1,26 +1,27 @@
 //! The models of the catalogue: shapes from their public configurations.
 //!
-//! Only shapes that are known with certainty are here: a wrong width gives a wrong answer that looks like any other.
+//! The list contains only shapes that are known with certainty, because the error of a wrong width is invisible in
+//! results.
 
 use crate::spec::shape::{ExpertsSpec, LatentSpec, ModelShape, WindowSpec};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Model {
-    /// The name to ask for it by.
+    /// Name in the catalogue.
     pub name: &'static str,
     pub title: &'static str,
-    /// Its shape in bf16 with a KV cache in bf16, except for what is published quantised.
+    /// Shape in bf16 with a KV cache in bf16, except for parts that are published quantised.
     pub shape: ModelShape,
-    /// Tokens of a sequence that it was made for.
+    /// Maximum context of the model in tokens.
     pub max_context: u32,
-    /// The dtype it is published in, where that is not bf16.
+    /// Published dtype; `None` for bf16.
     pub published: Option<&'static str>,
 }
 
-/// layers, hidden, ffn, query heads, KV heads, head size, vocabulary.
+/// Layers, hidden, ffn, query heads, KV heads, head size, vocabulary.
 type Dims = [u32; 7];
 
-/// Every model, in the order in which a list shows them.
+/// Returns every model in display order.
 pub fn all() -> Vec<Model> {
     let mut models = dense();
     models.extend(mixtures());
@@ -112,8 +113,8 @@ fn with_experts(model: Model, experts: ExpertsSpec) -> Model {
     Model { shape: ModelShape { experts: Some(experts), ..model.shape.clone() }, ..model }
 }
 
-/// Experts in MXFP4 (4 bits and a shared exponent of 8 bits for each 32: 17/32 bytes), all else in bf16; every other
-/// layer attends to 128 tokens.
+/// Experts in MXFP4 (4 bits and a shared exponent of 8 bits per 32 values: 17/32 bytes), all else in bf16. Every
+/// other layer attends to 128 tokens.
 fn gpt_oss(name: &'static str, title: &'static str, layers: u32, count: u32) -> Model {
     let base = model(name, title, [layers, 2880, 2880, 64, 8, 64, 201_088], 131_072, false);
     let experts = ExpertsSpec {
@@ -132,7 +133,7 @@ fn gpt_oss(name: &'static str, title: &'static str, layers: u32, count: u32) -> 
     }
 }
 
-/// Published in fp8. The layer that predicts a second token is left out: it serves as a draft only.
+/// Published in fp8. The layer that predicts a second token is left out because it serves only as a draft.
 fn deepseek_v3(name: &'static str, title: &'static str) -> Model {
     let base = model(name, title, [61, 7168, 2048, 128, 128, 192, 129_280], 163_840, false);
     let experts = ExpertsSpec {

@@ -1,26 +1,26 @@
-//! Where a profile's figures come from, and what they were found for: used elsewhere, they are flagged.
+//! The origin of a profile's figures and its range of validity: other uses are flagged.
 //!
-//! A profile without this is a set of numbers that looks equally true everywhere. Refusing to use it elsewhere was the
-//! alternative and lost: an estimate with a warning is what capacity planning mostly has.
+//! A profile without an origin seems equally valid everywhere. Rejecting other uses was considered and dropped,
+//! because capacity planning mostly has estimates with a warning.
 
 use crate::catalogue::{Dtype, PairSpec};
 use crate::engine::roofline::RooflineSpec;
 pub use crate::spec::origin::{Basis, HeldOut, LoadRange, OriginSpec};
 use crate::spec::{BatchingSpec, EngineSpec, ModeSpec, StepSpec};
 
-/// A load that an engine is to be used with.
+/// An intended load of an engine.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
 pub struct IntendedLoad {
-    /// Tokens of a prompt, mean.
+    /// Mean prompt tokens; `None` if unknown.
     pub prompt_tokens: Option<f64>,
-    /// Tokens of an answer, mean.
+    /// Mean output tokens; `None` if unknown.
     pub output_tokens: Option<f64>,
-    /// Requests in flight, mean.
+    /// Mean requests in flight; `None` if unknown.
     pub in_flight: Option<f64>,
 }
 
-/// What to know before believing this engine under this load: figures that were not measured, and every way in which the
-/// use leaves what they were found for. Empty where there is nothing to say.
+/// Returns warnings about this engine under this load. They list figures without measurements, and every difference
+/// from the measured system and load.
 pub fn flags(spec: &EngineSpec, used: &IntendedLoad) -> Vec<String> {
     let ModeSpec::Batching(batching) = &spec.mode else { return Vec::new() };
     let Some(origin) = &batching.origin else {
@@ -46,7 +46,7 @@ pub fn flags(spec: &EngineSpec, used: &IntendedLoad) -> Vec<String> {
     flags
 }
 
-/// Ways in which the specification is no longer what its figures were found for.
+/// Returns the differences of the specification from the measured system.
 fn changed(batching: &BatchingSpec, origin: &OriginSpec) -> Vec<String> {
     let mut flags = Vec::new();
     if let (Some(found), Some(used)) = (origin.kv_blocks, batching.kv_blocks)
@@ -65,7 +65,7 @@ fn changed(batching: &BatchingSpec, origin: &OriginSpec) -> Vec<String> {
         dtype: Dtype::of(&origin.dtype),
         kv_dtype: Dtype::of(&origin.kv_dtype),
         tensor_parallel: Some(step.tensor_parallel),
-        // Room is not what is asked here.
+        // The size of the cache is irrelevant here.
         kv_blocks: Some(1 << 20),
         ..PairSpec::default()
     };
@@ -87,7 +87,7 @@ fn changed(batching: &BatchingSpec, origin: &OriginSpec) -> Vec<String> {
 
 fn outside(what: &str, used: Option<f64>, [least, most]: [f64; 2]) -> Option<String> {
     let used = used?;
-    // A tenth beyond is the same load with other dice.
+    // A load within 10 % of the range counts as inside because of random variation.
     let inside = used >= least * 0.9 && used <= most * 1.1;
     (!inside).then(|| format!("{used:.0} {what}: calibrated from {least:.0} to {most:.0}"))
 }

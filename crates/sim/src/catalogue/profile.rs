@@ -1,7 +1,7 @@
-//! Engines with a name, each with the figures it was derived from.
+//! Named engines with the derivation of their figures.
 //!
-//! The derivation is written from the specification when it is asked for, so that it can't tell of figures that the
-//! simulation does not use.
+//! The derivation is computed from the specification on request, so that it always shows the figures of the
+//! simulation.
 
 use std::fmt::Write as _;
 
@@ -17,17 +17,16 @@ use crate::spec::{BatchingSpec, CannedSpec, EngineSpec, LinearSpec, ModeSpec, Qu
 
 pub use crate::catalogue::list::{decode_step_ms, prefill_step_ms};
 
-/// An engine with a name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Profile {
-    /// The name to ask for it by.
+    /// Name in the catalogue.
     pub name: String,
-    /// What it stands for, in a line.
+    /// Description in one line.
     pub summary: String,
     pub spec: EngineSpec,
 }
 
-/// Every profile, in the order in which a list shows them.
+/// Returns every profile in display order.
 pub fn all() -> Vec<Profile> {
     let mut all = vec![
         profile("demo", "a small fast model, for the demonstration on any two cores", demo()),
@@ -45,10 +44,10 @@ pub fn all() -> Vec<Profile> {
     all
 }
 
-/// The profile of this name.
+/// Returns the profile of this name.
 ///
 /// # Errors
-/// There is none; the error says which part of the name is unknown, and the nearest ones.
+/// Fails if there is none; the error names the unknown part and similar names.
 pub fn find(name: &str) -> Result<Profile, SpecError> {
     let all = all();
     if let Some(listed) = all.iter().find(|profile| profile.name == name) {
@@ -61,7 +60,7 @@ pub fn find(name: &str) -> Result<Profile, SpecError> {
     Err(SpecError::UnknownProfile { asked: name.to_owned(), why: format!("nearest: {nearest}") })
 }
 
-/// A model on a GPU, by name.
+/// Returns a model on a GPU by name.
 fn pair(name: &str) -> Result<Profile, SpecError> {
     let unknown = |why: String| SpecError::UnknownProfile { asked: name.to_owned(), why };
     let spec = catalogue::by_name(name).ok_or_else(|| unknown("it has no @".to_owned()))?;
@@ -76,7 +75,7 @@ fn pair(name: &str) -> Result<Profile, SpecError> {
 }
 
 impl Profile {
-    /// Where its figures come from, as lines of text.
+    /// Returns the origin of the figures as lines of text.
     pub fn derivation(&self) -> String {
         match &self.spec.mode {
             ModeSpec::Canned(canned) => format!(
@@ -102,23 +101,23 @@ fn profile(name: &str, summary: &str, mode: ModeSpec) -> Profile {
     Profile { name: name.to_owned(), summary: summary.to_owned(), spec }
 }
 
-/// Made for the demonstration: fast enough that a minute holds what a p99 needs, slow enough that two cores carry the
-/// live server and its client with room to spare.
+/// The engine of the demonstration. It is fast enough that a minute contains the requests for a p99. It is slow
+/// enough that two cores run the live server and its client.
 ///
-/// * One request at a time takes 4.5 ms + one step with its prompt + three without = 7.1 ms: the thousand that a p99 without
-///   contention needs fit into eight seconds. An onset at p99 has nothing else to be measured against.
-/// * A full batch of answers of 4 tokens to prompts of 64 has 1.5 prompts and 4.5 decodes a step: 600 µs + 4.5 × 12 µs +
-///   1.5 × 64 × 2 µs = 0.85 ms, 4 steps an answer: 6 / (4 × 0.85 ms) = 1 770 requests/s at most. The live server wakes some
-///   1 200 times a second then.
-/// * The front end's delay stands for HTTP, tokenisation and hand-over, as real servers have it. It is also what makes
-///   an onset of queueing visible: without it, a request that finds *any* step under way waits for half of one, which
-///   is 1.5 times an idle engine's first token at a few percent of load.
-/// * Few sequences keep the onset well below the limit, where a queue forgets within milliseconds: at 900 requests/s ten
-///   seconds are worth more than a thousand independent requests.
+/// * An isolated request takes 4.5 ms + one step with its prompt + three without = 7.1 ms. The thousand requests for
+///   a p99 without contention take eight seconds, and they are the only reference for a queueing onset at p99.
+/// * A full batch of 4-token outputs to 64-token prompts has 1.5 prompts and 4.5 decodes per step. A step takes 600
+///   µs + 4.5 × 12 µs + 1.5 × 64 × 2 µs = 0.85 ms. With 4 steps per response the maximum is 6 / (4 × 0.85 ms) = 1 770
+///   requests/s. The live server then wakes some 1 200 times per second.
+/// * The front end's delay represents HTTP, tokenisation and hand-over, as in real servers. It also makes a queueing
+///   onset visible. Without it, a request waits on average for half of *any* step in progress. That is 1.5 times an
+///   idle engine's time to first token at a few percent of load.
+/// * Few sequences keep the onset well below the limit, where a queue drains within milliseconds. At 900 requests/s,
+///   n_eff of ten seconds then exceeds a thousand.
 ///
-/// In virtual time (`cargo bench -p plimsoll-sim -- demo`): first token alone 5.2 ms, onset (p99 at 1.5 times that) near
-/// 1 040 requests/s with a p99 end to end of 10 ms, saturated throughput 1 770 requests/s. With lognormal lengths of sigma
-/// 0.5 about the same medians: 850 requests/s at 15 ms, and 1 560 requests/s.
+/// In virtual time (`cargo bench -p plimsoll-sim -- demo`), the isolated time to first token is 5.2 ms. The onset
+/// (p99 at 1.5 times that) is near 1 040 requests/s with a p99 end to end of 10 ms. The saturated throughput is 1 770
+/// requests/s. Lognormal lengths of sigma 0.5 about equal medians give 850 requests/s at 15 ms, and 1 560 requests/s.
 fn demo() -> ModeSpec {
     ModeSpec::Batching(BatchingSpec {
         max_seqs: 6,
@@ -145,8 +144,8 @@ fn demo() -> ModeSpec {
     })
 }
 
-/// The peers' bench: a quiet server of 2000 streams had p50/p99 of 152/385 ms to the first token and 20/36 ms between
-/// tokens; a lognormal through both has sigma ln(385/152)/2.326 = 0.40 and ln(36/20)/2.326 = 0.25.
+/// The benchmark of other tools: a quiet server of 2000 streams had p50/p99 of 152/385 ms to the first token and
+/// 20/36 ms between tokens. A lognormal through both has sigma ln(385/152)/2.326 = 0.40 and ln(36/20)/2.326 = 0.25.
 fn canned() -> ModeSpec {
     ModeSpec::Canned(CannedSpec {
         ttft: LawSpec::Lognormal { median_ms: 150.0, sigma: 0.4 },
@@ -178,7 +177,6 @@ fn law_text(law: &LawSpec) -> String {
 fn batching_text(spec: &BatchingSpec) -> String {
     let mut text = String::new();
     let blocks = spec.blocks().unwrap_or(0);
-    // Writing to a string can't fail.
     let _ = writeln!(
         text,
         "at most {} sequences, {} tokens a step{}; KV cache of {blocks} blocks = {} tokens",

@@ -1,7 +1,7 @@
-//! Attempts under way between the virtual client and the world, and the record that each becomes.
+//! Attempts in flight between the virtual client and the world, and their records.
 //!
-//! An attempt is known to the world by one number made of level, attempt and request, so that what is drawn for it is the
-//! same however arrivals interleave, and different for every retry and every level.
+//! The world identifies an attempt by one number made of level, attempt and request. Random draws for it are
+//! therefore independent of the order of arrivals, and differ for every retry and every level.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -19,30 +19,30 @@ use crate::engine::slots::Slots;
 use crate::fleet::world::World;
 use crate::traffic::{Emission, Failure, Rejected, RequestEvent, Submit};
 
-/// From a request to the answer that it is refused. Without it a closed loop against a full queue would turn for ever at
-/// one instant; this is what a server on the same machine takes.
+/// Time from a request to its rejection, as on a server on the same machine. Without it, a closed loop against a full
+/// queue would never leave one instant.
 const REFUSAL: Span = Span::from_micros(100);
 
-/// Attempts under way.
+/// The attempts in flight.
 pub(crate) struct Exchanges<'a, 'p> {
     plan: &'a LevelPlan<'p>,
     open: Slots<Exchange>,
     open_count: u32,
-    /// The client's connections, and the attempts that wait for one.
+    /// Connections of the client, and the attempts that wait for one.
     pub links: Links,
     awaiting: VecDeque<u64>,
-    /// Refusals on their way to the client, in order.
+    /// Rejections on their way to the client, in order.
     refused: VecDeque<(At, u64, Outcome)>,
-    /// When an answer will have paused for too long, unless something comes. Entries may be out of date.
+    /// Time at which the pause of a response becomes too long, unless an event arrives. Entries may be out of date.
     idle: BinaryHeap<Reverse<(At, u64)>>,
     names: Option<&'a mut BlockNames>,
-    /// Where the records of those that ended go, in order of their end.
+    /// Sink for the records of ended attempts, in order of their end.
     pub rows: &'a mut dyn RowSink,
     lags: Lags,
-    /// Requests whose first attempt has its record.
+    /// Number of requests whose first attempt has its record.
     requests: u64,
     pub begun: u64,
-    /// Set when the player was told of something, which may change what it wants next.
+    /// Set if the player got an event, which may change its next action.
     pub told_player: bool,
     pub events: u64,
 }
@@ -52,18 +52,18 @@ struct Exchange {
     record: Attempt,
     last_event: At,
     tokens: u32,
-    /// Prompt tokens that came out of a prefix cache, once it left the queue.
+    /// Prompt tokens from a prefix cache; `None` before the first admission.
     cached: Option<u32>,
-    /// What it depends on in front of the engine takes so long.
+    /// Time in the dependency in front of the engine; `None` without one.
     depends: Option<Span>,
-    /// When it left the queue and when its prompt was computed.
+    /// Times of admission and of the end of the prefill; `None` before that.
     admitted: Option<At>,
     prefilled: Option<At>,
-    /// What the server counts of it.
+    /// Timestamps for the server's histograms.
     life: Life,
-    /// When the client took it up: later than due where a ceiling held it back.
+    /// Time at which the client started the attempt: later than due if a limit delayed it.
     begun: At,
-    /// `None` while it waits for a connection.
+    /// Connection; `None` while the attempt waits for one.
     link: Option<Link>,
 }
 
@@ -95,15 +95,15 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         self.open_count > 0
     }
 
-    /// The next time at which a refusal arrives or an answer may have paused for too long.
+    /// Returns the next time at which a rejection arrives or a pause may be too long.
     pub fn next_at(&self) -> Option<At> {
-        // Entries outlive their answers; with no answer open they guard nothing.
+        // Entries outlive their responses; without an open response they have no effect.
         let idle = self.idle.peek().filter(|_| self.any_open()).map(|Reverse((at, _))| *at);
         let refusal = self.refused.front().map(|(at, _, _)| *at);
         [idle, refusal].into_iter().flatten().min()
     }
 
-    /// Delivers refusals, and breaks off the answers that have paused for longer than the client waits.
+    /// Delivers rejections, and aborts the responses with a pause over the client's limit.
     pub fn turn(&mut self, world: &mut World, player: &mut Player, now: At) {
         while let Some((_, id, outcome)) = self.refused.pop_front_if(|(at, _, _)| *at <= now) {
             if let Some(slot) = self.open.find(id) {
@@ -114,7 +114,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         self.drop_idle(world, player, now);
     }
 
-    /// Does what the player says.
+    /// Executes an action of the player.
     pub fn act(&mut self, world: &mut World, player: &mut Player, now: At, action: Action) {
         match action {
             Action::Send(attempted) => self.begin(world, now, attempted),
@@ -129,7 +129,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         }
     }
 
-    /// Books what the world emitted.
+    /// Records an emission of the world.
     pub fn take(&mut self, world: &mut World, player: &mut Player, emission: Emission) {
         let Emission { at, id, what } = emission;
         let Some(slot) = self.open.find(id) else { return };
@@ -180,9 +180,9 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         }
     }
 
-    /// Ends everything that is under way as unfinished.
+    /// Ends all attempts in flight as unfinished.
     pub fn abandon(&mut self, world: &mut World, player: &mut Player, now: At) {
-        // Those that wait for a connection are not to get one now.
+        // Attempts that wait for a connection must not get one now.
         self.awaiting.clear();
         let outcome = Outcome::new(How::Unfinished, By::Client, false);
         for id in self.open.ids() {
@@ -190,8 +190,8 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         }
     }
 
-    /// Ends all: leaves the records of what was due and never sent, and says how many requests there were and how late
-    /// they left.
+    /// Ends the level: writes the records of due requests that were never sent. Returns the number of requests and
+    /// the quantiles of their lag.
     pub fn conclude(mut self, player: &mut Player) -> (u64, Quantiles) {
         let outcome = Outcome::new(How::NeverSent, By::Client, false);
         for attempted in player.never_sent() {
@@ -234,7 +234,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         }
     }
 
-    /// Hands an attempt to the world, which may refuse it.
+    /// Sends an attempt to the world, which may reject it.
     fn send(&mut self, world: &mut World, now: At, id: u64, link: Link) {
         let Some(slot) = self.open.find(id) else { return };
         let exchange = self.open.at_mut(slot);
@@ -275,7 +275,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         self.refused.push_back((now + REFUSAL, id, outcome));
     }
 
-    /// The client gives an attempt up.
+    /// Aborts an attempt on the client's side.
     fn break_off(&mut self, world: &mut World, player: &mut Player, now: At, id: u64, outcome: Outcome) {
         let replica = self.open.find(id).map(|slot| self.open.at(slot).life.replica);
         if world.cancel(now, id)
@@ -286,10 +286,10 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         self.end(world, player, now, id, outcome);
     }
 
-    /// Ends an attempt, and gives its connection to those that wait for one.
+    /// Ends an attempt, and gives its connection to the next waiting one.
     fn end(&mut self, world: &mut World, player: &mut Player, now: At, id: u64, outcome: Outcome) {
         self.close(player, now, id, outcome);
-        // Those that gave up while they waited are passed over.
+        // Attempts that were aborted while waiting are skipped.
         while let Some(&next) = self.awaiting.front() {
             if self.open.find(next).is_none() {
                 self.awaiting.pop_front();
@@ -311,7 +311,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         if let Some(link) = link {
             self.links.give(link, outcome);
             if record.attempt == 0 {
-                // The generator's own part: a wait for a connection is the policy's.
+                // Only the generator's own lag counts: a wait for a connection is caused by the pool policy.
                 self.lags.add(begun - record.due);
             }
         }
@@ -347,12 +347,12 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         }
     }
 
-    /// 16 bits of level, 8 of attempt, 40 of request.
+    /// Returns the id in the world: 16 bits of level, 8 of attempt, 40 of request.
     fn world_id(&self, request: u64, attempt: u16) -> u64 {
         u64::from(self.plan.id & 0xffff) << 48 | u64::from(attempt & 0xff) << 40 | request & 0xff_ffff_ffff
     }
 
-    /// A record in which nothing has happened yet.
+    /// Returns a record without events.
     fn record(&self, attempted: &Attempted) -> Attempt {
         let arrival = &attempted.arrival;
         let due = self.plan.start + Span(attempted.due.0);
@@ -366,7 +366,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
 }
 
 impl Exchange {
-    /// Books a token event. True for the first.
+    /// Records a token event. Returns `true` for the first.
     fn token(&mut self, at: At, n: u32, events: Events) -> bool {
         let record = &mut self.record;
         let first = record.first_token.is_none();
@@ -387,7 +387,7 @@ impl Exchange {
         first
     }
 
-    /// Books the end of a whole answer.
+    /// Records the end of a complete response.
     fn finish(&mut self, at: At, stream: bool, reason: &str) {
         let rule = if stream { TokensRule::UsageRunning } else { TokensRule::Unknown };
         self.event(at, if stream { EventKind::Done } else { EventKind::Body }, 0);
@@ -404,7 +404,7 @@ impl Exchange {
         };
     }
 
-    /// Books that there will be no whole answer, and says how it ended.
+    /// Records a failure and returns the outcome.
     fn fail(&mut self, at: At, failure: Failure) -> Outcome {
         let began = self.record.first_byte.is_some();
         match failure {
@@ -430,8 +430,8 @@ impl Exchange {
     }
 }
 
-/// What the server says of its own stages: in what it depends on, in the queue, on the prompt, on the answer. A stage that did
-/// not end is left out, and all of them where the world has none (drawn times).
+/// Returns the server's stage times: dependency, queue, prefill, decode. A stage that did not end is left out. All
+/// are left out if the world has none (drawn times).
 fn stages(
     record: &Attempt,
     depends: Option<Span>,
@@ -455,7 +455,7 @@ fn stages(
     before.into_iter().chain(names.into_iter().take(ended).enumerate().map_while(of)).collect()
 }
 
-/// How an error answer of this status ends a request.
+/// Returns the outcome of a request with this error status.
 fn status_outcome(status: u16) -> Outcome {
     match status {
         429 | 503 => Outcome::new(How::Shed, By::Server, true),

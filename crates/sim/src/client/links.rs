@@ -1,36 +1,37 @@
-//! The virtual client's connections: kept, made anew, or bounded, with the records that a measured client leaves of them.
+//! The virtual client's connections: reused, new per request, or bounded, with the records of a measured client.
 //!
-//! The network takes no time here, so a connection costs nothing and only its story is told: when it stood, what it had
-//! carried before, and who waited for one. Kept ones are used last in, first out, as `plimsoll-client` uses its own. Each
-//! level opens its own ahead of the load; that they outlive a level, as sockets do, would change no instant.
+//! The network takes no time here, so a connection has no cost. Only its record matters: its age, its earlier
+//! requests, and waits for it. Connections are reused last in, first out, as in `plimsoll-client`. Each level opens
+//! its connections before the load; reusing those of an earlier level, as sockets do, would change no time.
 
 use plimsoll_model::{At, How, Load, Outcome};
 use plimsoll_workload::Connections;
 
-/// A connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Link {
     pub number: u32,
+    /// Time at which the connection was established.
     pub since: At,
-    /// Has it carried a request before?
+    /// Set if the connection has carried an earlier request.
     pub carried: bool,
 }
 
 pub(crate) struct Links {
     policy: Connections,
     idle: Vec<Link>,
-    /// Connections that carry a request.
+    /// Number of connections that carry a request.
     busy: u32,
-    /// Connections made, those ahead of the load included.
+    /// Number of opened connections, including those opened before the load.
     pub made: u32,
-    /// Most that carried a request at once.
+    /// Maximum number of connections that carried a request simultaneously.
     pub most_busy: u32,
-    /// When the first request had to wait for one.
+    /// Time at which the first request had to wait for a connection; `None` if none had to.
     pub waited_since: Option<At>,
 }
 
 impl Links {
-    /// Opens ahead what a measured client would: half a second of the rate, or one for each in flight.
+    /// Opens the connections that a measured client opens in advance: half a second of the rate, or one per request
+    /// in flight.
     pub fn new(policy: Connections, load: Load, now: At) -> Links {
         let expected = match load {
             Load::Open { rate_per_s } => (rate_per_s * 0.5).clamp(4.0, 512.0) as u32,
@@ -48,7 +49,7 @@ impl Links {
         links
     }
 
-    /// One for a request; `None` where the pool has none left, and the request is to wait.
+    /// Returns a connection for a request; `None` if the pool is exhausted and the request must wait.
     pub fn take(&mut self, now: At) -> Option<Link> {
         if let Connections::Pool { limit } = self.policy
             && self.busy >= limit
@@ -61,7 +62,7 @@ impl Links {
         Some(self.idle.pop().unwrap_or_else(|| self.open(now)))
     }
 
-    /// Takes one back. One on which an answer was broken off carries no other.
+    /// Returns a connection to the pool. After an aborted response it is not reused.
     pub fn give(&mut self, link: Link, outcome: Outcome) {
         self.busy -= 1;
         let whole = matches!(outcome.how, How::Finished | How::Shed | How::ServerError | How::ClientError);

@@ -1,10 +1,10 @@
-//! The client in virtual time: one level of load against a [`World`], and the same records that a measured run leaves.
+//! The client in virtual time: one level of load against a [`World`], with the records of a measured run.
 //!
-//! It turns the same [`Player`] as the driver of sockets does, so that loops, sessions, time-outs, retries and planned
-//! cancellations are the same by construction. What differs is that nothing is ever late: requests are sent when they are
-//! due, stamps are exact (marked as the kernel's, with no delay of the generator) and the network takes no time.
+//! It uses the [`Player`] of the socket driver, so loops, sessions, time-outs, retries and planned cancellations are
+//! equal by construction. In contrast to sockets there is no lateness. Requests are sent when due, timestamps are
+//! exact (marked as the kernel's, without generator delay), and the network takes no time.
 //!
-//! Time jumps from event to event. Fixed ticks were not considered: they would be either slow or wrong.
+//! Time jumps from event to event. Fixed ticks were rejected because they are either slow or inaccurate.
 
 mod exchange;
 mod links;
@@ -27,76 +27,77 @@ use crate::fleet::adapters::of_classes;
 use crate::fleet::world::World;
 use crate::traffic::Emission;
 
-/// What one level is to be.
 #[derive(Clone, Debug)]
 pub struct LevelPlan<'a> {
+    /// Number of the level in the run.
     pub id: u32,
     /// Kind of traffic: `steady`, `burst`, …
     pub traffic: String,
-    /// What it is run for: `ladder`, `curve`, `hold`, …
+    /// Purpose of the level: `ladder`, `curve`, `hold`, …
     pub purpose: String,
     pub load: Load,
-    /// Whether the rate of arrivals is meant to be even.
+    /// Whether the arrival rate is meant to be constant.
     pub rate_course: RateCourse,
-    /// When it starts, on the run's axis and the world's: not before what the world has lived through.
+    /// Start on the clock of the run and the world: not before the world's present time.
     pub start: At,
     pub window: Span,
     pub client: &'a ClientSpec,
-    /// Are answers streamed? Otherwise they come whole, and have no first token.
+    /// Whether responses are streamed. Otherwise they arrive as a whole, without a first token.
     pub stream: bool,
-    /// What the sizes of requests count.
+    /// Unit of request sizes.
     pub unit: SizeUnit,
-    /// Makes the prompts' block hashes; without it records have none, which is faster.
+    /// Source of the prompts' block hashes; `None` leaves them out of the records, which is faster.
     pub prompts: Option<&'a Prompts>,
-    /// The schedule's hash, for the level's description.
+    /// Hash of the schedule, for the level's description.
     pub schedule_hash: String,
-    /// How often the requests in flight are counted.
+    /// Sample interval of the requests in flight.
     pub sample_every: Span,
-    /// Write what the world's servers say of themselves as well, as a scraper would find it on their pages?
+    /// Whether the servers' metrics are recorded too, as by a scraper.
     pub gauges: bool,
-    /// How often their pages are looked at.
+    /// Scrape interval of the servers' metrics.
     pub scrape_every: Span,
     pub events: Events,
-    /// Most requests in flight: beyond it the load is given up as one that the world does not carry, because an
-    /// overload grows for as long as it is let.
+    /// Maximum number of requests in flight. Above it, the load is aborted as unsustainable, because an overload
+    /// grows without limit.
     pub most_in_flight: u32,
-    /// Most attempts. A closed loop against a world that takes no time would turn for ever at one instant.
+    /// Maximum number of attempts, because a closed loop against a world without latency would never leave one
+    /// instant.
     pub most_attempts: u64,
-    /// The first arrivals alone.
+    /// Number of arrivals to run; `None` for all.
     pub max_requests: Option<u64>,
-    /// Is the level as long as its requests take, where that is less than its window?
+    /// Whether the level ends with its last request if that is before the end of its window.
     pub ends_with_requests: bool,
-    /// Are sessions that have begun played to their ends, and is the level as long as they take?
+    /// Whether started sessions run to their ends, which extends the level.
     pub plays_sessions_out: bool,
-    /// The adapter that each class of requests asks for; a class past the end asks for none. [`simulate_into`] fills it in.
+    /// Adapter of each request class; classes past the end use none. [`simulate_into`] sets it.
     pub adapters: Vec<Option<u32>>,
-    /// Priority and queue time-out of each class of requests; a class past the end leaves both to the server.
+    /// Priority and queue time-out of each request class; classes past the end use the server's defaults.
     pub queues: Vec<(u32, Option<Span>)>,
-    /// The rate that a closed loop may not go over; `None` = as fast as the world answers.
+    /// Maximum rate of a closed loop in requests/s; `None` for no limit.
     pub max_rate_per_s: Option<f64>,
 }
 
-/// Bound of [`LevelPlan::most_in_flight`] where nothing else is said: two orders over what an engine runs at once.
+/// Default of [`LevelPlan::most_in_flight`]: 100 times the concurrency of an engine.
 pub(crate) const MOST_IN_FLIGHT: u32 = 200_000;
 
-/// Bound of [`LevelPlan::most_attempts`] where nothing else is said.
+/// Default of [`LevelPlan::most_attempts`].
 pub(crate) const MOST_ATTEMPTS: u64 = 20_000_000;
 
-/// How often pages are looked at where nothing else is said.
+/// Default of [`LevelPlan::scrape_every`].
 pub(crate) const SCRAPE_EVERY: Span = Span::from_secs(1);
 
-/// Where the rows of a level go, each as soon as it is whole.
+/// The sink of a level's rows, each written when it is complete.
 pub trait RowSink {
     fn attempt(&mut self, attempt: Attempt);
-    /// A point of a time series.
+    /// Records a point of a time series.
     fn sample(&mut self, sample: Sample);
-    /// Is the level to end now, and why? Asked at every event.
+    /// Returns the reason if the level must end now. Called at every event.
     fn stopped(&self) -> Option<EndedBy> {
         None
     }
 }
 
-/// Rows in memory.
+/// A sink in memory.
 #[derive(Default)]
 struct Kept {
     attempts: Vec<Attempt>,
@@ -113,28 +114,28 @@ impl RowSink for Kept {
     }
 }
 
-/// Which events of an answer its record holds.
+/// The events of a response that its record keeps.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Events {
-    /// Every one, as a measured run has them.
+    /// Every event, as in a measured run.
     #[default]
     All,
-    /// None: the stamps of the first and last token and of the end remain.
+    /// Only the times of the first and last token and of the end.
     Ends,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct LevelRun {
-    /// The level, with what the generator says of itself.
+    /// Description of the level, with the generator's own measurements.
     pub level: Level,
-    /// One row per attempt, in order of their end; those never sent come last.
+    /// One row per attempt, in order of their end; unsent ones come last.
     pub attempts: Vec<Attempt>,
     /// Requests in flight over time.
     pub samples: Vec<Sample>,
 }
 
 impl<'a> LevelPlan<'a> {
-    /// A steady level of this scenario's client, counted 1618 times over its window.
+    /// Returns a steady level of this scenario's client, with 1618 samples over its window.
     pub fn new(scenario: &'a Scenario, id: u32, load: Load, start: At, window: Span) -> LevelPlan<'a> {
         LevelPlan {
             id,
@@ -152,7 +153,8 @@ impl<'a> LevelPlan<'a> {
             unit: scenario.target.protocol.counts(),
             prompts: None,
             schedule_hash: String::new(),
-            // At a golden section of the window: even arrivals would meet every scrape at a round step in the same phase.
+            // A golden section of the window, because even arrivals would meet round sample intervals always at one
+            // phase.
             sample_every: Span((window.0 as f64 / 1618.034) as i64).max(Span(100_000)),
             gauges: false,
             scrape_every: SCRAPE_EVERY,
@@ -176,7 +178,8 @@ impl<'a> LevelPlan<'a> {
 /// Draws the level's arrivals from the scenario and runs them.
 ///
 /// # Errors
-/// The scenario can't be drawn from at this load: see [`Schedule::generate`]. A class asks for a model that the world has not.
+/// Fails if the scenario can't be drawn from at this load: see [`Schedule::generate`]. Fails also if a class requests
+/// a model that the world does not have.
 pub fn simulate_level(
     world: &mut World,
     scenario: &Scenario,
@@ -187,8 +190,9 @@ pub fn simulate_level(
     Ok(LevelRun { level, attempts: kept.attempts, samples: kept.samples })
 }
 
-/// The same in memory that does not grow with the level: arrivals are drawn when they are due and rows are handed to
-/// `rows` when they are whole. `names` are what the world's prefix cache looks at; without them a trace's own ids are.
+/// Runs a level like [`simulate_level`], with constant memory: arrivals are drawn when due, and rows are passed to
+/// `rows` when complete. `names` are the block names for the world's prefix cache; without them a trace's own ids are
+/// used.
 pub fn simulate_into(
     world: &mut World,
     scenario: &Scenario,
@@ -220,7 +224,7 @@ pub fn simulate_into(
     Ok(run_into(world, player, &plan, names, rows))
 }
 
-/// The hash of a closed loop's first 256 requests.
+/// Returns the hash of a closed loop's first 256 requests.
 fn first_hash(sequence: &Sequence) -> String {
     let mut sequence = sequence.shard(0, 1);
     let mut arrivals = Vec::new();
@@ -234,7 +238,7 @@ fn first_hash(sequence: &Sequence) -> String {
     Schedule { arrivals }.hash()
 }
 
-/// Runs what the player holds against the world, until all has ended or the drain limit passes.
+/// Runs the player against the world until everything has ended or the drain limit passes.
 pub fn run_level(world: &mut World, player: Player, plan: &LevelPlan<'_>) -> LevelRun {
     let mut kept = Kept::default();
     let level = run_into(world, player, plan, None, &mut kept);
@@ -278,19 +282,19 @@ struct Run<'a, 'p> {
     next_scrape: At,
     page: ServerPage,
     now: At,
-    /// When the player wants its turn, and what it has in flight: as of its last change.
+    /// Time of the player's next action, and its requests in flight, as of its last change.
     player_next: Option<At>,
     in_flight: u64,
     /// Requests in flight × ns, within the window.
     flight_area: i128,
-    /// Largest sample of the requests in flight, and how many samples.
+    /// Maximum sample of the requests in flight, and the number of samples.
     in_flight_max: u64,
     samples: u64,
     ended_by: EndedBy,
     watches_tokens: bool,
 }
 
-/// Does this client act on single tokens: on pauses between them, or on their number?
+/// Returns whether this client acts on single tokens: on pauses between them, or on their number.
 pub fn watches_tokens(client: &ClientSpec) -> bool {
     let leaves = client.cancel.share > 0.0 && matches!(client.cancel.after, CancelAfter::Share(_));
     leaves || client.timeouts.idle.is_some()
@@ -325,8 +329,8 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Lets time pass up to `to`; while tokens come that nobody looks at one by one, up to the next instant with more
-    /// than tokens instead, if the client has nothing to do before.
+    /// Advances time to `to`. If single tokens are not observed and the client is idle, it advances to the next other
+    /// event instead.
     fn step_to(&mut self, to: At, emissions: &mut Vec<Emission>) {
         let client = [self.player_next, self.exchanges.next_at()].into_iter().flatten().min();
         let busy = self.watches_tokens || !self.exchanges.any_open() || client.is_some_and(|at| at <= to);
@@ -338,7 +342,7 @@ impl Run<'_, '_> {
         let drained = self.limit();
         let mut limit = client.unwrap_or(drained).min(drained);
         if self.plan.gauges {
-            // Counters are read as they are before their instant: all up to here first, the next one after this.
+            // Counters are read as they were just before their instant, so all earlier events come first.
             self.pass(to);
             limit = limit.min(At(self.next_scrape.0 - 1)).max(to);
         }
@@ -346,7 +350,7 @@ impl Run<'_, '_> {
         self.pass(reached.max(self.now));
     }
 
-    /// When the end of the level no longer waits for what is in flight.
+    /// Returns the time at which the level stops waiting for requests in flight.
     fn limit(&self) -> At {
         match self.plan.plays_sessions_out {
             true => self.plan.start + self.plan.window.max(LONGEST),
@@ -354,7 +358,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// The next instant at which something happens on either side.
+    /// Returns the next event time of both sides.
     fn next_at(&self) -> Option<At> {
         let world = if self.exchanges.any_open() { self.world.next_event() } else { None };
         [self.player_next, world, self.exchanges.next_at()]
@@ -364,7 +368,7 @@ impl Run<'_, '_> {
             .map(|at| at.max(self.now))
     }
 
-    /// Lets time pass, counting what is in flight.
+    /// Advances time and integrates the requests in flight.
     fn pass(&mut self, to: At) {
         let stop = if self.plan.plays_sessions_out { At::MAX } else { self.plan.start + self.plan.window };
         let counted = to.min(stop) - self.now.min(stop);
@@ -380,7 +384,7 @@ impl Run<'_, '_> {
         self.now = to;
     }
 
-    /// Reads the client's own counter.
+    /// Samples the client's own counter.
     fn sample(&mut self) {
         self.samples += 1;
         self.in_flight_max = self.in_flight_max.max(self.in_flight);
@@ -393,7 +397,7 @@ impl Run<'_, '_> {
         });
     }
 
-    /// Looks at the servers' pages, as they are before that instant.
+    /// Scrapes the servers' metrics as they were just before that instant.
     fn scrape(&mut self, at: At) {
         self.world.settle(at);
         let rows = &mut *self.exchanges.rows;
@@ -401,10 +405,11 @@ impl Run<'_, '_> {
         self.world.take_samples().into_iter().for_each(|sample| rows.sample(sample));
     }
 
-    /// Does all that the client is to do now.
+    /// Runs all due actions of the client.
     fn turn(&mut self) {
         self.exchanges.turn(self.world, &mut self.player, self.now);
-        // Most events are tokens, which change nothing for the player; what a ceiling holds back grows with time alone.
+        // Most events are tokens, which do not affect the player. Requests delayed by a limit can change with time
+        // only.
         let ceiling = self.plan.client.max_in_flight.is_some();
         if !ceiling && !self.exchanges.told_player && self.player_next.is_none_or(|at| at > self.now) {
             return;
@@ -433,12 +438,12 @@ impl Run<'_, '_> {
         let (sockets_max, connects) = (links.most_busy, links.made);
         let waited_since = links.waited_since;
         if self.plan.gauges {
-            // Once more when all is over, with what the fleet did at its own instants.
+            // A final scrape, including the fleet's samples at their own times.
             self.scrape(self.now);
         }
         let (arrivals, lag) = self.exchanges.conclude(&mut self.player);
         let plan = self.plan;
-        // Where a load was given up within its window, the level ends there.
+        // A load that was aborted within its window ends the level.
         let planned = match plan.plays_sessions_out {
             true => (plan.start + plan.window).max(self.now),
             false => plan.start + plan.window,
@@ -482,7 +487,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// `sent − due` of first attempts less their waits for a connection: all zero, unless a ceiling held something back.
+/// `sent − due` of first attempts without their waits for a connection: zero unless a limit delayed a request.
 #[derive(Default)]
 pub(crate) struct Lags {
     count: u64,

@@ -1,8 +1,8 @@
-//! What a scraper finds on the pages of simulated servers: vLLM's names, units and labels, and nothing that a vLLM does not tell.
-//! Engines that compute whole batches have Triton's.
+//! The scraped metrics of simulated servers, with vLLM's names, units and labels, and only metrics that vLLM exports.
+//! Engines that compute whole batches export Triton's metrics.
 //!
-//! Rows are written where a value has changed since the last scrape, as the live scraper writes them; the first scrape of a level writes
-//! all. A replica that does not answer leaves its page (NaN), and one that begins anew counts from zero.
+//! Rows are written if a value changed since the last scrape, as by the live scraper; the first scrape of a level
+//! writes all. A replica that does not respond has gaps (NaN), and a restarted one counts from zero.
 
 use plimsoll_model::{At, Sample, join_labels};
 
@@ -12,7 +12,7 @@ use crate::fleet::world::World;
 use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::EngineGauges;
 
-/// What the last scrape of the pages found, in the order of the rows.
+/// The values of the last scrape, in order of the rows.
 #[derive(Debug, Default)]
 pub(crate) struct ServerPage {
     last: Vec<f64>,
@@ -22,14 +22,14 @@ struct PageScrape<'a> {
     at: At,
     last: &'a mut Vec<f64>,
     place: usize,
-    /// Does the server whose rows these are answer?
+    /// Set if the server responds.
     answers: bool,
     found: u32,
     rows: &'a mut dyn RowSink,
 }
 
 impl ServerPage {
-    /// Scrapes the pages of all replicas as they are now.
+    /// Scrapes the metrics of all replicas.
     pub fn scrape(&mut self, at: At, world: &mut World, rows: &mut dyn RowSink) {
         let replicas = world.replica_gauges();
         let answering = world.answering();
@@ -90,7 +90,7 @@ impl PageScrape<'_> {
             self.put("vllm:request_success_total", &[engine, ("finished_reason", reason)], n as f64);
         }
         for (name, histogram) in meter.times() {
-            // Where tokens between the first and the last are skipped, nobody knows the gaps between them.
+            // If tokens between the first and the last are skipped, their gaps are unknown.
             let known = tells_tokens || name != "inter_token_latency_seconds";
             self.histogram(name, engine, histogram, 1e9, known);
         }
@@ -99,7 +99,8 @@ impl PageScrape<'_> {
         }
     }
 
-    /// Triton's counters, in its units; of several servers the label is the replica's number, as Triton has none.
+    /// Writes Triton's counters in its units. With several servers the label is the replica's number, because Triton
+    /// has no such label.
     fn triton(&mut self, engine: &str, gauges: &EngineGauges, meter: &Meter) {
         let totals = &gauges.totals;
         let labels = [("model", "model"), ("replica", engine), ("version", "1")];
@@ -145,7 +146,7 @@ impl PageScrape<'_> {
         self.answers = answers;
     }
 
-    /// Writes a value, if it is another one than at the last scrape.
+    /// Writes a value if it changed since the last scrape.
     fn put(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let value = if self.answers { value } else { f64::NAN };
         self.found += u32::from(self.answers);

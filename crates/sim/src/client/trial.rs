@@ -1,10 +1,11 @@
-//! A protocol of measurement as data, and a small client that runs it against an engine and keeps sums only.
+//! A measurement protocol as data, and a small client that runs it against an engine and keeps only sums.
 //!
-//! What a benchmark reports depends on how it asked: a closed loop and one wave of the same requests differ by a third in
-//! the time per token. So the protocol is written down, drawn from, and run. The full virtual client (`client`) does more
-//! (time-outs, retries, records of every request) and is slower; a fit runs a protocol some thousand times.
+//! The results of a benchmark depend on its protocol. A closed loop and a single wave of equal requests differ by a
+//! third in the time per token. The protocol is therefore stored, drawn from, and run. The full virtual client
+//! (`client`) does more (time-outs, retries, records of every request) and is slower; a fit runs a protocol some
+//! thousand times.
 //!
-//! It never hangs: the number of requests is given, and an engine answers or refuses each of them.
+//! It always terminates: the number of requests is fixed, and an engine answers or rejects each.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_math::{dist, quantile};
@@ -16,103 +17,100 @@ use crate::spec::EngineSpec;
 use crate::spec::error::SpecError;
 use crate::traffic::{Detail, RequestEvent, Submit};
 
-/// How requests were sent and what they held.
+/// The pace and sizes of requests.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProtocolSpec {
     pub pace: SendPace,
     pub sizes: Sizes,
     pub requests: u32,
-    /// How many are sent before those and not measured.
+    /// Number of warm-up requests, which are not measured.
     pub warm_up: u32,
 }
 
-/// When requests are sent.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum SendPace {
-    /// So many in flight at all times: the next is sent when one ends.
+    /// A constant number in flight: the next request is sent when one ends.
     Closed {
-        /// How many.
+        /// Number of requests in flight.
         concurrency: u32,
-        /// How the first of them begin.
+        /// Start of the loop.
         start: Start,
     },
-    /// All at once, and no more.
+    /// All requests simultaneously, once.
     Wave,
-    /// At random times, independent of the answers (Poisson).
+    /// Random arrival times, independent of the responses (Poisson).
     Open {
-        /// Requests a second.
+        /// Arrival rate in requests/s.
         rate_per_s: f64,
     },
 }
 
-/// How a closed loop begins.
+/// The start of a closed loop.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// All at once; with answers of one length they stay in step for long.
+    /// All simultaneously; with responses of one length they stay synchronised for long.
     AtOnce,
-    /// In the middle: the first requests have answers cut to 1/n, 2/n, … of their length, so that they end one after the
-    /// other as in a loop that has run for long. They are never measured.
+    /// As in a loop that has run for long. The first outputs are cut to 1/n, 2/n, … of their length, so that they end
+    /// in sequence. They are never measured.
     Staggered,
 }
 
-/// What requests hold.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Sizes {
-    /// Drawn, each from its law. An empirical law has no file here and draws nothing.
+    /// Drawn from distributions. An empirical distribution needs a file, which a protocol does not have, and draws
+    /// zero.
     Drawn {
-        /// Tokens of the prompt.
+        /// Prompt tokens.
         prompt: Size,
-        /// Tokens of the answer.
+        /// Output tokens.
         output: Size,
     },
-    /// As listed, in order and then from the beginning: tokens of prompt and answer.
+    /// Listed prompt and output tokens, in order and repeated.
     Listed(Vec<(u32, u32)>),
 }
 
-/// A request as it was sent: when after the first, tokens of its prompt and of its answer, and the names of its blocks.
+/// A sent request: its time, tokens and blocks.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct TrialRequest {
-    /// Nanoseconds after the first.
+    /// Time after the first request in ns.
     pub after_ns: i64,
     pub prompt_tokens: u32,
     pub output_tokens: u32,
-    /// Names of its prompt's blocks; empty = nothing shared.
+    /// Names of the prompt's blocks; empty if it shares none.
     pub blocks: Vec<u64>,
 }
 
-/// What came of a protocol.
+/// The results of a protocol.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Trial {
-    /// Requests measured and answered.
+    /// Number of measured requests with a response.
     pub answered: u32,
-    /// Requests that the engine refused.
+    /// Number of rejected requests.
     pub refused: u32,
-    /// From sending to the first token.
+    /// Time from sent to the first token.
     pub ttft: Figures,
     /// (end − first token) / (tokens − 1), per request.
     pub tpot: Figures,
     pub e2e: Figures,
-    /// Tokens of answers a second, from the first sending to the last end.
+    /// Output tokens/s from the first send to the last end.
     pub tokens_per_s: f64,
-    /// Requests that lost their blocks.
+    /// Number of preempted requests.
     pub preempted: u64,
-    /// Why the figures are no steady state, where they aren't.
+    /// Reason why the figures are not a steady state; `None` if they are.
     pub unsteady: Option<String>,
 }
 
-/// A metric over the requests, milliseconds. Not a number where there is none.
+/// A metric over the requests in ms; NaN without values.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Figures {
     pub mean: f64,
     pub p50: f64,
-    /// 90th percentile.
     pub p90: f64,
-    /// 99th percentile.
     pub p99: f64,
 }
 
 impl ProtocolSpec {
-    /// Requests at the beginning that are not measured.
+    /// Returns the number of unmeasured requests at the start.
     fn unmeasured(&self) -> u32 {
         match self.pace {
             SendPace::Closed { concurrency, start: Start::Staggered } => self.warm_up.max(concurrency),
@@ -120,7 +118,7 @@ impl ProtocolSpec {
         }
     }
 
-    /// The requests of this protocol in order, drawn from `seed`; for a pace that depends on answers, with no times.
+    /// Returns the requests of this protocol in order, drawn from `seed`. Closed loops have no times.
     fn requests(&self, seed: u64) -> Vec<TrialRequest> {
         let mut lengths = Stream::new(seed, "trial lengths", 0);
         let mut times = Stream::new(seed, "trial times", 0);
@@ -159,7 +157,7 @@ impl Sizes {
         }
     }
 
-    /// Mean tokens of prompt and answer; None where a law needs a file.
+    /// Returns the mean prompt and output tokens; `None` if a distribution needs a file.
     pub fn means(&self) -> Option<(f64, f64)> {
         match self {
             Sizes::Drawn { prompt, output } => {
@@ -180,7 +178,7 @@ impl Sizes {
 /// Runs a protocol against an idle engine.
 ///
 /// # Errors
-/// The specification describes nothing that could be built.
+/// Fails if the specification is invalid.
 pub fn run(spec: &EngineSpec, protocol: &ProtocolSpec, seed: u64) -> Result<Trial, SpecError> {
     let requests = protocol.requests(seed);
     let at_once = match protocol.pace {
@@ -200,14 +198,14 @@ pub fn run(spec: &EngineSpec, protocol: &ProtocolSpec, seed: u64) -> Result<Tria
 /// Sends these requests at their times to an idle engine.
 ///
 /// # Errors
-/// The specification describes nothing that could be built.
+/// Fails if the specification is invalid.
 pub fn replay(spec: &EngineSpec, requests: &[TrialRequest], seed: u64) -> Result<Trial, SpecError> {
     let mut client = Client::new(spec, requests, 0, seed)?;
     client.play();
     Ok(Trial { unsteady: None, ..client.conclude(0) })
 }
 
-/// When a request was sent, had its first token and ended, in nanoseconds; negative = not yet.
+/// Times of a request in ns: sent, first token, end. Negative if not reached.
 #[derive(Copy, Clone, Debug)]
 struct Times {
     sent: i64,
@@ -220,7 +218,7 @@ struct Client<'a> {
     requests: &'a [TrialRequest],
     times: Vec<Times>,
     next: usize,
-    /// In a loop: how many are kept in flight; 0 = sent at their times.
+    /// Number of requests in flight of a loop; 0 if requests are sent at their times.
     at_once: usize,
     refused: u32,
 }
@@ -272,7 +270,7 @@ impl Client<'_> {
         }
     }
 
-    /// Sends the next request; in a loop, one that is refused gives its place to the one after it.
+    /// Sends the next request. In a loop, a rejected request is replaced by the next one.
     fn send(&mut self, now: At) {
         while let Some(sent) = self.requests.get(self.next) {
             let id = self.next;
@@ -326,7 +324,7 @@ impl Client<'_> {
     }
 }
 
-/// Is the second half of the answers slower than the first by more than a quarter?
+/// Returns a reason if the second half of the responses is slower than the first by more than a quarter.
 fn unsteady(e2e: &[f64]) -> Option<String> {
     let half = e2e.len() / 2;
     if half < 8 {

@@ -1,11 +1,11 @@
-//! Continuous batching in time: the front end's delay, the queue's bound, and steps that take what the model says.
+//! Continuous batching over time: the front end's delay, the queue limit, and steps with modelled durations.
 //!
-//! The clock inside counts picoseconds, outside nanoseconds; an event is stamped with the first whole nanosecond that
-//! is not before it. So nothing is ever seen before it happened, and a request that comes at the stamp of a step's end
-//! comes after it.
+//! The internal clock counts picoseconds, the external one nanoseconds. The timestamp of an event is the first whole
+//! nanosecond not before it. Therefore no event is visible before it happened, and a request that arrives at the
+//! timestamp of a step's end comes after that end.
 //!
-//! [`Batching::run`] lets everything happen up to an instant. Where the same sequences decode step after step it jumps:
-//! as many steps as end by then, in closed form, with the same stamps, totals and blocks as one step after the other.
+//! [`Batching::run`] processes all events up to an instant. If the same sequences decode in successive steps, it
+//! processes all steps that end by then in closed form. Timestamps, totals and blocks equal those of single steps.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -35,18 +35,18 @@ pub(crate) struct Batching {
     max_context: u64,
     queue_limit: Option<u32>,
     state: State,
-    /// No step begins or ends before this picosecond.
+    /// Time in ps before which no step begins or ends.
     stalled_until: i128,
-    /// Tokens that each step brought, those of prompts at the step that ends them, as vLLM counts.
+    /// Tokens per step; tokens of a prompt count at the step that ends the prompt, as in vLLM.
     iterations: BucketHistogram,
 }
 
 #[derive(Copy, Clone, Debug)]
 enum State {
     Idle,
-    /// A step is to be planned at this picosecond.
+    /// The time in ps at which a step must be planned.
     Due(i128),
-    /// A step is under way, and others like it may follow.
+    /// A step in progress; equal steps may follow.
     Busy(StepRow),
 }
 
@@ -56,7 +56,7 @@ struct Entering {
     ask: ScheduledRequest,
 }
 
-/// Where what happens is told and counted.
+/// The sink for events and counters.
 struct Teller<'a> {
     out: &'a mut Vec<Emission>,
     totals: &'a mut Totals,
@@ -106,7 +106,7 @@ impl Batching {
         }
         let prompt_tokens = request.prompt_tokens.max(1);
         let tokens = u64::from(prompt_tokens) + u64::from(request.output_tokens);
-        // The last token of an answer is never computed, so it needs no place.
+        // The last output token is never computed, so it needs no KV slot.
         let longest = (self.scheduler.longest() + u64::from(request.output_tokens > 0)).min(self.max_context);
         if tokens > longest {
             return Err(Rejected::TooLong { tokens, limit: longest });
@@ -131,7 +131,8 @@ impl Batching {
         Ok(())
     }
 
-    /// When something will be told next: with [`Detail::Ends`], tokens between the first and the last are not.
+    /// Returns the time of the next emission. With [`Detail::Ends`], tokens between the first and the last are not
+    /// emitted.
     pub fn next_at(&self) -> Option<At> {
         match self.detail {
             Detail::Ends => self.next_turn(),
@@ -146,7 +147,7 @@ impl Batching {
         }
     }
 
-    /// When something else can happen next than a token between the first and the last of an answer.
+    /// Returns the earliest time of an event other than a token between the first and the last of a response.
     pub fn next_turn(&self) -> Option<At> {
         let step = match &self.state {
             State::Idle => None,
@@ -161,7 +162,7 @@ impl Batching {
         [step.map(stamp), leaving.map(stamp), entry].into_iter().flatten().min()
     }
 
-    /// Lets everything happen that happens by `limit`.
+    /// Processes all events up to `limit`.
     pub fn run(&mut self, limit: At, out: &mut Vec<Emission>, totals: &mut Totals) {
         let limit_ps = picoseconds(limit);
         loop {
@@ -203,7 +204,7 @@ impl Batching {
         known || leaving
     }
 
-    /// Drops everything in flight and returns the ids, ascending.
+    /// Drops everything in flight and returns the ids in ascending order.
     pub fn reset(&mut self) -> Vec<u64> {
         let mut ids = self.scheduler.reset();
         ids.extend(self.front.drain(..).map(|entering| entering.ask.id));
@@ -252,7 +253,7 @@ impl Batching {
         }
     }
 
-    /// Tokens of a prompt with these blocks that are held already.
+    /// Returns the tokens of a prompt with these blocks that are in the prefix cache.
     pub fn cached_prefix(&self, blocks: &[u64]) -> u32 {
         self.scheduler.cached_blocks(blocks) * crate::spec::error::BLOCK_TOKENS
     }
@@ -272,7 +273,7 @@ impl Batching {
         self.scheduler.waiting() + self.front.len() as u32
     }
 
-    /// What was foreseen after the step under way may not come: the next plan will tell.
+    /// Cancels the predicted steps after the present one, because the next plan may differ.
     fn look_again(&mut self) {
         if let State::Busy(row) = &mut self.state {
             row.ahead = 0;
@@ -301,7 +302,7 @@ impl Batching {
         }
     }
 
-    /// Ends the step under way, and all like it that end by `until`; or plans the one that is due.
+    /// Ends the present step and all equal ones that end by `until`, or plans the due step.
     fn move_on(&mut self, until: i128, out: &mut Vec<Emission>, totals: &mut Totals) {
         match self.state {
             State::Idle => {}
@@ -342,7 +343,7 @@ impl Batching {
             row.slope = self.pace.per_context(&plan.load) * i128::from(plan.load.decodes);
             let context = plan.load.context + u64::from(plan.load.decodes);
             row.next = self.pace.picoseconds(&crate::engine::step_time::StepLoad { context, ..plan.load });
-            // At the shortest step that there may be, durations are no line.
+            // At the minimum step duration, durations are not linear.
             row.ahead = if row.next > SHORTEST_PS { row.ahead } else { 0 };
         }
         self.state = State::Busy(row);
@@ -362,7 +363,7 @@ impl Batching {
         }
     }
 
-    /// Books `steps` steps of a row at once.
+    /// Records `steps` steps of a row together.
     fn jump(&mut self, mut row: StepRow, steps: u32, out: &mut Vec<Emission>, totals: &mut Totals) {
         let tokens = self.plan.items.len() as u32;
         totals.steps += u64::from(steps);
@@ -382,7 +383,7 @@ impl Batching {
         self.scheduler.decode_on(&mut self.plan, steps);
     }
 
-    /// One token for each sequence and step of a row.
+    /// Emits one token for each sequence and step of a row.
     fn tell_row(&mut self, row: &StepRow, steps: u32, out: &mut Vec<Emission>) {
         let what = RequestEvent::Token { n: 1, last: false };
         for step in 0..steps {
@@ -411,13 +412,13 @@ impl Teller<'_> {
             self.totals.prompt_tokens += u64::from(prompt_tokens);
             self.out.push(Emission { at: stamp(ps), id, what: RequestEvent::PrefillDone });
         }
-        // An answer without tokens ends behind the tokens that are on their way, too.
+        // A response without tokens also ends after tokens that are still in the outlet.
         let slow = self.outlet.is_slow() && (tokens > 0 || finished);
         let ps = if slow { self.outlet.serve(ps, tokens) } else { ps };
         if tokens > 0 {
             self.totals.output_tokens += u64::from(tokens);
             let inner = !first && !finished;
-            // The first event brings one token, unless there is only one event.
+            // The first event has one token, unless there is only one event.
             let n = if first || self.detail == Detail::Tokens { tokens } else { generated - 1 };
             if self.detail == Detail::Tokens || !inner {
                 self.put(
@@ -447,7 +448,7 @@ fn picoseconds(at: At) -> i128 {
     i128::from(at.0) * 1_000
 }
 
-/// The first whole nanosecond that is not before.
+/// Returns the first whole nanosecond that is not before `ps`.
 fn stamp(ps: i128) -> At {
     At(i64::try_from(ps.div_euclid(1_000) + i128::from(ps.rem_euclid(1_000) > 0)).unwrap_or(i64::MAX))
 }

@@ -1,18 +1,18 @@
-//! Future events of drawn times, in order of time and, at one instant, in order of entry.
+//! Future events with drawn times, in order of time and then of entry.
 //!
-//! A binary heap with lazy deletion: cancelled tickets are remembered and skipped. A heap that can delete (indexed,
-//! pairing) would pay for every event what cancellations, which are rare, save.
+//! The calendar is a binary heap with lazy deletion: cancelled tickets are remembered and skipped. A heap with
+//! deletion (indexed, pairing) was rejected, because cancellations are rare and every event would pay for them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
 use plimsoll_model::At;
 
-/// Names one entry of a [`Calendar`].
+/// The identifier of an entry in a [`Calendar`].
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub(crate) struct Ticket(u64);
 
-/// Future events, each the number of a request.
+/// Future events; each is the number of a request.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Calendar {
     heap: BinaryHeap<Reverse<(At, Ticket, u32)>>,
@@ -28,7 +28,7 @@ impl Calendar {
         ticket
     }
 
-    /// Takes an entry back that has not been popped.
+    /// Cancels an entry that has not been popped.
     pub fn cancel(&mut self, ticket: Ticket) {
         self.cancelled.insert(ticket);
         self.settle();
@@ -44,7 +44,7 @@ impl Calendar {
         Some((at, slot))
     }
 
-    /// Keeps the promise that the top entry is a live one.
+    /// Removes cancelled entries from the top.
     fn settle(&mut self) {
         while !self.cancelled.is_empty() {
             let Some(Reverse((_, ticket, _))) = self.heap.peek() else { break };

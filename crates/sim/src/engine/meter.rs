@@ -1,19 +1,17 @@
-//! What an engine counts of its requests, as vLLM does: histograms over fixed bounds, and counts.
+//! Counters and histograms of an engine's requests, as in vLLM.
 //!
-//! Counting goes on at every token, so that it is integers in plain arrays here, and text only when somebody asks. The live
-//! server and the virtual one count with the same hands: a page scraped off the one and the rows that the other writes say the
-//! same of the same story.
+//! Every token is counted, so counters are integers in plain arrays, and text is formatted only on request. The live
+//! server and the virtual one share this code, so their metrics agree with their records.
 
 use crate::traffic::{Failure, FinishReason, RequestEvent};
 
 /// A histogram with fixed upper bounds.
 #[derive(Clone, Debug)]
 pub struct BucketHistogram {
-    /// Upper bounds, inclusive, ascending: ns for times, plain counts for sizes.
+    /// Upper bounds, inclusive and ascending: ns for times, counts for sizes.
     pub bounds: &'static [u64],
     /// Observations per bucket; the last is above every bound.
     pub counts: Vec<u64>,
-    /// Sum of what was observed.
     pub sum: u64,
 }
 
@@ -22,7 +20,6 @@ impl BucketHistogram {
         BucketHistogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0 }
     }
 
-    /// Counts one value.
     pub fn observe(&mut self, value: u64) {
         self.observe_many(value, 1);
     }
@@ -34,18 +31,17 @@ impl BucketHistogram {
         self.sum = self.sum.saturating_add(value.saturating_mul(times));
     }
 
-    /// Observations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Adds what another one of the same bounds counted.
+    /// Adds a histogram with the same bounds.
     pub fn add(&mut self, other: &BucketHistogram) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// Counts one time; one before zero (two clocks) counts as zero.
+    /// Counts one time; a negative time (from two clocks) counts as zero.
     pub fn observe_ns(&mut self, ns: i64) {
         self.observe(ns.max(0) as u64);
     }
@@ -54,7 +50,7 @@ impl BucketHistogram {
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000_000_000;
 
-/// vLLM's bounds of `time_to_first_token_seconds`.
+/// Bounds of vLLM's `time_to_first_token_seconds`.
 pub const TTFT: &[u64] = &[
     MS,
     5 * MS,
@@ -79,7 +75,7 @@ pub const TTFT: &[u64] = &[
     640 * S,
     2_560 * S,
 ];
-/// vLLM's bounds of `inter_token_latency_seconds` and of `request_time_per_output_token_seconds`.
+/// Bounds of vLLM's `inter_token_latency_seconds` and `request_time_per_output_token_seconds`.
 pub(crate) const ITL: &[u64] = &[
     10 * MS,
     25 * MS,
@@ -101,7 +97,7 @@ pub(crate) const ITL: &[u64] = &[
     40 * S,
     80 * S,
 ];
-/// vLLM's bounds of `e2e_request_latency_seconds` and of the stages of a request.
+/// Bounds of vLLM's `e2e_request_latency_seconds` and of its request stages.
 pub(crate) const REQUEST: &[u64] = &[
     300 * MS,
     500 * MS,
@@ -128,38 +124,37 @@ pub(crate) const REQUEST: &[u64] = &[
 /// vLLM's 1-2-5 bounds of token counts, for a model of 131 072 tokens.
 pub const SIZES: &[u64] =
     &[1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000];
-/// vLLM's bounds of `iteration_tokens_total`.
+/// Bounds of vLLM's `iteration_tokens_total`.
 pub(crate) const ITERATION: &[u64] = &[1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
 
-/// What one replica counted.
+/// The counters of one replica.
 #[derive(Clone, Debug)]
 pub struct Meter {
-    /// Requests that the engine took and gave up.
+    /// Accepted requests that failed.
     pub failed: u64,
     pub prompt_tokens: u64,
     pub generation_tokens: u64,
-    /// Answers that ended for having the asked length.
+    /// Responses that reached the requested length.
     pub ended_length: u64,
-    /// Answers that ended by themselves.
+    /// Responses with the finish reason `stop`.
     pub ended_stop: u64,
-    /// Requests whose client went away.
+    /// Requests whose client disconnected.
     pub aborted: u64,
-    /// From the arrival of a request to its first token.
+    /// Time from the arrival of a request to its first token.
     pub ttft: BucketHistogram,
-    /// Between the tokens of one answer.
+    /// Time between the tokens of one response.
     pub itl: BucketHistogram,
-    /// Mean of those gaps, per request.
+    /// Mean of those times per request.
     pub tpot: BucketHistogram,
-    /// From the arrival to the end.
+    /// Time from the arrival to the end.
     pub e2e: BucketHistogram,
     pub queue: BucketHistogram,
-    /// From leaving the queue to the first token.
+    /// Time from leaving the queue to the first token.
     pub prefill: BucketHistogram,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     pub decode: BucketHistogram,
-    /// From leaving the queue to the end.
+    /// Time from leaving the queue to the end.
     pub inference: BucketHistogram,
-    /// Prompt tokens per request.
     pub prompts: BucketHistogram,
     /// Output tokens per request.
     pub generated: BucketHistogram,
@@ -189,7 +184,7 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// Its histograms of times, by the names that vLLM gives them.
+    /// Returns the histograms of times with their names in vLLM.
     pub fn times(&self) -> [(&'static str, &BucketHistogram); 8] {
         [
             ("time_to_first_token_seconds", &self.ttft),
@@ -203,12 +198,12 @@ impl Meter {
         ]
     }
 
-    /// Its histograms of token counts, by the names that vLLM gives them.
+    /// Returns the histograms of token counts with their names in vLLM.
     pub fn sizes(&self) -> [(&'static str, &BucketHistogram); 2] {
         [("request_prompt_tokens", &self.prompts), ("request_generation_tokens", &self.generated)]
     }
 
-    /// Answers and what else requests came to, by vLLM's `finished_reason`.
+    /// Returns the number of ended requests by vLLM's `finished_reason`.
     pub fn ended(&self) -> [(&'static str, u64); 4] {
         [
             ("stop", self.ended_stop),
@@ -218,7 +213,7 @@ impl Meter {
         ]
     }
 
-    /// Adds what another replica counted.
+    /// Adds the counters of another replica.
     pub fn add(&mut self, other: &Meter) {
         self.failed += other.failed;
         self.prompt_tokens += other.prompt_tokens;
@@ -243,25 +238,27 @@ impl Meter {
     }
 }
 
-/// A request while it is served, with the instants that histograms need; all on one axis, ns.
+/// The timestamps of a running request for the histograms; all on one clock, ns.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Life {
     pub replica: u32,
-    /// When it came to the server, and when to the engine.
+    /// Arrival time at the server, ns.
     pub arrival_ns: i64,
+    /// Time at which the engine accepted the request, ns.
     pub submitted_ns: i64,
-    /// When it left the queue for the first time.
+    /// Time at which the request left the queue first, ns.
     pub admitted_ns: i64,
+    /// Time at which the prompt was computed, ns; `None` before that.
     pub prefill_ns: Option<i64>,
     pub first_ns: i64,
-    /// When its last token so far came.
+    /// Time of the latest token, ns.
     pub last_ns: i64,
     pub tokens: u32,
     pub prompt: u32,
 }
 
 impl Life {
-    /// A request that has just been taken.
+    /// Returns the state of a request that was just accepted.
     pub fn new(arrival_ns: i64, submitted_ns: i64, prompt: u32) -> Life {
         Life {
             replica: 0,
@@ -276,11 +273,11 @@ impl Life {
         }
     }
 
-    /// Books what happened to it at `at_ns`. A reset is booked by nobody: who could is gone.
+    /// Records an event at `at_ns`. A reset is not recorded, because its replica no longer exists.
     pub fn take(&mut self, meter: &mut Meter, at_ns: i64, what: &RequestEvent) {
         match *what {
             RequestEvent::Placed { replica } => self.replica = replica,
-            // The engine does not see it before that.
+            // The engine receives the request only after the dependency.
             RequestEvent::Depends { takes } => {
                 self.arrival_ns = at_ns + takes.0;
                 self.submitted_ns = self.arrival_ns;

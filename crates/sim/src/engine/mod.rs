@@ -1,7 +1,7 @@
-//! One replica of an engine as its caller steps it: requests in, stamped emissions out, no clock.
+//! One replica of an engine, stepped by its caller: requests in, timestamped emissions out, without a clock.
 //!
-//! Order at one instant: what the engine was to do *at* `now` waits for the caller's `step(now)`, so that requests
-//! submitted at one instant are seen together; what it was to do *before* `now` has always happened.
+//! Order at one instant: work due *at* `now` waits for the caller's `step(now)`, so that requests submitted at one
+//! instant are processed together. Work due *before* `now` is always complete.
 
 mod batching;
 pub(crate) mod calendar;
@@ -44,10 +44,10 @@ enum Mode {
 }
 
 impl Engine {
-    /// An idle engine. Everything drawn comes from `seed`.
+    /// Returns an idle engine. All random draws come from `seed`.
     ///
     /// # Errors
-    /// The specification describes nothing that could be built: see [`EngineSpec::validate`].
+    /// Fails if the specification is invalid: see [`EngineSpec::validate`].
     pub fn new(spec: &EngineSpec, seed: u64) -> Result<Engine, SpecError> {
         spec.validate()?;
         let mode = match &spec.mode {
@@ -59,10 +59,10 @@ impl Engine {
         Ok(Engine { now: At(i64::MIN), outbox: Vec::new(), totals: Totals::default(), mode })
     }
 
-    /// Hands a request in. A `now` before the last one counts as the last one.
+    /// Submits a request. A `now` before the last one counts as the last one.
     ///
     /// # Errors
-    /// The request is not taken, and nothing will be emitted for it.
+    /// Fails if the request is rejected; no event is emitted for it then.
     pub fn submit(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
         let now = self.catch_up(now);
         let taken = match &mut self.mode {
@@ -77,7 +77,7 @@ impl Engine {
         taken
     }
 
-    /// When something will happen next, if nothing is submitted or cancelled before. `None` = never.
+    /// Returns the time of the next event without further input; `None` if there is none.
     pub fn next_event(&self) -> Option<At> {
         match self.outbox.first() {
             Some(emission) => Some(emission.at),
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// Does everything that is due by `now`, and appends what happened to `out`, in order.
+    /// Processes everything that is due by `now`, and appends the events to `out` in order.
     pub fn step(&mut self, now: At, out: &mut Vec<Emission>) {
         self.now = self.now.max(now);
         if !self.outbox.is_empty() {
@@ -94,7 +94,7 @@ impl Engine {
         self.mode.run(self.now, out, &mut self.totals);
     }
 
-    /// Takes a request back: nothing will be emitted for it after this. False where there is none of this id.
+    /// Cancels a request: no event is emitted for it afterwards. Returns `false` if the id is unknown.
     pub fn cancel(&mut self, now: At, id: u64) -> bool {
         let now = self.catch_up(now);
         let known = match &mut self.mode {
@@ -109,15 +109,14 @@ impl Engine {
         known
     }
 
-    /// How much of an answer is told from now on.
+    /// Sets the detail of emissions from now on.
     pub fn set_detail(&mut self, detail: Detail) {
         if let Mode::Batching(batching) = &mut self.mode {
             batching.set_detail(detail);
         }
     }
 
-    /// Like [`next_event`](Engine::next_event), but tokens between the first and the last of an answer don't count: before
-    /// this instant nothing else happens.
+    /// Returns the time of the next event other than a token between the first and the last of a response.
     pub fn next_turn(&self) -> Option<At> {
         match self.outbox.first() {
             Some(emission) => Some(emission.at),
@@ -125,16 +124,16 @@ impl Engine {
         }
     }
 
-    /// Goes on to the next instant at which something else than a token between the first and the last of an answer can
-    /// happen, but not past `limit`; appends what happened to `out` and returns how far it came.
+    /// Advances to the next instant at which an event other than a token between the first and the last can happen,
+    /// at most to `limit`. Appends the events to `out` and returns the instant.
     pub fn advance(&mut self, limit: At, out: &mut Vec<Emission>) -> At {
         let to = self.next_turn().map_or(limit, |turn| turn.min(limit));
         self.step(to, out);
         to
     }
 
-    /// A crash: everything in flight is lost, and so is the cache. Returns the ids of what was lost, ascending.
-    /// Nothing is emitted for them.
+    /// Simulates a crash: everything in flight and the cache are lost. Returns the lost ids in ascending order; no
+    /// events are emitted for them.
     pub fn reset(&mut self, now: At) -> Vec<u64> {
         self.catch_up(now);
         let ids = match &mut self.mode {
@@ -142,28 +141,27 @@ impl Engine {
             Mode::Batching(batching) => batching.reset(),
             Mode::Dynamic(inference) => inference.reset(),
         };
-        // A process that begins anew counts anew.
+        // The counters restart together with the process.
         self.totals = Totals::default();
         ids
     }
 
-    /// Forgets all prefixes that the KV cache holds; who computes keeps his blocks.
+    /// Drops all prefixes from the KV cache; running requests keep their blocks.
     pub fn flush_cache(&mut self) {
         if let Mode::Batching(batching) = &mut self.mode {
             batching.flush_cache();
         }
     }
 
-    /// From now on there are this many KV blocks. When some are taken away, free ones go first; then, when the next step
-    /// is planned, running requests lose their place by the engine's policy. Policies that take no place away give blocks
-    /// back as their requests end.
+    /// Sets the number of KV blocks. If it falls, free blocks are removed first. When the next step is planned, the
+    /// engine's policy preempts running requests. Policies without preemption release blocks when requests end.
     pub fn set_kv_blocks(&mut self, blocks: u32) {
         if let Mode::Batching(batching) = &mut self.mode {
             batching.set_kv_blocks(self.now, blocks);
         }
     }
 
-    /// Steps planned from now on (batches started) take this many times as long as the model says.
+    /// Sets a factor on the duration of future steps (or batches).
     pub fn set_speed(&mut self, factor: f64) {
         match &mut self.mode {
             Mode::Batching(batching) => batching.set_speed(factor),
@@ -172,7 +170,7 @@ impl Engine {
         }
     }
 
-    /// Steps planned from now on take this much longer, after the factor: a host that is busy with something else.
+    /// Sets an extra duration of future steps, added after the factor, for a host that is busy with other work.
     pub fn extra_step_us(&mut self, extra_us: f64) {
         match &mut self.mode {
             Mode::Batching(batching) => batching.extra_step_us(extra_us),
@@ -181,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// No step is planned or ends before `until`.
+    /// Stalls the engine: no step is planned or ends before `until`.
     pub fn stall(&mut self, until: At) {
         match &mut self.mode {
             Mode::Batching(batching) => batching.stall(until),
@@ -190,7 +188,7 @@ impl Engine {
         }
     }
 
-    /// Tokens of a prompt with these blocks that the prefix cache holds.
+    /// Returns the tokens of a prompt with these blocks that are in the prefix cache.
     pub fn cached_prefix(&self, blocks: &[u64]) -> u32 {
         match &self.mode {
             Mode::Batching(batching) => batching.cached_prefix(blocks),
@@ -198,12 +196,11 @@ impl Engine {
         }
     }
 
-    /// Lets everything happen that was to happen before `at`; the next step hands it over.
+    /// Processes all events before `at`; the next step returns them.
     pub fn settle(&mut self, at: At) {
         self.catch_up(at);
     }
 
-    /// The state in numbers.
     pub fn gauges(&self) -> EngineGauges {
         let mut gauges = EngineGauges { totals: self.totals, ready: 1, ..EngineGauges::default() };
         match &self.mode {
@@ -214,7 +211,7 @@ impl Engine {
         gauges
     }
 
-    /// Tokens per step, where there are steps.
+    /// Returns the tokens per step; `None` for engines without steps.
     pub fn iterations(&self) -> Option<&BucketHistogram> {
         match &self.mode {
             Mode::Batching(batching) => Some(batching.iterations()),
@@ -222,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// Lets everything happen that was to happen before `now`; it is handed over by the next step.
+    /// Processes all events before `now`; the next step returns them.
     fn catch_up(&mut self, now: At) -> At {
         self.now = self.now.max(now);
         if self.now.0 > i64::MIN {
@@ -248,7 +245,7 @@ impl Mode {
         }
     }
 
-    /// Lets everything happen that happens by `limit`.
+    /// Processes all events up to `limit`.
     fn run(&mut self, limit: At, out: &mut Vec<Emission>, totals: &mut Totals) {
         match self {
             Mode::Queue(queue) => {

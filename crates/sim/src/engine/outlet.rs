@@ -1,28 +1,28 @@
-//! The front end that streams: one token after the other, each for a fixed time, beside the next step.
+//! The streaming front end: tokens in sequence, each with a fixed cost, concurrent with the next step.
 //!
-//! A token leaves at max(end of its step, end of the token before it) + f. With f = 0 there is nothing to do and nothing
-//! is held. What is held has a time, so that the log stays in order of time.
+//! A token leaves at max(end of its step, end of the token before it) + f. With f = 0 there is no delay and no
+//! buffer. Buffered events carry times, so that the log stays in order of time.
 
 use std::collections::VecDeque;
 
 use crate::traffic::Emission;
 
-/// See the module. Times in picoseconds.
+/// The buffer of the streaming front end. Times in picoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Outlet {
     each_ps: i128,
     free_at: i128,
     held: VecDeque<HeldTokens>,
-    /// Times of those among the held that are more than another token.
+    /// Times of the buffered events that are not inner tokens.
     turns: VecDeque<i128>,
 }
 
-/// What is on its way out.
+/// A buffered event.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct HeldTokens {
     pub ps: i128,
     pub emission: Emission,
-    /// Is it between the first token and the last?
+    /// Set for tokens between the first and the last.
     pub inner: bool,
 }
 
@@ -36,18 +36,18 @@ impl Outlet {
         }
     }
 
-    /// Does a token cost anything?
+    /// Returns whether a token has a cost.
     pub fn is_slow(&self) -> bool {
         self.each_ps > 0
     }
 
-    /// Serves `tokens` that are there at `ps`; returns when the last of them leaves.
+    /// Serves `tokens` that are ready at `ps`; returns the time at which the last of them leaves.
     pub fn serve(&mut self, ps: i128, tokens: u32) -> i128 {
         self.free_at = self.free_at.max(ps) + self.each_ps * i128::from(tokens);
         self.free_at
     }
 
-    /// Holds something back until `ps`, which is not before what was held last.
+    /// Buffers an event until `ps`, which is not before the last buffered one.
     pub fn hold(&mut self, held: HeldTokens) {
         if !held.inner {
             self.turns.push_back(held.ps);
@@ -55,12 +55,12 @@ impl Outlet {
         self.held.push_back(held);
     }
 
-    /// When the next one leaves.
+    /// Returns the time of the next event.
     pub(crate) fn next_ps(&self) -> Option<i128> {
         self.held.front().map(|held| held.ps)
     }
 
-    /// When the next one leaves that is more than another token.
+    /// Returns the time of the next event that is not an inner token.
     pub(crate) fn next_turn_ps(&self) -> Option<i128> {
         self.turns.front().copied()
     }
@@ -73,19 +73,19 @@ impl Outlet {
         Some(held)
     }
 
-    /// Is anything of this request on its way out?
+    /// Returns whether the buffer has an event of this request.
     pub fn holds(&self, id: u64) -> bool {
         self.held.iter().any(|held| held.emission.id == id)
     }
 
-    /// Takes back what is on its way out for a request. What it cost stays spent.
+    /// Removes the events of a request. Their cost stays spent.
     pub(crate) fn drop_all_of(&mut self, id: u64) {
         self.held.retain(|held| held.emission.id != id);
         self.turns.clear();
         self.turns.extend(self.held.iter().filter(|held| !held.inner).map(|held| held.ps));
     }
 
-    /// Takes everything back. Returns the ids, with repetitions.
+    /// Removes everything. Returns the ids with repetitions.
     pub fn clear(&mut self) -> Vec<u64> {
         self.turns.clear();
         self.free_at = i128::MIN;

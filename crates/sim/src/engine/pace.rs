@@ -1,13 +1,13 @@
-//! How long steps take, one at a time and in a row: the model's duration, what faults do to it, and the closed form.
+//! Step durations, single and in rows: the model's duration, the effect of faults, and the closed form.
 //!
-//! A row of decodes costs d, d + s, d + 2s, … in whole picoseconds, because a step's duration is linear in the tokens of
-//! context and each sequence adds one per step. A fault's factor is applied to the two terms of that line apart and
-//! rounded there, so that a slowed row is still a line.
+//! A row of decode steps costs d, d + s, d + 2s, … in whole picoseconds. A step's duration is linear in the context
+//! tokens, and each sequence adds one per step. A fault's factor is applied to both terms separately and rounded
+//! there, so that a slowed row stays linear.
 
 use crate::engine::step_time::{StepLoad, StepModel};
 use crate::spec::BatchingSpec;
 
-/// A step takes a nanosecond at the least, so that time moves.
+/// Minimum duration of a step, a nanosecond, because time must advance.
 pub(crate) const SHORTEST_PS: i128 = 1_000;
 
 #[derive(Clone, Debug)]
@@ -17,13 +17,14 @@ pub(crate) struct StepPace {
     extra_ps: i128,
 }
 
-/// A row of steps: the first ends at `end`, the next takes `next`, each further one `slope` more than the one before.
+/// A row of steps: the first ends at `end`, the second takes `next`, each further one `slope` more than the one
+/// before.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct StepRow {
     pub end: i128,
     pub next: i128,
     pub slope: i128,
-    /// Steps like the first one that can follow it.
+    /// Number of equal steps that can follow the first.
     pub ahead: u32,
 }
 
@@ -40,7 +41,7 @@ impl StepPace {
         self.extra_ps = (extra_us.max(0.0) * 1e6).round() as i128;
     }
 
-    /// How long a step takes, picoseconds; at least one nanosecond.
+    /// Returns the duration of a step in ps, at least one nanosecond.
     pub fn picoseconds(&mut self, load: &StepLoad) -> i128 {
         let plain = i128::from(self.model.picoseconds(load));
         let scaled = if self.factor == 1.0 {
@@ -54,13 +55,13 @@ impl StepPace {
         (scaled + self.extra_ps).max(SHORTEST_PS)
     }
 
-    /// What a token of context adds to a step of decodes, picoseconds.
+    /// Returns the additional duration per context token of a decode step in ps.
     pub(crate) fn per_context(&mut self, load: &StepLoad) -> i128 {
         let (_, each) = self.line(load);
         if self.factor == 1.0 { each } else { self.scale(each) }
     }
 
-    /// A step of decodes as a line over its context: without any, and per token.
+    /// Returns a decode step as a line over its context: the constant, and the slope per token.
     fn line(&mut self, load: &StepLoad) -> (i128, i128) {
         let none = i128::from(self.model.picoseconds(&StepLoad { context: 0, ..*load }));
         let one = i128::from(self.model.picoseconds(&StepLoad { context: 1, ..*load }));
@@ -73,18 +74,18 @@ impl StepPace {
 }
 
 impl StepRow {
-    /// One step and none like it after it.
+    /// Returns a row of one step.
     pub fn single(end: i128) -> StepRow {
         StepRow { end, next: 0, slope: 0, ahead: 0 }
     }
 
-    /// When the step ends that comes `steps` after the first.
+    /// Returns the end of the step that comes `steps` after the first.
     pub(crate) fn end_after(&self, steps: u32) -> i128 {
         let steps = i128::from(steps);
         self.end + steps * self.next + steps * (steps - 1) / 2 * self.slope
     }
 
-    /// How many steps from the first on have ended by `limit`, of those that a jump may book: at most `ahead`.
+    /// Returns the number of steps from the first that have ended by `limit`, at most `ahead`.
     pub fn ended_by(&self, limit: i128) -> u32 {
         if self.ahead == 0 || self.end > limit {
             return 0;
@@ -104,7 +105,7 @@ impl StepRow {
         ended
     }
 
-    /// The first `steps` have ended.
+    /// Removes the first `steps` from the row.
     pub fn go_on(&mut self, steps: u32) {
         self.end = self.end_after(steps);
         self.next += self.slope * i128::from(steps);

@@ -1,11 +1,12 @@
-//! A first-come-first-served queue in front of c equal servers: the system whose truth is in textbooks.
+//! A first-come-first-served queue in front of c equal servers: the system with textbook formulas.
 //!
-//! The service time of a request is drawn under its id when it starts, so that the same requests have the same
-//! service times under any arrival process. Tokens of an answer are spread evenly over its service; time `service`
-//! × k / n is computed in integers for each k, so that rounding never adds up and the last token is the end.
+//! The service time of a request is drawn from its id at its start, so it is equal under any arrival process. The
+//! output tokens are spread evenly over the service. Time `service` × k / n is computed in integers for each k, so
+//! rounding errors never accumulate and the last token is the end.
 //!
-//! A canned engine is one of these where nobody waits and each stream follows its own law: useless as a picture of a server, and for that reason the best
-//! truth for a client's stamps. What it reports must be the law, at any number of streams.
+//! A canned engine is such a queue without waiting, in which each stream follows its own distribution. It is no model
+//! of a server, but the best reference for a client's timestamps. The reported times must follow the distribution at
+//! any number of streams.
 
 use std::collections::VecDeque;
 
@@ -18,6 +19,7 @@ use crate::spec::law::LawSpec;
 use crate::spec::{CannedSpec, QueueSpec};
 use crate::traffic::{Emission, FinishReason, Rejected, RequestEvent, Submit, Totals};
 
+/// An engine with c servers, or with drawn times.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     servers: u32,
@@ -30,12 +32,12 @@ pub(crate) struct Queue {
     calendar: Calendar,
 }
 
-/// When the tokens of an answer leave.
+/// The times at which output tokens leave.
 #[derive(Clone, Debug)]
 enum Pace {
-    /// Evenly over the time that a server is held.
+    /// Evenly over the service time.
     Service(LawSpec),
-    /// After a time to the first, and one from each to the next.
+    /// A drawn time to the first token, and one between each pair.
     Apart(CannedSpec),
 }
 
@@ -46,10 +48,10 @@ struct Customer {
     tokens: u32,
     made: u32,
     start: At,
-    /// The time that a server is held, or that the first token takes.
+    /// Service time, or time to the first token.
     service: Span,
     chance: Stream,
-    /// Set while a server has it.
+    /// Calendar entry; `None` if the request is not in service.
     ticket: Option<Ticket>,
 }
 
@@ -165,7 +167,7 @@ impl Queue {
             let customer = self.customers.at_mut(slot);
             let (Pace::Service(law) | Pace::Apart(CannedSpec { ttft: law, .. })) = &self.pace;
             customer.start = at;
-            // At least a nanosecond, or a closed loop would turn for ever at one instant.
+            // At least a nanosecond, because a closed loop would otherwise never leave one instant.
             customer.service = law.draw(&mut customer.chance).max(Span(1));
             customer.ticket = Some(self.calendar.push(customer.next_token(at, &self.pace), slot));
             self.running += 1;
@@ -189,7 +191,7 @@ impl Pace {
 }
 
 impl Customer {
-    /// When the next token leaves.
+    /// Returns the time of the next token.
     fn next_token(&mut self, now: At, pace: &Pace) -> At {
         match pace {
             Pace::Apart(_) if self.made == 0 => self.start + self.service,

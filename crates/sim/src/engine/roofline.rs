@@ -1,8 +1,8 @@
-//! Model × GPU → what a step costs and how much KV cache there is.
+//! Step costs and KV cache size from model and GPU.
 //!
-//! A p-norm of memory time and compute time per layer, plus attention, all-reduce, head and host. Two alternatives
-//! lost: interpolated kernel tables (right, but one needs the GPU to make them, and they say nothing outside their
-//! grid), and the plain maximum of the two times (it has no knee, where real kernels have a wide one).
+//! A layer costs a p-norm of memory time and compute time, plus attention, all-reduce, head and host. Interpolated
+//! kernel tables were rejected: they are right, but need the GPU and do not extrapolate. The plain maximum of the two
+//! times was rejected because it has no knee, and real kernels have a wide one.
 //!
 //! ```text
 //! t_lin  = floor + ((W/(BW e_w))^p + (2 P T/(F e_c))^p)^(1/p)                 T tokens, W bytes and P parameters of a layer
@@ -13,9 +13,9 @@
 //! t_head = ((V h w/(BW e_w))^3 + (2 V h rows/(F e_c))^3)^(1/3) / GPUs
 //! t_step = L (t_lin + t_exp + κ t_dec + t_pre + t_ar + misc) + t_head + host + request (n + 1 if any prefill)
 //! ```
-//! κ = 1 unless the step holds both decodes and prompts: decodes run slower in a kernel shared with prompt chunks.
-//! With experts, t_lin is attention's part (and that of the layers without experts) and t_exp the experts'. The form
-//! follows public fits of kernel tables; [`super::terms`] computes it.
+//! κ = 1 unless the step contains both decodes and prompts: decodes are slower in a kernel shared with prompt chunks.
+//! With experts, t_lin is the part of attention (and of layers without experts) and t_exp that of the experts. The
+//! form follows public fits of kernel tables; [`super::terms`] computes it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,42 +28,44 @@ use crate::spec::shape::ModelShape;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RooflineSpec {
-    /// The model's shape.
+    /// Shape of the model.
     pub model: ModelShape,
-    /// One GPU, and how well this dtype's kernels use it.
+    /// One GPU with the efficiencies of this dtype's kernels.
     pub gpu: GpuSpec,
-    /// GPUs that share each layer.
+    /// Number of GPUs that share each layer [default: 1].
     #[serde(default = "one")]
     pub tensor_parallel: u32,
-    /// Into how many groups of those GPUs the experts are dealt whole; 1 = every GPU has a slice of every expert.
+    /// Number of GPU groups that the experts are distributed over as a whole; 1 slices every expert over all GPUs
+    /// [default: 1].
     #[serde(default = "one")]
     pub expert_parallel: u32,
-    /// Tokens of the busiest of those groups over the mean of all; at least 1.
+    /// Tokens of the busiest group over the mean, at least 1 [default: 1].
     #[serde(default = "unit")]
     pub expert_skew: f64,
-    /// What the host adds.
+    /// Additional time of the host.
     #[serde(default)]
     pub host: HostSpec,
-    /// Factor on the decode attention in steps that also hold prompts; at least 1.
+    /// Factor on the decode attention in steps with prompts, at least 1 [default: 1].
     #[serde(default = "unit")]
     pub kappa: f64,
-    /// Share of the GPU memory that the engine may use.
+    /// Share of the GPU memory that the engine may use [default: 0.92, as in vLLM since 0.22].
     #[serde(default = "default_utilisation")]
     pub memory_utilisation: f64,
-    /// Activations, graphs and communication buffers per GPU, GB.
+    /// Memory for activations, graphs and communication buffers per GPU in GB [default: 1.7].
     #[serde(default = "default_reserved")]
     pub reserved_gb: f64,
 }
 
-/// What the host adds. The defaults were fitted on one model with vLLM on H100; they travel badly to other engines.
+/// The additional time of the host. The defaults were fitted on one model with vLLM on H100 and are inaccurate for
+/// other engines.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HostSpec {
-    /// Per layer, µs.
+    /// Time per layer in µs [default: 10].
     pub layer_us: f64,
-    /// Per step, µs.
+    /// Time per step in µs [default: 1000].
     pub step_us: f64,
-    /// Per request that gets a token in the step, µs.
+    /// Time per request that gets a token in the step in µs [default: 16].
     pub request_us: f64,
 }
 
@@ -74,7 +76,7 @@ impl Default for HostSpec {
 }
 
 impl RooflineSpec {
-    /// This model on one of these GPUs, with the defaults of a file that says nothing else.
+    /// Returns this model on one of these GPUs, with the defaults of a file.
     pub fn new(model: ModelShape, gpu: GpuSpec) -> RooflineSpec {
         RooflineSpec {
             model,
@@ -89,26 +91,26 @@ impl RooflineSpec {
         }
     }
 
-    /// Weights on each GPU, bytes.
+    /// Returns the weights on each GPU in bytes.
     pub fn weights_per_gpu(&self) -> f64 {
         self.model.weight_bytes_total() / f64::from(self.tensor_parallel)
     }
 
-    /// KV cache of one token in one layer on each GPU, bytes.
+    /// Returns the KV cache of one token in one layer on each GPU in bytes.
     pub fn kv_bytes_per_layer(&self) -> f64 {
         self.model.kv_bytes_per_layer(self.tensor_parallel)
     }
 
-    /// KV cache of one token on each GPU, bytes. Layers that attend to a window keep a fixed amount per sequence, which
-    /// is small beside it and not counted.
+    /// Returns the KV cache of one token on each GPU in bytes. Layers with windowed attention need a fixed amount per
+    /// sequence, which is small and not counted.
     pub fn kv_bytes_per_token(&self) -> f64 {
         self.kv_bytes_per_layer() * f64::from(self.model.full_layers())
     }
 
-    /// KV blocks that the memory leaves.
+    /// Returns the KV blocks in the remaining memory.
     ///
     /// # Errors
-    /// The weights don't fit (by how much is said), or what is left holds no block.
+    /// Fails if the weights don't fit (with the missing amount), or if the rest has no space for a block.
     pub fn kv_blocks(&self) -> Result<u32, SpecError> {
         let left_gb = self.left_gb()?;
         let block = self.kv_bytes_per_token() * f64::from(BLOCK_TOKENS);
@@ -120,10 +122,10 @@ impl RooflineSpec {
         Ok(blocks)
     }
 
-    /// Memory that weights and reserve leave on each GPU, GB.
+    /// Returns the memory that weights and reserve leave on each GPU in GB.
     ///
     /// # Errors
-    /// They leave none: by how much they are too large is said.
+    /// Fails if there is none, with the missing amount.
     pub(crate) fn left_gb(&self) -> Result<f64, SpecError> {
         let usable_gb = self.memory_utilisation * self.gpu.memory_gb;
         let weights_gb = self.weights_per_gpu() / 1e9;
@@ -171,12 +173,13 @@ fn unit() -> f64 {
     1.0
 }
 
-/// vLLM's default since 0.22.
+/// Returns the default of vLLM since 0.22.
 fn default_utilisation() -> f64 {
     0.92
 }
 
-/// In the middle of what engines report at start-up (1.5 to 3 GB), towards the lower end, where bf16 models lie.
+/// Returns a value within the range that engines report at start-up (1.5 to 3 GB), near the lower end as for bf16
+/// models.
 fn default_reserved() -> f64 {
     1.7
 }

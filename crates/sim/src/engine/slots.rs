@@ -1,11 +1,11 @@
-//! Requests in flight: dense numbers for the hot path, found by id where somebody outside names one.
+//! Requests in flight: dense numbers for the hot path, lookup by id for callers.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
 use plimsoll_math::spread::Spread;
 
-/// A table of requests in flight. Numbers of those that left are given out again.
+/// A table of requests in flight. Numbers are reused.
 #[derive(Clone, Debug)]
 pub(crate) struct Slots<T> {
     items: Vec<Option<T>>,
@@ -18,7 +18,7 @@ impl<T> Slots<T> {
         Slots { items: Vec::new(), free: Vec::new(), by_id: HashMap::default() }
     }
 
-    /// Puts a request in and returns its number. The id must not be in the table.
+    /// Inserts a request and returns its number. The id must not be in the table.
     pub fn insert(&mut self, id: u64, item: T) -> u32 {
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -34,24 +34,24 @@ impl<T> Slots<T> {
         slot
     }
 
-    /// The number of the request with this id.
+    /// Returns the number of the request with this id.
     pub fn find(&self, id: u64) -> Option<u32> {
         self.by_id.get(&id).copied()
     }
 
-    /// Forgets the id and keeps the number taken, for a request that is gone to the outside only.
+    /// Removes the id and keeps the number, for a request that has ended only for the caller.
     pub fn forget(&mut self, id: u64) {
         self.by_id.remove(&id);
     }
 
-    /// Gives the number back.
+    /// Frees the number.
     pub fn release(&mut self, slot: u32) {
         if self.items[slot as usize].take().is_some() {
             self.free.push(slot);
         }
     }
 
-    /// Takes the request of this id out.
+    /// Removes and returns the request with this id.
     pub fn take(&mut self, id: u64) -> Option<T> {
         let slot = self.by_id.remove(&id)?;
         let item = self.items[slot as usize].take()?;
@@ -59,25 +59,25 @@ impl<T> Slots<T> {
         Some(item)
     }
 
-    /// The ids in the table, ascending.
+    /// Returns the ids in the table in ascending order.
     pub fn ids(&self) -> Vec<u64> {
         let mut ids: Vec<u64> = self.by_id.keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// The request of a number that is taken.
+    /// Returns the request of a used number.
     pub fn at(&self, slot: u32) -> &T {
         self.items[slot as usize].as_ref().expect("the slot is taken")
     }
 
-    /// The request of a number that is taken.
+    /// Returns the request of a used number, mutable.
     pub(crate) fn at_mut(&mut self, slot: u32) -> &mut T {
         self.items[slot as usize].as_mut().expect("the slot is taken")
     }
 }
 
-/// Removes one number from a queue, searched from its front: those who give up have mostly waited longest.
+/// Removes one number from a queue, searched from the front because cancelled requests have mostly waited longest.
 pub(crate) fn take_out(queue: &mut VecDeque<u32>, slot: u32) {
     if let Some(place) = queue.iter().position(|&waiting| waiting == slot) {
         queue.remove(place);

@@ -1,8 +1,8 @@
-//! Speculative decoding: a draft proposes tokens, the model checks them all in one step.
+//! Speculative decoding: a draft proposes tokens, the model verifies them all in one step.
 //!
-//! A step computes 1 + k tokens for each sequence that decodes, after k steps of the draft, and brings as many as are
-//! accepted: a mean that depends on the draft, the model and the text. It is asked for rather than guessed, with a table
-//! of published means to choose from.
+//! A step computes 1 + k tokens for each decoding sequence, after k steps of the draft, and yields the accepted ones.
+//! Their mean depends on the draft, the model and the text. It is a setting and not a guess; a table has published
+//! means.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,41 +10,41 @@ use serde::{Deserialize, Serialize};
 use crate::spec::error::{SpecError, not_negative, range, within};
 use crate::spec::shape::ModelShape;
 
-/// How tokens are drafted and how many of them hold.
+/// The draft and its acceptance.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeculativeSpec {
-    /// Tokens that the draft proposes for each sequence in a step (k).
+    /// Number of tokens that the draft proposes per sequence and step (k).
     pub draft_tokens: u32,
-    /// Tokens that a step brings to a sequence on average, the model's own included: from 1 to 1 + k.
+    /// Mean number of tokens per sequence and step, including the model's own: from 1 to 1 + k.
     pub accepted_length: f64,
-    /// What proposing them costs.
+    /// Cost of the proposals.
     #[serde(default)]
     pub draft: DraftSpec,
 }
 
-/// What a draft costs.
+/// The cost of a draft.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DraftSpec {
-    /// Nothing on the GPU: tokens are looked up in the text so far.
+    /// Lookup of tokens in the text so far, without GPU cost.
     #[default]
     Lookup,
-    /// A few layers of the model's own shape and its head, once for each proposed token (EAGLE, MTP).
+    /// A few layers of the model's shape and its head, once per proposed token (EAGLE, MTP).
     Layers {
-        /// How many.
+        /// Number of layers.
         layers: u32,
     },
-    /// A small model beside it on the same GPUs, once for each proposed token.
+    /// A small model on the same GPUs, once per proposed token.
     Model {
-        /// Its shape.
+        /// Shape of the draft model.
         model: Box<ModelShape>,
     },
-    /// Given times, once for each proposed token.
+    /// Given times, once per proposed token.
     Linear {
-        /// Every time, microseconds.
+        /// Time per pass in µs.
         base_us: f64,
-        /// Per sequence, microseconds.
+        /// Time per sequence in µs.
         sequence_us: f64,
     },
 }
@@ -74,7 +74,8 @@ impl SpeculativeSpec {
 
 /// Published mean accepted lengths: name of the draft, its model and mode, and the length at k = 1 to 8.
 ///
-/// From SemiAnalysisAI/InferenceX (`golden_al_distribution`, Apache-2.0). Where a mode is not named, the model thinks.
+/// Source: SemiAnalysisAI/InferenceX (`golden_al_distribution`, Apache-2.0). Entries without a mode are for thinking
+/// mode.
 pub const ACCEPTED: [(&str, &str, [f64; 8]); 14] = [
     ("dsv4-pro-0813-dspark", "deepseek-v4-pro-0813", [1.84, 2.51, 3.01, 3.36, 3.61, 3.77, 3.73, 3.47]),
     ("dsv4-mtp", "deepseek-v4-pro", [1.79, 2.27, 2.49, 2.54, 2.55, 2.55, 2.54, 2.58]),
@@ -92,7 +93,7 @@ pub const ACCEPTED: [(&str, &str, [f64; 8]); 14] = [
     ("qwen3.5-mtp/no-thinking", "qwen3.5-397b-a17b-nvfp4", [1.92, 2.7, 3.33, 3.83, 4.2, 4.48, 4.73, 4.71]),
 ];
 
-/// The published accepted length of this draft with `draft_tokens` proposed, or `None` where there is none.
+/// Returns the published accepted length of this draft with `draft_tokens` proposed tokens, if there is one.
 pub fn accepted_length(draft: &str, draft_tokens: u32) -> Option<f64> {
     let (_, _, lengths) = ACCEPTED.iter().find(|(name, ..)| *name == draft)?;
     lengths.get((draft_tokens as usize).checked_sub(1)?).copied()

@@ -1,60 +1,60 @@
-//! The duration of one step, in whole picoseconds.
+//! The duration of one step in whole picoseconds.
 //!
-//! A step of decodes alone costs `fixed(n) + context_sum × per_context` with integer terms, so that k such steps have
-//! an exact closed form and jumping over them equals stepping through them. Nanoseconds were tried for this and lose:
-//! a token of context costs 29 to 47 ns, and rounding there is a bias of a percent.
+//! A step of decodes costs `fixed(n) + context_sum × per_context` with integer terms. Therefore k such steps have an
+//! exact closed form, and jumping over them equals stepping through them. Nanoseconds were rejected: a context token
+//! costs 29 to 47 ns, and rounding would be a bias of a percent.
 
 use crate::engine::roofline::{HostSpec, RooflineSpec};
 use crate::engine::speculation::{DraftSpec, SpeculativeSpec};
 use crate::engine::terms::{Form, Terms, head_ps, layers_ps, overlap_ps, whole};
 use crate::spec::{BatchingSpec, LinearSpec, StepSpec};
 
-/// What a step holds, as far as its duration depends on it.
+/// The contents of a step that determine its duration.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct StepLoad {
-    /// Tokens computed, of prompts and decodes; drafted ones are not counted.
+    /// Computed tokens of prompts and decodes, without drafted ones.
     pub tokens: u32,
     pub decodes: u32,
-    /// Tokens of context that the decodes attend to, their own included.
+    /// Context tokens that the decodes attend to, including the new ones.
     pub context: u64,
-    /// Sequences that get a piece of their prompt computed.
+    /// Number of sequences with a prompt chunk.
     pub chunks: u32,
-    /// Σ chunk (2 before + chunk) over those pieces: twice the pairs that prefill attention computes.
+    /// Σ chunk (2 before + chunk) over those chunks: twice the pairs that prefill attention computes.
     pub prefill_pairs: u64,
-    /// Sequences that get a token sampled: the decodes and the prompts that end.
+    /// Number of sequences with a sampled token: the decodes and the prompts that end.
     pub rows: u32,
 }
 
-/// The duration of a step as a function of what it holds.
+/// The duration of a step as a function of its contents.
 ///
-/// A load counts a sequence that decodes as one token and one row, whether or not tokens are drafted for it: the model
-/// adds those that are, and the draft's own steps.
+/// A load counts a decoding sequence as one token and one row, with or without a draft. The model adds the drafted
+/// tokens and the draft's own steps.
 #[derive(Clone, Debug)]
 pub struct StepModel {
     model: Cost,
     draft: Option<Draft>,
 }
 
-/// Drafted tokens of each sequence that decodes, and what proposing one for all of them costs.
+/// Drafted tokens per decoding sequence, and the cost of one proposal for all of them.
 #[derive(Clone, Debug)]
 struct Draft {
     tokens: u32,
-    /// `None` = nothing.
+    /// `None` if proposals have no cost.
     cost: Option<Cost>,
 }
 
-/// What one pass costs, through the model or through a draft.
+/// The cost of one pass, through the model or through a draft.
 #[derive(Clone, Debug)]
 struct Cost {
     terms: Terms,
-    /// By tokens in the step, picoseconds, filled in as met; `u64::MAX` = not met yet.
+    /// Cost in ps by tokens in the step, filled on demand; `u64::MAX` for an empty entry.
     by_tokens: Vec<u64>,
-    /// By rows, in the same way.
+    /// Cost in ps by rows, filled on demand.
     by_rows: Vec<u64>,
 }
 
 impl StepModel {
-    /// The model of this engine.
+    /// Returns the model of this engine.
     pub fn new(spec: &BatchingSpec) -> StepModel {
         let terms = model_terms(spec);
         let rows = spec.max_seqs.min(spec.token_budget);
@@ -66,19 +66,19 @@ impl StepModel {
         StepModel { model: Cost::new(terms, spec.token_budget + drafted, rows + drafted), draft }
     }
 
-    /// How long a step with this load takes, in picoseconds; at least one nanosecond.
+    /// Returns the duration of a step with this load in ps, at least one nanosecond.
     pub fn picoseconds(&mut self, load: &StepLoad) -> u64 {
         let drafted = self.draft.as_ref().map_or(0, |draft| draft.tokens);
         let mut total = self.model.picoseconds(load, 1 + drafted);
         if let Some(cost) = self.draft.as_mut().and_then(|draft| draft.cost.as_mut()) {
             total = total.saturating_add(drafting_ps(cost, load, drafted));
         }
-        // A nanosecond at the least, so that time moves; a month at the most, so that sums of it stay in range.
+        // At least a nanosecond, because time must advance; at most a month, because sums must stay in range.
         total.clamp(1_000, 2_600_000_000_000_000_000)
     }
 }
 
-/// The draft's passes: the first computes the step's prompt pieces too, the others only what decodes.
+/// Returns the cost of the draft's passes: the first also computes the prompt chunks, the others only the decodes.
 fn drafting_ps(cost: &mut Cost, load: &StepLoad, drafted: u32) -> u64 {
     let first = cost.picoseconds(load, 1);
     if load.decodes == 0 {
@@ -89,7 +89,7 @@ fn drafting_ps(cost: &mut Cost, load: &StepLoad, drafted: u32) -> u64 {
     first.saturating_add(others)
 }
 
-/// The terms of a pass through the model.
+/// Returns the terms of a pass through the model.
 pub(crate) fn model_terms(spec: &BatchingSpec) -> Terms {
     match &spec.step {
         StepSpec::Linear(linear) => Terms::linear(linear),
@@ -97,7 +97,7 @@ pub(crate) fn model_terms(spec: &BatchingSpec) -> Terms {
     }
 }
 
-/// The terms of one pass of the draft, if it costs anything.
+/// Returns the terms of one pass of the draft; `None` without a cost.
 pub(crate) fn draft_terms(speculative: &SpeculativeSpec, step: &StepSpec) -> Option<Terms> {
     let host = HostSpec { layer_us: 0.0, step_us: 0.0, request_us: 0.0 };
     match (&speculative.draft, step) {
@@ -129,7 +129,7 @@ impl Cost {
         }
     }
 
-    /// A pass in which every sequence that decodes computes `width` tokens.
+    /// Returns the cost of a pass in which every decoding sequence computes `width` tokens.
     fn picoseconds(&mut self, load: &StepLoad, width: u32) -> u64 {
         let more = load.decodes * (width - 1);
         let mut total = self.terms.base.saturating_add(self.tokens_ps(load.tokens + more));

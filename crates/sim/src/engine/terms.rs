@@ -1,7 +1,7 @@
-//! The coefficients of a step's duration, in picoseconds of the whole step, and the two parts of it that bend.
+//! The coefficients of a step's duration, in picoseconds of the whole step, and its two nonlinear parts.
 //!
-//! What is linear in decodes and context is an integer here, so that sums over steps are exact; the p-norms depend on
-//! the number of tokens alone, so that their caller can keep a table of them.
+//! Terms linear in decodes and context are integers, so that sums over steps are exact. The p-norms depend only on
+//! the number of tokens, so that the caller can tabulate them.
 
 use crate::engine::roofline::RooflineSpec;
 use crate::spec::{LinearSpec, OverlapSpec};
@@ -11,17 +11,17 @@ use crate::spec::{LinearSpec, OverlapSpec};
 pub(crate) struct Terms {
     pub form: Form,
     pub base: u64,
-    /// Once per step, if anything decodes.
+    /// Once per step with a decode.
     pub decode: u64,
-    /// Per token that a sequence which decodes computes.
+    /// Per token that a decoding sequence computes.
     pub per_decode: u64,
-    /// Per sequence that decodes: reading what its windows hold.
+    /// Per decoding sequence, for reading its windows.
     pub per_window: u64,
-    /// Per token of context of those sequences.
+    /// Per context token of the decoding sequences.
     pub per_context: u64,
-    /// Per sequence that decodes, and once if the step holds any prompt.
+    /// Per decoding sequence, and once per step with a prompt.
     pub per_request: u64,
-    /// Once per step, if it holds any prompt.
+    /// Once per step with a prompt.
     pub prefill: u64,
     pub per_prefill: f64,
     /// Per unit of [`StepLoad::prefill_pairs`](crate::engine::step_time::StepLoad::prefill_pairs).
@@ -29,7 +29,7 @@ pub(crate) struct Terms {
     pub kappa: f64,
 }
 
-/// The terms that are not linear.
+/// The nonlinear terms.
 #[derive(Clone, Debug)]
 pub(crate) enum Form {
     Linear,
@@ -76,7 +76,7 @@ impl Terms {
             per_context: whole(context_s * full * PS_PER_S),
             per_request: whole(spec.host.request_us * PS_PER_US),
             prefill: whole(gpu.prefill_floor_us * layers * PS_PER_US),
-            // A token in a layer with a window meets a window's worth of others, each pair counted twice.
+            // A token in a windowed layer attends to a window of others, and each pair counts twice.
             per_prefill: gpu.prefill_per_head_ns * heads * layers * PS_PER_NS
                 + 2.0 * windows * pair_s * PS_PER_S,
             per_pair: pair_s * full * PS_PER_S,
@@ -87,7 +87,8 @@ impl Terms {
 }
 
 impl Terms {
-    /// Decode attention of `decodes` sequences that compute `width` tokens each and attend to `context` in all.
+    /// Returns the decode attention of `decodes` sequences that compute `width` tokens each and attend to `context`
+    /// tokens in total.
     pub(crate) fn decode_attention(&self, decodes: u32, width: u32, context: u64) -> u64 {
         let tokens = self.per_decode.saturating_mul(u64::from(decodes) * u64::from(width));
         let windows = self.per_window.saturating_mul(u64::from(decodes));
@@ -96,14 +97,15 @@ impl Terms {
     }
 }
 
-/// Seconds that a token of context costs a decode in one layer: reading it, or, in latent attention, working on it.
+/// Returns the seconds per context token of a decode in one layer: reading it, or, in latent attention, computing
+/// with it.
 fn context_s(spec: &RooflineSpec, heads: f64) -> f64 {
     let read_s = spec.kv_bytes_per_layer() / spec.gpu.kv_bytes_per_s();
     let work_s = 2.0 * heads * spec.model.decode_work_per_head() / spec.gpu.attention_flops();
     norm(read_s, work_s, spec.gpu.norm)
 }
 
-/// Matrix products, experts and all-reduces of all layers.
+/// Returns the cost of matrix products, experts and all-reduces of all layers.
 pub(crate) fn layers_ps(spec: &RooflineSpec, tokens: u32) -> u64 {
     let (model, gpu) = (&spec.model, &spec.gpu);
     let dense = f64::from(model.dense_layers());
@@ -127,7 +129,7 @@ pub(crate) fn layers_ps(spec: &RooflineSpec, tokens: u32) -> u64 {
     whole(total_us * PS_PER_US)
 }
 
-/// A layer's matrix products over this many parameters, shared by the GPUs.
+/// Returns the cost of a layer's matrix products over this many parameters, shared by the GPUs.
 fn products_us(spec: &RooflineSpec, params: f64, tokens: u32) -> f64 {
     let gpu = &spec.gpu;
     let params = params / f64::from(spec.tensor_parallel);
@@ -136,13 +138,14 @@ fn products_us(spec: &RooflineSpec, params: f64, tokens: u32) -> f64 {
     gpu.linear_floor_us + norm(memory_s, compute_s, gpu.norm) * 1e6
 }
 
-/// A layer's experts: those that are read, and the work of those chosen, on the busiest GPU.
+/// Returns the cost of a layer's experts on the busiest GPU: reading the active ones, and computing the chosen ones.
 pub(crate) fn experts_us(spec: &RooflineSpec, tokens: u32) -> f64 {
     let (model, gpu) = (&spec.model, &spec.gpu);
     let Some(experts) = &model.experts else { return 0.0 };
     let kernels = &gpu.experts;
     let params = model.ffn_params() / f64::from(spec.tensor_parallel);
-    // Experts dealt whole: a group holds a share of them, and the busiest group's share of the tokens is larger.
+    // Experts distributed as a whole: each group has a share of them, and the busiest group gets more than its share
+    // of the tokens.
     let busiest = f64::from(tokens) * if spec.expert_parallel > 1 { spec.expert_skew } else { 1.0 };
     let read = experts.read_by(busiest);
     let memory_s =
@@ -152,6 +155,7 @@ pub(crate) fn experts_us(spec: &RooflineSpec, tokens: u32) -> f64 {
     kernels.floor_us + norm(memory_s, compute_s, kernels.norm) * 1e6
 }
 
+/// Returns the cost of the output head.
 pub(crate) fn head_ps(spec: &RooflineSpec, rows: u32) -> u64 {
     let (model, gpu) = (&spec.model, &spec.gpu);
     let params = model.head_params();
@@ -160,17 +164,17 @@ pub(crate) fn head_ps(spec: &RooflineSpec, rows: u32) -> u64 {
     whole(norm(memory_s, compute_s, 3.0) / f64::from(spec.tensor_parallel) * PS_PER_S)
 }
 
-/// The overlapping part of a step that is linear else.
+/// Returns the overlapping part of an otherwise linear step.
 pub(crate) fn overlap_ps(overlap: &OverlapSpec, tokens: u32) -> u64 {
     whole(overlap.us(f64::from(tokens)) * PS_PER_US)
 }
 
-/// Rounded to whole picoseconds.
+/// Returns the value rounded to whole picoseconds.
 pub(crate) fn whole(ps: f64) -> u64 {
     ps.round() as u64
 }
 
-/// (a^p + b^p)^(1/p), through `libm` so that every machine finds the same picosecond.
+/// Returns (a^p + b^p)^(1/p) through `libm`, so that every machine computes the same picosecond.
 fn norm(a: f64, b: f64, p: f64) -> f64 {
     let larger = a.max(b);
     if larger <= 0.0 {

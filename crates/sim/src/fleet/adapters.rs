@@ -1,6 +1,6 @@
-//! Which adapters (LoRA) a replica holds: as many as it has slots, and the least recently used that nobody uses makes room.
+//! The adapters (LoRA) that a replica has loaded: one per slot, with eviction of the least recently used idle one.
 //!
-//! Who needs one that can't be had now waits without holding up those behind him who need another.
+//! A request whose adapter can't be loaded now waits without blocking requests for other adapters.
 
 use std::collections::VecDeque;
 
@@ -26,8 +26,9 @@ pub(crate) struct Shelf {
 struct Adapter {
     name: u32,
     users: u32,
-    /// When it was last used, in turns.
+    /// Turn of the last use.
     used: u64,
+    /// Time at which the adapter is loaded.
     ready: At,
 }
 
@@ -42,7 +43,7 @@ impl Shelf {
         }
     }
 
-    /// Takes an adapter into use, and says when it is loaded; `None` where all slots are in use.
+    /// Marks an adapter as used and returns the time at which it is loaded; `None` if all slots are in use.
     fn claim(&mut self, name: u32, at: At) -> Option<At> {
         self.turn += 1;
         let used = self.turn;
@@ -61,7 +62,7 @@ impl Shelf {
         Some(ready)
     }
 
-    /// Somebody uses an adapter no more.
+    /// Ends one use of an adapter.
     fn release(&mut self, name: u32) {
         self.turn += 1;
         if let Some(adapter) = self.held.iter_mut().find(|adapter| adapter.name == name) {
@@ -70,17 +71,16 @@ impl Shelf {
         }
     }
 
-    /// Everything is gone.
     pub fn clear(&mut self) {
         self.held.clear();
     }
 }
 
-/// Which adapter each class of requests asks for, by the models that the scenario names: `names` are the fleet's. The name
-/// of the target itself is the model beneath the adapters, unless it is an adapter's.
+/// Returns the adapter of each request class, from the models in the scenario; `names` are the fleet's adapters. The
+/// name of the target is the base model, unless an adapter has that name.
 ///
 /// # Errors
-/// A class asks for a model that this fleet would answer with 404.
+/// Fails if a class requests a model that this fleet would answer with 404.
 pub fn of_classes(names: &[String], scenario: &Scenario) -> Result<Vec<Option<u32>>, SpecError> {
     let number = |name: &str| (0..).zip(names).find(|(_, held)| *held == name).map(|(number, _)| number);
     let target = scenario.target.model.as_deref();
@@ -111,8 +111,9 @@ fn unknown(place: usize, name: &str, names: &[String], target: Option<&str>) -> 
     }
 }
 
-/// Names of a prompt's blocks under an adapter: its KV cache is computed with the adapter's weights, so that no two adapters
-/// share a block. vLLM puts the adapter's name into the hash for the same reason. The base model's names stay as they are.
+/// Changes the names of a prompt's blocks under an adapter, because its KV cache is computed with the adapter's
+/// weights. No two adapters share a block then. vLLM includes the adapter's name in the hash for this reason. The
+/// base model's names are unchanged.
 pub(crate) fn set_apart(blocks: &mut [u64], adapter: u32) {
     let salt = (u64::from(adapter) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for block in blocks {
@@ -121,7 +122,8 @@ pub(crate) fn set_apart(blocks: &mut [u64], adapter: u32) {
 }
 
 impl Fleet {
-    /// Does a held request have its adapter? If not, it is seen to that it gets in when it has.
+    /// Returns whether the adapter of a waiting request is loaded. If not, the request is scheduled to enter once it
+    /// is.
     pub(crate) fn has_adapter(&mut self, at: At, number: u32, id: u64) -> bool {
         let Some(shelf) = &mut self.replicas[number as usize].shelf else { return true };
         let Some(slot) = self.flights.find(id) else { return true };
@@ -142,7 +144,7 @@ impl Fleet {
         ready <= at
     }
 
-    /// A request that used an adapter is over: others may have its slot.
+    /// Ends the use of an adapter by a request, so that others may get its slot.
     pub(crate) fn return_adapter(&mut self, at: At, number: u32, adapter: Option<u32>) {
         let Some(shelf) = self.replicas.get_mut(number as usize).and_then(|replica| replica.shelf.as_mut())
         else {
@@ -153,7 +155,7 @@ impl Fleet {
         self.retry_adapters(at, number);
     }
 
-    /// Lets those try again who wait for a slot.
+    /// Retries the requests that wait for a slot.
     pub(crate) fn retry_adapters(&mut self, at: At, number: u32) {
         let Some(shelf) = &mut self.replicas[number as usize].shelf else { return };
         for id in std::mem::take(&mut shelf.waiting) {

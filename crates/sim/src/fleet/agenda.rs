@@ -1,20 +1,20 @@
-//! What a fleet has to do at given times: faults that begin and end, replicas that become ready, requests that are let in.
+//! The timed actions of a fleet: starts and ends of faults, replicas that become ready, delayed requests.
 //!
-//! At one instant what was noted first is done first, and all of it before the engines move.
+//! Actions of one instant run in order of entry, and before the engines.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use plimsoll_model::{At, Span};
 
-/// Something to be done.
+/// A timed action.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum AgendaItem {
-    /// A fault begins, or comes again.
+    /// A fault begins or repeats.
     Begin {
         fault: u32,
     },
-    /// A fault ends, or this time of it.
+    /// A fault, or one occurrence of it, ends.
     End {
         fault: u32,
     },
@@ -23,44 +23,44 @@ pub(crate) enum AgendaItem {
         fault: u32,
         replica: u32,
     },
-    /// A noisy neighbour comes or goes.
+    /// A noisy neighbour becomes active or idle.
     Switch {
         fault: u32,
         replica: u32,
     },
-    /// Replicas may have been idle for long enough.
+    /// Replicas may have been idle for the configured time.
     Idle {
         fault: u32,
     },
-    /// A replica is ready, if it is still the same.
+    /// A replica is ready, if it still has this `life`.
     Ready {
         replica: u32,
         life: u32,
     },
     Scale,
-    /// A request is let in, if it is still there.
+    /// A request enters its engine, if it is still in flight.
     Enter {
         id: u64,
         serial: u64,
     },
-    /// A request's KV cache has come to where its answer is written.
+    /// The KV cache of a request has arrived at its decode replica.
     Handover {
         id: u64,
         serial: u64,
     },
-    /// What waits in a gateway is looked at again.
+    /// The queue of a gateway is checked.
     Look,
-    /// A request has waited in a gateway for as long as it may, if it still does.
+    /// A request in a gateway's queue expires, if it still waits.
     Expire {
         ticket: u64,
     },
-    /// A request is late, if it still waits for its first token; `after` it was sent.
+    /// A request is late if it still waits for its first token; `after` is the time since it was sent.
     Hedge {
         id: u64,
         serial: u64,
         after: Span,
     },
-    /// A proxy lets held tokens go, if they are still held.
+    /// A proxy sends its buffered tokens, if there still are any.
     Release {
         id: u64,
         serial: u64,
@@ -83,7 +83,7 @@ impl Agenda {
         self.heap.peek().map_or(At::MAX, |Reverse((at, ..))| *at)
     }
 
-    /// The next thing, if it is due by `to`.
+    /// Returns the next action, if it is due by `to`.
     pub fn pop(&mut self, to: At) -> Option<(At, AgendaItem)> {
         if self.next_at() > to {
             return None;

@@ -1,4 +1,4 @@
-//! The way of a request into an engine: delays in front of it, a dead engine's answer, its adapter, a connection limit.
+//! The path of a request into an engine: delays in front of it, a stopped engine, its adapter, a connection limit.
 
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{Booking, Load};
@@ -8,7 +8,7 @@ use crate::fleet::{Chosen, Fleet, NOWHERE, TakenRequest, failure_of};
 use crate::traffic::{Emission, Rejected, RequestEvent, Submit};
 
 impl Fleet {
-    /// Gives a new request to a replica, now or once it is let in.
+    /// Sends a new request to a replica, immediately or once it is admitted.
     pub(crate) fn place(&mut self, now: At, chosen: Chosen, request: Submit) -> Result<(), Rejected> {
         let (id, number) = (request.id, chosen.replica);
         self.faults.refuse(Some(number), id, now)?;
@@ -37,7 +37,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Books that a request belongs to a replica.
+    /// Records the replica of a request.
     pub(crate) fn placed(&mut self, now: At, id: u64, chosen: Chosen) {
         let number = chosen.replica;
         if let Some(slot) = self.flights.find(id) {
@@ -54,7 +54,7 @@ impl Fleet {
         self.faults.came(number, id);
     }
 
-    /// Places those for whom there was no replica, in order, as long as there is one.
+    /// Places the requests without a replica, in order, while there is one.
     pub(crate) fn place_waiting(&mut self, now: At) {
         while let Some(&id) = self.unplaced.front() {
             let Some(slot) = self.flights.find(id) else {
@@ -70,7 +70,7 @@ impl Fleet {
         }
     }
 
-    /// Takes a request in without giving it to an engine.
+    /// Accepts a request without passing it to an engine.
     pub(crate) fn hold(&mut self, number: u32, request: Submit) -> u64 {
         let id = request.id;
         let flight = self.flight(number, &request, Some(Box::new(request.clone())));
@@ -116,7 +116,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// A held request goes on into its engine, or to the end of the backlog, or fails.
+    /// Moves a delayed request into its engine or to the end of the backlog, or fails it.
     pub(crate) fn let_in(&mut self, now: At, id: u64) {
         let Some(slot) = self.flights.find(id) else { return };
         let number = self.flights.at(slot).replica;
@@ -142,7 +142,7 @@ impl Fleet {
         }
     }
 
-    /// Lets in as many of a replica's backlog as its limit has room for.
+    /// Admits requests from a replica's backlog up to its connection limit.
     pub(crate) fn drain_backlog(&mut self, now: At, number: u32) {
         while let Some(&id) = self.replicas[number as usize].backlog.front() {
             let room = self
@@ -157,7 +157,7 @@ impl Fleet {
         }
     }
 
-    /// Must it wait to be let in? Refused where the backlog is full too.
+    /// Returns whether the request must wait for admission. Fails if the backlog is full too.
     fn is_full(&mut self, number: u32, id: u64) -> Result<bool, Rejected> {
         let Some(gate) = self.faults.gate(number) else { return Ok(false) };
         let replica = &self.replicas[number as usize];
@@ -168,14 +168,14 @@ impl Fleet {
         if replica.backlog.len() < gate.backlog as usize { Ok(true) } else { Err(Rejected::Reset) }
     }
 
-    /// What a replica that is down answers.
+    /// Fails with the error of a replica that is down.
     pub(crate) fn answer_of_the_dead(&mut self, number: u32, id: u64) -> Result<(), Rejected> {
         let Some(down) = self.replicas[number as usize].down else { return Ok(()) };
         self.faults.touch(down.fault, Some(number), id);
         Err(if down.reset { Rejected::Reset } else { ENGINE_DEAD })
     }
 
-    /// A held request's time has come.
+    /// Admits a delayed request at its time.
     pub(crate) fn enter_due(&mut self, at: At, id: u64, serial: u64) {
         if self.flights.find(id).is_some_and(|slot| self.flights.at(slot).serial == serial) {
             self.let_in(at, id);
@@ -183,6 +183,6 @@ impl Fleet {
     }
 }
 
-/// What the front of a dead engine says.
+/// Error of a front end whose engine has stopped.
 const ENGINE_DEAD: Rejected =
     Rejected::Unavailable { status: 500, why: "the engine is dead", retry_after: None };

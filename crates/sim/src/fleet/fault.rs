@@ -1,6 +1,7 @@
-//! Faults at work: which are on, whom they strike, and the record of what they did.
+//! Active faults: the affected replicas, and the record of their effects.
 //!
-//! What is decided here needs no engine: chances, buckets, delays and the truth. What faults do to engines is the fleet's.
+//! This module decides everything that needs no engine: random draws, buckets, delays and the ground truth. The
+//! effects on engines are in the fleet.
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
@@ -11,27 +12,28 @@ use serde::{Deserialize, Serialize};
 use crate::spec::fault::{FaultKind, FaultSpec, Spread};
 use crate::traffic::Rejected;
 
-/// Ids kept per record of truth; more are counted only, so that a fault on everything does not grow with the run.
+/// Maximum number of recorded ids per fault; further ones are only counted, so that memory stays bounded.
 const MOST_IDS: usize = 1 << 20;
 
-/// What a fault did: the truth that an analysis of the run can be held against.
+/// The effects of a fault: the ground truth for an analysis of the run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FaultTruth {
-    /// The fault's place in the list of faults, from 0.
+    /// Index in the list of faults, from 0.
     pub fault: u32,
-    /// Its kind.
+    /// Kind of the fault.
     pub kind: String,
-    /// What was asked for, on one line.
+    /// Configuration of the fault in one line.
     pub asked: String,
-    /// The replica that it struck; `None` = all, or what is in front of them.
+    /// Affected replica; `None` for all, or for the front of all.
     pub replica: Option<u32>,
-    /// When it began.
+    /// Start of the fault.
     pub began: At,
-    /// When it ended; `None` = it was on when the run ended.
+    /// End of the fault; `None` if it was active at the end of the run.
     pub ended: Option<At>,
-    /// Requests that it touched: those refused, cut, held or delayed by it; of faults of an engine, those that were there.
+    /// Number of affected requests: rejected, cut or delayed ones; for faults of an engine, all its requests in
+    /// flight.
     pub touched: u64,
-    /// Their ids as the world knows them, at most 1 048 576.
+    /// Ids of the affected requests in the world, at most 1 048 576.
     pub requests: Vec<u64>,
 }
 
@@ -49,12 +51,12 @@ struct Fault {
     on: bool,
     began: At,
     times: u32,
-    /// Tokens in its bucket, as of when.
+    /// Tokens in the bucket, and the time of that count.
     bucket: (f64, At),
     neighbours: Vec<Neighbour>,
-    /// When each server of a dependency that has only so many is free.
+    /// Time at which each server of a limited dependency is free.
     free: Vec<At>,
-    /// Records that are not at their end, by replica.
+    /// Open records by replica.
     open: Vec<(Option<u32>, usize)>,
 }
 
@@ -65,7 +67,7 @@ struct Neighbour {
     chance: Stream,
 }
 
-/// How a replica's engine is to run.
+/// The pace of a replica's engine under its faults.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub(crate) struct FaultPace {
     pub factor: f64,
@@ -73,7 +75,7 @@ pub(crate) struct FaultPace {
     pub kv_share: f64,
 }
 
-/// What a connection limit says.
+/// The connection limit of a replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gate {
     pub fault: u32,
@@ -110,7 +112,8 @@ impl Faults {
         &self.truths
     }
 
-    /// Must answers be watched token by token, or their ends at their instants?
+    /// Returns whether responses must be observed token by token, and whether their ends must be observed in order of
+    /// time.
     pub fn watching(&self) -> (bool, bool) {
         let tokens = self.list.iter().any(|fault| {
             matches!(fault.spec.kind, FaultKind::Disconnect { .. } | FaultKind::Buffering { .. })
@@ -119,7 +122,7 @@ impl Faults {
         (tokens, ends)
     }
 
-    /// Turns a fault on and opens its record. How often it has been on is returned, this time included.
+    /// Activates a fault and opens its record. Returns the number of activations, including this one.
     pub fn begin(&mut self, fault: u32, at: At) -> u32 {
         let this = &mut self.list[fault as usize];
         this.on = true;
@@ -136,7 +139,7 @@ impl Faults {
         times
     }
 
-    /// Turns a fault off and closes its records.
+    /// Deactivates a fault and closes its records.
     pub fn end(&mut self, fault: u32, at: At) {
         let this = &mut self.list[fault as usize];
         this.on = false;
@@ -146,7 +149,8 @@ impl Faults {
         }
     }
 
-    /// A noisy neighbour comes to a replica or leaves it; returns how long it will be so. `None` where the fault is over.
+    /// Switches a noisy neighbour of a replica on or off. Returns the duration of the new state, or `None` if the
+    /// fault is over.
     pub fn switch(&mut self, fault: u32, replica: u32, at: At) -> Option<Span> {
         let seed = self.seed;
         let this = &mut self.list[fault as usize];
@@ -173,7 +177,7 @@ impl Faults {
         Some(Span::from_secs_f64(stay).max(Span(1)))
     }
 
-    /// How the engine of a replica is to run under all that is on.
+    /// Returns the pace of a replica's engine under all active faults.
     pub fn pace(&self, replica: u32) -> FaultPace {
         let mut pace = FaultPace { factor: 1.0, extra_us: 0.0, kv_share: 1.0 };
         for fault in self.on(replica) {
@@ -191,7 +195,8 @@ impl Faults {
         pace
     }
 
-    /// Is a request refused? `replica` = `None` asks the faults in front of all replicas, else those of this one.
+    /// Fails if a fault rejects the request. `replica` = `None` checks the faults in front of all replicas, else
+    /// those of this one.
     pub fn refuse(&mut self, replica: Option<u32>, id: u64, at: At) -> Result<(), Rejected> {
         for place in 0..self.list.len() {
             let this = &mut self.list[place];
@@ -221,7 +226,8 @@ impl Faults {
         Ok(())
     }
 
-    /// When a request that came at `at` is let in, and how much of the wait dependencies take.
+    /// Returns the time at which a request that arrived at `at` is admitted, and the part of the wait in
+    /// dependencies.
     pub fn enters(&mut self, replica: u32, id: u64, at: At) -> (At, Span) {
         let (mut enters, mut depended) = (at, Span::ZERO);
         for place in 0..self.list.len() {
@@ -257,7 +263,7 @@ impl Faults {
         (enters, depended)
     }
 
-    /// The connection limit of a replica, if one is on.
+    /// Returns the connection limit of a replica, if one is active.
     pub fn gate(&self, replica: u32) -> Option<Gate> {
         let mut faults = (0u32..).zip(&self.list).filter(|(_, fault)| fault.strikes(replica));
         faults.find_map(|(place, fault)| match fault.spec.kind {
@@ -266,7 +272,7 @@ impl Faults {
         })
     }
 
-    /// After how many tokens an answer is cut, by which fault.
+    /// Returns the fault that cuts a response, and the number of tokens before the cut.
     pub fn cut(&self, replica: u32, id: u64, output_tokens: u32) -> Option<(u32, u32)> {
         let mut faults = (0u32..).zip(&self.list).filter(|(_, fault)| fault.strikes(replica));
         faults.find_map(|(place, fault)| {
@@ -280,7 +286,7 @@ impl Faults {
         })
     }
 
-    /// How tokens of a replica are held back, if they are: by which fault, for how long, how many.
+    /// Returns the fault that buffers tokens of a replica, with its maximum delay and group size.
     pub fn buffer(&self, replica: u32) -> Option<(u32, Option<Span>, Option<u32>)> {
         let mut faults = (0u32..).zip(&self.list).filter(|(_, fault)| fault.strikes(replica));
         faults.find_map(|(place, fault)| match fault.spec.kind {
@@ -289,7 +295,7 @@ impl Faults {
         })
     }
 
-    /// Books a request that came to a replica with the faults of its engine.
+    /// Records a request on a replica in the engine's faults.
     pub fn came(&mut self, replica: u32, id: u64) {
         for place in 0..self.list.len() {
             if self.list[place].strikes(replica) && self.list[place].spec.kind.needs_engine() {
@@ -298,7 +304,7 @@ impl Faults {
         }
     }
 
-    /// Books a request that a fault touched.
+    /// Records a request that a fault affected.
     pub fn touch(&mut self, fault: u32, replica: Option<u32>, id: u64) {
         let open = &self.list[fault as usize].open;
         let record = open.iter().find(|(of, _)| of.is_none() || *of == replica).map(|(_, record)| *record);
@@ -338,7 +344,7 @@ impl Faults {
 }
 
 impl Fault {
-    /// When a dependency is done with a request that came to it at `at`.
+    /// Returns the time at which a dependency has served a request that arrived at `at`.
     fn depend(&mut self, seed: u64, id: u64, at: At) -> At {
         let FaultKind::Dependency { delay, spread, share, servers } = self.spec.kind else { return at };
         let mut chance = Stream::new(seed, &self.purpose, id);
@@ -361,7 +367,7 @@ impl Fault {
     }
 }
 
-/// Takes a token out of a bucket, or says when there will be one.
+/// Takes a token from a bucket. Returns the time until the next one if the bucket is empty.
 fn draw_token(bucket: &mut (f64, At), rate: f64, burst: f64, at: At) -> Option<Span> {
     let (tokens, since) = *bucket;
     let tokens = (tokens + (at - since).as_secs_f64() * rate).min(burst);

@@ -1,4 +1,4 @@
-//! What faults do to the replicas of a fleet, and when.
+//! The effects of faults on the replicas of a fleet, and their times.
 
 use plimsoll_model::{At, Span};
 
@@ -10,7 +10,7 @@ use crate::spec::fault::{FaultKind, FaultSpec};
 use crate::traffic::Failure;
 
 impl Fleet {
-    /// Notes all that will be due whatever happens.
+    /// Schedules all actions with fixed times.
     pub(crate) fn schedule(&mut self) {
         let begins: Vec<(u32, At)> =
             self.faults.specs().map(|(fault, spec)| (fault, At(spec.at.0))).collect();
@@ -23,7 +23,6 @@ impl Fleet {
         self.sample_replicas(At::ZERO);
     }
 
-    /// Lets something happen whose time has come.
     pub(crate) fn happen(&mut self, at: At, due: AgendaItem) {
         match due {
             AgendaItem::Begin { fault } => self.begin_fault(at, fault),
@@ -55,7 +54,7 @@ impl Fleet {
             self.agenda.note(at.max(self.active) + idle, AgendaItem::Idle { fault });
         }
         for replica in self.struck(&spec) {
-            // What happens at this very instant comes after the fault.
+            // Events of the engine at this very instant come after the fault.
             self.bring(replica as usize, at - Span(1));
             self.strike(at, fault, &spec, replica);
             self.look(replica);
@@ -65,7 +64,7 @@ impl Fleet {
         }
     }
 
-    /// What the beginning of a fault does to one replica.
+    /// Applies the start of a fault to one replica.
     fn strike(&mut self, at: At, fault: u32, spec: &FaultSpec, replica: u32) {
         if spec.kind.needs_engine() && !matches!(spec.kind, FaultKind::Noisy { .. }) {
             self.touch_all(fault, replica);
@@ -106,7 +105,7 @@ impl Fleet {
         self.place_waiting(at);
     }
 
-    /// The engine of a replica is gone, and everything in it.
+    /// Stops the engine of a replica and drops everything in it.
     fn take_down(&mut self, at: At, fault: u32, replica: u32, reset: bool, notice: Option<Span>) {
         if self.replicas[replica as usize].phase == Phase::Coming {
             return;
@@ -121,7 +120,7 @@ impl Fleet {
         }
         let lost = self.replicas[replica as usize].engine.reset(at);
         self.crashed.push(replica);
-        // What it had said before goes out before its end does.
+        // Earlier emissions go out before the end of the engine.
         self.bring(replica as usize, at - Span(1));
         self.router.forget(replica);
         for id in lost {
@@ -158,7 +157,7 @@ impl Fleet {
         self.look(replica);
     }
 
-    /// Sets the pace of an engine, and what it has of its KV blocks, by the faults that are on.
+    /// Sets the pace and the KV blocks of an engine by the active faults.
     pub(crate) fn retune(&mut self, replica: u32) {
         let pace = self.faults.pace(replica);
         let engine = &mut self.replicas[replica as usize].engine;
@@ -172,7 +171,7 @@ impl Fleet {
         }
     }
 
-    /// Books all requests of a replica with a fault.
+    /// Records all requests of a replica in a fault.
     fn touch_all(&mut self, fault: u32, replica: u32) {
         for id in self.flights.ids() {
             if self.flights.find(id).is_some_and(|slot| self.flights.at(slot).replica == replica) {
@@ -181,14 +180,14 @@ impl Fleet {
         }
     }
 
-    /// The replicas that a fault strikes.
+    /// Returns the affected replicas of a fault.
     fn struck(&self, spec: &FaultSpec) -> Vec<u32> {
         let there = |number: &u32| self.replicas[*number as usize].phase != Phase::Gone;
         let all = 0..self.replicas.len() as u32;
         all.filter(|number| spec.replica.is_none_or(|struck| struck == *number)).filter(there).collect()
     }
 
-    /// How long a fault lasts, each time.
+    /// Returns the duration of each occurrence of a fault.
     fn lasts(&self, spec: &FaultSpec) -> Option<Span> {
         match spec.kind {
             FaultKind::Crash { .. } => {
@@ -199,7 +198,7 @@ impl Fleet {
     }
 }
 
-/// After how long a fault comes again, and how often at most.
+/// Returns the repeat interval of a fault, and its maximum number of occurrences.
 fn every(kind: &FaultKind) -> Option<(Span, Option<u32>)> {
     match kind {
         FaultKind::Stall { every: Some(every), times } => Some((*every, *times)),

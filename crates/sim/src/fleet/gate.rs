@@ -1,8 +1,9 @@
-//! A gateway in front of the replicas: the very machine that serves (`policy::Front`), told what happens in virtual time.
+//! A gateway in front of the replicas: the decision code of the live gateway (`policy::Front`) in virtual time.
 //!
-//! What it decides is all there: routes, queue, time limits, fairness, retries of what is refused, ejections. What it is told differs from a live one in two things:
-//! a replica that is down is known to be so when the fault's notice says (there are no health pages here), and what a crash takes in the middle
-//! is not tried again. Bytes of bodies are taken as four a token, as the gateway takes tokens as four bytes.
+//! All its decisions are simulated: routes, queue, time limits, fairness, retries of rejections, ejections. Its
+//! inputs differ from a live gateway's in two ways. A replica counts as down once the fault's notice arrives (there
+//! are no health endpoints here). A request that a crash interrupts is not retried. Body sizes are four bytes per
+//! token, the gateway's own ratio.
 
 use std::collections::HashMap;
 
@@ -19,7 +20,7 @@ use crate::fleet::{Chosen, Fleet, NOWHERE, facts};
 use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::{Failure, Rejected, Submit};
 
-/// Between two looks at what waits, where nothing happens: an ejection's end comes by itself. As often as a live gateway.
+/// Interval of queue checks without events, as in a live gateway, because ejections end without an event.
 const LOOK: Span = Span::from_millis(250);
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -28,7 +29,7 @@ pub(crate) struct Gate {
     spec: FrontSpec,
     pub(crate) front: Front<QueuedRequest>,
     pub(crate) chance: Stream,
-    /// Requests that were sent twice, until one of the two has ended.
+    /// Hedged requests until one of the two attempts has ended.
     pub(crate) races: HashMap<u64, Race>,
     waiting: HashMap<Ticket, u64>,
     given: Vec<(Ticket, Given)>,
@@ -36,7 +37,6 @@ pub(crate) struct Gate {
     looks: bool,
 }
 
-/// What the queue keeps of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct QueuedRequest {
     session: Option<u64>,
@@ -75,13 +75,13 @@ impl Gate {
         }
     }
 
-    /// Requests that wait here.
+    /// Returns the number of requests that wait in the gateway.
     pub fn held(&self) -> u32 {
         self.waiting.len() as u32
     }
 
     fn terms(&self, request: &Submit, now: At) -> Terms {
-        // Priority 1 is the highest, and none is the first class.
+        // Priority 1 is the highest; requests without a priority are in the first class.
         let last = self.spec.admission.classes.len() - 1;
         let class = (request.priority.saturating_sub(1) as usize).min(last);
         let bytes = u64::from(request.prompt_tokens) * BYTES_PER_TOKEN;
@@ -90,7 +90,7 @@ impl Gate {
 }
 
 impl Fleet {
-    /// A request comes to the gateway.
+    /// Processes a new request.
     pub(crate) fn pass_gate(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
         self.see_replicas();
         let id = request.id;
@@ -121,7 +121,7 @@ impl Fleet {
         }
     }
 
-    /// Brings a request to its replica; where that refuses it, to another one, as far as the budget goes.
+    /// Sends a request to its replica; after a rejection, to another one within the retry budget.
     fn deliver(
         &mut self,
         now: At,
@@ -158,7 +158,7 @@ impl Fleet {
         }
     }
 
-    /// Sends those that may go now, and tells those that may not.
+    /// Sends the requests that may start, and fails those that may not.
     pub(crate) fn pump(&mut self, now: At) {
         self.see_replicas();
         loop {
@@ -181,7 +181,7 @@ impl Fleet {
                     Given::Refused(refusal) => self.turn_away(now, id, refusal),
                 }
             }
-            // What one of them did may have made room for another.
+            // These actions may have freed capacity for other requests.
             if let Some(gate) = &mut self.gate {
                 gate.given = given;
                 gate.pumping = false;
@@ -210,7 +210,7 @@ impl Fleet {
         self.fail(now, id, Failure::Status { status, why }, false);
     }
 
-    /// A request has waited for as long as it may, if it still does.
+    /// Expires a queued request, if it still waits.
     pub(crate) fn expire(&mut self, now: At, ticket: Ticket) {
         self.see_replicas();
         let Some(gate) = &mut self.gate else { return };
@@ -220,7 +220,7 @@ impl Fleet {
         }
     }
 
-    /// What waits is looked at again.
+    /// Checks the queue.
     pub(crate) fn look_at_queue(&mut self, now: At) {
         self.pump(now);
         let Some(gate) = &mut self.gate else { return };
@@ -230,7 +230,7 @@ impl Fleet {
         }
     }
 
-    /// The first token of a request that the gateway sent came.
+    /// Records the first token of a request.
     pub(crate) fn gate_first(&mut self, at: At, id: u64) {
         let (Some(gate), Some(slot)) = (&mut self.gate, self.flights.find(id)) else { return };
         if let Some(sent) = &mut self.flights.at_mut(slot).sent {
@@ -240,7 +240,7 @@ impl Fleet {
         self.pump(at);
     }
 
-    /// A request has left its replica, or the queue.
+    /// Records that a request left its replica or the queue.
     pub(crate) fn gate_ended(&mut self, at: At, flight: &crate::fleet::TakenRequest) {
         let Some(gate) = &mut self.gate else { return };
         if let Some(ticket) = flight.ticket {
@@ -258,7 +258,7 @@ impl Fleet {
         self.pump(at);
     }
 
-    /// Tells the gateway which replicas it knows to be there.
+    /// Updates the gateway's list of available replicas.
     pub(crate) fn see_replicas(&mut self) {
         let Some(gate) = &mut self.gate else { return };
         for (number, replica) in (0u32..).zip(&self.replicas) {
@@ -274,7 +274,7 @@ pub(crate) fn chosen(sent: &SentRequest) -> Chosen {
     Chosen { replica: booking.replica, uncached: booking.load.backlog as u32, expected: booking.expected }
 }
 
-/// What a failure says of its replica.
+/// Returns the meaning of a failure for its replica.
 pub(crate) fn verdict(status: Option<u16>, retry_after: Option<Span>) -> ReplicaOutcome {
     match status {
         Some(429) => ReplicaOutcome::Shed(retry_after),

@@ -1,7 +1,8 @@
-//! A request at two replicas: the gateway's second try where the first is late with its first token (`policy::hedge`).
+//! Hedged requests: the gateway's second attempt if the first is late with its first token (`policy::hedge`).
 //!
-//! The second try is a flight of its own under another number, and what it says is told under the request's only once it is the one that answers.
-//! Whichever goes first, the other leaves its replica at that instant. Where one fails the other goes on alone, as behind a live gateway.
+//! The second attempt has its own flight and number. Its emissions carry the number of the request only once it has
+//! won. When one attempt wins, the other leaves its replica at that instant. If one fails, the other continues, as
+//! behind a live gateway.
 
 use plimsoll_model::{At, Span};
 
@@ -10,20 +11,20 @@ use crate::fleet::gate::{chosen, verdict};
 use crate::fleet::{Fleet, facts};
 use crate::traffic::{Emission, RequestEvent, Submit};
 
-/// What tells a second try's number from its request's.
+/// Bit that distinguishes a second attempt's number from its request's.
 const COPY: u64 = 1 << 63;
 
-/// Where a request stands that was sent twice.
+/// The state of a hedged request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Race {
-    /// Neither has a first token.
+    /// Neither attempt has a first token.
     Open,
-    /// The second try answers.
+    /// The second attempt has won.
     Second,
 }
 
 impl Fleet {
-    /// A request is on its replica: when it will be late.
+    /// Schedules the time at which a request on its replica is late.
     pub(crate) fn note_lateness(&mut self, now: At, id: u64, request: impl FnOnce() -> Box<Submit>) {
         let (Some(gate), Some(slot)) = (&self.gate, self.flights.find(id)) else { return };
         let flight = self.flights.at_mut(slot);
@@ -32,7 +33,7 @@ impl Fleet {
         self.agenda.note(now + after, AgendaItem::Hedge { id, serial: flight.serial, after });
     }
 
-    /// A request is late, if it still waits for its first token.
+    /// Hedges a late request, if it still waits for its first token.
     pub(crate) fn hedge_due(&mut self, now: At, id: u64, serial: u64, after: Span) {
         self.see_replicas();
         let (Some(gate), Some(slot)) = (&mut self.gate, self.flights.find(id)) else { return };
@@ -59,12 +60,12 @@ impl Fleet {
                     (Ok(()), None) => {}
                 }
             }
-            // As the gateway does: its chances are others when it has taken twice as long.
+            // As in the gateway: the next attempt is at twice the time, because the state may differ then.
             Err(_) => self.agenda.note(now + after, AgendaItem::Hedge { id, serial, after: after + after }),
         }
     }
 
-    /// A first token came: of two tries the other leaves.
+    /// Records a first token; the other attempt is cancelled.
     pub(crate) fn decide_race(&mut self, at: At, id: u64) {
         let Some(gate) = &mut self.gate else { return };
         let (request, is_second) = (id & !COPY, id & COPY != 0);
@@ -87,7 +88,7 @@ impl Fleet {
         }
     }
 
-    /// A request's client has gone: so does its second try. True if there was one.
+    /// Cancels the second attempt of a cancelled request. Returns `true` if there was one.
     pub(crate) fn cancel_second(&mut self, at: At, id: u64) -> bool {
         let raced = self.gate.as_mut().and_then(|gate| gate.races.remove(&id)).is_some();
         if raced {
@@ -96,7 +97,7 @@ impl Fleet {
         raced
     }
 
-    /// What is told of these, each under its request's own number and with one end.
+    /// Forwards the emissions of both attempts, under the number of their request and with one end.
     pub(crate) fn tell_races(&mut self, told: Vec<Emission>, out: &mut Vec<Emission>) {
         let Some(gate) = &mut self.gate else { return out.extend(told) };
         let races = &mut gate.races;
@@ -104,12 +105,12 @@ impl Fleet {
             let request = emission.id & !COPY;
             let is_second = emission.id & COPY != 0;
             let ends = matches!(emission.what, RequestEvent::Finished { .. } | RequestEvent::Failed(_));
-            // They are told when it is known which of two counts.
+            // These emissions are forwarded once the winner is known.
             let begins = matches!(emission.what, RequestEvent::Placed { .. } | RequestEvent::Admitted { .. });
             let is_told = match (races.get(&request), is_second) {
                 (None, is_second) => !is_second,
                 (Some(Race::Open), is_second) if !ends => !is_second,
-                // One failed, and the other goes on alone.
+                // One attempt failed, and the other continues.
                 (Some(Race::Open), true) => {
                     races.remove(&request);
                     false

@@ -1,14 +1,14 @@
 //! Replicas behind a router, in virtual time.
 //!
-//! Replicas know nothing of each other, so each is let run only as far as somebody looks: a policy that needs no loads touches the
-//! one replica that it chose, and a step touches those that have something to show. What they did is handed out in the
-//! order of time, at one instant the fleet's own words first, then by replica. One calendar for all replicas' steps was the
-//! alternative; it would have paid for every step of every replica what only the rarer looks need.
+//! Replicas are independent, so each is advanced only when its state is needed. A policy without loads advances only
+//! the chosen replica, and a step advances the replicas with emissions. Emissions are returned in order of time; at
+//! one instant those of the fleet come first, then by replica. One calendar for all replicas' steps was rejected,
+//! because every step would pay for what only rare reads need.
 //!
-//! Where an answer has consequences elsewhere (a cut stream frees its place, a connection that closes lets the next one in)
-//! the fleet *watches*: then engines do move one after another, in the order of time.
+//! If a response has effects elsewhere, the fleet *watches*: engines then advance in order of time. Examples are a
+//! cut stream that frees its slot, or a closed connection that admits the next request.
 //!
-//! At one instant the agenda (faults, replicas that become ready) goes before submissions, and both before engines.
+//! At one instant the agenda (faults, replicas that become ready) runs before submissions, and both before engines.
 
 pub mod adapters;
 mod agenda;
@@ -45,6 +45,7 @@ use crate::spec::error::{BLOCK_TOKENS, SpecError};
 use crate::spec::fleet::WorldSpec;
 use crate::traffic::{Detail, Emission, EngineGauges, Failure, Rejected, RequestEvent, Submit, Totals};
 
+/// The replicas of a world with their router.
 #[derive(Clone, Debug)]
 pub(crate) struct Fleet {
     pub(crate) spec: WorldSpec,
@@ -53,69 +54,70 @@ pub(crate) struct Fleet {
     pub(crate) detail: Detail,
     pub(crate) watching: bool,
     watching_tokens: bool,
-    /// Prompts on some replicas, answers on others.
+    /// Separate replicas for prefill and decode; `None` if there are none.
     pub(crate) split: Option<Split>,
     pub(crate) agenda: Agenda,
     pub(crate) faults: Faults,
     pub(crate) replicas: Vec<Replica>,
     pub(crate) router: Router,
-    /// A gateway, which then decides in the router's place.
+    /// Gateway that replaces the router; `None` if there is none.
     pub(crate) gate: Option<Box<Gate>>,
     pub(crate) autoscaler: Option<Keda>,
     pub(crate) load_delay: Span,
     pub(crate) flights: Slots<TakenRequest>,
     pub(crate) serial: u64,
-    /// Requests for which there is no replica yet, in order.
+    /// Requests without a replica, in order.
     pub(crate) unplaced: VecDeque<u64>,
-    /// When a request came or ended last.
+    /// Time of the last arrival or end of a request.
     pub(crate) active: At,
-    /// What the fleet itself has to say, until it is handed out.
+    /// Pending emissions of the fleet itself.
     pub(crate) own: Vec<Emission>,
     pub(crate) samples: Vec<Sample>,
-    /// The figures sampled last.
+    /// Last sampled values.
     pub(crate) counted: [Option<f64>; 3],
     pub(crate) totals: Totals,
     pub(crate) views: Vec<ReplicaView>,
     scratch: Vec<Emission>,
-    /// Replicas whose process was lost, or is a new one of that number, since somebody asked.
+    /// Replicas whose process was lost or replaced since the last read.
     pub(crate) crashed: Vec<u32>,
 }
 
-/// A request that was taken and has not ended.
+/// An accepted request that has not ended.
 #[derive(Clone, Debug)]
 pub(crate) struct TakenRequest {
-    /// [`NOWHERE`] until it is placed.
+    /// Replica number; [`NOWHERE`] until it is placed.
     pub replica: u32,
     pub load: Load,
-    /// What its router holds its times against, where it does.
+    /// Record for the router's latency feedback; `None` if the router does not learn.
     pub booking: Option<Booking>,
-    /// What a gateway holds them against, its ticket while it waits there, and how it ended on its replica.
+    /// Record for the gateway's feedback, the ticket in its queue, and the outcome on the replica.
     pub sent: Option<SentRequest>,
     pub ticket: Option<Ticket>,
     pub verdict: Option<ReplicaOutcome>,
-    /// Tokens of its prompt, and those that were found cached.
+    /// Prompt tokens, and cached ones among them.
     pub prompt: u32,
     pub cached: u32,
-    /// Tells it from another request of the same id.
+    /// Serial number, which distinguishes requests with equal ids.
     pub serial: u64,
-    /// The request itself, until it is in an engine.
+    /// The request until it is in an engine.
     pub held: Option<Box<Submit>>,
     pub began: bool,
-    /// Tokens that its answer will have.
+    /// Total output tokens.
     pub answer: u32,
-    /// Tokens of its answer so far, and the fault that cuts it after how many.
+    /// Output tokens so far, and the fault and position of a cut.
     pub tokens: u32,
     pub cut: Option<(u32, u32)>,
-    /// Tokens that a proxy holds.
+    /// Number of tokens in a proxy's buffer.
     pub buffered: u32,
+    /// Adapter of the request; `None` for the base model.
     pub adapter: Option<u32>,
-    /// The request once more, where a second replica may be asked.
+    /// Copy of the request if it may be hedged.
     pub twice: Option<Box<Submit>>,
-    /// The whole request, while its prompt is computed apart from its answer.
+    /// The whole request while a prefill replica computes its prompt.
     pub onward: Option<Box<Submit>>,
 }
 
-/// A replica, and how many tokens of a prompt it is taken to have to compute.
+/// A replica, and the expected number of uncached prompt tokens.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Chosen {
     pub replica: u32,
@@ -123,7 +125,7 @@ pub(crate) struct Chosen {
     pub expected: Expected,
 }
 
-/// What a router may know of a request.
+/// Returns the properties of a request that a router may use.
 pub(crate) fn facts(request: &Submit) -> Facts<'_> {
     Facts {
         session: request.session,
@@ -161,7 +163,7 @@ impl Fleet {
             seed,
             now: At(i64::MIN),
             detail: Detail::default(),
-            // What a router learns of one replica tells on another, so it must hear of them in the order of time.
+            // A router transfers knowledge between replicas, so it must receive events in order of time.
             watching: tokens
                 || ends
                 || split.is_some()
@@ -211,7 +213,7 @@ impl Fleet {
         }
         self.active = self.active.max(now);
         if let Some(adapter) = request.adapter.filter(|_| self.spec.fleet.adapters.is_some()) {
-            // Before a router sees them: an adapter's prefixes are its own there too.
+            // Before routing, because an adapter's prefixes are separate in the router too.
             set_apart(&mut request.blocks, adapter);
         }
         self.faults.refuse(None, id, now)?;
@@ -240,10 +242,10 @@ impl Fleet {
         }
     }
 
-    /// The replica that the router chooses.
+    /// Returns the replica that the router chooses.
     pub(crate) fn choose(&mut self, now: At, request: &Submit) -> Option<Chosen> {
         if self.router.needs_load() {
-            // What happens at this very instant waits for the step.
+            // Events at this very instant wait for the step.
             self.run_all(now - Span(1));
         }
         self.views.clear();
@@ -277,7 +279,7 @@ impl Fleet {
     }
 
     pub fn advance(&mut self, limit: At, out: &mut Vec<Emission>) -> At {
-        // A replica looks ahead by events or by turns, as it tells them; here it is always turns that count.
+        // A replica returns its next event or its next turn; only turns count here.
         let turns = self.replicas.iter().map(|replica| match replica.pending.first() {
             Some(emission) => emission.at,
             None => replica.engine.next_turn().unwrap_or(At::MAX),
@@ -288,7 +290,7 @@ impl Fleet {
         to
     }
 
-    /// Lets everything happen that was to happen before `at`, in replicas too that have no turn by then.
+    /// Processes all events before `at`, also in replicas without a turn by then.
     pub fn settle(&mut self, at: At) {
         self.now = self.now.max(At(at.0.saturating_sub(1)));
         self.live(self.now, self.now);
@@ -305,7 +307,7 @@ impl Fleet {
         }
     }
 
-    /// Looks again at when a replica does something.
+    /// Updates the time of a replica's next event.
     pub(crate) fn look(&mut self, replica: u32) {
         self.replicas[replica as usize].look(self.detail);
     }
@@ -324,14 +326,14 @@ impl Fleet {
         };
         let number = self.flights.at(slot).replica;
         if number != NOWHERE {
-            // It may have ended before now without anybody having looked.
+            // The request may have ended before now without being processed.
             self.run(number as usize, self.now - Span(1));
         }
         if self.flights.find(id).is_none() {
             return false;
         }
         self.leave(self.now, id);
-        // Where prompts and answers are apart, more than one replica may have something to say of it.
+        // With separate prefill and decode replicas, several replicas may have emissions of the request.
         for (place, replica) in (0u32..).zip(&mut self.replicas) {
             if place == number || self.split.is_some() {
                 replica.pending.retain(|emission| emission.id != id);
@@ -356,8 +358,8 @@ impl Fleet {
             all.kv_blocks_used += one.kv_blocks_used;
             all.ready += u32::from(replica.phase == Phase::Ready && replica.down.is_none());
         }
-        // What has no replica yet waits too. What is held in front of an engine (a connection limit, a dependency) does not: an
-        // engine counts what it was handed.
+        // Unplaced requests wait too. Requests in front of an engine (connection limit, dependency) do not, because
+        // an engine counts only submitted ones.
         let moving = self.split.as_ref().map_or(0, |split| split.moving);
         all.waiting += self.unplaced.len() as u32 + moving + self.gate.as_ref().map_or(0, |gate| gate.held());
         all
@@ -372,7 +374,7 @@ impl Fleet {
         self.replicas.iter().map(gauges).collect()
     }
 
-    /// Which replicas answer when their page is asked for.
+    /// Returns whether each replica responds to scrapes.
     pub fn answering(&self) -> Vec<bool> {
         let answers = |replica: &Replica| {
             matches!(replica.phase, Phase::Ready | Phase::Draining) && replica.down.is_none()
@@ -391,7 +393,7 @@ impl Fleet {
     pub fn take_samples(&mut self) -> Vec<Sample> {
         let mut samples = std::mem::take(&mut self.samples);
         samples.sort_by(|a, b| (&a.name, a.at).cmp(&(&b.name, b.at)));
-        // Of several changes at one instant the last is what there is.
+        // Of several changes at one instant, the last is kept.
         samples.reverse();
         samples.dedup_by(|earlier, later| earlier.name == later.name && earlier.at == later.at);
         samples.reverse();
@@ -399,7 +401,7 @@ impl Fleet {
         samples
     }
 
-    /// Does what is due: the agenda to `agenda`, and where somebody watches, engines to `engines`.
+    /// Runs the agenda up to `agenda`, and, if the fleet watches, the engines up to `engines`.
     fn live(&mut self, agenda: At, engines: At) {
         loop {
             if self.watching
@@ -415,27 +417,27 @@ impl Fleet {
         }
     }
 
-    /// The engine that moves first.
+    /// Returns the engine with the earliest event.
     fn earliest(&self) -> Option<(At, usize)> {
         let next = (0..).zip(&self.replicas).map(|(place, replica)| (replica.next, place)).min()?;
         (next.0 < At::MAX).then_some(next)
     }
 
-    /// Lets every replica run that has something to do by `to`.
+    /// Advances every replica with an event by `to`.
     pub(crate) fn run_all(&mut self, to: At) {
         for place in 0..self.replicas.len() {
             self.run(place, to);
         }
     }
 
-    /// Lets one replica run if it has something to do by `to`.
+    /// Advances one replica if it has an event by `to`.
     fn run(&mut self, place: usize, to: At) {
         if self.replicas[place].next <= to {
             self.bring(place, to);
         }
     }
 
-    /// Brings one replica to `to`, and books what ended there.
+    /// Advances one replica to `to` and records its emissions.
     pub(crate) fn bring(&mut self, place: usize, to: At) {
         let mut fresh = std::mem::take(&mut self.scratch);
         self.replicas[place].engine.step(to, &mut fresh);
@@ -453,7 +455,7 @@ impl Fleet {
         self.replicas[place].look(self.detail);
     }
 
-    /// Books what an emission means for the fleet.
+    /// Records the effect of an emission on the fleet.
     pub(crate) fn book(&mut self, emission: &Emission) {
         match emission.what {
             RequestEvent::Finished { .. } => {
@@ -481,7 +483,7 @@ impl Fleet {
         self.ended(emission.at, emission.id);
     }
 
-    /// Tells the router of a first token, where it counts tokens.
+    /// Reports a first token to the router, if it counts tokens.
     fn learn_first(&mut self, at: At, id: u64) {
         if self.gate.is_some() {
             return self.gate_first(at, id);
@@ -497,7 +499,7 @@ impl Fleet {
         booking.first = Some((at, replica.load.decoding));
     }
 
-    /// Tells the router of an answer's end, where it counts tokens.
+    /// Reports the end of a response to the router, if it counts tokens.
     fn learn_end(&mut self, at: At, id: u64) {
         let Some(slot) = self.flights.find(id) else { return };
         let flight = self.flights.at_mut(slot);
@@ -511,7 +513,7 @@ impl Fleet {
         self.router.cached(booking, f64::from(flight.cached) / f64::from(flight.prompt));
     }
 
-    /// Notes what a failure says of the replica.
+    /// Records the meaning of a failure for the replica.
     fn ends_as(&mut self, id: u64, failure: Failure) {
         if let Some(slot) = self.flights.find(id) {
             let status = if let Failure::Status { status, .. } = failure { Some(status) } else { None };
@@ -519,7 +521,7 @@ impl Fleet {
         }
     }
 
-    /// Ends a request without an answer. `in_engine`: is it still in there?
+    /// Fails a request. `in_engine` is set if it is still in its engine.
     pub(crate) fn fail(&mut self, at: At, id: u64, failure: Failure, in_engine: bool) {
         let Some(slot) = self.flights.find(id) else { return };
         let number = self.flights.at(slot).replica;
@@ -537,7 +539,7 @@ impl Fleet {
         self.totals.failed += 1;
     }
 
-    /// Ends a request that its engine has lost.
+    /// Fails a request that its engine has lost.
     pub(crate) fn lose(&mut self, at: At, id: u64, failure: Failure) {
         let Some(slot) = self.flights.find(id) else { return };
         let number = self.flights.at(slot).replica;
@@ -547,7 +549,7 @@ impl Fleet {
         self.ended(at, id);
     }
 
-    /// A request ended in its engine.
+    /// Records the end of a request in its engine.
     pub(crate) fn ended(&mut self, at: At, id: u64) {
         let Some(flight) = self.flights.take(id) else { return };
         self.active = self.active.max(at);
@@ -559,7 +561,7 @@ impl Fleet {
         self.gate_ended(at, &flight);
     }
 
-    /// A request ended that is in no engine (any more).
+    /// Records the end of a request that is in no engine.
     fn ended_outside(&mut self, at: At, id: u64) {
         let Some(flight) = self.flights.take(id) else { return };
         self.active = self.active.max(at);
@@ -583,7 +585,7 @@ impl Fleet {
         }
     }
 
-    /// A request leaves before its end, wherever it is.
+    /// Removes a request before its end, at any stage.
     pub(crate) fn leave(&mut self, at: At, id: u64) {
         let Some(slot) = self.flights.find(id) else { return };
         let flight = self.flights.at(slot);
@@ -604,14 +606,14 @@ impl Fleet {
         self.retire_if_drained(at, number);
     }
 
-    /// Hands out what is pending, in order.
+    /// Returns the pending emissions in order.
     fn hand_out(&mut self, out: &mut Vec<Emission>) {
         let begin = out.len();
         out.append(&mut self.own);
         for replica in &mut self.replicas {
             out.append(&mut replica.pending);
         }
-        // Runs that are in order already, one per replica, are what this sort merges fastest; equals keep their order.
+        // The sort is stable, and fast on sorted runs of each replica.
         out[begin..].sort_by_key(|emission| emission.at);
         if self.gate.as_ref().is_some_and(|gate| gate.front.hedges()) {
             let told = out.split_off(begin);
@@ -620,7 +622,7 @@ impl Fleet {
     }
 }
 
-/// The failure of a request that was taken and is refused after that.
+/// Returns the failure of an accepted request that is rejected later.
 pub(crate) fn failure_of(rejected: &Rejected) -> Failure {
     match rejected {
         Rejected::QueueFull { .. } => Failure::Status { status: 429, why: "the queue is full" },

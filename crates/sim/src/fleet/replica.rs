@@ -1,4 +1,4 @@
-//! One replica of a fleet: its engine, its life, what it did that nobody has seen yet, and its load as its router sees it.
+//! One replica of a fleet: its engine, its phase, its pending emissions, and its load as the router sees it.
 
 use std::collections::VecDeque;
 
@@ -13,43 +13,43 @@ use crate::traffic::{Detail, Emission};
 pub(crate) struct Replica {
     pub engine: Engine,
     pub phase: Phase,
-    /// Which replica of this number it is: numbers are given out again.
+    /// Generation of the replica, because numbers are reused.
     pub life: u32,
     pub down: Option<Down>,
-    /// When its engine does something that somebody will want to see; [`At::MAX`] = never.
+    /// Time of the engine's next relevant event; [`At::MAX`] for none.
     pub next: At,
-    /// What it did, until it is handed out.
+    /// Pending emissions.
     pub pending: Vec<Emission>,
-    /// Requests in the engine.
+    /// Number of requests in the engine.
     pub entered: u32,
-    /// Requests that a connection limit holds back.
+    /// Requests that wait at the connection limit.
     pub backlog: VecDeque<u64>,
-    /// Its adapters, where it has slots for some.
+    /// Adapters; `None` without adapter slots.
     pub shelf: Option<Shelf>,
-    /// Requests placed and not ended.
+    /// Load of placed requests that have not ended.
     pub load: Load,
-    /// The load as of a while ago, and what has changed since.
+    /// Delayed load, and the changes since.
     seen: Load,
     changes: VecDeque<(At, Load, Sign)>,
 }
 
-/// Where a replica is in its life.
+/// The phase of a replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// Asked for and not ready.
+    /// Requested and not ready.
     Coming,
     Ready,
-    /// Ends what it has.
+    /// Finishes its requests and accepts no new ones.
     Draining,
-    /// Costs nothing; its number is free.
+    /// Removed; its number is free.
     Gone,
 }
 
-/// A replica that does not answer.
+/// The state of a replica that does not respond.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Down {
     pub fault: u32,
-    /// Are connections reset? Otherwise there is a 500.
+    /// Set if connections are reset; otherwise the response is a 500.
     pub reset: bool,
     pub known: bool,
 }
@@ -78,17 +78,17 @@ impl Replica {
         }
     }
 
-    /// Does the router send requests here?
+    /// Returns whether the router sends requests to the replica.
     pub(crate) fn is_routable(&self) -> bool {
         self.phase == Phase::Ready && self.down.is_none_or(|down| !down.known)
     }
 
-    /// Is it asked for?
+    /// Returns whether the replica is requested.
     pub fn is_wanted(&self) -> bool {
         matches!(self.phase, Phase::Coming | Phase::Ready)
     }
 
-    /// Looks again at when the engine does something.
+    /// Updates the time of the engine's next event.
     pub fn look(&mut self, detail: Detail) {
         let next = match detail {
             Detail::Tokens => self.engine.next_event(),
@@ -97,19 +97,19 @@ impl Replica {
         self.next = next.unwrap_or(At::MAX);
     }
 
-    /// Books a request that came.
+    /// Adds a request to the load.
     pub fn more(&mut self, at: At, load: Load, delay: Span) {
         self.load.add(load);
         self.note(at, load, Sign::More, delay);
     }
 
-    /// Books a request that went.
+    /// Removes a request from the load.
     pub fn less(&mut self, at: At, load: Load, delay: Span) {
         self.load.take(load);
         self.note(at, load, Sign::Less, delay);
     }
 
-    /// The load as a router sees it whose information is `delay` old.
+    /// Returns the load as seen by a router whose information is `delay` old.
     pub fn view(&mut self, replica: u32, now: At, delay: Span) -> ReplicaView {
         if delay == Span::ZERO {
             return ReplicaView { replica, load: self.load, penalty: Span::ZERO };

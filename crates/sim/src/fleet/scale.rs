@@ -1,7 +1,7 @@
-//! Replicas that come and go: cold starts, the autoscaler's wishes, and nothing left when nobody asks.
+//! The number of replicas: cold starts, the autoscaler's desired number, and scale to zero.
 //!
-//! A replica costs from the moment it is asked for and takes requests when it is ready. One that is let go ends what it has
-//! first. Who is let go: those on their way, the latest first, then those that serve, the highest number first.
+//! A replica costs from its request and accepts traffic when ready. A removed replica finishes its requests first.
+//! Replicas are removed in this order: pending ones, the latest first, then ready ones, the highest number first.
 
 use plimsoll_model::{At, Sample, SharedText, Span};
 use plimsoll_policy::Fleet as Seen;
@@ -14,13 +14,13 @@ use crate::fleet::replica::{Phase, Replica};
 use crate::spec::fault::FaultKind;
 
 impl Fleet {
-    /// May there be a replica later, without anybody doing anything?
+    /// Returns whether a replica may become available without a further action.
     pub(crate) fn may_come(&self) -> bool {
         let coming = self.replicas.iter().any(|replica| replica.phase == Phase::Coming);
         coming || self.autoscaler.is_some() || self.sleeps().is_some()
     }
 
-    /// A request found nobody: where replicas sleep when nobody asks, one is asked for.
+    /// Requests a replica for a request without one, if the fleet is scaled to zero.
     pub(crate) fn wake(&mut self, at: At) {
         let none = !self.replicas.iter().any(Replica::is_wanted);
         if none && self.sleeps().is_some() {
@@ -28,14 +28,14 @@ impl Fleet {
         }
     }
 
-    /// The fault by which replicas sleep, if it is on.
+    /// Returns the active scale-to-zero fault.
     fn sleeps(&self) -> Option<u32> {
         let mut faults =
             self.faults.specs().filter(|(_, spec)| matches!(spec.kind, FaultKind::ScaleToZero { .. }));
         faults.find(|(fault, _)| self.faults.is_on(*fault)).map(|(fault, _)| fault)
     }
 
-    /// Takes all replicas away if none has had anything to do for long enough.
+    /// Removes all replicas if all have been idle for the configured time.
     pub(crate) fn scale_to_zero_if_idle(&mut self, at: At, fault: u32) {
         let FaultKind::ScaleToZero { idle } = self.faults.spec(fault).kind else { return };
         if !self.faults.is_on(fault) {
@@ -51,7 +51,7 @@ impl Fleet {
         self.scale_to(at, 0);
     }
 
-    /// The autoscaler looks, and is obeyed.
+    /// Runs the autoscaler and applies its result.
     pub(crate) fn autoscale(&mut self, at: At) {
         self.run_all(at - Span(1));
         let Some(mut autoscaler) = self.autoscaler.take() else { return };
@@ -67,7 +67,7 @@ impl Fleet {
         self.scale_to(at, desired);
     }
 
-    /// Asks for replicas, or lets some go, until so many are wanted.
+    /// Requests or removes replicas until there are `desired`.
     fn scale_to(&mut self, at: At, desired: u32) {
         let mut wanted = self.replicas.iter().filter(|replica| replica.is_wanted()).count() as u32;
         while wanted < desired && self.ask_for_one(at) {
@@ -80,7 +80,7 @@ impl Fleet {
         self.sample_replicas(at);
     }
 
-    /// Asks for a replica. False where its engine can't be built, which the specification's checks rule out.
+    /// Requests a replica. Returns `false` if its engine can't be built, which the validation rules out.
     fn ask_for_one(&mut self, at: At) -> bool {
         let Ok(mut engine) = Engine::new(&self.spec.engine, self.seed) else { return false };
         engine.set_detail(self.detail());
@@ -103,7 +103,7 @@ impl Fleet {
         true
     }
 
-    /// A replica has come.
+    /// Marks a replica as ready.
     pub(crate) fn ready(&mut self, at: At, number: u32, life: u32) {
         let replica = &mut self.replicas[number as usize];
         if replica.life != life || replica.phase != Phase::Coming {
@@ -132,7 +132,7 @@ impl Fleet {
         }
     }
 
-    /// A replica that was let go and has nothing left is gone.
+    /// Removes a draining replica without requests.
     pub(crate) fn retire_if_drained(&mut self, at: At, number: u32) {
         let replica = &mut self.replicas[number as usize];
         if replica.phase == Phase::Draining && replica.load.requests == 0 {
@@ -141,7 +141,7 @@ impl Fleet {
         }
     }
 
-    /// Notes how many replicas there are.
+    /// Samples the number of replicas.
     pub(crate) fn sample_replicas(&mut self, at: At) {
         let count =
             |is: fn(&Replica) -> bool| self.replicas.iter().filter(|replica| is(replica)).count() as f64;
@@ -160,7 +160,7 @@ impl Fleet {
     }
 }
 
-/// Requests that wait on a replica; none of one that is on its way or down.
+/// Returns the number of waiting requests on a replica; 0 for one that is pending or down.
 fn waiting(replica: &Replica) -> u32 {
     if replica.phase == Phase::Coming || replica.down.is_some() {
         return 0;

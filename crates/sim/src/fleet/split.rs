@@ -1,9 +1,9 @@
-//! Prompts on some replicas, answers on others: a request computes its prompt and first token in one place, its KV cache travels, and
-//! the rest is written in another.
+//! Separate replicas for prefill and decode. A request computes its prompt and first token on one replica, its KV
+//! cache is transferred, and the rest is generated on another.
 //!
-//! The first token is told when the cache has come to where the answer goes on, as with servers that answer from there;
-//! so it waits for the prompt, the transfer, and nothing else. A transfer takes tokens × bytes / bandwidth; transfers do not
-//! get into each other's way.
+//! The first token is emitted when the cache has arrived at the decode replica, as with servers that respond from
+//! there. It therefore waits only for the prefill and the transfer. A transfer takes tokens × bytes / bandwidth;
+//! transfers do not delay each other.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
@@ -15,20 +15,21 @@ use crate::spec::error::SpecError;
 use crate::spec::fleet::WorldSpec;
 use crate::traffic::{Emission, Failure, RequestEvent, Submit};
 
+/// The state of separate prefill and decode replicas.
 #[derive(Clone, Debug)]
 pub(crate) struct Split {
-    /// Replicas from 0 that compute prompts; those that write answers come after them.
+    /// Number of prefill replicas, which come first; decode replicas follow.
     pub prefill: u32,
     decode: u32,
     bytes_per_token: f64,
     bytes_per_s: f64,
     router: Router,
-    /// Caches on their way.
+    /// Number of caches in transfer.
     pub moving: u32,
 }
 
 impl Split {
-    /// As specified, if it is.
+    /// Returns the state for a specification; `None` without disaggregation.
     pub fn of(spec: &WorldSpec) -> Result<Option<Split>, SpecError> {
         let Some(split) = &spec.fleet.disaggregation else { return Ok(None) };
         Ok(Some(Split {
@@ -41,7 +42,7 @@ impl Split {
         }))
     }
 
-    /// How many there are of both kinds.
+    /// Returns the total number of replicas.
     pub fn replicas(&self) -> u32 {
         self.prefill + self.decode
     }
@@ -52,7 +53,7 @@ impl Split {
 }
 
 impl Fleet {
-    /// Cuts a request down to its prompt and first token. The whole is returned, if there is more to it.
+    /// Reduces a request to its prompt and first token. Returns the whole request if it has more tokens.
     pub(crate) fn part(&self, request: &mut Submit) -> Option<Box<Submit>> {
         if self.split.is_none() || request.output_tokens < 2 {
             return None;
@@ -62,13 +63,13 @@ impl Fleet {
         Some(Box::new(whole))
     }
 
-    /// What the replica of a prompt says of its first token and its end is not for the client. True where that is so.
+    /// Returns `true` if the client must not see the emission: a prefill replica's first token and end.
     pub(crate) fn part_way(&mut self, number: u32, emission: &Emission) -> bool {
         let Some(split) = &mut self.split else { return false };
         let Some(slot) = self.flights.find(emission.id) else { return false };
         let flight = self.flights.at_mut(slot);
         if number >= split.prefill {
-            // It left a queue before.
+            // The request left a queue before.
             return flight.began && matches!(emission.what, RequestEvent::Admitted { .. });
         }
         if flight.onward.is_none() {
@@ -98,7 +99,7 @@ impl Fleet {
         }
     }
 
-    /// The cache of a request has come to where its answer is written.
+    /// Continues a request on its decode replica after the transfer of its cache.
     pub(crate) fn hand_over(&mut self, at: At, id: u64, serial: u64) {
         let Some(slot) = self.flights.find(id).filter(|slot| self.flights.at(*slot).serial == serial) else {
             return;
@@ -124,7 +125,7 @@ impl Fleet {
         }
     }
 
-    /// The replica that writes the answer.
+    /// Returns the decode replica of a request.
     fn choose_writer(&mut self, at: At, request: &Submit) -> Option<Chosen> {
         let split = self.split.as_mut()?;
         self.views.clear();
@@ -133,7 +134,7 @@ impl Fleet {
         self.views.extend(routable.map(|(number, replica)| replica.view(number, at, self.load_delay)));
         let mut chance = Stream::new(self.seed, "fleet.route.decode", request.id);
         let pick = split.router.pick(&self.views, &facts(request), &mut chance)?;
-        // Its prompt is computed.
+        // The prompt is computed already.
         Some(Chosen { replica: self.views[pick.place].replica, uncached: 0, expected: pick.expected })
     }
 }

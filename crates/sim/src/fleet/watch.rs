@@ -1,4 +1,4 @@
-//! What a proxy and a bad connection do to answers on their way: cut in the middle, or held back and let go in lumps.
+//! The effects of proxies and bad connections on responses: cut in the middle, or buffered and sent in groups.
 
 use plimsoll_model::At;
 
@@ -7,7 +7,7 @@ use crate::fleet::agenda::AgendaItem;
 use crate::traffic::{Emission, Failure, RequestEvent};
 
 impl Fleet {
-    /// Passes an emission on, cut or held back where a fault wants it so.
+    /// Forwards an emission, cut or buffered by active faults.
     pub(crate) fn watch(&mut self, place: usize, emission: Emission) {
         let Emission { at, id, what } = emission;
         let Some(slot) = self.flights.find(id) else { return };
@@ -35,11 +35,11 @@ impl Fleet {
         self.book(&emission);
     }
 
-    /// A proxy's turn with a token. True where the token goes no further by itself.
+    /// Buffers a token in a proxy. Returns `true` if the token stays there.
     pub(crate) fn buffer(&mut self, number: u32, at: At, id: u64, n: u32, last: bool) -> bool {
         let Some(slot) = self.flights.find(id) else { return false };
         let Some((fault, every, most)) = self.faults.buffer(number) else {
-            // The fault is over: what it held goes with this token.
+            // The fault is over: buffered tokens leave with this one.
             return self.flights.at(slot).buffered > 0 && self.release(at, id, n, last);
         };
         self.faults.touch(fault, Some(number), id);
@@ -56,7 +56,7 @@ impl Fleet {
         true
     }
 
-    /// Lets go what is held of an answer, together with `n` tokens more.
+    /// Sends the buffered tokens of a response together with `n` more.
     fn release(&mut self, at: At, id: u64, n: u32, last: bool) -> bool {
         let Some(slot) = self.flights.find(id) else { return false };
         let flight = self.flights.at_mut(slot);
@@ -68,12 +68,12 @@ impl Fleet {
         true
     }
 
-    /// Lets go what is held of an answer.
+    /// Sends the buffered tokens of a response.
     fn flush(&mut self, at: At, id: u64, last: bool) {
         self.release(at, id, 0, last);
     }
 
-    /// A held lump's time has come.
+    /// Sends a buffered group at its time.
     pub(crate) fn release_due(&mut self, at: At, id: u64, serial: u64) {
         if self.flights.find(id).is_some_and(|slot| self.flights.at(slot).serial == serial) {
             self.flush(at, id, false);

@@ -1,9 +1,8 @@
-//! What a client meets: one replica, or a fleet of them behind a router, with the faults that are due.
+//! The world of a client: one replica, or a fleet of them behind a router, with their faults.
 //!
-//! The caller owns time. It asks [`World::next_event`] how long nothing will happen, moves its own clock there (by
-//! sleeping or by just saying so) and calls [`World::step`]. One type serves the live server and the virtual client;
-//! an async engine was the alternative, and would have made two of it. A world of one replica is that engine and nothing
-//! else, so that a fleet costs nothing where there is none.
+//! The caller owns time. It calls [`World::next_event`], moves its clock to that time (by sleeping or by assignment)
+//! and calls [`World::step`]. One type serves the live server and the virtual client; an async engine was rejected
+//! because it would need two. A world of one replica is only that engine, so it has no fleet overhead.
 
 use plimsoll_model::{At, Sample};
 
@@ -21,9 +20,9 @@ use crate::traffic::{Detail, Emission, EngineGauges, Rejected, Submit};
 pub struct World {
     inner: Inner,
     adapters: Vec<String>,
-    /// What each replica counted of its requests, as far as a client here asked for it.
+    /// Counters of each replica's requests, for the requests whose client records them.
     meters: Vec<Meter>,
-    /// How much of an answer is told, by default every token.
+    /// Detail of emissions, every token by default.
     detail: Detail,
 }
 
@@ -34,18 +33,18 @@ enum Inner {
 }
 
 impl World {
-    /// A world of one idle replica. Everything drawn comes from `seed`.
+    /// Returns a world of one idle replica. All random draws come from `seed`.
     ///
     /// # Errors
-    /// The specification describes nothing that could be built: see [`EngineSpec::validate`].
+    /// Fails if the specification is invalid: see [`EngineSpec::validate`].
     pub fn new(spec: &EngineSpec, seed: u64) -> Result<World, SpecError> {
         Ok(World::around(Inner::One(Box::new(Engine::new(spec, seed)?)), Vec::new()))
     }
 
-    /// A world as specified, in which nothing has happened yet. Everything drawn comes from `seed`.
+    /// Returns a world as specified, at its start. All random draws come from `seed`.
     ///
     /// # Errors
-    /// The specification describes nothing that could be built: see [`WorldSpec::validate`].
+    /// Fails if the specification is invalid: see [`WorldSpec::validate`].
     pub fn of(spec: &WorldSpec, seed: u64) -> Result<World, SpecError> {
         spec.validate()?;
         if spec.is_one() {
@@ -59,15 +58,15 @@ impl World {
         World { inner, adapters, meters: Vec::new(), detail: Detail::default() }
     }
 
-    /// What its adapters are called, by the number that a request names them with.
+    /// Returns the names of the adapters, indexed by the number in requests.
     pub fn adapters(&self) -> &[String] {
         &self.adapters
     }
 
-    /// Hands a request in. A `now` before the last one counts as the last one.
+    /// Submits a request. A `now` before the last one counts as the last one.
     ///
     /// # Errors
-    /// The request is not taken, and nothing will be emitted for it.
+    /// Fails if the request is rejected; no event is emitted for it then.
     pub fn submit(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
         match &mut self.inner {
             Inner::One(engine) => engine.submit(now, request),
@@ -75,7 +74,7 @@ impl World {
         }
     }
 
-    /// When something will happen next, if nothing is submitted or cancelled before. `None` = never.
+    /// Returns the time of the next event without further input; `None` if there is none.
     pub fn next_event(&self) -> Option<At> {
         match &self.inner {
             Inner::One(engine) => engine.next_event(),
@@ -83,7 +82,7 @@ impl World {
         }
     }
 
-    /// Does everything that is due by `now`, and appends what happened to `out`, in order.
+    /// Processes everything that is due by `now`, and appends the events to `out` in order.
     pub fn step(&mut self, now: At, out: &mut Vec<Emission>) {
         match &mut self.inner {
             Inner::One(engine) => engine.step(now, out),
@@ -92,8 +91,8 @@ impl World {
         self.forget_crashed();
     }
 
-    /// Goes on to the next instant at which something else than a token between the first and the last of an answer can
-    /// happen, but not past `limit`; appends what happened to `out` and returns how far it came.
+    /// Advances to the next instant at which an event other than a token between the first and the last can happen,
+    /// at most to `limit`. Appends the events to `out` and returns the instant.
     pub fn advance(&mut self, limit: At, out: &mut Vec<Emission>) -> At {
         let reached = match &mut self.inner {
             Inner::One(engine) => engine.advance(limit, out),
@@ -103,8 +102,8 @@ impl World {
         reached
     }
 
-    /// Lets everything happen that was to happen before `at`, so that [`gauges`](World::gauges) are those of that instant;
-    /// the next step hands it over.
+    /// Processes all events before `at`, so that [`gauges`](World::gauges) are valid for that instant; the next step
+    /// returns the events.
     pub fn settle(&mut self, at: At) {
         match &mut self.inner {
             Inner::One(engine) => engine.settle(at),
@@ -112,7 +111,7 @@ impl World {
         }
     }
 
-    /// How much of an answer is told from now on.
+    /// Sets the detail of emissions from now on.
     pub fn set_detail(&mut self, detail: Detail) {
         self.detail = detail;
         match &mut self.inner {
@@ -121,7 +120,7 @@ impl World {
         }
     }
 
-    /// Takes a request back: nothing will be emitted for it after this. False where there is none of this id.
+    /// Cancels a request: no event is emitted for it afterwards. Returns `false` if the id is unknown.
     pub fn cancel(&mut self, now: At, id: u64) -> bool {
         match &mut self.inner {
             Inner::One(engine) => engine.cancel(now, id),
@@ -129,7 +128,7 @@ impl World {
         }
     }
 
-    /// The state of all replicas together in numbers.
+    /// Returns the gauges of all replicas together.
     pub fn gauges(&self) -> EngineGauges {
         match &self.inner {
             Inner::One(engine) => engine.gauges(),
@@ -137,7 +136,7 @@ impl World {
         }
     }
 
-    /// The state of each replica in numbers, by its number.
+    /// Returns the gauges of each replica by its number.
     pub fn replica_gauges(&self) -> Vec<EngineGauges> {
         match &self.inner {
             Inner::One(engine) => vec![engine.gauges()],
@@ -145,7 +144,7 @@ impl World {
         }
     }
 
-    /// Which replicas answer when their page is asked for.
+    /// Returns whether each replica responds to scrapes.
     pub(crate) fn answering(&self) -> Vec<bool> {
         match &self.inner {
             Inner::One(_) => vec![true],
@@ -153,7 +152,7 @@ impl World {
         }
     }
 
-    /// Tokens per step of each replica, where it has steps.
+    /// Returns the tokens per step of each replica; `None` for engines without steps.
     pub fn iterations(&self) -> Vec<Option<BucketHistogram>> {
         match &self.inner {
             Inner::One(engine) => vec![engine.iterations().cloned()],
@@ -161,7 +160,7 @@ impl World {
         }
     }
 
-    /// What a replica counted of its requests.
+    /// Returns the counters of a replica's requests.
     pub(crate) fn meter(&mut self, replica: u32) -> &mut Meter {
         let place = replica as usize;
         if self.meters.len() <= place {
@@ -170,7 +169,7 @@ impl World {
         &mut self.meters[place]
     }
 
-    /// Are single tokens told? Otherwise nobody knows the gaps between them.
+    /// Returns whether single tokens are emitted. Otherwise the gaps between them are unknown.
     pub(crate) fn tells_tokens(&self) -> bool {
         match &self.inner {
             Inner::One(_) => self.detail == Detail::Tokens,
@@ -178,7 +177,7 @@ impl World {
         }
     }
 
-    /// A process that begins anew counts anew.
+    /// Resets the counters of restarted processes.
     fn forget_crashed(&mut self) {
         let Inner::Many(fleet) = &mut self.inner else { return };
         for replica in std::mem::take(&mut fleet.crashed) {
@@ -186,7 +185,7 @@ impl World {
         }
     }
 
-    /// What the faults did so far, in the order of their beginnings.
+    /// Returns the effects of the faults so far, in order of their starts.
     pub fn fault_truths(&self) -> &[FaultTruth] {
         match &self.inner {
             Inner::One(_) => &[],
@@ -194,8 +193,8 @@ impl World {
         }
     }
 
-    /// How many replicas there were, at each change since the last call: `replicas_ready`, `replicas_provisioning`,
-    /// `replicas_billed` (asked for and not gone).
+    /// Returns the numbers of replicas at each change since the last call: `replicas_ready`, `replicas_provisioning`,
+    /// `replicas_billed` (requested and not removed).
     pub fn take_samples(&mut self) -> Vec<Sample> {
         match &mut self.inner {
             Inner::One(_) => Vec::new(),

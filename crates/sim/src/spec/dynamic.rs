@@ -1,141 +1,143 @@
-//! What a server of batches is, as its user writes it: instances, the batcher's rules, and what a batch costs.
+//! The configuration of a batching server: instances, the batcher's rules, and the cost of a batch.
 //!
-//! Names and meanings of the rules are those of Triton's model configuration, so that a `config.pbtxt` can be copied by
-//! hand. Not taken over: sequence batching, ensembles, rate limits and the response cache, which are other machines.
+//! Names and meanings are those of Triton's model configuration, so that a `config.pbtxt` can be copied manually.
+//! Sequence batching, ensembles, rate limits and the response cache are left out, because they are separate
+//! mechanisms.
 //!
-//! A request passes, in this order: the *front* (fixed cost, then its items through one shared pipe: HTTP, decoding,
-//! copies, pre-processing), the batcher's queue, an instance (*input*, *compute*, *output*, once per batch), the
-//! response. The front always overlaps with the instances; whether a batch's input overlaps with the compute of
-//! the one before is [`Overlap`].
+//! A request passes the *front*, the batcher's queue, an instance (*input*, *compute*, *output*, once per batch), and
+//! the response, in this order. The front is a fixed cost plus a serial cost per item: HTTP, decoding, copies,
+//! pre-processing. It always overlaps with the instances. [`Overlap`] decides whether a batch's input overlaps with
+//! the compute of the batch before.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::error::{SpecError, not_negative, positive, range, within};
 
-/// Largest batch that is accepted.
+/// Maximum accepted batch size.
 pub(crate) const MAX_BATCH: u32 = 1 << 16;
 
-/// Longest queue delay or time-out that is accepted: an hour.
+/// Maximum accepted queue delay or time-out: one hour.
 pub(crate) const MAX_DELAY_US: u64 = 3_600_000_000;
 
 /// A model that computes whole batches: classifiers, embedders, rankers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DynamicSpec {
-    /// Copies of the model that work side by side and share the queue (Triton: `instance_group.count`).
+    /// Number of model instances that share the queue (Triton: `instance_group.count`) [default: 1].
     #[serde(default = "one")]
     pub instances: u32,
-    /// Most items in a batch; a request with more is refused (Triton: `max_batch_size`).
+    /// Maximum number of items in a batch; larger requests are rejected (Triton: `max_batch_size`).
     pub max_batch_size: u32,
-    /// The batcher's rules. Without them every request is executed alone, as by Triton's default scheduler.
+    /// Rules of the batcher [default: none, so every request is executed separately, as by Triton's default
+    /// scheduler].
     #[serde(default)]
     pub dynamic_batching: Option<BatcherSpec>,
-    /// Before the queue.
+    /// Costs before the queue.
     #[serde(default)]
     pub front: FrontSpec,
-    /// What a batch costs on an instance.
+    /// Cost of a batch on an instance.
     pub batch: BatchCostSpec,
-    /// From the end of a batch to its responses, milliseconds; overlaps with everything.
+    /// Time from the end of a batch to its responses in ms; overlaps with all other work [default: 0].
     #[serde(default)]
     pub response_ms: f64,
 }
 
-/// When requests become a batch (Triton: `dynamic_batching`). The default is greedy: all that waits, up to the largest
-/// batch, as soon as an instance is idle.
+/// The rules of dynamic batching (Triton: `dynamic_batching`). The default is greedy: an idle instance takes all
+/// waiting requests, up to the largest batch.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatcherSpec {
-    /// Sizes worth having. Empty = the largest batch alone.
+    /// Preferred batch sizes in items [default: the largest batch only].
     #[serde(default)]
     pub preferred_batch_size: Vec<u32>,
-    /// How long the oldest request may be kept waiting for a preferred size while an instance is idle, microseconds.
+    /// Maximum time in µs that the oldest request waits for a preferred size while an instance is idle [default: 0].
     #[serde(default)]
     pub max_queue_delay_us: u64,
-    /// Are responses held back until all earlier ones are out?
+    /// Whether responses wait until all earlier ones are sent [default: false].
     #[serde(default)]
     pub preserve_ordering: bool,
-    /// Priority levels, 1 the highest; 0 = none.
+    /// Number of priority levels, 1 is the highest [default: 0, no levels].
     #[serde(default)]
     pub priority_levels: u32,
-    /// The level of requests that name none, or one that is not there.
+    /// Priority level of requests without a valid level [default: 0].
     #[serde(default)]
     pub default_priority_level: u32,
-    /// The policy of levels that have none of their own.
+    /// Queue policy of levels without a separate policy.
     #[serde(default)]
     pub default_queue_policy: QueuePolicySpec,
-    /// Policies of single levels.
+    /// Queue policies of single levels.
     #[serde(default)]
     pub priority_queue_policy: Vec<LevelPolicySpec>,
 }
 
-/// The policy of one priority level.
+/// The queue policy of one priority level.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LevelPolicySpec {
-    /// The level, from 1.
+    /// Priority level, from 1.
     pub level: u32,
-    /// Its policy.
+    /// Queue policy of the level.
     pub policy: QueuePolicySpec,
 }
 
-/// What happens to requests that wait (Triton: `ModelQueuePolicy`).
+/// The policy for waiting requests (Triton: `ModelQueuePolicy`).
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QueuePolicySpec {
-    /// What is done with a request whose time is up.
+    /// Action on requests that exceed their time-out [default: reject].
     #[serde(default)]
     pub timeout_action: TimeoutAction,
-    /// How long a request may wait, microseconds; 0 = for ever.
+    /// Maximum queue time in µs; 0 for no limit [default: 0].
     #[serde(default)]
     pub default_timeout_us: u64,
-    /// May a request bring a time-out of its own? Only a shorter one counts, so that without a default none does.
+    /// Whether a request may set a shorter time-out; without a default time-out it has no effect [default: false].
     #[serde(default)]
     pub allow_timeout_override: bool,
-    /// Most requests that may wait at this level; 0 = no bound.
+    /// Maximum number of waiting requests at this level; 0 for no limit [default: 0].
     #[serde(default)]
     pub max_queue_size: u32,
 }
 
-/// What is done with a request that has waited too long.
+/// The action on a request that exceeds its time-out.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeoutAction {
-    /// It fails with status 503.
+    /// Fail the request with status 503.
     #[default]
     Reject,
-    /// It goes behind all others of its level, and waits without a limit from then on.
+    /// Move the request behind all others of its level, without a further time-out.
     Delay,
 }
 
-/// Before the queue.
+/// The costs before the queue.
 #[derive(Copy, Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FrontSpec {
-    /// Every request, milliseconds, side by side with all others.
+    /// Cost of every request in ms, in parallel with other requests [default: 0].
     #[serde(default)]
     pub request_ms: f64,
-    /// Every item, milliseconds, one after the other through one pipe (decoding and copying of inputs).
+    /// Cost of every item in ms, in sequence (decoding and copying of inputs) [default: 0].
     #[serde(default)]
     pub item_ms: f64,
 }
 
-/// What a batch costs on an instance.
+/// The cost of a batch on an instance.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchCostSpec {
-    /// Gathering the inputs and copying them to the device.
+    /// Time to gather the inputs and copy them to the device.
     #[serde(default)]
     pub input: AffineSpec,
-    /// The model itself.
+    /// Compute time of the model.
     pub compute: ComputeSpec,
-    /// Copying the outputs back.
+    /// Time to copy the outputs back.
     #[serde(default)]
     pub output: AffineSpec,
-    /// Does a batch's input overlap with the compute of the batch before?
+    /// Whether a batch's input overlaps with the compute of the batch before [default: serial].
     #[serde(default)]
     pub overlap: Overlap,
-    /// Coefficient of variation of a factor of mean 1 (gamma) drawn for each batch's compute; 0 = none.
+    /// Coefficient of variation of a gamma factor with mean 1 on the compute time of each batch [default: 0].
     #[serde(default)]
     pub jitter_cv: f64,
 }
@@ -144,21 +146,21 @@ pub struct BatchCostSpec {
 #[derive(Copy, Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AffineSpec {
-    /// Every batch, milliseconds.
+    /// Time per batch in ms [default: 0].
     #[serde(default)]
     pub base_ms: f64,
-    /// Every item, milliseconds.
+    /// Time per item in ms [default: 0].
     #[serde(default)]
     pub item_ms: f64,
 }
 
-/// The time of the model itself.
+/// The compute time of the model.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ComputeSpec {
-    /// A base and so much per item.
+    /// A time per batch plus a time per item.
     Affine(AffineSpec),
-    /// Measured points, with straight lines through and beyond them.
+    /// Measured points with linear interpolation and extrapolation.
     Table(TableSpec),
 }
 
@@ -166,7 +168,7 @@ pub enum ComputeSpec {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TableSpec {
-    /// At least two, by ascending items.
+    /// At least two points with ascending items.
     pub points: Vec<BatchPoint>,
 }
 
@@ -176,23 +178,23 @@ pub struct TableSpec {
 pub struct BatchPoint {
     /// Items in the batch.
     pub items: u32,
-    /// What it took, milliseconds.
+    /// Measured time in ms.
     pub ms: f64,
 }
 
-/// May the input of a batch overlap with the compute of the batch before it?
+/// The overlap of a batch's input with the compute of the batch before.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
-    /// No: an instance takes the next batch when it is done with the last one.
+    /// An instance takes the next batch after the end of the last one.
     #[default]
     Serial,
-    /// Yes: an instance takes the next batch when the last one begins to compute.
+    /// An instance takes the next batch when the last one starts to compute.
     Pipelined,
 }
 
 impl AffineSpec {
-    /// Milliseconds for a batch of so many items.
+    /// Returns the time in ms of a batch with this many items.
     pub fn ms(&self, items: u32) -> f64 {
         self.base_ms + self.item_ms * f64::from(items)
     }
@@ -204,7 +206,7 @@ impl AffineSpec {
 }
 
 impl ComputeSpec {
-    /// Milliseconds for a batch of so many items.
+    /// Returns the time in ms of a batch with this many items.
     pub fn ms(&self, items: u32) -> f64 {
         match self {
             ComputeSpec::Affine(affine) => affine.ms(items),
@@ -246,7 +248,7 @@ impl TableSpec {
 }
 
 impl BatchCostSpec {
-    /// Milliseconds that a batch of so many items takes from its start to its end when nothing is in its way.
+    /// Returns the time in ms of an unobstructed batch with this many items, from start to end.
     pub fn ms(&self, items: u32) -> f64 {
         self.input.ms(items) + self.compute.ms(items) + self.output.ms(items)
     }
@@ -273,7 +275,7 @@ impl BatchCostSpec {
         match &self.compute {
             ComputeSpec::Affine(affine) => {
                 affine.validate("mode.batch.compute.base_ms", "mode.batch.compute.item_ms")?;
-                // A batch that takes no time would let virtual time stand still for ever.
+                // A batch must take time, because virtual time would otherwise never advance.
                 positive("mode.batch.compute", affine.ms(1))
             }
             ComputeSpec::Table(table) => table.validate(),
@@ -282,18 +284,18 @@ impl BatchCostSpec {
 }
 
 impl BatcherSpec {
-    /// The policy of a level: its own, else the default one.
+    /// Returns the policy of a level: a separate one, else the default one.
     pub fn policy(&self, level: u32) -> QueuePolicySpec {
         let own = self.priority_queue_policy.iter().find(|policy| policy.level == level);
         own.map_or(self.default_queue_policy, |own| own.policy)
     }
 
-    /// The level of a request that asks for this one: one that is not there means the default.
+    /// Returns the priority level of a request; an invalid level means the default.
     pub fn level(&self, asked: u32) -> u32 {
         if asked == 0 || asked > self.priority_levels { self.default_priority_level } else { asked }
     }
 
-    /// Refuses what Triton refuses when it loads a model.
+    /// Fails if Triton would refuse the configuration when it loads a model.
     fn validate(&self, max_batch_size: u32) -> Result<(), SpecError> {
         for &size in &self.preferred_batch_size {
             let field = "mode.dynamic_batching.preferred_batch_size";

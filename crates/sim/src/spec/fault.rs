@@ -1,9 +1,9 @@
-//! What goes wrong, where and when, as its user writes it.
+//! The configuration of faults: kind, place and time.
 //!
-//! A fault is one line, `slow:factor=3,at=20s,for=5s,replica=1`, on the command line and in a file; a file may also say
-//! it as a map with the same keys (`kind: slow`, `factor: 3`, …). Both are read by the same code, which refuses what
-//! it does not know with the list of what it does. Derived readers lost: flattening a kind into common fields can't
-//! refuse unknown keys.
+//! A fault is one line, `slow:factor=3,at=20s,for=5s,replica=1`, on the command line and in a file. In a file it may
+//! also be a map with these keys (`kind: slow`, `factor: 3`, …). One parser reads both, and an unknown key is an
+//! error that lists the known keys. Derived deserializers were rejected, because a flattened kind can't reject
+//! unknown keys.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,13 +20,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct FaultSpec {
     pub kind: FaultKind,
     pub at: Span,
-    /// How long it lasts; `None` = until the end of the run. Of what repeats (`every`), each time.
+    /// Duration, of each occurrence if the fault repeats (`every`); `None` until the end of the run.
     pub lasts: Option<Span>,
-    /// The replica that it strikes; `None` = all.
+    /// Affected replica; `None` for all.
     pub replica: Option<u32>,
 }
 
-/// What goes wrong.
 #[derive(Clone, PartialEq, Debug)]
 pub enum FaultKind {
     /// Steps take `factor` times as long.
@@ -34,72 +33,73 @@ pub enum FaultKind {
         /// At least 1.
         factor: f64,
     },
-    /// A neighbour that comes and goes: steps take `factor` times as long while it is there, both spans exponential.
+    /// An intermittent noisy neighbour: steps take `factor` times as long while the neighbour is active. Active and
+    /// idle periods are exponential.
     Noisy {
         /// At least 1.
         factor: f64,
-        /// Mean time that it stays.
+        /// Mean active period.
         on: Span,
-        /// Mean time that it is away.
+        /// Mean idle period.
         off: Span,
     },
-    /// No step ends or begins, `times` times or as long as the run lasts if it is repeated.
+    /// Steps neither begin nor end. The stall repeats `times` times, or until the end of the run.
     Stall {
-        /// From one beginning to the next.
+        /// Time between the starts of two stalls; `None` for one stall.
         every: Option<Span>,
-        /// How often.
+        /// Number of stalls; `None` for no limit.
         times: Option<u32>,
     },
     /// Every step takes this much longer.
     HostBound {
-        /// How much.
+        /// Additional time per step.
         step: Span,
     },
-    /// A share of the KV blocks is taken away.
+    /// A share of the KV blocks is unavailable.
     KvPressure {
-        /// Over 0, below 1.
+        /// Unavailable share, over 0 and below 1.
         share: f64,
     },
     /// The prefix cache is emptied.
     CacheFlush {
-        /// From one time to the next.
+        /// Interval between flushes; `None` for one flush.
         every: Option<Span>,
     },
-    /// The engine dies: what has no answer yet gets a 500, what streams is cut; it answers 500 until it is back, which
-    /// takes as long as it lasts, or else as the restart of a cold start takes.
+    /// The engine crashes. Requests without output get a 500, streams are cut. The engine responds with 500 until it
+    /// has restarted: after the duration of the fault, or else after the restart part of a cold start.
     Crash {
-        /// How long the router goes on sending to it; `None` = all the time.
+        /// Time until the router stops sending to the replica; `None` for never.
         notice: Option<Span>,
     },
-    /// The machine is gone: what it has is reset, and so is what is sent there.
+    /// The machine is lost: its requests, and those sent there later, are reset.
     Lost {
-        /// How long the router goes on sending to it; `None` = all the time.
+        /// Time until the router stops sending to the replica; `None` for never.
         notice: Option<Span>,
     },
-    /// At most `limit` requests are let in at once, `backlog` more wait to be let in, others are reset.
+    /// At most `limit` requests are admitted simultaneously, `backlog` more wait for admission, others are reset.
     ConnectionLimit {
-        /// Let in at once.
+        /// Maximum number of admitted requests.
         limit: u32,
-        /// Waiting to be let in.
+        /// Maximum number of requests that wait for admission.
         backlog: u32,
     },
-    /// Requests are let in together, at the end of each window.
+    /// Requests are admitted together at the end of each window.
     BatchWindow {
-        /// Its length.
+        /// Length of the window.
         window: Span,
     },
-    /// A share of the requests is refused with a status.
+    /// A share of the requests is rejected with a status.
     Error {
-        /// Over 0, to 1.
+        /// Rejected share, over 0 up to 1.
         share: f64,
-        /// 400 to 599.
+        /// HTTP status, 400 to 599.
         status: u16,
-        /// When to try again, if it is said.
+        /// Value of `Retry-After`; `None` for no header.
         retry_after: Option<Span>,
     },
-    /// A share of the requests is reset before an answer.
+    /// A share of the requests is reset before a response.
     Reset {
-        /// Over 0, to 1.
+        /// Reset share, over 0 up to 1.
         share: f64,
     },
     /// A token bucket: requests over the rate get a 429.
@@ -108,42 +108,42 @@ pub enum FaultKind {
         rate: f64,
         /// Tokens in the full bucket.
         burst: f64,
-        /// What `Retry-After` says; `None` = when the next token is there.
+        /// Value of `Retry-After`; `None` for the time until the next token.
         retry_after: Option<Span>,
     },
-    /// A share of the answers is cut in the middle.
+    /// A share of the responses is cut in the middle.
     Disconnect {
-        /// Over 0, to 1.
+        /// Cut share, over 0 up to 1.
         share: f64,
-        /// After this many tokens; `None` = drawn evenly over the answer.
+        /// Number of tokens before the cut; `None` for a uniform draw over the response.
         tokens: Option<u32>,
     },
-    /// A proxy holds tokens back and lets them go in lumps.
+    /// A proxy buffers tokens and sends them in groups.
     Buffering {
-        /// So often at the latest after the first that is held.
+        /// Maximum time after the first buffered token; `None` for no limit.
         every: Option<Span>,
-        /// So many at a time.
+        /// Number of tokens per group; `None` for no limit.
         tokens: Option<u32>,
     },
-    /// Something in front of the engine (a guardrail, a vector store) takes its time with every request.
+    /// A dependency in front of the engine (a guardrail, a vector store) delays every request.
     Dependency {
         /// Mean delay.
         delay: Span,
-        /// Is it exponential? Otherwise always the same.
+        /// Distribution of the delay.
         spread: Spread,
-        /// The share of the requests that it happens to; all unless told otherwise.
+        /// Share of affected requests, 1 by default.
         share: f64,
-        /// How many requests it serves at once; what comes when all are busy waits its turn. `None` = as many as come.
+        /// Number of requests that the dependency serves simultaneously; others wait. `None` for no limit.
         servers: Option<u32>,
     },
-    /// Idle replicas are taken away; the next request waits for a cold start.
+    /// Idle replicas are removed; the next request waits for a cold start.
     ScaleToZero {
-        /// Idle for so long.
+        /// Idle time before removal.
         idle: Span,
     },
 }
 
-/// How a delay is spread.
+/// The distribution of a delay.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Spread {
     #[default]
@@ -151,7 +151,7 @@ pub enum Spread {
     Exponential,
 }
 
-/// Names of the kinds, as written.
+/// Names of the kinds in files and flags.
 pub const FAULT_KINDS: [&str; 17] = [
     "slow",
     "noisy",
@@ -176,10 +176,10 @@ const SPAN: &str = "a span of time such as 250ms, 20s or 1m30s";
 const SHARE: &str = "a share over 0, at most 1";
 
 impl FaultSpec {
-    /// Reads `kind:key=value,key=value`.
+    /// Parses `kind:key=value,key=value`.
     ///
     /// # Errors
-    /// An unknown kind, key or value, with what is allowed.
+    /// Fails if a kind, key or value is unknown; the error lists the valid ones.
     pub fn parse(text: &str) -> Result<FaultSpec, SettingError> {
         FaultSpec::read(Written::parse(text)?)
     }
@@ -195,7 +195,7 @@ impl FaultSpec {
         Ok(spec)
     }
 
-    /// Refuses what can't be together.
+    /// Fails if parameters contradict each other.
     fn fits(&self, written: &Written) -> Result<(), SettingError> {
         match &self.kind {
             FaultKind::Stall { .. } if self.lasts.is_none() => {
@@ -226,13 +226,13 @@ impl FaultSpec {
         self.kind.name()
     }
 
-    /// Where it ends, if it does by itself: for what repeats, the end of the first time.
+    /// Returns the end of the fault, of its first occurrence if it repeats; `None` if it lasts until the end.
     pub fn ends(&self) -> Option<At> {
         self.lasts.map(|lasts| At(self.at.0) + lasts)
     }
 }
 
-/// Refuses faults that begin when the load is over: none of its requests would be begun under them.
+/// Checks that no fault begins after the end of the load, because no request would start under it.
 pub fn check(faults: &[FaultSpec], end: Span) -> Result<(), SettingError> {
     match faults.iter().find(|fault| fault.at >= end) {
         None => Ok(()),
@@ -339,7 +339,7 @@ impl FaultKind {
         }
     }
 
-    /// Does it act on the steps of an engine that has some?
+    /// Returns whether the fault needs an engine with steps.
     pub(crate) fn needs_steps(&self) -> bool {
         matches!(
             self,
@@ -350,17 +350,17 @@ impl FaultKind {
         )
     }
 
-    /// Does it act on a KV cache?
+    /// Returns whether the fault needs a KV cache.
     pub(crate) fn needs_cache(&self) -> bool {
         matches!(self, FaultKind::KvPressure { .. } | FaultKind::CacheFlush { .. })
     }
 
-    /// Does it touch every request that is there while it is on?
+    /// Returns whether the fault affects every request that is in flight during it.
     pub(crate) fn needs_engine(&self) -> bool {
         self.needs_steps() || matches!(self, FaultKind::KvPressure { .. })
     }
 
-    /// Its parameters, as written.
+    /// Returns the parameters as in a file.
     fn fields(&self) -> Vec<(&'static str, String)> {
         let optional = |key, span: &Option<Span>| span.map(|span| (key, format_span(span)));
         match self {
@@ -478,7 +478,7 @@ impl<'de> Deserialize<'de> for FaultSpec {
     }
 }
 
-/// Visits a fault on one line, or as a map.
+/// A visitor that reads a fault as one line or as a map.
 struct LineOrMap;
 
 impl<'de> de::Visitor<'de> for LineOrMap {

@@ -1,4 +1,4 @@
-//! What a client meets, as its user writes it: an engine, how many of it, who spreads the load, and what goes wrong.
+//! The configuration of a simulated world: an engine, its replicas, the router, and the faults.
 
 use plimsoll_model::Span;
 use plimsoll_policy::{AutoscaleSpec, FrontSpec, RouteSpec, SettingError, Written};
@@ -14,42 +14,42 @@ use crate::spec::{EngineSpec, ModeSpec, StepSpec};
 
 pub const MAX_REPLICAS: u32 = plimsoll_policy::MOST_REPLICAS;
 
-/// A world to be simulated: replicas of an engine, and what happens to them.
+/// A simulated world: replicas of an engine, and their environment.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorldSpec {
-    /// One replica.
+    /// Engine of each replica.
     pub engine: EngineSpec,
-    /// How many, and what is around them.
+    /// Number of replicas, and their environment.
     #[serde(default)]
     pub fleet: FleetSpec,
-    /// What goes wrong.
+    /// Faults to simulate [default: none].
     #[serde(default)]
     pub faults: Vec<FaultSpec>,
 }
 
-/// Replicas, and what is around them.
+/// The replicas and their environment.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FleetSpec {
-    /// Replicas at the start; all of them are ready then.
+    /// Number of replicas at the start, all ready [default: 1].
     pub replicas: u32,
-    /// How requests are spread over them.
+    /// Routing policy.
     pub route: RouteSpec,
-    /// A gateway in front of them, as its file says it: it decides instead of the route above.
+    /// Gateway in front of the replicas, as in its file; replaces `route` [default: none].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<FrontSpec>,
-    /// How old the loads are that the router sees, its own placements included.
+    /// Age of the replica loads that the router uses, including its own placements [default: 0].
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub load_information_delay: Span,
-    /// Who changes their number; nobody without it.
+    /// Autoscaler of the replicas [default: none].
     pub autoscale: Option<AutoscaleSpec>,
-    /// How long a replica takes from being asked for to serving.
+    /// Time from the request for a replica to its readiness.
     pub cold_start: ColdStartSpec,
-    /// Prompts on some replicas, answers on others.
+    /// Separate replicas for prefill and decode [default: none].
     pub disaggregation: Option<DisaggregationSpec>,
-    /// Adapters that a replica loads when a request needs them.
+    /// Adapters that a replica loads when a request needs them [default: none].
     pub adapters: Option<AdapterSpec>,
 }
 
@@ -68,31 +68,31 @@ impl Default for FleetSpec {
     }
 }
 
-/// How long a replica takes from being asked for to serving: the sum of the parts.
+/// The time from the request for a replica to its readiness, as the sum of these parts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ColdStartSpec {
-    /// Until there is a machine.
+    /// Time to provision a machine [default: 0].
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub provision: Span,
-    /// Until the image is there.
+    /// Time to pull the image [default: 30s].
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub image_pull: Span,
-    /// Weights to load per GPU, GB (10^9 bytes). Without it what the step model says, or nothing where it knows of none.
+    /// Weights to load per GPU in GB (10^9 bytes) [default: the weights of the step model, else 0].
     pub weights_gb: Option<f64>,
-    /// Speed of the disk, GB/s; the slowest of the three counts.
+    /// Disk speed in GB/s; the slowest of the three speeds counts [default: 2 GB/s if none of the three is given].
     pub disk_gb_per_s: Option<f64>,
-    /// Speed of the network that the weights come over, GB/s.
+    /// Speed of the network that transfers the weights in GB/s.
     pub network_gb_per_s: Option<f64>,
-    /// Speed of the way into the GPU, GB/s.
+    /// Speed of the bus to the GPU in GB/s.
     pub pcie_gb_per_s: Option<f64>,
-    /// Compilation and graph capture.
+    /// Time for compilation and graph capture [default: 40s].
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub compile: Span,
-    /// The first request, which warms it up.
+    /// Duration of the first, warming request [default: 0].
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub first_request: Span,
@@ -113,45 +113,45 @@ impl Default for ColdStartSpec {
     }
 }
 
-/// Weights come at this speed unless told otherwise, GB/s.
+/// Default speed of loading weights, GB/s.
 const WEIGHTS_GB_PER_S: f64 = 2.0;
 
-/// Prompts on some replicas, answers on others, and the KV cache moved between them.
+/// Separate replicas for prefill and decode, with a transfer of the KV cache between them.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DisaggregationSpec {
-    /// Replicas that compute prompts.
+    /// Number of replicas for prefill.
     pub prefill_replicas: u32,
-    /// Replicas that write answers.
+    /// Number of replicas for decode.
     pub decode_replicas: u32,
-    /// Speed of the transfer, GB/s.
+    /// Transfer speed in GB/s.
     #[serde(default = "transfer_gb_per_s")]
     pub transfer_gb_per_s: f64,
-    /// KV cache per token. Without it, what the step model says.
+    /// KV cache per token in bytes [default: derived from the step model].
     #[serde(default)]
     pub kv_bytes_per_token: Option<f64>,
 }
 
-/// Adapters (LoRA) of which a replica holds some. What an adapter adds to a step's time is not simulated.
+/// Adapters (LoRA), some of which a replica has loaded. The simulation ignores their effect on step times.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdapterSpec {
-    /// What they are called: a request asks for one as it asks for a model.
+    /// Names of the adapters, as in the `model` field of requests.
     #[serde(default)]
     pub names: Vec<String>,
-    /// Adapters that a replica holds at once; the least recently used that nobody uses makes room.
+    /// Maximum number of loaded adapters per replica; the least recently used idle one is evicted.
     pub slots: u32,
-    /// Until an adapter is loaded.
+    /// Time to load an adapter.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub load: Span,
 }
 
 impl AdapterSpec {
-    /// Reads `NAME+NAME:slots=2,load=500ms`; as many slots as names, and no time to load, unless said otherwise.
+    /// Parses `NAME+NAME:slots=2,load=500ms`. By default there are as many slots as names, and loading takes no time.
     ///
     /// # Errors
-    /// An unknown parameter or a value that can't be read.
+    /// Fails if a parameter is unknown or a value can't be parsed.
     pub fn parse(text: &str) -> Result<AdapterSpec, SettingError> {
         let mut written = Written::parse(text)?;
         let names: Vec<String> = written.name.split('+').map(|name| name.trim().to_owned()).collect();
@@ -180,17 +180,17 @@ impl AdapterSpec {
 }
 
 impl WorldSpec {
-    /// What the fleet's adapters are called.
+    /// Returns the names of the fleet's adapters.
     pub fn adapter_names(&self) -> &[String] {
         self.fleet.adapters.as_ref().map_or(&[], |adapters| &adapters.names)
     }
 
-    /// One replica and nothing around it.
+    /// Returns a world with one replica and no router or faults.
     pub fn one(engine: EngineSpec) -> WorldSpec {
         WorldSpec { engine, fleet: FleetSpec::default(), faults: Vec::new() }
     }
 
-    /// Checks everything that the types can't.
+    /// Checks all constraints that the types do not express.
     pub fn validate(&self) -> Result<(), SpecError> {
         self.engine.validate()?;
         self.fleet.validate()?;
@@ -235,7 +235,7 @@ impl WorldSpec {
         Ok(())
     }
 
-    /// Is it one replica with nothing around it?
+    /// Returns whether the world has one replica and no router, gateway or other environment.
     pub(crate) fn is_one(&self) -> bool {
         let fleet = &self.fleet;
         fleet.replicas == 1
@@ -286,7 +286,7 @@ impl FleetSpec {
         self.adapters.as_ref().map_or(Ok(()), AdapterSpec::validate)
     }
 
-    /// Replicas that there may ever be.
+    /// Returns the maximum number of replicas at any time.
     pub(crate) fn most_replicas(&self) -> u32 {
         let split = self.disaggregation.as_ref();
         let split = split.map_or(0, |split| split.prefill_replicas.saturating_add(split.decode_replicas));
@@ -311,12 +311,12 @@ impl ColdStartSpec {
             .try_for_each(|(name, speed)| positive(name, speed))
     }
 
-    /// From being asked for to serving.
+    /// Returns the time from the request for a replica to its readiness.
     pub fn total(&self, engine: &EngineSpec) -> Span {
         self.provision + self.image_pull + self.restart(engine)
     }
 
-    /// From the start of a process on a machine that is there to serving.
+    /// Returns the time from the start of a process on an existing machine to its readiness.
     pub fn restart(&self, engine: &EngineSpec) -> Span {
         let speeds = [self.disk_gb_per_s, self.network_gb_per_s, self.pcie_gb_per_s];
         let slowest = speeds.into_iter().flatten().fold(f64::INFINITY, f64::min);
@@ -334,10 +334,10 @@ impl DisaggregationSpec {
         positive("fleet.disaggregation.transfer_gb_per_s", self.transfer_gb_per_s)
     }
 
-    /// KV cache per token, bytes over all GPUs of a replica.
+    /// Returns the KV cache per token in bytes over all GPUs of a replica.
     ///
     /// # Errors
-    /// It is not given, and the step model knows of none.
+    /// Fails if the value is neither given nor derivable from the step model.
     pub fn kv_bytes(&self, engine: &EngineSpec) -> Result<f64, SpecError> {
         let field = "fleet.disaggregation.kv_bytes_per_token";
         match (self.kv_bytes_per_token, &engine.mode) {
@@ -368,7 +368,7 @@ impl DisaggregationSpec {
     }
 }
 
-/// Weights per GPU, GB, where the step model knows of some.
+/// Returns the weights per GPU in GB, 0 if unknown.
 fn weights_gb(engine: &EngineSpec) -> f64 {
     match &engine.mode {
         ModeSpec::Batching(batching) => match &batching.step {

@@ -1,69 +1,69 @@
-//! One GPU, and how well the kernels of one dtype use it.
+//! One GPU, and the efficiency of one dtype's kernels on it.
 //!
-//! Peaks come from data sheets, efficiencies from fits on tables of measured kernels; where there are none, `catalogue`
-//! says what stands in. Peaks alone were the alternative and are 20 to 80 % off.
+//! Peaks come from data sheets, efficiencies from fits on tables of measured kernels; `catalogue` states the
+//! substitutes for missing tables. Peaks without efficiencies were rejected because they are off by 20 to 80 %.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::error::{SpecError, not_negative, positive, range};
 
-/// One GPU with the efficiencies of one dtype's kernels on it.
+/// One GPU with the efficiencies of one dtype's kernels.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GpuSpec {
-    /// Memory that a process sees, GB (10^9 bytes).
+    /// Memory that a process sees in GB (10^9 bytes).
     pub memory_gb: f64,
-    /// Peak dense arithmetic of the weights' dtype, TFLOP/s (F).
+    /// Peak dense arithmetic of the weights' dtype in TFLOP/s (F).
     pub tflops: f64,
-    /// Peak memory bandwidth, TB/s (BW).
+    /// Peak memory bandwidth in TB/s (BW).
     pub bandwidth_tb_s: f64,
-    /// Share of the bandwidth that weights stream at (e_w).
+    /// Share of the bandwidth for streaming weights (e_w).
     pub weight_efficiency: f64,
-    /// Share of the arithmetic that matrix products reach (e_c).
+    /// Share of the peak arithmetic that matrix products reach (e_c).
     pub compute_efficiency: f64,
-    /// Exponent of the norm (p): large = sharp knee.
+    /// Exponent of the norm (p); a large value means a sharp knee.
     pub norm: f64,
-    /// Floor of a layer's matrix products, µs.
+    /// Minimum time of a layer's matrix products in µs.
     pub linear_floor_us: f64,
-    /// Share of the bandwidth that the KV cache is read at (e_kv).
+    /// Share of the bandwidth for reading the KV cache (e_kv).
     pub kv_efficiency: f64,
-    /// Floor of a layer's decode attention, µs.
+    /// Minimum time of a layer's decode attention in µs.
     pub decode_floor_us: f64,
-    /// Decode attention per sequence and query head, ns.
+    /// Decode attention per sequence and query head in ns.
     pub decode_per_head_ns: f64,
-    /// Peak arithmetic of the dtype that attention computes in (the KV cache's), TFLOP/s. Without it, that of the weights.
+    /// Peak arithmetic of the attention's dtype (that of the KV cache) in TFLOP/s [default: that of the weights].
     #[serde(default)]
     pub attention_tflops: Option<f64>,
     /// Share of that arithmetic that prefill attention reaches (e_a).
     pub attention_efficiency: f64,
-    /// Prefill attention per token and query head, ns.
+    /// Prefill attention per token and query head in ns.
     pub prefill_per_head_ns: f64,
-    /// Floor of a layer's prefill attention, µs.
+    /// Minimum time of a layer's prefill attention in µs.
     pub prefill_floor_us: f64,
-    /// Start of an all-reduce, µs. Not used on one GPU.
+    /// Start-up time of an all-reduce in µs; not used on one GPU.
     #[serde(default)]
     pub allreduce_us: f64,
-    /// Bandwidth of an all-reduce, GB/s. Not used on one GPU.
+    /// Bandwidth of an all-reduce in GB/s; not used on one GPU.
     #[serde(default)]
     pub allreduce_gb_s: f64,
-    /// How the fused kernel of experts uses it. Not used by models without.
+    /// Efficiency of the fused expert kernel; not used by models without experts.
     #[serde(default)]
     pub experts: ExpertKernels,
 }
 
-/// How the fused kernel of experts uses a GPU. The defaults are a fit on Mixtral's shape on H100 in bf16, mean error 5
-/// to 11 %.
+/// The efficiency of the fused expert kernel. The defaults are a fit on Mixtral's shape on H100 in bf16 with a mean
+/// error of 5 to 11 %.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExpertKernels {
-    /// Share of the bandwidth that the experts' weights stream at.
+    /// Share of the bandwidth for streaming the experts' weights [default: 0.84].
     pub weight_efficiency: f64,
-    /// Share of the arithmetic that they reach.
+    /// Share of the peak arithmetic [default: 0.58].
     pub compute_efficiency: f64,
-    /// Exponent of the norm.
+    /// Exponent of the norm [default: 1.9].
     pub norm: f64,
-    /// Floor of a layer's experts, routing included, µs.
+    /// Minimum time of a layer's experts in µs, including routing [default: 30].
     pub floor_us: f64,
 }
 
@@ -74,12 +74,12 @@ impl Default for ExpertKernels {
 }
 
 impl GpuSpec {
-    /// Arithmetic that prefill attention reaches, operations a second.
+    /// Returns the arithmetic that prefill attention reaches in operations/s.
     pub(crate) fn attention_flops(&self) -> f64 {
         self.attention_tflops.unwrap_or(self.tflops) * 1e12 * self.attention_efficiency
     }
 
-    /// Bytes a second that the KV cache is read at.
+    /// Returns the read bandwidth of the KV cache in bytes/s.
     pub(crate) fn kv_bytes_per_s(&self) -> f64 {
         self.bandwidth_tb_s * 1e12 * self.kv_efficiency
     }

@@ -1,7 +1,7 @@
-//! The laws that times are drawn from, with the two moments that queueing formulas ask for.
+//! Distributions of times, with the two moments that queueing formulas need.
 //!
-//! Times are written in milliseconds, because that is what people know of an endpoint. A law is a small enum and
-//! not a trait: it is part of a file, and a file can't hold a trait object.
+//! Times are in milliseconds, the usual unit for endpoints. A distribution is a small enum and not a trait, because
+//! it is part of a file, and a file can't contain a trait object.
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
@@ -11,52 +11,52 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::error::{SpecError, not_negative, positive, range};
 
-/// A law of times.
+/// A distribution of times.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "law", rename_all = "snake_case", deny_unknown_fields)]
 pub enum LawSpec {
-    /// Always the same (the D of M/D/c).
+    /// Constant time (the D of M/D/c).
     Deterministic {
-        /// The time, ms.
+        /// Time in ms.
         ms: f64,
     },
-    /// Memoryless (the second M of M/M/c).
+    /// Exponential distribution, memoryless (the second M of M/M/c).
     Exponential {
-        /// Mean, ms.
+        /// Mean in ms.
         mean_ms: f64,
     },
-    /// Anything between two ends alike.
+    /// Uniform distribution between two limits.
     Uniform {
-        /// Shortest, ms.
+        /// Minimum in ms.
         low_ms: f64,
-        /// Longest, ms.
+        /// Maximum in ms.
         high_ms: f64,
     },
-    /// The exponential of a normal.
+    /// Lognormal distribution.
     Lognormal {
-        /// Median, ms.
+        /// Median in ms.
         median_ms: f64,
         /// Standard deviation of the logarithm.
         sigma: f64,
     },
-    /// Gamma, from nearly constant (small cv) over exponential (1) to bursty.
+    /// Gamma distribution, from nearly constant (small cv) over exponential (1) to bursty.
     Gamma {
-        /// Mean, ms.
+        /// Mean in ms.
         mean_ms: f64,
         /// Coefficient of variation.
         cv: f64,
     },
-    /// Mixture of two exponentials that each carry half of the mean: many short, few long.
+    /// Mixture of two exponentials that each carry half of the mean: many short times, few long ones.
     Hyperexponential {
-        /// Mean, ms.
+        /// Mean in ms.
         mean_ms: f64,
-        /// Coefficient of variation; at least 1.
+        /// Coefficient of variation, at least 1.
         cv: f64,
     },
 }
 
 impl LawSpec {
-    /// A draw, rounded to nanoseconds, never negative.
+    /// Returns a draw, rounded to nanoseconds and never negative.
     pub fn draw(&self, stream: &mut Stream) -> Span {
         let ms = match *self {
             LawSpec::Deterministic { ms } => ms,
@@ -76,7 +76,7 @@ impl LawSpec {
         Span((ms * 1e6).round().clamp(0.0, LONGEST_NS) as i64)
     }
 
-    /// Mean, milliseconds.
+    /// Returns the mean in ms.
     pub fn mean_ms(&self) -> f64 {
         match *self {
             LawSpec::Deterministic { ms } => ms,
@@ -88,7 +88,7 @@ impl LawSpec {
         }
     }
 
-    /// Squared coefficient of variation: variance / mean².
+    /// Returns the squared coefficient of variation: variance / mean².
     pub fn cv_squared(&self) -> f64 {
         match *self {
             LawSpec::Deterministic { .. } => 0.0,
@@ -129,10 +129,10 @@ impl LawSpec {
     }
 }
 
-/// A century: draws beyond it would run off the end of time.
+/// Maximum draw, a century: longer draws would overflow the time type.
 const LONGEST_NS: f64 = 3.2e18;
 
-/// Share of the short branch of the two-branch mixture with balanced means (Whitt 1982).
+/// Returns the share of the short branch of the two-branch mixture with balanced means (Whitt 1982).
 fn short_share(cv: f64) -> f64 {
     let excess = (cv * cv - 1.0) / (cv * cv + 1.0);
     0.5 * (1.0 + libm::sqrt(excess))

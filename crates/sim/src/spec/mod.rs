@@ -1,7 +1,7 @@
-//! What an engine is, as its user writes it: the mode, its sizes, the laws of its times, and the checks on all of it.
+//! The configuration of an engine: its mode, sizes and time distributions, and the checks of all these.
 //!
-//! One struct per mode is the file section, the manifest section and the function argument. An alternative was a flat
-//! list of optional fields; it lost because a queue with a token budget would then be a legal thing to write.
+//! One struct per mode is the file section, the manifest section and the function argument. A flat list of optional
+//! fields was rejected, because a queue with a token budget would then be valid.
 
 pub mod dynamic;
 pub mod error;
@@ -27,165 +27,167 @@ use crate::spec::error::{not_negative, range, within};
 use crate::spec::law::LawSpec;
 use crate::spec::origin::OriginSpec;
 
-/// Largest per-step token budget that is accepted: the step model keeps a table of this length.
+/// Maximum accepted token budget per step, because the step model keeps a table of this length.
 pub const MAX_TOKEN_BUDGET: u32 = 1 << 20;
 
-/// Largest number of servers or concurrent sequences that is accepted.
+/// Maximum accepted number of servers or concurrent sequences.
 pub const MAX_SLOTS: u32 = 1 << 20;
 
-/// An engine to be simulated. In a file it is either a `mode` with all its figures, or a `model` and a `gpu` of the
-/// catalogue, which resolve to one: see [`crate::catalogue::PairSpec`].
+/// A simulated engine. A file has either a `mode` with all its figures, or a `model` and a `gpu` of the catalogue.
+/// The latter resolve to a mode: see [`crate::catalogue::PairSpec`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Map<String, Value>")]
 #[schemars(try_from = "EngineFile")]
 pub struct EngineSpec {
-    /// What it stands for; shown in reports, without effect on the simulation.
+    /// Name for reports, without effect on the simulation.
     pub name: String,
-    /// How it behaves.
+    /// Mode of the engine with its figures.
     pub mode: ModeSpec,
 }
 
-/// How an engine behaves.
+/// The mode of an engine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ModeSpec {
-    /// Times drawn per request, nothing shared between requests.
+    /// Times drawn per request; requests do not influence each other.
     Canned(CannedSpec),
-    /// First come, first served, by c servers.
+    /// First come, first served, with c servers.
     Queue(QueueSpec),
     /// Continuous batching with a paged KV cache.
     Batching(BatchingSpec),
-    /// Batches of whole requests, as Triton's dynamic batcher makes them.
+    /// Batches of whole requests, as in Triton's dynamic batcher.
     Dynamic(DynamicSpec),
 }
 
-/// Every answer follows drawn times whatever the load: the truth for tests of a client's stamps.
+/// Responses with drawn times at any load: the reference for tests of a client's timestamps.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CannedSpec {
-    /// From the submission to the first token.
+    /// Distribution of the time to first token.
     pub ttft: LawSpec,
-    /// Between two tokens.
+    /// Distribution of the time between two tokens.
     pub gap: LawSpec,
 }
 
 /// A queue in front of `servers` equal servers, first come first served.
 ///
-/// A request holds one server for a drawn time. Its first token leaves after a share 1/n of it, n being the tokens of
-/// its answer, and the others follow evenly; an answer of one token leaves when the service ends.
+/// A request occupies one server for a drawn time. With n output tokens, the first leaves after 1/n of it and the
+/// others follow evenly. A response of one token leaves at the end of the service.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QueueSpec {
-    /// Servers (c). At least 1.
+    /// Number of servers (c), at least 1.
     pub servers: u32,
-    /// Law of the service time.
+    /// Distribution of the service time.
     pub service: LawSpec,
-    /// Most requests that may wait; further ones are refused. Without it the queue is unbounded.
+    /// Maximum number of waiting requests; further ones are rejected [default: no limit].
     #[serde(default)]
     pub queue_limit: Option<u32>,
 }
 
-/// Batching of sequences over a paged KV cache, step by step, by the rules of one of four engines.
+/// Continuous batching over a paged KV cache, step by step, with the scheduler of one of four engines.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchingSpec {
-    /// Whose rules decide who is computed next. Without it, vLLM v1's.
+    /// Scheduling policy [default: vLLM v1].
     #[serde(default)]
     pub policy: PolicySpec,
-    /// Are KV blocks found again by equal prefixes? Matters only where requests name their blocks.
+    /// Prefix caching of KV blocks; effective only if requests have block hashes [default: true].
     #[serde(default = "yes")]
     pub prefix_cache: bool,
-    /// Most sequences running at once.
+    /// Maximum number of running sequences [default: 1024].
     #[serde(default = "default_max_seqs")]
     pub max_seqs: u32,
-    /// Most tokens computed in one step (vLLM: `max_num_batched_tokens`).
+    /// Maximum number of tokens computed in one step (vLLM: `max_num_batched_tokens`) [default: 8192].
     #[serde(default = "default_token_budget")]
     pub token_budget: u32,
-    /// May a prompt be split over steps? Without it a prompt that is larger than what is left waits, and all behind it.
+    /// Chunked prefill; without it a prompt over the remaining budget waits, and blocks the queue [default: true].
     #[serde(default = "yes")]
     pub chunked_prefill: bool,
-    /// Most tokens of one prompt in one step; 0 = no such limit (vLLM: `long_prefill_token_threshold`).
+    /// Maximum number of tokens of one prompt per step (vLLM: `long_prefill_token_threshold`) [default: 0, no limit].
     #[serde(default)]
     pub long_prefill_threshold: u32,
-    /// KV cache in blocks of 16 tokens. Without it, what the step model's memory leaves.
+    /// KV cache size in blocks of 16 tokens [default: derived from the memory of the step model].
     #[serde(default)]
     pub kv_blocks: Option<u32>,
-    /// Share of the blocks kept free when admitting beside running sequences, 0 to 1.
+    /// Share of the KV blocks kept free when a request is admitted next to running ones, 0 to 1 [default: 0].
     #[serde(default)]
     pub kv_watermark: f64,
-    /// Most tokens of one sequence, prompt and answer (vLLM: `max_model_len`). Without it, what the KV cache holds.
+    /// Maximum number of tokens of one sequence, prompt and output (vLLM: `max_model_len`) [default: the size of the
+    /// KV cache].
     #[serde(default)]
     pub max_context: Option<u32>,
-    /// Most requests that may wait; further ones are refused. Without it the queue is unbounded.
+    /// Maximum number of waiting requests; further ones are rejected [default: no limit].
     #[serde(default)]
     pub queue_limit: Option<u32>,
-    /// From the submission to the scheduler's queue: HTTP, tokenisation, hand-over. Milliseconds.
+    /// Time in ms from the submission to the scheduler's queue: HTTP, tokenisation, hand-over [default: 0].
     #[serde(default)]
     pub front_ms: f64,
-    /// What the front end spends on each token that it streams, one after the other and beside the next step, µs.
+    /// Front-end time per streamed token in µs, in sequence and concurrent with the next step [default: 0].
     #[serde(default)]
     pub emit_us: f64,
-    /// Speculative decoding, where there is any.
+    /// Speculative decoding [default: none].
     #[serde(default)]
     pub speculative: Option<SpeculativeSpec>,
-    /// What a step costs.
+    /// Cost of a step.
     pub step: StepSpec,
-    /// Where the figures come from; without effect on the simulation.
+    /// Origin of the figures, without effect on the simulation.
     #[serde(default)]
     pub origin: Option<Box<OriginSpec>>,
 }
 
-/// What a step costs.
+/// The cost of a step.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum StepSpec {
-    /// Linear in what the step holds.
+    /// Linear in the contents of the step.
     Linear(LinearSpec),
     /// From model and GPU, by a roofline.
     Roofline(Box<RooflineSpec>),
 }
 
-/// Step time linear in what the step holds.
+/// Step time linear in the contents of the step.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinearSpec {
-    /// Every step, microseconds.
+    /// Time per step in µs.
     pub base_us: f64,
-    /// Per sequence that decodes in it, microseconds.
+    /// Time per decoding sequence in µs.
     pub decode_us: f64,
-    /// Per prompt token in it, microseconds.
+    /// Time per prompt token in µs.
     pub prefill_us: f64,
-    /// Per token of context of the sequences that decode, nanoseconds.
+    /// Time per context token of the decoding sequences in ns.
     #[serde(default)]
     pub context_ns: f64,
-    /// A part that is the longer of reading the weights and computing the tokens; without it the step is linear.
+    /// Additional part in which reading the weights overlaps with computing the tokens [default: none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlap: Option<OverlapSpec>,
 }
 
-/// Reading the weights and computing the tokens at the same time: few tokens ride for nothing, many cost their work.
+/// The overlap of reading the weights with computing the tokens. A few tokens cost nothing extra, many tokens cost
+/// their compute time.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OverlapSpec {
-    /// Reading the weights, microseconds.
+    /// Time to read the weights in µs.
     pub weights_us: f64,
-    /// Computing a token, of a prompt or of a decode, microseconds.
+    /// Time to compute a token, prefill or decode, in µs.
     pub token_us: f64,
 }
 
 impl OverlapSpec {
-    /// What a step with so many tokens takes of it: √(weights² + (token × tokens)²), µs. Kernels' tables bend with powers from
-    /// 1.2 to 3.2, by GPU and dtype; 2 stands between them.
+    /// Returns the time of the overlapping part in µs: √(weights² + (token × tokens)²). Kernel tables have powers
+    /// from 1.2 to 3.2, by GPU and dtype; 2 is in between.
     pub fn us(&self, tokens: f64) -> f64 {
         libm::hypot(self.weights_us, self.token_us * tokens)
     }
 }
 
 impl EngineSpec {
-    /// Checks everything that the types can't.
+    /// Checks all constraints that the types do not express.
     ///
     /// # Errors
-    /// The first thing found wrong, as [`SpecError`].
+    /// Fails with the first violation, as [`SpecError`].
     pub fn validate(&self) -> Result<(), SpecError> {
         match &self.mode {
             ModeSpec::Canned(canned) => {
@@ -231,14 +233,14 @@ impl BatchingSpec {
         self.blocks().map(|_| ())
     }
 
-    /// KV blocks: as given, else what the memory of the step model leaves.
+    /// Returns the KV blocks: as given, else derived from the memory of the step model.
     ///
     /// # Errors
-    /// None are given and none can be derived, or there are zero.
+    /// Fails if the blocks are neither given nor derivable, or if there are zero.
     pub fn blocks(&self) -> Result<u32, SpecError> {
         match (self.kv_blocks, &self.step) {
             (Some(0), _) => Err(SpecError::NoKvBlocks { why: "mode.kv_blocks is 0".to_owned() }),
-            // Blocks that an engine printed are believed; that it ran at all is not.
+            // A number of blocks that an engine printed is trusted, but the weights must still fit.
             (Some(blocks), StepSpec::Roofline(roofline)) => roofline.left_gb().map(|_| blocks),
             (Some(blocks), StepSpec::Linear(_)) => Ok(blocks),
             (None, StepSpec::Linear(_)) => Err(SpecError::KvBlocksMissing),
@@ -257,7 +259,7 @@ impl LinearSpec {
             not_negative("mode.step.overlap.weights_us", overlap.weights_us)?;
             not_negative("mode.step.overlap.token_us", overlap.token_us)?;
         }
-        // A step that takes no time would let virtual time stand still for ever.
+        // A step must take time, because virtual time would otherwise never advance.
         if self.base_us < 0.001 {
             return Err(range("mode.step.base_us", self.base_us, "at least 0.001 (a nanosecond)"));
         }
@@ -265,12 +267,12 @@ impl LinearSpec {
     }
 }
 
-/// vLLM v1 on GPUs of 70 GiB and more.
+/// Returns the default of vLLM v1 on GPUs of 70 GiB and more.
 fn default_max_seqs() -> u32 {
     1024
 }
 
-/// vLLM v1's server on GPUs of 70 GiB and more.
+/// Returns the default of vLLM v1's server on GPUs of 70 GiB and more.
 fn default_token_budget() -> u32 {
     8192
 }

@@ -1,8 +1,8 @@
-//! The shape of a model: what its layers weigh, compute and remember.
+//! The shape of a model: weights, arithmetic and KV cache of its layers.
 //!
-//! One struct for all decoders, with a part for each thing that some have and others don't (experts, latent attention,
-//! windowed layers). One type per family was tried on paper and lost: the families differ in one part each, and a model
-//! that has two of them (experts and windows) would have needed a third type.
+//! One struct covers all decoders, with an optional part for each feature (experts, latent attention, windowed
+//! layers). One type per family was rejected, because families differ in one feature each. A model with two of them
+//! (experts and windows) would have needed a third type.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,63 +13,63 @@ use crate::spec::error::{SpecError, not_negative, positive, range, within};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelShape {
-    /// Layers.
+    /// Number of layers.
     pub layers: u32,
     /// Width of the residual stream.
     pub hidden: u32,
-    /// Query heads.
+    /// Number of query heads.
     pub q_heads: u32,
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub kv_heads: u32,
     /// Size of a head.
     pub head_dim: u32,
-    /// Width of the feed-forward part; of one expert where there are experts.
+    /// Width of the feed-forward part, of one expert in a mixture of experts.
     pub ffn: u32,
-    /// Entries of the vocabulary.
+    /// Number of vocabulary entries.
     pub vocab: u32,
     /// Bytes per weight of the layers.
     pub weight_bytes: f64,
-    /// Bytes per weight of embedding and head, which quantisation usually spares.
+    /// Bytes per weight of embedding and head, which are usually not quantised.
     pub head_weight_bytes: f64,
     /// Bytes per element of the KV cache.
     pub kv_bytes: f64,
-    /// Is the head the embedding again? Small models save its memory so; it is read all the same.
+    /// Whether the head shares the embedding's weights, as in small models to save memory; it is read anyway.
     #[serde(default)]
     pub tied_head: bool,
-    /// Experts, where the feed-forward part is a choice among several.
+    /// Mixture of experts in the feed-forward part [default: none].
     #[serde(default)]
     pub experts: Option<ExpertsSpec>,
-    /// Latent attention (DeepSeek's), where keys and values are kept compressed.
+    /// Latent attention (DeepSeek), with compressed keys and values [default: none].
     #[serde(default)]
     pub latent: Option<LatentSpec>,
-    /// Layers that attend to a window only.
+    /// Layers with windowed attention [default: none].
     #[serde(default)]
     pub window: Option<WindowSpec>,
 }
 
-/// A feed-forward part that is a choice among experts.
+/// A mixture of experts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExpertsSpec {
-    /// Experts of a layer (E).
+    /// Number of experts of a layer (E).
     pub count: u32,
-    /// Experts that a token goes through (k).
+    /// Number of experts per token (k).
     pub per_token: u32,
-    /// Experts, of the same width, that every token goes through besides.
+    /// Number of additional shared experts of equal width for every token.
     #[serde(default)]
     pub shared: u32,
-    /// Bytes per weight of the experts, where they are quantised and the rest is not.
+    /// Bytes per weight of the experts, if only they are quantised [default: that of the layers].
     #[serde(default)]
     pub weight_bytes: Option<f64>,
-    /// First layers, which have an ordinary feed-forward part instead.
+    /// Number of first layers with a dense feed-forward part.
     #[serde(default)]
     pub dense_layers: u32,
-    /// Width of the feed-forward part of those.
+    /// Width of the feed-forward part of the dense layers.
     #[serde(default)]
     pub dense_ffn: u32,
 }
 
-/// Attention that keeps one compressed vector per token for all heads.
+/// Attention with one compressed vector per token for all heads.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LatentSpec {
@@ -77,26 +77,26 @@ pub struct LatentSpec {
     pub q_rank: u32,
     /// Width of the compressed key and value.
     pub kv_rank: u32,
-    /// Part of a head that carries the position.
+    /// Part of a head with position information.
     pub rope_dim: u32,
-    /// Part of a query or key head that doesn't.
+    /// Part of a query or key head without position information.
     pub nope_dim: u32,
     /// Size of a value head.
     pub v_dim: u32,
 }
 
-/// Layers that attend to the last tokens only.
+/// Layers with attention over the last tokens only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WindowSpec {
-    /// Tokens that they attend to.
+    /// Window size in tokens.
     pub tokens: u32,
-    /// How many layers do.
+    /// Number of windowed layers.
     pub layers: u32,
 }
 
 impl ModelShape {
-    /// Parameters of a layer's attention: projections into and out of it.
+    /// Returns the parameters of a layer's attention: projections into and out of it.
     pub(crate) fn attention_params(&self) -> f64 {
         let hidden = f64::from(self.hidden);
         let heads = f64::from(self.q_heads);
@@ -112,12 +112,13 @@ impl ModelShape {
         hidden * (2.0 * heads * head + 2.0 * f64::from(self.kv_heads) * head)
     }
 
-    /// Parameters of one feed-forward part: the whole of a dense layer's, or one expert's.
+    /// Returns the parameters of one feed-forward part: of a dense layer, or of one expert.
     pub(crate) fn ffn_params(&self) -> f64 {
         3.0 * f64::from(self.hidden) * f64::from(self.ffn)
     }
 
-    /// Parameters that a dense layer's matrix products read: attention and feed-forward; without experts, every layer's.
+    /// Returns the parameters that a dense layer's matrix products read: attention and feed-forward. Without experts
+    /// this is every layer.
     pub(crate) fn layer_params(&self) -> f64 {
         match &self.experts {
             None => self.attention_params() + self.ffn_params(),
@@ -127,22 +128,22 @@ impl ModelShape {
         }
     }
 
-    /// Layers with an ordinary feed-forward part.
+    /// Returns the number of layers with a dense feed-forward part.
     pub(crate) fn dense_layers(&self) -> u32 {
         self.experts.as_ref().map_or(self.layers, |experts| experts.dense_layers)
     }
 
-    /// Parameters of the output head (and, again, of the embedding).
+    /// Returns the parameters of the output head, which equal those of the embedding.
     pub(crate) fn head_params(&self) -> f64 {
         f64::from(self.vocab) * f64::from(self.hidden)
     }
 
-    /// Parameters in all, without biases and norms.
+    /// Returns the total number of parameters, without biases and norms.
     pub fn params(&self) -> f64 {
         self.sum_of_layers(1.0, 1.0) + self.copies_of_head() * self.head_params()
     }
 
-    /// Parameters that one token goes through, head included and embedding not.
+    /// Returns the parameters used per token, with the head and without the embedding.
     pub fn active_params(&self) -> f64 {
         let per_token = self.experts.as_ref().map_or(0, |experts| experts.per_token + experts.shared);
         let with_experts = f64::from(self.layers - self.dense_layers());
@@ -156,13 +157,13 @@ impl ModelShape {
             + self.copies_of_head() * self.head_params() * self.head_weight_bytes
     }
 
-    /// Bytes per weight of the experts.
+    /// Returns the bytes per weight of the experts.
     pub(crate) fn expert_weight_bytes(&self) -> f64 {
         self.experts.as_ref().and_then(|experts| experts.weight_bytes).unwrap_or(self.weight_bytes)
     }
 
-    /// KV cache of one token in one layer on each of `group` GPUs, bytes. A key-value head is never split, and a
-    /// compressed vector is kept whole on every GPU.
+    /// Returns the KV cache of one token in one layer on each of `group` GPUs in bytes. A key-value head is never
+    /// split, and a compressed vector is stored whole on every GPU.
     pub fn kv_bytes_per_layer(&self, group: u32) -> f64 {
         if let Some(latent) = &self.latent {
             return f64::from(latent.kv_rank + latent.rope_dim) * self.kv_bytes;
@@ -170,12 +171,12 @@ impl ModelShape {
         2.0 * f64::from(self.kv_heads.div_ceil(group)) * f64::from(self.head_dim) * self.kv_bytes
     }
 
-    /// Layers whose KV cache grows with the context.
+    /// Returns the number of layers whose KV cache grows with the context.
     pub fn full_layers(&self) -> u32 {
         self.layers - self.window.as_ref().map_or(0, |window| window.layers)
     }
 
-    /// Size of a head in prefill attention: half the work per pair of tokens and head, in multiply-adds.
+    /// Returns the size of a head in prefill attention: half of the multiply-adds per token pair and head.
     pub(crate) fn prefill_head_dim(&self) -> f64 {
         match &self.latent {
             None => f64::from(self.head_dim),
@@ -183,13 +184,13 @@ impl ModelShape {
         }
     }
 
-    /// Multiply-adds per query head and token of context in decode attention, where they can outlast reading the cache:
-    /// latent attention works on the compressed vector in every head.
+    /// Returns the multiply-adds per query head and context token in decode attention, if they can exceed the read
+    /// time of the cache. That is the case for latent attention, which uses the compressed vector in every head.
     pub(crate) fn decode_work_per_head(&self) -> f64 {
         self.latent.as_ref().map_or(0.0, |latent| f64::from(2 * latent.kv_rank + latent.rope_dim))
     }
 
-    /// A model of this shape with so many layers, none of them of the kind that has no experts where others have.
+    /// Returns a model of this shape with this many layers and without dense layers among the experts.
     pub(crate) fn first_layers(&self, layers: u32) -> ModelShape {
         let window = self.window.as_ref().map(|window| WindowSpec { layers: 0, ..window.clone() });
         let experts = self.experts.as_ref().map(|experts| ExpertsSpec { dense_layers: 0, ..experts.clone() });
@@ -237,7 +238,8 @@ impl ModelShape {
 }
 
 impl ExpertsSpec {
-    /// Experts that a step of this many tokens reads, of all, when every expert is as likely as any other.
+    /// Returns the expected number of experts that a step of this many tokens reads, if all experts are equally
+    /// likely.
     pub fn read_by(&self, tokens: f64) -> f64 {
         let missed = libm::pow(1.0 - f64::from(self.per_token) / f64::from(self.count), tokens);
         f64::from(self.count) * (1.0 - missed)

@@ -1,6 +1,6 @@
-//! A mix of models and adapters, from the scenario to the engine, by hand.
+//! A mix of models and adapters, from the scenario to the engine, in hand-computed cases.
 //!
-//! The engine's steps take 1 ms + 0.1 ms per answer under way + 10 µs per prompt token.
+//! The engine's steps take 1 ms + 0.1 ms per response in flight + 10 µs per prompt token.
 
 use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::{
@@ -33,7 +33,7 @@ fn class(model: Option<&str>, weight: f64) -> ClassSpec {
     }
 }
 
-/// Prompts of 10 tokens and answers of 1, for the base model and two adapters.
+/// Returns prompts of 10 tokens and outputs of 1, for the base model and two adapters.
 fn mix() -> Scenario {
     let mut scenario = Scenario { arrivals: ArrivalSpec::Constant, seed: 3, ..Scenario::default() };
     scenario.sizes.prompt = Size::Fixed(10);
@@ -52,8 +52,8 @@ fn one_by_one(spec: &WorldSpec, scenario: &Scenario, window: Span) -> Result<Lev
     )
 }
 
-/// One slot, one request at a time: whoever asks for the adapter that was asked for last has its answer after one step of
-/// 1.1 ms, whoever asks for the other one 100 ms later, and the base model needs no slot.
+/// One slot, one request at a time. A request for the last used adapter takes one step of 1.1 ms, a request for the
+/// other one takes 100 ms longer, and the base model needs no slot.
 #[test]
 fn with_one_slot_a_change_of_adapter_costs_a_load() {
     let run = one_by_one(&fleet(1), &mix(), Span::from_secs(3)).expect("simulated");
@@ -73,7 +73,7 @@ fn with_one_slot_a_change_of_adapter_costs_a_load() {
     assert!(loads > 10 && run.attempts.len() > 40, "{loads} loads in {} requests", run.attempts.len());
 }
 
-/// With a slot for each, each is loaded once.
+/// With a slot for each adapter, each is loaded once.
 #[test]
 fn with_a_slot_for_each_an_adapter_is_loaded_once() {
     let run = one_by_one(&fleet(2), &mix(), Span::from_secs(1)).expect("simulated");
@@ -102,7 +102,7 @@ fn weights_are_shares_of_the_requests() {
     }
 }
 
-/// The turns of a session stay with their adapter.
+/// The turns of a session keep their adapter.
 #[test]
 fn a_session_keeps_its_adapter() {
     let mut scenario = mix();
@@ -118,8 +118,8 @@ fn a_session_keeps_its_adapter() {
     assert!(of_session.len() > 10);
 }
 
-/// A prompt of 40 tokens has two full blocks of 16. The base model's second request of the same text finds 32 tokens; an
-/// adapter finds none of the base model's and none of another adapter's, and 32 of its own.
+/// A prompt of 40 tokens has two full blocks of 16. The base model's second request with this text finds 32 tokens.
+/// An adapter finds none of the base model or of another adapter, and 32 of its own.
 #[test]
 fn adapters_do_not_share_a_prefix() {
     let asked = |id: u64, adapter: Option<u32>| {

@@ -1,4 +1,4 @@
-//! Servers of batches against theory and against published rows of Triton.
+//! Batching servers against theory and against published rows of Triton.
 
 use plimsoll_math::queueing::Bulk;
 use plimsoll_model::{At, Load, Span};
@@ -11,7 +11,7 @@ use plimsoll_workload::{Scenario, Size};
 use crate::queue_theory::covers;
 use crate::util::{engine, play, poisson, times};
 
-/// Greedy, one instance, a + b n ms.
+/// Returns a greedy server with one instance and a service of a + b n ms.
 fn greedy(max_batch_size: u32, base_ms: f64, item_ms: f64, jitter_cv: f64) -> DynamicSpec {
     DynamicSpec {
         instances: 1,
@@ -29,7 +29,7 @@ fn greedy(max_batch_size: u32, base_ms: f64, item_ms: f64, jitter_cv: f64) -> Dy
     }
 }
 
-/// Mean latency in ms over Poisson arrivals, after a warm-up of a tenth, for each of so many seeds.
+/// Returns the mean latency in ms for Poisson arrivals, after a warm-up of a tenth, for each of `seeds` seeds.
 fn open_loop(spec: &DynamicSpec, rate_per_s: f64, seeds: u64) -> Vec<f64> {
     let one = |seed| {
         let script = poisson(seed, rate_per_s, 10_000, |_| (1, 0));
@@ -47,11 +47,12 @@ fn open_loop(spec: &DynamicSpec, rate_per_s: f64, seeds: u64) -> Vec<f64> {
     (0..seeds).map(one).collect()
 }
 
-/// Mean latency of M/D^[1,B]/1 with service a + b n, in ms, from the chain embedded at the ends of services.
+/// Returns the mean latency of M/D^[1,B]/1 with service a + b n in ms, from the chain embedded at the ends of
+/// services.
 ///
-/// Its state is how many wait when a batch ends. With q of them the next batch has n = min(max(q, 1), B), after an idle
-/// time where q = 0; meanwhile Poisson(λ t(n)) arrive. The time-average number in the system is the area of a cycle
-/// over its length, and Little's law gives the latency.
+/// Its state is the number of waiting requests when a batch ends. With q of them the next batch has n = min(max(q,
+/// 1), B), after an idle time if q = 0; meanwhile Poisson(λ t(n)) arrive. The time-average number in the system is
+/// the area of a cycle over its length, and Little's law gives the latency.
 fn bulk_latency(max_batch: usize, base_ms: f64, item_ms: f64, rate_per_ms: f64) -> f64 {
     const STATES: usize = 160;
     let time = |n: usize| base_ms + item_ms * n as f64;
@@ -103,7 +104,7 @@ fn the_embedded_chain_with_batches_of_one_is_pollaczek_and_khinchine() {
 
 #[test]
 fn the_greedy_bulk_queue_has_the_mean_of_its_embedded_chain() {
-    // Capacity 8 / (2 + 0.5 × 8) = 1.333 a ms.
+    // Capacity 8 / (2 + 0.5 × 8) = 1.333 per ms.
     for load in [0.2, 0.6, 0.85] {
         let rate_per_ms = load * 8.0 / 6.0;
         let truth = bulk_latency(8, 2.0, 0.5, rate_per_ms);
@@ -139,8 +140,8 @@ fn past_its_capacity_it_serves_the_largest_batch_over_its_time() {
     assert!((per_ms / (8.0 / 6.0) - 1.0).abs() < 1e-3, "{per_ms} a ms");
 }
 
-/// Latencies in ms of clients that send requests of so many items one after the other, started 10 µs apart, and items
-/// per second; the first quarter left out.
+/// Returns the latencies in ms of clients that send requests of `items` items in sequence, started 10 µs apart, and
+/// the items per second. The first quarter is left out.
 fn closed_loop(spec: &DynamicSpec, clients: u64, items: u32, count: u64) -> (Vec<f64>, f64) {
     let mut world = World::new(&engine(ModeSpec::Dynamic(spec.clone())), 1).expect("sound");
     let submit = |world: &mut World, at, id| {
@@ -179,17 +180,17 @@ fn closed_loop(spec: &DynamicSpec, clients: u64, items: u32, count: u64) -> (Vec
 
 #[test]
 fn a_closed_loop_settles_into_two_groups_that_take_turns() {
-    // Whatever the groups' sizes, a request sees both batches: 2 (a + b C/2).
+    // For any group sizes, a request waits for both batches: 2 (a + b C/2).
     for clients in [4, 16, 40] {
         let (latencies, rate) = closed_loop(&greedy(64, 2.0, 0.25, 0.0), clients, 1, 4_000);
         let truth = 2.0 * (2.0 + 0.25 * clients as f64 / 2.0);
         assert!(latencies.iter().all(|ms| (ms - truth).abs() < 1e-6), "{clients}: {latencies:?}");
         assert!((rate / (clients as f64 / truth * 1e3) - 1.0).abs() < 0.01, "{clients}: {rate}");
     }
-    // One client has the server for itself.
+    // A single client has no contention.
     let (latencies, _) = closed_loop(&greedy(64, 2.0, 0.25, 0.0), 1, 1, 100);
     assert!(latencies.iter().all(|ms| (ms - 2.25).abs() < 1e-6));
-    // With more clients than two batches hold, the largest batch sets the pace.
+    // With more clients than two batches contain, the largest batch limits the throughput.
     let (_, rate) = closed_loop(&greedy(8, 2.0, 0.25, 0.0), 48, 1, 4_800);
     assert!((rate / (8.0 / 4.0 * 1e3) - 1.0).abs() < 0.01, "{rate}");
 }
@@ -201,14 +202,14 @@ fn dynamic(name: &str) -> DynamicSpec {
     }
 }
 
-/// The rows of a fixture whose first column is this GPU, as numbers; an empty field is NaN.
+/// Returns the rows of a fixture for this GPU (first column) as numbers; an empty field is NaN.
 fn rows(csv: &str, gpu: &str) -> Vec<Vec<f64>> {
     let of = csv.lines().filter_map(|line| line.strip_prefix(gpu)?.strip_prefix(','));
     let number = |field: &str| field.parse().unwrap_or(f64::NAN);
     of.map(|line| line.split(',').map(number).collect()).collect()
 }
 
-/// Mean latency in ms and requests per second of a closed loop through the virtual client.
+/// Returns the mean latency in ms and the requests per second of a closed loop with the virtual client.
 fn level(name: &str, concurrency: u32) -> (f64, f64) {
     let mut scenario = Scenario { seed: 5, ..Scenario::default() };
     scenario.sizes.prompt = Size::Fixed(1);

@@ -1,4 +1,4 @@
-//! The catalogue against the published derivation of twelve pairs, the public sizes of models, and what it must refuse.
+//! The catalogue against the published derivation of twelve pairs and the public sizes of models, and its errors.
 
 use plimsoll_sim::catalogue::list::{CHECKED, figures};
 use plimsoll_sim::catalogue::origin::{Basis, IntendedLoad, LoadRange, flags};
@@ -18,12 +18,13 @@ fn pair(name: &str) -> (BatchingSpec, RooflineSpec) {
     (batching, step)
 }
 
-/// As published: weights GB, KV tokens in thousands, steps of 1, 32 and 128 decodes, prefill of 1k and 8k. NaN = no room.
+/// As published: weights GB, KV tokens in thousands, steps of 1, 32 and 128 decodes, prefill of 1k and 8k. NaN: not
+/// enough memory.
 type Row = (&'static str, f64, f64, [f64; 3], [f64; 2]);
 
 const NONE: f64 = f64::NAN;
 
-/// Computed by hand from the data sheets and the fitted constants before this code was written (2026-11-20).
+/// Computed manually from the data sheets and the fitted constants before this code was written (2026-11-20).
 const PUBLISHED: [Row; 12] = [
     ("llama-3.1-8b@a100", 16.1, 465.0, [12.3, 16.1, 29.8], [66.0, 578.0]),
     ("llama-3.1-8b@h100", 16.1, 465.0, [7.5, 9.6, 16.2], [21.0, 171.0]),
@@ -39,9 +40,9 @@ const PUBLISHED: [Row; 12] = [
     ("qwen3-32b@h100x2", 32.8, 337.0, [15.3, 17.8, 25.9], [56.0, 460.0]),
 ];
 
-/// Of a unit of the last printed digit. Half would be plain rounding; three of the 82 figures lie up to 0.18 units beyond
-/// (70B on four H100: prefill 78.49 and 617.48, and 23.03 ms in fp8), because the table was made from constants before
-/// they were rounded.
+/// Tolerance in units of the last printed digit. Plain rounding would be half a unit. Three of the 82 figures are up
+/// to 0.18 units beyond (70B on four H100: prefill 78.49 and 617.48, and 23.03 ms in fp8), because the table was made
+/// from unrounded constants.
 const TOLERANCE: f64 = 0.7;
 
 #[test]
@@ -75,8 +76,8 @@ fn twelve_pairs_hold_the_published_derivation_within_its_rounding() {
     assert_eq!(past_half, 3);
 }
 
-/// Public totals: parameters in 10^9 in all and per token, KV bytes per token in bf16 (model cards and configurations).
-/// Active parameters are quoted with the embedding by some: Mixtral's 12.88, Qwen3's 3.353.
+/// Public totals: parameters in 10^9 in all and per token, KV bytes per token in bf16 (model cards and
+/// configurations). Some sources include the embedding in active parameters: Mixtral's 12.88, Qwen3's 3.353.
 const SIZES: [(&str, f64, u32); 14] = [
     ("llama-3.1-8b", 8.03, 131_072),
     ("llama-3.1-70b", 70.552, 327_680),
@@ -108,7 +109,8 @@ fn shapes_come_to_the_published_parameters_and_cache() {
         );
     }
     let shape = |name: &str| models.iter().find(|model| model.name == name).expect("known").shape.clone();
-    // 116.8e9 and 5.1e9 are the model card's; 20.9e9 and 3.6e9 the smaller one's. Half the layers hold all of the context.
+    // 116.8e9 and 5.1e9 are from the model card; 20.9e9 and 3.6e9 are for the smaller model. Half of the layers keep
+    // the whole context.
     for (name, params, active) in [("gpt-oss-120b", 116.8, 5.13), ("gpt-oss-20b", 20.9, 3.61)] {
         let shape = shape(name);
         assert!((shape.params() / 1e9 / params - 1.0).abs() < 0.002, "{name}: {}", shape.params());
@@ -119,7 +121,7 @@ fn shapes_come_to_the_published_parameters_and_cache() {
         );
         assert_eq!(shape.full_layers() * 2, shape.layers);
     }
-    // DeepSeek's paper rounds to 37e9 of a token.
+    // DeepSeek's paper rounds to 37e9 per token.
     assert!((shape("deepseek-v3").active_params() / 37e9 - 1.0).abs() < 0.015);
 }
 
@@ -149,8 +151,9 @@ fn every_pair_resolves_or_says_what_stands_against_it() {
     assert!(built > 500, "{built} pairs");
 }
 
-/// SGLang: `schedule_policy` fcfs, `max_prefill_tokens` 16384, `chunked_prefill_size` by the memory of a GPU (35, 60 and
-/// 160 GiB), `max_num_reqs` of KV tokens × 512 / context in 2048 to 4096. TensorRT-LLM: guaranteed no evict.
+/// SGLang: `schedule_policy` fcfs, `max_prefill_tokens` 16384, `chunked_prefill_size` by the memory of a GPU (35, 60
+/// and 160 GiB). Its `max_num_reqs` is KV tokens × 512 / context, from 2048 to 4096. TensorRT-LLM: guaranteed no
+/// evict.
 #[test]
 fn a_pair_is_scheduled_as_its_server_does() {
     let resolved = |text: &str| {
@@ -169,7 +172,7 @@ fn a_pair_is_scheduled_as_its_server_does() {
         let one = resolved(&format!(r#"{{"model": "qwen2.5-7b", "gpu": "{gpu}", "server": "sglang"}}"#));
         assert_eq!((&one.policy, one.token_budget), (&sglang, chunk), "{gpu}");
     }
-    // 131 072 tokens of context: 4096 sequences from 1 048 576 tokens of KV cache on, 2048 below half of that.
+    // 131 072 tokens of context: 4096 sequences from 1 048 576 tokens of KV cache, 2048 below half of that.
     for (blocks, seqs) in [(20_000, 2048), (49_152, 3072), (80_000, 4096)] {
         let pair =
             format!(r#""model": "llama-3.1-8b", "gpu": "h100", "server": "sglang", "kv_blocks": {blocks}"#);
@@ -200,7 +203,7 @@ fn a_file_names_a_pair_and_gets_every_default() {
     assert_eq!(batching.speculative.as_ref().map(|one| one.accepted_length), Some(3.39));
     let StepSpec::Roofline(step) = &batching.step else { panic!("by a roofline") };
     assert_eq!((step.model.weight_bytes, step.model.kv_bytes, step.tensor_parallel), (1.0, 1.0, 2));
-    // fp8 halves the layers and spares embedding and head: (68.45 + 2 × 2 × 1.05) / 2.
+    // fp8 halves the layers but not embedding and head: (68.45 + 2 × 2 × 1.05) / 2.
     assert!((step.weights_per_gpu() / 1e9 - 36.33).abs() < 0.01);
     let named = by_name("llama-3.1-70b-fp8@h200x2").expect("a pair").expect("it fits");
     let ModeSpec::Batching(named) = named.mode else { panic!("it batches") };
@@ -259,16 +262,18 @@ fn a_step_reads_the_experts_that_its_tokens_choose() {
     assert_eq!(experts.read_by(1.0), 2.0);
     assert_eq!(experts.read_by(2.0), 3.5);
     assert!((experts.read_by(32.0) - 8.0 * (1.0 - 0.75_f64.powi(32))).abs() < 1e-12);
-    // One token: 2 of 176.2e6 parameters' halves at 2 bytes from 3.35 TB/s × 0.84 are 125.2 µs, their work is nothing
-    // beside it (p = 1.9), and the floor 30 µs; attention's 42 MB in 15.0 µs over a floor of 14.2 µs; two all-reduces
-    // of 4.4 µs; decode attention 10.2 µs + 3.5 ns × 16 + 0.75 µs; 10 µs of host: 214 µs × 32 layers, head and host.
+    // One token: 2 of 176.2e6 parameters' halves at 2 bytes from 3.35 TB/s × 0.84 are 125.2 µs, with negligible
+    // arithmetic (p = 1.9), and the floor is 30 µs. Attention's 42 MB take 15.0 µs over a floor of 14.2 µs. Two
+    // all-reduces of 4.4 µs; decode attention 10.2 µs + 3.5 ns × 16 + 0.75 µs; 10 µs of host. Sum: 214 µs × 32
+    // layers, head and host.
     let mut model = StepModel::new(&batching);
     let found = decode_step_ms(&mut model, 1, 1024);
     let layer_us = 125.2 + 30.0 + 15.0 + 14.2 + 8.8 + 10.2 + 0.056 + 0.75 + 10.0;
     let head_ms = 32_000.0 * 4096.0 * 2.0 / 3.35e9 / 0.836 / 2.0;
     let expected = layer_us * 32.0 / 1e3 + head_ms + 1.016;
     assert!((found / expected - 1.0).abs() < 0.005, "{found} against {expected}");
-    // Dealt whole to two groups, the busiest with half as much again: more of its experts are read, never more than all.
+    // Distributed as a whole over two groups, the busiest with half as much again: more of its experts are read,
+    // never more than all.
     let mut skewed = step.clone();
     (skewed.expert_parallel, skewed.expert_skew) = (2, 1.5);
     let time = |step: &RooflineSpec, tokens| {
@@ -276,7 +281,8 @@ fn a_step_reads_the_experts_that_its_tokens_choose() {
         prefill_step_ms(&mut StepModel::new(&spec), tokens)
     };
     let (even, busy) = (time(&step, 8192), time(&skewed, 8192));
-    // At 8 192 tokens the experts' 4 × 176.2e6 / 2 × 8 192 operations at 574 TFLOP/s are 5.0 ms a layer; half as much again.
+    // At 8 192 tokens the experts' 4 × 176.2e6 / 2 × 8 192 operations at 574 TFLOP/s are 5.0 ms per layer; half as
+    // much again.
     assert!((busy - even - 0.5 * 5.03 * 32.0).abs() < 2.0, "{even} {busy}");
 }
 
@@ -290,7 +296,7 @@ fn a_draft_adds_its_passes_and_its_tokens() {
         batching.speculative = Some(SpeculativeSpec { draft_tokens: 3, accepted_length: 2.5, draft });
         StepModel::new(batching).picoseconds(&load)
     };
-    // Looked up: the products of 16 tokens instead of 4, and 12 more queries at 3.5 ns × 16 heads × 80 layers.
+    // Lookup: the products of 16 tokens instead of 4, and 12 more queries at 3.5 ns × 16 heads × 80 layers.
     let looked_up = with(DraftSpec::Lookup, &mut batching);
     batching.speculative = None;
     let products = StepModel::new(&batching).picoseconds(&wide);
@@ -305,7 +311,7 @@ fn a_draft_adds_its_passes_and_its_tokens() {
     let layer_ps = (plain as f64 - 1.864e9 - head_ps) / 80.0;
     let expected = 3.0 * (layer_ps + head_ps);
     assert!(((layered - looked_up) as f64 / expected - 1.0).abs() < 0.01);
-    // And still linear in the context, to the picosecond.
+    // Still linear in the context, to the picosecond.
     let mut model = StepModel::new(&batching);
     let mut at = |context| model.picoseconds(&StepLoad { context, ..load });
     let slope = at(5001) - at(5000);

@@ -1,4 +1,4 @@
-//! Priorities and queue time-outs that classes of requests ask a batcher for, from the scenario to the queue.
+//! Priorities and queue time-outs of request classes in a batcher, from the scenario to the queue.
 //!
 //! The server computes one request at a time, in 10 ms.
 
@@ -31,7 +31,7 @@ fn server(batcher: BatcherSpec) -> DynamicSpec {
     }
 }
 
-/// Two classes of equal weight, named by what they ask for.
+/// Returns two classes of equal weight with these priorities and time-outs.
 fn scenario(arrivals: ArrivalSpec, asks: [(Option<u32>, Option<Span>); 2]) -> Scenario {
     let mut scenario = Scenario { arrivals, seed: 7, ..Scenario::default() };
     (scenario.target.protocol, scenario.target.stream) = (Protocol::Kserve, false);
@@ -65,12 +65,12 @@ fn mean_wait_s(run: &LevelRun, class: u16) -> f64 {
     waits.iter().sum::<f64>() / waits.len() as f64
 }
 
-/// Cobham (1954), non-preemptive priorities, two classes of load 0.4 each and equal service s: with W0 = λ s² / 2 = ρ s / 2 the
-/// mean waits are W0 / (1 − ρ1) = 6.67 ms and W0 / ((1 − ρ1) (1 − ρ)) = 33.3 ms.
+/// Cobham (1954), non-preemptive priorities, two classes of load 0.4 each and equal service s. With W0 = λ s² / 2 = ρ
+/// s / 2 the mean waits are W0 / (1 − ρ1) = 6.67 ms and W0 / ((1 − ρ1) (1 − ρ)) = 33.3 ms.
 #[test]
 fn priorities_wait_as_cobham_says() {
     let levels = BatcherSpec { priority_levels: 2, default_priority_level: 2, ..BatcherSpec::default() };
-    // The second class says nothing and has the default level.
+    // The second class sets no priority and has the default level.
     let asked = scenario(ArrivalSpec::Poisson, [(Some(1), None), (None, None)]);
     let run = run(levels, &asked, 80.0, Span::from_secs(1_500));
     let w0 = 0.8 * SERVICE_S / 2.0;
@@ -78,13 +78,13 @@ fn priorities_wait_as_cobham_says() {
         let found = mean_wait_s(&run, class);
         assert!((found / truth - 1.0).abs() < bound, "class {class}: {found} of {truth}");
     }
-    // The mean over both is that of one queue without levels: work is conserved.
+    // The mean over both equals that of one queue without levels, because work is conserved.
     let mean = (mean_wait_s(&run, 0) + mean_wait_s(&run, 1)) / 2.0;
     assert!((mean / (w0 / 0.2) - 1.0).abs() < 0.06, "{mean}");
 }
 
-/// Arrivals each 5 ms, service 10 ms: the queue grows for as long as nobody gives up. Who asks to wait 20 ms at most has his
-/// batch begun within that or an answer of 503 at that moment; who asks nothing waits for as long as it takes.
+/// Arrivals come every 5 ms with a service of 10 ms, so the queue grows without time-outs. A request with a time-out
+/// of 20 ms starts within that or gets a 503 at that moment; a request without one waits as long as necessary.
 #[test]
 fn a_queue_timeout_is_kept_by_the_batcher_where_it_may_be_asked_for() {
     let policy = |allow_timeout_override| QueuePolicySpec {
@@ -109,7 +109,7 @@ fn a_queue_timeout_is_kept_by_the_batcher_where_it_may_be_asked_for() {
         }
     }
     assert!(given_up > 100, "{given_up}");
-    // A server that does not let itself be told keeps everybody for its own time.
+    // A server that ignores request time-outs applies its own to all requests.
     let told_not = run(batcher(false), &asked, 200.0, Span::from_secs(2));
     assert!(told_not.attempts.iter().all(|record| record.outcome.is_finished()));
 }

@@ -1,4 +1,4 @@
-//! The virtual client: its records must be what the engine did, and what the client's policy asks for.
+//! The virtual client: its records must match the engine's events and the client's policy.
 
 use plimsoll_model::{At, By, EndedBy, EventKind, How, Load, Sample, Span, TokensRule};
 use plimsoll_sim::client::Events;
@@ -12,7 +12,7 @@ use crate::util::{batching, engine, queue, world};
 
 const MS: i64 = 1_000_000;
 
-/// Prompts of 10 tokens, answers of 3, equal gaps.
+/// Returns prompts of 10 tokens and outputs of 3 at equal gaps.
 fn scenario() -> Scenario {
     let mut scenario = Scenario { arrivals: ArrivalSpec::Constant, seed: 3, ..Scenario::default() };
     scenario.sizes.prompt = Size::Fixed(10);
@@ -39,7 +39,7 @@ fn count(run: &LevelRun, how: How) -> usize {
 
 #[test]
 fn a_record_is_what_the_engine_did() {
-    // Alone: a prompt step of 1.1 ms, then two decode steps of 1.1 ms.
+    // Isolated: a prefill step of 1.1 ms, then two decode steps of 1.1 ms.
     let run = open(&engine(ModeSpec::Batching(batching())), &scenario(), 10.0, Span::from_secs(1));
     assert_eq!(run.attempts.len(), 10);
     assert_eq!((run.level.arrivals, run.level.ended_by), (10, EndedBy::Complete));
@@ -99,7 +99,7 @@ fn the_mean_in_flight_is_the_time_that_requests_were_in_flight() {
 
 #[test]
 fn a_closed_loop_keeps_its_number_and_due_is_sent() {
-    // Four users at two servers of 10 ms: 200 a second, each in the system for 20 ms once the loop turns.
+    // Four users at two servers of 10 ms: 200 requests/s, each in the system for 20 ms in the steady state.
     let run = level(
         &deterministic(2, 10.0, None),
         &scenario(),
@@ -119,7 +119,7 @@ fn a_closed_loop_keeps_its_number_and_due_is_sent() {
     }
 }
 
-/// Eight at a time, each 10 ms: eight hundred a second, unless a hundred is the most; then one every 10 ms.
+/// Eight in flight at 10 ms each: eight hundred requests/s, or a hundred with the limit, one every 10 ms.
 #[test]
 fn a_closed_loop_that_is_held_to_a_rate_begins_one_each_pace() {
     let (spec, scenario) = (deterministic(8, 10.0, None), scenario());
@@ -142,7 +142,7 @@ fn a_refusal_is_shed_and_its_retries_are_rows() {
     let mut scenario = scenario();
     let run = open(&deterministic(1, 50.0, Some(0)), &scenario, 100.0, Span::from_secs(1));
     assert_eq!(run.attempts.len(), 100);
-    // A place comes free every 50 ms, at the very moment of an arrival, whose step goes first.
+    // A slot is freed every 50 ms, at the exact time of an arrival; the step is processed first.
     assert_eq!((count(&run, How::Finished), count(&run, How::Shed)), (20, 80));
     let shed = run.attempts.iter().find(|record| record.outcome.how == How::Shed).expect("many");
     assert_eq!((shed.outcome.by, shed.outcome.retryable, shed.answer.status), (By::Server, true, Some(429)));
@@ -170,8 +170,8 @@ fn a_closed_loop_against_a_full_queue_ends() {
 
 #[test]
 fn users_who_are_turned_away_come_back_when_they_were_told_to() {
-    // One place, 50 ms a request, `Retry-After: 1`. One user is served again and again; the other three ask at 0, 1 and 2 s
-    // and find it taken each time. At 2.5 s all is over: nobody waits for those who would come back at 3 s.
+    // One slot, 50 ms per request, `Retry-After: 1`. One user is served repeatedly; the other three retry at 0, 1 and
+    // 2 s and are rejected each time. At 2.5 s the level ends without waiting for retries at 3 s.
     let load = Load::Closed { concurrency: 4 };
     let run = level(&deterministic(1, 50.0, Some(0)), &scenario(), load, Span::from_millis(2_500));
     assert_eq!((count(&run, How::Finished), count(&run, How::Shed)), (50, 9));
@@ -188,8 +188,8 @@ fn users_who_are_turned_away_come_back_when_they_were_told_to() {
     assert!(run.level.drained <= At(2_600 * MS), "{:?}", run.level.drained);
 }
 
-/// One request of 10 + 101 tokens: step k runs from 1.1 (k − 1) to 1.1 k ms and has ⌈(9 + k) / 16⌉ blocks. Gauges are as
-/// before their instant, whatever records hold and however many replicas there are.
+/// One request of 10 + 101 tokens: step k runs from 1.1 (k − 1) to 1.1 k ms and has ⌈(9 + k) / 16⌉ blocks. Gauges
+/// show the state just before their time, for any record detail and number of replicas.
 #[test]
 fn gauges_are_those_of_their_instant() {
     let mut scenario = scenario();
@@ -203,7 +203,7 @@ fn gauges_are_those_of_their_instant() {
         plan.scrape_every = Span::from_millis(5);
         let run = simulate_level(&mut world, &scenario, plan).expect("sound");
         assert_eq!(run.attempts[0].end, Some(At(1_100_000 * 101)));
-        // A row where the value has changed, a mark where somebody looked; the request is on the first replica.
+        // A row per changed value, and a mark per scrape; the request is on the first replica.
         let usage = |at: At| {
             let mine = |one: &&Sample| {
                 one.name == "vllm:kv_cache_usage_perc" && one.labels == "engine=0" && one.at <= at
@@ -278,7 +278,7 @@ fn what_is_in_flight_at_the_drain_limit_is_unfinished_and_what_was_held_back_nev
     scenario.client.drain = Span::from_millis(500);
     scenario.client.max_in_flight = Some(3);
     let run = open(&deterministic(1, 400.0, None), &scenario, 10.0, Span::from_secs(1));
-    // Ended at 0.4, 0.8 and 1.2 s; three more were in flight at 1.5 s; four were never sent.
+    // Requests ended at 0.4, 0.8 and 1.2 s; three more were in flight at 1.5 s; four were never sent.
     assert_eq!(run.level.ended_by, EndedBy::DrainLimit);
     let counts = [How::Finished, How::Unfinished, How::NeverSent].map(|how| count(&run, how));
     assert_eq!(counts, [3, 3, 4]);
@@ -299,11 +299,10 @@ fn a_bounded_pool_makes_requests_wait_for_a_connection() {
         .map(|record| (record.request, record.sent.map_or(-1, |sent| (sent - record.due).0 / MS)))
         .collect();
     delays.sort();
-    // Arrivals every 10 ms, two connections, 30 ms each: a place at 0, 10, 30, 40, 60, 70, … ms.
+    // Arrivals every 10 ms, two connections, 30 ms each: a free connection at 0, 10, 30, 40, 60, 70, … ms.
     let expected = [0, 0, 10, 10, 20, 20, 30, 30, 40, 40];
     assert_eq!(delays.iter().map(|&(_, ms)| ms).collect::<Vec<_>>(), expected);
-    // What a measured client says of the same pool: both connections made ahead, no lag of its own, and closed from the
-    // first wait on.
+    // As with a measured client: both connections opened in advance, no lag, and waits from the first one on.
     let health = run.level.generator;
     assert_eq!((health.sockets_max, health.connects), (2, 2));
     assert_eq!((health.lag.count, health.lag.max_ns), (10, 0));
@@ -324,7 +323,8 @@ fn records_tell_kept_connections_from_new_ones() {
         scenario.client.connections = connections;
         open(&deterministic(100, 30.0, None), &scenario, 100.0, Span::from_millis(100))
     };
-    // Arrivals every 10 ms that take 30 ms: three at once, on the warmest of the connections of half a second's worth of arrivals.
+    // Arrivals every 10 ms that take 30 ms: three in flight, on the most recently used of the connections for half a
+    // second of arrivals.
     let kept = with(Connections::Prewarmed);
     assert_eq!(kept.level.generator.connects, 50);
     assert!(kept.attempts.iter().all(|record| record.connected == Some(At(0))));
@@ -353,7 +353,7 @@ fn what_a_ceiling_holds_back_is_the_generator_s_own_lag() {
     let mut scenario = scenario();
     scenario.client.max_in_flight = Some(2);
     let run = open(&deterministic(100, 30.0, None), &scenario, 100.0, Span::from_millis(100));
-    // As the pool of two above, but said as lag: 0, 0, 10, 10, … 40, 40 ms.
+    // As with the pool of two above, but reported as lag: 0, 0, 10, 10, … 40, 40 ms.
     assert_eq!(run.level.generator.lag.max_ns, 40 * MS);
     assert_eq!(run.level.generator.lag.p50_ns, 20 * MS);
 }
@@ -394,7 +394,7 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn a_client_that_jumps_over_tokens_keeps_the_records_of_one_that_looks_at_each() {
-    // An idle time-out that never strikes makes it look at each token.
+    // An idle time-out that never fires makes the client observe each token.
     let mut looking = scenario();
     looking.sizes.output = Size::Lognormal(60.0, 0.7);
     looking.client.timeouts.idle = Some(Span::from_secs(3600));

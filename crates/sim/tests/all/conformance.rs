@@ -1,4 +1,5 @@
-//! vLLM v1's rules without a prefix cache, one hand-written case each; `policies` has the others. A plan is written `id:tokens id:tokens`, in order of scheduling.
+//! vLLM v1's rules without a prefix cache, one hand-written case each; `policies` has the others. A plan has the form
+//! `id:tokens id:tokens`, in order of scheduling.
 
 use plimsoll_sim::PolicySpec;
 use plimsoll_sim::engine::scheduler::policy::{VllmOrder, VllmSpec};
@@ -22,13 +23,13 @@ pub const LIMITS: Limits = Limits {
     accepted: 0,
 };
 
-/// A request of these lengths that shares nothing.
+/// Returns a request of these lengths without shared blocks.
 pub fn asks(id: u64, prompt_tokens: u32, output_tokens: u32) -> ScheduledRequest {
     ScheduledRequest { id, prompt_tokens, output_tokens, ..ScheduledRequest::default() }
 }
 
 impl Case {
-    /// vLLM's rules, first come, first served, with the first chunk alone as the gate.
+    /// Returns a case with vLLM's rules, first come first served, and only the first chunk as the gate.
     pub fn new(limits: Limits) -> Case {
         Case::of(limits, PolicySpec::Vllm(VllmSpec { order: VllmOrder::Fcfs, reserve_full: false }))
     }
@@ -67,7 +68,7 @@ impl Case {
         progress
     }
 
-    /// Plans, checks and commits, step after step.
+    /// Plans, checks and commits, step by step.
     pub fn steps(mut self, expected: &[&str]) -> Case {
         for (step, &text) in expected.iter().enumerate() {
             assert_eq!(self.plan(), text, "step {}", step + 1);
@@ -79,7 +80,7 @@ impl Case {
 
 #[test]
 fn running_take_their_tokens_before_the_waiting() {
-    // 1 generates in steps 1, 2 and 3; the prompt of 2 gets what is left: 4, then 6 of 7.
+    // 1 generates in steps 1, 2 and 3; the prompt of 2 gets the rest: 4, then 6 of 7.
     Case::new(LIMITS).admit(&[(1, 4, 3), (2, 10, 2)]).steps(&["1:4 2:4", "1:1 2:6", "1:1 2:1", ""]);
 }
 
@@ -95,7 +96,7 @@ fn a_chunk_takes_the_rest_of_the_budget_and_who_is_behind_waits() {
 
 #[test]
 fn without_chunking_a_prompt_over_what_is_left_stops_the_queue() {
-    // 3 would fit into step 1 and is not let past 2.
+    // 3 would fit into step 1, but must not overtake 2.
     let limits = Limits { chunked_prefill: false, ..LIMITS };
     Case::new(limits).admit(&[(1, 6, 2), (2, 4, 1), (3, 1, 1)]).steps(&["1:6", "1:1 2:4 3:1", ""]);
 }
@@ -157,7 +158,7 @@ fn out_of_blocks_preempts_the_last_of_the_running_and_admits_nobody_in_that_step
 
 #[test]
 fn the_preempted_goes_to_the_front_and_computes_prompt_and_answer_again() {
-    // 2 has generated two tokens: it lacks 33, needs three blocks and holds the queue until 1 has left.
+    // 2 has generated two tokens: it lacks 33, needs three blocks and blocks the queue until 1 has left.
     two_that_outgrow_four_blocks().steps(&["1:1 preempted 1", "1:1", "2:33 3:1", "2:1"]);
 }
 
@@ -172,7 +173,7 @@ fn the_preempted_generates_exactly_what_was_asked() {
             prefills += u32::from(progress.id == 2 && progress.prefilled.is_some());
         }
     }
-    // Two were generated before.
+    // Two tokens were generated before.
     assert_eq!((of_two, prefills), (18, 0));
     assert_eq!(case.scheduler.blocks_used(), 0);
 }
@@ -191,7 +192,7 @@ fn a_sequence_that_is_itself_the_last_preempts_itself_and_the_others_go_on() {
 
 #[test]
 fn several_are_preempted_until_there_is_room() {
-    // 1 needs a block in step 2: 3 has none to give that was scheduled, so it goes, and its one block is enough.
+    // 1 needs a block in step 2. No scheduled block of 3 is available, so 3 is preempted, and its one block suffices.
     let limits = Limits { token_budget: 64, blocks: 3, ..LIMITS };
     let mut case = Case::new(limits).admit(&[(1, 16, 9), (2, 16, 9), (3, 16, 9)]).steps(&["1:16 2:16 3:16"]);
     // 3 gives its block to 1, then 2 finds none and preempts itself.
@@ -215,7 +216,7 @@ fn the_head_of_the_queue_that_finds_no_blocks_is_not_overtaken() {
 #[test]
 fn the_watermark_keeps_blocks_free_beside_running_sequences_only() {
     let limits = Limits { token_budget: 200, blocks: 10, watermark_blocks: 2, ..LIMITS };
-    // Alone, 1 may take all but one block; beside it, 2 would leave less than two free.
+    // Without running requests, 1 may use all but one block; next to it, 2 would leave fewer than two free.
     Case::new(limits).admit(&[(1, 130, 2), (2, 1, 1)]).steps(&["1:130", "1:1", "2:1", ""]);
 }
 
@@ -247,7 +248,7 @@ fn a_cancelled_sequence_frees_its_blocks_at_once_and_says_nothing_more() {
     assert!(!case.scheduler.cancel(1));
     assert_eq!(case.scheduler.blocks_used(), 1);
     assert_eq!(case.commit().iter().map(|progress| progress.id).collect::<Vec<_>>(), [2]);
-    // The id may be used again, even while the old step runs.
+    // The id may be reused, even while the old step runs.
     case.scheduler.admit(asks(1, 3, 1));
     assert_eq!(case.plan(), "2:1 1:3");
 }

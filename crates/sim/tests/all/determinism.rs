@@ -1,4 +1,4 @@
-//! Same specification, same seed, same bytes; and a jump over the whole run equals stopping at every event.
+//! Equal specifications and seeds give equal bytes, and a jump over the whole run equals stopping at every event.
 
 use plimsoll_model::At;
 use plimsoll_sim::engine::scheduler::policy::{
@@ -10,12 +10,12 @@ use plimsoll_sim::{
 
 use crate::util::{Act, batching, engine, jump, play, poisson, queue};
 
-/// The event log as text, the form in which two machines would compare it.
+/// Returns the event log as text, in which two machines would compare it.
 fn bytes(log: &[Emission]) -> String {
     log.iter().map(|one| format!("{} {} {:?}\n", one.at.0, one.id, one.what)).collect()
 }
 
-/// Engines of every mode, the batching one so tight that it preempts.
+/// Returns engines of every mode; the batching one has few blocks, so that it preempts.
 fn engines() -> Vec<(EngineSpec, f64)> {
     let tight =
         BatchingSpec { kv_blocks: Some(40), max_seqs: 16, front_ms: 3.0, token_budget: 64, ..batching() };
@@ -44,7 +44,7 @@ fn engines() -> Vec<(EngineSpec, f64)> {
     engines
 }
 
-/// Poisson arrivals of mixed sizes; every seventh is taken back 40 ms later.
+/// Returns Poisson arrivals of mixed sizes; every seventh is cancelled 40 ms later.
 fn script(seed: u64, rate_per_s: f64) -> Vec<(At, Act)> {
     let mut script =
         poisson(seed, rate_per_s, 400, |chance| (1 + chance.below(100) as u32, 1 + chance.below(30) as u32));
@@ -72,7 +72,7 @@ fn one_big_jump_equals_stopping_at_every_event() {
         let script = script(6, rate);
         let stopped = play(&mut World::new(&spec, 1).expect("sound"), &script);
         let jumped = jump(&mut World::new(&spec, 1).expect("sound"), &script);
-        // What a cancelled request had emitted before was taken out of the jump's outbox with it.
+        // Earlier emissions of a cancelled request were removed from the jump's outbox with it.
         let cancelled: Vec<u64> = (0..400).step_by(7).collect();
         let rest = |log: Vec<Emission>| -> Vec<Emission> {
             log.into_iter().filter(|one| !cancelled.contains(&one.id)).collect()

@@ -1,5 +1,5 @@
-//! Servers of batches under random requests and cancellations: nobody is lost, no batch is too large, and the way in which
-//! the caller steps changes nothing.
+//! Batching servers under random requests and cancellations: no request is lost, no batch is too large, and the
+//! stepping of the caller has no effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +62,7 @@ fn spec_of(dynamic: &DynamicSpec) -> EngineSpec {
     engine(ModeSpec::Dynamic(dynamic.clone()))
 }
 
-/// 600 requests of 1 to 8 items, one to a millisecond or so; a fifth is taken back at some later time.
+/// Returns 600 requests of 1 to 8 items, about one per millisecond; a fifth is cancelled later.
 fn script(seed: u64) -> Vec<(At, Act)> {
     let mut chance = Stream::new(seed, "test.batches", 0);
     let (mut script, mut now) = (Vec::new(), 0);
@@ -156,7 +156,7 @@ fn one_big_jump_equals_stopping_at_every_event_and_a_run_equals_its_repetition()
                 Act::Submit(_) => None,
             })
             .collect();
-        // What a cancelled request had emitted before was taken out of the jump's outbox with it.
+        // Earlier emissions of a cancelled request were removed from the jump's outbox with it.
         let kept = |log: Vec<Emission>| -> Vec<Emission> {
             log.into_iter().filter(|one| !gone.contains(&one.id)).collect()
         };

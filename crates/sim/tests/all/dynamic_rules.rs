@@ -1,5 +1,5 @@
-//! Triton's dynamic batcher, case by case: written by hand from its rules, with the rule in the name. Every batch takes
-//! 10 ms unless a case says otherwise; times are milliseconds.
+//! Triton's dynamic batcher in hand-written cases from its rules, with the rule in the name. Every batch takes 10 ms
+//! unless a case sets another time; times are in ms.
 
 use plimsoll_model::{At, Span};
 use plimsoll_sim::spec::dynamic::{
@@ -16,7 +16,7 @@ pub fn at(ms: f64) -> At {
     At((ms * 1e6).round() as i64)
 }
 
-/// One instance, batches of at most `max`, 10 ms each.
+/// Returns one instance with batches of at most `max_batch_size`, 10 ms each.
 fn server(max_batch_size: u32, dynamic_batching: Option<BatcherSpec>) -> DynamicSpec {
     let compute = ComputeSpec::Affine(AffineSpec { base_ms: 10.0, item_ms: 0.0 });
     DynamicSpec {
@@ -47,7 +47,7 @@ fn preferring(sizes: &[u32], delay_ms: f64) -> BatcherSpec {
     }
 }
 
-/// A queue bound keeps batches from being formed ahead of time.
+/// Adds a queue limit, which keeps batches from being formed ahead of time.
 fn not_ahead(batcher: BatcherSpec) -> BatcherSpec {
     BatcherSpec {
         default_queue_policy: QueuePolicySpec { max_queue_size: 1000, ..QueuePolicySpec::default() },
@@ -80,12 +80,12 @@ fn run(dynamic: &DynamicSpec, script: &[(f64, Submit)]) -> Vec<Emission> {
     play(&mut world(&spec_of(dynamic)), &script)
 }
 
-/// Requests of one item each, with ids 0, 1, … at these times.
+/// Returns requests of one item each, with ids 0, 1, … at these times.
 fn singles(times: &[f64]) -> Vec<(f64, Submit)> {
     times.iter().enumerate().map(|(id, ms)| (*ms, sized(id as u64, 1))).collect()
 }
 
-/// When batches started, and with whom.
+/// Returns the start times of batches with their requests.
 fn started(log: &[Emission]) -> Vec<(f64, Vec<u64>)> {
     let mut batches: Vec<(f64, Vec<u64>)> = Vec::new();
     for (id, at) in times(log, |what| matches!(what, RequestEvent::Admitted { .. })) {
@@ -103,7 +103,7 @@ fn finished(log: &[Emission]) -> Vec<(u64, f64)> {
     ends.into_iter().map(|(id, at)| (id, at.0 as f64 / 1e6)).collect()
 }
 
-/// Who failed, when, with what words; always with Triton's 503.
+/// Returns the failed requests with times and messages; the status is always Triton's 503.
 fn failed(log: &[Emission]) -> Vec<(u64, f64, &'static str)> {
     let failure = |emission: &Emission| match emission.what {
         RequestEvent::Failed(Failure::Status { status, why }) => {
@@ -155,7 +155,7 @@ fn of_several_preferred_sizes_the_largest_reached_counts() {
 
 #[test]
 fn a_sum_that_jumps_over_a_preferred_size_does_not_count() {
-    // 3, then 6, then 7: never 4. The first request that would pass 4 marks the place before it.
+    // 3, then 6, then 7: never 4. The first request that would exceed 4 marks the position before it.
     let script = [(0.0, sized(0, 1)), (1.0, sized(1, 3)), (2.0, sized(2, 3)), (3.0, sized(3, 1))];
     let batcher = not_ahead(preferring(&[4], 0.0));
     // Of 2 (three items) and 3 (one item) the sum is 4.
@@ -181,7 +181,7 @@ fn without_preferred_sizes_the_delay_waits_for_the_largest_batch() {
 
 #[test]
 fn a_preferred_size_is_kept_to_only_until_the_delay_is_over() {
-    // The first waits for its delay alone, 3 ms or 20 ms; then six come while it is computed.
+    // The first waits only for its delay, 3 ms or 20 ms; then six arrive while it is computed.
     let overdue = singles(&[0.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
     let batcher = not_ahead(preferring(&[4], 3.0));
     check(&server(8, Some(batcher)), &overdue, &[(3.0, &[0]), (13.0, &[1, 2, 3, 4, 5, 6])]);
@@ -216,7 +216,7 @@ fn a_request_that_would_pass_the_largest_batch_stops_the_walk_and_nobody_overtak
 
 #[test]
 fn a_formed_batch_grows_until_an_instance_takes_it() {
-    // Formed at 3, when the delay of 1 is over; then everything joins at once.
+    // Formed at 3, when the delay of 1 is over; then all later requests join immediately.
     let script = [(0.0, sized(0, 4)), (1.0, sized(1, 1)), (5.0, sized(2, 1)), (9.9, sized(3, 1))];
     check(&server(8, Some(preferring(&[4], 2.0))), &script, &[(0.0, &[0]), (10.0, &[1, 2, 3])]);
 }
@@ -239,7 +239,7 @@ fn a_preferred_size_of_one_without_delay_makes_every_request_a_batch() {
 
 #[test]
 fn an_instance_merges_formed_batches_that_have_outlived_the_delay() {
-    // 1, 2 and 3 are one batch (3 passes the preferred 2 and saturates it), 4 is one of its own from 2.4 on.
+    // 1, 2 and 3 are one batch (3 exceeds the preferred 2 and saturates it), 4 is a separate one from 2.4 on.
     let script =
         [(0.0, sized(0, 2)), (1.0, sized(1, 1)), (1.1, sized(2, 1)), (1.2, sized(3, 1)), (1.4, sized(4, 1))];
     check(&server(4, Some(preferring(&[2], 1.0))), &script, &[(0.0, &[0]), (10.0, &[1, 2, 3, 4])]);
@@ -264,13 +264,13 @@ fn a_full_queue_refuses_at_once_with_503() {
     let mut log = Vec::new();
     assert_eq!(world.submit(at(0.0), sized(0, 1)), Ok(()));
     world.step(at(0.0), &mut log);
-    // What an instance has taken does not count.
+    // Requests on an instance do not count.
     assert_eq!(world.submit(at(1.0), sized(1, 1)), Ok(()));
     assert_eq!(world.submit(at(2.0), sized(2, 1)), Ok(()));
     let refused = world.submit(at(3.0), sized(3, 1)).expect_err("two wait");
     assert_eq!((refused.status(), refused.to_string().as_str()), (Some(503), "Exceeds maximum queue size"));
     assert_eq!(world.gauges().totals.rejected, 1);
-    // A bound of 0 is none.
+    // A limit of 0 means no limit.
     assert_eq!(started(&run(&server(8, Some(greedy())), &singles(&[0.0; 9]))).len(), 2);
 }
 
@@ -294,7 +294,7 @@ fn with_delay_a_request_whose_time_is_up_goes_behind_the_others() {
     let batcher = timing_out(4.0, TimeoutAction::Delay);
     let script = singles(&[0.0, 1.0, 8.0]);
     check(&server(8, Some(batcher.clone())), &script, &[(0.0, &[0]), (10.0, &[2, 1])]);
-    // Alone in its batch it must wait for a newcomer too.
+    // A request without others in its batch must wait for a newcomer too.
     let script = singles(&[0.0, 1.0, 8.0, 19.0]);
     check(&server(1, Some(batcher)), &script, &[(0.0, &[0]), (10.0, &[2]), (20.0, &[3]), (30.0, &[1])]);
 }
@@ -308,7 +308,7 @@ fn only_a_shorter_time_out_of_its_own_counts() {
     let log = run(&server(8, Some(batcher.clone())), &script);
     assert_eq!(failed(&log).iter().map(|one| one.0).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(started(&log)[1], (10.0, vec![3]));
-    // Without a default time-out none counts, and without the permission neither.
+    // Time-outs need both a default time-out and the permission.
     batcher.default_queue_policy.default_timeout_us = 0;
     check(&server(8, Some(batcher.clone())), &script, &[(0.0, &[0]), (10.0, &[1, 2, 3])]);
     batcher.default_queue_policy =
@@ -375,7 +375,7 @@ fn a_delayed_request_goes_before_those_of_the_next_level() {
         ..timing_out(4.0, TimeoutAction::Delay)
     };
     let of = |id, priority| Submit { priority, ..sized(id, 1) };
-    // At 10 the time of 1 is up, that of 2 (level 2) and 3 is not.
+    // At 10 the time-out of 1 has passed, that of 2 (level 2) and 3 has not.
     let script = [(0.0, of(0, 1)), (1.0, of(1, 1)), (8.0, of(2, 2)), (9.0, of(3, 1))];
     check(&server(8, Some(batcher)), &script, &[(0.0, &[0]), (10.0, &[3, 1, 2])]);
 }
@@ -481,7 +481,7 @@ fn faults_slow_stall_and_crash_a_server_of_batches() {
     engine.submit(at(0.0), sized(0, 1)).expect("idle");
     engine.step(at(0.0), &mut log);
     engine.submit(at(1.0), sized(1, 1)).expect("waits");
-    // The batch under way would end at 10; nothing ends or starts before 15. From now on batches take 2 × 10 + 5 ms.
+    // The present batch would end at 10; no batch ends or starts before 15. From now on batches take 2 × 10 + 5 ms.
     engine.stall(at(15.0));
     engine.set_speed(2.0);
     engine.extra_step_us(5_000.0);

@@ -1,4 +1,4 @@
-//! Faults and fleets as people write them: both forms read alike, and what can't be is refused with what can.
+//! Faults and fleets in files: both forms are equal, and errors list the valid values.
 
 use plimsoll_model::Span;
 use plimsoll_sim::spec::fault::{FAULT_KINDS, check};
@@ -139,8 +139,8 @@ fn a_world_is_read_from_a_file_and_unknown_keys_are_refused() {
     assert!(serde_json::from_str::<WorldSpec>(&unknown).is_err());
 }
 
-/// 30 s image + 16.06 GB over the 2 GB/s that is assumed (8.03 s) + 40 s compile = 78.03 s; a disk of 1 GB/s behind a link of
-/// 10 takes 16.06 s for them.
+/// 30 s image + 16.06 GB over the default of 2 GB/s (8.03 s) + 40 s compile = 78.03 s. A disk of 1 GB/s behind a link
+/// of 10 takes 16.06 s for the weights.
 #[test]
 fn a_cold_start_is_the_sum_of_its_parts() {
     let llama = profile::find("llama-3.1-8b@h100").expect("known").spec;

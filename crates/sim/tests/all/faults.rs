@@ -1,7 +1,7 @@
-//! Faults in cases small enough to work out by hand, and the truth that is written of them.
+//! Faults in hand-computed cases, and their recorded ground truth.
 //!
-//! The engine's steps take 1 ms + 0.1 ms per answer under way + 10 µs per prompt token, so a lone request of 10 prompt tokens
-//! has its k-th token after 1.1 k ms.
+//! The engine's steps take 1 ms + 0.1 ms per response in flight + 10 µs per prompt token. An isolated request of 10
+//! prompt tokens therefore has its k-th token after 1.1 k ms.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn us(us: i64) -> At {
     At(us * 1_000)
 }
 
-/// A fleet of the small engine with these faults.
+/// Returns a fleet of the small engine with these faults.
 fn with(replicas: u32, faults: &[&str]) -> WorldSpec {
     let mut spec = of(engine(ModeSpec::Batching(batching())), replicas, "round_robin");
     spec.faults =
@@ -26,7 +26,7 @@ fn with(replicas: u32, faults: &[&str]) -> WorldSpec {
     spec
 }
 
-/// What becomes of requests submitted at these microseconds: what is said of each, and who was not taken.
+/// Returns the emissions of requests submitted at these times in µs, and the rejected ones.
 fn live(spec: &WorldSpec, requests: &[(i64, Submit)]) -> (Vec<Emission>, BTreeMap<u64, Rejected>, World) {
     let mut world = World::of(spec, 1).expect("sound");
     let (mut log, mut refused) = (Vec::new(), BTreeMap::new());
@@ -42,7 +42,7 @@ fn live(spec: &WorldSpec, requests: &[(i64, Submit)]) -> (Vec<Emission>, BTreeMa
     (log, refused, world)
 }
 
-/// Steps until every request taken has ended.
+/// Steps until every accepted request has ended.
 fn finish(world: &mut World, log: &mut Vec<Emission>) {
     let open = |world: &World| {
         let totals = world.gauges().totals;
@@ -56,7 +56,7 @@ fn finish(world: &mut World, log: &mut Vec<Emission>) {
     world.step(now, log);
 }
 
-/// Microseconds and counts of the tokens of a request.
+/// Returns the times in µs and counts of a request's tokens.
 fn tokens(log: &[Emission], id: u64) -> Vec<(i64, u32)> {
     let token = |one: &Emission| match one.what {
         RequestEvent::Token { n, .. } if one.id == id => Some((one.at.0 / 1_000, n)),
@@ -69,7 +69,7 @@ fn token_times(log: &[Emission], id: u64) -> Vec<i64> {
     tokens(log, id).into_iter().map(|(at, _)| at).collect()
 }
 
-/// How and when (µs) a request failed.
+/// Returns the time (µs) and kind of a request's failure.
 fn failed(log: &[Emission], id: u64) -> Option<(i64, Failure)> {
     log.iter().find_map(|one| match one.what {
         RequestEvent::Failed(failure) if one.id == id => Some((one.at.0 / 1_000, failure)),
@@ -77,7 +77,7 @@ fn failed(log: &[Emission], id: u64) -> Option<(i64, Failure)> {
     })
 }
 
-/// Token times of one lone request of 10 + 5 tokens under these faults.
+/// Returns the token times of one isolated request of 10 + 5 tokens under these faults.
 fn lone(faults: &[&str]) -> Vec<i64> {
     token_times(&live(&with(1, faults), &[(0, ask(1, 10, 5))]).0, 1)
 }
@@ -117,7 +117,7 @@ fn a_fault_on_one_replica_leaves_the_other_alone() {
     assert_eq!((truth.kind.as_str(), truth.asked.as_str()), ("slow", "slow:at=0s,replica=1,factor=2"));
 }
 
-/// Constant steps of 1.1 ms: a factor of 3 moves the median gap by 3 exactly.
+/// Constant steps of 1.1 ms: a factor of 3 moves the median gap by exactly 3.
 #[test]
 fn the_gaps_of_a_slow_replica_are_its_factor_times_as_long() {
     let median = |faults: &[&str]| {
@@ -141,7 +141,7 @@ fn a_dependency_delays_each_request_before_the_engine() {
 fn a_dependency_of_two_servers_lets_the_third_wait_its_turn() {
     let asked = [(0, ask(1, 10, 1)), (1_000, ask(2, 10, 1)), (2_000, ask(3, 10, 1))];
     let (log, _, _) = live(&with(1, &["dependency:delay=30ms,servers=2"]), &asked);
-    // The first server is free again at 30 ms, so the third is let in at 60 ms.
+    // The first server is free again at 30 ms, so the third request is admitted at 60 ms.
     assert_eq!([1, 2, 3].map(|id| token_times(&log, id)), [vec![31_100], vec![32_200], vec![61_100]]);
     let takes: Vec<Span> = log
         .iter()
@@ -178,7 +178,7 @@ fn errors_and_resets_strike_their_share_and_the_same_ones_each_time() {
     assert_eq!(refused, again);
     let errors = refused.values().filter(|rejected| rejected.status() == Some(503)).count() as f64;
     let resets = refused.values().filter(|rejected| **rejected == Rejected::Reset).count() as f64;
-    // Binomial, four deviations; resets strike half of the requests, of which a quarter has an error already.
+    // Binomial, four deviations; resets affect half of the requests, a quarter of which already failed.
     assert!((errors - 1_000.0).abs() < 4.0 * 750f64.sqrt(), "{errors}");
     assert!((resets - 150.0).abs() < 4.0 * 139f64.sqrt(), "{resets}");
     let truths: Vec<u64> = world.fault_truths().iter().map(|truth| truth.touched).collect();
@@ -186,7 +186,8 @@ fn errors_and_resets_strike_their_share_and_the_same_ones_each_time() {
     assert!(refused.iter().filter(|(_, why)| **why == Rejected::Reset).all(|(id, _)| *id >= 2_000));
 }
 
-/// A bucket of 2 that fills at 10/s: at once two pass and the third is told 100 ms; after 100 ms one more passes.
+/// A bucket of 2 that fills at 10/s: two requests pass immediately and the third gets `Retry-After` of 100 ms; after
+/// 100 ms one more passes.
 #[test]
 fn a_rate_limit_is_a_token_bucket() {
     let requests: Vec<(i64, Submit)> = [0, 0, 0, 100_000, 100_000, 150_000]
@@ -213,7 +214,7 @@ fn a_disconnect_cuts_the_stream_and_frees_its_place() {
     assert_eq!(failed(&log, 1), Some((2_200, Failure::Cut)));
     let gauges = world.gauges();
     assert_eq!((gauges.running, gauges.kv_blocks_used, gauges.totals.failed), (0, 0, 1));
-    // An answer of one token has no middle.
+    // A response of one token has no middle.
     assert_eq!(failed(&live(&with(1, &["disconnect:share=1"]), &[(0, ask(1, 10, 1))]).0, 1), None);
 }
 
@@ -226,7 +227,7 @@ fn a_proxy_holds_tokens_back_by_number_and_by_time() {
     assert_eq!(held("buffering:tokens=100,for=3ms"), [(3_300, 3), (4_400, 1), (5_500, 1)]);
 }
 
-/// Crashes at 2.5 ms for 10: who streams is cut, who waits gets a 500, so does who comes before 12.5 ms.
+/// A crash from 2.5 ms for 10 ms: streams are cut, and waiting requests get a 500, as do new ones before 12.5 ms.
 #[test]
 fn a_crash_cuts_streams_answers_500_and_comes_back() {
     let requests =
@@ -248,7 +249,7 @@ fn a_crash_cuts_streams_answers_500_and_comes_back() {
     assert_eq!(ready, [(At(0), 1.0), (us(2_500), 0.0), (us(12_500), 1.0)]);
 }
 
-/// Without a duration the engine is back after the restart of a cold start: 2 GB at 1 GB/s + 3 s = 5 s.
+/// Without a duration the engine returns after the restart part of a cold start: 2 GB at 1 GB/s + 3 s = 5 s.
 #[test]
 fn a_crash_lasts_as_long_as_a_restart_unless_told_otherwise() {
     let mut spec = with(1, &["crash:at=1s"]);
@@ -263,7 +264,7 @@ fn a_crash_lasts_as_long_as_a_restart_unless_told_otherwise() {
     assert_eq!(world.fault_truths()[0].ended, Some(us(6_000_000)));
 }
 
-/// In turn over two, the second lost at 10 ms and noticed 10 ms later: what comes between and is its turn is reset.
+/// Two replicas alternate. The second is lost at 10 ms and noticed 10 ms later: its requests in between are reset.
 #[test]
 fn a_lost_replica_resets_until_the_router_notices() {
     let requests: Vec<(i64, Submit)> = (0..8).map(|id| (id as i64 * 4_000, ask(id, 10, 1))).collect();
@@ -295,7 +296,7 @@ fn a_connection_limit_lets_in_waits_and_resets() {
     assert_eq!(world.fault_truths()[0].requests, [2, 3, 4]);
 }
 
-/// Idle for a second: gone. Who comes at 10 s, and after, waits for the cold start of 2 s.
+/// Idle replicas are removed after a second. Requests from 10 s on wait for the cold start of 2 s.
 #[test]
 fn an_engine_does_not_count_what_a_limit_in_front_of_it_holds() {
     let mut world = World::of(&with(1, &["connection_limit:limit=1,backlog=5"]), 1).expect("sound");
@@ -334,17 +335,18 @@ fn a_noisy_neighbour_is_there_its_share_of_the_time_and_the_truth_says_when() {
     let end = log.last().map(|one| one.at).expect("it ends");
     let truths = world.fault_truths();
     let there: i64 = truths.iter().map(|truth| (truth.ended.unwrap_or(end) - truth.began).0).sum();
-    // A renewal process of exponential spans is on a quarter of the time; the share over n cycles has a deviation of
-    // about 0.25 · 0.75 · √(2/n).
+    // A renewal process of exponential periods is active for a quarter of the time; the share over n cycles has a
+    // deviation of about 0.25 · 0.75 · √(2/n).
     let share = there as f64 / end.0 as f64;
     let deviation = 0.25 * 0.75 * (2.0 / truths.len() as f64).sqrt();
     assert!(truths.len() > 300 && (share - 0.25).abs() < 4.0 * deviation, "{share} over {}", truths.len());
-    // Steps that began while it was there took twice as long: 1.1 ms each, and 2.2 ms.
+    // Steps that began during the disturbance took twice as long: 1.1 ms each, and 2.2 ms.
     let slow = token_times(&log, 1).windows(2).filter(|pair| pair[1] - pair[0] == 2_200).count() as f64;
     assert!((slow * 2_200e3 / there as f64 - 1.0).abs() < 0.05, "{slow} slow steps in {there} ns");
 }
 
-/// All at once, on tight engines, with cancellations: nobody is lost, and how often one looks changes nothing.
+/// All faults simultaneously, on engines with few blocks, with cancellations: no request is lost, and the stepping
+/// has no effect.
 #[test]
 fn under_all_faults_each_request_ends_once_and_jumping_equals_stopping() {
     let sets: [&[&str]; 4] = [
@@ -415,7 +417,7 @@ fn a_held_request_can_be_taken_back() {
     let mut world = World::of(&with(1, &["dependency:delay=30ms"]), 1).expect("sound");
     world.submit(At(0), ask(1, 10, 5)).expect("taken");
     assert!(world.cancel(us(10_000), 1));
-    // The same name may come again, and is not let in by what was noted for the first.
+    // An id may be reused, and earlier admissions do not apply to the new request.
     world.submit(us(20_000), ask(1, 10, 1)).expect("taken");
     let mut log = Vec::new();
     finish(&mut world, &mut log);
@@ -449,7 +451,8 @@ fn a_flushed_cache_is_filled_again() {
     assert_eq!((truth.began, truth.ended), (us(150_000), Some(us(150_000))));
 }
 
-/// Half of 10 blocks are away from 10 to 20 ms: an answer that grows over 5 blocks has to be alone, and the gauge says so.
+/// Half of 10 blocks are unavailable from 10 to 20 ms: a response that grows over 5 blocks must run without others,
+/// and the gauge shows it.
 #[test]
 fn kv_pressure_takes_blocks_and_gives_them_back() {
     let mut spec = with(1, &["kv_pressure:share=0.5,at=10ms,for=10ms"]);
@@ -466,7 +469,8 @@ fn kv_pressure_takes_blocks_and_gives_them_back() {
     }
     assert_eq!(blocks, [10, 5, 10]);
     finish(&mut world, &mut log);
-    // Two of 3 blocks each and more soon do not fit into 5: the last to start loses its place, which it would not without.
+    // Two requests of 3 blocks each, soon more, do not fit into 5: the last one is preempted, unlike without the
+    // fault.
     let preempted: Vec<u64> =
         log.iter().filter(|one| one.what == RequestEvent::Preempted).map(|one| one.id).collect();
     assert_eq!(preempted, [1]);

@@ -1,4 +1,4 @@
-//! Fleets: what is placed where, that nobody is lost, and that looking more often changes nothing.
+//! Fleets: placement, no lost requests, and independence of the stepping.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,8 @@ pub fn tight() -> plimsoll_sim::EngineSpec {
     }))
 }
 
-/// Poisson arrivals of mixed sizes in sessions that share beginnings; every seventh is taken back 40 ms later.
+/// Returns Poisson arrivals of mixed sizes in sessions with shared prefixes; every seventh request is cancelled after
+/// 40 ms.
 pub fn script(seed: u64, rate_per_s: f64) -> Vec<(At, Act)> {
     let mut script =
         poisson(seed, rate_per_s, 400, |chance| (1 + chance.below(100) as u32, 1 + chance.below(30) as u32));
@@ -81,7 +82,8 @@ fn the_same_seed_gives_the_same_log_and_jumping_equals_stopping() {
     }
 }
 
-/// What a log says of requests that were never taken back: what those had emitted before is gone from a jump's.
+/// Returns the log of the requests that were never cancelled, because a jump's log lacks earlier emissions of
+/// cancelled ones.
 pub fn kept(log: &[Emission], script: &[(At, Act)]) -> Vec<Emission> {
     let gone: Vec<u64> = script
         .iter()

@@ -1,4 +1,4 @@
-//! Fleets of single-server queues against theory: how a split changes a stream, and what waiting follows.
+//! Fleets of single-server queues against theory: the effect of a split on an arrival stream, and the resulting wait.
 
 use plimsoll_model::{At, Span};
 use plimsoll_policy::RouteSpec;
@@ -11,7 +11,7 @@ const SERVICE_MS: f64 = 10.0;
 const SEEDS: u64 = 20;
 const COUNT: u64 = 20_000;
 
-/// Single servers with exponential service behind a router.
+/// Returns single servers with exponential service behind a router.
 fn fleet(replicas: u32, route: &str) -> WorldSpec {
     let engine = queue(1, LawSpec::Exponential { mean_ms: SERVICE_MS }, None);
     let route = RouteSpec::parse(route).expect("the test's route is sound");
@@ -19,9 +19,9 @@ fn fleet(replicas: u32, route: &str) -> WorldSpec {
 }
 
 struct Lived {
-    /// From the submission to the start of service, ms, without the warm-up of a tenth.
+    /// Times from submission to the start of service in ms, without a warm-up of a tenth.
     waits: Vec<f64>,
-    /// When requests came to replica 0.
+    /// Arrival times of requests at replica 0.
     came_to_first: Vec<At>,
 }
 
@@ -47,7 +47,7 @@ fn mean_waits(spec: &WorldSpec, load: f64) -> Vec<f64> {
     (0..SEEDS).map(|seed| mean(&live(spec, load, seed).waits)).collect()
 }
 
-/// Squared coefficient of variation of the gaps.
+/// Returns the squared coefficient of variation of the gaps.
 fn gap_cv2(came: &[At]) -> f64 {
     let gaps: Vec<f64> = came.windows(2).map(|pair| (pair[1] - pair[0]).as_millis_f64()).collect();
     let centre = mean(&gaps);
@@ -56,7 +56,8 @@ fn gap_cv2(came: &[At]) -> f64 {
     variance / (centre * centre)
 }
 
-/// A random split of a Poisson stream is Poisson streams: each replica is an M/M/1, Wq = ρ s/(1 − ρ), and v_i = 1 + (v − 1)/R = 1.
+/// A random split of a Poisson stream gives Poisson streams. Each replica is an M/M/1, Wq = ρ s/(1 − ρ), and v_i = 1
+/// + (v − 1)/R = 1.
 #[test]
 fn random_split_makes_independent_mm1() {
     let spec = fleet(4, "random");
@@ -65,8 +66,8 @@ fn random_split_makes_independent_mm1() {
     covers("random over 4, cv² of the gaps", &cv2, 1.0);
 }
 
-/// Every R-th arrival of a Poisson stream: Erlang-R gaps, cv² = 1/R, and each replica is an E_R/M/1. Its wait is that of
-/// GI/M/1, σ s/(1 − σ) with σ = (R ρ/(R ρ + 1 − σ))^R (Kleinrock 1975, 6.4).
+/// Every R-th arrival of a Poisson stream: Erlang-R gaps, cv² = 1/R, and each replica is an E_R/M/1. Its wait is that
+/// of GI/M/1, σ s/(1 − σ) with σ = (R ρ/(R ρ + 1 − σ))^R (Kleinrock 1975, 6.4).
 #[test]
 fn round_robin_split_makes_er_m1() {
     let spec = fleet(4, "round_robin");
@@ -77,8 +78,8 @@ fn round_robin_split_makes_er_m1() {
     covers("round robin over 4, cv² of the gaps", &cv2, 0.25);
 }
 
-/// Mean number in two single-server queues when arrivals join the shorter: from the balance equations of the ordered pair,
-/// truncated where nothing is left of the probability.
+/// Returns the mean number in two single-server queues when arrivals join the shorter one. Solves the balance
+/// equations of the ordered pair, truncated at negligible probability.
 fn shorter_of_two(load: f64) -> f64 {
     const MOST: usize = 60;
     let arrive = 2.0 * load;
@@ -102,12 +103,12 @@ fn shorter_of_two(load: f64) -> f64 {
     numbers.map(|(short, long)| p[short][long] * (short + long) as f64).sum()
 }
 
-/// Join the shortest of two queues by its Markov chain, which two other truths hold in: above the pooled M/M/2, and with
-/// two replicas the better of two drawn is the shortest of all.
+/// Join the shortest of two queues, by its Markov chain. Two further checks: the wait exceeds that of the pooled
+/// M/M/2, and with two replicas the better of two draws is the shortest of all.
 #[test]
 fn least_requests_over_two_is_join_the_shortest_queue() {
     let load = 0.8;
-    // Little: mean sojourn = mean number / λ; less the service it is the wait.
+    // Little: mean sojourn = mean number / λ; without the service it is the wait.
     let truth = (shorter_of_two(load) / (2.0 * load) - 1.0) * SERVICE_MS;
     let pooled = SERVICE_MS * load * load / (1.0 - load * load);
     let alone = SERVICE_MS * load / (1.0 - load);
@@ -116,8 +117,9 @@ fn least_requests_over_two_is_join_the_shortest_queue() {
     covers("power of two over 2, mean wait", &mean_waits(&fleet(2, "power_of_two"), load), truth);
 }
 
-/// Four single servers by least requests wait longer than one queue for the four (M/M/4, by Erlang's formula), and by power of two
-/// longer than by least requests, and shorter than at random. Common arrivals and services, so pairs of seeds compare.
+/// Four single servers with least requests wait longer than one queue for all four (M/M/4, by Erlang's formula).
+/// Power of two waits longer than least requests, and less than random. Arrivals and services are common, so seeds
+/// are compared in pairs.
 #[test]
 fn the_better_informed_policy_waits_less() {
     let load = 0.85;
@@ -129,7 +131,7 @@ fn the_better_informed_policy_waits_less() {
     assert!(pooled < least && least < two && two < random, "{pooled} {least} {two} {random}");
 }
 
-/// Who sees loads of an hour ago sees none, and takes turns.
+/// Loads of an hour ago carry no information, so requests alternate.
 #[test]
 fn loads_that_are_too_old_are_no_loads() {
     let placements = |route: &str, delay: Span| {
@@ -150,7 +152,7 @@ fn placed(log: &[Emission]) -> Vec<u32> {
     log.iter().filter_map(replica).collect()
 }
 
-/// Loads 20 ms old: three requests within them all see what was before the first, and go where it went in turn; the fourth sees
+/// Loads are 20 ms old. Three requests within them all see the state before the first, and alternate; the fourth sees
 /// the first three.
 #[test]
 fn stale_loads_are_seen_late_by_exactly_the_delay() {
@@ -158,8 +160,8 @@ fn stale_loads_are_seen_late_by_exactly_the_delay() {
     spec.engine = queue(1, LawSpec::Deterministic { ms: 1_000.0 }, None);
     spec.fleet.load_information_delay = Span::from_millis(20);
     let at = |ms: i64| At(ms * 1_000_000);
-    // Nothing is seen of the others until 20 ms after: 0 and 1 in turn, then 0 by turn; at 20 ms the 1000 tokens of the first
-    // on replica 0 are seen and nothing else, so replica 1; at 30 ms all.
+    // Until 20 ms no load is visible: 0 and 1 alternate, then 0. At 20 ms only the 1000 tokens of the first request
+    // on replica 0 are visible, so replica 1; at 30 ms all.
     let script: Vec<(At, Act)> = [(0, 1_000), (5, 10), (10, 10), (20, 10), (31, 10)]
         .iter()
         .zip(0..)

@@ -1,4 +1,4 @@
-//! Jumping over stretches of decodes against taking every step: same log, same state, whatever comes in between.
+//! Jumps over periods of decodes against single steps: equal logs and states under any events in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use plimsoll_sim::{StepSpec, catalogue::profile};
 
 use crate::util::{batching, engine};
 
-/// What is done to an engine from outside.
+/// An external action on an engine.
 #[derive(Clone, Debug)]
 enum Act {
     Submit(Submit),
@@ -27,7 +27,8 @@ enum Act {
     Look,
 }
 
-/// Every policy, tight enough that all its rules come up, with and without a slow front end and drafts.
+/// Returns every policy, with limits tight enough to trigger all its rules, with and without a slow front end and
+/// drafts.
 fn specs() -> Vec<EngineSpec> {
     let policies = [
         PolicySpec::Vllm(VllmSpec { order: VllmOrder::Fcfs, reserve_full: true }),
@@ -69,7 +70,7 @@ fn drafts() -> SpeculativeSpec {
     SpeculativeSpec { draft_tokens: 2, accepted_length: 1.7, draft: Default::default() }
 }
 
-/// Requests with shared prefixes and long answers, and now and then something else.
+/// Returns requests with shared prefixes and long outputs, with occasional other actions.
 fn script(seed: u64) -> Vec<(At, Act)> {
     let mut chance = Stream::new(seed, "test.forward", 0);
     let (mut now, mut id) = (0, 0);
@@ -107,7 +108,7 @@ fn request(id: u64, chance: &mut Stream) -> Submit {
     }
 }
 
-/// Stops at every event and lets no jump be foreseen: setting the extra time to what it is makes the engine look again.
+/// Stops at every event and prevents jumps: setting the extra time to its present value makes the engine plan again.
 fn step_by_step(engine: &mut Engine, extra_us: f64, to: At, log: &mut Vec<Emission>) {
     loop {
         engine.extra_step_us(extra_us);
@@ -148,7 +149,7 @@ fn perform(engine: &mut Engine, at: At, act: &Act) -> String {
     }
 }
 
-/// A log without inner tokens, the rest of an answer counted with its last token.
+/// Returns a log without inner tokens; the rest of a response is counted with its last token.
 fn ends(log: &[Emission]) -> Vec<Emission> {
     let mut since_first: BTreeMap<u64, u32> = BTreeMap::new();
     let mut told = Vec::new();
@@ -215,7 +216,7 @@ fn jumping_equals_stepping_one_by_one_for_every_policy() {
             seen.extend((totals.prefix_hits > 0).then_some(("hit", number / 5)));
         }
     }
-    // All but static batching share prefixes and, when blocks are taken away at the latest, take places.
+    // All policies except static batching share prefixes, and preempt at the latest when blocks are removed.
     let expected = [
         ("hit", 0),
         ("hit", 1),
@@ -231,7 +232,7 @@ fn jumping_equals_stepping_one_by_one_for_every_policy() {
 
 #[test]
 fn a_turn_is_never_missed_by_waiting_for_it() {
-    // Between two turns nothing is told but inner tokens: what comes at other times than the turns said is one.
+    // Between two turns only inner tokens are emitted.
     for (number, spec) in specs().iter().enumerate() {
         let mut engine = Engine::new(spec, 1).expect("sound");
         let mut chance = Stream::new(3, "test.turns", 0);

@@ -1,4 +1,5 @@
-//! A gateway's decisions in virtual time: what it does to an overload, and that it decides as its route does where it lets all in.
+//! A gateway's decisions in virtual time: its effect on an overload, and agreement with its route if it admits all
+//! requests.
 
 use std::collections::HashMap;
 
@@ -42,7 +43,8 @@ fn gateway(admission: AdmissionSpec) -> FleetSpec {
     }
 }
 
-/// Times to the first token, sorted, and how many were answered, shed at the door (not taken), and failed by status.
+/// Times to the first token in ascending order, and the numbers of answered, shed (not accepted) and failed requests
+/// by status.
 struct Seen {
     waits: Vec<f64>,
     finished: usize,
@@ -87,7 +89,8 @@ fn p99(waits: &[f64]) -> f64 {
 
 #[test]
 fn under_a_time_limit_what_is_let_in_is_in_time_and_without_one_nobody_is() {
-    // Prompts of 2 000 tokens, 12 000 a second on each of four at most, less what steps and answers take: 24 a second are too many.
+    // Prompts of 2 000 tokens, at most 12 000 tokens/s on each of four replicas without steps and decodes: 24
+    // requests/s are too many.
     let script = poisson(3, 26.0, 2_000, |_| (2_000, 20));
     let plain = FleetSpec { route: RouteSpec::parse("least_cost").expect("sound"), ..FleetSpec::default() };
     let without = seen(&mut world(plain, &[]), &script);
@@ -111,7 +114,7 @@ fn where_it_lets_all_in_it_decides_as_its_route_does() {
     let all = AdmissionSpec { ahead_s: 0.0, ..AdmissionSpec::default() };
     let gate = seen(&mut world(gateway(all), &[]), &script);
     assert_eq!((plain.finished, gate.finished), (script.len(), script.len()));
-    // Not one draw of chance is the same; what they come to is.
+    // All random draws differ, but the results agree.
     for p in [0.5, 0.95] {
         let at = |seen: &Seen| seen.waits[(seen.waits.len() as f64 * p) as usize];
         let off = at(&gate) / at(&plain) - 1.0;
@@ -133,7 +136,7 @@ fn what_one_replica_refuses_another_takes_within_the_budget() {
     assert!(lost(&with) * 4 < lost(&without), "{} of {}", lost(&with), lost(&without));
 }
 
-/// A replica that stands still for two seconds now and then: what it had without a first token is answered elsewhere.
+/// A replica stalls for two seconds at times: its requests without a first token are answered by another one.
 #[test]
 fn who_waits_on_a_replica_that_stands_still_is_answered_by_another() {
     let script = poisson(6, 10.0, 4_000, |chance| (200 + chance.below(7) as u32 * 100, 40));
@@ -164,14 +167,14 @@ fn who_waits_on_a_replica_that_stands_still_is_answered_by_another() {
         .sum();
     let twice = totals.prompt_tokens as f64 / prompts as f64 - 1.0;
     assert!(twice <= 0.022, "{:.1} % of the prompts were computed twice", 100.0 * twice);
-    // Where nothing is wrong it costs nobody anything.
+    // Without a fault, hedging costs nothing.
     let (calm, _) = hedged(None, &[]);
     let (same, totals) = hedged(Some(HedgeSpec::default()), &[]);
     assert!(p99(&same.waits) < 1.1 * p99(&calm.waits), "{} and {}", p99(&same.waits), p99(&calm.waits));
     assert!(totals.hedged < script.len() as u64 / 50, "{}", totals.hedged);
 }
 
-/// A replica that is lost while another is at the same request, and a client that goes: each request ends once.
+/// A replica is lost while another has the same request, and a client disconnects: each request ends once.
 #[test]
 fn a_request_at_two_replicas_ends_once_whatever_befalls_it() {
     let mut script = poisson(7, 12.0, 3_000, |_| (400, 40));

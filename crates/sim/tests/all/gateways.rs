@@ -1,5 +1,6 @@
-//! The least-cost route held to an oracle that asks every engine what it has cached, and several gateways to one: engines in virtual time, each gateway with
-//! a router and counts of its own, as gateways on several machines have.
+//! The least-cost route compared with an oracle that reads every engine's cache, and several gateways compared with
+//! one. The engines run in virtual time; each gateway has a separate router and separate counts, as on several
+//! machines.
 
 use plimsoll_math::rng::{Stream, mix};
 use plimsoll_model::{At, Span};
@@ -12,15 +13,15 @@ use crate::routes::{KV_BLOCKS, Outcome, chat, hot, mean, replica, unshared};
 use crate::util::Act;
 
 const REPLICAS: u32 = 8;
-/// As engines name their blocks.
+/// Block size of the engines.
 const BLOCK_TOKENS: u32 = 16;
 
-/// How a gateway knows what a replica has cached.
+/// The source of a gateway's knowledge of caches.
 #[derive(Copy, Clone, PartialEq)]
 enum Knows {
-    /// By what it sent there itself.
+    /// Its own earlier requests.
     Sent,
-    /// It asks the engine.
+    /// The engine itself.
     Truth,
 }
 
@@ -29,11 +30,11 @@ type Traffic = fn(u64) -> Vec<(At, Act)>;
 
 struct Gateway {
     knows: Knows,
-    /// Gateways beside it, as far as it is told.
+    /// Number of other gateways, as configured.
     others: u32,
-    /// Does it read the engines' pages?
+    /// Whether it scrapes the engines.
     reads: bool,
-    /// The replicas that it knows of.
+    /// Known replicas.
     of: std::ops::Range<u32>,
     telemetry: Telemetry,
     router: Router,
@@ -41,11 +42,11 @@ struct Gateway {
     chance: Stream,
 }
 
-/// Between two pages of a replica, and between the question and the answer.
+/// Scrape interval of a replica, and delay of a response.
 const EVERY: Span = Span::from_secs(1);
 const TAKES: Span = Span::from_millis(20);
 
-/// A page that is asked for, or on its way.
+/// A scrape that is due or in progress.
 #[derive(Copy, Clone, PartialEq, PartialOrd, Debug)]
 struct Poll {
     at: At,
@@ -73,14 +74,14 @@ impl Gateway {
         Gateway { reads: true, ..self }
     }
 
-    /// What others are taken to have on a replica.
+    /// Returns the estimated load of other gateways on a replica.
     fn others_on(&mut self, replica: u32, now: At) -> Load {
         self.telemetry.bring(now);
         let said = self.telemetry.others(replica);
         said.unwrap_or_else(|| unseen(&self.loads, self.loads.len(), self.others))
     }
 
-    /// The first page of each replica is asked for at an instant of its own.
+    /// Returns the first scrape of each replica, staggered.
     fn polls(&self, gateway: usize) -> Vec<Poll> {
         let mut chance = Stream::new(gateway as u64, "test.poll", 0);
         let mut poll = |replica| {
@@ -90,7 +91,7 @@ impl Gateway {
         (0..REPLICAS).filter(|_| self.reads).map(&mut poll).collect()
     }
 
-    /// Asks for a page, or reads one; says what is due then.
+    /// Starts or completes a scrape; returns its next step.
     fn poll(&mut self, poll: Poll, engines: &[Engine]) -> Poll {
         let own = self.loads[poll.replica as usize];
         match poll.said {
@@ -138,7 +139,8 @@ impl Gateway {
         Booking { expected, ..Booking::new(replica, on, own, now) }
     }
 
-    /// The oracle: the same cost, of what the engines really hold or will have computed by the time that this request's turn comes.
+    /// The oracle: the same cost, from the blocks that the engines have cached or will have computed by the turn of
+    /// this request.
     fn cheapest(&self, request: &Submit, engines: &[Engine]) -> (u32, u32, Expected) {
         let costs = (0u32..).zip(engines).zip(&self.loads).map(|((replica, engine), &load)| {
             let uncached = request.prompt_tokens - engine.cached_prefix(&request.blocks);
@@ -170,7 +172,7 @@ impl Gateway {
     }
 }
 
-/// A request on its way, and the share of its prompt that was found cached.
+/// A request in flight, and the cached share of its prompt.
 #[derive(Clone)]
 struct Flight {
     gateway: usize,
@@ -178,7 +180,7 @@ struct Flight {
     found: f64,
 }
 
-/// Plays a script through gateways; `front` says which one a request goes to. One replica may be slower by a factor.
+/// Plays a script through gateways; `front` selects the gateway of a request. One replica may be slower by a factor.
 fn play(
     script: &[(At, Act)],
     mut gateways: Vec<Gateway>,
@@ -213,7 +215,7 @@ fn play(
         let due = requests.get(next).map(|(at, _)| *at);
         let poll = polls.iter_mut().min_by(|a, b| a.partial_cmp(b).expect("numbers"));
         match (turn, due) {
-            // A page shows what had happened by then.
+            // A scrape shows the events up to its time.
             (turn, due)
                 if poll.as_ref().is_some_and(|poll| {
                     turn.is_none_or(|(at, _)| poll.at < at) && due.is_some_and(|due| poll.at < due)
@@ -279,7 +281,7 @@ fn eight(others: u32, front: fn(&Submit) -> usize) -> Outcome {
     mean((1..=3).map(|seed| play(&chat(seed), gateways(), front, None, KV_BLOCKS)))
 }
 
-/// Hits of at least 98 % of the oracle's, and a p99 of at most 1.1 times its, where one router sees all requests.
+/// With one router for all requests, hits are at least 98 % of the oracle's, and the p99 is at most 1.1 times its.
 #[test]
 fn what_was_sent_says_almost_as_much_as_what_is_cached() {
     let cases = [
@@ -287,7 +289,7 @@ fn what_was_sent_says_almost_as_much_as_what_is_cached() {
         ("hot", hot, None, KV_BLOCKS),
         ("unshared", unshared, None, KV_BLOCKS),
         ("one slow", chat, Some((3, 2.0)), KV_BLOCKS),
-        // A sixth of the room: what an engine has dropped is known from its answers alone.
+        // With a sixth of the space, evicted blocks are known only from the engine's responses.
         ("little room", chat, None, KV_BLOCKS / 6),
     ];
     for (what, make, slow, room) in cases {
@@ -298,8 +300,9 @@ fn what_was_sent_says_almost_as_much_as_what_is_cached() {
     }
 }
 
-/// Eight gateways share nothing. Where sessions are dealt to them by a hash and each knows how many they are, hits stay as they are with one; where a
-/// session's turns go to any of them, or each believes itself alone, they don't.
+/// Eight gateways without shared state. If sessions are assigned by a hash and each gateway knows the number of
+/// gateways, the hits equal those of one. If turns of a session go to any gateway, or each assumes to be the only
+/// one, they do not.
 #[test]
 fn eight_gateways_behind_a_hash_of_the_session_keep_the_hits_of_one() {
     let by_session = |request: &Submit| (mix(request.session.unwrap_or(0)) % 8) as usize;
@@ -313,14 +316,14 @@ fn eight_gateways_behind_a_hash_of_the_session_keep_the_hits_of_one() {
     assert!(unaware.hits < 0.95 * hashed.hits && dealt.hits < 0.95 * hashed.hits, "{figures}");
 }
 
-/// A router of its own, which knows of no other.
+/// Returns a separate router without knowledge of others.
 fn router(number: u64, reads: bool) -> Gateway {
     let router = Gateway::new(number, Knows::Sent, 0);
     if reads { router.reading() } else { router }
 }
 
-/// Two routers before the same replicas, which know nothing of each other but what pages say. Where `other` has replicas, the second one uses those alone and reads
-/// nothing, as another service's would.
+/// Runs two routers in front of the same replicas, connected only by scrapes. If `other` has replicas, the second
+/// router uses only those and scrapes nothing, like another service's.
 fn two(make: Traffic, reads: bool, other: Option<u32>) -> Outcome {
     let half = |request: &Submit| (mix(request.session.unwrap_or(0)) % 2) as usize;
     mean((1..=6).map(|seed| {
@@ -332,7 +335,7 @@ fn two(make: Traffic, reads: bool, other: Option<u32>) -> Outcome {
     }))
 }
 
-/// With pages p99 is not worse than without, and better where others' work is uneven.
+/// With scrapes the p99 is not worse than without, and better if others' work is uneven.
 #[test]
 fn what_pages_say_of_others_keeps_two_routers_out_of_each_others_way() {
     let cases = [
@@ -352,7 +355,7 @@ fn what_pages_say_of_others_keeps_two_routers_out_of_each_others_way() {
     }
 }
 
-/// Eight routers that read the same pages do not all go where the same page shows a gap.
+/// Eight routers with equal scrapes do not all choose the replica with spare capacity.
 #[test]
 fn eight_routers_that_read_the_same_pages_make_no_herd() {
     let by_session = |request: &Submit| (mix(request.session.unwrap_or(0)) % 8) as usize;

@@ -1,4 +1,4 @@
-//! What must hold whatever comes: nobody is lost, nobody overtakes, no budget is ever passed.
+//! Invariants under any input: no request is lost or overtaken, and no budget is exceeded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,7 @@ fn every_request_taken_ends_in_exactly_one_finish_or_cancel_with_all_its_tokens(
     }
 }
 
-/// Random submissions and cancellations at random times, some at the very time of an event.
+/// Runs random submissions and cancellations at random times, some at the exact time of an event.
 fn conserve(spec: &EngineSpec, seed: u64) {
     let mut world = World::new(spec, seed).expect("sound");
     let mut chance = Stream::new(seed, "test.conserve", 0);
@@ -107,7 +107,8 @@ fn conserve(spec: &EngineSpec, seed: u64) {
     assert_eq!(gauges.totals.cancelled, cancelled.len() as u64);
 }
 
-/// What an idle engine remembers after that many requests with prefixes, some preempted and some taken back, as text.
+/// Returns the state of an idle engine as text, after that many requests with prefixes, some preempted and some
+/// cancelled.
 fn remembered(spec: &BatchingSpec, requests: u64) -> usize {
     let mut engine = Engine::new(&engine(ModeSpec::Batching(spec.clone())), 1).expect("sound");
     let mut chance = Stream::new(7, "test.memory", 0);
@@ -118,7 +119,7 @@ fn remembered(spec: &BatchingSpec, requests: u64) -> usize {
         engine.step(now, &mut log);
         let prompt = 1 + chance.below(300);
         let shared = chance.below(4);
-        // A few shared blocks, then ones that nobody had before.
+        // A few shared blocks, then new ones.
         let name = |block: u64| if block < shared { block } else { (id + 1) << 8 | block };
         let blocks = (0..prompt / 16).map(name).collect();
         let ask = Submit { blocks, ..ask(id, prompt as u32, chance.below(80) as u32) };

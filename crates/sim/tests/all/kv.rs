@@ -1,4 +1,4 @@
-//! The KV pool: its rules by hand, and against a block table as vLLM keeps it, over random lives.
+//! The KV pool: its rules in hand-written cases, and compared with a block table as in vLLM, over random histories.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll_math::rng::Stream;
 use plimsoll_sim::engine::kv::{BlockPool, Eviction};
 
-/// Takes what is cached of these blocks and computes the others, all of them named, and one more without a name.
+/// Uses the cached blocks, computes and names the others, and adds one unnamed block.
 fn enter(pool: &mut BlockPool, holder: u32, names: &[u64]) -> u32 {
     let found = pool.find(names, u64::from(holder), names.len() as u32);
     pool.hit(holder, names, u64::from(holder), found);
@@ -61,7 +61,7 @@ fn the_longest_free_is_evicted_first_and_a_hit_makes_young_again() {
     enter(&mut pool, 2, &[20, 21]);
     pool.release(1, 1, 0);
     pool.release(2, 2, 0);
-    // 1 comes back and leaves again: now 2 is the oldest.
+    // 1 returns and leaves again: now 2 is the oldest.
     let found = pool.find(&[10, 11], 3, 2);
     assert_eq!((found.blocks, found.idle), (2, 2));
     pool.hit(3, &[10, 11], 3, found);
@@ -127,7 +127,7 @@ fn a_flush_forgets_names_and_takes_no_blocks_from_anybody() {
     assert_eq!(pool.free(), 0);
 }
 
-/// vLLM's own structure: a table of blocks, a list of free ones, and for each name the blocks that have it, in order.
+/// vLLM's own structure: a table of blocks, a list of free ones, and for each name its blocks in order.
 struct Table {
     blocks: Vec<(u32, Option<u64>)>,
     free: VecDeque<usize>,
@@ -195,7 +195,7 @@ impl Table {
     }
 }
 
-/// A chain of names below a few roots, in a tree so narrow that prefixes are shared at every depth.
+/// Returns a chain of names below a few roots, in a tree so narrow that prefixes are shared at every depth.
 fn chain(chance: &mut Stream) -> Vec<u64> {
     let mut name = chance.below(3);
     (0..1 + chance.below(12))
@@ -213,13 +213,13 @@ fn stretches_find_evict_and_count_as_a_block_table_does() {
         let mut chance = Stream::new(seed, "test.kv", 0);
         let size = 20 + chance.below(60) as u32;
         let (mut pool, mut table) = (BlockPool::new(size, true, Eviction::Oldest), Table::new(size as usize));
-        // Holder → its names and how many it has computed.
+        // Holder → its names and its number of computed tokens.
         let mut alive: BTreeMap<u32, (Arc<Vec<u64>>, u32)> = BTreeMap::new();
         for step in 0..400u32 {
             match chance.below(3) {
                 0 => {
                     let names = Arc::new(chain(&mut chance));
-                    // Sometimes the last-token rule.
+                    // Sometimes the last-token rule applies.
                     let limit = names.len() as u32 - u32::from(chance.chance(0.3));
                     let (found, blocks) =
                         (pool.find(&names, u64::from(step), limit), table.find(&names, limit as usize));
@@ -247,7 +247,7 @@ fn stretches_find_evict_and_count_as_a_block_table_does() {
     }
 }
 
-/// Somebody computes a chunk: all its full blocks are named.
+/// Computes a chunk: all its full blocks are named.
 fn grow(
     pool: &mut BlockPool,
     table: &mut Table,

@@ -1,4 +1,4 @@
-//! Each law of times against its own moments and quantiles.
+//! Each distribution of times against its own moments and quantiles.
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
@@ -57,7 +57,7 @@ fn balanced_means_give_each_branch_half_of_the_work() {
     assert!((at_ten - truth).abs() < 0.004, "{at_ten} against {truth}");
 }
 
-/// The p-quantile of a law, 0 < p < 1, milliseconds.
+/// Returns the p-quantile of a distribution, 0 < p < 1, in ms.
 fn quantile_ms(law: LawSpec, p: f64) -> f64 {
     match law {
         LawSpec::Deterministic { ms } => ms,
@@ -69,7 +69,7 @@ fn quantile_ms(law: LawSpec, p: f64) -> f64 {
             scale * gamma_inv(shape, p)
         }
         LawSpec::Hyperexponential { mean_ms, cv } => {
-            // The share of the short branch where both have the same mean (Whitt 1982).
+            // Share of the short branch, if both branches carry half of the mean (Whitt 1982).
             let short = 0.5 * (1.0 + ((cv * cv - 1.0) / (cv * cv + 1.0)).sqrt());
             let branch = |share: f64, ms: f64| share * (-2.0 * share * ms / mean_ms).exp();
             let over = |ms: f64| branch(short, ms) + branch(1.0 - short, ms);
@@ -86,7 +86,7 @@ fn quantile_ms(law: LawSpec, p: f64) -> f64 {
     }
 }
 
-/// The share of draws up to the law's own quantile is p, within four standard errors.
+/// The share of draws up to the distribution's quantile is p, within four standard errors.
 #[test]
 fn quantiles_are_those_of_the_draws() {
     let laws = [
@@ -101,7 +101,7 @@ fn quantiles_are_those_of_the_draws() {
         let draws = draws_ms(law, 200_000);
         for p in [0.001, 0.1, 0.5, 0.9, 0.99, 0.999] {
             let at = quantile_ms(law, p);
-            // Draws are whole nanoseconds: below a microsecond their rounding is a part of the share.
+            // Draws are whole nanoseconds: below a microsecond their rounding affects the share.
             if at < 1e-3 {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The engine against theory, hand-worked steps, published step times and itself.
+//! The engine against theory, hand-computed steps, published step times and itself.
 
 mod adapters;
 mod bulk_theory;

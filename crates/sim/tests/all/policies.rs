@@ -8,7 +8,7 @@ use plimsoll_sim::engine::scheduler::{Limits, ScheduledRequest, SequenceProgress
 
 use crate::conformance::{Case, LIMITS, asks};
 
-/// Room for everything, with a prefix cache.
+/// Limits without effect, with a prefix cache.
 const WIDE: Limits = Limits { token_budget: 64, prefix_cache: true, ..LIMITS };
 
 fn sglang(limits: Limits) -> Case {
@@ -52,7 +52,7 @@ fn vllm_equal_prompts_of_one_step_share_what_the_first_is_about_to_compute() {
 fn vllm_a_chunk_can_be_found_while_the_rest_is_computed() {
     let names: Vec<u64> = (10..18).collect();
     let case = Case::new(WIDE).admit_named(1, 128, 1, &names).steps(&["1:64"]);
-    // 2 comes when half is there; in the next step 1 takes the budget, and then all of it is there.
+    // 2 arrives when half of the prefix is cached; in the next step 1 takes the budget, and then all of it is cached.
     case.admit_named(2, 128, 1, &names).steps(&["1:64", "2:16", ""]);
 }
 
@@ -63,7 +63,7 @@ fn vllm_without_names_nothing_is_shared() {
 
 #[test]
 fn vllm_the_preempted_finds_back_what_was_not_evicted() {
-    // 2 loses one full block, which nobody needs before it comes back.
+    // 2 loses one full block, which stays unused until 2 returns.
     let limits = Limits { blocks: 3, ..WIDE };
     Case::new(limits).admit(&[(1, 17, 3), (2, 16, 2)]).steps(&[
         "1:17 2:16",
@@ -76,7 +76,7 @@ fn vllm_the_preempted_finds_back_what_was_not_evicted() {
 
 #[test]
 fn vllm_the_preempted_computes_again_what_was_evicted() {
-    // As above, but 1 goes on into a third block, and takes that of 2.
+    // As above, but 1 continues into a third block, and takes that of 2.
     let limits = Limits { blocks: 3, ..WIDE };
     let mut case = Case::new(limits).admit(&[(1, 17, 17), (2, 16, 2)]);
     assert_eq!(case.plan(), "1:17 2:16");
@@ -92,7 +92,7 @@ fn vllm_the_preempted_computes_again_what_was_evicted() {
 
 #[test]
 fn vllm_a_hit_takes_blocks_off_the_free_list() {
-    // 16 free blocks, four of them known. 2 would hit four and need twelve more, and 3 holds one.
+    // 16 free blocks, four of them cached. 2 would hit four and need twelve more, and 3 uses one.
     let limits = Limits { blocks: 16, token_budget: 512, ..WIDE };
     let case = Case::new(limits).admit_named(1, 65, 1, &[10, 11, 12, 13]).steps(&["1:65"]);
     let case = case.admit(&[(3, 1, 2)]).steps(&["3:1"]);
@@ -104,7 +104,7 @@ fn vllm_reserve_full_starts_a_prompt_only_when_all_of_it_fits() {
     let limits = Limits { blocks: 4, token_budget: 16, ..WIDE };
     let ask = [(1, 16, 4), (2, 50, 1)];
     let by_chunk = vllm(limits, VllmOrder::Fcfs, false).admit(&ask);
-    // 1 and 2 hold two blocks each when the third chunk finds none: 2 takes its own place away.
+    // 1 and 2 use two blocks each when the third chunk finds none: 2 preempts itself.
     by_chunk.steps(&["1:16", "1:1 2:15", "1:1 2:15", "1:1 preempted 1"]);
     vllm(limits, VllmOrder::Fcfs, true).admit(&ask).steps(&["1:16", "1:1", "1:1", "1:1", "2:16"]);
 }
@@ -124,7 +124,7 @@ fn vllm_by_priority_the_largest_of_priority_and_arrival_is_preempted_even_if_it_
     case.scheduler.admit(ScheduledRequest { priority: 3, ..asks(1, 16, 20) });
     let mut case = case.steps(&["1:16"]);
     case.scheduler.admit(ScheduledRequest { priority: 1, ..asks(2, 32, 3) });
-    // Both hold two blocks. 2 needs a third and takes those of 1, which was scheduled before it.
+    // Both use two blocks. 2 needs a third and takes those of 1, which was scheduled before it.
     case.steps(&["1:1 2:32", "2:1 preempted 1", "2:1", "1:18"]);
 }
 
@@ -132,7 +132,7 @@ fn vllm_by_priority_the_largest_of_priority_and_arrival_is_preempted_even_if_it_
 fn no_evict_starts_a_request_when_its_whole_answer_fits_and_never_takes_a_place() {
     let limits = Limits { blocks: 6, ..WIDE };
     let case = Case::of(limits, PolicySpec::NoEvict(NoEvictSpec {}));
-    // 1 and 2 will need three blocks each; four are free in the beginning, and 3 must wait for all that.
+    // 1 and 2 will need three blocks each; four are free at first, and 3 must wait for all of them.
     let mut case = case.admit(&[(1, 16, 33), (2, 16, 33), (3, 1, 1)]).steps(&["1:16 2:16"]);
     for _ in 0..32 {
         assert_eq!(case.plan(), "1:1 2:1");
@@ -162,7 +162,7 @@ fn sglang_the_running_are_expected_to_need_seven_tenths_of_what_they_may() {
     // 160 tokens. 1 leaves 144 free after its prompt and may generate 63 more: 44 are expected, 100 are left.
     let limits = Limits { blocks: 10, ..WIDE };
     for (output, starts) in [(67, "2:16"), (68, "1:1")] {
-        // 2 needs 16 + its answer + 16, and that must be less than 100.
+        // 2 needs 16 + its output + 16, and that must be less than 100.
         sglang(limits).admit(&[(1, 16, 64)]).steps(&["1:16"]).admit(&[(2, 16, output)]).steps(&[starts]);
     }
 }
@@ -171,7 +171,7 @@ fn sglang_the_running_are_expected_to_need_seven_tenths_of_what_they_may() {
 fn sglang_in_one_step_answers_count_whole_and_who_found_no_room_waits_for_a_leave() {
     let limits = Limits { blocks: 10, ..WIDE };
     let mut case = sglang(limits).admit(&[(1, 16, 64), (2, 16, 64)]).steps(&["1:16"]);
-    // Room for 2 by the estimate is there at once, and it is not looked at until 1 has left.
+    // By the estimate 2 fits immediately, but it is not considered until 1 has left.
     for _ in 0..63 {
         assert_eq!(case.plan(), "1:1");
         case.commit();
@@ -179,11 +179,11 @@ fn sglang_in_one_step_answers_count_whole_and_who_found_no_room_waits_for_a_leav
     assert_eq!(case.plan(), "2:16");
 }
 
-/// Two that were let in by a careless estimate, two decode steps before their blocks run out.
+/// Returns two requests admitted by an optimistic estimate, two decode steps before their blocks run out.
 fn sglang_before_a_retraction() -> Case {
     let spec = SglangSpec { conservativeness: 0.2, ..SglangSpec::default() };
     let case = Case::of(Limits { blocks: 6, ..WIDE }, PolicySpec::Sglang(spec));
-    // 0.14 of the 59 that 1 may still generate are 8: 72 are left, and 2 needs 71.
+    // A share of 0.14 of the 59 that 1 may still generate is 8: 72 are left, and 2 needs 71.
     let mut case = case.admit(&[(1, 16, 60)]).steps(&["1:16"]).admit(&[(2, 16, 39)]).steps(&["2:16"]);
     for _ in 0..32 {
         assert_eq!(case.plan(), "1:1 2:1");
@@ -194,13 +194,13 @@ fn sglang_before_a_retraction() -> Case {
 
 #[test]
 fn sglang_out_of_blocks_retracts_the_shortest_answer_which_computes_all_but_its_prompt_again() {
-    // Both hold 48 tokens in three of six blocks. Of equal answers and prompts, the last goes.
+    // Both have 48 tokens in three of six blocks. With equal outputs and prompts, the last is retracted.
     let mut case = sglang_before_a_retraction().steps(&["1:1 preempted 1"]);
     for _ in 0..26 {
         assert_eq!(case.plan(), "1:1");
         case.commit();
     }
-    // 2 had 16 + 33 tokens; its prompt's block is still known, what it generated is not.
+    // 2 had 16 + 33 tokens; its prompt's block is still cached, its generated tokens are not.
     assert_eq!(case.plan(), "2:33");
 }
 
@@ -243,11 +243,11 @@ fn static_waits_for_its_batch_and_pads_to_the_longest() {
     let mut case = case.admit(&[(2, 6, 3)]);
     assert_eq!(case.plan(), "1:6 2:6");
     assert_eq!((case.plan.load.tokens, case.plan.load.rows), (12, 2));
-    // Who comes now waits for the next batch.
+    // A new request waits for the next batch.
     case.scheduler.admit(asks(3, 1, 1));
     assert_eq!(case.commit().iter().map(|one| one.tokens).sum::<u32>(), 0);
     assert_eq!(case.plan(), "1:1 2:1");
-    // Nothing leaves early, although 1 has its two tokens after this step.
+    // No response leaves early, although 1 has its two tokens after this step.
     assert_eq!(case.commit(), []);
     assert_eq!(case.plan(), "1:1 2:1");
     assert_eq!(case.plan.load.context, 2 * 8);
@@ -274,7 +274,7 @@ fn static_starts_a_smaller_batch_when_the_first_has_waited_for_the_timer() {
 
 #[test]
 fn static_takes_as_many_as_the_blocks_hold_once_padded() {
-    // 1 alone needs two blocks; padded to 2's prompt and 1's answer, two rows need three each.
+    // 1 needs two blocks without padding; padded to 2's prompt and 1's output, two rows need three each.
     let limits = Limits { blocks: 5, ..WIDE };
     let case = Case::of(limits, PolicySpec::Static(StaticSpec { batch: 2, wait_ms: 0.0 }));
     case.admit(&[(1, 4, 20), (2, 20, 2)]).steps(&["1:4", "1:1"]);
@@ -282,7 +282,7 @@ fn static_takes_as_many_as_the_blocks_hold_once_padded() {
 
 #[test]
 fn speculative_steps_bring_the_accepted_length_on_average() {
-    // 2.5 of 4, from nothing (id 0): 2, 3, 2, 3 after the prompt's one.
+    // 2.5 of 4, starting from 0 (id 0): 2, 3, 2, 3 after the prompt's one.
     let limits = Limits { draft_tokens: 3, accepted: 5 << 31, ..WIDE };
     let mut case = Case::new(limits).admit(&[(0, 16, 11)]);
     let mut brought = Vec::new();
@@ -304,7 +304,7 @@ fn speculative_means_are_exact_for_any_id() {
             case.commit();
             steps += 1;
         }
-        // One prompt step and 99 999 tokens at 2.9 a step, to within the last step.
+        // One prefill step and 99 999 tokens at 2.9 per step, accurate to the last step.
         assert_eq!(steps, 1 + (99_999.0_f64 / 2.9).ceil() as u32, "id {id}");
     }
 }
@@ -318,7 +318,7 @@ fn blocks_taken_away_cost_the_last_their_place_and_come_back() {
     case.scheduler.set_blocks(3);
     let mut case = case.steps(&["1:1 preempted 2", "1:1"]);
     case.scheduler.set_blocks(6);
-    // The blocks of 2's prompt went with those taken away or were found again: what counts is that all end.
+    // The blocks of 2's prompt were lost or found again; only the completion of all requests matters.
     let mut left = 0;
     while !case.plan().is_empty() {
         left += case.commit().iter().filter(|one| one.finished).count();

@@ -1,5 +1,5 @@
-//! Step times of the profiles against the published derivation: step of b decodes at 1 024 tokens of context, prefill
-//! of one prompt, and the KV budget.
+//! Step times of the profiles against the published derivation: a step of b decodes at 1 024 tokens of context, the
+//! prefill of one prompt, and the KV budget.
 
 use plimsoll_model::{At, Attempt, Load, Span};
 use plimsoll_sim::catalogue::profile::{decode_step_ms, find, prefill_step_ms};
@@ -100,8 +100,8 @@ fn the_mixed_penalty_slows_decodes_in_steps_with_prompts_only() {
 
 #[test]
 fn the_demo_profile_keeps_what_a_demonstration_needs() {
-    // Onset (p99 of the first token at 1.5 × that of an idle engine) at 500 requests/s or more, p99 end to end under 80 ms
-    // there, and a throughput of 1 600 to 1 900 requests/s where it saturates.
+    // The onset (p99 of the first token at 1.5 × that of an idle engine) is at 500 requests/s or more, with a p99 end
+    // to end under 80 ms. The saturated throughput is 1 600 to 1 900 requests/s.
     let ttft = |one: &Attempt| one.first_token.map_or(f64::INFINITY, |at| (at - one.due).as_millis_f64());
     let e2e = |one: &Attempt| one.end.map_or(f64::INFINITY, |at| (at - one.due).as_millis_f64());
     let alone = p99(&demo(Load::Closed { concurrency: 1 }), ttft);
@@ -113,10 +113,10 @@ fn the_demo_profile_keeps_what_a_demonstration_needs() {
     let full = demo(Load::Closed { concurrency: 128 });
     let throughput = full.attempts.len() as f64 / full.level.drained.as_secs_f64();
     assert!((1600.0..1900.0).contains(&throughput), "{throughput}/s");
-    // A thousand one after another, for a p99 without contention, in a seventh of a minute.
+    // A thousand requests in sequence, for a p99 without contention, take a seventh of a minute.
     let one_s = demo(Load::Closed { concurrency: 1 });
     assert!(one_s.attempts.len() as f64 / 8.0 > 1_000.0 / 8.0, "{} in 8 s", one_s.attempts.len());
-    // The live server wakes once a step.
+    // The live server wakes once per step.
     let mut model = StepModel::new(&batching_of("demo"));
     assert!((0.6..1.5).contains(&decode_step_ms(&mut model, 6, 68)));
 }

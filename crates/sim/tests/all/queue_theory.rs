@@ -1,4 +1,4 @@
-//! The queue against its textbook: exactly on the sample path, and in the mean over twenty seeds.
+//! The queue against textbook results: exactly on the sample path, and in the mean over twenty seeds.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,10 +12,10 @@ use crate::util::{play, poisson, queue, times};
 
 const SERVICE_MS: f64 = 10.0;
 const SEEDS: u64 = 20;
-/// 99 % two-sided quantile of Student's t with 19 degrees of freedom.
+/// The 99 % two-sided quantile of Student's t with 19 degrees of freedom.
 const T_19: f64 = 2.861;
 
-/// Waits and sojourns in ms, after a warm-up of a tenth.
+/// Returns waits and sojourns in ms, after a warm-up of a tenth.
 fn simulate(servers: u32, service: LawSpec, load: f64, seed: u64, count: u64) -> (Vec<f64>, Vec<f64>) {
     let rate_per_s = load * f64::from(servers) / service.mean_ms() * 1e3;
     let script = poisson(seed, rate_per_s, count, |_| (1, 1));
@@ -33,7 +33,7 @@ fn simulate(servers: u32, service: LawSpec, load: f64, seed: u64, count: u64) ->
     (waits.split_off(warm), sojourns.split_off(warm))
 }
 
-/// The truth must lie in the interval of the seeds' values.
+/// Checks that the true value is in the interval of the seeds' values.
 #[expect(clippy::print_stdout, reason = "the table of figures against truth is read with --nocapture")]
 pub fn covers(what: &str, values: &[f64], truth: f64) {
     let n = values.len() as f64;
@@ -60,7 +60,7 @@ fn over_seeds(servers: u32, service: LawSpec, load: f64, figure: impl Fn(&[f64],
     (0..SEEDS).map(simulated).map(|(waits, sojourns)| figure(&waits, &sojourns)).collect()
 }
 
-/// Chance to wait in M/M/c, by the recursion of Erlang B.
+/// Returns the probability of waiting in M/M/c, by the recursion of Erlang B.
 fn erlang_c(servers: u32, load: f64) -> f64 {
     let offered = load * f64::from(servers);
     let blocked = (1..=servers).fold(1.0, |b, k| offered * b / (f64::from(k) + offered * b));
@@ -91,7 +91,7 @@ fn mmc_mean_wait_and_sojourn_p99() {
         covers(&format!("M/M/{servers} at {load}, mean wait"), &waits, wait_truth);
 
         let sojourn_truth = mmc_sojourn_quantile(servers, load, waiting, 0.01);
-        // The law that `plimsoll calc mmc` prints is the one that the simulation is held to.
+        // The formula of `plimsoll calc mmc` is the reference of the simulation.
         let law = Mmc { servers, load, service_mean: SERVICE_MS };
         assert!((law.mean_wait() / wait_truth - 1.0).abs() < 1e-12);
         assert!((law.sojourn_quantile(0.99) / sojourn_truth - 1.0).abs() < 1e-9);
@@ -100,7 +100,7 @@ fn mmc_mean_wait_and_sojourn_p99() {
     }
 }
 
-/// The time that a share `over` of customers stays longer than, by bisection on the tail of wait + service.
+/// Returns the sojourn time that a share `over` of customers exceeds, by bisection on the tail of wait + service.
 fn mmc_sojourn_quantile(servers: u32, load: f64, waiting: f64, over: f64) -> f64 {
     // With mu = 1 / SERVICE_MS and s = c (1 − load): P(T > t) = e^(−mu t) (1 + C (1 − e^(−(s − 1) mu t))/(s − 1)).
     let spare = f64::from(servers) * (1.0 - load) - 1.0;
@@ -124,7 +124,8 @@ fn mdc_mean_wait() {
     }
 }
 
-/// Mean wait of M/D/c in service times (Crommelin 1932): Σ_k P(N_k ≥ kc) − (c/a) P(N_k > kc), N_k Poisson of mean ka.
+/// Returns the mean wait of M/D/c in service times (Crommelin 1932): Σ_k P(N_k ≥ kc) − (c/a) P(N_k > kc), N_k Poisson
+/// of mean ka.
 fn crommelin(servers: u32, load: f64) -> f64 {
     let (c, offered) = (u64::from(servers), load * f64::from(servers));
     (1..3_000)
@@ -178,7 +179,7 @@ fn the_sample_path_is_that_of_kiefer_and_wolfowitz_to_the_nanosecond() {
         let log = play(&mut World::new(&queue(4, law, None), 77).expect("sound"), &script);
         let mut ends: Vec<(u64, At)> = times(&log, |what| matches!(what, RequestEvent::Finished { .. }));
         ends.sort();
-        // Each customer, in order of arrival, takes the server that is free first.
+        // Each customer, in order of arrival, takes the first free server.
         let mut free: BinaryHeap<Reverse<At>> = (0..4).map(|_| Reverse(At(0))).collect();
         for ((arrival, _), (id, end)) in script.iter().zip(ends) {
             let Reverse(server) = free.pop().expect("four servers");

@@ -1,5 +1,6 @@
-//! Routing policies against each other in virtual time: eight replicas that compute 12 000 prompt tokens a second, in chunks of 2 048, and make steps of
-//! 8 ms and 0.6 ms per stream. What is held is an order that users rely on, wide of any one seed; nothing of a policy was chosen on these.
+//! Routing policies compared in virtual time: eight replicas that compute 12 000 prompt tokens/s, in chunks of 2 048,
+//! with steps of 8 ms and 0.6 ms per stream. The tests check an order that users rely on, with a wide margin for the
+//! seed; no policy was tuned on these cases.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::At;
@@ -11,7 +12,7 @@ use plimsoll_sim::{
 
 use crate::util::{Act, batching, engine, play, poisson};
 
-/// Blocks of a replica's cache: more than the traffic here needs.
+/// Blocks of a replica's cache: more than this traffic needs.
 pub const KV_BLOCKS: u32 = 24_000;
 
 pub fn replica(kv_blocks: u32) -> EngineSpec {
@@ -30,13 +31,13 @@ pub fn replica(kv_blocks: u32) -> EngineSpec {
     }))
 }
 
-/// What a policy came to.
+/// The result of a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     pub ttft_p99_s: f64,
-    /// Of prompt tokens.
+    /// Hit rate of prompt tokens.
     pub hits: f64,
-    /// Most requests of one replica, × mean.
+    /// Maximum number of requests of a replica over the mean.
     pub skew: f64,
 }
 
@@ -72,7 +73,8 @@ fn outcome(route: &str, script: &[(At, Act)], faults: &[&str]) -> Outcome {
     }
 }
 
-/// Requests whose prompts are made of named parts: `parts(chance)` gives (name, blocks) from the front, and the answer's tokens.
+/// Returns requests with prompts of named parts: `parts(chance)` returns (name, blocks) from the front, and the
+/// output tokens.
 fn script(
     seed: u64,
     rate_per_s: f64,
@@ -92,7 +94,7 @@ fn script(
     script
 }
 
-/// 600 conversations over 20 system prompts: each turn brings the whole conversation so far.
+/// Returns 600 conversations over 20 system prompts; each turn contains the whole conversation so far.
 pub fn chat(seed: u64) -> Vec<(At, Act)> {
     let turns = std::cell::RefCell::new(vec![0u64; 600]);
     script(seed, 30.0, |_, chance| {
@@ -103,14 +105,14 @@ pub fn chat(seed: u64) -> Vec<(At, Act)> {
     })
 }
 
-/// One system prompt of 1 920 tokens that everybody begins with.
+/// Returns requests with one common system prompt of 1 920 tokens.
 pub fn hot(seed: u64) -> Vec<(At, Act)> {
     script(seed, 30.0, |id, chance| {
         (vec![(1, 120), (1_000 + id, 5 + chance.below(60))], 60 + chance.below(180) as u32)
     })
 }
 
-/// Prompts of up to 3 360 tokens that have nothing in common.
+/// Returns prompts of up to 3 360 tokens without shared blocks.
 pub fn unshared(seed: u64) -> Vec<(At, Act)> {
     script(seed, 30.0, |id, chance| {
         (vec![(1_000 + id, 10 + chance.below(200))], 60 + chance.below(180) as u32)
@@ -121,7 +123,7 @@ pub fn mean_of(route: &str, make: fn(u64) -> Vec<(At, Act)>, faults: &[&str]) ->
     mean((1..=3).map(|seed| outcome(route, &make(seed), faults)))
 }
 
-/// Three seeds' mean.
+/// Returns the mean of three seeds.
 pub fn mean(all: impl Iterator<Item = Outcome>) -> Outcome {
     let all: Vec<Outcome> = all.collect();
     let mean = |of: fn(&Outcome) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
@@ -140,8 +142,8 @@ fn conversations_stay_where_they_are_cached_and_wait_less() {
     assert!(cost.ttft_p99_s < 1.1 * prefix.ttft_p99_s, "{cost:?} {prefix:?}");
 }
 
-/// One prompt that everybody begins with: whoever follows the cache alone drowns its first holder. This is also what fails where the uncached tokens
-/// are taken after the index has learnt where the prompt goes: then everything looks cached.
+/// All requests share one prompt: a policy that uses only the cache overloads its first holder. The test also fails
+/// if the uncached tokens are computed after the index has learnt the prompt, because every prompt then looks cached.
 #[test]
 fn a_hot_prompt_is_spread_before_its_holder_drowns() {
     let [least, _, cost] = compared(hot, &[]);

@@ -1,4 +1,4 @@
-//! Autoscalers at work on a fleet: the numbers over time, by hand.
+//! Autoscalers on a fleet: the number of replicas over time, in hand-computed cases.
 
 use plimsoll_model::{At, Load, Span};
 use plimsoll_policy::AutoscaleSpec;
@@ -10,7 +10,7 @@ use crate::util::{ask, queue};
 
 const S: i64 = 1_000_000_000;
 
-/// Replicas of 100 servers each, requests of 1000 s, and a cold start of 60 s.
+/// Returns replicas of 100 servers each, with requests of 1000 s and a cold start of 60 s.
 fn fleet(replicas: u32, autoscale: &str) -> WorldSpec {
     let engine = queue(100, LawSpec::Deterministic { ms: 1_000_000.0 }, None);
     let mut spec = of(engine, replicas, "least_requests");
@@ -38,13 +38,14 @@ fn go(world: &mut World, to: At) -> Vec<(u64, At, u32)> {
     placed.collect()
 }
 
-/// Seconds and values of a figure.
+/// Returns the times in s and values of a figure.
 fn course(world: &mut World, name: &str) -> Vec<(i64, f64)> {
     let samples = world.take_samples();
     samples.iter().filter(|one| one.name == name).map(|one| (one.at.0 / S, one.value)).collect()
 }
 
-/// From none: who comes at 10 s waits; the poll at 30 s asks for one, ready at 90 s, and there the request is placed.
+/// From zero: a request at 10 s waits. The poll at 30 s requests a replica, which is ready at 90 s and gets the
+/// request.
 #[test]
 fn keda_starts_from_none_and_what_waited_is_placed_when_ready() {
     let mut world = World::of(&fleet(0, r#"{"kind": "keda", "target": 10}"#), 1).expect("sound");
@@ -55,8 +56,9 @@ fn keda_starts_from_none_and_what_waited_is_placed_when_ready() {
     assert_eq!(course(&mut world, "replicas_ready"), [(0, 0.0), (90, 1.0)]);
 }
 
-/// One replica with room for 100 and 130 requests: 30 wait, 10 each are worth a replica, so 3 at 15 s. The 30 begin at 1000 s, and the wish
-/// for 3 of 990 s is forgotten at 1305 s. A replica that goes ends what it has first: both have three of the six requests of 1010 s.
+/// One replica has room for 100 requests, and 130 arrive: 30 wait, at 10 per replica, so 3 replicas at 15 s. The 30
+/// start at 1000 s, and the desired 3 of 990 s expire at 1305 s. A removed replica finishes its requests: both have
+/// three of the six requests of 1010 s.
 #[test]
 fn keda_adds_replicas_by_the_queue_and_a_leaving_one_drains() {
     let autoscale = r#"{"kind": "keda", "target": 10, "min": 1, "max": 5, "polling_s": 15}"#;
@@ -97,7 +99,7 @@ fn scaling_does_not_depend_on_how_often_one_looks() {
     assert_eq!(run(true), run(false));
 }
 
-/// A level of load keeps the replicas over time where it keeps the world's gauges.
+/// A level with recorded gauges also records the number of replicas.
 #[test]
 fn a_level_keeps_how_many_replicas_there_were() {
     let autoscale = r#"{"kind": "keda", "target": 2, "min": 1, "max": 10, "polling_s": 15}"#;
@@ -109,6 +111,6 @@ fn a_level_keeps_how_many_replicas_there_were() {
     let run = simulate_level(&mut world, &scenario, LevelPlan { gauges: true, ..plan }).expect("sound");
     let billed = run.samples.iter().filter(|one| one.name == "replicas_billed");
     let billed: Vec<(i64, f64)> = billed.map(|one| (one.at.0 / S, one.value)).collect();
-    // Eight wait behind the hundred places of one, which asks for 4 at 15 s.
+    // Eight requests wait behind the hundred slots of one replica, which requests 4 replicas at 15 s.
     assert_eq!(billed[..2], [(0, 1.0), (15, 4.0)]);
 }

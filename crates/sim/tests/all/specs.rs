@@ -1,4 +1,4 @@
-//! Specifications: what is written comes back, what is wrong is named.
+//! Specifications: valid ones survive a round trip, errors name the field.
 
 use plimsoll_sim::{
     BatchingSpec, EngineSpec, LawSpec, ModeSpec, SpecError, StepSpec, World, catalogue::profile,
@@ -102,7 +102,7 @@ fn an_unknown_profile_is_answered_with_the_nearest() {
         let text = refusal(name);
         let (_, after) = text.split_once(part).unwrap_or_else(|| panic!("{name}: {text}"));
         assert!(after.starts_with(near), "{name}: {text}");
-        // A line to read, not the catalogue.
+        // The error must be one readable line, not the catalogue.
         assert!(text.contains(name) && text.len() < 240, "{name}: {text}");
     }
 }

@@ -1,6 +1,6 @@
-//! Prompts here and answers there, and adapters, by hand.
+//! Separate prefill and decode, and adapters, in hand-computed cases.
 //!
-//! The engine's steps take 1 ms + 0.1 ms per answer under way + 10 µs per prompt token.
+//! The engine's steps take 1 ms + 0.1 ms per response in flight + 10 µs per prompt token.
 
 use plimsoll_model::{At, Span};
 use plimsoll_policy::RouteSpec;
@@ -17,7 +17,7 @@ fn us(us: i64) -> At {
     At(us * 1_000)
 }
 
-/// So many replicas of each kind, 1 MB of KV cache per token, 1 GB/s.
+/// Returns replicas of each kind with 1 MB of KV cache per token and a transfer at 1 GB/s.
 fn split(prefill_replicas: u32, decode_replicas: u32) -> WorldSpec {
     let mut spec = of(engine(ModeSpec::Batching(batching())), 1, "round_robin");
     spec.fleet.disaggregation = Some(DisaggregationSpec {
@@ -48,8 +48,8 @@ fn placed(log: &[Emission], id: u64) -> Vec<u32> {
     log.iter().filter_map(replica).collect()
 }
 
-/// A prompt of 10: one step of 1.1 ms; 10 tokens × 1 MB at 1 GB/s: 10 ms. So the first token is told at 11.1 ms, and the decode replica
-/// takes steps of 1.1 ms from then on.
+/// A prompt of 10 takes one step of 1.1 ms; 10 tokens × 1 MB at 1 GB/s take 10 ms. The first token is emitted at 11.1
+/// ms, and the decode replica takes steps of 1.1 ms from then on.
 #[test]
 fn ttft_is_the_prompt_and_the_transfer_and_decoding_goes_on_from_there() {
     let log = log_of(&split(1, 1), &[(0, ask(1, 10, 4))]);
@@ -65,8 +65,8 @@ fn ttft_is_the_prompt_and_the_transfer_and_decoding_goes_on_from_there() {
     assert_eq!(others, 2);
 }
 
-/// With 1 µs per token of context per answer under way, step k of the decode replica costs what it would cost where the prompt was
-/// computed: the cache that came counts as context, and no prompt is computed again.
+/// With 1 µs per context token and response in flight, step k of the decode replica costs as much as on the prefill
+/// replica. The transferred cache counts as context, and no prompt is computed again.
 #[test]
 fn what_came_counts_as_context_and_is_not_computed_again() {
     let linear =
@@ -82,7 +82,7 @@ fn what_came_counts_as_context_and_is_not_computed_again() {
     assert_eq!(apart, later);
 }
 
-/// A long prompt delays the answers on the same replica, and none on another.
+/// A long prompt delays the responses on its replica, and none on another.
 #[test]
 fn prompts_do_not_hold_up_answers_on_other_replicas() {
     let requests = [(0, ask(1, 10, 40)), (20_000, ask(2, 2_000, 2))];
@@ -96,7 +96,7 @@ fn prompts_do_not_hold_up_answers_on_other_replicas() {
     assert_eq!(gaps(&log_of(&together, &requests)), Some(21_100));
 }
 
-/// A decode replica with blocks for one of two loses the cache of the second, and computes its prompt again.
+/// A decode replica with blocks for one of two requests loses the cache of the second, and computes its prompt again.
 #[test]
 fn a_preempted_answer_computes_its_prompt_again() {
     let mode = ModeSpec::Batching(BatchingSpec { kv_blocks: Some(4), prefix_cache: false, ..batching() });
@@ -172,8 +172,9 @@ fn with_adapter(id: u64, adapter: u32, output: u32) -> Submit {
     Submit { adapter: Some(adapter), ..ask(id, 10, output) }
 }
 
-/// One slot, 100 ms to load. 1 loads its adapter and has its tokens from 101.1 to 105.5 ms; 2 needs another: it loads from 105.5 ms. 3 needs none.
-/// At 300 ms the first is loaded again, and is there for who comes at 500 ms.
+/// One slot, 100 ms per load. 1 loads its adapter and has its tokens from 101.1 to 105.5 ms. 2 needs another adapter,
+/// which loads from 105.5 ms. 3 needs none. At 300 ms the first adapter is loaded again, and is present for a request
+/// at 500 ms.
 #[test]
 fn an_adapter_is_loaded_when_a_slot_is_free_and_stays_until_another_needs_it() {
     let mut spec = of(engine(ModeSpec::Batching(batching())), 1, "round_robin");
@@ -193,7 +194,7 @@ fn an_adapter_is_loaded_when_a_slot_is_free_and_stays_until_another_needs_it() {
     assert_eq!((token_times(&log, 4), token_times(&log, 5)), (vec![401_100], vec![501_100]));
 }
 
-/// Two slots: the least recently used of 10 and 20 makes room for 30, which is 10.
+/// Two slots: the least recently used of 10 and 20, which is 10, is evicted for 30.
 #[test]
 fn the_least_recently_used_adapter_makes_room() {
     let mut spec = of(engine(ModeSpec::Batching(batching())), 1, "round_robin");

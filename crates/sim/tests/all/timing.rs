@@ -1,4 +1,4 @@
-//! Steps with hand-worked times: 1 ms + 100 µs per decode + 10 µs per prompt token.
+//! Steps with hand-computed times: 1 ms + 100 µs per decode + 10 µs per prompt token.
 
 use plimsoll_model::At;
 use plimsoll_sim::{BatchingSpec, Emission, FinishReason, LawSpec, ModeSpec, Rejected, RequestEvent};
@@ -38,7 +38,7 @@ fn a_request_alone_takes_its_prompt_step_and_then_one_step_per_token() {
 
 #[test]
 fn who_comes_during_a_step_joins_the_next_and_slows_it() {
-    // The second step holds a decode and 20 prompt tokens: 1000 + 100 + 200 µs.
+    // The second step contains a decode and 20 prompt tokens: 1000 + 100 + 200 µs.
     let expected = [
         (0, 1, ADMITTED),
         (1100, 1, PREFILLED),
@@ -107,7 +107,7 @@ fn a_full_queue_refuses_and_a_place_freed_takes_again() {
 fn what_can_never_fit_is_refused_at_once() {
     let spec = BatchingSpec { kv_blocks: Some(2), ..batching() };
     let mut tight = world(&engine(ModeSpec::Batching(spec.clone())));
-    // 32 tokens are held, and the answer's last one needs no place.
+    // There is space for 32 tokens, and the last output token needs none.
     assert!(tight.submit(At(0), ask(1, 30, 3)).is_ok());
     let refused = tight.submit(At(0), ask(2, 30, 4)).expect_err("34 tokens");
     assert_eq!((refused.status(), refused), (Some(400), Rejected::TooLong { tokens: 34, limit: 33 }));
@@ -115,7 +115,7 @@ fn what_can_never_fit_is_refused_at_once() {
     let mut short =
         world(&engine(ModeSpec::Batching(BatchingSpec { max_context: Some(20), ..spec.clone() })));
     assert!(short.submit(At(0), ask(1, 10, 11)).is_err());
-    // Without chunks, a prompt (and, after a preemption, its answer) must pass in one step.
+    // Without chunks, a prompt (and, after a preemption, its output) must fit into one step.
     let whole = BatchingSpec { chunked_prefill: false, token_budget: 16, ..spec };
     let mut whole = world(&engine(ModeSpec::Batching(whole)));
     assert!(whole.submit(At(0), ask(1, 16, 1)).is_ok());

@@ -1,4 +1,4 @@
-//! The client in a hurry against figures worked by hand, and its refusal to call a growing queue a steady state.
+//! The protocol client against hand-computed figures, and its detection of a growing queue.
 
 use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sizes, Start, TrialRequest, replay, run};
 use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec};
@@ -6,7 +6,7 @@ use plimsoll_workload::Size;
 
 use crate::util::{batching, engine};
 
-/// Steps of 1 ms + 100 µs per decode + 10 µs per prompt token.
+/// Returns an engine with steps of 1 ms + 100 µs per decode + 10 µs per prompt token.
 fn plain() -> EngineSpec {
     engine(ModeSpec::Batching(batching()))
 }
@@ -24,7 +24,7 @@ fn close(found: f64, expected: f64) {
 fn one_at_a_time_is_the_prompt_step_and_then_a_step_per_token() {
     let closed = SendPace::Closed { concurrency: 1, start: Start::AtOnce };
     let found = run(&plain(), &protocol(closed, 100, 11, 20), 1).expect("sound");
-    // 1 ms + 100 × 10 µs; then 1.1 ms a token; ten of them after the first.
+    // 1 ms + 100 × 10 µs; then 1.1 ms per token; ten of them after the first.
     close(found.ttft.mean, 2.0);
     close(found.tpot.p99, 1.1);
     close(found.e2e.mean, 13.0);
@@ -35,7 +35,7 @@ fn one_at_a_time_is_the_prompt_step_and_then_a_step_per_token() {
 #[test]
 fn a_wave_computes_all_prompts_first() {
     let found = run(&plain(), &protocol(SendPace::Wave, 100, 11, 4), 1).expect("sound");
-    // One step of 400 prompt tokens: 5 ms; then four decodes a step: 1.4 ms.
+    // One step of 400 prompt tokens: 5 ms; then four decodes per step: 1.4 ms.
     close(found.ttft.mean, 5.0);
     close(found.tpot.mean, 1.4);
     close(found.e2e.p50, 19.0);
@@ -47,9 +47,9 @@ fn a_loop_begun_in_the_middle_meets_prompts_one_by_one() {
     let middle = SendPace::Closed { concurrency: 4, start: Start::Staggered };
     let step = run(&plain(), &protocol(at_once, 100, 41, 40), 1).expect("sound");
     let loose = run(&plain(), &protocol(middle, 100, 41, 40), 1).expect("sound");
-    // In step: four prompts together and no prompt between tokens. Loose: when an answer ends the next step begins at once,
-    // with three who decode (1.3 ms); the new prompt comes in the one after, 1 ms + 1 ms + 0.3 ms. Each of the other three
-    // does the same once during an answer's forty gaps.
+    // Synchronised: four prompts together and no prompt between tokens. Staggered: when a response ends the next step
+    // starts immediately with three decodes (1.3 ms). The new prompt is in the step after, 1 ms + 1 ms + 0.3 ms. Each
+    // of the other three does so once during a response's forty gaps.
     close(step.ttft.mean, 5.0);
     close(step.tpot.mean, 1.4);
     close(loose.ttft.mean, 1.3 + 2.3);
@@ -72,7 +72,7 @@ fn a_replay_sends_at_its_times() {
 
 #[test]
 fn an_overload_ends_and_is_no_steady_state() {
-    // A step of one prompt of 100 and one token takes 2 ms at the least: 2 000 requests/s of it are more than it carries.
+    // A step with one prompt of 100 and one token takes at least 2 ms, so 2 000 requests/s are unsustainable.
     let tight = engine(ModeSpec::Batching(BatchingSpec { max_seqs: 1, ..batching() }));
     let found = run(&tight, &protocol(SendPace::Open { rate_per_s: 2000.0 }, 100, 1, 400), 1).expect("sound");
     assert_eq!(found.answered, 400);

@@ -7,7 +7,7 @@ use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{BatchingSpec, Emission, EngineSpec, ModeSpec, QueueSpec, StepSpec, Submit, World};
 use plimsoll_sim::{LawSpec, PolicySpec, Rejected, RequestEvent};
 
-/// What a script does to a world.
+/// An action of a script.
 #[derive(Clone, Debug)]
 pub enum Act {
     Submit(Submit),
@@ -26,7 +26,7 @@ pub fn queue(servers: u32, service: LawSpec, queue_limit: Option<u32>) -> Engine
     engine(ModeSpec::Queue(QueueSpec { servers, service, queue_limit }))
 }
 
-/// Steps of 1 ms + 100 µs per decode + 10 µs per prompt token, and plenty of everything.
+/// Returns an engine with steps of 1 ms + 100 µs per decode + 10 µs per prompt token, and limits without effect.
 pub fn batching() -> BatchingSpec {
     BatchingSpec {
         policy: PolicySpec::default(),
@@ -57,7 +57,7 @@ pub fn world(spec: &EngineSpec) -> World {
     World::new(spec, 1).expect("the test's specification is sound")
 }
 
-/// Plays a script stopping at every event, until nothing is left to happen.
+/// Plays a script, stopping at every event, until no event is left.
 pub fn play(world: &mut World, script: &[(At, Act)]) -> Vec<Emission> {
     let mut log = Vec::new();
     for (at, act) in script {
@@ -72,7 +72,7 @@ pub fn play(world: &mut World, script: &[(At, Act)]) -> Vec<Emission> {
     log
 }
 
-/// Plays a script with one jump to the end after the last act, and none between.
+/// Plays a script with one jump to the end after the last action.
 pub fn jump(world: &mut World, script: &[(At, Act)]) -> Vec<Emission> {
     let mut log = Vec::new();
     for (at, act) in script {
@@ -92,7 +92,7 @@ fn perform(world: &mut World, at: At, act: &Act) -> Result<(), Rejected> {
     }
 }
 
-/// Poisson arrivals with ids 0, 1, … of these sizes.
+/// Returns Poisson arrivals with ids 0, 1, … of these sizes.
 pub fn poisson(
     seed: u64,
     rate_per_s: f64,
@@ -111,7 +111,7 @@ pub fn poisson(
         .collect()
 }
 
-/// When each id did `what`, in the order of the log.
+/// Returns the ids and times of matching events, in the order of the log.
 pub fn times(log: &[Emission], is: impl Fn(RequestEvent) -> bool) -> Vec<(u64, At)> {
     log.iter().filter(|emission| is(emission.what)).map(|emission| (emission.id, emission.at)).collect()
 }

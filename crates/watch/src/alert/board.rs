@@ -1,6 +1,7 @@
-//! Which alerts stand: what is seen at each tick goes in, and what fires or is resolved comes out.
+//! The alerts of a watch: the facts of each tick go in, fired and resolved alerts come out.
 //!
-//! While no page answers, alerts of rows neither fire nor resolve, because nothing is known of them; the lost source is the alert.
+//! While no metrics endpoint responds, alerts of rows neither fire nor resolve, because their state is unknown. The
+//! lost source is the alert.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,40 +19,40 @@ use crate::pages::{LostPage, by};
 use crate::requests;
 use crate::rows::{self, RowSource};
 
-/// Resolved alerts that are remembered.
+/// Number of resolved alerts that are kept.
 pub const PAST: usize = 200;
-/// A row whose signal is missing for so long, and traffic that is missing for so long, are told.
+/// Time after which a missing signal of a row, or missing traffic, is an alert.
 const ABSENT: Span = Span::from_secs(600);
 const SILENT: Span = Span::from_secs(600);
-/// The queue is a mean over so long.
+/// Averaging time of the queue length.
 const QUEUE: Span = Span::from_secs(60);
 
-/// What is seen at a tick.
+/// The facts of a tick.
 pub(crate) struct TickFacts<'a> {
     pub now: At,
-    /// What came since the last tick; None = no page answered.
+    /// Counters since the last tick; `None` if no endpoint responded.
     pub block: Option<&'a TickBlock>,
-    /// Pages that do not answer, of so many.
+    /// Endpoints that fail, and the number of all endpoints.
     pub lost: &'a [LostPage],
     pub pages: usize,
-    /// Replicas of which nothing moves, and for how long, s.
+    /// Stalled replicas, with the duration of the stall in s.
     pub stalled: &'a [(String, f64)],
-    /// Replicas whose page does not answer.
+    /// Replicas whose endpoint fails.
     pub silent: &'a [String],
-    /// What the pages tell of each replica that answers.
+    /// State of each replica that responds.
     pub replicas: &'a [ReplicaSeen],
 }
 
-/// What a watch leaves to the next one: all that it has told, and what it counted, in the next one's time.
+/// The state that a watch leaves to the next one: its alerts and counts, on the next one's clock.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct BoardState {
-    /// Alerts that stood, and the last that were resolved, the oldest first.
+    /// Firing alerts, and the last resolved ones, oldest first.
     pub alerts: Vec<Alert>,
-    /// Rows' ids with what they counted in a minute, the oldest first.
+    /// Row ids with the counts of a minute, oldest first.
     pub minutes: Vec<(String, Minute)>,
 }
 
-/// Requests that waited per replica over so long, by the gauge and by queue times.
+/// Waiting requests per replica over an interval, by the gauge and by queue times.
 #[derive(Copy, Clone, Debug)]
 struct Waited {
     length: Span,
@@ -66,12 +67,12 @@ pub struct AlertBoard {
     block_s: f64,
     rows: Vec<Option<RowWatch>>,
     words: Vec<(String, String)>,
-    /// Are requests themselves seen, and no pages?
+    /// Set if requests are watched instead of metrics endpoints.
     of_requests: bool,
     standing: Vec<Alert>,
     past: VecDeque<Alert>,
     number: u64,
-    /// Since when something is so, of what takes a while to be an alert.
+    /// Start of each condition that must last before it is an alert.
     since: HashMap<(AlertKind, String), At>,
     queue: VecDeque<Waited>,
     doubled: Doubled,
@@ -84,7 +85,7 @@ impl AlertBoard {
         AlertBoard::counting(file, spec, every, &rows::source)
     }
 
-    /// The same where requests themselves are seen.
+    /// Returns a board for requests instead of metrics endpoints.
     pub fn of_requests(file: &BudgetFile, spec: AlertSpec, every: Span) -> AlertBoard {
         let board = AlertBoard::counting(file, spec, every, &|budget| requests::source(file, budget));
         AlertBoard { of_requests: true, ..board }
@@ -100,7 +101,7 @@ impl AlertBoard {
             let allowed = rows::allowed(budget);
             let source = source(budget);
             let is_counted = source.is_count();
-            // Nothing can be bet against "all may be over", and "none may be over" needs no evidence but one.
+            // A bet against "all may exceed" is impossible, and "none may exceed" needs a single observation only.
             (is_counted && allowed < 1.0)
                 .then(|| RowWatch::new(allowed.max(1e-9), source.counted().1, every, spec.pairs()))
         };
@@ -123,31 +124,32 @@ impl AlertBoard {
         }
     }
 
-    /// Those that stand, and the last that were resolved, the newest first.
+    /// Returns the firing alerts, and the last resolved ones, newest first.
     pub fn alerts(&self) -> Vec<Alert> {
         let standing = self.standing.iter().rev().cloned();
         standing.chain(self.past.iter().rev().cloned()).collect()
     }
 
-    /// Since when it is so what alerts are about that fired at this instant and are to be diagnosed; `None` = there are none.
+    /// Returns the earliest start of the alerts that fired at this instant and need a diagnosis; `None` if there are
+    /// none.
     pub(crate) fn undiagnosed(&self, now: At) -> Option<At> {
         let new = self.standing.iter().filter(|alert| alert.is_new(now));
         new.map(|alert| at(alert.since_s)).min()
     }
 
-    /// Those that fired at this instant, of which a window is to be kept.
+    /// Returns the alerts that fired at this instant and need a recorded window.
     pub(crate) fn fired(&self, now: At) -> Vec<Alert> {
         let is_new = |alert: &&Alert| alert.kind.has_window() && alert.fired_s == seconds(now);
         self.standing.iter().filter(is_new).filter(|alert| alert.run.is_none()).cloned().collect()
     }
 
-    /// Where the window of those that fired at this instant is kept.
+    /// Sets the run folder of the window in the alerts that fired at this instant.
     pub(crate) fn recorded(&mut self, now: At, run: &str) {
         let is_new = |alert: &&mut Alert| alert.kind.has_window() && alert.fired_s == seconds(now);
         self.standing.iter_mut().filter(is_new).for_each(|alert| alert.run = Some(run.to_owned()));
     }
 
-    /// From when to when nothing was slow or failing, before what is so now.
+    /// Returns the range of the last healthy period, without latency or failure alerts.
     pub(crate) fn good(&self) -> (At, At) {
         let past = self.past.iter().filter(|alert| alert.kind.is_diagnosed());
         let from = past.filter_map(|alert| alert.resolved_s).fold(f64::NEG_INFINITY, f64::max);
@@ -156,7 +158,8 @@ impl AlertBoard {
         (at(from.max(-1e9)), at(until.min(1e9)))
     }
 
-    /// The diagnosis of those: what breaks at one instant has one cause as far as the fleet's pages tell.
+    /// Sets the diagnosis of the alerts that fired at this instant. They share one cause to the extent that metrics
+    /// endpoints show it.
     pub(crate) fn diagnosed(&mut self, now: At, diagnosis: &AlertDiagnosis) {
         for alert in self.standing.iter_mut().filter(|alert| alert.is_new(now)) {
             alert.diagnosis = Some(Box::new(diagnosis.clone()));
@@ -166,12 +169,13 @@ impl AlertBoard {
         }
     }
 
-    /// Goes on where an earlier watch ended. What stood stands until it is seen to be over; what this one does not look at any more is over now.
+    /// Resumes an earlier watch. Firing alerts stay until they are seen to be over; alerts that this watch no longer
+    /// evaluates are resolved now.
     pub(crate) fn resume(&mut self, kept: BoardState, now: At) {
         let number = |alert: &Alert| -> Option<u64> { alert.id.rsplit('/').next()?.parse().ok() };
         self.number = kept.alerts.iter().filter_map(number).max().unwrap_or(0);
         for mut alert in kept.alerts {
-            // What an older version kept has no step of its own, and the page shows no other.
+            // Alerts of an older version have no first step, and no other text is displayed.
             alert.do_first = alert.first_step().to_owned();
             match alert.stands() && self.is_watched(&alert) {
                 true => self.standing.push(alert),
@@ -271,7 +275,7 @@ impl AlertBoard {
         self.hold(AlertKind::Absent, id, Some(id), now, found);
     }
 
-    /// A lost page each; where more than half are lost, one alert and not n.
+    /// Sets an alert per lost endpoint; if more than half are lost, a single one.
     fn sources(&mut self, seen: &TickFacts<'_>) {
         let most = 2 * seen.lost.len() > seen.pages && seen.pages > 1;
         let said = format!(
@@ -299,7 +303,7 @@ impl AlertBoard {
                 format!("{name} has requests running, and for {seconds:.0} s none of its counters has moved");
             (name.clone(), *seconds, said)
         });
-        // Of a replica whose page does not answer nothing is known: what stood stands.
+        // The state of a replica is unknown while its endpoint fails, so its alert stays.
         let frozen = |alert: &&Alert| alert.kind == AlertKind::Stalled && seen.silent.contains(&alert.about);
         let frozen = self.standing.iter().filter(frozen);
         let frozen = frozen.map(|alert| (alert.about.clone(), 0.0, alert.evidence.clone()));
@@ -307,7 +311,7 @@ impl AlertBoard {
         self.each(AlertKind::Stalled, all.into_iter(), seen.now);
     }
 
-    /// One alert for each of these, and none for those that are not among them any more.
+    /// Sets one alert for each entry, and resolves the alerts of other entries.
     fn each(&mut self, kind: AlertKind, found: impl Iterator<Item = (String, f64, String)>, now: At) {
         let found: Vec<_> = found.collect();
         let gone = |alert: &&Alert| {
@@ -341,7 +345,7 @@ impl AlertBoard {
         };
         let (gauge, little) = (mean(|part| Some(part.gauge)).unwrap_or(0.0), mean(|part| part.little));
         let number = plimsoll_measure::say::number;
-        // A page without queue times says nothing by them.
+        // An endpoint without queue times has no value by Little's law.
         let by_little = little.map_or(String::new(), |l| format!(" and {} by their queue times", number(l)));
         let said = format!(
             "over the last minute {} requests waited per replica by the pages' gauge{by_little}, at most {} may",
@@ -352,7 +356,7 @@ impl AlertBoard {
         self.hold(AlertKind::QueueOverTarget, "fleet", None, now, found);
     }
 
-    /// First tokens against a good hour before; what stands keeps the reason that it fired for.
+    /// Compares times to first token with a healthy hour; a firing alert keeps its reason.
     fn first_tokens(&mut self, block: &TickBlock, now: At) {
         let Some(first) = &block.first else { return };
         let good = !self.standing.iter().any(|alert| alert.kind.is_diagnosed());
@@ -364,7 +368,7 @@ impl AlertBoard {
         self.hold(AlertKind::TtftDoubled, "fleet", None, now, found);
     }
 
-    /// More starts since a deploy; it stands until nothing has started for a while.
+    /// Sets the alert on more starts since a deploy; it stays until no replica has started for a while.
     fn starts(&mut self, block: &TickBlock, seen: &TickFacts<'_>) {
         let found = self.cold.step(seen.now, block.length, seen.replicas);
         let stands = self.standing.iter().find(|alert| alert.kind == AlertKind::ColdStarts);
@@ -373,7 +377,7 @@ impl AlertBoard {
         self.hold(AlertKind::ColdStarts, "fleet", None, seen.now, found);
     }
 
-    /// Nobody asks any more: only where somebody did.
+    /// Sets the alert on missing traffic, if there was traffic before.
     fn traffic(&mut self, block: &TickBlock, now: At) {
         let Some(finished) = block.finished else { return };
         let ended = finished > 0.0 || block.cancelled > 0;
@@ -387,7 +391,7 @@ impl AlertBoard {
         self.hold(AlertKind::NoTraffic, "fleet", None, now, found);
     }
 
-    /// Since when it is so, where that is long enough ago.
+    /// Returns the start of the condition, if it has lasted for `least`.
     fn lasts(&mut self, kind: AlertKind, about: &str, is_so: bool, now: At, least: Span) -> Option<At> {
         let key = (kind, about.to_owned());
         if !is_so {
@@ -401,7 +405,7 @@ impl AlertBoard {
         (now - since >= least).then_some(since)
     }
 
-    /// It is so, since then and for this reason, or it is not.
+    /// Fires or keeps the alert if the condition holds, and resolves it otherwise.
     fn hold(
         &mut self,
         kind: AlertKind,
@@ -438,7 +442,7 @@ impl AlertBoard {
         }
     }
 
-    /// It is over, now unless it was before.
+    /// Resolves an alert, now unless it ended before.
     fn past(&mut self, alert: Alert, now: At) {
         let resolved_s = alert.resolved_s.or(Some(seconds(now)));
         self.past.push_back(Alert { state: AlertState::Resolved, resolved_s, ..alert });

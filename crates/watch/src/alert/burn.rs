@@ -1,7 +1,9 @@
-//! How fast a row's allowance is used up: pairs of windows (Google's SRE workbook, chapter 5), each held by evidence.
+//! The burn rate of a row's error budget: pairs of windows (Google's SRE workbook, chapter 5), each with statistical
+//! evidence.
 //!
-//! Burn = share over / share allowed. A pair fires where in its long *and* its short window the share is proven beyond factor × allowed, so that one error
-//! at night is no page. Where factor × allowed is 1 or more a pair can never fire: the lint refuses what no row can reach instead of being silent.
+//! Burn = share over the ceiling / allowed share. A pair fires if the share is proven beyond factor × allowed in its
+//! long *and* its short window. One error at night therefore does not page. If factor × allowed is at least 1, a pair
+//! can never fire. The lint then refuses pairs that no row can reach.
 
 use std::collections::VecDeque;
 
@@ -12,19 +14,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::over::{OverCount, count};
 
-/// Two windows, and how many times the allowance's pace both must prove.
+/// Two windows, and the burn rate that both must prove.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pair {
-    /// How far the long one looks back, s.
+    /// Long window, s.
     pub long_s: i64,
-    /// And the short one: that it goes on.
+    /// Short window in s, which shows that the burn continues.
     pub short_s: i64,
-    /// Times the pace that uses the allowance up in 30 days.
+    /// Burn rate as a multiple of the rate that uses up the error budget in 30 days.
     pub factor: f64,
 }
 
-/// The workbook's pairs: 2, 5, 10 and 10 % of a month's allowance.
+/// The workbook's pairs: 2, 5, 10 and 10 % of a month's error budget.
 pub const PAIRS: [Pair; 4] = [
     Pair { long_s: 3600, short_s: 300, factor: 14.4 },
     Pair { long_s: 6 * 3600, short_s: 1800, factor: 6.0 },
@@ -32,31 +34,33 @@ pub const PAIRS: [Pair; 4] = [
     Pair { long_s: 3 * 86_400, short_s: 6 * 3600, factor: 1.0 },
 ];
 
-/// Chance of a proof by luck, of each look: it is looked 43 200 times a month.
+/// Error probability of a proof per evaluation; there are 43 200 evaluations a month.
 const ALPHA: f64 = 1e-5;
-/// Counts are kept per minute.
+/// Interval of the stored counts.
 const MINUTE: Span = Span::from_secs(60);
-/// The longest window: counts of a month are kept at most.
+/// Maximum window in s: counts of a month are kept.
 const LONGEST_S: i64 = 30 * 86_400;
-/// The shortest window that holds more than one of the counts that are kept.
+/// Minimum window in s that contains more than one stored count.
 const SHORTEST_S: i64 = 120;
-/// More pairs than this are a slip.
+/// Maximum number of pairs; more are a mistake.
 const MOST: usize = 16;
 
 impl Pair {
-    /// Can a row that allows this share ever burn so fast?
+    /// Returns whether a row with this allowed share can reach the burn rate.
     pub fn reachable(&self, allowed: f64) -> bool {
         self.factor * allowed < 1.0
     }
 
-    /// `14.4 (1 h, 5 min)`.
+    /// Returns the pair in the form `14.4 (1 h, 5 min)`.
     pub fn words(&self) -> String {
         format!("{} ({}, {})", self.factor, span_words(self.long_s), span_words(self.short_s))
     }
 }
 
+/// Checks the pairs.
+///
 /// # Errors
-/// Pairs that can't be watched, in one line.
+/// Fails if pairs can't be evaluated, with one line of text.
 pub fn check(pairs: &[Pair]) -> Result<(), String> {
     let fits = |pair: &Pair| {
         (SHORTEST_S..pair.long_s).contains(&pair.short_s)
@@ -74,7 +78,7 @@ pub fn check(pairs: &[Pair]) -> Result<(), String> {
     }
 }
 
-/// `5 min`, `6 h`, `3 d`.
+/// Returns a duration in the form `5 min`, `6 h` or `3 d`.
 pub(crate) fn span_words(seconds: i64) -> String {
     match seconds {
         s if s % 86_400 == 0 => format!("{} d", s / 86_400),
@@ -84,21 +88,21 @@ pub(crate) fn span_words(seconds: i64) -> String {
     }
 }
 
-/// What a minute counted.
+/// The counts of a minute.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Minute {
-    /// The end of its first block.
+    /// End of its first block.
     pub begun: At,
     pub watched: Span,
     pub over: OverCount,
 }
 
-/// One row's counts per minute, for as long as the longest window.
+/// The counts of one row per minute, for the longest window.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Burn {
     pairs: Vec<Pair>,
     minutes: VecDeque<Minute>,
-    /// Does the last minute go on? What an earlier watch counted is closed.
+    /// Set if the last minute is incomplete. Minutes of an earlier watch are complete.
     is_open: bool,
 }
 
@@ -113,7 +117,7 @@ impl Burn {
         Burn { pairs, minutes: VecDeque::new(), is_open: false }
     }
 
-    /// What a block from one instant to another counted.
+    /// Adds the counts of a block.
     pub fn push(&mut self, from: At, to: At, over: OverCount) {
         let is_open = std::mem::replace(&mut self.is_open, true);
         match self.minutes.back_mut().filter(|minute| is_open && to - minute.begun < MINUTE) {
@@ -126,14 +130,14 @@ impl Burn {
         self.forget(to);
     }
 
-    /// Minutes that an earlier watch counted, the oldest first.
+    /// Adds the minutes of an earlier watch, oldest first.
     pub fn resume(&mut self, minutes: impl IntoIterator<Item = Minute>, now: At) {
         self.minutes.extend(minutes);
         self.is_open = false;
         self.forget(now);
     }
 
-    /// The minutes that are over and begun after this instant.
+    /// Returns the complete minutes that began after this instant.
     pub(crate) fn closed_after(&self, at: At) -> impl Iterator<Item = Minute> + '_ {
         let closed = self.minutes.len().saturating_sub(usize::from(self.is_open));
         self.minutes.iter().take(closed).copied().filter(move |minute| minute.begun > at)
@@ -146,10 +150,11 @@ impl Burn {
         }
     }
 
-    /// The first pair that is proven, and the share over in its long window.
+    /// Returns the first proven pair, and the share over the ceiling in its long window.
     pub fn proven(&self, now: At, allowed: f64) -> Option<(Pair, f64)> {
         self.pairs.iter().copied().filter(|pair| pair.reachable(allowed)).find_map(|pair| {
-            // Half of the long window must have been watched: the pace of ten minutes is not the pace of three days.
+            // At least half of the long window must have been watched, because the rate of ten minutes is not the
+            // rate of three days.
             let watched = self.window(now, pair.long_s).map(|minute| minute.watched.0).sum::<i64>();
             let is_known = watched >= Span::from_secs(pair.long_s).0 / 2;
             let limit = pair.factor * allowed;
@@ -164,8 +169,8 @@ impl Burn {
         self.minutes.range(from..)
     }
 
-    /// The share over in this window and its design effect, where it is proven beyond the limit. A short window has too few minutes to
-    /// tell how alike its requests are: it takes the long one's effect.
+    /// Returns the share over the ceiling in this window and its design effect, if it is proven beyond the limit. A
+    /// short window has too few minutes for a design effect, so it uses that of the long one.
     fn over(&self, now: At, window_s: i64, limit: f64, effect: Option<f64>) -> Option<(f64, f64)> {
         let minutes: Vec<OverCount> = self.window(now, window_s).map(|minute| minute.over).collect();
         let all = minutes.iter().copied().fold(OverCount::default(), OverCount::with);
@@ -177,7 +182,7 @@ impl Burn {
             None => count(&minutes, all).worth?.n_eff,
             Some(effect) => all.n as f64 / effect,
         };
-        // Asked at every scrape: what `decide` would say besides costs a hundred times as much.
+        // Evaluated at every scrape: the full `decide` costs a hundred times as much.
         let proven = n_eff >= LEAST_N_EFF && proves_over(share * n_eff, n_eff, limit, ALPHA);
         proven.then_some((share, all.n as f64 / n_eff))
     }

@@ -1,13 +1,19 @@
-//! "Replicas start more often than before the deploy": starts are read off pages, and each deploy sets a measure of its own.
+//! "Replicas start more often than before the deploy": starts are read from metrics endpoints, and each deploy is
+//! compared with the time before it.
 //!
-//! A *start* is a process that is another than before: its start time is later, or, where a page tells none, a counter fell; or a replica that was not there
-//! before and began after this watch did. Whether a start is a cold one the first requests after it say: what they waited for a token, beside warm ones.
+//! A *start* is a changed process: a later start time, or, without start times, a counter that fell. A new replica
+//! whose process began after this watch is a start too. The first requests after a start show whether it was a cold
+//! one: their wait for a token is compared with that of warm requests.
 //!
-//! A *deploy* is a version that no page had (`version`, `revision` or `image` of an `…_info` series), or more than half of the replicas that began anew, or were
-//! replaced by others, within a quarter of an hour. Replicas that only come are an autoscaler's. Its own starts, one for each replica that there was, are what a deploy is. More are
-//! held against the starts of the time before it: if they come as often per hour and replica as they did, k₂ of k₁ + k₂ starts fall into the time since with the
-//! share of the time t₂/(t₁ + t₂) (Przyborowski and Wilenski 1940). It is tested at each start, the j-th time at 6/(π²j²) of the accepted error, so that all looks together
-//! keep to it. A threshold on a rate lost: of a fleet that never starts two in an hour are many, of one that scales every minute they are none.
+//! A *deploy* is a new version (`version`, `revision` or `image` of an `…_info` series). It is also the restart or
+//! replacement of more than half of the replicas within a quarter of an hour. Additional replicas belong to an
+//! autoscaler. One start per existing replica is the deploy's own. Further starts are compared with the time before
+//! it. At an unchanged rate per hour and replica, the expected share of k₂ in k₁ + k₂ starts is t₂/(t₁ + t₂)
+//! (Przyborowski and Wilenski 1940). The test runs at each start, the j-th time at 6/(π²j²) of the accepted error, so
+//! that all tests together keep to it.
+//!
+//! A threshold on a rate was rejected. Two starts an hour are many for a fleet that never starts, and none for one
+//! that scales every minute.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -15,40 +21,41 @@ use plimsoll_math::proportion::binomial_cdf;
 use plimsoll_measure::say::{count, length, ms, number};
 use plimsoll_model::{At, Span};
 
-/// Starts within so long are one deploy's.
+/// Maximum duration of the starts of one deploy.
 const TOGETHER: Span = Span::from_secs(15 * 60);
-/// So long after a deploy another one is told by its version alone: replicas that crash all over again are none.
+/// Time after a deploy in which only a new version is another deploy, because replicas may crash repeatedly.
 const AGAIN: Span = Span::from_secs(3600);
-/// What comes later is no longer "after the deploy", and belongs to the time before the next one.
+/// Time after which starts no longer count as "after the deploy" but as before the next one.
 const AFTER: Span = Span::from_secs(86_400);
-/// A deploy that is younger is not judged.
+/// Minimum age of a deploy for a test.
 const LEAST: Span = Span::from_secs(60);
-/// It is over when nothing has started for so long: an orchestrator's back-off ends at five minutes.
+/// Time without starts after which the alert resolves; the back-off of an orchestrator ends at five minutes.
 const QUIET: Span = Span::from_secs(30 * 60);
-/// Chance that a deploy after which starts are no more frequent is called so.
+/// Error probability of reporting a deploy without more frequent starts.
 const ERROR: f64 = 1e-3;
-/// A process counts from zero for a while, series after series: one start within so long.
+/// Maximum duration of one start, because the counters of a process reset in sequence.
 const ONE: Span = Span::from_secs(30);
-/// A replica that is not seen for so long is forgotten: names of pods never come again.
+/// Time after which an unseen replica is forgotten, because pod names never return.
 const FORGOTTEN: Span = Span::from_secs(3600);
-/// Counters that fall more often than this and at more than every tenth look are several processes behind one address.
+/// Limit of counter resets; more of them, and in more than every tenth scrape, mean several processes behind one
+/// address.
 const MOST_FALLS: u64 = 3;
-/// Warm first tokens are those of the last so long.
+/// Time range of warm requests.
 const WARM: Span = Span::from_secs(600);
 
-/// What a page tells of a replica at a tick.
+/// The state of a replica at a tick.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct ReplicaSeen {
     pub name: String,
-    /// When its process began, Unix time in s; `None` = its page does not say.
+    /// Start time of its process, Unix time in s; `None` if unknown.
     pub began_s: Option<f64>,
-    /// Did a counter fall since the tick before?
+    /// Set if a counter fell since the tick before.
     pub fell: bool,
-    /// Requests that it has answered since it began; `None` = nobody counts them.
+    /// Number of completed requests since its start; `None` if unknown.
     pub answered: Option<f64>,
-    /// First tokens since it began: their sum, s, and how many.
+    /// Times to first token since its start: sum in s, and number; `None` if unknown.
     pub first: Option<(f64, f64)>,
-    /// The same since the tick before.
+    /// Times to first token since the tick before: sum in s, and number; `None` if unknown.
     pub came: Option<(f64, f64)>,
 }
 
@@ -59,7 +66,7 @@ struct Known {
     looks: u64,
     falls: u64,
     started: Option<At>,
-    /// Its first requests since it started have not been seen.
+    /// Set until the first requests after a start were seen.
     is_cold: bool,
 }
 
@@ -68,11 +75,11 @@ struct Start {
     at: At,
     name: String,
     is_new: bool,
-    /// Replica seconds that were watched until then.
+    /// Watched replica seconds until then.
     watched_s: f64,
 }
 
-/// Starts and the time in which they came.
+/// Starts and the time in which they happened.
 #[derive(Copy, Clone, Default, Debug)]
 struct Counted {
     starts: u64,
@@ -83,36 +90,36 @@ struct Counted {
 struct Deploy {
     at: At,
     says: String,
-    /// Replicas that have had their own start in it, and how many may.
+    /// Replicas that have had their deploy start, and the maximum number of such starts.
     own: HashSet<String>,
     most: usize,
     since: Counted,
     tests: u64,
-    /// First requests after its starts: sum of their first tokens, s, how many, after how many starts.
+    /// First requests after the starts: sum of their times to first token in s, number of requests, number of starts.
     first: (f64, f64, u64),
 }
 
 #[derive(Clone, Default, Debug)]
 pub struct ColdStarts {
     replicas: HashMap<String, Known>,
-    /// Replicas at the tick before.
+    /// Number of replicas at the tick before.
     count: usize,
     begun: Option<At>,
-    /// Unix time of the watch's beginning, s.
+    /// Unix time of the start of the watch in s; `None` if unknown.
     wall_s: Option<f64>,
     before: Counted,
     deploy: Option<Deploy>,
     recent: VecDeque<Start>,
     gone: VecDeque<At>,
     last: Option<At>,
-    /// What versions say of each page, and whether one of them was new.
+    /// Version of each endpoint, and whether one of them was new.
     versions: HashMap<String, String>,
     is_new_version: Option<String>,
     warm: VecDeque<(At, f64, f64)>,
 }
 
 impl ColdStarts {
-    /// Where the watch's beginning lies on the wall clock: of a replica that comes later it says whether it began since.
+    /// Sets the start of the watch on the wall clock, which shows whether a new replica began since.
     pub fn began(&mut self, unix_s: f64) {
         self.wall_s = Some(unix_s);
     }
@@ -125,17 +132,18 @@ impl ColdStarts {
         self.versions.insert(page.to_owned(), version);
     }
 
-    /// A page is nobody's any more.
+    /// Removes an endpoint that no longer exists.
     pub fn left(&mut self, page: &str) {
         self.versions.remove(page);
     }
 
-    /// Has nothing started for so long that it is over?
+    /// Returns whether no replica has started for long enough to resolve the alert.
     pub(crate) fn is_quiet(&self, now: At) -> bool {
         self.last.max(self.begun).is_none_or(|last| now - last >= QUIET)
     }
 
-    /// What is seen at a tick, and how long it is after the one before. Says since when replicas start more often, and how often, at the tick at which that is proven.
+    /// Processes a tick that comes `took` after the one before. Returns the start and the description of more
+    /// frequent starts at the tick that proves them.
     pub fn step(&mut self, now: At, took: Span, seen: &[ReplicaSeen]) -> Option<(At, String)> {
         if seen.is_empty() {
             return None;
@@ -155,14 +163,14 @@ impl ColdStarts {
         if has_started { self.test(now) } else { None }
     }
 
-    /// Is this replica's process another than before?
+    /// Returns whether the process of this replica changed.
     fn started(&mut self, replica: &ReplicaSeen, now: At) -> Option<Start> {
         let start = |is_new| {
             let counted = self.deploy.as_ref().map_or(self.before, |deploy| deploy.since);
             Start { at: now, name: replica.name.clone(), is_new, watched_s: counted.watched_s }
         };
         let Some(known) = self.replicas.get(&replica.name) else {
-            // Without a start time one that has answered before it was seen may have been there for long.
+            // Without a start time, a replica that completed requests before it was first seen may be old.
             let is_young = match (replica.began_s, self.wall_s) {
                 (Some(began), Some(wall)) => began >= wall,
                 _ => replica.answered == Some(0.0),
@@ -200,7 +208,7 @@ impl ColdStarts {
         found
     }
 
-    /// Lets go of what is long past.
+    /// Drops old data.
     fn forget(&mut self, now: At) {
         let gone = self.replicas.values().filter(|known| known.seen < now).map(|known| known.seen);
         self.gone = gone.filter(|seen| *seen >= now - TOGETHER).collect();
@@ -222,7 +230,7 @@ impl ColdStarts {
         self.recent.push_back(start);
     }
 
-    /// Is this a deploy? `most`: replicas that there were.
+    /// Detects a deploy. `most` is the number of replicas before.
     fn deploys(&mut self, now: At, most: usize) {
         let version = self.is_new_version.take().map(|version| (now, format!("a new version ({version})")));
         let is_late = self.deploy.as_ref().is_none_or(|deploy| now - deploy.at >= AGAIN);
@@ -257,7 +265,7 @@ impl ColdStarts {
         }
     }
 
-    /// What the first requests after a start waited for a token, and what warm ones did.
+    /// Records the times to first token of first requests after a start, and of warm requests.
     fn first_requests(&mut self, now: At, seen: &[ReplicaSeen]) {
         let (mut warm_s, mut warm) = (0.0, 0.0);
         for replica in seen {
@@ -297,7 +305,8 @@ impl ColdStarts {
         Some((deploy.at, said?))
     }
 
-    /// `5 starts of replicas in 20 min beside those of the deploy (4 of 4 replicas began anew), before 1 in 6.2 h; …`.
+    /// Returns `5 starts of replicas in 20 min beside those of the deploy (4 of 4 replicas began anew), before 1 in
+    /// 6.2 h; …`, if it is proven.
     fn evidence(&self, now: At) -> Option<String> {
         let deploy = self.deploy.as_ref()?;
         let (warm_s, warm) = self.warm.iter().fold((0.0, 0.0), |(s, n), part| (s + part.1, n + part.2));
@@ -333,7 +342,7 @@ impl Counted {
 }
 
 impl Deploy {
-    /// One more start: its own, or one too many.
+    /// Counts a start: the deploy's own or an additional one.
     fn count(&mut self, name: &str) {
         let is_own = self.own.len() < self.most && self.own.insert(name.to_owned());
         self.since.starts += u64::from(!is_own);

@@ -1,30 +1,37 @@
-//! "More are over the ceiling than allowed, and for more than a minute": a change detector with one setting, its false alarms.
+//! "More than the allowed share is over the ceiling for more than a minute": a change detector with one setting, its
+//! false-alarm rate.
 //!
-//! An *e-detector* (Shin, Ramdas, Rinaldo, NEJSDS 2024): Shiryaev–Roberts sums of bets against "at most the allowed share is over". Per stake f and block
-//! of n requests of which k are over, M ← (1 + M)(1 + f g); the mean over the stakes reaches H after H blocks on average or later while the share is
-//! at its allowance, whatever lies inside a block. A threshold on a sliding window lost: it looks at every scrape, so that nobody knows how often it is wrong.
+//! An *e-detector* (Shin, Ramdas, Rinaldo, NEJSDS 2024): Shiryaev–Roberts sums of bets against "at most the allowed
+//! share is over". Per stake f and block of n requests with k over the ceiling, M ← (1 + M)(1 + f g). While the share
+//! is within the allowed one, the mean over the stakes reaches H after H blocks on average or later. Any dependence
+//! inside a block is permitted. A threshold on a sliding window was rejected: it is tested at every scrape, so its
+//! false-alarm rate is unknown.
 //!
-//! A block's bet gains f (k − p n)/(p m), with m the size of the largest block that was to be expected before this one came, or its own where that
-//! is larger. m is what a bet is capped by, and it is the largest block and not twice that, because of two bounds:
-//! * a bet never loses more than its stake, and stays fair: m ≥ n keeps every factor at 1 − f or more, and the factor's mean is at most 1 while,
-//!   given what came before and the block's size, at most the share p of its requests is over on average. Any m ≥ n will do for that;
-//! * while n stays within what was expected, m is known before the block comes, so that the same holds where size and share go together, as in bursts:
-//!   then E[k − p n] ≤ 0 is enough, and each request weighs the same, which is how the budget counts. A bet on the block's own share (m = n) would hold the
-//!   mean of the blocks' shares to the budget, and call a ceiling broken whose few slow requests came in small blocks.
+//! A block's bet gains f (k − p n)/(p m). Here m is the size of the largest block expected before this one, or its
+//! own size if larger. The cap m is the largest block and not twice that, because of two bounds:
+//! * A bet never loses more than its stake, and stays fair. m ≥ n keeps every factor at 1 − f or more. The factor's
+//!   mean is at most 1 while, on average, at most the share p of the block's requests is over. That average is
+//!   conditional on the earlier blocks and the block's size. Any m ≥ n suffices for that.
+//! * While n stays within the expected size, m is known before the block. The bound then also holds if size and share
+//!   are correlated, as in bursts. E[k − p n] ≤ 0 is enough, and each request has equal weight, as in the budget. A
+//!   bet on the block's own share (m = n) would test the mean of the blocks' shares. It would report a ceiling as
+//!   broken whose few slow requests came in small blocks.
 //!
-//! A cap beyond the largest block would be known beforehand for a larger one too, and makes every bet smaller by that factor.
+//! A cap beyond the largest block would be known in advance for a larger one too, but makes every bet smaller by that
+//! factor.
 
 use std::collections::VecDeque;
 
 use plimsoll_math::anytime::Bets;
 
-/// A month, in which false alarms are counted, s.
+/// Period of the false-alarm rate, a month in s.
 pub(crate) const MONTH_S: f64 = 30.0 * 86_400.0;
-/// Further than this no evidence is kept: it has long alarmed, and what is kept must be forgotten again when traffic is good.
+/// Maximum evidence: at this value it has long alarmed, and it must decay when traffic is healthy again.
 const MOST: f64 = 1e12;
-/// The largest block to be expected is the largest of so many before it: ten minutes of them, because load has a course over the day, and after a burst bets
-/// against its size are too small to find anything. Of blocks that come in any order one in 61 is larger than the 60 before it. A cap that decays from block to
-/// block lost: it is below the largest nearly always, and then rates the loss of each large block too low.
+/// Number of earlier blocks whose maximum is the expected size. They cover ten minutes, because load varies over the
+/// day, and bets against the size of an old burst are too small. In random order, one in 61 blocks is larger than the
+/// 60 before it. A cap that decays per block was rejected: it is nearly always below the largest block, and then
+/// underrates the loss of each large block.
 const REMEMBERED: usize = 60;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -32,14 +39,14 @@ pub struct Detector {
     allowed: f64,
     bets: Bets,
     sums: Vec<f64>,
-    /// The best evidence of any beginning, per stake, and the blocks since that beginning.
+    /// Maximum evidence over all starts per stake, and the number of blocks since that start.
     best: Vec<(f64, u64)>,
-    /// Requests of the last blocks.
+    /// Numbers of requests in the last blocks.
     sizes: VecDeque<u64>,
 }
 
 impl Detector {
-    /// Nothing seen. `allowed`: the share that may be over, within (0, 1).
+    /// Returns a detector without data. `allowed` is the allowed share, within (0, 1).
     pub fn new(allowed: f64) -> Detector {
         let bets = Bets::wide();
         let count = bets.fractions().len();
@@ -52,12 +59,12 @@ impl Detector {
         }
     }
 
-    /// One block: requests, and those over the ceiling for certain.
+    /// Adds a block: number of requests, and of those certainly over the ceiling.
     pub fn push(&mut self, n: u64, over: u64) {
         if n == 0 {
             return;
         }
-        // The first block has none before it: it says how large blocks are, and nothing is bet on it.
+        // The first block has no expected size, so it sets the size without a bet.
         if let Some(expected) = self.sizes.iter().max() {
             let most = self.allowed * n.max(*expected) as f64;
             self.bet((over as f64 - self.allowed * n as f64) / most);
@@ -79,25 +86,27 @@ impl Detector {
         }
     }
 
-    /// The evidence now: alarms at a threshold H come once in H blocks, or later, while no more than allowed are over.
+    /// Returns the present evidence. A threshold H causes one false alarm in H blocks at most while the share is
+    /// within the allowed one.
     pub fn evidence(&self) -> f64 {
         self.sums.iter().sum::<f64>() / self.sums.len() as f64
     }
 
-    /// Blocks since it began, by the stake that gained most (Page 1954); 0 = it is not going on.
+    /// Returns the number of blocks since the start, for the stake with the most gain (Page 1954); 0 if there is no
+    /// gain.
     pub(crate) fn blocks_since(&self) -> u64 {
         let best = self.best.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));
         best.map_or(0, |(_, blocks)| blocks)
     }
 
-    /// Forgets all evidence: after a gap it is not known what lies between.
+    /// Drops all evidence, because data in a gap is unknown.
     pub fn reset(&mut self) {
         self.sums.fill(0.0);
         self.best.fill((1.0, 0));
     }
 }
 
-/// The threshold H of each row at which a file of so many rows alarms falsely so often in 30 days, at most.
+/// Returns the threshold H per row for a file with `rows` rows and at most `false_alarms` in 30 days.
 pub fn threshold(block_s: f64, rows: usize, false_alarms: f64) -> f64 {
     MONTH_S / block_s * rows.max(1) as f64 / false_alarms
 }

@@ -1,29 +1,29 @@
-//! What is to blame for an alert, as far as metrics pages tell: which layer, on what evidence, what to do first and what not.
+//! The diagnosis of an alert from metrics endpoints: layer, evidence, recommended action, action to avoid.
 
 use plimsoll_diagnose::{Answer, Cause, Diagnosis, Verdict};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AlertDiagnosis {
-    /// In a sentence; it begins with `cannot tell` where no page holds what would tell.
+    /// One sentence; it starts with `cannot tell` if no endpoint has the data.
     pub says: String,
-    /// The layer, as a word; `unknown` where it can't be told.
+    /// Name of the layer; `unknown` if the data is inconclusive.
     pub layer: String,
-    /// The cause, as a stable word.
+    /// Stable name of the cause.
     pub cause: String,
     pub evidence: Vec<String>,
-    /// What to do first; empty where the cause is unknown, and its alert says then what its kind is looked into by.
-    // Written even when empty, because an older version that reads a journal after a roll-back does not do without.
+    /// Recommended action; empty if the cause is unknown, and the alert then has the action of its kind.
+    // Written even when empty, because an older version that reads the journal after a roll-back requires the field.
     #[serde(default)]
     pub do_first: String,
-    /// What not to do; empty where the cause is unknown.
+    /// Action to avoid; empty if the cause is unknown.
     #[serde(default)]
     pub do_not: String,
     pub ask: String,
 }
 
 impl AlertDiagnosis {
-    /// Of a diagnosis of pages. Something *is* wrong: where they show nothing that is worse, they cannot tell.
+    /// Returns the diagnosis for an alert. There *is* a problem, so endpoints that show no change are inconclusive.
     pub fn of(found: &Diagnosis) -> AlertDiagnosis {
         let told = found.verdicts.first().filter(|_| found.answer == Answer::Found);
         let mut needs = found.missing.iter().map(|missing| missing.needs.words());

@@ -1,8 +1,11 @@
-//! "First tokens take twice as long as they did": by counts over edges of the buckets, never by an interpolated percentile.
+//! "The time to first token has doubled": by counts over bucket edges, never by an interpolated percentile.
 //!
-//! Of a good hour the smallest edge x is known over which, for certain, no more than half (a twentieth) of the first tokens lay. The smallest edge
-//! y ≥ 2 x is then a ceiling like a row's: more than half (a twentieth) over it is a median (a p95) that has doubled, and the detector of ceilings says when that
-//! is proven. Buckets are coarse, and their sum is exact: a mean that has doubled in every block for a minute is told as well, where its interval says so. How much of it longer prompts explain is read off the hour's own line of first tokens by what was to be computed.
+//! The reference is a healthy hour. Let x be the smallest edge that certainly at most half (a twentieth) of its times
+//! to first token exceed. The smallest edge y ≥ 2 x is then a ceiling like a row's. If more than half (a twentieth)
+//! exceed it, the median (the p95) has doubled. The detector of ceilings decides when that is proven. Buckets are
+//! coarse, but their sum is exact. Therefore a mean that has doubled in every block for a minute is reported too, if
+//! its interval proves it. The hour's line of times to first token by computed tokens shows the part that longer
+//! prompts explain.
 
 use std::collections::VecDeque;
 
@@ -17,30 +20,31 @@ use super::detect::threshold;
 use super::row::{BLOCK, RowWatch};
 use crate::over::{OverCount, count, over};
 
-/// What is good is remembered in parts so long, for an hour.
+/// Length of the stored parts of the healthy hour.
 const PART: Span = Span::from_secs(60);
 const HOUR: usize = 60;
-/// Good minutes that are not, because an alert fired after them.
+/// Number of minutes before an alert that do not count as healthy.
 const SUSPECT: usize = 3;
-/// Blocks by which the means of what fired are told.
+/// Number of blocks for the reported means.
 const RECENT: usize = 120;
-/// Shares of first tokens over an edge: of the median, and of the 95th percentile.
+/// Shares over an edge: of the median, and of the 95th percentile.
 const SHARES: [f64; 2] = [0.5, 0.05];
-/// Times as long as before from which it is told.
+/// Minimum ratio to the healthy hour.
 const TIMES: f64 = 2.0;
-/// Blocks of which a mean is judged, the accepted error of one judgement (there are 260 000 in a month), and blocks that prove it is over.
+/// Minimum number of blocks for a mean, error probability of one test, and number of blocks that prove the end. There
+/// are 260 000 tests in a month.
 const FEWEST: usize = 5;
 const ERROR: f64 = 1e-5;
 const BACK: usize = 10;
-/// The line of the hour foretells something where its interval is no wider than so much of itself, either way.
+/// Maximum relative half-width of the interval at which the hour's line predicts a value.
 const SURE: f64 = 0.5;
 
-/// First tokens of a fleet over some time, and what was computed for them.
+/// Times to first token of a fleet over an interval, and the computed tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct FirstTokens {
-    /// Their histogram, s.
+    /// Histogram of the times to first token, s.
     pub buckets: Buckets,
-    /// Prompt tokens that were computed, and what the requests waited in the engine, s; `None` = no page says it.
+    /// Computed prompt tokens, and queue times in the engine in s; `None` if unknown.
     pub computed: Option<f64>,
     pub waited_s: Option<f64>,
 }
@@ -62,7 +66,7 @@ impl FirstTokens {
         true
     }
 
-    /// Mean first token, tokens computed for each, and what each waited, s.
+    /// Returns the mean time to first token, and per request the computed tokens and the queue time in s.
     fn means(&self) -> Option<(f64, Option<(f64, f64)>)> {
         let n = self.n();
         let mean = self.buckets.sum.filter(|_| n > 0.0)? / n;
@@ -70,7 +74,7 @@ impl FirstTokens {
     }
 }
 
-/// A ceiling that the good hour set.
+/// A ceiling derived from the healthy hour.
 #[derive(Clone, Debug)]
 struct Ceiling {
     share: f64,
@@ -79,21 +83,23 @@ struct Ceiling {
     watch: RowWatch,
 }
 
+/// The detector of a doubled time to first token.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Doubled {
-    /// Minutes that were good, the oldest first, and the one that is not over yet.
+    /// Healthy minutes, oldest first, and the open one.
     good: VecDeque<FirstTokens>,
     open: Option<(At, FirstTokens)>,
     ceilings: Vec<Ceiling>,
-    /// What the ceilings were set by.
+    /// Healthy hour that the ceilings are derived from.
     hour: Vec<FirstTokens>,
-    /// The last blocks, by their beginnings.
+    /// Last blocks with their start times.
     recent: VecDeque<(At, FirstTokens)>,
     fired: Option<At>,
 }
 
 impl Doubled {
-    /// What came from one instant to another. `good`: nothing that is slow or fails stands. Says since when first tokens have doubled, and how.
+    /// Processes an interval. `good` is set if no latency or failure alert fires. Returns the start and the
+    /// description of a doubling.
     pub fn step(
         &mut self,
         (from, to): (At, At),
@@ -131,13 +137,14 @@ impl Doubled {
         Some((since, said))
     }
 
-    /// Twice the good hour's mean at most, s.
+    /// Returns twice the upper bound of the healthy hour's mean in s.
     fn twice_s(&self) -> Option<f64> {
         let means: Vec<f64> = self.hour.iter().filter_map(|minute| Some(minute.means()?.0)).collect();
         Some(TIMES * series::mean(&means, series::BATCHES, 0.95)?.interval.upper)
     }
 
-    /// Since when every block's mean is over twice the good hour's, for a minute at least and beyond doubt.
+    /// Returns the start of a period in which every block's mean is over twice the healthy hour's. The period has at
+    /// least a minute and a statistical proof.
     fn mean_doubled(&self, now: At) -> Option<At> {
         let twice = self.twice_s()?;
         let means = self.recent.iter().rev().filter_map(|(from, came)| Some((*from, came.means()?.0)));
@@ -149,7 +156,7 @@ impl Doubled {
         (is_long && lower > twice).then_some(since)
     }
 
-    /// Is the mean of the last blocks since then under twice the good hour's, for certain?
+    /// Returns whether the mean of the last blocks since then is certainly under twice the healthy hour's.
     fn mean_is_back(&self, fired: At) -> bool {
         let since = self.recent.iter().rev().take_while(|(from, _)| *from >= fired).take(BACK);
         let means: Vec<f64> = since.filter_map(|(_, came)| Some(came.means()?.0)).collect();
@@ -158,10 +165,10 @@ impl Doubled {
             && series::mean(&means, series::BATCHES, 0.95).is_some_and(|mean| mean.interval.upper < twice)
     }
 
-    /// Keeps good minutes, and sets the ceilings anew after each good hour.
+    /// Stores healthy minutes, and sets the ceilings after each healthy hour.
     fn remember(&mut self, (from, to): (At, At), came: &FirstTokens, (good, alpha): (bool, f64)) {
         if !good {
-            // What fired began before it did.
+            // An alert's problem starts before the alert fires.
             if self.open.take().is_some() {
                 self.good.truncate(self.good.len().saturating_sub(SUSPECT));
             }
@@ -184,7 +191,8 @@ impl Doubled {
             SHARES.iter().filter_map(|share| ceiling(&self.hour, *share, to - from, alpha)).collect();
     }
 
-    /// How much of it longer prompts explain: the line of the good hour at what is computed now. What is left is shown beside the queue.
+    /// Returns the part that longer prompts explain, from the healthy hour's line at the present number of computed
+    /// tokens. The rest is displayed next to the queue time.
     fn split(&self, now: &FirstTokens) -> Option<String> {
         let ((is, by), (was, before)) = (now.means()?, sum(self.hour.iter())?.means()?);
         let said = format!(". On average {}, before {}: × {}", ms(is), ms(was), number(is / was));
@@ -209,7 +217,7 @@ impl Doubled {
     }
 }
 
-/// Those that have the edges of the first, together.
+/// Returns the sum of the entries with the bucket edges of the first.
 fn sum<'a>(mut of: impl Iterator<Item = &'a FirstTokens>) -> Option<FirstTokens> {
     let mut all = of.next()?.clone();
     for one in of {
@@ -229,7 +237,7 @@ fn counted_over(ceiling: &Ceiling, counted: OverCount) -> String {
     )
 }
 
-/// The ceiling that a good hour sets for this share.
+/// Returns the ceiling that a healthy hour sets for this share.
 fn ceiling(hour: &[FirstTokens], share: f64, every: Span, alpha: f64) -> Option<Ceiling> {
     let edges = &hour.first()?.buckets.edges;
     let holds = |edge: &f64| {

@@ -1,7 +1,9 @@
-//! Alerts: what a person is called for, from blocks of counts and the state of the fleet. Each says since when, and why in a sentence.
+//! Alerts for operators, from blocks of counts and the state of the fleet. Each states its start and its reason in
+//! one sentence.
 //!
-//! Reading order: [`detect`] (a ceiling broken for more than a minute), [`burn`] (how fast the allowance is used up), [`row`] (both, of one row),
-//! `doubled` (first tokens twice as late as in a good hour), [`cold`] (more starts since a deploy), [`board`] (which alerts stand), [`diagnosed`] (what is to blame).
+//! Reading order: [`detect`] (a ceiling broken for more than a minute), [`burn`] (burn rate), [`row`] (both for one
+//! row). Then `doubled` (a doubled time to first token). Then [`cold`] (more starts since a deploy), [`board`] (all
+//! alerts), [`diagnosed`] (their causes).
 
 pub mod board;
 pub mod burn;
@@ -19,15 +21,15 @@ pub use burn::{Minute, Pair};
 pub use diagnosed::AlertDiagnosis;
 pub(crate) use doubled::FirstTokens;
 
-/// What is alerted on, and when.
+/// The settings of alerts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AlertSpec {
-    /// False alarms of the ceilings that may come in 30 days, of all rows of the file together.
+    /// Maximum number of false alarms of ceilings in 30 days, for all rows of the file together.
     pub false_alarms: f64,
-    /// Requests that may wait per replica, as a mean over a minute. None = not alerted on.
+    /// Maximum number of waiting requests per replica, as a mean over a minute; `None` for no alert.
     pub queue_per_replica: Option<f64>,
-    /// Pairs of windows of the burn rate. None = the workbook's.
+    /// Window pairs of the burn rate; `None` for the workbook's.
     pub burn: Option<Vec<Pair>>,
 }
 
@@ -42,8 +44,10 @@ impl AlertSpec {
         self.burn.as_deref().unwrap_or(&burn::PAIRS)
     }
 
+    /// Checks the settings.
+    ///
     /// # Errors
-    /// A figure that can't be, in one line.
+    /// Fails if a value is invalid, with one line of text.
     pub fn check(&self) -> Result<(), String> {
         if !(self.false_alarms > 0.0 && self.false_alarms <= 1000.0) {
             return Err("alerts.false_alarms: how many in 30 days, above 0 and at most 1000".to_owned());
@@ -59,40 +63,40 @@ impl AlertSpec {
 }
 
 plimsoll_model::named! {
-    /// What an alert is about.
+    /// The condition of an alert.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum AlertKind {
-        /// More are over a ceiling than allowed, for more than a minute.
+        /// More than the allowed share is over a ceiling for more than a minute.
         CeilingBroken => "ceiling_broken",
-        /// What a row allows is used up too fast.
+        /// A row's error budget is used up too fast.
         BurnRate => "burn_rate",
-        /// First tokens take twice as long as in a good hour before.
+        /// The time to first token is twice that of an earlier healthy hour.
         TtftDoubled => "ttft_doubled",
-        /// More requests wait per replica than may.
+        /// More requests wait per replica than allowed.
         QueueOverTarget => "queue_over_target",
         /// Replicas start more often since a deploy.
         ColdStarts => "cold_starts",
-        /// A replica computes requests and nothing of it moves.
+        /// A replica has running requests and makes no progress.
         Stalled => "stalled",
-        /// A page does not answer.
+        /// A metrics endpoint fails.
         SourceLost => "source_lost",
-        /// No page has what a row needs.
+        /// The signal of a row is missing on every metrics endpoint.
         Absent => "absent",
         NoTraffic => "no_traffic",
-        /// Always fires: where it is missing, nobody watches.
+        /// Fires always; its absence means that the watch is down.
         Watchdog => "watchdog",
     }
 }
 
 impl AlertKind {
-    /// Is there something to see in what came before it fired? Of what is silent there is not.
+    /// Returns whether a recorded window is useful. Alerts on missing data have none.
     pub(crate) fn has_window(self) -> bool {
         self.is_diagnosed() || self == AlertKind::Stalled
     }
 
-    /// The name of the alert for Alertmanager: `ceiling_broken` → `PlimsollCeilingBroken`. A route that waits for another monitor's `Watchdog`
-    /// must not take ours for it.
+    /// Returns the name of the alert for Alertmanager: `ceiling_broken` → `PlimsollCeilingBroken`. The prefix
+    /// separates it from another monitor's `Watchdog`.
     pub fn alert_name(self) -> String {
         let words = self.name().split('_').map(|word| {
             let (first, rest) = word.split_at(word.len().min(1));
@@ -101,14 +105,16 @@ impl AlertKind {
         format!("Plimsoll{}", words.collect::<String>())
     }
 
-    /// Is something slow or failing, so that it can be asked what is to blame? The others say themselves what is so.
+    /// Returns whether the alert is about latency or failures, so that it needs a diagnosis. Other alerts name their
+    /// cause themselves.
     pub fn is_diagnosed(self) -> bool {
         use AlertKind::*;
         matches!(self, CeilingBroken | BurnRate | TtftDoubled | QueueOverTarget | ColdStarts)
     }
 
-    /// What to do first while no cause is known: what tells the likely ones apart, and the command that tells more. Empty where there is nothing to do.
-    /// `of_requests`: the watch reads a run's requests and no pages, so its page has no replicas, and the run itself can be diagnosed.
+    /// Returns the recommended action for an unknown cause: how to distinguish likely causes, and the command with
+    /// more information. It is empty if there is no action. With `of_requests`, the watch has no replica data, and
+    /// the run itself can be diagnosed.
     pub fn first_step(self, of_requests: bool) -> &'static str {
         match self {
             AlertKind::CeilingBroken if of_requests => {
@@ -156,7 +162,7 @@ impl AlertKind {
         }
     }
 
-    /// On the screen.
+    /// Returns the displayed text.
     pub fn words(self) -> &'static str {
         match self {
             AlertKind::CeilingBroken => "ceiling broken",
@@ -173,7 +179,7 @@ impl AlertKind {
     }
 }
 
-/// Does it stand?
+/// The state of an alert.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlertState {
@@ -182,7 +188,7 @@ pub enum AlertState {
 }
 
 impl AlertState {
-    /// In a message.
+    /// Returns the name for messages.
     pub fn name(self) -> &'static str {
         match self {
             AlertState::Firing => "firing",
@@ -193,51 +199,54 @@ impl AlertState {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Alert {
-    /// Its own: the kind, what it is about, and its number, which goes on where an earlier watch ended.
+    /// Unique id: the kind, the subject, and a number that continues over restarts of the watch.
     pub id: String,
     pub kind: AlertKind,
-    /// A row's id, a page's or a replica's name, `fleet`.
+    /// Subject: a row's id, the name of an endpoint or replica, or `fleet`.
     pub about: String,
-    /// The row of the budget, where it is about one.
+    /// Row of the budget; `None` if the alert is not about a row.
     pub row: Option<String>,
     pub state: AlertState,
-    /// Since when what it says is so, s since the watch began.
+    /// Start of the condition, in s since the start of the watch.
     pub since_s: f64,
+    /// Time of firing, in s since the start of the watch.
     pub fired_s: f64,
+    /// Time of resolution, in s since the start of the watch; `None` while the alert fires.
     pub resolved_s: Option<f64>,
-    /// Why, in a sentence.
+    /// Reason in one sentence.
     pub evidence: String,
-    /// What to do first: its diagnosis', or its kind's where that names no cause.
+    /// Recommended action: that of the diagnosis, or of the kind if no cause is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub do_first: String,
-    /// What is to blame, where pages were asked.
+    /// Diagnosis; `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diagnosis: Option<Box<AlertDiagnosis>>,
-    /// The run folder with its window, where one is kept.
+    /// Run folder with the recorded window; `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
 }
 
 impl Alert {
-    /// Did it fire at this instant, without a diagnosis that it should have?
+    /// Returns whether the alert fired at this instant and lacks a required diagnosis.
     pub(crate) fn is_new(&self, now: At) -> bool {
         self.kind.is_diagnosed() && self.diagnosis.is_none() && self.fired_s == board::seconds(now)
     }
 
-    /// What to do first: its own step; where it has none, because an older version wrote it, its diagnosis' or its kind's.
+    /// Returns the recommended action. An alert of an older version has none; then it is that of the diagnosis, or of
+    /// the kind.
     pub fn first_step(&self) -> &str {
         let diagnosis = self.diagnosis.as_deref().map_or("", |found| found.do_first.as_str());
         let known = [self.do_first.as_str(), diagnosis].into_iter().find(|step| !step.is_empty());
-        // Those that an older version wrote are of pages, because a watch of requests takes none over.
+        // Alerts of an older version are about metrics endpoints, because a watch of requests never resumes alerts.
         known.unwrap_or_else(|| self.kind.first_step(false))
     }
 
-    /// Is it so now?
+    /// Returns whether the alert fires.
     pub fn stands(&self) -> bool {
         self.state == AlertState::Firing
     }
 
-    /// The same in the time of a watch that began so much earlier, s.
+    /// Returns the alert on the clock of a watch that began `by_s` seconds earlier.
     #[must_use]
     pub fn shifted(&self, by_s: f64) -> Alert {
         Alert {

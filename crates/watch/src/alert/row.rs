@@ -1,4 +1,4 @@
-//! The alerts of one row of the budget: its ceiling broken for more than a minute, and its burn rate.
+//! The alerts of one budget row: a ceiling broken for more than a minute, and the burn rate.
 
 use std::collections::VecDeque;
 
@@ -10,33 +10,33 @@ use super::burn::{Burn, Pair};
 use super::detect::Detector;
 use crate::over::{OverCount, count};
 
-/// A block of the detector: so long at least, and until there is a request in it, but no longer than a minute.
+/// Minimum length of a block of the detector. A block lasts until it has a request, but at most a minute.
 pub const BLOCK: Span = Span::from_secs(10);
 const LONGEST: Span = Span::from_secs(60);
-/// What is broken for less is no alert.
+/// Minimum duration of a broken ceiling for an alert.
 const FOR: Span = Span::from_secs(60);
-/// Blocks that are remembered: they say how much was over since it began, and whether it is over.
+/// Number of stored blocks; they give the share over the ceiling since the start, and the proof of recovery.
 const KEPT: usize = 360;
-/// It is over when the last so many blocks, all since it fired, prove that the row holds.
+/// Numbers of last blocks, all after the alert fired, that are tested for recovery.
 const PROOFS: [usize; 3] = [10, 60, KEPT];
-/// After a gap of so many blocks the evidence is forgotten: that costs evidence and adds no false alarm.
+/// Number of missing blocks after which the evidence is dropped. That costs evidence and adds no false alarm.
 const GAP: i64 = 5;
 
 #[derive(Clone, Debug)]
 pub struct RowWatch {
-    /// The share that may be over.
+    /// Allowed share over the ceiling.
     pub allowed: f64,
     pub counted: &'static str,
     block: Span,
     detector: Detector,
-    /// How fast the allowance is used up.
+    /// Burn rate of the error budget.
     pub burn: Burn,
     pending: Option<(At, OverCount)>,
     recent: VecDeque<(At, At, OverCount)>,
 }
 
 impl RowWatch {
-    /// Begins with nothing seen.
+    /// Returns a row without data.
     pub fn new(allowed: f64, counted: &'static str, every: Span, pairs: &[Pair]) -> RowWatch {
         RowWatch {
             allowed,
@@ -49,7 +49,7 @@ impl RowWatch {
         }
     }
 
-    /// What came from one instant to another.
+    /// Adds the counts of an interval.
     pub fn push(&mut self, from: At, to: At, over: OverCount) {
         self.burn.push(from, to, over);
         if to - from > Span(GAP * self.block.0) {
@@ -73,7 +73,7 @@ impl RowWatch {
         }
     }
 
-    /// Since when it is broken, and how much was over since, where the evidence reaches the threshold.
+    /// Returns the start of a broken ceiling and the counts since, if the evidence reaches the threshold.
     pub fn broken(&self, now: At, threshold: f64) -> Option<(At, OverCount)> {
         let blocks = usize::try_from(self.detector.blocks_since()).unwrap_or(usize::MAX);
         let first = self.recent.len().saturating_sub(blocks);
@@ -84,7 +84,7 @@ impl RowWatch {
         })
     }
 
-    /// Is it proven that the row holds again, by blocks that began after this instant?
+    /// Returns whether blocks after this instant prove that the row passes again.
     pub(crate) fn holds_since(&self, fired: At, alpha: f64) -> bool {
         let first = self.recent.partition_point(|block| block.0 < fired);
         let since: Vec<OverCount> = self.recent.range(first..).map(|block| block.2).collect();
@@ -98,13 +98,13 @@ impl RowWatch {
         })
     }
 
-    /// It is over: what comes next is new evidence.
+    /// Drops the evidence after the end of an alert.
     pub fn begin_again(&mut self) {
         self.detector.reset();
     }
 }
 
-/// `4 % to 6 % of 2218 requests in 70 s are over it, 1 % allowed`.
+/// Returns `4 % to 6 % of 2218 requests in 70 s are over it, 1 % allowed`.
 pub fn evidence(what: &str, (since, over): (At, OverCount), now: At, row: &RowWatch) -> String {
     let percent = |count: u64| shown(count as f64 / over.n.max(1) as f64, &Unit::Share);
     let share = match over.least == over.most {

@@ -1,21 +1,21 @@
-//! What is known of a canary.
+//! The state of a canary.
 
 use serde::Serialize;
 
-/// What to do with it.
+/// The recommended action for a canary.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CanaryVerdict {
-    /// It is no worse, for certain, and was watched for long enough.
+    /// The canary is certainly no worse, and was watched for long enough.
     Promote,
-    /// It is worse, for certain, or does not answer.
+    /// The canary is certainly worse, or does not respond.
     RollBack,
-    /// Neither is known yet.
+    /// The evidence is inconclusive.
     KeepWatching,
 }
 
 impl CanaryVerdict {
-    /// On the screen.
+    /// Returns the displayed text.
     pub fn words(self) -> &'static str {
         match self {
             CanaryVerdict::Promote => "promote",
@@ -25,43 +25,43 @@ impl CanaryVerdict {
     }
 }
 
-/// What is known at an instant.
+/// The state of a canary at an instant.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CanaryFinding {
-    /// When, s since it began.
+    /// Time since the start, s.
     pub at_s: f64,
     pub verdict: CanaryVerdict,
-    /// Why, in a sentence.
+    /// Reason in one sentence.
     pub why: String,
-    /// Replicas that were counted in the last minute: base, canary.
+    /// Number of replicas counted in the last minute: base, canary.
     pub replicas: [usize; 2],
-    /// Minutes with the same version everywhere, and with the new one on the canary, that were counted.
+    /// Number of counted minutes: with one version everywhere, and with the new version on the canary.
     pub minutes: [u64; 2],
-    /// Evidence that it is worse, as odds: this many to one, over all rows together. 1 / (accepted chance of a false alarm) decides.
+    /// Evidence that the canary is worse, as odds N : 1 over all rows. 1 / (false-alarm probability) decides.
     pub worse: f64,
-    /// What decides, as odds.
+    /// Odds at which the evidence decides.
     pub decides: f64,
-    /// Requests per replica and second, canary over base; `None` = not known.
+    /// Ratio of requests per replica and second, canary over base; `None` if unknown.
     pub load: Option<f64>,
-    /// Prompt tokens per request, canary over base; `None` = not known.
+    /// Ratio of prompt tokens per request, canary over base; `None` if unknown.
     pub prompts: Option<f64>,
-    /// One per latency and edge, and failures.
+    /// One row per latency and edge, and one for failures.
     pub rows: Vec<CanaryRow>,
 }
 
-/// The share of requests over an edge, on both sides.
+/// The share of requests over an edge on both sides.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CanaryRow {
-    /// `ttft over 0.25 s`, or `failed`.
+    /// Name of the measure: `ttft over 0.25 s`, or `failed`.
     pub what: String,
-    /// Requests (of itl: gaps between tokens) that were counted with the new version out: base, canary.
+    /// Counted requests (for itl: token gaps) with the new version: base, canary.
     pub n: [u64; 2],
-    /// Shares over the edge: base, canary.
+    /// Shares over the edge: base, canary; `None` if unknown.
     pub over: [Option<f64>; 2],
-    /// Evidence that the canary's is larger, as odds.
+    /// Evidence that the canary's share is larger, as odds.
     pub worse: f64,
-    /// How much larger it may be, a share.
+    /// Maximum accepted increase of the share.
     pub margin: f64,
-    /// Is it proven to be within that?
+    /// Set if the increase is proven to be within the margin.
     pub is_within: bool,
 }

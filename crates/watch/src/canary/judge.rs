@@ -1,55 +1,58 @@
-//! Counts of each replica, minute by minute → evidence that a canary is worse, and that it is not.
+//! Counts of each replica by minute → evidence that a canary is worse, and that it is not.
 //!
-//! **Worse.** In each minute the canary stands among groups of base replicas that nothing was done to (placebo groups), drawn anew each time and cut
-//! to equally many requests, and its place by the share over an edge is bet on ([`Ranks`]): where the version changes nothing, all places are
-//! equally likely, whatever the traffic does to all of them. The evidence of all edges is their mean, which needs no independence.
+//! **Worse.** In each minute the canary is ranked by its share over the edge among groups of unchanged base replicas
+//! (placebo groups). The groups are drawn again each minute and reduced to equal numbers of requests, and the rank is
+//! bet on ([`Ranks`]). If the version has no effect, all ranks are equally likely under any traffic. The evidence of
+//! all edges is their mean, which needs no independence.
 //!
 //! **No worse.** The difference of the shares is bet against the margin ([`Wealth`]); every edge must be proven.
 //!
-//! Replicas that differ for good would be blamed on the version. With a stretch before the deploy (`before`), in which all run the same one, each
-//! replica's own share is taken off, and the canary gets what that is uncertain by at half of alpha.
+//! Permanent differences between replicas would be attributed to the version. With a period before the deploy
+//! (`before`), in which all run one version, each replica's own share is subtracted. The canary gets the uncertainty
+//! of that share at half of alpha.
 
 use plimsoll_math::anytime::{Bets, Claim, Ranks, Wealth, ln_mean};
 use plimsoll_math::rng::Stream;
 use plimsoll_math::series::{self, BATCHES};
 use plimsoll_model::{Arm, At, Span};
 
-/// Placebo groups, where the base has enough replicas for so many of the canary's size.
+/// Number of placebo groups, if the base has enough replicas for groups of the canary's size.
 const GROUPS: usize = 4;
-/// Most placebo groups: the place among more says little more.
+/// Maximum number of placebo groups, because more add little information.
 const MOST_GROUPS: usize = 20;
-/// Fewest minutes before the deploy from which a replica's own share is known.
+/// Minimum number of minutes before the deploy for a replica's own share.
 pub(crate) const LEAST_BEFORE: usize = 10;
 
-/// How a canary is judged.
+/// The settings of a canary analysis.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CanarySpec {
-    /// Accepted chance that a canary which is not worse is ever called worse, over all looks; and the same of "no worse".
+    /// Probability that a canary is ever called worse although it is not, over all evaluations; the same value
+    /// applies to "no worse".
     pub alpha: f64,
-    /// For how long all replicas run the same version at the beginning.
+    /// Duration at the start in which all replicas run one version.
     pub before: Span,
-    /// No promotion before the new version was watched for so long.
+    /// Minimum duration with the new version before a promotion.
     pub least: Span,
-    /// Draws groups and ties.
+    /// Seed of the group and tie draws.
     pub seed: u64,
 }
 
-/// What one replica did in a minute.
+/// The counts of one replica in a minute.
 #[derive(Clone, Debug)]
 pub struct ReplicaMinute {
-    /// Its name: the same in every minute.
+    /// Name of the replica, equal in every minute.
     pub name: String,
     pub arm: Arm,
-    /// Of each measure: requests, and those over the edge; `None` = its page does not say.
+    /// Requests and those over the edge, per measure; `None` if unknown.
     pub counts: Vec<Option<(u64, u64)>>,
 }
 
 /// A latency with an edge, or failures.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured {
-    /// `ttft over 0.25 s`.
+    /// Name of the measure: `ttft over 0.25 s`.
     pub what: String,
-    /// How much larger the share may be.
+    /// Maximum accepted increase of the share.
     pub margin: f64,
 }
 
@@ -58,22 +61,22 @@ struct Evidence {
     of: Measured,
     ranks: Ranks,
     within: Wealth,
-    /// With the new version out: requests and those over, base and canary.
+    /// Requests and those over the edge with the new version: base, canary.
     seen: [(u64, u64); 2],
-    /// Before it was: each replica's requests and those over.
+    /// Requests and those over the edge before the deploy, by replica.
     own: Vec<(String, Arm, (u64, u64))>,
-    /// Before it was: the canary's share less the base's, minute by minute.
+    /// Difference of the shares before the deploy, canary minus base, by minute.
     differences: Vec<f64>,
 }
 
-/// What is known of one measure.
+/// The result for one measure.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Known {
-    /// Requests and those over with the new version out: base, canary.
+    /// Requests and those over the edge with the new version: base, canary.
     pub seen: [(u64, u64); 2],
     /// Evidence that the canary's share is larger, as odds.
     pub worse: f64,
-    /// Is its share proven to be within the margin?
+    /// Set if the increase is proven to be within the margin.
     pub is_within: bool,
 }
 
@@ -105,7 +108,7 @@ impl Judge {
         }
     }
 
-    /// A minute that ended at this instant. One that holds nothing of a side says nothing.
+    /// Adds a minute that ended at this instant. A minute without data of a side is ignored.
     pub fn push(&mut self, at: At, replicas: &[ReplicaMinute]) {
         let of = |arm| -> Vec<&ReplicaMinute> { replicas.iter().filter(|r| r.arm == arm).collect() };
         let (base, canary) = (of(Arm::Base), of(Arm::Canary));
@@ -141,28 +144,27 @@ impl Judge {
         }
     }
 
-    /// Evidence that the canary is worse in something, at its most, as odds.
+    /// Returns the maximum evidence that the canary is worse, as odds.
     pub fn worse(&self) -> f64 {
         odds(self.ln_peak)
     }
 
-    /// What decides, as odds. What is uncertain of before took its half.
+    /// Returns the odds at which the evidence decides. The uncertainty of the period before takes half of alpha.
     pub fn decides(&self) -> f64 {
         let alpha = if self.spec.before > Span::ZERO { 0.5 * self.spec.alpha } else { self.spec.alpha };
         1.0 / alpha
     }
 
-    /// How it is judged.
     pub fn spec(&self) -> &CanarySpec {
         &self.spec
     }
 
-    /// Minutes that counted, before and with the new version out.
+    /// Returns the number of counted minutes: before, and with the new version.
     pub fn minutes(&self) -> [u64; 2] {
         self.minutes
     }
 
-    /// Each measure and what is known of it.
+    /// Returns each measure with its result.
     pub fn known(&self) -> impl ExactSizeIterator<Item = (&Measured, Known)> {
         self.measures.iter().map(|one| {
             let known = Known {
@@ -175,12 +177,12 @@ impl Judge {
     }
 }
 
-/// Several replicas together.
+/// The sum of several replicas.
 #[derive(Copy, Clone, Debug)]
 struct Sum {
     n: u64,
     over: u64,
-    /// Their own share of before.
+    /// Mean of their own shares before the deploy.
     own: f64,
 }
 
@@ -204,7 +206,8 @@ impl Evidence {
         }
     }
 
-    /// What the canary's own difference of before is uncertain by, at half of alpha; `None` = of too few minutes nothing is known.
+    /// Returns the uncertainty of the canary's difference before the deploy at half of alpha; `None` with too few
+    /// minutes.
     fn uncertain(&self, alpha: f64) -> Option<f64> {
         if self.differences.len() < LEAST_BEFORE {
             return None;
@@ -213,7 +216,7 @@ impl Evidence {
         Some(mean.interval.upper - mean.value)
     }
 
-    /// `None` where no request was counted.
+    /// Returns the sum of the replicas; `None` without requests.
     fn sum(&self, place: usize, replicas: &[&ReplicaMinute]) -> Option<Sum> {
         let mut sum = Sum { n: 0, over: 0, own: 0.0 };
         for replica in replicas {
@@ -223,7 +226,7 @@ impl Evidence {
         (sum.n > 0).then(|| Sum { own: sum.own / sum.n as f64, ..sum })
     }
 
-    /// A replica's share of before; of one that came later, its side's.
+    /// Returns a replica's share before the deploy; for a later replica, that of its side.
     fn own_of(&self, replica: &ReplicaMinute) -> f64 {
         let named = self.own.iter().any(|(name, ..)| *name == replica.name);
         let of = self.own.iter().filter(|(name, arm, _)| match named {
@@ -234,7 +237,8 @@ impl Evidence {
         if n > 0 { over as f64 / n as f64 } else { 0.0 }
     }
 
-    /// The canary's place among the groups by the share over the edge, 0 the largest, and of how many.
+    /// Returns the canary's rank among the groups by the share over the edge, 0 for the largest, and the number of
+    /// ranks.
     fn rank(
         &self,
         place: usize,
@@ -242,14 +246,14 @@ impl Evidence {
         shift: f64,
         chance: &mut Stream,
     ) -> Option<(usize, usize)> {
-        // Few large groups say less than several small ones: of two, a place is a sign.
+        // Several small groups have more information than few large ones: with two, a rank is only a sign.
         let each = (base.len() / GROUPS).clamp(1, canary.len());
         let groups = (base.len() / each).min(MOST_GROUPS);
         let base = shuffled(base, chance);
         let canary = shuffled(canary, chance);
         let sums = std::iter::once(&canary[..each]).chain(base.chunks_exact(each).take(groups));
         let sums: Vec<Sum> = sums.map(|group| self.sum(place, group)).collect::<Option<_>>()?;
-        // Of unequal numbers the smaller has the more extreme shares.
+        // The side with fewer requests would have more extreme shares.
         let n = sums.iter().map(|sum| sum.n).min()?;
         let share = |sum: &Sum| thinned((sum.n, sum.over), n, chance) as f64 / n as f64 - sum.own;
         let shares: Vec<f64> = sums.iter().map(share).collect();
@@ -260,12 +264,12 @@ impl Evidence {
     }
 }
 
-/// Odds as they are shown: beyond any that matter.
+/// Returns odds for display, limited to a large maximum.
 fn odds(ln: f64) -> f64 {
     ln.min(27.0).exp()
 }
 
-/// Shares that rounding alone tells apart.
+/// Tolerance for rounding between equal shares.
 const SAME: f64 = 1e-12;
 
 fn shuffled<'a>(of: &[&'a ReplicaMinute], chance: &mut Stream) -> Vec<&'a ReplicaMinute> {
@@ -276,9 +280,9 @@ fn shuffled<'a>(of: &[&'a ReplicaMinute], chance: &mut Stream) -> Vec<&'a Replic
     of
 }
 
-/// How many of `keep` requests, drawn from these without putting back, are over the edge.
+/// Returns the number over the edge among `keep` requests, drawn without replacement.
 fn thinned((n, over): (u64, u64), keep: u64, chance: &mut Stream) -> u64 {
-    // What is left out is drawn where that is the smaller part.
+    // Draws the smaller of the kept and the dropped part.
     let draws = keep.min(n - keep);
     let (mut left, mut marked) = (n, over);
     for _ in 0..draws {

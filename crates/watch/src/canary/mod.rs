@@ -1,7 +1,9 @@
-//! A canary beside its base: is the new version worse, no worse, or can nobody tell yet? At any instant, as often as one looks.
+//! Comparison of a canary with its base: worse, no worse, or inconclusive, valid at any time and for any number of
+//! evaluations.
 //!
-//! Reading order: [`outright`] (requests that fail → evidence at once), [`judge`] (counts of each replica, minute by minute, → evidence), [`trial`] (which counts, and what follows from the evidence),
-//! [`pages`] and [`requests`] (metrics pages, or requests themselves → what each replica did in a minute), [`finding`] (what is said).
+//! Reading order: [`outright`] (failing requests → immediate evidence), [`judge`] (counts of each replica by minute →
+//! evidence), [`trial`] (the counts, and the verdict). Then [`pages`] and [`requests`] (metrics endpoints, or
+//! requests → counts of each replica), [`finding`] (the output).
 
 pub mod finding;
 pub mod judge;

@@ -1,25 +1,27 @@
-//! A canary that fails outright → evidence by a handful of its requests, before there are latencies to compare.
+//! A canary that fails outright → evidence from a handful of its requests, before there are latencies to compare.
 //!
-//! Requests of the canary are bet on together with those of the base that ended just before them: an e-variable for two equal shares (Turner, Ly and
-//! Grünwald 2024, "Generic e-variables for exact sequential k-sample tests that allow for optional stopping"), which holds for whatever share both
-//! have in a block, so that an outage of both, or clients' mistakes on both, prove nothing. The alternatives are shares near one: a canary that fails
-//! a little more is left to the [places among the base's replicas](super::judge), because one replica may be a little worse by itself.
+//! Requests of the canary are bet on together with requests of the base that ended just before. The bet is an
+//! e-variable for two equal shares. (Turner, Ly and Grünwald 2024, "Generic e-variables for exact sequential k-sample
+//! tests that allow for optional stopping".) It is valid for any common share in a block, so an outage of both sides,
+//! or clients' mistakes on both, prove nothing. The alternatives are shares near one. A canary that fails slightly
+//! more is left to the [ranks among the base's replicas](super::judge), because one replica may be slightly worse by
+//! accident.
 
 use std::collections::VecDeque;
 
 use plimsoll_model::Arm;
 
-/// Shares of the requests, of those that the base answers, that a canary is taken to fail.
+/// Tested failure shares of the canary, among requests that the base would answer.
 const ALTERNATIVES: [f64; 2] = [0.95, 0.6];
-/// Most requests of the base in a block, and of the canary that wait for one.
+/// Maximum number of base requests per block, and of canary requests that wait for one.
 const BESIDE: usize = 4;
 const MOST_WAITING: usize = 64;
-/// Odds beyond any that matter.
+/// Maximum odds.
 const MOST: f64 = 1e12;
-/// What the base is taken to fail at the least and at the most.
+/// Minimum and maximum assumed failure share of the base.
 const BASE: (f64, f64) = (0.005, 0.9);
 
-/// Requests that ended, and those of them that failed.
+/// Number of ended requests, and of failed ones among them.
 pub type Counts = (u64, u64);
 
 #[derive(Clone, Debug, Default)]
@@ -29,12 +31,12 @@ pub struct Outright {
     wealth: [f64; ALTERNATIVES.len()],
     blocks: u64,
     peak: f64,
-    /// All that was bet on: base, canary.
+    /// Counts of all bets: base, canary.
     seen: [Counts; 2],
 }
 
 impl Outright {
-    /// Takes a request that ended.
+    /// Adds a request that ended.
     pub fn take(&mut self, arm: Arm, failed: bool) {
         let (own, most) = match arm {
             Arm::Base => (&mut self.base, BESIDE),
@@ -54,15 +56,15 @@ impl Outright {
         }
     }
 
-    /// Takes a block of requests of both sides.
+    /// Adds a block of requests of both sides.
     pub fn block(&mut self, base: Counts, canary: Counts) {
         if base.0 == 0 || canary.0 == 0 {
             return;
         }
-        // By the blocks before this one.
+        // Uses the blocks before this one.
         let (n, bad) = self.seen[0];
         let of_base = ((bad as f64 + 0.5) / (n as f64 + 1.0)).clamp(BASE.0, BASE.1);
-        // What is not bet yet is staked by and by, so that a canary that begins to fail after a good day is found too.
+        // The remaining stake is released gradually, so that a canary that starts to fail late is detected too.
         let t = self.blocks as f64;
         let stake = 1.0 / ((t + 1.0) * (t + 2.0));
         self.blocks += 1;
@@ -80,18 +82,18 @@ impl Outright {
         }
     }
 
-    /// The evidence at its most, as odds.
+    /// Returns the maximum evidence, as odds.
     pub fn worse(&self) -> f64 {
         self.peak.max(1.0)
     }
 
-    /// What it rests on: base, canary.
+    /// Returns the counts behind the evidence: base, canary.
     pub fn seen(&self) -> [Counts; 2] {
         self.seen
     }
 }
 
-/// The logarithm of how much likelier these counts are with one share than with another.
+/// Returns the log-likelihood ratio of these counts under the shares `with` and `than`.
 fn ln_ratio((n, failed): Counts, with: f64, than: f64) -> f64 {
     failed as f64 * (with / than).ln() + (n - failed) as f64 * ((1.0 - with) / (1.0 - than)).ln()
 }

@@ -1,6 +1,6 @@
-//! Metrics pages of both sides → what each replica counted, minute by minute.
+//! Metrics endpoints of both sides → counts of each replica by minute.
 //!
-//! Scrape by scrape, as a watch counts ([`crate::scraped`]): what a page said is forgotten once the next scrape has come.
+//! Counting is per scrape, as in a watch ([`crate::scraped`]): the values of a scrape are dropped after the next one.
 
 use std::collections::HashMap;
 
@@ -14,22 +14,22 @@ use super::trial::{MINUTE, MinuteSource, ReplicaSeen, SIGNALS, Trial};
 use crate::lint::counts_failures;
 use crate::scraped::{Layouts, Scraped, Step};
 
-/// What came between two scrapes that lie further apart is left out: a page that is back tells all that it counted while it was away, which is the
-/// load of no minute. A scrape that is lost at the slowest cadence (30 s) is under it.
+/// Maximum distance of two scrapes. Beyond it the gain is left out, because a returning endpoint reports its whole
+/// outage, which is the load of no minute. One lost scrape at the slowest interval (30 s) is within it.
 const TOGETHER: Span = Span(MINUTE.0 / 2 * 3);
 
-/// Two sides of a fleet, by their pages.
+/// The two sides of a fleet, by their metrics endpoints.
 #[derive(Clone, Debug)]
 pub struct Canary {
     arms: HashMap<String, Arm>,
     layouts: Layouts,
     pages: HashMap<String, Scraped>,
-    /// What each replica has counted since the last minute was over, by its name.
+    /// Counts of each replica in the open minute, by name.
     minute: HashMap<String, Counted>,
     trial: Trial,
 }
 
-/// What a replica counted.
+/// The counts of a replica.
 #[derive(Clone, Debug)]
 struct Counted {
     seen: ReplicaSeen,
@@ -38,7 +38,7 @@ struct Counted {
 }
 
 impl Canary {
-    /// Nothing seen yet. `arms`: the side of each page, by its name.
+    /// Returns an analysis without data. `arms` is the side of each endpoint by name.
     pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, arms: HashMap<String, Arm>) -> Canary {
         Canary {
             arms,
@@ -49,7 +49,7 @@ impl Canary {
         }
     }
 
-    /// Takes what came of a page.
+    /// Adds a scrape of an endpoint.
     pub fn read(&mut self, read: PageRead) {
         let PageRead { page, at, said: PageSaid::Values(series, values) } = read else { return };
         let Some(arm) = self.arms.get(&page).copied() else { return };
@@ -73,28 +73,28 @@ impl Canary {
         }
     }
 
-    /// Counts the minute, where one is over. Says whether it was.
+    /// Evaluates the minute if it is complete. Returns whether it was.
     pub fn tick(&mut self, now: At) -> bool {
         let Some(minute) = self.trial.due(now) else { return false };
         self.layouts.forget();
-        // A process that lived through it, and was scraped for half of it at least.
+        // The process must have lived through the minute, with scrapes for at least half of it.
         let lived = |one: &Counted| !one.fell && one.scraped >= Span(MINUTE.0 / 2);
         let each = self.minute.drain().map(|(_, one)| one).filter(lived);
         let mut seen: Vec<ReplicaSeen> = each.map(|one| one.seen).collect();
-        // The same order each time: groups are drawn from it by a seed.
+        // A fixed order, because groups are drawn from it by a seed.
         seen.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         self.trial.minute(&seen, minute);
         true
     }
 
-    /// What is known now.
+    /// Returns the present state.
     pub fn finding(&self, now: At) -> CanaryFinding {
         self.trial.finding(now)
     }
 }
 
 impl Counted {
-    /// Adds what came between two scrapes.
+    /// Adds the counts between two scrapes.
     fn count(&mut self, (side, number): (&ServerSide, usize), layout: &PageLayout, (from, to): (At, At)) {
         let gained = |signal| side.gained_of(number, signal, from, to);
         let counters = [Signal::Finished, Signal::OutputTokens, Signal::PromptTokens].map(gained);

@@ -1,7 +1,7 @@
-//! Requests themselves → what each replica of both sides did, minute by minute: what a gateway knows of its own traffic.
+//! Requests → counts of each replica of both sides by minute, from a gateway's own traffic.
 //!
-//! A replica is judged by each time that something was sent to it, from the sending on: what waited in the gateway waited for all of them, and a try
-//! that failed counts where it failed, whoever answered in the end.
+//! A replica is evaluated on each attempt sent to it, from the send time. Time in the gateway's queue is common to
+//! all replicas, and a failed attempt counts for the replica where it failed.
 
 use std::collections::HashMap;
 
@@ -13,12 +13,12 @@ use super::finding::CanaryFinding;
 use super::judge::CanarySpec;
 use super::trial::{MinuteSource, ReplicaSeen, Trial};
 
-/// From the shortest latency that is told from a shorter one, seconds, each edge is so much above the one before, and there are so many: to 2 h.
+/// Lowest edge in s, ratio between neighbouring edges, and number of edges; the highest is 2 h.
 const FIRST_EDGE_S: f64 = 1e-4;
 const RATIO: f64 = 1.02;
 const EDGES: i32 = 914;
 
-/// Two sides of a fleet, by the requests that they got.
+/// The two sides of a fleet, by their requests.
 #[derive(Clone, Debug)]
 pub struct RequestsTrial {
     arms: HashMap<String, Arm>,
@@ -28,7 +28,7 @@ pub struct RequestsTrial {
 }
 
 impl RequestsTrial {
-    /// Nothing seen yet. `arms`: the side of each replica, by its name.
+    /// Returns an analysis without data. `arms` is the side of each replica by name.
     pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, arms: HashMap<String, Arm>) -> RequestsTrial {
         RequestsTrial {
             arms,
@@ -38,7 +38,7 @@ impl RequestsTrial {
         }
     }
 
-    /// Takes one time that a request was sent, once that is over.
+    /// Adds an ended attempt.
     pub fn take(&mut self, row: &Attempt) {
         let Some(name) = row.answer.replica.as_ref().filter(|name| self.arms.contains_key(*name)) else {
             return;
@@ -50,7 +50,7 @@ impl RequestsTrial {
         let one = seen(&mut self.minute, name, arm);
         match row.outcome.how {
             How::Finished => {}
-            // Its client went away: nobody knows how it would have ended.
+            // The client disconnected, so the outcome is unknown.
             How::Cancelled => return,
             _ => {
                 *one.failed.get_or_insert(0) += 1;
@@ -74,7 +74,8 @@ impl RequestsTrial {
         }
     }
 
-    /// Counts the minute, where one is over. Says whether it was. `up`: replicas that answer, whether they got requests or not.
+    /// Evaluates the minute if it is complete, and returns whether it was. `up` lists the replicas that respond, with
+    /// or without requests.
     pub fn tick<'a>(&mut self, now: At, up: impl IntoIterator<Item = &'a str>) -> bool {
         let Some(span) = self.trial.due(now) else { return false };
         for name in up {
@@ -85,18 +86,18 @@ impl RequestsTrial {
             }
         }
         let mut minute: Vec<ReplicaSeen> = self.minute.drain().map(|(_, one)| one).collect();
-        // The same order each time: groups are drawn from it by a seed.
+        // A fixed order, because groups are drawn from it by a seed.
         minute.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         self.trial.minute(&minute, span);
         true
     }
 
-    /// See [`Trial::share_changed`].
+    /// Calls [`Trial::share_changed`].
     pub fn share_changed(&mut self) {
         self.trial.share_changed();
     }
 
-    /// What is known now.
+    /// Returns the present state.
     pub fn finding(&self, now: At) -> CanaryFinding {
         self.trial.finding(now)
     }

@@ -1,4 +1,4 @@
-//! What each replica of both sides counted, minute by minute → which edges are compared, and the verdict.
+//! Counts of each replica of both sides by minute → the compared edges, and the verdict.
 
 use std::collections::HashMap;
 
@@ -14,31 +14,31 @@ use crate::over::over;
 use crate::rows::{self, RowSource};
 
 pub(super) const MINUTE: Span = Span::from_secs(60);
-/// Latencies whose shares are compared, as far as the source tells them.
+/// Latencies whose shares are compared, if the source has them.
 pub(super) const SIGNALS: [Signal; 4] = [Signal::Ttft, Signal::Itl, Signal::Tpot, Signal::E2e];
-/// Of the base's requests before edges are chosen, and the shares that are to lie over them.
+/// Number of base requests before edges are chosen, and target shares over the edges.
 const TO_CHOOSE: f64 = 300.0;
 const SHARES: [f64; 3] = [0.5, 0.05, 0.01];
-/// The share over an edge may be larger by so much of itself, and by no more than so many points.
+/// Margin of a share: relative, and its maximum in absolute terms.
 const MARGIN: (f64, f64) = (0.5, 0.05);
 const FAILURES_MARGIN: f64 = 0.005;
-/// Load per replica and prompts of both sides differ by no more than that, or they are no fair comparison.
+/// Maximum relative difference of load per replica and of prompts for a fair comparison.
 const ALIKE: f64 = 0.10;
-/// With no page of the canary for so long it is gone.
+/// Time without a response after which the canary counts as down.
 const GONE: Span = Span::from_secs(300);
-/// What requests that fail outright get of the accepted chance of a false alarm.
+/// Share of the false-alarm probability for outright failures.
 const OUTRIGHT: f64 = 0.1;
-/// Replicas from which a difference is the version's and not one replica's, where nothing is known of before.
+/// Minimum number of replicas at which a difference is attributed to the version, without a period before the deploy.
 const SEVERAL: usize = 3;
 
-/// What is counted of each request.
+/// The counted event of a request.
 #[derive(Copy, Clone, PartialEq, Debug)]
 enum Edge {
     Latency(Signal, f64),
     Failed,
 }
 
-/// Sums over replicas and minutes with the new version out.
+/// Sums over replicas and minutes with the new version.
 #[derive(Copy, Clone, Default, Debug)]
 struct Traffic {
     replica_minutes: f64,
@@ -46,41 +46,41 @@ struct Traffic {
     prompt_tokens: f64,
 }
 
-/// What one replica did in a minute, as far as its source tells.
+/// The data of one replica in a minute; `None` fields are unknown.
 #[derive(Clone, Default, Debug)]
 pub struct ReplicaSeen {
-    /// Its name: the same in every minute.
+    /// Name of the replica, equal in every minute.
     pub name: String,
     pub arm: Arm,
-    /// Its latencies, seconds.
+    /// Latencies in s.
     pub latencies: HashMap<Signal, Buckets>,
-    /// Requests that were answered; `None` = not told.
+    /// Number of completed requests; `None` if unknown.
     pub finished: Option<u64>,
-    /// Requests that failed or were refused; `None` = not told.
+    /// Number of failed or rejected requests; `None` if unknown.
     pub failed: Option<u64>,
-    /// Prompt tokens of those that were answered.
+    /// Prompt tokens of the completed requests.
     pub prompt_tokens: f64,
 }
 
-/// Where the minutes come from, as a reader is told.
+/// The source of the minutes, for display.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum MinuteSource {
     Pages,
     Requests,
 }
 
-/// Two sides of a fleet and what has been seen of them.
+/// The two sides of a fleet and their data.
 #[derive(Clone, Debug)]
 pub struct Trial {
     spec: CanarySpec,
     budget: Option<BudgetFile>,
     from: MinuteSource,
-    /// The base's latencies, until edges are chosen.
+    /// Latencies of the base until edges are chosen.
     base: HashMap<Signal, Buckets>,
     edges: Vec<Edge>,
     judge: Option<Judge>,
     outright: Outright,
-    /// The end of the last minute, and when each side was last seen.
+    /// End of the last minute, and time of the last response of each side.
     last: Option<At>,
     seen: [Option<At>; 2],
     replicas: [usize; 2],
@@ -104,18 +104,18 @@ impl Trial {
         }
     }
 
-    /// The minute that is over by now, if one is.
+    /// Returns the range of the minute that is now complete, if there is one.
     pub fn due(&mut self, now: At) -> Option<(At, At)> {
         let last = *self.last.get_or_insert(now);
         (now - last >= MINUTE).then_some((last, now))
     }
 
-    /// From now on the canary's share of the traffic is another: what was counted of load is no comparison any more.
+    /// Resets the load comparison, because the canary's share of the traffic changed.
     pub fn share_changed(&mut self) {
         self.traffic = [Traffic::default(); 2];
     }
 
-    /// Takes a request that ended; a source of pages has only [minutes](Trial::minute).
+    /// Adds a request that ended; metrics endpoints provide only [minutes](Trial::minute).
     pub fn request(&mut self, arm: Arm, failed: bool) {
         let is_out = self.last.is_some_and(|last| last > At::ZERO + self.spec.before);
         if is_out || self.spec.before == Span::ZERO {
@@ -123,7 +123,7 @@ impl Trial {
         }
     }
 
-    /// Takes a minute: the replicas that answered in it.
+    /// Adds a minute with the replicas that responded in it.
     pub fn minute(&mut self, replicas: &[ReplicaSeen], (from, to): (At, At)) {
         self.last = Some(to);
         for (place, arm) in [Arm::Base, Arm::Canary].into_iter().enumerate() {
@@ -163,7 +163,7 @@ impl Trial {
         }
     }
 
-    /// Chooses edges by the base's own latencies, once there are enough; minutes that they were chosen by are not judged.
+    /// Chooses edges from the base's latencies once there are enough. Minutes used for the choice are not evaluated.
     fn choose(&mut self, replicas: &[ReplicaSeen]) {
         for replica in replicas.iter().filter(|replica| replica.arm == Arm::Base) {
             for (signal, buckets) in &replica.latencies {
@@ -208,7 +208,7 @@ impl Trial {
         self.edges = kept.into_iter().map(|(edge, _)| edge).collect();
     }
 
-    /// What is known now.
+    /// Returns the present state.
     pub fn finding(&self, now: At) -> CanaryFinding {
         let rows = self.judge.iter().flat_map(|judge| judge.known());
         let rows: Vec<CanaryRow> = rows
@@ -304,7 +304,7 @@ impl Trial {
         }
     }
 
-    /// Nothing of the canary answers, while the base does.
+    /// Returns a reason if no replica of the canary responds while the base does.
     fn gone(&self, now: At) -> Option<String> {
         let [base, canary] = self.seen;
         let is_there = base.is_some_and(|base| now - base < Span(2 * MINUTE.0));
@@ -346,7 +346,7 @@ fn counted(replica: &ReplicaSeen, edge: Edge) -> Option<(u64, u64)> {
     match edge {
         Edge::Latency(signal, edge_s) => {
             let over = over(replica.latencies.get(&signal)?, edge_s)?;
-            // Inside a bucket the middle: the same for all, so that none is favoured.
+            // The middle of the bracket, equally for both sides, so that neither is favoured.
             Some((over.n, (over.least + over.most) / 2))
         }
         Edge::Failed => {
@@ -356,7 +356,7 @@ fn counted(replica: &ReplicaSeen, edge: Edge) -> Option<(u64, u64)> {
     }
 }
 
-/// Edges of the buckets over which about these shares of what they hold lie, each with the share that does.
+/// Returns the bucket edges whose shares are nearest to the target shares, each with its share.
 fn edges(buckets: &Buckets) -> Vec<(f64, f64)> {
     let all: f64 = buckets.counts.iter().sum();
     let mut below = 0.0;
@@ -371,7 +371,7 @@ fn edges(buckets: &Buckets) -> Vec<(f64, f64)> {
         .collect();
     let mut found: Vec<(f64, f64)> = Vec::new();
     for wanted in SHARES {
-        // An edge that nothing or all lies over tells nothing yet: the last before it does.
+        // An edge with a share of zero or one has no information yet, so the nearest inner edge is used.
         let far = |share: f64| (share.max(1e-4).ln() - f64::ln(wanted)).abs();
         let inner = shares.iter().filter(|(_, share)| *share > 0.0 && *share < 1.0);
         if let Some(edge) = inner.min_by(|a, b| far(a.1).total_cmp(&far(b.1))).copied()

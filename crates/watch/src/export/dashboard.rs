@@ -1,7 +1,7 @@
-//! A dashboard of Grafana in its classic form (schema version 41), on the recorded series of the rules: a verdict per row, the share over the
-//! ceiling as a band between what is certain and what is possible, the histograms themselves, and the fleet.
+//! A Grafana dashboard in the classic format (schema version 41), on the recorded series of the rules.
 //!
-//! No line is drawn where only a bracket is known, so that there is no `histogram_quantile`.
+//! It has a verdict per row, the share over the ceiling as a band between certain and possible, the histograms, and
+//! the fleet. A bracket is never drawn as a line, so there is no `histogram_quantile`.
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::Signal;
@@ -16,7 +16,7 @@ use super::{ExportSpec, slug};
 /// Columns of Grafana's grid.
 const WIDTH: u64 = 24;
 
-/// The dashboard's JSON.
+/// Returns the dashboard as JSON.
 pub(crate) fn dashboard(
     file: &BudgetFile,
     source: &ExportSource,
@@ -61,7 +61,7 @@ pub(crate) fn dashboard(
     serde_json::to_string_pretty(&board).unwrap_or_default() + "\n"
 }
 
-/// Panels one beside the other, and a new line where there is no room.
+/// The grid layout: panels from left to right, then the next line.
 #[derive(Default)]
 struct Grid {
     panels: Vec<Value>,
@@ -134,7 +134,8 @@ fn verdict(at: Value, id: usize, row: &ExportRow, budget: &str) -> Value {
     })
 }
 
-/// What is over for certain, and stacked on it what may be; the allowance is a threshold. Nothing within the band is drawn as known.
+/// Returns the panel of a row's share: the certain share, and the possible one stacked on it. The allowed share is a
+/// threshold.
 fn share(at: Value, id: usize, row: &ExportRow, budget: &str) -> Value {
     let of = |what: &str| recorded(what, &row.lint.id, budget);
     let (n, least) = (of("requests:increase5m"), of("over_least:increase5m"));
@@ -187,7 +188,7 @@ fn heatmap(at: Value, id: usize, source: &ExportSource, signal: Signal) -> Value
 type Query = (String, &'static str);
 type Plot = (String, &'static str, Vec<Query>);
 
-/// What the page says of the fleet; what it does not say is left out.
+/// Returns the fleet panels for the signals that the source has.
 fn fleet(source: &ExportSource) -> Vec<Plot> {
     let rate = |signal| {
         let metric = source.metrics(signal, &SignalPart::Counter).into_iter().next()?;

@@ -1,25 +1,25 @@
-//! Bounds of a share in PromQL: what counts prove, not what their ratio is.
+//! Bounds of a share in PromQL: confidence bounds of counts, not only their ratio.
 //!
-//! Byar's approximation of the Poisson bounds (Breslow and Day 1987, II, 2.4): closed, so that Prometheus can compute it, and within one count of the
-//! exact binomial threshold for shares of some per cent. For rows that allow much (a p50) Poisson is wider than binomial, so that such a row is
-//! proven either way a little later.
+//! Byar's approximation of the Poisson bounds is used (Breslow and Day 1987, II, 2.4). It has a closed form, so
+//! Prometheus can compute it. It is within one count of the exact binomial threshold for shares of some per cent. For
+//! rows with a large allowed share (a p50) Poisson is wider than binomial, so the proof takes slightly longer.
 
 use plimsoll_math::special::normal_inv;
 
-/// Chance of a wrong proof, of each evaluation of an alert: 86 400 of them come in 30 days.
+/// Error probability of each evaluation of an alert; there are 86 400 in 30 days.
 pub(crate) const ALERT_ALPHA: f64 = 1e-5;
 
 fn z(alpha: f64) -> String {
     format!("{:.4}", normal_inv(1.0 - alpha))
 }
 
-/// Lower bound of a count, which may be a fraction (n_eff). A count of zero proves nothing: the bound is 0.
+/// Returns the lower bound of a count, which may be a fraction (n_eff). The bound of zero is 0.
 pub(crate) fn lower(count: &str, alpha: f64) -> String {
     let z = z(alpha);
     format!("({count}) * clamp_min(1 - 1 / (9 * ({count})) - {z} / (3 * sqrt({count})), 0) ^ 3")
 }
 
-/// Upper bound of a count.
+/// Returns the upper bound of a count, as PromQL.
 pub(crate) fn upper(count: &str, alpha: f64) -> String {
     let z = z(alpha);
     format!("(({count}) + 1) * (1 - 1 / (9 * (({count}) + 1)) + {z} / (3 * sqrt(({count}) + 1))) ^ 3")
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
     use plimsoll_math::proportion::exceedance_bounds;
 
-    /// The same arithmetic in Rust, for counts as they are.
+    /// Computes the PromQL bounds in Rust, for plain counts.
     fn bounds(k: f64, alpha: f64) -> (f64, f64) {
         let z: f64 = z(alpha).parse().expect("a number");
         let low = k * (1.0 - 1.0 / (9.0 * k) - z / (3.0 * k.sqrt())).max(0.0).powi(3);

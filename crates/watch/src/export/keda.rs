@@ -1,7 +1,7 @@
-//! KEDA: a ScaledObject on the requests that wait, so many per replica.
+//! KEDA: a ScaledObject on the number of waiting requests per replica.
 //!
-//! What is asked for is the sum: KEDA hands it to the autoscaler as an average value, which divides it by the target. A source that is silent is no
-//! empty queue: nulls are an error, and `fallback` keeps the replicas that there are.
+//! The query returns the sum: KEDA passes it to the autoscaler as an average value, which divides it by the target. A
+//! missing source is not an empty queue: nulls are an error, and `fallback` keeps the present replicas.
 
 use std::fmt::Write as _;
 
@@ -12,10 +12,10 @@ use super::rules::gauge;
 use super::source::{ExportSource, quoted};
 use super::{ExportSpec, slug};
 
-/// The document.
+/// Returns the document.
 ///
 /// # Errors
-/// The target, what is scaled, or the source's signal is missing.
+/// Fails if the target, the scaled object, or the source's signal is missing.
 pub(crate) fn scaled_object(
     file: &BudgetFile,
     source: &ExportSource,
@@ -28,7 +28,7 @@ pub(crate) fn scaled_object(
         spec.deployment.as_deref().ok_or("keda: what is to be scaled? name it with --deployment NAME")?;
     let waiting = gauge(source, Signal::Waiting)
         .ok_or_else(|| format!("keda: {} exposes no gauge of requests that wait", source.name))?;
-    // A gateway sees what its replicas hold, waiting or not, and what waits before it.
+    // A gateway's gauges include the requests on its replicas, waiting or not, and its queue.
     let is_gateway = source.name == "gateway";
     let query = match gauge(source, Signal::Running).filter(|_| is_gateway) {
         Some(running) => format!("{running} + {waiting}"),

@@ -1,8 +1,9 @@
-//! A budget file in the forms that others' tools read: Prometheus' rules, a Grafana dashboard, OpenSLO, KEDA, a collector's tail sampling.
+//! A budget file in the formats of other tools: Prometheus rules, a Grafana dashboard, OpenSLO, KEDA, a collector's
+//! tail sampling.
 //!
-//! Reading order: [`source`] (what a page exposes), `row` (a budget's row as queries), `evidence` (what counts prove, in PromQL), then a file per form.
-//! A row is a count over its ceiling here too, on edges that the source has; what a source can't judge is a comment in the file, never a rule that is
-//! silent for ever or a quantile out of interpolation.
+//! Reading order: [`source`] (the series of an endpoint), `row` (a budget row as queries), `evidence` (bounds in
+//! PromQL), then a file per format. A row is a count over its ceiling here too, on edges that the source has. A row
+//! that the source can't evaluate is a comment in the file, never a silent rule or an interpolated quantile.
 
 mod dashboard;
 mod evidence;
@@ -22,7 +23,7 @@ pub use source::{ExportSource, PAGES};
 use crate::alert::burn::PAIRS;
 use crate::lint::out_of_reach;
 
-/// A form.
+/// An export format.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ExportKind {
     /// Recording, alerting and burn-rate rules of Prometheus, with unit tests.
@@ -35,13 +36,14 @@ pub enum ExportKind {
     TailSampling,
 }
 
-/// What else is asked.
+/// The additional settings of an export.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ExportSpec {
-    /// Requests that may wait per replica.
+    /// Maximum number of waiting requests per replica; `None` for no limit.
     pub queue_per_replica: Option<f64>,
-    /// What is scaled: the name of a Deployment.
+    /// Name of the scaled Deployment; `None` if not given.
     pub deployment: Option<String>,
+    /// Address of Prometheus; `None` if not given.
     pub prometheus: Option<String>,
 }
 
@@ -51,25 +53,25 @@ impl ExportSpec {
     }
 }
 
-/// A file: its name and what is in it.
+/// An exported file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExportFile {
     pub name: String,
     pub text: String,
 }
 
-/// Files, and what became of each row of the budget.
+/// The exported files, and the result for each row of the budget.
 #[derive(Clone, Debug)]
 pub struct Exported {
     pub files: Vec<ExportFile>,
-    /// The rows, in the budget's order.
+    /// Rows in the order of the budget.
     pub rows: Vec<ExportRow>,
 }
 
-/// Writes a budget in this form.
+/// Exports a budget in this format.
 ///
 /// # Errors
-/// What is missing for it, in one line.
+/// Fails if a required setting is missing, with one line of text.
 pub fn export(
     kind: ExportKind,
     file: &BudgetFile,
@@ -98,7 +100,7 @@ pub fn export(
     Ok(Exported { files, rows })
 }
 
-/// What a reader of the file must know: where it comes from, and of each row whether and how it is judged.
+/// Returns the header comment of a file: its origin, and the method or limitation of each row.
 fn comments(file: &BudgetFile, source: &ExportSource, rows: &[ExportRow]) -> String {
     let name = file.name.as_deref().unwrap_or("without a name");
     let mut lines = vec![format!("plimsoll export: budget {name}, on what {} exposes.", source.name)];
@@ -110,7 +112,7 @@ fn comments(file: &BudgetFile, source: &ExportSource, rows: &[ExportRow]) -> Str
     lines.iter().map(|line| format!("# {}\n", line.replace(['\n', '\r'], " "))).collect()
 }
 
-/// A name that files, groups and Kubernetes take.
+/// Returns a name that is valid in files, groups and Kubernetes.
 fn slug(name: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let text: String = name.chars().map(letter).collect();

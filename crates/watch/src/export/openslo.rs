@@ -1,7 +1,7 @@
 //! OpenSLO v1: a document per row that is a share of requests.
 //!
-//! OpenSLO knows one ratio and no bracket. Where the ceiling lies inside a bucket, what is over for certain is what counts as bad: such an SLO
-//! never charges a request that may have been good.
+//! OpenSLO has one ratio and no bracket. If the ceiling is inside a bucket, only requests certainly over it count as
+//! bad. The SLO therefore never charges a request that may have been good.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! A budget's row as queries on a source's counters: requests, and those over the ceiling at least and at most.
+//! A budget row as queries on a source's counters: requests, and the minimum and maximum over the ceiling.
 
 use plimsoll_judge::budget::{Budget, BudgetFile};
 use plimsoll_measure::server_side::Signal;
@@ -10,31 +10,32 @@ use crate::alert::Pair;
 use crate::lint::{LintRow, lint};
 use crate::rows::{self, RowSource};
 
-/// A row of the budget, as far as a source can judge it.
+/// A budget row and the ability of a source to evaluate it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExportRow {
-    /// What the source can say of it, in the words of `watch lint`.
+    /// Result of `watch lint` for the row.
     #[serde(flatten)]
     pub lint: LintRow,
-    /// The share that may be over.
+    /// Allowed share over the ceiling.
     #[serde(skip)]
     pub allowed: f64,
     #[serde(skip)]
     pub(crate) counted: Option<Counted>,
 }
 
-/// What is counted of a row.
+/// The counted series of a row.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
-    /// The histogram, and how its edges are matched: at or above the ceiling, and at or below it (None = zero).
+    /// Histogram with the edges at or above the ceiling, and at or below it (`None` for zero); `None` without a
+    /// latency.
     pub latency: Option<Latency>,
-    /// Counters of answered requests, for rows of errors.
+    /// Counters of completed requests, for error rows.
     pub finished: Vec<Metric>,
-    /// Counters of requests that failed or were refused: over every ceiling.
+    /// Counters of failed or rejected requests, which are over every ceiling.
     pub failed: Vec<Metric>,
 }
 
-/// A histogram against its ceiling.
+/// A histogram and its ceiling.
 #[derive(Clone, Debug)]
 pub(crate) struct Latency {
     pub signal: Signal,
@@ -44,7 +45,7 @@ pub(crate) struct Latency {
     pub lower: Option<String>,
 }
 
-/// Every row of the file, in its order.
+/// Returns every row of the file in order.
 pub(crate) fn rows(file: &BudgetFile, source: &ExportSource, pairs: &[Pair]) -> Vec<ExportRow> {
     let said = lint(file, pairs, &source.side, UNTIL);
     file.budgets.iter().zip(said).map(|(budget, lint)| row(budget, lint, source)).collect()
@@ -71,7 +72,7 @@ fn row(budget: &Budget, lint: LintRow, source: &ExportSource) -> ExportRow {
             let Some(latency) = lint.edges_s.and_then(|edges| latency(signal, edges, source)) else {
                 return refused("the page has no histogram whose edges can be named", lint);
             };
-            // Between tokens there is no request that could fail.
+            // Token gaps belong to no request that could fail.
             let is_of_requests = signal != Signal::Itl;
             let uncounted = if is_of_requests && failed.is_empty() {
                 "; failed requests are not on the page"
@@ -104,7 +105,7 @@ fn latency(signal: Signal, [below, above]: [f64; 2], source: &ExportSource) -> O
     })
 }
 
-/// Increases added up; what a server has not counted yet is not on its page, and counts as none.
+/// Returns the sum of the increases. A counter that does not exist yet counts as zero.
 fn sum(metrics: &[Metric], window: &str) -> String {
     let each: Vec<String> =
         metrics.iter().map(|metric| format!("({} or vector(0))", metric.increase(&[], window))).collect();
@@ -112,10 +113,11 @@ fn sum(metrics: &[Metric], window: &str) -> String {
 }
 
 impl Counted {
+    /// Returns the number of requests in a window.
     pub fn requests(&self, window: &str) -> String {
         match &self.latency {
             Some(latency) => self.plus_failed(latency.up_to(&latency.all, window), window),
-            // Where a server counts no answered request at all, none of its rows is known.
+            // If a server has no counter of completed requests, its rows are unknown.
             None => {
                 let each: Vec<String> =
                     self.finished.iter().map(|metric| metric.increase(&[], window)).collect();
@@ -124,7 +126,7 @@ impl Counted {
         }
     }
 
-    /// Those over the ceiling for certain.
+    /// Returns the number of requests certainly over the ceiling.
     pub fn over_least(&self, window: &str) -> String {
         match &self.latency {
             Some(latency) => self.plus_failed(latency.beyond(Some(&latency.upper), window), window),
@@ -132,6 +134,7 @@ impl Counted {
         }
     }
 
+    /// Returns the number of requests possibly over the ceiling.
     pub fn over_most(&self, window: &str) -> String {
         match &self.latency {
             Some(latency) => self.plus_failed(latency.beyond(latency.lower.as_deref(), window), window),
@@ -139,7 +142,7 @@ impl Counted {
         }
     }
 
-    /// Does the source leave nothing open?
+    /// Returns whether the count is exact.
     pub(crate) fn is_exact(&self) -> bool {
         self.latency.as_ref().is_none_or(|latency| latency.lower.as_ref() == Some(&latency.upper))
     }
@@ -158,7 +161,8 @@ impl Latency {
         each.join(" + ")
     }
 
-    /// Requests beyond an edge. Several replicas' edges are read an instant apart: below zero is none.
+    /// Returns the number of requests over an edge. Replicas are scraped at different times, so a negative value
+    /// counts as zero.
     fn beyond(&self, edge: Option<&str>, window: &str) -> String {
         let all = self.up_to(&self.all, window);
         edge.map_or(all.clone(), |edge| format!("clamp_min({all} - {}, 0)", self.up_to(edge, window)))

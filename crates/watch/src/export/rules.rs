@@ -1,7 +1,9 @@
-//! Prometheus' rules: each row's counts as recording rules, its verdict, and the alerts of `watch` as far as PromQL can carry them.
+//! Prometheus rules: each row's counts as recording rules, its verdict, and the alerts of `watch` to the extent that
+//! PromQL can express them.
 //!
-//! Only what Prometheus 2.42 knows is written. Left out, because PromQL cannot say it: what a histogram's sum narrows between two scrapes of one
-//! replica, and the e-detector, whose false alarms are one figure per file. In its place stands a bound of five minutes' counts at 1e-5.
+//! The rules use only features of Prometheus 2.42. Two parts are left out because PromQL can't express them. The
+//! first is the narrowing of a bracket by a histogram's sum. The second is the e-detector, whose false-alarm rate is
+//! per file; a bound on five minutes' counts at 1e-5 replaces it.
 
 use std::fmt::Write as _;
 
@@ -17,15 +19,15 @@ use super::{ExportSpec, comments, slug};
 use crate::alert::burn::span_words;
 use crate::alert::{AlertKind, Pair};
 
-/// Seconds between two evaluations.
+/// Evaluation interval, s.
 pub(crate) const INTERVAL_S: i64 = 30;
-/// The window that is counted, as PromQL and in seconds: with five scrapes in it or more an increase is whole.
+/// Window of the counts, as PromQL and in s. With at least five scrapes in it, an increase is complete.
 pub(crate) const WINDOW: &str = "5m";
 const WINDOW_S: i64 = 300;
-/// Independent requests below which a verdict is not reached, as in the gate.
+/// Minimum n_eff for a verdict, as in the gate.
 const LEAST_N_EFF: f64 = 20.0;
 
-/// A recorded series of a row.
+/// Returns a recorded series of a row.
 pub(crate) fn recorded(what: &str, id: &str, budget: &str) -> String {
     format!("plimsoll:{what}{{about={},budget={}}}", quoted(id), quoted(budget))
 }
@@ -119,8 +121,9 @@ impl Row<'_> {
         if self.counted.is_exact() { "over_least:increase5m" } else { "over_most:increase5m" }
     }
 
-    /// How alike neighbouring requests are: the variance of the share between stretches of five minutes, over what chance makes of it. Of a day
-    /// the median, so that an incident does not argue against itself; an hour in which none was over says nothing, and counts as 1.
+    /// Writes the design effect: the variance of the share between intervals of five minutes over its expected
+    /// variance. The median over a day is used, so that an incident does not weaken its own evidence. An hour without
+    /// requests over the ceiling counts as 1.
     fn design_effect(&self, out: &mut String) {
         let (n, most) = (self.own("requests:increase5m"), self.own(self.most()));
         self.record(out, "over:ratio5m", &format!("{most} / ({n} > 0)"));
@@ -136,7 +139,8 @@ impl Row<'_> {
         self.record(out, "design_effect:1d", &format!("quantile_over_time(0.5, {hours}[1d]) or 0 * {n} + 1"));
     }
 
-    /// A recorded count over a longer window. Windows of five minutes overlap: each evaluation stands for its own interval.
+    /// Returns a recorded count over a longer window. Windows of five minutes overlap, so each evaluation counts for
+    /// its own interval.
     fn over_time(&self, what: &str, window_s: i64) -> String {
         let series = self.own(what);
         match window_s <= WINDOW_S {
@@ -149,7 +153,8 @@ impl Row<'_> {
         }
     }
 
-    /// The share's bounds at the file's alpha over its window, and what they decide: 0 holds, 1 cannot tell, 2 broken, 3 no traffic.
+    /// Writes the share's bounds at the file's alpha over its window, and the verdict: 0 holds, 1 cannot tell, 2
+    /// broken, 3 no traffic.
     fn verdict(&self, out: &mut String) {
         let window = self.file.load.as_ref().and_then(|load| load.window);
         let window_s = window.map_or(WINDOW_S, |window| (window.0 / 1_000_000_000).max(WINDOW_S));
@@ -181,7 +186,7 @@ impl Row<'_> {
             self.own("over_least:increase5m"),
             self.own("design_effect:1d"),
         );
-        // Where none may be over, one that is needs no further evidence.
+        // If no request may exceed the ceiling, a single one is proof.
         let proven = match row.allowed > 0.0 {
             true => format!("{}\n  * {effect} / {n}", lower(&format!("{least} / {effect}"), ALERT_ALPHA)),
             false => format!("{least} / {n}"),
@@ -236,7 +241,7 @@ impl Row<'_> {
         }
     }
 
-    /// The share of a window that is proven, where it is beyond the pair's.
+    /// Returns the condition that the share of a window is proven beyond the pair's burn rate.
     fn burns(&self, pair: &Pair, window_s: i64) -> String {
         let effect = self.own("design_effect:1d");
         let n = self.over_time("requests:increase5m", window_s);
@@ -272,7 +277,7 @@ struct LintPairOf<'a> {
     severity: &'static str,
 }
 
-/// The pairs that the row can reach; those over a day and more are no reason to wake anybody.
+/// Returns the reachable pairs. Pairs over a day and more do not page.
 fn pairs(row: &ExportRow) -> impl Iterator<Item = LintPairOf<'_>> {
     let reachable = row.lint.burn.iter().filter(|pair| pair.reachable && row.allowed > 0.0);
     reachable.map(|one| LintPairOf {
@@ -281,7 +286,7 @@ fn pairs(row: &ExportRow) -> impl Iterator<Item = LintPairOf<'_>> {
     })
 }
 
-/// `5m`, `6h`, `3d`.
+/// Returns a duration in the form `5m`, `6h` or `3d`.
 fn promql_span(seconds: i64) -> String {
     match seconds {
         s if s % 86_400 == 0 => format!("{}d", s / 86_400),
@@ -291,7 +296,7 @@ fn promql_span(seconds: i64) -> String {
     }
 }
 
-/// What is about no row: nobody asks, nothing moves, too many wait, and that rules are evaluated at all.
+/// Writes the alerts of the fleet: missing traffic, stalls, long queues, and a watchdog.
 fn fleet(out: &mut String, source: &ExportSource, budget: &str, spec: &ExportSpec) {
     for (name, signal) in [("waiting", Signal::Waiting), ("running", Signal::Running)] {
         if let Some(sum) = gauge(source, signal) {
@@ -310,7 +315,7 @@ fn of_fleet<'a>(budget: &'a str, severity: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![("about", "fleet"), ("budget", budget), ("severity", severity)]
 }
 
-/// More wait per replica than may, as a mean over a minute.
+/// Returns the alert on waiting requests per replica over the limit, as a mean over a minute.
 fn queue<'a>(source: &ExportSource, budget: &'a str, spec: &ExportSpec) -> Option<Alerting<'a>> {
     let (target, waiting) = (spec.queue_per_replica?, gauge(source, Signal::Waiting)?);
     let running = source.metrics(Signal::Running, &SignalPart::Gauge);
@@ -324,7 +329,7 @@ fn queue<'a>(source: &ExportSource, budget: &'a str, spec: &ExportSpec) -> Optio
     })
 }
 
-/// Requests run, and nothing moves.
+/// Returns the alert on running requests without progress.
 fn stalled<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
     let running = source.metrics(Signal::Running, &SignalPart::Gauge).first()?.with(&[]);
     let (moving, window) = moving(source);
@@ -341,7 +346,7 @@ fn stalled<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
     })
 }
 
-/// Nobody asks any more.
+/// Returns the alert on missing traffic.
 fn silent<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
     let finished = source.metrics(Signal::Finished, &SignalPart::Counter).first()?.with(&[]);
     let asked = |window: &str, back: &str| format!("sum(increase({finished}[{window}]{back}))");
@@ -354,8 +359,8 @@ fn silent<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
     })
 }
 
-/// A series that a server has from its first second on, so that its absence proves that the source is lost: a gauge, because counters come with
-/// what they count.
+/// Returns a series that a server exports from its first second, so that its absence proves a lost source. It is a
+/// gauge, because counters may appear with their first event.
 pub(crate) fn always_there(source: &ExportSource) -> Option<Metric> {
     use Signal::*;
     let gauges = [Running, Waiting, KvUsage, ReplicasReady].map(|signal| (signal, SignalPart::Gauge));
@@ -363,7 +368,8 @@ pub(crate) fn always_there(source: &ExportSource) -> Option<Metric> {
     gauges.iter().chain(&counters).find_map(|(signal, part)| source.metrics(*signal, part).into_iter().next())
 }
 
-/// A target does not answer, or no target is left: then `up` is gone too. Only labels of targets are on `up`.
+/// Returns the alert on a failing target, or on no target, because `up` is missing then too. `up` has only target
+/// labels.
 fn lost<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
     let of_target = source.scope.iter().filter(|(label, _)| label == "job" || label == "instance");
     let matchers: Vec<String> =
@@ -381,14 +387,15 @@ fn lost<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
     })
 }
 
-/// A gauge of all replicas together.
+/// Returns the sum of a gauge over all replicas.
 pub(crate) fn gauge(source: &ExportSource, signal: Signal) -> Option<String> {
     let each = source.metrics(signal, &SignalPart::Gauge);
     let each: Vec<String> = each.iter().map(|metric| format!("sum({})", metric.with(&[]))).collect();
     (!each.is_empty()).then(|| each.join(" + "))
 }
 
-/// Counters of which one moves while a server works, and the window in which it must: some count an answer's tokens when it ends (SGLang, llama.cpp), and its steps or the gaps between them as they come.
+/// Returns counters of which one rises while a server computes, and the window in which it must. Some servers count
+/// output tokens at the end (SGLang, llama.cpp), but steps or token gaps continuously.
 fn moving(source: &ExportSource) -> (Vec<String>, &'static str) {
     let of = |signal, part| -> Vec<String> {
         source.metrics(signal, &part).iter().map(|metric| metric.with(&[])).collect()
@@ -400,7 +407,7 @@ fn moving(source: &ExportSource) -> (Vec<String>, &'static str) {
     ]
     .concat();
     match written.is_empty() {
-        // Without a token counter long answers are written in silence.
+        // Without a token counter, long responses show no progress.
         true => (of(Signal::Finished, SignalPart::Counter), "10m"),
         false => (written, "2m"),
     }

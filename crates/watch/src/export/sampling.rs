@@ -1,20 +1,21 @@
-//! The OpenTelemetry collector's tail-sampling processor: all errors, all traces past the budget's ceiling of the whole answer, some of the rest.
+//! The OpenTelemetry collector's tail-sampling processor: all errors, all traces over the budget's end-to-end
+//! ceiling, some of the rest.
 //!
-//! The collector's threshold is fixed where `watch` follows the p99; and its wait counts from a trace's first span, so that it must outlast the
-//! slowest answer that is to be kept.
+//! The collector's threshold is fixed, whereas `watch` follows the p99. Its wait counts from a trace's first span, so
+//! it must exceed the slowest response to keep.
 
 use plimsoll_judge::budget::{Budget, BudgetFile};
 use plimsoll_measure::budget::BudgetMetric;
 
 use super::ExportSpec;
 
-/// Share of the rest, per cent.
+/// Sampled share of the other traces, per cent.
 const REST: f64 = 2.0;
-/// The wait over the ceiling, and the least wait, s.
+/// Wait as a multiple of the ceiling, and minimum wait in s.
 const LONGER: f64 = 1.2;
 const LEAST_S: f64 = 10.0;
 
-/// The processor's section.
+/// Returns the section of the processor.
 pub(crate) fn processor(file: &BudgetFile, spec: &ExportSpec) -> String {
     let whole = |metric| matches!(metric, BudgetMetric::E2e | BudgetMetric::E2eAfterSend);
     let ceilings = file.budgets.iter().filter(|budget| whole(budget.metric) && budget.slice.is_none());

@@ -1,5 +1,6 @@
-//! Unit tests of the rules, for `promtool test rules`: what must fire on a broken series, and that nothing does on a healthy one or on one slow
-//! request of a quiet hour. They go beside the rules, because a rule that nobody has seen firing is a hope.
+//! Unit tests of the rules, for `promtool test rules`. Alerts must fire on a broken series, and must not fire on a
+//! healthy one or on one slow request in a quiet hour. They are exported with the rules, because a rule that never
+//! fired is unproven.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,8 +15,8 @@ use crate::alert::AlertKind;
 
 /// Requests of a busy source between two scrapes.
 const BUSY: u64 = 60;
-/// Scrapes until something happens, and when it is seen. What stays silent has an hour to speak; what is called is called soon, and whoever runs
-/// the tests waits for every minute that is evaluated.
+/// The number of scrapes until the event, and the evaluation time. Silence is tested over an hour. Firing is tested
+/// early, because `promtool` takes time for every evaluated minute.
 struct When {
     calm: u64,
     seen: &'static str,
@@ -24,7 +25,7 @@ struct When {
 const HOUR: When = When { calm: 120, seen: "75m" };
 const SOON: When = When { calm: 20, seen: "25m" };
 
-/// The test file of these rules.
+/// Returns the test file of these rules.
 pub(crate) fn tests(
     name: &str,
     file: &BudgetFile,
@@ -40,7 +41,7 @@ pub(crate) fn tests(
     let there = always_there(source).map(|metric| metric.example(&[]));
     let series = |inputs: &mut dyn Iterator<Item = Input>| -> Series {
         let mut all: Series = inputs.map(|input| (input.series, input.grows)).collect();
-        // A row may count that series itself.
+        // A row may use that series too.
         there.iter().for_each(|there| _ = all.entry(there.clone()).or_insert([0; 3]));
         all
     };
@@ -64,7 +65,7 @@ pub(crate) fn tests(
         test(&mut out, &SOON, &name, &series(&mut broken(counted).into_iter()));
         expect(&mut out, &SOON, &format!("count({})", mine(row, AlertKind::CeilingBroken)), Some(1));
     }
-    // A request that is slow by every measure of time is one test, because what they count beside their own is the same; one that fails is another.
+    // One test covers slow requests of all latencies, because they share their counters; another covers failures.
     for (is_latency, what) in [(true, "slow"), (false, "failed")] {
         let allows =
             |row: &ExportRow, counted: &Counted| row.allowed > 0.0 && counted.latency.is_some() == is_latency;
@@ -85,7 +86,7 @@ pub(crate) fn tests(
     out
 }
 
-/// All targets leave the discovery: half an hour nobody is called, and within five minutes of it somebody is.
+/// Writes the test in which all targets disappear: no alert for half an hour, and an alert within five minutes after.
 fn vanish(out: &mut String, there: &str, budget: &str) {
     let _ = writeln!(
         out,
@@ -102,7 +103,7 @@ fn vanish(out: &mut String, there: &str, budget: &str) {
     expect(out, &seen("35m"), &format!("count({lost})"), Some(1));
 }
 
-/// A series and how it grows: per scrape until something happens, at that scrape alone, and per scrape from then on.
+/// A series and its increments: per scrape before the event, at the event, and per scrape after it.
 struct Input {
     series: String,
     grows: [u64; 3],
@@ -129,7 +130,7 @@ fn expect(out: &mut String, when: &When, expr: &str, count: Option<u64>) {
     let _ = writeln!(out, "      - {{expr: '{expr}', eval_time: {}, exp_samples: {samples}}}", when.seen);
 }
 
-/// How buckets up to an edge and all of them grow.
+/// Returns the increments of the buckets up to an edge, and of all.
 fn inputs(counted: &Counted, below: [u64; 3], all: [u64; 3], failed: [u64; 3]) -> Vec<Input> {
     let bucket = |metric: &Metric, le: &str, grows| Input { series: metric.example(&[le]), grows };
     let mut inputs = Vec::new();
@@ -141,7 +142,7 @@ fn inputs(counted: &Counted, below: [u64; 3], all: [u64; 3], failed: [u64; 3]) -
         }
     }
     let failures = counted.failed.iter().enumerate();
-    // Of several counters one has the failures.
+    // The failures go to one of several counters.
     inputs.extend(failures.map(|(number, metric)| Input {
         series: metric.example(&[]),
         grows: if number == 0 { failed } else { [0; 3] },
@@ -162,7 +163,7 @@ fn broken(counted: &Counted) -> Vec<Input> {
     inputs(counted, stops, busy, if is_latency { none } else { begins })
 }
 
-/// Two a minute, and one of them over it at once.
+/// Returns the inputs of two requests per minute, with a single one over the ceiling.
 fn lonely(counted: &Counted) -> Vec<Input> {
     let (quiet, none) = ([1, 1, 1], [0; 3]);
     match counted.latency.is_some() {

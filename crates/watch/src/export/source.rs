@@ -1,5 +1,5 @@
-//! What a source exposes: which series speak of which signal, and which edges its histograms have. Read off a page, a known server's or the
-//! user's own, because a rule on an edge or a name that is not there is silent for ever.
+//! The series of a source by signal, and the edges of its histograms. They are read from a scrape, of a known server
+//! or of the user's, because a rule on a missing name or edge never fires.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use plimsoll_measure::server_side::table::SignalPart;
 use plimsoll_measure::server_side::{ExposedSeries, ServerSide, Signal};
 use plimsoll_model::{At, Sample, Span};
 
-/// Pages of servers as they were recorded, cut to what is read.
+/// Recorded scrapes of servers, reduced to the used series.
 pub const PAGES: [(&str, &str); 5] = [
     ("vllm", include_str!("../../data/pages/vllm.txt")),
     ("sglang", include_str!("../../data/pages/sglang.txt")),
@@ -16,22 +16,22 @@ pub const PAGES: [(&str, &str); 5] = [
     ("gateway", include_str!("../../data/pages/gateway.txt")),
 ];
 
-/// A page, and whose series are meant: `job="vllm"`.
+/// A scrape, and the selector of its series: `job="vllm"`.
 #[derive(Clone, Debug)]
 pub struct ExportSource {
-    /// What it is called in files: a server's name, or the page's.
+    /// Name in files: of the server, or of the scrape.
     pub name: String,
-    /// Labels that every selector has besides.
+    /// Additional labels of every selector.
     pub scope: Vec<(String, String)>,
     pub(crate) side: ServerSide,
     series: Vec<ExposedSeries>,
 }
 
-/// The last scrape of a page that is read once: a histogram is what came between two.
+/// Time of the only scrape, because a histogram is the difference of two.
 pub(crate) const UNTIL: At = At(1_000_000_000);
 
 impl ExportSource {
-    /// Of one page's samples.
+    /// Returns the source of one scrape.
     pub fn new(name: String, scope: Vec<(String, String)>, page: &[Sample]) -> ExportSource {
         let again = page.iter().map(|sample| Sample { at: UNTIL, ..sample.clone() });
         let first = page.iter().map(|sample| Sample { at: UNTIL - Span::from_secs(1), ..sample.clone() });
@@ -39,7 +39,7 @@ impl ExportSource {
         ExportSource { name, scope, side: ServerSide::read(&both), series: ServerSide::exposed(page) }
     }
 
-    /// The metrics that are this part of a signal; several are added. Empty = the page has none.
+    /// Returns the metrics for this part of a signal, which are summed; empty if there are none.
     pub(crate) fn metrics(&self, signal: Signal, part: &SignalPart) -> Vec<Metric> {
         let of = |one: &&ExposedSeries| one.row.signal == signal && one.row.part == *part;
         let names: BTreeSet<&str> = self.series.iter().filter(of).map(|one| one.name.as_str()).collect();
@@ -52,7 +52,7 @@ impl ExportSource {
         let mut matchers = BTreeSet::new();
         for one in own {
             matchers.extend(one.row.only.iter().map(|(label, values)| matcher(label, values)));
-            // Ranks of one parallel group tell the same requests: the first speaks.
+            // Ranks of one parallel group export the same requests, so only the first counts.
             let ranks = ["tp_rank", "pp_rank"].into_iter();
             let ranks = ranks.filter(|rank| one.labels.iter().any(|(label, _)| label == rank));
             matchers.extend(ranks.map(|rank| format!("{rank}=~\"0|\"")));
@@ -61,7 +61,7 @@ impl ExportSource {
         Metric { name: name.to_owned(), matchers: scope.chain(matchers).collect() }
     }
 
-    /// How this edge of a signal's histogram, s, is matched in a selector; infinity = all of them.
+    /// Returns the matcher for an edge (in s) of a signal's histogram; infinity matches all.
     pub(crate) fn edge(&self, signal: Signal, edge_s: f64) -> Option<String> {
         let buckets =
             self.series.iter().filter(|one| one.row.signal == signal && one.row.part == SignalPart::Bucket);
@@ -79,7 +79,7 @@ impl ExportSource {
     }
 }
 
-/// A page writes `1` or `1.0`, and Prometheus 3 writes the second for both.
+/// Returns the spellings of a value: endpoints write `1` or `1.0`, and Prometheus 3 always writes the second.
 fn spellings(text: &str, value: f64) -> Vec<String> {
     let mut all = vec![text.to_owned()];
     if value.is_finite() && value == value.trunc() {
@@ -88,7 +88,7 @@ fn spellings(text: &str, value: f64) -> Vec<String> {
     all
 }
 
-/// `label="value"`, or a pattern of several.
+/// Returns `label="value"`, or a pattern for several values.
 fn matcher<T: AsRef<str>>(label: &str, values: &[T]) -> String {
     match values {
         [one] => format!("{label}={}", quoted(one.as_ref())),
@@ -99,23 +99,23 @@ fn matcher<T: AsRef<str>>(label: &str, values: &[T]) -> String {
     }
 }
 
-/// A pattern that means these letters.
+/// Returns an escaped pattern for literal text.
 fn plain(text: &str) -> String {
     let special = |letter: char| ".+*?()[]{}|^$\\".contains(letter);
     text.chars().flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter])).collect()
 }
 
-/// A text as PromQL, YAML and JSON read it.
+/// Returns quoted text for PromQL, YAML and JSON.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A number without the last bits of its arithmetic: `0.01`, not `0.010000000000000009`.
+/// Returns a number without rounding noise: `0.01`, not `0.010000000000000009`.
 pub(crate) fn decimal(x: f64) -> f64 {
     format!("{x:.12}").parse().unwrap_or(x)
 }
 
-/// A metric and what its selector holds.
+/// A metric and its label matchers.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Metric {
     pub name: String,
@@ -123,13 +123,13 @@ pub(crate) struct Metric {
 }
 
 impl Metric {
-    /// `name{matchers, more}`.
+    /// Returns `name{matchers, more}`.
     pub fn with(&self, more: &[&str]) -> String {
         let all: Vec<&str> = self.matchers.iter().map(String::as_str).chain(more.iter().copied()).collect();
         if all.is_empty() { self.name.clone() } else { format!("{}{{{}}}", self.name, all.join(",")) }
     }
 
-    /// One series that the selector matches, for tests of rules: of patterns the first that is no empty one.
+    /// Returns one matching series for unit tests; of several patterns the first non-empty one.
     pub fn example(&self, more: &[&str]) -> String {
         let one = |matcher: &str| -> Option<String> {
             let Some((label, pattern)) = matcher.split_once("=~") else { return Some(matcher.to_owned()) };
@@ -141,7 +141,7 @@ impl Metric {
         format!("{}{{{}}}", self.name, all.filter_map(one).collect::<Vec<_>>().join(","))
     }
 
-    /// `sum(increase(name{…}[5m]))`.
+    /// Returns `sum(increase(name{…}[5m]))`.
     pub(crate) fn increase(&self, more: &[&str], window: &str) -> String {
         format!("sum(increase({}[{window}]))", self.with(more))
     }

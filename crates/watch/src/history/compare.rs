@@ -1,7 +1,9 @@
-//! Two stretches of live traffic held against each other: what the later one did to latencies and failures, by blocks.
+//! Comparison of two periods of live traffic: changes of latencies and failures, by blocks.
 //!
-//! A percentile is the edges between which it lies for certain, so that it has moved only where one edge stands between the two for certain; means are exact, and their intervals
-//! come of the means of blocks. Nobody sent the same requests twice: other prompts or another load per replica are named, and leave the verdict open.
+//! A percentile is the two edges that enclose it with certainty, so it has changed only if an edge certainly
+//! separates the two periods. Means are exact, and their intervals follow from the means of blocks. The requests
+//! differ between the periods. Other prompts or another load per replica are therefore reported, and leave the
+//! verdict open.
 
 use std::collections::BTreeMap;
 
@@ -15,58 +17,59 @@ use serde::Serialize;
 use super::{HistoryBlock, KeptSignal};
 use crate::bracket::EdgeBracket;
 
-/// What is held against each other, the first of which leads.
+/// Compared latencies, the most important first.
 const LATENCIES: [Signal; 4] = [Signal::Ttft, Signal::Tpot, Signal::Itl, Signal::E2e];
 const PERCENTILES: [f64; 3] = [0.5, 0.95, 0.99];
-/// Chance of a wrong bound on each side: 2.5 % of all of the rows together (Bonferroni), of which there are seventeen at most.
+/// Error probability of a bound on each side: 2.5 % over all rows (Bonferroni), at most seventeen.
 const ALPHA: f64 = 0.025 / 17.0;
-/// Loads and prompts are alike up to this ratio.
+/// Maximum ratio at which loads and prompts are comparable.
 const ALIKE: f64 = 1.1;
 
-/// A percentile on both sides.
+/// A percentile in both periods.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct BracketRow {
     pub metric: Signal,
-    /// Which, 0 to 1.
+    /// Percentile, 0 to 1.
     pub p: f64,
     pub base: EdgeBracket,
     pub candidate: EdgeBracket,
     pub verdict: ChangeVerdict,
 }
 
-/// A mean, or a share, on both sides.
+/// A mean, or a share, in both periods.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct MeanRow {
-    /// Of what: a latency in seconds, or `failed`, a share.
+    /// Name: a latency in s, or `failed`, a share.
     pub metric: String,
-    /// Before: value, lower and upper end.
+    /// Value before: estimate, lower and upper bound.
     pub base: [f64; 3],
+    /// Value after: estimate, lower and upper bound.
     pub candidate: [f64; 3],
-    /// What is proven: of latencies beyond a ratio, of failures beyond a difference.
+    /// Proven change: for latencies a ratio, for failures a difference.
     pub verdict: ChangeVerdict,
 }
 
-/// What both sides were asked.
+/// A property of the load in both periods.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LoadRow {
     pub about: &'static str,
     pub base: f64,
     pub candidate: f64,
-    /// Within a tenth of each other?
+    /// Set if both values are within a tenth of each other.
     pub alike: bool,
 }
 
-/// Two stretches, compared.
+/// The comparison of two periods.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct StretchComparison {
-    /// Regressed where a row is; inconclusive where nothing is proven, or the load is another one.
+    /// Regressed if a row is; inconclusive without a proof, or if the load differs.
     pub verdict: ChangeVerdict,
     pub load: Vec<LoadRow>,
     pub means: Vec<MeanRow>,
     pub percentiles: Vec<BracketRow>,
 }
 
-/// Compares two stretches. `despite`: also where load or prompts are others.
+/// Compares two periods. `despite` permits different loads or prompts.
 pub fn compare(
     base: &[HistoryBlock],
     candidate: &[HistoryBlock],
@@ -81,7 +84,7 @@ pub fn compare(
     let verdict = match () {
         () if !despite && load.iter().any(|row| !row.alike) => ChangeVerdict::Inconclusive,
         () if any(ChangeVerdict::Regressed) => ChangeVerdict::Regressed,
-        // Of a percentile within one bucket nothing can be said; a mean decides.
+        // A percentile within one bucket shows nothing, so a mean decides.
         () if means.is_empty() || means.iter().any(|row| row.verdict == ChangeVerdict::Inconclusive) => {
             ChangeVerdict::Inconclusive
         }
@@ -155,7 +158,7 @@ fn means(sides: &[&[HistoryBlock]; 2], margins: &Margins) -> Vec<MeanRow> {
     LATENCIES.into_iter().filter_map(latency).chain(shares).collect()
 }
 
-/// A ratio of sums on both sides, and what is said of it.
+/// Returns a ratio of sums in both periods with its verdict.
 fn row(
     metric: &str,
     sides: &[&[HistoryBlock]; 2],
@@ -178,7 +181,7 @@ fn row(
     })
 }
 
-/// Neighbouring blocks together, so that what a queue remembers is inside of one.
+/// Joins neighbouring blocks, because the correlation of a queue must be inside one batch.
 fn batched(parts: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let batches = BATCHES.min(parts.len());
     let place = |batch: usize| batch * parts.len() / batches.max(1);
@@ -186,7 +189,7 @@ fn batched(parts: &[(f64, f64)]) -> Vec<(f64, f64)> {
     (0..batches).map(|batch| sum(&parts[place(batch)..place(batch + 1)])).collect()
 }
 
-/// An interval of what changed against what may change.
+/// Returns the verdict of an interval of the change against the accepted range.
 fn judged((lower, upper): (f64, f64), (least, most): (f64, f64)) -> ChangeVerdict {
     match () {
         () if lower.is_nan() || upper.is_nan() || lower > upper => ChangeVerdict::Inconclusive,
@@ -219,7 +222,7 @@ fn percentiles(sides: &[&[HistoryBlock]; 2]) -> Vec<BracketRow> {
     found
 }
 
-/// What engines told of it, else gateways.
+/// Returns the histograms of engines, else of gateways.
 fn told(block: &HistoryBlock, signal: Signal) -> &[Buckets] {
     own(&block.histograms, signal).map_or(&[], Vec::as_slice)
 }

@@ -1,6 +1,7 @@
-//! What pages counted and showed → blocks of ten seconds.
+//! Counters and gauges of metrics endpoints → blocks of ten seconds.
 //!
-//! A block ends with the first tick at or after each ten seconds of the wall clock, because what a tick brought can't be parted.
+//! A block ends with the first tick at or after a multiple of ten seconds, because the counts of a tick can't be
+//! split.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +11,12 @@ use plimsoll_model::{At, Span};
 
 use super::{GaugeRange, Grain, HistoryBlock, KeptSignal, add, cell};
 
-/// Counters that are not on a page until the first such request: a page that may say them and doesn't has counted none.
+/// Counters that appear with their first event: an endpoint that may export them and does not has counted none.
 const LATE: [Signal; 2] = [Signal::Failed, Signal::Refused];
-/// Of a longer time without a scrape only so many cadences were watched, as of a gauge between two scrapes.
+/// Maximum watched time between two scrapes, in scrape intervals, as for a gauge.
 const LONGEST: f64 = 2.5;
 
-/// What pages counted since the last tick.
+/// The counters since the last tick.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct KeptCounts {
     counters: BTreeMap<KeptSignal, f64>,
@@ -23,7 +24,7 @@ pub(crate) struct KeptCounts {
 }
 
 impl KeptCounts {
-    /// Adds what one page counted between two scrapes.
+    /// Adds the counts of one endpoint between two scrapes.
     pub fn add(&mut self, side: &ServerSide, layout: &PageLayout, (from, to): (At, At)) {
         for (signal, layer) in layout.signals() {
             match signal.kind() {
@@ -52,9 +53,9 @@ impl KeptCounts {
     }
 }
 
-/// Where the gauges of one page stand.
+/// Returns the gauges of one endpoint.
 pub(crate) fn gauges(side: &ServerSide, layout: &PageLayout) -> Vec<(KeptSignal, f64)> {
-    // When a process began is no level, and a mean of it nothing.
+    // A start time is not a level, so its mean is meaningless.
     let levels = layout.signals().filter(|(signal, _)| *signal != Signal::StartTime);
     let stands = |(signal, layer): (Signal, Layer)| {
         let series = (signal.kind() == SeriesKind::Gauge).then(|| side.gauge(signal))??;
@@ -63,7 +64,7 @@ pub(crate) fn gauges(side: &ServerSide, layout: &PageLayout) -> Vec<(KeptSignal,
     levels.filter_map(stands).collect()
 }
 
-/// Where the gauges of a fleet stand: those of its pages, each by its signal's rule.
+/// Returns the gauges of the fleet, aggregated over endpoints by the rule of each signal.
 pub(crate) fn fleet<'a>(
     pages: impl Iterator<Item = &'a [(KeptSignal, f64)]>,
     answering: usize,
@@ -77,10 +78,10 @@ pub(crate) fn fleet<'a>(
     all.into_iter().filter_map(|(key, values)| Some((key, key.1.rule().of(&values)?))).collect()
 }
 
-/// Ticks → blocks.
+/// The conversion of ticks to blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Gathering {
-    /// At::ZERO on the wall clock, ns since 1970.
+    /// Wall-clock time of `At::ZERO`, ns since 1970.
     wall_ns: i64,
     open: Option<HistoryBlock>,
     closed: Vec<HistoryBlock>,
@@ -91,7 +92,7 @@ impl Gathering {
         Gathering { wall_ns, open: None, closed: Vec::new() }
     }
 
-    /// Takes what came between two scrapes.
+    /// Adds the counters between two scrapes.
     pub fn tick(
         &mut self,
         (from, to): (At, At),
@@ -110,7 +111,7 @@ impl Gathering {
         });
     }
 
-    /// Takes what came in a stretch of time.
+    /// Adds the data of an interval.
     pub fn take(&mut self, tick: HistoryBlock) {
         match &mut self.open {
             Some(open) => open.take(tick),
@@ -120,7 +121,8 @@ impl Gathering {
         self.closed.extend(self.open.take_if(|open| cell(open.from) != cell(open.to)));
     }
 
-    /// Blocks that have ended since the last call; `all`: the open one too, because nothing comes any more.
+    /// Returns the blocks that have ended since the last call. With `all`, the open one is included, at the end of
+    /// the watch.
     pub fn closed(&mut self, all: bool) -> Vec<HistoryBlock> {
         self.closed.extend(self.open.take_if(|_| all));
         std::mem::take(&mut self.closed)

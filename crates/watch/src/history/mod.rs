@@ -1,9 +1,12 @@
-//! What a watch keeps of the past: how much of what came in each stretch of time, of the whole fleet together.
+//! The history of a watch: counts of the whole fleet per interval.
 //!
-//! A block is counts (counters, buckets, sums) and of gauges the least, the mean and the most, so that blocks fold into longer ones without loss: six of ten seconds
-//! are one of a minute, as if it had been counted as such. Nothing is estimated and no request is made up; a percentile out of blocks is the bucket that it lies in.
-//! Kept as rows of a page ([`rows`]) in one vocabulary, whatever the servers' names are, because everything that judges reads pages, and read back from those ([`read`]).
-//! Replicas are not told apart: ten thousand of them take no more room than one, and no name of a machine is kept.
+//! A block has counts (counters, buckets, sums), and of gauges the minimum, mean and maximum. Blocks therefore fold
+//! into longer ones without loss: six of ten seconds equal one of a minute. No value is estimated; a percentile of
+//! blocks is the bucket that contains it.
+//!
+//! Blocks are stored as rows of a metrics endpoint ([`rows`]) with uniform names, because all evaluators read
+//! metrics, and are read back from them ([`read`]). Replicas are not distinguished: ten thousand need no more space
+//! than one, and no machine name is stored.
 
 pub mod compare;
 pub(crate) mod gather;
@@ -17,26 +20,26 @@ use plimsoll_measure::server_side::{Buckets, Signal};
 use plimsoll_model::{At, Span};
 use serde::Serialize;
 
-/// Who told a signal (a gateway, or anything else as [`Layer::Engine`]), and which.
+/// The origin of a signal (a gateway, or any other as [`Layer::Engine`]), and the signal.
 pub type KeptSignal = (Layer, Signal);
 
-/// How long blocks are, the shortest first.
+/// The length of blocks, the shortest first.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Grain {
-    /// 10 s, or the time between two scrapes if that is longer.
+    /// 10 s, or the scrape interval if that is longer.
     Seconds,
     Minute,
     Hour,
 }
 
-/// Ladders of one histogram that are kept apart: engines of different versions have different edges.
+/// Maximum number of separate edge sets of one histogram, because engines of different versions have different edges.
 const MOST_LADDERS: usize = 8;
 
 impl Grain {
-    /// All of them, the shortest first.
+    /// All lengths, the shortest first.
     pub const ALL: [Grain; 3] = [Grain::Seconds, Grain::Minute, Grain::Hour];
 
-    /// How long a block is.
+    /// Returns the length of a block.
     pub fn length(self) -> Span {
         match self {
             Grain::Seconds => Span::from_secs(10),
@@ -54,26 +57,26 @@ impl Grain {
     }
 }
 
-/// What came in a stretch of time.
+/// The counts of an interval.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HistoryBlock {
-    /// The scrape that it is counted from.
+    /// Scrape at which the counts start.
     pub from: At,
-    /// The scrape that it is counted to.
+    /// Scrape at which the counts end.
     pub to: At,
-    /// How much of it was watched.
+    /// Watched duration of the interval.
     pub watched: Span,
-    /// Replicas that began anew.
+    /// Number of restarted replicas.
     pub restarts: u64,
     pub counters: BTreeMap<KeptSignal, f64>,
-    /// What histograms took in, a ladder of edges each.
+    /// Gains of histograms, one per set of edges.
     pub histograms: BTreeMap<KeptSignal, Vec<Buckets>>,
     pub gauges: BTreeMap<KeptSignal, GaugeRange>,
-    /// Latencies of single requests by their due times, where requests themselves are watched, ns: for charts, and never kept.
+    /// Latencies of single requests in ns by due time, if requests are watched; for charts, and never stored.
     pub latencies: BTreeMap<&'static str, Vec<(At, i64)>>,
 }
 
-/// Where a gauge of the fleet stood.
+/// The range of a gauge of the fleet.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct GaugeRange {
     pub least: f64,
@@ -84,20 +87,21 @@ pub struct GaugeRange {
 /// Blocks of one length, from the first to the last.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct KeptStretch {
-    /// How long a block is, s.
+    /// Length of a block, s.
     pub length_s: f64,
-    /// When the first begins, s since 1970.
+    /// Start of the first block, s since 1970.
     pub from_s: f64,
+    /// End of the last block, s since 1970.
     pub to_s: f64,
-    /// How much of that was watched, s.
+    /// Watched duration, s.
     pub watched_s: f64,
     pub blocks: u64,
-    /// What they take on the disk, bytes.
+    /// Size on disk, bytes.
     pub bytes: u64,
 }
 
 impl KeptStretch {
-    /// Of blocks in order of time, whose instants are ns since 1970.
+    /// Returns the summary of blocks in order of time, whose times are ns since 1970.
     pub fn of(grain: Grain, blocks: &[HistoryBlock], bytes: u64) -> KeptStretch {
         KeptStretch {
             length_s: grain.length().as_secs_f64(),
@@ -111,7 +115,7 @@ impl KeptStretch {
 }
 
 impl HistoryBlock {
-    /// One in which nothing came.
+    /// Returns a block without counts.
     pub fn empty(from: At, to: At) -> HistoryBlock {
         HistoryBlock {
             from,
@@ -125,7 +129,7 @@ impl HistoryBlock {
         }
     }
 
-    /// Together with another one.
+    /// Adds another block.
     pub fn take(&mut self, other: HistoryBlock) {
         let (own, others) = (self.watched.0 as f64, other.watched.0 as f64);
         for (key, range) in other.gauges {
@@ -153,7 +157,8 @@ impl HistoryBlock {
     }
 }
 
-/// Adds what a histogram took in to the ladder that has its edges, or that loses none with it: those of powers of two come as values do.
+/// Adds a histogram to the entry with equal edges, or to one that it can join without losing edges. Histograms with
+/// powers of two add edges on demand.
 pub(crate) fn add(ladders: &mut Vec<Buckets>, more: Buckets) {
     let more = Buckets { bounds: [None, None], resets: 0, ..more };
     let joins = |one: &Buckets| {
@@ -169,7 +174,8 @@ pub(crate) fn add(ladders: &mut Vec<Buckets>, more: Buckets) {
     }
 }
 
-/// Blocks, in order, as longer ones: those that begin in one stretch of the wall clock are one. `wall_ns`: At::ZERO on it, ns since 1970.
+/// Joins ordered blocks that begin in one interval of the wall clock. `wall_ns` is the wall-clock time of `At::ZERO`,
+/// ns since 1970.
 pub fn fold(blocks: impl IntoIterator<Item = HistoryBlock>, grain: Grain, wall_ns: i64) -> Vec<HistoryBlock> {
     let mut folded: Vec<HistoryBlock> = Vec::new();
     for block in blocks {
@@ -183,7 +189,7 @@ pub fn fold(blocks: impl IntoIterator<Item = HistoryBlock>, grain: Grain, wall_n
     folded
 }
 
-/// The number of the stretch of the wall clock that holds this instant.
+/// Returns the number of the wall-clock interval that contains this instant.
 pub fn cell(at: At, grain: Grain, wall_ns: i64) -> i64 {
     (at.0 + wall_ns).div_euclid(grain.length().0)
 }

@@ -1,4 +1,5 @@
-//! Rows of a history → the blocks that were kept. What lies behind the last whole block was being written when the watch was killed, and is no block.
+//! Rows of a history → its blocks. Rows after the last complete block are dropped, because the watch was killed while
+//! writing them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,15 +10,15 @@ use plimsoll_model::{At, Sample, SharedText, Span, split_labels};
 use super::rows::{LADDER, OF, RESTARTS, WATCHED};
 use super::{GaugeRange, HistoryBlock, KeptSignal};
 
-/// What a series says.
+/// The meaning of a series.
 #[derive(Clone, PartialEq, Debug)]
 enum Kept {
     Watched,
     Restarts,
     Counter(KeptSignal),
-    /// Of a histogram, its ladder, and which part of it.
+    /// A histogram: signal, number of the edge set, part.
     Histogram(KeptSignal, u32, Part),
-    /// 0 the mean, 1 the least, 2 the most.
+    /// A gauge: signal, and 0 for the mean, 1 for the minimum, 2 for the maximum.
     Gauge(KeptSignal, usize),
 }
 
@@ -28,7 +29,7 @@ enum Part {
     Count,
 }
 
-/// The blocks of one page of a history, in order of time.
+/// Returns the blocks of a history in order of time.
 pub fn blocks(samples: &[Sample]) -> Vec<HistoryBlock> {
     let mut samples: Vec<&Sample> = samples.iter().collect();
     samples.sort_by_key(|sample| sample.at);
@@ -57,7 +58,7 @@ pub fn blocks(samples: &[Sample]) -> Vec<HistoryBlock> {
     found
 }
 
-/// Which value is whose.
+/// The assignment of values to signals.
 #[derive(Default)]
 struct Columns {
     places: HashMap<(SharedText, SharedText), Option<usize>>,
@@ -77,7 +78,7 @@ impl Columns {
         }
     }
 
-    /// What came between two scrapes, and where gauges stood at the first.
+    /// Returns the block between two scrapes, with the gauges of the first.
     fn block(&self, (from, to): (At, At), (before, now): (&[f64], &[f64])) -> HistoryBlock {
         let mut block = HistoryBlock::empty(from, to);
         let mut ladders: BTreeMap<(KeptSignal, u32), Ladder> = BTreeMap::new();
@@ -112,10 +113,10 @@ impl Columns {
     }
 }
 
-/// A ladder of edges at two scrapes.
+/// A set of edges at two scrapes.
 #[derive(Default)]
 struct Ladder {
-    /// Edge, and what lay below it then and now.
+    /// Edge, cumulative count at the first and at the second scrape.
     rungs: Vec<(f64, f64, f64)>,
     sum: Option<f64>,
     count: Option<f64>,
@@ -124,7 +125,7 @@ struct Ladder {
 impl Ladder {
     fn buckets(mut self, (from, to): (At, At)) -> Buckets {
         self.rungs.sort_by(|a, b| b.0.total_cmp(&a.0));
-        // An edge that is new had below it what the next higher one had, because nothing lay between.
+        // A new edge had the cumulative count of the next higher one, because no value was in between.
         let mut higher = 0.0;
         let mut gained: Vec<(f64, f64)> = Vec::with_capacity(self.rungs.len());
         for (edge, was, now) in self.rungs {
@@ -146,7 +147,7 @@ impl Ladder {
     }
 }
 
-/// What a series says; `None` = it is none of a history.
+/// Returns the meaning of a series; `None` if it does not belong to a history.
 fn kept(sample: &Sample) -> Option<Kept> {
     match sample.name.as_str() {
         WATCHED => return Some(Kept::Watched),

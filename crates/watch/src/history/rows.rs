@@ -1,6 +1,7 @@
-//! Blocks → rows of a page, as any run keeps them: what counters have come to at each block's end, and where gauges stood from its beginning on.
+//! Blocks → rows of a metrics endpoint, as in any run: cumulative counters at each block's end, and gauges from its
+//! start.
 //!
-//! A row is a change. Between two blocks that do not follow each other a failed scrape stands, so that whoever reads them knows of the gap.
+//! A row is a change. A failed scrape is inserted between two blocks with a gap, so that readers see the gap.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,18 +12,19 @@ use plimsoll_model::{At, Sample, Span, page};
 use super::{HistoryBlock, KeptSignal, add};
 
 pub(crate) const WATCHED: &str = "plimsoll_fleet_watched_seconds_total";
-/// Replicas that began anew.
+/// Counter of restarted replicas.
 pub(crate) const RESTARTS: &str = "plimsoll_fleet_restarts_total";
-/// Label that numbers the ladders of edges of one histogram, from the second on.
+/// Label that numbers the edge sets of one histogram, from the second on.
 pub(crate) const LADDER: &str = "ladder";
-/// Label that tells a gauge's least and most from its mean.
+/// Label that distinguishes a gauge's minimum and maximum from its mean.
 pub(crate) const OF: &str = "of";
+/// Error text of the failed scrape in a gap.
 const GAP: &str = "nothing was watched";
 
 /// A series: its name, and its labels.
 type SeriesKey = (String, Vec<(&'static str, String)>);
 
-/// What the rows so far have come to.
+/// The cumulative state of the rows so far.
 #[derive(Clone, Default, Debug)]
 pub struct HistoryRows {
     counters: BTreeMap<KeptSignal, f64>,
@@ -36,7 +38,7 @@ pub struct HistoryRows {
 }
 
 impl HistoryRows {
-    /// The rows of the next block.
+    /// Returns the rows of the next block.
     pub fn of(&mut self, block: &HistoryBlock) -> Vec<Sample> {
         let mut rows = Vec::new();
         if self.last != Some(block.from) {
@@ -58,7 +60,7 @@ impl HistoryRows {
         rows
     }
 
-    /// Counters begin to be watched where they stand.
+    /// Writes the starting values of counters.
     fn begin(&mut self, from: At, rows: &mut Vec<Sample>) {
         if let Some(last) = self.last {
             let why = [("why".to_owned(), GAP.to_owned())].into_iter();
@@ -68,7 +70,7 @@ impl HistoryRows {
         rows.push(page::sample("", from, SCRAPE, std::iter::empty(), self.told.len() as f64));
     }
 
-    /// What counters have come to; an edge that ladders which were put together do not share has left.
+    /// Writes the cumulative counters; an edge that joined edge sets do not share is removed.
     fn count(&mut self, at: At, rows: &mut Vec<Sample>) {
         let counted = self.counted();
         let keys: BTreeSet<SeriesKey> = counted.iter().map(|(key, _)| key.clone()).collect();
@@ -92,7 +94,7 @@ impl HistoryRows {
         self.gauges = block.gauges.keys().copied().collect();
     }
 
-    /// What counters and histograms have come to.
+    /// Returns the cumulative counters and histograms.
     fn counted(&self) -> Vec<(SeriesKey, f64)> {
         let named = |name: &str, value: f64| ((name.to_owned(), Vec::new()), value);
         let mut found = vec![named(WATCHED, self.watched_s), named(RESTARTS, self.restarts as f64)];
@@ -120,7 +122,7 @@ impl HistoryRows {
         found
     }
 
-    /// A row where the value is another than before.
+    /// Writes a row if the value changed.
     fn tell(&mut self, at: At, key: SeriesKey, value: f64, rows: &mut Vec<Sample>) {
         if self.told.get(&key).is_some_and(|told| told.to_bits() == value.to_bits()) {
             return;

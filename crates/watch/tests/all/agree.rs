@@ -1,4 +1,5 @@
-//! One log of requests through the gate and through the watch: the two hold one budget against one truth, so that they may not contradict each other.
+//! One log of requests through the gate and through the watch: both evaluate one budget on equal data, so they must
+//! not contradict each other.
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{MeasuredRun, gate};
@@ -18,10 +19,10 @@ const BUDGET: &str = r#"{"version": 1, "name": "t", "budgets": [
     {"id": "retries", "metric": "retry_rate", "max": "5%"},
     {"id": "both", "metric": "error_and_retry_rate", "max": "5%"},
     {"id": "long", "metric": "ttft", "p": "95", "max": "500ms", "slice": {"prompt_tokens": "1000.."}}]}"#;
-/// Seconds of the log, at ten requests a second.
+/// Length of the log in s, at ten requests/s.
 const LENGTH_S: i64 = 240;
 
-/// What makes a log: a request at this millisecond, as its attempts.
+/// A generator of a log: the attempts of a request at this millisecond.
 type Make = fn(u64, i64, f64) -> Vec<Attempt>;
 
 fn log(make: Make) -> Vec<Attempt> {
@@ -33,7 +34,7 @@ fn good(n: u64, due: i64) -> Attempt {
     answer(n, due, 80 + n as i64 % 30, 400, 12)
 }
 
-/// Answers that come whole: nobody streams.
+/// Returns an unstreamed response.
 fn whole(n: u64, due: i64) -> Attempt {
     let mut row = good(n, due);
     row.events.clear();
@@ -41,7 +42,7 @@ fn whole(n: u64, due: i64) -> Attempt {
     row
 }
 
-/// A request that failed at first, and whose second attempt ended seconds later.
+/// Returns a request that failed at first, and whose second attempt ended seconds later.
 fn again(n: u64, due: i64, second: Attempt) -> Vec<Attempt> {
     let first = failure(n, due, How::Reset, 300);
     let later = |at: Option<At>| at.map(|at| at + Span::from_secs(4));
@@ -59,7 +60,7 @@ fn again(n: u64, due: i64, second: Attempt) -> Vec<Attempt> {
     vec![first, second]
 }
 
-/// What each said of each row: `None` = nothing is judged.
+/// Returns both verdicts on each row; `None` if there is none.
 fn verdicts(rows: &[Attempt]) -> Vec<(String, Option<Held>, Option<Held>)> {
     let file: BudgetFile = serde_json::from_str(BUDGET).expect("a budget");
     let mut level = level(10.0, LENGTH_S);
@@ -91,7 +92,7 @@ fn verdicts(rows: &[Attempt]) -> Vec<(String, Option<Held>, Option<Held>)> {
     found.rows.iter().map(|row| (row.id.clone(), gate_of(&row.id), of(row.state))).collect()
 }
 
-/// Neither says that a row holds which the other calls broken, and neither judges what the other says is missing.
+/// Neither passes a row that the other calls broken, and neither evaluates a row that lacks data for the other.
 #[test]
 fn gate_and_watch_answer_alike_for_one_log() {
     let logs: [(&str, Make); 9] = [

@@ -1,4 +1,4 @@
-//! Alerts in virtual time, against logs that know the truth: how often they are wrong, how late they are, and when they must be silent.
+//! Alerts in virtual time against logs with ground truth: the false-alarm rate, the delay, and required silence.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::server_side::PATIENCE;
@@ -19,13 +19,15 @@ fn at(seconds: i64) -> At {
     At(seconds * 1_000_000_000)
 }
 
-/// Of n requests, those over it: groups of `alike` are over it together, so that a group is worth one request.
+/// Returns the number over the ceiling among n requests: groups of `alike` are over it together, so a group counts as
+/// one.
 fn over(stream: &mut Stream, n: u64, alike: u64, share: f64) -> u64 {
     (0..n / alike).filter(|_| stream.chance(share)).count() as u64 * alike
 }
 
-/// One alarm in 30 days is allowed where exactly as many are over it as may be; at half of that there is none.
-/// Of 1.9 in 8 weeks at the edge 8 or more come by chance less than once in a thousand times. The example `alarms` plays 200 weeks.
+/// One alarm in 30 days is accepted if exactly the allowed share is over the ceiling; at half of that there is none.
+/// With 1.9 expected in 8 weeks, 8 or more are an accident of less than one in a thousand. The example `alarms` plays
+/// 200 weeks.
 #[test]
 fn false_alarms_are_as_rare_as_asked() {
     let week = Weeks { per_s: 4.0, of_allowed: 0.5, alike: 1, rows: 1, in_bursts: false };
@@ -39,11 +41,12 @@ fn false_alarms_are_as_rare_as_asked() {
     }
 }
 
-/// Small blocks are bad and large ones are not, or the other way round; of all requests 1 % are over it, as many as may be. Bets on each block's own share
-/// would see 5.5 % in the first case: requests weigh the same wherever they came.
+/// Small blocks are bad and large ones are not, or the other way round; in total 1 % of the requests are over the
+/// ceiling, the allowed share. Bets on each block's own share would see 5.5 % in the first case, but requests must
+/// have equal weight.
 #[test]
 fn requests_weigh_the_same_in_small_and_large_blocks() {
-    // A block is of 10 or of 100 requests with even chances: 1.1 of each two blocks' 110 are over it.
+    // A block has 10 or 100 requests with equal probability: 1.1 of each two blocks' 110 are over the ceiling.
     for (small, large) in [(0.11, 0.0), (0.0, 0.011)] {
         let (mut detector, mut stream) = (Detector::new(0.01), Stream::new(3, "sizes", 0));
         let most = threshold(BLOCK as f64, 1, 1.0);
@@ -64,7 +67,7 @@ fn requests_weigh_the_same_in_small_and_large_blocks() {
     }
 }
 
-/// Seconds from the fault to the alert: the median of 21.
+/// Returns the seconds from the fault to the alert: the median of 21.
 fn delay(share: f64, per_s: u64) -> i64 {
     let mut delays: Vec<i64> = (0..21)
         .map(|seed| {
@@ -85,12 +88,13 @@ fn delay(share: f64, per_s: u64) -> i64 {
         })
         .collect();
     delays.sort_unstable();
-    // A chance block right before the fault may be taken for its beginning.
+    // A random block right before the fault may count as its start.
     assert!(delays[10] >= 60, "an alert before the minute: {delays:?}");
     delays[10]
 }
 
-/// The delays of the method's simulation, plus a block; where the evidence is there sooner, the minute decides.
+/// The delays of the method's simulation, plus a block. If the evidence is sufficient sooner, the minimum of a minute
+/// decides.
 #[test]
 fn what_is_broken_is_found_in_time() {
     for (share, per_s, most) in [
@@ -106,7 +110,7 @@ fn what_is_broken_is_found_in_time() {
     }
 }
 
-/// Twenty seconds in which all are over it are no "more than a minute": they belong to the burn rate.
+/// Twenty seconds with all requests over the ceiling are not "more than a minute"; the burn rate covers them.
 #[test]
 fn a_burst_is_no_broken_ceiling() {
     let mut row = RowWatch::new(0.01, "requests", Span::from_secs(5), &PAIRS);
@@ -118,7 +122,8 @@ fn a_burst_is_no_broken_ceiling() {
     }
 }
 
-/// A budget of p90 can't burn 14.4 times too fast; one bad request of a quiet night proves nothing; a fifth of all over it does.
+/// The budget of a p90 can't burn 14.4 times too fast. One bad request in a quiet night proves nothing; a fifth of
+/// all requests does.
 #[test]
 fn burn_rates_need_evidence() {
     assert!(!PAIRS[0].reachable(0.1) && PAIRS[0].reachable(0.01) && PAIRS[3].reachable(0.1));
@@ -142,7 +147,7 @@ fn of(alerts: &[Alert], kind: AlertKind) -> Vec<&Alert> {
     alerts.iter().filter(|alert| alert.kind == kind).collect()
 }
 
-/// A fault of two minutes: one alert with its beginning and its evidence, and resolved when the row is proven to hold again.
+/// A fault of two minutes: one alert with its start and its evidence, resolved when the row is proven to pass again.
 #[test]
 fn a_broken_ceiling_fires_once_and_is_resolved() {
     let (mut watched, mut page) = (watched(TTFT), Page::default());
@@ -162,7 +167,7 @@ fn a_broken_ceiling_fires_once_and_is_resolved() {
     assert_eq!(of(&held.alerts, AlertKind::Watchdog).len(), 1);
 }
 
-/// Two replicas; `b` hangs from 100 s on, or its page goes away.
+/// Returns the alerts of two replicas; `b` hangs from 100 s on, or its endpoint fails.
 fn pair(until_s: i64, hangs: bool, watched: &mut Watched) -> Vec<Alert> {
     let (mut a, mut b) = (Page::default(), Page::default());
     for second in 0..=until_s {
@@ -183,7 +188,7 @@ fn pair(until_s: i64, hangs: bool, watched: &mut Watched) -> Vec<Alert> {
     watched.finding(at(until_s)).alerts
 }
 
-/// One replica hangs behind another's good traffic, and one whose page is gone is not called stalled.
+/// One replica hangs while another has normal traffic; a replica with a failing endpoint is not stalled.
 #[test]
 fn one_replica_of_two_stalls_or_is_lost() {
     let mut one = watched(TTFT);
@@ -199,7 +204,8 @@ fn one_replica_of_two_stalls_or_is_lost() {
     assert!(of(&alerts, AlertKind::Stalled).is_empty());
 }
 
-/// Pages that come once a minute, each at its own second, are neither lost between two nor stalled while the other is read; one that stays away is lost after its own patience.
+/// Endpoints that push once a minute, each at its own second, are neither lost in between nor stalled while others
+/// are read; one that stops is lost after its own time.
 #[test]
 fn what_comes_seldom_is_not_lost_before_its_own_time() {
     let mut watched = watched(TTFT);
@@ -235,7 +241,7 @@ fn what_comes_seldom_is_not_lost_before_its_own_time() {
     assert_eq!(lost.about, "b");
 }
 
-/// Nobody asks for ten minutes: an alert, where somebody asked before.
+/// Ten minutes without requests are an alert, if there was traffic before.
 #[test]
 fn silence_is_told_once_somebody_had_asked() {
     let (mut watched, mut page) = (watched(TTFT), Page::default());
@@ -247,7 +253,7 @@ fn silence_is_told_once_somebody_had_asked() {
     assert!(of(&silent.alerts, AlertKind::Stalled).is_empty());
 }
 
-/// The queue's mean over a minute is held to its target; a spike of one scrape is not.
+/// The mean queue over a minute is compared with its target; a spike of one scrape is not.
 #[test]
 fn a_queue_over_its_target_fires() {
     let (mut watched, mut page) = (crate::watched::watched_with(TTFT, Some(4.0)), Page::default());
@@ -270,7 +276,8 @@ fn a_queue_over_its_target_fires() {
     assert_eq!(of(&short.alerts, AlertKind::QueueOverTarget)[0].state, AlertState::Resolved);
 }
 
-/// A watch that was killed `gone` s after this one's end: what it leaves in the time of the next one, which begins then.
+/// Returns the state of a watch that was killed `gone` s after this one's end, on the clock of the next one, which
+/// begins then.
 fn left(alerts: &[Alert], minutes: Vec<(String, plimsoll_watch::Minute)>, end: i64, gone: i64) -> BoardState {
     let by = end + gone;
     let minutes = minutes.into_iter().map(|(row, minute)| {
@@ -282,7 +289,8 @@ fn left(alerts: &[Alert], minutes: Vec<(String, plimsoll_watch::Minute)>, end: i
     }
 }
 
-/// A restart doubles and loses no alert: what stood keeps its beginning, stands while it is still so, and is resolved when it is seen to be over.
+/// A restart duplicates and loses no alert. A firing alert keeps its start, fires while its condition lasts, and is
+/// resolved when it is seen to end.
 #[test]
 fn a_restart_neither_loses_nor_doubles_an_alert() {
     let (mut first, mut page) = (watched(TTFT), Page::default());
@@ -301,20 +309,21 @@ fn a_restart_neither_loses_nor_doubles_an_alert() {
     let [over] = of(&held.alerts, AlertKind::CeilingBroken)[..] else { panic!("{:?}", held.alerts) };
     assert_eq!((&over.id, over.state), (&before.id, AlertState::Resolved));
     assert_eq!(of(&held.alerts, AlertKind::Watchdog).len(), 1);
-    // The next one has a number of its own.
+    // The next alert has a new number.
     let again = play(&mut second, &mut page, 1201, 1500, load(3));
     let ids: Vec<&str> =
         of(&again.alerts, AlertKind::CeilingBroken).iter().map(|alert| alert.id.as_str()).collect();
     assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
 }
 
-/// What a watch did not see with its own eyes is not over: a replica that still hangs, a burn rate whose hour it has not watched itself.
+/// A condition that the new watch has not evaluated is not over: a replica that still hangs, or a burn rate over an
+/// hour that it has not watched.
 #[test]
 fn what_stood_stands_until_it_is_seen_to_be_over() {
     let mut first = watched(TTFT);
     let alerts = pair(200, true, &mut first);
     let [before] = of(&alerts, AlertKind::Stalled)[..] else { panic!("{alerts:?}") };
-    // It still hangs, and twenty seconds are too few for this watch to call that a stall of its own.
+    // The replica still hangs, and twenty seconds are too few for this watch to detect a new stall.
     let mut second = watched(TTFT).resuming(left(&alerts, Vec::new(), 200, 10), At::ZERO);
     let (mut a, mut b) = (Page::default(), Page::default());
     load(1000)(0, &mut b);
@@ -331,7 +340,7 @@ fn what_stood_stands_until_it_is_seen_to_be_over() {
     assert_eq!((&after.id, after.state), (&before.id, AlertState::Firing), "{after:?}");
     let mut second = watched(TTFT).resuming(left(&alerts, Vec::new(), 200, 10), At::ZERO);
     let still = pair(20, true, &mut second);
-    // In this one `b` moves again at once, and hangs from 100 s on.
+    // In this case `b` resumes immediately, and hangs from 100 s on.
     let [after] = of(&still, AlertKind::Stalled)[..] else { panic!("{still:?}") };
     assert_eq!((&after.id, after.state), (&before.id, AlertState::Resolved));
 
@@ -349,7 +358,7 @@ fn what_stood_stands_until_it_is_seen_to_be_over() {
     assert_eq!((&after.id, after.state), (&before.id, AlertState::Resolved), "{after:?}");
 }
 
-/// A row that is no longer in the file has no alert that could ever end: it is over at the restart.
+/// A row that was removed from the file has an alert that could never end, so it is resolved at the restart.
 #[test]
 fn an_alert_of_a_row_that_is_gone_is_resolved() {
     let (mut first, mut page) = (watched(TTFT), Page::default());
@@ -362,7 +371,7 @@ fn an_alert_of_a_row_that_is_gone_is_resolved() {
     assert_eq!((over.state, over.resolved_s), (AlertState::Resolved, Some(0.0)));
 }
 
-/// What an older version kept has no step of its own; the page, which shows no other, is given its diagnosis' or its kind's.
+/// An alert of an older version has no first step; it gets that of its diagnosis or its kind.
 #[test]
 fn an_alert_of_an_older_version_has_a_first_step_after_a_restart() {
     let of_kind = AlertKind::CeilingBroken.first_step(false);
@@ -384,7 +393,7 @@ fn an_alert_of_an_older_version_has_a_first_step_after_a_restart() {
     }
 }
 
-/// What a page answers may be of any length, and its alert is still a sentence.
+/// An endpoint's response may have any length, and its alert is still one sentence.
 #[test]
 fn a_reason_of_any_length_is_cut() {
     let mut watched = watched(TTFT);

@@ -1,27 +1,27 @@
-//! A canary among replicas whose truth is known: requests drawn one by one, of which only counts over edges are shown.
+//! A canary among replicas with known ground truth: single requests are drawn, and only counts over edges are used.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_math::special::normal_inv;
 use plimsoll_model::{Arm, At, Span};
 use plimsoll_watch::canary::{CanarySpec, Judge, Measured, ReplicaMinute};
 
-/// The standard deviation of the logarithm of a latency, whose median is 1.
+/// Standard deviation of the logarithm of a latency with median 1.
 const SIGMA: f64 = 0.5;
 /// Shares over the edges of the base.
 const SHARES: [f64; 3] = [0.5, 0.05, 0.01];
 
-/// A fleet and what is done to its canary.
+/// A fleet and the change of its canary.
 #[derive(Copy, Clone)]
 pub struct Fleet {
     pub base: usize,
     pub canary: usize,
-    /// All of them together.
+    /// Requests per second of the whole fleet.
     pub per_s: f64,
-    /// What lies over the canary's median is so much longer.
+    /// Factor on the canary's latencies above the median.
     pub tail: f64,
-    /// The standard deviation of the logarithm of each replica's own speed, for good.
+    /// Standard deviation of the logarithm of each replica's permanent speed.
     pub differ: f64,
-    /// The same version everywhere for so many minutes at first.
+    /// Minutes with one version everywhere at the start.
     pub before: u64,
 }
 
@@ -36,7 +36,8 @@ pub fn spec(before: u64) -> CanarySpec {
     }
 }
 
-/// Watches it for so many minutes, or until it is said to be worse. All replicas are slower and faster together, by what comes.
+/// Watches the fleet for `minutes`, or until the canary is called worse. The speed of all replicas varies together
+/// with the load.
 pub fn watch(fleet: Fleet, minutes: u64, seed: u64) -> Judge {
     let mut chance = Stream::new(seed, "canary fleet", 0);
     let edges = SHARES.map(|share| (SIGMA * normal_inv(1.0 - share)).exp());
@@ -76,7 +77,7 @@ pub fn watch(fleet: Fleet, minutes: u64, seed: u64) -> Judge {
     judge
 }
 
-/// Canaries of these seeds that were called worse, and after how many minutes with the new version out.
+/// Returns the canaries of these seeds that were called worse, as minutes with the new version.
 pub fn alarms(fleet: Fleet, minutes: u64, seeds: std::ops::Range<u64>) -> Vec<u64> {
     let each = seeds.map(|seed| watch(fleet, minutes, seed));
     each.filter(|judge| judge.worse() >= judge.decides()).map(|judge| judge.minutes()[1]).collect()

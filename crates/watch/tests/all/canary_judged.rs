@@ -1,4 +1,4 @@
-//! Canaries: how often one that is no worse is blamed, how soon one that is, and what is said when the comparison is not fair. The laboratory's part
+//! Canaries: the rate of false alarms, the time to detection, and the output for unfair comparisons. The example
 //! `canary` does the first two with a thousand fleets.
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use crate::watched::Page;
 
 const DAY: u64 = 24 * 60;
 
-/// Of 40 fleets with the accepted 5 % more than six would be called worse in 1 of 2000 tries.
+/// With the accepted 5 %, more than six of 40 fleets are called worse once in 2000 tries.
 #[test]
 fn a_canary_that_is_no_worse_is_hardly_ever_blamed() {
     let found = alarms(FLEET, DAY, 0..40);
@@ -23,15 +23,15 @@ fn a_canary_that_is_no_worse_is_hardly_ever_blamed() {
     assert!(one_of_each.len() <= 6, "{one_of_each:?}");
 }
 
-/// A tail a fifth longer puts 1.9 % over the edge of 1 %.
+/// A tail that is a fifth longer has 1.9 % over the edge of 1 %.
 #[test]
 fn a_longer_tail_is_found_within_an_hour() {
     let found = alarms(Fleet { tail: 1.2, ..FLEET }, 60, 0..20);
     assert!(found.len() >= 19, "{found:?}");
 }
 
-/// Of replicas whose speeds differ by a tenth a canary would be blamed for its own; a stretch before the deploy takes that off, and a longer tail
-/// is still found.
+/// If replica speeds differ by a tenth, a canary would be rejected for its own speed. A period before the deploy
+/// removes that, and a longer tail is still detected.
 #[test]
 fn what_replicas_are_by_themselves_is_no_fault_of_the_version() {
     let differ = Fleet { differ: 0.1, ..FLEET };
@@ -54,7 +54,8 @@ fn no_worse_is_proven_within_a_day_and_never_of_a_long_tail() {
     assert_eq!(worse, 0);
 }
 
-/// Three replicas of the base and two canaries as pages; `ttft` draws a latency of the canary's, `share` is how many of its requests come to it.
+/// Returns the finding for the metrics of three base replicas and two canaries. `share` is the canary's relative
+/// load, `slower` its slowdown.
 fn pages(minutes: i64, share: f64, slower: f64, gone_from: Option<i64>) -> CanaryFinding {
     let names = ["a", "b", "c", "d", "e"];
     let arm = |place: usize| if place < 3 { Arm::Base } else { Arm::Canary };
@@ -93,7 +94,7 @@ fn pages_decide_and_say_why() {
     assert_eq!(slower.verdict, CanaryVerdict::RollBack, "{}", slower.why);
     assert!(slower.why.contains("ttft over") && slower.why.contains("--before"), "{}", slower.why);
     assert_eq!(slower.replicas, [3, 2]);
-    // With more load on it, that may be why.
+    // A higher load may be the reason.
     let loaded = pages(60, 1.5, 1.6, None);
     assert_eq!(loaded.verdict, CanaryVerdict::KeepWatching, "{}", loaded.why);
     assert!(loaded.why.contains("1.5 × the requests per replica"), "{}", loaded.why);
@@ -102,7 +103,8 @@ fn pages_decide_and_say_why() {
     assert!(gone.why.contains("has answered for 5 min") && gone.at_s < 600.0, "{} {}", gone.at_s, gone.why);
 }
 
-/// A page that was away told ten minutes of requests in the first one in which it was back, which looked like a canary that gets more of them.
+/// An endpoint that returned after an outage reported ten minutes of requests in its first minute, which seemed a
+/// higher load.
 #[test]
 fn a_page_that_is_back_brings_no_minute_of_many() {
     let arms = HashMap::from([("a".to_owned(), Arm::Base), ("b".to_owned(), Arm::Canary)]);
@@ -122,12 +124,13 @@ fn a_page_that_is_back_brings_no_minute_of_many() {
     let found = canary.finding(At(3_600_000_000_001));
     let load = found.load.expect("load is known");
     assert!((load - 1.0).abs() < 1e-9, "{load}");
-    // What is compared are the minutes in which both were there.
+    // Only minutes with data of both sides are compared.
     let [of_base, of_canary] = found.rows[0].n;
     assert_eq!(of_base, of_canary);
 }
 
-/// The same fleet as the gateway in front of it sees it: each request a row. `failing`: the share of the canary's that fail.
+/// Returns the finding for that fleet as seen by its gateway, one row per request. `failing` is the canary's share of
+/// failures.
 fn requests(minutes: i64, slower: f64, failing: f64, seed: u64) -> CanaryFinding {
     let names = ["a", "b", "c", "d"];
     let arm = |place: usize| if place < 3 { Arm::Base } else { Arm::Canary };
@@ -164,7 +167,7 @@ fn requests_decide_as_pages_do() {
     assert!(slower.why.contains(" over ") && slower.at_s < 1800.0, "{} {}", slower.at_s, slower.why);
     let failing = requests(60, 1.0, 0.2, 4);
     assert_eq!(failing.verdict, CanaryVerdict::RollBack, "{}", failing.why);
-    // What is counted is what was sent: by the rows themselves the same share is over each edge on both sides.
+    // Rows are exact: by the rows themselves both sides have equal shares over each edge.
     let same = requests(120, 1.0, 0.0, 5);
     assert_ne!(same.verdict, CanaryVerdict::RollBack, "{}", same.why);
     assert_eq!(same.replicas, [3, 1]);
@@ -175,7 +178,8 @@ fn requests_decide_as_pages_do() {
     assert!((base - 0.5).abs() < 0.05 && (canary - base).abs() < 0.05, "{ttft:?}");
 }
 
-/// Requests of both sides in turn, as a gateway with a share of a fifth sends them; the shares that fail. When the canary is rolled back, in requests of its own.
+/// Returns the number of canary requests until it is rejected. Both sides get requests as from a gateway with a share
+/// of a fifth, with these shares of failures.
 fn outright(shares: [f64; 2], own: u64, seed: u64) -> Option<u64> {
     let mut found = Outright::default();
     let mut chance = Stream::new(seed, "outright", 0);
@@ -186,14 +190,14 @@ fn outright(shares: [f64; 2], own: u64, seed: u64) -> Option<u64> {
     })
 }
 
-/// A breaker lets a canary that fails have five requests, and then one now and then.
+/// A circuit breaker gives a failing canary five requests, and then single ones.
 #[test]
 fn a_canary_that_only_fails_is_found_within_five_of_its_requests() {
     assert!(outright([0.0, 1.0], 100, 1).is_some_and(|own| own <= 5));
     let mixed = (0..20).filter_map(|seed| outright([0.1, 1.0], 100, seed)).max();
     assert!(mixed.is_some_and(|own| own <= 20), "{mixed:?}");
     assert!((0..20).all(|seed| outright([0.0, 0.7], 200, seed).is_some()));
-    // After a good day.
+    // After a healthy day.
     let mut late = Outright::default();
     let mut takes = |failed| {
         (0..4).for_each(|_| late.take(Arm::Base, false));
@@ -202,7 +206,7 @@ fn a_canary_that_only_fails_is_found_within_five_of_its_requests() {
     };
     (0..10_000).for_each(|_| assert!(takes(false) < 2.0));
     assert!((0..12).any(|_| takes(true) >= 200.0));
-    // All at once, and before the base has answered.
+    // All simultaneously, and before a response of the base.
     let mut found = Outright::default();
     (0..30).for_each(|_| found.take(Arm::Canary, true));
     assert_eq!(found.worse(), 1.0, "the base may fail as well");
@@ -210,18 +214,19 @@ fn a_canary_that_only_fails_is_found_within_five_of_its_requests() {
     assert!(found.worse() < 3.0, "{}", found.worse());
 }
 
-/// Its part of the accepted chance is 0.5 %: of a thousand canaries that are no worse more than 14 would be blamed in 1 of 1000 tries.
+/// Its part of the accepted error probability is 0.5 %: of a thousand canaries that are no worse, more than 14 are
+/// rejected once in 1000 tries.
 #[test]
 fn failures_of_both_sides_blame_no_canary() {
     for share in [0.001, 0.05, 0.3, 0.6, 0.99] {
         let blamed = (0..1_000).filter(|seed| outright([share; 2], 500, *seed).is_some()).count();
         assert!(blamed <= 14, "{share}: {blamed}");
     }
-    // Nor one that fails a little more: that is for the places among its peers.
+    // Slightly more failures are left to the ranks among replicas.
     assert!((0..200).all(|seed| outright([0.0, 0.02], 500, seed).is_none()));
 }
 
-/// Of a canary that answers errors alone nothing but its failures is known: two minutes at six requests a second, of which it gets nine.
+/// A canary that only fails has no other data: two minutes at six requests/s, of which it gets nine requests.
 #[test]
 fn a_canary_that_only_fails_is_rolled_back_in_the_first_minute() {
     let arms = HashMap::from([("a".to_owned(), Arm::Base), ("b".to_owned(), Arm::Canary)]);
@@ -242,7 +247,7 @@ fn a_canary_that_only_fails_is_rolled_back_in_the_first_minute() {
     assert!(found.why.contains("5 of 5 requests, of the base 0 of"), "{}", found.why);
 }
 
-/// A canary that nobody asks is not gone; one that is down is.
+/// A canary without requests is not down; one that does not respond is.
 #[test]
 fn a_canary_without_requests_is_there_as_long_as_it_answers() {
     let arms = HashMap::from([("a".to_owned(), Arm::Base), ("b".to_owned(), Arm::Canary)]);

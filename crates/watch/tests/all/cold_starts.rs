@@ -1,4 +1,4 @@
-//! "Cold starts up after a deploy", in virtual time against logs of when each process began.
+//! "Cold starts up after a deploy", in virtual time against logs of process starts.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
@@ -9,12 +9,12 @@ use crate::watched::{Page, TTFT};
 
 const EVERY: i64 = 30;
 const HOUR: i64 = 3600;
-/// When the deploy is, and how far its four replicas begin apart.
+/// Time of the deploy, and distance of the starts of its four replicas.
 const DEPLOY: i64 = 6 * HOUR;
 const APART: i64 = 60;
-/// Unix time at which the watch begins.
+/// Unix time of the start of the watch.
 const WALL: i64 = 1_795_000_000;
-/// First tokens of a process' first request, and of others, s.
+/// Times to first token of a process' first request, and of others, s.
 const COLD_S: f64 = 1.5;
 const WARM_S: f64 = 0.05;
 
@@ -22,7 +22,7 @@ fn at(seconds: i64) -> At {
     At(seconds * 1_000_000_000)
 }
 
-/// Four replicas that begin anew at these instants (replica, s), watched until then.
+/// Returns the alerts for four replicas that restart at these times (replica, s), watched until then.
 fn fleet(starts: &[(usize, i64)], tells: bool, until: i64) -> Vec<Alert> {
     let file = format!("{{\"version\": 1, \"budgets\": [{TTFT}]}}");
     let file = serde_json::from_str(&file).expect("a budget");
@@ -49,12 +49,12 @@ fn fleet(starts: &[(usize, i64)], tells: bool, until: i64) -> Vec<Alert> {
     watched.finding(at(until)).alerts.into_iter().filter(|a| a.kind == AlertKind::ColdStarts).collect()
 }
 
-/// The deploy itself: each replica begins anew once.
+/// Returns the deploy itself: each replica restarts once.
 fn deploy() -> Vec<(usize, i64)> {
     (0..4).map(|number| (number, DEPLOY + 7 + number as i64 * APART)).collect()
 }
 
-/// One replica begins anew all three minutes after the deploy, eight times.
+/// Returns one replica that restarts every three minutes after the deploy, eight times.
 fn loops(from: i64) -> Vec<(usize, i64)> {
     (0..8).map(|n| (2, from + 307 + 180 * n)).collect()
 }
@@ -68,7 +68,7 @@ fn starts_after_a_deploy_are_counted_as_the_log_has_them() {
         let truth = loops(DEPLOY).iter().filter(|(_, at)| (*at as f64) < alert.fired_s).count();
         assert!(alert.evidence.contains(&format!("{truth} starts more in")), "{truth}: {}", alert.evidence);
         assert!(alert.evidence.contains("before 1 in 6 h 0 min of as many replicas"), "{}", alert.evidence);
-        // A scrape brings up to three requests, of which the first was cold.
+        // A scrape has up to three requests, the first of which was cold.
         let cold: f64 = alert
             .evidence
             .split(" waited ")
@@ -86,7 +86,7 @@ fn starts_after_a_deploy_are_counted_as_the_log_has_them() {
     }
 }
 
-/// The deploy alone, and the same starts without one.
+/// The deploy only, and equal starts without one.
 #[test]
 fn a_deploys_own_starts_and_starts_without_one_are_no_alert() {
     for tells in [true, false] {
@@ -99,7 +99,8 @@ fn replica(name: String, began: f64) -> ReplicaSeen {
     ReplicaSeen { name, began_s: Some(began), answered: Some(50.0), ..ReplicaSeen::default() }
 }
 
-/// Eight replicas for a day, a new version, and another day in which they start `times` as often. One start per replica and eight hours.
+/// Returns whether there is an alarm for eight replicas: a day, a new version, and another day with `times` as many
+/// starts. The base rate is one start per replica in eight hours.
 fn alarms(seed: u64, times: f64) -> bool {
     const TICK: i64 = 300;
     let (mut cold, mut stream) = (ColdStarts::default(), Stream::new(seed, "starts", 0));
@@ -121,7 +122,8 @@ fn alarms(seed: u64, times: f64) -> bool {
     })
 }
 
-/// One deploy in a thousand may be blamed though nothing starts more often; of 300 more than three are by chance less than once in ten thousand times.
+/// At most one deploy in a thousand may alarm without more frequent starts; of 300, more than three are an accident
+/// of less than one in ten thousand.
 #[test]
 fn deploys_that_change_nothing_are_seldom_blamed() {
     let blamed = (0..300).filter(|seed| alarms(*seed, 1.0)).count();
@@ -130,7 +132,8 @@ fn deploys_that_change_nothing_are_seldom_blamed() {
     assert!(found >= 48, "{found} of 50 that start eight times as often");
 }
 
-/// An autoscaler's replicas, a replica that is only new to the watch, and two processes that answer in turn behind one address.
+/// An autoscaler's replicas, a replica that is only new to the watch, and two processes that alternate behind one
+/// address.
 #[test]
 fn what_only_comes_is_no_deploy_and_what_alternates_no_start() {
     let mut cold = ColdStarts::default();

@@ -1,4 +1,4 @@
-//! What a fleet costs, by arithmetic from the log of its requests and from how many replicas there were.
+//! The cost of a fleet, computed from the log of its requests and the number of replicas.
 
 use plimsoll_judge::cost::{Price, PriceSpec};
 use plimsoll_lab::records::answer;
@@ -8,7 +8,7 @@ use plimsoll_watch::{AlertSpec, CostNow, WatchFinding, Watched};
 use crate::watched::{Page, TTFT, load, watched};
 
 const EVERY: i64 = 5;
-/// Tokens of an answer on these pages.
+/// Tokens per response in these metrics.
 const TOKENS: f64 = 10.0;
 
 fn at(s: i64) -> At {
@@ -19,7 +19,7 @@ fn price(text: &str) -> PriceSpec {
     PriceSpec::new(Price::parse(text).expect("a price"))
 }
 
-/// Three replicas of ten requests a second for so long, of which the last answers nobody after `gone_s`: what is said then.
+/// Returns the cost of three replicas with ten requests/s; the last one does not respond after `gone_s`.
 fn fleet(price: &PriceSpec, until_s: i64, gone_s: i64) -> CostNow {
     let mut watched = watched(TTFT).priced(Some(price.clone()));
     let mut pages = [Page::default(), Page::default(), Page::default()];
@@ -47,7 +47,7 @@ fn near(found: Option<f64>, truth: f64) {
 fn replicas_that_answer_are_paid_for() {
     let all = fleet(&price("2.5USD/replica-hour"), 200, 1000);
     near(all.per_hour, 3.0 * 2.5);
-    // Ten requests a second of each replica, whatever the time was.
+    // Ten requests per second and replica, at any time.
     near(all.per_request, 2.5 / 3600.0 / 10.0);
     near(all.per_million_output, 1e6 * 2.5 / 3600.0 / (10.0 * TOKENS));
     assert_eq!((&*all.currency, &*all.basis), ("USD", "3 replicas, all that there are"));
@@ -70,7 +70,7 @@ fn what_is_said_of_the_price_goes_before_what_answers() {
     let whole = fleet(&price("36EUR/h"), 200, 1000);
     near(whole.per_hour, 36.0);
     near(whole.per_request, 36.0 / 3600.0 / 30.0);
-    // 30 requests a second of 10 tokens.
+    // 30 requests per second of 10 tokens.
     let tokens = fleet(&price("1.5USD/Mtok"), 200, 1000);
     near(tokens.per_hour, 300.0 * 3600.0 * 1.5 / 1e6);
     near(tokens.per_request, TOKENS * 1.5 / 1e6);
@@ -83,7 +83,7 @@ fn what_nobody_knows_is_unknown() {
         assert_eq!((found.per_hour, found.per_request), (None, None), "{found:?}");
         assert!(found.basis.contains(why), "{}", found.basis);
     };
-    // These pages count no prompt tokens.
+    // These metrics count no prompt tokens.
     unknown(&fleet(&price("0.5,1.5USD/Mtok"), 200, 1000), "unknown");
     let mut lost = watched(TTFT).priced(Some(price("2.5USD/replica-hour")));
     for s in (0..300).step_by(5) {
@@ -101,7 +101,7 @@ fn what_nobody_knows_is_unknown() {
     assert_eq!(watched(TTFT).finding(at(0)).cost, None);
 }
 
-/// Ten requests a second for a minute, changed by `change` as their second says, at this price.
+/// Returns the state for ten requests per second for a minute, changed by `change` per second, at this price.
 fn requests(text: &str, change: impl Fn(i64, &mut Attempt)) -> WatchFinding {
     let mut watched: Watched =
         watched(TTFT).priced(Some(price(text))).of_requests(AlertSpec::default(), at(0));
@@ -115,7 +115,7 @@ fn requests(text: &str, change: impl Fn(i64, &mut Attempt)) -> WatchFinding {
     watched.finding(at(60))
 }
 
-/// Requests know what was answered and not by how many.
+/// Requests do not show the number of replicas.
 #[test]
 fn requests_are_paid_by_the_endpoint() {
     let of = |text: &str| requests(text, |_, _| {}).cost.expect("a price was given");
@@ -126,7 +126,7 @@ fn requests_are_paid_by_the_endpoint() {
     assert!(unknown.basis.contains("requests do not say how many replicas"), "{}", unknown.basis);
 }
 
-/// Prompts whose server reports no usage were paid for as if they had no tokens.
+/// Prompts without reported usage were priced as if they had no tokens.
 #[test]
 fn tokens_that_nobody_counted_are_not_free() {
     let of = |text: &str, lacks: fn(&mut Attempt)| {
@@ -136,14 +136,14 @@ fn tokens_that_nobody_counted_are_not_free() {
             }
         })
     };
-    // Ten prompt tokens and eight generated ones a request.
+    // Ten prompt tokens and eight generated ones per request.
     let known = requests("0.5,1.5USD/Mtok", |_, _| {}).cost.expect("a price was given");
     near(known.per_request, (10.0 * 0.5 + 8.0 * 1.5) / 1e6);
     let no_prompt: fn(&mut Attempt) = |row| row.answer.tokens.prompt = None;
     let unknown = of("0.5,1.5USD/Mtok", no_prompt).cost.expect("a price was given");
     assert_eq!((unknown.per_hour, unknown.per_request), (None, None), "{unknown:?}");
     assert!(unknown.basis.contains("unknown until tokens are counted"), "{}", unknown.basis);
-    // Where prompts cost nothing they need no count.
+    // Free prompts need no count.
     near(of("1.5USD/Mtok", no_prompt).cost.expect("a price was given").per_request, 8.0 * 1.5 / 1e6);
     let no_output: fn(&mut Attempt) = |row| {
         (row.answer.tokens.output, row.answer.tokens.rule) = (None, TokensRule::Unknown);
@@ -153,7 +153,7 @@ fn tokens_that_nobody_counted_are_not_free() {
     near(found.fleet.output_tokens_per_s, 80.0);
 }
 
-/// Requests whose reader left were answered by the count that divides the cost, and made the others cheaper.
+/// Cancelled requests were included in the divisor of the cost, and made the others cheaper.
 #[test]
 fn what_was_cancelled_was_not_answered() {
     let found = requests("7.2USD/h", |_, row| {
@@ -165,7 +165,7 @@ fn what_was_cancelled_was_not_answered() {
     near(found.fleet.requests_per_s, 5.0);
 }
 
-/// What was paid in seconds whose tokens nobody counted was put on the tokens of the others.
+/// The cost of seconds without counted tokens was charged to the tokens of other seconds.
 #[test]
 fn what_is_paid_is_over_what_was_counted_meanwhile() {
     let found = requests("7.2USD/h", |s, row| {
@@ -182,7 +182,7 @@ fn what_is_paid_is_over_what_was_counted_meanwhile() {
     assert_eq!(never.cost.expect("a price was given").per_million_output, None);
 }
 
-/// A page of the fleet counts no tokens; the other one does, from the hundredth second on, and is away for a while.
+/// One endpoint counts no tokens; the other one does, from the hundredth second on, and fails for a while.
 #[test]
 fn pages_are_paid_for_while_they_are_away() {
     let mut watched = watched(TTFT).priced(Some(price("36USD/h")));
@@ -201,6 +201,6 @@ fn pages_are_paid_for_while_they_are_away() {
         watched.tick(at(s));
     }
     let cost = watched.finding(at(200)).cost.expect("a price was given");
-    // A cent a second, and a hundred tokens.
+    // A cent per second, and a hundred tokens.
     near(cost.per_million_output, 1e6 * 0.01 / 100.0);
 }

@@ -1,5 +1,5 @@
-//! What an alert says is to blame: simulated servers in virtual time, three good minutes and then something done to them, watched through their
-//! pages alone. The truth is what was done.
+//! Diagnoses of alerts: simulated servers in virtual time, healthy minutes and then a fault, watched only through
+//! their metrics. The fault is the ground truth.
 
 use plimsoll_diagnose::gauges::LevelGauges;
 use plimsoll_diagnose::pages::diagnose;
@@ -12,7 +12,7 @@ use plimsoll_watch::replay::{Replayed, of_pages};
 use plimsoll_watch::{Alert, AlertKind, AlertSpec};
 use plimsoll_workload::{BlockNames, Scenario, SharedPrefix, Size};
 
-/// Good seconds, and seconds after that.
+/// Healthy seconds, and seconds after that.
 const GOOD: i64 = 300;
 const AFTER: i64 = 300;
 
@@ -27,13 +27,13 @@ impl RowSink for Pages {
     }
 }
 
-/// What is done after the good minutes.
+/// The fault after the healthy minutes.
 #[derive(Clone, Default)]
 pub struct Then {
     pub fault: Option<String>,
     pub rate: f64,
     pub longer: f64,
-    /// Good seconds before it.
+    /// Healthy seconds before it.
     pub good: i64,
 }
 
@@ -41,7 +41,7 @@ pub fn then() -> Then {
     Then { fault: None, rate: 6.0, longer: 1.0, good: GOOD }
 }
 
-/// Two replicas of an 8B model under six requests a second that share their beginnings, then what is done.
+/// Returns the metrics of two replicas of an 8B model under six requests/s with shared prefixes, then with the fault.
 pub fn pages(then: &Then) -> Vec<Sample> {
     let mut engine = profile::find("llama-3.1-8b@h100").expect("in the catalogue").spec;
     let ModeSpec::Batching(batching) = &mut engine.mode else { unreachable!("it batches") };
@@ -66,7 +66,7 @@ pub fn pages(then: &Then) -> Vec<Sample> {
         };
         let mut names = BlockNames::new(&scenario).expect("a sound scenario");
         let level = simulate_into(&mut world, &scenario, plan, Some(&mut names), &mut rows).expect("a plan");
-        // A scraper goes on between two loads, and never back.
+        // A scraper continues between two loads, and never goes back in time.
         start = At((level.drained.0 / 1_000_000_000 + 1) * 1_000_000_000);
     }
     rows.0
@@ -80,7 +80,7 @@ fn watched(then: &Then) -> Replayed {
     of_pages(&file, Span::from_secs(15), &alerts, &pages(then), None).expect("there are pages")
 }
 
-/// Alerts that have a diagnosis, and of each the cause.
+/// Returns the alerts with a diagnosis, and the cause of each.
 fn causes(found: &Replayed) -> Vec<(&Alert, &str)> {
     let diagnosed =
         found.alerts.iter().filter_map(|alert| Some((alert, alert.diagnosis.as_ref()?.cause.as_str())));
@@ -126,7 +126,7 @@ fn a_slower_engine_is_named() {
     expect("slow", &Then { fault: Some(fault), ..then() }, &["slower_model", "saturation"]);
 }
 
-/// A client would have to infer whether tokens come more slowly beside as many requests; the server's own page says it.
+/// A client would have to infer slower tokens at equal concurrency; the server's metrics report it.
 #[test]
 fn what_a_page_says_is_not_inferred() {
     let fault = format!("slow:factor=6,at={GOOD}s");
@@ -150,11 +150,11 @@ fn a_slow_replica_is_named() {
     );
 }
 
-/// When the second of three replicas moves again, s.
+/// Time at which the second of three replicas resumes, s.
 const MOVES: i64 = GOOD + 60;
 
-/// The cause that the broken ceiling's alert names where that replica stood still for a minute, with its requests in it, and what waited for it is told late so many
-/// seconds after it moves again.
+/// Returns the cause in the alert of the broken ceiling. That replica stalls for a minute with its requests, and they
+/// are reported late, `late_s` after it resumes.
 fn cause_after_stall(late_s: i64) -> String {
     let (mut rows, mut counted) = (Vec::new(), [[0.0; 4]; 3]);
     for second in 0..MOVES + late_s + 120 {
@@ -201,12 +201,12 @@ fn cause_after_stall(late_s: i64) -> String {
     broken.diagnosis.as_ref().expect("it has one").cause.clone()
 }
 
-/// It was not blamed, because it moves by the time from which its ceiling is broken.
+/// The replica was not named, because it had resumed by the start of the broken ceiling.
 #[test]
 fn a_replica_that_stood_still_is_blamed_for_what_waited_for_it() {
     for late_s in [25, 40] {
         assert_eq!(cause_after_stall(late_s), "bad_replica", "{late_s} s after");
     }
-    // Nothing waits for so long: it has another cause.
+    // No request waits this long, so there is another cause.
     assert_ne!(cause_after_stall(120), "bad_replica");
 }

@@ -1,4 +1,4 @@
-//! First tokens twice as late as in a good hour: simulated servers in virtual time under a ceiling so loose that nothing else fires.
+//! A doubled time to first token: simulated servers in virtual time under a ceiling that never breaks.
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::Span;
@@ -7,7 +7,7 @@ use plimsoll_watch::{Alert, AlertKind, AlertSpec};
 
 use crate::diagnosed::{Then, pages, then};
 
-/// An hour, and a little.
+/// An hour and some minutes.
 const GOOD: i64 = 3_720;
 
 fn doubled(then: Then) -> Vec<Alert> {
@@ -37,7 +37,7 @@ fn first_tokens_that_take_twice_as_long_are_told_with_what_explains_them() {
     assert!(alert.diagnosis.is_some(), "it is diagnosed");
 }
 
-/// Under the same requests for another while, and under a few more, first tokens do not double.
+/// Under unchanged requests, and under a few more, times to first token do not double.
 #[test]
 fn what_does_not_double_is_not_told() {
     assert_eq!(doubled(then()), []);

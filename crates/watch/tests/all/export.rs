@@ -1,5 +1,5 @@
-//! A budget in others' forms, held to others' tools: promtool checks the rules and runs their tests, Grafana's own schema reads the dashboard, and every
-//! series that is named stands on a page that was recorded.
+//! Exports checked with other tools: promtool checks the rules and runs their tests, Grafana's own schema validates
+//! the dashboard, and every named series exists in a recorded scrape.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn budget() -> BudgetFile {
     serde_json::from_str(BUDGET).expect("a budget")
 }
 
-/// A recorded page's samples: a line each, whose label values hold no comma.
+/// Parses the samples of a recorded scrape: one line each, without commas in label values.
 fn page(text: &str) -> Vec<Sample> {
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines
@@ -60,10 +60,10 @@ fn exported(kind: ExportKind, name: &str) -> Exported {
     export(kind, &budget(), &source(name), &spec()).expect("everything is said")
 }
 
-/// Runs promtool in a folder; false where there is none.
+/// Runs promtool in a folder; returns `false` if it is not installed.
 fn promtool(folder: &Path, args: &[&str]) -> bool {
     let why = "promtool is not installed: apt-get install prometheus";
-    // Most of its time it would collect garbage.
+    // Otherwise it would spend most of its time collecting garbage.
     let ran = Command::new("promtool").args(args).current_dir(folder).env("GOGC", "400").output();
     let Some(ran) = parts::or_skipped(ran.map_err(|_| why.to_owned())) else { return false };
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
@@ -71,7 +71,8 @@ fn promtool(folder: &Path, args: &[&str]) -> bool {
     true
 }
 
-/// promtool takes the rules that a server's page allows, and sees them fire and be silent. Minutes of work in all, so each server's is a test of its own.
+/// promtool accepts the rules of a server, and sees them fire and be silent. This takes minutes, so each server is a
+/// separate test.
 fn promtool_takes(server: &str) {
     let exported = exported(ExportKind::Rules, server);
     let folder = tempfile::tempdir().expect("a folder");
@@ -109,7 +110,8 @@ fn promtool_takes_the_rules_of_the_gateway() {
     assert_eq!(PAGES.len(), 5, "each server's rules have such a test");
 }
 
-/// Requests that come in groups of thirty prove less: a share that would be proven of requests on their own is not of these, once a day has shown it.
+/// Requests in groups of thirty are weaker evidence: a share that would be proven for independent requests is not
+/// proven, once a day has shown the groups.
 #[test]
 fn what_comes_in_groups_takes_more_proof() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -117,7 +119,8 @@ fn what_comes_in_groups_takes_more_proof() {
     budget.budgets.truncate(1);
     let exported = export(ExportKind::Rules, &budget, &source("vllm"), &spec()).expect("everything is said");
     std::fs::write(folder.path().join("chat-rules.yml"), &exported.files[0].text).expect("written");
-    // A request a second; every ninety minutes half of five minutes' are slow, which is 2.8 % of all in groups of 150.
+    // A request per second; every ninety minutes half of five minutes' are slow, which is 2.8 % of all in groups of
+    // 150.
     let (mut fast, mut all) = (Vec::new(), Vec::new());
     let (mut below, mut total) = (0, 0);
     for scrape in 0..(26 * 120) {
@@ -138,7 +141,7 @@ fn what_comes_in_groups_takes_more_proof() {
     promtool(folder.path(), &["test", "rules", "test.yml"]);
 }
 
-/// Names of series in a text of queries.
+/// Returns the names of series in a text of queries.
 fn names(text: &str) -> BTreeSet<String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words = text.split(|c: char| !is_name(c)).map(|word| word.trim_matches(':'));
@@ -163,7 +166,7 @@ fn every_series_that_is_named_is_on_the_recorded_page() {
     }
 }
 
-/// Each row is judged or said not to be, in the answer and in the file.
+/// Each row is either evaluated or reported as not evaluated, in the output and in the file.
 #[test]
 fn what_a_source_cannot_judge_is_said() {
     let judged = |name: &str| -> Vec<String> {
@@ -183,7 +186,7 @@ fn what_a_source_cannot_judge_is_said() {
     assert_eq!(judged("triton"), ["errors", "no-errors"]);
     assert_eq!(judged("gateway"), ["errors", "no-errors"]);
     assert!(judged("llama.cpp").is_empty());
-    // 500 ms is an edge of vLLM's and none of SGLang's.
+    // 500 ms is an edge of vLLM's histogram and not of SGLang's.
     let edges = |name| exported(ExportKind::Rules, name).rows[0].lint.edges_s;
     assert_eq!((edges("vllm"), edges("sglang")), (Some([0.5, 0.5]), Some([0.4, 0.6])));
 }
@@ -228,7 +231,7 @@ fn openslo_keda_and_the_collector_get_what_their_documents_ask_for() {
     assert!(sampling.contains("threshold_ms: 1000") && sampling.contains("decision_wait: 10s"), "{sampling}");
 }
 
-/// Whatever the source and its labels, a rule pages when all its series are gone: `up` goes with its targets.
+/// For any source and labels, a rule pages when all its series are missing; `up` disappears with its targets.
 #[test]
 fn every_source_that_vanishes_is_called() {
     for (server, text) in PAGES {
@@ -243,7 +246,7 @@ fn every_source_that_vanishes_is_called() {
                 assert!(lost.contains(part), "{server}: {part}: {lost}");
             }
             assert_eq!(lost.contains("up{job=\"x\"} == 0"), !source.scope.is_empty(), "{lost}");
-            // Nothing that the rules' own tests do not show fires on a healthy source.
+            // The rules' own tests show that nothing fires on a healthy source.
             assert!(exported.files[1].text.contains("a source that vanishes is called"), "{server}");
         }
     }

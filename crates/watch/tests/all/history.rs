@@ -1,4 +1,4 @@
-//! What is kept of the past, held against a log of requests that knows nothing of pages: blocks as they come, folded, written as rows and read back.
+//! The stored history against a log of requests: blocks, folded blocks, and blocks written as rows and read back.
 
 use plimsoll_measure::server_side::table::Layer;
 use plimsoll_measure::server_side::{Buckets, ServerSide, Signal};
@@ -16,16 +16,16 @@ use crate::watched::{Page, TTFT, watched};
 const WALL_NS: i64 =
     1_795_400_007_000_000_000 - 1_795_400_007_000_000_000 % 3_600_000_000_000 + 7_000_000_000;
 const EDGES: [f64; 9] = [0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5];
-/// Seconds between two scrapes.
+/// Scrape interval, s.
 const EVERY: i64 = 5;
 
-/// What the servers' own log says.
+/// The servers' own log.
 #[derive(Default)]
 struct Log {
-    /// When each request ended, s, and its first token, s.
+    /// End of each request in s, and its time to first token in s.
     ended: Vec<(i64, f64)>,
     failed: Vec<i64>,
-    /// Requests that wait, all together, from this second on.
+    /// Waiting requests of the whole fleet, from this second on.
     waiting: Vec<(i64, f64)>,
 }
 
@@ -40,7 +40,7 @@ fn within(block: &HistoryBlock, at_s: i64) -> bool {
     at > block.from && at <= block.to
 }
 
-/// Two replicas for some hours, of which the second begins anew now and then, right after a scrape.
+/// Returns some hours of two replicas; the second restarts at times, right after a scrape.
 fn days(hours: i64, seed: i64) -> (Log, Vec<HistoryBlock>) {
     let mut watched = watched(TTFT).keeping(WALL_NS);
     let (mut log, mut pages, mut blocks) = (Log::default(), [Page::default(), Page::default()], Vec::new());
@@ -65,7 +65,8 @@ fn days(hours: i64, seed: i64) -> (Log, Vec<HistoryBlock>) {
             }
             watched.tick(At(at * 1_000_000_000));
             blocks.extend(watched.blocks_ended(false));
-            // What a process has answered since its last scrape dies with it, and here that is nothing. So old that all of its counters fall.
+            // A process loses the requests since its last scrape at its end, here none. It is old enough that all its
+            // counters fall.
             for (page, lives_s) in pages.iter_mut().zip([2700, 1800]) {
                 if at > 0 && at % lives_s == 0 {
                     *page = Page::default();
@@ -77,7 +78,7 @@ fn days(hours: i64, seed: i64) -> (Log, Vec<HistoryBlock>) {
     (log, blocks)
 }
 
-/// A block is what the log has of its time.
+/// Checks that a block equals the log of its time.
 fn check(log: &Log, block: &HistoryBlock) {
     let ttfts: Vec<f64> = log.ended(block).collect();
     let failed = log.failed.iter().filter(|at| within(block, **at)).count() as f64;
@@ -122,13 +123,13 @@ fn blocks_and_what_they_fold_into_are_the_logs_counts() {
         let (direct, stored) = (of(&blocks), of(&back));
         assert_eq!((direct.len(), stored.len()), (folded, folded), "{grain:?}");
         direct.iter().chain(&stored).for_each(|block| check(&log, block));
-        // Written in minutes and read again before they become hours, as on the disk.
+        // Written in minutes and read back before they become hours, as on disk.
         let twice = read::blocks(&written(&stored));
         fold(twice, Grain::Hour, WALL_NS).iter().for_each(|block| check(&log, block));
     }
 }
 
-/// Whatever is asked of pages is answered of the rows: counts are those of the log, and an hour's verdict brackets its share.
+/// All evaluations of metrics work on the rows: counts equal the log, and an hour's verdict brackets its share.
 #[test]
 fn rows_of_a_history_are_judged_like_a_page() {
     let (log, blocks) = days(1, 2);
@@ -165,7 +166,7 @@ fn rows_of_a_history_are_judged_like_a_page() {
     assert_eq!(found[2].state, RowState::Holds, "{:?}", found[2]);
 }
 
-/// A page that counts no failures (SGLang's) says nothing of them in its history either.
+/// Metrics without failures (SGLang's) have none in the history either.
 #[test]
 fn what_no_page_counts_is_not_in_the_history() {
     let mut watched = watched(TTFT).keeping(WALL_NS);
@@ -190,7 +191,7 @@ fn what_no_page_counts_is_not_in_the_history() {
     assert!(!ServerSide::read(&written(&blocks)).may_say(Signal::Failed));
 }
 
-/// Between two watches nobody looked: nothing is counted there, and a gauge is unknown.
+/// Between two watches no counts exist, and gauges are unknown.
 #[test]
 fn a_gap_is_known_and_holds_nothing() {
     let (_, mut blocks) = days(1, 3);
@@ -215,7 +216,7 @@ fn a_gap_is_known_and_holds_nothing() {
     );
 }
 
-/// A kill at any row leaves the blocks that were whole.
+/// A kill at any row leaves the complete blocks.
 #[test]
 fn half_a_block_is_no_block() {
     let (_, mut blocks) = days(1, 4);
@@ -239,7 +240,8 @@ fn half_a_block_is_no_block() {
     }
 }
 
-/// Engines of two versions have other edges: each ladder is kept as it is, and a ceiling that both know is exact.
+/// Engines of two versions have different edges: each set is stored unchanged, and a ceiling that is an edge of both
+/// is exact.
 #[test]
 fn ladders_of_other_edges_are_kept_apart() {
     let mut watched = watched(TTFT).keeping(WALL_NS);
@@ -272,7 +274,7 @@ fn ladders_of_other_edges_are_kept_apart() {
     assert_eq!((whole.edges, whole.counts), (vec![0.5], vec![720.0, 240.0]));
 }
 
-/// However blocks are cut and folded, nothing is lost.
+/// In any cut and folding of blocks, no count is lost.
 #[test]
 fn folding_in_any_steps_is_folding_at_once() {
     for (seed, cut) in [(11, 1), (12, 77), (13, 299)] {
@@ -284,12 +286,12 @@ fn folding_in_any_steps_is_folding_at_once() {
     }
 }
 
-/// More ladders than are kept apart: those beyond share the edges that all of them have, and count right at these.
+/// With more edge sets than are stored separately, the others keep their common edges, with correct counts.
 #[test]
 fn of_too_many_ladders_the_common_edges_stay() {
     let mut watched = watched(TTFT).keeping(WALL_NS);
     for at in (0..=200).step_by(5) {
-        // A new version every fifteen seconds: each has an edge of its own below one that all have.
+        // A new version every fifteen seconds: each has a separate edge below a common one.
         for version in 0..=(at / 15).min(11) {
             let own = format!("source=v{version}");
             let mut row = |name: &str, labels: String, value: f64| {
@@ -314,11 +316,12 @@ fn of_too_many_ladders_the_common_edges_stay() {
     }
 }
 
-/// What charts show of a minute is the log's: percentiles between edges that hold them, requests by the second, gauges from least to most; a gap has no minute.
+/// The charts of a minute match the log: percentiles between enclosing edges, requests per second, ranges of gauges;
+/// a gap has no minute.
 #[test]
 fn minutes_on_the_page_are_the_logs() {
     let (log, mut blocks) = days(4, 3);
-    // From 3 h on nobody watched for ten minutes.
+    // From 3 h on, ten minutes were not watched.
     blocks.retain(|block| !(10_800..11_400).contains(&(block.from.0 / 1_000_000_000)));
     let mut course = Course::new(WALL_NS);
     course.take(blocks.clone());
@@ -357,7 +360,7 @@ fn minutes_on_the_page_are_the_logs() {
     assert!(exact as f64 > 1.9 * points.len() as f64, "nearly all have two edges: {exact}");
 }
 
-/// Two ladders of edges: a percentile lies between the edges that hold it whatever the requests inside a bucket are.
+/// With two edge sets, a percentile is between the enclosing edges for any requests inside a bucket.
 #[test]
 fn an_edge_that_cuts_a_bucket_of_another_ladder_decides_nothing_of_it() {
     let ladder = |edges: &[f64], counts: &[f64]| Buckets {
@@ -376,11 +379,11 @@ fn an_edge_that_cuts_a_bucket_of_another_ladder_decides_nothing_of_it() {
     };
     let coarse = ladder(&[1.0, 4.0], &[0.0, 10.0, 0.0]);
     assert_eq!(of(std::slice::from_ref(&coarse), 0.5), (Some(1.0), Some(4.0)));
-    // Of ten in (1, 4] and ten in (2, 3] the median may be anywhere in (1, 3]: ten of the first may lie below 2.
+    // With ten in (1, 4] and ten in (2, 3] the median may be anywhere in (1, 3]: ten of the first may be below 2.
     let fine = ladder(&[2.0, 3.0], &[0.0, 10.0, 0.0]);
     assert_eq!(of(&[coarse.clone(), fine.clone()], 0.5), (Some(1.0), Some(3.0)));
     assert_eq!(of(&[coarse.clone(), fine], 0.99), (Some(2.0), Some(4.0)));
-    // What lies past the last edge has no upper one, what lies below the first no lower one.
+    // A percentile past the last edge has no upper edge, one below the first no lower edge.
     assert_eq!(of(&[ladder(&[1.0, 2.0], &[0.0, 0.0, 3.0])], 0.5), (Some(2.0), None));
     assert_eq!(of(&[ladder(&[1.0, 2.0], &[3.0, 0.0, 0.0])], 0.5), (None, Some(1.0)));
     assert!(EdgeBracket::observed(&[ladder(&[1.0], &[0.0, 0.0])], 0.5).is_none());

@@ -1,11 +1,12 @@
-//! The bracket against the truth: latencies that are known one by one, seen only through buckets and their sum.
+//! The bracket against the true count: known latencies, seen only through buckets and their sum.
 
 use plimsoll_measure::server_side::Buckets;
 use plimsoll_model::At;
 use plimsoll_watch::over::{OverCount, over};
 use proptest::prelude::*;
 
-/// Edges as servers have them, s: vLLM's first token and whole answer, SGLang's, TGI's (× 1.5), Dynamo's with its 0, an OpenTelemetry SDK's.
+/// Returns typical edges in s: vLLM's time to first token and whole response, SGLang's, TGI's (× 1.5), Dynamo's with
+/// its 0, an OpenTelemetry SDK's.
 fn ladders() -> Vec<Vec<f64>> {
     let vllm = [
         0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
@@ -43,7 +44,7 @@ fn truth(values: &[f64], limit: f64) -> u64 {
 }
 
 proptest! {
-    /// Whatever the ladder, the latencies and the ceiling: the bracket holds the truth, and the sum never widens it.
+    /// For any edges, latencies and ceiling: the bracket contains the true count, and the sum never widens it.
     #[test]
     fn the_bracket_holds_the_truth(
         ladder in 0usize..7,
@@ -61,7 +62,7 @@ proptest! {
         prop_assert!(plain.least <= found.least && found.most <= plain.most);
     }
 
-    /// The smallest and the largest observation narrow it, and the truth stays in it.
+    /// The smallest and the largest observation narrow the bracket, and it still contains the true count.
     #[test]
     fn bounds_narrow_the_bracket(
         ladder in 0usize..7,
@@ -81,7 +82,8 @@ proptest! {
         prop_assert!(without.least <= found.least && found.most <= without.most, "{found:?} {without:?}");
     }
 
-    /// A scrape that brought one request has its latency in the sum: exact, as long as it lies below the top edge and not on the ceiling itself.
+    /// A scrape with one request has its latency in the sum: exact, if it is below the top edge and not equal to the
+    /// ceiling.
     #[test]
     fn one_request_between_two_scrapes_is_exact(ladder in 0usize..7, log in -4.0..2.0f64, limit in -4.0..2.0f64) {
         let (value, limit) = (log.exp(), limit.exp());
@@ -92,7 +94,7 @@ proptest! {
     }
 }
 
-/// A ceiling that is an edge is exact however many requests there are, and however the page writes the edge.
+/// A ceiling that is an edge is exact for any number of requests and any spelling of the edge.
 #[test]
 fn a_ceiling_on_an_edge_is_exact() {
     let values: Vec<f64> = (1..=400).map(|i| f64::from(i) * 0.005).collect();
@@ -102,7 +104,8 @@ fn a_ceiling_on_an_edge_is_exact() {
     }
 }
 
-/// A sum that these buckets cannot have (a page read while it changed) is not used; no buckets, no count; above the last edge nobody knows.
+/// A sum that these buckets cannot have (an endpoint that changed during the scrape) is not used. Without buckets
+/// there is no count; above the last edge it is unknown.
 #[test]
 fn what_cannot_be_is_not_used() {
     let mut torn = seen(&[1.0, 2.0, 4.0], &[1.5, 1.6, 3.0]);
@@ -111,7 +114,7 @@ fn what_cannot_be_is_not_used() {
     torn.sum = Some(f64::NAN);
     assert_eq!(over(&torn, 1.7), Some(OverCount { n: 3, least: 1, most: 3 }));
     assert_eq!(over(&Buckets { edges: Vec::new(), ..torn.clone() }, 1.7), None);
-    // A largest one that cannot be of the last bucket that holds something is none.
+    // A largest observation outside the last non-empty bucket is ignored.
     let lies = Buckets { bounds: [None, Some(0.5)], ..torn.clone() };
     assert_eq!(over(&lies, 1.7), Some(OverCount { n: 3, least: 1, most: 3 }));
     let beyond = seen(&[1.0], &[0.5, 30.0, 2.0]);

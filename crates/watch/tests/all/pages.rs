@@ -1,4 +1,4 @@
-//! Each page by itself: every scrape counts once, whenever it is told, and what is remembered is bounded.
+//! Separate endpoints: every scrape counts once, at any time of arrival, and the memory is bounded.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use plimsoll_watch::{RowState, Watched};
 
 use crate::watched::{TTFT, watched};
 
-/// One replica of many that show the same series, and what it has counted.
+/// One of many replicas with equal series, and its counters.
 struct Replica {
     page: String,
-    /// Answers within 500 ms and over it, and the sum of first tokens, s.
+    /// Responses within 500 ms and over it, and the sum of times to first token, s.
     fast: u64,
     slow: u64,
     sum: f64,
@@ -60,7 +60,8 @@ fn counted(watched: &Watched, now: At) -> (u64, f64) {
     (row.n, row.over.map_or(0.0, |over| over[0] * row.n as f64))
 }
 
-/// A scrape is told whenever it ends: one that comes just after the tick of its own cadence is in the next one, whatever other pages did at that tick.
+/// A scrape is processed whenever it ends: one that comes just after its own tick is in the next one, regardless of
+/// other endpoints at that tick.
 #[test]
 fn a_scrape_after_the_tick_is_counted_in_the_next() {
     let (names, mut watched) = (names(), watched(TTFT));
@@ -74,7 +75,7 @@ fn a_scrape_after_the_tick_is_counted_in_the_next() {
     watched.read(a.read(&names, at(5.0)));
     watched.tick(at(5.05));
     assert_eq!(counted(&watched, at(5.05)).0, 11);
-    // Read before the tick, and told after it: behind the newest scrape that the tick has counted.
+    // Read before the tick and processed after it: older than the newest scrape that the tick has counted.
     watched.read(b.read(&names, at(4.9)));
     watched.tick(at(5.10));
     a.answers(10, 0);
@@ -84,7 +85,8 @@ fn a_scrape_after_the_tick_is_counted_in_the_next() {
     assert_eq!((n, over.round()), (43, 3.0));
 }
 
-/// Fifty pages at fifty instants, ticks at none of them, pages that fail, begin anew and leave a series away for a scrape: all that the pages count is counted once.
+/// Fifty endpoints at fifty times, ticks at other times, endpoints that fail, restart and omit a series for a scrape:
+/// all counts are counted once.
 #[test]
 fn over_the_whole_watch_counts_are_the_pages_own() {
     let (names, mut watched) = (names(), watched(TTFT));
@@ -95,13 +97,13 @@ fn over_the_whole_watch_counts_are_the_pages_own() {
         for (n, replica) in fleet.iter_mut().enumerate() {
             let when = at(5.0 * step as f64 + 0.1 * n as f64);
             let (fast, late) = ((step + n as u64) % 7, u64::from((step + n as u64).is_multiple_of(13)));
-            // Far enough in that its counters fall, and not behind a scrape that failed: what was counted since would be gone.
+            // Late enough that its counters fall, and not after a failed scrape, whose counts would be lost.
             let restarts = step > 10 && !failed[n] && (step * 50 + n as u64).is_multiple_of(211);
             if restarts {
                 *replica = Replica::new(replica.page.clone());
             }
             replica.answers(fast, late);
-            // The first scrape is where counting begins.
+            // The first scrape is the start of counting.
             (all, slow) = if step > 0 { (all + fast + late, slow + late) } else { (all, slow) };
             failed[n] = step > 0 && step < 59 && (step + n as u64).is_multiple_of(17) && !restarts;
             if failed[n] {
@@ -122,12 +124,12 @@ fn over_the_whole_watch_counts_are_the_pages_own() {
         }
     }
     watched.tick(at(300.0));
-    // What a process answered between its last scrape and its end nobody has seen.
+    // Requests between the last scrape of a process and its end were never seen.
     let (n, over) = counted(&watched, at(300.0));
     assert_eq!((n, over.round() as u64), (all, slow));
 }
 
-/// A day in which five in a hundred replicas are replaced in an hour: what is remembered is of those that are there.
+/// A day in which 5 % of the replicas are replaced per hour: only existing replicas are kept in memory.
 #[test]
 fn a_day_of_pods_that_come_and_go_leaves_nothing_behind() {
     const FLEET: usize = 12;
@@ -137,7 +139,7 @@ fn a_day_of_pods_that_come_and_go_leaves_nothing_behind() {
     let (mut history, mut kept, mut rows) = (HistoryRows::default(), Vec::new(), 0);
     for step in 0..24 * 240u64 {
         let now = at(15.0 * step as f64);
-        // Two an hour in their turns.
+        // Two per hour in turn.
         if step % 120 == 60 {
             let place = next % FLEET;
             let gone = std::mem::replace(&mut fleet[place], Replica::new(format!("pod-{next}")));
@@ -161,8 +163,9 @@ fn a_day_of_pods_that_come_and_go_leaves_nothing_behind() {
         let grows = size.iter().zip(&sizes[1]).any(|(now, then)| *now > then + (then / 20).max(2));
         assert!(!grows, "{size:?} after {:?}", sizes[1]);
     }
-    // Of the past a row for each series of one replica at most, and six of its gauges, in each block, whoever came and went.
+    // The history has at most one row per series of one replica, and six gauges, in each block, for any number of
+    // replaced replicas.
     assert!(kept.iter().all(|rows| *rows <= 240 * (names.len() + 8)), "{kept:?}");
-    // Twenty minutes of all that changes.
+    // Twenty minutes of all changes.
     assert!(sizes[23][6] < 82 * FLEET * (8 + names.len()), "{:?}", sizes[23]);
 }

@@ -1,4 +1,4 @@
-//! A watch over requests themselves, against counts made by hand, and the one state that it comes to.
+//! A watch over requests against hand-computed counts, and its overall state.
 
 use plimsoll_lab::records::{answer, failure};
 use plimsoll_math::rng::Stream;
@@ -21,7 +21,7 @@ fn begun(budgets: &str) -> Watched {
     watched(budgets).of_requests(AlertSpec::default(), at(0))
 }
 
-/// Ten requests a second, one after another; `slow` of ten are over the ceiling, `shed` further ones are turned away.
+/// Returns ten requests per second in sequence; `slow` of ten are over the ceiling, `shed` further ones are shed.
 fn second(s: i64, slow: i64, shed: i64) -> Vec<Attempt> {
     let first = 100 * s as u64;
     let answered = (0..10).map(|n| {
@@ -32,7 +32,7 @@ fn second(s: i64, slow: i64, shed: i64) -> Vec<Attempt> {
     answered.chain(shed).collect()
 }
 
-/// A request is over the ceiling or it is not; one that was shed is over it, and counted apart.
+/// A request is either over the ceiling or not; a shed one is over it, and counted separately.
 #[test]
 fn requests_are_counted_one_by_one() {
     let mut watched = begun(ROWS);
@@ -47,7 +47,7 @@ fn requests_are_counted_one_by_one() {
     assert_eq!(found.shed, Some(40));
     assert_eq!((long.n, long.state), (0, RowState::NoTraffic));
     assert_eq!(tail.state, RowState::Absent);
-    // What is older than the window is forgotten.
+    // Requests older than the window are dropped.
     for s in 60..400 {
         watched.take(second(s, 0, 0));
         watched.tick(at(s + 1));
@@ -57,7 +57,7 @@ fn requests_are_counted_one_by_one() {
     assert_eq!(found.rows[0].state, RowState::Holds, "{:?}", found.rows[0]);
 }
 
-/// Shedding half of what comes betters nothing: the row stays broken.
+/// Shedding half of the requests improves nothing: the row stays broken.
 #[test]
 fn turning_requests_away_betters_no_figure() {
     let shares: Vec<f64> = [0, 10]
@@ -76,7 +76,7 @@ fn turning_requests_away_betters_no_figure() {
     assert!(shares[1] > shares[0], "{shares:?}");
 }
 
-/// Red at once; green again only after a minute in which it stayed better, by way of the worst that was seen in it.
+/// Red applies immediately. Green applies only after a minute in a better state, via the worst state of that minute.
 #[test]
 fn worse_is_believed_at_once_and_better_after_a_while() {
     let (mut good, mut bad) = (begun(ROWS), begun(ROWS));
@@ -98,7 +98,7 @@ fn worse_is_believed_at_once_and_better_after_a_while() {
     assert_eq!(light.step(&good, at(160)), BudgetState::Green);
 }
 
-/// Readers who leave before anything came are answered nothing, and still somebody asks.
+/// Clients that disconnect before the first byte get no response, but they are traffic.
 #[test]
 fn requests_that_are_cancelled_are_traffic() {
     let mut watched = begun(ROWS);
@@ -116,7 +116,8 @@ fn requests_that_are_cancelled_are_traffic() {
 /// The watch begins 7 s after a full minute.
 const WALL_NS: i64 = 1_795_400_007_000_000_000 - 1_795_400_007_000_000_000 % 60_000_000_000 + 7_000_000_000;
 
-/// So many minutes of 40 requests a second whose first tokens take 5 ms and an exponential time of 100 ms in the mean; of a thousand five fail from `fails_s` on.
+/// Returns minutes of 40 requests/s with a time to first token of 5 ms plus an exponential time with a mean of 100
+/// ms; five in a thousand fail from `fails_s` on.
 fn log(minutes: i64, fails_s: i64) -> Vec<Attempt> {
     let mut chance = Stream::new(7, "course of requests", 0);
     let each = (0..minutes * 60 * 40).map(|n| {
@@ -134,7 +135,7 @@ fn ended(row: &Attempt) -> At {
     row.end.expect("it ended")
 }
 
-/// How the watch saw it, tick by tick; what had ended before `from_s` it reads at its beginning.
+/// Returns the charts of a watch, tick by tick; it reads earlier requests than `from_s` at its start.
 fn course(log: &[Attempt], from_s: i64) -> Course {
     let mut watched = watched(ROWS).of_requests(AlertSpec::default(), at(from_s)).keeping(WALL_NS);
     let mut rows: Vec<Attempt> = log.to_vec();
@@ -154,7 +155,8 @@ fn course(log: &[Attempt], from_s: i64) -> Course {
     course
 }
 
-/// What the log has of a minute: answered, failed, and each first token by its size, s; one that failed is later than every time.
+/// Returns the log of a minute: completed, failed, and times to first token in ascending order in s; failed ones come
+/// last.
 fn truth(log: &[Attempt], point: &CoursePoint) -> (f64, f64, Vec<f64>) {
     let wall_s = |at: At| (at.0 + WALL_NS) as f64 / 1e9;
     let own = log.iter().filter(|row| {
@@ -172,7 +174,8 @@ fn truth(log: &[Attempt], point: &CoursePoint) -> (f64, f64, Vec<f64>) {
     ((ttfts.len() - failed) as f64, failed as f64, ttfts)
 }
 
-/// Each minute's own percentile is the log's, and its interval holds what the requests were drawn by about as often as it says.
+/// Each minute's percentile equals the log's, and its interval contains the true quantile about as often as its
+/// level.
 #[test]
 fn charts_of_requests_are_the_logs() {
     let log = log(120, 100 * 60);
@@ -207,7 +210,7 @@ fn charts_of_requests_are_the_logs() {
         intervals >= 95 && held.iter().all(|held| *held >= intervals * 9 / 10),
         "{held:?} of {intervals}"
     );
-    // Of few requests the upper end of a p99 lies far beyond the slowest.
+    // With few requests the upper bound of a p99 is far beyond the slowest one.
     let mut few = course_of_few();
     let one = few.pop().expect("a minute").latencies["ttft"];
     assert!(one[0].is_some_and(|p50| p50.between.most_s.is_some()), "{one:?}");
@@ -215,14 +218,14 @@ fn charts_of_requests_are_the_logs() {
     assert!(one[1].and_then(far).is_some_and(|times| times > 2.0), "{one:?}");
 }
 
-/// Two requests a second for half a minute.
+/// Returns the charts of two requests per second for half a minute.
 fn course_of_few() -> Vec<CoursePoint> {
     let rows: Vec<Attempt> =
         (0..60).map(|n| answer(n, 500 * n as i64, 40 + (n * 37 % 60) as i64, 200, 8)).collect();
     course(&rows, 0).points()
 }
 
-/// A watch that begins in the middle draws what it reads then as one that was there.
+/// A watch that starts later draws earlier requests as if it had watched them.
 #[test]
 fn charts_begin_with_what_had_ended_before() {
     let log = log(12, 0);
@@ -238,8 +241,8 @@ fn charts_begin_with_what_had_ended_before() {
     }
 }
 
-/// Of a run of five hours, quiet but for the first and the last, a watch reads no more than its charts show: with the whole of the oldest minute, and
-/// nothing as what it was.
+/// In a run of five hours with traffic only in the first and the last, a watch reads exactly the range of its charts.
+/// That includes the whole oldest minute, and empty minutes as empty.
 #[test]
 fn charts_begin_no_earlier_than_they_show() {
     let hour = 3600;

@@ -1,4 +1,4 @@
-//! Two stretches of live traffic held against each other: what is told of them is what the requests behind the pages did.
+//! Comparison of two periods of live traffic: the reported changes match the requests behind the metrics.
 
 use plimsoll_judge::compare::Margins;
 use plimsoll_judge::compare::finding::ChangeVerdict;
@@ -10,7 +10,7 @@ use plimsoll_watch::history::compare::{StretchComparison, compare};
 
 use crate::watched::{Page, TTFT, watched};
 
-/// So many seconds of a replica that is asked so often, with first tokens of exponential lengths beyond 20 ms.
+/// Returns the blocks of a replica at this rate with times to first token of 20 ms plus an exponential time.
 fn stretch(seed: u64, (per_s, mean_s): (f64, f64), seconds: i64) -> Vec<HistoryBlock> {
     let mut stream = Stream::new(seed, "stretch", 0);
     let mut exponential = || -(1.0 - stream.uniform()).ln();

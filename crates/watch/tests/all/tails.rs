@@ -1,11 +1,11 @@
-//! Of a tail against its middle: what buckets prove is what the requests behind them are.
+//! Tail ratios: the proofs from buckets match the requests behind them.
 
 use plimsoll_model::At;
 use plimsoll_watch::RowState;
 
 use crate::watched::{Page, watched};
 
-/// The row after five minutes of ten requests a second, of which one in `nth` takes so long, s.
+/// Returns the row after five minutes of ten requests/s, one in `nth` of which takes `slow_s` seconds.
 fn row(most: f64, nth: usize, slow_s: f64) -> plimsoll_watch::WatchRow {
     let budget =
         format!(r#"{{"id": "tail", "metric": "ttft_tail_ratio", "max": {most}, "scope": "engine"}}"#);
@@ -27,16 +27,16 @@ fn row(most: f64, nth: usize, slow_s: f64) -> plimsoll_watch::WatchRow {
 /// The median is 66 ms, in the bucket from 60 to 80 ms.
 #[test]
 fn a_ratio_is_judged_by_the_edges_that_hold_the_median() {
-    // One in twenty takes 900 ms: 13.7 times the median, and for certain over 750 / 80 = 9.4 times.
+    // One in twenty takes 900 ms: 13.7 times the median, and certainly over 750 / 80 = 9.4 times.
     let broken = row(5.0, 20, 0.9);
     assert_eq!(broken.state, RowState::Broken, "{broken:?}");
     assert!(broken.why.contains("9.375 to 16.67 times p50 (3000 requests), 5 allowed"), "{}", broken.why);
-    // Within 20 times whatever the median is: at most 1 s over 60 ms.
+    // Within 20 times for any median: at most 1 s over 60 ms.
     assert_eq!(row(20.0, 20, 0.9).state, RowState::Holds);
-    // 13 times lies between: the truth is over it, and the buckets do not say so.
+    // 13 times is in between: the true ratio is over it, and the buckets do not prove it.
     let open = row(13.0, 20, 0.9);
     assert_eq!(open.state, RowState::CannotTell, "{open:?}");
-    // One in a thousand is no p99.
+    // One in a thousand does not affect the p99.
     assert_eq!(row(5.0, 1000, 0.9).state, RowState::Holds);
 }
 

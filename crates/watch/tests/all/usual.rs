@@ -1,9 +1,10 @@
-//! A fleet whose truth is known, shown to a watch and to a real Prometheus alike, and what either alarms of it.
+//! A fleet with known ground truth, given to a watch and to a real Prometheus, and the alarms of both.
 //!
-//! Its pages have vLLM's edges and are read every 15 s in virtual time: a watch is given what they say, and the same samples become blocks of
-//! Prometheus' own (`promtool tsdb create-blocks-from openmetrics`). A Prometheus started over them evaluates an expression at each instant at which it
-//! would have evaluated a rule of it; what `for:` makes of those instants is counted here, by Prometheus' own rule: an alert fires at the first evaluation
-//! that lies `for` or more behind the first of those without a gap, and ends with the first evaluation that yields nothing.
+//! Its metrics have vLLM's edges and are scraped every 15 s in virtual time. The watch gets the scrapes, and the same
+//! samples become blocks of Prometheus (`promtool tsdb create-blocks-from openmetrics`). A Prometheus with these
+//! blocks evaluates an expression at each evaluation time of a rule. The effect of `for:` is computed here by
+//! Prometheus' rule. An alert fires at the first evaluation that is at least `for` after the first of an unbroken
+//! series. It ends with the first empty evaluation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,26 +21,26 @@ use plimsoll_watch::export::{ExportKind, ExportSource, ExportSpec, export};
 use plimsoll_watch::{Alert, AlertKind, WatchSpec, Watched};
 use serde_json::Value;
 
-/// Between two scrapes.
+/// Scrape interval, s.
 pub const EVERY_S: u64 = 15;
-/// Between two evaluations, as in the exported rules.
+/// Evaluation interval, as in the exported rules.
 pub const STEP_S: u64 = 30;
-/// When it begins, Unix time: at a whole number of the blocks that are written.
+/// Start in Unix time, at a multiple of the block length.
 const BEGIN_S: u64 = 1_700_028_000;
-/// Samples that become one block: promtool reads them all for each block that it makes.
+/// Duration of one block: promtool reads all samples for each block that it makes.
 const BLOCK_S: u64 = 18 * 3600;
-/// Points that Prometheus gives at once.
+/// Maximum number of points in a response of Prometheus.
 const MOST_POINTS: u64 = 11_000;
 const FAMILY: &str = "vllm:time_to_first_token_seconds";
-/// vLLM's edges, s, and all of them.
+/// All edges of vLLM, s.
 const EDGES: [&str; 23] = [
     "0.001", "0.005", "0.01", "0.02", "0.04", "0.06", "0.08", "0.1", "0.25", "0.5", "0.75", "1.0", "2.5",
     "5.0", "7.5", "10.0", "20.0", "40.0", "80.0", "160.0", "640.0", "2560.0", "+Inf",
 ];
-/// The ceiling of a p99 is an edge: nobody interpolates.
+/// The ceiling of a p99 is an edge, so that no interpolation is needed.
 const CEILING: &str = "0.5";
 const ALLOWED: f64 = 0.01;
-/// Buckets under and over it: place, share, edges.
+/// Buckets under and over the ceiling: index, share, edges.
 const UNDER: [(usize, f64, [f64; 2]); 5] = [
     (5, 0.05, [0.04, 0.06]),
     (6, 0.15, [0.06, 0.08]),
@@ -51,21 +52,22 @@ const OVER: [(usize, f64, [f64; 2]); 4] =
     [(10, 0.4, [0.5, 0.75]), (11, 0.3, [0.75, 1.0]), (12, 0.25, [1.0, 2.5]), (13, 0.05, [2.5, 5.0])];
 const REPLICAS: usize = 2;
 
-/// From when to when, s.
+/// Start and end, s.
 pub type Stretch = (u64, u64);
 
-/// Traffic whose truth is known.
+/// Traffic with known ground truth.
 #[derive(Clone, Debug)]
 pub struct System {
     pub name: String,
-    /// Requests per second, a day's mean: 0.4 to 1.6 times as many by the hour, the mean itself when a day begins.
+    /// Mean requests per second of a day: 0.4 to 1.6 times as many by the hour, the mean at the start of a day.
     pub per_s: f64,
-    /// Requests that come together, and are over the ceiling together.
+    /// Number of requests that arrive together, and are over the ceiling together.
     pub alike: u64,
-    /// The share over the ceiling, and another one from an instant to another, s.
+    /// Share over the ceiling, and another share in an interval, s.
     pub share: f64,
     pub fault: Option<(f64, f64, f64)>,
-    /// Before this the buckets that are neither the ceiling's nor the last are not shown to Prometheus, because no rule looks at them there.
+    /// Before this time Prometheus gets only the ceiling's bucket and the last one, because no rule uses the others
+    /// then.
     pub whole_from_s: u64,
     pub seed: u64,
 }
@@ -78,7 +80,7 @@ struct Replica {
     busy: bool,
 }
 
-/// A system at work, and the watch over it.
+/// A running system with its watch.
 pub struct Fleet {
     pub system: System,
     stream: Stream,
@@ -125,7 +127,7 @@ impl Fleet {
         }
     }
 
-    /// What comes until then, and what the watch says of it.
+    /// Adds the traffic until then, and the state of the watch.
     pub fn step(&mut self, at_s: u64) {
         let now = At(at_s as i64 * 1_000_000_000);
         for (place, replica) in self.replicas.iter_mut().enumerate() {
@@ -139,7 +141,7 @@ impl Fleet {
         self.alerts.extend(alerts.map(|alert| (alert.id.clone(), alert)));
     }
 
-    /// The same as Prometheus reads it.
+    /// Writes the samples for Prometheus.
     pub fn write(&self, at_s: u64, text: &mut String) {
         for (place, replica) in self.replicas.iter().enumerate() {
             let mut below = 0;
@@ -154,24 +156,24 @@ impl Fleet {
         }
     }
 
-    /// When a ceiling was said to be broken or the allowance used up too fast.
+    /// Returns the alarms of broken ceilings and burn rates.
     pub fn alarms(&self) -> Vec<Stretch> {
         let ours = self.alerts.values().filter(|alert| is_ours(alert));
         ours.map(|alert| (alert.fired_s as u64, alert.resolved_s.map_or(u64::MAX, |s| s as u64))).collect()
     }
 
-    /// What else it said.
+    /// Returns the other alarms.
     pub fn others(&self) -> Vec<&Alert> {
         self.alerts.values().filter(|alert| !is_ours(alert)).collect()
     }
 
-    /// Requests so far, and those over the ceiling.
+    /// Returns the number of requests so far, and of those over the ceiling.
     pub fn counted(&self) -> (u64, u64) {
         let all = self.replicas.iter().map(|replica| replica.counts.iter().sum::<u64>()).sum();
         (all, self.replicas.iter().map(|replica| replica.counts[10..].iter().sum::<u64>()).sum())
     }
 
-    /// The rules that `plimsoll export` writes for it: those that record, and those that call for the row.
+    /// Returns the rules of `plimsoll export`: recording rules, and the alerting rules of the row.
     pub fn exported(&self) -> Vec<Rule> {
         let named = |one: SeriesName| Sample {
             at: At::ZERO,
@@ -199,7 +201,7 @@ impl Replica {
             let hour = (self.next_s / 86_400.0 * std::f64::consts::TAU).sin();
             let per_s = system.per_s * (1.0 + 0.6 * hour) / REPLICAS as f64;
             let next_s = self.next_s + exponential(stream, system.alike as f64 / per_s);
-            // The gap is drawn anew at each scrape: it remembers nothing.
+            // The gap is drawn again at each scrape because it is memoryless.
             if next_s > at_s {
                 self.next_s = at_s;
                 return;
@@ -241,11 +243,12 @@ impl Replica {
 pub struct Rule {
     pub name: String,
     pub expr: String,
-    /// None = it records.
+    /// Duration of `for:`; `None` for a recording rule.
     pub for_s: Option<u64>,
 }
 
-/// The rules of a file as `plimsoll export` writes it, a line each but for expressions: those that are about the row.
+/// Parses the rules in a file of `plimsoll export` (one line each except for expressions) and returns those of the
+/// row.
 fn rules(text: &str) -> Vec<Rule> {
     let mut rules: Vec<Rule> = Vec::new();
     for line in text.lines() {
@@ -281,7 +284,8 @@ impl Rule {
     }
 }
 
-/// The usual rules, each as what must stand: the workbook's four pairs, and the quantile of a minute and of five.
+/// Returns the usual rules with their conditions: the workbook's four pairs, and the quantile of a minute and of
+/// five.
 pub fn usual() -> [(&'static str, Vec<Rule>); 3] {
     let rate =
         |le: &str, window: &str| format!("sum by (job) (rate({FAMILY}_bucket{{le=\"{le}\"}}[{window}]))");
@@ -303,7 +307,7 @@ pub fn usual() -> [(&'static str, Vec<Rule>); 3] {
     ]
 }
 
-/// A Prometheus, its blocks, and what is to become blocks.
+/// A Prometheus, its blocks, and the samples of future blocks.
 pub struct Prometheus {
     folder: tempfile::TempDir,
     text: String,
@@ -317,8 +321,10 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
+    /// Starts Prometheus.
+    ///
     /// # Errors
-    /// It is not installed.
+    /// Fails if Prometheus is not installed.
     pub fn new() -> Result<Prometheus, String> {
         for program in ["prometheus", "promtool"] {
             let ran = Command::new(program).arg("--version").output();
@@ -329,7 +335,7 @@ impl Prometheus {
         Ok(Prometheus { folder, text: String::new(), server: None })
     }
 
-    /// Plays these systems to their end; what was scraped becomes blocks.
+    /// Plays these systems to their end; the scrapes become blocks.
     pub fn play(&mut self, fleets: &mut [Fleet], until_s: u64) {
         for at_s in (0..=until_s).step_by(EVERY_S as usize) {
             for fleet in &mut *fleets {
@@ -352,7 +358,7 @@ impl Prometheus {
         let ran = Command::new("promtool")
             .args(["tsdb", "create-blocks-from", "openmetrics", "-q", "--max-block-duration=18h"])
             .args([path("samples"), path("data")])
-            // Most of its time it would collect garbage.
+            // Otherwise it would spend most of its time collecting garbage.
             .env("GOGC", "400")
             .output()
             .expect("promtool runs");
@@ -366,7 +372,7 @@ impl Prometheus {
         }
     }
 
-    /// Blocks are read when it starts.
+    /// Restarts Prometheus, because blocks are read at its start.
     fn restart(&mut self) {
         self.stop();
         let path = |name: &str| self.folder.path().join(name);
@@ -385,7 +391,7 @@ impl Prometheus {
         self.server.as_mut().expect("it was started").1 = address;
     }
 
-    /// What an expression yields at each evaluation of this stretch, by the system that it is about.
+    /// Returns the result of an expression at each evaluation in this interval, by system.
     pub fn range(&self, expr: &str, (from_s, until_s): Stretch) -> BTreeMap<String, Vec<(u64, f64)>> {
         let address = &self.server.as_ref().expect("it was started").1;
         let mut found: BTreeMap<String, Vec<(u64, f64)>> = BTreeMap::new();
@@ -408,7 +414,7 @@ impl Prometheus {
         found
     }
 
-    /// When each system's alert of these rules stood, whichever of them.
+    /// Returns the times at which any alert of these rules fires, by system.
     pub fn alarms(&self, rules: &[Rule], stretch: Stretch) -> BTreeMap<String, Vec<Stretch>> {
         let mut found: BTreeMap<String, Vec<Stretch>> = BTreeMap::new();
         for rule in rules {
@@ -420,7 +426,7 @@ impl Prometheus {
         found
     }
 
-    /// Evaluates what alerting rules need of those that record, a level of them after the other, as if they had been there all the time.
+    /// Evaluates the recording rules that alerting rules need, level by level, as if they had always existed.
     pub fn record(&mut self, systems: &[(String, Vec<Rule>)], until_s: u64) {
         let mut done: BTreeSet<&str> = BTreeSet::new();
         let all = &systems[0].1;
@@ -458,7 +464,7 @@ impl Prometheus {
     }
 }
 
-/// From evaluations that yielded something to when the alert stood.
+/// Converts evaluations with a result to the times at which the alert fires.
 fn firing(yielded: impl Iterator<Item = u64>, for_s: u64) -> Vec<Stretch> {
     let mut active: Vec<Stretch> = Vec::new();
     for at_s in yielded {
@@ -471,11 +477,11 @@ fn firing(yielded: impl Iterator<Item = u64>, for_s: u64) -> Vec<Stretch> {
     stood.filter(|(from, until)| from < until).collect()
 }
 
-/// Where it listens, once it is ready.
+/// Returns the listen address once the server is ready.
 fn listening(log: &Path) -> String {
     for _ in 0..3000 {
         let text = std::fs::read_to_string(log).unwrap_or_default();
-        // From 3.0 on other words stand between the two.
+        // From 3.0 on, other words are between the two.
         let listens = text.lines().find_map(|line| {
             let (_, rest) = line.split_once("msg=\"Listening on\"")?;
             rest.split_once(" address=")?.1.split_whitespace().next()
@@ -500,10 +506,10 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// HTTP/1.0, because an answer then comes in one piece.
+/// Sends an HTTP/1.0 request, because the response then comes in one piece.
 fn get(address: &str, path: &str) -> String {
     let mut socket = std::net::TcpStream::connect(address).expect("prometheus answers");
-    // A little longer than a query may take.
+    // Slightly longer than a query may take.
     socket.set_read_timeout(Some(std::time::Duration::from_secs(31 * 60))).expect("a timeout");
     write!(socket, "GET {path} HTTP/1.0\r\n\r\n").expect("asked");
     let mut answer = String::new();

@@ -1,23 +1,23 @@
-//! The watch, the rules that are exported for it, and the usual ones, over the same samples in a real Prometheus.
+//! The watch, its exported rules, and the usual rules, over equal samples in a real Prometheus.
 
 use plimsoll_lab::parts;
 
 use crate::usual::{Fleet, Prometheus, Stretch, System, usual};
 
 const HOUR: u64 = 3600;
-/// Between two scrapes, and between two evaluations.
+/// Time of the fault in s, between two scrapes and between two evaluations.
 const FAULT: f64 = 6.0 * 3600.0 + 12.0;
 
-/// When it first stood, s from the fault; none before it.
+/// Returns the time of the first alarm in s after the fault; there must be none before.
 fn after(what: &str, alarms: &[Stretch]) -> f64 {
     let first = alarms.iter().map(|alarm| alarm.0).min().unwrap_or_else(|| panic!("{what}: silent"));
     assert!(first as f64 >= FAULT, "{what}: a false alarm at {first} s: {alarms:?}");
     first as f64 - FAULT
 }
 
-/// Six good hours, then a fifth of all over the ceiling. Prometheus has the truth's counts; the watch calls within two minutes, the exported rules within the
-/// five minutes that they count; the usual pair of an hour when by arithmetic the hour's mean has come to 14.4 times the allowance: 3600 s × (0.144 − share
-/// before) / (0.2 − share before).
+/// Six healthy hours, then a fifth of all requests over the ceiling. Prometheus has the true counts. The watch fires
+/// within two minutes, the exported rules within their window of five minutes. The usual pair of an hour fires when
+/// the hour's mean reaches 14.4 times the allowed share: 3600 s × (0.144 − share before) / (0.2 − share before).
 #[test]
 fn a_real_prometheus_calls_when_arithmetic_says_and_the_watch_before_it() {
     let Some(mut prometheus) = parts::or_skipped(Prometheus::new()) else { return };
@@ -43,7 +43,7 @@ fn a_real_prometheus_calls_when_arithmetic_says_and_the_watch_before_it() {
 
     let ours = after("the watch", &fleet.alarms());
     assert!((60.0..=120.0).contains(&ours), "{ours} s");
-    // A fifth that take ten times as long double the mean, which is told too, and not before.
+    // A fifth of the requests taking ten times as long doubles the mean, which is reported too, and not earlier.
     assert!(fleet.others().iter().all(|alert| alert.since_s >= FAULT - 15.0), "{:?}", fleet.others());
     let [(_, pairs), ..] = usual();
     let burn = after("burn rates", &prometheus.alarms(&pairs[..1], (3 * HOUR, until_s))["chat"]);

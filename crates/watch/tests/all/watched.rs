@@ -1,4 +1,4 @@
-//! A watch over pages made by hand from a log of requests: verdicts, restarts, lost pages, silence.
+//! A watch over hand-written metrics from a log of requests: verdicts, restarts, lost endpoints, missing traffic.
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_math::rng::Stream;
@@ -6,18 +6,18 @@ use plimsoll_measure::server_side::{FAILED, SCRAPE};
 use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, split_labels};
 use plimsoll_watch::{AlertSpec, RowState, WatchFinding, WatchSpec, Watched};
 
-/// vLLM's edges of the first token, s.
+/// vLLM's edges of the time to first token, s.
 const EDGES: [f64; 9] = [0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5];
 const EVERY: i64 = 5;
 
-/// A server's page: what it counted since it began, in vLLM's names.
+/// A server's metrics: its counters since the start, with vLLM's names.
 #[derive(Clone, Default)]
 pub struct Page {
     pub ttft: Vec<f64>,
     pub failed: u64,
     pub running: f64,
     pub waiting: f64,
-    /// When its process began, s of Unix time, where it says so.
+    /// Start time of the process, s of Unix time; `None` if not exported.
     pub began: Option<f64>,
 }
 
@@ -52,7 +52,7 @@ impl Page {
         rows
     }
 
-    /// The same as it was read.
+    /// Returns the metrics as a scrape.
     pub fn read(&self, page: &str, at_s: i64) -> PageRead {
         let rows: Vec<Sample> = self.samples("", at_s).into_iter().filter(|row| row.name != SCRAPE).collect();
         let series = rows
@@ -90,7 +90,7 @@ pub fn watched_with(budgets: &str, queue_per_replica: Option<f64>) -> Watched {
 pub const TTFT: &str = r#"{"id": "ttft", "metric": "ttft", "p": "99", "max": "500ms"}"#;
 const ERRORS: &str = r#"{"id": "errors", "metric": "error_rate", "max": "1%"}"#;
 
-/// Scrapes until `until_s`; what a second brings is the caller's.
+/// Scrapes until `until_s`; the caller adds the requests of each second.
 pub fn play(
     watched: &mut Watched,
     page: &mut Page,
@@ -112,7 +112,7 @@ fn state(finding: &WatchFinding, place: usize) -> RowState {
     finding.rows[place].state
 }
 
-/// Ten requests a second, one in `nth` slow.
+/// Adds ten requests per second, one in `nth` slow.
 pub fn load(nth: usize) -> impl Fn(i64, &mut Page) {
     move |at, page| {
         for k in 0..10 {
@@ -137,7 +137,7 @@ fn a_budget_holds_then_breaks_and_the_counts_are_the_logs() {
     assert!((broken.fleet.requests_per_s.expect("a rate") - 10.0).abs() < 0.5);
 }
 
-/// What is pushed may come several scrapes at a time: those of the first tick count from the first of them.
+/// Pushed data may contain several scrapes: those of the first tick count from the first scrape.
 #[test]
 fn scrapes_that_come_together_count_from_the_first() {
     let (mut watched, mut page) = (watched(TTFT), Page::default());
@@ -148,12 +148,12 @@ fn scrapes_that_come_together_count_from_the_first() {
     assert_eq!(watched.finding(At(3_000_000_000)).rows[0].n, 7);
 }
 
-/// A restart takes the counters back to zero: what came after it is counted from there, and the sum is the log's but for nothing.
+/// A restart resets the counters: later requests are counted from there, and the sum equals the log.
 #[test]
 fn a_restart_loses_nothing_that_was_scraped() {
     let (mut watched, mut page) = (watched(TTFT), Page::default());
     play(&mut watched, &mut page, 0, 100, load(1000));
-    // It dies right after a scrape, and has answered before the next one.
+    // The process dies right after a scrape, and has completed requests before the next one.
     page = Page::default();
     let after = play(&mut watched, &mut page, 101, 200, load(1000));
     assert_eq!(after.rows[0].n, 2000);
@@ -161,7 +161,7 @@ fn a_restart_loses_nothing_that_was_scraped() {
     assert_eq!(state(&after, 0), RowState::Holds, "{:?}", after.rows[0]);
 }
 
-/// Pages that do not answer are no verdict; when they are back, what came meanwhile counts.
+/// Failing endpoints give no verdict; when they return, the requests in between count.
 #[test]
 fn a_lost_page_is_a_state_of_its_own() {
     let (mut watched, mut page) = (watched(TTFT), Page::default());
@@ -177,7 +177,7 @@ fn a_lost_page_is_a_state_of_its_own() {
     assert_eq!(state(&back, 0), RowState::Holds, "{:?}", back.rows[0]);
 }
 
-/// Of two pages one is lost: what the other shows can still be broken, but it does not hold.
+/// One of two endpoints is lost: the other can still prove "broken", but not "holds".
 #[test]
 fn half_a_fleet_does_not_hold() {
     let mut watched = watched(TTFT);
@@ -197,7 +197,8 @@ fn half_a_fleet_does_not_hold() {
     let found = watched.finding(At(200 * 1_000_000_000));
     assert_eq!(state(&found, 0), RowState::CannotTell, "{:?}", found.rows[0]);
     assert!(found.rows[0].why.contains("1 of 2 pages do not answer"), "{}", found.rows[0].why);
-    // The other is back, and what came meanwhile counts: all of both logs but what the first scrapes already had.
+    // The lost endpoint is back, and the requests in between count: both logs, without the counts of the first
+    // scrapes.
     for at in 201..=260 {
         load(1000)(at, &mut a);
         load(1000)(at, &mut b);
@@ -215,7 +216,8 @@ fn half_a_fleet_does_not_hold() {
     );
 }
 
-/// Pages are read one after the other: what runs and waits now is the sum of all replicas, whichever was read last.
+/// Endpoints are scraped in sequence: running and waiting requests are summed over all replicas, in any order of
+/// scrapes.
 #[test]
 fn what_runs_is_the_sum_of_replicas_read_in_turn() {
     let mut watched = watched(TTFT);
@@ -234,7 +236,8 @@ fn what_runs_is_the_sum_of_replicas_read_in_turn() {
     assert_eq!((fleet.running, fleet.waiting), (Some(7.0), Some(7.0)), "{fleet:?}");
 }
 
-/// Nobody asks: no traffic. Requests run and nothing moves: stalled, whatever the percentiles were. Neither is "holds".
+/// Without requests the state is "no traffic"; running requests without progress are "stalled", at any percentiles.
+/// Neither is "holds".
 #[test]
 fn silence_has_two_names() {
     let (mut watched, mut page) = (watched(TTFT), Page::default());
@@ -245,7 +248,7 @@ fn silence_has_two_names() {
     assert_eq!(state(&stalled, 0), RowState::Stalled, "{:?}", stalled.rows[0]);
 }
 
-/// Failures are over every ceiling, and a ceiling inside a bucket with many requests a scrape decides nothing.
+/// Failures are over every ceiling, and a ceiling inside a bucket with many requests per scrape decides nothing.
 #[test]
 fn failures_count_and_brackets_do_not_decide() {
     let inside = r#"{"id": "inside", "metric": "ttft", "p": "90", "max": "300ms"}"#;
@@ -268,7 +271,7 @@ fn failures_count_and_brackets_do_not_decide() {
     assert!(least < most && least * found.rows[2].n as f64 <= truth as f64, "{least} {most} {truth}");
 }
 
-/// Rows that no page can judge say so, and are never "holds".
+/// Rows without a signal are reported as such, and never as "holds".
 #[test]
 fn what_no_page_says_is_said() {
     let rows = r#"{"id": "a", "metric": "ttfb", "p": "99", "max": "1s"}, {"id": "b", "metric": "goodput", "min": "1/s"},
@@ -282,7 +285,7 @@ fn what_no_page_says_is_said() {
     );
 }
 
-/// SGLang counts requests and none that failed: no error rate can be read off its page, and none of zero.
+/// SGLang counts requests but no failures: its metrics give no error rate, not even zero.
 #[test]
 fn errors_are_not_judged_where_no_failure_is_counted() {
     let mut watched = watched(ERRORS);
@@ -303,7 +306,7 @@ fn errors_are_not_judged_where_no_failure_is_counted() {
     assert_eq!(found.rows[0].state, RowState::Absent, "{:?}", found.rows[0]);
 }
 
-/// A watch that looks every so many seconds at one p95 of 500 ms over a minute.
+/// Returns a watch that scrapes every `every_s` seconds, with one p95 of 500 ms over a minute.
 fn of_a_minute(every_s: i64) -> Watched {
     let budgets =
         r#"{"version": 1, "budgets": [{"id": "ttft", "metric": "ttft", "p": "95", "max": "500ms"}]}"#;
@@ -311,7 +314,8 @@ fn of_a_minute(every_s: i64) -> Watched {
     Watched::new(serde_json::from_str(budgets).expect("a budget"), spec)
 }
 
-/// Requests that one scrape brought are one observation: thirty of them, all over it, in the newest quarter prove nothing.
+/// The requests of one scrape count as one observation: thirty of them, all over the ceiling, in the newest quarter
+/// prove nothing.
 #[test]
 fn one_burst_breaks_no_row() {
     let (mut watched, mut page) = (of_a_minute(1), Page::default());
@@ -329,8 +333,8 @@ fn one_burst_breaks_no_row() {
     assert_eq!(found.rows[0].over, Some([0.2, 0.2]));
 }
 
-/// All are over it from one second on. Before, the window held the step from good to bad, which looks as if neighbours were alike, and with most of its requests over it
-/// a row went from broken to cannot tell.
+/// All requests exceed the ceiling from one second on. The window then has a level shift, which inflates
+/// autocorrelation, and the row once went from broken to cannot tell.
 #[test]
 fn what_is_broken_stays_so_while_more_and_more_are_over_it() {
     for seed in 0..20 {
@@ -338,7 +342,7 @@ fn what_is_broken_stays_so_while_more_and_more_are_over_it() {
         let (mut watched, mut page) = (of_a_minute(2), Page::default());
         for second in 0..320 {
             let is_slow = (120..180).contains(&second);
-            // Two a second, as they come.
+            // Two requests per second.
             (0..20)
                 .filter(|_| stream.chance(0.1))
                 .for_each(|_| page.ttft.push(if is_slow { 0.9 } else { 0.1 }));
@@ -359,7 +363,7 @@ fn what_is_broken_stays_so_while_more_and_more_are_over_it() {
     }
 }
 
-/// SGLang counts an answer's tokens when it ends: one of two minutes is no stall as long as gaps between its tokens are counted.
+/// SGLang counts output tokens at the end: a response of two minutes is no stall while its token gaps are counted.
 #[test]
 fn a_long_answer_is_no_stall_where_its_tokens_are_counted_at_the_end() {
     let stalls = |gaps_until: i64| {

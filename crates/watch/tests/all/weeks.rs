@@ -1,7 +1,7 @@
-//! Weeks of a budget file under watch in which no more requests are over its ceilings than allowed: how often it alarms all the same.
+//! Weeks of a budget file under watch with at most the allowed share over its ceilings: the number of false alarms.
 //!
-//! Requests come in blocks of 10 s over the day of ServeGen's deepseek-r1 (alibaba/ServeGen, data/, Apache-2.0: all its clients in windows of ten minutes,
-//! per cent of its mean), as bursty as its clients are one by one.
+//! Requests come in blocks of 10 s over the day of ServeGen's deepseek-r1 (alibaba/ServeGen, data/, Apache-2.0: all
+//! its clients in windows of ten minutes, per cent of its mean). They are as bursty as its single clients.
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
@@ -23,36 +23,37 @@ const DAY: [u16; 144] = [
 /// Variance over mean of counts: the square of its clients' coefficient of variation.
 const DISPERSION: f64 = 2.28 * 2.28;
 const BLOCK: i64 = 10;
-/// Blocks of a week.
+/// Number of blocks of a week.
 const WEEK: i64 = 7 * 86_400 / BLOCK;
-/// Blocks between two looks at burn rates.
+/// Number of blocks between two evaluations of burn rates.
 const LOOK: i64 = 30;
 const ALLOWED: f64 = 0.01;
 
-/// What such a week is.
+/// The traffic of such a week.
 #[derive(Copy, Clone, Debug)]
 pub struct Weeks {
     /// Requests per second over the day.
     pub per_s: f64,
-    /// Of all requests so many are over, as a share of those that may.
+    /// Share over the ceiling, as a fraction of the allowed share.
     pub of_allowed: f64,
-    /// So many that come together are over it together.
+    /// Number of requests that arrive together and are over the ceiling together.
     pub alike: u64,
-    /// Rows of the file.
+    /// Number of rows of the file.
     pub rows: usize,
-    /// Those of busier blocks are over it a little more often.
+    /// Set if requests in busier blocks exceed the ceiling slightly more often.
     pub in_bursts: bool,
 }
 
-/// Weeks in which a ceiling was called broken, and in which a burn rate fired, one for each time.
+/// Weeks with an alarm of a broken ceiling, and of a burn rate, one entry per alarm.
 #[derive(Default, Debug)]
 pub struct Alarms {
     pub broken: Vec<i64>,
     pub burning: Vec<i64>,
 }
 
-/// A ceiling that was called broken is forgotten at once, so that the next one counts too; a burn rate counts when it begins to be proven. It is
-/// looked at every five minutes, which is the shortest window of a pair, and where it can be proven.
+/// Returns the alarms. A broken ceiling is reset immediately, so that the next one counts too; a burn rate counts
+/// when it is first proven. Burn rates are evaluated every five minutes, the shortest window of a pair, and only if a
+/// proof is possible.
 pub fn alarms(of: Weeks, weeks: i64, seed: u64) -> Alarms {
     let most = threshold(BLOCK as f64, of.rows, 1.0);
     let mut found = Alarms::default();
@@ -83,8 +84,9 @@ pub fn alarms(of: Weeks, weeks: i64, seed: u64) -> Alarms {
 }
 
 impl Weeks {
-    /// Is a pair's long window so far over its limit that it may be proven, and the short one over it? A proof of 1e-5 takes 4.2 standard deviations of as many
-    /// independent groups; what is left out would take an effect that is read three times too small. `minutes`: all requests until each minute's end, from none on, and those over.
+    /// Returns whether a pair's long window may be proven and its short one is over the limit. A proof of 1e-5 takes
+    /// 4.2 standard deviations of independent groups; skipped cases would need an effect underestimated by a factor
+    /// of three. `minutes`: cumulative requests at each minute's end, from zero on, and those over.
     fn may_burn(self, minutes: &[(u64, u64)]) -> bool {
         let last = minutes.len() - 1;
         let is_over = |window_s: i64, factor: f64, deviations: f64| {
@@ -103,13 +105,13 @@ impl Weeks {
         let mean = self.per_s * BLOCK as f64 * f64::from(percent) / 100.0;
         let came = dist::gamma(stream, mean / DISPERSION, DISPERSION);
         let n = (came + stream.uniform()).floor();
-        // A little more often in busier blocks; of all requests as many as asked: E[n share] = share E[n].
+        // Slightly more often in busier blocks, with the requested share over all requests: E[n share] = share E[n].
         let by_size = if self.in_bursts { n / (mean + DISPERSION) } else { 1.0 };
         let k = self.over(stream, n as u64, (self.of_allowed * ALLOWED * by_size).min(1.0));
         OverCount { n: n as u64, least: k, most: k }
     }
 
-    /// Of n requests those over: from one group that is over to the next one the number of groups is geometric.
+    /// Returns the number over the ceiling among n requests: the distance between two groups over it is geometric.
     fn over(self, stream: &mut Stream, n: u64, share: f64) -> u64 {
         let (mut begun, mut over) = (0, 0);
         loop {

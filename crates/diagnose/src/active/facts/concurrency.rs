@@ -1,4 +1,4 @@
-//! What concurrency shows: whether one waits in it, where, and what is served meanwhile.
+//! Facts on concurrency: whether requests wait under it, where they wait, and the throughput meanwhile.
 
 use super::{ms, of, over, percent, shown};
 use crate::active::block::{BlockRow, ExperimentLevel, mean, ratio};
@@ -7,22 +7,24 @@ use crate::fact::{Is, Observed};
 use crate::facts::{Finding, yes_if};
 use plimsoll_measure::findings::Estimate;
 
-/// Times the wait alone from which on a wait beside others is one, and as a share of the whole answer alone.
+/// Minimum ratio of the wait under concurrency to the isolated wait, and minimum wait as a share of the isolated
+/// latency.
 const WAITS: (f64, f64) = (2.0, 0.3);
-/// What an answer beside others takes of one alone, at most, from which on it is sooner.
+/// Maximum ratio of the latency under concurrency to the isolated latency at which requests are faster.
 const SOONER: f64 = 0.7;
-/// Looks at the server's page in a level from which on their mean says how many it knows of.
+/// Minimum number of scrapes per level for a mean number of requests in the engine.
 const SCRAPES: usize = 4;
-/// Looks that brought no page from which on they are no accident, and as many that brought one where nobody was beside.
+/// Number of failed scrapes from which they are no accident, and minimum number of successful ones without
+/// concurrency.
 const LOST: usize = 2;
-/// Growth of the answers per second for twice the concurrency under which there is none.
+/// Growth of throughput at twice the concurrency below which there is no growth.
 const PLATEAU: f64 = 1.25;
-/// Times as long per token from which on it is felt.
+/// Minimum ratio of the time per token at which tokens are slower.
 const CROWDED: f64 = 1.4;
-/// And up to which it is not, however wide the interval.
+/// Maximum ratio at which tokens are not slower, with any interval.
 const AS_FAST: f64 = 1.25;
 
-/// Whether one waits beside others, where, and what is served meanwhile.
+/// Returns whether requests wait under concurrency, where they wait, and the throughput meanwhile.
 pub fn concurrency(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let mut all = Vec::new();
     let Some(alone) = of(blocks, ExperimentKind::Alone).next() else { return all };
@@ -58,8 +60,9 @@ pub fn concurrency(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     all
 }
 
-/// Who is answered sooner among others waits alone for them: a batch that is held open. Isolated requests come first and concurrent ones after them, so that
-/// a machine that was slow at first looks the same; requests alone that came later have to show it as well.
+/// Checks whether requests are faster under concurrency, because an isolated one waits for a batch to fill. A machine
+/// that was slow at first shows this too, because isolated requests come first. Isolated requests at a later time
+/// must therefore confirm it.
 fn sooner(blocks: &[ExperimentLevel], alone: &Estimate, last: &ExperimentLevel) -> Option<Finding> {
     let whole = last.median(BlockRow::e2e_s)?;
     let times = ratio(&whole, alone)?;
@@ -81,7 +84,7 @@ fn sooner(blocks: &[ExperimentLevel], alone: &Estimate, last: &ExperimentLevel) 
     Some(shown(Observed::FasterTogether, state, says, Some(times), Some(SOONER)))
 }
 
-/// Those who are served: as many as before and as fast, or all of them slower?
+/// Checks where requests wait: as many are served as before at full speed, or all are slower.
 fn where_they_wait(alone: &ExperimentLevel, steps: &[&ExperimentLevel], wait_alone: f64) -> Vec<Finding> {
     let mut all = Vec::new();
     let Some((last, before)) = steps.split_last() else { return all };
@@ -100,7 +103,8 @@ fn where_they_wait(alone: &ExperimentLevel, steps: &[&ExperimentLevel], wait_alo
         half.concurrency().unwrap_or(1),
         slower.value
     );
-    // Tokens of a few dozen answers: where their interval holds the limit, neither is known, unless they are far from it.
+    // If the interval of the few dozen responses contains the limit, neither is known, unless the value is far from
+    // the limit.
     let (slots, crowded) = match (full, over(&slower, CROWDED)) {
         (true, _) if slower.value < AS_FAST => (Is::Yes, Is::No),
         (true, Is::No) => (Is::Yes, Is::No),
@@ -113,7 +117,7 @@ fn where_they_wait(alone: &ExperimentLevel, steps: &[&ExperimentLevel], wait_alo
     all.extend(crowded_elsewhere(last, crowded));
     let waiting = last.gauges.waiting.filter(|_| last.gauges.scrapes >= SCRAPES);
     let outside = (f64::from(at) - served).max(0.0);
-    // Where tokens are neither as fast as before nor slower for sure, those who wait in the engine still wait in it.
+    // If tokens are neither at full speed nor slower with confidence, requests may still wait in the engine.
     let known = slots == Is::Yes || (full && slots == Is::Unclear && outside >= 1.0);
     if let (Some(waiting), true) = (waiting, known) {
         let says = format!("of about {outside:.1} who wait, the engine says that {waiting:.1} wait in it");
@@ -128,11 +132,11 @@ fn where_they_wait(alone: &ExperimentLevel, steps: &[&ExperimentLevel], wait_alo
     all
 }
 
-/// All are slower, and the engine knows of few of them: what is crowded lies between it and here.
+/// Checks for a bottleneck in front of the engine: all responses are slower and few requests have reached the engine.
 fn crowded_elsewhere(last: &ExperimentLevel, crowded: Is) -> Option<Finding> {
     let inside = last.gauges.running? + last.gauges.waiting?;
     let at = f64::from(last.concurrency()?);
-    // What crowds the way crowds the page's scrapes too: two that know of next to none of them are enough.
+    // Congestion of the path affects scrapes too, so two that show next to no requests are enough.
     if crowded != Is::Yes || last.gauges.scrapes < 2 {
         return None;
     }
@@ -148,8 +152,8 @@ fn crowded_elsewhere(last: &ExperimentLevel, crowded: Is) -> Option<Finding> {
     Some(shown(Observed::InFrontOfEngine, state, says, None, None))
 }
 
-/// The page takes the way that the answers take and nothing of the engine. Where it stops coming as soon as requests are concurrent, that way is
-/// what is crowded, or the front that sends it.
+/// Checks whether scrapes fail under concurrency. They use the path of the responses and not the engine, so that path
+/// or the front end is congested.
 fn page_lost(alone: &ExperimentLevel, last: &ExperimentLevel) -> Option<Finding> {
     let ((came, lost), (came_alone, lost_alone)) = (last.gauges.pages, alone.gauges.pages);
     let at = last.concurrency()?;
@@ -162,7 +166,8 @@ fn page_lost(alone: &ExperimentLevel, last: &ExperimentLevel) -> Option<Finding>
     (came_alone >= LOST).then(|| shown(Observed::PageLost, yes_if(is), says, None, None))
 }
 
-/// How many of those in flight are served at a time, by Little's law: those who do not wait longer than one alone does.
+/// Returns the number of requests in service by Little's law: in flight without waiting longer than an isolated
+/// request.
 fn served(block: &ExperimentLevel, wait_alone: f64) -> Option<f64> {
     let e2e = mean(block.settled().iter().filter_map(BlockRow::e2e_s))?;
     let extra = (block.median(BlockRow::ttft_s)?.value - wait_alone).max(0.0);
@@ -173,7 +178,8 @@ fn round(rate: f64) -> String {
     if rate >= 10.0 { format!("{rate:.0}") } else { format!("{rate:.2}") }
 }
 
-/// Tokens in flight that every KV cache holds: the least that engines are set up for is one context of a few thousand.
+/// Tokens in flight that any KV cache contains, because engines are set up for at least one context of a few thousand
+/// tokens.
 const HELD: f64 = 4_096.0;
 
 fn kv(steps: &[&ExperimentLevel], wait_alone: f64) -> Option<Finding> {
@@ -182,7 +188,8 @@ fn kv(steps: &[&ExperimentLevel], wait_alone: f64) -> Option<Finding> {
     }
     let told = steps.iter().filter_map(|block| block.gauges.kv).reduce(f64::max);
     let Some(kv) = told else {
-        // Where the server does not say: what was served at a time may be less than any cache holds. Who waits holds nothing.
+        // Without server metrics: the tokens in service may be fewer than any cache contains. Waiting requests occupy
+        // no cache.
         let tokens = |block: &ExperimentLevel| {
             let longest = block.rows.iter().map(|row| row.prompt + row.output).fold(0.0, f64::max);
             served(block, wait_alone).unwrap_or_else(|| f64::from(block.concurrency().unwrap_or(1))) * longest

@@ -1,7 +1,8 @@
-//! How requests fail: turned away, cut short, in any other way, or all of them for a while.
+//! Facts on failures: rejections, incomplete responses, other errors, and an outage.
 //!
-//! Each way is counted by itself, because each is another's doing; what an outage makes is told once, as the outage. A rate of errors by
-//! time lost: a share of failures that matters shows in a few dozen requests, a change of it in thousands.
+//! Each kind is counted separately, because each has another cause. Failures during an outage are reported once, as
+//! the outage. Comparing error rates over time was rejected: a significant share of failures shows in a few dozen
+//! requests, a change of it only in thousands.
 
 use plimsoll_model::How;
 
@@ -11,19 +12,19 @@ use crate::active::plan::ExperimentKind;
 use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 
-/// Share of requests that fail from which on it matters: its lower bound has to be over it.
+/// Share of failed requests that its lower bound must exceed.
 const FAILING: f64 = 0.005;
-/// Requests without any failure after which a share of failures that matters (1 in 20) would have shown in 19 of 20 runs.
+/// Number of requests without failure after which a share of 1 in 20 would have shown in 19 of 20 runs.
 const ENOUGH: usize = 60;
-/// Failures, all on kept connections, and fresh ones without one, from which on it is said: by chance, of a fifth that are fresh, once in
-/// a hundred thousand.
+/// Minimum number of failures, all on reused connections and none on new ones. With a fifth on new connections, the
+/// probability of an accident is one in 100 000.
 const KEPT: usize = 20;
 
-/// How requests fail, each way by itself, and whether the target was away for a while.
+/// Returns the facts on each kind of failure, and on an outage.
 pub(crate) fn read(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let rows: Vec<&BlockRow> = blocks.iter().flat_map(own).collect();
     let outage = outage(blocks);
-    // One that has not ended is told by none of these either: what a restart looks like before it is over is no rate of errors.
+    // An outage that has not ended is not an error rate either, because a restart looks like errors until it is over.
     let dead = outage.as_ref().is_some_and(|shown| shown.is != Is::No);
     let turned = |row: &BlockRow| row.how == How::Shed || row.status == Some(429);
     let cut = |row: &BlockRow| matches!(row.how, How::Truncated | How::StreamError) || cut_short(row);
@@ -39,7 +40,7 @@ pub(crate) fn read(blocks: &[ExperimentLevel]) -> Vec<Finding> {
         let (k, n) = (struck.len(), rows.len());
         let Some(value) = share(k, n) else { continue };
         let state = match over(&value, FAILING) {
-            // A replica that is down makes all of them; it is said once, as an outage.
+            // A stopped replica causes all these failures; they are reported once, as an outage.
             Is::Yes if dead => Is::Unclear,
             Is::Yes => Is::Yes,
             _ if k == 0 && n >= ENOUGH => Is::No,
@@ -52,15 +53,16 @@ pub(crate) fn read(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     all
 }
 
-/// The requests whose failures are the target's. One that was refused as it is (4xx) where an experiment made it longer than the
-/// traffic's own is the experiment's doing.
+/// Returns the requests whose failures count for the target. A 4xx rejection of a request that an experiment made
+/// longer than the traffic's own does not count.
 fn own(block: &ExperimentLevel) -> impl Iterator<Item = &BlockRow> {
     let changed =
         matches!(block.kind, ExperimentKind::Prompts | ExperimentKind::Answers | ExperimentKind::Repeats);
     block.rows.iter().filter(move |row| !(changed && row.how == How::ClientError))
 }
 
-/// How most of them failed, in the server's own words where it has some; and whether only kept connections did.
+/// Returns the kind of most failures, with the server's message if there is one, and whether only reused connections
+/// failed.
 fn how(struck: &[&BlockRow], rows: &[&BlockRow]) -> String {
     let mut ways: Vec<((How, Option<u16>), usize)> = Vec::new();
     for row in struck {
@@ -84,18 +86,20 @@ fn how(struck: &[&BlockRow], rows: &[&BlockRow]) -> String {
     format!(" ({n} with {status}{words}{kept})")
 }
 
-/// A way to fail.
+/// A kind of failure.
 type Test<'a> = &'a dyn Fn(&BlockRow) -> bool;
 
-/// A stream that was reset after its first token.
+/// Returns whether the stream was reset after its first token.
 fn cut_short(row: &BlockRow) -> bool {
     row.how == How::Reset && row.first.is_some() && !row.tokens.is_empty()
 }
 
-/// Experiments in a row without an answer from which a target is gone, though nobody saw it come back: some of them are light.
+/// Number of experiments in a row without a response from which a target counts as down, even if it never recovered.
+/// Some experiments are light.
 const GONE: usize = 3;
 
-/// A stretch in which nearly all fail, with answers on both sides of it; or that goes on through experiment after experiment.
+/// Checks for a period in which nearly all requests fail, with responses before and after it, or one that lasts for
+/// several experiments.
 fn outage(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let mut rows: Vec<(&BlockRow, usize)> = Vec::new();
     for (number, block) in blocks.iter().enumerate() {
@@ -105,12 +109,12 @@ fn outage(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let (rows, of): (Vec<&BlockRow>, Vec<usize>) = rows.into_iter().unzip();
     let failed: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].failed()).collect();
     let (Some(&first), Some(&last)) = (failed.first(), failed.last()) else {
-        // Nothing is dead while nothing fails, however few were sent.
+        // Without failures there is no outage, even with few requests.
         let state = if rows.len() >= ENOUGH { Is::No } else { Is::Unclear };
         return Some(shown(Observed::Outage, state, "nothing failed".into(), None, None));
     };
     let stretch = &rows[first..=last];
-    // Who turns requests away or refuses them is there.
+    // A target that rejects requests is not down.
     let gone = |row: &BlockRow| row.failed() && !matches!(row.how, How::Shed | How::ClientError);
     let dead = stretch.iter().filter(|row| gone(row)).count();
     let lasted_s = (rows[last].end.unwrap_or(rows[last].due) - rows[first].due) as f64 * 1e-9;

@@ -1,4 +1,4 @@
-//! What requests show that have the target to themselves: tokens coalesced, a wait that is fixed, one that is spread.
+//! Facts on isolated requests: coalesced tokens, a fixed wait, a spread of waits.
 
 use plimsoll_model::How;
 
@@ -10,14 +10,15 @@ use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
-/// A wait alone that no prompt length explains: seconds, steps of the engine, share of the first token's time.
+/// Minimum isolated wait that prompt length does not explain: in s, in engine steps, as a share of the time to first
+/// token.
 const FIXED: (f64, f64, f64) = (0.025, 4.0, 0.4);
-/// Spread of the wait alone, p90 − p10: seconds, share of its median.
+/// Minimum spread of the isolated wait, p90 − p10: in s, and as a share of its median.
 const SPREAD: (f64, f64) = (0.02, 0.35);
-/// Tokens that come at once, and seconds from one burst to the next, from which on a reader sees bursts.
+/// Minimum number of tokens per burst, and minimum time in s between bursts, at which users see bursts.
 const LUMPS: (f64, f64) = (3.0, 0.03);
 
-/// Tokens that come coalesced, and first tokens that wait for the rest of the answer.
+/// Checks for coalesced tokens and for first tokens that wait for the rest of the response.
 pub fn coalesced(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let rows = of(blocks, ExperimentKind::Alone)
         .chain(of(blocks, ExperimentKind::Watch))
@@ -43,8 +44,8 @@ pub fn coalesced(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     all
 }
 
-/// Tokens of an answer that come together, and the seconds from one such burst to the next. What comes within a fifth of the
-/// mean distance of tokens comes together.
+/// Returns the tokens per burst and the time in s between bursts. Tokens within a fifth of the mean distance belong
+/// to one burst.
 fn burst(row: &BlockRow) -> (f64, f64) {
     let (Some(first), Some(last)) = (row.tokens.first(), row.tokens.last()) else { return (0.0, 0.0) };
     let from = row.due.max(first.0 - (last.0 - first.0));
@@ -54,7 +55,7 @@ fn burst(row: &BlockRow) -> (f64, f64) {
     (row.output / bursts as f64, whole_s / bursts as f64)
 }
 
-/// Long answers show their first token later than short ones: something collects them.
+/// Checks whether long responses have later first tokens than short ones, because a component collects tokens.
 fn held_back(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let ttft = |which| {
         median(arm(blocks, ExperimentKind::Answers, which).iter().filter_map(|row| row.ttft_s()), 1.0)
@@ -65,7 +66,7 @@ fn held_back(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let (whole_short, whole_long) = (e2e(ArmSetting::First)?, e2e(ArmSetting::Second)?);
     let grows = ratio(&long, &short)?;
     let whole = whole_long.value / whole_short.value;
-    // Four times as long an answer: a first token that follows at least half of its growth waits for the rest.
+    // The response is four times as long. A first token that follows at least half of the growth waits for the rest.
     let limit = 1.0 + 0.5 * (whole - 1.0);
     let says = format!(
         "four times as long an answer takes {whole:.1} times as long, and its first token {:.2} times as long",
@@ -75,7 +76,7 @@ fn held_back(blocks: &[ExperimentLevel]) -> Option<Finding> {
     Some(shown(Observed::LaterByAnswer, state, says, Some(grows), Some(limit)))
 }
 
-/// Waits that neither concurrency nor length explains.
+/// Returns the facts on waits that neither concurrency nor length explains.
 pub fn isolated(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let mut all = Vec::new();
     let Some(block) = of(blocks, ExperimentKind::Alone).next() else { return all };
@@ -86,13 +87,13 @@ pub fn isolated(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     all
 }
 
-/// The part of the wait that is left at a prompt of no length.
+/// Checks for a wait that remains at a prompt length of zero.
 fn fixed_wait(blocks: &[ExperimentLevel], alone: &ExperimentLevel) -> Option<Finding> {
     let (short, mut long) = (
         arm(blocks, ExperimentKind::Prompts, ArmSetting::First),
         arm(blocks, ExperimentKind::Prompts, ArmSetting::Second),
     );
-    // Where the context holds no prompts of four times the length, those of the length itself are the long ones.
+    // If the context window rejects prompts of four times the length, the normal prompts are the long ones.
     if !long.is_empty() && long.iter().all(|row| row.how == How::ClientError) {
         long = alone.rows.iter().filter(|row| row.fine).collect();
     }

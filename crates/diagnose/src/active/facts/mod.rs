@@ -1,7 +1,7 @@
-//! What experiments show: facts that causes differ in, each with the figure that decides it (the names of all: [`crate::fact`]).
+//! Facts from experiments, each with its decisive figure (the names of all facts: [`crate::fact`]).
 //!
-//! A fact is *yes*, *no* or *unclear*, never a number alone. Unclear weighs nothing. Every threshold stands beside its reason, in the file of the
-//! experiments that it is for.
+//! A fact is *yes*, *no* or *unclear*, never only a number. Unclear facts have no weight. Each threshold is
+//! documented in the file of the experiments that use it.
 
 pub(crate) mod concurrency;
 pub(crate) mod failed;
@@ -19,7 +19,7 @@ use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
-/// Everything that the blocks show, beside an earlier run where there is one.
+/// Returns all facts of the levels, compared with an earlier run if there is one.
 pub fn read(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&EarlierRun>) -> Vec<Finding> {
     let mut shown = failed::read(blocks);
     shown.extend(isolated::coalesced(blocks));
@@ -37,12 +37,14 @@ pub fn read(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&Earli
     shown
 }
 
-/// What is said of first tokens, where what comes first is the answer: the stamps are those of its first byte.
+/// Adapts a phrase on first tokens to servers that return the whole response: the timestamps are those of its first
+/// byte.
 fn of_answers(says: &str) -> String {
     says.replace("first tokens", "answers").replace("first token", "answer")
 }
 
-/// Does the protocol know rows, not tokens? An answer of it comes whole, and there is no cache of keys and values.
+/// Returns whether the protocol has rows instead of tokens. Such a response arrives as a whole, and there is no KV
+/// cache.
 pub(super) fn without_tokens(block: &ExperimentLevel) -> bool {
     block.level.unit == SizeUnit::Items
 }
@@ -57,7 +59,7 @@ pub(crate) fn shown(
     Finding { value, limit, ..Finding::new(fact, is, says) }
 }
 
-/// Yes where the lower bound is over the limit, no where the upper is under it.
+/// Returns yes if the lower bound exceeds the limit, no if the upper bound is below it.
 pub(crate) fn over(value: &Estimate, limit: f64) -> Is {
     match () {
         () if value.lower > limit => Is::Yes,
@@ -70,7 +72,7 @@ pub(crate) fn of(blocks: &[ExperimentLevel], kind: ExperimentKind) -> impl Itera
     blocks.iter().filter(move |block| block.kind == kind)
 }
 
-/// The rows of all blocks of one setting.
+/// Returns the rows of all levels with one setting.
 fn arm(blocks: &[ExperimentLevel], kind: ExperimentKind, arm: ArmSetting) -> Vec<&BlockRow> {
     of(blocks, kind).filter(|block| block.arm == arm).flat_map(|block| &block.rows).collect()
 }

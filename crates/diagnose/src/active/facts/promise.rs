@@ -1,9 +1,10 @@
-//! What was promised, and whether experiments broke it: of requests alone, and of those beside others.
+//! Facts on the budget: whether isolated requests or requests under concurrency break its ceilings.
 //!
-//! A ceiling on a percentile is broken for sure where the share of requests over it is, at its lower bound, more than the percentile
-//! allows; that is the reading of a run's budget, and forty requests can do it. That a p99 *holds* forty requests can't
-//! show: then the median has to lie under the ceiling and no more requests over it than may be, and the sentence says how many there
-//! were. Refusing every ceiling above the median lost: a promise of half a second that each single request breaks would go unseen.
+//! A ceiling on a percentile is broken if the lower bound of the share of requests over it exceeds the allowed share.
+//! The budget of a run uses that rule, and forty requests suffice for it. Forty requests can't prove that a p99
+//! *holds*. Then the median must be under the ceiling and the share over it within the allowed share; the phrase
+//! states the number of requests. Refusing every ceiling above the median was rejected: a ceiling of 0.5 s that every
+//! isolated request breaks would go unnoticed.
 
 use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_model::Load;
@@ -15,13 +16,13 @@ use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::{Ceiling, Estimate, Metric};
 
-/// Requests alone below which nothing is said.
+/// Minimum number of isolated requests.
 const LEAST: usize = 10;
-/// Chance of calling a ceiling broken that is not, of one ceiling at one load: that of a run's budget.
+/// Error probability of calling a ceiling broken, for one ceiling at one load; equal to that of a run's budget.
 const ALPHA: f64 = 0.05;
 
 impl ActiveSpec {
-    /// Everything that was promised: the budget's ceilings, and `--ttft` as one on the median.
+    /// Returns all ceilings: those of the budget, and `--ttft` as one on the median.
     pub fn promised(&self) -> Vec<Ceiling> {
         let flag = self.ttft_s.map(|limit_s| Ceiling::new(Metric::Ttft, 0.5, limit_s));
         flag.into_iter().chain(self.ceilings.iter().copied()).collect()
@@ -31,9 +32,9 @@ impl ActiveSpec {
 /// One ceiling at one load.
 struct Held {
     ceiling: Ceiling,
-    /// Share of the requests over it; those that failed are.
+    /// Share of the requests over the ceiling; failed requests are over it.
     over: Estimate,
-    /// Is more over it, for sure, than may be?
+    /// Set if the share exceeds the allowed share with confidence.
     broken: bool,
     values: Vec<f64>,
 }
@@ -43,7 +44,7 @@ impl Held {
         let values: Vec<f64> = rows.iter().filter_map(|row| value(row, ceiling.metric)).collect();
         let over = values.iter().filter(|x| **x > ceiling.limit_s).count();
         let mut over = share(over, values.len())?;
-        // Requests beside others share batches and queues: √concurrency of them count as one.
+        // Concurrent requests share batches and queues, so √concurrency of them count as one.
         over.n_eff = over.n as f64 / together.max(1.0).sqrt();
         let (lower, upper) = exceedance_bounds(over.value * over.n_eff, over.n_eff, ALPHA);
         (over.lower, over.upper) = (lower, upper);
@@ -55,7 +56,7 @@ impl Held {
         1.0 - self.ceiling.percentile
     }
 
-    /// `7.5 % of the requests are over ttft 500 ms (1 % may be)`.
+    /// Returns `7.5 % of the requests are over ttft 500 ms (1 % may be)`.
     fn words(&self) -> String {
         format!(
             "{} of the requests are over {} {} ({} may be)",
@@ -67,10 +68,10 @@ impl Held {
     }
 }
 
-/// The block at the least concurrency with the ceiling that is worst off in it.
+/// The level with the lowest concurrency, and its worst ceiling.
 type Worst<'a> = Option<(&'a ExperimentLevel, Held)>;
 
-/// A request's figure, endless where it failed; `None` where it has none (one token, or it was never sent).
+/// Returns the value of a request, infinite if it failed. Returns `None` if it has none (one token, or never sent).
 fn value(row: &BlockRow, metric: Metric) -> Option<f64> {
     let figure = match metric {
         Metric::Ttft => row.ttft_s(),
@@ -80,12 +81,12 @@ fn value(row: &BlockRow, metric: Metric) -> Option<f64> {
     figure.or_else(|| row.failed().then_some(f64::INFINITY))
 }
 
-/// Does a single request with no contention already exceed what was promised? Of the ceiling that is worst off.
+/// Checks whether isolated requests already exceed the worst ceiling.
 pub(super) fn alone(blocks: &[ExperimentLevel], spec: &ActiveSpec) -> Option<Finding> {
     let block = of(blocks, ExperimentKind::Alone).next()?;
     let one = |ceiling: Ceiling| {
         let held = Held::new(ceiling, &block.rows, 1.0).filter(|held| held.values.len() >= LEAST)?;
-        // Where half of them fail there is no median, and the failures are told by themselves.
+        // If half of the requests fail there is no median; the failures are a separate fact.
         let usual = median(held.values.iter().copied(), 1.0).filter(|usual| usual.value.is_finite())?;
         let limit = ceiling.limit_s;
         let state = match () {
@@ -113,8 +114,8 @@ fn rank(state: Is) -> u8 {
     }
 }
 
-/// Up to which concurrency does every ceiling hold? Of the steps of concurrency and the moderate load; twice the load is meant to be
-/// too much, and other prompts are not the user's.
+/// Returns the concurrency up to which every ceiling holds, from the concurrency steps and the moderate load. Twice
+/// the load is meant to be too much, and other prompts are not the user's.
 pub(super) fn together(blocks: &[ExperimentLevel], spec: &ActiveSpec) -> Option<Finding> {
     let promised = spec.promised();
     let own = |block: &&ExperimentLevel| match block.kind {

@@ -1,9 +1,9 @@
-//! What the times of tokens show: everyone standing still together, slow stretches, and waits that follow a clock.
+//! Facts on token times: common stalls, slow periods, and waits that follow a clock.
 //!
-//! A stall is a gap of every answer that is being told at the time. Alone there is nobody whose prompt could hold up the
-//! others, so that a gap there needs no excuse; beside others a gap counts where it is longer than a prompt could explain.
-//! Whether instants follow a clock is asked with Rayleigh's test over the periods that the instants themselves suggest,
-//! each such period counted as a try.
+//! A stall is a simultaneous gap of all streaming responses. Isolated requests have no other prompts that could delay
+//! them, so any gap counts. Under concurrency a gap must be longer than a prefill explains. Rayleigh's test decides
+//! whether instants follow a clock. The periods are taken from the instants themselves, and each period counts as one
+//! test.
 
 use plimsoll_math::quantile;
 
@@ -15,37 +15,38 @@ use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
-/// A stall is at least so many usual gaps long, and so many seconds.
+/// Minimum stall in usual gaps and in s.
 const STALL: (f64, f64) = (8.0, 0.04);
-/// Stalls that make a habit.
+/// Number of stalls from which they are recurrent.
 const STALLS: usize = 4;
-/// Share of the observed time that stalls take from which on they matter.
+/// Minimum share of the observed time in stalls.
 const STALLED: f64 = 0.01;
-/// Share of the time that the generator may wait for a processor before stalls that take less than it may be its own.
+/// Share of time that the load generator may wait for a CPU; above it, stalls of a smaller share may be its own.
 const BUSY: f64 = 0.1;
-/// Chance of waits that follow a clock where there is none under which it is believed.
+/// Maximum error probability that waits follow a clock.
 const BELIEVED: f64 = 0.001;
-/// The same of stalls, of which three quarters of the distances must fit besides.
+/// Maximum error probability for stalls; in addition, three quarters of the distances must fit.
 const RHYTHM: f64 = 0.01;
-/// Periods tried for each spread of waits.
+/// Number of tested periods for each spread of waits.
 const PERIODS: usize = 300;
-/// Stretches of time that slow tokens are looked for in, s.
+/// Length in s of the intervals for slow tokens.
 const STRETCH_S: f64 = 0.25;
-/// Times as far above the median as below it that waits reach where some have a tail of their own (of a logarithmic normal law with a spread of a
-/// fifth, as steps of servers have, one and a half), and the share of their range that a hole between two kinds of waits takes.
+/// Limits at which only some waits are long. The first is the distance of the extremes from the median, above over
+/// below. It is 1.5 for a lognormal distribution with a spread of a fifth, typical for steps of servers. The second
+/// is the share of the range that a hole between two kinds of waits takes.
 const TAIL: f64 = 2.3;
 const HOLE: f64 = 0.5;
-/// Times as slow as the fast stretches that slow ones are. Sound engines showed 1.6 to 2.5 (vLLM on a quiet machine).
+/// Minimum ratio of slow intervals to fast ones. Healthy engines showed 1.6 to 2.5 (vLLM on a quiet machine).
 const UNSTEADY: f64 = 3.0;
 
-/// Stalls, their rhythm, and slow stretches.
+/// Returns the facts on stalls, their rhythm, and slow intervals.
 pub(crate) fn read(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let mut all = stalls(blocks);
     all.extend(unsteady(blocks));
     all
 }
 
-/// A gap of all answers: when it began, and how long it was. Nanoseconds.
+/// A gap of all responses: start and length in ns.
 type Stall = (i64, i64);
 
 fn stalls(blocks: &[ExperimentLevel]) -> Vec<Finding> {
@@ -55,7 +56,7 @@ fn stalls(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     for block in blocks.iter().filter(moderate) {
         let concurrency = block.concurrency().unwrap_or(1);
         let Some(gap) = usual_gap(block) else { continue };
-        // All of them may read their prompts in one step.
+        // All requests may have their prefills in one step.
         let read_ns = if concurrency > 1 { excuse_ns * f64::from(concurrency) } else { 0.0 };
         let least = (STALL.0 * gap).max(STALL.1 * 1e9).max(read_ns);
         usual.push(gap);
@@ -72,7 +73,7 @@ fn stalls(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let part = stalled_s / watched_s;
     let busy = busy(blocks);
     let state = match found.len() {
-        // Short stalls of a machine that left its own generator waiting may be the generator's.
+        // Short stalls on a busy machine may be stalls of the load generator.
         n if n > 0 && busy > BUSY && part < BUSY => Is::Unclear,
         n if n >= STALLS && part >= STALLED => Is::Yes,
         n if enough && (n == 0 || part < 0.3 * STALLED) => Is::No,
@@ -93,18 +94,18 @@ fn stalls(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     all
 }
 
-/// The largest share of a level in which the generator was ready to run and did not.
+/// Returns the maximum share of a level in which the load generator was runnable and did not run.
 fn busy(blocks: &[ExperimentLevel]) -> f64 {
     blocks.iter().filter_map(|block| block.level.generator.run_queue_share_max).fold(0.0, f64::max)
 }
 
-/// How long one prompt could hold up the others, ns.
+/// Returns the longest delay by one prefill in ns.
 fn excuse(blocks: &[ExperimentLevel]) -> f64 {
     let alone = of(blocks, ExperimentKind::Alone).next().and_then(|block| block.median(BlockRow::ttft_s));
     alone.map_or(0.0, |wait| 1e9 * wait.value)
 }
 
-/// The usual gap between two arrivals of an answer.
+/// Returns the usual gap between two arrivals of a response.
 fn usual_gap(block: &ExperimentLevel) -> Option<f64> {
     let mut gaps: Vec<f64> = block
         .rows
@@ -118,8 +119,7 @@ fn usual_gap(block: &ExperimentLevel) -> Option<f64> {
     quantile::of_sorted(&gaps, 0.5)
 }
 
-/// Stretches without a token of anyone while everyone who was being told an answer was waiting for its next one; and the
-/// seconds in which somebody was.
+/// Returns the periods in which all streaming responses wait for their next token, and the observed time in s.
 fn in_block(block: &ExperimentLevel, least: f64) -> (Vec<Stall>, f64) {
     let mut instants: Vec<i64> =
         block.rows.iter().flat_map(|row| row.tokens.iter().map(|(at, _)| *at)).collect();
@@ -136,7 +136,7 @@ fn in_block(block: &ExperimentLevel, least: f64) -> (Vec<Stall>, f64) {
     (stalls, union_s(told))
 }
 
-/// Seconds covered by at least one of these spans.
+/// Returns the total time in s that these spans cover.
 fn union_s(mut spans: Vec<(i64, i64)>) -> f64 {
     spans.sort_unstable();
     let (mut covered, mut until) = (0i64, i64::MIN);
@@ -147,7 +147,7 @@ fn union_s(mut spans: Vec<(i64, i64)>) -> f64 {
     covered as f64 * 1e-9
 }
 
-/// Do the stalls follow a clock, all of them or the long ones among them? A busy machine adds short ones of its own.
+/// Checks whether the stalls follow a clock, all of them or the long ones, because a busy machine adds short stalls.
 fn regular(found: &[Stall], stalls: Is) -> Option<Finding> {
     let mut lengths: Vec<f64> = found.iter().map(|(_, long)| *long as f64).collect();
     quantile::sort(&mut lengths);
@@ -173,7 +173,7 @@ fn clocked(found: &[Stall], stalls: Is) -> Option<Finding> {
     if stalls != Is::Yes || found.len() < 5 {
         return None;
     }
-    // Ends stand closer to the clock than beginnings: an answer can only begin to be missed at its next token.
+    // Ends are closer to the clock than starts, because a stall becomes visible only at the next token.
     let ends: Vec<f64> = found.iter().map(|(at, long)| (at + long) as f64 * 1e-9).collect();
     let between: Vec<f64> = ends.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let periods: Vec<f64> = between
@@ -183,7 +183,7 @@ fn clocked(found: &[Stall], stalls: Is) -> Option<Finding> {
         .collect();
     let (period, r) = strongest(&ends, &periods)?;
     let chance = (periods.len() as f64 * (-(ends.len() as f64) * r * r).exp()).min(1.0);
-    // Evenly spaced: neighbours are a whole number of periods apart within a fifth of one.
+    // Evenly spaced: the distance of neighbours is a whole number of periods within a fifth of one.
     let even = between
         .iter()
         .filter(|gap| ((*gap / period).round() - *gap / period).abs() < 0.2 && **gap > 0.5 * period);
@@ -203,7 +203,7 @@ fn clocked(found: &[Stall], stalls: Is) -> Option<Finding> {
     Some(shown(Observed::RegularStalls, state, says, value, Some(0.75)))
 }
 
-/// The period whose phases lie closest together, with the length of their mean (Rayleigh's R, 0 to 1).
+/// Returns the period with the closest phases, and the length of their mean (Rayleigh's R, 0 to 1).
 fn strongest(instants: &[f64], periods: &[f64]) -> Option<(f64, f64)> {
     let length = |period: f64| {
         let turn = |at: &f64| std::f64::consts::TAU * (at / period).fract();
@@ -213,7 +213,7 @@ fn strongest(instants: &[f64], periods: &[f64]) -> Option<(f64, f64)> {
     periods.iter().map(|period| (*period, length(*period))).max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// Stretches of time in which every token is slow.
+/// Checks for intervals in which every token is slow.
 fn unsteady(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let block = of(blocks, ExperimentKind::Watch).next()?;
     let mut gaps: Vec<(i64, f64)> = block
@@ -225,7 +225,7 @@ fn unsteady(blocks: &[ExperimentLevel]) -> Option<Finding> {
     gaps.sort_by_key(|(at, _)| *at);
     let start = gaps.first()?.0;
     let usual = usual_gap(block)?;
-    // A stretch holds a score of gaps, however slow they are.
+    // An interval contains about twenty gaps at any speed.
     let stretch = (STRETCH_S * 1e9).max(10.0 * usual) as i64;
     let mut medians = Vec::new();
     for chunk in gaps.chunk_by(|a, b| (a.0 - start) / stretch == (b.0 - start) / stretch) {
@@ -239,7 +239,7 @@ fn unsteady(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let mut sorted = medians.clone();
     quantile::sort(&mut sorted);
     let (fast, slow) = (quantile::of_sorted(&sorted, 0.1)?, quantile::of_sorted(&sorted, 0.95)?);
-    // Tokens that come in one read have no distance to compare.
+    // Tokens from one read have no distance to compare.
     if fast <= 0.0 {
         return None;
     }
@@ -256,7 +256,7 @@ fn unsteady(blocks: &[ExperimentLevel]) -> Option<Finding> {
         n: medians.len() as u64,
         n_eff: medians.len() as f64,
     };
-    // Independent stretches have a correlation of 2/√n at most, in 39 of 40 series.
+    // Independent intervals have a correlation of at most 2/√n in 39 of 40 series.
     let chance = 2.0 / (medians.len() as f64).sqrt();
     let state = match () {
         () if slow / fast >= UNSTEADY && follows > chance.max(0.3) => Is::Yes,
@@ -266,7 +266,7 @@ fn unsteady(blocks: &[ExperimentLevel]) -> Option<Finding> {
     Some(shown(Observed::SlowSeconds, state, says, Some(value), Some(UNSTEADY)))
 }
 
-/// Correlation of each value with the next.
+/// Returns the correlation of each value with the next.
 fn follows(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -275,19 +275,19 @@ fn follows(values: &[f64]) -> f64 {
     if variance > 0.0 { next / variance } else { 0.0 }
 }
 
-/// Is it some that wait for something which the others do not wait for? Then a tail leads away from the middle to one side, or a hole lies between the
-/// two. A server whose every step takes now more and now less spreads them as widely, and has neither.
+/// Returns whether only some waits are long, which shows as a one-sided tail or as a hole between two kinds. A server
+/// whose steps all vary spreads the waits as widely, without either.
 fn some_wait(waits: &[f64]) -> bool {
     let (n, at) = (waits.len(), |p: f64| quantile::of_sorted(waits, p).unwrap_or(0.0));
     let (low, middle, high) = (at(0.05), at(0.5), at(0.97));
     let hole = |k: usize| waits[k] - waits[k - 1];
-    // One by itself at an end is a tail, or nothing.
+    // A single value at an end is a tail or an accident.
     let widest = (2..n.saturating_sub(1)).map(hole).fold(0.0, f64::max);
     high - middle >= TAIL * (middle - low) || widest >= HOLE * (high - low)
 }
 
-/// The waits alone, of prompts of unlike length brought to the mean length where they go with it: reading a prompt takes as long as it is
-/// long, and that is nobody's being slow now and then.
+/// Returns the isolated waits. Waits that depend on prompt length are scaled to the mean length, because a longer
+/// prefill is no irregular slowness.
 fn at_like_prompt(block: &ExperimentLevel) -> Vec<f64> {
     let points: Vec<(f64, f64)> =
         block.rows.iter().filter_map(|row| Some((row.prompt, row.ttft_s()?))).collect();
@@ -295,7 +295,8 @@ fn at_like_prompt(block: &ExperimentLevel) -> Vec<f64> {
     if !matches!(spearman(&x, &y), Some((rho, p)) if rho > 0.0 && p < 0.01) {
         return y;
     }
-    // Theil (1950) and Sen (1968): the median of the slopes of all pairs, which a few slow requests do not move.
+    // Theil (1950) and Sen (1968): the median of the slopes of all pairs, because a few slow requests do not
+    // influence it.
     let mut slopes: Vec<f64> = Vec::new();
     for (k, a) in points.iter().enumerate() {
         slopes.extend(points[..k].iter().filter(|b| a.0 != b.0).map(|b| (a.1 - b.1) / (a.0 - b.0)));
@@ -305,7 +306,8 @@ fn at_like_prompt(block: &ExperimentLevel) -> Vec<f64> {
     points.iter().map(|(prompt, wait)| wait - slope * (prompt - usual)).collect()
 }
 
-/// The spread of the wait alone, and whether it follows a clock. `least`: seconds, and share of the median.
+/// Checks the spread of the isolated wait, and whether it follows a clock. `least`: minimum in s, and as a share of
+/// the median.
 pub(crate) fn spread(block: &ExperimentLevel, usual: &Estimate, least: (f64, f64)) -> Vec<Finding> {
     let mut waits = at_like_prompt(block);
     quantile::sort(&mut waits);

@@ -1,4 +1,5 @@
-//! What two settings of one experiment show (fresh connections, longer prompts, the same prompt again, an idle time), and replicas side by side.
+//! Facts from comparisons of two settings (new connections, longer prompts, a repeated prompt, an idle period), and
+//! from comparisons of replicas.
 
 use super::{arm, ms, of, over, shown};
 use crate::active::block::{BlockRow, ExperimentLevel, median, ratio, share};
@@ -7,7 +8,7 @@ use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
-/// Pairs of settings that differ in one thing.
+/// Returns the facts on pairs of settings with one difference.
 pub fn settings(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let mut all = Vec::new();
     let two = |kind: ExperimentKind, of: &dyn Fn(&BlockRow) -> Option<f64>| {
@@ -15,7 +16,7 @@ pub fn settings(blocks: &[ExperimentLevel]) -> Vec<Finding> {
         let b = median(arm(blocks, kind, ArmSetting::Second).into_iter().filter_map(of), 1.0)?;
         Some((a, b, ratio(&b, &a)?))
     };
-    // Where the server ends each connection, those that were to be kept are fresh as well.
+    // If the server closes each connection, the reused ones are new as well.
     let kept_ones = arm(blocks, ExperimentKind::Connections, ArmSetting::First);
     let made = kept_ones.iter().filter(|row| row.connect.is_some()).count();
     let keeps = 2 * made <= kept_ones.len();
@@ -50,14 +51,14 @@ pub fn settings(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     all
 }
 
-/// Is a prompt told before answered faster, always or sometimes?
+/// Checks whether a repeated prompt is faster, always or at times.
 fn cache(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let mut all = Vec::new();
     let distinct: Vec<f64> = arm(blocks, ExperimentKind::Repeats, ArmSetting::First)
         .iter()
         .filter_map(|row| row.ttft_s())
         .collect();
-    // The very first tells the prompt; it is no repeat.
+    // The first request fills the cache; it is no repeat.
     let same_rows: Vec<&BlockRow> =
         arm(blocks, ExperimentKind::Repeats, ArmSetting::Second).into_iter().skip(1).collect();
     let same: Vec<f64> = same_rows.iter().filter_map(|row| row.ttft_s()).collect();
@@ -66,7 +67,7 @@ fn cache(blocks: &[ExperimentLevel]) -> Vec<Finding> {
         return all;
     };
     let (Some(times), true) = (ratio(&old, &new), same.len() >= 10) else { return all };
-    // Without a prompt that costs time there is nothing to save.
+    // Without a prefill cost there is nothing to save.
     let prefill = prefill_share(blocks);
     let says = format!(
         "a prompt sent before has its first token after {}, a new one after {}",
@@ -88,11 +89,11 @@ fn cache(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     all
 }
 
-/// Share of the repeated prompts' tokens that must come from the cache for it to hold them, and what is left where it does not.
+/// Minimum share of the repeated prompts' tokens from a cache that works, and maximum share for one that does not.
 const HOLDS: (f64, f64) = (0.5, 0.2);
 
-/// Of the prompts told before, how many were computed anew, and is the cache forgetful: by what the answers say, else by the server's own
-/// counters, else by their times, which tell only where there are two kinds of them and nothing between.
+/// Checks how many repeated prompts were computed again. The sources are cached tokens in responses, else the
+/// server's counters, else the response times. Times decide only if there are two separate groups of them.
 fn forgets(
     blocks: &[ExperimentLevel],
     rows: &[&BlockRow],
@@ -129,7 +130,7 @@ fn forgets(
     Some((anew, waits.len(), state))
 }
 
-/// Share of a long prompt's wait that its length makes.
+/// Returns the share of a long prompt's wait that its length causes.
 fn prefill_share(blocks: &[ExperimentLevel]) -> Option<f64> {
     let ttft = |which| {
         median(arm(blocks, ExperimentKind::Prompts, which).iter().filter_map(|row| row.ttft_s()), 1.0)
@@ -152,7 +153,7 @@ fn idle(blocks: &[ExperimentLevel]) -> Option<Finding> {
         ms(cold.value),
         ms(usual.value)
     );
-    // Three of three slower than twice the median and than every one of forty: by chance once in ten thousand.
+    // Three of three slower than twice the median and than all forty: by accident one in ten thousand.
     let state = match () {
         () if n >= 2 && least > 2.0 * usual.value && least > slowest && least - usual.value > 0.02 => Is::Yes,
         () if n >= 2 && cold.value <= 1.3 * usual.value => Is::No,
@@ -161,7 +162,8 @@ fn idle(blocks: &[ExperimentLevel]) -> Option<Finding> {
     Some(shown(Observed::ColdAfterIdle, state, says, Some(times), Some(2.0)))
 }
 
-/// Time per token by replica, alone where they were asked alone, else wherever they answered.
+/// Compares the time per token of replicas: isolated if they were addressed separately, else from all their
+/// responses.
 pub fn replicas(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let mut by: Vec<(String, Vec<f64>)> = Vec::new();
     let mut put = |name: String, value: f64| match by.iter_mut().find(|(known, _)| *known == name) {
@@ -175,7 +177,7 @@ pub fn replicas(blocks: &[ExperimentLevel]) -> Option<Finding> {
             block.rows.iter().filter_map(BlockRow::tpot_s).for_each(|tpot| put(format!("replica {n}"), tpot));
         }
     } else {
-        // The watched level alone: its concurrency is the same throughout.
+        // Only the watch experiment, because its concurrency is constant.
         for row in of(blocks, ExperimentKind::Watch)
             .chain(of(blocks, ExperimentKind::Alone))
             .flat_map(|block| &block.rows)
@@ -193,7 +195,7 @@ pub fn replicas(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let slowest = of.iter().max_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
     let mut values: Vec<f64> = of.iter().map(|(_, tpot)| tpot.value).collect();
     values.sort_by(f64::total_cmp);
-    // The middle of the others: of two replicas the faster.
+    // The median of the others; of two replicas the faster one.
     let usual = of.iter().find(|(_, tpot)| tpot.value == values[(of.len() - 1) / 2])?;
     if of.len() < 2 {
         return None;

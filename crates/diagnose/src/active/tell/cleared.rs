@@ -1,4 +1,4 @@
-//! What experiments cleared, and what they could not judge.
+//! The parts that experiments cleared, and the facts that they could not evaluate.
 
 use plimsoll_model::How;
 
@@ -12,7 +12,7 @@ use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 use crate::{Cause, Cleared, Layer, Missing, NextExperiment, Verdict};
 
-/// What is fine for sure.
+/// Returns the parts that are not the cause with confidence.
 pub fn cleared(
     blocks: &[ExperimentLevel],
     shown: &[Finding],
@@ -56,7 +56,7 @@ pub fn cleared(
     all
 }
 
-/// The model is cleared where the 90 % interval lies within the margin (two one-sided tests), as of a run.
+/// Clears the model if the 90 % interval is within the margin (two one-sided tests), as in a run.
 fn same_model(ratio: plimsoll_measure::findings::Estimate, shown: &[Finding]) -> Option<Cleared> {
     let same = crate::DiagnoseSpec::default().same;
     let fine = is_so(shown, Observed::AloneTokensSlower) == Is::No;
@@ -73,8 +73,8 @@ fn same_model(ratio: plimsoll_measure::findings::Estimate, shown: &[Finding]) ->
     })
 }
 
-/// Causes about which nothing was asked, of those that need something of their own to be asked about: a pool, a promise, replicas
-/// that tell their names, a cache, a pause, the server's gauges.
+/// Returns the causes that were not checked because they need extra input: a pool, a budget, replica names, a cache,
+/// an idle period, server gauges.
 fn unasked(shown: &[Finding]) -> Vec<Cause> {
     let looked = |fact: &Observed| shown.iter().any(|shown| shown.fact == *fact);
     let mut apart = vec![
@@ -84,20 +84,20 @@ fn unasked(shown: &[Finding]) -> Vec<Cause> {
         Cause::PrefixCacheLoss,
         Cause::ColdStart,
     ];
-    // Whether the KV cache is full only the server can say; until it does, a queue may be that.
+    // Only the server can report whether the KV cache is full; without it, a queue may be caused by a full cache.
     apart.extend((is_so(shown, Observed::WaitsTogether) != Is::Yes).then_some(Cause::KvExhaustion));
     apart.retain(|cause| !row(*cause).decisive.iter().any(looked));
     apart
 }
 
-/// What could not be judged, and what it would take.
+/// Returns the facts that could not be evaluated, and the experiments that would.
 pub fn missing(shown: &[Finding], blocks: &[ExperimentLevel], before: Option<&EarlierRun>) -> Vec<Missing> {
     let mut all = before.map(|before| before.lacks(blocks, shown)).unwrap_or_default();
     let mut miss = |what: &str, needs| all.push(Missing { what: what.to_owned(), needs });
     if before.is_none() {
         miss("whether the target has become slower than it was", NextExperiment::Baseline);
     }
-    // What an earlier run would tell is said above.
+    // The comparisons with an earlier run are listed above.
     for cause in unasked(shown) {
         let needs = match cause {
             Cause::SingleRequestOverBudget => NextExperiment::SingleRequests { requests: 40 },

@@ -1,7 +1,8 @@
-//! From what was shown to a diagnosis: the verdict, what else fits, the five questions, and what was cleared.
+//! Turns the results of experiments into a diagnosis: the verdict, the runner-up, the five questions, and the cleared
+//! parts.
 //!
-//! Causes are named as those of a run are ([`crate::conclude`]). Here stands what only experiments can say: that too little was answered, that
-//! nothing was, what was so before, and what has not been tried yet.
+//! Causes are named as in a run ([`crate::conclude`]). This module adds the statements that only experiments permit:
+//! too few responses, none at all, facts that were present before, and untried experiments.
 
 mod cleared;
 mod questions;
@@ -31,10 +32,10 @@ use cleared::{cleared, missing};
 use plimsoll_measure::findings::{Trust, Validity};
 use questions::questions;
 
-/// Requests that have to be answered before anything is called fine.
+/// Minimum number of successful requests before any part is cleared.
 const LEAST: usize = 20;
 
-/// What the blocks of a diagnosis say.
+/// Returns the diagnosis from the levels.
 pub fn diagnosis(
     blocks: &[ExperimentLevel],
     spec: &ActiveSpec,
@@ -43,7 +44,7 @@ pub fn diagnosis(
 ) -> Diagnosis {
     let before = against.map(|against| against.before);
     let shown = facts::read(blocks, spec, before);
-    // A level without an answer is what the target did, and no fault of the measurement.
+    // A level without a response is an outcome of the target and no fault of the measurement.
     let generator = validity.reasons.iter().filter(|reason| reason.check != "reached");
     let invalid = generator.into_iter().find(|reason| reason.verdict == Trust::Invalid);
     let mut verdicts = match invalid {
@@ -81,13 +82,13 @@ fn verdicts(blocks: &[ExperimentLevel], shown: &[Finding]) -> Vec<Verdict> {
     let worse = worse(blocks, shown);
     let verdicts = conclude(&worse, shown, &belief);
     let answered = blocks.iter().flat_map(|block| &block.rows).any(|row| row.fine);
-    // The server's own words say more than that it answers with errors.
+    // The server's messages are more specific than the verdict that it responds with errors.
     let said = !matches!(verdicts[0].cause, Cause::Unknown | Cause::ServerErrors);
     let sure = said && verdicts[0].confidence >= CONFIDENT;
     if answered || sure { verdicts } else { vec![unanswered(&worse, &belief, shown)] }
 }
 
-/// Whether anything is wrong besides what facts show. Without a run of before nobody knows what is worse, and what was seen speaks for itself.
+/// Returns the changes for the worse apart from facts. Without an earlier run they are unknown, so the facts decide.
 fn worse(blocks: &[ExperimentLevel], shown: &[Finding]) -> Worse {
     let answered = blocks.iter().flat_map(|block| &block.rows).filter(|row| row.fine).count();
     let together = of(blocks, ExperimentKind::Together).filter_map(ExperimentLevel::concurrency).max();
@@ -116,7 +117,7 @@ fn evidence((shown, value): (&Finding, plimsoll_measure::findings::Estimate)) ->
     Evidence::figure(&shown.fact.word(), shown.says.clone(), value, shown.limit)
 }
 
-/// Where nothing was ever answered there is no load and no speed to judge: what came instead is all that can be said.
+/// Returns the verdict if no request was ever answered: there is no speed to evaluate, only the failures.
 fn unanswered(worse: &Worse, belief: &Belief, shown: &[Finding]) -> Verdict {
     let ways = [Observed::Errors, Observed::TurnedAway, Observed::CutShort, Observed::Outage];
     let way = shown.iter().filter(|shown| ways.contains(&shown.fact)).max_by(|a, b| {
@@ -152,14 +153,14 @@ fn distrusted(means: &str, figure: &str, advice: &str) -> Verdict {
     }
 }
 
-/// Was what names this cause there before as well?
+/// Returns evidence on whether the decisive facts of this cause were present before.
 fn so_before(cause: Cause, shown: &[Finding], before: Option<&EarlierRun>) -> Vec<Evidence> {
     let Some(before) = before else { return Vec::new() };
     let seen = row(cause).decisive.iter().filter(|fact| is_so(shown, **fact) == Is::Yes);
     seen.filter_map(|fact| before.evidence(*fact)).collect()
 }
 
-/// What would overturn it that has not been done here.
+/// Returns an experiment that would overturn the cause and has not been run here.
 fn overturn(cause: Cause) -> NextExperiment {
     match cause {
         Cause::Nothing => NextExperiment::ScaleLoad { factor: 2.0 },
@@ -171,7 +172,7 @@ fn overturn(cause: Cause) -> NextExperiment {
     }
 }
 
-/// What had to move if it is true and was not read.
+/// Returns the counter that must have moved if the cause is true and that was not read.
 fn counter(cause: Cause, shown: &[Finding]) -> Counter {
     let name = match cause {
         Cause::Saturation | Cause::ConnectionLimit if is_so(shown, Observed::EngineQueue) != Is::Yes => {

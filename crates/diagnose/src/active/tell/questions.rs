@@ -1,4 +1,4 @@
-//! The five questions, answered by what experiments showed.
+//! The five questions of the method, answered from experiments.
 
 use crate::active::block::{BlockRow, ExperimentLevel, ratio, share};
 use crate::active::facts::{self, ms, of};
@@ -8,7 +8,6 @@ use crate::facts::Finding;
 use crate::questions::unchanged;
 use crate::{Changed, Question, YesNo};
 
-/// Answers them.
 pub fn questions(
     blocks: &[ExperimentLevel],
     shown: &[Finding],
@@ -103,7 +102,7 @@ fn moved(shown: &[Finding], changed: Option<&Changed>) -> Question {
     }
 }
 
-/// Is it a figure beside the baseline's?
+/// Returns whether the fact is a comparison with the baseline.
 fn compared(fact: Observed) -> bool {
     matches!(fact, Observed::AloneTokensSlower | Observed::AloneFirstLater | Observed::SlowerBeside)
 }

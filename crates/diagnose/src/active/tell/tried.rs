@@ -1,4 +1,4 @@
-//! What was tried, experiment by experiment, and what is announced before.
+//! The list of experiments that were run, and the announcement before them.
 
 use plimsoll_model::Span;
 use schemars::JsonSchema;
@@ -12,22 +12,22 @@ use crate::active::plan::{ActiveSpec, ExperimentKind, TrafficTraits};
 use crate::fact::Observed;
 use crate::facts::Finding;
 
-/// An experiment that was done, and what it showed.
+/// An experiment that was run, and its facts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Tried {
-    /// Which.
+    /// Name of the experiment.
     pub experiment: ExperimentKind,
-    /// What was done, in a few words.
+    /// Short description of the experiment.
     pub did: String,
-    /// Requests sent.
+    /// Number of sent requests.
     pub requests: u64,
-    /// Seconds it took.
+    /// Duration in s.
     pub took_s: f64,
-    /// What it showed.
+    /// Facts that it showed.
     pub shows: Vec<Finding>,
 }
 
-/// What was tried, in the order in which it was.
+/// Returns the experiments in the order in which they ran.
 pub fn tried(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&EarlierRun>) -> Vec<Tried> {
     let shown = facts::read(blocks, spec, before);
     let mut all: Vec<Tried> = Vec::new();
@@ -47,7 +47,7 @@ pub fn tried(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&Earl
             }),
         }
     }
-    // A fact that several decide stands with the first that was run.
+    // A fact of several experiments is listed with the first one that ran.
     for shown in shown {
         let decides = |tried: &&Tried| {
             let of = choose::decides(tried.experiment);
@@ -55,7 +55,7 @@ pub fn tried(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&Earl
                 || (tried.experiment == ExperimentKind::Together && server(shown.fact))
         };
         let place = all.iter().position(|tried| decides(&tried));
-        // What another experiment is for may have shown itself in the first.
+        // The first experiment may show a fact of a later one.
         if let Some(tried) = all.get_mut(place.unwrap_or(0)) {
             tried.shows.push(shown);
         }
@@ -63,15 +63,15 @@ pub fn tried(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&Earl
     all
 }
 
-/// Is it the server's own word?
+/// Returns whether the server reports the fact.
 fn server(fact: Observed) -> bool {
     matches!(fact, Observed::InFrontOfEngine | Observed::EngineQueue | Observed::PageLost | Observed::KvFull)
 }
 
-/// What an active diagnosis does at most, in one line, before it does it.
+/// Returns one line with the maximum load of an active diagnosis, for display before it starts.
 pub fn announced(spec: &ActiveSpec, traffic: &TrafficTraits) -> String {
     let requests = spec.max_requests as f64;
-    // Prompts are told four times as long where lengths are compared.
+    // Prompts become four times as long in comparisons of lengths.
     let longest = if traffic.synthetic { 4.0 } else { 1.0 };
     let rate = match spec.max_rate {
         Some(rate) => format!("{rate}/s"),

@@ -1,5 +1,5 @@
-//! What is done to a system, and what a diagnosis of it should say: a class per row of the rule table that can be injected,
-//! the faults that no row knows, and pairs.
+//! The injected faults and the expected verdicts: a class per row of the rule table that can be injected, faults
+//! outside the table, and pairs.
 
 use plimsoll_diagnose::{Cause, Layer};
 use plimsoll_math::dist;
@@ -19,7 +19,7 @@ pub const SEVERITIES: usize = 5;
 
 macro_rules! classes {
     ($($class:ident,)*) => {
-        /// What is done.
+        /// The class of a fault.
         #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
         pub enum Class { $($class,)* }
 
@@ -86,7 +86,7 @@ classes! {
 use Class::*;
 
 impl Class {
-    /// What a diagnosis should say; of a pair, either.
+    /// Returns the accepted causes; for a pair, either one.
     pub fn causes(self) -> &'static [Cause] {
         match self {
             Clean => &[Cause::Nothing],
@@ -139,22 +139,22 @@ impl Class {
         }
     }
 
-    /// The layers it may be located in.
+    /// Returns the accepted layers.
     pub fn layers(self) -> Vec<Layer> {
         self.causes().iter().map(|cause| cause.layer()).collect()
     }
 
-    /// Is it something that no rule knows?
+    /// Returns whether no rule covers the fault.
     pub fn is_unlisted(self) -> bool {
         matches!(self, UnlistedUsers | UnlistedNetwork | UnlistedPause | UnlistedPlan)
     }
 
-    /// Are two things wrong?
+    /// Returns whether there are two faults.
     pub fn is_pair(self) -> bool {
         self.causes().len() > 1
     }
 
-    /// Row of the table: the rule's name, or the class's own.
+    /// Returns the row of the table: the rule's name, or the class's own.
     pub fn name(self) -> String {
         match self {
             _ if self.is_unlisted() || self.is_pair() => format!("{self:?}"),
@@ -163,7 +163,7 @@ impl Class {
         }
     }
 
-    /// The system as it has to be for this class to be possible: the baseline's.
+    /// Returns the baseline system, changed so that this class is possible.
     pub fn variant(self, system: &System) -> System {
         let chance = &mut Stream::new(system.seed, "diagnosed variant", self as u64);
         let system = system.clone();
@@ -174,7 +174,8 @@ impl Class {
         match self {
             Mix => system.mixed(0.12, (4.0, 2.0)),
             LongPrompts => {
-                // Unchunked, the longest prompt must fit a step; the share of long ones is the same on both sides for half of the systems.
+                // Without chunking, the longest prompt must fit into a step; for half of the systems the share of
+                // long prompts is equal on both sides.
                 let mut system = system.loaded(0.35);
                 let batching = system.batching();
                 batching.kv_blocks = batching.kv_blocks.map(|blocks| blocks + 8_000);
@@ -203,7 +204,8 @@ impl Class {
                 system.depending(&format!("dependency:delay={delay:.0}ms"))
             }
             DependencyCapacity => {
-                // So many calls at once that a backend with nine servers is fine and one with six is nearly full.
+                // A number of concurrent calls at which a backend with nine servers is fine and one with six is
+                // nearly full.
                 let delay = 1e3 * (5.3 + 0.4 * chance.uniform()) / system.rate_per_s;
                 system.depending(&format!("dependency:delay={delay:.1}ms,spread=exponential"))
             }
@@ -211,7 +213,8 @@ impl Class {
         }
     }
 
-    /// The candidate: the variant with the fault of this severity, from 0 to 4; and the budget that it is held against.
+    /// Returns the candidate: the variant with the fault of this severity, from 0 to 4; and the budget to compare
+    /// with.
     pub fn inject(self, system: &System, facts: &Facts, severity: usize) -> (Setup, Option<BudgetSpec>) {
         let chance = &mut Stream::new(system.seed, "diagnosed fault", 16 * self as u64 + severity as u64);
         let base = Setup::of(system);
@@ -253,7 +256,7 @@ impl Class {
         let pick = |values: [f64; SEVERITIES]| values[severity];
         match self {
             LateClient => {
-                // A dispatcher that is nearly as busy as there is work, or one that stops now and then.
+                // A dispatcher that is nearly saturated, or one that stops at times.
                 let touch = if chance.chance(0.5) {
                     let busy = pick([0.85, 0.9, 0.94, 0.97, 1.0]);
                     Touch::LateDispatcher { each_s: busy / setup.rate_per_s, every_s: 0.0, stop_s: 0.0 }
@@ -269,7 +272,7 @@ impl Class {
             }
             LostRows => setup.touches.push(Touch::LostRows { share: pick([0.06, 0.08, 0.12, 0.2, 0.3]) }),
             _ => {
-                // Slower and slower, in ten steps.
+                // Gradually slower, in ten steps.
                 let (steps, end) = (10, pick([1.15, 1.3, 1.5, 1.8, 2.2f64]));
                 let window = setup.window.as_secs_f64();
                 let each = end.powf(1.0 / f64::from(steps));
@@ -292,7 +295,7 @@ impl Class {
                 let factor = pick([1.2, 1.35, 1.5, 1.8, 2.2]);
                 sizes.output = scaled(&sizes.output, factor);
                 if self == SamePromptsLongerAnswers {
-                    // The client asks as before; it is the model that says more.
+                    // The client's requests are unchanged; the model generates longer responses.
                     setup.touches.push(Touch::AskedForLess { factor });
                 }
             }
@@ -405,7 +408,7 @@ impl Class {
                 setup.timed.push((seconds * 0.25, format!("slow:factor={factor},for={lasts:.0}s")));
             }
             ColdStart => {
-                // One replica more than before, which is slow at first.
+                // One more replica than before, which is slow at first.
                 let (born, slow) =
                     (seconds * (0.25 + 0.2 * chance.uniform()), 15.0 + 15.0 * chance.uniform());
                 setup.world.fleet.replicas += 1;
@@ -423,9 +426,10 @@ impl Class {
                     .with(&format!("slow:factor={factor},replica={}", chance.below(u64::from(replicas))));
             }
             Imbalance => {
-                // Beginnings stick to replicas, and they are dealt out in turn (by the single requests): so many that the busiest
-                // replica gets 1.14 to 2, 1.2 to 3 or 1.14 to 4 times its share. (Where their number is a multiple of the replicas'
-                // nothing is out of balance; and under a bound on what is in flight a beginning soon sticks to several.)
+                // Prefixes stick to replicas and are assigned in turn (by the isolated requests). Their number is
+                // chosen so that the busiest replica gets 1.14 to 2, 1.2 to 3 or 1.14 to 4 times its share. A
+                // multiple of the number of replicas would be balanced; under a limit on requests in flight a prefix
+                // soon sticks to several replicas.
                 let groups = match replicas {
                     ..=2 => [7, 5, 3, 3, 1],
                     3 => [5, 7, 4, 2, 1],
@@ -557,7 +561,7 @@ impl Class {
     }
 }
 
-/// What differs between any two days: a little of everything, nothing that a user would notice.
+/// Adds normal variation between two days: small changes that users do not notice.
 fn natural(mut setup: Setup, chance: &mut Stream) -> Setup {
     if chance.chance(0.5) {
         let mut wobble = |by: f64| 1.0 + by * (2.0 * chance.uniform() - 1.0);
@@ -577,8 +581,7 @@ fn batching(setup: &mut Setup) -> &mut plimsoll_sim::BatchingSpec {
     }
 }
 
-/// Steps that take longer: all of them, the part of prompts, or the part of answers (where the engine's constants have such
-/// parts).
+/// Makes steps longer: all of them, the prefill part, or the decode part (if the engine's constants have such parts).
 fn slower(mut setup: Setup, factor: f64, part: u64) -> Setup {
     if let StepSpec::Linear(linear) = &mut batching(&mut setup).step
         && part > 0
@@ -595,8 +598,8 @@ fn slower(mut setup: Setup, factor: f64, part: u64) -> Setup {
     setup.with(&format!("slow:factor={factor}"))
 }
 
-/// The system with something in front of the engine that each request needs, quick or slow, even or not; a third of the systems with as
-/// many calls at once as a dependency has that is nearly full in others.
+/// Returns the system with a dependency for each request: quick or slow, constant or random. A third of the systems
+/// has as many concurrent calls as a nearly full dependency in others.
 pub fn depending(system: System) -> System {
     let chance = &mut Stream::new(system.seed, "diagnosed dependency", 0);
     let delay = match chance.below(3) {
@@ -607,7 +610,7 @@ pub fn depending(system: System) -> System {
     system.depending(&format!("dependency:delay={delay:.1}ms{spread}"))
 }
 
-/// The dependency takes so many times as long.
+/// Makes the dependency slower by a factor.
 fn delayed(mut setup: Setup, factor: f64) -> Setup {
     let Some(before) = setup.world.faults.pop() else { return setup };
     let delay = delay_s(&before) * factor;
@@ -621,7 +624,7 @@ fn delay_s(fault: &plimsoll_sim::FaultSpec) -> f64 {
     }
 }
 
-/// A client that loses patience and tries again.
+/// Adds a client with time-outs and retries.
 fn retrying(mut system: System) -> System {
     let calm = Facts::of(&Setup::of(&system).quick(system.seed, Events::Ends));
     let total = Span::from_secs_f64((2.0 * calm.e2e_p99 * 10.0).ceil() / 10.0);
@@ -631,7 +634,7 @@ fn retrying(mut system: System) -> System {
     system
 }
 
-/// A load that steps up by a half after a third of the time, and a scaler that follows; replicas take so long to come up.
+/// Adds a load that rises by half after a third of the time, and an autoscaler whose replicas take `lag_s` to start.
 fn scaling(mut system: System, lag_s: f64) -> System {
     use plimsoll_sim::ColdStartSpec;
     let depth = serde_json::json!({"kind": "queue_depth", "depth": 3.0, "min": 2, "max": 6, "interval_s": 2, "down_after_s": 600});

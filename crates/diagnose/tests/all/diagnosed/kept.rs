@@ -1,8 +1,8 @@
-//! Judged cases in a file, a line of JSON each: what was judged is not lost with the process, and a table of thousands of cases can be
-//! made in parts.
+//! Evaluated cases in a file, one JSON line each: results survive the process, and a table of thousands of cases can
+//! be computed in parts.
 //!
-//! A case is known by system, class and severity; of two lines of one case the later counts. The file does not know which rules judged
-//! it: it holds cases of one state of the code, and whoever changes a rule begins another file.
+//! The key of a case is system, class and severity; of two lines with one key the later one counts. The file does not
+//! contain the version of the rules, so a change of a rule needs a new file.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -11,10 +11,10 @@ use std::io::{Error, ErrorKind, Read, Result, Seek, Write};
 use super::Judged;
 use super::fault::Class;
 
-/// What a case is known by.
+/// The key of a case.
 pub type Key = (u64, Class, usize);
 
-/// Judged cases, in a file where there is one.
+/// Evaluated cases, with a file if there is one.
 #[derive(Default)]
 pub struct Kept {
     file: Option<File>,
@@ -22,10 +22,10 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Opens the file, or begins it. A last line that was cut off (the process ended in it) is dropped.
+    /// Opens or creates the file. An incomplete last line (the process ended in it) is dropped.
     ///
     /// # Errors
-    /// It can't be opened, read or cut; or a whole line of it is no judged case.
+    /// Fails if the file can't be opened, read or truncated, or if a complete line is not a case.
     pub fn open(path: &str) -> Result<Kept> {
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
         let mut text = String::new();
@@ -42,15 +42,15 @@ impl Kept {
         Ok(Kept { file: Some(file), cases })
     }
 
-    /// Does the file hold this case, with what was said with less to go by where that is asked for?
+    /// Returns whether the file contains this case, with the verdicts on reduced evidence if they are requested.
     pub fn holds(&self, key: Key, lacking: bool) -> bool {
         self.cases.get(&key).is_some_and(|case| !lacking || !case.lacking.is_empty())
     }
 
-    /// Adds a case, to the file as well.
+    /// Adds a case, also to the file.
     ///
     /// # Errors
-    /// It can't be written.
+    /// Fails if the file can't be written.
     pub fn add(&mut self, case: Judged) -> Result<()> {
         if let Some(file) = &mut self.file {
             let mut line = serde_json::to_string(&case)?;
@@ -61,7 +61,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Every case, in the order of systems, classes and severities.
+    /// Returns every case in order of systems, classes and severities.
     pub fn into_cases(self) -> Vec<Judged> {
         self.cases.into_values().collect()
     }

@@ -1,4 +1,4 @@
-//! The same case with less to go by: what a diagnosis is worth where something was not recorded.
+//! Cases with reduced evidence: the accuracy of a diagnosis if parts of the records are missing.
 
 use std::collections::BTreeMap;
 
@@ -15,29 +15,27 @@ use serde::{Deserialize, Serialize};
 use super::ask;
 use super::run::Evidence;
 
-/// What is missing.
+/// The missing part of the evidence.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Lack {
-    /// The server's metrics were not read.
+    /// The server's metrics were not scraped.
     Gauges,
-    /// There is no baseline.
     Baseline,
-    /// There are no single requests.
+    /// There are no isolated requests.
     Probe,
-    /// Answers do not say which replica gave them. (No rule reads the gauges of one replica alone.)
+    /// Responses do not name their replica. (No rule uses the gauges of a single replica only.)
     Replica,
-    /// Gauges were read every 15 s.
+    /// Gauges were scraped every 15 s.
     SlowScrape,
-    /// Stages are known of one request in a hundred.
+    /// Stages are known for one request in a hundred.
     FewTraces,
-    /// The server's clock is 5 ms off, in turns either way.
+    /// The server's clock is off by 5 ms in alternating directions.
     Skew,
-    /// Nobody knows of a request: there are the servers' pages alone.
+    /// No requests are known, only the servers' metrics.
     Requests,
 }
 
 impl Lack {
-    /// Every one.
     pub const ALL: [Lack; 8] = [
         Lack::Gauges,
         Lack::Baseline,
@@ -49,7 +47,7 @@ impl Lack {
         Lack::Requests,
     ];
 
-    /// In words.
+    /// Returns the displayed name.
     pub fn name(self) -> &'static str {
         match self {
             Lack::Gauges => "no server metrics",
@@ -63,7 +61,7 @@ impl Lack {
         }
     }
 
-    /// Asks with less.
+    /// Runs the diagnosis with reduced evidence.
     pub fn ask(
         self,
         base: &Evidence,
@@ -97,7 +95,7 @@ impl Lack {
                 less.attempts.iter_mut().for_each(|attempt| attempt.answer.replica = None);
             }
             Lack::SlowScrape => {
-                // A golden section apart from whole seconds would meet no phase; 15 s is what scrapers do.
+                // A distance in a golden ratio to whole seconds would avoid aliasing, but scrapers use 15 s.
                 less.samples = slower(&less.samples, |at| (at.0 / 1_000_000_000) % 15 == 4);
             }
             Lack::FewTraces => {
@@ -118,7 +116,7 @@ impl Lack {
     }
 }
 
-/// What the servers' pages told during the load.
+/// Returns the servers' metrics during the load.
 pub fn pages_of(evidence: &Evidence) -> LevelGauges {
     let Evidence { levels, attempts, samples, facts } = evidence;
     let side = RunData { levels, attempts, samples, facts };
@@ -126,13 +124,13 @@ pub fn pages_of(evidence: &Evidence) -> LevelGauges {
     LevelGauges::read(&side, level)
 }
 
-/// What a scraper that scraped at these instants alone would have written: of each series the value as it is then, where it is another
-/// one than at the look before. Rows are written where a value changes, so that leaving some out would leave out the changes.
+/// Returns the rows of a scraper that scraped only at these times: the value of each series at that time, if it
+/// changed since the scrape before. Rows are written on changes, so dropping some would drop changes.
 fn slower(samples: &[Sample], scraped: impl Fn(At) -> bool) -> Vec<Sample> {
     let mut kept: Vec<Sample> = samples.iter().filter(|sample| sample.source == "client").cloned().collect();
     let mut changed: BTreeMap<(SharedText, SharedText, SharedText), Sample> = BTreeMap::new();
     let mut rows: Vec<&Sample> = samples.iter().filter(|sample| sample.source != "client").collect();
-    // A look's own mark comes after what it saw.
+    // The mark of a scrape comes after its rows.
     rows.sort_by_key(|sample| (sample.at, sample.name == SCRAPE));
     for sample in rows {
         if sample.name != SCRAPE {

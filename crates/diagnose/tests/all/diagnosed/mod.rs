@@ -1,7 +1,7 @@
-//! The validation of the diagnosis: random systems, faults done to them, what a user would notice, and what was said.
+//! The validation of the diagnosis: random systems, injected faults, their effect on users, and the verdicts.
 //!
-//! The truth of a case is known because the fault was injected, and material because simulations of their own say so (`truth`).
-//! Nothing here reads how the diagnosis works; it is handed what a run folder holds.
+//! The ground truth of a case is the injected fault; separate simulations decide whether it is significant (`truth`).
+//! No code here depends on the method of the diagnosis, which gets only the contents of a run folder.
 
 pub mod fault;
 pub mod kept;
@@ -25,48 +25,46 @@ use run::{Evidence, Setup};
 use system::System;
 use truth::{Facts, Reference, Truth};
 
-/// What is to be judged of each system.
+/// The cases to evaluate per system.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Which classes.
     pub classes: Vec<Class>,
-    /// Which severities, from 0 to 4.
+    /// Severities, from 0 to 4.
     pub severities: Vec<usize>,
     /// Clean runs per system.
     pub clean: usize,
-    /// Severities at which the diagnosis is asked again with less.
+    /// Severities at which the diagnosis is repeated with reduced evidence.
     pub lacking_at: Vec<usize>,
-    /// With what less.
+    /// Kinds of reduced evidence.
     pub lacks: Vec<Lack>,
-    /// Judge also by what three other runs of each side would have met?
+    /// Whether three other runs of each side are evaluated too.
     pub elsewhere: bool,
-    /// Does every request need a dependency, whatever is injected?
+    /// Whether every request needs a dependency, with any fault.
     pub depending: bool,
-    /// Keep what was said in full?
+    /// Whether the full verdicts are stored.
     pub verbose: bool,
 }
 
-/// One case and what was said of it.
+/// One case and its verdict.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judged {
     /// Seed of the system.
     pub system: u64,
-    /// What was injected.
+    /// Injected class.
     pub class: Class,
-    /// How much of it.
     pub severity: usize,
-    /// What the user notices.
+    /// Effect on users.
     pub truth: Truth,
-    /// What was said.
+    /// Verdict of the diagnosis.
     pub said: Said,
-    /// What was said with less to go by.
+    /// Verdicts with reduced evidence.
     pub lacking: Vec<(Lack, Said)>,
-    /// The system and the whole diagnosis, where it was asked for.
+    /// System and full diagnosis, if requested.
     #[serde(skip)]
     pub detail: String,
 }
 
-/// A diagnosis in short.
+/// A short form of a diagnosis.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Said {
     pub cause: Cause,
@@ -74,7 +72,7 @@ pub struct Said {
     pub confidence: f64,
     pub runner_up: Option<Cause>,
     pub second: Option<Cause>,
-    /// The state of each fact, a letter each.
+    /// State of each fact, one letter each.
     #[serde(default)]
     pub facts: String,
 }
@@ -92,13 +90,13 @@ impl Said {
         }
     }
 
-    /// Was a fault named?
+    /// Returns whether a fault was named.
     pub fn names(&self) -> bool {
         !matches!(self.cause, Cause::Nothing | Cause::Unknown)
     }
 }
 
-/// Asks the diagnosis.
+/// Runs the diagnosis.
 pub fn ask(
     base: Option<&Evidence>,
     candidate: &Evidence,
@@ -122,7 +120,7 @@ pub fn ask(
     (diagnose(&case), facts)
 }
 
-/// A baseline with all that is derived from it, kept for the classes that have the same one.
+/// A baseline and its derived data, reused by the classes that share it.
 struct Base {
     system: System,
     evidence: Evidence,
@@ -137,7 +135,7 @@ impl Base {
         Base { system, evidence, facts, references: BTreeMap::new() }
     }
 
-    /// What the user notices of a run that is judged: against itself without the fault, and in other runs.
+    /// Returns the effect on users of a run: compared with the run without the fault, and in other runs.
     fn truth(
         &mut self,
         class: Class,
@@ -169,7 +167,7 @@ fn base_seed(system: &System) -> u64 {
     1_000 * system.seed + 1
 }
 
-/// Seed of a candidate: another one for each, but for the class whose point is that the prompts are the same.
+/// Returns the seed of a candidate. It differs for each, except in the class with equal prompts.
 fn seed_of(system: &System, class: Class, severity: usize) -> u64 {
     match class {
         Class::SamePromptsLongerAnswers => base_seed(system),
@@ -177,7 +175,7 @@ fn seed_of(system: &System, class: Class, severity: usize) -> u64 {
     }
 }
 
-/// Judges every case of one system that is `wanted`, and hands each on as soon as it is judged.
+/// Evaluates every `wanted` case of one system, and passes each on immediately.
 pub fn judge_system(
     seed: u64,
     plan: &Plan,
@@ -215,7 +213,7 @@ fn differs(a: &System, b: &System) -> bool {
 
 fn judge(base: &mut Base, class: Class, severity: usize, plan: &Plan) -> Judged {
     let (setup, budget) = class.inject(&base.system, &base.facts, severity.min(SEVERITIES - 1));
-    // A clean run has its number where others have a severity.
+    // A clean run uses its number instead of a severity.
     let seed = seed_of(&base.system, class, severity);
     let candidate = setup.run(seed);
     let diagnosis = ask(Some(&base.evidence), &candidate, budget.as_ref());

@@ -1,5 +1,5 @@
-//! What a run folder of a simulated system would hold: a level of single requests, a steady level under load, and the series
-//! beside them; with what no simulated server can do wrong (a late generator, a slow network) done to the records.
+//! The run folder of a simulated system: a level of isolated requests, a steady level under load, and the metrics.
+//! Faults that no simulated server can have (a late generator, a slow network) are applied to the records.
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
@@ -11,52 +11,53 @@ use plimsoll_workload::{BlockNames, Prompts, Scenario, block_key};
 
 use super::system::System;
 
-/// Single requests of a probe.
+/// Isolated requests of a probe.
 const PROBE: u64 = 40;
 
-/// One run to be made.
+/// The input for one run.
 #[derive(Clone)]
 pub struct Setup {
-    /// The target.
+    /// World of the target.
     pub world: WorldSpec,
     /// Traffic and client.
     pub scenario: Scenario,
     /// Requests per second.
     pub rate_per_s: f64,
-    /// How long the load lasts.
+    /// Duration of the load.
     pub window: Span,
-    /// Faults that begin so many seconds after the load does.
+    /// Faults with their start in s after the start of the load.
     pub timed: Vec<(f64, String)>,
-    /// What happens to the records.
+    /// Changes to the records.
     pub touches: Vec<Touch>,
-    /// Share of a step for which the GPU waits for the host.
+    /// Share of a step in which the GPU waits for the host.
     pub host_share: f64,
-    /// Does the server say its stages?
+    /// Whether the server reports its stages.
     pub says_stages: bool,
-    /// Do records name the blocks of their prompts?
+    /// Whether records name the blocks of their prompts.
     pub names_blocks: bool,
 }
 
-/// Something that happens between the server and the records.
+/// A change between the server and the records.
 #[derive(Clone, Debug)]
 pub enum Touch {
-    /// The dispatcher needs so long for each request, and stops for `stop_s` every `every_s` (both 0: never).
+    /// The dispatcher needs `each_s` per request, and stops for `stop_s` every `every_s` (both 0: never).
     LateDispatcher { each_s: f64, every_s: f64, stop_s: f64 },
-    /// This share of the rows is lost.
+    /// A share of the rows is lost.
     LostRows { share: f64 },
-    /// This share of the users waits so much longer for a first token, always the same ones.
+    /// A fixed share of the users waits longer for the first token.
     SlowUsers { share: f64, wait_s: f64 },
-    /// Now and then the network delays everything by up to so much: mean length of such a time and of the time between.
+    /// The network delays all data by up to `wait_s` at times: mean length of such a period, and of the time in
+    /// between.
     SlowNetwork { wait_s: f64, on_s: f64, off_s: f64 },
-    /// Every answer pauses for so long before this token.
+    /// Every response pauses before this token.
     Pause { before: usize, wait_s: f64 },
-    /// Answers are so many times as long as they were asked to be.
+    /// Responses are longer than requested by this factor.
     AskedForLess { factor: f64 },
-    /// Answers wait the longer for their first token the longer they will be: so much per token.
+    /// The wait for the first token grows per output token.
     PlansAhead { per_token_s: f64 },
 }
 
-/// What is known of a run.
+/// The records of a run.
 #[derive(Clone, Default)]
 pub struct Evidence {
     pub levels: Vec<Level>,
@@ -76,7 +77,7 @@ impl RowSink for Evidence {
 }
 
 impl Setup {
-    /// The system as it is.
+    /// Returns the setup of an unchanged system.
     pub fn of(system: &System) -> Setup {
         Setup {
             world: system.world.clone(),
@@ -91,18 +92,18 @@ impl Setup {
         }
     }
 
-    /// With a fault that is always there.
+    /// Adds a permanent fault.
     pub fn with(mut self, fault: &str) -> Setup {
         let fault = FaultSpec::parse(fault).unwrap_or_else(|e| panic!("{fault}: {e}"));
         self.world.faults.push(fault);
         self
     }
 
-    /// The run, with every token: probe, then load.
+    /// Returns the run with every token: probe, then load.
     pub fn run(&self, seed: u64) -> Evidence {
         let mut scenario = self.scenario.clone();
         (scenario.seed, scenario.nonce) = (seed, Some(seed));
-        // How long the probe takes is known once it was made; faults that begin with the load need to know it before.
+        // The duration of the probe is known only after a run, but faults that start with the load need it before.
         let (mut scratch, mut unused) = (self.world(&[], seed), Evidence::default());
         let names = || BlockNames::new(&scenario).expect("a sound scenario");
         let probed = self.probe(&mut scratch, &scenario, &mut names(), &mut unused).drained;
@@ -117,7 +118,7 @@ impl Setup {
         evidence
     }
 
-    /// The load alone, without single tokens: for the truth.
+    /// Returns the load without single tokens, for the ground truth.
     pub fn quick(&self, seed: u64, events: Events) -> Evidence {
         let mut scenario = self.scenario.clone();
         (scenario.seed, scenario.nonce) = (seed, Some(seed));
@@ -189,7 +190,7 @@ impl Setup {
         simulate_into(world, scenario, plan, Some(names), rows).expect("a sound plan")
     }
 
-    /// Does to the records what happens to them on their way.
+    /// Applies the changes to the records.
     fn finish(&self, evidence: &mut Evidence, seed: u64) {
         let keeps = |name: &str| self.says_stages || !matches!(name, "queue" | "prefill" | "decode");
         for attempt in &mut evidence.attempts {
@@ -204,11 +205,11 @@ impl Setup {
         }
     }
 
-    /// What the GPU's own exporter says: the share of the time in which it computes.
+    /// Adds the GPU exporter's metric: the share of time in which the GPU computes.
     fn add_gpu(&self, evidence: &mut Evidence, seed: u64) {
         let chance = &mut Stream::new(seed, "diagnosed gpu", 0);
         let full = 0.90 + 0.08 * chance.uniform();
-        // Rows are written where a value changes: what runs is read as a judge would.
+        // Rows are written on changes, so running requests are read as the diagnosis reads them.
         let server = ServerSide::read(&evidence.samples);
         let Some(gauge) = server.gauge(Signal::Running) else { return };
         let scrapes: Vec<At> = evidence.samples.iter().filter(|s| s.name == SCRAPE).map(|s| s.at).collect();
@@ -227,7 +228,7 @@ impl Setup {
     }
 }
 
-/// What is known of the target: what anybody would write down, and no setting that a fault changes.
+/// Returns the known properties of the target: common settings, and none that a fault changes.
 fn facts(world: &WorldSpec) -> Fingerprint {
     let known = [("model", world.engine.name.as_str()), ("engine", "vllm"), ("model_digest", "sha256:0b1f")];
     let facts = known.into_iter().map(|(name, value)| (name.to_owned(), Some(value.to_owned()))).collect();
@@ -285,7 +286,7 @@ impl Touch {
     }
 }
 
-/// Moves what follows the sending of each request by how late it was sent.
+/// Delays all events after the sending of each request by its lateness.
 fn late(evidence: &mut Evidence, load: u32, each_s: f64, every_s: f64, stop_s: f64) {
     let Some(level) = evidence.levels.last().cloned() else { return };
     let mut order: Vec<usize> = (0..evidence.attempts.len())
@@ -329,7 +330,7 @@ fn each_stamp(attempt: &mut Attempt, mut then: impl FnMut(&mut At)) {
     stamps.into_iter().flatten().for_each(&mut then);
 }
 
-/// Everything from the sending on, later.
+/// Delays everything from the sending on.
 fn shift(attempt: &mut Attempt, by: Span) {
     each_stamp(attempt, |at| *at += by);
     for at in [&mut attempt.sent, &mut attempt.connected].into_iter().flatten() {
@@ -337,7 +338,7 @@ fn shift(attempt: &mut Attempt, by: Span) {
     }
 }
 
-/// Everything after the sending, later.
+/// Delays everything after the sending.
 fn hold_first(attempt: &mut Attempt, by: Span) {
     if attempt.first_token.is_none() {
         return;
@@ -346,7 +347,7 @@ fn hold_first(attempt: &mut Attempt, by: Span) {
     attempt.events.iter_mut().for_each(|event| event.offset += by);
 }
 
-/// Each byte later by what the network takes at its instant, none before the one in front of it.
+/// Delays each byte by the network's delay at its time, without reordering.
 fn delay_bytes(attempt: &mut Attempt, delay: impl Fn(At) -> Span) {
     let Some(sent) = attempt.sent else { return };
     let mut last = At(i64::MIN);
@@ -358,7 +359,7 @@ fn delay_bytes(attempt: &mut Attempt, delay: impl Fn(At) -> Span) {
     each_stamp(attempt, |at| *at += delay(*at));
 }
 
-/// A pause before the token of this number.
+/// Adds a pause before the token of this number.
 fn pause(attempt: &mut Attempt, before: usize, wait: Span) {
     if (attempt.asked_output as usize) <= before || attempt.first_token.is_none() {
         return;

@@ -1,5 +1,5 @@
-//! What came of it: confusion, recall and precision with intervals, false blame, false alarms, curves; as Markdown, which is
-//! read on a screen as well.
+//! The results: confusion matrix, recall and precision with intervals, wrong verdicts, false alarms, curves; as
+//! Markdown.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use super::fault::Class;
 use super::lack::Lack;
 use super::truth::Happened;
 
-/// So many of so many.
+/// A share: `are` of `of`.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
 pub struct Share {
     pub of: u64,
@@ -21,7 +21,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Counts those that are.
+    /// Counts the cases that satisfy `are`.
     pub fn count<'a>(cases: impl Iterator<Item = &'a Judged>, are: impl Fn(&Judged) -> bool) -> Share {
         let mut share = Share::default();
         cases.for_each(|case| share.add(are(case)));
@@ -33,12 +33,12 @@ impl Share {
         self.are += u64::from(is);
     }
 
-    /// The share, 0 to 1; not a number of none.
+    /// Returns the share, 0 to 1; NaN without cases.
     pub fn value(self) -> f64 {
         self.are as f64 / self.of as f64
     }
 
-    /// Wilson's 95 % interval (1927).
+    /// Returns Wilson's 95 % interval (1927).
     pub fn interval(self) -> (f64, f64) {
         if self.of == 0 {
             return (0.0, 1.0);
@@ -59,7 +59,7 @@ impl Share {
     }
 }
 
-/// The figures that have bars.
+/// The figures with acceptance limits.
 #[derive(Clone, Debug)]
 pub struct Score {
     pub macro_f1: f64,
@@ -67,9 +67,9 @@ pub struct Score {
     pub layer: Share,
     pub layer_named: Share,
     pub false_blame: Share,
-    /// The same with second verdicts: either names a wrong layer.
+    /// Share of wrong layers, including second verdicts.
     pub false_blame_by_any: Share,
-    /// Single faults and clean runs of which a second cause is named that was not injected.
+    /// Share of single faults and clean runs with a second cause that was not injected.
     pub false_second: Share,
     pub false_alarm: Share,
     pub abstained: Share,
@@ -87,7 +87,7 @@ fn blames_wrongly(case: &Judged) -> bool {
     case.said.names() && !case.class.layers().contains(&case.said.layer)
 }
 
-/// A second cause that was not injected.
+/// Returns whether a second cause was named that was not injected.
 fn false_second(case: &Judged) -> bool {
     case.said.second.is_some_and(|cause| !case.class.causes().contains(&cause))
 }
@@ -97,12 +97,12 @@ fn blames_wrongly_by_any(case: &Judged) -> bool {
     blames_wrongly(case) || second.is_some_and(|layer| !case.class.layers().contains(&layer))
 }
 
-/// Faults of one kind that a rule knows.
+/// Returns whether the fault is of a kind that a rule covers.
 fn listed(case: &&Judged) -> bool {
     !case.class.is_pair() && !case.class.is_unlisted() && case.class != Class::Clean
 }
 
-/// Scores cases: pairs are left out of the classes, clean runs and unlisted faults are classes of their own.
+/// Scores cases: pairs are left out of the classes; clean runs and unlisted faults are separate classes.
 pub fn score(cases: &[&Judged]) -> Score {
     let all = || cases.iter().copied();
     let single = || all().filter(|case| !case.class.is_pair());
@@ -151,12 +151,12 @@ pub fn score(cases: &[&Judged]) -> Score {
     }
 }
 
-/// Is it to be counted where only what is material counts? Clean runs and what is not a fault of the target always are.
+/// Returns whether the case counts among significant cases. Clean runs and faults outside the target always do.
 fn material(case: &&Judged) -> bool {
     case.class == Class::Clean || case.truth.material
 }
 
-/// The case as what came to pass, not as what was injected.
+/// Returns the case with the class that happened instead of the injected one.
 pub fn as_happened(case: &Judged) -> Judged {
     let mut case = case.clone();
     match case.truth.happened {
@@ -167,7 +167,7 @@ pub fn as_happened(case: &Judged) -> Judged {
     case
 }
 
-/// Everything, as Markdown.
+/// Returns the whole report as Markdown.
 pub fn report(cases: &[Judged], title: &str) -> String {
     let mut text = String::new();
     let others = other_definitions(cases);
@@ -217,7 +217,7 @@ fn figures(text: &mut String, material: &Score, all: &Score) {
     let _ = writeln!(text);
 }
 
-/// How many cases came to pass as something else than what was injected.
+/// Adds the number of cases that happened as another class than the injected one.
 fn came_to_pass(text: &mut String, cases: &[Judged]) {
     let of = |is: fn(&Happened) -> bool| cases.iter().filter(|case| is(&case.truth.happened)).count();
     let (instead, not) = (of(|h| matches!(h, Happened::Instead(_))), of(|h| matches!(h, Happened::Not)));
@@ -228,7 +228,8 @@ fn came_to_pass(text: &mut String, cases: &[Judged]) {
     );
 }
 
-/// The same figures with the truth as it was defined before: by other runs, and by what was injected whether or not it came to pass.
+/// Returns the figures under the earlier definitions of the ground truth: other runs, and the injected class
+/// regardless of its outcome.
 fn other_definitions(cases: &[Judged]) -> String {
     let elsewhere = |case: &Judged| {
         let mut case = case.clone();
@@ -273,7 +274,7 @@ fn other_definitions(cases: &[Judged]) -> String {
     text
 }
 
-/// The cases that the definitions do not agree on, and what was said of them.
+/// Adds the cases on which the definitions disagree, and their verdicts.
 fn moved(text: &mut String, here: &[Judged], there: &[Judged]) {
     let counts = |case: &Judged| material(&case) && !case.class.is_pair() && case.class != Class::Clean;
     let of = |is: &dyn Fn(&Judged, &Judged) -> bool| {
@@ -416,7 +417,7 @@ fn reliability(text: &mut String, cases: &[&Judged]) {
     by_layer(text, cases);
 }
 
-/// The same by the layer that was named: right of so many.
+/// Adds the accuracy by the named layer.
 fn by_layer(text: &mut String, cases: &[&Judged]) {
     let _ = writeln!(
         text,
@@ -503,10 +504,11 @@ fn lacking(text: &mut String, cases: &[&Judged]) {
     let _ = writeln!(text);
 }
 
-/// Could one of the facts that decide for what was injected be asked of the pages? Where nothing was injected, always.
+/// Returns whether a decisive fact of the injected class could be checked on metrics endpoints; always true without
+/// an injection.
 fn on_a_page(case: &Judged, facts: &str) -> bool {
     let asked = |fact: &Observed| facts.as_bytes().get(*fact as usize).is_some_and(|letter| *letter != b'-');
-    // Errors are made in front of the servers, and whether longer answers are to the same prompts no page says.
+    // Errors happen in front of the servers, and no endpoint shows whether longer responses are for equal prompts.
     let elsewhere = matches!(case.class, Class::Errors | Class::Answers | Class::SamePromptsLongerAnswers);
     !elsewhere
         && case

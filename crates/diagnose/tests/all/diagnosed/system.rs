@@ -1,4 +1,4 @@
-//! Random systems to break: an engine, its limits, its fleet, the traffic and how full it is, all drawn from a seed.
+//! Random healthy systems: engine, limits, fleet, traffic and load, all drawn from a seed.
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
@@ -11,7 +11,7 @@ use plimsoll_sim::{
 use plimsoll_workload::{ClassSpec, Scenario, SharedPrefix, Size, SizeSpec};
 use serde_json::json;
 
-/// Engines of the catalogue that a system may be.
+/// Engines of the catalogue for systems.
 const PAIRS: [&str; 6] = [
     "llama-3.1-8b@h100",
     "llama-3.1-8b@a100",
@@ -21,12 +21,12 @@ const PAIRS: [&str; 6] = [
     "qwen2.5-32b@h100",
 ];
 
-/// A system that nothing is wrong with, and the load it is under.
+/// A healthy system and its load.
 #[derive(Clone)]
 pub struct System {
-    /// It is drawn from this.
+    /// Seed of the random draws.
     pub seed: u64,
-    /// In a line.
+    /// Name in one line.
     pub name: String,
     /// Engine and fleet.
     pub world: WorldSpec,
@@ -34,18 +34,18 @@ pub struct System {
     pub scenario: Scenario,
     /// Requests per second.
     pub rate_per_s: f64,
-    /// How long the load lasts.
+    /// Duration of the load.
     pub window: Span,
     /// Load over capacity.
     pub load: f64,
-    /// Does the server say how long queue, prefill and decode of each request took?
+    /// Whether the server reports queue, prefill and decode times per request.
     pub says_stages: bool,
-    /// Do records name the blocks of their prompts, though none are shared? (It takes time to write the prompts.)
+    /// Whether records name the blocks of prompts, although none are shared; writing the prompts takes time.
     pub names_blocks: bool,
 }
 
 impl System {
-    /// The system of this seed.
+    /// Returns the system of this seed.
     pub fn draw(seed: u64) -> System {
         let chance = &mut Stream::new(seed, "diagnosed system", 0);
         let (engine, name) = engine(chance);
@@ -93,7 +93,7 @@ impl System {
         system
     }
 
-    /// The engine's part that batches.
+    /// Returns the batching part of the engine.
     pub fn batching(&mut self) -> &mut BatchingSpec {
         match &mut self.world.engine.mode {
             ModeSpec::Batching(batching) => batching,
@@ -101,7 +101,7 @@ impl System {
         }
     }
 
-    /// Sets KV cache, rate and window to what engine and traffic are.
+    /// Sets KV cache, rate and window to match engine and traffic.
     fn pace(&mut self) {
         loop {
             self.size_cache(2.5);
@@ -118,7 +118,8 @@ impl System {
         self.window = Span::from_secs_f64(seconds.round());
     }
 
-    /// Gives the engine `times` the cache that a full batch of mean requests needs, and never less than the largest takes.
+    /// Sets the cache to `times` the size for a full batch of mean requests, at least the size of the largest
+    /// request.
     fn size_cache(&mut self, times: f64) {
         let sizes = self.scenario.sizes.clone();
         let mean = |size: &Size| size.mean(&self.scenario.material).expect("a law without a file");
@@ -128,7 +129,7 @@ impl System {
         batching.kv_blocks = Some((need + 12.0 * (prompt + output) / 16.0).ceil() as u32);
     }
 
-    /// Requests per second that one replica answers at most.
+    /// Returns the maximum requests per second of one replica.
     fn capacity(&mut self) -> f64 {
         let seqs = self.batching().max_seqs;
         let sizes = self.scenario.sizes.clone();
@@ -143,7 +144,7 @@ impl System {
         trial.tokens_per_s / mean_output
     }
 
-    /// The same system with so many replicas, as full as before.
+    /// Returns the system with this number of replicas at an equal load per replica.
     pub fn fleet_of(mut self, replicas: u32) -> System {
         let scale = f64::from(replicas) / f64::from(self.world.fleet.replicas);
         self.world.fleet.replicas = replicas;
@@ -151,33 +152,33 @@ impl System {
         self
     }
 
-    /// The same system at another load, as a share of its capacity.
+    /// Returns the system at another share of its capacity.
     pub fn loaded(mut self, load: f64) -> System {
         self.rate_per_s *= load / self.load;
         self.load = load;
         self
     }
 
-    /// The same with prompts that can be told apart in the records.
+    /// Returns the system with prompts that are identified in the records.
     pub fn naming_blocks(mut self) -> System {
         self.names_blocks = true;
         self
     }
 
-    /// The same with prompts that share beginnings.
+    /// Returns the system with shared prompt prefixes.
     pub fn sharing(mut self, groups: u32, share: f64) -> System {
         self.scenario.prompts.shared_prefix = Some(SharedPrefix { groups, share });
         self
     }
 
-    /// The same with something in front of the engine that each request needs.
+    /// Returns the system with a dependency in front of the engine for each request.
     pub fn depending(mut self, dependency: &str) -> System {
         self.world.faults.push(FaultSpec::parse(dependency).expect("a sound dependency"));
         self
     }
 
-    /// The same with two kinds of traffic: chat as before, and `share` of documents with `factors` times as long prompts and
-    /// answers.
+    /// Returns the system with two kinds of traffic: chat as before, and `share` of documents with `factors` times as
+    /// long prompts and responses.
     pub fn mixed(mut self, share: f64, factors: (f64, f64)) -> System {
         let chat = self.scenario.sizes.clone();
         let document = SizeSpec {
@@ -200,7 +201,7 @@ impl System {
     }
 }
 
-/// A law with a median times as large.
+/// Returns a distribution whose median is scaled by `factor`.
 pub fn scaled(size: &Size, factor: f64) -> Size {
     match size {
         Size::Lognormal(median, sigma) => Size::Lognormal(median * factor, *sigma),
@@ -209,7 +210,7 @@ pub fn scaled(size: &Size, factor: f64) -> Size {
     }
 }
 
-/// Half of the engines are of the catalogue, half have constants of their own.
+/// Returns an engine: half are from the catalogue, half have random constants.
 fn engine(chance: &mut Stream) -> (EngineSpec, String) {
     let max_seqs = [8, 12, 16, 24, 32, 48][chance.below(6) as usize];
     let token_budget = [512, 1024, 2048, 4096][chance.below(4) as usize];

@@ -1,13 +1,14 @@
-//! What the user would notice, by simulations of its own and none of the diagnosis's code: is a fault material?
+//! The effect of a fault on users, from separate simulations without code of the diagnosis: is the fault significant.
 //!
-//! Material is a budget that is broken, a median at least 1.10 or a 99th percentile at least 1.15 times what it would have been, one
-//! request in a hundred more that fails, or answers whose longest pause is half as long again and a tenth of a second longer: for the
-//! users of the run that is judged. What it would have been is that run once more with the same seed and all that is drawn from it, the
-//! fault alone taken out. The two differ by the fault and nothing else, so that no test of chance stands between a harm and its being
-//! counted. And a storm or bursts must have come to pass in the run that was judged.
+//! A fault is significant if it breaks a budget, or makes a median at least 1.10 or a 99th percentile at least 1.15
+//! times as long. It is also significant if one request in a hundred more fails, or if the longest pauses are 1.5
+//! times as long and 0.1 s longer. The users are those of the evaluated run. The reference is that run again with an
+//! equal seed and equal random draws, without the fault. The two differ by the fault only, so no significance test is
+//! needed. In addition, a retry storm or bursts must have happened in the evaluated run.
 //!
-//! Three other simulations of each side, with other seeds, decided this until the systems 153 to 191 (`Truth::elsewhere`): they say what
-//! a fault does as a rule, and of a few long prompts in two minutes some runs have none that anybody meets. Their verdict is kept beside.
+//! Until the systems 153 to 191, three other simulations of each side with other seeds decided this
+//! (`Truth::elsewhere`). They show the usual effect of a fault; with a few long prompts in two minutes, some runs
+//! have no affected request. Their verdict is stored as well.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +21,10 @@ use super::run::{Evidence, Setup};
 
 /// Simulations of each side.
 const TIMES: u64 = 3;
-/// Stretches of each of them that a test takes as one unit.
+/// Number of time intervals of each simulation that are units of a test.
 const STRETCHES: usize = 6;
 
-/// Figures of a run that faults are sized by.
+/// Figures of a run that determine the size of faults.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub in_flight: f64,
@@ -34,14 +35,14 @@ pub struct Facts {
     pub output: f64,
     pub alone_ttft: f64,
     pub alone_tpot: f64,
-    /// Blocks of cache that the requests in flight take.
+    /// KV blocks of the requests in flight.
     pub kv_blocks: f64,
     /// Tokens of the largest request.
     pub largest: u32,
 }
 
 impl Facts {
-    /// Of a run that was made.
+    /// Returns the figures of a finished run.
     pub fn of(evidence: &Evidence) -> Facts {
         let requests = requests(evidence);
         let of = |metric: Metric, p| quantile(requests.iter().map(metric).collect(), p);
@@ -72,7 +73,7 @@ impl Facts {
     }
 }
 
-/// What a user sees of one request, s; `+∞` where nothing came.
+/// The times of one request as its user sees them in s; `+∞` without a response.
 #[derive(Copy, Clone, Debug)]
 pub struct Request {
     at: f64,
@@ -86,7 +87,7 @@ pub struct Request {
 /// A figure of a request.
 type Metric = fn(&Request) -> f64;
 
-/// Of the last level.
+/// Returns the requests of the last level.
 fn requests(evidence: &Evidence) -> Vec<Request> {
     evidence.levels.last().map(|level| requests_of(evidence, level.id)).unwrap_or_default()
 }
@@ -130,25 +131,26 @@ fn quantile(mut values: Vec<f64>, p: f64) -> f64 {
     }
 }
 
-/// What of an injection came to pass in the run that was judged. What is injected may need chance to become what it is called: a client that
-/// tries again makes a storm only where its requests run out of time, and bursts drawn at random may hardly gather.
+/// The outcome of an injection in the evaluated run. Some faults depend on random events: a retrying client causes a
+/// storm only if its requests time out, and random bursts may barely gather.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Happened {
-    /// What was injected.
+    /// The injected fault happened.
     #[default]
     Injected,
-    /// What another class is called for.
+    /// The effects are those of another class.
     Instead(Class),
-    /// Nothing that has a name: it counts like a fault that nobody notices.
+    /// No class matches: it counts as a fault without significance.
     Not,
 }
 
-/// Attempts per request over the baseline's from which there is a storm: one request in a hundred, as of failures.
+/// Growth of the attempts per request over the baseline's for a retry storm: one request in a hundred, as for
+/// failures.
 const STORM: f64 = 0.01;
-/// Variance over mean of the arrivals in 5 s, the length of a burst, and its ratio to the baseline's, from which they gather.
+/// Length of a burst in s, and minimum ratio to the baseline of the variance over the mean of arrivals in that time.
 const GATHER: (f64, f64) = (5.0, 1.5);
 
-/// What came to pass, by the records' counts alone.
+/// Returns the outcome from the records' counts only.
 pub fn happened(class: Class, base: &Evidence, candidate: &Evidence) -> Happened {
     match class {
         Class::RetryStorm if attempts(candidate) - attempts(base) < STORM => Happened::Instead(Class::Noisy),
@@ -161,7 +163,7 @@ pub fn happened(class: Class, base: &Evidence, candidate: &Evidence) -> Happened
     }
 }
 
-/// Attempts per request of the load.
+/// Returns the attempts per request of the load.
 fn attempts(evidence: &Evidence) -> f64 {
     let load = evidence.levels.last().map_or(0, |level| level.id);
     let of = || evidence.attempts.iter().filter(|a| a.level == load);
@@ -182,28 +184,29 @@ fn dispersion(evidence: &Evidence) -> f64 {
     counts.iter().map(|n| (n - mean) * (n - mean)).sum::<f64>() / (windows as f64 - 1.0) / mean
 }
 
-/// What a fault does to the user.
+/// The effect of a fault on users.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Truth {
-    /// Do the users of the run that is judged notice, against the same run without the fault?
+    /// Set if users of the evaluated run notice the fault, compared with the run without it.
     pub material: bool,
-    /// Would the users of three other runs with that fault, against three others without it? The definition of before.
+    /// Set if users of three other runs notice the fault, compared with three others without it: the earlier
+    /// definition.
     #[serde(default)]
     pub elsewhere: bool,
-    /// The largest of the ratios of medians and 99th percentiles, for the curve of detection.
+    /// Maximum of the ratios of medians and 99th percentiles, for the detection curve.
     pub effect: f64,
-    /// What is material, in words.
+    /// Description of the significant changes.
     pub why: String,
-    /// What of it came to pass.
+    /// Outcome of the injection.
     #[serde(default)]
     pub happened: Happened,
 }
 
-/// Baselines simulated for the truth, to be used again.
+/// Simulated baselines of the ground truth, for reuse.
 pub struct Reference(Vec<Vec<Request>>);
 
 impl Reference {
-    /// The baseline, three times more.
+    /// Returns three simulations of the baseline.
     pub fn of(setup: &Setup, seed: u64, events: Events) -> Reference {
         Reference((0..TIMES).map(|k| requests(&setup.quick(truth_seed(seed, k), events))).collect())
     }
@@ -213,7 +216,7 @@ fn truth_seed(seed: u64, k: u64) -> u64 {
     seed.wrapping_mul(31) + 7_000_000 + k
 }
 
-/// Do pauses within answers matter for this class?
+/// Returns whether pauses within responses matter for this class.
 pub fn looks_at_pauses(class: Class) -> bool {
     matches!(
         class,
@@ -229,7 +232,7 @@ pub fn looks_at_pauses(class: Class) -> bool {
     )
 }
 
-/// The truth of a fault in the run that is `judged`, which would have been `without` it.
+/// Returns the ground truth of a fault in the run `judged`, compared with `without`.
 pub fn own(class: Class, without: &Evidence, judged: &Evidence) -> Truth {
     if by_definition(class) {
         return Truth { material: true, effect: 1.0, why: "by definition".to_owned(), ..Truth::default() };
@@ -237,7 +240,7 @@ pub fn own(class: Class, without: &Evidence, judged: &Evidence) -> Truth {
     compare(&[requests(without)], &[requests(judged)], true, Chance::None)
 }
 
-/// Would users notice in other runs of the two sides?
+/// Returns whether users notice the fault in other runs of the two sides.
 pub fn elsewhere(class: Class, reference: &Reference, candidate: &Setup, seed: u64) -> bool {
     if by_definition(class) {
         return true;
@@ -248,17 +251,17 @@ pub fn elsewhere(class: Class, reference: &Reference, candidate: &Setup, seed: u
     compare(&reference.0, &after.0, pauses, Chance::Stretches).material
 }
 
-/// What only the records suffer, and what only the budget says, needs no simulation.
+/// Returns whether the class affects only the records or the budget, so that it needs no simulation.
 pub fn by_definition(class: Class) -> bool {
     matches!(class, Class::LostRows | Class::OverBudget)
 }
 
-/// What stands between a difference and its being counted.
+/// The treatment of random variation between two sides.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Chance {
-    /// Nothing: the runs differ by the fault alone.
+    /// None: the runs differ by the fault only.
     None,
-    /// A one-sided test over stretches of time: the runs differ by what was drawn as well.
+    /// A one-sided test over time intervals: the runs differ by their random draws too.
     Stretches,
 }
 
@@ -310,7 +313,8 @@ impl Truth {
     }
 }
 
-/// Are there more requests over the baseline's percentile `limit` than in the baseline? One-sided, at 5 %, by stretches.
+/// Returns whether more requests exceed the baseline's percentile `limit` than in the baseline. One-sided at 5 %, by
+/// time intervals.
 fn significant(before: &[Vec<Request>], after: &[Vec<Request>], metric: Metric, limit: f64) -> bool {
     let shares = |runs: &[Vec<Request>]| -> Vec<f64> {
         let mut shares = Vec::new();

@@ -1,4 +1,4 @@
-//! Profiles: critical paths against ones worked by hand and against what must hold of any; stages against an engine's own truth.
+//! Profiles: critical paths against hand-computed ones and invariants; stages against an engine's ground truth.
 
 mod path;
 mod repair;
@@ -11,12 +11,12 @@ use plimsoll_model::TraceSpan;
 use plimsoll_model::trace::{AttributeValue, SpanEvent, SpanKind};
 use plimsoll_profile::{Requests, Rules, Stage, read};
 
-/// One millisecond.
+/// Nanoseconds per millisecond.
 pub const MS: i64 = 1_000_000;
-/// Some instant of 2026.
+/// An instant of 2026, ns of the Unix epoch.
 pub const BASE: i64 = 1_795_000_000_000_000_000;
 
-/// A span of trace 1, times in ms after [`BASE`].
+/// Returns a span of trace 1, times in ms after [`BASE`].
 pub fn span(id: u64, parent: u64, name: &str, start: i64, end: i64) -> TraceSpan {
     TraceSpan {
         trace: 1,
@@ -34,7 +34,7 @@ pub fn span(id: u64, parent: u64, name: &str, start: i64, end: i64) -> TraceSpan
     }
 }
 
-/// A span with more said of it.
+/// A builder of span attributes.
 pub trait Said {
     fn in_trace(self, trace: u128) -> Self;
     fn of(self, service: &str, kind: SpanKind) -> Self;
@@ -42,7 +42,7 @@ pub trait Said {
     fn event(self, name: &str, at: i64) -> Self;
 }
 
-/// What an attribute is made from.
+/// A value of an attribute.
 pub struct Value(AttributeValue);
 
 impl From<f64> for Value {
@@ -86,7 +86,7 @@ pub fn requests(spans: &[TraceSpan]) -> Requests {
     read(spans, RULES.get_or_init(Rules::shipped), false)
 }
 
-/// The stages of the only request to the last byte, whole ms, those with time.
+/// Returns the stages of the only request to the last byte in whole ms, without empty ones.
 pub fn e2e(spans: &[TraceSpan]) -> Vec<(Stage, i64)> {
     let found = requests(spans);
     assert_eq!(found.list.len(), 1, "{:?}", found.count);
@@ -95,7 +95,7 @@ pub fn e2e(spans: &[TraceSpan]) -> Vec<(Stage, i64)> {
     told(&times)
 }
 
-/// The same to the first token.
+/// Returns the stages of the only request to the first token in whole ms, without empty ones.
 pub fn ttft(spans: &[TraceSpan]) -> Vec<(Stage, i64)> {
     let found = requests(spans);
     let times = found.list[0].ttft_stages;

@@ -1,4 +1,4 @@
-//! Critical paths worked by hand, and what must hold of any tree.
+//! Hand-computed critical paths, and invariants of any tree.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::TraceSpan;
@@ -8,7 +8,8 @@ use plimsoll_profile::retime::FACTORS;
 
 use super::{BASE, MS, Said, e2e, requests, span, ttft};
 
-/// An application: authorised, two searches at once, ranked, asked of a vLLM behind a call of its own.
+/// Returns an application request: authorised, two concurrent searches, ranked, sent to a vLLM inside a separate
+/// call.
 fn application() -> Vec<TraceSpan> {
     let engine = span(8, 7, "llm_request", 110, 490)
         .of("vllm", SpanKind::Server)
@@ -34,8 +35,8 @@ fn application() -> Vec<TraceSpan> {
 
 #[test]
 fn each_stage_gets_its_own_and_only_the_branch_that_binds_counts() {
-    // The shorter search ended at 40, within the longer: no time of it is on the path. 10 ms of the engine's time to the
-    // first token are before its queue, and 10 ms are left behind the last token.
+    // The shorter search ended at 40, within the longer one: none of its time is on the path. 10 ms of the engine's
+    // time to first token are before its queue, and 10 ms remain after the last token.
     assert_eq!(
         e2e(&application()),
         [
@@ -54,7 +55,7 @@ fn each_stage_gets_its_own_and_only_the_branch_that_binds_counts() {
 
 #[test]
 fn the_way_to_the_first_token_is_a_path_of_its_own() {
-    // The engine had it at 220, the caller at 225: 5 ms there and 5 ms back are the network's.
+    // The engine had it at 220, the caller at 225: 5 ms each way are the network's.
     assert_eq!(
         ttft(&application()),
         [
@@ -80,9 +81,9 @@ fn a_faster_stage_helps_until_the_other_branch_binds() {
             one.ttft.map(|ns| (ns / MS as f64).round() as i64),
         )
     };
-    // Decode alone: 260 ms in 1.25, 2, 5, 10 parts and none, and nothing of it before the first token.
+    // Only decode: 260 ms divided by 1.25, 2, 5, 10 and removed, without effect before the first token.
     assert_eq!(faster(Decode), ([448, 370, 292, 266, 240], [225; 5]));
-    // Both searches are retrieval: all of the 60 ms go.
+    // Both searches are retrieval: all of the 60 ms disappear.
     assert_eq!(faster(Retrieve).0[4], 440);
     assert_eq!(faster(Retrieve).1[4], 165);
     // Two branches of two stages: without the longer one the shorter still takes its 30 ms.
@@ -105,7 +106,7 @@ fn a_stream_outlives_the_handler_that_began_it() {
         span(3, 1, "decode", 60, 400),
         span(4, 1, "write audit log", 45, 900),
     ];
-    // The log is none of the request: it ends with the last token.
+    // The log is not part of the request, which ends with the last token.
     assert_eq!(e2e(&spans), [(Gateway, 20), (Prefill, 40), (Decode, 340)]);
     let count = requests(&spans).count;
     assert_eq!((count.extended, count.background), (1, 1));
@@ -113,7 +114,7 @@ fn a_stream_outlives_the_handler_that_began_it() {
 
 #[test]
 fn a_real_vllm_span_is_laid_out_inside_itself() {
-    // The attributes of the capture of a real server (vLLM's span).
+    // The attributes of a recorded real server (vLLM's span).
     let mut real = span(1, 0, "llm_request", 0, 0)
         .with("gen_ai.latency.time_to_first_token", 0.07972097396850586)
         .with("gen_ai.latency.e2e", 1.415048599243164)
@@ -126,7 +127,7 @@ fn a_real_vllm_span_is_laid_out_inside_itself() {
     let request = &found.list[0];
     let ms = |stage: Stage| (request.e2e_stages[stage.index()] as f64 / 1e6 * 100.0).round() / 100.0;
     assert_eq!((ms(Queue), ms(Prefill), ms(Decode)), (0.04, 35.65, 1336.15));
-    // 1415.64 − 1371.84: 44.0 ms before the queue, the rest behind the last token.
+    // 1415.64 − 1371.84: 44.0 ms before the queue, the rest after the last token.
     assert_eq!(ms(Unattributed), 43.80);
     assert_eq!(request.ttft, Some(79_720_974));
     assert_eq!((found.count.laid_out, found.count.residual_over_5_percent), (1, 0));
@@ -141,7 +142,7 @@ fn a_preempted_request_is_flagged() {
         .with("gen_ai.latency.time_in_model_decode", 0.9)
         .with("gen_ai.latency.e2e", 1.0);
     assert_eq!(requests(std::slice::from_ref(&preempted)).count.residual_over_5_percent, 1);
-    // What does not fit is cut, and the sum stays the whole.
+    // Excess time is cut, and the sum stays the whole.
     assert_eq!(e2e(&[preempted]), [(Queue, 300), (Prefill, 200), (Decode, 500)]);
 }
 
@@ -167,7 +168,8 @@ fn what_no_rule_knows_is_listed_with_its_time() {
     assert_eq!(found.nameless[0].weighted_ns, 40.0 * MS as f64);
 }
 
-/// A random tree: spans anywhere in and somewhat around their parents, any of a few names, first tokens here and there.
+/// Returns a random tree: spans inside and slightly around their parents, with a few names, and first tokens at
+/// random.
 fn random(stream: &mut Stream, spans: u64) -> Vec<TraceSpan> {
     let names = ["gateway", "rerank", "vector search", "prefill", "decode", "queue", "thing", "llm_request"];
     let mut tree: Vec<TraceSpan> = Vec::new();

@@ -1,4 +1,4 @@
-//! What tracers get wrong: clocks, lost parents, spans that come twice, loops.
+//! Errors of tracers: clocks, lost parents, duplicate spans, loops.
 
 use plimsoll_model::TraceSpan;
 use plimsoll_model::trace::SpanKind;
@@ -7,7 +7,7 @@ use plimsoll_profile::{RuleError, RuleFile, Rules, read};
 
 use super::{BASE, MS, Said, e2e, requests, span};
 
-/// A call of 100 ms with a server of 80 ms in it whose clock is off by so much.
+/// Returns a call of 100 ms with a server span of 80 ms whose clock is off by `off`.
 fn call(off: i64) -> Vec<TraceSpan> {
     vec![
         span(1, 0, "POST", 0, 100).of("app", SpanKind::Client),
@@ -27,12 +27,12 @@ fn a_servers_clock_is_moved_into_its_clients_span() {
 
 #[test]
 fn a_server_longer_than_its_client_is_a_stream_or_a_contradiction() {
-    // Began during the call: a stream that went on.
+    // A span that started during the call is a stream that continued.
     let mut spans = call(0);
     spans[2].end_ns = BASE + 400 * MS;
     spans[1].end_ns = BASE + 400 * MS;
     assert_eq!(requests(&spans).count.skewed, 0);
-    // Begins before its call and is longer than it: no clock makes that possible.
+    // A span that starts before its call and is longer than it: no clock shift explains that.
     let mut spans = call(0);
     (spans[1].start_ns, spans[1].end_ns) = (BASE - 50 * MS, BASE + 90 * MS);
     let found = requests(&spans);
@@ -68,18 +68,18 @@ fn lost_parents_doubles_loops_and_negative_lengths_are_counted() {
 
 #[test]
 fn nobody_guesses_which_span_was_the_request() {
-    // Two pieces of a trace whose root was not kept, neither of which holds the other.
+    // Two pieces of a trace without its root, neither of which contains the other.
     let pieces = [span(2, 1, "rerank", 10, 30), span(3, 1, "decode", 40, 90)];
     let found = requests(&pieces);
     assert_eq!((found.count.rootless, found.list.len()), (1, 0));
-    // One that holds the other is the request, as far as these traces go.
+    // A piece that contains the other is the request, as far as the trace shows.
     let one = [span(2, 1, "gateway", 10, 90), span(3, 9, "decode", 40, 90)];
     let found = requests(&one);
     assert_eq!((found.count.root_parent_missing, found.count.orphans), (1, 1));
     assert_eq!(e2e(&one), [(Gateway, 30), (Decode, 50)]);
 }
 
-/// A tracer that gives two spans one id: neither may vanish from the path.
+/// A tracer gives two spans one id: neither may disappear from the path.
 #[test]
 fn another_span_with_the_same_id_is_no_double() {
     let spans = [
@@ -123,7 +123,7 @@ fn a_users_rule_comes_before_the_shipped_ones() {
     let rules = Rules::new(Some(&file)).expect("rules");
     let found = read(&spans, &rules, false);
     assert_eq!(found.list[0].e2e_stages[Postprocess.index()], 50 * MS);
-    // A span that says its stage is believed.
+    // An explicit stage of a span has priority.
     let own = [span(1, 0, "x", 0, 100).with("plimsoll.stage", "tokenize")];
     assert_eq!(e2e(&own), [(Tokenise, 100)]);
     for (rule, says) in [

@@ -1,4 +1,4 @@
-//! Percentiles, tails, ceilings, slices and changes over many requests, against what they were made from.
+//! Percentiles, tails, ceilings, slices and changes over many requests, compared with their generators.
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
@@ -11,7 +11,7 @@ use plimsoll_profile::{
 
 use super::{BASE, MS};
 
-/// Requests ten ms apart with these stages, ms.
+/// Returns requests ten ms apart with these stages, ms.
 fn made(n: u64, mut stages: impl FnMut(u64) -> Vec<(Stage, f64)>) -> Requests {
     let one = |i: u64| {
         let mut times = [0i64; Stage::COUNT];
@@ -56,7 +56,7 @@ fn the_parts_of_the_tail_add_up_and_name_what_is_slow() {
         queue.lower > 0.39 && queue.upper < 0.5 && queue.lower <= queue.value && queue.value <= queue.upper,
         "{queue:?}"
     );
-    // What is always long explains nothing of the tail.
+    // A stage that is always long does not explain the tail.
     let prefill = tail.parts.iter().find(|part| part.stage == Prefill).expect("a part");
     assert_eq!(prefill.gap.value, 0.0);
     let shares: f64 = path.stages.iter().map(|stage| stage.of_mean).sum();
@@ -85,7 +85,7 @@ fn a_tail_adapts_to_the_requests_there_are_and_is_refused_below() {
 
 #[test]
 fn sampled_traces_are_weighted_back() {
-    // Fast requests kept one in twenty, slow ones always, as a tail sampler does.
+    // As with a tail sampler: fast requests are kept one in twenty, slow ones always.
     let mut stream = Stream::new(5, "sampler", 0);
     let all = made(20_000, |_| {
         vec![(Decode, 50.0 + exponential(&mut stream, 40.0)), (Queue, exponential(&mut stream, 10.0))]
@@ -105,14 +105,14 @@ fn sampled_traces_are_weighted_back() {
     for ((p, a), (_, b)) in truth.times.rows().into_iter().zip(sampled.times.rows()) {
         let (a, b) = (a.value().expect("shown"), b.estimate().expect("shown"));
         assert!((b.value / a - 1.0).abs() < 0.03, "p{p}: {b:?} for {a}");
-        // Four intervals at 95 %: twice as wide they hold all but always.
+        // Four intervals at 95 %: twice the width nearly always contains the true value.
         assert!((b.value - a).abs() < b.upper - b.lower, "p{p}: {b:?} for {a}");
     }
     assert!((sampled.times.mean_s / truth.times.mean_s - 1.0).abs() < 0.03);
-    // The tail, all of which was kept, is known better than a thousand and some requests would tell it.
+    // The tail, which was kept completely, has more information than about a thousand requests would have.
     let worth = sampled.times.p99.estimate().expect("shown").n_eff;
     assert!(worth > 5000.0, "{worth}");
-    // Without their weights the slow ones would be a fifth of the requests.
+    // Without weights the slow requests would be a fifth of all.
     let naive = made_equal(&kept);
     assert!(
         profiled(&naive).path(Latency::E2e).expect("kept").times.p50.value().expect("shown")
@@ -177,7 +177,7 @@ fn a_change_names_the_stage_that_moved_the_tail() {
     assert!(change.parts[0].tail.lower > 0.19 && change.parts[0].tail.upper < 0.21, "{:?}", change.parts[0]);
     let decode = &change.parts[1];
     assert!(decode.tail.lower < 0.0 && decode.tail.upper > 0.0, "nothing moved there: {decode:?}");
-    // Against itself nothing moved.
+    // Compared with itself, nothing changes.
     let same = judge(&base, &ProfileSpec { baseline: Some(&base), ..ProfileSpec::default() });
     assert!(same.changes[0].parts.iter().all(|part| part.tail.value == 0.0));
 }
@@ -198,7 +198,7 @@ fn floors_are_read_from_other_tools() {
 
 #[test]
 fn traces_too_short_for_their_requests_are_refused() {
-    // A hundred requests within a second that take ten: how they hang together can't be seen.
+    // A hundred requests within a second that take ten: their correlation can't be estimated.
     let finding = profiled(&made(100, |_| vec![(Decode, 10_000.0)]));
     let path = finding.path(Latency::E2e).expect("requests");
     assert!(

@@ -1,7 +1,8 @@
-//! Against the engine's own truth: simulated requests told as an application and a vLLM would trace them.
+//! Comparison with an engine's ground truth: simulated requests as traced by an application and a vLLM.
 //!
-//! The engine knows its queue, prefill and decode exactly. The traces know them as seconds among a span's attributes, on a clock that
-//! is off by some milliseconds, inside a call of the application's, and perhaps only one request in a hundred.
+//! The engine knows its queue, prefill and decode exactly. The traces have them as seconds in a span's attributes, on
+//! a clock that is off by some milliseconds, inside a call of the application. Perhaps only one request in a hundred
+//! is traced.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::trace::SpanKind;
@@ -13,7 +14,7 @@ use plimsoll_workload::Scenario;
 
 use super::{BASE, MS, Said, requests, span};
 
-/// A minute and a half near saturation.
+/// Returns a minute and a half near saturation.
 fn simulated(rate: f64, seconds: i64) -> Vec<Attempt> {
     let scenario = Scenario { seed: 11, ..Scenario::default() };
     let engine = plimsoll_sim::catalogue::profile::find("llama-3.1-8b@h100").expect("known").spec;
@@ -27,14 +28,14 @@ fn simulated(rate: f64, seconds: i64) -> Vec<Attempt> {
     simulate_level(&mut world, &scenario, plan).expect("a schedule").attempts
 }
 
-/// What the engine took for a stage, s.
+/// Returns the engine's time for a stage, s.
 fn told(attempt: &Attempt, stage: Stage) -> f64 {
     let found = attempt.answer.stages.iter().find(|one| one.name == stage.name());
     found.map_or(0.0, |one| one.took.as_secs_f64())
 }
 
-/// The traces of these requests: a call of the application's, half a millisecond of network each way, and vLLM's span on a clock that is
-/// off by up to `skew` ns.
+/// Returns the traces of these requests: a call of the application, half a millisecond of network each way, and
+/// vLLM's span on a clock that is off by up to `skew` ns.
 fn traced(attempts: &[Attempt], skew: i64, kept: f64) -> Vec<TraceSpan> {
     let mut stream = Stream::new(9, "tracer", 0);
     let mut spans = Vec::new();
@@ -63,7 +64,7 @@ fn traced(attempts: &[Attempt], skew: i64, kept: f64) -> Vec<TraceSpan> {
     spans
 }
 
-/// Mean and p99 of a stage over the requests that finished, s.
+/// Returns the mean and p99 of a stage over the completed requests, s.
 fn truth(attempts: &[Attempt], stage: Stage) -> (f64, f64) {
     let mut values: Vec<f64> =
         attempts.iter().filter(|a| !a.answer.stages.is_empty()).map(|a| told(a, stage)).collect();
@@ -71,7 +72,7 @@ fn truth(attempts: &[Attempt], stage: Stage) -> (f64, f64) {
     (mean, plimsoll_math::quantile::order_statistic(&mut values, 0.99).expect("values"))
 }
 
-/// Largest relative errors of means and p99s against the truth.
+/// Returns the largest relative errors of means and p99s.
 fn errors(attempts: &[Attempt], spans: &[TraceSpan]) -> (f64, f64) {
     let found = requests(spans);
     assert_eq!((found.count.skewed, found.count.residual_over_5_percent), (0, 0), "{:?}", found.count);
@@ -82,7 +83,8 @@ fn errors(attempts: &[Attempt], spans: &[TraceSpan]) -> (f64, f64) {
         let own = path.stage(stage).expect("the engine has it");
         let (true_mean, true_p99) = truth(attempts, stage);
         mean = mean.max((own.times.mean_s / true_mean - 1.0).abs());
-        // A p99 that is too unsure to be shown has to be right all the same: it is read off the requests, without its interval.
+        // A p99 that is too uncertain for display must be right too: it is computed from the requests, without its
+        // interval.
         let mut values: Vec<f64> =
             found.list.iter().map(|request| request.e2e_stages[stage.index()] as f64 * 1e-9).collect();
         let value = plimsoll_math::quantile::order_statistic(&mut values, 0.99).expect("values");
@@ -98,7 +100,7 @@ fn stages_are_the_engines_own() {
     assert!(attempts.len() > 7000, "{}", attempts.len());
     let (mean, p99) = errors(&attempts, &traced(&attempts, 0, 1.0));
     assert!(mean < 1e-3 && p99 < 1e-3, "mean off by {mean}, p99 by {p99}");
-    // 5 ms either way: the call bounds the server, so that nothing but the network's two halves is unsure.
+    // 5 ms either way: the call bounds the server, so only the division of the network time is uncertain.
     let skewed = traced(&attempts, 5 * MS, 1.0);
     let (mean, p99) = errors(&attempts, &skewed);
     assert!(mean < 0.03 && p99 < 0.08, "mean off by {mean}, p99 by {p99}");
@@ -119,11 +121,11 @@ fn one_trace_in_a_hundred_tells_the_stages_with_intervals_that_hold() {
         let own = path.stage(stage).expect("the engine has it");
         let (mean, _) = truth(&attempts, stage);
         let told = own.times.mean.estimate().expect("long enough");
-        // A mean's interval at 95 %, asked of two stages: twice as wide holds all but always.
+        // A 95 % interval of a mean, checked for two stages: twice the width nearly always contains the true value.
         assert!((told.value - mean).abs() < told.upper - told.lower, "{stage}: {told:?} for {mean}");
         assert!((told.value / mean - 1.0).abs() < 0.1, "{stage}: {told:?} for {mean}");
     }
-    // Six hundred requests are too few for a p99 where they hang together, and then none is shown.
+    // Six hundred correlated requests may be too few for a p99, and then none is shown.
     if let Some(p99) = path.times.p99.estimate() {
         assert!(p99.n_eff >= 1000.0 - 1e-6, "{p99:?}");
     }

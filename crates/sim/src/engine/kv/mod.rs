@@ -1,21 +1,21 @@
-//! The paged KV cache: blocks held, blocks free, and what the free ones still know.
+//! The paged KV cache: used blocks, free blocks, and the prefixes that free blocks still contain.
 //!
-//! The rules are vLLM v1's (`vllm/v1/core/block_pool.py`, `kv_cache_manager.py`). Blocks of 16 tokens; a full block has a
-//! name that is chained to the one before it, so that equal names mean equal prefixes. Only full blocks are shared, and
-//! counted per holder. Who leaves frees his blocks tail first; free blocks are taken from the oldest on, so that suffixes
-//! go before prefixes; a hit takes blocks off the free list. A block is found from the moment it is named, which is when
-//! the step that fills it is planned, so that two equal prompts in one step already share.
+//! The rules are vLLM v1's (`vllm/v1/core/block_pool.py`, `kv_cache_manager.py`). Blocks have 16 tokens. The hash
+//! (name) of a full block is chained to the block before, so equal hashes mean equal prefixes. Only full blocks are
+//! shared, with a reference count. A request frees its blocks tail first. Free blocks are reused oldest first, so
+//! suffixes go before prefixes; a hit takes blocks off the free list. A block can be found once it is named, which is
+//! when the step that fills it is planned. Two equal prompts in one step therefore share blocks.
 //!
-//! What is stored is not blocks but *stretches*: runs of named blocks of one chain that came and will go together. An
-//! eviction shortens the oldest stretch from its end, a lookup compares slices, and a prompt of 100 000 tokens costs a
-//! few operations instead of 6 000 times three. A block table with a hash map, as engines have it, was the alternative;
-//! it takes most of a simulation's time, and the two are tested to be equal. Copies of one block, computed by two
-//! requests side by side, are stretches with the same first name (twins); all copies are cut at the same places, so that
-//! any of them can go on in another.
+//! The pool stores *stretches* and not blocks: runs of named blocks of one chain that are used and freed together. An
+//! eviction shortens the oldest stretch from its end, and a lookup compares slices. A prompt of 100 000 tokens then
+//! costs a few operations instead of 6 000 times three. A block table with a hash map, as in engines, was rejected
+//! because it takes most of a simulation's time. Tests check that both are equal. Copies of one block, computed by
+//! two concurrent requests, are stretches with an equal first name (twins). All copies are cut at equal positions, so
+//! that any of them can continue in another.
 //!
-//! Blocks without a given name (generated tokens, prompts whose blocks have no names) are private: counted, and found
-//! again only by the same request after it lost its place. Text generated in an earlier turn is found by the names that
-//! the later prompt gives it, if its blocks were named then; the pool does not name them on its own.
+//! Blocks without a given name (generated tokens, prompts without block names) are private. They are counted, and
+//! found again only by the same request after a preemption. Text generated in an earlier turn is found by the names
+//! of the later prompt, if its blocks were named then. The pool never names them itself.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -31,12 +31,12 @@ const NONE: u32 = u32::MAX;
 
 type Index = HashMap<u64, u32, BuildHasherDefault<Spread>>;
 
-/// What free blocks are given away first.
+/// The eviction order of free blocks.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Eviction {
-    /// The oldest, whether they have a name or not (vLLM).
+    /// The oldest first, with or without a name (vLLM).
     Oldest,
-    /// Those without a name, then the oldest (SGLang, whose cache gives up what it knows last).
+    /// Blocks without a name first, then the oldest (SGLang, whose cache evicts named blocks last).
     BlankFirst,
 }
 
@@ -44,7 +44,7 @@ pub enum Eviction {
 pub struct BlockPool {
     caching: bool,
     eviction: Eviction,
-    /// Blocks that exist, of them free ones, and how many more are to be taken away.
+    /// Number of blocks, of free blocks among them, and of blocks that must still be removed.
     total: u32,
     free: u32,
     owed: u32,
@@ -52,7 +52,7 @@ pub struct BlockPool {
     spare: Vec<u32>,
     /// First name → the first of the stretches that begin with it.
     index: Index,
-    /// Request → the stretch of private blocks that it left behind.
+    /// Request → the stretch of private blocks that it left after a preemption.
     left_behind: Index,
     /// Free stretches, from the oldest to the youngest.
     oldest: u32,
@@ -61,7 +61,7 @@ pub struct BlockPool {
     holders: Vec<u32>,
 }
 
-/// What one request holds: a path of named stretches from the start of its prompt, and private blocks after it.
+/// The blocks of one request: a path of named stretches from the start of its prompt, then private blocks.
 #[derive(Clone, Default, Debug)]
 struct Hold {
     path: Vec<u32>,
@@ -69,18 +69,18 @@ struct Hold {
     private: u32,
 }
 
-/// What a lookup found.
+/// The result of a lookup.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct KvLookup {
-    /// Blocks that are there, of the given names and private ones.
+    /// Number of found blocks, with given names and private.
     pub blocks: u32,
-    /// Of them those that are on the free list now.
+    /// Number of found blocks that are on the free list.
     pub idle: u32,
     given: u32,
 }
 
 impl BlockPool {
-    /// A pool of free blocks. Without `caching` nothing is ever found.
+    /// Returns a pool of free blocks. Without `caching`, lookups find no blocks.
     pub fn new(blocks: u32, caching: bool, eviction: Eviction) -> BlockPool {
         let mut pool = BlockPool {
             caching,
@@ -105,33 +105,33 @@ impl BlockPool {
         self.total - self.owed
     }
 
-    /// Blocks that nobody holds.
+    /// Returns the number of free blocks.
     pub fn free(&self) -> u32 {
         self.free
     }
 
-    /// Blocks that somebody holds.
+    /// Returns the number of used blocks.
     pub fn used(&self) -> u32 {
         self.total - self.free
     }
 
-    /// Blocks that were taken away and are still held.
+    /// Returns the number of removed blocks that are still in use.
     pub fn owed(&self) -> u32 {
         self.owed
     }
 
-    /// Blocks that a request holds.
+    /// Returns the number of blocks of a request.
     pub fn held(&self, holder: u32) -> u32 {
         self.holds.get(holder as usize).map_or(0, |hold| hold.named + hold.private)
     }
 
-    /// Blocks of a request that have been named.
+    /// Returns the number of named blocks of a request.
     pub fn named(&self, holder: u32) -> u32 {
         self.holds.get(holder as usize).map_or(0, |hold| hold.named)
     }
 
-    /// How much of a chain of at most `limit` blocks is there: first by the given names, then, if all of those are, what
-    /// this request left behind.
+    /// Looks up a chain of at most `limit` blocks: by the given names, and if all are found, the private blocks that
+    /// this request left.
     pub fn find(&self, names: &[u64], request: u64, limit: u32) -> KvLookup {
         let mut found = KvLookup::default();
         if !self.caching || (self.index.is_empty() && self.left_behind.is_empty()) {
@@ -154,7 +154,7 @@ impl BlockPool {
         found
     }
 
-    /// Gives a request what a lookup found. Nothing may have happened in between.
+    /// Gives the found blocks to a request. No other call may come between the lookup and this one.
     pub fn hit(&mut self, holder: u32, names: &[u64], request: u64, found: KvLookup) {
         let mut at = 0;
         while at < found.given {
@@ -175,14 +175,14 @@ impl BlockPool {
         }
     }
 
-    /// Gives a request fresh blocks; there must be as many free.
+    /// Gives free blocks to a request; enough must be free.
     pub fn take(&mut self, holder: u32, blocks: u32) {
         self.free -= blocks;
         self.evict(blocks);
         self.hold(holder).private += blocks;
     }
 
-    /// The first `upto` blocks of a request are full, and these are their names: from now on others find them.
+    /// Names the first `upto` blocks of a request, which are full, so that lookups find them.
     pub fn name(&mut self, holder: u32, names: &Arc<Vec<u64>>, upto: u32) {
         if !self.caching {
             return;
@@ -207,7 +207,7 @@ impl BlockPool {
         }
     }
 
-    /// Frees all that a request holds, tail first. Of its private blocks the first `kept` are kept for it to find again.
+    /// Frees all blocks of a request, tail first. The first `kept` private blocks stay findable for the request.
     pub fn release(&mut self, holder: u32, request: u64, kept: u32) {
         let Some(hold) = self.holds.get_mut(holder as usize) else { return };
         let (named, private) = (std::mem::take(&mut hold.named), std::mem::take(&mut hold.private));
@@ -238,7 +238,7 @@ impl BlockPool {
         self.settle();
     }
 
-    /// From now on there are this many blocks. Those that are held go when they are freed.
+    /// Sets the number of blocks. Used blocks are removed when they are freed.
     pub fn resize(&mut self, blocks: u32) {
         if blocks > self.total {
             let more = blocks - self.total;
@@ -254,7 +254,7 @@ impl BlockPool {
         }
     }
 
-    /// Forgets every name. Who holds blocks keeps them.
+    /// Removes every name. Requests keep their blocks.
     pub fn flush(&mut self) {
         self.index.clear();
         self.left_behind.clear();
@@ -270,7 +270,7 @@ impl BlockPool {
         self.set_aside(self.free);
     }
 
-    /// Puts a stretch at the end of a request's path.
+    /// Appends a stretch to a request's path.
     fn enter(&mut self, holder: u32, node: u32) {
         let stretch = &mut self.stretches[node as usize];
         let len = stretch.len;
@@ -287,7 +287,7 @@ impl BlockPool {
         }
     }
 
-    /// Takes that many blocks off the free list, from the oldest on, and forgets what they knew.
+    /// Removes that many blocks from the free list, oldest first, with their names.
     fn evict(&mut self, mut blocks: u32) {
         while self.caching && blocks > 0 && self.oldest != NONE {
             let node = self.oldest;
@@ -304,7 +304,7 @@ impl BlockPool {
         }
     }
 
-    /// Free blocks that are owed go at once.
+    /// Removes free blocks that are owed.
     fn settle(&mut self) {
         let gone = self.owed.min(self.free);
         if gone > 0 {
@@ -315,7 +315,7 @@ impl BlockPool {
         }
     }
 
-    /// Puts blocks that know nothing on the free list.
+    /// Puts blocks without names on the free list.
     fn set_aside(&mut self, blocks: u32) {
         if blocks == 0 || !self.caching {
             return;

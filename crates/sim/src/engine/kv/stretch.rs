@@ -1,7 +1,7 @@
 //! Stretches: runs of blocks of one chain, the list of the free ones by age, and the index of their first names.
 //!
-//! The pool's inner workings, apart from its rules. The promise kept here: where a name begins one stretch, it
-//! begins every stretch that has it, so that the index finds all copies of a block that a walk can come to.
+//! This module has the data structure of the pool, separate from its rules. Invariant: a name that begins one stretch
+//! begins every stretch that contains it. The index therefore finds all copies of a block that a walk can reach.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(super) struct Stretch {
     pub holders: u32,
     pub older: u32,
     pub younger: u32,
-    /// The next that begins with the same name.
+    /// Next stretch with an equal first name.
     pub twin: u32,
 }
 
@@ -35,7 +35,7 @@ impl Stretch {
         }
     }
 
-    /// What is left of a long prompt does not keep all of its names in memory.
+    /// Copies the remaining names of a long prompt, so that its other names can be freed.
     pub(crate) fn slim(&mut self) {
         if let Names::Given(names) = &self.names
             && (self.len as usize) * 8 < names.len()
@@ -45,7 +45,7 @@ impl Stretch {
         }
     }
 
-    /// Leading blocks that are the same.
+    /// Returns the number of equal leading blocks.
     pub fn common(&self, names: &[u64]) -> u32 {
         let own = self.names();
         let most = own.len().min(names.len());
@@ -57,7 +57,8 @@ impl Stretch {
 }
 
 impl BlockPool {
-    /// Goes along a chain as far as it is there and shows each stretch with what is new in it. Returns the blocks found.
+    /// Follows a chain as far as it is stored, and calls `visit` with each stretch and its number of new blocks.
+    /// Returns the number of found blocks.
     pub(super) fn walk(&self, names: &[u64], mut visit: impl FnMut(&Stretch, u32)) -> u32 {
         let mut at = 0;
         while let Some(asked) = names.get(at as usize..).filter(|asked| !asked.is_empty())
@@ -78,7 +79,7 @@ impl BlockPool {
         at
     }
 
-    /// Cuts this stretch and its twins after `blocks`, those that are longer.
+    /// Cuts this stretch and its twins after `blocks`, if they are longer.
     pub(super) fn cut(&mut self, first: u32, blocks: u32) {
         let mut node = first;
         while node != NONE {
@@ -89,7 +90,7 @@ impl BlockPool {
         }
     }
 
-    /// Cuts the twins of a stretch where it ends.
+    /// Cuts the twins of a stretch at its end.
     pub(super) fn align(&mut self, node: u32) {
         let stretch = &self.stretches[node as usize];
         let blocks = stretch.len;
@@ -98,7 +99,7 @@ impl BlockPool {
         }
     }
 
-    /// How long a new stretch of these blocks may be, so that it ends where a copy of it ends.
+    /// Returns the maximum length of a new stretch of these blocks, so that it ends at the end of a copy.
     pub(super) fn uncut(&self, names: &[u64]) -> u32 {
         let mut len = names.len() as u32;
         let mut node = self.index.get(&names[0]).copied().unwrap_or(NONE);
@@ -112,7 +113,7 @@ impl BlockPool {
         len
     }
 
-    /// Makes two of one: the given one keeps the first `blocks`.
+    /// Splits a stretch; it keeps the first `blocks`.
     pub(super) fn split(&mut self, node: u32, blocks: u32) {
         let stretch = &self.stretches[node as usize];
         let (names, from, len) = (stretch.names.clone(), stretch.from + blocks, stretch.len - blocks);
@@ -149,7 +150,7 @@ impl BlockPool {
         }
     }
 
-    /// Gives a stretch's place back, and its names. Returns its length.
+    /// Frees a stretch and its names. Returns its length.
     pub(super) fn drop_stretch(&mut self, node: u32) -> u32 {
         let stretch = &mut self.stretches[node as usize];
         stretch.names = Names::Blank;
@@ -157,7 +158,7 @@ impl BlockPool {
         stretch.len
     }
 
-    /// Lets a stretch be found, after its twins.
+    /// Adds a stretch to the index, after its twins.
     pub(super) fn register(&mut self, node: u32) {
         let Some(&name) = self.stretches[node as usize].names().first() else { return };
         match self.index.get(&name).copied() {
@@ -173,7 +174,7 @@ impl BlockPool {
         }
     }
 
-    /// Lets a stretch not be found any more.
+    /// Removes a stretch from the index.
     pub(super) fn forget(&mut self, node: u32) {
         let stretch = &self.stretches[node as usize];
         let next = stretch.twin;

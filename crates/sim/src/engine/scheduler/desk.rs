@@ -1,6 +1,6 @@
-//! What every policy works on: the sequences, who waits, who runs, and the blocks.
+//! The state that every policy uses: the sequences, the queue, the running set, and the blocks.
 //!
-//! A policy decides; the desk does. It keeps one promise: what a sequence has computed always has its blocks.
+//! A policy decides and this state executes. Invariant: computed tokens of a sequence always have blocks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use crate::engine::slots::{Slots, take_out};
 use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::Drafts;
 
+/// The shared state of the scheduling policies.
 #[derive(Clone, Debug)]
 pub(crate) struct Desk {
     pub limits: Limits,
@@ -19,7 +20,7 @@ pub(crate) struct Desk {
     pub running: Vec<u32>,
     pub pool: BlockPool,
     arrivals: u64,
-    /// What came of drafts since [`drafts`](Desk::drafts) was last emptied.
+    /// Counters of drafts since the last call of [`drafts`](Desk::drafts).
     pub drafts: Drafts,
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct Desk {
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
     pub id: u64,
-    /// How many came before it, which is its name in the cache, too: ids may be used again.
+    /// Number of earlier requests. It identifies the request in the cache, because ids may be reused.
     pub number: u64,
     pub at_ps: i128,
     pub priority: u32,
@@ -35,32 +36,32 @@ pub(crate) struct Sequence {
     pub output: u32,
     pub generated: u32,
     pub computed: u32,
-    /// Tokens whose KV cache came from elsewhere: what it starts with, unless it has lost that.
+    /// Tokens whose KV cache was transferred from another replica, unless it was lost.
     pub received: u32,
-    /// Names of the prompt's full blocks.
+    /// Names of the prompt's full blocks; `None` if it has none.
     pub names: Option<Arc<Vec<u64>>>,
-    /// Fractions of drafted tokens that were accepted and not yet handed out, in 2⁻³².
+    /// Fractions of accepted draft tokens that are not yet emitted, in 2⁻³².
     credit: u64,
     admitted: bool,
     pub prefilled: bool,
-    /// Is part of the step under way.
+    /// Set while the sequence is in the present step.
     pub planned: bool,
-    /// Was cancelled during the step under way, or is finished.
+    /// Set if the sequence was cancelled during the present step, or is finished.
     pub gone: bool,
 }
 
 impl Sequence {
-    /// Tokens of prompt and answer so far.
+    /// Returns the tokens of prompt and output so far.
     pub fn tokens(&self) -> u32 {
         self.prompt + self.generated
     }
 
-    /// Tokens that it lacks.
+    /// Returns the number of tokens that are not computed.
     pub fn wanted(&self) -> u32 {
         self.tokens() - self.computed
     }
 
-    /// Only its last token lacks, and that one was generated.
+    /// Returns whether only the last, generated token is not computed.
     pub fn decodes(&self) -> bool {
         self.generated > 0 && self.wanted() == 1
     }
@@ -83,7 +84,7 @@ impl Desk {
         }
     }
 
-    /// Takes a request up; its policy queues it.
+    /// Adds a request; the policy queues it.
     pub fn insert(&mut self, ask: ScheduledRequest) -> u32 {
         let number = self.arrivals;
         self.arrivals += 1;
@@ -107,7 +108,7 @@ impl Desk {
                 computed: 0,
                 received: if handed_over { prompt_tokens } else { 0 },
                 names,
-                // Any fixed spread over the ids will do: it is what makes neighbours not accept in step.
+                // Any fixed hash of the id works, because neighbours only must not accept in lockstep.
                 credit: id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32,
                 admitted: false,
                 prefilled: handed_over,
@@ -121,15 +122,16 @@ impl Desk {
         self.sequences.at(slot)
     }
 
-    /// What the cache holds of a sequence that has nothing. Never all of it: to generate, a token must be computed.
+    /// Looks up the blocks of a sequence without blocks. The result is never the whole sequence, because generation
+    /// needs a computed token.
     pub fn find(&self, slot: u32) -> KvLookup {
         let sequence = self.at(slot);
         let limit = (sequence.tokens() - 1) / BLOCK_TOKENS;
         self.pool.find(sequence.names(), sequence.number, limit)
     }
 
-    /// Tokens that a sequence would like to have computed in a step, if nothing bounded it: all that it lacks, and the
-    /// drafted ones where it decodes.
+    /// Returns the tokens of a sequence for a step without limits: all that are not computed, plus draft tokens in
+    /// decode.
     pub fn wish(&self, slot: u32) -> u32 {
         let sequence = self.at(slot);
         match self.limits.draft_tokens {
@@ -139,13 +141,13 @@ impl Desk {
         }
     }
 
-    /// Blocks missing for `tokens` more.
+    /// Returns the number of missing blocks for `tokens` more.
     pub fn missing(&self, slot: u32, tokens: u32) -> u32 {
         let needed = (self.at(slot).computed + tokens).div_ceil(BLOCK_TOKENS);
         needed.saturating_sub(self.pool.held(slot))
     }
 
-    /// Gets the blocks for `tokens` more. False, and nothing changed, if there are too few.
+    /// Allocates the blocks for `tokens` more. Returns `false` without a change if there are too few.
     pub fn grow(&mut self, slot: u32, tokens: u32) -> bool {
         let more = self.missing(slot, tokens);
         if more > self.pool.free() {
@@ -157,13 +159,13 @@ impl Desk {
         true
     }
 
-    /// Do `found` and fresh blocks for all of `tokens` leave `spare` ones free?
+    /// Returns whether `found` and new blocks for all of `tokens` leave `spare` blocks free.
     pub fn fits(&self, found: KvLookup, tokens: u32, spare: u32) -> bool {
         let fresh = tokens.div_ceil(BLOCK_TOKENS).saturating_sub(found.blocks);
         u64::from(fresh) + u64::from(found.idle) + u64::from(spare) <= u64::from(self.pool.free())
     }
 
-    /// Starts a sequence that has left the queue: what the cache holds, and blocks for `tokens` more.
+    /// Starts a sequence from the queue with its cached blocks and blocks for `tokens` more.
     pub fn start(&mut self, plan: &mut StepPlan, slot: u32, found: KvLookup, tokens: u32) {
         let sequence = self.sequences.at_mut(slot);
         if found.blocks > 0 {
@@ -188,13 +190,13 @@ impl Desk {
         self.running.push(slot);
     }
 
-    /// Puts a sequence into the step.
+    /// Adds a sequence to the step.
     pub fn schedule(&mut self, plan: &mut StepPlan, slot: u32, tokens: u32) {
         self.sequences.at_mut(slot).planned = true;
         plan.items.push((slot, tokens));
     }
 
-    /// Names the full blocks of what will be computed by the end of the step.
+    /// Names the full blocks of the tokens that are computed by the end of the step.
     pub fn name(&mut self, slot: u32, tokens: u32) {
         let sequence = self.sequences.at(slot);
         if let Some(names) = &sequence.names {
@@ -205,12 +207,12 @@ impl Desk {
         }
     }
 
-    /// Takes everything from a sequence that has just left the running. Of its private blocks those within the first
-    /// `kept_tokens` tokens may be found again.
+    /// Frees all blocks of a sequence that left the running set. Private blocks within the first `kept_tokens` tokens
+    /// stay findable.
     pub fn strip(&mut self, plan: &mut StepPlan, slot: u32, kept_tokens: u32) {
         let sequence = self.sequences.at_mut(slot);
         let full = sequence.computed.min(kept_tokens) / BLOCK_TOKENS;
-        // Private blocks can be found only behind a whole chain of given names.
+        // Private blocks can be found only after a complete chain of given names.
         let named = self.pool.named(slot);
         let chained = sequence.names.as_ref().map_or(0, |names| names.len()) == named as usize;
         let kept = if chained { full.saturating_sub(named) } else { 0 };
@@ -220,13 +222,13 @@ impl Desk {
         self.pool.release(slot, sequence.number, kept);
     }
 
-    /// What the step's duration depends on.
+    /// Computes the load of the step, which determines its duration.
     pub fn weigh(&self, plan: &mut StepPlan) {
         let mut load = crate::engine::step_time::StepLoad::default();
         for &(slot, tokens) in &plan.items {
             let sequence = self.sequences.at(slot);
             if sequence.decodes() {
-                // Drafted tokens are the model's business, not the load's.
+                // Drafted tokens are added by the step model and not counted in the load.
                 load.tokens += 1;
                 load.rows += 1;
                 load.decodes += 1;
@@ -242,7 +244,7 @@ impl Desk {
         plan.load = load;
     }
 
-    /// The step has run: books what was computed and says what came of it. Returns how many sequences left.
+    /// Records the results of a completed step and reports them. Returns the number of ended sequences.
     pub fn commit(
         &mut self,
         plan: &StepPlan,
@@ -284,7 +286,7 @@ impl Desk {
         finished
     }
 
-    /// Forgets a sequence and frees its blocks. False where there is none of this id.
+    /// Removes a sequence and frees its blocks. Returns `None` if the id is unknown.
     pub fn cancel(&mut self, id: u64) -> Option<u32> {
         let slot = self.sequences.find(id)?;
         let sequence = self.sequences.at_mut(slot);
@@ -302,7 +304,7 @@ impl Desk {
         Some(slot)
     }
 
-    /// Steps like this one, of decodes alone, that can follow it before somebody finishes or the blocks run out.
+    /// Returns the number of further equal decode steps until a sequence ends or the blocks run out.
     pub(crate) fn decodes_ahead(&self, plan: &StepPlan) -> u32 {
         let mut least = u32::MAX;
         for &(slot, _) in &plan.items {
@@ -316,7 +318,7 @@ impl Desk {
         most
     }
 
-    /// `steps` steps like the planned one have run, and one more is planned.
+    /// Records `steps` completed steps equal to the planned one, with one more planned.
     pub(crate) fn decode_on(&mut self, plan: &StepPlan, steps: u32) {
         for &(slot, _) in &plan.items {
             let sequence = self.sequences.at_mut(slot);
@@ -329,7 +331,7 @@ impl Desk {
         }
     }
 
-    /// Would `steps` more steps need more blocks than are free?
+    /// Returns whether `steps` more steps need more blocks than are free.
     fn outgrown(&self, plan: &StepPlan, steps: u32) -> bool {
         let free = u64::from(self.pool.free());
         if plan.items.len() as u64 * (u64::from(steps / BLOCK_TOKENS) + 1) <= free {
@@ -339,7 +341,7 @@ impl Desk {
         missing.sum::<u64>() > free
     }
 
-    /// The most steps, less than `too_many`, that the free blocks are enough for.
+    /// Returns the maximum number of steps, below `too_many`, for which the free blocks suffice.
     fn bisect(&self, plan: &StepPlan, too_many: u32) -> u32 {
         let (mut fits, mut not) = (0, too_many);
         while not - fits > 1 {
@@ -369,7 +371,8 @@ impl Desk {
 }
 
 impl Sequence {
-    /// How many of the tokens that a decode computed hold: the mean is met exactly, each sequence from its own start.
+    /// Returns the number of accepted tokens of a decode. The mean is met exactly, with a separate start for each
+    /// sequence.
     fn accept(&mut self, tokens: u32, accepted: u64) -> u32 {
         if tokens <= 1 || !self.decodes() {
             return tokens;
@@ -380,7 +383,7 @@ impl Sequence {
         whole.clamp(1, tokens)
     }
 
-    /// Everything there was to compute is computed: up to `fresh` tokens come out.
+    /// Marks everything as computed and emits up to `fresh` tokens.
     fn advance(&mut self, fresh: u32) -> SequenceProgress {
         let prefilled = (!self.prefilled).then_some(self.prompt);
         let tokens = fresh.min(self.output - self.generated);

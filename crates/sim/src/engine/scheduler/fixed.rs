@@ -1,12 +1,12 @@
-//! Static batching: wait for a batch or a timer, pad it, compute it to its end, answer it together.
+//! Static batching: wait for a batch or a timer, pad it, compute it to its end, and send all responses together.
 //!
-//! * A batch starts when as many wait as it holds, or the first of them has waited for the timer. It takes the waiting in
-//!   order, as many as the blocks hold once padded; who comes later waits for the next.
-//! * Every prompt is padded to the longest, every answer too: each row costs what the longest costs, in every step.
-//! * Nothing leaves before the last row is done. A cancelled row stays as padding, unless all are.
+//! * A batch starts when enough requests wait, or when the first of them has waited for the timer. It takes waiting
+//!   requests in order, as many as the blocks allow with padding; later requests wait for the next batch.
+//! * Prompts and outputs are padded to the longest: each row costs as much as the longest in every step.
+//! * No response leaves before the last row is done. A cancelled row stays as padding, unless all are cancelled.
 //!
-//! There is no prefix cache here. A prompt step that is larger than the token budget is split, which real engines of this
-//! kind don't do; it makes the same work a few floors dearer, and a step too large for its memory possible.
+//! There is no prefix cache. A prefill over the token budget is split, unlike in real engines of this kind. The split
+//! costs a few additional floors and permits steps that are too large for the memory.
 
 use super::desk::Desk;
 use super::policy::StaticSpec;
@@ -26,7 +26,7 @@ struct Batch {
     rows: Vec<u32>,
     prompt: u32,
     output: u32,
-    /// Prompt tokens computed, of all rows, padding included.
+    /// Computed prompt tokens of all rows, including padding.
     computed: u64,
     generated: u32,
 }
@@ -60,7 +60,7 @@ impl Fixed {
         plan.load = StepLoad { tokens: rows, decodes: rows, rows, context, ..StepLoad::default() };
     }
 
-    /// When something is to be planned although nothing happens.
+    /// Returns the time of the next plan without an event; `None` if there is none.
     pub fn next_wake(&self, desk: &Desk) -> Option<i128> {
         let first = desk.waiting.front().filter(|_| self.batch.is_none())?;
         Some(desk.at(*first).at_ps + self.wait_ps)
@@ -82,7 +82,7 @@ impl Fixed {
         }
     }
 
-    /// Drops the batch when its last row was cancelled.
+    /// Drops the batch if all its rows are cancelled.
     pub fn cancelled(&mut self, desk: &mut Desk) {
         if let Some(batch) = self.batch.take_if(|batch| batch.rows.iter().all(|&slot| desk.at(slot).gone)) {
             for slot in batch.rows {
@@ -95,7 +95,7 @@ impl Fixed {
         self.batch.is_none()
     }
 
-    /// Steps like the planned one that can follow it before the batch ends.
+    /// Returns the number of further equal steps before the batch ends.
     pub(crate) fn decodes_ahead(&self) -> u32 {
         self.batch.as_ref().map_or(0, |batch| (batch.output - batch.generated).saturating_sub(1))
     }
@@ -161,7 +161,7 @@ impl Fixed {
 }
 
 impl Batch {
-    /// The next `tokens` of the padded prompts, row after row.
+    /// Assigns the next `tokens` of the padded prompts, row by row.
     fn share_prompts(&self, desk: &mut Desk, plan: &mut StepPlan, mut tokens: u32) {
         let mut load = StepLoad { tokens, ..StepLoad::default() };
         let mut row = (self.computed / u64::from(self.prompt)) as usize;
@@ -175,7 +175,7 @@ impl Batch {
             tokens -= piece;
             (row, before) = (row + 1, 0);
         }
-        // Rows whose turn is not in this step are part of the batch all the same.
+        // Rows without tokens in this step still belong to the batch.
         for &slot in &self.rows {
             desk.sequences.at_mut(slot).planned = true;
         }
@@ -201,7 +201,7 @@ impl Batch {
     }
 }
 
-/// Blocks of a row of this shape.
+/// Returns the blocks of a row of this shape.
 fn blocks(prompt: u32, output: u32) -> u32 {
     (prompt + output).saturating_sub(1).max(prompt).div_ceil(BLOCK_TOKENS)
 }

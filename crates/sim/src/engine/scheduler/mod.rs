@@ -1,12 +1,13 @@
-//! Which tokens are computed in the next step: one small state machine per policy over one pool of KV blocks.
+//! The scheduler of the next step: one small state machine per policy over one pool of KV blocks.
 //!
-//! `admit`, `plan`, `commit`, `cancel`. No clock (the one policy with a timer is told the time, and says when it wants to
-//! be asked again), no sockets, no chance. `running_first` is vLLM v1 and TensorRT-LLM's no-evict, `sglang` is
-//! SGLang, `fixed` is static batching; `desk` does what they decide, `policy` is what the user writes.
+//! The interface is `admit`, `plan`, `commit`, `cancel`. There is no clock, socket or randomness; the only policy
+//! with a timer takes the time as an argument and returns its next wake-up. `running_first` is vLLM v1 and
+//! TensorRT-LLM's no-evict, `sglang` is SGLang, `fixed` is static batching. `desk` executes their decisions, `policy`
+//! is the configuration.
 //!
-//! A stretch of steps in which the same sequences decode and nobody can join can be jumped over: `ahead` says how many
-//! steps like the planned one can follow it, `decode_on` books them. Everything that ends such a stretch (a finish, an
-//! admission, missing blocks) is left to an ordinary step, so that no rule is written twice.
+//! A period in which the running set only decodes and no request can join is computed in closed form. `ahead` returns
+//! the number of equal steps that can follow the planned one, `decode_on` records them. Every event that ends such a
+//! period (a finish, an admission, missing blocks) is left to an ordinary step. Each rule is therefore written once.
 
 mod desk;
 mod fixed;
@@ -25,66 +26,64 @@ use crate::engine::step_time::StepLoad;
 use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::Drafts;
 
-/// The bounds a scheduler works within.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Limits {
-    /// Most sequences running at once.
+    /// Maximum number of running sequences.
     pub max_seqs: u32,
-    /// Most tokens in a step.
     pub token_budget: u32,
-    /// May a prompt be split over steps?
+    /// Whether prompts may be split over steps.
     pub chunked_prefill: bool,
-    /// Most tokens of one prompt in a step; 0 = no limit.
+    /// Maximum tokens of one prompt per step; 0 for no limit.
     pub long_prefill_threshold: u32,
     /// KV blocks of [`BLOCK_TOKENS`] tokens.
     pub blocks: u32,
-    /// Blocks that an admission beside running sequences must leave free.
+    /// Blocks that stay free when a request is admitted next to running ones.
     pub watermark_blocks: u32,
-    /// Are blocks found again by their names?
+    /// Whether blocks are found by their names.
     pub prefix_cache: bool,
-    /// Tokens drafted for each sequence that decodes; 0 = no speculative decoding.
+    /// Draft tokens per decoding sequence; 0 without speculative decoding.
     pub draft_tokens: u32,
-    /// Mean tokens that a step brings to a sequence that decodes with drafts, in 2⁻³².
+    /// Mean tokens per step of a sequence that decodes with drafts, in 2⁻³².
     pub accepted: u64,
 }
 
-/// A request, as the scheduler knows it.
+/// A request in the scheduler.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ScheduledRequest {
-    /// Its name, new among those in flight.
+    /// Id, unique among requests in flight.
     pub id: u64,
-    /// When it came, picoseconds.
     pub at_ps: i128,
-    /// Its priority, 1 first; 0 = none.
+    /// Priority, 1 is the highest; 0 for none.
     pub priority: u32,
-    /// At least 1.
+    /// Prompt tokens, at least 1.
     pub prompt_tokens: u32,
     pub output_tokens: u32,
     /// Names of the prompt's full blocks.
     pub blocks: Vec<u64>,
-    /// Were its prompt and the first token computed elsewhere, and is its KV cache here? Only where the running go first.
+    /// Set if another replica computed the prompt and the first token, and the KV cache was transferred. Supported
+    /// only by policies that schedule running sequences first.
     pub handed_over: bool,
 }
 
-/// What the sequences of a step get. Reused from step to step.
+/// The sequences of a step and their tokens. Reused from step to step.
 #[derive(Clone, Default, Debug)]
 pub struct StepPlan {
-    /// Sequence and its tokens, in the order in which they were scheduled.
+    /// Sequences and their tokens, in order of scheduling.
     pub(crate) items: Vec<(u32, u32)>,
-    /// Ids of those that leave the queue for the first time, and the prompt tokens that the cache held.
+    /// Ids of first admissions, with their cached prompt tokens.
     pub admitted: Vec<(u64, u32)>,
-    /// Ids of those that lost their place.
+    /// Ids of preempted sequences.
     pub preempted: Vec<u64>,
-    /// Prompt tokens that were looked up in the cache, of those admitted.
+    /// Prompt tokens of the admitted sequences that were looked up in the cache.
     pub prefix_queries: u64,
-    /// Of them those that it held.
+    /// Prompt tokens of the admitted sequences that were found in the cache.
     pub prefix_hits: u64,
-    /// What the step's duration depends on.
+    /// Load of the step, which determines its duration.
     pub load: StepLoad,
 }
 
 impl StepPlan {
-    /// True when nothing is to be computed.
+    /// Returns whether the step has no tokens.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -98,22 +97,23 @@ impl StepPlan {
     }
 }
 
-/// What a step brought to one sequence.
+/// The result of a step for one sequence.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct SequenceProgress {
     pub id: u64,
-    /// The prompt's tokens, when the whole prompt was computed for the first time.
+    /// Prompt tokens, at the first complete prefill; else `None`.
     pub prefilled: Option<u32>,
-    /// Tokens that came out.
+    /// Number of new tokens.
     pub tokens: u32,
+    /// Set if the tokens are the first.
     pub first: bool,
-    /// Tokens that have come out, these included.
+    /// Number of tokens so far, including the new ones.
     pub generated: u32,
-    /// Were they the last, or was there none to generate?
+    /// Set if the sequence is complete.
     pub finished: bool,
 }
 
-/// The scheduler: `admit`, `plan`, `commit`, `cancel`. It knows no time and no chance.
+/// The scheduler of one engine, without clock and randomness.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     desk: Desk,
@@ -129,7 +129,6 @@ enum Policy {
 }
 
 impl Scheduler {
-    /// A scheduler without sequences.
     pub fn new(mut limits: Limits, spec: &PolicySpec) -> Scheduler {
         let (policy, eviction) = match spec {
             PolicySpec::Vllm(vllm) => (Policy::RunningFirst(RunningFirst::vllm(vllm)), Eviction::Oldest),
@@ -137,7 +136,7 @@ impl Scheduler {
             PolicySpec::Sglang(sglang) => (Policy::Sglang(Sglang::new(sglang)), Eviction::BlankFirst),
             PolicySpec::Static(fixed) => (Policy::Fixed(Fixed::new(fixed)), Eviction::Oldest),
         };
-        // Where all that run decode in one step, they must fit into it.
+        // These policies decode all running sequences in one step, so all must fit into the budget.
         if !matches!(policy, Policy::RunningFirst(_)) {
             limits.max_seqs = limits.max_seqs.min(limits.token_budget);
         }
@@ -147,7 +146,8 @@ impl Scheduler {
         Scheduler { desk: Desk::new(limits, eviction), policy, spec: spec.clone() }
     }
 
-    /// Most tokens (prompt and answer, less the last one, which is never computed) of a sequence it can finish.
+    /// Returns the maximum tokens of a sequence that can finish (prompt and output, without the last token, which is
+    /// never computed).
     pub fn longest(&self) -> u64 {
         let limits = &self.desk.limits;
         let held = u64::from(limits.blocks) * u64::from(BLOCK_TOKENS);
@@ -155,7 +155,7 @@ impl Scheduler {
             Policy::Fixed(_) => held,
             Policy::RunningFirst(_) if limits.chunked_prefill || limits.long_prefill_threshold > 0 => held,
             Policy::RunningFirst(_) => held.min(u64::from(limits.token_budget)),
-            // Its admission wants a block more than the whole, and a token to spare.
+            // The admission of SGLang needs one more block and one more token.
             Policy::Sglang(_) => {
                 let held = held.saturating_sub(u64::from(BLOCK_TOKENS) + 2);
                 if limits.chunked_prefill { held } else { held.min(u64::from(limits.token_budget)) }
@@ -163,7 +163,7 @@ impl Scheduler {
         }
     }
 
-    /// Is a sequence of this id here?
+    /// Returns whether the id is in the scheduler.
     pub fn knows(&self, id: u64) -> bool {
         self.desk.sequences.find(id).is_some()
     }
@@ -177,7 +177,7 @@ impl Scheduler {
         }
     }
 
-    /// Decides the next step. Must be followed by [`commit`](Scheduler::commit) before the next plan.
+    /// Decides the next step. [`commit`](Scheduler::commit) must follow before the next plan.
     pub fn plan(&mut self, now_ps: i128, plan: &mut StepPlan) {
         plan.clear();
         match &mut self.policy {
@@ -187,7 +187,7 @@ impl Scheduler {
         }
     }
 
-    /// When to plan again although nothing happens, after a plan that was empty.
+    /// Returns the time of the next plan without an event, after an empty plan.
     pub fn next_wake(&self) -> Option<i128> {
         match &self.policy {
             Policy::RunningFirst(_) | Policy::Sglang(_) => None,
@@ -195,7 +195,7 @@ impl Scheduler {
         }
     }
 
-    /// The step has run: books what was computed and says what came of it.
+    /// Records the results of a completed step and reports them.
     pub fn commit(&mut self, plan: &StepPlan, progress: impl FnMut(SequenceProgress)) {
         match &mut self.policy {
             Policy::RunningFirst(_) => {
@@ -210,12 +210,12 @@ impl Scheduler {
         }
     }
 
-    /// What came of drafts since this was last asked.
+    /// Returns the counters of drafts since the last call.
     pub(crate) fn take_drafts(&mut self) -> Drafts {
         std::mem::take(&mut self.desk.drafts)
     }
 
-    /// Forgets a sequence and frees its blocks. False where there is none of this id.
+    /// Removes a sequence and frees its blocks. Returns `false` if the id is unknown.
     pub fn cancel(&mut self, id: u64) -> bool {
         let Some(slot) = self.desk.cancel(id) else { return false };
         match &mut self.policy {
@@ -226,7 +226,7 @@ impl Scheduler {
         true
     }
 
-    /// Drops all sequences, the step under way included, and the cache with them. Returns their ids, ascending.
+    /// Drops all sequences, including the present step, and the cache. Returns their ids in ascending order.
     pub fn reset(&mut self) -> Vec<u64> {
         let ids = self.desk.sequences.ids();
         let blocks = self.desk.pool.blocks();
@@ -235,23 +235,23 @@ impl Scheduler {
         ids
     }
 
-    /// Forgets what the cache holds.
+    /// Removes all prefixes from the cache.
     pub fn flush_cache(&mut self) {
         self.desk.pool.flush();
     }
 
-    /// From now on there are this many blocks; the next plan sees to it.
+    /// Sets the number of blocks; the next plan applies it.
     pub fn set_blocks(&mut self, blocks: u32) {
         self.desk.pool.resize(blocks);
     }
 
-    /// Leading blocks of a chain that the cache holds.
+    /// Returns the number of leading blocks of a chain that are cached.
     pub(crate) fn cached_blocks(&self, names: &[u64]) -> u32 {
         self.desk.pool.find(names, u64::MAX, u32::MAX).blocks
     }
 
-    /// How many steps like the planned one can follow it, whoever comes, as long as [`is_open`](Scheduler::is_open) says
-    /// no; else as long as nobody comes.
+    /// Returns the number of equal steps that can follow the planned one. If [`is_open`](Scheduler::is_open) returns
+    /// `false`, the number is valid despite arrivals; otherwise only until the next arrival.
     pub fn ahead(&self, plan: &StepPlan) -> u32 {
         let all_decode = plan.load.chunks == 0 && plan.load.decodes > 0;
         if !all_decode || self.desk.limits.draft_tokens > 0 || !plan.preempted.is_empty() {
@@ -265,7 +265,7 @@ impl Scheduler {
         }
     }
 
-    /// Could somebody who comes now change the next plan?
+    /// Returns whether a new request could change the next plan.
     pub fn is_open(&self) -> bool {
         match &self.policy {
             Policy::RunningFirst(policy) => policy.is_open(&self.desk),
@@ -274,8 +274,8 @@ impl Scheduler {
         }
     }
 
-    /// The planned step and `steps - 1` like it have run, and one more is planned. At most as many as are
-    /// [`ahead`](Scheduler::ahead).
+    /// Records the planned step and `steps - 1` equal ones, with one more planned. At most
+    /// [`ahead`](Scheduler::ahead) steps are permitted.
     pub(crate) fn decode_on(&mut self, plan: &mut StepPlan, steps: u32) {
         plan.load.context += u64::from(plan.load.decodes) * u64::from(steps);
         plan.admitted.clear();
@@ -289,17 +289,17 @@ impl Scheduler {
         }
     }
 
-    /// Does a token leave as soon as it is there? If not, all leave at the end.
+    /// Returns whether tokens leave immediately. Otherwise all leave at the end.
     pub fn streams(&self) -> bool {
         !matches!(self.policy, Policy::Fixed(_))
     }
 
-    /// Who is in a planned step, in the order of scheduling.
+    /// Returns the ids of a planned step, in order of scheduling.
     pub(crate) fn ids<'a>(&'a self, plan: &'a StepPlan) -> impl Iterator<Item = u64> + 'a {
         plan.items.iter().map(|&(slot, _)| self.desk.at(slot).id)
     }
 
-    /// Who gets how many tokens in a plan that is not committed yet, in the order of scheduling.
+    /// Returns the ids and tokens of a plan that is not committed yet, in order of scheduling.
     pub fn shares<'a>(&'a self, plan: &'a StepPlan) -> impl Iterator<Item = (u64, u32)> + 'a {
         plan.items.iter().map(|&(slot, tokens)| (self.desk.at(slot).id, tokens))
     }
@@ -308,7 +308,7 @@ impl Scheduler {
         self.desk.running.len() as u32
     }
 
-    /// Sequences waiting, preempted ones included.
+    /// Returns the number of waiting sequences, including preempted ones.
     pub fn waiting(&self) -> u32 {
         self.desk.waiting.len() as u32
     }

@@ -1,24 +1,24 @@
-//! Which engine's rules decide who is computed next, as the user writes it.
+//! The configuration of the scheduling policy, by engine.
 //!
-//! One struct per policy, beside the sizes that all of them share (`max_seqs`, `token_budget`, `kv_blocks`, …). Options
-//! that only one engine has can't be written for another.
+//! There is one struct per policy, in addition to the shared sizes (`max_seqs`, `token_budget`, `kv_blocks`, …).
+//! Options of one engine can't be set for another.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::error::{SpecError, not_negative, positive, within};
 
-/// Who is computed next.
+/// The scheduling policy.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum PolicySpec {
-    /// vLLM v1: the running first, then the waiting; who finds no blocks takes them from the last.
+    /// vLLM v1: running sequences first, then waiting ones; without free blocks, the last running one is preempted.
     Vllm(VllmSpec),
-    /// SGLang: prompts first and alone, admission by an estimate of what answers will need.
+    /// SGLang: separate prefill steps first; admission by an estimate of the blocks that responses will need.
     Sglang(SglangSpec),
-    /// TensorRT-LLM's guaranteed no evict: a request starts when its whole answer fits.
+    /// TensorRT-LLM's guaranteed no evict: a request starts when its whole response fits.
     NoEvict(NoEvictSpec),
-    /// Static batching: wait for a batch, pad it, answer it together.
+    /// Static batching: wait for a batch, pad it, send its responses together.
     Static(StaticSpec),
 }
 
@@ -28,15 +28,15 @@ impl Default for PolicySpec {
     }
 }
 
-/// vLLM v1's options.
+/// The options of vLLM v1.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VllmSpec {
-    /// Who goes first among the waiting, and who loses its place last.
+    /// Order of waiting sequences, and reverse order of preemption [default: fcfs].
     #[serde(default)]
     pub order: VllmOrder,
-    /// A request starts only if all it has to compute by then fits into the free blocks, not just its first chunk
-    /// (vLLM: `scheduler_reserve_full_isl`).
+    /// Start a request only if all its pending tokens fit into the free blocks, not only its first chunk (vLLM:
+    /// `scheduler_reserve_full_isl`).
     #[serde(default = "yes")]
     pub reserve_full: bool,
 }
@@ -47,28 +47,28 @@ impl Default for VllmSpec {
     }
 }
 
-/// vLLM's scheduling policies.
+/// The scheduling orders of vLLM.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VllmOrder {
-    /// First come, first served; the last to start is the first to lose its place.
+    /// First come, first served; the last started sequence is preempted first.
     #[default]
     Fcfs,
-    /// By priority (1 first, requests without one last), then by arrival; the largest of both loses its place.
+    /// By priority (1 first, requests without one last), then by arrival; the last in this order is preempted first.
     Priority,
 }
 
-/// SGLang's options. Its `chunked_prefill_size` is `token_budget`.
+/// The options of SGLang. Its `chunked_prefill_size` is `token_budget`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SglangSpec {
-    /// Order of the waiting.
+    /// Order of waiting sequences [default: fcfs].
     #[serde(default)]
     pub order: SglangOrder,
-    /// Most prompt tokens in a step, for all but the first prompt (SGLang: `max_prefill_tokens`).
+    /// Maximum prompt tokens in a step, except for the first prompt (SGLang: `max_prefill_tokens`).
     #[serde(default = "default_max_prefill_tokens")]
     pub max_prefill_tokens: u32,
-    /// How careful admission is (SGLang: `schedule_conservativeness`).
+    /// Conservativeness of admission (SGLang: `schedule_conservativeness`).
     #[serde(default = "one")]
     pub conservativeness: f64,
 }
@@ -83,29 +83,29 @@ impl Default for SglangSpec {
     }
 }
 
-/// SGLang's orders of the waiting that are simulated.
+/// The simulated scheduling orders of SGLang.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SglangOrder {
-    /// As they came: SGLang's default.
+    /// First come, first served: SGLang's default.
     #[default]
     Fcfs,
-    /// Longest cached prefix first; as they came where more than 128 wait. The default of older versions.
+    /// Longest cached prefix first; first come, first served if more than 128 wait. The default of older versions.
     Lpm,
 }
 
-/// Guaranteed no evict has no options.
+/// The options of guaranteed no evict (none).
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NoEvictSpec {}
 
-/// Static batching.
+/// The options of static batching.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StaticSpec {
-    /// Requests of a full batch.
+    /// Number of requests of a full batch.
     pub batch: u32,
-    /// A smaller one starts when its first request has waited this long. Milliseconds.
+    /// Maximum wait in ms of the first request before a smaller batch starts.
     pub wait_ms: f64,
 }
 

@@ -1,23 +1,22 @@
-//! vLLM v1, and guaranteed no evict: the running first, then the waiting.
+//! vLLM v1, and guaranteed no evict: running sequences first, then waiting ones.
 //!
-//! There is no prefill phase and no decode phase. Each sequence has tokens that are *wanted* (prompt and answer so
-//! far) and tokens that are *computed*, and every step hands out a budget of tokens:
+//! There is no prefill phase and no decode phase. Each sequence has *wanted* tokens (prompt and output so far) and
+//! *computed* tokens, and every step distributes a token budget:
 //!
-//! 1. **Running first, in order.** Each gets what it lacks, within the budget. If blocks are missing, the *last* of
-//!    the running (by priority: the largest of priority and arrival) is preempted: it loses its blocks, forgets what was
-//!    computed and goes to the *front* of the queue (by priority: to its place); this repeats until there is room or the
-//!    sequence has preempted itself.
-//! 2. **Then the waiting, in order, and only if nobody was preempted in this step**, while budget and places last. What
-//!    the prefix cache holds is not computed again, except for the last token. The first that can't have blocks stops the
-//!    queue.
+//! 1. **Running sequences first, in order.** Each gets its missing tokens, within the budget. If blocks are missing,
+//!    the *last* running sequence (by priority: the largest of priority and arrival) is preempted. It loses its
+//!    blocks and computed tokens and goes to the *front* of the queue (by priority: to its position). Preemption
+//!    repeats until there is room or the sequence has preempted itself.
+//! 2. **Then waiting sequences, in order, only if no sequence was preempted in this step**, within budget and limits.
+//!    Tokens in the prefix cache are not computed again, except for the last token. The first sequence without enough
+//!    blocks stops the queue.
 //!
-//! A preempted sequence computes prompt and answer again, less what the cache still holds. Preemption can't deadlock,
-//! because a sequence that could not hold its whole length alone is never taken, so that the first of the running always
-//! gets through.
+//! A preempted sequence computes prompt and output again, without the blocks that are still cached. Preemption can't
+//! deadlock: sequences longer than the whole cache are rejected, so the first running sequence always completes.
 //!
-//! Guaranteed no evict is the same machine with another gate: a request starts when all that it will ever need fits
-//! beside what the running were promised, so that step 1 never lacks blocks. It answers long requests later and hides
-//! what a KV cache that is too small looks like.
+//! Guaranteed no evict uses the same code with another gate. A request starts when its maximum length fits next to
+//! the reservations of the running ones, so step 1 never lacks blocks. It delays long requests and hides the effects
+//! of a KV cache that is too small.
 //!
 //! (vllm-project/vllm: vllm/v1/core/sched/scheduler.py, `Scheduler.schedule`; NVIDIA/TensorRT-LLM:
 //! cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp, `GuaranteedNoEvictScheduler`.)
@@ -28,17 +27,18 @@ use super::{ScheduledRequest, StepPlan};
 use crate::engine::kv::KvLookup;
 use crate::spec::error::BLOCK_TOKENS;
 
-/// What must fit before a request starts.
+/// The tokens that must fit before a request starts.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Gate {
-    /// What it gets in its first step.
+    /// Tokens of the first step.
     Chunk,
-    /// All that it has to compute by then.
+    /// All pending tokens.
     Sequence,
-    /// That and all that it will generate, beside what the running were promised.
+    /// All pending and future tokens, next to the reservations of the running sequences.
     Answer,
 }
 
+/// The state of a policy with running sequences first.
 #[derive(Clone, Debug)]
 pub(crate) struct RunningFirst {
     order: VllmOrder,
@@ -69,7 +69,7 @@ impl RunningFirst {
         desk.weigh(plan);
     }
 
-    /// Can somebody who comes now be in the next step? If not, a stretch of decodes goes on whoever comes.
+    /// Returns whether a new request can be in the next step. If not, a period of decodes continues despite arrivals.
     pub fn is_open(&self, desk: &Desk) -> bool {
         let ranked = self.order == VllmOrder::Priority;
         let places = desk.running.len() < desk.limits.max_seqs as usize;
@@ -87,7 +87,7 @@ impl RunningFirst {
             while !desk.grow(slot, tokens) {
                 let (victim, its_place) = self.preempt(desk, plan);
                 if its_place < place {
-                    // It was in the step already: its tokens are free again.
+                    // The victim was in the step already, so its tokens return to the budget.
                     place -= 1;
                     if let Some(item) = plan.items.iter().position(|&(planned, _)| planned == victim) {
                         *budget += plan.items.remove(item).1;
@@ -141,7 +141,7 @@ impl RunningFirst {
         }
     }
 
-    /// Takes the place of the one whose turn it is to lose it. Returns it and where it was.
+    /// Preempts the last sequence in the order of preemption. Returns the sequence and its former position.
     fn preempt(&self, desk: &mut Desk, plan: &mut StepPlan) -> (u32, usize) {
         let place = match self.order {
             VllmOrder::Fcfs => desk.running.len() - 1,
@@ -170,17 +170,17 @@ impl RunningFirst {
     }
 }
 
-/// Who goes first: the smallest. A request without a priority comes after those with one.
+/// Returns the rank of a sequence; the smallest is first. Requests without a priority come after those with one.
 fn rank(sequence: &Sequence) -> (u32, u64) {
     (sequence.priority.wrapping_sub(1), sequence.number)
 }
 
-/// All tokens that a sequence will ever have computed: the last one of an answer is not.
+/// Returns all tokens that a sequence will ever have computed, which excludes the last output token.
 fn whole(sequence: &Sequence) -> u32 {
     (sequence.prompt + sequence.output).saturating_sub(1).max(sequence.prompt)
 }
 
-/// Within the most that one prompt may get in a step.
+/// Returns `tokens`, limited to the maximum of one prompt per step.
 fn bounded(desk: &Desk, tokens: u32) -> u32 {
     match desk.limits.long_prefill_threshold {
         0 => tokens,

@@ -1,18 +1,19 @@
-//! SGLang: prompts first and alone, admission by an estimate of what answers will need.
+//! SGLang: separate prefill steps first, admission by an estimate of the blocks that responses will need.
 //!
-//! 1. **Prompts, if any can start.** The prompt that was cut short goes first, then the waiting in order: as they came,
-//!    or (`lpm`) by longest cached prefix, where at most 128 wait, and those behind whose first 32 tokens another one of
-//!    the waiting is about to compute. One starts if its prompt, its answer (at most 4096 of it) and a block fit into the free
-//!    blocks *less what the running are expected to generate*: Σ min(left, 4096) × ratio. The step has at most a chunk of
-//!    tokens, and nothing decodes in it.
-//! 2. **Else all that run decode.** Each such step lowers the ratio, by a 600th of the way to its floor. If blocks are
-//!    missing, those with the shortest answers (of equals, the longest prompts) are *retracted* until there is room: they
-//!    lose all and go to the end of the queue, and the ratio jumps to what those left have generated, plus 20 steps, of
-//!    all they will.
+//! 1. **Prefill, if any prompt can start.** The chunked prompt goes first, then waiting requests. They are in order
+//!    of arrival, or (`lpm`) by longest cached prefix if at most 128 wait. In `lpm`, requests whose first 32 tokens
+//!    another waiting one is about to compute come last. A request starts if its prompt, its output (at most 4096 of
+//!    it) and a block fit into the available blocks. These are the free blocks *minus the expected output of the
+//!    running ones*: Σ min(left, 4096) × ratio. The step has at most a chunk of tokens and no decodes.
+//! 2. **Otherwise all running sequences decode.** Each such step lowers the ratio, by a 600th of the way to its
+//!    floor. If blocks are missing, the sequences with the shortest outputs (then the longest prompts) are
+//!    *retracted* until there is room. They lose all blocks and go to the end of the queue. The ratio jumps to the
+//!    share of the remaining sequences' total output that is generated, plus 20 steps.
 //!
-//! Once one could not start for want of memory, none is tried until a sequence leaves. The engine looks one decode later
-//! than this one does. Prefixes are shared in blocks of 16 tokens (`--page-size 16`), from the end of the step on that
-//! computed them. The ratio is kept in whole 10⁻⁹, so that a jump over many steps lowers it exactly as the steps would.
+//! After a failed start for lack of memory, no start is tried until a sequence leaves. The real engine tries one
+//! decode later than this one. Prefixes are shared in blocks of 16 tokens (`--page-size 16`), from the end of the
+//! step that computed them. The ratio is stored in whole 10⁻⁹, so that a jump over many steps lowers it exactly as
+//! the steps would.
 //!
 //! (sgl-project/sglang: python/sglang/srt/managers/schedule_policy.py, `SchedulePolicy`, `PrefillAdder`;
 //! schedule_batch.py, `retract_decode`; scheduler.py, `get_new_batch_prefill`, `update_running_batch`.)
@@ -25,13 +26,13 @@ use super::{ScheduledRequest, StepPlan};
 use crate::engine::kv::KvLookup;
 use crate::spec::error::BLOCK_TOKENS;
 
-/// Answers are expected to be at most this long.
+/// Maximum expected length of a response.
 const CLIP: u32 = 4096;
-/// More waiting than this are taken as they came.
+/// Maximum queue length for `lpm`; a longer queue is in order of arrival.
 const FALLBACK: usize = 128;
-/// Tokens cached up to which a request is looked at for sharing, and tokens shared from which it waits.
+/// Maximum cached tokens of a request that may wait for sharing, and minimum shared tokens for that wait.
 const SHARED: u32 = 32;
-/// Steps that those left are to run after a retraction.
+/// Steps that the remaining sequences must be able to run after a retraction.
 const STEPS_AHEAD: u64 = 20;
 const ONE: u64 = 1_000_000_000;
 
@@ -39,20 +40,20 @@ const ONE: u64 = 1_000_000_000;
 pub(crate) struct Sglang {
     order: SglangOrder,
     max_prefill: u32,
-    /// Share of what could still be generated that is expected to be, in 10⁻⁹.
+    /// Expected share of the remaining output, in 10⁻⁹.
     ratio: u64,
     highest: u64,
     floor: u64,
     decay: u64,
-    /// Somebody could not start for want of memory or of a place.
+    /// Set after a failed start for lack of memory or of a slot.
     full: bool,
-    /// The prompt that was cut short.
+    /// Chunked prompt; `None` if there is none.
     cut: Option<u32>,
 }
 
-/// What a step of prompts has left to give.
+/// The remaining limits of a prefill step.
 struct Adder {
-    /// Tokens, negative where more is expected than there is.
+    /// Free tokens, negative if more output is expected than there is memory.
     room: i64,
     input: i64,
     chunk: i64,
@@ -93,7 +94,7 @@ impl Sglang {
         desk.weigh(plan);
     }
 
-    /// Somebody left: there may be room again.
+    /// Permits starts again because a sequence left.
     pub fn left(&mut self) {
         self.full = false;
     }
@@ -109,7 +110,7 @@ impl Sglang {
         !self.full
     }
 
-    /// That many steps of decodes were jumped over.
+    /// Records that many skipped decode steps.
     pub(crate) fn decode_on(&mut self, steps: u32) {
         self.ratio = self.ratio.saturating_sub(self.decay * u64::from(steps)).max(self.floor);
     }
@@ -140,7 +141,7 @@ impl Sglang {
         }
     }
 
-    /// Free tokens less what the running are expected to generate.
+    /// Returns the free tokens minus the expected output of the running sequences.
     fn room(&self, desk: &Desk) -> i64 {
         let expected = |slot: &u32| {
             let sequence = desk.at(*slot);
@@ -152,7 +153,7 @@ impl Sglang {
         i64::from(desk.pool.free()) * i64::from(BLOCK_TOKENS) - expected as i64
     }
 
-    /// The next piece of the prompt that was cut short.
+    /// Adds the next chunk of the chunked prompt.
     fn go_on(&mut self, desk: &mut Desk, plan: &mut StepPlan, slot: u32, adder: &mut Adder) {
         let wanted = desk.at(slot).wanted();
         let tokens = wanted.min(u32::try_from(adder.chunk).unwrap_or(u32::MAX));
@@ -167,7 +168,7 @@ impl Sglang {
         adder.spend(tokens, if ends { desk.at(slot).output.min(CLIP) } else { 0 });
     }
 
-    /// Tries the head of the queue. False where the step is complete.
+    /// Tries the head of the queue. Returns `false` if the step is complete.
     fn start(&mut self, desk: &mut Desk, plan: &mut StepPlan, slot: u32, adder: &mut Adder) -> bool {
         let found = desk.find(slot);
         let sequence = desk.at(slot);
@@ -185,7 +186,7 @@ impl Sglang {
             self.begin(desk, plan, slot, found, extend);
             adder.spend(extend, answer);
         } else {
-            // A piece ends where a block does.
+            // A chunk ends at a block boundary.
             let piece = adder.chunk as u32 / BLOCK_TOKENS * BLOCK_TOKENS;
             let piece = if desk.limits.token_budget < BLOCK_TOKENS { adder.chunk as u32 } else { piece };
             if piece == 0 {
@@ -209,7 +210,6 @@ impl Sglang {
         desk.schedule(plan, slot, tokens);
     }
 
-    /// Brings the waiting into their order.
     fn sort(&self, desk: &mut Desk) {
         if self.order == SglangOrder::Fcfs || desk.waiting.len() > FALLBACK || desk.waiting.len() < 2 {
             return;
@@ -273,7 +273,7 @@ impl Sglang {
         self.full = false;
     }
 
-    /// The ratio after a retraction.
+    /// Sets the ratio after a retraction.
     fn jump(&mut self, desk: &Desk, left: &[u32]) {
         let generated: u64 = left.iter().map(|&slot| u64::from(desk.at(slot).generated)).sum();
         let output: u64 = left.iter().map(|&slot| u64::from(desk.at(slot).output)).sum();
