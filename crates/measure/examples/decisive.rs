@@ -1,8 +1,7 @@
-//! The bars of a sweep for a budget: does it end with a lower end, is that under the truth, and how far; and what sweeps of two minutes say of the
-//! stability limit.
+//! The bars of sweeps: the lower end of the budget line against the truth, and the stability bracket of two-minute sweeps.
 //!
 //! `scripts/lab decisive` prints both. By hand: `cargo run --release -p plimsoll-measure --example decisive -- [SEEDS [MINUTES [ENGINE]]]`, where SEEDS is
-//! `40` or `41-60`, and MINUTES of `2 plain` leaves the budget out. Ceilings and stability limits are read off long levels.
+//! `40` or `41-60`. MINUTES of `2 plain` sweeps without `--slo`. Long levels give ceilings and stability limits.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/blind.rs"]
@@ -16,14 +15,14 @@ use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::{EngineSpec, FleetSpec, LevelPlan, World, WorldSpec, simulate_level};
 use plimsoll_workload::{Scenario, Size};
 
-/// An engine, what is asked of it, and the truth.
+/// An engine, its requests, and the truth.
 struct Target {
     name: &'static str,
     engine: EngineSpec,
     sizes: (Size, Size),
     budget: Vec<Ceiling>,
     line: f64,
-    /// Requests/s from which on requests pile up.
+    /// Stability limit, requests/s.
     limit: f64,
 }
 
@@ -135,7 +134,7 @@ fn sizes() -> (Size, Size) {
     (Size::parse("lognormal:512,0.8").expect("a law"), Size::Fixed(128))
 }
 
-/// The ceiling that this percentile of `e2e` reaches at this load.
+/// Returns the percentile of `e2e` at this load.
 fn ceiling(engine: &EngineSpec, sizes: &(Size, Size), p: f64, line: f64, requests: f64) -> Ceiling {
     let mut world = World::new(engine, 4_711).expect("sound");
     let mut scenario = Scenario { seed: 4_711, ..Scenario::default() };
@@ -149,7 +148,7 @@ fn ceiling(engine: &EngineSpec, sizes: &(Size, Size), p: f64, line: f64, request
     Ceiling::new(Metric::E2e, p, took[(p * took.len() as f64) as usize] as f64 / 1e9)
 }
 
-/// What the engine finishes per second in the later half of ten minutes of this load, which is far too much for it.
+/// Returns the throughput of an overloaded engine in the later half of ten minutes, requests/s.
 fn limit(engine: &EngineSpec, sizes: &(Size, Size), overload: f64) -> f64 {
     let mut world = World::new(engine, 4_712).expect("sound");
     let mut scenario = Scenario { seed: 4_712, ..Scenario::default() };

@@ -1,5 +1,6 @@
-//! Wrong passes of `gate --until-decided`: a ceiling at the true percentile, judged at an eighth, a quarter, a half and the whole of the time with a
-//! quarter of alpha each. Beside them its power, and the share of the time that was needed.
+//! Wrong passes of `gate --until-decided`, its power, and the share of the time that it needs.
+//!
+//! The ceiling is the true percentile. It is judged at the four instants of the command, with a quarter of alpha each.
 //!
 //! `cargo run --release -p plimsoll-measure --example until -- [STRETCHES [REQUESTS...]]`
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
@@ -49,7 +50,7 @@ fn main() {
     }
 }
 
-/// Of the stretches, in %, those that pass at one of the looks, and the time until then or until the end.
+/// Returns the share of stretches that pass at one of the looks, and the mean time until the verdict, in %.
 fn passed(system: System, n: usize, stretches: u64, (p, ceiling_s): (f64, f64)) -> [f64; 2] {
     let (mut passed, mut taken) = (0.0, 0.0);
     for seed in 1..=stretches {

@@ -196,8 +196,8 @@ fn little_of_health(columns: &Columns, from: At, to: At, health: &GeneratorHealt
 /// Does the level keep up? `lost` is the share of requests of the window that were refused, shed or broken off, with
 /// its bounds.
 ///
-/// A level that fills looks like one that piles up, except that its growth bends: unstable needs a later half that grows at least half as
-/// fast as the whole, and either verdict needs [`FILLS`] times as long as an answer takes.
+/// A filling level looks like an unstable one, except that its growth slows. *Unstable* needs a later half that grows at least half as fast as the
+/// whole. Either verdict needs a level of [`FILLS`] response times.
 pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -> Stability {
     let answer = answer_time(columns, from, to);
     let from = At((from + answer).0.min(to.0));
@@ -259,18 +259,18 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
     }
 }
 
-/// Length of a level, in times of an answer, from which its filling is over for long enough.
+/// Shortest decidable level, in response times.
 const FILLS: i64 = 8;
 
-/// Share of the whole slope that the slope of the later half has at least where requests pile up.
+/// Least slope of the later half of an unstable level, as a share of the whole slope.
 const BENT: f64 = 0.5;
 
-/// Growth, as a share of the arrivals, and the later half's share of the whole slope, from which requests pile up in a level too short for its
-/// answers: an overloaded target takes long from the first request on, and filling that outlasts two answers bends.
+/// Growth, as a share of the arrivals, that makes a short level unstable, with the least slope of its later half. An overloaded target is slow from
+/// the first request on, and filling slows after two response times.
 const OBVIOUS: f64 = 0.1;
 const STRAIGHT: f64 = 0.8;
 
-/// The slope of requests in flight, as a share of the arrivals.
+/// Returns the slope of requests in flight, as a share of the arrivals.
 fn growth(columns: &Columns, from: At, to: At, parts: usize) -> Option<Estimate> {
     let n = columns.first_due_from(to) - columns.first_due_from(from);
     let slope = series::slope_of_batches(&mean_per_part(columns, from, to, parts), LEVEL)?;
@@ -285,7 +285,7 @@ fn growth(columns: &Columns, from: At, to: At, parts: usize) -> Option<Estimate>
     })
 }
 
-/// In percent with one digit; rounded here, so that nothing is never said to be −0.0.
+/// Returns a share in percent, rounded to one digit, without −0.0.
 fn percent(share: f64) -> f64 {
     (1e3 * share).round() / 10.0 + 0.0
 }
@@ -294,13 +294,11 @@ fn lost_words(lost: &Estimate) -> String {
     format!("{:.1} % of the requests are turned away or lost", percent(lost.value))
 }
 
-/// Share of the arrivals, from the first on, that tell how long an answer takes, and the fewest: later ones have waited in the queue that is
-/// in question.
+/// First share of the arrivals (1 in 20, at least 20) that measures the response time. Later arrivals wait in the queue that is being judged.
 const EARLY_SHARE: usize = 20;
 const EARLY: usize = 20;
 
-/// How long an answer takes (p90) before a queue has grown. Until so long after its start a level that began with nothing in flight grows
-/// whatever the target does.
+/// Returns the p90 response time before a queue has grown. An empty level fills for that long, whatever the target does.
 fn answer_time(columns: &Columns, from: At, to: At) -> Span {
     let arrivals = columns.first_due_from(from)..columns.first_due_from(to);
     let early = (arrivals.len() / EARLY_SHARE).max(EARLY);

@@ -8,9 +8,9 @@ pub const COLD: &str = "cold";
 pub const ISOLATED: &str = "alone";
 /// One request at a time, with a pause before each: what a target takes that has fallen idle.
 pub const IDLE: &str = "idle";
-/// More than the capacity: it finds the breaking point.
+/// A load over the capacity, for the upper end of the limits.
 pub const OVERLOAD: &str = "overload";
-/// Short, to place the budget line: it proves nothing by itself.
+/// A short level that places the budget line and proves nothing alone.
 pub const PLACE: &str = "place";
-/// Long, to prove the budget line.
+/// A long level that proves the budget line.
 pub const PROVE: &str = "prove";

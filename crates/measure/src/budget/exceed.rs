@@ -47,7 +47,7 @@ impl Count {
         Count { n, over_least, over_most, worth, slowest: None }
     }
 
-    /// What a level adds to a [`Pool`].
+    /// Returns the part of this level in a [`Pool`].
     pub fn pool(&self, allowed: f64) -> Pool {
         let n = self.n as f64;
         let n_eff = self.worth.map_or(0.0, |worth| worth.of_slowest(n, allowed));
@@ -62,7 +62,7 @@ impl Count {
 }
 
 impl Pool {
-    /// The pool of both.
+    /// Returns the sum of both pools.
     #[must_use]
     pub fn with(self, other: Pool) -> Pool {
         Pool {
@@ -72,7 +72,7 @@ impl Pool {
         }
     }
 
-    /// Upper bound, at confidence 1 − alpha, of the share over the limit.
+    /// Returns the upper bound, at confidence 1 − alpha, of the share over the limit.
     pub fn share_at_most(&self, alpha: f64) -> f64 {
         if self.n_eff < far::LEAST {
             return 1.0;

@@ -151,7 +151,7 @@ pub struct BudgetRow {
     /// The assumption of a pass, or a provisional answer; empty = nothing to add.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// What it adds to the levels of a sweep that prove a load together.
+    /// Part of this level in the pool of a sweep's proving levels.
     #[serde(skip)]
     pub pool: Pool,
 }
@@ -167,6 +167,6 @@ pub struct Pool {
     pub over: f64,
     /// Observations, in independent ones.
     pub n_eff: f64,
-    /// The limit in slowest values; 0 = one is over it, or the slowest is not at hand.
+    /// Limit divided by the slowest value; 0 if a value exceeds it, or if the slowest is unknown.
     pub times: f64,
 }

@@ -84,11 +84,11 @@ fn overload<'a>(unstable: impl Iterator<Item = &'a &'a Observed>) -> &'static st
     }
 }
 
-/// Roots of the number finished by which a closed loop's throughput may be luck: the best of several rungs counts.
+/// Standard errors (roots of the number finished) below a closed loop's throughput, because the best of several rungs counts.
 const LUCK: f64 = 3.0;
 
-/// Load that a closed loop shows to be stable, requests/s. A closed loop can't overload its target, and begins empty, so that it finishes less than
-/// the target can. The interval by batches was rejected: filling makes it as wide as the rate in a rung of a few answers.
+/// Returns the load that a closed loop proves to be stable, requests/s. A closed loop cannot overload its target. It starts empty, so it finishes less
+/// than the target can. The interval by batches was rejected because filling makes it as wide as the rate in a short rung.
 fn closed_loop_carries(levels: &[&Observed]) -> Option<f64> {
     let closed = levels.iter().filter(|o| !o.is_open() && o.counts()).filter_map(|o| o.achieved());
     let surely = closed.map(|e| e.value * (1.0 - LUCK / (e.n as f64).sqrt()));
@@ -158,7 +158,7 @@ pub(super) fn stability(good: &[&Observed], levels: &[&Observed], words: &Words<
     }
 }
 
-/// A level's word on a line, and of the levels that none could be had of, from which load on.
+/// Returns the verdict of the decided levels, and the load from which on levels are undecided.
 fn everywhere(what: &str, verdicts: &[(f64, Option<bool>)]) -> String {
     let decided = verdicts.iter().filter(|verdict| verdict.1.is_some()).count();
     let open: Vec<f64> =
@@ -191,11 +191,11 @@ pub(super) fn budget_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
     judged.iter().enumerate().map(verdict).collect()
 }
 
-/// Levels that prove nothing by themselves.
+/// Purposes of levels that prove nothing alone.
 const PLACES: [&str; 2] = [PLACE, OVERLOAD];
 
-/// Whether levels from this one up, lightest first, prove together that this one holds: the share over a ceiling rises with the load, so that
-/// heavier levels bound lighter ones from above.
+/// Returns whether the first level holds, alone or pooled with heavier ones (lightest first). The share over a ceiling rises with the load, so heavier
+/// levels bound lighter ones.
 fn pooled(levels: &[(&Observed, &BudgetFinding)]) -> bool {
     let rows = &levels[0].1.rows;
     let proves = |i: usize| {

@@ -67,9 +67,9 @@ pub struct Sweep {
     first: VecDeque<f64>,
     /// Time at which the search of the present kind of traffic ends.
     kind_ends: Span,
-    /// Where the levels that place a budget line put it, requests/s.
+    /// Budget line by the placing levels, requests/s.
     placed_at: f64,
-    /// How long the last level was drained before its last requests were given up.
+    /// Drain time of the last level, if requests were abandoned.
     gave_up: Option<Span>,
     notice: Option<String>,
 }
@@ -83,11 +83,11 @@ enum Phase {
     Ladder(u32),
     First,
     Search,
-    /// One load over the capacity.
+    /// A load over the capacity.
     Overload(f64),
     /// Short levels that place the budget line.
     Place(Placing),
-    /// Long levels that prove it: the load, and how many are left.
+    /// Long levels that prove it: load, and number left.
     Prove(f64, u32),
     Hold,
     Done(String),
@@ -261,7 +261,7 @@ impl Sweep {
         }
     }
 
-    /// Shares of the search time for concurrency 1 and for the ladder, at most.
+    /// Returns the largest shares of the search time for concurrency 1 and for the ladder.
     fn closed_shares(&self) -> (f64, f64) {
         if self.spec.proves_budget { prove::CLOSED_SHARES } else { (BASELINE_SHARE, LADDER_SHARE) }
     }

@@ -39,7 +39,7 @@ pub fn overload(arrivals: f64) -> f64 {
     1.02 + (6.0 / arrivals.max(1.0).sqrt()).min(0.5)
 }
 
-/// The first open-loop loads, rising: what a heavier level left behind would be measured with the lighter one after it.
+/// Returns the first open-loop loads in rising order, because a heavier level leaves work behind.
 pub fn first_loads(capacity: f64, arrivals: f64, max_rate: Option<f64>) -> Vec<f64> {
     let shares: &[f64] = if arrivals < FEW { &FIRST_FEW } else { &FIRST };
     let ceiling = max_rate.unwrap_or(f64::INFINITY);

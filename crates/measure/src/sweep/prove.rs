@@ -1,7 +1,7 @@
-//! The search for a budget line that is to be proven: one overload, short levels that place the line, long levels that prove it.
+//! The search for a proven budget line: an overload, short levels that place the line, long levels that prove it.
 //!
-//! A verdict on a percentile takes hundreds of requests that count in full. Eleven levels of equal length lost: none of them was long enough, so that
-//! twenty minutes ended without a lower end in 7 of 7 sweeps. Short levels only say where to look. What proves is long.
+//! A verdict on a percentile needs hundreds of independent requests. Eleven levels of equal length were rejected because none was long enough: 7 of 7
+//! sweeps of twenty minutes had no lower end.
 
 use plimsoll_model::{EndedBy, Load, Span};
 
@@ -11,34 +11,34 @@ use crate::lines::{self, Observed};
 use crate::purpose::{OVERLOAD, PLACE, PROVE, WARM_UP};
 use crate::say::number;
 
-/// Shares of the time for concurrency 1 and for the ladder where a budget is to be proven.
+/// Shares of the time for concurrency 1 and for the ladder.
 pub(super) const CLOSED_SHARES: (f64, f64) = (0.05, 0.10);
-/// Shares of the open-loop time: the overload, the levels that place; the rest proves.
+/// Shares of the open-loop time for the overload and for placing; the rest proves.
 const OVERLOAD_SHARE: f64 = 0.06;
 const PLACE_SHARE: f64 = 0.18;
-/// Shortest overload, s: growth takes this long to be seen in answers of a few seconds.
+/// Shortest overload, s. Growth needs this time if responses take a few seconds.
 const OVERLOAD_LEAST_S: f64 = 30.0;
-/// Most of the open-loop time that overloads take.
+/// Largest share of the open-loop time for overloads.
 const OVERLOADS_AT_MOST: f64 = 0.4;
-/// The overload, in times of the capacity.
+/// First overload, in capacities.
 const OVER: f64 = 1.2;
-/// Factor between overloads while nothing piles up.
+/// Factor between overloads while the target is stable.
 const STRIDE: f64 = 1.4;
-/// Most levels that place the line, and the levels that prove it.
+/// Largest numbers of placing and proving levels.
 const PLACES: u32 = 5;
 const PROOFS: u32 = 3;
-/// Levels in all, and the share of the open-loop time of each that proves.
+/// Number of levels, and the share of the open-loop time of a proving level.
 pub(super) const LEVELS: u32 = 1 + PLACES + PROOFS;
 pub(super) const PROOF_SHARE: f64 = (1.0 - OVERLOAD_SHARE - PLACE_SHARE) / PROOFS as f64;
-/// Shortest level that places, in times of an answer.
+/// Shortest placing level, in response times.
 const ANSWERS: f64 = 8.0;
-/// Shortest level that proves, in times of an answer of an idle target.
+/// Shortest proving level, in response times of an idle target.
 const PROOF_ANSWERS: f64 = 60.0;
-/// Independent requests, times the allowed share, that prove a percentile: with none over the ceiling, and with a third of what is allowed.
+/// Independent requests × allowed share that prove a percentile: with none over the ceiling, and with a third of the allowed share.
 const NONE_OVER: f64 = 3.7;
 const THIRD_OVER: f64 = 9.0;
 
-/// Where the line lies, as far as levels that place it say.
+/// The bisection of the placing levels, requests/s.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub(super) struct Placing {
     low: f64,
@@ -49,7 +49,7 @@ pub(super) struct Placing {
 }
 
 impl Sweep {
-    /// Time for open loops of this kind of traffic, s.
+    /// Returns the open-loop time of this kind of traffic, s.
     fn open_s(&self) -> f64 {
         let (baseline, ladder) = self.closed_shares();
         let kinds = self.spec.traffic.len().max(1) as f64;
@@ -60,7 +60,7 @@ impl Sweep {
         (self.kind_ends - self.spent).as_secs_f64()
     }
 
-    /// The next level of these phases, or `None` after moving on.
+    /// Returns the next level of these phases; `None` after a change of phase.
     pub(super) fn proving(&mut self, phase: &Phase) -> Option<SweepLevel> {
         let (purpose, load, window_s) = match phase {
             Phase::Overload(load) => (
@@ -83,7 +83,7 @@ impl Sweep {
         Some(self.experiment(purpose, Load::Open { rate_per_s: load }, window_s))
     }
 
-    /// One request at a time for as long as the level before was drained, where requests of that level were given up: the target may still work on them.
+    /// Returns a level of one request at a time after a level whose last requests were abandoned, because the target may still process them.
     fn drain(&self) -> Option<SweepLevel> {
         let level = self.gave_up?;
         Some(self.experiment(
@@ -93,7 +93,7 @@ impl Sweep {
         ))
     }
 
-    /// Moves on after a level of these phases.
+    /// Changes the phase after a level.
     pub(super) fn proved(&mut self, phase: &Phase) {
         match phase {
             Phase::Overload(load) => self.overloaded(*load),
@@ -117,7 +117,7 @@ impl Sweep {
         };
     }
 
-    /// Bisection from 0.2 to 1.05 of the capacity: what was finished when full, else what the closed loops and steady levels reached.
+    /// Returns the bisection of 0.2 to 1.05 × the capacity, by the throughput of an overload, else by closed loops and stable levels.
     fn placing(&self) -> Placing {
         let here = self.of_kind();
         let good = lines::usable(&here);
@@ -150,7 +150,7 @@ impl Sweep {
         self.phase = Phase::Prove(0.85 * placing.next, proofs);
     }
 
-    /// The load of the next level that proves, by whether the line has a lower end by now.
+    /// Returns the next proving level, by the present lower end of the line.
     fn prove_next(&self, load: f64, left: u32) -> Phase {
         let b = self.placed_at;
         let here = self.of_kind();
@@ -166,7 +166,7 @@ impl Sweep {
         Phase::Prove(share * b, left)
     }
 
-    /// Length that a level takes to prove the tightest ceiling, by the correlation that the nearest level has, over the length that it has.
+    /// Returns the length that proves the tightest ceiling, by the correlation of the nearest level, divided by the planned length.
     fn too_short(&self, load: f64) -> Option<f64> {
         let nearest = self.of_kind().into_iter().filter(|o| o.is_open()).min_by(|a, b| {
             let off = |o: &Observed| (o.rate() / load).ln().abs();
@@ -179,12 +179,12 @@ impl Sweep {
         Some(takes / load / self.proof_s())
     }
 
-    /// Length of one of the levels that prove, s.
+    /// Returns the length of a proving level, s.
     fn proof_s(&self) -> f64 {
         self.left_s() / f64::from(PROOFS)
     }
 
-    /// Says that the time is short, with the time that would do.
+    /// Returns a warning that the time is short, with a time that is enough.
     fn short_of_time(&self, load: f64, factor: f64) -> String {
         format!(
             "the time is short for a verdict near {} requests/s: a level takes about {} s there and has {}; --time {}m would be \
@@ -196,25 +196,25 @@ impl Sweep {
         )
     }
 
-    /// What is to be said before the sweep goes on, once.
+    /// Takes the warning for the user, if there is one.
     pub fn notice(&mut self) -> Option<String> {
         self.notice.take()
     }
 
-    /// Remembers for how long the last level was drained, where requests of that level were given up.
+    /// Records the drain time of a level whose last requests were abandoned.
     pub(super) fn remember_drain(&mut self, level: &plimsoll_model::Level) {
         self.gave_up = (level.ended_by == EndedBy::DrainLimit && level.purpose != WARM_UP)
             .then(|| Span((level.drained - level.stop).0.max(1)));
     }
 }
 
-/// Whether every share over a ceiling is within what is allowed, and nothing is known to pile up.
+/// Returns whether every share over a ceiling is allowed and the level is not unstable.
 fn is_within(o: &Observed) -> bool {
     let rows = o.finding.summary.budget.as_ref().map(|budget| budget.rows.as_slice()).unwrap_or_default();
     o.kept() != KeptUp::Unstable && rows.iter().all(|row| row.share_over.value <= row.allowed)
 }
 
-/// Seconds that a sweep takes to prove a percentile at this load, if every request counts in full and a third of what is allowed is over the ceiling.
+/// Returns the seconds that a sweep needs to prove a percentile at this load with independent requests.
 pub fn least_time_s(allowed: f64, rate_per_s: f64) -> f64 {
     let open = 1.0 - CLOSED_SHARES.0 - CLOSED_SHARES.1;
     THIRD_OVER / (allowed * rate_per_s) / (PROOF_SHARE * open)

@@ -23,7 +23,7 @@ pub struct SweepSpec {
     pub percentile: f64,
     /// The budget whose line is looked for; `None` = no budget line.
     pub budget: Option<BudgetSpec>,
-    /// Whether the time goes to proving the budget line; else to the onset.
+    /// Whether most of the time proves the budget line, not the onset.
     pub proves_budget: bool,
     /// Time a person takes between an answer and the next request, s: for the users figure.
     pub think_time_s: f64,

@@ -108,7 +108,7 @@ pub fn sweep_world(
     sweep_sizes(world, seed, &(Size::Fixed(prompt), Size::Fixed(answer)), spec, |sweep| watch(sweep))
 }
 
-/// The same with sizes that vary.
+/// Runs a sweep with sizes that vary.
 pub fn sweep_sizes(
     world: &WorldSpec,
     seed: u64,

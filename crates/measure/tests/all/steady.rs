@@ -140,8 +140,7 @@ fn little_sees_a_counter_that_disagrees() {
     }
 }
 
-/// A level that begins with nothing in flight fills for as long as an answer takes. Growth while it fills is not piling up, and a level too short to
-/// tell the two apart is undecided.
+/// An empty level fills for a response time. That growth is stable, and a level too short to separate both is undecided.
 #[test]
 fn a_level_that_fills_does_not_pile_up() {
     let kept = |answer_ms: i64, growing_ms: i64| {

@@ -184,7 +184,7 @@ fn previews_what_it_may_cost() {
     assert!(preview.at[1].supports.contains(&0.999));
 }
 
-/// The levels that place a line are short and prove nothing; those that prove it come last and are long.
+/// Proving levels come last and are long; placing levels prove nothing.
 #[test]
 fn proves_a_budget() {
     let server = server();
@@ -205,7 +205,7 @@ fn proves_a_budget() {
     assert!(line.lower > 0.5 * limit && line.lower < limit, "{line:?}, the limit is {limit}");
 }
 
-/// What a heavier level leaves behind would be measured with the lighter one after it.
+/// Loads rise, because a heavier level leaves work behind.
 #[test]
 fn first_loads_rise() {
     let server = server();
@@ -215,7 +215,7 @@ fn first_loads_rise() {
     assert!(loads.len() > 3 && loads.is_sorted(), "{loads:?}");
 }
 
-/// A sweep too short for the growth of its open-loop levels still has what its closed loops finished.
+/// A sweep with undecided open-loop levels has a lower end by its closed loops.
 #[test]
 fn a_closed_loop_bounds_the_limit_of_a_short_sweep() {
     let server = server();
