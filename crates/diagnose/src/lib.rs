@@ -118,7 +118,7 @@ fn answer(verdicts: &[Verdict]) -> Answer {
 fn headline(verdicts: &[Verdict]) -> String {
     let one = |verdict: &Verdict| match verdict.cause {
         Cause::Nothing => format!("nothing material: {}", verdict.says),
-        Cause::Unknown => format!("cannot tell: {}", verdict.says),
+        Cause::Unknown => format!("inconclusive: {}", verdict.says),
         cause if verdict.layer == Layer::Unknown => format!("{} ({})", cause.title(), verdict.says),
         cause => format!("{}: {} ({})", verdict.layer.name(), cause.title(), verdict.says),
     };
@@ -129,7 +129,7 @@ fn nothing_measured(case: &Case<'_>) -> Diagnosis {
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
         answer: Answer::Unknown,
-        headline: "cannot tell: the run holds no request to judge".to_owned(),
+        headline: "inconclusive: the run holds no request to judge".to_owned(),
         subject: Subject {
             level: None,
             chosen_of: 0,

@@ -232,7 +232,7 @@ pub fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -> Findi
 // ------------------------------------------------------------------------------------------- hold
 
 /// The line that is worth holding and the load to hold it at: the lower of onset and budget line, at the lower end of
-/// its interval (at the very onset an honest verdict is "cannot tell" every second time); without either, just under
+/// its interval (at the very onset an honest verdict is "inconclusive" every second time); without either, just under
 /// the last load known to be stable.
 pub(crate) fn line_to_hold(lines: &CapacityLines) -> Option<(&'static str, f64)> {
     let lower = |line: &CapacityLine| match line {

@@ -94,7 +94,7 @@ fn said(found: &Simulated) -> String {
     let cannot = found.answer.cannot_tell.as_deref().unwrap_or("-");
     let replicas = found.replicas.map_or("none".to_owned(), |r| r.to_string());
     format!(
-        "{replicas} replicas; breaks at {broken} by {by}; tried {}; cannot tell: {cannot}",
+        "{replicas} replicas; breaks at {broken} by {by}; tried {}; inconclusive: {cannot}",
         tried.join(", ")
     )
 }

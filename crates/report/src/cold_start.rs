@@ -24,7 +24,7 @@ fn verdict(found: &ColdStartFinding) -> &'static str {
         ColdVerdict::Started => "Cold start: a replica had to start",
         ColdVerdict::Idle => "No replica started, but the first request is slower",
         ColdVerdict::None => "No cold start",
-        ColdVerdict::CannotTell => "Cannot tell whether there is a cold start",
+        ColdVerdict::CannotTell => "Inconclusive: a cold start is neither shown nor excluded",
     }
 }
 

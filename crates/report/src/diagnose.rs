@@ -119,7 +119,7 @@ fn title(found: &Verdict, answer: Answer) -> &'static str {
         // What so few requests can't rule out is not said to be fine.
         Answer::NothingMaterial if found.confidence < 0.5 => "Nothing material is shown.",
         Answer::NothingMaterial => "Nothing material is wrong.",
-        Answer::Unknown => "Cannot tell what is wrong.",
+        Answer::Unknown => "Inconclusive: the cause is unknown.",
         Answer::Found | Answer::Invalid => found.cause.title(),
     }
 }

@@ -111,6 +111,6 @@ fn bracket(bracket: EdgeBracket) -> String {
         (Some(over), Some(most)) => format!("{} to {}", words::time(over), words::time(most)),
         (Some(over), None) => format!("over {}", words::time(over)),
         (None, Some(most)) => format!("≤ {}", words::time(most)),
-        (None, None) => "cannot tell".to_owned(),
+        (None, None) => "inconclusive".to_owned(),
     }
 }

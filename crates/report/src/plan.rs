@@ -44,7 +44,7 @@ fn title(plan: &PlanFinding) -> Phrase {
     let (word, class) = match plan.chosen.as_ref().map(|chosen| chosen.held) {
         _ if plan.simulated.is_none() => ("not simulated", "suspect"),
         Some(Held::Pass) => ("holds, simulated", "valid"),
-        Some(Held::Inconclusive) => ("cannot tell", "suspect"),
+        Some(Held::Inconclusive) => ("inconclusive", "suspect"),
         Some(Held::Fail) | None => ("does not hold", "invalid"),
     };
     let title = format!("Capacity plan for {}", plan.engine);
@@ -183,7 +183,7 @@ fn headline(plan: &PlanFinding) -> Vec<String> {
                 counted(plan, chosen)
             )
         }
-        Held::Inconclusive => format!("{} may carry {asked}: cannot tell.", counted(plan, chosen)),
+        Held::Inconclusive => format!("{} may carry {asked}: inconclusive.", counted(plan, chosen)),
     }];
     said.push(holds(plan, chosen, &promise));
     said.push(breaks(plan, chosen));

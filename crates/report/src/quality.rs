@@ -157,7 +157,7 @@ fn verdict(verdict: ScoreVerdict, margin: f64) -> String {
     match verdict {
         ScoreVerdict::Worse => format!("worse by more than {margin} points"),
         ScoreVerdict::NotWorse => format!("not worse by more than {margin} points"),
-        ScoreVerdict::Inconclusive => format!("cannot tell at a margin of {margin} points: more items"),
+        ScoreVerdict::Inconclusive => format!("inconclusive at a margin of {margin} points: more items"),
     }
 }
 

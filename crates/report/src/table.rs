@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_page_wraps_sentences_and_no_figures() {
         let long = "needs 1000 effective samples to be told from no change, has 240";
-        let drawn = |text: &str| Phrase::drawn("cannot tell", html! { b { (text) } });
+        let drawn = |text: &str| Phrase::drawn("inconclusive", html! { b { (text) } });
         let mut table = Table::new(&["<figure", "<verdict"]);
         table.row(["12 ms".into(), drawn(long).sentence()]);
         table.row(["1 250 ms".into(), drawn("holds")]);

@@ -29,7 +29,7 @@ pub fn marked(verdict: &str) -> String {
     let mark = match verdict.to_ascii_lowercase().as_str() {
         "valid" | "holds" => "✓",
         "invalid" | "broken" => "✗",
-        "short" | "suspect" | "cannot tell" | "missing" => "?",
+        "short" | "suspect" | "inconclusive" | "missing" => "?",
         _ => return verdict.to_owned(),
     };
     format!("{mark} {verdict}")
@@ -120,7 +120,7 @@ pub(crate) fn load_kept(summary: &LevelSummary) -> String {
 /// A level in words: what was put on the target, for how long.
 pub fn level(summary: &LevelSummary) -> String {
     let kind = match summary.load {
-        Load::Open { rate_per_s: 0.0 } => "open loop, all due at once: cannot tell a rate".to_owned(),
+        Load::Open { rate_per_s: 0.0 } => "open loop, all due at once: no rate".to_owned(),
         Load::Open { rate_per_s } => match closed_since_s(summary) {
             None => format!("open loop, {} asked", figure::per_second(rate_per_s)),
             Some(since) => {
@@ -286,7 +286,7 @@ pub fn line(line: &CapacityLine) -> (String, &str) {
         CapacityLine::Below { rate_per_s, why } => {
             (format!("below {}", figure::per_second(*rate_per_s)), why)
         }
-        CapacityLine::CannotTell { why } => ("cannot tell".into(), why),
+        CapacityLine::CannotTell { why } => ("inconclusive".into(), why),
     }
 }
 
@@ -313,7 +313,7 @@ pub fn kept(kept: KeptUp) -> &'static str {
 pub fn held(held: Held) -> &'static str {
     match held {
         Held::Pass => "holds",
-        Held::Inconclusive => "cannot tell",
+        Held::Inconclusive => "inconclusive",
         Held::Fail => "broken",
     }
 }

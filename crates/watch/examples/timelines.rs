@@ -435,7 +435,7 @@ fn main() {
     let is_asked =
         |one: &Timeline| names.is_empty() || names.iter().any(|name| one.name.contains(name.as_str()));
     println!(
-        "| timeline | first tokens over 500 ms | D | alert expected | fired | delay (bar), s | other alerts | cause right | cannot tell | wrong |"
+        "| timeline | first tokens over 500 ms | D | alert expected | fired | delay (bar), s | other alerts | cause right | inconclusive | wrong |"
     );
     println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     let (mut incidents, mut diagnoses, mut notes) = ([0; 3], [0; 3], Vec::new());
@@ -452,7 +452,7 @@ fn main() {
                 () if open > 0 => incidents[1] += 1,
                 () => {}
             }
-            let causes = ["right", "cannot tell", "wrong"].iter().zip(&one.causes);
+            let causes = ["right", "inconclusive", "wrong"].iter().zip(&one.causes);
             let causes = causes.flat_map(|(word, said)| said.iter().map(move |what| (*word, what)));
             let said = one.unexpected.iter().map(|what| ("unexpected", what)).chain(causes);
             notes.extend(said.map(|(word, what)| format!("{} {seed}: {word}: {what}", timeline.name)));

@@ -85,7 +85,7 @@ impl RowState {
             RowState::Stalled => "stalled",
             RowState::SourceLost => "source lost",
             RowState::Absent => "no signal",
-            RowState::CannotTell => "cannot tell",
+            RowState::CannotTell => "inconclusive",
             RowState::NoTraffic => "no traffic",
             RowState::Holds => "holds",
         }

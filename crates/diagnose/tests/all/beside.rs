@@ -252,7 +252,7 @@ fn what_everybody_waits_before_the_engine_is_a_cost_per_request() {
     let (found, says) = cause(&base, &run(Server { front: 50.0, ..FLAT }, 9.0, 2));
     assert_eq!(found, Cause::PerRequestCost, "{says}");
     assert!(says.contains("50.") || says.contains("49."), "{says}");
-    // A delay of half of the requests is no cost per request, and "cannot tell" names the candidates.
+    // A delay of half of the requests is no cost per request, and "inconclusive" names the candidates.
     let diagnosis = ask(&base, &run(Server { every_second: 100.0, ..FLAT }, 9.0, 2));
     assert_eq!(diagnosis.verdicts[0].cause, Cause::Unknown, "{}", diagnosis.headline);
     let candidates = diagnosis.verdicts[0].evidence.iter().filter(|e| e.figure == "candidate").count();

@@ -237,7 +237,7 @@ fn what_touches_hardly_anybody_is_no_reason() {
     assert_ne!(large.answer, Answer::NothingMaterial, "{}", large.headline);
 }
 
-/// A cause and its rival share one belief, and a "cannot tell" verdict shows none.
+/// A cause and its rival share one belief, and an "inconclusive" verdict shows none.
 #[test]
 fn beliefs_never_add_up_to_more_than_one() {
     let base = run(&[], None);

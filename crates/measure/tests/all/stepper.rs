@@ -1,4 +1,4 @@
-//! The stepper's promises: time, ceilings, order, and "cannot tell" where it cannot.
+//! The stepper's promises: time, ceilings, order, and "inconclusive" where it cannot.
 
 use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, KeptUp, Metric, Trust};
 use plimsoll_measure::sweep::{Preview, RequestPrice, Sweep, SweepNext, SweepSpec};

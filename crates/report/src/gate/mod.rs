@@ -1,6 +1,6 @@
 //! What a gate found, for those who read it: a person at a terminal, a CI server, a pull request, a code scanner.
 //!
-//! One file per format, none of which computes: verdicts, figures and sentences are the finding's. Each says *cannot tell* in its
+//! One file per format, none of which computes: verdicts, figures and sentences are the finding's. Each says *inconclusive* in its
 //! own words and never as a pass.
 
 pub mod junit;
@@ -12,7 +12,7 @@ pub use page::{markdown, render};
 use plimsoll_judge::gate::{GateRow, GateVerdict, RowRole};
 use plimsoll_measure::findings::Held;
 
-/// One word for a row: `holds`, `broken`, `cannot tell`, `missing`, `tracked`; of an invalid measurement `not judged`.
+/// One word for a row: `holds`, `broken`, `inconclusive`, `missing`, `tracked`; of an invalid measurement `not judged`.
 fn word(verdict: GateVerdict, row: &GateRow) -> &'static str {
     match (row.role, row.held) {
         (_, Held::Inconclusive) if row.missing => "missing",
@@ -20,7 +20,7 @@ fn word(verdict: GateVerdict, row: &GateRow) -> &'static str {
         _ if verdict == GateVerdict::Invalid => "not judged",
         (_, Held::Pass) => "holds",
         (_, Held::Fail) => "broken",
-        (_, Held::Inconclusive) => "cannot tell",
+        (_, Held::Inconclusive) => "inconclusive",
     }
 }
 
@@ -32,7 +32,7 @@ fn name(row: &GateRow) -> String {
 fn verdict_words(verdict: GateVerdict) -> &'static str {
     match verdict {
         GateVerdict::Pass => "HOLDS",
-        GateVerdict::Inconclusive => "CANNOT TELL",
+        GateVerdict::Inconclusive => "INCONCLUSIVE",
         GateVerdict::Broken => "BROKEN",
         GateVerdict::Invalid => "INVALID",
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AlertDiagnosis {
-    /// One sentence; it starts with `cannot tell` if no endpoint has the data.
+    /// One sentence; it starts with `inconclusive` if no endpoint has the data.
     pub says: String,
     /// Name of the layer; `unknown` if the data is inconclusive.
     pub layer: String,
@@ -68,5 +68,5 @@ fn cannot_tell(found: &Diagnosis) -> String {
     } else {
         format!("; the pages do not say {}", lacks.join(", nor "))
     };
-    format!("cannot tell: {why}{lacks}")
+    format!("inconclusive: {why}{lacks}")
 }

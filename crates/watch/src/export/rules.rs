@@ -153,7 +153,7 @@ impl Row<'_> {
         }
     }
 
-    /// Writes the share's bounds at the file's alpha over its window, and the verdict: 0 holds, 1 cannot tell, 2
+    /// Writes the share's bounds at the file's alpha over its window, and the verdict: 0 holds, 1 inconclusive, 2
     /// broken, 3 no traffic.
     fn verdict(&self, out: &mut String) {
         let window = self.file.load.as_ref().and_then(|load| load.window);

@@ -334,7 +334,7 @@ fn one_burst_breaks_no_row() {
 }
 
 /// All requests exceed the ceiling from one second on. The window then has a level shift, which inflates
-/// autocorrelation, and the row once went from broken to cannot tell.
+/// autocorrelation, and the row once went from broken to inconclusive.
 #[test]
 fn what_is_broken_stays_so_while_more_and_more_are_over_it() {
     for seed in 0..20 {

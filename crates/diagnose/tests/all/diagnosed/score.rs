@@ -213,7 +213,7 @@ fn figures(text: &mut String, material: &Score, all: &Score) {
     row("false alarm on clean runs", "≤ 1 %", &|s| s.false_alarm.text());
     row("cause right", "", &|s| s.right.text());
     row("cause right in two guesses", "", &|s| s.top_two.text());
-    row("\"cannot tell\" of a known fault", "", &|s| s.abstained.text());
+    row("\"inconclusive\" of a known fault", "", &|s| s.abstained.text());
     let _ = writeln!(text);
 }
 
@@ -357,7 +357,7 @@ fn curve(text: &mut String, cases: &[&Judged]) {
         text,
         "The largest ratio of a median or 99th percentile (ttft, tpot, e2e, longest pause), candidate over baseline.\n"
     );
-    let _ = writeln!(text, "| effect | cases | cause right | nothing said | cannot tell | another cause |");
+    let _ = writeln!(text, "| effect | cases | cause right | nothing said | inconclusive | another cause |");
     let _ = writeln!(text, "| --- | --- | --- | --- | --- | --- |");
     let edges = [0.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, f64::INFINITY];
     for pair in edges.windows(2) {
