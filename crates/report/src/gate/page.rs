@@ -72,7 +72,8 @@ fn document(finding: &GateFinding, most: &Most) -> Document {
 /// What the brackets are, and at what chance of error a verdict is given.
 fn intervals(finding: &GateFinding) -> Option<String> {
     finding.rows.iter().find(|row| row.share_over.is_some())?;
-    let side = figure::number(100.0 * finding.alpha);
+    // Each analysis is judged at its part of the error.
+    let side = figure::number(100.0 * finding.alpha * finding.analyses.max(1) as f64);
     let looks = match finding.analyses {
         0 | 1 => String::new(),
         n => format!(" over its {n} interim analyses together"),
