@@ -4,6 +4,7 @@
 //! the findings of pure crates know no command and no run folder.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ArgMatches;
 use plimsoll_measure::findings::{Findings, Trust};
@@ -114,13 +115,20 @@ fn answer<T>(head: AnswerHead, data: Option<T>, error: Option<JsonError>) -> Jso
     JsonAnswer { schema: SCHEMA, command, verdict, headline, reasons, next, run, data, error }
 }
 
+/// Whether an answer was printed.
+static IS_PRINTED: AtomicBool = AtomicBool::new(false);
+
 /// Prints an answer.
 pub fn print<T: Serialize + ?Sized>(head: AnswerHead, data: &T) {
+    IS_PRINTED.store(true, Ordering::Relaxed);
     out::raw_json(&answer(head, Some(data), None));
 }
 
-/// Prints an error as an answer. A line of the form `object: problem; remedy` is split at its first semicolon.
+/// Prints an error as an answer, unless the command printed its answer before, because a reader expects one object. A line of the form `object: problem; remedy` is split at its first semicolon.
 pub fn print_error(stop: &Stop) {
+    if IS_PRINTED.load(Ordering::Relaxed) {
+        return;
+    }
     let (message, hint) = match stop.line.split_once("; ") {
         Some((message, hint)) => (message.to_owned(), Some(hint.to_owned())),
         None => (stop.line.clone(), None),

@@ -97,7 +97,7 @@ const RARE: &[&str] = &[
 ];
 
 /// The headings of `k8s` that `--help` leaves out, because `run --help` and `sweep --help` show their flags.
-const OF_RUN: &[&str] = &["Client", "Server side", "Shards", "Ceilings", "Price", "Search"];
+const OF_RUN: &[&str] = &["Client", "Server side", "Shards", "Ceilings", "Price", "Search", "Limits"];
 
 /// A command, the flags that its `-h` shows, and two examples. What is not named here has few flags, and `-h` shows them all.
 type Short = (&'static str, &'static [&'static str], [&'static str; 2]);
@@ -105,7 +105,7 @@ type Short = (&'static str, &'static [&'static str], [&'static str; 2]);
 const SHORT: &[Short] = &[
     (
         "run",
-        &["model", "key_env", "rate", "concurrency", "duration", "isl", "osl", "trace", "out", "format"],
+        &["model", "key_env", "rate", "concurrency", "duration", "isl", "osl", "slo", "out", "format"],
         [
             "plimsoll run http://host:8000/v1 --rate 12/s --for 60s",
             "plimsoll run URL --concurrency 16 --isl 512 --osl 128 -o before",

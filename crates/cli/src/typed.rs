@@ -20,7 +20,7 @@ pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
             refuse(matches, read, "a run is judged as it was measured; name a URL to measure one")
         }
         Command::Simulate(args) if !args.sweep => {
-            let read = |arg: &Arg| heading(arg) != "Search" || arg.get_long() == Some("slo");
+            let read = |arg: &Arg| heading(arg) != "Search";
             refuse(matches, read, "belongs to --sweep; one load lasts as long as --for says")
         }
         Command::Plan(args) if args.envelope.latency.is_some() => {

@@ -75,7 +75,13 @@ fn scenario(args: &K8sArgs) -> Result<Scenario, Stop> {
     if args.sweep {
         sweep::own_arrivals_only(&mut scenario, wanted.output.quiet)?;
         // Said here, so that no Job is made of a search that its pods refuse.
-        sweep::plan(scenario.clone(), &args.search, stop_limits(&wanted.ceilings)?, &wanted.ceilings.price)?;
+        sweep::plan(
+            scenario.clone(),
+            &args.search,
+            &wanted.limits.slo,
+            stop_limits(&wanted.ceilings)?,
+            &wanted.ceilings.price,
+        )?;
     } else {
         run::rate(&scenario)?;
         run::only_open(wanted, &scenario)?;
@@ -103,7 +109,8 @@ fn check(args: &K8sArgs, name: &str) -> Result<(), Stop> {
     if !(1..=Shard::MOST).contains(&args.shards) {
         return Err(Stop::usage(format!("--shards {}: from 1 to {}", args.shards, Shard::MOST)));
     }
-    let (search, none) = (sweep::search_flags(&args.search), sweep::search_flags(&SearchArgs::default()));
+    let (search, none) =
+        (sweep::search_flags(&args.search, &[]), sweep::search_flags(&SearchArgs::default(), &[]));
     if let Some((flag, _)) = search.iter().find(|flag| !args.sweep && !none.contains(flag)) {
         return Err(Stop::usage(format!("--{flag}: of a search; --sweep asks for one")));
     }
@@ -287,7 +294,11 @@ impl JobOf<'_> {
             format!("--out={place}"),
             format!("--shard-wait={}", wanted.shard.shard_wait),
         ];
-        let search = if self.args.sweep { sweep::search_flags(&self.args.search) } else { Vec::new() };
+        let slo = &wanted.limits.slo;
+        let search = match self.args.sweep {
+            true => sweep::search_flags(&self.args.search, slo),
+            false => slo.iter().map(|slo| ("slo", slo.trim().to_owned())).collect(),
+        };
         for (flag, value) in run::ceiling_flags(&wanted.client, &wanted.ceilings).into_iter().chain(search) {
             words.push(if value.is_empty() { format!("--{flag}") } else { format!("--{flag}={value}") });
         }

@@ -55,7 +55,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         None => (args.output.clone(), None),
     };
     let cost = resolve::cost(&args.ceilings.price, &scenario)?;
-    let budget = resolve::asked_budget(&scenario, &args.slo)?;
+    let budget = resolve::asked_budget(&scenario, &args.limits.slo)?;
     let limits = stop_limits(&args.ceilings)?;
     match (rate, limits.max_rate_per_s) {
         (Some(rate), Some(most)) if rate > most => {
@@ -71,7 +71,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         more: ceiling_flags(&args.client, &args.ceilings)
             .into_iter()
             .chain(until.iter().map(|until| ("until", until.to_string())))
-            .chain(args.slo.iter().map(|slo| ("slo", slo.trim().to_owned())))
+            .chain(args.limits.slo.iter().map(|slo| ("slo", slo.trim().to_owned())))
             .collect(),
         budget,
         shard,

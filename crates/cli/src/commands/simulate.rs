@@ -40,7 +40,7 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
         let time = parse_span(&args.search.time).map_err(|e| Stop::usage(format!("--time: {e}")))?;
         simulation::fits(&simulate.world, &scenario, time)?;
         scenario.load = LoadSpec::default();
-        let mut plan = sweep::plan(scenario, &args.search, limits, &args.ceilings.price)?;
+        let mut plan = sweep::plan(scenario, &args.search, &args.limits.slo, limits, &args.ceilings.price)?;
         plan.more.insert(0, ("sweep", String::new()));
         plan.more.extend(run::ceiling_flags(&args.client, &args.ceilings));
         plan.reproduce = Some(resolve::repeat(&asked.head, &plan.scenario, &plan.more));
@@ -53,9 +53,9 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
     let end = simulation::end(&scenario.load, window, scenario.client.drain);
     simulation::fits(&simulate.world, &scenario, end)?;
     let cost = resolve::cost(&args.ceilings.price, &scenario)?;
-    let budget = resolve::asked_budget(&scenario, &args.search.slo)?;
+    let budget = resolve::asked_budget(&scenario, &args.limits.slo)?;
     let mut more = run::ceiling_flags(&args.client, &args.ceilings);
-    more.extend(args.search.slo.iter().map(|slo| ("slo", slo.trim().to_owned())));
+    more.extend(args.limits.slo.iter().map(|slo| ("slo", slo.trim().to_owned())));
     let reproduce = resolve::repeat(&asked.head, &scenario, &more);
     let mut measure = Measure::begin(Begin {
         reproduce: Some(reproduce),

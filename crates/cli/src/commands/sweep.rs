@@ -70,7 +70,8 @@ pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
         }
         _ => (None, args.output.clone(), None),
     };
-    let mut plan = Plan { shard, put, ..plan(scenario, &args.search, limits, &args.ceilings.price)? };
+    let mut plan =
+        Plan { shard, put, ..plan(scenario, &args.search, &args.limits.slo, limits, &args.ceilings.price)? };
     plan.more.extend(ceiling_flags(&args.client, &args.ceilings));
     if args.dry_run {
         let preview = preview(&plan);
@@ -128,6 +129,7 @@ pub fn finish(done: SweepDone, format: Format) -> Result<Exit, Stop> {
 pub fn plan(
     scenario: Scenario,
     search: &SearchArgs,
+    slo: &[String],
     limits: StopLimits,
     price: &PriceArgs,
 ) -> Result<Plan, Stop> {
@@ -139,15 +141,15 @@ pub fn plan(
             serde_json::from_value(process).map_err(|e| Stop::usage(format!("--traffic {text}: {e}")))?;
         traffic.push((name, arrivals));
     }
-    let more = search_flags(search);
+    let more = search_flags(search, slo);
     let cost = resolve::cost(price, &scenario)?;
     let spec = SweepSpec {
         traffic: traffic.iter().map(|(name, _)| name.clone()).collect(),
         time: span("time", &search.time)?,
         hold: search.hold.as_deref().map(|text| span("hold", text)).transpose()?.unwrap_or_default(),
         knee_factor: search.knee_factor,
-        budget: Some(resolve::budget_for(&scenario, &search.slo)?),
-        proves_budget: !search.slo.is_empty(),
+        budget: Some(resolve::budget_for(&scenario, slo)?),
+        proves_budget: !slo.is_empty(),
         max_rate: limits.max_rate_per_s,
         max_requests: limits.max_requests,
         max_errors: limits.max_errors,
@@ -159,10 +161,10 @@ pub fn plan(
 }
 
 /// The flags that say what is looked for.
-pub fn search_flags(search: &SearchArgs) -> Vec<(&'static str, String)> {
+pub fn search_flags(search: &SearchArgs, slo: &[String]) -> Vec<(&'static str, String)> {
     let mut flags = vec![("time", search.time.clone()), ("traffic", search.traffic.join(","))];
     flags.extend(search.hold.iter().map(|hold| ("hold", hold.clone())));
-    flags.extend(search.slo.iter().map(|slo| ("slo", slo.trim().to_owned())));
+    flags.extend(slo.iter().map(|slo| ("slo", slo.trim().to_owned())));
     flags.push(("knee-factor", search.knee_factor.to_string()));
     flags
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{
-    CeilingArgs, ClientArgs, FitArgs, Format, LoadArgs, OutputArgs, ReferenceArgs, SearchArgs, WorkloadArgs,
+    CeilingArgs, ClientArgs, FitArgs, Format, LoadArgs, OutputArgs, ReferenceArgs, SearchArgs, SloArgs,
+    WorkloadArgs,
 };
 
 /// The simulated world.
@@ -112,6 +113,9 @@ pub struct SimulateArgs {
     /// The search of --sweep.
     #[command(flatten)]
     pub search: SearchArgs,
+    /// Limits that judge the load or the sweep.
+    #[command(flatten)]
+    pub limits: SloArgs,
     /// Stored events: all or ends [default: all, up to 5 million output tokens]
     #[arg(long, value_enum, value_name = "WHICH", help_heading = "Output")]
     pub events: Option<KeepEvents>,

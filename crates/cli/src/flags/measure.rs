@@ -19,9 +19,9 @@ pub struct RunArgs {
     /// Is it alive and sane? 30 s of one request after the other (or the load that is given), and a plain yes or no
     #[arg(long, help_heading = "Load", conflicts_with = "saturate")]
     pub smoke: bool,
-    /// SLO that the load is judged by, repeatable or separated by commas: "ttft p99 < 500ms", "errors < 1%"
-    #[arg(long = "slo", value_name = "CEILING", value_delimiter = ',', help_heading = "Load")]
-    pub slo: Vec<String>,
+    /// Limits that judge the load.
+    #[command(flatten)]
+    pub limits: SloArgs,
     /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,
@@ -37,6 +37,14 @@ pub struct RunArgs {
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// Limits on the command line.
+#[derive(Args, Debug, Clone, Default)]
+pub struct SloArgs {
+    /// Limit to judge by, repeatable or with commas: "ttft p99 < 500ms", "e2e p50 < 60ms", "errors < 1%"
+    #[arg(long = "slo", value_name = "LIMIT", value_delimiter = ',', help_heading = "Limits")]
+    pub slo: Vec<String>,
 }
 
 /// What a sweep looks for.
@@ -61,21 +69,12 @@ pub struct SearchArgs {
     /// zero-contention value
     #[arg(long, value_name = "FACTOR", default_value_t = 1.5, help_heading = "Search")]
     pub knee_factor: f64,
-    /// A ceiling of the budget line, repeatable or separated by commas: "ttft p99 < 500ms", "e2e p50 < 60ms", "errors < 1%"
-    #[arg(long = "slo", value_name = "CEILING", value_delimiter = ',', help_heading = "Search")]
-    pub slo: Vec<String>,
 }
 
 /// As the flags have it.
 impl Default for SearchArgs {
     fn default() -> SearchArgs {
-        SearchArgs {
-            time: "10m".into(),
-            hold: None,
-            traffic: vec!["steady".into()],
-            knee_factor: 1.5,
-            slo: Vec::new(),
-        }
+        SearchArgs { time: "10m".into(), hold: None, traffic: vec!["steady".into()], knee_factor: 1.5 }
     }
 }
 
@@ -88,9 +87,12 @@ pub struct SweepArgs {
     /// Further endpoints of the same kind, with the same key and headers: the requests are dealt to all in turn, those of a session to one
     #[arg(value_name = "URL")]
     pub further: Vec<String>,
-    /// What is looked for.
+    /// The search.
     #[command(flatten)]
     pub search: SearchArgs,
+    /// Limits of the budget line.
+    #[command(flatten)]
+    pub limits: SloArgs,
     /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,

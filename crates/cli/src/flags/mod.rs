@@ -56,7 +56,7 @@ pub use import::ImportArgs;
 pub use interleave::InterleaveArgs;
 pub use k8s::K8sArgs;
 pub use levers::{LeversArgs, RankBy};
-pub use measure::{DemoArgs, DemoOf, RunArgs, SearchArgs, SweepArgs};
+pub use measure::{DemoArgs, DemoOf, RunArgs, SearchArgs, SloArgs, SweepArgs};
 pub use plan::{PlanAction, PlanArgs, PlanSearchArgs, PlanVerifyArgs, PromiseArgs};
 pub use price::PriceArgs;
 pub use profile::ProfileArgs;

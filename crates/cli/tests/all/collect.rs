@@ -11,7 +11,7 @@ use plimsoll_store::read_spans;
 use plimsoll_wire::trace::otlp;
 use serde_json::Value;
 
-use crate::kit::{PLIMSOLL, plimsoll, run_folder};
+use crate::kit::{PLIMSOLL, data, plimsoll, run_folder};
 use crate::real;
 
 /// A collector in a process of its own.
@@ -65,7 +65,7 @@ impl Collector {
         let mut stdout = self.child.stdout.take().expect("piped");
         stdout.read_to_string(&mut text).expect("stdout is text");
         let code = self.child.wait().expect("it ends").code().unwrap_or(-1);
-        (code, serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text:?}")))
+        (code, data(serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text:?}"))))
     }
 
     fn connect(&self) -> TcpStream {

@@ -126,7 +126,7 @@ fn a_trace_is_replayed_as_long_as_it_takes() {
         assert!(ended.stderr.contains(says) && ended.stderr.lines().count() == 1, "{}", ended.stderr);
     };
     let tail = "budgets:\n  - {id: tail, metric: e2e, p: 99, max: 20s}\n";
-    refused(tail, "tail takes 16.0 s of this traffic at the least, and the trace lasts 8.00 s");
+    refused(tail, "tail takes 10.0 s of this traffic at the least, and the trace lasts 8.00 s");
     refused(&format!("load: {{rate: 100/s}}\n{tail}"), "the trace has 50.0/s: --speed 2.00 makes it so");
     let onset = "budgets:\n  - {id: calm, metric: throughput_before_onset, min: 5/s}\n";
     refused(onset, "calm: its load is made, and a trace is replayed as it is");
@@ -156,7 +156,7 @@ fn what_an_interim_analysis_decides_is_not_measured_further() {
     }
 }
 
-/// 630 requests at 1/s, and a quarter more: 788 s.
+/// 368 requests at 1/s, and a quarter more: 460 s.
 #[test]
 fn a_time_that_can_t_be_enough_is_refused_with_what_it_takes() {
     let engine = Engine::start("canned");
@@ -171,7 +171,7 @@ fn a_time_that_can_t_be_enough_is_refused_with_what_it_takes() {
     };
     refused(
         &["--time", "5m"],
-        "it takes 13 min 8 s at the least: steady at 1.00/s takes 13 min 8 s for tail",
+        "it takes 7 min 40 s at the least: steady at 1.00/s takes 7 min 40 s for tail",
     );
     refused(&[], "--time 5m: say how long");
     refused(&["--time", "30m", "--max-rate", "30/m"], "tail needs 1.00/s, over --max-rate 0.5/s");

@@ -422,6 +422,7 @@ fn a_budget_is_in_force_on_what_comes() {
     assert_eq!(watched.status.code(), Some(1), "{said} {}", String::from_utf8_lossy(&watched.stderr));
     let last = &said[said.find("\n{\n").expect("a finding at the end")..];
     let last: serde_json::Value = serde_json::from_str(last).expect("JSON");
+    let last = &last["data"];
     assert_eq!(last["rows"][0]["state"], "broken", "{last}");
     // From outside what was held back is refused like any other, and over every ceiling.
     assert_ne!(last["rows"][1]["state"], "broken", "{last}");

@@ -14,6 +14,14 @@ use tempfile::TempDir;
 /// The binary under test.
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
+/// The data of a JSON answer; all of it where it has no head.
+pub fn data(mut answer: Value) -> Value {
+    match answer.get("command").is_some() {
+        true => answer["data"].take(),
+        false => answer,
+    }
+}
+
 /// What a command left behind.
 pub struct Ended {
     pub code: i32,
@@ -32,11 +40,7 @@ impl Ended {
 
     /// The data of the JSON answer on stdout; all of it where it has no head.
     pub fn json(&self) -> Value {
-        let mut answer = self.answer();
-        match answer.get("command").is_some() {
-            true => answer["data"].take(),
-            false => answer,
-        }
+        data(self.answer())
     }
 
     /// The JSON answer on stdout, with its head.

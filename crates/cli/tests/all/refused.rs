@@ -193,7 +193,8 @@ fn a_closed_loop_without_descriptors_does_not_spin() {
         .expect("it runs");
     let stderr = String::from_utf8_lossy(&ended.stderr);
     let json: Value = serde_json::from_slice(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {stderr}"));
-    let refused = json["findings"]["levels"][0]["summary"]["counts"]["by_outcome"]["refused"].as_u64();
+    let refused =
+        json["data"]["findings"]["levels"][0]["summary"]["counts"]["by_outcome"]["refused"].as_u64();
     // Twenty a second from one worker, and at the window's end those that still wait.
     assert!(refused.is_some_and(|n| (1..400).contains(&n)), "{refused:?} {stderr}");
     let said = plimsoll(&["show", &run]).stdout;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::kit::{Engine, PLIMSOLL, plimsoll, run_folder};
+use crate::kit::{Engine, PLIMSOLL, data, plimsoll, run_folder};
 
 /// Runs, then runs what the manifest says, through a shell; gives both manifests.
 fn twice(args: &[&str]) -> (Value, Value) {
@@ -21,7 +21,7 @@ fn twice(args: &[&str]) -> (Value, Value) {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let second = serde_json::from_str(&text)
         .unwrap_or_else(|e| panic!("{command}: {e}: {}", String::from_utf8_lossy(&output.stderr)));
-    (first, second)
+    (first, data(second))
 }
 
 fn same(first: &Value, second: &Value) {

@@ -49,9 +49,9 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
         hold: Some(hold),
         traffic: vec!["steady".into()],
         knee_factor: 1.5,
-        slo: BUDGET.map(String::from).to_vec(),
     };
-    let mut plan = sweep::plan(scenario, &search, StopLimits::default(), &PriceArgs::default())?;
+    let slo = BUDGET.map(String::from);
+    let mut plan = sweep::plan(scenario, &search, &slo, StopLimits::default(), &PriceArgs::default())?;
     plan.reproduce = Some(format!("plimsoll demo --time {} --seed {}", time_text, args.seed));
     let done = sweep::measure("demo", plan, &ClientArgs::default(), &args.output)?;
     drop(engine);

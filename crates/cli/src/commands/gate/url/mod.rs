@@ -306,9 +306,8 @@ impl Gate<'_> {
             hold: None,
             traffic: vec!["steady".into()],
             knee_factor: 1.5,
-            slo: Vec::new(),
         };
-        let mut plan = search::plan(self.scenario.clone(), &args, self.limits, &PriceArgs::default())?;
+        let mut plan = search::plan(self.scenario.clone(), &args, &[], self.limits, &PriceArgs::default())?;
         plan.spec.budget = Some(self.file.per_request()).filter(|spec| !spec.latency.is_empty());
         Ok(Some(plan))
     }
