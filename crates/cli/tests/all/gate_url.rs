@@ -173,7 +173,7 @@ fn a_time_that_can_t_be_enough_is_refused_with_what_it_takes() {
         &["--time", "5m"],
         "it takes 7 min 40 s at the least: steady at 1.00/s takes 7 min 40 s for tail",
     );
-    refused(&[], "--time 5m: say how long");
+    refused(&[], "--time 5m or --until-decided --max 15m: say how long");
     refused(&["--time", "30m", "--max-rate", "30/m"], "tail needs 1.00/s, over --max-rate 0.5/s");
     assert!(!folder.path().join("plimsoll-runs").exists(), "nothing was begun");
     let ended = gate(&folder, "some/run", &["--time", "5m"]);

@@ -224,7 +224,7 @@ fn the_pods_of_a_job_send_one_load() {
 fn what_pods_could_not_do_is_refused_in_one_line() {
     for (more, why) in [
         (&["--name", "Monday"][..], "--name Monday"),
-        (&["--trace", "azure.csv"], "azure.csv is a file of this machine"),
+        (&["--trace", "azure.csv"], "azure.csv: pods cannot read files of this machine"),
         (&["--key-env", "KEY"], "--key-secret SECRET/KEY"),
         (&["--key-secret", "vllm"], "write SECRET/KEY"),
         (&["-o", "run"], "--out"),

@@ -15,6 +15,7 @@ use plimsoll_client::clock::monotonic_ns;
 use plimsoll_report::selftest::{self, Selftest};
 use serde_json::Value;
 
+use crate::answer;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, SelftestArgs};
 use crate::out;
@@ -196,7 +197,7 @@ impl Load {
     /// What it printed.
     fn findings(&self) -> Result<Value, Stop> {
         let text = std::fs::read(&self.said).map_err(|e| Stop::invalid(format!("the load: {e}")))?;
-        let said: Value = serde_json::from_slice(&text)
+        let said: Value = answer::data(&String::from_utf8_lossy(&text))
             .map_err(|e| Stop::invalid(format!("the load printed no JSON: {e}")))?;
         Ok(said["findings"].clone())
     }
