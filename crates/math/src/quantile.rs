@@ -268,9 +268,7 @@ pub fn interval_ranks(n: usize, worth: EffectiveN, p: f64, alpha: f64) -> (usize
     // In the body of a distribution few values say enough of both sides.
     let counts = sure >= far::LEAST || p <= BODY;
     // Of x₍j₎, j from 1 to n, n − j values are over it, and n − j + 1 over anything just below it.
-    let passes = |j: usize| {
-        counts && proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha)
-    };
+    let passes = |j: usize| counts && proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha);
     let fails = |j: usize| proves_over((n - j + 1) as f64 * n_eff / n as f64, n_eff, 1.0 - p, alpha);
     (partition_point(1, n + 1, fails) - 1, partition_point(1, n + 1, |j| !passes(j)))
 }

@@ -38,8 +38,7 @@ pub fn marked(verdict: &str) -> String {
 /// Marks a figure from too few requests for a verdict.
 pub const FEW: &str = "*";
 /// What the mark says, and what a lower bound is.
-pub(crate) const FEW_SAYS: &str =
-    "* few requests: fewer than ten are expected beyond it; ≥ or ≤: the one end of its interval that is known";
+pub(crate) const FEW_SAYS: &str = "* few requests: fewer than ten are expected beyond it; ≥ or ≤: the one end of its interval that is known";
 
 /// Value and interval of a latency, in milliseconds: `12.3` and `[11.9, 12.8]`. From few requests it is marked. Of an interval with an open end
 /// the known one is shown, `≥ 11.9`. A dash where nothing was seen.

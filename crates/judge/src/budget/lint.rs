@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::file::{Budget, BudgetFile};
 use crate::history::measured;
-use plimsoll_measure::budget::Unit;
 use plimsoll_math::far;
+use plimsoll_measure::budget::Unit;
 use plimsoll_measure::budget::to_decide;
 use plimsoll_measure::budget::{BudgetMetric, Judged};
 use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Percentiles};
@@ -271,7 +271,11 @@ fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding
     if planned_n < far.map_or(least, |_| far::LEAST.max(own)) {
         about.say("", Severity::Error, format!("can't pass: {plan}"));
     } else if planned_n < least {
-        about.say("", Severity::Warning, format!("passes only if the slowest is far under the limit: {plan}"));
+        about.say(
+            "",
+            Severity::Warning,
+            format!("passes only if the slowest is far under the limit: {plan}"),
+        );
     } else if planned_n < least * d {
         about.say(
             "",

@@ -142,8 +142,7 @@ pub fn bursts(n: usize, stretches: u64) -> [f64; 4] {
         }
         let decision = decide(&of_flags(&failed), 0.01, ALPHA);
         let (passed, seen) = (decision.held == Held::Pass, failed.contains(&true));
-        let each =
-            [passed, decision.held == Held::Fail, passed && seen, passed && decision.missed.is_some()];
+        let each = [passed, decision.held == Held::Fail, passed && seen, passed && decision.missed.is_some()];
         all.iter_mut().zip(each).for_each(|(share, is)| *share += f64::from(u8::from(is)) / stretches as f64);
     }
     all

@@ -217,7 +217,8 @@ fn charts_of_requests_are_the_logs() {
 
 /// Two requests a second for half a minute.
 fn course_of_few() -> Vec<CoursePoint> {
-    let rows: Vec<Attempt> = (0..60).map(|n| answer(n, 500 * n as i64, 40 + (n * 37 % 60) as i64, 200, 8)).collect();
+    let rows: Vec<Attempt> =
+        (0..60).map(|n| answer(n, 500 * n as i64, 40 + (n * 37 % 60) as i64, 200, 8)).collect();
     course(&rows, 0).points()
 }
 
