@@ -16,7 +16,7 @@
 //!
 //! * configuration: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`]
 //! * state: [`stats`], [`doors`] (authentication), [`paths`] (path allowlist), [`rules`] (active configuration),
-//! [`explain`], [`replica`], [`owners`], [`pool`], [`queue`]
+//!   [`explain`], [`replica`], [`owners`], [`pool`], [`queue`]
 //! * a request: [`request`], [`terms`], [`upstream`], [`trace_context`], [`traces`], [`traffic`]
 //! * a response: [`passing`], [`relay`], [`reply`], [`proxy`], [`cached`], [`picker`]
 //! * operation: [`prober`], [`pages`], [`admin`], [`serve`], [`reload`]

@@ -15,8 +15,7 @@ use plimsoll_sim::{FaultKind, FaultSpec, FleetSpec, LevelPlan, World, WorldSpec,
 use plimsoll_workload::{Scenario, Size};
 
 /// Engine and requests per second; the first is README's load.
-const LOADS: [(&str, f64); 3] =
-    [("llama-3.1-8b@h100", 12.0), ("llama-3.1-8b@h100", 24.0), ("llama-3.1-8b@l4", 1.0)];
+const LOADS: [(&str, f64); 2] = [("llama-3.1-8b@h100", 12.0), ("llama-3.1-8b@h100", 24.0)];
 /// A neighbour: by how much steps are slower while it is there, and the mean times that it stays and is away, s.
 const NEIGHBOURS: [(f64, f64, f64); 3] = [(1.3, 0.1, 0.4), (1.2, 0.5, 1.5), (1.1, 3.0, 6.0)];
 /// Step times of the candidate over the base's.

@@ -1,7 +1,7 @@
 //! Thirteen steady systems of known truth, and one with an incident: what verdicts on percentiles are held against.
 //!
-//! Queues with one line and several servers (exponential, fixed and log-normal services), and an engine that batches: step time a + b per token made
-//! + c per prompt token + d per token of context, chunked prompts within a token budget, admission in order of coming. Times in seconds.
+//! Queues with one line and several servers (exponential, fixed and log-normal services), and an engine that batches: step time a, b per token made,
+//! c per prompt token + d per token of context, chunked prompts within a token budget, admission in order of coming. Times in seconds.
 //! Each stretch is stationary: a warm-up is run and thrown away.
 
 use plimsoll_math::dist::{exponential, lognormal, normal};

@@ -402,12 +402,13 @@ fn ends(column: &Column<'_>, asked: &[(f64, EffectiveN)], alpha: f64) -> Vec<[f6
         bounds.iter().flat_map(|(low, high)| [*low, *high]).map(|rank| rank.clamp(1, n)).collect();
     let found = column.select(&ranks);
     let slowest = column.slowest_s();
-    let of = |(i, ((p, worth), (low, high))): (usize, (&(f64, EffectiveN), &(usize, usize)))| {
-        let lower = if *low == 0 { f64::NEG_INFINITY } else { seconds(found[2 * i]) };
-        let upper = if *high > n { f64::INFINITY } else { seconds(found[2 * i + 1]) };
-        [lower, upper.min(far_end(n, *worth, *p, alpha, slowest))]
+    let of = |i: usize| {
+        let ((p, worth), (low, high)) = (asked[i], bounds[i]);
+        let lower = if low == 0 { f64::NEG_INFINITY } else { seconds(found[2 * i]) };
+        let upper = if high > n { f64::INFINITY } else { seconds(found[2 * i + 1]) };
+        [lower, upper.min(far_end(n, worth, p, alpha, slowest))]
     };
-    asked.iter().zip(&bounds).enumerate().map(of).collect()
+    (0..asked.len()).map(of).collect()
 }
 
 /// Percentiles in rising order, each with its value, and what the observations are worth for it. No percentile lies above a higher one:

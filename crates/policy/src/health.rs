@@ -3,12 +3,12 @@
 //! It distinguishes four cases that other breakers mix:
 //!
 //! * A replica that *sheds* (429, or 503 with `Retry-After`) works. It gets a decaying penalty in seconds, and is
-//! still chosen if all others are worse.
+//!   still chosen if all others are worse.
 //! * A replica that *fails* (no connection, reset, 5xx, useless response) gets a penalty too, because fast failures
-//! empty its queue and attract requests. The breaker ejects it for a time that doubles, and readmits it with a
-//! single trial request.
+//!   empty its queue and attract requests. The breaker ejects it for a time that doubles, and readmits it with a
+//!   single trial request.
 //! * A replica that *refuses* (4xx) counts as failed if its peers answer such requests. This is known from
-//! [`Health::compared`], otherwise from the shares of refusals. If the peers refuse too, the client is wrong.
+//!   [`Health::compared`], otherwise from the shares of refusals. If the peers refuse too, the client is wrong.
 //! * A replica that is *silent* (requests run without progress for long) is ejected like a failing one.
 //!
 //! Only a share of the pool is ejected at a time. If less than half of it would remain, all of it is used, because a

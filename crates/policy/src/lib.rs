@@ -8,7 +8,7 @@
 //!
 //! * [`setting`] (configuration syntax), [`load`] (load of a replica), [`telemetry`] (load of other clients)
 //! * [`route`] with [`affinity`] (prefix index), [`rendezvous`] (sticky sessions), [`line`](mod@line), [`speed`],
-//! [`cost`] (cost in seconds) and `peak` (latency)
+//!   [`cost`] (cost in seconds) and `peak` (latency)
 //! * [`health`], [`retry`] and [`hedge`] (eligible replicas and further attempts), [`rate`] (rate limits)
 //! * [`admit`], [`queue`], [`drain`], `lines` and [`demand`] (queueing and demand)
 //! * [`front`], which joins all of these to a gateway, with [`split`] (canary sides)
