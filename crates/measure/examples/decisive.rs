@@ -48,7 +48,9 @@ fn main() {
     }
 }
 
-const ENGINES: [(&str, fn() -> Target); 5] =
+type MakeTarget = fn() -> Target;
+
+const ENGINES: [(&str, MakeTarget); 5] =
     [(LLAMA, llama), (LLAMA_WHOLE, llama_whole), (FOUR, four), (SIXTEEN, sixteen), (REGULAR, regular)];
 const LLAMA: &str = "llama ttft, tpot";
 const LLAMA_WHOLE: &str = "llama e2e p95";

@@ -218,7 +218,7 @@ mod tests {
                         | ErrorKind::InvalidValue
                         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
                 );
-                return (!shown && !(part && unfinished))
+                return (!(shown || part && unfinished))
                     .then(|| e.to_string().lines().next().unwrap_or_default().to_owned());
             }
         };

@@ -135,10 +135,10 @@ fn escaped(text: &str) -> String {
         marks.iter().fold(part.to_owned(), |part, mark| part.replace(mark, &format!("\\{mark}")))
     };
     let spans: Vec<&str> = line.split('`').collect();
-    if spans.len() % 2 == 0 {
+    if spans.len().is_multiple_of(2) {
         return escape(&["\\", "<", "*", "[", "|", "`"], &line);
     }
-    let outside = |at: usize| at % 2 == 0;
+    let outside = |at: usize| at.is_multiple_of(2);
     let parts = spans.iter().enumerate().map(|(at, part)| match outside(at) {
         true => escape(&["\\", "<", "*", "[", "|"], part),
         false => escape(&["|"], part),

@@ -21,7 +21,7 @@ pub enum Until {
     /// A percentile is known to a share of itself.
     Known(Precision),
     /// Every row of a budget is decided at one of the instants.
-    Decided(DecidedLooks),
+    Decided(Box<DecidedLooks>),
 }
 
 /// The looks at a running level that a budget judges.

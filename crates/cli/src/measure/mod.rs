@@ -314,7 +314,7 @@ impl Measure {
     /// Judges the next level at these instants since its start, and once after it.
     pub fn until_decided(&mut self, file: &BudgetFile, at: Vec<Span>) {
         let (file, looks, manifest) = (file.clone(), at.len() + 1, self.writer.manifest());
-        self.until(Until::Decided(DecidedLooks { file, at, looks, manifest }));
+        self.until(Until::Decided(Box::new(DecidedLooks { file, at, looks, manifest })));
     }
 
     /// A further way to the target, past what spreads requests: one of its replicas. They count from 0 as they are named.
