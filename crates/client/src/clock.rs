@@ -105,7 +105,7 @@ impl Clock {
     }
 
     /// Returns the CLOCK_MONOTONIC reading at `at`, to arm an absolute timer.
-    pub(crate) fn to_monotonic_ns(self, at: At) -> i64 {
+    pub fn to_monotonic_ns(self, at: At) -> i64 {
         at.0.saturating_add(self.anchor.monotonic_ns)
     }
 
