@@ -98,6 +98,12 @@ pub struct JsonError {
 
 static COMMAND: OnceLock<String> = OnceLock::new();
 
+/// Records the command's name from a command line that could not be parsed.
+pub fn begin_unparsed(words: &[String]) {
+    let named = words.iter().find(|word| !word.starts_with('-')).cloned();
+    let _ = COMMAND.set(named.unwrap_or_default());
+}
+
 /// Records the command's name for all answers of this process.
 pub fn begin(matches: &ArgMatches) {
     let mut names: Vec<&str> = Vec::new();

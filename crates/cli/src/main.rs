@@ -54,12 +54,15 @@ fn main() -> ExitCode {
         return Exit::Done.into();
     }
     let wants_json = answer::is_asked(&words);
-    let parsed = help::command(help::asked(words.into_iter()))
+    let parsed = help::command(help::asked(words.iter().cloned()))
         .try_get_matches()
         .and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (cli, matches)));
     let (cli, matches) = match parsed {
         Ok(parsed) => parsed,
-        Err(e) => return refuse(&e),
+        Err(e) => {
+            answer::begin_unparsed(&words);
+            return refuse(&e, wants_json);
+        }
     };
     answer::begin(&matches);
     let exit = typed::check(&cli, &matches).and_then(|()| run(&cli.command)).unwrap_or_else(|stop| {
@@ -131,7 +134,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
 }
 
 /// Help and version go to stdout with code 0; anything else is one line, with the nearest valid word where there is one.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(error: &clap::Error, wants_json: bool) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion
@@ -161,8 +164,12 @@ fn refuse(error: &clap::Error) -> ExitCode {
                 None
             };
             let missing = missing.map(|name| format!(" {name}")).unwrap_or_default();
-            out::note(&format!("plimsoll: {first}{missing}{values}{tip}"));
-            Exit::Usage.into()
+            let stop = Stop::usage(format!("{first}{missing}{values}{tip}"));
+            out::note(&format!("plimsoll: {}", stop.line));
+            if wants_json {
+                answer::print_error(&stop);
+            }
+            stop.exit.into()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How long the values of a level remember one another, and what that makes of its batches.
+//! Correlation time of the values of a level, and the batches that outlast it.
 //!
 //! Batches must outlast the correlation of the values. Correlation hardly changes with the threshold, so it is read off all values at
 //! once: off their ranks, whose variance no single slow request decides. White noise has one variance at every batch length. A

@@ -107,11 +107,11 @@ pub fn interval(sorted: &[f64], worth: EffectiveN, p: f64, level: f64) -> Result
 pub struct EffectiveN {
     /// Values over the design effect: what is printed and what a failure stands on.
     pub n_eff: f64,
-    /// The same where the design effect is read to the safe side: what a pass by counting and the upper end of an interval stand on. A calm
+    /// Effective number at the safe side of the design effect, for passes by counting and for upper ends. A calm
     /// run has both a small share beyond a limit and a small design effect at that share, so it is read from wider shares as well,
     /// which the calm did not choose (up to [`WIDEST`]), from [`lugsail`] batches as long as the level's [`Memory`], and with its factor.
     pub safe: f64,
-    /// The same by the largest design effect of all shares from 40 % down to this one ([`EffectiveN::widely`]): so many values the
+    /// Effective number at the largest design effect of all shares from 40 % down to this one ([`EffectiveN::widely`]): so many values the
     /// slowest was drawn from, where the ceiling is far beyond it. 0 where no values were at hand.
     pub wide: f64,
 }
@@ -155,7 +155,7 @@ impl EffectiveN {
         EffectiveN { n_eff: n / near, safe: n / safe.max(near), wide: 0.0 }
     }
 
-    /// The same level with [`EffectiveN::wide`] for an allowed share. Design effects rise with the threshold in one queue and fall in another, so
+    /// Returns the level with [`EffectiveN::wide`] for an allowed share. Design effects rise with the threshold in one queue and fall in another, so
     /// neighbouring shares are pooled in pairs and the largest effect counts. Many values lie beyond these shares, so only the number of
     /// batches makes a pair's effect uncertain.
     #[must_use]
@@ -194,7 +194,7 @@ impl EffectiveN {
         EffectiveN { n_eff: self.n_eff.min(other.n_eff), safe: self.safe.min(other.safe), wide }
     }
 
-    /// What a bound from above may count on of these `n` values, where a `share` of them lies beyond: [`sure_of`] of the safe reading.
+    /// Returns the number of values, of `n`, that an upper bound may count on if a `share` lies beyond: [`sure_of`] of the safe reading.
     pub fn sure(&self, n: f64, share: f64) -> f64 {
         sure_of(n, self.safe, share)
     }
@@ -391,7 +391,7 @@ pub fn pooled_effect(shares: impl IntoIterator<Item = ShareVariance>) -> f64 {
     pooled(shares.into_iter().map(|share| (share.found, share.independent, share.batches)), PLAIN_FREEDOM)
 }
 
-/// The same by [`lugsail`] batches.
+/// Returns the design effect by [`lugsail`] batches.
 fn lugsail_effect(shares: impl IntoIterator<Item = ShareVariance>) -> f64 {
     pooled(shares.into_iter().map(|share| (share.wider, share.independent, share.batches)), LUGSAIL_FREEDOM)
 }

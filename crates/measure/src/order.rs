@@ -143,7 +143,7 @@ impl<'a> Column<'a> {
 /// Ranks at which correlation is read: the shown percentiles', those of their [`tail_shares`], and of [`WIDE`] shares.
 const WATCHED: [f64; 11] = [0.5, 0.6, 0.8, 0.9, 0.95, 0.96, 0.98, 0.99, 0.996, 0.998, 0.999];
 
-/// How values lie in the order of due times: how many exceed each of some limits, step by step, and their ranks. Exceeding [`INFINITE`]
+/// Values in the order of due times: the number over each limit, step by step, and their ranks. Exceeding [`INFINITE`]
 /// means having failed.
 ///
 /// Overlapping batches move by one value in `math`; here they move by a five-hundredth of their length, which leaves the
@@ -188,21 +188,21 @@ impl<const K: usize> Course<K> {
         Course { n, step, over, batches, memory }
     }
 
-    /// What [`ShareVariance`] says of exceeding limit `i`.
+    /// Returns the [`ShareVariance`] of exceeding limit `i`.
     fn variance(&self, i: usize, batches: usize) -> Option<ShareVariance> {
         let length = self.n / batches.clamp(2, (self.n / 2).max(2));
         let (steps, over) = &self.over[i];
         ShareVariance::of_counts(steps, (*over, self.n), self.step, length / self.step)
     }
 
-    /// What the values are worth for the share beyond a limit, by where its [`tail_shares`] stand among the limits.
+    /// Returns the effective number of values for the share beyond a limit, by the places of its [`tail_shares`] among the limits.
     fn worth(&self, share: f64, place: impl Fn(f64) -> Option<usize>) -> EffectiveN {
         EffectiveN::read(self.n, share, (self.batches, self.memory), |share, batches| {
             self.variance(place(share)?, batches)
         })
     }
 
-    /// The same where the limit is the percentile that allows this share.
+    /// Returns the effective number of values for a limit at the percentile that allows this share.
     fn worth_of_percentile(&self, allowed: f64, place: impl Fn(f64) -> Option<usize>) -> EffectiveN {
         let wide = |share: f64| self.variance(place(share)?, self.memory.batches);
         self.worth(allowed, &place).widely(self.n, allowed, self.memory, wide)

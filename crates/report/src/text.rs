@@ -427,6 +427,16 @@ pub(crate) fn budget_notes(budget: &BudgetFinding) -> Vec<String> {
     noted.map(|row| format!("{}: {}", budget_row_name(row), row.note)).collect()
 }
 
+/// Least share that is printed, because a bound by distance can be smaller than any run could count.
+const LEAST_SHARE: f64 = 1e-5;
+
+fn upper_share(share: f64) -> String {
+    match share > 0.0 && share < LEAST_SHARE {
+        true => format!("< {}", figure::percent(LEAST_SHARE)),
+        false => figure::percent(share),
+    }
+}
+
 fn budget_cells(row: &BudgetRow) -> Vec<String> {
     let is_share = row.metric == "error_rate";
     let spell = |value: f64| if is_share { figure::percent(value) } else { words::time(value) };
@@ -437,7 +447,7 @@ fn budget_cells(row: &BudgetRow) -> Vec<String> {
         format!(
             "{} {}",
             figure::percent(row.share_over.value),
-            figure::interval(&figure::percent(row.share_over.lower), &figure::percent(row.share_over.upper))
+            figure::interval(&figure::percent(row.share_over.lower), &upper_share(row.share_over.upper))
         ),
         figure::percent(row.allowed),
         words::held(row.verdict).to_owned(),

@@ -284,10 +284,10 @@ fn spell(plan: &Plan, preview: &Preview) -> String {
         stops.push(figure::counted(errors, "failed request"));
     }
     if stops.is_empty() && plan.reproduce.is_some() {
-        // The demo's own engine needs no ceiling.
+        // The demo's own engine needs no limit.
     } else if stops.is_empty() {
         lines.push(
-            "no ceiling: it goes to the breaking point (--max-rate, --max-requests, --max-errors set one)"
+            "no limit on the load: the sweep goes to the breaking point (--max-rate, --max-requests, --max-errors set one)"
                 .into(),
         );
     } else {

@@ -340,3 +340,21 @@ fn a_file_without_a_folder_is_refused_before_the_work() {
 fn an_open_loop_says_that_it_ends_after_a_time() {
     refused(&["run", URL, "--rate", "5/s", "--requests", "4"], &["--requests", "--concurrency", "--for"]);
 }
+
+/// A pipeline reads one shape of error, whether a flag, a file or a missing argument is wrong.
+#[test]
+fn an_error_is_json_where_json_was_asked_for() {
+    for (args, command, word) in [
+        (&["run", "--format", "json"][..], "run", "<URL>"),
+        (&["run", URL, "--raet", "5/s", "--format", "json"], "run", "--raet"),
+        (&["gate", "nowhere", "-b", "none.yaml", "--format=json"], "gate", "none.yaml"),
+    ] {
+        let ended = plimsoll(args);
+        let answer = ended.answer();
+        assert_eq!((ended.code, &answer["error"]["exit_code"]), (2, &2.into()), "{answer}");
+        assert_eq!((&answer["command"], answer["data"].is_null()), (&command.into(), true), "{answer}");
+        let message = answer["error"]["message"].as_str().expect("a text");
+        assert!(message.contains(word) && ended.stderr.lines().count() == 1, "{answer}");
+    }
+    assert_eq!(plimsoll(&["run"]).stdout, "", "a person gets no JSON");
+}

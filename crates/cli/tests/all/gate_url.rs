@@ -144,7 +144,7 @@ fn what_an_interim_analysis_decides_is_not_measured_further() {
     let args = ["--time", "60s", "-o", "run", "--isl", "16", "--osl", "2", "--format", "json"];
     let ended = gate(&folder, &engine.url, &args);
     assert!([0, 3, 4].contains(&ended.code), "{}{}", ended.stdout, ended.stderr);
-    assert!(ended.stderr.contains("more where that leaves something undecided"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("more if a row stays open"), "{}", ended.stderr);
     let shown = plimsoll_in(folder.path(), &["show", "run", "--format", "json"]).json();
     let levels = shown["levels"].as_array().expect("levels");
     let took_ns: i64 =

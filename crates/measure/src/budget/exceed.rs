@@ -231,7 +231,7 @@ pub fn of_values(values: &[i64], limit_s: f64, p: f64, length_s: f64) -> Count {
     counted(&column, limit_s, p, batches_for(length_s, longest_s))
 }
 
-/// The same of values none of which is absent, by so many batches of their level; `None` = too short a level.
+/// Counts values of which none is absent, by a number of batches of their level; `None` = too short a level.
 pub fn of_batches(values: &[i64], limit_s: f64, p: f64, batches: Option<usize>) -> Count {
     counted(&Column::new(values), limit_s, p, batches)
 }

@@ -229,8 +229,21 @@ fn never_held(good: &[&Observed]) -> String {
     everywhere(&what, &budget_verdicts(good))
 }
 
+/// Returns the reason of a budget line without an upper end: the budget holds at `proven`, and heavier levels prove nothing.
+fn held_up_to(proven: f64, verdicts: &[(f64, Option<bool>)]) -> String {
+    let heaviest = verdicts.iter().map(|verdict| verdict.0).fold(proven, f64::max);
+    match heaviest > proven {
+        true => format!(
+            "the budget holds there, and heavier levels (up to {} requests/s) were too short to tell",
+            number(heaviest)
+        ),
+        false => "the budget holds there, and no heavier level was measured".to_owned(),
+    }
+}
+
 pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
-    match bracket(&budget_verdicts(good)) {
+    let verdicts = budget_verdicts(good);
+    match bracket(&verdicts) {
         (None, None) => CapacityLine::CannotTell {
             why: if good.is_empty() {
                 NO_OPEN_LOOP.into()
@@ -241,7 +254,7 @@ pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
         (Some(rate_per_s), None) => CapacityLine::Above {
             rate_per_s,
             load: words.at(rate_per_s),
-            why: "the budget holds at every level".into(),
+            why: held_up_to(rate_per_s, &verdicts),
         },
         (None, Some(rate_per_s)) => CapacityLine::Below { rate_per_s, why: never_held(good) },
         (Some(pass), Some(fail)) => {
@@ -294,4 +307,20 @@ pub(crate) fn usable<'a>(levels: &[&'a Observed]) -> Vec<&'a Observed> {
         levels.iter().copied().filter(|o| o.is_open() && o.rate() > 0.0 && o.counts()).collect();
     good.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
     good
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_said_to_hold_only_where_it_was_proven() {
+        let open = [(10.0, Some(true)), (30.0, None), (20.0, None)];
+        assert_eq!(
+            held_up_to(10.0, &open),
+            "the budget holds there, and heavier levels (up to 30 requests/s) were too short to tell"
+        );
+        let lighter = [(5.0, None), (10.0, Some(true))];
+        assert_eq!(held_up_to(10.0, &lighter), "the budget holds there, and no heavier level was measured");
+    }
 }

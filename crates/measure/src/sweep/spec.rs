@@ -125,7 +125,7 @@ pub struct SweepError {
 pub struct SweepLevel {
     /// Kind of traffic.
     pub traffic: String,
-    /// What it is for: `baseline`, `idle`, `ladder`, `curve`, `bisect`, `overload`, `place`, `prove`, `hold`.
+    /// Purpose: `baseline`, `idle`, `ladder`, `curve`, `bisect`, `overload`, `place`, `prove`, `hold`.
     pub purpose: String,
     /// The load.
     pub load: Load,

@@ -120,8 +120,9 @@ pub fn settled(system: System, n: usize, stretches: u64, truth: [f64; 3]) -> [u3
     [named, settled]
 }
 
+/// On these four systems a named length settles the verdict in 85 % of the cases. On all thirteen it does not: docs/methods/error-rates.md.
 #[test]
-fn what_is_named_as_settling_it_does() {
+fn a_named_length_settles_verdicts_of_lightly_correlated_systems() {
     let of = |(system, seeds): (System, u64)| settled(system, 700, seeds, truth(system, 700, 200_000));
     let all = [(STEADY[0], 30), (STEADY[1], 30), (STEADY[5], 30), (STEADY[9], 12)].map(of);
     let [named, settled] = [0, 1].map(|i| all.iter().map(|of| of[i]).sum::<u32>());

@@ -337,12 +337,12 @@ impl Gate<'_> {
         }
         let left = self.times.levels_s.iter().sum::<f64>() - times.iter().sum::<f64>();
         let more = match first {
-            Some(_) => format!("; up to {} more where that leaves something undecided", words(left)),
+            Some(_) => format!("; up to {} more if a row stays open", words(left)),
             None => String::new(),
         };
         let worth = match (self.counted, self.plan.levels.is_empty()) {
-            (true, _) => "; counted as effective requests, by the baseline's n_eff",
-            (false, false) => "; if every request counts in full: a --baseline run would say how many do",
+            (true, _) => "; with the correlation of the baseline's requests",
+            (false, false) => "; more if requests are correlated, which a --baseline run shows",
             (false, true) => "",
         };
         measure.screen.say(&format!("the budgets take: {}{worth}{more}", parts.join(", ")));
