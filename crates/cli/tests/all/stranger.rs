@@ -80,13 +80,17 @@ fn a_server_that_is_none_of_ours_is_diagnosed_from_two_runs() {
         calm &= undisturbed(&told["findings"]["levels"][0]) && server.late_ms() < LATE_MS;
         runs.push(run.display().to_string());
     }
-    let judged = |run: &str| plimsoll(&["diagnose", run, "--baseline", &runs[0], "--format", "json"]).json();
+    let mut named = 0;
     for (run, cause) in runs[1..].iter().zip(["nothing", "slower_model", "per_request_cost"]) {
-        let told = judged(run);
+        let told = plimsoll(&["diagnose", run, "--baseline", &runs[0], "--format", "json"]).json();
         assert_eq!(told["subject"]["reference"], "baseline");
         assert!(told["subject"]["alone"].as_u64().expect("n") < 20, "{}", told["subject"]);
-        if calm {
+        // Four servers and four clients share the machine: the check for a steady run (at 1 %) may refuse one of them.
+        let unsteady = told["headline"].as_str().expect("text").starts_with("inconclusive: not steady");
+        if calm && !unsteady {
             assert_eq!(told["verdicts"][0]["cause"], cause, "{}", told["headline"]);
         }
+        named += usize::from(!unsteady);
     }
+    assert!(!calm || named > 0, "no run was steady");
 }
