@@ -25,6 +25,8 @@ mod budget_split;
 mod calc;
 #[path = "all/canary.rs"]
 mod canary;
+#[path = "all/ci_recipes.rs"]
+mod ci_recipes;
 #[path = "all/cold_start.rs"]
 mod cold_start;
 #[path = "all/collect.rs"]

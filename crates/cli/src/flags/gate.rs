@@ -33,6 +33,9 @@ pub struct GateArgs {
     /// Write Markdown for a pull request here
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub markdown: Option<PathBuf>,
+    /// Write a picture here (SVG): each row's interval in multiples of its limit
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub svg: Option<PathBuf>,
     /// Write SARIF 2.1.0 here
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub sarif: Option<PathBuf>,

@@ -63,6 +63,9 @@ pub struct GateUrlArgs {
     /// Load-generating threads [default: cores − 1]
     #[arg(long, value_name = "N", help_heading = "Measuring a URL")]
     pub workers: Option<usize>,
+    /// Longest wait for a target that is still loading its model
+    #[arg(long, value_name = "TIME", help_heading = "Measuring a URL")]
+    pub wait_ready: Option<String>,
     /// Never offer more than this rate
     #[arg(long, value_name = "RATE", help_heading = "Measuring a URL")]
     pub max_rate: Option<String>,

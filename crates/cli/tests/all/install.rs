@@ -1,4 +1,4 @@
-//! What is installed beside the binary: completions that their shell reads, man pages, the second name, the steps of the action.
+//! What is installed beside the binary: completions that their shell reads, man pages, the second name.
 
 use std::fs;
 use std::io::Write;
@@ -50,50 +50,6 @@ fn the_wheels_name_starts_the_same() {
         Command::new(binary).args(["calc", "mmc", "--help"]).output().expect("it starts").stdout
     };
     assert_eq!(said(&bench), said(Path::new(PLIMSOLL)));
-}
-
-/// The action's gate step, run as a runner would, on a run that holds its budget and on one that breaks it: the summary is written, the verdict is
-/// an output, the exit code is the gate's.
-#[test]
-fn the_actions_steps_keep_the_verdict() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let at = |name: &str| folder.path().join(name);
-    let run = at("run").display().to_string();
-    let load =
-        ["simulate", "--profile", "demo", "--rate", "200/s", "--for", "60s", "--isl", "64", "--osl", "4"];
-    assert_eq!(plimsoll(&[&load[..], &["-q", "-o", &run]].concat()).code, 0);
-    let action = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../action.yml"))
-        .expect("action.yml");
-    let script = action.split("      run: |\n").nth(1).expect("the step's script");
-    let bin = Path::new(PLIMSOLL).parent().expect("a folder");
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
-    for (ceiling, verdict, code) in [("10s", "pass", 0), ("1ms", "broken", 1)] {
-        let budget = at("budget.yaml");
-        fs::write(
-            &budget,
-            format!(
-                "version: 1\nname: demo\nbudgets:\n  - {{id: e2e-p95, metric: e2e, p: 95, max: {ceiling}}}\n"
-            ),
-        )
-        .expect("written");
-        let (summary, output) = (at(&format!("{verdict}.md")), at(&format!("{verdict}.out")));
-        let ended = Command::new("bash")
-            .args(["-c", script])
-            .current_dir(folder.path())
-            .env("PATH", &path)
-            .env("TARGET", &run)
-            .env("BUDGET", &budget)
-            .env("ARGS", "")
-            .env("RUNNER_TEMP", folder.path())
-            .env("GITHUB_STEP_SUMMARY", &summary)
-            .env("GITHUB_OUTPUT", &output)
-            .output()
-            .expect("a bash");
-        assert_eq!(ended.status.code(), Some(code), "{}", String::from_utf8_lossy(&ended.stderr));
-        assert_eq!(fs::read_to_string(&output).expect("the outputs"), format!("verdict={verdict}\n"));
-        assert!(fs::read_to_string(&summary).expect("the summary").contains("e2e"));
-        assert!(at("gate.xml").exists() && at("gate.sarif").exists());
-    }
 }
 
 /// What the bill of materials says of a crate is what the lock says, and what only tests use is not in it.

@@ -80,7 +80,7 @@ impl Case {
 }
 
 /// Text for an attribute or an element: the five characters of markup, and what XML 1.0 has no place for.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -5,9 +5,11 @@
 
 pub mod junit;
 mod page;
+mod picture;
 pub mod sarif;
 
 pub use page::{markdown, render};
+pub use picture::picture;
 
 use plimsoll_judge::gate::{GateRow, GateVerdict, RowRole};
 use plimsoll_measure::findings::Held;

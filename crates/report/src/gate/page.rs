@@ -9,8 +9,8 @@ use crate::table::Table;
 use crate::{figure, words};
 
 /// Budgets, reasons and refusals in a pull request, at most; more budgets are counted. With as many cuts as refusals, and what stands around them, that
-/// is sixty lines.
-const SHORT: Most = Most { rows: 24, reasons: 11, refusals: 5 };
+/// is forty lines.
+const SHORT: Most = Most { rows: 14, reasons: 5, refusals: 3 };
 const ALL: Most = Most { rows: usize::MAX, reasons: usize::MAX, refusals: usize::MAX };
 
 /// How much is said.
@@ -26,7 +26,7 @@ pub fn render(finding: &GateFinding) -> String {
     document(finding, &ALL).text(&format!("{verdict}: {}", finding.headline))
 }
 
-/// The finding as Markdown, never more than sixty lines.
+/// The finding as Markdown, never more than forty lines.
 pub fn markdown(finding: &GateFinding) -> String {
     let mut page = Document::default();
     page.says(finding.headline.as_str());
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pull_request_is_told_in_sixty_lines_at_most() {
+    fn a_pull_request_gets_forty_lines_at_most() {
         let lines = |of: &str| (0..6).map(|i| format!("{of} {i}")).collect::<Vec<String>>();
         let finding = GateFinding {
             schema: 1,
@@ -141,8 +141,8 @@ mod tests {
             validity: Validity { verdict: Trust::Valid, reasons: Vec::new(), passed: Vec::new() },
         };
         let page = markdown(&finding);
-        assert_eq!(page.lines().count(), 60, "{page}");
-        assert!(page.contains("and 16 more."), "{page}");
+        assert_eq!(page.lines().count(), 40, "{page}");
+        assert!(page.contains("and 26 more."), "{page}");
         // The rest is at the terminal.
         assert_eq!(render(&finding).matches("it breaks at every load").count(), 40);
     }

@@ -40,7 +40,7 @@ pub fn run(args: &GateArgs) -> Result<Exit, Stop> {
 }
 
 fn judged(args: &GateArgs) -> Result<Exit, Stop> {
-    for path in [&args.junit, &args.markdown, &args.sarif] {
+    for path in [&args.junit, &args.markdown, &args.svg, &args.sarif] {
         out::place_for(path.as_deref())?;
     }
     let budget = match &args.budget {
@@ -135,6 +135,7 @@ fn of_window(args: &GateArgs, budget: &BudgetText, window: &PageWindow) -> Resul
         (args.baseline.is_some(), "--baseline"),
         (args.junit.is_some(), "--junit"),
         (args.markdown.is_some(), "--markdown"),
+        (args.svg.is_some(), "--svg"),
         (args.sarif.is_some(), "--sarif"),
     ];
     if let Some((_, flag)) = given.iter().find(|(given, _)| *given) {
@@ -249,6 +250,9 @@ fn write(args: &GateArgs, budget: &BudgetText, finding: &GateFinding) -> Result<
     }
     if let Some(path) = &args.markdown {
         put(path, pages::markdown(finding))?;
+    }
+    if let Some(path) = &args.svg {
+        put(path, pages::picture(finding))?;
     }
     if let Some(path) = &args.sarif {
         let uri = uri(&budget.path);

@@ -89,7 +89,7 @@ pub fn follow(
 }
 
 fn client(args: &GateUrlArgs) -> ClientArgs {
-    ClientArgs { workers: args.workers, ..ClientArgs::default() }
+    ClientArgs { workers: args.workers, wait_ready: args.wait_ready.clone(), ..ClientArgs::default() }
 }
 
 fn limits(args: &GateUrlArgs) -> Result<StopLimits, Stop> {
