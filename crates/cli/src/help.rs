@@ -38,7 +38,7 @@ const FIRST: &[Topic] = &[
 const OTHER: &[Topic] = &[
     (
         "Measure more",
-        &["cold-start", "interleave", "quality", "rerun", "import", "merge", "k8s", "ls"],
+        &["cold-start", "interleave", "quality", "rerun", "import", "merge", "k8s", "ls", "browse"],
         "plimsoll rerun RUN --target http://candidate:8000/v1",
     ),
     (

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use plimsoll_judge::history::{Entry, HISTORY_SCHEMA, figures, load_key};
+use plimsoll_judge::history::{Entry, HISTORY_SCHEMA, LevelView, figures, load_key, measured};
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::Manifest;
 use plimsoll_report::figure;
@@ -29,6 +29,7 @@ pub fn entry(
     manifest: &Manifest,
     findings: &Findings,
 ) -> Entry {
+    let views = || measured(findings).map(|level| LevelView::from(&level.summary));
     let engine = manifest.target.facts.get("engine_version").cloned().flatten();
     Entry {
         schema: HISTORY_SCHEMA,
@@ -38,8 +39,8 @@ pub fn entry(
         version: version.map(str::to_owned).or(engine),
         verdict: verdict.map(str::to_owned),
         trust: findings.validity.verdict,
-        load: load_key(findings),
-        metrics: figures(findings),
+        load: load_key(views()),
+        metrics: figures(views()),
         cut: findings
             .levels
             .iter()

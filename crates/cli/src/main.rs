@@ -23,12 +23,14 @@ mod named;
 mod numbered;
 mod observed;
 mod out;
+mod page_server;
 mod place;
 mod price;
 mod recover;
 mod resolve;
 mod result;
 mod rows;
+mod run_heads;
 mod screen;
 mod shard;
 mod simulation;
@@ -118,6 +120,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::K8s(args) => commands::k8s::run(args),
         Command::Merge(args) => commands::merge::run(args),
         Command::Show(args) => commands::show::run(args),
+        Command::Browse(args) => commands::browse::run(args),
         Command::Ls(args) => commands::ls::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Doctor(args) => commands::doctor::run(args),

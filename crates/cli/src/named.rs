@@ -57,13 +57,17 @@ pub fn run_or_name(name: &str) -> Result<String, String> {
     run(name).map(|path| path.display().to_string())
 }
 
-/// The runs of a folder, the newest first.
-pub fn runs(home: &Path) -> Vec<NamedRun> {
+/// The run folders of a folder, in no order.
+pub fn folders(home: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(home) else { return Vec::new() };
     let is_run = |dir: &Path| ["run.json", "records.log"].iter().any(|file| dir.join(file).is_file());
-    let mut runs: Vec<(i64, NamedRun)> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|dir| is_run(dir))
+    entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|dir| is_run(dir)).collect()
+}
+
+/// The runs of a folder, the newest first.
+pub fn runs(home: &Path) -> Vec<NamedRun> {
+    let mut runs: Vec<(i64, NamedRun)> = folders(home)
+        .into_iter()
         .map(|dir| {
             let manifest = read_manifest(&dir).ok();
             let began = manifest.as_ref().map_or_else(|| changed(&dir), |m| m.clock.realtime_ns);

@@ -17,6 +17,8 @@ mod bad_input;
 mod bad_servers;
 #[path = "all/batches.rs"]
 mod batches;
+#[path = "all/browse.rs"]
+mod browse;
 #[path = "all/browser.rs"]
 mod browser;
 #[path = "all/budget_split.rs"]

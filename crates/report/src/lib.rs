@@ -12,6 +12,7 @@
 //! [`plan`], [`gate`] and so on.
 
 mod active;
+pub mod browse;
 pub mod calc;
 pub mod canaried;
 pub mod cold_start;

@@ -74,9 +74,7 @@ fn load(manifest: &Manifest) -> String {
 /// The model where it is known, else the address.
 fn target(manifest: &Manifest) -> String {
     let model = manifest.target.facts.get("model").and_then(Option::as_deref);
-    let url = manifest.target.url.as_str();
-    let bare = resolve::SCHEMES.iter().chain(&["simulated:"]).find_map(|head| url.strip_prefix(head));
-    model.unwrap_or(bare.unwrap_or(url)).to_owned()
+    model.unwrap_or_else(|| resolve::bare(&manifest.target.url)).to_owned()
 }
 
 fn verdict(manifest: &Manifest) -> String {

@@ -1,6 +1,7 @@
 //! One file per command: flags in, exit out.
 
 pub mod baseline;
+pub mod browse;
 pub mod budget;
 pub mod calc;
 pub mod calibrate;

@@ -17,11 +17,20 @@ use crate::{out, price};
 /// Writes the report and prints where it is.
 pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
     out::place_for(args.out.as_deref())?;
+    let page = page(args)?;
+    out::line(&save(&args.run, args.out.as_deref(), page)?.display().to_string());
+    Ok(Exit::Done)
+}
+
+/// Returns the page of a run without a price or a plan.
+pub fn html(run: &Path) -> Result<String, Stop> {
+    page(&ReportArgs { run: run.to_owned(), ..ReportArgs::default() })
+}
+
+fn page(args: &ReportArgs) -> Result<String, Stop> {
     if let Some(window) = PageWindow::read(&args.run)? {
         let name = args.run.display().to_string();
-        let page = plimsoll_report::diagnose::page(&name, &window.diagnosis(None), &[]);
-        out::line(&save(&args.run, args.out.as_deref(), page)?.display().to_string());
-        return Ok(Exit::Done);
+        return Ok(plimsoll_report::diagnose::page(&name, &window.diagnosis(None), &[]));
     }
     let (manifest, mut findings, told) = judged(&args.run)?;
     price::put(&mut findings, &args.price, &manifest.target)?;
@@ -30,10 +39,7 @@ pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
         diagnosed: told.as_ref().map(|told| (&told.diagnosis, told.tried.as_slice())),
         planned: plan.as_ref().map(|plan| &plan.finding),
     };
-    let page = render(&manifest, &findings, beside);
-    let path = save(&args.run, args.out.as_deref(), page)?;
-    out::line(&path.display().to_string());
-    Ok(Exit::Done)
+    Ok(render(&manifest, &findings, beside))
 }
 
 /// A run, judged, with what an active diagnosis tells: only of one that is such are its requests held.

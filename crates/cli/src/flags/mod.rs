@@ -67,7 +67,7 @@ pub use shared::{
     CeilingArgs, ClientArgs, Format, LoadArgs, OutputArgs, ReadersArgs, ScrapeArgs, TargetArgs, WorkloadArgs,
 };
 pub use shell::{CompletionsArgs, DocsArgs, ManArgs, ReferenceArgs};
-pub use show::{DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, SelftestArgs, ShowArgs};
+pub use show::{BrowseArgs, DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, SelftestArgs, ShowArgs};
 pub use watch::WatchArgs;
 pub use what_if::{FitArgs, WhatIfArgs};
 pub use workload::FromLogArgs;
@@ -151,6 +151,8 @@ pub enum Command {
     Workload(FromLogArgs),
     /// Print the results of a run, or write its HTML page
     Show(ShowArgs),
+    /// Show many runs on one page: a list, figures over time
+    Browse(BrowseArgs),
     /// List the runs of a folder, newest first
     Ls(LsArgs),
     #[command(hide = true)]

@@ -1,5 +1,6 @@
-//! The flags of what shows and measures nothing: `plimsoll show`, `report`, `doctor` and `schema`.
+//! The flags of what shows and measures nothing: `plimsoll show`, `browse`, `report`, `doctor` and `schema`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -46,8 +47,22 @@ pub struct LsArgs {
     pub format: Format,
 }
 
-/// `plimsoll report`, the old name of `show --html`.
+/// `plimsoll browse`.
 #[derive(Args, Debug)]
+pub struct BrowseArgs {
+    /// Folder with runs
+    #[arg(default_value = crate::named::HOME)]
+    pub dir: PathBuf,
+    /// Address of the page, on loopback [default: a free port]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", hide_default_value = true)]
+    pub listen: SocketAddr,
+    /// HTML file to write instead, for example as a CI artefact
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// `plimsoll report`, the old name of `show --html`.
+#[derive(Args, Debug, Default)]
 pub struct ReportArgs {
     /// Run folder
     #[arg(value_parser = crate::named::run)]

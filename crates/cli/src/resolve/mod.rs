@@ -21,7 +21,7 @@ use crate::tensors;
 
 pub use again::{quoted, repeat, reproduce};
 use said::check_url;
-pub use said::{SCHEMES, arrivals, asked_budget, budget, budget_for, cost, traffic};
+pub use said::{SCHEMES, arrivals, asked_budget, bare, budget, budget_for, cost, traffic};
 
 type Resolved<T> = Result<T, Stop>;
 

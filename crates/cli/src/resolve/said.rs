@@ -13,6 +13,11 @@ use crate::{price, tensors};
 /// What the URL of an endpoint begins with.
 pub const SCHEMES: [&str; 4] = ["http://", "https://", "grpc://", "grpcs://"];
 
+/// A target's address without its scheme.
+pub fn bare(url: &str) -> &str {
+    SCHEMES.iter().chain(&["simulated:"]).find_map(|head| url.strip_prefix(head)).unwrap_or(url)
+}
+
 /// A base URL that can be spoken to and holds no secret.
 pub(super) fn check_url(url: &str) -> Resolved<()> {
     let rest = SCHEMES.iter().find_map(|scheme| url.strip_prefix(scheme)).ok_or_else(|| {

@@ -89,6 +89,7 @@ fn every_page_can_be_read_by_all() {
         "-q",
         "-o",
     ];
+    let runs = folder.path().display().to_string();
     let (one, other) = (at("one"), at("other"));
     assert_eq!(plimsoll(&[&load[..], &[&one]].concat()).code, 0);
     assert_eq!(plimsoll(&[&load[..], &[&other, "--fault", "slow:factor=1.6"]].concat()).code, 0);
@@ -123,13 +124,14 @@ fn every_page_can_be_read_by_all() {
         "ttft p99 < 1s",
         "-q",
     ];
-    let pages: [(&str, Vec<&str>); 7] = [
+    let pages: [(&str, Vec<&str>); 8] = [
         ("run", vec!["show", &one, "--html", "-o"]),
         ("slow", vec!["show", &other, "--html", "-o"]),
         ("sweep", vec!["show", &swept, "--html", "-o"]),
         ("compare", vec!["compare", &one, &other, "--html"]),
         ("diagnose", vec!["diagnose", &other, "--html"]),
         ("profile", vec!["profile", &one, "--html"]),
+        ("browse", vec!["browse", &runs, "-o"]),
         ("plan", [&plan[..], &["--html"]].concat()),
     ];
     let made = pages.iter().map(|(name, args)| {

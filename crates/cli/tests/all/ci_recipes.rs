@@ -31,7 +31,8 @@ impl Job {
         fs::create_dir(job.at("bin")).expect("created");
         for (name, script) in tools {
             let path = job.at("bin").join(name);
-            fs::write(&path, format!("#!/bin/bash\necho \"{name} $*\" >>\"$LOG\"\n{script}\n")).expect("written");
+            fs::write(&path, format!("#!/bin/bash\necho \"{name} $*\" >>\"$LOG\"\n{script}\n"))
+                .expect("written");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("permitted");
         }
         job
@@ -136,7 +137,10 @@ fn the_gitlab_job_gates_a_merge_request() {
     };
     let job = Job::new(&[
         ("curl", r#"[[ "$*" != *baseline.zip* ]] || touch baseline.zip"#),
-        ("unzip", r#"mkdir -p plimsoll-baseline/plimsoll-gate && cp -r base plimsoll-baseline/plimsoll-gate/run"#),
+        (
+            "unzip",
+            r#"mkdir -p plimsoll-baseline/plimsoll-gate && cp -r base plimsoll-baseline/plimsoll-gate/run"#,
+        ),
     ]);
     fs::create_dir(job.at("ci")).expect("created");
     fs::copy(root().join("packages/ci/gate.sh"), job.at("ci/gate.sh")).expect("copied");
@@ -170,7 +174,10 @@ fn the_gitlab_job_gates_a_merge_request() {
     assert!(answer["data"]["baseline"].is_string(), "the merge request was not compared");
     assert_eq!(job.step(&part("after_script"), &forge), 0);
     assert!(job.read("log").contains("/merge_requests/3/notes"), "{}", job.read("log"));
-    assert!(job.read("plimsoll-gate/gate.md").contains("(https://forge/jobs/9/artifacts/raw/plimsoll-gate/gate.svg)"));
+    assert!(
+        job.read("plimsoll-gate/gate.md")
+            .contains("(https://forge/jobs/9/artifacts/raw/plimsoll-gate/gate.svg)")
+    );
 }
 
 /// The plain script judges a recorded run with a budget file, and says which setting is missing.

@@ -11,7 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use change::{ChangePoint, ChangeSpec, Observation, changes};
-use plimsoll_measure::findings::{Findings, LevelFinding, LevelSummary, Reading, Trust, unbounded};
+use plimsoll_measure::findings::{
+    Findings, Lengths, LevelFinding, LevelSummary, Percentiles, Reading, Trust, unbounded,
+};
 
 /// Version of an entry's layout.
 pub const HISTORY_SCHEMA: u32 = 1;
@@ -76,13 +78,39 @@ impl ResultFigure {
 
 /// Levels that were measured for their figures: no warm-up, and of a sweep those that were held.
 pub fn measured(findings: &Findings) -> impl Iterator<Item = &LevelFinding> {
-    findings.levels.iter().filter(|level| matches!(level.summary.purpose.as_str(), "run" | "hold"))
+    findings.levels.iter().filter(|level| is_measured(&level.summary.purpose))
 }
 
-/// The load of a run as a key: equal where results compare. Asked rate or concurrency, and the mean asked lengths.
-pub fn load_key(findings: &Findings) -> String {
-    let of = |level: &LevelFinding| {
-        let LevelSummary { load, lengths, traffic, .. } = &level.summary;
+/// A measured level, as far as a result needs it. A reader of many runs fills it without reading the rest of their findings.
+#[derive(Copy, Clone, Debug)]
+pub struct LevelView<'a> {
+    /// Kind of traffic, such as `steady`.
+    pub traffic: &'a str,
+    /// Offered load.
+    pub load: &'a Load,
+    /// Lengths that were asked for.
+    pub lengths: &'a Lengths,
+    /// `ttft`, `tpot` and `e2e`; `None` where nothing streams.
+    pub latencies: [Option<&'a Percentiles>; 3],
+}
+
+impl<'a> From<&'a LevelSummary> for LevelView<'a> {
+    fn from(summary: &'a LevelSummary) -> LevelView<'a> {
+        let LevelSummary { traffic, load, lengths, latency, .. } = summary;
+        let latencies = [latency.ttft.as_ref(), latency.tpot.as_ref(), Some(&latency.e2e)];
+        LevelView { traffic, load, lengths, latencies }
+    }
+}
+
+/// Returns whether a level of this purpose was measured for its figures.
+pub fn is_measured(purpose: &str) -> bool {
+    matches!(purpose, "run" | "hold")
+}
+
+/// The load of a run as a key: equal where results compare. Asked rate or concurrency, and the median asked lengths.
+pub fn load_key<'a>(levels: impl IntoIterator<Item = LevelView<'a>>) -> String {
+    let of = |level: LevelView<'a>| {
+        let LevelView { load, lengths, traffic, .. } = level;
         let load = match load {
             Load::Open { rate_per_s } => format!("open loop, {}/s", short(*rate_per_s)),
             Load::Closed { concurrency } => format!("closed loop, {concurrency} in flight"),
@@ -96,7 +124,7 @@ pub fn load_key(findings: &Findings) -> String {
             short(lengths.output.asked_p50)
         )
     };
-    let mut keys: Vec<String> = measured(findings).map(of).collect();
+    let mut keys: Vec<String> = levels.into_iter().map(of).collect();
     keys.dedup();
     keys.join("; ")
 }
@@ -112,12 +140,10 @@ fn short(value: f64) -> String {
 
 /// The figures of a run that a line keeps: p50, p95 and p99 of `ttft`, `tpot` and `e2e`, of the last measured level of each kind of
 /// traffic.
-pub fn figures(findings: &Findings) -> Vec<ResultFigure> {
+pub fn figures<'a>(levels: impl IntoIterator<Item = LevelView<'a>>) -> Vec<ResultFigure> {
     let mut found: Vec<ResultFigure> = Vec::new();
-    for level in measured(findings) {
-        let LevelSummary { latency, traffic, .. } = &level.summary;
-        for metric in [latency.ttft.as_ref(), latency.tpot.as_ref(), Some(&latency.e2e)].into_iter().flatten()
-        {
+    for LevelView { traffic, latencies, .. } in levels {
+        for metric in latencies.into_iter().flatten() {
             for (p, reading) in [("p50", &metric.p50), ("p95", &metric.p95), ("p99", &metric.p99)] {
                 let Reading::Estimate(at) = reading else { continue };
                 let kind = if traffic == "steady" { String::new() } else { format!("{traffic}: ") };

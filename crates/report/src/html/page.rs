@@ -17,6 +17,31 @@ pub(crate) fn page(title: &str, css: &str, charts: Option<&Charts>, content: &Ma
         Some(_) => "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
         None => "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
     };
+    let script = charts.map(|charts| {
+        let data = serde_json::to_string(charts).unwrap_or_else(|_| "{}".into());
+        scripts("charts", &data, PAGE_JS)
+    });
+    frame((title, css, policy), script, content)
+}
+
+/// A page whose own script shows `data`, which is JSON. A `live` page may ask the server that it came from.
+pub(crate) fn script_page(
+    title: &str,
+    css: &str,
+    (data, script): (&str, &str),
+    live: bool,
+    content: &Markup,
+) -> String {
+    let policy = match live {
+        true => {
+            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'"
+        }
+        false => "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
+    };
+    frame((title, css, policy), Some(scripts("data", data, script)), content)
+}
+
+fn frame((title, css, policy): (&str, &str, &str), script: Option<Markup>, content: &Markup) -> String {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -28,25 +53,24 @@ pub(crate) fn page(title: &str, css: &str, charts: Option<&Charts>, content: &Ma
                 link rel="icon" href="data:,";
                 title { (title) }
                 style {
-                    @if charts.is_some() { (PreEscaped(UPLOT_CSS)) }
+                    @if script.is_some() { (PreEscaped(UPLOT_CSS)) }
                     (PreEscaped(PAGE_CSS)) (PreEscaped(css))
                 }
             }
             body {
                 main { (content) }
-                @if let Some(charts) = charts { (drawn(charts)) }
+                @if let Some(script) = script { (script) }
             }
         }
     }
     .into_string()
 }
 
-/// The charts' data and what draws them; a `<` in a name must not end the element that it stands in.
-fn drawn(charts: &Charts) -> Markup {
-    let data = serde_json::to_string(charts).unwrap_or_else(|_| "{}".into()).replace('<', "\\u003c");
+/// A page's data and the scripts that show it. A `<` in a name must not end the element that holds it.
+fn scripts(id: &str, data: &str, script: &str) -> Markup {
     html! {
-        script type="application/json" id="charts" { (PreEscaped(data)) }
+        script type="application/json" id=(id) { (PreEscaped(data.replace('<', "\\u003c"))) }
         script { (PreEscaped(UPLOT_JS)) }
-        script { (PreEscaped(PAGE_JS)) }
+        script { (PreEscaped(script)) }
     }
 }
