@@ -48,15 +48,15 @@ pub struct TrafficSpec {
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleSpec {
-    /// Peak factor: the planned load is the mean rate times this [default: 1]. A trace keeps its shape and runs this many
+    /// Peak factor: the planned load is the mean rate times this (default 1). A trace keeps its shape and runs this many
     /// times as fast.
     pub peak: f64,
-    /// Largest ρ = offered / stability limit **at the peak load** [default: 0.8]. Peak factor and ceiling multiply: 50/s
+    /// Largest ρ = offered / stability limit **at the peak load** (default 0.8). Peak factor and ceiling multiply: 50/s
     /// with a peak of 2 and a ceiling of 0.8 requires a stability limit of 125/s.
     pub utilisation: f64,
-    /// Replicas that may fail while the SLO is met at the peak (N+1: 1) [default: 0].
+    /// Replicas that may fail while the SLO is met at the peak (N+1: 1; default 0).
     pub spare: u32,
-    /// Failure domains with evenly spread replicas [default: 1]. With more than one, a whole domain may fail while the SLO
+    /// Failure domains with evenly spread replicas (default 1). With more than one, a whole domain may fail while the SLO
     /// is met, in place of `spare` single replicas if that is more.
     pub domains: u32,
 }
@@ -134,9 +134,9 @@ pub fn check_scales(spec: &PriceSpec) -> Result<(), PlanError> {
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EffortSpec {
-    /// Schedules per number of replicas, at least 5, equal for each number (common random numbers) [default: 5].
+    /// Schedules per number of replicas, at least 5, equal for each number (common random numbers; default 5).
     pub seeds: u32,
-    /// Maximum schedules while the interval contains the ceiling [default: 80].
+    /// Maximum schedules while the interval contains the ceiling (default 80).
     pub most_seeds: u32,
 }
 

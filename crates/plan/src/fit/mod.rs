@@ -174,7 +174,7 @@ impl Limits {
         let blocks = gauge(Signal::KvBlocks).and_then(|blocks| {
             whole(blocks / replicas * gauge(Signal::KvBlockTokens).unwrap_or(16.0) / 16.0)
         });
-        // An accepted prompt shows that the limit is at least its length.
+        // A completed prompt shows that the KV cache has room for it.
         let longest = rows.answered().map(|one| one.prompt).fold(0.0, f64::max) as u32;
         Limits {
             slots: choose(told.slots, slots, ASSUMED_SLOTS),

@@ -46,9 +46,9 @@ impl LeverSpec {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EffortSpec {
-    /// Person-days by lever identifier [default: those of the catalogue].
+    /// Person-days by lever identifier; the catalogue's for other levers.
     pub days: BTreeMap<String, f64>,
-    /// Person-days that a doubling of the price per hour counts as, if the order is by latency [default: 10]. An unknown
+    /// Person-days that a doubling of the price per hour counts as, if the order is by latency (default 10). An unknown
     /// price counts as one doubling.
     pub price_doubling_days: f64,
 }

@@ -3,8 +3,8 @@
 //! The gain is 1 − the ratio of the goal's percentiles, averaged as a log-ratio over schedules. Its interval is the 95 %
 //! prediction interval of another run of this length, because the user sees one run and not the mean. It uses Student's t
 //! over the schedules, which are independent; batches of one long run would not be. Common arrivals remove most of the
-//! noise of the ratio. Separate arrivals for each world were rejected, because they need about ten times as many runs for
-//! an equal interval.
+//! noise of the ratio. Separate arrivals for each world were rejected, because they need about ten times as many requests
+//! for an equal interval.
 
 use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::special::student_t_inv;
