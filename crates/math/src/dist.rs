@@ -13,7 +13,6 @@ pub fn exponential(stream: &mut Stream, mean: f64) -> f64 {
     -mean * libm::log(stream.uniform())
 }
 
-/// Draws uniformly between two ends.
 pub fn uniform(stream: &mut Stream, low: f64, high: f64) -> f64 {
     low + (high - low) * stream.uniform()
 }

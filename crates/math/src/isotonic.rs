@@ -54,7 +54,6 @@ pub fn crossing(x: &[f64], fit: &[f64], target: f64) -> Crossing {
     }
 }
 
-/// A crossing with its bootstrap interval.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct CrossingInterval {
     /// The crossing of the measured curve; `None` if it is not reached at the last point.

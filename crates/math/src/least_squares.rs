@@ -4,13 +4,11 @@
 //! is cut back to it. A parameter at a bound that is pushed outwards is omitted from that step. Derivative-free searches
 //! were rejected, because they need ten times the evaluations, and each evaluation is a simulation.
 
-/// The result of a fit.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LeastSquaresFit {
     pub at: Vec<f64>,
     /// Half the sum of the squared residuals at `at`.
     pub cost: f64,
-    /// Number of residual evaluations.
     pub evaluations: u32,
     /// Whether the fit stopped because no step improved it; otherwise it reached the limit of iterations.
     pub converged: bool,

@@ -17,7 +17,6 @@ pub struct Memory {
     pub factor: f64,
 }
 
-/// Numbers of batches to try.
 const TRIED: [usize; 3] = [40, 20, 10];
 /// Largest growth of the variance from a third of a batch to a batch that counts as levelled off.
 const LEVEL: f64 = 1.6;

@@ -47,7 +47,6 @@ pub fn needed(p: f64) -> f64 {
 pub struct Refused {
     /// Independent observations available.
     pub n_eff: f64,
-    /// Independent observations needed.
     pub needed: f64,
 }
 
@@ -56,7 +55,6 @@ pub struct Refused {
 pub struct Percentile {
     /// Order statistic.
     pub value: f64,
-    /// Number of observations.
     pub n: usize,
     /// Effective sample size.
     pub worth: EffectiveN,

@@ -30,7 +30,6 @@ impl Stream {
         Stream { pcg: Pcg64::new(state, sequence) }
     }
 
-    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.pcg.next_u64()
     }

@@ -37,7 +37,6 @@ impl Sorted {
         &self.order
     }
 
-    /// Returns the sum of all weights.
     pub fn total(&self) -> f64 {
         self.upto.last().copied().unwrap_or(0.0)
     }

@@ -14,7 +14,6 @@ const LEFT_OUT: f64 = 1e-13;
 const STATES: usize = 6000;
 const SWEEPS: usize = 20_000;
 
-/// A server of batches.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Bulk {
     /// Time of a batch without its items.

@@ -15,7 +15,6 @@ use crate::special::poisson_density;
 /// Least c(1 − ρ)²; loads nearer to 1 would take more than 10⁷ terms of Spitzer's sums.
 const CLOSEST: f64 = 1e-5;
 
-/// An M/D/c queue.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Mdc {
     servers: u32,

@@ -2,7 +2,6 @@
 //!
 //! [`super::Mmc`] at one server gives equal numbers. This form keeps every digit and needs no search for a percentile.
 
-/// An M/M/1 queue.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Mm1 {
     /// Utilisation, 0 ≤ ρ < 1.

@@ -17,7 +17,6 @@ pub fn erlang_c(servers: u32, load: f64) -> f64 {
     blocked / (1.0 - load * (1.0 - blocked))
 }
 
-/// An M/M/c queue.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Mmc {
     /// Servers, at least one.

@@ -29,12 +29,10 @@ impl Arm {
         Arm { all, units: units.iter().map(|unit| Sorted::weighted(unit.clone())).collect() }
     }
 
-    /// Returns the number of units.
     pub fn units(&self) -> usize {
         self.units.len()
     }
 
-    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.all.values.len()
     }

@@ -41,7 +41,6 @@ pub struct Flips {
     order: Order,
 }
 
-/// The known order of the units.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Order {
     /// The order has no meaning.
@@ -96,7 +95,6 @@ impl Flips {
         }
     }
 
-    /// Returns the number of units.
     pub fn units(&self) -> usize {
         self.units
     }
