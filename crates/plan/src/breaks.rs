@@ -40,7 +40,6 @@ pub struct PlanBreak {
     pub by: String,
 }
 
-/// The next step of the search.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Search {
     /// The next load to simulate, × the mean rate.

@@ -21,16 +21,13 @@ pub enum Change {
     Disaggregation(DisaggregationSpec),
     /// Concurrent requests of a replica: sequences, servers or instances.
     Slots(u32),
-    /// Maximum tokens of a step.
     TokenBudget(u32),
     /// Whether a prompt may be split over steps (chunked prefill).
     Chunking(bool),
     /// Whether equal prefixes share KV blocks (prefix cache).
     PrefixCache(bool),
     Policy(PolicySpec),
-    /// Speculative decoding.
     Speculative(SpeculativeSpec),
-    /// Maximum items of a batch.
     MaxBatch(u32),
     /// Longest wait for a batch to fill, µs.
     DelayUs(u64),

@@ -17,7 +17,6 @@ use super::planner::{Planner, Simulated};
 use super::spec::{PlanError, PlanSpec};
 use plimsoll_measure::findings::{Estimate, Held, Metric, Reading};
 
-/// The inputs of the choice.
 pub struct KnownBefore<'a> {
     pub spec: &'a PlanSpec,
     /// Request and token statistics of the load.
@@ -37,7 +36,6 @@ pub struct KnownBefore<'a> {
     pub notes: Vec<String>,
 }
 
-/// Returns the finding of a plan.
 pub fn conclude(known: KnownBefore<'_>) -> Result<PlanFinding, PlanError> {
     let KnownBefore { spec, load, bounds, floor, slots, planner, .. } = &known;
     let mut notes = known.notes.clone();

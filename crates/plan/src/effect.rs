@@ -57,7 +57,6 @@ pub struct Otherwise {
     pub ratio: f64,
 }
 
-/// The result of the comparison.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EffectFinding {
     pub engine: String,

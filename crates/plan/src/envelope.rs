@@ -14,7 +14,6 @@ use plimsoll_judge::cost::{Bill, PriceError, PriceSpec};
 /// Shares of the stability limit on the curve, in addition to the planned load.
 const CURVE: [f64; 9] = [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95];
 
-/// The input of the envelope plan.
 #[derive(Clone, PartialEq, Debug)]
 pub struct EnvelopeSpec {
     /// Mean requests per second, before the peak factor.
@@ -23,7 +22,6 @@ pub struct EnvelopeSpec {
     pub latency_s: f64,
     /// Concurrent requests of a replica.
     pub slots: u32,
-    /// Rules of the operator.
     pub rules: RuleSpec,
     /// GPUs of one replica; `None` if unknown, which omits every figure in GPUs.
     pub gpus_per_replica: Option<u32>,

@@ -61,7 +61,6 @@ pub struct Planner {
     limit_per_s: Option<f64>,
 }
 
-/// The result of the simulation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Simulated {
     /// Numbers tried, and the least that passes.
@@ -181,7 +180,6 @@ impl Planner {
         self.arms.entry(key).or_default().insert(experiment.draw, outcome);
     }
 
-    /// Returns the result so far.
     pub fn finish(&self) -> Simulated {
         let tried = self.tried();
         let replicas = self.holds();
@@ -342,7 +340,6 @@ impl Planner {
         next.map(|tried| vec![(tried.replicas, (2 * tried.seeds).min(most))]).unwrap_or_default()
     }
 
-    /// Returns the largest number to try.
     fn most(&self) -> u32 {
         (8 * self.start.max(self.least) + 8).min(MAX_REPLICAS)
     }

@@ -81,12 +81,10 @@ pub struct ReplayedRequest {
     pub due_ns: i64,
     /// Time of its end, failure or refusal, ns from the start; [`i64::MAX`] if it was in flight when the replay stopped.
     pub left_ns: i64,
-    /// Requested output tokens.
     pub output: u32,
     pub times: RequestTimes,
 }
 
-/// An observer of a replay.
 pub trait ReplayWatch {
     /// Reports a request that is due and about to be submitted.
     fn due(&mut self, _index: u64, _due_ns: i64) {}
@@ -105,7 +103,6 @@ pub trait ReplayWatch {
     }
 }
 
-/// A source of requests.
 pub trait ReplaySource {
     /// Returns the due time of the next request, if known.
     fn next_at(&mut self) -> Option<At>;
@@ -275,7 +272,6 @@ pub fn play_each(
     played.never_sent(source.stop(now), i64::MAX, watch);
 }
 
-/// The requests sent so far.
 #[derive(Default)]
 struct Played {
     open: Open,

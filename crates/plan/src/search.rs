@@ -35,7 +35,6 @@ struct Looked {
     option: PlanOption,
 }
 
-/// A candidate to simulate.
 #[derive(Clone, Debug)]
 pub struct ListedCandidate {
     pub place: usize,

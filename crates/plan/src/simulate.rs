@@ -21,7 +21,6 @@ pub struct PlanCase {
     pub slo: BudgetSpec,
     /// Simulated replica, router and clients.
     pub world: WorldSpec,
-    /// Seed of all random draws.
     pub seed: u64,
 }
 
@@ -39,7 +38,6 @@ pub struct Experiment {
     pub case: Arc<PlanCase>,
     /// Number of replicas; the initial number with an autoscaler.
     pub replicas: u32,
-    /// Control of the number of replicas.
     pub fleet: Fleet,
     /// Load, × the mean rate.
     pub factor: f64,
@@ -48,7 +46,6 @@ pub struct Experiment {
     pub gives_up: bool,
 }
 
-/// The counts of one ceiling.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct CeilingCount {
     /// Requests that have the ceiling's metric.
@@ -57,7 +54,6 @@ pub struct CeilingCount {
     pub over: u64,
 }
 
-/// The outcome of an experiment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
     /// Counts without the warm-up.

@@ -9,10 +9,8 @@ use thiserror::Error;
 use plimsoll_judge::cost::{Per, PriceSpec};
 use plimsoll_measure::findings::BudgetSpec;
 
-/// The input of a plan.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanSpec {
-    /// Load to carry.
     pub traffic: TrafficSpec,
     pub slo: BudgetSpec,
     /// Simulated replica, router and clients. The plan searches `fleet.replicas`, and compares `fleet.autoscale` with a
@@ -27,7 +25,6 @@ pub struct PlanSpec {
     pub effort: EffortSpec,
     /// Differences of earlier predictions from measurements; `None` if unknown, which omits the probability.
     pub band: Option<Band>,
-    /// Seed of all random draws.
     pub seed: u64,
 }
 
@@ -168,7 +165,6 @@ pub struct BandRow {
     pub rows: u32,
 }
 
-/// Errors of a plan.
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum PlanError {
     /// The ceiling is below the latency of isolated requests, so no number of replicas meets it.
@@ -190,10 +186,8 @@ pub enum PlanError {
     /// A setting is invalid; the text names it and gives the remedy.
     #[error("{0}")]
     Setting(String),
-    /// The engine can't be built.
     #[error(transparent)]
     Engine(#[from] SpecError),
-    /// The workload can't be drawn.
     #[error(transparent)]
     Workload(#[from] plimsoll_workload::SpecError),
 }

@@ -19,7 +19,6 @@ use plimsoll_measure::flight::GROWTH_LIMIT;
 const PARTS: u64 = 32;
 /// Maximum number of batches for the warm-up cut.
 const BATCHES: u64 = 4096;
-/// Minimum number of requests per batch.
 const PER_BATCH: u64 = 5;
 /// Bins of the window for the average requests in flight, batches that join the bins, and the largest share of the initial
 /// filling. The rule is that of `flight::stability`.
@@ -104,7 +103,6 @@ impl Sketch {
     }
 }
 
-/// A sketch under construction.
 #[derive(Clone, Default)]
 struct Filling {
     counts: Vec<u32>,
@@ -232,7 +230,6 @@ impl<'a> Tally<'a> {
         self.step[bin + 1] += by;
     }
 
-    /// Returns the counts.
     pub fn conclude(self) -> Counted {
         let cut = self.cut();
         let per_part = self.requests.div_ceil(self.parts.len() as u64).max(1);

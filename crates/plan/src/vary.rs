@@ -25,7 +25,6 @@ pub struct VarySpec {
     pub gpus: Vec<String>,
     /// GPUs that share each layer.
     pub tensor_parallel: Vec<u32>,
-    /// Maximum concurrent sequences.
     pub max_seqs: Vec<u32>,
     /// Maximum tokens of a step.
     pub token_budget: Vec<u32>,
@@ -42,7 +41,6 @@ pub struct VarySpec {
     pub prices: BTreeMap<String, PriceSpec>,
 }
 
-/// A configuration of the search.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanCandidate {
     /// Varied settings as text.

@@ -6,7 +6,6 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Errors of a formula.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum LawError {
     /// A figure is impossible, or figures contradict each other; the text gives the remedy.
@@ -68,7 +67,6 @@ impl CalcFigure {
         CalcFigure { name: name.into(), value, quantity, interval: None, note: None }
     }
 
-    /// Returns the figure with a note.
     pub fn note(mut self, note: impl Into<String>) -> CalcFigure {
         self.note = Some(note.into());
         self

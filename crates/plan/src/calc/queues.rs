@@ -12,7 +12,6 @@ use super::finding::{
 use super::{above_zero, inside, variation};
 use plimsoll_measure::say;
 
-/// The load offered to a station.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Demand {
     Rate(f64),
@@ -65,7 +64,6 @@ pub struct StationSpec {
     pub served: Served,
 }
 
-/// A validated station and its load.
 struct Sound<'a> {
     spec: &'a StationSpec,
     load: f64,

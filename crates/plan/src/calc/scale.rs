@@ -13,7 +13,6 @@ pub struct AmdahlSpec {
     pub share: Option<f64>,
     /// Speed-up of the part.
     pub factor: Option<f64>,
-    /// Speed-up of the whole.
     pub speed_up: Option<f64>,
 }
 

@@ -38,7 +38,6 @@ pub enum Factor {
     Front,
 }
 
-/// All factors in display order.
 pub const FACTORS: [Factor; 6] =
     [Factor::Weights, Factor::Compute, Factor::KvRead, Factor::Host, Factor::Link, Factor::Front];
 
@@ -74,7 +73,6 @@ pub struct Comparison {
     pub simulated_ms: f64,
 }
 
-/// The result of a fit.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Calibration {
     /// Factors fitted on all rows.
@@ -85,13 +83,11 @@ pub struct Calibration {
     pub fitted: Vec<HeldOut>,
     /// Errors on the rows held out, each fold in turn.
     pub held_out: Vec<HeldOut>,
-    /// Comparisons of the rows held out.
     pub comparisons: Vec<Comparison>,
     pub profile: EngineSpec,
     pub notes: Vec<String>,
 }
 
-/// Errors of a fit.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum CalibrationError {
     #[error("{0} measurements are too few: six factors and a third held out need 9 or more")]
@@ -102,7 +98,6 @@ pub enum CalibrationError {
     /// The engine has no roofline, for example a linear engine.
     #[error("{0} has no roofline to calibrate; use a profile MODEL@GPU")]
     NoRoofline(String),
-    /// The engine can't be built.
     #[error(transparent)]
     Spec(#[from] SpecError),
 }

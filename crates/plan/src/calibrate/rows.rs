@@ -60,12 +60,10 @@ pub struct RowTable {
     pub notes: Vec<String>,
 }
 
-/// Errors of a table.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum RowError {
     #[error("the table has no rows")]
     Empty,
-    /// A required column is missing.
     #[error("the table has no column {0}")]
     Missing(&'static str),
     /// A row has no load protocol.
@@ -82,9 +80,8 @@ pub enum RowError {
     Cell {
         line: usize,
         column: &'static str,
-        /// Text of the cell.
         value: String,
-        /// Expected content.
+        /// Format that the column accepts.
         expected: &'static str,
     },
     /// The engine of a row can't be built.

@@ -11,7 +11,6 @@ use plimsoll_sim::{ModeSpec, WorldSpec};
 
 use crate::replay::{ReplayRequest, play};
 
-/// The settings of the search.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct KneeSpec {
     /// Requests simulated at each load.
@@ -20,7 +19,6 @@ pub struct KneeSpec {
     pub factor: f64,
     /// Percentile that determines the onset, 0 to 1.
     pub percentile: f64,
-    /// Seed of all random draws.
     pub seed: u64,
 }
 

@@ -58,7 +58,6 @@ impl One {
 /// The requests of a level in send order.
 #[derive(Clone, Debug)]
 pub struct LevelPart {
-    /// Number of the level.
     pub level: u32,
     pub ones: Vec<One>,
     /// Whether the arrivals depended on responses (closed loop).
@@ -72,7 +71,6 @@ pub struct FitRows {
     pub tokens: bool,
     /// Whether the number of cached prompt tokens is reported.
     pub cached_known: bool,
-    /// Cached prompt tokens.
     pub cached: f64,
     /// Replicas that the responses name.
     pub replicas: usize,
@@ -184,7 +182,6 @@ impl FitRows {
         ones
     }
 
-    /// Returns all requests.
     pub fn all(&self) -> impl Iterator<Item = &One> {
         self.parts.iter().flat_map(|part| &part.ones)
     }

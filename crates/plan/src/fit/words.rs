@@ -33,7 +33,6 @@ pub struct StatedTarget {
     pub replicas: Option<u32>,
     /// Level to fit; `None` for all levels with a good measurement.
     pub level: Option<u32>,
-    /// Seed of all random draws.
     pub seed: u64,
 }
 
@@ -113,7 +112,6 @@ pub struct Fitted {
     pub notes: Vec<String>,
 }
 
-/// Errors of a fit.
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum FitError {
     /// The run has too few answered requests.
@@ -147,21 +145,17 @@ pub enum FitError {
         "no engine of this kind answers as the target did: {metric} {figure} is {off:+.0} % off on the stretches held out (up to ±{limit:.0} % is fitted); {hint}"
     )]
     Unlike {
-        /// Metric: `ttft`, `tpot` or `e2e`.
         metric: String,
-        /// Figure: `mean`, `p50`, …
         figure: String,
         /// simulated / measured − 1, percent.
         off: f64,
         /// Accepted error, percent.
         limit: f64,
-        /// Possible causes.
         hint: String,
     },
     /// A required setting is missing; the text names it.
     #[error("{0}")]
     Ask(String),
-    /// The engine can't be simulated.
     #[error("{0}")]
     Simulation(String),
     /// The settings are invalid for an engine.

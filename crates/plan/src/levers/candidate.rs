@@ -21,7 +21,6 @@ use crate::replay::{ReplayRequest, RequestTimes, play, play_at_most};
 #[derive(Clone, Debug)]
 pub struct LeverCandidate {
     pub lever: &'static str,
-    /// Setting as text.
     pub setting: String,
     pub world: WorldSpec,
     pub traffic: TrafficChange,
@@ -32,7 +31,6 @@ pub struct LeverCandidate {
     pub range: Vec<WorldSpec>,
 }
 
-/// A change of the traffic.
 #[derive(Clone, PartialEq, Debug)]
 pub enum TrafficChange {
     AsItIs,
@@ -225,7 +223,6 @@ fn hedges(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
     }
 }
 
-/// Returns admission control at this limit.
 pub fn admission(world: &WorldSpec, in_flight: u32) -> LeverCandidate {
     let setting = format!("at most {in_flight} requests in flight");
     let assumes = Some("who is turned away does not come back".to_owned());

@@ -74,12 +74,10 @@ pub struct Lever {
 use Reversible::{AtOnce, ByRollback, Hardly};
 use Term::{BatchWait, ColdStart, Decode, Host, Network, Prefill, Queue};
 
-/// Returns all levers.
 pub fn all() -> &'static [Lever] {
     &CATALOGUE
 }
 
-/// Returns the lever with this identifier.
 pub fn find(id: &str) -> Option<&'static Lever> {
     CATALOGUE.iter().find(|lever| lever.id == id)
 }

@@ -92,7 +92,6 @@ impl LeverEvidence {
     }
 }
 
-/// Returns the evidence of one level.
 pub fn read(case: &LeverCase<'_>, own: &[ReplayRequest], goal: &Goal) -> LeverEvidence {
     let summary = case.summary;
     let rows = schedule::finished(case);

@@ -16,13 +16,11 @@ use plimsoll_measure::findings::{
     BudgetSpec, CapacityLine, CapacityLines, Ceiling, Estimate, LevelSummary, Metric, Reading,
 };
 
-/// The input of the ranking.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LeverSpec {
     pub goal: Goal,
     /// Simulated schedules, including the run's schedule.
     pub replications: u32,
-    /// Seed of all random draws.
     pub seed: u64,
     /// Efforts that the user sets.
     pub efforts: EffortSpec,

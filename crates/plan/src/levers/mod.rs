@@ -41,7 +41,6 @@ use plimsoll_measure::findings::LevelSummary;
 use plimsoll_profile::infer::Floor;
 use predict::{Predicted, Simulator};
 
-/// The input of the ranking.
 pub struct LeverCase<'a> {
     pub level: &'a Level,
     pub summary: &'a LevelSummary,

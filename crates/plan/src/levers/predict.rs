@@ -31,7 +31,6 @@ const COST_SCHEDULES: usize = 5;
 /// Halvings of that search; they reach about 4 % of the load.
 const HALVINGS: u32 = 7;
 
-/// The prediction of a candidate.
 #[derive(Clone, Debug)]
 pub struct Predicted {
     pub lever: &'static Lever,
@@ -73,7 +72,6 @@ pub struct Simulator<'a> {
 }
 
 impl<'a> Simulator<'a> {
-    /// Simulates the current world.
     pub fn new(
         world: &'a WorldSpec,
         own: &[ReplayRequest],

@@ -25,12 +25,10 @@ const SEED: u64 = 1;
 pub struct ErrorTable {
     /// Title: the rows and their treatment.
     pub title: String,
-    /// One line per metric.
     pub lines: Vec<ErrorLine>,
     pub notes: Vec<String>,
 }
 
-/// The error of one metric.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ErrorLine {
     /// Name of the row set, if the table has several.
@@ -51,13 +49,10 @@ pub struct ErrorLine {
     pub holds: bool,
 }
 
-/// Errors of a table.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum ValidateError {
-    /// The rows can't be parsed.
     #[error(transparent)]
     Rows(#[from] RowError),
-    /// The engine can't be built.
     #[error(transparent)]
     Spec(#[from] SpecError),
 }

@@ -108,7 +108,6 @@ fn replicas(text: &str) -> Option<AskedChange> {
     text.parse().ok().filter(|to| *to > 0).map(|to| AskedChange::World(Change::Replicas(to)))
 }
 
-/// The changed world and traffic.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Changed {
     pub world: WorldSpec,
@@ -129,7 +128,6 @@ pub struct RequestChange {
 impl RequestChange {
     pub(crate) const AS_IT_IS: RequestChange = RequestChange { rate: 1.0, prompts: 1.0, outputs: 1.0 };
 
-    /// Returns the changed requests.
     pub fn apply(&self, asked: &[ReplayRequest]) -> Vec<ReplayRequest> {
         let longer = |tokens: u32, by: f64| ((f64::from(tokens) * by).round() as u32).max(1);
         let one = |one: &ReplayRequest| {

@@ -42,14 +42,12 @@ pub struct WhatIfSpec {
     pub figures: Vec<(Metric, f64)>,
     /// Number of schedules including the run's, at least 3.
     pub schedules: u32,
-    /// Seed of all random draws.
     pub seed: u64,
 }
 
 /// The unchanged run, and the engine that represents its target.
 #[derive(Clone, Debug)]
 pub struct AsItIs<'a> {
-    /// Engine with its fleet.
     pub world: &'a WorldSpec,
     /// Engines that fit nearly as well; if empty, the band omits the uncertainty of the constants.
     pub others: &'a [EngineSpec],

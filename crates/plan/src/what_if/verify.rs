@@ -16,7 +16,6 @@ use plimsoll_measure::say::number;
 #[derive(Copy, Clone, Debug)]
 pub struct HeldLevel<'a> {
     pub measured: &'a LevelSummary,
-    /// Arrivals of the level, in order.
     pub asked: &'a [ReplayRequest],
     pub replicas: u32,
     /// Seed of the engine.
