@@ -116,7 +116,7 @@ pub struct EffectiveN {
     /// level's [`Memory`], and its factor.
     pub safe: f64,
     /// Effective number at the largest design effect of all shares from 40 % down to this one ([`EffectiveN::widely`]). It
-    /// is the number of values behind the slowest one, for a ceiling far beyond it. 0 without values.
+    /// is the sample size that produced the slowest value, for a ceiling far beyond it. 0 without values.
     pub wide: f64,
 }
 
@@ -205,7 +205,8 @@ impl EffectiveN {
         sure_of(n, self.safe, share)
     }
 
-    /// Returns the number of values behind the slowest one: the better of the two readings that bound a share from above.
+    /// Returns the sample size that produced the slowest value: the better of the two readings that bound a share from
+    /// above.
     pub fn of_slowest(&self, n: f64, share: f64) -> f64 {
         self.sure(n, share).max(self.wide)
     }
