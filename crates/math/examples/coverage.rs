@@ -1,8 +1,8 @@
-//! How often the interval of a percentile at 95 % holds the truth, queue by queue: the table behind
-//! `quantile.rs`. Replications may be given; a thousand take a minute.
+//! Coverage of a percentile's interval at 95 %, queue by queue: the table behind `quantile.rs`. The argument is the number
+//! of replications; a thousand take a minute.
 //!
-//! `held` counts a refused percentile and an infinite bound as misses; `of shown` leaves the refused out;
-//! `unrefused` shows them all the same, an infinite bound counting as a miss.
+//! `held` counts a refused percentile and an infinite bound as misses; `of shown` omits the refused ones. `unrefused` shows
+//! them anyway, and an infinite bound counts as a miss.
 #![expect(clippy::print_stdout, reason = "an example talks to the person who runs it")]
 
 use plimsoll_lab::queues::{Batching, Queue, Servers};
@@ -31,7 +31,7 @@ fn main() {
     }
 }
 
-/// The percentiles of 40 million customers, where no formula is at hand.
+/// The percentiles of 40 million customers, because this queue has no formula.
 fn long_run(queue: &mut dyn Queue) -> [f64; 3] {
     let mut stream = Stream::new(5, "long run", 0);
     queue.run(&mut stream, 100_000);

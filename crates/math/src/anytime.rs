@@ -1,41 +1,42 @@
-//! Evidence that may be looked at after every block, as often as one likes: wealth of bets, and the sequences of
-//! intervals that follow from it.
+//! Evidence that may be checked after every block, any number of times: wealth of bets, and the confidence sequences that
+//! follow from it.
 //!
-//! A fixed-sample test asked sixty times alarms far more often than its α. What holds at all looks at once is a
-//! *wealth*: start with 1, bet at fair odds against the hypothesis, and by Ville's inequality (1939) the chance that the
-//! wealth ever reaches 1/α is at most α while the hypothesis holds. All that is asked of the data is that a block's mean,
-//! given the blocks before it, is what the hypothesis says; nothing is asked of what lies inside a block. That is
-//! why blocks, long against the memory of a queue, are bet on and not requests, and why counts divided by a design effect are not:
-//! they are no observations, and no fair odds can be set for them.
+//! A fixed-sample test repeated sixty times alarms far more often than its α. A *wealth* is valid at all checks together.
+//! It starts with 1 and bets at fair odds against the hypothesis. By Ville's inequality (1939), the probability that the
+//! wealth ever reaches 1/α is at most α while the hypothesis is true. The only assumption is that a block's mean, given the
+//! earlier blocks, is the mean of the hypothesis; a block's content is arbitrary.
 //!
-//! [`Wealth`] bets on means in [0, 1] (Waudby-Smith and Ramdas 2023, section 4). For single Bernoulli draws the bet of
-//! fraction f against "at most `limit`" is the likelihood ratio of θ = limit + f (1 − limit) to `limit`: the mixture over f
-//! is the Bernoulli e-process whose prior lies wholly beyond `limit`, so that an improvement can only lose. A prior over all of
-//! [0, 1] lost: at a true 0.8 % against 1 % it alarms on improvement. A bet tuned on the run (their aGRAPA) lost by a
-//! little, and its evidence depends on the order of blocks.
+//! The bets are therefore on blocks, long against the memory of a queue, and not on requests. Counts divided by a design
+//! effect were rejected, because they are no observations, and no fair odds exist for them.
 //!
-//! [`share_upper`] is the upper end alone, of a share that is counted draw by draw and hoped to be small.
+//! [`Wealth`] bets on means in [0, 1] (Waudby-Smith and Ramdas 2023, section 4). For single Bernoulli draws, the bet of
+//! fraction f against "at most `limit`" is a likelihood ratio: θ = limit + f (1 − limit) to `limit`. The mixture over f is
+//! the Bernoulli e-process whose prior is wholly beyond `limit`, so an improvement can only lose. A prior over all of [0,
+//! 1] was rejected, because at a true 0.8 % against 1 % it alarms on improvement. A bet tuned on the run (their aGRAPA) was
+//! slightly worse, and its evidence depends on the order of blocks.
 //!
-//! [`Signs`] bets on which of two exchangeable numbers is the greater (the symmetric case of de la Peña 1999): a
-//! comparison with an arm that is itself measured needs no known share. [`Ranks`] bets the same way on the place among several.
+//! [`share_upper`] is only the upper end, for a share that is counted draw by draw and expected to be small.
+//!
+//! [`Signs`] bets on the greater of two exchangeable numbers (the symmetric case of de la Peña 1999). A comparison with a
+//! measured arm therefore needs no known share. [`Ranks`] bets on the rank among several numbers.
 
 use crate::proportion::Interval;
 
-/// Fractions of what may be bet, with equal stakes on each.
+/// The fractions of the wealth that may be bet, with equal stakes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Bets(Vec<f64>);
 
 impl Bets {
-    /// For a share of which a block is expected to hold this many (block length × limit).
+    /// Returns the fractions for a share with this expected count per block (block length × limit).
     ///
-    /// Against twice the limit the best fraction is k/(k + 2D) for k expected and a design effect D: the stakes lie around
-    /// k/(k + 2), a factor of twenty in odds below it and of five above, in equal steps of the log odds.
+    /// Against twice the limit, the best fraction is k/(k + 2D) for k expected and a design effect D. The stakes are around
+    /// k/(k + 2), from a factor of twenty in odds below it to five above, in equal steps of the log odds.
     pub fn for_expected(expected: f64) -> Bets {
         let centre = libm::log(expected.max(1e-6) / 2.0);
         Bets::spaced(centre - libm::log(20.0), centre + libm::log(5.0), 8)
     }
 
-    /// For anything: odds from 1 : 500 to 50 : 1.
+    /// Returns fractions for any expected count: odds from 1 : 500 to 50 : 1.
     pub fn wide() -> Bets {
         Bets::spaced(-libm::log(500.0), libm::log(50.0), 24)
     }
@@ -55,12 +56,12 @@ impl Bets {
     }
 }
 
-/// What is bet against.
+/// The claim that is bet against.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// "The mean is at most the limit": evidence grows where it is over.
+    /// "The mean is at most the limit": evidence grows above the limit.
     AtMost,
-    /// "The mean is at least the limit": evidence grows where it is under.
+    /// "The mean is at least the limit": evidence grows below the limit.
     AtLeast,
 }
 
@@ -76,13 +77,13 @@ pub struct Wealth {
 }
 
 impl Wealth {
-    /// Nothing seen yet. `limit` lies within (0, 1).
+    /// Returns the wealth before the first block. `limit` is within (0, 1).
     pub fn against(claim: Claim, limit: f64, bets: Bets) -> Wealth {
         let ln_each = vec![0.0; bets.0.len()];
         Wealth { claim, limit, bets, ln_each, ln_peak: 0.0, blocks: 0 }
     }
 
-    /// One block's mean, within [0, 1].
+    /// Records one block's mean, within [0, 1].
     pub fn push(&mut self, mean: f64) {
         let gain = gain(self.claim, self.limit, mean);
         for (ln, fraction) in self.ln_each.iter_mut().zip(&self.bets.0) {
@@ -92,17 +93,17 @@ impl Wealth {
         self.ln_peak = self.ln_peak.max(self.ln_now());
     }
 
-    /// The logarithm of the wealth now.
+    /// Returns the logarithm of the current wealth.
     pub fn ln_now(&self) -> f64 {
         ln_sum(self.ln_each.iter().copied()) + self.bets.stake()
     }
 
-    /// The logarithm of the most it ever was: the evidence, for what was once proven stays so.
+    /// Returns the logarithm of the largest wealth, which is the evidence, because a proof is permanent.
     pub fn ln_peak(&self) -> f64 {
         self.ln_peak
     }
 
-    /// Has it ever reached 1/alpha?
+    /// Returns whether the wealth ever reached 1/alpha.
     pub fn proves(&self, alpha: f64) -> bool {
         self.ln_peak >= -libm::log(alpha)
     }
@@ -112,7 +113,7 @@ impl Wealth {
     }
 }
 
-/// What a bet of everything gains, as a share of it: at worst all is lost (−1).
+/// Returns the gain of a bet of everything, as a share of it; −1 is the loss of everything.
 fn gain(claim: Claim, limit: f64, mean: f64) -> f64 {
     match claim {
         Claim::AtMost => (mean - limit) / limit,
@@ -120,7 +121,7 @@ fn gain(claim: Claim, limit: f64, mean: f64) -> f64 {
     }
 }
 
-/// The logarithm of the wealth after these blocks.
+/// Returns the logarithm of the wealth after these blocks.
 fn ln_wealth(claim: Claim, limit: f64, bets: &Bets, blocks: &[f64]) -> f64 {
     let of = |fraction: &f64| -> f64 {
         blocks.iter().map(|mean| libm::log1p(fraction * gain(claim, limit, *mean))).sum()
@@ -128,11 +129,12 @@ fn ln_wealth(claim: Claim, limit: f64, bets: &Bets, blocks: &[f64]) -> f64 {
     ln_sum(bets.0.iter().map(of)) + bets.stake()
 }
 
-/// The confidence sequence of a mean: the limits that neither side's wealth has refuted at alpha/2 after these blocks.
+/// Returns the confidence sequence of a mean: the limits that neither side's wealth has refuted at alpha/2 after these
+/// blocks.
 ///
-/// Each factor 1 − f + f x/m falls in m, so the wealth does, and the lower end is where it crosses 2/α; the upper end is
-/// the same of 1 − x. All its members together miss the mean with probability at most alpha. n blocks that are all 0 leave an upper
-/// end of about ln(2/α)/n, whatever their length: nothing forbids the next block from being all 1.
+/// Each factor 1 − f + f x/m falls in m, so the wealth does, and the lower end is at its crossing of 2/α. The upper end is
+/// the mirrored end of 1 − x. All intervals of the sequence together miss the mean with probability at most alpha. After n
+/// blocks of 0, the sequence leaves an upper end of about ln(2/α)/n at any length, because the next block may be all 1.
 pub fn mean_sequence(blocks: &[f64], alpha: f64) -> Interval {
     let bets = Bets::wide();
     let lower_of = |values: &[f64]| {
@@ -148,28 +150,30 @@ pub fn mean_sequence(blocks: &[f64], alpha: f64) -> Interval {
     Interval { lower: lower_of(blocks), upper: 1.0 - lower_of(&mirrored) }
 }
 
-/// Fractions that are bet against a share being as great as its limit. The best one where the share is p is 1 − p/limit: these are
-/// for none, and for an eighth, a quarter and half of the limit.
+/// Fractions bet against a share of at least the limit. The best fraction for a share p is 1 − p/limit; these are the
+/// fractions for zero, an eighth, a quarter and half of the limit.
 const SHARE_FRACTIONS: [f64; 4] = [1.0, 0.875, 0.75, 0.5];
 
-/// The logarithm of the wealth of bets that a share is under `limit`, after `ones` of `n` single draws. In what order they came is all the same, so two counts
-/// are all that need be kept.
+/// Returns the logarithm of the wealth of bets that a share is under `limit`, after `ones` of `n` single draws. Two counts
+/// suffice, because the order of the draws does not matter.
 ///
-/// The fractions stay the same for all draws, hence the geometric mean of the factors' means is at most that of their arithmetic mean: the wealth
-/// also bets fairly against "the draws' own chances, however they change from draw to draw, are on average the limit or more". `limit` lies within (0, 1).
+/// The fractions are constant over all draws, so the geometric mean of the factors' means is at most their arithmetic mean.
+/// The wealth therefore also bets fairly if the probability changes from draw to draw. It then refutes "the probabilities
+/// are on average the limit or more". `limit` is within (0, 1).
 pub fn ln_share_wealth(ones: u64, n: u64, limit: f64) -> f64 {
     let zeros = n.saturating_sub(ones) as f64;
     let of = |fraction: &f64| {
-        // Of nothing lost the logarithm is not asked: 0 · −∞ is no number.
+        // Without ones the logarithm is skipped, because 0 · −∞ is no number.
         let lost = if ones == 0 { 0.0 } else { ones as f64 * libm::log1p(-fraction) };
         zeros * libm::log1p(fraction * limit / (1.0 - limit)) + lost
     };
     ln_sum(SHARE_FRACTIONS.iter().map(of)) - libm::log(SHARE_FRACTIONS.len() as f64)
 }
 
-/// The upper end of the confidence sequence of a share after `ones` of `n` draws: the chance that a share that stays what it is is ever over it is at most
-/// alpha. With no ones it is about ln(4/α)/n, where a single look would have ln(1/α)/n. (Of a share that moves each limit is refuted
-/// rightly by itself, and the end, which is at another limit after each draw, is a description.)
+/// Returns the upper end of the confidence sequence of a share after `ones` of `n` draws. For a constant share, the
+/// probability that it ever exceeds the end is at most alpha. Without ones, the end is about ln(4/α)/n; a single check
+/// would give ln(1/α)/n. (For a varying share, each limit is refuted correctly, but the end is only a description, because
+/// its limit changes with each draw.)
 pub fn share_upper(ones: u64, n: u64, alpha: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..50 {
@@ -180,11 +184,11 @@ pub fn share_upper(ones: u64, n: u64, alpha: f64) -> f64 {
     high
 }
 
-/// The wealth of bets that of two exchangeable numbers the second is the greater.
+/// The wealth of bets that the second of two exchangeable numbers is the greater.
 ///
-/// Given the size of their difference z, its sign is a fair coin; the bet pays 2/(1 + e^(−2λz)), which is at most 2 and 1 on
-/// average. If the second is stochastically the smaller, and independent of the first given the past, the pay-off is
-/// less on average, since it rises with z: an improvement never alarms more often than no change.
+/// Given the size of their difference z, its sign is a fair coin. The bet pays 2/(1 + e^(−2λz)), which is at most 2 and on
+/// average 1. The pay-off rises with z. Its mean is therefore less than 1 if the second is stochastically smaller, and
+/// independent of the first given the past. An improvement therefore never alarms more often than no change.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Signs {
     ln_each: [f64; STEEPNESS.len()],
@@ -192,8 +196,8 @@ pub struct Signs {
     pairs: u64,
 }
 
-/// λ, for differences in units of their standard deviation under independence: from a gentle lean on each sign, for small effects, to
-/// nearly the bare sign.
+/// λ, for differences in units of their standard deviation under independence. The range is from a small bet on each sign,
+/// for small effects, to nearly the sign only.
 const STEEPNESS: [f64; 4] = [0.25, 0.5, 1.0, 2.0];
 
 impl Default for Signs {
@@ -203,8 +207,8 @@ impl Default for Signs {
 }
 
 impl Signs {
-    /// The difference, second less first, of one pair; its scale may depend on the two only through what does not change when they are
-    /// exchanged.
+    /// Records the difference of one pair, second less first. Its scale may depend on the pair only through quantities that
+    /// an exchange does not change.
     pub fn push(&mut self, difference: f64) {
         for (ln, steepness) in self.ln_each.iter_mut().zip(STEEPNESS) {
             *ln += std::f64::consts::LN_2 - ln_one_plus_exp(-2.0 * steepness * difference);
@@ -213,17 +217,17 @@ impl Signs {
         self.ln_peak = self.ln_peak.max(self.ln_now());
     }
 
-    /// The logarithm of the wealth now.
+    /// Returns the logarithm of the current wealth.
     pub fn ln_now(&self) -> f64 {
         ln_sum(self.ln_each.iter().copied()) - libm::log(STEEPNESS.len() as f64)
     }
 
-    /// The logarithm of the most it ever was.
+    /// Returns the logarithm of the largest wealth.
     pub fn ln_peak(&self) -> f64 {
         self.ln_peak
     }
 
-    /// Has it ever reached 1/alpha?
+    /// Returns whether the wealth ever reached 1/alpha.
     pub fn proves(&self, alpha: f64) -> bool {
         self.ln_peak >= -libm::log(alpha)
     }
@@ -233,22 +237,22 @@ impl Signs {
     }
 }
 
-/// The fewest pairs that can prove anything at this alpha: a pair at most doubles the wealth.
+/// Returns the least number of pairs for a proof at this alpha, because a pair at most doubles the wealth.
 pub fn fewest_pairs(alpha: f64) -> u64 {
     libm::ceil(-libm::log2(alpha) - 1e-9).max(1.0) as u64
 }
 
 /// The wealth of bets that one of several exchangeable numbers is among the greatest.
 ///
-/// Its place among them (0 the greatest, ties drawn) is uniform, whatever their law; a bet pays in proportion to q^place, and 1 on average. Of
-/// two it is a bet on a sign.
+/// Its rank among them (0 is the greatest, ties are drawn) is uniform for any distribution. A bet pays in proportion to
+/// q^rank, and on average 1. With two numbers it is a bet on a sign.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Ranks {
     ln_each: [f64; LEANS.len()],
     blocks: u64,
 }
 
-/// q: from nearly all on the first place to a gentle lean.
+/// q: from nearly everything on the first rank to a small preference.
 const LEANS: [f64; 3] = [0.35, 0.6, 0.85];
 
 impl Default for Ranks {
@@ -258,7 +262,7 @@ impl Default for Ranks {
 }
 
 impl Ranks {
-    /// One block: its place among `of`, from 0.
+    /// Records one block: its rank among `of`, from 0.
     pub fn push(&mut self, place: usize, of: usize) {
         for (ln, q) in self.ln_each.iter_mut().zip(LEANS) {
             let fair = of as f64 * (1.0 - q) / (1.0 - libm::pow(q, of as f64));
@@ -267,7 +271,7 @@ impl Ranks {
         self.blocks += 1;
     }
 
-    /// The logarithm of the wealth now.
+    /// Returns the logarithm of the current wealth.
     pub fn ln_now(&self) -> f64 {
         ln_sum(self.ln_each.iter().copied()) - libm::log(LEANS.len() as f64)
     }
@@ -277,7 +281,8 @@ impl Ranks {
     }
 }
 
-/// The logarithm of the mean of several wealths: evidence against all that they bet against at once, however they depend on each other.
+/// Returns the logarithm of the mean of several wealths: evidence against all their hypotheses together, for any
+/// dependence.
 pub fn ln_mean(wealths: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
     let count = wealths.len() as f64;
     ln_sum(wealths) - libm::log(count)
@@ -287,7 +292,7 @@ fn ln_one_plus_exp(x: f64) -> f64 {
     if x > 0.0 { x + libm::log1p(libm::exp(-x)) } else { libm::log1p(libm::exp(x)) }
 }
 
-/// ln Σ e^x without overflow; −∞ for none.
+/// Returns ln Σ e^x without overflow; −∞ for an empty sum.
 fn ln_sum(values: impl Iterator<Item = f64> + Clone) -> f64 {
     let most = values.clone().fold(f64::NEG_INFINITY, f64::max);
     if most == f64::NEG_INFINITY {

@@ -1,19 +1,19 @@
-//! Redrawing what was measured, by batch, from a seeded stream.
+//! Bootstrap resampling of measurements by batch, from a seeded stream.
 //!
-//! The unit redrawn is a contiguous batch, for requests near one another share a queue; redrawing single
-//! requests gives intervals several times too narrow.
+//! The unit is a contiguous batch, because neighbouring requests share a queue. Resampling single requests gives intervals
+//! several times too narrow.
 
 use crate::proportion::Interval;
 use crate::quantile::{of_sorted, sort};
 use crate::rng::Stream;
 
-/// Indices of `batches` batches drawn with replacement.
+/// Returns the indices of `batches` batches drawn with replacement.
 pub fn resample(stream: &mut Stream, batches: usize) -> Vec<usize> {
     (0..batches).map(|_| stream.below(batches as u64) as usize).collect()
 }
 
-/// The percentile interval of a statistic of batches at this level: `statistic` is given the indices of one
-/// redraw at a time. Infinite without replicates.
+/// Returns the percentile interval of a statistic of batches at this level. `statistic` gets the indices of one resample
+/// per call. The interval is infinite without replicates.
 pub fn interval(
     stream: &mut Stream,
     batches: usize,
@@ -29,7 +29,7 @@ pub fn interval(
     }
 }
 
-/// The values of the drawn batches, one after another: what an order statistic of a redraw is taken of.
+/// Returns the concatenated values of the drawn batches, the input of an order statistic.
 pub fn gather(batches: &[&[f64]], drawn: &[usize]) -> Vec<f64> {
     drawn.iter().filter_map(|b| batches.get(*b)).flat_map(|b| b.iter().copied()).collect()
 }

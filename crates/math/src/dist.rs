@@ -1,12 +1,10 @@
-//! Draws from the laws a workload is described by, each a function of a [`Stream`] and its parameters.
+//! Draws from the distributions of a workload, each a function of a [`Stream`] and its parameters.
 //!
-//! Inverse distribution functions where there is a closed one: one uniform per draw, so that the n-th draw
-//! does not depend on the values before it. Only the gamma law rejects (Marsaglia and Tsang 2000). The
-//! ziggurat of the usual crates is faster and ties the numbers to that crate's tables; 40 ns a draw is
-//! nothing beside a request.
+//! Distributions with a closed inverse use one uniform per draw, so that the n-th draw does not depend on earlier values.
+//! Only the gamma distribution uses rejection (Marsaglia and Tsang 2000). The ziggurat of the usual crates was rejected,
+//! because it ties the numbers to a crate's tables. It is faster, but 40 ns per draw is negligible next to a request.
 //!
-//! Parameters are not checked: a scale is positive and a shape is positive because the spec that holds
-//! them says so.
+//! Parameters are not checked, because the specification guarantees a positive scale and a positive shape.
 
 use crate::rng::Stream;
 use crate::special::{self, normal_inv};
@@ -15,33 +13,32 @@ pub fn exponential(stream: &mut Stream, mean: f64) -> f64 {
     -mean * libm::log(stream.uniform())
 }
 
-/// Uniform between two ends.
 pub fn uniform(stream: &mut Stream, low: f64, high: f64) -> f64 {
     low + (high - low) * stream.uniform()
 }
 
-/// Normal with this mean and standard deviation.
+/// Draws from a normal distribution with this mean and standard deviation.
 pub fn normal(stream: &mut Stream, mean: f64, deviation: f64) -> f64 {
     mean + deviation * normal_inv(stream.uniform())
 }
 
-/// Lognormal by its median and the standard deviation of its logarithm.
+/// Draws from a lognormal distribution with this median and standard deviation of the logarithm.
 pub fn lognormal(stream: &mut Stream, median: f64, sigma: f64) -> f64 {
     median * libm::exp(sigma * normal_inv(stream.uniform()))
 }
 
-/// Weibull: P(X > x) = exp(−(x/scale)^shape).
+/// Draws from a Weibull distribution: P(X > x) = exp(−(x/scale)^shape).
 pub fn weibull(stream: &mut Stream, shape: f64, scale: f64) -> f64 {
     scale * libm::pow(-libm::log(stream.uniform()), 1.0 / shape)
 }
 
-/// Gamma with mean `shape · scale`; NaN for a shape that is none, for rejection would never end.
+/// Draws from a gamma distribution with mean `shape · scale`; NaN for an invalid shape, because rejection would never end.
 pub fn gamma(stream: &mut Stream, shape: f64, scale: f64) -> f64 {
     if !(shape > 0.0 && shape.is_finite()) {
         return f64::NAN;
     }
     if shape < 1.0 {
-        // G(a) = G(a + 1) · U^(1/a), their section 6; in logarithms, for U^(1/a) underflows early.
+        // G(a) = G(a + 1) · U^(1/a), their section 6; in logarithms, because U^(1/a) underflows early.
         let raised = gamma(stream, shape + 1.0, 1.0);
         return scale * libm::exp(libm::log(raised) + libm::log(stream.uniform()) / shape);
     }
@@ -60,20 +57,20 @@ pub fn gamma(stream: &mut Stream, shape: f64, scale: f64) -> f64 {
     }
 }
 
-/// One of the observed values, each equally likely; `None` where there are none.
+/// Draws one of the observed values with equal probability; `None` without values.
 pub fn empirical(stream: &mut Stream, values: &[f64]) -> Option<f64> {
     values.get(stream.below(values.len() as u64) as usize).copied()
 }
 
-/// The shape and scale of the gamma law with this mean and coefficient of variation.
+/// Returns shape and scale of the gamma distribution with this mean and coefficient of variation.
 pub fn gamma_from_mean_cv(mean: f64, cv: f64) -> (f64, f64) {
     (1.0 / (cv * cv), mean * cv * cv)
 }
 
-/// The shape and scale of the Weibull law with this mean and coefficient of variation.
+/// Returns shape and scale of the Weibull distribution with this mean and coefficient of variation.
 ///
-/// 1 + cv² = Γ(1 + 2/k) / Γ(1 + 1/k)² falls in k, so bisection on ln k finds it; shapes are held within
-/// 0.05 … 1000, that is coefficients of variation from 0.0013 to about 3·10⁵.
+/// 1 + cv² = Γ(1 + 2/k) / Γ(1 + 1/k)² falls in k, so bisection on ln k finds it. Shapes are limited to 0.05 … 1000, that is
+/// coefficients of variation from 0.0013 to about 3·10⁵.
 pub fn weibull_from_mean_cv(mean: f64, cv: f64) -> (f64, f64) {
     let wanted = libm::log1p(cv * cv);
     let (mut low, mut high) = (libm::log(0.05), libm::log(1000.0));

@@ -1,7 +1,7 @@
-//! How far two distributions are apart: Kolmogorov and Smirnov's largest vertical distance.
+//! Kolmogorov and Smirnov's distance of two distributions: the largest vertical distance.
 
-/// The largest distance between the empirical distribution of `sorted` values and a law's distribution
-/// function. 0 where there are no values.
+/// Returns the largest distance between the empirical distribution of `sorted` values and a distribution function; 0
+/// without values.
 pub fn ks_to_law(sorted: &[f64], cdf: impl Fn(f64) -> f64) -> f64 {
     let n = sorted.len() as f64;
     let gap = |(i, x): (usize, &f64)| {
@@ -11,8 +11,8 @@ pub fn ks_to_law(sorted: &[f64], cdf: impl Fn(f64) -> f64) -> f64 {
     sorted.iter().enumerate().map(gap).fold(0.0, f64::max)
 }
 
-/// The largest distance between two empirical distributions, each in rising order; ties are allowed.
-/// 0 where either is empty.
+/// Returns the largest distance between two empirical distributions, each in rising order; ties are allowed. 0 if either is
+/// empty.
 pub fn ks_between(a: &[f64], b: &[f64]) -> f64 {
     if a.is_empty() || b.is_empty() {
         return 0.0;
@@ -27,12 +27,12 @@ pub fn ks_between(a: &[f64], b: &[f64]) -> f64 {
     largest
 }
 
-/// The chance of a distance at least this large between a law and `n` draws of it (Kolmogorov's series with
-/// Stephens' 1970 correction for small n). For two samples, n = n₁ n₂ / (n₁ + n₂).
+/// Returns the probability of a distance at least this large between a distribution and `n` draws of it. The method is
+/// Kolmogorov's series with Stephens' 1970 correction for small n. For two samples, n = n₁ n₂ / (n₁ + n₂).
 pub fn ks_p_value(distance: f64, n: f64) -> f64 {
     let root = libm::sqrt(n);
     let t = (root + 0.12 + 0.11 / root) * distance;
-    // Below 0.3 the chance is 1 to ten digits, and the alternating series no longer converges.
+    // Below 0.3 the probability is 1 to ten digits, and the alternating series no longer converges.
     if t < 0.3 {
         return 1.0;
     }

@@ -1,14 +1,14 @@
-//! A curve that may only rise, and where it crosses a line.
+//! The rising fit of a curve, and its crossing of a target.
 //!
-//! Latency cannot fall as load rises, so a fit that may wiggle between noisy levels finds crossings that are
-//! not there. Pool-adjacent-violators (Ayer et al. 1955) is the least-squares rising fit and has no knob;
-//! segmented regression has one too many: its knee moves with the last level measured.
+//! Latency can't fall as load rises, so a fit that may wiggle between noisy levels finds false crossings.
+//! Pool-adjacent-violators (Ayer et al. 1955) is the least-squares rising fit and has no parameter. Segmented regression
+//! was rejected, because its knee moves with the last level measured.
 
 use crate::proportion::Interval;
 use crate::quantile::{of_sorted, sort};
 use crate::rng::Stream;
 
-/// The weighted least-squares fit to `y` that never falls. Weights are positive; missing ones count 1.
+/// Returns the weighted least-squares fit to `y` that never falls. Weights are positive; missing weights are 1.
 pub fn rising_fit(y: &[f64], weights: &[f64]) -> Vec<f64> {
     struct Block {
         mean: f64,
@@ -28,18 +28,18 @@ pub fn rising_fit(y: &[f64], weights: &[f64]) -> Vec<f64> {
     blocks.iter().flat_map(|b| std::iter::repeat_n(b.mean, b.points)).collect()
 }
 
-/// Where a rising curve reaches a target.
+/// The crossing of a rising curve with a target.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Crossing {
-    /// Already over it at the first point.
+    /// Before the first point, which is already over the target.
     Before,
     /// At this x, linear between neighbouring points.
     At(f64),
-    /// Not yet reached at the last point.
+    /// Beyond the last point, which is still under the target.
     Beyond,
 }
 
-/// The first x at which the rising curve through (x, fit) reaches `target`; x rises.
+/// Returns the first x at which the rising curve through (x, fit) reaches `target`; x rises.
 pub fn crossing(x: &[f64], fit: &[f64], target: f64) -> Crossing {
     match fit.iter().position(|f| *f >= target) {
         None => Crossing::Beyond,
@@ -47,25 +47,24 @@ pub fn crossing(x: &[f64], fit: &[f64], target: f64) -> Crossing {
         Some(0) => Crossing::At(x[0]),
         Some(i) => {
             let part = (target - fit[i - 1]) / (fit[i] - fit[i - 1]);
-            // A level whose value is infinite bounds the crossing but says nothing of where below it lies.
+            // A level with an infinite value only bounds the crossing from above.
             let part = if part.is_finite() && fit[i].is_finite() { part } else { 1.0 };
             Crossing::At(x[i - 1] + part * (x[i] - x[i - 1]))
         }
     }
 }
 
-/// A crossing with its bootstrap interval.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct CrossingInterval {
-    /// The crossing of the curve as measured; `None` = not reached at the last point.
+    /// The crossing of the measured curve; `None` if it is not reached at the last point.
     pub value: Option<f64>,
-    /// Its percentile interval; +∞ where that end lies beyond the levels measured.
+    /// Percentile interval; an end beyond the measured levels is +∞.
     pub interval: Interval,
 }
 
-/// The crossing of a curve of logarithms whose value at x = 0 is known: `rise` below the target. What is over the target at the
-/// first point already crossed it on the way there. Latency is convex in load, so the straight line of latencies between
-/// the two lies over the curve and its crossing is no higher than the true one: unlike zero, a bound that says something.
+/// Returns the crossing of a curve of logarithms with a known value at x = 0: `rise` below the target. A first point over
+/// the target crossed it between 0 and that point. Latency is convex in load, so the straight line of latencies between the
+/// two is above the curve. Its crossing is at most the true one. This bound is informative, unlike zero.
 pub fn crossing_from_rest(x: &[f64], fit: &[f64], target: f64, rise: f64) -> Option<f64> {
     match crossing(x, fit, target) {
         Crossing::At(at) => Some(at),
@@ -74,9 +73,9 @@ pub fn crossing_from_rest(x: &[f64], fit: &[f64], target: f64, rise: f64) -> Opt
     }
 }
 
-/// The crossing of the rising fit through (x, y) with `target`, its interval from `replicates` redraws:
-/// each call of `redraw` gives the y and the target of one bootstrap sample (see
-/// [`crate::bootstrap::resample`]). Weights as in [`rising_fit`], `rise` as in [`crossing_from_rest`].
+/// Returns the crossing of the rising fit through (x, y) with `target`, with an interval from `replicates` resamples. Each
+/// call of `redraw` returns the y and the target of one bootstrap sample (see [`crate::bootstrap::resample`]). Weights as
+/// in [`rising_fit`], `rise` as in [`crossing_from_rest`].
 pub fn crossing_interval(
     x: &[f64],
     weights: &[f64],

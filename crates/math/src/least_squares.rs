@@ -1,18 +1,16 @@
-//! Least squares within bounds, for a handful of parameters and residuals that only a program can compute.
+//! Least squares within bounds, for a handful of parameters and residuals without derivatives.
 //!
-//! Damped Gauss–Newton (Levenberg 1944, Marquardt 1963) with forward differences; a step that leaves the box is cut back to
-//! it, and a parameter that stands at a wall and is pushed outwards sits out that step. Derivative-free searches need
-//! ten times the evaluations, and each of ours is a simulation.
+//! The method is damped Gauss–Newton (Levenberg 1944, Marquardt 1963) with forward differences. A step that leaves the box
+//! is cut back to it. A parameter at a bound that is pushed outwards is omitted from that step. Derivative-free searches
+//! were rejected, because they need ten times the evaluations, and each evaluation is a simulation.
 
-/// Where a fit ended.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LeastSquaresFit {
     pub at: Vec<f64>,
-    /// Half the sum of the squared residuals there.
+    /// Half the sum of the squared residuals at `at`.
     pub cost: f64,
-    /// Times that the residuals were computed.
     pub evaluations: u32,
-    /// Did it stop because no step helped any more, rather than at the limit of iterations?
+    /// Whether the fit stopped because no step improved it; otherwise it reached the limit of iterations.
     pub converged: bool,
 }
 
@@ -22,12 +20,12 @@ pub struct Parameter {
     pub start: f64,
     pub low: f64,
     pub high: f64,
-    /// Step of the difference quotient: larger than what the residuals jump by of themselves.
+    /// Step of the difference quotient; it must exceed the noise of the residuals.
     pub step: f64,
 }
 
-/// Minimises the sum of squares of `residuals` over the box. Where the residuals are not finite, the point counts as worse
-/// than any other.
+/// Minimises the sum of squares of `residuals` over the box. A point with non-finite residuals counts as worse than any
+/// other.
 pub fn minimise(
     parameters: &[Parameter],
     iterations: u32,
@@ -65,7 +63,7 @@ pub fn minimise(
     LeastSquaresFit { at, cost, evaluations, converged }
 }
 
-/// Derivative of every residual by each parameter. The difference is taken inwards where outwards leaves the box.
+/// Returns the derivative of every residual by each parameter. The difference is taken inwards if outwards leaves the box.
 fn slopes(
     parameters: &[Parameter],
     at: &[f64],
@@ -86,7 +84,7 @@ fn pushed_out(parameter: &Parameter, at: f64, gradient: f64) -> bool {
     (at <= parameter.low && gradient > 0.0) || (at >= parameter.high && gradient < 0.0)
 }
 
-/// Where a damped step leads, inside the box. None where nothing moves.
+/// Returns the end of a damped step, inside the box; `None` if no parameter moves.
 fn step(
     parameters: &[Parameter],
     at: &[f64],
@@ -98,7 +96,7 @@ fn step(
     let mut matrix: Vec<Vec<f64>> =
         free.iter().map(|&i| free.iter().map(|&j| dot(&slopes[i], &slopes[j])).collect()).collect();
     for (place, row) in matrix.iter_mut().enumerate() {
-        // Marquardt's scaling, with a floor for a parameter that nothing depends on.
+        // Marquardt's scaling, with a floor for a parameter without effect.
         row[place] += damping * f64::max(row[place], 1e-12);
     }
     let right: Vec<f64> = free.iter().map(|&i| -gradient[i]).collect();
@@ -110,7 +108,7 @@ fn step(
     (next != at).then_some(next)
 }
 
-/// Gaussian elimination with pivots. None where the matrix is singular.
+/// Solves a linear system by Gaussian elimination with pivots; `None` if the matrix is singular.
 pub fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Option<Vec<f64>> {
     let n = right.len();
     for column in 0..n {

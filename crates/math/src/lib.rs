@@ -1,15 +1,17 @@
-//! Numbers only: chance, special functions, quantiles, series, curves and queues, on slices and plain `f64`.
+//! Mathematics: randomness, special functions, quantiles, series, curves and queues, on slices and plain `f64`.
 //!
-//! Nothing here knows what a request is. Every estimate a person reads is computed above this crate, but the
-//! arithmetic behind it (what an interval is, when it is refused, what a queue of known law must show) is
-//! here, where it can be held against a formula.
+//! This crate has no notion of a request. Reported estimates are computed in other crates. Their arithmetic (intervals,
+//! refusals, queues with a known distribution) is here, because here it can be tested against formulas.
 //!
-//! Transcendental functions come from the `libm` crate rather than the standard library: the platform's
-//! `ln`, `exp` and `pow` differ in the last bits between machines, and a schedule must not.
+//! Transcendental functions come from the `libm` crate rather than the standard library. The platform's `ln`, `exp` and
+//! `pow` differ in the last bits between machines, and a schedule must not.
 //!
-//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`paired`], [`memory`], [`far`], [`quantile`], [`weighted`], [`series`], [`isotonic`],
-//! [`bootstrap`], [`two_sample`], [`least_squares`], [`distance`], [`log_linear`], [`queueing`]; [`spread`] and [`anytime`] (evidence that may be
-//! looked at at any time) stand apart.
+//! Reading order:
+//!
+//! * Randomness: [`rng`], [`dist`], [`special`].
+//! * Shares and quantiles: [`proportion`], [`paired`], [`memory`], [`far`], [`quantile`], [`weighted`].
+//! * Series and curves: [`series`], [`isotonic`], [`bootstrap`], [`two_sample`], [`least_squares`], [`distance`].
+//! * Other: [`log_linear`], [`queueing`], [`spread`] and [`anytime`] (evidence that may be checked at any time).
 
 pub mod rng;
 

@@ -1,13 +1,14 @@
-//! Buckets of about equal relative width, with integers alone: a value by its highest bits, as in G. Tene's HdrHistogram.
+//! Buckets of about equal relative width in integer arithmetic: a value's highest bits, as in G. Tene's HdrHistogram.
 
-/// The bucket of a value: its highest bit and the `bits` behind it tell. Those below `2 << bits` have one each.
+/// Returns the bucket of a value, from its highest bit and the `bits` after it. Each value below `2 << bits` has a separate
+/// bucket.
 #[inline]
 pub fn bucket(value: u64, bits: u32) -> usize {
     let shift = (63 - (value | 1).leading_zeros()).saturating_sub(bits);
     ((shift as usize) << bits) + (value >> shift) as usize
 }
 
-/// The least value of a bucket.
+/// Returns the least value of a bucket.
 pub fn floor(bucket: usize, bits: u32) -> u64 {
     let top = 1usize << bits;
     if bucket < 2 * top {

@@ -1,29 +1,32 @@
-//! Correlation time of the values of a level, and the batches that outlast it.
+//! The correlation time of a level's values, and the batches that are longer.
 //!
-//! Batches must outlast the correlation of the values. Correlation hardly changes with the threshold, so it is read off all values at
-//! once: off their ranks, whose variance no single slow request decides. White noise has one variance at every batch length. A
-//! level whose memory has no end has three times as much at batches three times as long. A rejected alternative is to refuse levels that have
-//! not levelled off at a tenth: of sixteen busy servers 53 % of the passes remain in place of 89 %.
+//! Batches must be longer than the correlation of the values. Correlation depends little on the threshold, so it is
+//! estimated from all values together. Their ranks are used, because no single slow request dominates the variance of
+//! ranks. White noise has one variance at every batch length. A level with unbounded memory has three times the variance at
+//! batches three times as long.
+//!
+//! Refusing levels whose variance has not levelled off at a tenth was rejected. Of sixteen busy servers, 53 % of the passes
+//! would remain in place of 89 %.
 
-/// Batches of a level, and by how much its design effects are too small all the same.
+/// The batches of a level, and the factor by which its design effects are still too small.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Memory {
-    /// Batches, the most at which the variance has stopped growing with their length.
+    /// Largest number of batches at which the variance no longer grows with their length.
     pub batches: usize,
-    /// Factor on every design effect: 1, or an extrapolation where the variance grows still.
+    /// Factor on every design effect: 1, or an extrapolation if the variance still grows.
     pub factor: f64,
 }
 
-/// Numbers of batches that are tried.
 const TRIED: [usize; 3] = [40, 20, 10];
-/// Growth of the variance from a third of a batch to a batch, up to which it has levelled off.
+/// Largest growth of the variance from a third of a batch to a batch that counts as levelled off.
 const LEVEL: f64 = 1.6;
-/// Growth where memory has no end, and the most that is read.
+/// Growth with unbounded memory, and the largest growth that is used.
 const ENDLESS: f64 = 3.0;
 const MOST: f64 = 2.95;
 
 impl Memory {
-    /// Of `n` values whose middle ranks, less their mean, sum up to these in steps of `step` values; no more batches than `most`.
+    /// Returns the memory of `n` values, from the sums of their middle ranks less the mean, in steps of `step` values; at
+    /// most `most` batches.
     pub fn of_steps(sums: &[f64], step: usize, n: usize, most: usize) -> Memory {
         let mut upto = Vec::with_capacity(sums.len() + 1);
         upto.push(0.0);

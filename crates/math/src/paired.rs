@@ -1,22 +1,23 @@
-//! Yes-or-no outcomes of the same items on two arms: an exact test, and an interval that does not vanish when the arms agree.
+//! Yes-or-no outcomes of equal items on two arms: an exact test, and an interval that keeps its width if the arms agree.
 //!
-//! Only items on which the arms differ tell the two apart; those on which they agree say how much a difference can be. A bootstrap by
-//! item lost as the interval: where no item differs it has width 0, as if a hundred items proved that no item ever could.
+//! Only items on which the arms differ distinguish them; the others bound the size of a difference. A bootstrap by item was
+//! rejected as the interval, because without differing items it has width 0. It would claim that a hundred items prove that
+//! no item can ever differ.
 
 use crate::proportion::{Interval, binomial_cdf};
 use crate::special::normal_inv;
 
-/// The exact two-sided p-value that the arms are right equally often (McNemar 1947, by the binomial): `only_first` items were right on the
-/// first arm alone, `only_second` on the second alone.
+/// Returns the exact two-sided p-value of "the arms are right equally often" (McNemar 1947, by the binomial). `only_first`
+/// items were right only on the first arm, `only_second` only on the second.
 pub fn mcnemar(only_first: u64, only_second: u64) -> f64 {
     let differ = only_first + only_second;
     (2.0 * binomial_cdf(only_first.min(only_second), differ, 0.5)).min(1.0)
 }
 
-/// The difference of two paired shares, second less first, of `n` items: Tango's score interval (1998).
+/// Returns the difference of two paired shares, second less first, of `n` items: Tango's score interval (1998).
 ///
-/// Its ends are the differences Δ whose score statistic, with the discordant share at its maximum likelihood given Δ, is ±z.
-/// `None` without items.
+/// Its ends are the differences Δ whose score statistic, with the discordant share at its maximum likelihood given Δ, is
+/// ±z. `None` without items.
 pub fn difference(only_first: u64, only_second: u64, n: u64, level: f64) -> Option<Interval> {
     if n == 0 || only_first + only_second > n {
         return None;
@@ -39,7 +40,7 @@ pub fn difference(only_first: u64, only_second: u64, n: u64, level: f64) -> Opti
     Some(Interval { lower: end(-1.0), upper: end(1.0) })
 }
 
-/// (b − c − nΔ)/√(n (2q + Δ(1 − Δ))), q the share of the second kind of discordance that is likeliest given Δ.
+/// Returns (b − c − nΔ)/√(n (2q + Δ(1 − Δ))), with q the most likely share of the second kind of discordance given Δ.
 fn score(b: f64, c: f64, n: f64, delta: f64) -> f64 {
     let gap = b - c - n * delta;
     let linear = -b - c + (2.0 * n - b + c) * delta;

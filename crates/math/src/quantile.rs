@@ -1,38 +1,43 @@
-//! Percentiles of what was measured, and the interval that goes with them.
+//! Percentiles of measurements, and their intervals.
 //!
-//! A percentile is an order statistic, x₍⌈np⌉₎: never interpolated, so that it is a latency somebody had, and
-//! defined where some values are +∞ (requests that failed). Its interval is the inversion of the gate's own
-//! test: the ceilings that the bounds of [`crate::proportion`] can neither pass nor fail at this n. One
-//! method for the shown interval and for the verdict, or the page contradicts the gate; Woodruff's normal
-//! approximation did, and read ∞ where the gate had passed.
+//! A percentile is an order statistic, x₍⌈np⌉₎. It is never interpolated, so it is an observed latency, and defined if some
+//! values are +∞ (failed requests). Its interval inverts the gate's test: the ceilings that the bounds of
+//! [`crate::proportion`] neither pass nor fail at this n. The shown interval and the verdict share one method, because
+//! otherwise the report contradicts the gate. Woodruff's normal approximation was rejected: it printed ∞ for ceilings that
+//! the gate had passed.
 //!
-//! Requests queue behind one another, so n of them are worth fewer independent ones: n_eff = n/D, where the
-//! design effect D is read from the means of batches in send order. The batches overlap (Meketon and Schmeiser
-//! 1984), and a tail's D is pooled over neighbouring shares ([`tail_shares`]), for D decides who is refused and must
-//! itself be steady: on an M/M/1 queue at load 0.7 the p99's own exceedances among 50 000 requests give D with a
-//! scatter of 41 %, the pooled ones of 28 %, and 2.7 % of levels are refused in place of 7.
-//! Batches as long as a multiple of the D found so far lost: service noise hides a weak, long correlation,
-//! and the median of a queue of sixteen servers was covered 0.86 of the time. So did sixty or eighty batches, which
-//! are steadier still: at load 0.85 they are shorter than the memory of a queue.
+//! Requests queue behind one another, so n requests are equivalent to fewer independent ones: n_eff = n/D. The design
+//! effect D is read from the means of batches in send order. The batches overlap (Meketon and Schmeiser 1984). A tail's D
+//! is pooled over neighbouring shares ([`tail_shares`]), because D decides refusals and must itself be steady. On an M/M/1
+//! queue at load 0.7, the p99's exceedances among 50 000 requests give D with a scatter of 41 %. The pooled ones give 28 %,
+//! and 2.7 % of levels are refused in place of 7.
 //!
-//! What it reaches at a nominal 0.95 and load 0.7, refusals and infinite bounds counted as misses
-//! (`examples/coverage.rs`, 2000 replications; M/M/1, M/M/4, M/M/16, batches of eight): p50 of 10 000 requests
-//! 0.95, 0.93, 0.95, 0.95; p95 of 10 000 0.93, 0.93, 0.96, 0.94; p99 of 50 000 0.92, 0.96, 0.96, 0.95. Where most levels of a kind are
-//! refused, the few that are shown are those that looked calm, and hold the truth less often.
+//! Batches as long as a multiple of the D found so far were rejected. Service noise hides a weak, long correlation, and the
+//! interval covered the median of a queue of sixteen servers 0.86 of the time. Sixty or eighty batches were also rejected.
+//! They are steadier still, but at load 0.85 they are shorter than the memory of a queue.
+//!
+//! Coverage at a nominal 0.95 and load 0.7, with refusals and infinite bounds counted as misses (`examples/coverage.rs`,
+//! 2000 replications; M/M/1, M/M/4, M/M/16, batches of eight):
+//!
+//! * p50 of 10 000 requests: 0.95, 0.93, 0.95, 0.95.
+//! * p95 of 10 000 requests: 0.93, 0.93, 0.96, 0.94.
+//! * p99 of 50 000 requests: 0.92, 0.96, 0.96, 0.95.
+//!
+//! If most levels of a kind are refused, the few shown levels are the calm ones, and their coverage is lower.
 
 use crate::far;
 use crate::memory::Memory;
 use crate::proportion::{Interval, proves_at_most, proves_over};
 use crate::special::student_t_inv;
 
-/// The length of a level over the length of its batches, unless its requests last too long for that.
-/// Fewer make D itself uncertain; more make batches shorter than the memory of a queue at load 0.85.
+/// Number of batches of a level, unless its requests last too long. Fewer batches make D uncertain; more batches are
+/// shorter than the memory of a queue at load 0.85.
 pub const BATCHES: usize = 40;
 
 /// Expected exceedances, n_eff · (1 − p), below which a percentile is refused.
 pub const EXCEEDANCES_NEEDED: f64 = 10.0;
 
-/// Effective observations that the p-quantile takes: ten expected beyond it, on the side where there are fewer.
+/// Returns the effective observations that the p-quantile needs: ten expected beyond it, on the side with fewer.
 pub fn needed(p: f64) -> f64 {
     EXCEEDANCES_NEEDED / p.min(1.0 - p)
 }
@@ -40,60 +45,58 @@ pub fn needed(p: f64) -> f64 {
 /// A percentile that the measurement is too short for.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Refused {
-    /// The independent observations there are.
+    /// Independent observations available.
     pub n_eff: f64,
-    /// The independent observations it takes.
     pub needed: f64,
 }
 
-/// A percentile with everything that must be printed beside it.
+/// A percentile with its sample sizes and its interval.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Percentile {
-    /// The order statistic.
+    /// Order statistic.
     pub value: f64,
-    /// Observations.
     pub n: usize,
-    /// The observations' worth in independent ones.
+    /// Effective sample size.
     pub worth: EffectiveN,
-    /// The interval, or why there is none.
+    /// Interval, or the reason for its absence.
     pub interval: Result<Interval, Refused>,
 }
 
-/// The rank ⌈np⌉ of the p-quantile, from 1 to n; 0 for n = 0.
+/// Returns the rank ⌈np⌉ of the p-quantile, from 1 to n; 0 for n = 0.
 pub fn rank(n: usize, p: f64) -> usize {
     let exact = n as f64 * p;
-    // 0.07 · 100 is 7.000000000000001 in binary; a rank meant as a whole number stays it.
+    // 0.07 · 100 is 7.000000000000001 in binary, so ranks near a whole number are rounded to it.
     let nearest = exact.round();
     let up = if (exact - nearest).abs() <= 1e-9 { nearest } else { exact.ceil() };
     (up as usize).clamp(1, n.max(1)).min(n)
 }
 
-/// The order statistic x₍⌈np⌉₎ of values in any order, which are reordered. `None` where there are none.
+/// Returns the order statistic x₍⌈np⌉₎ of values in any order, and reorders them. `None` without values.
 pub fn order_statistic(values: &mut [f64], p: f64) -> Option<f64> {
     let k = rank(values.len(), p).checked_sub(1)?;
     Some(*values.select_nth_unstable_by(k, f64::total_cmp).1)
 }
 
-/// The order statistic x₍⌈np⌉₎ of values in rising order. `None` where there are none.
+/// Returns the order statistic x₍⌈np⌉₎ of values in rising order. `None` without values.
 pub fn of_sorted(sorted: &[f64], p: f64) -> Option<f64> {
     sorted.get(rank(sorted.len(), p).checked_sub(1)?).copied()
 }
 
-/// Sort values for [`of_sorted`] and [`interval`]; +∞ is allowed, NaN is not.
+/// Sorts values for [`of_sorted`] and [`interval`]; +∞ is allowed, NaN is not.
 pub fn sort(values: &mut [f64]) {
     values.sort_unstable_by(f64::total_cmp);
 }
 
-/// Batches for a level this long whose longest requests (p99) take `longest`, in the same unit: as many as
-/// leave each batch five such requests long, at most [`BATCHES`]. `None` below 8: too short a level for its
-/// requests, nothing can be said about its correlation.
+/// Returns the number of batches for a level of this length whose longest requests (p99) take `longest`, in the same unit.
+/// Each batch is at least five such requests long, and there are at most [`BATCHES`]. `None` below 8 batches, because such
+/// a level is too short to estimate its correlation.
 pub fn batch_count(length: f64, longest: f64) -> Option<usize> {
     let most = if longest > 0.0 { length / (5.0 * longest) } else { f64::INFINITY };
     (most >= 8.0).then(|| (most as usize).min(BATCHES))
 }
 
-/// The interval of the p-quantile from values in rising order and what they are worth, or
-/// refused below ten expected exceedances, n_eff · min(p, 1 − p) < 10.
+/// Returns the interval of the p-quantile from values in rising order and their effective sample size. It is refused below
+/// ten expected exceedances, n_eff · min(p, 1 − p) < 10.
 pub fn interval(sorted: &[f64], worth: EffectiveN, p: f64, level: f64) -> Result<Interval, Refused> {
     let (needed, n_eff) = (needed(p), worth.n_eff);
     if sorted.is_empty() || n_eff.is_nan() || n_eff < needed * (1.0 - 1e-12) {
@@ -102,28 +105,30 @@ pub fn interval(sorted: &[f64], worth: EffectiveN, p: f64, level: f64) -> Result
     Ok(undecided(sorted, worth, p, level))
 }
 
-/// What the values of one level are worth in independent ones, for a share of them.
+/// The effective sample sizes of one level's values, for a share of them.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct EffectiveN {
-    /// Values over the design effect: what is printed and what a failure stands on.
+    /// Number of values / design effect: the printed size, and the basis of failures.
     pub n_eff: f64,
-    /// Effective number at the safe side of the design effect, for passes by counting and for upper ends. A calm
-    /// run has both a small share beyond a limit and a small design effect at that share, so it is read from wider shares as well,
-    /// which the calm did not choose (up to [`WIDEST`]), from [`lugsail`] batches as long as the level's [`Memory`], and with its factor.
+    /// Effective number at the upper side of the design effect, for passes by counting and for upper ends. A calm run has
+    /// both a small share beyond a limit and a small design effect at that share. The design effect is therefore also read
+    /// from wider shares (up to [`WIDEST`]), which the calm did not select. It uses [`lugsail`] batches as long as the
+    /// level's [`Memory`], and its factor.
     pub safe: f64,
-    /// Effective number at the largest design effect of all shares from 40 % down to this one ([`EffectiveN::widely`]): so many values the
-    /// slowest was drawn from, where the ceiling is far beyond it. 0 where no values were at hand.
+    /// Effective number at the largest design effect of all shares from 40 % down to this one ([`EffectiveN::widely`]). It
+    /// is the sample size that produced the slowest value, for a ceiling far beyond it. 0 without values.
     pub wide: f64,
 }
 
 impl EffectiveN {
-    /// Values whose worth is known, not read from their own course.
+    /// Returns a known effective number, not estimated from the values' correlation.
     pub fn known(n_eff: f64) -> EffectiveN {
         EffectiveN { n_eff, safe: n_eff, wide: n_eff }
     }
 
-    /// Of `n` values from what the variances of exceeding each of the [`tail_shares`] of this share say, by batches of the level: `None` =
-    /// all exceed it, or none does. `batches`: those of the printed reading.
+    /// Returns the effective numbers of `n` values. They come from the variances of exceeding each of the [`tail_shares`]
+    /// of this share, by batches of the level. `variance` returns `None` if all values exceed the share or none does.
+    /// `batches` is the number for the printed size.
     pub fn read(
         n: usize,
         share: f64,
@@ -148,16 +153,16 @@ impl EffectiveN {
         }
     }
 
-    /// Of `n` values of which one share alone is known, by the variance of exceeding it.
+    /// Returns the effective numbers of `n` values for one share, from the variance of exceeding it.
     pub fn of_one(n: usize, variance: Option<ShareVariance>) -> EffectiveN {
         let (near, safe) = (pooled_effect(variance), lugsail_effect(variance));
         let n = n as f64;
         EffectiveN { n_eff: n / near, safe: n / safe.max(near), wide: 0.0 }
     }
 
-    /// Returns the level with [`EffectiveN::wide`] for an allowed share. Design effects rise with the threshold in one queue and fall in another, so
-    /// neighbouring shares are pooled in pairs and the largest effect counts. Many values lie beyond these shares, so only the number of
-    /// batches makes a pair's effect uncertain.
+    /// Returns the level with [`EffectiveN::wide`] for an allowed share. Design effects rise with the threshold in one
+    /// queue and fall in another, so neighbouring shares are pooled in pairs, and the largest effect counts. Many values
+    /// are beyond these shares, so only the number of batches makes a pair's effect uncertain.
     #[must_use]
     pub fn widely(
         self,
@@ -184,7 +189,7 @@ impl EffectiveN {
         EffectiveN { wide: n as f64 / (effect * memory.factor), ..self }
     }
 
-    /// The smaller of two readings of one level; what only one of them has counts.
+    /// Returns the smaller of two readings of one level; a value that only one reading has is kept.
     #[must_use]
     pub fn min(self, other: EffectiveN) -> EffectiveN {
         let wide = match (self.wide > 0.0, other.wide > 0.0) {
@@ -194,36 +199,39 @@ impl EffectiveN {
         EffectiveN { n_eff: self.n_eff.min(other.n_eff), safe: self.safe.min(other.safe), wide }
     }
 
-    /// Returns the number of values, of `n`, that an upper bound may count on if a `share` lies beyond: [`sure_of`] of the safe reading.
+    /// Returns the number of values, of `n`, that an upper bound may use if a `share` is beyond: [`sure_of`] of the safe
+    /// reading.
     pub fn sure(&self, n: f64, share: f64) -> f64 {
         sure_of(n, self.safe, share)
     }
 
-    /// So many values the slowest was drawn from: the better of the two readings that bound a share from above.
+    /// Returns the sample size that produced the slowest value: the better of the two readings that bound a share from
+    /// above.
     pub fn of_slowest(&self, n: f64, share: f64) -> f64 {
         self.sure(n, share).max(self.wide)
     }
 }
 
-/// Shares whose design effects [`EffectiveN::widely`] asks for an allowed one, in pairs.
+/// Returns the shares whose design effects [`EffectiveN::widely`] uses for an allowed share, in pairs.
 pub fn wide_shares(allowed: f64) -> Vec<f64> {
     let wider = WIDE.into_iter().filter(|share| *share > allowed + 1e-9);
     wider.chain([allowed]).collect()
 }
 
-/// The shares of [`wide_shares`], which the allowed one ends.
+/// Shares of [`wide_shares`] before the allowed one.
 pub const WIDE: [f64; 6] = [0.4, 0.2, 0.1, 0.05, 0.02, 0.01];
 
-/// What a bound from above may count on of `n` observations worth `n_eff` independent ones, where a `share` of them (or of the
-/// others) lies beyond.
+/// Returns the number that an upper bound may use, of `n` observations with effective size `n_eff`. A `share` of them (or
+/// of the others) is beyond the limit.
 ///
-/// A level that met few bursts sees few values beyond its limit and takes them for less correlated than they are: both errors
-/// speak for passing, and the bounds know of neither. A queue's time beyond a limit comes in bursts of about
-/// exponential length; λ of them are worth λ/2 independent values, E[X]²/E[X²], and the relative variance of the mean square that
-/// D is read from is 5/λ, so D has 2λ/5 degrees of freedom: 0.8 per effective value beyond. Only what D adds to independence, the part
-/// 1 − 1/D of it, is known that badly: values that are their own have no bursts. As [`pooled_effect`] does
-/// for the number of batches, n_eff is divided by (t/z)² at 97.5 %. On the other side the two errors part, and what was
-/// seen is all that counts.
+/// A level with few bursts observes few values beyond its limit and estimates too little correlation. Both errors favour a
+/// pass, and the bounds account for neither. A queue's time beyond a limit comes in bursts of about exponential length. λ
+/// bursts are equivalent to λ/2 independent values, E[X]²/E[X²]. The relative variance of the mean square that determines D
+/// is 5/λ, so D has 2λ/5 degrees of freedom: 0.8 per effective value beyond.
+///
+/// Only the excess of D over independence, its part 1 − 1/D, is that uncertain, because independent values have no bursts.
+/// As in [`pooled_effect`] for the number of batches, n_eff is divided by (t/z)² at 97.5 %. For a lower bound the two
+/// errors oppose each other, and only the observed values count.
 pub fn sure_of(n: f64, n_eff: f64, share: f64) -> f64 {
     let beyond = n_eff * share.min(1.0 - share);
     let unknown = 1.0 - (n_eff / n).min(1.0);
@@ -236,7 +244,8 @@ pub fn sure_of(n: f64, n_eff: f64, share: f64) -> f64 {
 /// Degrees of freedom of a design effect per effective value beyond the limit.
 const FREEDOM_PER_BEYOND: f64 = 0.8;
 
-/// The values in rising order that a ceiling on the p-quantile can neither pass nor fail at: [`interval`] without its refusal.
+/// Returns the values in rising order at which a ceiling on the p-quantile neither passes nor fails: [`interval`] without
+/// its refusal.
 pub fn undecided(sorted: &[f64], worth: EffectiveN, p: f64, level: f64) -> Interval {
     let alpha = 0.5 * (1.0 - level);
     let (lower, upper) = interval_ranks(sorted.len(), worth, p, alpha);
@@ -247,7 +256,7 @@ pub fn undecided(sorted: &[f64], worth: EffectiveN, p: f64, level: f64) -> Inter
     }
 }
 
-/// The upper end of the p-quantile's interval by the distance from the slowest value, +∞ where nothing bounds it.
+/// Returns the upper end of the p-quantile's interval by the distance from the slowest value; +∞ without a bound.
 pub fn far_end(n: usize, worth: EffectiveN, p: f64, alpha: f64, slowest: Option<f64>) -> f64 {
     let times = far::end(worth.of_slowest(n as f64, 1.0 - p), 1.0 - p, alpha);
     slowest
@@ -256,43 +265,42 @@ pub fn far_end(n: usize, worth: EffectiveN, p: f64, alpha: f64, slowest: Option<
         .map_or(f64::INFINITY, |(slowest, times)| slowest * times)
 }
 
-/// Percentile up to which an interval needs no least number of effective values.
+/// Percentile up to which an interval needs no minimum of effective values.
 const BODY: f64 = 0.8;
 
-/// Ranks of the ends that counting sets, from 1: 0 = −∞ and n + 1 = +∞.
+/// Returns the ranks of the ends by counting, from 1: 0 = −∞ and n + 1 = +∞.
 ///
-/// The upper end is the smallest order statistic at which the gate would pass ([`EffectiveN::sure`] says what it may
-/// count on); the lower end is the largest below which the gate would fail; each at `alpha`.
+/// The upper end is the smallest order statistic at which the gate would pass ([`EffectiveN::sure`] gives the usable
+/// number). The lower end is the largest below which the gate would fail. Each is at `alpha`.
 pub fn interval_ranks(n: usize, worth: EffectiveN, p: f64, alpha: f64) -> (usize, usize) {
     let (n_eff, sure) = (worth.n_eff, worth.sure(n as f64, 1.0 - p));
-    // In the body of a distribution few values say enough of both sides.
+    // In the body of a distribution, few values suffice for both sides.
     let counts = sure >= far::LEAST || p <= BODY;
-    // Of x₍j₎, j from 1 to n, n − j values are over it, and n − j + 1 over anything just below it.
+    // For x₍j₎, j from 1 to n, n − j values are over it, and n − j + 1 over any value just below it.
     let passes = |j: usize| counts && proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha);
     let fails = |j: usize| proves_over((n - j + 1) as f64 * n_eff / n as f64, n_eff, 1.0 - p, alpha);
     (partition_point(1, n + 1, fails) - 1, partition_point(1, n + 1, |j| !passes(j)))
 }
 
-/// How much larger the variance of a share is than independent draws would have it, before it is divided out, so
-/// that several shares can be pooled.
+/// The variance of a share and its value under independence, kept separate so that several shares can be pooled.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct ShareVariance {
     /// n × the variance of the share.
     pub found: f64,
-    /// The same from [`lugsail`] batches: no smaller, less biased and less certain.
+    /// n × the variance from [`lugsail`] batches: no smaller, less biased and less certain.
     pub wider: f64,
-    /// The same for independent draws: share × (1 − share).
+    /// n × the variance for independent draws: share × (1 − share).
     pub independent: f64,
-    /// The level's length over its batches'.
+    /// Length of the level / length of its batches.
     pub batches: f64,
 }
 
 impl ShareVariance {
-    /// From the counts of one level in steps of `step` values, in send order; `n` values of which `over` exceed; a batch
-    /// is `per_batch` steps. `None` where every value exceeds or none does, or there is one batch only.
+    /// Returns the variance from the counts of one level in steps of `step` values, in send order. `over` of the `n` values
+    /// exceed; a batch is `per_batch` steps. `None` if every value exceeds or none does, or if there is only one batch.
     ///
-    /// The variance of the mean from all overlapping batches of length m is m/((n−m+1)(n−m)) Σ (Ȳᵢ − Ȳ)²
-    /// (Meketon and Schmeiser 1984).
+    /// The variance of the mean from all overlapping batches of length m is m/((n−m+1)(n−m)) Σ (Ȳᵢ − Ȳ)² (Meketon and
+    /// Schmeiser 1984).
     pub fn of_counts<T: Copy + Into<u64>>(
         steps: &[T],
         (over, n): (u64, usize),
@@ -322,8 +330,8 @@ impl ShareVariance {
         Some(ShareVariance { found, wider, independent: share * (1.0 - share), batches })
     }
 
-    /// The same from steps that hold different numbers of values, (over, values) each, as scraped histograms do; a batch is
-    /// `per_batch` steps. Of equal steps it is [`ShareVariance::of_counts`].
+    /// Returns the variance from steps with different numbers of values, (over, values) each, as in scraped histograms; a
+    /// batch is `per_batch` steps. For equal steps it equals [`ShareVariance::of_counts`].
     pub fn of_uneven(steps: &[(u64, u64)], per_batch: usize) -> Option<ShareVariance> {
         let n: u64 = steps.iter().map(|step| step.1).sum();
         let over: u64 = steps.iter().map(|step| step.0).sum();
@@ -331,7 +339,7 @@ impl ShareVariance {
             return None;
         }
         let (n, share) = (n as f64, over as f64 / n as f64);
-        // Sums from the first step on, because a day of steps has batches of hundreds, and each of them begins a batch.
+        // Prefix sums are used, because a day of steps has batches of hundreds, and each step begins a batch.
         let mut sums = Vec::with_capacity(steps.len() + 1);
         sums.push((0, 0));
         for (over, values) in steps {
@@ -363,19 +371,19 @@ impl ShareVariance {
         if batches < 2 {
             return None;
         }
-        // A byte each: a level may have a hundred million.
+        // One byte each, because a level may have a hundred million.
         let steps: Vec<u8> = exceeds.iter().map(|e| u8::from(*e)).collect();
         let over = exceeds.iter().filter(|e| **e).count() as u64;
         ShareVariance::of_counts(&steps, (over, n), 1, n / batches)
     }
 }
 
-/// A variance from batches this long, and 2 V(m) − V(m/3) from those and batches a third as long, no smaller (the *lugsail* window;
-/// Vats and Flegal 2022).
+/// Returns the variance from batches of this length, and 2 V(m) − V(m/3), no smaller. The latter also uses batches a third
+/// as long (the *lugsail* window; Vats and Flegal 2022).
 ///
-/// Batches cut correlation off at their ends: of a queue that remembers half a batch they see little more than half of the
-/// variance. What lacks goes with 1/m, so the shorter batches tell it; twice what they tell, because too large a
-/// variance costs a verdict and too small a one makes it wrong.
+/// Batches cut correlation off at their ends. For a queue with a memory of half a batch, they show little more than half of
+/// the variance. The missing part is proportional to 1/m, so the shorter batches reveal it. Twice that part is added,
+/// because too large a variance costs a verdict, and too small a variance makes it wrong.
 fn lugsail(length: usize, variance: impl Fn(usize) -> f64) -> (f64, f64) {
     let whole = variance(length);
     // One step has no third.
@@ -383,10 +391,10 @@ fn lugsail(length: usize, variance: impl Fn(usize) -> f64) -> (f64, f64) {
     (whole, whole.max(wider))
 }
 
-/// The design effect behind several shares of one level: the ratio of their summed variances, at least 1.
+/// Returns the design effect behind several shares of one level: the ratio of their summed variances, at least 1.
 ///
-/// It has 1.5 (n/m − 1) degrees of freedom, of which the Beta bounds know nothing, so it is scaled by (t/z)² at 97.5 %
-/// (Korn and Graubard 1998). 1 where there is none.
+/// It has 1.5 (n/m − 1) degrees of freedom, which the Beta bounds ignore, so it is scaled by (t/z)² at 97.5 % (Korn and
+/// Graubard 1998). 1 without shares.
 pub fn pooled_effect(shares: impl IntoIterator<Item = ShareVariance>) -> f64 {
     pooled(shares.into_iter().map(|share| (share.found, share.independent, share.batches)), PLAIN_FREEDOM)
 }
@@ -396,12 +404,12 @@ fn lugsail_effect(shares: impl IntoIterator<Item = ShareVariance>) -> f64 {
     pooled(shares.into_iter().map(|share| (share.wider, share.independent, share.batches)), LUGSAIL_FREEDOM)
 }
 
-/// Degrees of freedom of a variance from overlapping batches, for each batch that is not the first: 1/(2 ∫ w²/∫ …), 3/2 for the plain window
-/// and 27/46 for the lugsail one, whose square has 46/27 under it instead of 2/3.
+/// Degrees of freedom of a variance from overlapping batches, for each batch after the first: 1/(2 ∫ w²/∫ …). 3/2 is for
+/// the plain window and 27/46 for the lugsail one, whose square has 46/27 under it instead of 2/3.
 const PLAIN_FREEDOM: f64 = 1.5;
 const LUGSAIL_FREEDOM: f64 = 27.0 / 46.0;
 
-/// From (variance found, variance if independent, batches) of each share.
+/// Returns the pooled effect from (variance found, variance if independent, batches) of each share.
 fn pooled(shares: impl IntoIterator<Item = (f64, f64, f64)>, freedom: f64) -> f64 {
     let (mut found, mut independent, mut batches) = (0.0, 0.0, f64::INFINITY);
     for share in shares {
@@ -413,14 +421,15 @@ fn pooled(shares: impl IntoIterator<Item = (f64, f64, f64)>, freedom: f64) -> f6
     if independent > 0.0 { (found / independent * widened).max(1.0) } else { 1.0 }
 }
 
-/// The shares from whose variances the worth of this one is read: itself, and twice and four times it as long
-/// as they are at most [`WIDEST`].
+/// Returns the shares whose variances determine the effective size of this one: itself, and twice and four times it if at
+/// most [`WIDEST`].
 ///
-/// The 99th percentile of 50 000 requests of a queue has some twenty bursts beyond it, and the squares of twenty burst
-/// lengths tell a variance to a half only. How long a queue remembers changes little along a tail, so its neighbours,
-/// which saw more bursts, are asked too (in surveys: a generalised variance function; Wolter 2007, chapter 7). What is printed asks none
-/// beyond the upper tenth: what holds in the body of a distribution does not hold in its tail, or the reverse. Eight times the
-/// share lost: D of sixteen servers' body is three times their tail's.
+/// The 99th percentile of 50 000 requests of a queue has some twenty bursts beyond it. The squares of twenty burst lengths
+/// determine a variance only within a half. A queue's memory changes little along a tail, so neighbouring shares with more
+/// bursts are included. In surveys, this is a generalised variance function (Wolter 2007, chapter 7).
+///
+/// The printed size uses no share beyond the upper tenth, because the body of a distribution and its tail differ. Eight
+/// times the share was rejected, because D of sixteen servers' body is three times their tail's.
 pub fn tail_shares(share: f64) -> impl Iterator<Item = f64> {
     [1.0, 2.0, 4.0]
         .into_iter()
@@ -429,20 +438,20 @@ pub fn tail_shares(share: f64) -> impl Iterator<Item = f64> {
         .map(|(_, wide)| wide)
 }
 
-/// The upper tenth.
+/// Upper tenth, the widest share for the printed size.
 pub(crate) const UPPER: f64 = 0.1;
-/// Widest share that is asked beside a narrower one.
+/// Widest share used in addition to a narrower one.
 const WIDEST: f64 = 0.4;
 
-/// The design effect of a share known by its flags alone: by how much the variance of its mean exceeds that of
-/// independent draws, at least 1. `exceeds` is in send order; its batches are n/`batches` long. 1 where every value
-/// exceeds or none does.
+/// Returns the design effect of a share known only by its flags, at least 1. It is the variance of the share's mean over
+/// that of independent draws. `exceeds` is in send order; its batches are n/`batches` long. 1 if every value exceeds or
+/// none does.
 pub fn design_effect(exceeds: &[bool], batches: usize) -> f64 {
     pooled_effect(ShareVariance::of_flags(exceeds, batches))
 }
 
-/// The p-quantile of values in send order with its interval at this level, all by the rules above.
-/// `None` where there are no values.
+/// Returns the p-quantile of values in send order with its interval at this level, by the rules above. `None` without
+/// values.
 pub fn percentile(in_send_order: &[f64], p: f64, level: f64, batches: usize) -> Option<Percentile> {
     let mut sorted = in_send_order.to_vec();
     sort(&mut sorted);
@@ -452,8 +461,8 @@ pub fn percentile(in_send_order: &[f64], p: f64, level: f64, batches: usize) -> 
     Some(Percentile { value, n: sorted.len(), worth, interval })
 }
 
-/// What values in send order are worth for the share beyond `threshold`, pooled over its [`tail_shares`].
-/// Exceeding +∞ means being it.
+/// Returns the effective sizes of values in send order for the share beyond `threshold`, pooled over its [`tail_shares`]. A
+/// value exceeds +∞ if it equals +∞.
 pub fn n_eff_beyond(in_send_order: &[f64], threshold: f64, batches: usize) -> EffectiveN {
     let mut sorted = in_send_order.to_vec();
     sort(&mut sorted);
@@ -461,7 +470,7 @@ pub fn n_eff_beyond(in_send_order: &[f64], threshold: f64, batches: usize) -> Ef
     worth_of(in_send_order, &sorted, (threshold, over as f64 / sorted.len().max(1) as f64), batches)
 }
 
-/// The same where the share beyond `threshold` is given and the values were sorted before.
+/// Returns the effective sizes for a given share beyond `threshold` and sorted values.
 fn worth_of(values: &[f64], sorted: &[f64], (threshold, share): (f64, f64), batches: usize) -> EffectiveN {
     let variance = |wide: f64, batches: usize| {
         let limit = if wide == share { threshold } else { of_sorted(sorted, 1.0 - wide)? };
@@ -476,7 +485,7 @@ fn worth_of(values: &[f64], sorted: &[f64], (threshold, share): (f64, f64), batc
         .widely(n, share, memory, |share| variance(share, memory.batches))
 }
 
-/// What a share is worth that is known by its flags alone, in send order.
+/// Returns the effective sizes of a share known only by its flags, in send order.
 pub fn n_eff_of_flags(exceeds: &[bool], batches: usize) -> EffectiveN {
     EffectiveN::of_one(exceeds.len(), ShareVariance::of_flags(exceeds, batches))
 }
@@ -485,13 +494,13 @@ fn exceeds(value: f64, limit: f64) -> bool {
     value > limit || (limit == f64::INFINITY && value == limit)
 }
 
-/// (t/z)² at 97.5 %: by how much a variance counts for more when it is known with this many degrees of freedom.
+/// Returns (t/z)² at 97.5 %: the factor on a variance that is known with this many degrees of freedom.
 fn widened(freedom: f64) -> f64 {
     let ratio = student_t_inv(0.975, freedom) / 1.959_963_984_540_054;
     ratio * ratio
 }
 
-/// The first j in low..high for which `before` no longer holds, given that it holds first and then not.
+/// Returns the first j in low..high at which `before` is false; it is true first and then false.
 fn partition_point(low: usize, high: usize, before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (low, high);
     while low < high {

@@ -1,9 +1,8 @@
-//! Seeded chance: one [`Stream`] per (seed, purpose, index), the same bytes on every machine.
+//! Seeded randomness: one [`Stream`] per (seed, purpose, index), with equal bytes on every machine.
 //!
-//! The generator is named (PCG XSL-RR 128/64, O'Neill 2014) because a "standard" or "small" generator may
-//! change under a library's feet, and a schedule's hash with it. A stream is *derived* from its name and
-//! never split off another stream: adding a consumer, or drawing more numbers for one purpose, then leaves
-//! every other purpose's numbers as they were.
+//! The generator is named (PCG XSL-RR 128/64, O'Neill 2014), because a "standard" or "small" generator may change with a
+//! library version. A schedule's hash would change with it. A stream is *derived* from its name and never split off another
+//! stream. A new consumer, or more numbers for one purpose, therefore leaves the numbers of every other purpose unchanged.
 
 use rand_core::Rng;
 use rand_pcg::Pcg64;
@@ -15,7 +14,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of this seed, purpose and index. Any change in one of the three gives unrelated numbers.
+    /// Returns the stream of this seed, purpose and index. Any change in one of the three gives unrelated numbers.
     pub fn new(seed: u64, purpose: &str, index: u64) -> Stream {
         let mut name = Name(mix(seed ^ 0x9e37_79b9_7f4a_7c15));
         for chunk in purpose.as_bytes().chunks(8) {
@@ -23,7 +22,7 @@ impl Stream {
             word[..chunk.len()].copy_from_slice(chunk);
             name.absorb(u64::from_le_bytes(word));
         }
-        // The length keeps a purpose apart from the same one with trailing zero bytes.
+        // The length distinguishes a purpose from one with trailing zero bytes.
         name.absorb(purpose.len() as u64);
         name.absorb(index);
         let state = name.draw();
@@ -31,19 +30,18 @@ impl Stream {
         Stream { pcg: Pcg64::new(state, sequence) }
     }
 
-    /// The next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.pcg.next_u64()
     }
 
-    /// Uniform in the open interval (0, 1): the centre of one of 2⁵² equal cells, so that neither `ln(u)` nor
-    /// `ln(1 − u)` is ever infinite. (2⁵³ cells would round the last centre up to 1.)
+    /// Draws uniformly from the open interval (0, 1): the centre of one of 2⁵² equal cells, so that neither `ln(u)` nor
+    /// `ln(1 − u)` is infinite. (2⁵³ cells would round the last centre up to 1.)
     pub fn uniform(&mut self) -> f64 {
         const CELL: f64 = 1.0 / (1u64 << 52) as f64;
         ((self.next_u64() >> 12) as f64 + 0.5) * CELL
     }
 
-    /// Uniform in 0..n without bias (Lemire 2019); 0 where n is 0.
+    /// Draws uniformly from 0..n without bias (Lemire 2019); 0 if n is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         if n == 0 {
             return 0;
@@ -57,7 +55,7 @@ impl Stream {
         }
     }
 
-    /// True with probability `p`.
+    /// Returns true with probability `p`.
     pub fn chance(&mut self, p: f64) -> bool {
         self.uniform() < p
     }
@@ -80,7 +78,7 @@ impl Name {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every input bit reaches every output bit.
+/// Applies the finaliser of SplitMix64 (Steele, Lea, Flood 2014): every input bit affects every output bit.
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,26 +1,25 @@
 //! Special functions: gamma, beta, normal and Student-t, their distribution functions and inverses.
 //!
-//! Written here rather than taken from a statistics crate for one reason: the Beta bounds behind every
-//! interval need *real-valued* parameters from 10⁻³ to 10⁷, and the usual prefactor
-//! `exp(lnΓ(a+b) − lnΓ(a) − lnΓ(b))` has lost eight digits by then. The prefactors here are Loader's
-//! saddle-point form (2000), which keeps them.
+//! A statistics crate was rejected for one reason: the Beta bounds of every interval need *real-valued* parameters from
+//! 10⁻³ to 10⁷. At these values, the usual prefactor `exp(lnΓ(a+b) − lnΓ(a) − lnΓ(b))` loses eight digits. The prefactors
+//! here are Loader's saddle-point form (2000), which keeps them.
 //!
-//! Each distribution function comes as a pair (lower, upper), so that a small tail is never one minus a
-//! number near one. Arguments outside the domain give NaN.
+//! Each distribution function returns a pair (lower, upper), so that a small tail is never one minus a number near one.
+//! Arguments outside the domain give NaN.
 
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, PI};
 
-/// ln |Γ(x)|.
+/// Returns ln |Γ(x)|.
 pub(crate) fn ln_gamma(x: f64) -> f64 {
     libm::lgamma(x)
 }
 
-/// The regularised incomplete beta function I_x(a, b): the distribution function of Beta(a, b).
+/// Returns the regularised incomplete beta function I_x(a, b): the distribution function of Beta(a, b).
 pub fn beta_inc(a: f64, b: f64, x: f64) -> f64 {
     beta_inc_pair(a, b, x, 1.0 - x).0
 }
 
-/// I_x(a, b) and its complement, for x and y = 1 − x both given to full precision.
+/// Returns I_x(a, b) and its complement, for x and y = 1 − x both given to full precision.
 pub fn beta_inc_pair(a: f64, b: f64, x: f64, y: f64) -> (f64, f64) {
     if !(a > 0.0 && b > 0.0 && (a + b).is_finite()) || x.is_nan() || y.is_nan() {
         return (f64::NAN, f64::NAN);
@@ -41,12 +40,12 @@ pub fn beta_inc_pair(a: f64, b: f64, x: f64, y: f64) -> (f64, f64) {
     }
 }
 
-/// The p-quantile of Beta(a, b), for real a, b > 0.
+/// Returns the p-quantile of Beta(a, b), for real a, b > 0.
 pub fn beta_inv(a: f64, b: f64, p: f64) -> f64 {
     beta_inv_pair(a, b, p, 1.0 - p).0
 }
 
-/// The x with I_x(a, b) = p, and 1 − x, both to full precision; q = 1 − p.
+/// Returns the x with I_x(a, b) = p, and 1 − x, both to full precision; q = 1 − p.
 pub fn beta_inv_pair(a: f64, b: f64, p: f64, q: f64) -> (f64, f64) {
     if !(a > 0.0 && b > 0.0 && (a + b).is_finite() && p >= 0.0 && q >= 0.0) {
         return (f64::NAN, f64::NAN);
@@ -57,7 +56,7 @@ pub fn beta_inv_pair(a: f64, b: f64, p: f64, q: f64) -> (f64, f64) {
     if q == 0.0 {
         return (1.0, 0.0);
     }
-    // Solve for the smaller of x and 1 − x, in its logarithm, so that either may be as small as doubles go.
+    // Solve for the smaller of x and 1 − x, in its logarithm, because either may be as small as the least double.
     if p <= beta_inc_pair(a, b, 0.5, 0.5).0 {
         let x = libm::exp(beta_inv_log(a, b, p, q));
         (x, 1.0 - x)
@@ -67,7 +66,7 @@ pub fn beta_inv_pair(a: f64, b: f64, p: f64, q: f64) -> (f64, f64) {
     }
 }
 
-/// The distribution function of the gamma law with this shape and scale 1, and its complement.
+/// Returns the distribution function of the gamma distribution with this shape and scale 1, and its complement.
 pub fn gamma_inc_pair(shape: f64, x: f64) -> (f64, f64) {
     if shape.is_nan() || shape <= 0.0 || x.is_nan() {
         return (f64::NAN, f64::NAN);
@@ -88,7 +87,7 @@ pub fn gamma_inc_pair(shape: f64, x: f64) -> (f64, f64) {
     }
 }
 
-/// The p-quantile of the gamma law with this shape and scale 1. A chi-square quantile with ν degrees of
+/// Returns the p-quantile of the gamma distribution with this shape and scale 1. A chi-square quantile with ν degrees of
 /// freedom is `2 · gamma_inv(ν/2, p)`.
 pub fn gamma_inv(shape: f64, p: f64) -> f64 {
     if !(shape > 0.0 && (0.0..=1.0).contains(&p)) {
@@ -97,7 +96,7 @@ pub fn gamma_inv(shape: f64, p: f64) -> f64 {
     if p == 0.0 || p == 1.0 {
         return if p == 0.0 { 0.0 } else { f64::INFINITY };
     }
-    // Wilson and Hilferty (1931) where it is positive, else the leading term x^a / Γ(a + 1).
+    // Start with Wilson and Hilferty (1931) if it is positive, else with the leading term x^a / Γ(a + 1).
     let ninth = 1.0 / (9.0 * shape);
     let root = 1.0 - ninth + normal_inv(p) * libm::sqrt(ninth);
     let start = if shape > 0.5 && root > 0.1 {
@@ -113,7 +112,7 @@ pub fn gamma_inv(shape: f64, p: f64) -> f64 {
     libm::exp(invert(p, 1.0 - p, -745.0, 710.0, start, at))
 }
 
-/// P(X = k) for X Poisson with this mean; real k ≥ 0 allowed: mean^k e^(−mean) / Γ(k + 1).
+/// Returns P(X = k) for X Poisson with this mean; real k ≥ 0 allowed: mean^k e^(−mean) / Γ(k + 1).
 pub fn poisson_density(k: f64, mean: f64) -> f64 {
     if mean <= 0.0 {
         return if k == 0.0 { 1.0 } else { 0.0 };
@@ -124,12 +123,12 @@ pub fn poisson_density(k: f64, mean: f64) -> f64 {
     libm::exp(-stirling_error(k) - deviance(k, mean)) / libm::sqrt(2.0 * PI * k)
 }
 
-/// The standard normal distribution function.
+/// Returns the standard normal distribution function.
 pub fn normal_cdf(z: f64) -> f64 {
     0.5 * libm::erfc(-z * FRAC_1_SQRT_2)
 }
 
-/// The p-quantile of the standard normal law: Wichura's AS 241 (1988), about 10⁻¹⁶ relative.
+/// Returns the p-quantile of the standard normal distribution: Wichura's AS 241 (1988), about 10⁻¹⁶ relative.
 pub fn normal_inv(p: f64) -> f64 {
     if !(0.0..=1.0).contains(&p) {
         return f64::NAN;
@@ -152,7 +151,7 @@ pub fn normal_inv(p: f64) -> f64 {
     if centred < 0.0 { -z } else { z }
 }
 
-/// The distribution function of Student's t with real degrees of freedom.
+/// Returns the distribution function of Student's t with real degrees of freedom.
 pub fn student_t_cdf(t: f64, df: f64) -> f64 {
     let square = t * t;
     if square == f64::INFINITY {
@@ -162,7 +161,7 @@ pub fn student_t_cdf(t: f64, df: f64) -> f64 {
     if t < 0.0 { 0.5 * outside } else { 1.0 - 0.5 * outside }
 }
 
-/// The p-quantile of Student's t with real degrees of freedom.
+/// Returns the p-quantile of Student's t with real degrees of freedom.
 pub fn student_t_inv(p: f64, df: f64) -> f64 {
     if !(0.0..=1.0).contains(&p) || df.is_nan() || df <= 0.0 {
         return f64::NAN;
@@ -173,14 +172,14 @@ pub fn student_t_inv(p: f64, df: f64) -> f64 {
     if p < 0.5 { -t } else { t }
 }
 
-/// Γ(a+b+1) / (Γ(a+1) Γ(b+1)) · x^a · y^b without cancellation: Loader (2000).
+/// Returns Γ(a+b+1) / (Γ(a+1) Γ(b+1)) · x^a · y^b without cancellation: Loader (2000).
 pub(crate) fn binomial_density(a: f64, b: f64, x: f64, y: f64) -> f64 {
     let n = a + b;
     let scale = stirling_error(n) - stirling_error(a) - stirling_error(b);
     libm::exp(scale - deviance(a, n * x) - deviance(b, n * y)) * libm::sqrt(n / (2.0 * PI * a * b))
 }
 
-/// lnΓ(z + 1) less Stirling's (z + ½) ln z − z + ½ ln 2π.
+/// Returns lnΓ(z + 1) less Stirling's (z + ½) ln z − z + ½ ln 2π.
 fn stirling_error(z: f64) -> f64 {
     // Beyond 16 the next term of the series, 1.9·10⁻³ z⁻¹¹, is under 2·10⁻¹⁶.
     if z < 16.0 {
@@ -190,7 +189,7 @@ fn stirling_error(z: f64) -> f64 {
     (1.0 / 12.0 - s * (1.0 / 360.0 - s * (1.0 / 1260.0 - s * (1.0 / 1680.0 - s / 1188.0)))) / z
 }
 
-/// x ln(x/m) + m − x, by series where the two are close and the difference would cancel.
+/// Returns x ln(x/m) + m − x, by a series if the two are close, because the difference would cancel.
 fn deviance(x: f64, m: f64) -> f64 {
     if x == 0.0 {
         return m;
@@ -213,8 +212,8 @@ fn deviance(x: f64, m: f64) -> f64 {
     sum
 }
 
-/// The continued fraction of the incomplete beta function (DLMF 8.17.22), by modified Lentz. It takes
-/// O(√max(a, b)) steps on its side of the mean.
+/// Evaluates the continued fraction of the incomplete beta function (DLMF 8.17.22), by modified Lentz. It takes O(√max(a,
+/// b)) steps on its side of the mean.
 fn beta_fraction(a: f64, b: f64, x: f64) -> f64 {
     let steps = 500 + 10 * libm::sqrt(a.max(b)) as i64;
     let mut c = 1.0;
@@ -237,7 +236,7 @@ fn beta_fraction(a: f64, b: f64, x: f64) -> f64 {
     fraction
 }
 
-/// Σ x^n / ((a+1)…(a+n)): the lower incomplete gamma function over its first term.
+/// Returns Σ x^n / ((a+1)…(a+n)): the lower incomplete gamma function over its first term.
 fn gamma_series(shape: f64, x: f64) -> f64 {
     let (mut sum, mut term, mut n) = (1.0, 1.0, shape);
     while term > sum * f64::EPSILON {
@@ -248,7 +247,7 @@ fn gamma_series(shape: f64, x: f64) -> f64 {
     sum
 }
 
-/// The continued fraction of the upper incomplete gamma function (DLMF 8.9.2), by modified Lentz.
+/// Evaluates the continued fraction of the upper incomplete gamma function (DLMF 8.9.2), by modified Lentz.
 fn gamma_fraction(shape: f64, x: f64) -> f64 {
     let steps = 500 + 10 * libm::sqrt(shape) as i64;
     let mut b = x + 1.0 - shape;
@@ -273,7 +272,7 @@ fn nonzero(v: f64) -> f64 {
     if v.abs() < 1e-300 { 1e-300 } else { v }
 }
 
-/// ln x with I_x(a, b) = p, where x is at most one half.
+/// Returns ln x with I_x(a, b) = p, for x of at most one half.
 fn beta_inv_log(a: f64, b: f64, p: f64, q: f64) -> f64 {
     let at = |u: f64| {
         let x = libm::exp(u);
@@ -284,8 +283,8 @@ fn beta_inv_log(a: f64, b: f64, p: f64, q: f64) -> f64 {
     invert(p, q, -745.0, -LN_2, beta_inv_start(a, b, p), at)
 }
 
-/// A first guess at ln x: Abramowitz and Stegun 26.5.22, or for a parameter below 1 the leading term of
-/// the lower tail, x^a / (a B(a, b)).
+/// Returns a first guess at ln x by Abramowitz and Stegun 26.5.22. For a parameter below 1, it is the leading term of the
+/// lower tail, x^a / (a B(a, b)).
 fn beta_inv_start(a: f64, b: f64, p: f64) -> f64 {
     if a < 1.0 || b < 1.0 {
         let ln_beta = ln_gamma(a) + ln_gamma(b) - ln_gamma(a + b);
@@ -299,8 +298,8 @@ fn beta_inv_start(a: f64, b: f64, p: f64) -> f64 {
     -libm::log1p(b / a * libm::exp(2.0 * w))
 }
 
-/// The u in [low, high] where a rising distribution function reaches p: Newton on the logarithm of its
-/// smaller tail, bisecting whenever a step would leave the bracket. `at` gives (lower, upper, slope in u).
+/// Returns the u in [low, high] at which a rising distribution function reaches p. The method is Newton on the logarithm of
+/// its smaller tail, with bisection if a step would leave the bracket. `at` returns (lower, upper, slope in u).
 fn invert(p: f64, q: f64, low: f64, high: f64, start: f64, at: impl Fn(f64) -> (f64, f64, f64)) -> f64 {
     let (mut low, mut high) = (low, high);
     let mut u = if start > low && start < high { start } else { 0.5 * (low + high) };

@@ -1,11 +1,11 @@
-//! A hasher for numbers that are no one's attack: ids that count up, and names that are hashes already.
+//! A hasher for trusted numbers: counting ids, and names that are already hashes.
 //!
-//! The standard hasher defends against foreign keys and costs several times as much. Only for maps that are never
-//! iterated: their order would not be the standard one.
+//! The standard hasher defends against foreign keys and costs several times as much. Use this hasher only for maps that are
+//! never iterated, because their order differs from the standard one.
 
 use std::hash::Hasher;
 
-/// One multiplication by 2⁶⁴/φ per number (Fibonacci hashing, Knuth 6.4).
+/// A hasher of one multiplication by 2⁶⁴/φ per number (Fibonacci hashing, Knuth 6.4).
 #[derive(Clone, Default, Debug)]
 pub struct Spread(u64);
 

@@ -1,16 +1,16 @@
-//! Percentiles of a sample whose members stand for different numbers: each with the weight 1/π, its chance of having been kept.
+//! Percentiles of a sample with unequal weights: each value has the weight 1/π, with π its probability of having been kept.
 //!
-//! The weighted order statistic with the interval of [`crate::quantile`]: the ceilings that can neither pass nor fail at n_eff. n_eff is what
-//! the linearised Horvitz–Thompson share (Särndal, Swensson and Wretman 1992, chapter 5) leaves, s(1 − s) over Σ wᵢ²(Iᵢ − s)² / (Σ w)², over the
-//! design effect of overlapping batches. Kish's (Σ w)² / Σ w² lost: where every slow trace was kept and one fast one in a
-//! hundred, it prices the tail as if it too were thin.
+//! The percentile is the weighted order statistic with the interval of [`crate::quantile`]: the ceilings that neither pass
+//! nor fail at n_eff. This effective size comes from the linearised Horvitz–Thompson share (Särndal, Swensson and Wretman
+//! 1992, chapter 5). It is s(1 − s) over Σ wᵢ²(Iᵢ − s)² / (Σ w)², over the design effect of overlapping batches. Kish's (Σ
+//! w)² / Σ w² was rejected. If every slow trace is kept and one fast trace in a hundred, it treats the tail as sparse too.
 
 use crate::proportion::{Interval, proves_at_most, proves_over};
 use crate::quantile::{
     EXCEEDANCES_NEEDED, EffectiveN, Percentile, Refused, ShareVariance, UPPER, pooled_effect, tail_shares,
 };
 
-/// Values by rising size with the weights up to and with each.
+/// Values in rising order with cumulative weights.
 pub struct Sorted {
     order: Vec<u32>,
     values: Vec<f64>,
@@ -32,24 +32,24 @@ impl Sorted {
         Sorted { order, values, upto }
     }
 
-    /// Places in the original order, by rising value.
+    /// Returns the original indices, by rising value.
     pub fn order(&self) -> &[u32] {
         &self.order
     }
 
-    /// The sum of all weights.
     pub fn total(&self) -> f64 {
         self.upto.last().copied().unwrap_or(0.0)
     }
 
-    /// The smallest value up to which a share p of the weight lies. `None` where there are no values.
+    /// Returns the smallest value with at least the share p of the weight at or below it. `None` without values.
     pub fn quantile(&self, p: f64) -> Option<f64> {
         let wanted = p * self.total() * (1.0 - 1e-12);
         let at = self.upto.partition_point(|upto| *upto < wanted).min(self.values.len().checked_sub(1)?);
         Some(self.values[at])
     }
 
-    /// The values that a ceiling on the p-quantile can neither pass nor fail at, or refused below ten expected exceedances.
+    /// Returns the values at which a ceiling on the p-quantile neither passes nor fails; refused below ten expected
+    /// exceedances.
     fn interval(&self, n_eff: f64, p: f64, level: f64) -> Result<Interval, Refused> {
         let needed = EXCEEDANCES_NEEDED / p.min(1.0 - p);
         if n_eff.is_nan() || n_eff < needed * (1.0 - 1e-12) {
@@ -70,8 +70,8 @@ impl Sorted {
     }
 }
 
-/// What a share of weighted observations is worth in independent equal ones: those beyond `threshold`, the batches' design effect
-/// pooled over its wider neighbours. `values` and `weights` are in send order.
+/// Returns the effective sample size of the weighted share beyond `threshold`, with the batches' design effect pooled over
+/// its wider neighbours. `values` and `weights` are in send order.
 pub fn effective_n(values: &[f64], weights: &[f64], sorted: &Sorted, threshold: f64, batches: usize) -> f64 {
     let over = |limit: f64| -> f64 {
         values.iter().zip(weights).filter(|(v, _)| **v > limit).map(|(_, w)| *w).sum::<f64>() / sorted.total()
@@ -87,7 +87,7 @@ pub fn effective_n(values: &[f64], weights: &[f64], sorted: &Sorted, threshold: 
     values.len() as f64 * share * (1.0 - share) / own.independent / effect
 }
 
-/// n times the variance of the weighted share beyond `limit`, from overlapping batches and as if independent.
+/// Returns n times the variance of the weighted share beyond `limit`, from overlapping batches and as if independent.
 fn variance(values: &[f64], weights: &[f64], limit: f64, batches: usize) -> Option<ShareVariance> {
     let n = values.len();
     let length = n.checked_div(batches.min(n / 2))?.max(1);
@@ -111,9 +111,9 @@ fn variance(values: &[f64], weights: &[f64], limit: f64, batches: usize) -> Opti
     }
     let places = (n - length + 1) as f64;
     let (whole, m) = (n as f64, length as f64);
-    // The sum's variance is that of a batch's n/m times, and (1 − m/n) is lost to the mean being the sample's own.
+    // The sum's variance is n/m times a batch's variance; the factor (1 − m/n) corrects for the sample's own mean.
     let of_sum = squares / places * whole / m * whole / (whole - m);
-    // No pass stands on weighted observations, so nobody asks for the wider reading.
+    // No pass uses weighted observations, so the wider reading is not needed.
     let found = of_sum * whole / (total * total);
     Some(ShareVariance {
         found,
@@ -123,7 +123,7 @@ fn variance(values: &[f64], weights: &[f64], limit: f64, batches: usize) -> Opti
     })
 }
 
-/// The p-quantile of weighted values in send order with its interval at this level. `None` where there are no values.
+/// Returns the p-quantile of weighted values in send order with its interval at this level. `None` without values.
 pub fn percentile(
     in_send_order: (&[f64], &[f64]),
     sorted: &Sorted,

@@ -1,4 +1,4 @@
-//! Behaviour of the numbers: against formulas, published values, other software, and queues of known law.
+//! Tests of the mathematics against formulas, published values, other software, and queues of known distribution.
 
 #[path = "all/anytime.rs"]
 mod anytime;
@@ -27,7 +27,7 @@ mod special;
 #[path = "all/two_sample.rs"]
 mod two_sample;
 
-/// Both finite and within a relative distance, or the test fails naming what was compared.
+/// Checks that both values are finite and within a relative distance; a failure names the comparison.
 #[track_caller]
 fn close(what: &str, got: f64, wanted: f64, relative: f64) {
     let gap = (got - wanted).abs();

@@ -1,5 +1,5 @@
-//! Is the lever that is ranked first the right one? Thirty random systems, ranked from a run each; then every lever is applied on
-//! arrivals that the ranking has not seen, four times as many.
+//! The accuracy of the first-ranked lever. Thirty random systems are ranked from a run each; then every lever is applied on
+//! unseen arrivals, four times as many.
 //!
 //! `cargo run --release -p plimsoll-plan --example levers -- [SYSTEMS] [FIRST SEED] [REQUESTS] [REPLICATIONS]`
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]

@@ -1,4 +1,4 @@
-//! What a plan costs: the price of all replicas, spares included, over what flows.
+//! The cost of a plan: the price of all replicas, spares included, divided by the requests and tokens served.
 
 use super::finding::{PlanCost, exact};
 use super::mix::Mix;
@@ -6,10 +6,11 @@ use super::spec::{PlanError, PlanSpec};
 use plimsoll_judge::cost::{Flow, PriceSpec, Rate, units};
 use plimsoll_measure::findings::Reading;
 
-/// The cost of `replicas`, spares included, at the mean load and at the load at which they break. `None` without a price.
+/// Returns the cost of `replicas`, spares included, at the mean load and at the load at which they break. `None` without a
+/// price.
 ///
 /// # Errors
-/// A price per GPU for an engine whose number of GPUs is not known, or a date that is none.
+/// Fails if the price is per GPU and the engine's number of GPUs is unknown, or if a date is invalid.
 pub fn cost(
     spec: &PlanSpec,
     mix: &Mix,
@@ -36,7 +37,7 @@ pub fn cost(
     }))
 }
 
-/// What flows at this rate: within the promise all requests are taken as good.
+/// Returns the request and token rates at `rate`. All requests count as good, because the plan meets the SLO.
 fn flow(mix: &Mix, rate: f64) -> Flow {
     let of = |each: f64| -> Reading { exact(rate * each) };
     Flow { requests: of(1.0), good: of(1.0), sessions: None, input: of(mix.prompt), output: of(mix.output) }

@@ -1,9 +1,11 @@
-//! What no plan can go below, from one replica: where the search for the number of replicas begins, and what it is checked by.
+//! Lower bounds of every plan, computed from one replica. The search for the number of replicas starts at them and is
+//! checked against them.
 //!
-//! * Utilisation: ρ = offered / stability limit is at most its ceiling, which gives the least number that the rules allow.
-//! * Little: arrivals × the time of an isolated request are in flight at least, and have to fit into the slots.
-//! * The floor: a ceiling of latency below what isolated requests take can't be held by any number.
-//! * A queue before equal servers has a wait in closed form (Erlang C, Allen and Cunneen): the simulation is held against it.
+//! * Utilisation: ρ = offered / stability limit is at most its ceiling. This gives the least number that the rules allow.
+//! * Little's law: at least arrivals × the time of an isolated request are in flight, and they have to fit into the slots.
+//! * Floor: no number of replicas meets a latency ceiling below the latency of isolated requests.
+//! * A queue in front of equal servers has a wait in closed form (Erlang C, Allen and Cunneen). The simulation is compared
+//!   with it.
 
 use plimsoll_math::queueing::erlang_c;
 use plimsoll_sim::spec::fleet::MAX_REPLICAS;
@@ -16,10 +18,10 @@ use super::slots;
 use super::spec::{PlanError, PlanSpec};
 use plimsoll_measure::findings::Metric;
 
-/// Refuses rules and rates that make no sense.
+/// Checks the rules and the rate.
 ///
 /// # Errors
-/// The first that makes none, with what to do.
+/// Fails with the first invalid setting and its remedy.
 pub fn check(spec: &PlanSpec) -> Result<(), PlanError> {
     spec.rules.check()?;
     let rate = spec.traffic.rate_per_s;
@@ -29,10 +31,10 @@ pub fn check(spec: &PlanSpec) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// The bounds at the peak load.
+/// Returns the bounds at the peak load.
 ///
 /// # Errors
-/// More replicas than can be simulated, or an engine that can't be built.
+/// Fails if more replicas are needed than can be simulated, or if the engine can't be built.
 pub fn bounds(spec: &PlanSpec, mix: &Mix, replica: &Replica) -> Result<PlanBounds, PlanError> {
     let rate = spec.traffic.rate_per_s * spec.rules.peak;
     let limit = replica.limit_per_s;
@@ -58,7 +60,7 @@ pub fn bounds(spec: &PlanSpec, mix: &Mix, replica: &Replica) -> Result<PlanBound
     })
 }
 
-/// Each ceiling of latency against the same percentile of isolated requests.
+/// Returns each latency ceiling with the same percentile of isolated requests.
 pub fn floor(spec: &PlanSpec, isolated: &Isolated) -> Vec<FloorRow> {
     let rows = spec.slo.latency.iter().filter_map(|ceiling| {
         Some(FloorRow {
@@ -71,7 +73,7 @@ pub fn floor(spec: &PlanSpec, isolated: &Isolated) -> Vec<FloorRow> {
     rows.collect()
 }
 
-/// Refuses a promise that is below the floor: one whose ceiling isolated requests are shown to exceed.
+/// Fails if isolated requests are shown to exceed a ceiling, because no number of replicas then meets the SLO.
 pub fn refuse_below(rows: &[FloorRow], isolated: &Isolated) -> Result<(), PlanError> {
     let over = |row: &&FloorRow| row.alone_s / row.limit_s;
     let is_below = |row: &&FloorRow| {
@@ -89,9 +91,9 @@ pub fn refuse_below(rows: &[FloorRow], isolated: &Isolated) -> Result<(), PlanEr
     }
 }
 
-/// The mean time in a fleet of queues at the peak, s, by Erlang C times (ca² + cs²)/2 (Allen and Cunneen, "Probability, Statistics, and
-/// Queueing Theory with Computer Science Applications", 1990). `gap_cv`: of the arrivals at the router. `None` for engines and routers
-/// that are no such queue.
+/// Returns the mean time in a fleet of queues at the peak, s. The wait is Erlang C times (ca² + cs²)/2 (Allen and Cunneen,
+/// "Probability, Statistics, and Queueing Theory with Computer Science Applications", 1990). `gap_cv` is the coefficient of
+/// variation of the gaps at the router. Returns `None` for engines and routers without this closed form.
 pub fn mean_in_queue_s(spec: &PlanSpec, gap_cv: f64, replicas: u32) -> Option<f64> {
     let ModeSpec::Queue(queue) = &spec.world.engine.mode else { return None };
     if queue.queue_limit.is_some() {
@@ -99,7 +101,7 @@ pub fn mean_in_queue_s(spec: &PlanSpec, gap_cv: f64, replicas: u32) -> Option<f6
     }
     let many = f64::from(replicas);
     let variance = gap_cv * gap_cv;
-    // Splitting by chance makes arrivals more like chance; in turns it makes them more even.
+    // Random routing brings the arrivals of a replica closer to a Poisson process; round robin makes them more even.
     let variance = match spec.world.fleet.route {
         _ if replicas == 1 => variance,
         RouteSpec::Random {} => 1.0 + (variance - 1.0) / many,

@@ -1,10 +1,15 @@
-//! The load at which a plan breaks, and what breaks first.
+//! The load at which a plan breaks, and the criterion that breaks first.
 //!
-//! Every load is played on the same schedules. A bracket is opened upwards from the load planned for, closed from
-//! both sides of the crossing that is expected down to 2 %, and the crossing read off between its ends: where the share over a ceiling is what the ceiling allows, where the share
-//! not answered is what is allowed, or where requests in flight grow by 2 % of the arrivals, whichever comes first. The interval is
-//! the jackknife's over schedules: the crossing without each of them in turn (Tukey 1958). Solving on each schedule by itself lost:
-//! one burst that a tenth of them have then moves a tenth of the answers, and not the answer.
+//! Every load is simulated on the same schedules. The search opens a bracket upwards from the planned load. It closes the
+//! bracket from both sides of the expected crossing down to 2 %, and interpolates the crossing between the ends. The
+//! crossing is the lowest load at which one of three criteria is met:
+//!
+//! * the share of requests over a ceiling is the allowed share;
+//! * the share of unanswered requests is the allowed share;
+//! * requests in flight grow by 2 % of the arrivals.
+//!
+//! The interval is the jackknife's over schedules: the crossing without each schedule in turn (Tukey 1958). Solving on each
+//! schedule separately was rejected, because a burst in a tenth of the schedules moves only a tenth of the solutions.
 
 use plimsoll_math::special::student_t_inv;
 
@@ -13,19 +18,19 @@ use super::simulate::Outcome;
 use super::tally::GROWS;
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Reading};
 
-/// Width of the bracket at which halving ends.
+/// Ratio of the bracket's ends at which the search stops.
 const CLOSE: f64 = 1.02;
-/// How far beside the crossing expected the next load lies, so that the bracket closes from both sides.
+/// Factor between the expected crossing and the next load, so that the bracket closes from both sides.
 const BESIDE: f64 = 1.009;
-/// Most that a load is multiplied by to open the bracket, and the largest load looked at, × the load planned for.
+/// Largest factor of a step that opens the bracket; then the largest load tried, × the planned load.
 const STRIDE: f64 = 1.5;
 const FARTHEST: f64 = 32.0;
-/// What a load is divided by where the one planned for is just broken on these schedules.
+/// Divisor of the load if the planned load just breaks on these schedules.
 const DOWN: f64 = 1.1;
-/// A share of nothing counts as this fraction of what is allowed, so that its logarithm exists.
+/// Fraction of the allowed share that replaces a share of 0, because its logarithm must exist.
 const NOTHING: f64 = 0.01;
 
-/// What breaks where requests pile up before a ceiling does.
+/// The criterion if the queue grows before a ceiling breaks.
 const QUEUE: &str = "the queue grows";
 
 #[derive(Clone, PartialEq, Debug)]
@@ -35,22 +40,21 @@ pub struct PlanBreak {
     pub by: String,
 }
 
-/// What the search says.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Search {
-    /// This load next, × the mean rate.
+    /// The next load to simulate, × the mean rate.
     Next(f64),
-    /// It is found, or there is none.
+    /// The search has ended; `None` if no load breaks the plan.
     Done(Option<PlanBreak>),
 }
 
 impl PlanBreak {
-    /// Requests per second, from the mean rate.
+    /// Returns the breaking load in requests per second.
     pub fn at(&self, rate_per_s: f64) -> Reading {
         self.scaled(|factor| factor * rate_per_s)
     }
 
-    /// Load at which it breaks / peak load − 1.
+    /// Returns the breaking load / peak load − 1.
     pub fn headroom(&self, peak: f64) -> Reading {
         self.scaled(|factor| factor / peak - 1.0)
     }
@@ -61,17 +65,18 @@ impl PlanBreak {
     }
 }
 
-/// The loads that were played (× the mean rate), each with what came of its schedules.
+/// The simulated loads (× the mean rate), each with the outcomes of its schedules.
 type Points<'a> = [(f64, Vec<&'a Outcome>)];
 
-/// What is to be played next, from what was played at this number of replicas. The load planned for is `peak` × the mean rate.
+/// Returns the next load to simulate, given the results for this number of replicas. The planned load is `peak` × the mean
+/// rate.
 pub fn next(slo: &BudgetSpec, points: &Points<'_>, peak: f64, replicas: u32) -> Search {
     let scores: Vec<(f64, f64)> =
         points.iter().map(|(factor, outcomes)| (*factor, worst(slo, outcomes, None).0)).collect();
     let Some((low, high)) = bracket(&scores) else {
         let top = scores.iter().map(|(factor, _)| *factor).fold(peak, f64::max);
         if scores.iter().any(|(_, score)| *score > 0.0) {
-            // What more schedules show to hold may be just broken on these.
+            // A load that passes with more schedules may just break on these ones.
             let bottom = scores.iter().map(|(factor, _)| *factor).fold(peak, f64::min);
             let near = bottom > peak / STRIDE;
             return if near { Search::Next(bottom / DOWN) } else { Search::Done(None) };
@@ -79,7 +84,7 @@ pub fn next(slo: &BudgetSpec, points: &Points<'_>, peak: f64, replicas: u32) -> 
         if top >= FARTHEST * peak || scores.is_empty() {
             return Search::Done(None);
         }
-        // One replica fewer does not hold: about there it should break.
+        // One replica fewer does not pass, so the breaking load is expected near that ratio.
         let guess = if replicas > 1 { f64::from(replicas) / f64::from(replicas - 1) } else { STRIDE };
         let step = if top > peak { STRIDE } else { guess.clamp(1.05, STRIDE) };
         return Search::Next(top * step);
@@ -87,14 +92,14 @@ pub fn next(slo: &BudgetSpec, points: &Points<'_>, peak: f64, replicas: u32) -> 
     if high / low > CLOSE {
         let expected = crossing(&scores, (low, high));
         let aim = if high / expected > CLOSE { expected * BESIDE } else { expected / BESIDE };
-        // Never nearer to an end than a tenth of the bracket, so that it shrinks whatever is expected.
+        // Keep a tenth of the bracket from either end, so that the bracket shrinks for any expected crossing.
         let within = |share: f64| low * (high / low).powf(share);
         return Search::Next(aim.clamp(within(0.1), within(0.9)));
     }
     Search::Done(found(slo, points, (low, high)))
 }
 
-/// The highest load at which all holds below the lowest at which something does not.
+/// Returns the lowest load that breaks and the highest passing load below it.
 fn bracket(scores: &[(f64, f64)]) -> Option<(f64, f64)> {
     let high = scores
         .iter()
@@ -106,7 +111,7 @@ fn bracket(scores: &[(f64, f64)]) -> Option<(f64, f64)> {
     (high.is_finite() && low > 0.0).then_some((low, high))
 }
 
-/// Where the score is 0 between the ends of a bracket, linear in the logarithm of the load.
+/// Returns the load at which the score is 0 between the ends of a bracket, linear in the logarithm of the load.
 fn crossing(scores: &[(f64, f64)], (low, high): (f64, f64)) -> f64 {
     let at = |factor: f64| scores.iter().find(|(other, _)| *other == factor).map_or(0.0, |(_, score)| *score);
     let (below, above) = (at(low), at(high));
@@ -114,8 +119,10 @@ fn crossing(scores: &[(f64, f64)], (low, high): (f64, f64)) -> f64 {
     low * (high / low).powf(share)
 }
 
-/// By how much the worst criterion is beyond what is allowed, as a logarithm (over 0: broken), and which it is: a ceiling's number, the
-/// number of ceilings = not answered, one more = the queue grows. One schedule may be left out.
+/// Returns the score and the index of the worst criterion, with one schedule left out on request.
+///
+/// The score is the logarithm of measured / allowed; a positive score breaks the plan. The index is a ceiling's number. The
+/// number of ceilings means *unanswered requests*, and one more means *the queue grows*.
 fn worst(slo: &BudgetSpec, outcomes: &[&Outcome], without: Option<usize>) -> (f64, usize) {
     let kept =
         || outcomes.iter().enumerate().filter(move |(i, _)| Some(*i) != without).map(|(_, o)| &o.counted);
@@ -145,7 +152,7 @@ fn found(slo: &BudgetSpec, points: &Points<'_>, (low, high): (f64, f64)) -> Opti
     let crossing_without = |without: Option<usize>| {
         let scores: Vec<(f64, f64)> =
             sorted.iter().map(|(factor, outcomes)| (*factor, worst(slo, outcomes, without).0)).collect();
-        // Where all loads tried hold, or none, without this schedule, the end that was looked at bounds it.
+        // If all loads pass without this schedule, or none does, the outermost load tried is the bound.
         let first = scores.first().map_or(low, |(factor, _)| *factor);
         let last = scores.last().map_or(high, |(factor, _)| *factor);
         let Some((low, high)) = bracket(&scores) else {
@@ -162,7 +169,7 @@ fn found(slo: &BudgetSpec, points: &Points<'_>, (low, high): (f64, f64)) -> Opti
     let mean = pseudo.iter().sum::<f64>() / m as f64;
     let variance =
         pseudo.iter().map(|p| (p - mean).powi(2)).sum::<f64>() / ((m as f64 - 1.0).max(1.0) * m as f64);
-    // Half the bracket is what interpolation may be wrong by.
+    // Interpolation may be wrong by half the bracket.
     let half = student_t_inv(0.975, (m as f64 - 1.0).max(1.0)) * variance.sqrt() + 0.5 * (high / low).ln();
     let n = outcomes.iter().map(|o| o.counted.requests).sum();
     let factor =

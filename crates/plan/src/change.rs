@@ -1,7 +1,7 @@
-//! One change of a world: what levers, what-ifs and searches try.
+//! A change of a simulated world, used by levers, what-ifs and searches.
 //!
-//! Only what the engine's model knows can be changed. A fitted linear engine knows no model and no GPU: what another dtype or another GPU
-//! would do to it is refused, not guessed.
+//! A change applies only to parameters of the engine's model. A fitted linear engine has no model and no GPU, so a change
+//! of dtype or GPU is refused and not guessed.
 
 use plimsoll_sim::catalogue::{Dtype, gpus};
 use plimsoll_sim::engine::speculation::SpeculativeSpec;
@@ -11,56 +11,53 @@ use plimsoll_sim::{
 };
 use plimsoll_workload::closest;
 
-/// What is changed, and to what.
+/// A changed setting with its new value.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Change {
     Replicas(u32),
     Route(RouteSpec),
     Autoscale(AutoscaleSpec),
-    /// Prompts and answers on replicas of their own.
+    /// Separate replicas for prefill and decode.
     Disaggregation(DisaggregationSpec),
-    /// So many requests at once on a replica: sequences, servers or instances.
+    /// Concurrent requests of a replica: sequences, servers or instances.
     Slots(u32),
-    /// Most tokens of a step.
     TokenBudget(u32),
-    /// May prompts be split over steps?
+    /// Whether a prompt may be split over steps (chunked prefill).
     Chunking(bool),
-    /// Are KV blocks found again by equal prefixes?
+    /// Whether equal prefixes share KV blocks (prefix cache).
     PrefixCache(bool),
     Policy(PolicySpec),
-    /// A draft's tokens, checked.
     Speculative(SpeculativeSpec),
-    /// Most items of a batch.
     MaxBatch(u32),
     /// Longest wait for a batch to fill, µs.
     DelayUs(u64),
-    /// The GPU's part of each step so many times as fast; the host's stays.
+    /// Speed-up of the GPU part of each step; the host part is unchanged.
     FasterSteps(f64),
-    /// This share of what the host adds.
+    /// Remaining share of the host's time.
     Host(f64),
-    /// Another pair of model and GPU.
+    /// A different combination of model and GPU.
     Pair(PairChange),
-    /// A gateway in front, which decides in the router's place.
+    /// A gateway in front of the fleet, which routes in place of the router.
     Gateway(Box<FrontSpec>),
 }
 
-/// What becomes of the pair of model and GPU; what is `None` stays.
+/// A change of model, GPU and dtype; `None` leaves a field unchanged.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct PairChange {
-    /// The GPU, by its name in the catalogue.
+    /// GPU, by its name in the catalogue.
     pub gpu: Option<String>,
     /// GPUs that share each layer.
     pub tensor_parallel: Option<u32>,
     pub dtype: Option<Dtype>,
-    /// Are the scheduler's limits the server's defaults on that pair, instead of those of the engine that runs?
+    /// Whether the scheduler limits are the server's defaults for the new pair; otherwise those of the current engine.
     pub fresh_limits: bool,
 }
 
 impl Change {
-    /// Makes it.
+    /// Applies the change.
     ///
     /// # Errors
-    /// Why the engine can't express it, in a sentence part.
+    /// Fails with the reason, as a phrase, if the engine can't express the change.
     pub fn apply(&self, world: &mut WorldSpec) -> Result<(), String> {
         let fleet = &mut world.fleet;
         match self {
@@ -78,10 +75,10 @@ impl Change {
         Ok(())
     }
 
-    /// The world with it.
+    /// Returns the changed world.
     ///
     /// # Errors
-    /// Why the engine can't express it, in a sentence part.
+    /// Fails with the reason, as a phrase, if the engine can't express the change.
     pub fn made(&self, world: &WorldSpec) -> Result<WorldSpec, String> {
         let mut world = world.clone();
         self.apply(&mut world)?;
@@ -115,7 +112,7 @@ impl Change {
     }
 }
 
-/// The pair of the catalogue that an engine came from; `None` for one that came from none.
+/// Returns the catalogue pair of an engine; `None` if the engine is not from the catalogue.
 pub fn pair(batching: &BatchingSpec) -> Option<PairSpec> {
     let origin =
         batching.origin.as_ref().filter(|origin| !origin.model.is_empty() && !origin.gpu.is_empty())?;
@@ -163,7 +160,8 @@ impl PairChange {
             return PairSpec { server, ..to }.resolve().map_err(|e| e.to_string());
         }
         let resolved = |pair: PairSpec| pair.resolve().map_err(|e| e.to_string());
-        // The pair as it is must be what runs; a calibrated or hand-made engine is not made anew from its name.
+        // The current pair must equal the running engine, because a calibrated or hand-made engine can't be rebuilt from
+        // its name.
         if step_of(&resolved(pair.clone())?) != Some(&batching.step) {
             return Err(format!(
                 "{} is not {}@{} as the catalogue has it (calibrated or made by hand), so another pair cannot be made of it",
@@ -174,7 +172,7 @@ impl PairChange {
     }
 }
 
-/// Another pair under the limits of the engine that runs; its memory decides the KV cache anew.
+/// Returns another pair under the limits of the current engine; its memory determines the KV cache.
 fn like(pair: &EngineSpec, now: &BatchingSpec) -> Option<EngineSpec> {
     let ModeSpec::Batching(fresh) = &pair.mode else { return None };
     let mut mode = fresh.clone();
@@ -198,7 +196,7 @@ fn step_of(engine: &EngineSpec) -> Option<&StepSpec> {
     }
 }
 
-/// Leaves this share of what the host adds.
+/// Multiplies the host's time by the share that is left.
 fn host(batching: &mut BatchingSpec, left: f64) -> Result<(), String> {
     let StepSpec::Roofline(roofline) = &mut batching.step else {
         return Err("a fitted step does not tell the host's part".to_owned());
@@ -211,7 +209,7 @@ fn host(batching: &mut BatchingSpec, left: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// The GPU's part of a step `factor` times as fast; the host's stays.
+/// Divides the GPU part of a step by `factor`; the host part is unchanged.
 fn faster_steps(step: &mut StepSpec, factor: f64) {
     match step {
         StepSpec::Linear(linear) => {

@@ -1,7 +1,8 @@
-//! All that is known of a plan → what it says.
+//! Combines bounds and simulation into the finding of a plan.
 //!
-//! The choice is the least number that simulation shows to hold and that the rules allow. Where simulation can't tell, the number that it can't
-//! decide is what is said, with that word beside it; where nothing was simulated, the least that the bounds allow.
+//! The plan chooses the least number of replicas that passes in simulation and that the rules allow. If simulation is
+//! inconclusive, the plan reports the undecided number as inconclusive. Without simulation, the plan reports the least
+//! number that the bounds allow.
 
 use super::bill;
 use super::bounds;
@@ -16,31 +17,29 @@ use super::planner::{Planner, Simulated};
 use super::spec::{PlanError, PlanSpec};
 use plimsoll_measure::findings::{Estimate, Held, Metric, Reading};
 
-/// What is known before the choice.
 pub struct KnownBefore<'a> {
     pub spec: &'a PlanSpec,
-    /// What is known of the load.
+    /// Request and token statistics of the load.
     pub mix: &'a Mix,
     pub load: LoadFinding,
-    /// What no plan can go below.
+    /// Lower bounds of every plan.
     pub bounds: PlanBounds,
-    /// An isolated request against each ceiling.
+    /// Latency of an isolated request against each ceiling.
     pub floor: Vec<FloorRow>,
-    /// What a replica holds at once.
+    /// Concurrent requests of a replica; `None` if the engine has no slots.
     pub slots: Option<Slots>,
     /// The search by simulation.
     pub planner: &'a Planner,
-    /// What is assumed for want of anybody who said it.
+    /// Assumptions that replace missing configuration.
     pub rests_on: Vec<String>,
-    /// What to know before relying on it.
+    /// Notes for the reader of the plan.
     pub notes: Vec<String>,
 }
 
-/// The plan.
 pub fn conclude(known: KnownBefore<'_>) -> Result<PlanFinding, PlanError> {
     let KnownBefore { spec, load, bounds, floor, slots, planner, .. } = &known;
     let mut notes = known.notes.clone();
-    // A search that had no time to try one number knows no more than the bounds.
+    // A search that had no time to try a number adds nothing to the bounds.
     let simulated = Some(planner.finish()).filter(|simulated| !simulated.answer.tried.is_empty());
     let answer = simulated.as_ref().map(|s| s.answer.clone());
     let chosen = choose(&known, simulated.as_ref());
@@ -70,7 +69,7 @@ pub fn conclude(known: KnownBefore<'_>) -> Result<PlanFinding, PlanError> {
     })
 }
 
-/// What follows from the choice.
+/// The cost and the probability of a chosen plan.
 #[derive(Default)]
 struct CostAndOdds {
     cost: Option<PlanCost>,
@@ -89,7 +88,7 @@ impl CostAndOdds {
     }
 }
 
-/// The number of replicas, and what is to be expected of it.
+/// Returns the number of replicas and the expected figures at it.
 fn choose(known: &KnownBefore<'_>, simulated: Option<&Simulated>) -> Option<Chosen> {
     let least = known.bounds.replicas_for_utilisation;
     let (replicas, held, expected) = match simulated {
@@ -133,14 +132,14 @@ fn choose(known: &KnownBefore<'_>, simulated: Option<&Simulated>) -> Option<Chos
     })
 }
 
-/// The number that holds; without one the least from `least` on that can't be told.
+/// Returns the number that passes; otherwise the least inconclusive number from `least` on.
 fn decided(answer: &SimulatedAnswer, holds: Option<u32>, least: u32) -> Option<&TriedReplicas> {
     let holding = answer.tried.iter().find(|tried| Some(tried.replicas) == holds);
     let mut open = answer.tried.iter().filter(|tried| tried.replicas >= least);
     holding.or_else(|| open.find(|tried| tried.held == Held::Inconclusive))
 }
 
-/// The closed form of a queue against simulation at the number that was chosen.
+/// Compares the closed form of a queue with simulation at the chosen number.
 fn disagreements(
     known: &KnownBefore<'_>,
     chosen: &Chosen,
@@ -163,7 +162,7 @@ fn disagreements(
     formula.zip(seen).and_then(row).into_iter().collect()
 }
 
-/// What the plan takes for granted; what would change the answer.
+/// Returns the assumptions of the plan that would change the result.
 fn assumptions(spec: &PlanSpec, load: &LoadFinding) -> Vec<String> {
     let number = plimsoll_measure::say::number;
     let rules = &spec.rules;

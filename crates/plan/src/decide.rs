@@ -1,11 +1,12 @@
-//! Several schedules of one number of replicas → is the promise held, and how sure is that.
+//! Decides from several schedules whether a number of replicas meets the SLO, and with what confidence.
 //!
-//! "p99 ≤ B" is "at most 1 % exceed B", as everywhere here; but the evidence is another than a measured run's: replications, independent
-//! by construction. So the share's bounds come from how much it differs between schedules (Student's t on the ratio of the
-//! sums, Cochran 1977, §2.11), and nobody has to guess how correlated the requests within one are. Where few exceed, schedules may
-//! all show none, and t would take that for certainty: the Beta bounds at the worth that the schedules show must allow it as well.
+//! "p99 ≤ B" means "at most 1 % exceed B", as in every other module. The evidence differs from a measured run, because
+//! replications are independent by construction. The bounds of the share therefore come from its variation between
+//! schedules (Student's t on the ratio of the sums, Cochran 1977, §2.11). No correlation within a schedule has to be
+//! assumed. If few requests exceed the ceiling, every schedule may show none, and t would report certainty. The Beta bounds
+//! at the effective sample size of the schedules must therefore also pass.
 //!
-//! A queue that grows holds nothing, whatever its percentiles are: they are those of a window that ended in time.
+//! A growing queue fails at any percentiles, because the percentiles belong to a window that ended early.
 
 use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_math::series;
@@ -18,7 +19,7 @@ use plimsoll_judge::budget::ALPHA;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Estimate, Held, Metric, Reading};
 use plimsoll_measure::say::number;
 
-/// What several schedules say of one number of replicas. `alpha`: the chance of error on each side that a verdict may have.
+/// Returns the verdict of several schedules on one number of replicas. `alpha` is the error probability on each side.
 pub fn judge(slo: &BudgetSpec, replicas: u32, outcomes: &[&Outcome], alpha: f64) -> TriedReplicas {
     let mut doubts = Vec::new();
     let mut all = Vec::new();
@@ -42,7 +43,7 @@ pub fn judge(slo: &BudgetSpec, replicas: u32, outcomes: &[&Outcome], alpha: f64)
     let (held, doubt) = stable(&growth, outcomes.iter().all(|o| o.counted.hopeless));
     doubts.extend(doubt);
     all.push(held);
-    // One ceiling that fails decides; one that can't be told leaves the whole open.
+    // One failed ceiling decides; one inconclusive ceiling leaves the verdict inconclusive.
     let held = all.into_iter().max().unwrap_or(Held::Inconclusive);
     let why = (held == Held::Inconclusive)
         .then(|| format!("{}, after {} schedules", doubts.join("; "), outcomes.len()));
@@ -57,7 +58,7 @@ pub fn judge(slo: &BudgetSpec, replicas: u32, outcomes: &[&Outcome], alpha: f64)
     }
 }
 
-/// `ttft p99 ≤ 500 ms`.
+/// Returns the ceiling as text: `ttft p99 ≤ 500 ms`.
 pub fn named(Ceiling { metric, percentile, limit_s }: &Ceiling) -> String {
     format!("{} p{} ≤ {} ms", metric.name(), number(100.0 * percentile), number(1e3 * limit_s))
 }
@@ -84,7 +85,7 @@ fn verdict(share: Option<Estimate>, allowed: f64, of: impl Fn() -> String) -> (H
     (Held::Inconclusive, Some(doubt))
 }
 
-/// The share of those over among all, from (all, over) of each schedule. None without requests.
+/// Returns the share of requests over a ceiling, from (all, over) of each schedule. `None` without requests.
 pub fn share(counts: &[(u64, u64)], alpha: f64) -> Option<Estimate> {
     let n: u64 = counts.iter().map(|(n, _)| n).sum();
     if n == 0 {
@@ -110,7 +111,7 @@ pub fn share(counts: &[(u64, u64)], alpha: f64) -> Option<Estimate> {
     })
 }
 
-/// Growth of requests in flight per arrival, over the schedules.
+/// Returns the growth of requests in flight per arrival, over the schedules.
 fn growth(outcomes: &[&Outcome], alpha: f64) -> Reading {
     let seen: Vec<f64> = outcomes.iter().filter_map(|o| o.counted.growth).collect();
     let n = outcomes.iter().map(|o| o.counted.requests).sum();
@@ -120,7 +121,7 @@ fn growth(outcomes: &[&Outcome], alpha: f64) -> Reading {
     mean(&seen, n, alpha).map_or_else(|| Reading::refused("no figure", n), Reading::Estimate)
 }
 
-/// The mean of independent figures, with Student's interval.
+/// Returns the mean of independent figures with Student's interval.
 pub fn mean(values: &[f64], n: u64, alpha: f64) -> Option<Estimate> {
     let found = series::mean_of_batches(values, 1.0 - 2.0 * alpha)?;
     let (lower, upper) = (found.interval.lower, found.interval.upper);
@@ -129,7 +130,7 @@ pub fn mean(values: &[f64], n: u64, alpha: f64) -> Option<Estimate> {
 
 fn stable(growth: &Reading, hopeless: bool) -> (Held, Option<String>) {
     match growth {
-        // Given up before that could be seen: a ceiling has decided.
+        // The simulation stopped before growth was measurable, because a ceiling had already decided.
         _ if hopeless => (Held::Pass, None),
         Reading::Estimate(growth) if growth.upper < GROWS => (Held::Pass, None),
         Reading::Estimate(growth) if growth.lower > GROWS => (Held::Fail, None),
@@ -148,7 +149,7 @@ fn stable(growth: &Reading, hopeless: bool) -> (Held, Option<String>) {
     }
 }
 
-/// The percentile of a ceiling over all schedules.
+/// Returns the expected percentile of a ceiling over all schedules.
 fn expected(ceiling: &Ceiling, outcomes: &[&Outcome], held: Held) -> Expected {
     let value = percentile(ceiling.metric, ceiling.percentile, outcomes);
     Expected {
@@ -160,8 +161,8 @@ fn expected(ceiling: &Ceiling, outcomes: &[&Outcome], held: Held) -> Expected {
     }
 }
 
-/// A percentile over all schedules together, s. Its interval holds the values at which the share above could be what the percentile
-/// says (Woodruff 1952), by the bounds of [`share`].
+/// Returns a percentile over all schedules together, s. Its interval contains the values at which the share above is
+/// consistent with the percentile (Woodruff 1952), by the bounds of [`share`].
 pub fn percentile(metric: Metric, p: f64, outcomes: &[&Outcome]) -> Reading {
     let sketches: Vec<&Sketch> = outcomes.iter().map(|o| o.values(metric)).collect();
     let all = Sketch::merged(sketches.iter().copied());
@@ -181,7 +182,7 @@ pub fn percentile(metric: Metric, p: f64, outcomes: &[&Outcome]) -> Reading {
         .collect();
     let Some(above) = share(&counts, ALPHA) else { return Reading::refused("no requests", 0) };
     let at = |share: f64| all.quantile((1.0 - share).clamp(0.0, 1.0)).unwrap_or(f64::INFINITY);
-    // The share that lies above is 1 − p; where the bounds put it elsewhere, the value moves.
+    // The share above is 1 − p; a bound that differs from 1 − p moves the value.
     let off = |bound: f64| (1.0 - p) + ((1.0 - p) - bound);
     Reading::Estimate(Estimate {
         value,
@@ -192,7 +193,7 @@ pub fn percentile(metric: Metric, p: f64, outcomes: &[&Outcome]) -> Reading {
     })
 }
 
-/// The mean of a metric over the schedules, s, of what was answered.
+/// Returns the mean of a metric over the schedules, s, for answered requests.
 pub fn mean_of(metric: Metric, outcomes: &[&Outcome]) -> Option<Estimate> {
     let means: Option<Vec<f64>> =
         outcomes.iter().map(|o| o.counted.metrics[place(metric)].mean_s()).collect();

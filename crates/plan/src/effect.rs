@@ -1,9 +1,12 @@
-//! What a difference between two loads does: both simulated on one engine, at two shares of what it can take.
+//! The effect of a difference between two loads: both are simulated on one engine, at two shares of its limit.
 //!
-//! Properties that differ may not matter, and a property that nobody knows may matter most; what counts is the wait that a load causes. The
-//! limit is what the engine serves with its queue never empty: all requests of the source at once, from the tenth of them that end to the
-//! ninth tenth, because filling and draining are no steady state. At each share of it both loads are sent in their own rhythm, stretched
-//! alike. Where their p99 of `ttft` are apart, each property is put right by itself, and the one that brings them together is named.
+//! A known difference may not matter, and an unknown property may matter most, so the module compares the wait that a load
+//! causes. The limit is the engine's throughput with a queue that is never empty: all requests of the source arrive
+//! simultaneously. The throughput is read from the tenth to the ninetieth percentile of the ends, because filling and
+//! draining are no steady state.
+//!
+//! At each share of the limit, both loads keep their rhythm and are stretched by one factor. If their p99 of `ttft` differ,
+//! each property is corrected separately. The finding names the property whose correction brings the loads closest.
 
 use plimsoll_measure::findings::Metric;
 use plimsoll_sim::WorldSpec;
@@ -12,66 +15,65 @@ use serde::Serialize;
 use crate::replay::{ReplayRequest, play};
 
 const SHARES: [f64; 2] = [0.6, 0.85];
-/// Apart by no more: the same.
+/// Largest relative difference of two equal loads.
 const SAME: f64 = 0.05;
-/// Most requests that are simulated: an hour of a busy fleet.
+/// Maximum number of simulated requests: an hour of a busy fleet.
 const MOST: usize = 20_000;
-/// Requests from which the limit is read, at least.
+/// Minimum number of requests that determine the limit.
 const LIMIT_OF: usize = 4_000;
-/// Fewest of which a p99 is taken.
+/// Minimum number of requests for a p99.
 const LEAST: usize = 100;
 
-/// Two loads to be held to each other, request by request in order of time.
+/// Two loads to compare, request by request in order of time.
 #[derive(Clone, Debug)]
 pub struct EffectCase<'a> {
     pub world: &'a WorldSpec,
     pub seed: u64,
-    /// What came, as far as it is known.
+    /// The original requests, to the extent that they are known.
     pub source: &'a [ReplayRequest],
     pub workload: &'a [ReplayRequest],
-    /// What the source may have been in a property that nobody knows: its name, and such a load.
+    /// Alternatives for an unknown property of the source: its name and the load with that property.
     pub others: Vec<(String, Vec<ReplayRequest>)>,
 }
 
-/// Both at one share of the limit.
+/// The comparison at one share of the limit.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EffectAt {
     pub share: f64,
-    /// The rate of the source there, 1/s.
+    /// Rate of the source at this share, 1/s.
     pub rate_per_s: f64,
-    /// p99 of ttft of the source, s.
+    /// p99 of `ttft` of the source, s.
     pub source_p99_s: f64,
     pub workload_p99_s: f64,
     pub agrees: bool,
 }
 
-/// What an unknown property may come to, at the higher share.
+/// The possible effect of an unknown property, at the higher share.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Otherwise {
-    /// The property, and what it is taken to be instead.
+    /// The property and its assumed alternative.
     pub name: String,
-    /// p99 of ttft then, over that of the workload.
+    /// p99 of `ttft` of the alternative / p99 of the workload.
     pub ratio: f64,
 }
 
-/// What the difference does.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EffectFinding {
     pub engine: String,
     pub requests: u64,
-    /// What the engine serves of this mix with its queue never empty, 1/s.
+    /// Throughput of the engine for this mix with a queue that is never empty, 1/s.
     pub limit_per_s: f64,
     pub at: Vec<EffectAt>,
-    /// The property that breaks it, where one does.
+    /// The property that causes the difference; `None` if the loads agree.
     pub breaks: Option<String>,
-    /// What is not known, and what it may come to.
+    /// Unknown properties and their possible effects.
     pub otherwise: Vec<Otherwise>,
 }
 
-/// Simulates both.
+/// Simulates both loads and compares them.
 ///
 /// # Errors
-/// Too few requests, or an engine that does not take them; in one line.
+/// Fails with one line if there are too few requests or the engine does not accept them.
 pub fn effect(case: &EffectCase<'_>) -> Result<EffectFinding, String> {
     let n = case.source.len().min(case.workload.len()).min(MOST);
     if n < LEAST {
@@ -111,9 +113,10 @@ fn same(a: f64, b: f64) -> bool {
     a == b || (b / a - 1.0).abs() <= SAME
 }
 
-/// What the engine serves with its queue never empty, 1/s.
+/// Returns the engine's throughput with a queue that is never empty, 1/s.
 fn limit(case: &EffectCase<'_>, source: &[ReplayRequest]) -> Result<f64, String> {
-    // A batch of which all end together has no rate: several times as many as any engine holds at once. Each lap shares within itself alone.
+    // A batch whose requests all end together has no rate, so the batch is several times what an engine runs concurrently.
+    // Each lap shares prefixes only within itself.
     let laps = LIMIT_OF.div_ceil(source.len()) as u64;
     let lap = |lap: u64, one: &ReplayRequest| {
         let blocks = one.blocks.iter().map(|block| block ^ lap.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
@@ -140,7 +143,7 @@ fn limit(case: &EffectCase<'_>, source: &[ReplayRequest]) -> Result<f64, String>
     }
 }
 
-/// The same load, its time so many times as long.
+/// Returns the load with its times multiplied by `factor`.
 fn stretched(load: &[ReplayRequest], factor: f64) -> Vec<ReplayRequest> {
     let first = load.first().map_or(0, |one| one.due_ns);
     let due_ns = |one: &ReplayRequest| ((one.due_ns - first) as f64 * factor) as i64;
@@ -155,7 +158,7 @@ fn p99_s(case: &EffectCase<'_>, load: &[ReplayRequest]) -> Result<f64, String> {
         .ok_or_else(|| "no request has a first token".to_owned())
 }
 
-/// The property that, put right by itself, brings the workload nearest to its source.
+/// Returns the property whose separate correction brings the workload nearest to its source.
 fn culprit(
     source: &[ReplayRequest],
     workload: &[ReplayRequest],

@@ -1,7 +1,8 @@
-//! The back-of-an-envelope plan: a rate, how long a request takes, the slots of a replica and a ceiling on how busy they may be.
+//! The back-of-an-envelope plan: rate, request time, slots of a replica and a ceiling on utilisation.
 //!
-//! Little's law gives the requests in flight, the ceiling the replicas, Erlang's formulas the waiting. It knows one latency whatever the load, so that it has no percentile to promise: on an engine that
-//! batches, each request gets slower as more of them run, and the tail of a queue with fixed slots would be an invention.
+//! Little's law gives the requests in flight, the ceiling gives the replicas, and Erlang's formulas give the wait. The
+//! latency is one constant for every load, so the plan has no percentiles. On an engine that batches, concurrent requests
+//! slow each other down, so the tail of a queue with fixed slots would be wrong.
 
 use plimsoll_math::queueing::{Mmc, erlang_c};
 use schemars::JsonSchema;
@@ -10,108 +11,106 @@ use serde::{Deserialize, Serialize};
 use super::spec::{PlanError, RuleSpec};
 use plimsoll_judge::cost::{Bill, PriceError, PriceSpec};
 
-/// Shares of the stability limit that the curve shows, beside the planned load.
+/// Shares of the stability limit on the curve, in addition to the planned load.
 const CURVE: [f64; 9] = [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95];
 
-/// What the envelope says.
 #[derive(Clone, PartialEq, Debug)]
 pub struct EnvelopeSpec {
     /// Mean requests per second, before the peak factor.
     pub rate_per_s: f64,
-    /// How long a request holds its slot, s: the W of Little's law.
+    /// Time that a request occupies its slot, s: the W of Little's law.
     pub latency_s: f64,
-    /// Requests that a replica serves at once.
+    /// Concurrent requests of a replica.
     pub slots: u32,
-    /// The rules of whoever runs it.
     pub rules: RuleSpec,
-    /// GPUs of one replica; `None` = not known, and nothing that is counted in GPUs is said.
+    /// GPUs of one replica; `None` if unknown, which omits every figure in GPUs.
     pub gpus_per_replica: Option<u32>,
     pub price: Option<PriceSpec>,
 }
 
-/// What follows.
+/// The result of the envelope plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EnvelopeFinding {
     /// Mean requests per second, before the peak factor.
     pub rate_per_s: f64,
-    /// Requests per second planned for: rate × peak.
+    /// Planned requests per second: rate × peak.
     pub peak_per_s: f64,
-    /// How long a request holds its slot, s.
+    /// Time that a request occupies its slot, s.
     pub latency_s: f64,
-    /// Requests that a replica serves at once.
+    /// Concurrent requests of a replica.
     pub slots: u32,
-    /// The rules it follows.
+    /// Rules of the plan.
     pub rules: RuleSpec,
-    /// Requests in flight at the peak: λ × W. So many slots are busy at every moment.
+    /// Requests in flight at the peak, λ × W, equal to the mean number of busy slots.
     pub in_flight: f64,
-    /// Slots that must be there for the ceiling to hold: λ × W / ρ.
+    /// Slots that the ceiling requires: λ × W / ρ.
     pub slots_needed: f64,
     /// Replicas that carry the load.
     pub replicas: u32,
-    /// Replicas beside them that may be lost.
+    /// Spare replicas, which may fail.
     pub spare: u32,
-    /// GPUs of all of them, where known.
+    /// GPUs of all replicas; null if unknown.
     pub gpus: Option<u32>,
-    /// What one replica keeps up with, requests per second: slots / W. A stability limit, not a load to run at.
+    /// Stability limit of one replica, requests per second: slots / W. It is not an operating load.
     pub limit_of_one_per_s: f64,
-    /// The same for the replicas that carry the load: the load at which they break.
+    /// Stability limit of the replicas that carry the load, requests per second: the load at which they break.
     pub breaks_at_per_s: f64,
-    /// What one replica carries at the ceiling, requests per second.
+    /// Load of one replica at the ceiling, requests per second.
     pub carried_by_one_per_s: f64,
-    /// What they carry at the ceiling, requests per second.
+    /// Load of all carrying replicas at the ceiling, requests per second.
     pub carried_per_s: f64,
     /// ρ = offered / stability limit at the peak, without the spares.
     pub utilisation: f64,
     /// `carried_per_s` / peak − 1: room below the ceiling.
     pub headroom_to_ceiling: f64,
-    /// `breaks_at_per_s` / peak − 1: room below the load at which the queue grows without end.
+    /// `breaks_at_per_s` / peak − 1: room below the load at which the queue grows without bound.
     pub headroom: f64,
-    /// The queue before the slots, from nothing to nearly all of the stability limit.
+    /// Queue in front of the slots at loads from near 0 to near the stability limit.
     pub curve: Vec<EnvelopePoint>,
-    /// The mean wait at the peak, s, by formula: each replica with a queue of its own.
+    /// Mean wait at the peak by formula, s, with a separate queue per replica.
     pub wait_s: f64,
-    /// What it costs.
+    /// Cost of the plan; null without a price.
     pub cost: Option<EnvelopeCost>,
-    /// What it takes for granted.
+    /// Assumptions of the plan.
     pub assumptions: Vec<String>,
-    /// When it does not apply.
+    /// Conditions under which the plan does not apply.
     pub doubts: Vec<String>,
 }
 
-/// One load.
+/// A load on the curve.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EnvelopePoint {
     /// Requests per second over all replicas.
     pub rate_per_s: f64,
-    /// ρ.
+    /// Utilisation ρ.
     pub utilisation: f64,
-    /// Requests in flight, those that wait included.
+    /// Requests in flight, including waiting requests.
     pub in_flight: f64,
-    /// Share of requests that wait, where each replica has a queue of its own and requests are dealt at random.
+    /// Share of requests that wait, with a separate queue per replica and random routing.
     pub waits: f64,
-    /// Mean of wait and service there, s.
+    /// Mean of wait + service at this load, s.
     pub latency_s: f64,
-    /// The same where all replicas take from one queue, s: the best that any routing can do.
+    /// Mean of wait + service with one queue for all replicas, s: the best result of any routing.
     pub shared_latency_s: f64,
 }
 
-/// What the envelope's plan costs.
+/// The cost of the envelope plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EnvelopeCost {
-    /// The price, for all replicas, spares included.
+    /// Price of all replicas, spares included.
     pub bill: Bill,
-    /// Per hour, in the bill's currency.
+    /// Cost per hour, in the bill's currency.
     pub per_hour: f64,
-    /// Per request at the mean load.
+    /// Cost per request at the mean load.
     pub per_request_at_mean: f64,
-    /// Per request at the peak.
+    /// Cost per request at the peak.
     pub per_request_at_peak: f64,
 }
 
-/// The plan that follows from an envelope.
+/// Returns the plan of an envelope.
 ///
 /// # Errors
-/// A figure that makes no sense, a price that can't be used.
+/// Fails if a figure is impossible or a price can't be used.
 pub fn envelope(spec: &EnvelopeSpec) -> Result<EnvelopeFinding, PlanError> {
     check(spec)?;
     let rules = spec.rules;
@@ -174,7 +173,7 @@ fn check(spec: &EnvelopeSpec) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// A share of a replica is a replica; what is whole but for the last bits of a division stays what it is.
+/// Rounds up to whole replicas; a tolerance absorbs the rounding error of a division.
 fn whole_replicas(share: f64) -> Result<u32, PlanError> {
     let most = f64::from(plimsoll_sim::spec::fleet::MAX_REPLICAS);
     let whole = (share - 1e-9 * share).ceil().max(1.0);
@@ -194,12 +193,12 @@ struct Queue {
 }
 
 impl Queue {
-    /// One replica with its share of the load.
+    /// Returns the queue of one replica with its share of the load.
     fn of_one(&self, load: f64) -> Mmc {
         Mmc { servers: self.servers, load, service_mean: self.latency_s }
     }
 
-    /// All replicas behind one queue.
+    /// Returns one queue for all replicas.
     fn shared(&self, load: f64) -> Mmc {
         let servers = self.servers.saturating_mul(self.replicas).min(1 << 22);
         Mmc { servers, load, service_mean: self.latency_s }
@@ -291,7 +290,7 @@ mod tests {
         }
     }
 
-    /// The figures that the specification has checked by hand.
+    /// Compares with the hand-computed figures of the specification.
     #[test]
     fn fifty_a_second_at_two_seconds_take_sixteen_replicas_of_eight_slots() {
         let plan = envelope(&spec(1.0)).expect("a plan");
@@ -307,7 +306,7 @@ mod tests {
         assert_eq!(envelope(&spec(2.0)).expect("a plan").replicas, 32);
     }
 
-    /// Erlang C of 8 servers at 0.78125 by the sum of powers over factorials.
+    /// Compares with Erlang C of 8 servers at 0.78125 by the sum of powers over factorials.
     #[test]
     fn the_wait_is_erlangs() {
         let plan = envelope(&spec(1.0)).expect("a plan");

@@ -1,4 +1,4 @@
-//! The plan file: what a plan says, and what it takes to hold a run against it later.
+//! The plan file: the finding of a plan, and the input needed to compare a run with it later.
 
 use plimsoll_sim::WorldSpec;
 use schemars::JsonSchema;
@@ -17,39 +17,39 @@ pub const PLAN_VERSION: u32 = 1;
 pub struct PlanFile {
     /// Version of the layout: 1.
     pub plan_version: u32,
-    /// What it says.
+    /// Finding of the plan.
     #[serde(flatten)]
     pub finding: PlanFinding,
-    /// What it was asked.
+    /// Input of the plan.
     pub asked: AskedPlan,
-    /// Runs that were held against it, oldest first.
+    /// Runs that were compared with the plan, oldest first.
     #[serde(default)]
     pub verified: Vec<VerifyFinding>,
 }
 
-/// What a plan was asked, as far as it is not in what it says.
+/// The input of a plan that its finding does not contain.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct AskedPlan {
     /// Shape of the arrivals, lengths and prompts: a scenario.
     pub scenario: Value,
     /// Seconds of arrivals in one simulation at the mean rate.
     pub window_s: f64,
-    /// One replica and what is around it.
+    /// Simulated replica, router and clients.
     pub world: WorldSpec,
-    /// GPUs of one replica.
+    /// GPUs of one replica; null if unknown.
     pub gpus_per_replica: Option<u32>,
-    /// The price.
+    /// Price; null if not given.
     pub price: Option<PriceSpec>,
-    /// How much was to be simulated.
+    /// Limits of the simulation effort.
     pub effort: EffortSpec,
-    /// How far predictions had been from measurements.
+    /// Differences of earlier predictions from measurements; null if unknown.
     pub band: Option<Band>,
-    /// Seed of everything drawn.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
 impl PlanFile {
-    /// A plan with what it was asked.
+    /// Returns the file of a plan and its input.
     pub fn new(spec: &PlanSpec, finding: PlanFinding) -> PlanFile {
         let PlanSpec { traffic, world, gpus_per_replica, price, effort, band, seed, .. } = spec;
         PlanFile {

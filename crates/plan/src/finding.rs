@@ -1,4 +1,4 @@
-//! What a plan says, as plain data.
+//! The finding of a plan as plain data.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,73 +7,73 @@ use super::spec::{Band, EffortSpec, RuleSpec};
 use plimsoll_judge::cost::{Bill, UnitCosts};
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Metric, Reading, unbounded};
 
-/// The whole plan.
+/// A plan with its inputs, bounds and results.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanFinding {
-    /// The engine of one replica, by name.
+    /// Name of the engine of one replica.
     pub engine: String,
-    /// The load it is for.
+    /// Load of the plan.
     pub load: LoadFinding,
-    /// What is promised.
+    /// SLO of the plan.
     pub slo: BudgetSpec,
-    /// The rules it follows.
+    /// Rules of the plan.
     pub rules: RuleSpec,
-    /// What it takes for granted, in sentences; what would change the answer stands here.
+    /// Assumptions that would change the result, one sentence each.
     pub assumptions: Vec<String>,
-    /// What its figures rest on that nobody said or showed, in sentences.
+    /// Settings that were neither configured nor measured, one sentence each.
     #[serde(default)]
     pub rests_on: Vec<String>,
-    /// What a single request takes on an idle replica, against each ceiling.
+    /// Latency of an isolated request against each ceiling.
     pub floor: Vec<FloorRow>,
-    /// How many requests a replica holds at once, and what binds it.
+    /// Concurrent requests of a replica and the limit that binds; null if the engine has no slots.
     pub slots: Option<Slots>,
-    /// What no plan can go below.
+    /// Lower bounds of every plan; null if not computed.
     #[serde(default)]
     pub bounds: Option<PlanBounds>,
-    /// What simulation answers; `None` = the time was up before it had one.
+    /// Result of the simulation; null if time ran out before the first result.
     pub simulated: Option<SimulatedAnswer>,
-    /// Formula against simulation, per figure, at the number of replicas that was chosen.
+    /// Formula compared with simulation, per figure, at the chosen number of replicas.
     pub disagreements: Vec<Disagreement>,
-    /// The number of replicas, or why there is none.
+    /// Chosen number of replicas; null if no number qualifies.
     pub chosen: Option<Chosen>,
-    /// What the plan costs.
+    /// Cost of the plan; null without a price.
     pub cost: Option<PlanCost>,
-    /// The chance that the promise is held, from how far predictions have been from measurements.
+    /// Probability that the SLO is met, from errors of earlier predictions; null if these are unknown.
     pub probability: Option<Probability>,
-    /// A static fleet against an autoscaled one.
+    /// Static fleet compared with an autoscaled fleet; null if not compared.
     pub scaling: Option<ScalingFinding>,
-    /// Options beside the plan, cheapest first.
+    /// Alternatives to the plan, cheapest first.
     pub options: Vec<PlanOption>,
-    /// What requests meet at other loads, at the chosen number of replicas, ascending.
+    /// Expected latency at other loads and the chosen number of replicas, by ascending load.
     #[serde(default)]
     pub curve: Vec<PlanPoint>,
-    /// What to know before relying on it.
+    /// Notes for the reader of the plan.
     pub notes: Vec<String>,
 }
 
-/// What requests meet at one load.
+/// The expected latency at one load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanPoint {
-    /// Requests per second over all replicas, spares not counted.
+    /// Requests per second over all replicas, without spares.
     pub rate_per_s: f64,
-    /// What is expected there.
+    /// Expected latencies at this load.
     pub figures: Vec<Expected>,
-    /// `simulated`.
+    /// Origin of the figures: `simulated`.
     pub how: String,
 }
 
-/// The load a plan is for.
+/// The load of a plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LoadFinding {
-    /// Where it comes from.
+    /// Source of the load.
     pub source: String,
     /// Mean requests per second, before the peak factor.
     pub rate_per_s: f64,
-    /// Requests per second planned for.
+    /// Planned requests per second.
     pub peak_per_s: f64,
-    /// Coefficient of variation of the gaps between arrivals, as drawn.
+    /// Coefficient of variation of the gaps between the drawn arrivals.
     pub gap_cv: f64,
-    /// Busiest minute over the mean, as drawn.
+    /// Busiest minute / mean of the drawn arrivals.
     pub busiest_minute: f64,
     /// Prompt tokens: mean, median, 99th percentile.
     pub prompt: [f64; 3],
@@ -81,50 +81,50 @@ pub struct LoadFinding {
     pub output: [f64; 3],
     /// Requests of one schedule.
     pub requests: u64,
-    /// Seconds of one schedule.
+    /// Length of one schedule, s.
     pub window_s: f64,
 }
 
-/// A ceiling against a single request on an idle replica.
+/// A ceiling with the latency of an isolated request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FloorRow {
-    /// Which latency.
+    /// Latency metric.
     pub metric: Metric,
-    /// Which percentile, 0 to 1.
+    /// Percentile, 0 to 1.
     pub percentile: f64,
-    /// The ceiling, s.
+    /// Ceiling, s.
     pub limit_s: f64,
-    /// The percentile over isolated requests, s.
+    /// Percentile over isolated requests, s.
     pub alone_s: f64,
 }
 
-/// How many requests a replica holds at once.
+/// The concurrent requests of a replica.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Slots {
-    /// Requests at once, mean lengths.
+    /// Concurrent requests of mean length.
     pub slots: f64,
-    /// What binds: `max_seqs`, `kv_cache`, `token_budget`, `max_batch`, `servers`.
+    /// Limit that binds: `max_seqs`, `kv_cache`, `token_budget`, `max_batch`, `servers`.
     pub binding: String,
-    /// In a sentence, with the figures.
+    /// Explanation in one sentence, with the figures.
     pub why: String,
-    /// Weights per GPU, GB, where the engine says.
+    /// Weights per GPU, GB; null if the engine does not specify them.
     pub weights_gb: Option<f64>,
-    /// KV cache per token over all GPUs of the replica, bytes, where the engine says.
+    /// KV cache per token over all GPUs of the replica, bytes; null if the engine does not specify it.
     pub kv_bytes_per_token: Option<f64>,
-    /// Tokens the KV cache holds.
+    /// KV cache capacity, tokens; null if the engine does not specify it.
     pub kv_tokens: Option<f64>,
 }
 
-/// What no plan can go below, at the peak load.
+/// The lower bounds of every plan, at the peak load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanBounds {
-    /// The least number of replicas by both bounds, spares not counted.
+    /// Least number of replicas by all bounds, without spares.
     pub replicas: u32,
-    /// The least that the utilisation ceiling alone asks for.
+    /// Least number of replicas by the utilisation ceiling.
     pub replicas_for_utilisation: u32,
-    /// The least whose slots hold what is in flight even where nobody waits (Little).
+    /// Least number of replicas whose slots contain the requests in flight without any wait (Little's law).
     pub replicas_for_slots: u32,
-    /// Requests per second that one replica keeps up with, simulated; infinite for an engine without a limit.
+    /// Simulated stability limit of one replica, requests per second; infinite for an engine without a limit.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub limit_per_s: f64,
@@ -132,188 +132,188 @@ pub struct PlanBounds {
     pub utilisation: f64,
     /// Mean time of an isolated request, s.
     pub isolated_s: f64,
-    /// Requests in flight per replica at `replicas`, at least: arrivals × the time of an isolated request (Little).
+    /// Least requests in flight per replica at `replicas`: arrivals × the time of an isolated request (Little's law).
     pub in_flight: f64,
 }
 
-/// A figure without width: arithmetic on given numbers has no sample.
+/// Returns an estimate without an interval, because arithmetic on given numbers has no sample.
 pub fn exact(value: f64) -> Reading {
     Reading::Estimate(Estimate { value, lower: value, upper: value, n: 0, n_eff: 0.0 })
 }
 
-/// A figure that is expected.
+/// An expected latency.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Expected {
-    /// Which latency.
+    /// Latency metric.
     pub metric: Metric,
-    /// Which percentile, 0 to 1; `None` = the mean.
+    /// Percentile, 0 to 1; null for the mean.
     pub percentile: Option<f64>,
-    /// Seconds.
+    /// Expected value, s.
     pub value: Reading,
-    /// The ceiling, s, where there is one.
+    /// Ceiling, s; null without one.
     pub limit_s: Option<f64>,
-    /// Is it held?
+    /// Verdict on the ceiling; null without one.
     pub held: Option<Held>,
 }
 
-/// What simulation answers.
+/// The result of the simulation.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SimulatedAnswer {
-    /// The least number that holds, spares not counted; `None` = none was found.
+    /// Least number of replicas that passes, without spares; null if none was found.
     pub replicas: Option<u32>,
-    /// Why it can't be told whether fewer would do, or whether any number does; `None` = the number below it was shown not to hold
-    /// (or is less than the rules ask for).
+    /// Reason why a smaller number, or any number, is inconclusive. Null if the next smaller number fails or the rules
+    /// exclude it.
     pub cannot_tell: Option<String>,
-    /// The numbers tried, ascending.
+    /// Numbers of replicas tried, ascending.
     pub tried: Vec<TriedReplicas>,
-    /// How much was simulated.
+    /// Limits of the simulation effort.
     pub effort: EffortSpec,
-    /// Requests simulated in all.
+    /// Total simulated requests.
     pub requests: u64,
 }
 
-/// One number of replicas, simulated at the peak load.
+/// A number of replicas, simulated at the peak load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TriedReplicas {
-    /// How many.
+    /// Number of replicas.
     pub replicas: u32,
-    /// Schedules.
+    /// Number of schedules.
     pub seeds: u32,
-    /// Is the promise held?
+    /// Verdict on the SLO.
     pub held: Held,
-    /// Per ceiling, and the share that fails.
+    /// Expected latency per ceiling, with the share over it.
     pub figures: Vec<Expected>,
     /// Share of requests that were refused or not answered.
     pub unanswered: Reading,
-    /// Growth of requests in flight per arrival; beyond 0.02 the queue grows and nothing is held, whatever the percentiles are.
+    /// Growth of requests in flight per arrival; beyond 0.02 the queue grows and the number fails at any percentile.
     pub growth: Reading,
-    /// Why it can't be told, where it can't.
+    /// Reason for an inconclusive verdict; null otherwise.
     pub why: Option<String>,
 }
 
-/// Formula against simulation.
+/// A figure by formula compared with simulation.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Disagreement {
-    /// What, in words: `mean ttft`, `stability limit`, `replicas`.
+    /// Name of the figure: `mean ttft`, `stability limit`, `replicas`.
     pub figure: String,
-    /// By formula; seconds, requests per second or replicas.
+    /// Value by formula: seconds, requests per second or replicas.
     pub formula: f64,
-    /// By simulation, in the same unit.
+    /// Value by simulation, in the unit of `formula`.
     pub simulated: Estimate,
     /// formula / simulated − 1.
     pub relative: f64,
 }
 
-/// The plan itself.
+/// The chosen number of replicas with its expected figures.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Chosen {
     /// Replicas that carry the load.
     pub replicas: u32,
-    /// Replicas beside them that may be lost.
+    /// Spare replicas, which may fail.
     pub spare: u32,
-    /// GPUs of all of them, where known.
+    /// GPUs of all replicas; null if unknown.
     pub gpus: Option<u32>,
-    /// Requests that all of them hold at once.
+    /// Concurrent requests of all replicas; null if the engine has no slots.
     pub slots: Option<f64>,
     /// ρ at the peak load without the spares.
     pub utilisation: f64,
-    /// What decided the number: `slo`, `utilisation`, `minimum`.
+    /// Rule that determined the number: `slo`, `utilisation`, `minimum`.
     pub decided_by: String,
-    /// Does simulation hold the promise at this number?
+    /// Verdict of the simulation on the SLO at this number.
     pub held: Held,
-    /// The percentiles to expect.
+    /// Expected percentiles.
     pub expected: Vec<Expected>,
-    /// The load at which it breaks, requests per second over all replicas, spares not counted.
+    /// Load at which the plan breaks, requests per second over all replicas, without spares.
     pub breaks_at: Reading,
-    /// What breaks there first: a ceiling, or the queue that grows.
+    /// Criterion that breaks first: a ceiling or the growing queue; null if unknown.
     pub breaks_by: Option<String>,
     /// breaks_at / peak load − 1.
     pub headroom: Reading,
-    /// From asking for a replica to its first answer, s.
+    /// Time from the request of a replica to its first response, s; null if unknown.
     pub cold_start_s: Option<f64>,
 }
 
-/// What the plan costs.
+/// The cost of a plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanCost {
-    /// The price all of it rests on, for all replicas of the plan, spares included.
+    /// Price of all replicas of the plan, spares included.
     pub bill: Bill,
-    /// Per hour, in the bill's currency; `None` = priced per token.
+    /// Cost per hour, in the bill's currency; null if the price is per token.
     pub per_hour: Option<f64>,
-    /// Per request, good request and million tokens at the mean load.
+    /// Costs per request, good request and million tokens at the mean load.
     pub at_mean: UnitCosts,
-    /// The same at the load at which it breaks: the least it can cost.
+    /// Costs at the load at which the plan breaks, which are the lower bound; null if that load is unknown.
     pub at_break: Option<UnitCosts>,
 }
 
-/// The chance that the promise is held.
+/// The probability that the SLO is met.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Probability {
-    /// 0 to 1.
+    /// Probability, 0 to 1.
     pub held: f64,
-    /// How far predictions have been from measurements.
+    /// Differences of earlier predictions from measurements.
     pub band: Band,
-    /// The weakest ceiling, in words.
+    /// Name of the weakest ceiling.
     pub weakest: String,
 }
 
-/// A static fleet against an autoscaled one, on the same arrivals.
+/// A static fleet compared with an autoscaled fleet on equal arrivals.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ScalingFinding {
-    /// The policy, in words.
+    /// Description of the autoscaling policy.
     pub policy: String,
-    /// From asking for a replica to its first answer, s.
+    /// Time from the request of a replica to its first response, s.
     pub cold_start_s: f64,
-    /// The fleets compared; the static one first.
+    /// Compared fleets, the static one first.
     pub rows: Vec<ScalingRow>,
-    /// What follows, in a sentence.
+    /// Conclusion in one sentence.
     pub says: String,
 }
 
-/// One of the fleets.
+/// A fleet of the comparison.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ScalingRow {
-    /// `static 6`, `2 to 9`, `0 to 9`.
+    /// Name of the fleet: `static 6`, `2 to 9`, `0 to 9`.
     pub fleet: String,
     /// Mean replicas paid for (from provisioning on).
     pub mean_replicas: Estimate,
-    /// Most at once.
+    /// Maximum simultaneous replicas.
     pub most_replicas: u32,
-    /// Cost per hour in the bill's currency, where there is one.
+    /// Cost per hour, in the bill's currency; null without a price.
     pub per_hour: Option<Estimate>,
-    /// Share of requests over a ceiling (or not answered).
+    /// Share of requests over a ceiling or not answered.
     pub missed: Estimate,
-    /// Of those, the share in the minutes after more replicas were asked for and before they served.
+    /// Share of the missed requests between a scale-up request and its first served request; null if unknown.
     pub missed_scaling: Option<f64>,
-    /// The percentiles.
+    /// Latency percentiles of the fleet.
     pub figures: Vec<Expected>,
-    /// Is the promise held?
+    /// Verdict on the SLO.
     pub held: Held,
 }
 
-/// One configuration beside the plan.
+/// An alternative configuration.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanOption {
-    /// What differs, in words: `h100 × TP 2, 512 sequences`.
+    /// Difference from the plan: `h100 × TP 2, 512 sequences`.
     pub name: String,
-    /// Replicas it needs.
+    /// Required replicas; null if none qualifies.
     pub replicas: Option<u32>,
-    /// GPUs of all.
+    /// GPUs of all replicas; null if unknown.
     pub gpus: Option<u32>,
-    /// Cost per hour in the bill's currency.
+    /// Cost per hour, in the bill's currency; null if unknown.
     pub per_hour: Option<f64>,
-    /// The percentile of the first ceiling, s; of isolated requests where it was not simulated.
+    /// Percentile of the first ceiling, s; of isolated requests if the option was not simulated.
     pub latency_s: Option<f64>,
-    /// Output tokens per second and user: 1 / TPOT; of isolated requests where it was not simulated.
+    /// Output tokens per second and user, 1 / TPOT; of isolated requests if the option was not simulated.
     pub tokens_per_user: Option<f64>,
     /// Output tokens per second and GPU at the planned load.
     pub tokens_per_gpu: Option<f64>,
-    /// Is it on the front of cost against latency?
+    /// Whether the option is on the front of cost against latency.
     pub on_cost_front: bool,
-    /// Is it on the front of tokens/s per user against tokens/s per GPU?
+    /// Whether the option is on the front of tokens/s per user against tokens/s per GPU.
     pub on_token_front: bool,
-    /// `bound` (no fleet of it can be cheaper or faster) or `simulated`.
+    /// Origin of the figures: `bound` (no fleet of this option is cheaper or faster) or `simulated`.
     pub how: String,
-    /// Why it is out, where it is.
+    /// Reason for rejection; null if the option is valid.
     pub refused: Option<String>,
 }

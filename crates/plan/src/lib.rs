@@ -1,17 +1,25 @@
-//! Capacity plans: how many replicas carry a load within a promise, at what cost, and the load at which they break (SPEC Q1–Q4).
+//! Capacity plans: the number of replicas that meet an SLO under a load, their cost, and the load at which they break (SPEC
+//! Q1–Q4).
 //!
-//! One replica is simulated by itself, which bounds the number from below; then fleets are simulated around that bound. Queues whose
-//! law is known are computed beside, and where the two disagree, both are printed.
+//! One replica is simulated separately, which bounds the number from below. Fleets are then simulated around that bound.
+//! Queues with a closed form are also computed, and a plan prints both values if they disagree.
 //!
-//! Reading order: [`spec`] (what is asked), [`finding`] (what is said) and [`fit`] (an engine from a measured run); [`mix`] (the lengths),
-//! [`replica`] (one of them by itself), [`slots`](mod@slots) and [`mod@bounds`] (how many at least). By
-//! simulation [`load`] (schedules), [`mod@simulate`] (an experiment and what is counted of it, [`tally`]), [`decide`] (several of
-//! them), [`planner`] (which ones next; [`breaks`] and [`scaling`] are its later parts). [`mod@conclude`] puts both side by side, [`mod@file`] keeps it,
-//! [`mod@verify`] holds it against a run (a sweep's lines: [`verify_lines`]), and [`search`] looks for a cheaper configuration among what may differ ([`vary`]). [`mod@envelope`] is the plan that takes four figures. [`mod@what_if`] says what would become of a measured run.
+//! Reading order:
 //!
-//! Beside them: [`mod@change`] is what can be changed of a world, by levers, what-ifs and searches alike; [`replay`] plays a list of requests against a simulated world, [`calibrate`] fits a simulated engine to measured
-//! rows and [`validate`] recomputes its error tables from rows that are shipped, [`levers`] ranks what to change first, [`calc`]
-//! answers by the laws of queues and scale without any run; [`mod@effect`] holds two loads to each other by the wait they cause.
+//! * Types: [`spec`] (input), [`finding`] (result), [`fit`] (an engine from a measured run) and [`mix`] (lengths).
+//! * Bounds: [`replica`] (one replica), [`slots`](mod@slots) and [`mod@bounds`].
+//! * Simulation: [`load`] (schedules), [`mod@simulate`] (an experiment), [`tally`] (its counts), [`decide`] (the verdict of
+//!   several experiments) and [`planner`] (the next experiments). [`breaks`] and [`scaling`] are later parts of the
+//!   planner.
+//! * Result: [`mod@conclude`] combines bounds and simulation, [`mod@file`] stores them, and [`mod@verify`] compares them
+//!   with a run (with a sweep: [`verify_lines`]).
+//! * Alternatives: [`search`] finds a cheaper configuration among the variants of [`vary`]. [`mod@envelope`] is the plan
+//!   from four figures. [`mod@what_if`] predicts a measured run under a change.
+//!
+//! Shared parts: [`mod@change`] is a change of a world, for levers, what-ifs and searches. [`replay`] sends a list of
+//! requests to a simulated world. [`calibrate`] fits a simulated engine to measured rows, and [`validate`] recomputes its
+//! error tables from the shipped rows. [`levers`] ranks changes. [`calc`] evaluates formulas of queueing and scaling
+//! without a run. [`mod@effect`] compares two loads by the wait that they cause.
 
 pub mod calc;
 pub mod calibrate;

@@ -1,16 +1,18 @@
-//! The load of a plan: schedules drawn from it one request at a time, and what they are like.
+//! The load of a plan: draws numbered schedules, one request at a time, and describes them.
 //!
-//! Schedules are numbered. The same number is the same requests for every number of replicas and every load (common random
-//! numbers), so that two of them differ by what is compared and not by luck.
+//! A schedule number gives equal requests for every number of replicas and every load (common random numbers). Two
+//! experiments therefore differ only by the compared setting.
 //!
-//! What chance there is: a generated load (Poisson, gamma, bursts, shapes) is drawn anew from a seed of its own. A trace is
-//! what happened, so schedule 0 is the trace itself, `factor` times as fast, and the others are drawn from it by the **local block
-//! bootstrap** (Paparoditis and Politis 2002): the trace is cut into pieces of equal time, and in each place stands a piece
-//! drawn from its neighbourhood, a twelfth of the trace to either side. What happens within a piece stays as it was, bursts
-//! included; the course of the day stays where it was; how many bursts come together is chance. Resampling single gaps lost: it
-//! turns a burst into noise. Resampling from anywhere lost: it puts the night's pieces into the day. A further copy of a piece has
-//! prompts of its own, or a prefix cache would know them from the first one. Rounded stamps are spread inside their tick by each schedule's
-//! own seed. Of a trace whose turns wait for each other whole sessions are drawn, by their beginnings.
+//! A generated load (Poisson, gamma, bursts, shapes) is drawn from a separate seed per schedule. A trace is a record, so
+//! schedule 0 is the trace, sped up by `factor`. The other schedules come from the **local block bootstrap** (Paparoditis
+//! and Politis 2002). The trace is cut into pieces of equal time. Each place gets a piece from its neighbourhood, a twelfth
+//! of the trace to either side. Bursts within a piece and the daily pattern remain; only the number of coinciding bursts is
+//! random.
+//!
+//! Resampling single gaps was rejected, because it turns a burst into noise. Resampling from the whole trace was rejected,
+//! because it moves the night's pieces into the day. A further copy of a piece has new prompts, because a prefix cache
+//! would recognise the first copy's prompts. Rounded timestamps are spread inside their tick by each schedule's seed. If
+//! turns of a trace wait for each other, whole sessions are drawn by their beginnings.
 
 use std::collections::BTreeMap;
 
@@ -29,28 +31,28 @@ use super::finding::LoadFinding;
 use super::spec::{PlanError, RuleSpec, TrafficSpec};
 use crate::replay::{DueRequest, ReplaySource, Stepped};
 
-/// Most pieces that a trace is cut into.
+/// Maximum number of pieces of a trace.
 const PIECES: usize = 48;
-/// Fewest pieces, and requests per piece on average below which there are fewer than [`PIECES`].
+/// Minimum number of pieces, then the mean requests per piece below which a trace has fewer than [`PIECES`] pieces.
 const LEAST_PIECES: usize = 8;
 const ROWS_PER_PIECE: usize = 25;
-/// A piece comes from this share of the trace to either side.
+/// Divisor of the number of pieces that gives the reach of a draw to either side.
 const REACH: usize = 12;
 
-/// One schedule, request by request.
+/// A schedule, request by request.
 pub struct Draw {
     feed: ArrivalFeed,
     handing: Handing,
     pub requests: u64,
-    /// Until all have come, ns.
+    /// Time until the last arrival, ns.
     pub window_ns: i64,
-    /// Is the rate meant to be the same throughout?
+    /// Whether the rate is intended to be constant.
     pub even: bool,
-    /// Do its turns wait for each other's answers? Then the times of the iterator are as if these took none.
+    /// Whether turns wait for earlier responses. If so, the iterator's times assume responses of zero duration.
     pub steps: bool,
 }
 
-/// How an arrival is handed to the world.
+/// Converts an arrival to a request of the simulated world.
 struct Handing {
     names: Option<BlockNames>,
     /// Priority and queue time-out of each class.
@@ -74,11 +76,11 @@ impl Handing {
     }
 }
 
-/// Longer than anything is simulated.
+/// Longer than any simulation.
 const NEVER: Span = Span::from_secs(1_000_000_000);
 
 impl Draw {
-    /// The same, stepped: a turn is due when those that it comes after have ended.
+    /// Returns the schedule as a stepped source: a turn is due after the end of its predecessors.
     pub fn stepped(self, seed: u64) -> impl ReplaySource {
         let timeouts = Timeouts { total: NEVER, ..Timeouts::default() };
         let client = ClientSpec { timeouts, ..ClientSpec::default() };
@@ -97,13 +99,13 @@ impl Iterator for Draw {
 }
 
 impl TrafficSpec {
-    /// Schedule number `index` of this load at `factor` times its rate, for this world.
+    /// Draws schedule number `index` of this load at `factor` times its rate, for this world.
     ///
-    /// A generated process runs at the higher rate for the same window, its own lengths of time (a burst, a day) as they are. A
-    /// trace keeps its shape and its number of requests, and runs so many times as fast.
+    /// A generated process runs at the higher rate for the same window; its durations (a burst, a day) are unchanged. A
+    /// trace keeps its shape and its number of requests, and runs `factor` times as fast.
     ///
     /// # Errors
-    /// The scenario can't be drawn from, or its files are not attached.
+    /// Fails if the scenario can't be drawn, or its files are not attached.
     pub fn draw(&self, world: &WorldSpec, factor: f64, index: u32, seed: u64) -> Result<Draw, PlanError> {
         let mut stream = Stream::new(seed, "plan schedules", u64::from(index));
         let mut scenario = Scenario { seed: stream.next_u64(), ..self.scenario.clone() };
@@ -113,7 +115,7 @@ impl TrafficSpec {
             window_s /= factor;
             if index > 0 {
                 let again = resampled(own, &mut stream)?;
-                // The clock runs as fast as that of the trace itself; how many requests there are is chance.
+                // The clock speed is that of the trace; the number of requests is random.
                 rate *= again.rate_per_s()? / own.rate_per_s()?;
                 window_s *= again.rows.len() as f64 / own.rows.len() as f64 * self.rate_per_s * factor / rate;
                 scenario.material.insert_trace(file, again);
@@ -137,8 +139,8 @@ impl TrafficSpec {
         })
     }
 
-    /// The same requests in the same order, at Poisson times, to tell what of a result is due to bursts. A load that is no trace is
-    /// made Poisson likewise.
+    /// Returns the same requests in the same order at Poisson times, to isolate the effect of bursts. A load without a
+    /// trace also becomes Poisson.
     pub fn poisson(&self, seed: u64) -> Result<TrafficSpec, PlanError> {
         let mut scenario = self.scenario.clone();
         match &self.scenario.arrivals {
@@ -170,7 +172,7 @@ fn setting(error: impl ToString) -> PlanError {
     PlanError::Setting(error.to_string())
 }
 
-/// Does any prompt share a beginning with another?
+/// Returns whether any prompts share a prefix.
 fn shares(scenario: &Scenario) -> bool {
     let own = match &scenario.arrivals {
         ArrivalSpec::Trace { file, sizes: TraceSizes::Own, .. } => {
@@ -185,13 +187,13 @@ fn shares(scenario: &Scenario) -> bool {
     own || (0..scenario.class_count() as u16).any(of_class)
 }
 
-/// Does anybody here look at what prompts share?
+/// Returns whether the engine or the router uses prompt prefixes.
 fn looks_at_names(world: &WorldSpec) -> bool {
     let cached = matches!(&world.engine.mode, ModeSpec::Batching(batching) if batching.prefix_cache);
     cached || matches!(world.fleet.route, RouteSpec::Prefix { .. } | RouteSpec::LeastCost { .. })
 }
 
-/// A trace of these sessions: each by its number in the graph, when it begins, and how often it was there before.
+/// Returns a trace of these sessions: index in the graph, begin, and number of earlier copies.
 fn of_sessions(
     own: &Trace,
     graph: &Graph,
@@ -216,7 +218,7 @@ fn of_sessions(
     Ok(again)
 }
 
-/// The sessions in their order, at Poisson times.
+/// Returns the sessions in their order, at Poisson times.
 fn poisson_sessions(own: &Trace, graph: &Graph, stream: &mut Stream) -> Result<Trace, PlanError> {
     let last_s = graph.sessions.last().map_or(0.0, |session| session.begins.as_secs_f64());
     let gap_s = last_s / (graph.sessions.len() as f64 - 1.0).max(1.0);
@@ -228,7 +230,7 @@ fn poisson_sessions(own: &Trace, graph: &Graph, stream: &mut Stream) -> Result<T
     of_sessions(own, graph, begins)
 }
 
-/// The same by whole sessions: what is drawn in pieces are their beginnings.
+/// Resamples whole sessions: the pieces contain their beginnings.
 fn resampled_sessions(own: &Trace, graph: &Graph, stream: &mut Stream) -> Result<Trace, PlanError> {
     let begins: Vec<i64> = graph.sessions.iter().map(|session| session.begins.0).collect();
     let last = begins.last().copied().unwrap_or(0);
@@ -255,7 +257,7 @@ fn resampled_sessions(own: &Trace, graph: &Graph, stream: &mut Stream) -> Result
     Ok(if again.rate_per_s().is_err() { own.clone() } else { again })
 }
 
-/// A trace like this one: see the module.
+/// Returns a trace resampled by the local block bootstrap.
 fn resampled(own: &Trace, stream: &mut Stream) -> Result<Trace, PlanError> {
     if let Some(graph) = &own.graph {
         return resampled_sessions(own, graph, stream);
@@ -273,7 +275,7 @@ fn resampled(own: &Trace, stream: &mut Stream) -> Result<Trace, PlanError> {
         let last = (place + reach).min(pieces - 1);
         let from = first + stream.below((last - first + 1) as u64) as usize;
         let begin = rows.partition_point(|row| row.at.0 < from as i64 * width);
-        // The last piece has what rounding left over.
+        // The last piece includes the rounding remainder.
         let end = match from + 1 == pieces {
             true => rows.len(),
             false => rows.partition_point(|row| row.at.0 < (from as i64 + 1) * width),
@@ -291,7 +293,7 @@ fn resampled(own: &Trace, stream: &mut Stream) -> Result<Trace, PlanError> {
         return Ok(own.clone());
     }
     let mut again = Trace::from_rows(out, false, "trace").map_err(setting)?;
-    // What is rounded is known of the whole trace, not of a draw from it.
+    // The tick is a property of the whole trace, and a draw does not reveal it.
     (again.tick, again.block_tokens) = (own.tick, own.block_tokens);
     if again.rate_per_s().is_err() {
         return Ok(own.clone());
@@ -299,10 +301,10 @@ fn resampled(own: &Trace, stream: &mut Stream) -> Result<Trace, PlanError> {
     Ok(again)
 }
 
-/// What schedule 0 at the peak load is like.
+/// Describes schedule 0 at the peak load.
 ///
 /// # Errors
-/// As [`TrafficSpec::draw`]; nothing is due in it.
+/// Fails like [`TrafficSpec::draw`], or if the schedule is empty.
 pub fn describe(
     traffic: &TrafficSpec,
     world: &WorldSpec,
@@ -344,7 +346,7 @@ pub fn describe(
     })
 }
 
-/// Mean and variance as values come (Welford 1962).
+/// Running mean and variance (Welford 1962).
 #[derive(Default)]
 struct Moments {
     n: f64,
@@ -360,7 +362,7 @@ impl Moments {
         self.squares += off * (value - self.mean);
     }
 
-    /// Standard deviation / mean; 0 where there is none.
+    /// Returns standard deviation / mean; 0 without data.
     fn cv(&self) -> f64 {
         if self.n < 2.0 || self.mean <= 0.0 {
             return 0.0;
@@ -369,7 +371,7 @@ impl Moments {
     }
 }
 
-/// Lengths counted: there are at most as many different ones as a context has tokens.
+/// Counts per length. Memory is bounded, because there are at most as many lengths as a context has tokens.
 #[derive(Default)]
 struct Lengths(BTreeMap<u32, u64>);
 
@@ -378,7 +380,7 @@ impl Lengths {
         *self.0.entry(tokens).or_default() += 1;
     }
 
-    /// Mean, median, 99th percentile.
+    /// Returns mean, median and 99th percentile.
     fn summary(&self) -> [f64; 3] {
         let n: u64 = self.0.values().sum();
         let total: f64 = self.0.iter().map(|(tokens, count)| f64::from(*tokens) * *count as f64).sum();

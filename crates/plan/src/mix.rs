@@ -1,30 +1,30 @@
-//! The lengths of a load, as its requests are drawn or stand in a trace.
+//! The mean lengths of a load, from drawn requests or a trace.
 //!
-//! Prompt and answer are taken jointly, because long prompts often have short answers.
+//! Prompt and output are counted jointly, because long prompts often have short outputs.
 
 use plimsoll_model::Span;
 use plimsoll_workload::Schedule;
 
 use super::spec::{PlanError, PlanSpec};
 
-/// Means over all requests of a load, in tokens (rows of a batch, for an engine of batches).
+/// The means over all requests of a load, in tokens (for an engine of whole batches, in rows).
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
 pub struct Mix {
-    /// Of a prompt, `E[I]`.
+    /// Mean prompt, `E[I]`.
     pub prompt: f64,
-    /// Of an answer, `E[O]`.
+    /// Mean output, `E[O]`.
     pub output: f64,
-    /// Answers' second moment, `E[O²]`.
+    /// Second moment of the output, `E[O²]`.
     pub output_squared: f64,
-    /// Context of a sequence that decodes: Σ O (I + O/2) / Σ O, which is I + `E[O²]/(2 E[O])` where lengths are independent.
+    /// Mean context of a decoding sequence: Σ O (I + O/2) / Σ O, which is I + `E[O²]/(2 E[O])` for independent lengths.
     pub context: f64,
 }
 
-/// Most requests that are drawn or read for a mix.
+/// Maximum number of requests of a mix.
 const MOST: f64 = 40_000.0;
 
 impl Mix {
-    /// Of pairs of prompt and answer; `None` without requests.
+    /// Returns the mix of pairs of prompt and output; `None` without requests.
     pub fn of(pairs: impl IntoIterator<Item = (u32, u32)>) -> Option<Mix> {
         let (mut sums, mut context, mut count) = (Mix::default(), 0.0, 0.0);
         for (prompt, output) in pairs {
@@ -43,10 +43,10 @@ impl Mix {
         })
     }
 
-    /// What is drawn for this plan.
+    /// Returns the mix of a plan's drawn load.
     ///
     /// # Errors
-    /// The workload can't be drawn, or draws no request.
+    /// Fails if the workload can't be drawn, or draws no request.
     pub fn draw(spec: &PlanSpec) -> Result<Mix, PlanError> {
         let traffic = &spec.traffic;
         let window_s = traffic.window_s.min(MOST / traffic.rate_per_s.max(f64::MIN_POSITIVE)).max(1e-3);

@@ -1,8 +1,9 @@
-//! The chance that a promise is held, from how far predictions of this engine have been from measurements.
+//! The probability that an SLO is met, from errors of earlier predictions for this engine.
 //!
-//! Per metric, ln(measured / predicted) is taken as normal with the mean and spread of the band, and predicted by Student's t where
-//! it rests on few rows. One factor moves all percentiles of a metric; factors of different metrics are independent. Both are
-//! closed forms: the draws that a simulation of it would need lost, because they would add noise and know no more.
+//! Per metric, ln(measured / predicted) is normal with the mean and spread of the band. If the band has few rows, Student's
+//! t predicts it. One factor moves all percentiles of a metric; factors of different metrics are independent. Both
+//! probabilities are closed forms. A simulation by random draws was rejected, because it would add noise without
+//! information.
 
 use plimsoll_math::special::student_t_cdf;
 
@@ -10,8 +11,8 @@ use super::finding::{Expected, Probability};
 use super::spec::{Band, BandRow};
 use plimsoll_measure::findings::Metric;
 
-/// P(every ceiling holds), where these figures are expected at this share of the stability limit. `None` without a ceiling that
-/// the band speaks of.
+/// Returns P(every ceiling is met) for these expected figures at this share of the stability limit. `None` if the band
+/// covers no ceiling.
 pub fn probability(expected: &[Expected], utilisation: f64, band: &Band) -> Option<Probability> {
     let mut held = 1.0;
     let mut weakest: Option<(f64, String)> = None;
@@ -25,7 +26,7 @@ pub fn probability(expected: &[Expected], utilisation: f64, band: &Band) -> Opti
     };
     for metric in Metric::ALL {
         let Some(row) = row(band, metric.name()) else { continue };
-        // One factor for all percentiles of a metric: the ceiling with the least room decides.
+        // One factor moves all percentiles of a metric, so the ceiling with the least room decides.
         let room = expected.iter().filter(|figure| figure.metric == metric).filter_map(|figure| {
             let (limit, value) = (figure.limit_s?, figure.value.value()?);
             (value > 0.0 && limit > 0.0).then(|| (libm::log(limit / value), figure.percentile))
@@ -38,7 +39,7 @@ pub fn probability(expected: &[Expected], utilisation: f64, band: &Band) -> Opti
     if let Some(row) = row(band, "throughput")
         && utilisation > 0.0
     {
-        // The measured limit must still be over the load: ln(measured / predicted) > ln ρ.
+        // The measured limit must exceed the load: ln(measured / predicted) > ln ρ.
         meet(1.0 - below(row, libm::log(utilisation)), "keeping up with the load".to_owned());
     }
     let (_, weakest) = weakest?;
@@ -49,7 +50,7 @@ fn row<'a>(band: &'a Band, metric: &str) -> Option<&'a BandRow> {
     band.rows.iter().find(|row| row.metric == metric && row.rows > 0)
 }
 
-/// P(ln(measured / predicted) ≤ room) for the next measurement.
+/// Returns P(ln(measured / predicted) ≤ room) for the next measurement.
 fn below(row: &BandRow, room: f64) -> f64 {
     let over = room - row.bias_log;
     let rows = f64::from(row.rows);
@@ -60,7 +61,7 @@ fn below(row: &BandRow, room: f64) -> f64 {
     student_t_cdf(over / spread, rows - 1.0)
 }
 
-/// 99 for 99.0 and 99.9 for 99.9.
+/// Removes rounding errors: 99 for 99.0 and 99.9 for 99.9.
 fn round(percent: f64) -> f64 {
     libm::round(percent * 1e6) / 1e6
 }

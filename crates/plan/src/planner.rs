@@ -1,15 +1,17 @@
-//! The search for the least number of replicas that holds a promise: outcomes in, next experiments out.
+//! The search for the least number of replicas that meets an SLO: outcomes in, next experiments out.
 //!
-//! It begins around the least number that the bounds allow (R − 1, R, R + 1), on the same schedules for each, and ends when one number is shown
-//! to hold and the one below it is shown not to. A number that the schedules so far leave open gets more of them, twice as many
-//! each time, up to the most that may be spent; then it *can't be told*, and that is said. Looking several times would let chance
-//! decide, so each look takes its part of the error allowed (Bonferroni). More replicas are taken to hold whatever fewer hold.
+//! The search begins around the least number that the bounds allow (R − 1, R, R + 1), with equal schedules for each. It
+//! ends when one number is shown to pass and the next smaller one is shown to fail. An inconclusive number gets twice as
+//! many schedules each time, up to the configured maximum; then the plan reports it as inconclusive. Repeated tests raise
+//! the error probability, so each test gets its part of the allowed error (Bonferroni). More replicas are assumed to pass
+//! whenever fewer pass.
 //!
-//! After the number: the load at which it breaks ([`super::breaks`]), what requests meet at other loads (a curve), and, where asked, an autoscaled fleet beside the static one
-//! ([`super::scaling`]). The caller may stop asking at any time; what is known then is said. All randomness is in the
-//! schedules' numbers, so the answer does not depend on the order in which outcomes come.
+//! The later steps find the load at which the number breaks ([`super::breaks`]) and the latency at other loads (a curve).
+//! On request, they compare an autoscaled fleet with the static one ([`super::scaling`]). The caller may stop at any time,
+//! and the finding contains the results so far. All randomness comes from the schedules' numbers, so the result does not
+//! depend on the order of outcomes.
 //!
-//! Spares do not serve in these simulations: what is simulated is the fleet with the spares lost.
+//! Spares do not serve in these simulations: the simulated fleet has lost its spares.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,20 +28,20 @@ use super::spec::{EffortSpec, PlanError, PlanSpec};
 use plimsoll_judge::budget::ALPHA;
 use plimsoll_measure::findings::{Ceiling, Held, Metric, Reading};
 
-/// Fewest schedules per number.
+/// Minimum number of schedules per number of replicas.
 pub(super) const LEAST_SEEDS: u32 = 5;
 
-/// Outcomes of one arm, by the number of their schedule.
+/// The outcomes of one arm, by schedule number.
 pub(super) type ArmOutcomes = BTreeMap<u32, Outcome>;
 
-/// What tells arms apart: replicas, the bits of the load's factor, and which rival (0 = the static fleet).
+/// The key of an arm: replicas, the bits of the load's factor, and the rival's index (0 for the static fleet).
 type Key = (u32, u64, usize);
 
-/// In place of a rival: the static fleet played to the end whatever its ceilings, for the curve.
+/// Rival index of the static fleet simulated to the end regardless of ceilings, for the curve.
 const CURVE: usize = usize::MAX;
 
-/// Loads of the curve, as shares of the highest that it shows, which is this share of the stability limit at most: above it a window
-/// says more of its length than of the load.
+/// Loads of the curve, as shares of its highest load; then that load's largest share of the stability limit. Above it, the
+/// figures depend more on the window's length than on the load.
 const CURVE_SHARES: [f64; 9] = [0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94, 1.0];
 const CURVE_TOP: f64 = 0.97;
 
@@ -48,46 +50,45 @@ pub struct Planner {
     case: Arc<PlanCase>,
     plan: PlanSpec,
     effort: EffortSpec,
-    /// Where the search begins, and the least that the rules ask for.
+    /// First number of the search; then the least number that the rules allow.
     start: u32,
     least: u32,
     arms: BTreeMap<Key, ArmOutcomes>,
     issued: BTreeSet<(Key, u32)>,
     rivals: Vec<Rival>,
     number_only: bool,
-    /// Requests per second that one replica keeps up with, where a curve is wanted.
+    /// Stability limit of one replica, requests per second; `None` without a curve.
     limit_per_s: Option<f64>,
 }
 
-/// What simulation says.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Simulated {
-    /// The numbers tried and the least that holds.
+    /// Numbers tried, and the least that passes.
     pub answer: SimulatedAnswer,
-    /// The number of replicas to take, without spares: the least that holds and that the rules allow.
+    /// Chosen number without spares: the least that passes and that the rules allow.
     pub replicas: Option<u32>,
-    /// Is it the least that the rules allow, and one fewer, which they forbid, not shown to break the promise? Then they decide.
+    /// Whether the rules decided the number: it is the least allowed, and one fewer is not shown to fail.
     pub by_rules: bool,
-    /// The load at which it breaks, requests per second.
+    /// Load at which the number breaks, requests per second.
     pub breaks_at: Reading,
     pub breaks_by: Option<String>,
     /// breaks_at / peak load − 1.
     pub headroom: Reading,
     /// Mean time per token after the first at that number, s.
     pub mean_tpot_s: Option<f64>,
-    /// What requests meet at other loads, ascending.
+    /// Expected latency at other loads, ascending.
     pub curve: Vec<PlanPoint>,
-    /// A static fleet against autoscaled ones, where that was asked.
+    /// Static fleet compared with autoscaled ones; `None` if not requested.
     pub scaling: Option<ScalingFinding>,
-    /// What to know of it, in sentences.
+    /// Remarks, one sentence each.
     pub notes: Vec<String>,
 }
 
 impl Planner {
-    /// A search from `start` replicas, never below `least`: the bounds' number, and what the rules ask for.
+    /// Returns a search from `start` replicas (from the bounds), never below `least` (from the rules).
     ///
     /// # Errors
-    /// A fleet whose number of replicas can't be looked for; rules that can't be kept.
+    /// Fails if the fleet has no single number of replicas, or if the rules are contradictory.
     pub fn new(plan: &PlanSpec, start: u32, least: u32) -> Result<Planner, PlanError> {
         if plan.world.fleet.disaggregation.is_some() {
             let what = "a fleet of prefill and decode replicas has two numbers, and a plan looks for one: leave \
@@ -116,20 +117,21 @@ impl Planner {
         })
     }
 
-    /// The same search, ended as soon as the number is known: neither the load at which it breaks nor an autoscaled fleet is looked at.
+    /// Returns a search that ends as soon as the number is known, without breaking load and autoscaled fleets.
     #[must_use]
     pub fn number_only(self) -> Planner {
         Planner { number_only: true, ..self }
     }
 
-    /// The same search, which then looks at loads from little to nearly the stability limit of one replica, requests per second.
+    /// Returns a search that also simulates loads from near 0 to near the stability limit of one replica, requests per
+    /// second.
     #[must_use]
     pub fn with_curve(self, limit_per_s: f64) -> Planner {
         Planner { limit_per_s: Some(limit_per_s), ..self }
     }
 
-    /// The experiments to be played next; nothing = all is known that will be. Every one of them is to be [taken](Planner::take)
-    /// before this is asked again.
+    /// Returns the next experiments; an empty list ends the search. Every experiment must be [taken](Planner::take) before
+    /// the next call.
     #[expect(
         clippy::should_implement_trait,
         reason = "a stepper answers before its end too, and is no sequence"
@@ -163,21 +165,21 @@ impl Planner {
         rivals.flat_map(|rival| self.ask(replicas, peak, rival, self.effort.seeds)).collect()
     }
 
-    /// Takes what came of an experiment.
+    /// Records the outcome of an experiment.
     pub fn take(&mut self, experiment: &Experiment, outcome: Outcome) {
         let rival = match &experiment.fleet {
             Fleet::Static if experiment.gives_up => 0,
             Fleet::Static => CURVE,
             scaled => 1 + self.rivals.iter().position(|rival| rival.fleet == *scaled).unwrap_or(0),
         };
-        // Rivals begin with replicas of their own number; they are kept under the number they are compared with.
+        // Rivals begin with a separate number of replicas; their outcomes are stored under the number that they are
+        // compared with.
         let replicas =
             if matches!(rival, 0 | CURVE) { experiment.replicas } else { self.holds().unwrap_or(0) };
         let key = (replicas, experiment.factor.to_bits(), rival);
         self.arms.entry(key).or_default().insert(experiment.draw, outcome);
     }
 
-    /// What is known.
     pub fn finish(&self) -> Simulated {
         let tried = self.tried();
         let replicas = self.holds();
@@ -224,7 +226,7 @@ impl Planner {
         }
     }
 
-    /// What came of a number of replicas at the peak load, in the order of the schedules.
+    /// Returns the outcomes of a number of replicas at the peak load, by schedule.
     pub(crate) fn at_peak(&self, replicas: u32) -> Vec<&Outcome> {
         self.arm(replicas, self.plan.rules.peak, 0).map_or_else(Vec::new, |arm| arm.values().collect())
     }
@@ -233,7 +235,7 @@ impl Planner {
         self.arms.get(&(replicas, factor.to_bits(), rival))
     }
 
-    /// Experiments of an arm up to so many schedules, as far as they were not asked for yet.
+    /// Returns the experiments of an arm up to `seeds` schedules that were not issued before.
     fn ask(&mut self, replicas: u32, factor: f64, rival: usize, seeds: u32) -> Vec<Experiment> {
         let key = (replicas, factor.to_bits(), rival);
         let fresh: Vec<u32> = (0..seeds).filter(|draw| self.issued.insert((key, *draw))).collect();
@@ -252,12 +254,12 @@ impl Planner {
         fresh.into_iter().map(experiment).collect()
     }
 
-    /// Looks that the most schedules allow: 5, 10, 20, …
+    /// Returns the number of tests that the maximum of schedules allows: 5, 10, 20, …
     fn looks(&self) -> u32 {
         (self.effort.most_seeds / self.effort.seeds).max(1).ilog2() + 1
     }
 
-    /// The verdicts so far, ascending.
+    /// Returns the verdicts so far, by ascending number.
     fn tried(&self) -> Vec<TriedReplicas> {
         let alpha = ALPHA / f64::from(self.looks());
         let peak = self.plan.rules.peak.to_bits();
@@ -270,7 +272,7 @@ impl Planner {
             .collect()
     }
 
-    /// The least number shown to hold that the rules allow.
+    /// Returns the least number that passes and that the rules allow.
     fn holds(&self) -> Option<u32> {
         self.tried()
             .iter()
@@ -282,12 +284,13 @@ impl Planner {
         tried.replicas >= self.least
     }
 
-    /// The fewest that are tried: one fewer than the rules allow, which tells whether they or the promise decide.
+    /// Returns the least number to try. It is one fewer than the rules allow, to determine whether the rules or the SLO
+    /// decide.
     fn fewest(&self) -> u32 {
         if self.number_only { self.least } else { (self.least - 1).max(1) }
     }
 
-    /// The numbers to be simulated next, each with how many schedules in all.
+    /// Returns the next numbers to simulate, each with its total number of schedules.
     fn search(&self) -> Vec<(u32, u32)> {
         let seeds = self.effort.seeds;
         let tried = self.tried();
@@ -304,7 +307,7 @@ impl Planner {
             .find(|tried| tried.held == Held::Fail && high.is_none_or(|high| tried.replicas < high))
             .map(|tried| tried.replicas);
         let Some(high) = high else {
-            // Each step up is as long as the way so far.
+            // Each step up is as long as the distance so far.
             let step = (top - self.start).max(1);
             return if top < self.most() {
                 vec![((top + step).min(self.most()), seeds)]
@@ -329,7 +332,7 @@ impl Planner {
         self.more(&between)
     }
 
-    /// More schedules for the highest number that they can still decide.
+    /// Returns more schedules for the highest inconclusive number that may still get them.
     fn more(&self, open: &[TriedReplicas]) -> Vec<(u32, u32)> {
         let most = self.effort.most_seeds;
         let can = |tried: &&TriedReplicas| tried.held == Held::Inconclusive && tried.seeds < most;
@@ -337,21 +340,21 @@ impl Planner {
         next.map(|tried| vec![(tried.replicas, (2 * tried.seeds).min(most))]).unwrap_or_default()
     }
 
-    /// The most replicas that are tried.
     fn most(&self) -> u32 {
         (8 * self.start.max(self.least) + 8).min(MAX_REPLICAS)
     }
 
     fn breaks(&self, replicas: u32) -> Search {
         let arms = self.arms.iter().filter(|((r, _, rival), _)| *r == replicas && *rival == 0);
-        // All loads on the same schedules.
+        // All loads use the same schedules.
         let seeds = self.effort.seeds as usize;
         let points =
             arms.map(|((_, factor, _), arm)| (f64::from_bits(*factor), arm.values().take(seeds).collect()));
         breaks::next(&self.plan.slo, &points.collect::<Vec<_>>(), self.plan.rules.peak, replicas)
     }
 
-    /// The loads of the curve, × the mean rate: up to nearly the stability limit, or to twice what breaks it where that is less.
+    /// Returns the loads of the curve, × the mean rate: up to near the stability limit, or to twice the breaking load if
+    /// that is less.
     fn curve_factors(&self, replicas: u32) -> Vec<f64> {
         let Some(limit_per_s) = self.limit_per_s else { return Vec::new() };
         let rate = self.plan.traffic.rate_per_s;
@@ -365,7 +368,7 @@ impl Planner {
         CURVE_SHARES.iter().map(|share| share * limit.min(seen)).collect()
     }
 
-    /// The curve, as far as its loads were played on all schedules.
+    /// Returns the points of the curve that are simulated on all schedules.
     fn curve(&self, replicas: u32) -> Vec<PlanPoint> {
         let point = |factor: f64| {
             let arm = self.arm(replicas, factor, CURVE)?;
@@ -387,7 +390,7 @@ impl Planner {
     }
 
     fn scaling(&self, replicas: u32) -> Option<ScalingFinding> {
-        // One that was not played on all schedules when the time was up has nothing to be compared by.
+        // An arm without all schedules at the end of the time has no counterpart to compare with.
         let whole = |rival| {
             self.arm(replicas, self.plan.rules.peak, rival)
                 .filter(|arm| arm.len() >= self.effort.seeds as usize)
@@ -399,7 +402,7 @@ impl Planner {
         Some(scaling::compare(&self.plan, replicas, &self.rivals, &arms, self.effort.seeds))
     }
 
-    /// Which autoscaled fleets the time did not allow.
+    /// Returns a note on the autoscaled fleets that the time did not allow.
     fn not_compared(&self) -> Option<String> {
         let replicas =
             self.holds().filter(|_| !self.number_only && self.plan.world.fleet.autoscale.is_some())?;
@@ -438,7 +441,7 @@ impl Planner {
             .then(|| format!("fewer than {replicas} were not tried: the time was up"))
     }
 
-    /// What these simulations take for granted.
+    /// Returns the assumptions of these simulations.
     fn notes(&self) -> Vec<String> {
         let mut notes = vec!["simulated clients never give up and never try again".to_owned()];
         notes.extend(self.not_compared());
@@ -459,12 +462,13 @@ impl Planner {
     }
 }
 
-/// Is one fewer than `least` shown not to hold?
+/// Returns whether one fewer than `least` is shown to fail.
 fn fewer_fail(tried: &[TriedReplicas], least: u32) -> bool {
     tried.iter().any(|tried| tried.replicas + 1 == least && tried.held == Held::Fail)
 }
 
-/// The highest number below `replicas` that can't be told. What lies under a number that is shown not to hold is told: fewer hold no more.
+/// Returns the highest inconclusive number below `replicas`. Numbers below a failed one are decided, because fewer replicas
+/// also fail.
 fn open_below(tried: &[TriedReplicas], replicas: u32) -> Option<&TriedReplicas> {
     let below = tried.iter().rev().filter(|tried| tried.replicas < replicas);
     below.take_while(|tried| tried.held != Held::Fail).find(|tried| tried.held == Held::Inconclusive)
@@ -486,7 +490,7 @@ mod tests {
         }
     }
 
-    /// It once said that 5 can't be told where 6 was shown not to hold.
+    /// Regression: 5 was reported as inconclusive although 6 was shown to fail.
     #[test]
     fn what_lies_under_a_number_that_does_not_hold_is_told() {
         let all = [tried(5, Held::Inconclusive), tried(6, Held::Fail), tried(7, Held::Pass)];

@@ -1,11 +1,12 @@
-//! A measured level as requests to be simulated again: due when they were due, as long as they were.
+//! Converts a measured level to requests for a new simulation, with equal due times and lengths.
 //!
-//! A turn of a session was due when the answer before it had come and its user had thought. Under a change that answer comes at another time,
-//! and so does the turn: what is kept of it is the time between the two. Turns at their recorded times lost: a slower engine would be sent the
-//! next turn before it had answered, and a faster one would idle.
+//! A turn of a session was due after the previous response and the user's think time. Under a change, that response has
+//! another time, and so does the turn; the interval between the two is kept. Turns at their recorded times were rejected. A
+//! slower engine would receive the next turn before its response to the last one, and a faster engine would idle.
 //!
-//! So it is with a closed loop: the end of a request (of a session's last turn) makes room for the next, which is due as long after it as it was
-//! then. The requests keep their order, and whichever ends next makes room for the next of them.
+//! A closed loop works alike: the end of a request (of a session's last turn) frees a place for the next one. The next
+//! request is due after the recorded interval. Requests keep their order, and each end frees a place for the next request
+//! in line.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -15,15 +16,17 @@ use plimsoll_workload::{BlockNames, Scenario, Schedule};
 
 use crate::replay::{DueRequest, ReplayRequest, ReplaySource};
 
-/// A request's place in its session.
+/// The position of a request in its session.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ReplayTurn {
     pub turn: u16,
-    /// The turn whose end it waits for, and the time from there to its own due time, ns. None: it is due when it is due.
+    /// The turn that it waits for, and the interval from that turn's end to its due time, ns. `None` if it has a fixed due
+    /// time.
     pub after: Option<(u16, i64)>,
 }
 
-/// The level's requests in the order in which they were due. Retries are left out: the engine that answers is what is asked about.
+/// Returns the level's requests in due order. Retries are omitted, because the simulation is about the engine that
+/// responds.
 pub fn requests<'a>(level: &Level, attempts: impl Iterator<Item = &'a Attempt>) -> Vec<ReplayRequest> {
     let mut rows: Vec<&Attempt> = attempts.filter(|a| a.level == level.id).collect();
     rows.sort_by_key(|a| (a.due, a.request, a.attempt));
@@ -50,12 +53,12 @@ pub fn requests<'a>(level: &Level, attempts: impl Iterator<Item = &'a Attempt>) 
     asked
 }
 
-/// Does it need the room of another, or is it a later turn of a session that has room?
+/// Returns whether a request needs a free place; later turns of a session have one.
 fn begins(one: &ReplayRequest) -> bool {
     one.turn.is_none_or(|turn| turn.turn == 0)
 }
 
-/// When room was made: the end of each request and of each session that was over, one after the other.
+/// Returns the times at which places became free, ascending: the end of each request and of each whole session.
 fn room(rows: &[&Attempt]) -> Vec<At> {
     let mut all: HashMap<(Option<u64>, u64), Vec<&Attempt>> = HashMap::new();
     for row in rows {
@@ -67,12 +70,13 @@ fn room(rows: &[&Attempt]) -> Vec<At> {
     ends
 }
 
-/// When a request or a session was over: the end of its last attempt. None where the level's end cut it off, with an attempt in flight or a turn
-/// still to come, because then it made no room: the end of the turn before, taken for its own, would pair each later beginning with an earlier end.
+/// Returns the end of a request or a session: the end of its last attempt. `None` if the level's end cut it off, with an
+/// attempt in flight or a turn outstanding, because then no place became free. With the previous turn's end instead, each
+/// later beginning would be paired with an earlier end.
 fn over(own: &[&Attempt]) -> Option<At> {
     let came = own.iter().filter(|row| row.attempt == 0).count();
     let is_whole = own.iter().all(|row| usize::from(row.turns) <= came);
-    // After a turn without an answer the rest was never to come.
+    // After a turn without a response, the other turns are never sent.
     if !is_whole && !own.iter().any(|row| is_given_up(row, own)) {
         return None;
     }
@@ -80,18 +84,19 @@ fn over(own: &[&Attempt]) -> Option<At> {
     ends?.into_iter().max()
 }
 
-/// Did it fail, and was not tried again?
+/// Returns whether an attempt failed without a retry.
 fn is_given_up(row: &Attempt, own: &[&Attempt]) -> bool {
     let is_last = own.iter().all(|other| other.request != row.request || other.attempt <= row.attempt);
     is_last && !row.outcome.is_finished()
 }
 
-/// Are they those of a closed loop?
+/// Returns whether the requests are from a closed loop.
 pub(crate) fn is_closed(asked: &[ReplayRequest]) -> bool {
     asked.iter().any(|one| one.think_ns.is_some())
 }
 
-/// Others in the loop of these: as many of them begin at once, and those after them wait as these did. Of an open loop they are what they are.
+/// Applies the closed loop of `own` to other requests: an equal number begins immediately, and the others have equal think
+/// times. Open-loop requests are unchanged.
 pub(crate) fn in_loop_of(own: &[ReplayRequest], others: &mut [ReplayRequest]) {
     if !is_closed(own) {
         return;
@@ -107,7 +112,7 @@ pub(crate) fn in_loop_of(own: &[ReplayRequest], others: &mut [ReplayRequest]) {
     }
 }
 
-/// When the last attempt at each turn of each session ended.
+/// Returns the end of the last attempt at each turn of each session.
 fn ends(rows: &[&Attempt]) -> HashMap<u64, Vec<(u16, At)>> {
     let mut ends: HashMap<u64, HashMap<u16, At>> = HashMap::new();
     for row in rows {
@@ -119,25 +124,25 @@ fn ends(rows: &[&Attempt]) -> HashMap<u64, Vec<(u16, At)>> {
     ends.into_iter().map(|(session, of)| (session, of.into_iter().collect())).collect()
 }
 
-/// The turn that ended last before this one was due.
+/// Returns the turn that ended last before this one was due, and the interval.
 fn after(ends: &HashMap<u64, Vec<(u16, At)>>, session: u64, row: &Attempt) -> Option<(u16, i64)> {
     let before = ends.get(&session)?.iter().filter(|(turn, end)| *turn < row.turn && *end <= row.due);
     let (turn, end) = before.max_by_key(|(turn, end)| (*end, *turn))?;
     Some((*turn, (row.due - *end).0))
 }
 
-/// Requests that come when those before them have been answered: later turns of sessions, and those of a closed loop.
+/// Requests that depend on responses: later turns of sessions, and requests of a closed loop.
 pub(crate) struct Turns<'a> {
     asked: &'a [ReplayRequest],
-    /// Those that are due, by when and by number.
+    /// Requests with a known due time, by time and index.
     due: BinaryHeap<Reverse<(i64, usize)>>,
-    /// Who waits for a turn of a session.
+    /// Requests that wait for a turn of a session.
     waiting: HashMap<(u64, u16), Vec<usize>>,
-    /// Who waits for room in a closed loop.
+    /// Requests that wait for a free place in a closed loop.
     line: VecDeque<usize>,
-    /// Requests of each session that are to come or not over.
+    /// Unfinished requests of each session.
     left: HashMap<u64, usize>,
-    /// Which request each one was that came out, or never will.
+    /// Index of each request that was issued or will never be sent, in order.
     pub order: Vec<usize>,
 }
 
@@ -163,7 +168,7 @@ impl<'a> Turns<'a> {
             }
             let after = one.session.zip(one.turn.and_then(|turn| turn.after));
             let after = after.map(|(session, (turn, _))| (session, turn));
-            // Of what is not here nobody waits for an answer.
+            // A turn that this list does not contain has no response to wait for.
             match after.filter(|key| here.get(key).is_some_and(|at| *at != i)) {
                 Some(key) => turns.waiting.entry(key).or_default().push(i),
                 None => turns.due.push(Reverse((one.due_ns, i))),
@@ -172,7 +177,7 @@ impl<'a> Turns<'a> {
         turns
     }
 
-    /// Who waits for this one, and who for those: they will not be.
+    /// Removes all requests that depend on this one, directly or indirectly, and returns them.
     fn broken_off(&mut self, first: usize) -> Vec<(i64, u32)> {
         let (mut lost, mut next) = (Vec::new(), vec![first]);
         while let Some(at) = next.pop() {
@@ -188,7 +193,7 @@ impl<'a> Turns<'a> {
         lost
     }
 
-    /// So many requests of this one's session are over: if that was all, there is room for another.
+    /// Counts finished requests of this one's session, and frees a place if the session has ended.
     fn make_room(&mut self, of: usize, over: usize, now: At) {
         if let Some((session, _)) = key(&self.asked[of]) {
             let left = self.left.entry(session).or_default();
@@ -245,7 +250,7 @@ impl ReplaySource for &mut Turns<'_> {
     }
 }
 
-/// Returns the requests that a scenario draws at this rate with this seed; `None` where it can't.
+/// Returns the requests that a scenario draws at this rate with this seed; `None` if it can't draw.
 pub(crate) fn drawn(
     scenario: &Scenario,
     rate_per_s: f64,

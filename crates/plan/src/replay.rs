@@ -1,12 +1,12 @@
-//! Requests against a simulated world, and when each was answered: what a lever's gain and a plan are made of.
+//! Sends requests to a simulated world and records their response times, for levers and plans.
 //!
-//! The virtual client (`sim::client`) does more (time-outs, retries, records of every request) and is slower; a search simulates the
-//! same arrivals some hundred times and keeps two instants of each. Requests come one by one and leave one by one
-//! ([`play_each`]), so that a day of them takes no more memory than those in flight; [`play`] keeps them all, for who asks again.
+//! The virtual client (`sim::client`) has more functions (time-outs, retries, records of every request) and is slower. A
+//! search simulates the same arrivals some hundred times and keeps two times of each. Requests are issued and finished one
+//! by one ([`play_each`]), so a day of requests needs memory only for those in flight. [`play`] keeps all times.
 //!
-//! Turns of sessions that wait for others' answers are stepped by the client machine that steps them everywhere
-//! ([`plimsoll_workload::Player`]): when they are due depends on the world ([`Stepped`]). Those of a run that was recorded wait for each other as
-//! they did then ([`crate::recorded`]).
+//! Turns of sessions that wait for responses are stepped by the common client machine ([`plimsoll_workload::Player`]),
+//! because their due times depend on the world ([`Stepped`]). Turns of a recorded run wait for each other as in the record
+//! ([`crate::recorded`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::iter::Peekable;
@@ -20,36 +20,36 @@ use plimsoll_measure::findings::Metric;
 
 use crate::recorded::{ReplayTurn, Turns};
 
-/// Nanoseconds after the last arrival until what runs is given up.
+/// Time after the last arrival at which the rest is given up, ns.
 pub const DRAIN_NS: i64 = 1_800_000_000_000;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReplayRequest {
-    /// When it is due, from the start of the level, ns.
+    /// Due time from the start of the level, ns.
     pub due_ns: i64,
     pub prompt: u32,
     pub output: u32,
-    /// Names of its prompt's blocks.
+    /// Names of the prompt's blocks.
     pub blocks: Vec<u64>,
     pub session: Option<u64>,
-    /// Its place in it, where later turns wait for earlier ones.
+    /// Position in the session; `None` if no later turn waits.
     pub turn: Option<ReplayTurn>,
-    /// Of a closed loop: it is due this long after some request has ended and made room for it, ns. None: it is due when it is due.
+    /// Interval between a freed place and the due time in a closed loop, ns; `None` if it has a fixed due time.
     pub think_ns: Option<i64>,
 }
 
-/// When a request was due, and had its first token and its end, ns from then.
+/// The due time of a request, with its first token and its end in ns from then.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct RequestTimes {
-    /// When it was due, ns from the start: where it waits for others that is not known before.
+    /// Due time, ns from the start. For a request that waits for others, it is only known in the simulation.
     pub due_ns: i64,
     pub first: Option<i64>,
-    /// End of the answer; `None` = refused, failed, or not answered by the end of the drain.
+    /// End of the response; `None` if the request was refused, failed, or was unanswered at the end of the drain.
     pub end: Option<i64>,
 }
 
 impl RequestTimes {
-    /// Seconds; `+∞` where it was not answered, none where the metric does not exist.
+    /// Returns a metric in seconds; `+∞` without a response, `None` if the metric does not exist.
     pub fn metric(self, metric: Metric, output: u32) -> Option<f64> {
         let seconds = |ns: Option<i64>| ns.map_or(f64::INFINITY, |ns| ns as f64 / 1e9);
         match metric {
@@ -64,63 +64,62 @@ impl RequestTimes {
     }
 }
 
-/// A request and when it is due, from the start, ns. Its id does not count: requests are numbered as they come.
+/// A request and its due time, ns from the start. Its id is ignored, because requests are numbered when they are issued.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DueRequest {
-    /// When, ns.
+    /// Due time, ns from the start.
     pub at_ns: i64,
     pub request: Submit,
 }
 
-/// A request that is over, whichever way.
+/// A finished request with any outcome.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ReplayedRequest {
-    /// Its number, from 0 in the order of due times.
+    /// Number from 0, in due order.
     pub index: u64,
-    /// When it was due, ns.
+    /// Due time, ns from the start.
     pub due_ns: i64,
-    /// When it left, ns from the start: its end, its failure, its refusal; [`i64::MAX`] = still there when all was given up.
+    /// Time of its end, failure or refusal, ns from the start; [`i64::MAX`] if it was in flight when the replay stopped.
     pub left_ns: i64,
-    /// Output tokens asked for.
     pub output: u32,
     pub times: RequestTimes,
 }
 
-/// Who looks on while requests are played.
 pub trait ReplayWatch {
-    /// A request is due and is about to be handed in.
+    /// Reports a request that is due and about to be submitted.
     fn due(&mut self, _index: u64, _due_ns: i64) {}
-    /// Is it let in, with so many in flight? What is not is over at once, without an answer.
+    /// Returns whether a request is admitted with this many in flight. A rejected request ends immediately without a
+    /// response.
     fn admits(&mut self, _in_flight: usize) -> bool {
         true
     }
-    /// A request is over. In the order of their ends.
+    /// Reports a finished request, in the order of ends.
     fn over(&mut self, over: ReplayedRequest);
-    /// Time has passed; what the world says of itself can be taken.
+    /// Reports that time has passed; the observer may read the world's metrics.
     fn passed(&mut self, _world: &mut World, _now: At) {}
-    /// Is enough known? Asked after every instant; then what is in flight is over by giving up.
+    /// Returns whether the replay may stop. It is called after every event; a stop gives up the requests in flight.
     fn enough(&self) -> bool {
         false
     }
 }
 
-/// Where requests come from.
 pub trait ReplaySource {
-    /// When the next one is due, as far as it is known.
+    /// Returns the due time of the next request, if known.
     fn next_at(&mut self) -> Option<At>;
-    /// The next one, if it is due by now. Requests are numbered as they come out here.
+    /// Returns the next request if it is due by now. Requests are numbered in the order of these calls.
     fn pop(&mut self, now: At) -> Option<DueRequest>;
-    /// A request is over. What will therefore never be sent: when each was due, and its output tokens.
+    /// Records the end of a request. Returns the due time and output tokens of each request that will therefore never be
+    /// sent.
     fn over(&mut self, _index: u64, _now: At, _answered: bool) -> Vec<(i64, u32)> {
         Vec::new()
     }
-    /// All is given up: what was still to come.
+    /// Gives up all outstanding requests and returns them.
     fn stop(&mut self, _now: At) -> Vec<(i64, u32)> {
         Vec::new()
     }
 }
 
-/// Requests whose times are known.
+/// Requests with known due times.
 pub struct Listed<I: Iterator<Item = DueRequest>>(pub Peekable<I>);
 
 impl<I: Iterator<Item = DueRequest>> ReplaySource for Listed<I> {
@@ -133,17 +132,17 @@ impl<I: Iterator<Item = DueRequest>> ReplaySource for Listed<I> {
     }
 }
 
-/// Sessions whose turns are due when those that they come after have ended.
+/// Sessions whose turns are due after the end of their predecessors.
 pub struct Stepped<F: FnMut(&Arrival) -> Submit> {
     player: Player,
     submit: F,
-    /// The arrival of each request in flight.
+    /// Arrival of each request in flight.
     sent: HashMap<u64, u64>,
     next: u64,
 }
 
 impl<F: FnMut(&Arrival) -> Submit> Stepped<F> {
-    /// A client that has begun nothing, and how its arrivals are handed in. Its time-outs are not kept here.
+    /// Returns a source for an unstarted client; `submit` converts its arrivals. The client's time-outs are not applied.
     pub fn new(player: Player, submit: F) -> Stepped<F> {
         Stepped { player, submit, sent: HashMap::new(), next: 0 }
     }
@@ -192,7 +191,7 @@ impl<F: FnMut(&Arrival) -> Submit> ReplaySource for Stepped<F> {
 #[derive(Default)]
 struct Open {
     window: VecDeque<Option<Flight>>,
-    /// Number of the window's first.
+    /// Number of the window's first request.
     base: u64,
     count: usize,
 }
@@ -210,7 +209,7 @@ impl Open {
         self.count += 1;
     }
 
-    /// A number that is never in flight.
+    /// Reserves a number that is never in flight.
     fn skip(&mut self) {
         match self.window.is_empty() {
             true => self.base += 1,
@@ -233,8 +232,8 @@ impl Open {
     }
 }
 
-/// Sends requests when they are due; nobody gives up and nobody tries again. What has no end `drain_ns` after the last due
-/// time is over without one.
+/// Sends requests when they are due, without time-outs and retries. A request without an end `drain_ns` after the last due
+/// time ends without a response.
 pub fn play_each(
     world: &mut World,
     mut source: impl ReplaySource,
@@ -273,7 +272,6 @@ pub fn play_each(
     played.never_sent(source.stop(now), i64::MAX, watch);
 }
 
-/// What has been sent so far.
 #[derive(Default)]
 struct Played {
     open: Open,
@@ -315,7 +313,7 @@ impl Played {
         }
     }
 
-    /// Turns that will not be: they are due and over at once, without an answer.
+    /// Reports turns that will never be sent; each is due and ends immediately, without a response.
     fn never_sent(&mut self, lost: Vec<(i64, u32)>, left_ns: i64, watch: &mut impl ReplayWatch) {
         for (due_ns, output) in lost {
             let index = self.sent;
@@ -334,12 +332,12 @@ impl Played {
 }
 
 impl ReplayRequest {
-    /// Is it due when others have ended?
+    /// Returns whether the due time depends on the end of other requests.
     fn waits(&self) -> bool {
         self.think_ns.is_some() || self.turn.is_some_and(|turn| turn.after.is_some())
     }
 
-    /// As it is handed in.
+    /// Returns the request as submitted to the world.
     pub fn submit(&self, id: u64) -> Submit {
         Submit {
             blocks: self.blocks.clone(),
@@ -349,10 +347,10 @@ impl ReplayRequest {
     }
 }
 
-/// All times, by number.
+/// Times of all requests, by number.
 struct Kept {
     times: Vec<RequestTimes>,
-    /// Most that may be in flight.
+    /// Limit of requests in flight.
     most: usize,
 }
 
@@ -366,12 +364,12 @@ impl ReplayWatch for Kept {
     }
 }
 
-/// Sends these requests at their times; nobody gives up and nobody tries again. One entry per request, in order.
+/// Sends these requests at their times, without time-outs and retries. Returns one entry per request, in order.
 pub fn play(world: &WorldSpec, asked: &[ReplayRequest], seed: u64) -> Result<Vec<RequestTimes>, String> {
     play_at_most(usize::MAX, world, asked, seed)
 }
 
-/// The same behind a door that turns away at once whoever finds `most` requests in flight.
+/// Sends these requests and rejects each one that finds `most` requests in flight.
 pub(crate) fn play_at_most(
     most: usize,
     world: &WorldSpec,

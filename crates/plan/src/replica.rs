@@ -1,8 +1,8 @@
-//! One replica by itself: what an isolated request takes, and how many requests a second it keeps up with.
+//! One isolated replica: the latency of isolated requests, and the stability limit.
 //!
-//! Both are simulated on the plan's own requests, in their order, by the engine that the plan is simulated with. A formula for the stability limit
-//! (processor sharing with rates that depend on the load) lost: it took a thousand lines, knew no preemption and no prefix cache,
-//! and the simulation that it approximated takes less than a second.
+//! Both are simulated on the plan's requests, in order, with the plan's engine. A formula for the stability limit
+//! (processor sharing with load-dependent rates) was rejected. It took a thousand lines and modelled neither preemption nor
+//! a prefix cache, and the simulation takes less than a second.
 
 use plimsoll_sim::traffic::Submit;
 use plimsoll_sim::{FleetSpec, ModeSpec, World, WorldSpec};
@@ -15,34 +15,34 @@ use crate::replay::{DRAIN_NS, DueRequest, Listed, ReplayWatch, ReplayedRequest, 
 use plimsoll_math::quantile::{EffectiveN, interval_ranks, order_statistic, sort};
 use plimsoll_measure::findings::Metric;
 
-/// What one replica does with a load's requests.
+/// The performance of one replica for a load's requests.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Replica {
-    /// Requests per second that it keeps up with; infinite for an engine without a limit.
+    /// Stability limit, requests per second; infinite for an engine without a limit.
     pub limit_per_s: f64,
     pub isolated: Isolated,
 }
 
-/// Latencies of requests that find an idle replica, s, in no order.
+/// The latencies of requests that find an idle replica, s, unordered.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Isolated {
-    /// Until the first token.
+    /// Time to first token, s.
     pub ttft: Vec<f64>,
-    /// Per token after the first; requests with one token have none.
+    /// Time per token after the first, s; requests with one token have none.
     pub tpot: Vec<f64>,
-    /// Until the last token.
+    /// End-to-end latency, s.
     pub e2e: Vec<f64>,
 }
 
-/// Requests that are played for the limit at least, and how many times what the replica holds at once: a full engine forgets how it was
-/// filled within two fillings, and is full until the last request is let in.
+/// Minimum number of requests for the limit, multiple of the replica's concurrent requests, and maximum number. A full
+/// engine forgets its initial state within two fillings, and stays full until the last request is admitted.
 const REQUESTS: usize = 8_000;
 const FILLINGS: f64 = 16.0;
 const MOST: usize = 60_000;
-/// The limit is read between these shares of the ends.
+/// Range of the ends, as shares, that determines the limit.
 const FROM: f64 = 0.25;
 const TO: f64 = 0.85;
-/// Isolated requests, and the time between them, ns: an hour, because nothing is simulated while nothing happens.
+/// Number of isolated requests, and the gap between them, ns. An hour is cheap, because idle time costs no simulation.
 const ISOLATED: usize = 2_000;
 const APART_NS: i64 = 3_600_000_000_000;
 
@@ -50,7 +50,7 @@ impl Replica {
     /// Simulates one replica of this plan.
     ///
     /// # Errors
-    /// The engine can't be built, the load can't be drawn, or a full engine answers nothing.
+    /// Fails if the engine can't be built, the load can't be drawn, or a full engine finishes no requests.
     pub fn simulate(spec: &PlanSpec, mix: &Mix) -> Result<Replica, PlanError> {
         let limit_per_s = limit(spec, mix)?;
         Ok(Replica { limit_per_s, isolated: isolated(spec, ISOLATED)? })
@@ -58,7 +58,7 @@ impl Replica {
 }
 
 impl Isolated {
-    /// All of one latency.
+    /// Returns all values of a metric.
     pub fn of(&self, metric: Metric) -> &[f64] {
         match metric {
             Metric::Ttft => &self.ttft,
@@ -67,18 +67,19 @@ impl Isolated {
         }
     }
 
-    /// The mean of one latency, s; `None` where no request has it.
+    /// Returns the mean of a metric, s; `None` if no request has it.
     pub fn mean(&self, metric: Metric) -> Option<f64> {
         let values = self.of(metric);
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     }
 
-    /// The p-quantile of one latency, s; `None` where no request has it.
+    /// Returns the p-quantile of a metric, s; `None` if no request has it.
     pub fn quantile(&self, metric: Metric, p: f64) -> Option<f64> {
         order_statistic(&mut self.of(metric).to_vec(), p)
     }
 
-    /// What that quantile is at least, s, at 99.9 %: an order statistic (binomial), because the requests are independent draws.
+    /// Returns the lower bound of that quantile, s, at 99.9 %: an order statistic (binomial), because the requests are
+    /// independent draws.
     pub fn at_least(&self, metric: Metric, p: f64) -> Option<f64> {
         let mut values = self.of(metric).to_vec();
         sort(&mut values);
@@ -87,10 +88,10 @@ impl Isolated {
     }
 }
 
-/// What requests take that find an idle replica, `requests` of them.
+/// Returns the latencies of `requests` requests that find an idle replica.
 ///
 /// # Errors
-/// The engine can't be built, or the load can't be drawn.
+/// Fails if the engine can't be built, or the load can't be drawn.
 pub fn isolated(spec: &PlanSpec, requests: usize) -> Result<Isolated, PlanError> {
     struct Kept(Isolated);
     impl ReplayWatch for Kept {
@@ -110,7 +111,7 @@ pub fn isolated(spec: &PlanSpec, requests: usize) -> Result<Isolated, PlanError>
     Ok(kept.0)
 }
 
-/// What a full replica finishes per second.
+/// Returns the throughput of a full replica, requests per second.
 fn limit(spec: &PlanSpec, mix: &Mix) -> Result<f64, PlanError> {
     match &spec.world.engine.mode {
         ModeSpec::Canned(_) => return Ok(f64::INFINITY),
@@ -127,7 +128,7 @@ fn limit(spec: &PlanSpec, mix: &Mix) -> Result<f64, PlanError> {
     let requests = REQUESTS.max((FILLINGS * held) as usize).min(MOST);
     let asked = gather(&spec.traffic, &spec.world, requests, spec.seed)?;
     let mut ends = Ends(Vec::new());
-    // All at once: the order in which they come is the order in which they are served.
+    // All requests arrive simultaneously, so the arrival order is the service order.
     let due = asked.into_iter().map(|request| DueRequest { at_ns: 0, request });
     play_each(&mut one(spec)?, Listed(due.peekable()), i64::MAX / 2, &mut ends);
     let ends = ends.0;
@@ -144,7 +145,7 @@ fn limit(spec: &PlanSpec, mix: &Mix) -> Result<f64, PlanError> {
     Ok((to - from) as f64 / took_s)
 }
 
-/// One replica with nothing around it, and with no bound on its queue.
+/// Returns a single replica without autoscaling or faults, and with an unbounded queue.
 fn one(spec: &PlanSpec) -> Result<World, PlanError> {
     let mut engine = spec.world.engine.clone();
     match &mut engine.mode {
@@ -156,8 +157,8 @@ fn one(spec: &PlanSpec) -> Result<World, PlanError> {
     Ok(World::of(&WorldSpec { engine, fleet, faults: Vec::new() }, spec.seed)?)
 }
 
-/// So many requests of this load in their order. A trace that is shorter is taken again from its beginning, its prompts under other
-/// names, so that a prefix cache finds in them what it found the first time.
+/// Returns `count` requests of this load in order. A shorter trace is repeated with renamed prompts, so that a prefix cache
+/// has the hits of the first pass.
 fn gather(
     traffic: &TrafficSpec,
     world: &WorldSpec,

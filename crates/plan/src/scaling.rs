@@ -1,8 +1,8 @@
-//! A static fleet against autoscaled ones, on the same arrivals: what each costs, and what is missed while replicas are on their way.
+//! Compares a static fleet with autoscaled ones on equal arrivals: cost, and requests missed during scale-up.
 //!
-//! All begin with the static fleet's replicas, so that none pays for an empty beginning. A replica is paid for from the moment it is
-//! asked for and serves when its cold start is over. Beside the policy that was asked for stands one that differs by its least
-//! number alone: none in place of some, or one in place of none. Spares are counted on no side.
+//! All fleets begin with the static fleet's replicas, so that none pays for an empty beginning. A replica is paid for from
+//! the moment of its request, and serves after its cold start. A second policy differs from the configured one only by its
+//! least number of replicas: 0, or 1 if that was 0. Spares are not counted for any fleet.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +18,16 @@ use plimsoll_judge::cost::Per;
 use plimsoll_measure::findings::{Estimate, Held};
 use plimsoll_measure::say::number;
 
-/// A fleet beside the static one.
+/// A fleet compared with the static one.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rival {
-    /// `2 to 9`.
+    /// Name, for example `2 to 9`.
     pub name: String,
     pub fleet: Fleet,
     pub begin: u32,
 }
 
-/// The fleets to be compared with so many static replicas; none where no autoscaler was asked for.
+/// Returns the fleets to compare with this many static replicas; empty without an autoscaler.
 pub fn rivals(plan: &PlanSpec, replicas: u32) -> Vec<Rival> {
     let Some(asked) = &plan.world.fleet.autoscale else { return Vec::new() };
     let rival = |autoscale: AutoscaleSpec| {
@@ -38,14 +38,14 @@ pub fn rivals(plan: &PlanSpec, replicas: u32) -> Vec<Rival> {
     vec![rival(asked.clone()), rival(other_least(asked))]
 }
 
-/// The autoscaler with another least number: none, or one where that was none.
+/// Returns the autoscaler with another least number: 0, or 1 if that was 0.
 fn other_least(asked: &AutoscaleSpec) -> AutoscaleSpec {
     let AutoscaleSpec::Keda(keda) = asked;
     let min = if keda.min == 0 { 1 } else { 0 };
     AutoscaleSpec::Keda(KedaSpec { min, ..keda.clone() })
 }
 
-/// The comparison; the first arm is the static fleet's.
+/// Returns the comparison; the first arm is the static fleet's.
 pub fn compare(
     plan: &PlanSpec,
     replicas: u32,
@@ -93,9 +93,10 @@ fn row(plan: &PlanSpec, fleet: String, replicas: u32, outcomes: &[&Outcome]) -> 
     }
 }
 
-/// The mean of what was paid for. Replicas are never fewer than none, and schedules of a bursty day differ by their factor rather than by
-/// their sum: Student's interval of the mean by the delta method on its logarithm, cut at what the policy allows, where the mean must lie.
-/// The symmetric interval lost: of five schedules that differ enough it begins below zero.
+/// Returns the mean replicas paid for. Student's interval uses the delta method on the logarithm, cut at the policy's
+/// range, which contains the mean. The logarithm fits because replicas are never negative, and schedules of a bursty day
+/// differ by a factor rather than a sum. The symmetric interval was rejected, because for five schedules that differ enough
+/// it begins below zero.
 fn paid_for(paid: &[f64], (least, most): (u32, u32), n: u64) -> Option<Estimate> {
     let found = mean(paid, n, ALPHA)?;
     let half = found.upper - found.value;
@@ -105,7 +106,7 @@ fn paid_for(paid: &[f64], (least, most): (u32, u32), n: u64) -> Option<Estimate>
     Some(Estimate { lower: within(found.value / factor), upper: within(found.value * factor), ..found })
 }
 
-/// What a replica costs per hour; none where the price is not one of replicas.
+/// Returns the price of a replica per hour; `None` if the price is not per replica or GPU.
 fn hourly(plan: &PlanSpec) -> Option<f64> {
     match plan.price.as_ref()?.price.per {
         Per::GpuHour(price) => Some(price * f64::from(plan.gpus_per_replica?)),
@@ -168,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// It once said that a fleet that goes to none costs −0.4 to 3.1 replicas.
+    /// Regression: a fleet that scales to zero was reported to cost −0.4 to 3.1 replicas.
     #[test]
     fn replicas_paid_for_are_never_fewer_than_none() {
         let paid = [0.2, 0.3, 0.1, 4.0, 0.4];
@@ -183,7 +184,8 @@ mod tests {
         assert!(floor.lower >= 2.0, "{floor:?}");
     }
 
-    /// Five schedules whose replicas are lognormal, a thousand times: the interval holds the true mean at least as often as the symmetric one.
+    /// Draws five schedules with lognormal replicas, a thousand times: the interval contains the true mean at least as
+    /// often as the symmetric one.
     #[test]
     fn its_interval_holds_the_mean_as_often_as_it_says() {
         let mut stream = Stream::new(3, "paid for", 0);

@@ -1,10 +1,11 @@
-//! The cheapest configuration that keeps the promise: branch and bound over all candidates, each bounded by one replica of it.
+//! The search for the cheapest configuration that meets the SLO: branch and bound over all candidates, each bounded by one
+//! replica.
 //!
-//! A stepper: the caller asks for one candidate after the other and may stop at any time, because only it has a clock. One replica
-//! of a candidate says how many it takes at least (utilisation, Little) and what its requests take at best (isolated). Whatever could be
-//! cheaper than the cheapest that is known to hold is handed out, cheapest bound first, to be simulated as any plan is, and
-//! what that found replaces the bound; then what could lie on a front. Simulating all of them
-//! lost: a hundred candidates at some seconds each are minutes, and nine tenths of them are no contest.
+//! The search is a stepper: the caller requests single candidates and may stop at any time, because only the caller has a
+//! clock. One replica of a candidate gives its least number of replicas (utilisation, Little's law) and its best latency
+//! (isolated requests). Candidates that could be cheaper than the cheapest confirmed one are returned for simulation,
+//! cheapest bound first. The simulated result replaces the bound. Then come candidates that could be on a front. Simulating
+//! all candidates was rejected: a hundred candidates at some seconds each take minutes, and nine tenths of them can't win.
 
 use super::bounds::{bounds, check, floor, refuse_below};
 use super::finding::{Expected, PlanBounds, PlanOption};
@@ -27,40 +28,39 @@ pub struct Search {
     looked: Vec<Looked>,
 }
 
-/// A candidate with what is known of it.
+/// A candidate with its bounds or results.
 #[derive(Clone, Debug)]
 struct Looked {
     bounds: Option<PlanBounds>,
     option: PlanOption,
 }
 
-/// A candidate that is worth simulating.
 #[derive(Clone, Debug)]
 pub struct ListedCandidate {
     pub place: usize,
-    /// The plan with its configuration.
+    /// The plan with the candidate's configuration.
     pub spec: PlanSpec,
-    /// The least replicas by its bounds, to start from.
+    /// First number of the search, from the bounds.
     pub start: u32,
-    /// The least that the utilisation ceiling asks for.
+    /// Least number that the utilisation ceiling requires.
     pub least: u32,
 }
 
 impl Search {
-    /// A search around a plan.
+    /// Returns a search around a plan.
     ///
     /// # Errors
-    /// A setting that the engine does not have; too many combinations.
+    /// Fails if the engine lacks a setting, or if there are too many combinations.
     pub fn new(plan: &PlanSpec, mix: &Mix, vary: &VarySpec) -> Result<Search, PlanError> {
         Ok(Search { mix: *mix, candidates: vary::candidates(plan, vary)?, looked: Vec::new() })
     }
 
-    /// Candidates there are, and how many were looked at.
+    /// Returns the number of candidates, and of those already bounded.
     pub fn progress(&self) -> (usize, usize) {
         (self.candidates.len(), self.looked.len())
     }
 
-    /// Bounds the next candidate; false = there is none left.
+    /// Bounds the next candidate; returns `false` if none is left.
     pub fn step(&mut self) -> bool {
         let Some(candidate) = self.candidates.get(self.looked.len()) else { return false };
         let looked = look(candidate, &self.mix);
@@ -68,13 +68,14 @@ impl Search {
         true
     }
 
-    /// The candidate to be simulated next: the cheapest by its bound, as long as that is cheaper than what was asked and than everything that
-    /// simulation has confirmed; then what lies on a front by its bound, cheapest first. `None` = what is left is neither.
+    /// Returns the next candidate to simulate. First come bounds cheaper than the configured plan and every confirmed
+    /// candidate, cheapest first. Then come candidates on a front by their bound, cheapest first. `None` if no candidate is
+    /// left.
     pub fn next(&self) -> Option<ListedCandidate> {
         self.next_cheaper().or_else(|| self.next_on_a_front())
     }
 
-    /// Is only its bound known?
+    /// Returns whether only the bound of a candidate is known.
     fn open(&self, place: usize) -> bool {
         let looked = &self.looked[place];
         !self.candidates[place].asked
@@ -105,7 +106,7 @@ impl Search {
         if (0..self.looked.len()).any(rival) { None } else { self.listed(best) }
     }
 
-    /// What was asked, as one of the candidates.
+    /// Returns the configured plan as a candidate.
     pub fn asked(&self) -> Option<ListedCandidate> {
         self.listed(self.candidates.iter().position(|candidate| candidate.asked)?)
     }
@@ -116,7 +117,7 @@ impl Search {
         Some(ListedCandidate { place, spec, start: bounds.replicas, least: bounds.replicas_for_utilisation })
     }
 
-    /// Takes what simulation found of a candidate.
+    /// Records the simulated result of a candidate.
     pub fn take(&mut self, listed: &ListedCandidate, simulated: &Simulated) {
         let Some(looked) = self.looked.get_mut(listed.place) else { return };
         let option = &mut looked.option;
@@ -143,7 +144,7 @@ impl Search {
         }
     }
 
-    /// Every candidate that was looked at, cheapest first, with the two fronts marked.
+    /// Returns every bounded candidate, cheapest first, with the two fronts marked.
     pub fn options(&self) -> Vec<PlanOption> {
         let mut out: Vec<PlanOption> = self.looked.iter().map(|looked| looked.option.clone()).collect();
         mark(&mut out);
@@ -151,7 +152,7 @@ impl Search {
         out
     }
 
-    /// What follows, in a sentence.
+    /// Returns the conclusion in one sentence.
     pub fn says(&self) -> Option<String> {
         let asked = self.candidates.iter().position(|candidate| candidate.asked)?;
         let asked = &self.looked.get(asked)?.option;
@@ -179,7 +180,7 @@ impl Search {
     }
 }
 
-/// Cheaper by the hour, else by GPUs, else by replicas; then faster. A cost that is not known comes after any that is.
+/// Orders by cost per hour, then GPUs, then replicas, then latency. An unknown value comes last.
 fn cheaper(a: &PlanOption, b: &PlanOption) -> std::cmp::Ordering {
     let key = |option: &PlanOption| {
         let or = |value: Option<f64>| value.unwrap_or(f64::INFINITY);
@@ -195,7 +196,7 @@ fn cheaper(a: &PlanOption, b: &PlanOption) -> std::cmp::Ordering {
     unequal.unwrap_or(std::cmp::Ordering::Equal)
 }
 
-/// Is its hour cheaper (else: are its GPUs or replicas fewer) by more than rounding?
+/// Returns whether the cost per hour (otherwise GPUs or replicas) is lower by more than rounding.
 fn costs_less(a: &PlanOption, b: &PlanOption) -> bool {
     let pairs = [
         (a.per_hour, b.per_hour),
@@ -240,7 +241,7 @@ fn look(candidate: &PlanCandidate, mix: &Mix) -> Looked {
     }
 }
 
-/// What one replica of it says.
+/// Returns the bounds of a configuration from one replica.
 fn bounded(spec: &PlanSpec, mix: &Mix) -> Result<(PlanBounds, Replica), PlanError> {
     spec.world.validate()?;
     check(spec)?;
@@ -249,7 +250,7 @@ fn bounded(spec: &PlanSpec, mix: &Mix) -> Result<(PlanBounds, Replica), PlanErro
     Ok((bounds(spec, mix, &replica)?, replica))
 }
 
-/// How much of it there is, spares included, and what that costs.
+/// Sets replicas and GPUs, spares included, and their cost.
 fn size(option: &mut PlanOption, spec: &PlanSpec, mix: &Mix, replicas: u32) {
     let all = replicas.saturating_add(spec.rules.spares(replicas));
     option.replicas = Some(all);
@@ -259,12 +260,12 @@ fn size(option: &mut PlanOption, spec: &PlanSpec, mix: &Mix, replicas: u32) {
         option.gpus.filter(|gpus| *gpus > 0).map(|gpus| output_per_s(spec, mix) / f64::from(gpus));
 }
 
-/// Output tokens per second at the peak.
+/// Returns the output tokens per second at the peak.
 fn output_per_s(spec: &PlanSpec, mix: &Mix) -> f64 {
     spec.traffic.rate_per_s * spec.rules.peak * mix.output
 }
 
-/// What all of it costs an hour; a price per token has none.
+/// Returns the cost of all replicas per hour; `None` for a price per token.
 fn hourly(price: &PriceSpec, gpus: Option<u32>, replicas: u32) -> Option<f64> {
     let priced = PriceSpec { gpus: gpus.or(price.gpus), replicas: Some(replicas), ..price.clone() };
     match priced.bill().ok()?.rate {
@@ -273,7 +274,7 @@ fn hourly(price: &PriceSpec, gpus: Option<u32>, replicas: u32) -> Option<f64> {
     }
 }
 
-/// Marks what no other option beats in both of two figures.
+/// Marks the options that no other option beats in both figures of a front.
 fn mark(options: &mut [PlanOption]) {
     let cost = |o: &PlanOption| Some((o.per_hour.or(o.gpus.map(f64::from))?, o.latency_s?));
     let tokens = |o: &PlanOption| Some((-o.tokens_per_user?, -o.tokens_per_gpu?));

@@ -1,7 +1,7 @@
-//! One experiment of a plan: a number of replicas, a load, a schedule → what came of it.
+//! Simulates one experiment of a plan: a number of replicas, a load and a schedule give an outcome.
 //!
-//! A pure function, so that whoever has threads runs several at once. Experiments of one number draw the same requests and the same
-//! chance in the engine whatever the replicas and the load (common random numbers).
+//! The function is pure, so a caller with threads can run several experiments in parallel. A schedule number gives equal
+//! requests and an equal engine seed for any number of replicas and any load (common random numbers).
 
 use std::sync::Arc;
 
@@ -14,53 +14,49 @@ use super::tally::{Counted, Sketch, Tally};
 use crate::replay::{DRAIN_NS, Listed, ReplayWatch, ReplayedRequest, play_each};
 use plimsoll_measure::findings::{BudgetSpec, Metric};
 
-/// What all experiments of a plan share.
+/// The inputs that all experiments of a plan share.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanCase {
     pub traffic: TrafficSpec,
     pub slo: BudgetSpec,
-    /// One replica and what is around it.
+    /// Simulated replica, router and clients.
     pub world: WorldSpec,
-    /// Seed of everything drawn.
     pub seed: u64,
 }
 
-/// Who decides how many replicas there are.
+/// The control of the number of replicas.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Fleet {
-    /// Nobody: they are as many as said.
+    /// A fixed number.
     Static,
-    /// An autoscaler that begins at as many as said.
+    /// An autoscaler that begins with the given number.
     Scaled(AutoscaleSpec),
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Experiment {
     pub case: Arc<PlanCase>,
-    /// Replicas; at the start, where an autoscaler decides.
+    /// Number of replicas; the initial number with an autoscaler.
     pub replicas: u32,
-    /// Who decides how many there are.
     pub fleet: Fleet,
-    /// The load, × the mean rate.
+    /// Load, × the mean rate.
     pub factor: f64,
     pub draw: u32,
-    /// End as soon as a ceiling can no longer be held? Then its figures are bounds.
+    /// Whether the experiment ends as soon as a ceiling can no longer be met; its figures are then bounds.
     pub gives_up: bool,
 }
 
-/// What was counted against one ceiling.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct CeilingCount {
-    /// Requests that have such a figure.
+    /// Requests that have the ceiling's metric.
     pub n: u64,
-    /// Those over it, or not answered.
+    /// Requests over the ceiling or without a response.
     pub over: u64,
 }
 
-/// What came of an experiment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
-    /// Counts, the warm-up left out.
+    /// Counts without the warm-up.
     pub counted: Counted,
     pub window_s: f64,
     /// Mean replicas paid for over the window, from provisioning on.
@@ -75,17 +71,17 @@ impl Outcome {
 }
 
 impl PlanCase {
-    /// What all experiments of this plan share.
+    /// Returns the shared inputs of a plan's experiments.
     pub fn of(plan: &PlanSpec) -> PlanCase {
         let PlanSpec { traffic, slo, world, seed, .. } = plan.clone();
         PlanCase { traffic, slo, world, seed }
     }
 }
 
-/// Plays an experiment.
+/// Simulates an experiment.
 ///
 /// # Errors
-/// The world can't be built with so many replicas, or the load can't be drawn.
+/// Fails if the world can't be built with this number of replicas, or the load can't be drawn.
 pub fn simulate(experiment: &Experiment) -> Result<Outcome, PlanError> {
     let Experiment { case, replicas, fleet, factor, draw: index, gives_up } = experiment;
     let mut spec = case.world.clone();
@@ -99,7 +95,7 @@ pub fn simulate(experiment: &Experiment) -> Result<Outcome, PlanError> {
     let draw = case.traffic.draw(&spec, *factor, *index, case.seed)?;
     let window_ns = draw.window_ns;
     let scaled = *fleet != Fleet::Static;
-    // Where an autoscaler acts, the beginning is part of what it does.
+    // With an autoscaler, the beginning belongs to the measurement and is no warm-up.
     let tally = Tally::new(&case.slo, draw.requests, window_ns, draw.even && !scaled, *gives_up);
     let mut watched = Watched { tally, bill: scaled.then(|| Paid::new(*replicas, window_ns)) };
     match draw.steps {
@@ -115,7 +111,7 @@ pub fn simulate(experiment: &Experiment) -> Result<Outcome, PlanError> {
     Ok(Outcome { counted: tally.conclude(), window_s, mean_replicas, most_replicas })
 }
 
-/// The tally, and what replicas are paid for.
+/// The tally and the paid replicas of an experiment.
 struct Watched<'a> {
     tally: Tally<'a>,
     bill: Option<Paid>,

@@ -1,7 +1,8 @@
-//! How many requests a replica holds at once, and what binds it.
+//! The concurrent requests of a replica, and the limit that binds.
 //!
-//! A sequence is met in mid-answer more often when it is long, so that what the KV cache holds is divided by the length-biased
-//! context and half a block, not by prompt plus half an answer: with drawn answers the difference is a factor.
+//! A sequence is observed in mid-response more often if it is long. The KV cache capacity is therefore divided by the
+//! length-biased context and half a block. Prompt plus half an output would be wrong: with random output lengths, the
+//! difference is a factor.
 
 use plimsoll_sim::engine::scheduler::policy::PolicySpec;
 use plimsoll_sim::spec::BLOCK_TOKENS;
@@ -12,12 +13,12 @@ use super::finding::Slots;
 use super::mix::Mix;
 use super::spec::{PlanError, PlanSpec};
 
-/// How many requests a replica of this plan holds at once; `None` for an engine without a limit.
+/// Returns the concurrent requests of a replica of this plan; `None` for an engine without a limit.
 pub fn slots(spec: &PlanSpec, mix: &Mix) -> Result<Option<Slots>, PlanError> {
     Ok(of_engine(&spec.world.engine, mix)?)
 }
 
-/// How many requests this engine holds at once; `None` without a limit.
+/// Returns the concurrent requests of this engine; `None` without a limit.
 pub fn of_engine(engine: &EngineSpec, mix: &Mix) -> Result<Option<Slots>, SpecError> {
     match &engine.mode {
         ModeSpec::Canned(_) => Ok(None),
@@ -38,14 +39,14 @@ fn of_dynamic(spec: &DynamicSpec, mix: &Mix) -> Slots {
     Slots::plain(slots, "max_batch", why)
 }
 
-/// Slots of an engine that batches sequences: the least of sequences, KV cache and tokens of a step.
+/// Returns the slots of an engine that batches sequences: the least of sequences, KV cache and tokens of a step.
 ///
 /// # Errors
-/// It has no room for a KV cache.
+/// Fails if the engine has no memory for a KV cache.
 pub(crate) fn of_batching(spec: &BatchingSpec, mix: &Mix) -> Result<Slots, SpecError> {
     let kv_tokens = f64::from(spec.blocks()?) * f64::from(BLOCK_TOKENS);
     let half_block = f64::from(BLOCK_TOKENS) / 2.0;
-    // Guaranteed no evict sets the whole answer aside from the start.
+    // The guaranteed-no-evict policy reserves the whole output from the start.
     let ahead = match (&spec.policy, mix.output > 0.0) {
         (PolicySpec::NoEvict(_), true) => mix.output_squared / (2.0 * mix.output),
         _ => 0.0,

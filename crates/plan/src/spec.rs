@@ -1,4 +1,4 @@
-//! What a plan is asked: the load, what is promised, one replica, and the rules of whoever runs it.
+//! The input of a plan: the load, the SLO, one replica, and the rules of the operator.
 
 use plimsoll_sim::{SpecError, WorldSpec};
 use plimsoll_workload::Scenario;
@@ -9,53 +9,52 @@ use thiserror::Error;
 use plimsoll_judge::cost::{Per, PriceSpec};
 use plimsoll_measure::findings::BudgetSpec;
 
-/// What a plan is asked.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanSpec {
-    /// The load to be carried.
     pub traffic: TrafficSpec,
     pub slo: BudgetSpec,
-    /// One replica and what is around it; `fleet.replicas` is what is looked for, and `fleet.autoscale` is compared with a static fleet.
+    /// Simulated replica, router and clients. The plan searches `fleet.replicas`, and compares `fleet.autoscale` with a
+    /// static fleet.
     pub world: WorldSpec,
-    /// GPUs of one replica; `None` = not known, and nothing that is counted in GPUs is said.
+    /// GPUs of one replica; `None` if unknown, which omits every figure in GPUs.
     pub gpus_per_replica: Option<u32>,
-    /// The rules of whoever runs it.
+    /// Rules of the operator.
     pub rules: RuleSpec,
-    /// What an hour costs; `None` = no cost is said.
+    /// Price; `None` to omit the cost.
     pub price: Option<PriceSpec>,
     pub effort: EffortSpec,
-    /// How far predictions of this engine have been from measurements; `None` = nobody knows, and no probability is said.
+    /// Differences of earlier predictions from measurements; `None` if unknown, which omits the probability.
     pub band: Option<Band>,
-    /// Seed of everything drawn.
     pub seed: u64,
 }
 
-/// The load to be carried: a scenario's arrivals, lengths and prompts at a mean rate.
+/// The load to carry: a scenario's arrivals, lengths and prompts at a mean rate.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TrafficSpec {
-    /// Shape of the arrivals, lengths and prompts; or a trace, in its material.
+    /// Shape of the arrivals, lengths and prompts, or a trace in the scenario's material.
     pub scenario: Scenario,
     /// Mean requests per second, before the peak factor.
     pub rate_per_s: f64,
-    /// Seconds of arrivals in one simulation; a trace's own length unless told otherwise.
+    /// Seconds of arrivals in one simulation; for a trace, its length unless configured.
     pub window_s: f64,
-    /// Where this load comes from, in words.
+    /// Source of the load as text.
     pub source: String,
 }
 
-/// The rules of whoever runs it.
+/// The rules of the operator.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleSpec {
-    /// The load planned for is the mean rate times this. A trace keeps its shape and runs so many times as fast.
+    /// Peak factor: the planned load is the mean rate times this (default 1). A trace keeps its shape and runs this many
+    /// times as fast.
     pub peak: f64,
-    /// The most that ρ = offered / stability limit may be **at that peak load**. Peak factor and ceiling multiply: a mean load of 50/s
-    /// with a peak of 2 and a ceiling of 0.8 asks for a stability limit of 125/s.
+    /// Largest ρ = offered / stability limit **at the peak load** (default 0.8). Peak factor and ceiling multiply: 50/s
+    /// with a peak of 2 and a ceiling of 0.8 requires a stability limit of 125/s.
     pub utilisation: f64,
-    /// Replicas that may be lost with the promise still held at peak (N+1: 1).
+    /// Replicas that may fail while the SLO is met at the peak (N+1: 1; default 0).
     pub spare: u32,
-    /// Failure domains over which replicas are spread evenly; with more than one, a whole domain may be lost with the promise
-    /// still held, in place of `spare` single replicas where that is more.
+    /// Failure domains with evenly spread replicas (default 1). With more than one, a whole domain may fail while the SLO
+    /// is met, in place of `spare` single replicas if that is more.
     pub domains: u32,
 }
 
@@ -66,10 +65,10 @@ impl Default for RuleSpec {
 }
 
 impl RuleSpec {
-    /// Checks that they can be kept.
+    /// Checks the rules.
     ///
     /// # Errors
-    /// A peak under 1, a ceiling that is no share below 1, no domain.
+    /// Fails if the peak is under 1, the ceiling is not a share below 1, or there is no domain.
     pub fn check(&self) -> Result<(), PlanError> {
         let wrong = |line: String| Err(PlanError::Setting(line));
         if !(self.peak.is_finite() && self.peak >= 1.0) {
@@ -96,9 +95,10 @@ impl RuleSpec {
         }
     }
 
-    /// Replicas on top of those that carry the load: so many that `spare` of them, or the fullest of the failure domains, may be lost.
+    /// Returns the spare replicas in addition to the carrying ones, so that `spare` of them, or the fullest failure domain,
+    /// may fail.
     ///
-    /// With d domains and n replicas in all, the fullest holds ⌈n/d⌉; n is the least with n − ⌈n/d⌉ ≥ `replicas`.
+    /// With d domains and n replicas in all, the fullest contains ⌈n/d⌉; n is the least with n − ⌈n/d⌉ ≥ `replicas`.
     pub fn spares(&self, replicas: u32) -> u32 {
         if self.domains < 2 {
             return self.spare;
@@ -107,16 +107,16 @@ impl RuleSpec {
             let all = replicas.saturating_add(*extra);
             all - all.div_ceil(self.domains) >= replicas
         };
-        // Losing one of d takes at most all that there are plus one more in each.
+        // Losing one of d domains takes at most all replicas plus one more in each domain.
         let domain = (0..=replicas.saturating_add(self.domains)).find(left).unwrap_or(replicas);
         domain.max(self.spare)
     }
 }
 
-/// Checks that the price says what a number of replicas costs that is not known yet.
+/// Checks that the price scales with an unknown number of replicas.
 ///
 /// # Errors
-/// It is for the whole of an endpoint.
+/// Fails if the price is for a whole endpoint.
 pub fn check_scales(spec: &PriceSpec) -> Result<(), PlanError> {
     match spec.price.per {
         Per::Hour(_) => Err(PlanError::Setting(format!(
@@ -127,13 +127,13 @@ pub fn check_scales(spec: &PriceSpec) -> Result<(), PlanError> {
     }
 }
 
-/// How much may be simulated.
+/// The limits of the simulation effort.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EffortSpec {
-    /// Schedules per number of replicas, at least 5; the same for each number (common random numbers).
+    /// Schedules per number of replicas, at least 5, equal for each number (common random numbers; default 5).
     pub seeds: u32,
-    /// Schedules that may be added where the interval still holds the ceiling.
+    /// Maximum schedules while the interval contains the ceiling (default 80).
     pub most_seeds: u32,
 }
 
@@ -143,54 +143,51 @@ impl Default for EffortSpec {
     }
 }
 
-/// How far predictions have been from measurements, per metric: ln(measured / predicted) as a normal law.
+/// The errors of earlier predictions per metric: ln(measured / predicted) as a normal distribution.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Band {
-    /// One row per metric that was compared.
+    /// One row per compared metric.
     pub rows: Vec<BandRow>,
-    /// Where it comes from, in words.
+    /// Source of the band as text.
     pub source: String,
 }
 
-/// One metric of a band.
+/// The errors of one metric.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BandRow {
-    /// `ttft`, `tpot`, `e2e` or `throughput`.
+    /// Metric: `ttft`, `tpot`, `e2e` or `throughput`.
     pub metric: String,
     /// Mean of ln(measured / predicted).
     pub bias_log: f64,
-    /// Standard deviation of it.
+    /// Standard deviation of ln(measured / predicted).
     pub spread_log: f64,
-    /// Measurements it rests on.
+    /// Number of measurements.
     pub rows: u32,
 }
 
-/// Why there is no plan.
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum PlanError {
-    /// No number of replicas can meet it.
+    /// The ceiling is below the latency of isolated requests, so no number of replicas meets it.
     #[error(
         "{metric} p{percent} ≤ {limit_ms:.4} ms: a single request on an idle replica takes {floor_ms:.4} ms, {over_ms:.4} ms more; no number of replicas can meet it"
     )]
     BelowFloor {
-        /// `ttft`, `tpot` or `e2e`.
+        /// Metric: `ttft`, `tpot` or `e2e`.
         metric: &'static str,
-        /// The percentile, 0 to 100.
+        /// Percentile, 0 to 100.
         percent: f64,
-        /// The ceiling, ms.
+        /// Ceiling, ms.
         limit_ms: f64,
-        /// The same percentile of isolated requests, ms.
+        /// Percentile of isolated requests, ms.
         floor_ms: f64,
-        /// How much too high that is, ms.
+        /// Excess of `floor_ms` over `limit_ms`, ms.
         over_ms: f64,
     },
-    /// A setting that makes no sense, in a sentence that names it and says what to do.
+    /// A setting is invalid; the text names it and gives the remedy.
     #[error("{0}")]
     Setting(String),
-    /// An engine that can't be built.
     #[error(transparent)]
     Engine(#[from] SpecError),
-    /// A workload that can't be drawn.
     #[error(transparent)]
     Workload(#[from] plimsoll_workload::SpecError),
 }

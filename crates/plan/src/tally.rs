@@ -1,10 +1,12 @@
-//! What is counted while a schedule is played, in memory that does not grow with it.
+//! Counts the requests of a simulated schedule in memory independent of its length.
 //!
-//! Whether a promise is held is decided by counts over its ceilings, which are exact. The percentiles shown beside them come
-//! from buckets a thousandth wide; they decide nothing. Requests are counted by number, in 32 parts, so that a
-//! warm-up can be left out afterwards: the cut is MSER-5's (`math::series::mser5`) on whole answers' times, in batches of five or, past
-//! [`BATCHES`] of them, longer ones, rounded up to a part. Only an even load has a steady state to warm up to: a trace or
-//! a shaped load is counted from its first request.
+//! Exact counts over the ceilings decide whether the SLO is met. The percentiles shown with them come from buckets a
+//! thousandth wide, and decide nothing. Requests are counted by number in 32 parts, so that the warm-up can be removed
+//! afterwards.
+//!
+//! The cut is MSER-5's (`math::series::mser5`) on end-to-end latencies. Its batches contain five requests, or more if there
+//! would be more than [`BATCHES`] of them; the cut is rounded up to a part. Only an even load has a steady state to warm up
+//! to, so a trace or a shaped load is counted from its first request.
 
 use plimsoll_math::{log_linear, series};
 
@@ -13,18 +15,18 @@ use crate::replay::{ReplayWatch, ReplayedRequest};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_measure::flight::GROWTH_LIMIT;
 
-/// Parts in which an even load is counted.
+/// Number of parts in which an even load is counted.
 const PARTS: u64 = 32;
-/// Batches that the warm-up is looked for in.
+/// Maximum number of batches for the warm-up cut.
 const BATCHES: u64 = 4096;
-/// Fewest requests per batch.
 const PER_BATCH: u64 = 5;
-/// Bins of the window in which requests in flight are averaged, batches that they are put together to, and the most of the window
-/// that filling may take: the rule of `flight::stability`.
+/// Bins of the window for the average requests in flight, batches that join the bins, and the largest share of the initial
+/// filling. The rule is that of `flight::stability`.
 const BINS: usize = 400;
 const GROWTH_BATCHES: usize = 20;
 const FILLING_AT_MOST: f64 = 0.3;
-/// Beyond this multiple of what a ceiling allows (and at least a tenth of all requests) nothing that is still to come can hold it.
+/// Multiple of a ceiling's allowed share, and least share of all requests, beyond which later requests can't rescue the
+/// ceiling.
 const HOPELESS: f64 = 4.0;
 const HOPELESS_SHARE: f64 = 0.1;
 
@@ -36,25 +38,25 @@ fn bucket(ns: i64) -> usize {
     log_linear::bucket((ns.max(0) as u64) >> UNIT, BITS)
 }
 
-/// The lower edge of a bucket, ns.
+/// Returns the lower edge of a bucket, ns.
 fn edge(bucket: usize) -> f64 {
     (log_linear::floor(bucket, BITS) << UNIT) as f64
 }
 
-/// Values counted in buckets, those that never came last of all.
+/// Values counted in buckets; infinite values (no response) rank last.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Sketch {
-    /// Bucket and count, ascending, without empty ones.
+    /// Bucket and count, ascending, without empty buckets.
     filled: Vec<(u32, u64)>,
-    /// Values that are no time: never answered.
+    /// Number of infinite values: requests without a response.
     pub infinite: u64,
     pub n: u64,
-    /// Sum of those that are a time, s.
+    /// Sum of the finite values, s.
     pub sum_s: f64,
 }
 
 impl Sketch {
-    /// Several as one.
+    /// Returns the union of several sketches.
     pub fn merged<'a>(all: impl IntoIterator<Item = &'a Sketch>) -> Sketch {
         let mut counts = std::collections::BTreeMap::new();
         let mut merged = Sketch::default();
@@ -68,8 +70,8 @@ impl Sketch {
         merged
     }
 
-    /// The value of which the share `p` lies at or below, s: the middle of its bucket; `+∞` among those never answered. None
-    /// without values.
+    /// Returns the p-quantile, s: the middle of its bucket, or `+∞` for a request without a response. `None` without
+    /// values.
     pub fn quantile(&self, p: f64) -> Option<f64> {
         if self.n == 0 {
             return None;
@@ -86,7 +88,7 @@ impl Sketch {
         }))
     }
 
-    /// Share of values above this one, s; its own bucket counts as not above.
+    /// Returns the share of values above this one, s. Values in its bucket count as not above.
     pub fn share_above(&self, value_s: f64) -> f64 {
         let last = if value_s.is_finite() { bucket((value_s * 1e9) as i64) as u32 } else { u32::MAX };
         let below: u64 =
@@ -94,14 +96,13 @@ impl Sketch {
         (self.n - below - if value_s.is_finite() { 0 } else { self.infinite }) as f64 / self.n.max(1) as f64
     }
 
-    /// Mean of those that are a time, s.
+    /// Returns the mean of the finite values, s.
     pub fn mean_s(&self) -> Option<f64> {
         let finite = self.n - self.infinite;
         (finite > 0).then(|| self.sum_s / finite as f64)
     }
 }
 
-/// A sketch under construction.
 #[derive(Clone, Default)]
 struct Filling {
     counts: Vec<u32>,
@@ -136,39 +137,39 @@ impl Filling {
     }
 }
 
-/// What is counted of some of the requests.
+/// The counts of one part of the requests.
 #[derive(Clone, Default)]
 struct Part {
     requests: u64,
     unanswered: u64,
     missed: u64,
     missed_scaling: u64,
-    /// By ceiling: requests that have such a figure, and those over it.
+    /// Per ceiling: requests that have its metric, and requests over it.
     over: Vec<(u64, u64)>,
     metrics: [Filling; 3],
 }
 
-/// What came of a schedule, the warm-up left out.
+/// The counts of a schedule without the warm-up.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counted {
     pub requests: u64,
-    /// Requests left out as warm-up.
+    /// Requests omitted as warm-up.
     pub warm_up: u64,
     /// Requests that were refused or not answered.
     pub unanswered: u64,
-    /// Requests over a ceiling that each must meet, or not answered.
+    /// Requests over a per-request ceiling, or not answered.
     pub missed: u64,
-    /// Those of them that were due while replicas had been asked for and did not serve yet.
+    /// Missed requests that were due while requested replicas did not serve yet.
     pub missed_scaling: u64,
-    /// Per ceiling, in its order.
+    /// Counts per ceiling, in the SLO's order.
     pub ceilings: Vec<CeilingCount>,
-    /// TTFT, TPOT, E2E.
+    /// Sketches of TTFT, TPOT, E2E.
     pub metrics: [Sketch; 3],
-    /// Growth of requests in flight per arrival; `None` = too few.
+    /// Growth of requests in flight per arrival; `None` with too few requests.
     pub growth: Option<f64>,
     /// Mean requests in flight over the window.
     pub in_flight: f64,
-    /// Was it given up, because a ceiling could no longer be held?
+    /// Whether the simulation stopped because a ceiling could no longer be met.
     pub hopeless: bool,
 }
 
@@ -184,17 +185,17 @@ pub struct Tally<'a> {
     area: Vec<f64>,
     step: Vec<f64>,
     arrivals: Vec<u32>,
-    /// Give up when a ceiling can no longer be held?
+    /// Whether to stop when a ceiling can no longer be met.
     gives_up: bool,
     over: Vec<u64>,
     hopeless: bool,
     pub scaling: bool,
-    /// Requests due while they were: ranges of numbers, ascending.
+    /// Requests due while `scaling` was set: ranges of numbers, ascending.
     due_scaling: Vec<(u64, u64)>,
 }
 
 impl<'a> Tally<'a> {
-    /// For a schedule of so many requests in so long.
+    /// Returns a tally for a schedule of `requests` requests in `window_ns`.
     pub fn new(slo: &'a BudgetSpec, requests: u64, window_ns: i64, even: bool, gives_up: bool) -> Tally<'a> {
         let parts = if even { PARTS } else { 1 };
         let part = Part { over: vec![(0, 0); slo.latency.len()], ..Part::default() };
@@ -218,7 +219,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Somebody more or fewer in flight from here on.
+    /// Records a change of the requests in flight from this time on.
     fn mark(&mut self, at_ns: i64, by: f64) {
         let x = at_ns as f64 / self.bin_ns;
         if x >= BINS as f64 {
@@ -229,7 +230,6 @@ impl<'a> Tally<'a> {
         self.step[bin + 1] += by;
     }
 
-    /// What was counted.
     pub fn conclude(self) -> Counted {
         let cut = self.cut();
         let per_part = self.requests.div_ceil(self.parts.len() as u64).max(1);
@@ -237,7 +237,7 @@ impl<'a> Tally<'a> {
         let kept = &self.parts[left_out..];
         let sum = |of: fn(&Part) -> u64| kept.iter().map(of).sum::<u64>();
         let ceilings = (0..self.ceilings.len()).map(|i| CeilingCount {
-            // What was not waited for may have held: of all requests at least these are over.
+            // Requests in flight at the stop may have met the ceiling, so this share of all requests is a lower bound.
             n: if self.hopeless { self.requests } else { kept.iter().map(|part| part.over[i].0).sum() },
             over: kept.iter().map(|part| part.over[i].1).sum(),
         });
@@ -258,17 +258,17 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Requests at the start that are warm-up.
+    /// Returns the number of warm-up requests.
     fn cut(&self) -> u64 {
         if !self.even || self.hopeless || self.batches.iter().any(|(_, n)| *n == 0) {
             return 0;
         }
-        // `mser5` makes batches of five values; each of ours stands for one.
+        // `mser5` makes batches of five values, so each batch mean appears five times.
         let means: Vec<f64> = self.batches.iter().flat_map(|(sum, n)| [sum / f64::from(*n); 5]).collect();
         series::mser5(&means) as u64 / 5 * per_batch(self.requests)
     }
 
-    /// Growth of requests in flight per arrival once the system has filled, and their mean.
+    /// Returns the growth of requests in flight per arrival after the initial filling, and their mean.
     fn growth(&self) -> (Option<f64>, f64) {
         let mut whole = 0.0;
         let level: Vec<f64> = (0..BINS)
@@ -328,12 +328,12 @@ impl<'a> Tally<'a> {
     }
 }
 
-/// Requests per batch, for so many in all.
+/// Returns the requests per batch for this total.
 fn per_batch(requests: u64) -> u64 {
     requests.div_ceil(BATCHES).max(PER_BATCH)
 }
 
-/// Where a metric stands in [`Metric::ALL`].
+/// Returns the index of a metric in [`Metric::ALL`].
 pub(super) fn place(metric: Metric) -> usize {
     match metric {
         Metric::Ttft => 0,
@@ -342,7 +342,8 @@ pub(super) fn place(metric: Metric) -> usize {
     }
 }
 
-/// TTFT, TPOT and E2E, ns: outer none where there is no such figure, inner where the request was not answered.
+/// Returns TTFT, TPOT and E2E, ns. The outer `None` means that the metric does not exist, the inner one that the request
+/// was not answered.
 fn values(over: &ReplayedRequest) -> [Option<Option<i64>>; 3] {
     let (first, end) = (over.times.first, over.times.end);
     if end.is_none() {
@@ -352,14 +353,14 @@ fn values(over: &ReplayedRequest) -> [Option<Option<i64>>; 3] {
         (Some(first), Some(end)) if over.output >= 2 => Some((end - first) / i64::from(over.output - 1)),
         _ => None,
     };
-    // An answer that came whole has no first token.
+    // A response without streaming has no first token.
     [first.map(Some), tpot.map(Some), Some(end)]
 }
 
 impl ReplayWatch for Tally<'_> {
     fn due(&mut self, index: u64, due_ns: i64) {
         self.mark(due_ns, 1.0);
-        // Sessions are played to their ends: what is due behind the window is no arrival in it.
+        // Sessions run to their ends; a request due after the window is no arrival in it.
         if let Some(arrivals) = self.arrivals.get_mut((due_ns as f64 / self.bin_ns) as usize) {
             *arrivals += 1;
         }
@@ -374,7 +375,7 @@ impl ReplayWatch for Tally<'_> {
         if over.left_ns < i64::MAX {
             self.mark(over.left_ns, -1.0);
         } else if self.hopeless {
-            // It was not waited for; what is over already has decided.
+            // A request in flight at the stop is not counted, because the finished requests have decided.
             return;
         }
         self.note(&over);
@@ -400,7 +401,7 @@ impl ReplayWatch for Tally<'_> {
     }
 }
 
-/// Growth per arrival beyond which a queue grows.
+/// Growth per arrival beyond which the queue counts as growing.
 pub(super) const GROWS: f64 = GROWTH_LIMIT;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! The configurations that a search looks at: an engine's GPUs, their number, its scheduler's settings, its batching delay, the router.
+//! The configurations of a search: an engine's GPUs, their number, its scheduler's settings, its batching delay, the
+//! router.
 //!
-//! Every combination of the values asked for is a candidate. Other GPUs and other numbers of them come from the catalogue and from nowhere else,
-//! with the server's own defaults there, because a setting that suits one GPU's memory says nothing of another's. Walking from the
-//! present settings one at a time was the alternative and lost: more GPUs pay only together with more sequences.
+//! Every combination of the requested values is a candidate. Other GPUs and other numbers of them come only from the
+//! catalogue, with the server's defaults. A setting for one GPU's memory does not apply to another's. Varying one setting
+//! at a time was rejected, because more GPUs only pay together with more sequences.
 
 use std::collections::BTreeMap;
 
@@ -14,52 +15,50 @@ use super::spec::{PlanError, PlanSpec};
 use crate::change::{Change, PairChange, pair};
 use plimsoll_judge::cost::{Per, PriceSpec};
 
-/// Most candidates of a search.
+/// Maximum number of candidates of a search.
 pub const MOST: usize = 4096;
 
-/// What may be varied; an empty list keeps what the plan has.
+/// The values to vary; an empty list keeps the plan's value.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct VarySpec {
     /// GPUs of the catalogue, by name.
     pub gpus: Vec<String>,
     /// GPUs that share each layer.
     pub tensor_parallel: Vec<u32>,
-    /// Most sequences at once.
     pub max_seqs: Vec<u32>,
-    /// Most tokens of a step.
+    /// Maximum tokens of a step.
     pub token_budget: Vec<u32>,
-    /// May prompts be split over steps?
+    /// Whether a prompt may be split over steps (chunked prefill).
     pub chunking: Vec<bool>,
-    /// Are KV blocks found again by equal prefixes?
+    /// Whether equal prefixes share KV blocks (prefix cache).
     pub prefix_cache: Vec<bool>,
-    /// Most items of a batch (Triton).
+    /// Maximum items of a batch (Triton).
     pub max_batch: Vec<u32>,
     /// Longest wait for a batch to fill (Triton), µs.
     pub delay_us: Vec<u64>,
     pub routes: Vec<RouteSpec>,
-    /// What other GPUs cost, by their name; the plan's own price is its GPU's.
+    /// Prices of other GPUs, by name; the plan's price applies to its GPU.
     pub prices: BTreeMap<String, PriceSpec>,
 }
 
-/// A configuration to be looked at.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanCandidate {
-    /// What it has of that which varies, in words.
+    /// Varied settings as text.
     pub words: Vec<String>,
     /// The plan with this configuration.
     pub spec: PlanSpec,
     pub asked: bool,
-    /// Why it can't be built, where it can't.
+    /// Reason why it can't be built; `None` if it can.
     pub refused: Option<String>,
 }
 
-/// The keys that [`VarySpec::add`] takes.
+/// The keys that [`VarySpec::add`] accepts.
 const KEYS: [&str; 9] =
     ["gpu", "tp", "max_seqs", "token_budget", "chunking", "prefix_cache", "max_batch", "delay_us", "route"];
 
 impl VarySpec {
-    /// What is worth varying where nobody says: the number of GPUs (a catalogue's engine), sequences, tokens of a step, the router; of a
-    /// batcher its batch and delay.
+    /// Returns the default variations. For an engine of the catalogue: number of GPUs, sequences, tokens of a step and
+    /// router. For a batcher: batch and delay.
     pub fn around(engine: &EngineSpec) -> VarySpec {
         let mut vary = VarySpec {
             routes: vec![RouteSpec::RoundRobin {}, RouteSpec::LeastRequests {}],
@@ -85,10 +84,11 @@ impl VarySpec {
         vary
     }
 
-    /// Takes `key=value,value`: `tp=1,2,4`, `max_seqs=128,256`, `gpu=h100,a100`, `chunking=on,off`, `route=least_requests,prefix`.
+    /// Parses `key=value,value`: `tp=1,2,4`, `max_seqs=128,256`, `gpu=h100,a100`, `chunking=on,off`,
+    /// `route=least_requests,prefix`.
     ///
     /// # Errors
-    /// An unknown key, or a value that can't be read.
+    /// Fails if the key is unknown, or a value can't be parsed.
     pub fn add(&mut self, text: &str) -> Result<(), PlanError> {
         let wrong = |what: String| PlanError::Setting(format!("--vary {text}: {what}"));
         let (key, values) = text
@@ -120,7 +120,7 @@ impl VarySpec {
         Ok(())
     }
 
-    /// Refuses settings that the plan's engine does not have.
+    /// Fails if the plan's engine lacks a setting.
     fn fits(&self, engine: &EngineSpec) -> Result<(), PlanError> {
         let batching = match &engine.mode {
             ModeSpec::Batching(batching) => Some(batching),
@@ -183,10 +183,10 @@ fn gpu(text: &str) -> Result<String, String> {
     Err(format!("{text} is no GPU of the catalogue; did you mean {near}?"))
 }
 
-/// Every combination, what was asked first.
+/// Returns every combination, the configured plan first.
 ///
 /// # Errors
-/// A setting that the engine does not have; too many combinations.
+/// Fails if the engine lacks a setting, or there are too many combinations.
 pub fn candidates(plan: &PlanSpec, vary: &VarySpec) -> Result<Vec<PlanCandidate>, PlanError> {
     vary.fits(&plan.world.engine)?;
     let mut all = vec![PlanCandidate { words: Vec::new(), spec: plan.clone(), asked: true, refused: None }];
@@ -219,7 +219,7 @@ pub fn candidates(plan: &PlanSpec, vary: &VarySpec) -> Result<Vec<PlanCandidate>
 #[derive(Clone, Debug)]
 struct Step {
     change: Change,
-    /// Of another machine: its GPUs, and what they cost.
+    /// GPUs and price of a replica on another machine; `None` if the machine is unchanged.
     machine: Option<(u32, Option<PriceSpec>)>,
 }
 
@@ -240,7 +240,7 @@ fn axes(plan: &PlanSpec, vary: &VarySpec) -> Vec<Vec<Step>> {
     all.into_iter().filter(|axis| !axis.is_empty()).collect()
 }
 
-/// GPUs and their number, each with its price: the plan's own on its own GPU, else the one that was given for that GPU.
+/// Returns GPUs and their numbers, each with a price: the plan's price for its GPU, else the price given for that GPU.
 fn machines(plan: &PlanSpec, vary: &VarySpec) -> Vec<Step> {
     let ModeSpec::Batching(batching) = &plan.world.engine.mode else { return Vec::new() };
     let Some(own) = pair(batching) else { return Vec::new() };
@@ -252,7 +252,7 @@ fn machines(plan: &PlanSpec, vary: &VarySpec) -> Vec<Step> {
     let groups = if vary.tensor_parallel.is_empty() { vec![group] } else { vary.tensor_parallel.clone() };
     let price = |gpu: &str, tensor_parallel: u32| {
         let given = vary.prices.get(gpu).or(plan.price.as_ref().filter(|_| gpu == own.gpu))?;
-        // A replica's hour is that of so many of these GPUs, and of nothing else.
+        // A price per replica-hour applies only to the plan's GPU and its number of GPUs.
         let same = gpu == own.gpu && tensor_parallel == group;
         (same || !matches!(given.price.per, Per::ReplicaHour(_))).then(|| given.clone())
     };

@@ -1,11 +1,12 @@
-//! A plan against what then happened: what was predicted for the run's own load per replica, what was measured, and what is learnt from it.
+//! Compares a plan with a run: predictions for the run's load per replica, measurements, and the updated band.
 //!
-//! The plan's engine is simulated again under the load that the run really had, because a plan for 50/s says nothing of a Tuesday with
-//! 31/s; scaling the planned percentiles by the load was the alternative, and there is no law to scale them by. What is compared must be the
-//! same kind of load: another mix of lengths or a closed loop is refused.
+//! The plan's engine is simulated again under the run's load, because a plan for 50/s does not predict a Tuesday with 31/s.
+//! Scaling the planned percentiles by the load was rejected, because no formula scales them. The loads must be of one kind:
+//! another mix of lengths or a closed loop is refused.
 //!
-//! Of a sweep, its onset and stability limit are held against the engine's too ([`super::verify_lines`]). Each run gives one miss per metric, the mean of ln(measured / predicted) over the percentiles that both have, and joins the band as one
-//! observation: percentiles of one run are no independent evidence.
+//! A sweep's onset and stability limit are also compared with the engine's ([`super::verify_lines`]). Each run gives one
+//! error per metric: the mean of ln(measured / predicted) over the common percentiles. The error joins the band as one
+//! observation, because percentiles of one run are not independent.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,68 +19,69 @@ use super::verify_lines::{LineRow, STABILITY, THROUGHPUT};
 use plimsoll_measure::findings::{LevelSummary, Metric, Reading};
 use plimsoll_measure::say::number;
 
-/// Mean lengths may differ by this share and still be the same mix.
+/// Largest relative difference of mean lengths of one mix.
 const SAME_MIX: f64 = 0.1;
-/// Loads per replica within this share are the one that was planned for.
+/// Largest relative difference of a load per replica from the planned one.
 pub(super) const SAME_LOAD: f64 = 0.05;
-/// Two-sided 95 % of a normal law.
+/// Two-sided 95 % of a normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// What came of the comparison.
+/// The result of the comparison.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VerifyFinding {
-    /// The what-if that was held against the run; `None` = the plan itself.
+    /// What-if that was compared with the run; null for the plan.
     #[serde(default)]
     pub case: Option<String>,
-    /// The run's level.
+    /// Level of the run.
     pub level: u32,
-    /// Replicas that served it.
+    /// Replicas that served the run.
     pub replicas: u32,
-    /// Requests per second and replica that were planned for.
+    /// Planned requests per second and replica.
     pub planned_per_s: f64,
-    /// The same, measured; predictions are for this load.
+    /// Measured requests per second and replica, which the predictions are for.
     pub measured_per_s: f64,
     /// One row per percentile.
     pub rows: Vec<VerifyRow>,
-    /// A sweep's onset and stability limit.
+    /// Onset and stability limit of a sweep.
     #[serde(default)]
     pub lines: Vec<LineRow>,
-    /// Rows that were compared, lines among them.
+    /// Compared rows, including lines.
     pub compared: u32,
-    /// Of those, rows whose measurement lies in its band.
+    /// Compared rows whose measurement is in its band.
     pub inside: u32,
-    /// The band with what was learnt here: what the next plan should use.
+    /// Band with the errors of this run, for the next plan.
     pub band: Band,
-    /// What to know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
-/// One percentile.
+/// The comparison of one percentile.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VerifyRow {
-    /// Which latency.
+    /// Latency metric.
     pub metric: Metric,
-    /// Which percentile, 0 to 1.
+    /// Percentile, 0 to 1.
     pub percentile: f64,
-    /// As the plan's engine has it under the run's load, s; its interval is the simulation's.
+    /// Prediction of the plan's engine under the run's load, s, with the interval of the simulation.
     pub predicted: Reading,
-    /// Where 95 of 100 measurements should lie, s: the prediction, moved by the band's bias and widened by its spread. `None` = nothing was
-    /// predicted.
+    /// Range of 95 % of measurements, s: the prediction, shifted by the band's bias and widened by its spread. Null without
+    /// a prediction.
     pub expected: Option<[f64; 2]>,
-    /// As measured, s.
+    /// Measurement, s.
     pub measured: Reading,
-    /// ln(measured / predicted).
+    /// ln(measured / predicted); null if either is missing.
     pub miss_log: Option<f64>,
-    /// Does the measurement's interval reach into the band?
+    /// Whether the measurement's interval overlaps the band; null if either is missing.
     pub inside: Option<bool>,
 }
 
-/// Why a run can't be held against a plan; `None` = it can.
+/// Returns the reason why a run can't be compared with a plan; `None` if it can.
 pub fn unlike(plan: &PlanFinding, measured: &LevelSummary) -> Option<String> {
     other_load(measured, [plan.load.prompt[0], plan.load.output[0]])
 }
 
-/// Why a level can't be held against predictions for open arrivals with these mean lengths (prompt, answer); `None` = it can.
+/// Returns the reason why a level can't be compared with predictions for open arrivals with these mean lengths (prompt,
+/// output); `None` if it can.
 pub(super) fn other_load(measured: &LevelSummary, planned: [f64; 2]) -> Option<String> {
     if !matches!(measured.load, plimsoll_model::Load::Open { .. }) {
         return Some(
@@ -103,7 +105,7 @@ pub(super) fn other_load(measured: &LevelSummary, planned: [f64; 2]) -> Option<S
     None
 }
 
-/// Percentiles that are compared: those of the promise, and each metric's median.
+/// Returns the percentiles to compare: the SLO's, and each metric's median.
 pub fn asked(plan: &PlanFinding) -> Vec<(Metric, f64)> {
     let mut rows: Vec<(Metric, f64)> = Vec::new();
     for ceiling in &plan.slo.latency {
@@ -116,7 +118,7 @@ pub fn asked(plan: &PlanFinding) -> Vec<(Metric, f64)> {
     rows
 }
 
-/// The comparison. `outcomes`: the plan's engine simulated under the run's load on so many replicas.
+/// Returns the comparison. `outcomes` are simulations of the plan's engine under the run's load on this many replicas.
 pub fn verify(
     plan: &PlanFinding,
     measured: &LevelSummary,
@@ -157,7 +159,7 @@ pub fn verify(
 }
 
 impl VerifyFinding {
-    /// Counts the rows and learns from them.
+    /// Counts the rows and updates the band.
     pub(super) fn concluded(mut self, before: Option<&Band>) -> VerifyFinding {
         let all = || self.rows.iter().map(|row| row.inside).chain(self.lines.iter().map(|row| row.inside));
         let (compared, inside) =
@@ -167,7 +169,7 @@ impl VerifyFinding {
         self
     }
 
-    /// The same with a sweep's lines.
+    /// Returns the comparison with a sweep's lines.
     #[must_use]
     pub fn with_lines(self, lines: Vec<LineRow>, before: Option<&Band>) -> VerifyFinding {
         VerifyFinding { lines, ..self }.concluded(before)
@@ -175,7 +177,7 @@ impl VerifyFinding {
 }
 
 impl VerifyRow {
-    /// A prediction, the range that is expected of measurements, and what was measured.
+    /// Returns the row of a prediction, the expected range and the measurement.
     pub(super) fn of(
         (metric, percentile): (Metric, f64),
         predicted: Reading,
@@ -193,7 +195,7 @@ impl VerifyRow {
     }
 }
 
-/// What a run has of a percentile.
+/// Returns a percentile of the run.
 pub(super) fn measured_at(measured: &LevelSummary, metric: Metric, percentile: f64) -> Reading {
     let of_run = measured.latency.of(metric).and_then(|set| set.at(percentile)).cloned();
     let none = || format!("the run has no {} p{}", metric.name(), number(100.0 * percentile));
@@ -217,7 +219,7 @@ fn row(
     VerifyRow::of((metric, percentile), predicted, expected, measured_at(measured, metric, percentile))
 }
 
-/// The band with this run's misses in it.
+/// Returns the band with this run's errors.
 fn learn(before: Option<&Band>, rows: &[VerifyRow], lines: &[LineRow]) -> Band {
     let mut band = before.cloned().unwrap_or_else(|| Band { rows: Vec::new(), source: String::new() });
     let of =
@@ -231,7 +233,7 @@ fn learn(before: Option<&Band>, rows: &[VerifyRow], lines: &[LineRow]) -> Band {
         let miss = misses.iter().sum::<f64>() / misses.len() as f64;
         match band.rows.iter_mut().find(|row| row.metric == name) {
             Some(known) => *known = joined(known, miss),
-            // From one miss no spread follows. It is taken to be as unsure as it is large.
+            // One error determines no spread. The spread is assumed to equal its size.
             None => band.rows.push(BandRow {
                 metric: name.to_owned(),
                 bias_log: miss,
@@ -247,7 +249,7 @@ fn learn(before: Option<&Band>, rows: &[VerifyRow], lines: &[LineRow]) -> Band {
     band
 }
 
-/// Mean and standard deviation with one more observation (Welford 1962): sums of squares add, and so does what the mean moves by.
+/// Updates mean and standard deviation by one observation (Welford 1962): sums of squares add, plus the shift of the mean.
 fn joined(known: &BandRow, miss: f64) -> BandRow {
     let n = f64::from(known.rows.max(1));
     let squares = (n - 1.0) * known.spread_log * known.spread_log;
@@ -262,7 +264,8 @@ fn joined(known: &BandRow, miss: f64) -> BandRow {
     }
 }
 
-/// `1 run held against its plan` → `2 runs held against their plans`; another source gets a run beside it.
+/// Counts one more run: `1 run held against its plan` → `2 runs held against their plans`; for another source, appends a
+/// run.
 fn counted(before: &str) -> String {
     let (head, held) = before.rsplit_once(" and ").map_or((None, before), |(head, held)| (Some(head), held));
     let runs = held
@@ -280,7 +283,7 @@ fn counted(before: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The two-pass mean and sample deviation of the same numbers.
+    /// Compares with the two-pass mean and sample deviation of the same numbers.
     #[test]
     fn a_band_learns_as_if_it_had_seen_all_at_once() {
         let misses = [0.08, -0.03, 0.11, 0.02, -0.07];

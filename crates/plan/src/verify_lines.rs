@@ -1,8 +1,9 @@
-//! A sweep's onset and stability limit against those of the plan's engine.
+//! Compares a sweep's onset and stability limit with the lines of the plan's engine.
 //!
-//! Both lines are defined as a sweep defines them ([`super::fit::knee()`]) and simulated on the run's own mix of requests with the replicas that
-//! answered, on several schedules, so that the prediction has a width. The limit's miss joins the band as `throughput`, which the chance that
-//! a promise holds reads; the onset's does not, because a percentile's misses are in the band already.
+//! Both lines have the definitions of a sweep ([`super::fit::knee()`]). They are simulated on the run's mix of requests and
+//! replicas, on several schedules, so that the prediction has an interval. The limit's error joins the band as
+//! `throughput`, which the SLO's probability uses. The onset's error does not, because the band already contains the errors
+//! of percentiles.
 
 use plimsoll_math::special::student_t_inv;
 use plimsoll_sim::WorldSpec;
@@ -16,37 +17,37 @@ use plimsoll_measure::findings::{CapacityLine, Estimate, Findings, Reading};
 use plimsoll_measure::say::number;
 
 pub(crate) const THROUGHPUT: &str = "throughput";
-/// Names of the lines.
+/// Name of the queueing onset's row.
 pub const ONSET: &str = "queueing onset";
-/// See [`ONSET`].
+/// Name of the stability limit's row.
 pub(crate) const STABILITY: &str = "stability limit";
-/// Schedules that each line is simulated on.
+/// Schedules simulated for each line, and requests of a schedule.
 const SCHEDULES: u64 = 3;
 const REQUESTS: usize = 6_000;
-/// Two-sided 95 % of a normal law.
+/// Two-sided 95 % of a normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// One of a sweep's lines.
+/// The comparison of one line of a sweep.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LineRow {
-    /// `queueing onset` or `stability limit`.
+    /// Name: `queueing onset` or `stability limit`.
     pub line: String,
-    /// As the plan's engine has it on this mix, requests/s over all replicas.
+    /// Prediction of the plan's engine for this mix, requests/s over all replicas.
     pub predicted: Reading,
-    /// Where 95 of 100 measurements should lie.
+    /// Range of 95 % of measurements; null without a prediction.
     pub expected: Option<[f64; 2]>,
-    /// As measured; the stability limit's interval is its bracket.
+    /// Measurement; the stability limit's interval is its bracket.
     pub measured: Reading,
-    /// ln(measured / predicted).
+    /// ln(measured / predicted); null if either is missing.
     pub miss_log: Option<f64>,
-    /// Does the measurement reach into the band?
+    /// Whether the measurement overlaps the range; null if either is missing.
     pub inside: Option<bool>,
 }
 
-/// Holds the lines of steady traffic against this world on these requests. Nothing where the sweep has no such lines.
+/// Compares the lines of steady traffic with this world on these requests. Returns an empty list if the sweep has no lines.
 ///
 /// # Errors
-/// The world can't be built, or finishes nothing.
+/// Fails if the world can't be built or finishes no requests.
 pub fn lines(
     world: &WorldSpec,
     mix: &[ReplayRequest],
@@ -76,7 +77,7 @@ pub fn lines(
     ])
 }
 
-/// The mean of the schedules' logarithms with Student's interval.
+/// Returns the mean of the schedules' logarithms with Student's interval.
 fn over(rates: &[f64]) -> Reading {
     let n = rates.len() as f64;
     let logs: Vec<f64> = rates.iter().map(|rate| libm::log(*rate)).collect();
@@ -120,7 +121,7 @@ mod tests {
         Reading::Estimate(Estimate { value, lower: 0.98 * value, upper: 1.02 * value, n: 3, n_eff: 3.0 })
     }
 
-    /// A sweep that never got so far as a line tells only that the line is not below; nothing is learnt from it.
+    /// A sweep below a line only shows a lower bound of the line, so the band does not change.
     #[test]
     fn a_line_that_was_not_reached_still_says_where_it_is_not() {
         let above = |rate_per_s| CapacityLine::Above {
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(row("queueing onset", said(100.0), &below, None).inside, Some(false));
     }
 
-    /// ln(80 / 100), and a band of ten percent either way reaches from 100 to 80 only with its bias.
+    /// ln(80 / 100): a band of ten percent either way reaches from 100 to 80 only with its bias.
     #[test]
     fn a_band_moves_and_widens_what_is_expected() {
         let rate = Estimate { value: 80.0, lower: 79.0, upper: 81.0, n: 1, n_eff: 1.0 };

@@ -1,4 +1,4 @@
-//! Behaviour of the crate, against independent truth.
+//! Tests of the crate against independent references.
 
 #[path = "all/calibrate.rs"]
 mod calibrate;

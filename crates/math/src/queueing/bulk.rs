@@ -1,59 +1,60 @@
-//! One server that takes all who wait, up to a largest batch, and serves them together in `fixed + each · n`: dynamic batching of a model
-//! that answers whole batches (Triton's, without a delay), under Poisson arrivals.
+//! One server that takes all waiting requests, up to a largest batch, and serves them together in `fixed + each · n`. This
+//! models dynamic batching of whole batches (Triton's, without a delay) under Poisson arrivals.
 //!
-//! The number left behind at the end of a batch is a Markov chain: Q' = Q − n + Poisson(λ t(n)), n = min(Q, most), and a batch of one where
-//! nobody waited (Bailey 1954, with a service time that depends on the batch). Its law is found by iteration; the mean number in the system
-//! over a cycle and Little's law then give the mean latency exactly. The rule of thumb is kept beside it, because people reckon with it.
+//! The number left behind at the end of a batch is a Markov chain: Q' = Q − n + Poisson(λ t(n)), n = min(Q, most). If the
+//! queue was empty, the batch has one request. (Bailey 1954, with a service time that depends on the batch.) Iteration
+//! finds its distribution. The mean number in the system over a cycle and Little's law then give the exact mean latency.
+//! The rule of thumb is included, because users calculate with it.
 
 use crate::special::poisson_density;
 
-/// Chance of the states that are left out.
+/// Probability of the omitted states.
 const LEFT_OUT: f64 = 1e-13;
-/// States at most: enough for a load of 0.99 at one a batch, and of 0.999 at large ones.
+/// Maximum number of states: enough for a load of 0.99 at batches of one, and of 0.999 at large ones.
 const STATES: usize = 6000;
 const SWEEPS: usize = 20_000;
 
-/// A server of batches.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Bulk {
-    /// What a batch takes of itself.
+    /// Time of a batch without its items.
     pub fixed: f64,
-    /// What each one in it adds.
+    /// Additional time per item.
     pub each: f64,
     pub most: u32,
 }
 
-/// What a server of batches comes to under a load.
+/// The steady state of a server of batches under a load.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Batched {
     /// Mean of wait + service.
     pub mean: f64,
-    /// Mean number in a batch.
+    /// Mean batch size.
     pub batch: f64,
     /// Share of the time that the server is busy.
     pub busy: f64,
 }
 
 impl Bulk {
-    /// How long a batch of n takes.
+    /// Returns the time of a batch of n.
     pub fn time(&self, n: f64) -> f64 {
         self.fixed + self.each * n
     }
 
-    /// The largest rate it keeps up with: most / (a + b most).
+    /// Returns the stability limit: most / (a + b most).
     pub fn capacity(&self) -> f64 {
         f64::from(self.most) / self.time(f64::from(self.most))
     }
 
-    /// The batch of a server that is never idle: n = λ a / (1 − λ b), within one and the largest. Infinite demand gives the largest.
+    /// Returns the batch of a server that is never idle: n = λ a / (1 − λ b), between one and the largest. Infinite demand
+    /// gives the largest.
     pub fn cycle_batch(&self, rate: f64) -> f64 {
         let free = 1.0 - rate * self.each;
         let n = if free > 0.0 { rate * self.fixed / free } else { f64::INFINITY };
         n.clamp(1.0, f64::from(self.most))
     }
 
-    /// A closed loop of this many clients without think time: two half-batches that take turns, latency 2 t(C/2), until C/2 passes the
-    /// largest batch; then batches are full and the loop waits for its turn. Returns (latency, rate).
+    /// Returns (latency, rate) of a closed loop of this many clients without think time. Two half-batches alternate with
+    /// latency 2 t(C/2) until C/2 exceeds the largest batch. Beyond it, batches are full, and clients wait for their turn.
     pub fn closed_loop(&self, clients: f64) -> (f64, f64) {
         let half = 0.5 * clients;
         let most = f64::from(self.most);
@@ -67,8 +68,8 @@ impl Bulk {
         (latency, clients / latency)
     }
 
-    /// The mean latency, batch and busy share at this rate, exactly. `None` at or over capacity, and so near to it that more states would
-    /// be needed than are kept.
+    /// Returns the exact mean latency, batch and busy share at this rate. `None` at or over capacity, and so near to it
+    /// that more states would be needed than are kept.
     pub fn at(&self, rate: f64) -> Option<Batched> {
         let law = self.left_behind(rate)?;
         let (mut area, mut cycle, mut busy, mut served) = (0.0, 0.0, 0.0, 0.0);
@@ -77,7 +78,7 @@ impl Bulk {
             let n = there.min(self.most as usize) as f64;
             let time = self.time(n);
             let idle = if left == 0 { 1.0 / rate } else { 0.0 };
-            // Whoever is there stays through the batch; those who come are there for half of it on average.
+            // Present requests stay through the batch; new ones are there for half of it on average.
             area += chance * (there as f64 * time + 0.5 * rate * time * time);
             cycle += chance * (idle + time);
             busy += chance * time;
@@ -86,7 +87,7 @@ impl Bulk {
         Some(Batched { mean: area / (rate * cycle), batch: served, busy: busy / cycle })
     }
 
-    /// The law of the number left behind at the end of a batch.
+    /// Returns the distribution of the number left behind at the end of a batch.
     fn left_behind(&self, rate: f64) -> Option<Vec<f64>> {
         if !(rate > 0.0 && rate < self.capacity()) {
             return None;
@@ -115,7 +116,7 @@ impl Bulk {
     }
 }
 
-/// One batch on. What would land beyond the last state is put into it, and the caller looks there.
+/// Advances by one batch. Probability beyond the last state is added to it, and the caller checks that state.
 fn step(law: &[f64], arrivals: &[Vec<f64>]) -> Vec<f64> {
     let mut next = vec![0.0; law.len()];
     let last = law.len() - 1;
@@ -130,7 +131,7 @@ fn step(law: &[f64], arrivals: &[Vec<f64>]) -> Vec<f64> {
     next.iter().map(|chance| chance / sum).collect()
 }
 
-/// P(X = k) for k from 0 until the rest is nothing.
+/// Returns P(X = k) for k from 0 until the rest is negligible.
 fn poisson(mean: f64) -> Vec<f64> {
     let mut law = Vec::new();
     let mut k = 0.0;

@@ -1,20 +1,20 @@
-//! M/D/c: every service takes the same time. No closed form, and the textbook routes (Crommelin's roots,
-//! Erlang's alternating sums) lose all digits at many servers or long waits.
+//! M/D/c: constant service time. There is no closed form, and the textbook methods (Crommelin's roots, Erlang's alternating
+//! sums) lose all digits at many servers or long waits.
 //!
-//! Two sums of positive terms do it instead. The queue seen one service time apart is a random walk with
-//! steps Poisson(cρ) − c held at zero, so Spitzer's identity (1956) gives its law as a compound Poisson law
-//! whose jump intensities are Σₙ P(Sₙ = k)/n; Panjer's recursion (1981) turns them into probabilities.
-//! Franx (2001, Operations Research Letters 29) gives the wait from the queue: for (k−1)D ≤ t < kD,
-//! P(W ≤ t) = Σⱼ P(Q ≤ kc − 1 − j) · Poisson(j; λ(kD − t)). Nothing is subtracted anywhere, so it holds at
-//! any load and any number of servers, and costs more only as 1/(c(1 − ρ)²).
+//! Two sums of positive terms replace them. The queue observed one service time apart is a random walk with steps
+//! Poisson(cρ) − c, limited to at least zero. Spitzer's identity (1956) therefore gives its distribution as a compound
+//! Poisson distribution with jump intensities Σₙ P(Sₙ = k)/n. Panjer's recursion (1981) turns them into probabilities.
+//!
+//! Franx (2001, Operations Research Letters 29) gives the wait from the queue. For (k−1)D ≤ t < kD, P(W ≤ t) = Σⱼ P(Q ≤ kc
+//! − 1 − j) · Poisson(j; λ(kD − t)). The sums contain no subtraction, so they are accurate at any load and any number of
+//! servers. Their cost grows only as 1/(c(1 − ρ)²).
 
 use super::load_where;
 use crate::special::poisson_density;
 
-/// Loads nearer to 1 than c(1 − ρ)² under this would take more than 10⁷ terms of Spitzer's sums.
+/// Least c(1 − ρ)²; loads nearer to 1 would take more than 10⁷ terms of Spitzer's sums.
 const CLOSEST: f64 = 1e-5;
 
-/// An M/D/c queue.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Mdc {
     servers: u32,
@@ -23,8 +23,8 @@ pub struct Mdc {
 }
 
 impl Mdc {
-    /// A queue of this many servers at load ρ with this service time. `None` unless there is a server, the
-    /// time is positive and 0 < ρ < 1, or where c(1 − ρ)² < 10⁻⁵: too near saturation to be summed.
+    /// Returns a queue of this many servers at load ρ with this service time. `None` unless there is a server, the time is
+    /// positive and 0 < ρ < 1. Also `None` if c(1 − ρ)² < 10⁻⁵, which is too near saturation for the sums.
     pub fn new(servers: u32, load: f64, service: f64) -> Option<Mdc> {
         let near = f64::from(servers) * (1.0 - load) * (1.0 - load);
         (load > 0.0 && load < 1.0 && service > 0.0 && near >= CLOSEST).then_some(Mdc {
@@ -34,19 +34,19 @@ impl Mdc {
         })
     }
 
-    /// The mean wait before service, by Little's law from the mean queue, in Spitzer's form Σₙ mean(Sₙ⁺)/n.
+    /// Returns the mean wait before service, by Little's law from the mean queue, in Spitzer's form Σₙ mean(Sₙ⁺)/n.
     pub fn mean_wait(&self) -> f64 {
         let c = f64::from(self.servers);
         let queue: f64 = (1..=self.terms()).map(|n| mean_excess(n as f64 * c, self.load) / n as f64).sum();
         queue * self.service / (c * self.load)
     }
 
-    /// P(wait ≤ t).
+    /// Returns P(wait ≤ t).
     pub fn wait_cdf(&self, t: f64) -> f64 {
         self.wait_cdf_from(&self.queue_cdf(self.places(t)), t)
     }
 
-    /// The p-quantile of the wait before service, to p = 1 − 10⁻⁹; infinite beyond.
+    /// Returns the p-quantile of the wait before service, to p = 1 − 10⁻⁹; infinite beyond.
     pub fn wait_quantile(&self, p: f64) -> f64 {
         if p.is_nan() || p > 1.0 - 1e-9 {
             return f64::INFINITY;
@@ -68,21 +68,21 @@ impl Mdc {
         0.5 * (low + high)
     }
 
-    /// The p-quantile of wait + service.
+    /// Returns the p-quantile of wait + service.
     pub fn sojourn_quantile(&self, p: f64) -> f64 {
         self.wait_quantile(p) + self.service
     }
 
-    /// The load at which the p-quantile of wait + service reaches `factor` times the service time: the
-    /// onset of queueing. `factor` is over 1.
+    /// Returns the load at which the p-quantile of wait + service reaches `factor` times the service time: the queueing
+    /// onset. `factor` is over 1.
     pub fn onset(servers: u32, p: f64, factor: f64) -> f64 {
-        // The quantile is at most the limit where the distribution function there is at least p.
+        // The quantile is at most the limit if the distribution function at the limit is at least p.
         load_where(1.0 - p, |load| {
             Mdc::new(servers, load, 1.0).map_or(1.0, |q| 1.0 - q.wait_cdf(factor - 1.0))
         })
     }
 
-    /// Queue lengths that matter to waits up to t: all under kc, where t is in the k-th service time.
+    /// Returns the number of queue lengths that affect waits up to t: all under kc, with t in the k-th service time.
     fn places(&self, t: f64) -> usize {
         self.periods(t) as usize * self.servers as usize
     }
@@ -100,13 +100,14 @@ impl Mdc {
         (0..places).map(|j| queue_cdf[places - 1 - j] * poisson_density(j as f64, mean)).sum()
     }
 
-    /// Terms of Spitzer's sums: P(Sₙ > 0) ≤ exp(−n c (ρ − 1 − ln ρ)) (Chernoff) is under 10⁻¹⁶ after them.
+    /// Returns the number of terms of Spitzer's sums: P(Sₙ > 0) ≤ exp(−n c (ρ − 1 − ln ρ)) (Chernoff) is under 10⁻¹⁶ after
+    /// them.
     fn terms(&self) -> usize {
         let rate = f64::from(self.servers) * (self.load - 1.0 - libm::log(self.load));
         (37.0 / rate).ceil().max(1.0) as usize
     }
 
-    /// P(Q ≤ j) for j under `len`, where Q is the number waiting.
+    /// Returns P(Q ≤ j) for j under `len`, with Q the number waiting.
     fn queue_cdf(&self, len: usize) -> Vec<f64> {
         let c = f64::from(self.servers);
         let mut jumps = vec![0.0; len];
@@ -116,7 +117,7 @@ impl Mdc {
             let mean = level * self.load;
             let mut density = poisson_density(level, mean);
             let (mut up, mut k) = (0.0, 1);
-            // To the end of the jumps asked for, and on until the tail adds nothing.
+            // Sum at least the requested jumps, and continue until the tail is negligible.
             while k < len || density > 1e-18 * up {
                 density *= mean / (level + k as f64);
                 up += density;
@@ -143,7 +144,7 @@ impl Mdc {
     }
 }
 
-/// E[(X − level)⁺] for X Poisson with mean level·ρ, summed from its positive terms.
+/// Returns E[(X − level)⁺] for X Poisson with mean level·ρ, summed from its positive terms.
 fn mean_excess(level: f64, load: f64) -> f64 {
     let mean = level * load;
     let mut density = poisson_density(level, mean);

@@ -1,8 +1,7 @@
-//! M/M/1: Poisson arrivals, one server, exponential service. All in closed form; the queue that teaches.
+//! M/M/1: Poisson arrivals, one server, exponential service, all in closed form.
 //!
-//! [`super::Mmc`] at one server gives the same numbers; this form keeps every digit and needs no search for a percentile.
+//! [`super::Mmc`] at one server gives equal numbers. This form keeps every digit and needs no search for a percentile.
 
-/// An M/M/1 queue.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Mm1 {
     /// Utilisation, 0 ≤ ρ < 1.
@@ -11,32 +10,33 @@ pub struct Mm1 {
 }
 
 impl Mm1 {
-    /// The mean number waiting: L_q = ρ² / (1 − ρ). Infinite from load 1.
+    /// Returns the mean number waiting: L_q = ρ² / (1 − ρ). Infinite from load 1.
     pub fn mean_waiting(&self) -> f64 {
         self.per_free(self.load * self.load)
     }
 
-    /// The mean wait before service: W_q = ρ s / (1 − ρ).
+    /// Returns the mean wait before service: W_q = ρ s / (1 − ρ).
     pub fn mean_wait(&self) -> f64 {
         self.per_free(self.load * self.service_mean)
     }
 
-    /// The mean of wait + service: W = s / (1 − ρ).
+    /// Returns the mean of wait + service: W = s / (1 − ρ).
     pub fn mean_sojourn(&self) -> f64 {
         self.per_free(self.service_mean)
     }
 
-    /// The p-quantile of the wait before service, from P(wait > t) = ρ e^(−(1 − ρ) t / s): 0 for those who find the server free.
+    /// Returns the p-quantile of the wait before service, from P(wait > t) = ρ e^(−(1 − ρ) t / s): 0 for requests that find
+    /// the server idle.
     pub fn wait_quantile(&self, p: f64) -> f64 {
         (self.mean_sojourn() * (libm::log(self.load) - libm::log1p(-p))).max(0.0)
     }
 
-    /// The p-quantile of wait + service, which is exponential with mean s / (1 − ρ).
+    /// Returns the p-quantile of wait + service, which is exponential with mean s / (1 − ρ).
     pub fn sojourn_quantile(&self, p: f64) -> f64 {
         -self.mean_sojourn() * libm::log1p(-p)
     }
 
-    /// The load at which this many wait on average: the root of ρ² = L_q (1 − ρ), written so that nothing cancels.
+    /// Returns the load at which this many wait on average: the root of ρ² = L_q (1 − ρ), in a form without cancellation.
     pub fn load_where_waiting(waiting: f64) -> f64 {
         2.0 / (1.0 + libm::sqrt(1.0 + 4.0 / waiting))
     }

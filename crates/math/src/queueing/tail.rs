@@ -1,25 +1,26 @@
-//! Many calls of one page, and two copies of one call: how tails add up, and what a second try buys.
+//! Tail latency of a page that needs many calls.
 //!
-//! Everything here takes calls for independent. They are not where the slowness has a shared cause (a slow replica, a full queue, a long
-//! prompt that both copies carry); the caller says so beside each figure.
+//! All formulas assume independent calls. Calls are not independent if the slowness has a shared cause (a slow replica, a
+//! full queue). The caller states this next to each figure.
 
-/// The chance that at least one of `calls` is slower than the percentile `p` of one: 1 − pⁿ.
+/// Returns the probability that at least one of `calls` is slower than the percentile `p` of one: 1 − pⁿ.
 pub fn any_slower(calls: f64, p: f64) -> f64 {
     -libm::expm1(calls * libm::log(p))
 }
 
-/// The percentile that each of `calls` must meet so that all do with chance `page`: page^(1/n).
+/// Returns the percentile that each of `calls` must meet so that all do with probability `page`: page^(1/n).
 pub fn per_call(calls: f64, page: f64) -> f64 {
     libm::exp(libm::log(page) / calls)
 }
 
-/// The mean of the slowest of `calls` exponential ones: m H_n = m (1 + 1/2 + … + 1/n).
+/// Returns the mean of the slowest of `calls` exponential ones: m H_n = m (1 + 1/2 + … + 1/n).
 pub fn exponential_slowest(mean: f64, calls: u32) -> f64 {
-    // From the smallest term up, so that no digit is lost at many calls.
+    // The sum starts at the smallest term, so that no digit is lost at many calls.
     mean * (1..=calls).rev().map(|k| 1.0 / f64::from(k)).sum::<f64>()
 }
 
-/// The mean of the slowest of `calls` drawn from these latencies, in ascending order: Σ x₍ᵢ₎ ((i/N)ⁿ − ((i−1)/N)ⁿ). NaN without any.
+/// Returns the mean of the slowest of `calls` drawn from these latencies, in ascending order: Σ x₍ᵢ₎ ((i/N)ⁿ − ((i−1)/N)ⁿ).
+/// NaN without any.
 pub fn sampled_slowest(sorted: &[f64], calls: f64) -> f64 {
     if sorted.is_empty() {
         return f64::NAN;

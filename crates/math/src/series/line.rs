@@ -1,11 +1,11 @@
-//! A straight line through points, and what it says of another place.
+//! The least-squares line through points, and its prediction at another place.
 
 use super::Mean;
 use crate::proportion::Interval;
 use crate::special::student_t_inv;
 
-/// Where the mean at `x` lies by the least-squares line through points `(x, y)`, with its two-sided interval (Student t, n − 2 degrees of freedom).
-/// `None` below five points, or where all stand at one `x`: of those no slope is known.
+/// Returns the mean at `x` by the least-squares line through points `(x, y)`, with its two-sided interval (Student t, n − 2
+/// degrees of freedom). `None` below five points, or if all points have one `x`, because then the slope is unknown.
 pub fn line_at(points: &[(f64, f64)], x: f64, level: f64) -> Option<Mean> {
     let n = points.len() as f64;
     if points.len() < 5 {
@@ -30,8 +30,8 @@ pub fn line_at(points: &[(f64, f64)], x: f64, level: f64) -> Option<Mean> {
 mod tests {
     use super::line_at;
 
-    /// Worked by hand: y = 1 + 2x with residuals 1, −1, 0, −1, 1 at x = 0 … 4; s² = 4/3, s = 1.1547; at x = 6 the error is s·√(1/5 + 16/10) = 1.549,
-    /// t(0.975; 3) = 3.1824.
+    /// Computed manually: y = 1 + 2x with residuals 1, −1, 0, −1, 1 at x = 0 … 4; s² = 4/3, s = 1.1547; at x = 6 the error
+    /// is s·√(1/5 + 16/10) = 1.549, t(0.975; 3) = 3.1824.
     #[test]
     fn a_line_says_what_lies_beside_its_points() {
         let points = [(0.0, 2.0), (1.0, 2.0), (2.0, 5.0), (3.0, 6.0), (4.0, 10.0)];

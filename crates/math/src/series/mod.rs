@@ -1,9 +1,9 @@
-//! Numbers in the order of time: batch means, steady state, drift, burstiness.
+//! Time series: batch means, steady state, drift, burstiness.
 //!
-//! Everything a server emits is correlated with what it emitted before, and an interval that forgets it is
-//! several times too narrow. Contiguous batches long against that correlation have means that are nearly
-//! independent, which needs neither a model nor a bandwidth; where batches are still correlated (drift of a
-//! queue near saturation) the correlation that remains is estimated and paid for.
+//! A server's outputs are autocorrelated, and an interval that ignores this is several times too narrow. Contiguous batches
+//! that are long against the correlation have nearly independent means. They need neither a model nor a bandwidth. If
+//! batches are still correlated (drift of a queue near saturation), the remaining correlation is estimated and accounted
+//! for.
 
 mod drift;
 mod line;
@@ -24,17 +24,16 @@ pub struct Mean {
     pub interval: Interval,
 }
 
-/// Disjoint batches into which a level is cut for its means: enough degrees of freedom for t, each as long as
-/// can be.
+/// Disjoint batches of a level for its means: enough degrees of freedom for t, each batch as long as possible.
 pub const BATCHES: usize = 20;
 
-/// The means of `batches` contiguous runs of `values`, whose lengths differ by at most one. Fewer where
-/// there are fewer values.
+/// Returns the means of `batches` contiguous runs of `values`, whose lengths differ by at most one. Fewer values give fewer
+/// batches.
 pub fn batch_means(values: &[f64], batches: usize) -> Vec<f64> {
     batch_means_of(values.iter().copied(), values.len(), batches)
 }
 
-/// The same of `n` values that are not held.
+/// Returns the batch means of `n` values from an iterator.
 pub fn batch_means_of(mut values: impl Iterator<Item = f64>, n: usize, batches: usize) -> Vec<f64> {
     let batches = batches.min(n);
     (0..batches)
@@ -45,13 +44,13 @@ pub fn batch_means_of(mut values: impl Iterator<Item = f64>, n: usize, batches: 
         .collect()
 }
 
-/// The mean of values in the order of time, with an interval by batch means at this level (Student t with
-/// one degree of freedom less than there are batches). `None` below two batches.
+/// Returns the mean of values in time order, with an interval by batch means at this level. It uses Student's t with one
+/// degree of freedom less than there are batches. `None` below two batches.
 pub fn mean(values: &[f64], batches: usize, level: f64) -> Option<Mean> {
     mean_of_batches(&batch_means(values, batches), level)
 }
 
-/// The mean of batch means with its interval.
+/// Returns the mean of batch means with its interval.
 pub fn mean_of_batches(means: &[f64], level: f64) -> Option<Mean> {
     if means.len() < 2 {
         return None;
@@ -63,8 +62,8 @@ pub fn mean_of_batches(means: &[f64], level: f64) -> Option<Mean> {
     Some(Mean { value, interval: Interval { lower: value - half, upper: value + half } })
 }
 
-/// A ratio of two totals (cost per request, tokens per second) from their sums over the same batches, by
-/// the delta method. `None` below two batches or where the denominator's total is not positive.
+/// Returns the ratio of two totals (cost per request, tokens per second) from their sums over common batches, by the delta
+/// method. `None` below two batches or if the denominator's total is not positive.
 pub fn ratio(above: &[f64], below: &[f64], level: f64) -> Option<Mean> {
     let total = below.iter().sum::<f64>();
     if above.len() != below.len() || above.len() < 2 || total.is_nan() || total <= 0.0 {
@@ -78,14 +77,14 @@ pub fn ratio(above: &[f64], below: &[f64], level: f64) -> Option<Mean> {
     Some(Mean { value, interval: Interval { lower: value - half, upper: value + half } })
 }
 
-/// How many values to cut from the start so that the rest looks steady: MSER-5 (White, Cobb, Spratt 2000),
-/// the cut, in batches of five, that minimises s²/(N − d) over d ≤ N/2. Always a multiple of five; 0 below
-/// four batches. Values are finite.
+/// Returns the number of values to cut from the start so that the rest is steady: MSER-5 (White, Cobb, Spratt 2000). The
+/// cut, in batches of five, minimises s²/(N − d) over d ≤ N/2. It is a multiple of five, and 0 below four batches. Values
+/// are finite.
 pub fn mser5(values: &[f64]) -> usize {
     mser5_within(values, values.len() / 2)
 }
 
-/// The same, searched only among cuts of at most `most` values.
+/// Returns the MSER-5 cut among cuts of at most `most` values.
 pub fn mser5_within(values: &[f64], most: usize) -> usize {
     let batches: Vec<f64> = values.chunks_exact(5).map(|c| c.iter().sum::<f64>() / 5.0).collect();
     let n = batches.len();
@@ -93,7 +92,7 @@ pub fn mser5_within(values: &[f64], most: usize) -> usize {
         return 0;
     }
     let most = most.div_ceil(5);
-    // Sums are taken from the end about a fixed centre, so that a long flat tail does not cancel.
+    // Sums start at the end about a fixed centre, so that a long flat tail does not cancel.
     let centre = batches[n - 1];
     let (mut sum, mut squares) = (0.0, 0.0);
     let (mut best, mut cut) = (f64::INFINITY, 0);
@@ -110,12 +109,13 @@ pub fn mser5_within(values: &[f64], most: usize) -> usize {
     5 * cut
 }
 
-/// Whether the mean of the first `cut` values differs from that of the rest by more than a correlated series does by
-/// chance, at this two-sided confidence.
+/// Returns whether the mean of the first `cut` values differs from the rest, at this two-sided confidence. The difference
+/// must exceed the random variation of a correlated series.
 ///
-/// The variance is the rest's alone, for the front may be anything: that of its mean from all overlapping batches of a
-/// quarter of it (long against its memory if anything is; nine degrees of freedom to half of that are paid for by t). A front chosen
-/// because it looked different needs a confidence well over the usual. False below four values on either side.
+/// The variance comes only from the rest, because the front may have any. It is the variance of the rest's mean from all
+/// overlapping batches of a quarter of it. That length is as long against the memory as possible; t accounts for its 4.5 to
+/// 9 degrees of freedom. A front selected for its difference needs a confidence well over the usual. False below four
+/// values on either side.
 pub fn front_differs(values: &[f64], cut: usize, confidence: f64) -> bool {
     let (front, rest) = values.split_at(cut.min(values.len()));
     if front.len() < 4 || rest.len() < 4 {
@@ -138,17 +138,17 @@ pub fn front_differs(values: &[f64], cut: usize, confidence: f64) -> bool {
     (mean(front) - centre).abs() > student_t_inv(0.5 + 0.5 * confidence, 1.5 * (n / m - 1.0)) * error
 }
 
-/// By how much the in-flight count differs from rate × time in system, relative to it: Little's law, from
-/// per-batch means of the count and per-batch products. The two must come from different counters, or the
-/// law is an identity. `None` as for [`ratio`].
+/// Returns the relative difference of the in-flight count from rate × time in system: Little's law, from per-batch means of
+/// the count and per-batch products. The two must come from different counters, because otherwise the law is an identity.
+/// `None` as for [`ratio`].
 pub fn little_closure(in_flight: &[f64], rate_times_latency: &[f64], level: f64) -> Option<Mean> {
     let r = ratio(in_flight, rate_times_latency, level)?;
     let shift = Interval { lower: r.interval.lower - 1.0, upper: r.interval.upper - 1.0 };
     Some(Mean { value: r.value - 1.0, interval: shift })
 }
 
-/// Events per window: `times` in rising order, counted in contiguous windows of `width` from `start`; a
-/// window not full by `end` is left out. Same unit throughout.
+/// Returns the events per window: `times` in rising order, counted in contiguous windows of `width` from `start`. A window
+/// that `end` cuts off is omitted. All arguments have one unit.
 pub fn counts(times: &[i64], start: i64, end: i64, width: i64) -> Vec<u64> {
     let Some(length) = end.checked_sub(start).filter(|length| *length > 0 && width > 0) else {
         return Vec::new();
@@ -163,8 +163,8 @@ pub fn counts(times: &[i64], start: i64, end: i64, width: i64) -> Vec<u64> {
     counts
 }
 
-/// The index of dispersion of counts, variance over mean: 1 for a Poisson process, 0 for a metronome,
-/// above 1 for bursts. `None` below two windows or without any event.
+/// Returns the index of dispersion of counts, variance over mean: 1 for a Poisson process, 0 for constant counts, above 1
+/// for bursts. `None` below two windows or without any event.
 pub fn dispersion_index(counts: &[u64]) -> Option<f64> {
     let n = counts.len() as f64;
     let mean = counts.iter().map(|c| *c as f64).sum::<f64>() / n;
@@ -175,7 +175,7 @@ pub fn dispersion_index(counts: &[u64]) -> Option<f64> {
     Some(s2 / mean)
 }
 
-/// The coefficient of variation, standard deviation over mean; `None` below two values or at mean zero.
+/// Returns the coefficient of variation, standard deviation over mean; `None` below two values or at mean zero.
 pub fn coefficient_of_variation(values: &[f64]) -> Option<f64> {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;

@@ -1,35 +1,36 @@
-//! Whether one stretch of a series lies above the rest of it: something came and, perhaps, went again.
+//! Finds an interval of a series that is above the rest: a temporary change.
 //!
-//! A scan of the means of blocks: every contiguous stretch of them against all the others, by the others' variance and
-//! lag-one correlation, and of the stretches the one that stands out most. A test of a trend lost, for what came and went is none; so did
-//! one for a single change point, which sees half of it. The variance is that of the others alone, because the stretch
-//! itself may be anything.
+//! The method scans the means of blocks. Every contiguous interval is compared with all other blocks, by their variance and
+//! lag-one correlation, and the most prominent interval is returned. A test of a trend was rejected, because a temporary
+//! change is no trend. A test for a single change point was rejected, because it detects only half of the change. The
+//! variance comes only from the other blocks, because the interval may have any.
 
-/// Fewest blocks beside a stretch: a variance of fewer is no variance.
+/// Minimum number of blocks outside the interval, because fewer determine no variance.
 const FEWEST_OUTSIDE: usize = 10;
-/// Correlation that is believed at most: beyond it blocks are too short to say anything.
+/// Largest correlation that is used; beyond it, the blocks are too short.
 const CORRELATED_AT_MOST: f64 = 0.9;
-/// Sum of squares that stands in for none: where nothing varies, every difference is one.
+/// Sum of squares in place of 0: in a constant series, every difference is significant.
 const NOTHING_VARIES: f64 = 1e-12;
 
-/// A stretch of blocks that lies above the others.
+/// An interval of blocks that is above the others.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Stretch {
-    /// First block of it.
+    /// Index of the first block.
     pub from: usize,
-    /// The block behind it.
+    /// Index after the last block.
     pub to: usize,
-    /// Its mean less that of the others.
+    /// Mean of the interval less the mean of the others.
     pub above: f64,
-    /// The largest difference of any stretch in standard errors: of several hundred, so what chance makes of it is well beyond 3.
+    /// Largest difference of any interval in standard errors. It is the maximum of several hundred, so random variation
+    /// reaches well beyond 3.
     pub errors: f64,
 }
 
-/// The stretch of at most three quarters of these block means that lies the furthest above the others. A block
-/// varies by `least_variance` at least (0 where only the values tell). `None` where there are fewer than eleven.
+/// Returns the interval of at most three quarters of these block means that is the furthest above the others. A block's
+/// variance is at least `least_variance` (0 to use only the values). `None` below eleven blocks.
 ///
-/// Whether something stands out is asked of the largest difference in standard errors, *where* it lies of the largest share
-/// of the sum of squares that it explains: the first favours whatever leaves the calmest rest, and names a stretch far too long.
+/// The largest difference in standard errors decides significance; the largest explained share of the sum of squares
+/// decides the *position*. The former favours the interval that leaves the calmest rest, which is far too long.
 pub fn stretch(means: &[f64], least_variance: f64) -> Option<Stretch> {
     let n = means.len();
     let (mut best, mut most, mut largest) = (None, 0.0, f64::NEG_INFINITY);
@@ -50,7 +51,7 @@ pub fn stretch(means: &[f64], least_variance: f64) -> Option<Stretch> {
     best.map(|(from, to, above)| Stretch { from, to, above, errors: largest })
 }
 
-/// By how much the stretch lies above the others, and the standard error of that.
+/// Returns the difference of the interval from the others, and its standard error.
 fn against_the_others(means: &[f64], least_variance: f64, (from, to): (usize, usize)) -> (f64, f64) {
     let (inside, outside) = ((to - from) as f64, (means.len() - (to - from)) as f64);
     let within = means[from..to].iter().sum::<f64>() / inside;
@@ -62,7 +63,7 @@ fn against_the_others(means: &[f64], least_variance: f64, (from, to): (usize, us
         ((neighbours(&means[..from]) + neighbours(&means[to..])) / squares).clamp(0.0, CORRELATED_AT_MOST);
     let memory = (1.0 + correlation) / (1.0 - correlation);
     let per_block = (squares / (outside - 1.0)).max(least_variance);
-    // A stretch shorter than the memory has not the whole of it to pay for, but its own variance once at least.
+    // The full memory is conservative for an interval shorter than the memory, because its mean has less variance.
     let error = libm::sqrt(per_block * memory * (1.0 / inside + 1.0 / outside));
     (within - centre, error)
 }

@@ -1,35 +1,35 @@
-//! Whether a series rises: Mann and Kendall's rank test, corrected for autocorrelation, and Sen's slope.
+//! Tests a series for a trend: Mann and Kendall's rank test, corrected for autocorrelation, and Sen's slope.
 //!
-//! The plain test takes the values for independent, and finds trends in what merely remembers. Hamed and Rao (1998) widen its variance by the autocorrelation of the ranks of what
-//! is left when the slope is taken out. Of the lags, those count that come before the first that is not
-//! significant, and the variance is never narrowed: with every significant lag, as some programs do, one
-//! lag in twenty is noise, and on 300 steady values of lag-one correlation 0.6 a test at 5 % finds a trend in
-//! 17 % (plain: 31 %, this one: 8 %; on twenty batch means of them: 6 %). Pre-whitening lost too: it takes
-//! part of a true trend with it.
+//! The plain test assumes independent values, and finds trends in autocorrelated series. Hamed and Rao (1998) widen its
+//! variance by the autocorrelation of the ranks after the slope is removed. Only the lags before the first insignificant
+//! one count, and the variance is never narrowed. Some programs use every significant lag; then one lag in twenty is noise.
+//! On 300 steady values of lag-one correlation 0.6, their test at 5 % finds a trend in 17 %. The plain test finds one in 31
+//! %, this one in 8 %, and this one on twenty batch means in 6 %. Pre-whitening was rejected, because it removes part of a
+//! true trend.
 
 use crate::special::{normal_cdf, normal_inv};
 
-/// What [`mann_kendall_hamed_rao`] finds.
+/// The result of [`mann_kendall_hamed_rao`].
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Trend {
     /// Kendall's S: rising pairs less falling pairs.
     pub s: f64,
-    /// S in standard deviations, with continuity correction; 0 where S is 0.
+    /// S in standard deviations, with continuity correction; 0 if S is 0.
     pub z: f64,
     pub p: f64,
     /// Sen's slope, in units of value per step.
     pub slope_sen: f64,
-    /// The factor, at least 1, by which autocorrelation widened the variance of S.
+    /// Factor, at least 1, by which autocorrelation widened the variance of S.
     pub correction: f64,
 }
 
-/// Lags whose autocorrelation is looked at. The weight of a lag falls with its cube, and a series whose
-/// ranks still move together after a thousand samples should have been averaged first.
+/// Maximum number of lags. The weight of a lag falls with its cube, and a series that is still correlated after a thousand
+/// samples should have been averaged first.
 const LAGS: usize = 1000;
 
-/// The Mann–Kendall test of a series against a trend, with the variance of Hamed and Rao (1998): the first
-/// autocorrelations of the detrended ranks count, as long as they are significant at 5 %. Strongly correlated
-/// samples are best averaged into twenty or so batches first. `None` below ten values.
+/// Tests a series for a trend by Mann and Kendall, with the variance of Hamed and Rao (1998). The first autocorrelations of
+/// the detrended ranks count while they are significant at 5 %. Strongly correlated samples should first be averaged into
+/// about twenty batches. `None` below ten values.
 pub fn mann_kendall_hamed_rao(values: &[f64]) -> Option<Trend> {
     let n = values.len();
     if n < 10 {
@@ -44,10 +44,10 @@ pub fn mann_kendall_hamed_rao(values: &[f64]) -> Option<Trend> {
     Some(Trend { s, z, p: 2.0 * normal_cdf(-z.abs()), slope_sen, correction })
 }
 
-/// Sen's slope: the median of the slopes of all pairs, per step. `None` below two values.
+/// Returns Sen's slope: the median of the slopes of all pairs, per step. `None` below two values.
 ///
-/// Found by bisection on the slope, each step counting the pairs under it in n log n: a list of all pairs
-/// of an hour of tenths of seconds would hold 648 million.
+/// The slope is found by bisection, and each step counts the pairs under it in n log n. A list of all pairs was rejected:
+/// an hour of tenths of seconds has 648 million.
 pub fn sen_slope(values: &[f64]) -> Option<f64> {
     let steps = values.windows(2).map(|w| w[1] - w[0]);
     let (low, high) =
@@ -62,10 +62,10 @@ pub fn sen_slope(values: &[f64]) -> Option<f64> {
     Some(0.5 * (below + above))
 }
 
-/// The pair slope with exactly `rank` slopes under it, to within rounding.
+/// Returns the pair slope with exactly `rank` slopes under it, to within rounding.
 fn slope_of_rank(values: &[f64], rank: u64, low: f64, high: f64) -> f64 {
     let (mut low, mut high) = (low, high);
-    // The slope is known well enough at 2⁻⁴⁸ of the range of one-step slopes.
+    // 2⁻⁴⁸ of the range of one-step slopes is accurate enough.
     let close = (high - low) * 2f64.powi(-48);
     while high - low > close {
         let middle = 0.5 * (low + high);
@@ -74,24 +74,24 @@ fn slope_of_rank(values: &[f64], rank: u64, low: f64, high: f64) -> f64 {
         }
         if slopes_at_most(values, middle) > rank { high = middle } else { low = middle }
     }
-    // A median slope of exactly zero (counts that stand still) must not come out as 10⁻¹⁷.
+    // A median slope of exactly zero (constant counts) must not come out as 10⁻¹⁷.
     if low <= 0.0 && 0.0 <= high { 0.0 } else { high }
 }
 
-/// Pairs whose slope is at most `slope`: the pairs i < j with vⱼ − slope·j ≤ vᵢ − slope·i.
+/// Returns the number of pairs with a slope of at most `slope`: the pairs i < j with vⱼ − slope·j ≤ vᵢ − slope·i.
 fn slopes_at_most(values: &[f64], slope: f64) -> u64 {
     let tilted: Vec<f64> = values.iter().enumerate().map(|(i, v)| v - slope * i as f64).collect();
     let n = values.len() as u64;
     n * (n - 1) / 2 - rising_pairs(&tilted)
 }
 
-/// Kendall's S by counting rising pairs forwards and backwards.
+/// Returns Kendall's S by counting rising pairs forwards and backwards.
 fn kendall_s(values: &[f64]) -> f64 {
     let backwards: Vec<f64> = values.iter().rev().copied().collect();
     rising_pairs(values) as f64 - rising_pairs(&backwards) as f64
 }
 
-/// Pairs i < j with vᵢ < vⱼ, by merge sort.
+/// Returns the number of pairs i < j with vᵢ < vⱼ, by merge sort.
 fn rising_pairs(values: &[f64]) -> u64 {
     let mut sorted = values.to_vec();
     let mut spare = sorted.clone();
@@ -120,7 +120,7 @@ fn count_rising(values: &mut [f64], spare: &mut [f64]) -> u64 {
     rising
 }
 
-/// The variance of S for independent values, with the correction for ties.
+/// Returns the variance of S for independent values, with the correction for ties.
 fn variance_of_s(values: &[f64]) -> f64 {
     let term = |m: f64| m * (m - 1.0) * (2.0 * m + 5.0);
     let mut sorted = values.to_vec();
@@ -129,7 +129,7 @@ fn variance_of_s(values: &[f64]) -> f64 {
     (term(values.len() as f64) - ties) / 18.0
 }
 
-/// n/n*: 1 + 2/(n(n−1)(n−2)) · Σ (n−i)(n−i−1)(n−i−2) ρᵢ over the first significant lags.
+/// Returns n/n*: 1 + 2/(n(n−1)(n−2)) · Σ (n−i)(n−i−1)(n−i−2) ρᵢ over the first significant lags.
 fn hamed_rao(ranks: &[f64]) -> f64 {
     let n = ranks.len();
     let mean = ranks.iter().sum::<f64>() / n as f64;
@@ -148,7 +148,7 @@ fn hamed_rao(ranks: &[f64]) -> f64 {
     (1.0 + 2.0 * sum / cube(n)).max(1.0)
 }
 
-/// Ranks from 1, ties sharing their mean rank.
+/// Returns ranks from 1; ties share their mean rank.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_unstable_by(|a, b| values[*a].total_cmp(&values[*b]));

@@ -9,7 +9,7 @@ pub struct Arm {
     units: Vec<Sorted>,
 }
 
-/// Values in rising order; the weights up to and including each where they are not all one.
+/// Values in rising order; `up_to` contains cumulative weights, or `None` if all weights are 1.
 #[derive(Clone, Default, Debug)]
 struct Sorted {
     values: Vec<f64>,
@@ -17,55 +17,53 @@ struct Sorted {
 }
 
 impl Arm {
-    /// An arm whose values all weigh the same. +∞ is a value, NaN is none.
+    /// Returns an arm with equal weights. +∞ is a value, NaN is not.
     pub fn new(units: &[Vec<f64>]) -> Arm {
         let all = Sorted::of(units.concat());
         Arm { all, units: units.iter().map(|unit| Sorted::of(unit.clone())).collect() }
     }
 
-    /// An arm of values with weights.
+    /// Returns an arm of values with weights.
     pub fn weighted(units: &[Vec<(f64, f64)>]) -> Arm {
         let all = Sorted::weighted(units.concat());
         Arm { all, units: units.iter().map(|unit| Sorted::weighted(unit.clone())).collect() }
     }
 
-    /// How many units there are.
     pub fn units(&self) -> usize {
         self.units.len()
     }
 
-    /// How many values there are.
     pub fn len(&self) -> usize {
         self.all.values.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the arm has no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The p-quantile, an order statistic; NaN where there is none.
+    /// Returns the p-quantile, an order statistic; NaN without values.
     pub fn quantile(&self, p: f64) -> f64 {
         self.all.quantile(p)
     }
 
-    /// The p-quantile of one unit; NaN of a unit without values.
+    /// Returns the p-quantile of one unit; NaN without values.
     pub fn unit_quantile(&self, unit: usize, p: f64) -> f64 {
         self.units[unit].quantile(p)
     }
 
-    /// The share of a unit beyond a threshold, half of what lies on it; zero of a unit without values.
+    /// Returns the share of a unit beyond a threshold, with half of the weight on it; 0 for a unit without values.
     pub fn share_beyond(&self, unit: usize, threshold: f64) -> f64 {
         self.units[unit].beyond(threshold)
     }
 
-    /// The share of the arm beyond a threshold, half of what lies on it.
+    /// Returns the share of the arm beyond a threshold, with half of the weight on it.
     pub fn share(&self, threshold: f64) -> f64 {
         self.all.beyond(threshold)
     }
 
-    /// The arm's worth in independent values where shares beyond this threshold are asked for: n over the design effect that
-    /// the units' shares show, at most n.
+    /// Returns the effective sample size for shares beyond this threshold: n over the design effect of the units' shares,
+    /// at most n.
     pub fn n_eff_beyond(&self, threshold: f64) -> f64 {
         let shares: Vec<f64> = (0..self.units()).map(|unit| self.share_beyond(unit, threshold)).collect();
         let (b, n) = (shares.len() as f64, self.len() as f64);
@@ -74,8 +72,8 @@ impl Arm {
         if of_mean > 0.0 { (mean * (1.0 - mean) / of_mean).min(n) } else { n }
     }
 
-    /// The p-quantile of two arms of equal weight, the second divided by `ratio`: on the first's scale and on the second's, so that
-    /// the value it is stays on it after the division.
+    /// Returns the p-quantile of two arms of equal weight, the second divided by `ratio`. It is returned on the first's
+    /// scale and on the second's, so that a value at the quantile stays on it after the division.
     pub(crate) fn common_quantile(first: &Arm, second: &Arm, p: f64, ratio: f64) -> (f64, f64) {
         let reached = |t: f64, of_second: f64| {
             0.5 * (first.all.up_to_value(t) + second.all.up_to_value(of_second)) >= p * (1.0 - 1e-12)
@@ -91,12 +89,12 @@ impl Arm {
         }
     }
 
-    /// The values of a unit in rising order.
+    /// Returns the values of a unit in rising order.
     pub(super) fn unit(&self, unit: usize) -> &[f64] {
         &self.units[unit].values
     }
 
-    /// The weight of the k-th value of a unit.
+    /// Returns the weight of the k-th value of a unit.
     pub(super) fn weight(&self, unit: usize, k: usize) -> f64 {
         match &self.units[unit].up_to {
             None => 1.0,
@@ -131,7 +129,7 @@ impl Sorted {
         self.values.get(k.min(n.wrapping_sub(1))).copied().unwrap_or(f64::NAN)
     }
 
-    /// The weight of the first `k` values.
+    /// Returns the weight of the first `k` values.
     fn weight_of(&self, k: usize) -> f64 {
         match (&self.up_to, k) {
             (_, 0) => 0.0,
@@ -160,7 +158,7 @@ impl Sorted {
     }
 }
 
-/// The first k of 0..n at which `before` no longer holds, given that it holds first and then not.
+/// Returns the first k of 0..n at which `before` is false; it is true first and then false.
 fn partition_point(n: usize, before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, n);
     while low < high {

@@ -1,56 +1,57 @@
-//! Sign flips: how often chance alone makes a sum of differences as large as this one.
+//! Sign flips: the probability that random signs give a sum of differences as large as the observed one.
 //!
-//! The differences of equal arms are symmetric about zero, so every pattern of signs is as likely as the one seen. A pattern
-//! flips a subset of them, and the flipped sum reaches the seen one where the subset's own sum is not positive: p is the share of such subsets.
-//! The means of the subsets are then typical values of the centre (Hartigan 1969), whose order statistics are its exact
-//! interval. Student's t lost: it needs the differences to be normal, and counts of rare exceedances are not.
+//! The differences of equal arms are symmetric about zero, so every pattern of signs is equally likely. A pattern flips a
+//! subset of the differences. The flipped sum reaches the observed one if the subset's sum is not positive, and p is the
+//! share of these subsets. The means of the subsets are typical values of the centre (Hartigan 1969), whose order
+//! statistics are its exact interval. Student's t was rejected, because it needs normal differences, and counts of rare
+//! exceedances are not normal.
 //!
-//! Where units are stretches of a few **turns** (two targets measured one after the other, again and again), what changes from one turn
-//! to the next moves all of a turn's stretches together, and flips of stretches take it for proof. Too few turns to be flipped
-//! themselves have their means held against their own spread as well (Student's t over turns): p is the larger of the two, an
-//! interval reaches over both.
+//! Units may be intervals of a few **turns** (two targets measured alternately). A change from one turn to the next then
+//! moves all intervals of a turn together, and flips of intervals mistake it for proof. If there are too few turns to flip,
+//! their means are also compared with their spread (Student's t over turns). The result is the larger p of the two, and an
+//! interval that covers both.
 //!
-//! Where units are stretches of one **course** (one run on each side) and neighbours are alike, a target whose speed wanders for longer than a
-//! stretch makes as few independent units. Then the mean is held against the course's slow part as well: its first four cosines, which
-//! have four degrees of freedom (Müller 2004; Lazarus, Lewis, Stock and Watson 2018). Of equal servers whose speed wanders over 20 s,
-//! 83 s each, a fifth of the comparisons called a change without it. Asking for neighbours to be *significantly* alike lost: twenty
-//! stretches show that too late.
+//! Units may be intervals of one **course**, that is one run on each side, with correlated neighbours. A target whose speed
+//! varies more slowly than an interval has equally few independent units. The mean is then also compared with the slow part
+//! of the course. These are its first four cosines, which have four degrees of freedom (Müller 2004; Lazarus, Lewis, Stock
+//! and Watson 2018). Without it, a fifth of the comparisons of equal servers whose speed varies over 20 s, 83 s each,
+//! reported a change. Requiring *significant* correlation of neighbours was rejected, because twenty intervals show it too
+//! late.
 
 use crate::proportion::Interval;
 use crate::quantile::sort;
 use crate::rng::Stream;
 use crate::special::{student_t_cdf, student_t_inv};
 
-/// Units up to which every subset is looked at.
+/// Units up to which every subset is used.
 const ALL_UP_TO: usize = 12;
-/// Subsets drawn where there are more, the empty one included.
+/// Subsets drawn for more units, including the empty one.
 const DRAWN: usize = 4096;
-/// Cosines that a course is held against.
+/// Number of cosines for the slow part of a course.
 const COSINES: usize = 4;
-/// Units that fit into a pattern.
+/// Maximum number of units in a pattern.
 const MOST_UNITS: usize = 64;
 
-/// Patterns of signs for a number of units; the same for the same number.
+/// The patterns of signs for a number of units; equal numbers give equal patterns.
 #[derive(Clone, Debug)]
 pub struct Flips {
     units: usize,
-    /// One bit per unit that is flipped. The first is none.
+    /// One bit per flipped unit. The first subset is empty.
     subsets: Vec<u64>,
     order: Order,
 }
 
-/// What is known of the order of the units.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Order {
-    /// Any order is as good.
+    /// The order has no meaning.
     None,
-    /// So many follow one another in one turn.
+    /// This many consecutive units belong to one turn.
     Turns(usize),
     Course,
 }
 
 impl Flips {
-    /// The patterns for this many units, at most 64.
+    /// Returns the patterns for this many units, at most 64.
     pub fn new(units: usize) -> Flips {
         let units = units.min(MOST_UNITS);
         let subsets = if units <= ALL_UP_TO {
@@ -63,8 +64,8 @@ impl Flips {
         Flips { units, subsets, order: Order::None }
     }
 
-    /// The patterns for this many turns of so many stretches each, at most 64 in all; what changes from turn to turn counts, and within the one
-    /// turn what changes slowly.
+    /// Returns the patterns for this many turns of this many intervals each, at most 64 in all. Variation between turns
+    /// counts; for a single turn, slow variation counts.
     pub fn of_turns(turns: usize, per_turn: usize) -> Flips {
         let order = match (turns, per_turn) {
             (0, _) | (_, 0 | 1) => Order::None,
@@ -74,7 +75,8 @@ impl Flips {
         Flips { order, ..Flips::new(turns * per_turn) }
     }
 
-    /// Mean of the differences, its standard error by what changes slowly, and the degrees of freedom; none where nothing is known to.
+    /// Returns the mean of the differences, its standard error by slow variation, and the degrees of freedom; `None`
+    /// without known slow variation.
     fn slow(&self, differences: &[f64]) -> Option<(f64, f64, f64)> {
         let known = &differences[..self.units.min(differences.len())];
         match self.order {
@@ -84,7 +86,7 @@ impl Flips {
         }
     }
 
-    /// The chance that the mean is as large as this one, by what changes slowly; `sign` −1 asks for as small.
+    /// Returns the probability of a mean as large as this one, by slow variation; with `sign` −1, as small as this one.
     fn by_slow(&self, differences: &[f64], sign: f64) -> f64 {
         let Some((mean, error, freedom)) = self.slow(differences) else { return 0.0 };
         match sign * mean {
@@ -93,27 +95,26 @@ impl Flips {
         }
     }
 
-    /// The units these patterns are for.
     pub fn units(&self) -> usize {
         self.units
     }
 
-    /// The chance of a sum as large as this one, were every sign as likely as its opposite.
+    /// Returns the probability of a sum as large as this one under random signs.
     pub fn greater(&self, differences: &[f64]) -> f64 {
         let slack = 1e-12 * differences.iter().map(|d| d.abs()).sum::<f64>();
         let reached = self.sums(differences).filter(|sum| *sum <= slack).count();
         (reached as f64 / self.subsets.len() as f64).max(self.by_slow(differences, 1.0))
     }
 
-    /// The chance of a sum as small as this one.
+    /// Returns the probability of a sum as small as this one under random signs.
     pub fn less(&self, differences: &[f64]) -> f64 {
         let slack = 1e-12 * differences.iter().map(|d| d.abs()).sum::<f64>();
         let reached = self.sums(differences).filter(|sum| *sum >= -slack).count();
         (reached as f64 / self.subsets.len() as f64).max(self.by_slow(differences, -1.0))
     }
 
-    /// What each pattern makes of the differences: the size of their sum over the root of the sum of their squares, in the patterns' order; the
-    /// first is that of the differences as they are. What changes slowly is not in it: [`Flips::by_slow_alone`].
+    /// Returns the statistic of each pattern: the size of the differences' sum over the root of the sum of their squares.
+    /// The first is the observed one. Slow variation is not included: see [`Flips::by_slow_alone`].
     pub(super) fn statistics(&self, differences: &[f64]) -> Vec<f64> {
         let whole = differences.iter().sum::<f64>();
         let root = differences.iter().map(|d| d * d).sum::<f64>().sqrt();
@@ -121,14 +122,15 @@ impl Flips {
         self.sums(differences).map(of).collect()
     }
 
-    /// The two-sided chance of the mean by what changes slowly alone, from turn to turn or along the course; `None` where nothing is known to.
+    /// Returns the two-sided probability of the mean by slow variation, from turn to turn or along the course; `None`
+    /// without known slow variation.
     pub fn by_slow_alone(&self, differences: &[f64]) -> Option<f64> {
         self.slow(differences)?;
         let one = self.by_slow(differences, 1.0).min(self.by_slow(differences, -1.0));
         Some((2.0 * one).min(1.0))
     }
 
-    /// The interval of the differences' centre at this level; infinite where there are too few units for it.
+    /// Returns the interval of the differences' centre at this level; infinite with too few units.
     pub fn mean_interval(&self, differences: &[f64], level: f64) -> Interval {
         let mut means: Vec<f64> = self
             .subsets
@@ -150,7 +152,7 @@ impl Flips {
         Interval { lower: flipped.lower.min(mean - half), upper: flipped.upper.max(mean + half) }
     }
 
-    /// The sum of the differences of every subset. Eight units at a time come from a table of their 256 sums.
+    /// Returns the sum of the differences of every subset. Eight units at a time use a table of their 256 sums.
     fn sums(&self, differences: &[f64]) -> impl Iterator<Item = f64> {
         let tables: Vec<[f64; 256]> = differences[..self.units.min(differences.len())]
             .chunks(8)
@@ -170,7 +172,7 @@ impl Flips {
     }
 }
 
-/// Mean of the turns' means, its standard error and degrees of freedom.
+/// Returns the mean of the turns' means, its standard error and degrees of freedom.
 fn by_turns(differences: &[f64], per_turn: usize) -> Option<(f64, f64, f64)> {
     let of_turn = |turn: &[f64]| turn.iter().sum::<f64>() / turn.len() as f64;
     let means: Vec<f64> = differences.chunks_exact(per_turn).map(of_turn).collect();
@@ -183,7 +185,8 @@ fn by_turns(differences: &[f64], per_turn: usize) -> Option<(f64, f64, f64)> {
     Some((mean, (variance / n).sqrt(), n - 1.0))
 }
 
-/// The same of one course, whose neighbours are alike; `None` where they are not, or it is too short for its cosines.
+/// Returns the mean of one course with correlated neighbours, its standard error and degrees of freedom. `None` if
+/// neighbours are not correlated, or the course is too short for its cosines.
 fn by_course(differences: &[f64]) -> Option<(f64, f64, f64)> {
     let n = differences.len() as f64;
     if differences.len() <= COSINES || neighbours(differences) <= 0.0 {
@@ -197,7 +200,7 @@ fn by_course(differences: &[f64]) -> Option<(f64, f64, f64)> {
     Some((differences.iter().sum::<f64>() / n, (long_run / n).sqrt(), COSINES as f64))
 }
 
-/// The correlation of values that follow one another.
+/// Returns the correlation of consecutive values.
 pub fn neighbours(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
     let whole: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();

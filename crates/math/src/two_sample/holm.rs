@@ -1,9 +1,10 @@
-//! Several questions asked at once: Holm's step-down adjustment (1979).
+//! Multiple comparisons: Holm's step-down adjustment (1979).
 //!
-//! Bonferroni's lost: it is never sharper. Hochberg's is, and needs the questions to be independent, which percentiles of one run are not.
+//! Bonferroni's adjustment was rejected, because it is never sharper. Hochberg's is sharper, but needs independent
+//! questions, and percentiles of one run are not independent.
 
-/// The p-values as they stand after the others were asked too: each is at most α exactly where Holm rejects it at α, and
-/// then none of the true hypotheses is rejected with a chance of more than α. NaN is taken as 1.
+/// Returns the p-values adjusted for multiple comparisons. Each is at most α exactly if Holm rejects it at α. The
+/// probability that any true hypothesis is rejected is then at most α. NaN counts as 1.
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let p: Vec<f64> = p.iter().map(|p| if p.is_nan() { 1.0 } else { *p }).collect();
     let mut order: Vec<usize> = (0..p.len()).collect();

@@ -1,25 +1,28 @@
-//! Several questions asked at once of the same units: the step-down of the largest statistic (Westfall and Young 1993, section 4.1).
+//! Multiple comparisons on common units: the step-down of the largest statistic (Westfall and Young 1993, section 4.1).
 //!
-//! A pattern of signs turns the same units for every question, so the patterns tell how large the largest of the statistics gets by chance,
-//! whatever the questions have to do with one another. Holm's step-down over the flips' own p lost: of eight units none is under 2/256, and
-//! fifteen times that is past any limit, so that a server slower by two thirds could not be told from chance. The smallest p of each
-//! pattern in place of the largest statistic lost as well: each question that nothing happened to has two patterns of the least p
-//! there can be, and fourteen of them are again too many.
+//! A pattern of signs flips the same units for every question. The patterns therefore give the distribution of the largest
+//! statistic under random signs, for any dependence of the questions. Holm's step-down over the flips' p was rejected. With
+//! eight units no p is under 2/256, and fifteen times that exceeds any limit. A server slower by two thirds was therefore
+//! not distinguishable from noise.
+//!
+//! The smallest p of each pattern in place of the largest statistic was also rejected. Each unaffected question has two
+//! patterns of the least possible p, and fourteen such questions are again too many.
 
 use super::Flips;
 
-/// The p-values as they stand after all of these were asked: each is the share of the patterns that make any of the questions asked from it on
-/// as extreme. One vector of differences per question, a value per unit; the order of the answers is that of the questions.
+/// Returns the p-values adjusted for all questions. Each is the share of the patterns that make this question, or any later
+/// one of the step-down, as extreme. There is one vector of differences per question, with a value per unit; results are in
+/// the order of the questions.
 ///
-/// The statistic is the sum of the differences over the root of the sum of their squares, which no pattern changes: units of all questions
-/// are alike then, and differences that all point one way and are as large as each other are the most extreme there can be.
+/// The statistic is the sum of the differences over the root of the sum of their squares, which no pattern changes. All
+/// questions therefore have one scale, and equal differences of one sign are the most extreme.
 pub fn step_down(flips: &Flips, questions: &[Vec<f64>]) -> Vec<f64> {
     let by_pattern: Vec<Vec<f64>> =
         questions.iter().map(|differences| flips.statistics(differences)).collect();
     let seen = |i: usize| by_pattern[i].first().copied().unwrap_or(0.0);
     let mut order: Vec<usize> = (0..questions.len()).collect();
     order.sort_by(|a, b| seen(*b).total_cmp(&seen(*a)));
-    // The largest statistic of a question and of those after it, pattern by pattern: from the last to the first.
+    // Computes the largest statistic of a question and of the later ones, pattern by pattern, from the last to the first.
     let mut largest = vec![0.0f64; by_pattern.first().map_or(0, Vec::len)];
     let mut adjusted = vec![1.0; questions.len()];
     for i in order.iter().rev() {

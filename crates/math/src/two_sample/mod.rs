@@ -1,15 +1,17 @@
-//! Two arms measured by units of time: is the second's percentile, mean or rate another one, and by how much?
+//! Compares two arms measured by units of time: the difference of a percentile, mean or rate, with its interval.
 //!
-//! Requests queue behind one another, so tests that take them one by one call two equal systems different a third of the
-//! time (`judge/examples/compare.rs` shows it). Here the unit is a stretch of a run, or a whole alternation of two runs that took turns: what both
-//! arms measured in it is one difference. Under equal arms each difference may as well have the other sign, so its
-//! significance is a share of sign flips ([`Flips`]; Fisher 1935), exact where units are independent, with no law assumed.
+//! Requests queue behind one another. Tests that treat them as independent report a difference of two equal systems a third
+//! of the time (`judge/examples/compare.rs` shows it). Here the unit is an interval of a run, or one alternation of two
+//! alternating runs; the two measurements in a unit give one difference. Under equal arms each difference is equally likely
+//! to have the other sign. Its significance is therefore a share of sign flips ([`Flips`]; Fisher 1935), exact for
+//! independent units of any distribution.
 //!
-//! A percentile is compared by the shares beyond **one** threshold, that of both arms together ([`Arm`]); the ratio's interval
-//! holds the factors by which the second may be divided before the flips tell the two apart. So test and interval are
-//! one, failures at +∞ stay what they are, and requests may carry weights. The mean of the units' log percentiles lost: it
-//! has no value where a stretch lost more than its tail to failures, wants a hundred requests per unit beyond a p99, and its
-//! test contradicts the exceedances beside it.
+//! A percentile is compared by the shares beyond **one** threshold, the common percentile of both arms ([`Arm`]). The
+//! ratio's interval contains the factors by which the second arm may be divided before the flips distinguish the arms. Test
+//! and interval are therefore one, failures remain at +∞, and requests may carry weights.
+//!
+//! The mean of the units' log percentiles was rejected. It has no value if more than a unit's tail failed, and it needs a
+//! hundred requests per unit beyond a p99. Its test also contradicts the exceedances next to it.
 
 mod arm;
 mod flips;
@@ -28,27 +30,27 @@ use crate::proportion::Interval;
 /// A ratio of the second arm to the first.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Ratio {
-    /// Second over first; NaN where both are infinite.
+    /// Second over first; NaN if both are infinite.
     pub value: f64,
-    /// Its two-sided interval: the factors that the flips can't tell from the truth.
+    /// Two-sided interval: the factors that the flips do not reject.
     pub interval: Interval,
     /// Two-sided p of "the two are equal".
     pub p: f64,
 }
 
-/// Largest and smallest ratio looked for, in logarithms: beyond it a bound is infinite, or zero.
+/// Largest and smallest ratio searched, in logarithms; a bound beyond it is infinite or zero.
 const FARTHEST: f64 = 12.0;
-/// Halvings of the search for a bound: to a millionth of the ratio.
+/// Halvings of the search for a bound; they reach a millionth of the ratio.
 const HALVINGS: usize = 25;
 
-/// The ratio of two p-quantiles at this level of confidence.
+/// Returns the ratio of two p-quantiles at this level of confidence.
 pub fn percentile_ratio(first: &Arm, second: &Arm, p: f64, flips: &Flips, level: f64) -> Ratio {
     let value = second.quantile(p) / first.quantile(p);
     invert(value, flips, level, |ratio| exceedance_differences(first, second, p, ratio))
 }
 
-/// Unit by unit, the share of the second arm beyond a threshold less the first's, the second divided by `ratio` and the
-/// threshold being the p-quantile of both together. A value at the threshold counts as half beyond it.
+/// Returns, per unit, the share of the second arm beyond a threshold less the first's. The second arm is divided by
+/// `ratio`, and the threshold is the p-quantile of both together. A value at the threshold counts as half beyond it.
 pub fn exceedance_differences(first: &Arm, second: &Arm, p: f64, ratio: f64) -> Vec<f64> {
     let (threshold, of_second) = Arm::common_quantile(first, second, p, ratio);
     let units = first.units().min(second.units());
@@ -57,13 +59,13 @@ pub fn exceedance_differences(first: &Arm, second: &Arm, p: f64, ratio: f64) -> 
         .collect()
 }
 
-/// The ratio of two means or rates from their values per unit, which are finite.
+/// Returns the ratio of two means or rates from their values per unit, which are finite.
 pub fn mean_ratio(first: &[f64], second: &[f64], flips: &Flips, level: f64) -> Ratio {
     let value = second.iter().sum::<f64>() / first.iter().sum::<f64>();
     invert(value, flips, level, |ratio| first.iter().zip(second).map(|(a, b)| b / ratio - a).collect())
 }
 
-/// The shift of a mean: second less first, with the interval and p of the flips.
+/// Returns the shift of a mean: second less first, with the interval and p of the flips.
 pub fn mean_shift(first: &[f64], second: &[f64], flips: &Flips, level: f64) -> Ratio {
     let differences: Vec<f64> = second.iter().zip(first).map(|(b, a)| b - a).collect();
     let value = differences.iter().sum::<f64>() / differences.len().max(1) as f64;
@@ -71,8 +73,8 @@ pub fn mean_shift(first: &[f64], second: &[f64], flips: &Flips, level: f64) -> R
     Ratio { value, interval: flips.mean_interval(&differences, level), p }
 }
 
-/// The median of one arm's values, as that of the differences between pairs: the values that the flips can't tell from it.
-/// A percentile bootstrap of the units lost: at twenty units it is too narrow.
+/// Returns the median of one arm's values as the median of pair differences, with the values that the flips do not reject.
+/// A percentile bootstrap of the units was rejected, because at twenty units it is too narrow.
 pub fn median_shift(differences: &Arm, flips: &Flips, level: f64) -> Ratio {
     let alpha = 0.5 * (1.0 - level);
     let beyond = |at: f64| -> Vec<f64> {
@@ -95,7 +97,7 @@ pub fn median_shift(differences: &Arm, flips: &Flips, level: f64) -> Ratio {
     Ratio { value, interval: Interval { lower, upper }, p }
 }
 
-/// The factors at which differences, falling in them, can't be told from zero.
+/// Returns the factors that the flips do not reject; the differences fall with the factor.
 fn invert(value: f64, flips: &Flips, level: f64, differences: impl Fn(f64) -> Vec<f64>) -> Ratio {
     let alpha = 0.5 * (1.0 - level);
     let greater = |ln: f64| flips.greater(&differences(libm::exp(ln)));
@@ -107,7 +109,7 @@ fn invert(value: f64, flips: &Flips, level: f64, differences: impl Fn(f64) -> Ve
         ln if ln < 0.0 => -FARTHEST,
         _ => 0.0,
     };
-    // "Greater" loses its ground as the factor grows; the lower bound is where it is lost.
+    // "Greater" becomes insignificant as the factor grows; the lower bound is at that point.
     let lower = match (greater(-FARTHEST) <= alpha, greater(middle) <= alpha) {
         (false, _) => 0.0,
         (true, true) if middle >= FARTHEST => f64::INFINITY,
@@ -123,7 +125,7 @@ fn invert(value: f64, flips: &Flips, level: f64, differences: impl Fn(f64) -> Ve
     Ratio { value, interval: Interval { lower, upper }, p }
 }
 
-/// Where something that holds at `holds` and not at `fails` stops to hold: its end on the side where it does.
+/// Returns the end of the range in which a test is true, by halving between `holds` and `fails`.
 fn halve(mut holds: f64, mut fails: f64, test: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..HALVINGS {
         let middle = 0.5 * (holds + fails);

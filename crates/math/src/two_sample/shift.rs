@@ -1,7 +1,7 @@
-//! The whole distribution at once, redrawn by units: the shift function with a simultaneous band.
+//! The whole distribution, resampled by units: the shift function with a simultaneous band.
 //!
-//! Description, not judgement: percentile bootstraps of some twenty units are a little too narrow, which is why verdicts come from
-//! flips. Redrawing is by unit (Künsch 1989), never by request.
+//! The band is a description and no verdict. Percentile bootstraps of some twenty units are a little too narrow, so
+//! verdicts come from flips. Resampling is by unit (Künsch 1989), never by request.
 
 use super::Arm;
 use crate::bootstrap::resample;
@@ -12,15 +12,15 @@ use crate::rng::Stream;
 /// One point of a shift function.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Band {
-    /// The percentile, 0 to 1.
+    /// Percentile, 0 to 1.
     pub p: f64,
     /// Second arm over first.
     pub ratio: f64,
     pub band: Interval,
 }
 
-/// The ratio of the arms' quantiles at each of `ps`, with a band that holds all of them at once at this level (max-t over the
-/// logarithms). Where units are `paired`, both arms redraw the same ones.
+/// Returns the ratio of the arms' quantiles at each of `ps`, with a simultaneous band at this level (max-t over the
+/// logarithms). If units are `paired`, both arms resample common units.
 pub fn shift(
     (first, second): (&Arm, &Arm),
     ps: &[f64],
@@ -60,7 +60,7 @@ pub fn shift(
     (0..ps.len()).map(point).collect()
 }
 
-/// The spread of what was redrawn; infinite where a redraw has no logarithm.
+/// Returns the standard deviation of the resamples; infinite if a resample has no logarithm.
 fn deviation(draws: &[f64]) -> f64 {
     let n = draws.len() as f64;
     let mean = draws.iter().sum::<f64>() / n;
@@ -68,7 +68,7 @@ fn deviation(draws: &[f64]) -> f64 {
     if square.is_nan() { f64::INFINITY } else { libm::sqrt(square) }
 }
 
-/// An arm's values in rising order, each with its unit and weight: a redraw is then one walk over them.
+/// An arm's values in rising order, each with its unit and weight, so that a resample is one pass over them.
 struct Ranked {
     rows: Vec<(f64, f32, u32)>,
     units: usize,
@@ -86,7 +86,7 @@ impl Ranked {
         Ranked { rows, units: arm.units() }
     }
 
-    /// The quantiles, `ps` rising, of the drawn units.
+    /// Returns the quantiles of the drawn units; `ps` rises.
     fn quantiles(&self, ps: &[f64], drawn: &[usize]) -> Vec<f64> {
         let mut times = vec![0.0; self.units];
         for unit in drawn {

@@ -1,4 +1,4 @@
-//! Bets against a formula, by enumeration and on simulated blocks.
+//! Bets compared with a formula, by enumeration and on simulated blocks.
 
 use plimsoll_math::anytime::{
     Bets, Claim, Signs, Wealth, fewest_pairs, ln_share_wealth, mean_sequence, share_upper,
@@ -8,7 +8,7 @@ use plimsoll_math::rng::Stream;
 
 use crate::close;
 
-/// Every sequence of ten Bernoulli draws with its chance at `theta`: the expected wealth, exactly.
+/// Returns the exact expected wealth, from every sequence of ten Bernoulli draws with its probability at `theta`.
 fn expected_wealth(claim: Claim, limit: f64, theta: f64) -> f64 {
     (0..1u32 << 10)
         .map(|draws| {
@@ -85,21 +85,21 @@ fn a_pair_at_most_doubles_the_wealth() {
     close("six large differences", signs.ln_now(), 64f64.ln(), 1e-12);
 }
 
-/// The share of 150 replications that miss at any of a few looks, where 5 % may.
+/// Returns the share of 150 replications that miss at any of a few checks; 5 % are allowed.
 fn misses(mut missed: impl FnMut(u64) -> bool) -> f64 {
     (0..150).filter(|i| missed(*i)).count() as f64 / 150.0
 }
 
 #[test]
 fn a_mean_sequence_holds_the_mean_at_all_looks() {
-    // Blocks of a skew law on [0, 1] with mean 1/11: u^10.
+    // Blocks of a skewed distribution on [0, 1] with mean 1/11: u^10.
     let missed = misses(|i| {
         let mut stream = Stream::new(3, "mean sequence", i);
         let blocks: Vec<f64> = (0..64).map(|_| stream.uniform().powi(10)).collect();
         [8, 16, 32, 64].into_iter().any(|n| !mean_sequence(&blocks[..n], 0.05).contains(1.0 / 11.0))
     });
     assert!(missed <= 0.05, "{missed}");
-    // And it is worth having: half as wide as what is left after three blocks of nothing.
+    // The interval is also useful: half as wide as the remainder after three blocks of 0.
     let mut stream = Stream::new(3, "mean sequence", 1);
     let blocks: Vec<f64> = (0..100).map(|_| stream.uniform().powi(10)).collect();
     let found = mean_sequence(&blocks, 0.05);
@@ -118,7 +118,7 @@ fn blocks_of_nothing_leave_what_one_block_may_hold() {
     );
 }
 
-/// The expected wealth after these draws' own chances, by enumeration.
+/// Returns the expected wealth for draws with these probabilities, by enumeration.
 fn expected_share_wealth(limit: f64, chances: &[f64]) -> f64 {
     (0..1u32 << chances.len())
         .map(|draws| {
@@ -137,7 +137,7 @@ fn bets_that_a_share_is_small_are_fair_and_lose_where_it_is_not_small_on_average
     close("at the limit", expected_share_wealth(0.2, &[0.2; 10]), 1.0, 1e-12);
     assert!(expected_share_wealth(0.2, &[0.25; 10]) < 1.0);
     assert!(expected_share_wealth(0.2, &[0.1; 10]) > 1.0);
-    // A share that moves: on average the limit.
+    // A varying share whose mean is the limit.
     let moving = [0.0, 0.4, 0.1, 0.3, 0.2, 0.2, 0.05, 0.35, 0.0, 0.4];
     assert!(expected_share_wealth(0.2, &moving) < 1.0);
 }
@@ -161,7 +161,7 @@ fn the_upper_end_of_a_share_is_its_formula_and_never_under_that_of_a_single_look
 #[test]
 fn looked_at_again_and_again_neither_the_end_nor_a_limit_is_wrong_more_often_than_it_says() {
     let (runs, draws, alpha) = (400, 3_000, 0.1);
-    // `wrong` after so many ones of so many draws whose own chances have this mean.
+    // Whether `wrong` is ever true, called with ones, draws and the mean of the draws' probabilities.
     let ever = |chance: &dyn Fn(u64) -> f64, wrong: &dyn Fn(u64, u64, f64) -> bool| {
         let ever = |run: u64| {
             let mut stream = Stream::new(run, "share", 0);
@@ -169,7 +169,7 @@ fn looked_at_again_and_again_neither_the_end_nor_a_limit_is_wrong_more_often_tha
             (1..=draws).any(|n| {
                 let p = chance(n);
                 (sum, ones) = (sum + p, ones + u64::from(stream.chance(p)));
-                // Looks are dear; at multiples of ten they are still 300.
+                // Checks are expensive; at multiples of ten there are still 300.
                 n % 10 == 0 && wrong(ones, n, sum / n as f64)
             })
         };
@@ -178,10 +178,10 @@ fn looked_at_again_and_again_neither_the_end_nor_a_limit_is_wrong_more_often_tha
     let stays = |_: u64| 0.02;
     let ours = ever(&stays, &|ones, n, mean| share_upper(ones, n, alpha) < mean);
     let single = ever(&stays, &|ones, n, mean| exceedance_bounds(ones as f64, n as f64, alpha).1 < mean);
-    // A tenth of 400, and three standard deviations.
+    // A tenth of 400, plus three standard deviations.
     assert!(ours <= 58, "{ours} of {runs}");
     assert!(single > 80, "the same looks with a bound for one look: {single}");
-    // It moves with each draw, and is 2 % on average at each look.
+    // The share changes with each draw, and is 2 % on average at each check.
     let moves = |n: u64| if n.is_multiple_of(2) { 0.04 } else { 0.0 };
     let proves = |ones, n| ln_share_wealth(ones, n, 0.02) >= -f64::ln(alpha);
     let moved = ever(&moves, &|ones, n, mean| mean > 0.02 - 1e-9 && proves(ones, n));

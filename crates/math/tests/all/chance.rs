@@ -1,4 +1,4 @@
-//! Streams and samplers: pinned bytes, independence by name, moments, and distance to the law.
+//! Streams and samplers: pinned bytes, independence by name, moments, and distance to the distribution.
 
 use plimsoll_math::dist;
 use plimsoll_math::distance::{ks_between, ks_p_value, ks_to_law};
@@ -17,8 +17,8 @@ fn draw(name: &str, mut one: impl FnMut(&mut Stream) -> f64) -> Vec<f64> {
     values
 }
 
-/// Mean and deviation within five standard errors (the deviation's taken from the sample's kurtosis), and
-/// a Kolmogorov–Smirnov p-value that a right sampler falls under once in ten thousand seeds.
+/// Checks mean and deviation within five standard errors; the deviation's error comes from the sample's kurtosis. Also
+/// checks a Kolmogorov–Smirnov p-value that a correct sampler is under once in ten thousand seeds.
 #[track_caller]
 fn follows(
     name: &str,
@@ -79,14 +79,14 @@ fn empirical_draws_what_it_was_given() {
 
 #[test]
 fn parameters_from_mean_and_cv() {
-    // A Weibull law of cv 1 is exponential; of shape 2, Rayleigh: cv² = 4/π − 1.
+    // A Weibull distribution of cv 1 is exponential; of shape 2, Rayleigh: cv² = 4/π − 1.
     close("cv 1", dist::weibull_from_mean_cv(3.0, 1.0).0, 1.0, 1e-9);
     let rayleigh = (4.0 / std::f64::consts::PI - 1.0).sqrt();
     close("Rayleigh", dist::weibull_from_mean_cv(3.0, rayleigh).0, 2.0, 1e-9);
     assert_eq!(dist::gamma_from_mean_cv(6.0, 0.5), (4.0, 1.5));
 }
 
-/// The bytes of a seed are part of the product: a schedule's hash rests on them.
+/// The bytes of a seed are part of the product, because a schedule's hash depends on them.
 #[test]
 fn bytes_are_pinned() {
     let mut stream = Stream::new(7, "arrivals", 3);
@@ -126,7 +126,7 @@ fn streams_differ_by_every_part_of_their_name() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), all);
-    // Neighbouring indices must not move together.
+    // Neighbouring indices must not be correlated.
     let pair = |i| (Stream::new(5, "x", i).uniform() - 0.5) * (Stream::new(5, "x", i + 1).uniform() - 0.5);
     let correlation = (0..10_000).map(pair).sum::<f64>() / 10_000.0 * 12.0;
     assert!(correlation.abs() < 0.05, "{correlation}");
@@ -146,7 +146,7 @@ fn below_is_even_and_uniform_open() {
 
 #[test]
 fn kolmogorov_smirnov_by_hand() {
-    // Three values against the uniform law: the gaps are 0.2, 0.3 − 1/3, …, the largest at 0.9 from below.
+    // Three values against the uniform distribution: the gaps are 0.2, 0.3 − 1/3, …, the largest at 0.9 from below.
     close("one sample", ks_to_law(&[0.2, 0.3, 0.9], |x| x), 2.0 / 3.0 - 0.3, 1e-12);
     close("two samples", ks_between(&[1.0, 2.0, 3.0], &[2.0, 2.0, 4.0, 5.0]), 0.5, 1e-12);
     // The classical critical value 1.358/√n at 5 %.

@@ -1,7 +1,7 @@
-//! Whether an interval at 95 % holds the truth 95 % of the time, on queues whose truth is known.
+//! Coverage of intervals at 95 %, on queues with known percentiles.
 //!
-//! A refused percentile counts as a miss, and so does an infinite bound. The full table, with thousands of
-//! replications, is `cargo run --release -p plimsoll-math --example coverage`.
+//! A refused percentile counts as a miss, and so does an infinite bound. The full table, with thousands of replications, is
+//! `cargo run --release -p plimsoll-math --example coverage`.
 
 use plimsoll_math::quantile::{BATCHES, percentile};
 use plimsoll_math::queueing::Mmc;
@@ -12,7 +12,7 @@ use plimsoll_lab::queues::{Batching, Queue, Servers};
 const REPLICATIONS: usize = 150;
 const N: usize = 10_000;
 
-/// Coverage of p50 and p95.
+/// Returns the coverage of p50 and p95.
 fn coverage(name: &str, truth: [f64; 2], make: impl Fn() -> Box<dyn Queue>) -> [f64; 2] {
     let mut held = [0; 2];
     for i in 0..REPLICATIONS {
@@ -28,8 +28,8 @@ fn coverage(name: &str, truth: [f64; 2], make: impl Fn() -> Box<dyn Queue>) -> [
     held.map(|h| h as f64 / REPLICATIONS as f64)
 }
 
-/// 0.90 is asked for; 150 replications have a standard error of 0.025, of which one is allowed for. The
-/// seeds are fixed, so this either always passes or never.
+/// Requires 0.90; 150 replications have a standard error of 0.025, and one is allowed. The seeds are fixed, so the result
+/// is deterministic.
 #[track_caller]
 fn holds(name: &str, found: [f64; 2]) {
     assert!(found.iter().all(|c| *c >= 0.90 - 0.025), "{name}: p50 and p95 covered {found:?}");
@@ -52,11 +52,11 @@ fn four_exponential_servers() {
 
 #[test]
 fn batches_of_eight() {
-    // No closed form: the truth of 100 million simulated customers (seed "batch" 5).
+    // Without a closed form, the reference is 100 million simulated customers (seed "batch" 5).
     holds("batching", coverage("batching", [2.449_5, 3.595_7], || Box::new(Batching::new(8, 0.125, 0.7))));
 }
 
-/// Coverage of p99 of 50 000, refusals and infinite bounds as misses.
+/// Returns the coverage of p99 of 50 000; refusals and infinite bounds are misses.
 fn coverage_of_p99(replications: u64, truth: f64, make: impl Fn() -> Box<dyn Queue>) -> f64 {
     let mut held = 0;
     for i in 0..replications {
@@ -74,8 +74,8 @@ fn law_of_p99(servers: u32) -> f64 {
     Mmc { servers, load: 0.7, service_mean: 1.0 }.sojourn_quantile(0.99)
 }
 
-/// The hardest: thirteen effective exceedances, where ten are asked for. With D read from the p99's own exceedances 7 % of
-/// levels were refused and 0.875 covered. 200 replications have a standard error of 0.021.
+/// The hardest case: thirteen effective exceedances, of which ten are needed. With D read from the p99's own exceedances, 7
+/// % of levels were refused and 0.875 covered. 200 replications have a standard error of 0.021.
 #[test]
 fn the_99th_percentile_of_one_server() {
     let held = coverage_of_p99(200, law_of_p99(1), || Box::new(Servers::new(1, 0.7, false)));

@@ -1,4 +1,4 @@
-//! The laws against fifty digits, against published figures, and (batches) against simulation.
+//! Distributions and formulas compared with fifty digits, with published figures, and (batches) with simulation.
 
 use plimsoll_math::dist::lognormal;
 use plimsoll_math::quantile::sort;
@@ -8,7 +8,7 @@ use plimsoll_math::rng::Stream;
 use crate::close;
 use plimsoll_lab::queues::{Batching, Queue};
 
-/// What a line of the table asks for.
+/// Evaluates one line of the table.
 fn evaluate(law: &str, a: &[f64]) -> f64 {
     let mm1 = || Mm1 { load: a[0], service_mean: a[1] };
     let mmc = || Mmc { servers: a[0] as u32, load: a[1], service_mean: a[2] };
@@ -53,7 +53,7 @@ fn every_law_agrees_with_fifty_digits() {
     assert!(lines > 120, "{lines}");
 }
 
-/// The figures that the specification lists, to their last digit.
+/// Checks the figures of the specification to their last digit.
 #[test]
 fn the_checked_figures_hold() {
     let rounded = |what: &str, got: f64, digits: i32, wanted: f64| {
@@ -87,7 +87,7 @@ fn whole_servers_are_not_rounded_up_by_the_last_bit() {
     assert_eq!(amdahl(0.7, f64::INFINITY), amdahl_limit(0.7));
 }
 
-/// At c = 1 the closed form and Erlang's recursion are one queue.
+/// At c = 1, the closed form and Erlang's recursion describe one queue.
 #[test]
 fn the_families_meet() {
     let (one, many) =
@@ -97,7 +97,7 @@ fn the_families_meet() {
     close("p99", many.sojourn_quantile(0.99), one.sojourn_quantile(0.99), 1e-12);
 }
 
-/// Where every batch is one, a server of batches is M/D/1; where batches have no end and no price of their own, it is a shuttle.
+/// With batches of one, a server of batches is M/D/1. With unlimited batches and no cost per item, it is a shuttle.
 #[test]
 fn a_server_of_batches_is_exact_where_its_law_is_known() {
     for load in [0.2, 0.7, 0.95] {
@@ -133,7 +133,7 @@ fn batches_agree_with_simulation() {
     close("no load", queue.at(1e-6).expect("a law").mean, 1.05, 1e-5);
 }
 
-/// Every pair of draws from a sample with a long tail, counted out.
+/// Enumerates every pair of draws from a sample with a long tail.
 #[test]
 fn the_slowest_of_a_sample_agrees_with_counting() {
     let mut stream = Stream::new(3, "slowest", 0);

@@ -1,4 +1,4 @@
-//! Least squares against problems whose answers are known.
+//! Least squares on problems with known solutions.
 
 use plimsoll_math::least_squares::{Parameter, minimise, solve};
 
@@ -25,7 +25,7 @@ fn rosenbrocks_valley_is_walked_to_its_end() {
 
 #[test]
 fn a_minimum_beyond_the_wall_is_sought_along_it() {
-    // (x − 3)² + (y − x)² with x ≤ 1: on the wall x = 1 the least is at y = 1.
+    // (x − 3)² + (y − x)² with x ≤ 1: at the bound x = 1 the minimum is at y = 1.
     let walled = Parameter { high: 1.0, ..free(0.0) };
     let fit = minimise(&[walled, free(5.0)], 100, |p| vec![p[0] - 3.0, p[1] - p[0]]);
     assert!((fit.at[0] - 1.0).abs() < 1e-9 && (fit.at[1] - 1.0).abs() < 1e-4, "{fit:?}");

@@ -1,4 +1,4 @@
-//! Paired yes-or-no outcomes against closed forms and brute force.
+//! Paired yes-or-no outcomes compared with closed forms and brute force.
 
 use plimsoll_math::paired::{difference, mcnemar};
 
@@ -24,7 +24,7 @@ fn no_difference_seen_is_not_no_difference() {
     assert!(difference(0, 0, 0, 0.95).is_none());
 }
 
-/// The score with its nuisance share found by trying: the multinomial likelihood of (b, c, rest) at p₁₂ = q + Δ, p₂₁ = q.
+/// Returns the score with its nuisance share by search: the multinomial likelihood of (b, c, rest) at p₁₂ = q + Δ, p₂₁ = q.
 fn score_by_trying(b: f64, c: f64, n: f64, delta: f64) -> f64 {
     let likelihood = |q: f64| {
         let (up, down, rest) = (q + delta, q, 1.0 - 2.0 * q - delta);
@@ -45,12 +45,12 @@ fn score_by_trying(b: f64, c: f64, n: f64, delta: f64) -> f64 {
 
 #[test]
 fn the_ends_are_where_the_score_is_z() {
-    // Right on the second alone 12, on the first alone 2, of 50.
+    // 12 are right only on the second arm and 2 only on the first, of 50.
     let found = difference(2, 12, 50, 0.95).expect("items");
     assert!(found.lower > 0.0 && found.lower < 0.2 && found.upper > 0.2);
     close("upper", score_by_trying(12.0, 2.0, 50.0, found.upper), -1.959_964, 1e-3);
     close("lower", score_by_trying(12.0, 2.0, 50.0, found.lower), 1.959_964, 1e-3);
-    // Turned round, the interval is turned round.
+    // Exchanged arms reverse the interval.
     let turned = difference(12, 2, 50, 0.95).expect("items");
     close("turned", turned.lower, -found.upper, 1e-9);
 }

@@ -1,4 +1,4 @@
-//! Order statistics, bounds and intervals: hand values, and the shown interval against the gate.
+//! Order statistics, bounds and intervals: hand-computed values, and the shown interval compared with the gate.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn order_statistics() {
 
 #[test]
 fn bounds_by_hand() {
-    // Nothing seen in n: the upper bound is 1 − alpha^(1/n), the rule of three.
+    // With 0 of n observed, the upper bound is 1 − alpha^(1/n), the rule of three.
     close("0 of 300", exceedance_bounds(0.0, 300.0, 0.05).1, 1.0 - 0.05f64.powf(1.0 / 300.0), 1e-12);
     assert_eq!(exceedance_bounds(0.0, 300.0, 0.05).0, 0.0);
     assert_eq!(exceedance_bounds(300.0, 300.0, 0.05).1, 1.0);
@@ -85,8 +85,8 @@ fn failures_make_the_upper_end_infinite() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// One method: every ceiling from the upper end on passes the gate, the one before does not; every
-    /// ceiling under the lower end fails it.
+    /// Interval and gate share one method: every ceiling from the upper end on passes the gate, and the one before does
+    /// not. Every ceiling under the lower end fails it.
     #[test]
     fn shown_interval_is_what_the_gate_decides(n in 200usize..3000, worth in 0.3f64..1.0, p in 0.5f64..0.99) {
         let n_eff = worth * n as f64;
@@ -96,7 +96,7 @@ proptest! {
             let upper = |ceiling: f64| exceedance_bounds(over(ceiling) * sure / n_eff, sure, 0.05).1;
             let lower = |ceiling: f64| exceedance_bounds(over(ceiling), n_eff, 0.05).0;
             let slack = 1e-9;
-            // Past the slowest value the distance decides, not the count.
+            // Beyond the slowest value, the distance decides and not the count.
             prop_assert!(found.upper > n as f64 || upper(found.upper) <= 1.0 - p + slack);
             prop_assert!(upper(found.upper.min(n as f64 + 1.0) - 1.0) > 1.0 - p - slack);
             prop_assert!(lower(found.lower - 1.0) > 1.0 - p - slack);
@@ -115,7 +115,7 @@ fn design_effect_of_known_correlation() {
     let tenfold: Vec<bool> = (0..40_000).map(|_| stream.chance(0.05)).flat_map(|e| [e; 10]).collect();
     let found = design_effect(&tenfold, BATCHES);
     assert!((7.0..14.0).contains(&found), "{found}");
-    // Alternating is better than independent, and counts as independent.
+    // An alternating series is better than independent, and counts as independent.
     let even: Vec<bool> = (0..1000).map(|i| i % 2 == 0).collect();
     assert_eq!(design_effect(&even, BATCHES), 1.0);
     for none in [vec![], vec![true], vec![false; 50], vec![true; 50]] {
@@ -133,7 +133,7 @@ fn design_effect_by_hand() {
     close("D", found, 2.0 / 3.0 * t * t, 1e-12);
 }
 
-/// The variance of a p99's share is read with that of twice and four times the share; a p50's is its own.
+/// The variance of a p99's share is read with twice and four times the share; the variance of a p50's is not.
 #[test]
 fn a_tail_shares_its_correlation() {
     let shares = |share: f64| tail_shares(share).collect::<Vec<f64>>();
@@ -161,8 +161,9 @@ fn a_tail_shares_its_correlation() {
     }
     let t = |freedom: f64| plimsoll_math::special::student_t_inv(0.975, freedom) / 1.959_963_984_540_054;
     close("n_eff", found, 800.0 / (variance / plain * t(1.5 * 7.0).powi(2)), 1e-9);
-    // What a pass stands on: twice the variance less that of batches a third as long, which has 27/46 degrees of freedom a batch, and what
-    // the ranks still lack: 300 and 400 zeros share the middle of 700 ranks, and a hundred rise from there.
+    // The basis of a pass is twice the variance less that of batches a third as long, which has 27/46 degrees of freedom
+    // per batch. The ranks add their memory: 300 and 400 zeros share the middle of 700 ranks, and a hundred rise from
+    // there.
     let ranks: Vec<f64> = (0..800)
         .map(|i| if (300..400).contains(&i) { 700.0 + f64::from(i - 300) + 0.5 } else { 350.0 })
         .map(|rank| rank - 400.0)
@@ -176,7 +177,7 @@ fn a_tail_shares_its_correlation() {
     let factor = 1.4 / (3.0 - growth.min(2.95));
     let safe = n_eff_beyond(&values, 391.0, 8).safe;
     close("safe", safe, 800.0 / (wider / plain * t(27.0 / 46.0 * 7.0).powi(2) * factor), 1e-9);
-    // Beyond +∞ lies what is +∞: failures in one run count as correlated.
+    // A value exceeds +∞ if it is +∞, so failures in one run count as correlated.
     let failed: Vec<f64> = values.iter().map(|v| if *v > 350.0 { f64::INFINITY } else { 1.0 }).collect();
     assert!(n_eff_beyond(&failed, f64::INFINITY, 8).n_eff < 100.0);
 }
@@ -204,7 +205,7 @@ fn uneven_steps_of_one_size_are_the_even_ones() {
     close("the same steps", uneven.found, coarse.found, 1e-12);
     close("finer steps", uneven.found, even.found, 0.1);
     assert_eq!((uneven.independent, uneven.batches), (coarse.independent, coarse.batches));
-    // A step without values changes nothing but the places; nothing over, or all, has no variance.
+    // A step without values only shifts the positions; with no value over, or all, there is no variance.
     assert_eq!(ShareVariance::of_uneven(&[(0, 10); 20], 2), None);
     assert_eq!(ShareVariance::of_uneven(&[(10, 10); 20], 2), None);
 }
@@ -228,21 +229,21 @@ fn a_bound_from_above_counts_on_less_where_few_lie_beyond() {
     assert_eq!(sure_of(500.0, 500.0, 0.01), 500.0, "values that are their own have no bursts");
 }
 
-/// The cube by hand: none of 300 over ten times the slowest.
+/// The cube, computed manually: none of 300 over ten times the slowest.
 #[test]
 fn a_far_ceiling_by_hand() {
     use plimsoll_math::far;
     let beyond_slowest = 1.0 - 0.025f64.powf(1.0 / 300.0);
     close("share", far::share_at_most(300.0, 10.0, 0.025).unwrap(), beyond_slowest * 0.15f64.powi(3), 1e-12);
-    // The chance and the bound are one rule: at the chance as alpha the bound is what is allowed.
+    // Probability and bound are one rule: with the probability as alpha, the bound is the allowed share.
     let chance = far::chance(100.0, 3.0, 0.01).unwrap();
     close("chance", far::share_at_most(100.0, 3.0, chance).unwrap(), 0.01, 1e-9);
-    // And so are the end of an interval, and the number that passes.
+    // The end of an interval and the passing number follow the same rule.
     let end = far::end(100.0, 0.01, 0.025).unwrap();
     close("end", far::share_at_most(100.0, end, 0.025).unwrap(), 0.01, 1e-9);
     let needed = far::needed(end, 0.01, 0.025).unwrap();
     close("needed", needed, 100.0, 1e-6);
-    // Nothing is said near the slowest value, nor of fewer than eight.
+    // Near the slowest value, or with fewer than eight values, there is no bound.
     assert_eq!((far::chance(1e9, 1.5, 0.01), far::share_at_most(7.9, 10.0, 0.025)), (None, None));
     assert_eq!(far::needed(1.2, 0.01, 0.025), None);
 }

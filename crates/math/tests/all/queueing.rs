@@ -1,4 +1,4 @@
-//! Queues in closed form against published and hand values, and against each other.
+//! Queues in closed form compared with published and hand-computed values, and with each other.
 
 use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::queueing::*;
@@ -18,7 +18,7 @@ fn erlang_c_reference() {
     ] {
         close(&format!("C({c}, {load})"), erlang_c(c, load), wanted, 2e-6);
     }
-    // By hand: B(2, 1) = (1/2) / (1 + 1 + 1/2).
+    // Computed manually: B(2, 1) = (1/2) / (1 + 1 + 1/2).
     close("B(2, 1)", erlang_b(2, 1.0), 0.2, 1e-15);
     assert_eq!(erlang_c(4, 1.0), 1.0);
 }
@@ -36,7 +36,7 @@ fn one_exponential_server() {
 
 #[test]
 fn sojourn_where_the_two_rates_meet() {
-    // c = 4 at ρ = 0.75 drains at the rate one server serves: P(T > t) = e^(−t) (1 + C t).
+    // c = 4 at ρ = 0.75 drains at the rate of one server: P(T > t) = e^(−t) (1 + C t).
     let queue = Mmc { servers: 4, load: 0.75, service_mean: 1.0 };
     let tail = (-3f64).exp() * (1.0 + 3.0 * erlang_c(4, 0.75));
     close("at the point", queue.sojourn_tail(3.0), tail, 1e-13);
@@ -75,7 +75,7 @@ fn fixed_service_at_one_server() {
 fn fixed_service_at_many_servers() {
     for (servers, load) in [(2, 0.8), (4, 0.9), (16, 0.9), (16, 0.98)] {
         let queue = Mdc::new(servers, load, 1.0).unwrap();
-        // Fewer wait than with exponential service, and the wait is a little over half as long (Cosmetatos).
+        // Fewer requests wait than with exponential service, and the wait is a little over half as long (Cosmetatos).
         let ratio = queue.mean_wait() / Mmc { servers, load, service_mean: 1.0 }.mean_wait();
         assert!(ratio > 0.5 && ratio < 0.6, "c {servers} ρ {load}: {ratio}");
         for p in [0.5, 0.99] {
@@ -91,7 +91,7 @@ fn fixed_service_at_many_servers() {
 
 #[test]
 fn the_tail_of_the_wait_integrates_to_its_mean() {
-    // By Simpson's rule within each service time, for the tail has a kink at their ends.
+    // Simpson's rule within each service time, because the tail has a kink at their ends.
     let weight = |part: i32| if part % 16 == 0 { 1.0 } else { f64::from(2 + 2 * (part % 2)) };
     for (servers, load, periods) in [(2, 0.7, 12), (16, 0.7, 3)] {
         let queue = Mdc::new(servers, load, 1.0).unwrap();
@@ -103,8 +103,8 @@ fn the_tail_of_the_wait_integrates_to_its_mean() {
     }
 }
 
-/// 20 million simulated customers gave p99 sojourns of 4.1421, 2.6539, 2.2585 and 7.9626 for the law's 4.1351,
-/// 2.6505, 2.2639 and 8.0211 at (c, ρ) = (2, 0.7), (8, 0.85), (16, 0.9), (16, 0.98); this is the short form.
+/// 20 million simulated customers gave p99 sojourns of 4.1421, 2.6539, 2.2585 and 7.9626. The formula gives 4.1351, 2.6505,
+/// 2.2639 and 8.0211 at (c, ρ) = (2, 0.7), (8, 0.85), (16, 0.9), (16, 0.98). This is the short form.
 #[test]
 fn fixed_service_against_simulation() {
     for (servers, load) in [(2, 0.7), (8, 0.85), (16, 0.8)] {
@@ -125,7 +125,7 @@ fn onset_of_fixed_servers() {
         let queue = Mdc::new(c, load, 1.0).unwrap();
         close(&format!("p99 at the onset, c {c}"), queue.sojourn_quantile(0.99), 1.5, 1e-6);
     }
-    // By hand at one server: (1 − ρ) e^(ρ/2) = 0.99.
+    // Computed manually for one server: (1 − ρ) e^(ρ/2) = 0.99.
     let rho = Mdc::onset(1, 0.99, 1.5);
     close("c 1", (1.0 - rho) * (rho / 2.0).exp(), 0.99, 1e-9);
 }

@@ -1,4 +1,4 @@
-//! Series: hand values, another implementation's figures, and honesty under autocorrelation.
+//! Series: hand-computed values, figures of another implementation, and coverage under autocorrelation.
 
 use plimsoll_math::dist::{exponential, normal};
 use plimsoll_math::rng::Stream;
@@ -6,7 +6,7 @@ use plimsoll_math::series::*;
 
 use crate::close;
 
-/// x' = rho·x + noise from a stationary start.
+/// Returns x' = rho·x + noise from a stationary start.
 fn autoregressive(stream: &mut Stream, n: usize, rho: f64) -> Vec<f64> {
     let mut x = normal(stream, 0.0, 1.0 / (1.0 - rho * rho).sqrt());
     (0..n)
@@ -43,7 +43,7 @@ fn mser_cuts_the_warm_up() {
     let values: Vec<f64> = ramp.collect();
     let cut = mser5(&values);
     assert!((60..=300).contains(&cut) && cut.is_multiple_of(5), "{cut}");
-    // A level that was steady from the start loses little; one too short loses nothing.
+    // A steady level loses little; a short one loses nothing.
     assert_eq!(mser5(&[1.0; 200]), 0);
     assert_eq!(mser5(&values[..19]), 0);
     // Never more than half, even for a straight rise.
@@ -51,8 +51,8 @@ fn mser_cuts_the_warm_up() {
     assert_eq!(mser5(&rise), 100);
 }
 
-/// Figures of pymannkendall 1.4.3 on the same series: `hamed_rao_modification_test` with its first three lags,
-/// which are the significant ones, and `original_test` for ties.
+/// Figures of pymannkendall 1.4.3 on the same series: `hamed_rao_modification_test` with its first three lags, which are
+/// the significant ones, and `original_test` for ties.
 #[test]
 fn mann_kendall_against_another_implementation() {
     let correlated = [
@@ -111,7 +111,7 @@ fn slope_by_hand() {
     assert!(slope(&[1.0, 2.0, 3.0, 4.0], 20, 0.95).is_none());
 }
 
-/// The number in an M/M/8 system at even instants, 1000 of them over this many arrivals, from `start`.
+/// Returns the number in an M/M/8 system at 1000 evenly spaced times over this many arrivals, from `start`.
 fn in_flight(stream: &mut Stream, load: f64, arrivals: f64, start: usize) -> Vec<f64> {
     let (servers, rate) = (8, 8.0 * load);
     let step = arrivals / rate / 1000.0;
@@ -130,7 +130,7 @@ fn in_flight(stream: &mut Stream, load: f64, arrivals: f64, start: usize) -> Vec
 #[test]
 fn slope_is_honest_on_a_queue() {
     const LEVELS: u64 = 60;
-    // Change per sample as a share of the arrivals per sample, against the 2 % that divides stable from not.
+    // Change per sample as a share of the arrivals per sample, against the stability limit of 2 %.
     let (mut growing, mut flat, mut caught, mut missed) = (0, 0, 0, 0);
     for i in 0..LEVELS {
         let mut stream = Stream::new(12, "in flight", i);
@@ -153,7 +153,7 @@ fn slope_covers_under_autocorrelation() {
         let values = autoregressive(&mut stream, 600, 0.9);
         held += usize::from(slope(&values, DRIFT_BATCHES, 0.95).unwrap().interval.contains(0.0));
     }
-    // 285 expected; the interval of least squares alone, on the samples, holds zero in under half.
+    // 285 expected; the interval of plain least squares on the samples contains zero in under half.
     assert!((273..=297).contains(&held), "{held} of 300");
 }
 

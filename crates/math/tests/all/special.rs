@@ -24,7 +24,7 @@ fn incomplete_beta() {
         close(&format!("I_{x}({a}, {b})"), beta_inc(a, b, x), wanted, 1e-10);
         close("its complement", beta_inc_pair(b, a, 1.0 - x, x).1, wanted, 1e-10);
     }
-    // Near 1 the distance to 1 has to be given, or it is lost before the function is called.
+    // Near 1, the distance to 1 must be passed, because it is lost otherwise.
     close(
         "I_0.9999997(10⁷, 3)",
         beta_inc_pair(1e7, 3.0, 0.999_999_7, 3e-7).0,
@@ -53,10 +53,10 @@ proptest! {
         let (a, b) = (libm::exp(ln_a), libm::exp(ln_b));
         let (x, y) = beta_inv_pair(a, b, p, 1.0 - p);
         prop_assert!((0.0..=1.0).contains(&x) && (0.0..=1.0).contains(&y));
-        // Where the root is no normal number on either side there is nothing to return to.
+        // If the root is no normal number on either side, the round trip is impossible.
         if x > 1e-290 && y > 1e-290 {
             let (lower, upper) = beta_inc_pair(a, b, x, y);
-            // x^a y^b of x and y that are themselves rounded is no closer than this.
+            // x^a y^b of rounded x and y is no closer than this.
             let near = 1e-10 + (a + b) * f64::EPSILON;
             prop_assert!((lower - p).abs() < near, "a {} b {} p {} x {} back {}", a, b, p, x, lower);
             prop_assert!((upper - (1.0 - p)).abs() < near);

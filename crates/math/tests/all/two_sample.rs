@@ -1,4 +1,4 @@
-//! Two arms: worked cases, and how often equal arms are told apart.
+//! Two arms: worked cases, and the rate at which equal arms are distinguished.
 
 use plimsoll_math::proportion::Interval;
 use plimsoll_math::rng::Stream;
@@ -11,14 +11,14 @@ use plimsoll_math::{dist, special};
 use crate::close;
 
 /// Darwin's fifteen pairs of crossed and selfed maize (The Effects of Cross and Self Fertilisation, 1876), in eighths of an
-/// inch: Fisher (The Design of Experiments, 1935, section 21) counts 863 of 32 768 sign patterns that reach their sum of
+/// inch. Fisher (The Design of Experiments, 1935, section 21) counts 863 of 32 768 sign patterns that reach their sum of
 /// 314: two-sided 5.267 %.
 const MAIZE: [f64; 15] =
     [49.0, -67.0, 8.0, 16.0, 6.0, 23.0, 28.0, 41.0, 14.0, 29.0, 56.0, 24.0, 75.0, 60.0, -48.0];
 
 #[test]
 fn flips_count_as_fisher_did() {
-    // Up to twelve units are enumerated, so the worked case is split: all patterns by hand here, the draws against them.
+    // Up to twelve units are enumerated, so the worked case is split: all patterns here, the draws against them.
     let reached = (0u32..1 << 15)
         .filter(|s| (0..15).filter(|i| s >> i & 1 == 1).map(|i| MAIZE[i as usize]).sum::<f64>() <= 0.0)
         .count();
@@ -31,7 +31,7 @@ fn flips_count_as_fisher_did() {
     assert_eq!(three.greater(&[1.0, 2.0, 4.0]), 1.0 / 8.0);
     assert_eq!(three.greater(&[-1.0, 2.0, 4.0]), 2.0 / 8.0);
     assert_eq!(three.less(&[-1.0, -2.0, -4.0]), 1.0 / 8.0);
-    // Nothing differs: every pattern reaches it.
+    // Without differences, every pattern reaches the sum.
     assert_eq!(three.greater(&[0.0; 3]), 1.0);
 }
 
@@ -47,7 +47,7 @@ fn subset_means_are_typical_values() {
     close("upper", third.upper, 20.0, 1e-12);
     // Too few units for the level: no bound.
     assert_eq!(Flips::new(4).mean_interval(&all[..4], 0.95).upper, f64::INFINITY);
-    // The test and the interval are one: what lies outside is rejected, what lies inside is not.
+    // Test and interval are one: values outside are rejected, values inside are not.
     let at = |theta: f64| flips.greater(&all.map(|d| d - theta));
     assert!(at(2.0 - 1e-6) <= 3.0 / 64.0 && at(2.0 + 1e-6) > 3.0 / 64.0);
     let shifted = mean_shift(&[0.0; 6], &all, &flips, 0.95);
@@ -65,7 +65,7 @@ fn holm_steps_down() {
     assert_eq!(holm(&[f64::NAN, 0.6]), [1.0, 1.0]);
 }
 
-/// Independent lognormal values, `per` to a unit.
+/// Returns independent lognormal values, `per` to a unit.
 fn draw(stream: &mut Stream, units: usize, per: usize, factor: f64) -> Arm {
     let unit = |stream: &mut Stream| (0..per).map(|_| dist::lognormal(stream, factor, 1.0)).collect();
     Arm::new(&(0..units).map(|_| unit(stream)).collect::<Vec<Vec<f64>>>())
@@ -73,8 +73,8 @@ fn draw(stream: &mut Stream, units: usize, per: usize, factor: f64) -> Arm {
 
 #[test]
 fn the_ratio_of_independent_percentiles_is_covered() {
-    // A true factor of 1.2 between lognormal arms: 95 % intervals hold it in 0.92 to 0.98 of 200 draws (two
-    // standard errors are 0.031), and equal arms differ at 5 % as often.
+    // A true factor of 1.2 between lognormal arms: 95 % intervals contain it in 0.92 to 0.98 of 200 draws (two standard
+    // errors are 0.031), and equal arms differ at 5 % as often.
     let flips = Flips::new(20);
     let mut stream = Stream::new(3, "covered", 0);
     let (mut held, mut alarms, mut width) = ([0; 2], [0; 2], [0.0; 2]);
@@ -97,7 +97,8 @@ fn the_ratio_of_independent_percentiles_is_covered() {
         assert!((184..=196).contains(&held[i]), "{held:?} of 200 held");
         assert!((3..=17).contains(&alarms[i]), "{alarms:?} of 200 alarmed");
     }
-    // As wide as theory says: the log quantile's standard error is √(p(1−p)/n) / φ(z) of a lognormal with σ = 1, here of two arms.
+    // The width matches theory: the log quantile's standard error is √(p(1−p)/n) / φ(z) of a lognormal with σ = 1, here of
+    // two arms.
     for (i, p) in [0.5f64, 0.99].into_iter().enumerate() {
         let z = special::normal_inv(p);
         let density = (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt();
@@ -116,13 +117,13 @@ fn failures_stay_at_infinity() {
     };
     let whole = Arm::new(&vec![unit(0); 10]);
     let failing = Arm::new(&vec![unit(3); 10]);
-    // Three in a hundred failed: the p99 is infinite, and surely so.
+    // Three in a hundred failed, so the p99 is infinite with certainty.
     let worse = percentile_ratio(&whole, &failing, 0.99, &flips, 0.95);
     assert_eq!((worse.value, worse.interval.lower), (f64::INFINITY, f64::INFINITY));
     assert!(worse.p < 0.01);
     let better = percentile_ratio(&failing, &whole, 0.99, &flips, 0.95);
     assert_eq!((better.value, better.interval.upper), (0.0, 0.0));
-    // Infinite on both sides is not equal: there is no ratio, and no bound on it.
+    // Two infinite values are not equal: there is no ratio, and no bound on it.
     let neither = percentile_ratio(&failing, &failing, 0.99, &flips, 0.95);
     assert!(neither.value.is_nan());
     assert_eq!(neither.interval, Interval { lower: 0.0, upper: f64::INFINITY });
@@ -144,7 +145,7 @@ fn what_never_varies_has_a_ratio_without_width() {
 
 #[test]
 fn weights_restore_a_mix() {
-    // Half 1 and half 10 in the first arm; a tenth 1 in the second, weighted back to a half: no difference is left.
+    // Half 1 and half 10 in the first arm; a tenth 1 in the second, weighted back to a half: no difference remains.
     let flips = Flips::new(10);
     let first =
         Arm::weighted(&vec![
@@ -191,7 +192,7 @@ fn the_median_of_pairs_is_covered() {
     let (flips, mut held, mut alarms) = (Flips::new(20), 0, 0);
     let mut stream = Stream::new(5, "pairs", 0);
     for _ in 0..200 {
-        // A unit shares a shift of its own, as requests that met in one queue do.
+        // A unit shares one shift, like requests in one queue.
         let mut arm = |centre: f64| {
             let unit = |stream: &mut Stream| {
                 let shared = dist::normal(stream, centre, 0.1);
@@ -204,7 +205,7 @@ fn the_median_of_pairs_is_covered() {
     }
     assert!((181..=198).contains(&held), "{held} of 200");
     assert!((2..=19).contains(&alarms), "{alarms} of 200");
-    // EffectiveN: units that agree are worth all their values; units that differ as wholes are worth about one each.
+    // EffectiveN: homogeneous units count all their values; units that differ as wholes count about one each.
     let wholes = Arm::new(&(0..20).map(|u| vec![f64::from(u % 2); 50]).collect::<Vec<_>>());
     close("worth", wholes.n_eff_beyond(0.5), 19.0, 1e-9);
     assert_eq!(Arm::new(&vec![vec![0.0, 1.0]; 20]).n_eff_beyond(0.5), 40.0);
@@ -220,13 +221,13 @@ fn few_turns_are_held_against_their_own_spread() {
     let turns = Flips::of_turns(3, 2);
     assert!((turns.greater(&differences) - tail).abs() < 1e-9, "{}", turns.greater(&differences));
     assert_eq!(turns.less(&differences), 1.0);
-    // The flips of six stretches alone would take it for proof: one pattern of 64.
+    // The flips of six intervals would accept it as proof: one pattern of 64.
     assert_eq!(Flips::new(6).greater(&differences), 1.0 / 64.0);
-    // 95 %: 4.303 standard errors either way, wider than the flips' own.
+    // 95 %: 4.303 standard errors either way, wider than the flips' interval.
     let interval = turns.mean_interval(&differences, 0.95);
     let half = 4.302_652_73 / 3.0f64.sqrt();
     assert!((interval.upper - (2.0 + half)).abs() < 1e-6 || interval.upper == f64::INFINITY, "{interval:?}");
-    // Turns of one unit have no such spread.
+    // Turns of one unit have no spread between turns.
     assert_eq!(Flips::of_turns(6, 1).greater(&differences), 1.0 / 64.0);
 }
 
@@ -244,7 +245,7 @@ fn a_course_that_wanders_is_held_against_its_slow_part() {
     let course = Flips::of_turns(1, 8);
     close("p", course.greater(&step), tail, 1e-9);
     assert!(course.greater(&step) > Flips::new(8).greater(&step));
-    // Neighbours that are not alike widen nothing.
+    // Uncorrelated neighbours widen nothing.
     let even = [1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0];
     assert_eq!(course.greater(&even), 1.0 / 256.0);
     close("alike", neighbours(&step), 5.0 / 8.0, 1e-12);

@@ -1,19 +1,17 @@
-//! What a law says: the figures that went in, those that came out, the formula, what it takes for granted, where it does not hold, and
-//! its curve.
+//! The finding of a formula: input figures, results, formula, assumptions, limits of validity and a curve.
 //!
-//! One type for all laws, because they are read in one way: an answer without its assumptions is the mistake that this command exists to
-//! prevent. Times are seconds, rates per second, shares of 1.
+//! All formulas share one type, because their results are read in one way. A result without its assumptions is the mistake
+//! that this command exists to prevent. Times are seconds, rates are per second, shares are of 1.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Why a law gives no answer.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum LawError {
-    /// A figure can't be meant, or figures contradict each other: which, and what to give.
+    /// A figure is impossible, or figures contradict each other; the text gives the remedy.
     #[error("{0}")]
     Input(String),
-    /// The law does not hold for what it was asked about: why, and what does.
+    /// The formula does not apply to this system; the text gives the reason and an alternative.
     #[error("{0}")]
     NotFor(String),
 }
@@ -24,85 +22,84 @@ impl LawError {
     }
 }
 
-/// What a figure counts.
+/// The quantity of a figure, which sets its unit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
     /// Seconds.
     Time,
-    /// Per second.
+    /// Requests per second.
     Rate,
     /// Tokens per second.
     TokenRate,
     /// A share of 1.
     Share,
-    /// How many.
+    /// A number of items.
     Count,
-    /// How many times as much.
+    /// A ratio to a baseline.
     Factor,
     /// A percentile, as a share of 1.
     Percentile,
-    /// A bare number.
+    /// A number without a unit.
     Plain,
 }
 
-/// One figure.
+/// A figure with its quantity and interval.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct CalcFigure {
-    /// What it is.
+    /// Name of the figure.
     pub name: String,
-    /// How much; null where it is infinite or refused.
+    /// Value; null if it is infinite or refused.
     pub value: f64,
-    /// Of what.
+    /// Quantity and unit of the value.
     pub quantity: Quantity,
-    /// 95 % interval, where it was estimated from measured points; an end that is null is infinite.
+    /// 95 % interval if the value was estimated from measured points; a null end is infinite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
-    /// Why it is not given, or what to know about it.
+    /// Reason for a refused value, or a remark on the value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
 impl CalcFigure {
-    /// A figure as it is.
+    /// Returns a figure without interval and note.
     pub fn new(name: impl Into<String>, value: f64, quantity: Quantity) -> CalcFigure {
         CalcFigure { name: name.into(), value, quantity, interval: None, note: None }
     }
 
-    /// With something to know about it.
     pub fn note(mut self, note: impl Into<String>) -> CalcFigure {
         self.note = Some(note.into());
         self
     }
 
-    /// One that is not given, with the reason.
+    /// Returns a figure without a value, with the reason.
     pub fn refused(name: impl Into<String>, quantity: Quantity, why: impl Into<String>) -> CalcFigure {
         CalcFigure::new(name, f64::NAN, quantity).note(why)
     }
 }
 
-/// What a law says.
+/// The result of a formula.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct LawFinding {
-    /// The law's name on the command line.
+    /// Name of the formula on the command line.
     pub law: &'static str,
-    /// What it is about, in words.
+    /// Title of the result.
     pub title: String,
-    /// What went in.
+    /// Input figures.
     pub given: Vec<CalcFigure>,
-    /// What came out.
+    /// Computed figures.
     pub answers: Vec<CalcFigure>,
-    /// The formula, a line each.
+    /// Formula, one line per equation.
     pub formula: Vec<String>,
-    /// Who found it.
+    /// Source of the formula.
     pub source: &'static str,
-    /// What it takes for granted.
+    /// Assumptions of the formula.
     pub assumes: Vec<String>,
-    /// Where it does not hold, and what to take instead.
+    /// Systems that the formula does not apply to, with an alternative.
     pub not_for: Vec<String>,
-    /// What to know about this answer.
+    /// Warnings about this result.
     pub warnings: Vec<String>,
-    /// The curve on which the answer lies.
+    /// Curve that contains the result.
     pub curve: Option<Curve>,
 }
 
@@ -112,52 +109,52 @@ impl LawFinding {
     }
 }
 
-/// A curve to draw.
+/// A curve with its axes, points and marks.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct Curve {
-    /// Horizontal.
+    /// Horizontal axis.
     pub x: CurveAxis,
-    /// Vertical.
+    /// Vertical axis.
     pub y: CurveAxis,
-    /// Lines, each with its name.
+    /// Named lines of the curve.
     pub lines: Vec<CurveLine>,
-    /// Points of interest.
+    /// Highlighted points.
     pub points: Vec<Point>,
-    /// Vertical lines.
+    /// Vertical marks.
     pub marks: Vec<CurveMark>,
 }
 
-/// An axis.
+/// An axis of a curve.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct CurveAxis {
-    /// What it shows.
+    /// Label of the axis.
     pub name: String,
-    /// Of what.
+    /// Quantity and unit of the axis.
     pub quantity: Quantity,
-    /// Least and largest value shown; what lies beyond is cut off.
+    /// Least and largest value shown; values beyond them are cut off.
     pub range: [f64; 2],
-    /// Logarithmic?
+    /// Whether the axis is logarithmic.
     pub log: bool,
 }
 
 impl CurveAxis {
-    /// A linear axis from 0.
+    /// Returns a linear axis from 0 to `most`.
     pub fn to(name: impl Into<String>, quantity: Quantity, most: f64) -> CurveAxis {
         CurveAxis { name: name.into(), quantity, range: [0.0, most], log: false }
     }
 }
 
-/// One line of a curve.
+/// A named line of a curve.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct CurveLine {
-    /// Its name.
+    /// Name of the line.
     pub name: String,
-    /// (x, y), by ascending x.
+    /// Points (x, y), by ascending x.
     pub at: Vec<[f64; 2]>,
 }
 
 impl CurveLine {
-    /// A function of x at evenly spaced places of the axis.
+    /// Returns the line of a function of x at evenly spaced positions of the axis.
     pub fn of(name: impl Into<String>, x: &CurveAxis, y: impl Fn(f64) -> f64) -> CurveLine {
         const STEPS: u32 = 240;
         let [from, to] = x.range;
@@ -170,20 +167,20 @@ impl CurveLine {
     }
 }
 
-/// A point of interest.
+/// A highlighted point of a curve.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct Point {
-    /// Where.
+    /// Position (x, y).
     pub at: [f64; 2],
-    /// What it is; empty for one of many measured ones.
+    /// Label; empty for one of many measured points.
     pub name: String,
 }
 
-/// A vertical line.
+/// A vertical mark of a curve.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct CurveMark {
-    /// Where.
+    /// Position on the horizontal axis.
     pub x: f64,
-    /// What it marks.
+    /// Label of the mark.
     pub name: String,
 }

@@ -1,4 +1,4 @@
-//! Little's law and the utilisation law: they hold for any system, whatever its distributions.
+//! Little's law and the utilisation law, which apply to any system and any distribution.
 
 use plimsoll_math::queueing::{little_in_flight, little_rate, little_time, rate_at, servers_for};
 
@@ -8,20 +8,20 @@ use super::finding::{
 use super::{above_zero, inside};
 use plimsoll_measure::say;
 
-/// Two of the three.
+/// Two of the three figures of Little's law.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct LittleSpec {
-    /// What passes through, per second.
+    /// Throughput, per second.
     pub rate: Option<f64>,
-    /// The time that one spends inside, s.
+    /// Time of one request in the system, s.
     pub time: Option<f64>,
     pub in_flight: Option<f64>,
 }
 
-/// The third of rate, time and number in flight.
+/// Returns the third of rate, time and number in flight.
 ///
 /// # Errors
-/// Where not two of them are given, or all three.
+/// Fails unless exactly two of the three are given.
 pub fn little(spec: &LittleSpec) -> Result<LawFinding, LawError> {
     let rate = spec.rate.map(|x| above_zero("rate", x)).transpose()?;
     let time = spec.time.map(|x| above_zero("time", x)).transpose()?;
@@ -80,21 +80,21 @@ pub fn little(spec: &LittleSpec) -> Result<LawFinding, LawError> {
     })
 }
 
-/// Servers, and what is asked of them.
+/// Servers and the load offered to them.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct UtilisationSpec {
     pub rate: f64,
     /// Mean service time, s.
     pub service: f64,
-    /// Servers in all; `None` = as many as the ceiling takes.
+    /// Total servers; `None` for as many as the ceiling requires.
     pub servers: Option<u32>,
-    /// Servers of one replica.
+    /// Servers of one replica; `None` if servers are not grouped.
     pub slots: Option<u32>,
-    /// The utilisation not to pass. `None` = 80 %, a convention.
+    /// Utilisation limit; `None` for 80 %, by convention.
     pub ceiling: Option<f64>,
 }
 
-/// How busy servers are, or how many a ceiling takes.
+/// Returns the utilisation of the servers, and the number of servers that the ceiling requires.
 pub fn utilisation(spec: &UtilisationSpec) -> Result<LawFinding, LawError> {
     let (rate, service) = (above_zero("rate", spec.rate)?, above_zero("service", spec.service)?);
     let ceiling = inside("ceiling", spec.ceiling.unwrap_or(0.8))?;

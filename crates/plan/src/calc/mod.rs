@@ -1,8 +1,8 @@
-//! The laws of queues and scale as answers: figures in, figures out, with formula, assumptions and limits beside them.
+//! Formulas of queueing and scaling as findings with formula, assumptions and limits.
 //!
-//! The arithmetic is [`plimsoll_math::queueing`]'s; what stands here is what may be asked, what is refused and why, and what a person has to
-//! know of the answer. Reading order: [`finding`] (what is said), then one file per family: `flow` (little, utilisation), `queues`
-//! (mm1, mmc, mg1), `tails` (fanout), `scale` (amdahl).
+//! [`plimsoll_math::queueing`] does the arithmetic. This module checks the input, refuses figures that a formula does not
+//! have, and explains the result. Reading order: [`finding`] (result types), then one file per family: `flow` (little,
+//! utilisation), `queues` (mm1, mmc, mg1), `tails` (fanout), `scale` (amdahl).
 
 pub mod finding;
 mod flow;
@@ -18,7 +18,7 @@ pub use queues::{Demand, Served, StationSpec, mg1, mm1, mmc};
 pub use scale::{AmdahlSpec, amdahl};
 pub use tails::{FanoutSpec, Latencies, fanout};
 
-/// The laws by name, with what each answers.
+/// The formulas by name, each with a description.
 pub const CATALOGUE: [(&str, &str); 7] = [
     ("little", "requests in flight = rate × time; any one of the three from the other two"),
     ("utilisation", "how busy the servers are, and how many a ceiling takes"),
@@ -29,7 +29,7 @@ pub const CATALOGUE: [(&str, &str); 7] = [
     ("fanout", "a page of n calls: how often one is slow, and what each call has to meet"),
 ];
 
-/// A figure that must be above 0 and finite.
+/// Fails unless a figure is above 0 and finite.
 fn above_zero(name: &str, value: f64) -> Result<f64, LawError> {
     if value.is_finite() && value > 0.0 {
         Ok(value)
@@ -38,7 +38,7 @@ fn above_zero(name: &str, value: f64) -> Result<f64, LawError> {
     }
 }
 
-/// A coefficient of variation: 0 or more.
+/// Fails unless a coefficient of variation is at least 0 and finite.
 fn variation(name: &str, value: f64) -> Result<f64, LawError> {
     if value.is_finite() && value >= 0.0 {
         Ok(value)
@@ -49,7 +49,7 @@ fn variation(name: &str, value: f64) -> Result<f64, LawError> {
     }
 }
 
-/// A share strictly between 0 and 1.
+/// Fails unless a share is strictly between 0 and 1.
 fn inside(name: &str, share: f64) -> Result<f64, LawError> {
     if share > 0.0 && share < 1.0 {
         Ok(share)

@@ -1,8 +1,8 @@
-//! Queues with servers of one request each: M/M/1, M/M/c, M/G/1.
+//! Queues whose servers take one request each: M/M/1, M/M/c, M/G/1.
 //!
-//! Where the question is about an engine that batches, a percentile of these is refused: there a request's service time depends on who
-//! runs beside it, and taking slots for servers was 24 to 265 % over the simulated mean of an 8B model on an H100. The mean is still shown, as
-//! what the law would say, with that in its note.
+//! For an engine that batches, these formulas return no percentile. There, the service time of a request depends on the
+//! concurrent requests. Slots in place of servers exceeded the simulated mean of an 8B model on an H100 by 24 to 265 %. The
+//! mean is still shown as the formula's value, with that error in its note.
 
 use plimsoll_math::queueing::{Mdc, Mm1, Mmc, erlang_c, mg1_mean_wait};
 
@@ -12,31 +12,30 @@ use super::finding::{
 use super::{above_zero, inside, variation};
 use plimsoll_measure::say;
 
-/// How much comes.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Demand {
     Rate(f64),
     /// The share of the time that each server is busy.
     Utilisation(f64),
-    /// So many wait on average; one server only.
+    /// The mean number of waiting requests; one server only.
     Waiting(f64),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Served {
-    /// Servers that take one request each, as far as is known.
+    /// Servers that take one request each, to the extent that the engine is known.
     #[default]
     OneByOne,
     Batching {
-        /// Its name.
+        /// Name of the engine.
         name: String,
-        /// Whole requests at a time (Triton), or a step at a time (an LLM engine)?
+        /// Whether the engine serves whole batches (Triton); otherwise it batches step by step (an LLM engine).
         whole: bool,
     },
 }
 
 impl Served {
-    /// Why these laws have no percentile for it, and what has.
+    /// Returns the reason why these formulas have no percentile for the engine, and an alternative; `None` if they have.
     fn objection(&self) -> Option<String> {
         let Served::Batching { name, whole } = self else { return None };
         Some(if *whole {
@@ -51,7 +50,7 @@ impl Served {
     }
 }
 
-/// A station: arrivals, servers, services.
+/// A station: arrivals, servers and service times.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StationSpec {
     pub demand: Demand,
@@ -60,12 +59,11 @@ pub struct StationSpec {
     pub servers: u32,
     /// Coefficient of variation of the service times.
     pub service_cv: f64,
-    /// Percentiles asked for; empty = 50, 95 and 99, where there are any.
+    /// Requested percentiles; empty for 50, 95 and 99 where the formula has percentiles.
     pub percentiles: Vec<f64>,
     pub served: Served,
 }
 
-/// A station whose figures make sense, and its load.
 struct Sound<'a> {
     spec: &'a StationSpec,
     load: f64,
@@ -124,7 +122,7 @@ impl<'a> Sound<'a> {
         given
     }
 
-    /// Number and mean times from the mean wait.
+    /// Returns utilisation, mean times and mean numbers, from the mean wait.
     fn means(&self, wait: f64) -> Vec<CalcFigure> {
         let sojourn = wait + self.service;
         vec![
@@ -136,7 +134,7 @@ impl<'a> Sound<'a> {
         ]
     }
 
-    /// Percentiles of wait and of wait + service; refused where the engine batches.
+    /// Returns percentiles of wait and of wait + service; refused if the engine batches.
     fn tails(&self, wait: impl Fn(f64) -> f64, sojourn: impl Fn(f64) -> f64) -> Vec<CalcFigure> {
         if let Some(why) = self.spec.served.objection() {
             return vec![CalcFigure::refused("percentiles", Quantity::Time, why)];
@@ -153,7 +151,7 @@ impl<'a> Sound<'a> {
         waits.chain(sojourns).collect()
     }
 
-    /// Latency against the rate: the mean, and percentiles where there are any.
+    /// Returns latency against the rate: the mean, and percentiles if the formula has them.
     fn curve(&self, mean: impl Fn(f64) -> f64, quantile: Option<&dyn Fn(f64, f64) -> f64>) -> Curve {
         let limit = f64::from(self.spec.servers) / self.service;
         let x = CurveAxis { range: [0.0, limit], ..CurveAxis::to("rate", Quantity::Rate, limit) };
@@ -197,7 +195,7 @@ impl<'a> Sound<'a> {
     }
 }
 
-/// What none of these queues has.
+/// Returns the systems that these queues do not model.
 fn not_for() -> Vec<String> {
     vec![
         "an engine that batches (vLLM, SGLang, TensorRT-LLM, Triton with dynamic batching): plimsoll simulate".into(),
@@ -205,10 +203,10 @@ fn not_for() -> Vec<String> {
     ]
 }
 
-/// One server, random arrivals, random services.
+/// Returns the M/M/1 finding: one server, random arrivals, random service times.
 ///
 /// # Errors
-/// Utilisation from 1 on, a figure that can't be meant, percentiles of an engine that batches.
+/// Fails if utilisation is at least 1 or a figure is impossible.
 pub fn mm1(spec: &StationSpec) -> Result<LawFinding, LawError> {
     let spec = &StationSpec { servers: 1, ..spec.clone() };
     let sound = Sound::of(spec)?;
@@ -245,10 +243,10 @@ pub fn mm1(spec: &StationSpec) -> Result<LawFinding, LawError> {
     })
 }
 
-/// c servers, one queue.
+/// Returns the M/M/c finding: `c` servers behind one queue.
 ///
 /// # Errors
-/// As [`mm1`].
+/// Fails like [`mm1`].
 pub fn mmc(spec: &StationSpec) -> Result<LawFinding, LawError> {
     let sound = Sound::of(spec)?;
     let servers = spec.servers;
@@ -288,10 +286,10 @@ pub fn mmc(spec: &StationSpec) -> Result<LawFinding, LawError> {
     })
 }
 
-/// One server whose services vary as they do.
+/// Returns the M/G/1 finding: one server with any variation of service times.
 ///
 /// # Errors
-/// As [`mm1`]; percentiles asked for at any other variation than 0 and 1.
+/// Fails like [`mm1`], or if percentiles are requested at a coefficient of variation other than 0 and 1.
 pub fn mg1(spec: &StationSpec) -> Result<LawFinding, LawError> {
     let spec = &StationSpec { servers: 1, ..spec.clone() };
     let cv = variation("cv", spec.service_cv)?;

@@ -1,4 +1,4 @@
-//! Amdahl's law in all three directions.
+//! Amdahl's law, solved for any of its three figures.
 
 use plimsoll_math::queueing::{amdahl as speed_up, amdahl_factor, amdahl_limit, amdahl_share};
 
@@ -6,21 +6,20 @@ use super::finding::{CalcFigure, Curve, CurveAxis, CurveLine, LawError, LawFindi
 use super::inside;
 use plimsoll_measure::say;
 
-/// Two of the three, or the share alone.
+/// Two of the three figures of Amdahl's law, or only the share.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct AmdahlSpec {
-    /// The part's share of the whole's time.
+    /// The part's share of the total time.
     pub share: Option<f64>,
-    /// How many times faster the part becomes.
+    /// Speed-up of the part.
     pub factor: Option<f64>,
-    /// How many times faster the whole becomes.
     pub speed_up: Option<f64>,
 }
 
-/// What a faster part brings, how much faster it has to be, or how large it must have been.
+/// Returns the speed-up of the whole, the required speed-up of the part, or the implied share.
 ///
 /// # Errors
-/// Fewer than needed or all three; a speed-up past the limit.
+/// Fails if too few figures or all three are given, or if the speed-up is beyond the limit.
 pub fn amdahl(spec: &AmdahlSpec) -> Result<LawFinding, LawError> {
     let share = spec.share.map(|share| inside("share", share)).transpose()?;
     let more = |name: &str, x: f64| {

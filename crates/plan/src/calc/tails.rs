@@ -1,4 +1,4 @@
-//! Fan-out: the tail of a page that needs many calls.
+//! Fan-out: the tail latency of a page that needs many calls.
 
 use plimsoll_math::queueing::{any_slower, exponential_slowest, per_call, sampled_slowest};
 
@@ -6,14 +6,14 @@ use super::finding::{CalcFigure, Curve, CurveAxis, CurveLine, LawError, LawFindi
 use super::{above_zero, inside};
 use plimsoll_measure::say;
 
-/// Calls of a page at most.
+/// Largest number of calls of a page.
 const MOST_CALLS: u32 = 1_000_000;
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum Latencies {
     /// Exponential with this mean, s.
     Exponential(f64),
-    /// As measured, s, ascending.
+    /// Measured latencies, s, ascending.
     Sample(Vec<f64>),
 }
 
@@ -34,7 +34,7 @@ impl Latencies {
         }
     }
 
-    /// The p-quantile; of a sample the order statistic.
+    /// Returns the p-quantile; of a sample, the order statistic.
     fn quantile(&self, p: f64) -> f64 {
         match self {
             Latencies::Exponential(mean) => -mean * libm::log1p(-p),
@@ -57,17 +57,17 @@ impl Latencies {
     }
 }
 
-/// A page of several calls.
+/// A page that needs several calls.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FanoutSpec {
     pub calls: u32,
-    /// Percentiles; empty = 95 and 99.
+    /// Percentiles as shares of 1; empty for 95 and 99 %.
     pub percentiles: Vec<f64>,
-    /// The latency of a call, where it is known.
+    /// Latency distribution of a call; `None` if unknown.
     pub latencies: Option<Latencies>,
 }
 
-/// How often a page meets a slow call, and what each call has to meet.
+/// Returns the probability that a page contains a slow call, and the percentile that each call has to meet.
 pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
     if spec.calls == 0 || spec.calls > MOST_CALLS {
         return Err(LawError::input(format!("--calls: 1 to {MOST_CALLS}")));
@@ -145,7 +145,7 @@ pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
     })
 }
 
-/// A tail asked of a sample that holds fewer than ten values beyond it.
+/// Returns a warning if the sample contains fewer than ten values beyond the highest percentile.
 fn sample_warning(latencies: Option<&Latencies>, percentiles: impl Iterator<Item = f64>) -> Vec<String> {
     let Some(Latencies::Sample(sorted)) = latencies else { return Vec::new() };
     let highest = percentiles.fold(0.0, f64::max);

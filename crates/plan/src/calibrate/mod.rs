@@ -1,11 +1,11 @@
-//! Fits an engine's constants to measurements, and says how good they are on measurements the fit did not see.
+//! Fits an engine's constants to measurements, and reports the error on measurements that the fit did not use.
 //!
-//! Each constant of the specification is multiplied by a factor; the factors' logarithms are found by bounded least squares
-//! on the logarithms of simulated over measured, with the simulator in the loop. A weak pull towards 1 keeps a factor where
-//! the rows don't tell it. Freeing the constants themselves per GPU count was tried on paper and lost: it explains
+//! Each constant of the specification is multiplied by a factor. Bounded least squares find the factors' logarithms, with
+//! the simulator in the loop; the residuals are the logarithms of simulated / measured. A weak pull towards 1 keeps a
+//! factor that the rows don't determine. A separate set of constants per GPU count was rejected, because it explains
 //! fifteen rows perfectly and the sixteenth not at all.
 //!
-//! Every group of rows is held out in turn (three folds), and what is printed and kept is the error on the rows held out.
+//! Every group of rows is held out in turn (three folds). The printed and stored error is the error on the rows held out.
 
 pub mod rows;
 
@@ -20,25 +20,24 @@ use serde::Serialize;
 
 pub use rows::{AskedProtocol, MeasuredFigures, MeasuredRow, RowDefaults, RowError, RowTable};
 
-/// What is multiplied.
+/// A constant that the fit multiplies.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Factor {
-    /// The share of the bandwidth that weights stream at.
+    /// The share of the memory bandwidth at which weights are read.
     Weights,
-    /// The share of the arithmetic that matrix products and prefill attention reach.
+    /// The share of the peak arithmetic that matrix products and prefill attention reach.
     Compute,
-    /// The share of the bandwidth that the KV cache is read at.
+    /// The share of the memory bandwidth at which the KV cache is read.
     KvRead,
     /// The host's time per step, layer and request.
     Host,
-    /// The bandwidth of all-reduces; the table that it comes from ends at messages smaller than a prompt's.
+    /// The bandwidth of all-reduces. Its source table ends at messages smaller than those of a prompt.
     Link,
     /// The time before the queue.
     Front,
 }
 
-/// All of them, in the order in which they are shown.
 pub const FACTORS: [Factor; 6] =
     [Factor::Weights, Factor::Compute, Factor::KvRead, Factor::Host, Factor::Link, Factor::Front];
 
@@ -46,68 +45,64 @@ pub const FACTORS: [Factor; 6] =
 pub struct FoundFactor {
     pub factor: Factor,
     pub value: f64,
-    /// Did the fit want to go further than it may?
+    /// Whether the factor ended at the bound of the fit.
     pub at_bound: bool,
 }
 
-/// A metric that rows are compared by.
+/// A metric that the fit compares.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Metric {
-    /// Mean time to the first token.
+    /// Mean time to first token.
     Ttft,
     /// Mean time per token after the first.
     Tpot,
-    /// Mean time to the end.
+    /// Mean end-to-end latency.
     E2e,
 }
 
-/// Simulated against measured, for one metric of one row.
+/// The simulated and measured value of one metric of one row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
     pub line: usize,
     pub group: String,
     pub metric: Metric,
-    /// As measured, ms.
+    /// Measured value, ms.
     pub measured_ms: f64,
-    /// As simulated, ms.
+    /// Simulated value, ms.
     pub simulated_ms: f64,
 }
 
-/// What a fit found.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Calibration {
-    /// The factors, fitted on all rows.
+    /// Factors fitted on all rows.
     pub factors: Vec<FoundFactor>,
-    /// Errors before fitting, per metric.
+    /// Errors before the fit, per metric.
     pub before: Vec<HeldOut>,
-    /// Errors of the fit on the rows it saw.
+    /// Errors of the fit on its own rows, per metric.
     pub fitted: Vec<HeldOut>,
-    /// Errors on rows held out, each fold in turn.
+    /// Errors on the rows held out, each fold in turn.
     pub held_out: Vec<HeldOut>,
-    /// Rows held out, one by one.
     pub comparisons: Vec<Comparison>,
     pub profile: EngineSpec,
     pub notes: Vec<String>,
 }
 
-/// Why there is no fit.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum CalibrationError {
     #[error("{0} measurements are too few: six factors and a third held out need 9 or more")]
     TooFew(usize),
-    /// Rows of several models or GPUs.
+    /// The rows are from several models or GPUs.
     #[error("the rows are of several engines ({0}); calibrate one model, GPU and dtype at a time")]
     Mixed(String),
-    /// A linear or other engine, which has no such constants.
+    /// The engine has no roofline, for example a linear engine.
     #[error("{0} has no roofline to calibrate; use a profile MODEL@GPU")]
     NoRoofline(String),
-    /// An engine that can't be built.
     #[error(transparent)]
     Spec(#[from] SpecError),
 }
 
-/// Tells which fold a row is held out in: groups in turn where there are three or more, else rows in turn.
+/// Returns the fold of each row: groups in turn if there are at least three, else rows in turn.
 pub fn folds(rows: &[MeasuredRow]) -> Vec<usize> {
     let groups: Vec<&str> =
         rows.iter().map(|row| row.group.as_str()).collect::<BTreeSet<_>>().into_iter().collect();
@@ -121,7 +116,7 @@ pub fn folds(rows: &[MeasuredRow]) -> Vec<usize> {
 /// Fits the factors.
 ///
 /// # Errors
-/// Too few rows, rows of several engines, or an engine without a roofline.
+/// Fails if there are too few rows, rows of several engines, or an engine without a roofline.
 pub fn calibrate(rows: &[MeasuredRow], seed: u64) -> Result<Calibration, CalibrationError> {
     check(rows)?;
     let before = compare(rows, &[0.0; 6], seed)?;
@@ -170,7 +165,8 @@ pub fn calibrate(rows: &[MeasuredRow], seed: u64) -> Result<Calibration, Calibra
     })
 }
 
-/// What one calibration holds for, in words: model, dtype, GPU and server; an engine of no catalogue by its name.
+/// Returns the scope of a calibration as text: model, dtype, GPU and server, or the name of an engine outside the
+/// catalogue.
 pub fn kind(engine: &EngineSpec) -> String {
     let origin = match &engine.mode {
         ModeSpec::Batching(batching) => batching.origin.as_deref(),
@@ -203,7 +199,7 @@ fn check(rows: &[MeasuredRow]) -> Result<(), CalibrationError> {
     Ok(())
 }
 
-/// How far a factor may go, as a logarithm, and how strongly it is pulled back to 1.
+/// Returns the bound of a factor's logarithm.
 fn bound(factor: Factor) -> f64 {
     match factor {
         Factor::Weights | Factor::Compute | Factor::KvRead => 0.5,
@@ -212,8 +208,7 @@ fn bound(factor: Factor) -> f64 {
     }
 }
 
-/// Logarithm of a factor that is still likely before anything is measured: the spread of the efficiencies' own fits, and
-/// of hosts between engines.
+/// Returns the prior spread of a factor's logarithm, from the fits of the efficiencies and from hosts of different engines.
 fn likely(factor: Factor) -> f64 {
     match factor {
         Factor::Weights | Factor::Compute => 0.15,
@@ -222,7 +217,7 @@ fn likely(factor: Factor) -> f64 {
     }
 }
 
-/// Noise of a measurement, as a logarithm: what the same publisher finds days apart, at the 90th percentile.
+/// Returns the measurement noise as a logarithm: the 90th percentile of differences that one publisher finds days apart.
 fn noise(metric: Metric) -> f64 {
     match metric {
         Metric::Tpot | Metric::E2e => 0.035,
@@ -251,7 +246,7 @@ fn fit(rows: &[MeasuredRow], seed: u64) -> Vec<f64> {
     minimise(&parameters, 8, residuals).at
 }
 
-/// Simulates every row with these factors' logarithms.
+/// Simulates every row with the factors' logarithms and compares the result with the measurement.
 pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<Comparison>, SpecError> {
     let mut found = Vec::new();
     for row in rows {
@@ -274,7 +269,7 @@ pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<Comp
     Ok(found)
 }
 
-/// Runs a row's protocol on its engine with these factors' logarithms.
+/// Runs a row's protocol on its engine with the factors' logarithms.
 pub fn simulate(row: &MeasuredRow, logs: &[f64], seed: u64) -> Result<Trial, SpecError> {
     let engine = applied(&row.engine, logs);
     match &row.asked {
@@ -283,7 +278,7 @@ pub fn simulate(row: &MeasuredRow, logs: &[f64], seed: u64) -> Result<Trial, Spe
     }
 }
 
-/// The engine with its constants multiplied.
+/// Returns the engine with its constants multiplied by the factors.
 pub fn applied(engine: &EngineSpec, logs: &[f64]) -> EngineSpec {
     let mut engine = engine.clone();
     let ModeSpec::Batching(batching) = &mut engine.mode else { return engine };
@@ -318,7 +313,7 @@ fn log_ratio(one: &Comparison) -> f64 {
     libm::log(one.simulated_ms / one.measured_ms)
 }
 
-/// Errors per metric: mean and 90th percentile of |simulated / measured − 1|, bias and spread of its logarithm.
+/// Returns the errors per metric: mean and 90th percentile of |simulated / measured − 1|, bias and spread of its logarithm.
 pub fn errors(found: &[Comparison]) -> Vec<HeldOut> {
     let mut errors = Vec::new();
     for (metric, name) in [(Metric::Ttft, "ttft"), (Metric::Tpot, "tpot"), (Metric::E2e, "e2e")] {
@@ -345,7 +340,7 @@ pub fn errors(found: &[Comparison]) -> Vec<HeldOut> {
     errors
 }
 
-/// The engine that most rows are of, with the factors, and where they come from.
+/// Returns the most frequent engine of the rows with the factors applied, and records their origin.
 fn profile(rows: &[MeasuredRow], logs: &[f64], held_out: &[HeldOut], seed: u64) -> EngineSpec {
     let count = |name: &str| rows.iter().filter(|row| row.engine.name == name).count();
     let Some(common) = rows.iter().max_by_key(|row| (count(&row.engine.name), usize::MAX - row.line)) else {
@@ -368,7 +363,7 @@ fn profile(rows: &[MeasuredRow], logs: &[f64], held_out: &[HeldOut], seed: u64) 
     engine
 }
 
-/// The protocols of the rows in words.
+/// Returns the names of the rows' protocols, separated by commas.
 fn protocols(rows: &[MeasuredRow]) -> String {
     let word = |row: &MeasuredRow| match &row.asked {
         AskedProtocol::Replay(_) => "replay",
@@ -379,7 +374,7 @@ fn protocols(rows: &[MeasuredRow]) -> String {
     rows.iter().map(word).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// The loads that the rows cover.
+/// Returns the range of loads that the rows cover.
 fn range(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Option<LoadRange> {
     let loads = rows.iter().filter_map(|row| load(row, logs, seed)).collect::<Vec<_>>();
     let span = |of: fn(&(f64, f64, f64)) -> f64| {
@@ -395,7 +390,7 @@ fn range(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Option<LoadRange> {
     })
 }
 
-/// Mean prompt, mean answer and mean requests in flight of a row.
+/// Returns the mean prompt, mean output and mean requests in flight of a row.
 fn load(row: &MeasuredRow, logs: &[f64], seed: u64) -> Option<(f64, f64, f64)> {
     let trial = simulate(row, logs, seed).ok()?;
     match &row.asked {

@@ -1,7 +1,7 @@
-//! Measured rows of a table of comma-separated values: which engine, how it was asked, what it did.
+//! Parses measured rows from comma-separated values: engine, load protocol and measured figures.
 //!
-//! A row without a protocol is refused: the same server shows figures a third apart under a closed loop and under one
-//! wave, and a fit that doesn't know which it was finds efficiencies that are wrong everywhere else.
+//! A row without a protocol is refused. Figures of one server differ by a third between a closed loop and one wave, and a
+//! fit without the protocol finds wrong efficiencies.
 
 use std::collections::BTreeMap;
 
@@ -13,93 +13,87 @@ use plimsoll_workload::Size;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct MeasuredRow {
-    /// Its line in the table, the header being line 1; its level in a run.
+    /// Line in the table, counted from the header at 1; level of a run.
     pub line: usize,
-    /// Rows of one setting: held out together.
+    /// Rows of one group are held out together.
     pub group: String,
-    /// The engine that was measured, as far as it is known.
+    /// The measured engine, to the extent that it is known.
     pub engine: EngineSpec,
     pub asked: AskedProtocol,
     pub measured: MeasuredFigures,
 }
 
-/// What was asked of an engine.
+/// The load that the engine received.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AskedProtocol {
     Protocol(ProtocolSpec),
     Replay(Vec<TrialRequest>),
 }
 
-/// What an engine did, milliseconds. What was not measured, or not to be trusted, is absent.
+/// The measured figures of an engine, ms. A figure is `None` if it was not measured or is not reliable.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct MeasuredFigures {
-    /// Mean time to the first token.
+    /// Mean time to first token, ms.
     pub ttft_ms: Option<f64>,
-    /// Mean time per token after the first.
+    /// Mean time per token after the first, ms.
     pub tpot_ms: Option<f64>,
-    /// Mean time to the end.
+    /// Mean end-to-end latency, ms.
     pub e2e_ms: Option<f64>,
-    /// 99th percentiles of the three, where every request is known.
+    /// 99th percentiles of the three metrics, ms; `None` unless every request is known.
     pub p99_ms: Option<[f64; 3]>,
 }
 
-/// What the rows don't say themselves.
+/// Defaults for columns that the table lacks.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct RowDefaults {
-    /// The engine of all rows, in place of their own columns.
+    /// Engine of all rows; it replaces the engine columns.
     pub engine: Option<EngineSpec>,
-    /// The protocol of rows that have none, in the words of the columns: `closed,requests=10x,lengths=uniform:0.8`.
+    /// Protocol of rows without one, written like the columns: `closed,requests=10x,lengths=uniform:0.8`.
     pub protocol: Option<String>,
 }
 
-/// Rows, and what of the table was not used.
+/// The rows of a table, with notes on unused columns.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RowTable {
     pub rows: Vec<MeasuredRow>,
-    /// Columns ignored and the like.
+    /// Notes, for example ignored columns.
     pub notes: Vec<String>,
 }
 
-/// Why a table can't be read.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum RowError {
     #[error("the table has no rows")]
     Empty,
-    /// A column that is needed is not there.
     #[error("the table has no column {0}")]
     Missing(&'static str),
-    /// A row says nothing about how requests were sent.
+    /// A row has no load protocol.
     #[error(
         "line {line}: no protocol; add a column protocol (closed, staggered, wave or open) with requests and lengths, or \
          state one for all rows with --protocol closed,requests=10x,lengths=uniform:0.8"
     )]
     NoProtocol {
-        /// Its line.
+        /// Line in the table, counted from the header at 1.
         line: usize,
     },
-    /// A cell is not what its column holds.
+    /// A cell does not parse as its column's type.
     #[error("line {line}: {column} {value:?} is not {expected}")]
     Cell {
-        /// Its line.
         line: usize,
-        /// Its column.
         column: &'static str,
-        /// What stands there.
         value: String,
-        /// What would be read.
+        /// Format that the column accepts.
         expected: &'static str,
     },
     /// The engine of a row can't be built.
     #[error("line {line}: {why}")]
     Engine {
-        /// Its line.
+        /// Line in the table, counted from the header at 1.
         line: usize,
-        /// Why.
         why: SpecError,
     },
 }
 
-/// Every name under which a column may stand; the first is the one that is asked for.
+/// Accepted names of each column; errors print the first.
 const COLUMNS: &[&[&str]] = &[
     &["model", "model_path"],
     &["gpu", "system"],
@@ -127,10 +121,10 @@ const COLUMNS: &[&[&str]] = &[
     &["request_id", "id"],
 ];
 
-/// Reads a table: rows of means, or one row per request of a replay (`arrival_s`, `first_token_s`, `last_token_s`).
+/// Parses a table: rows of means, or one row per request of a replay (`arrival_s`, `first_token_s`, `last_token_s`).
 ///
 /// # Errors
-/// See [`RowError`]: each names the line and what to add.
+/// Fails with a [`RowError`], which names the line and the remedy.
 pub fn read(text: &str, defaults: &RowDefaults) -> Result<RowTable, RowError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let (_, header) = lines.next().ok_or(RowError::Empty)?;
@@ -183,7 +177,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// What stands in a column; None where it is empty or there is no such column.
+    /// Returns the text of a cell; `None` if the cell is empty or the column is missing.
     fn text(&self, column: &str) -> Option<&'a str> {
         let cell = self.columns.get(column).and_then(|&place| self.cells.get(place)).copied()?;
         (!cell.is_empty()).then_some(cell)
@@ -229,7 +223,7 @@ fn row(line: &Line<'_>, defaults: &RowDefaults) -> Result<MeasuredRow, RowError>
     Ok(MeasuredRow { line: line.number, group, engine, asked: AskedProtocol::Protocol(protocol), measured })
 }
 
-/// The engine of a row: that of all rows, or from its columns.
+/// Returns the engine of a row: the default for all rows, or the engine of its columns.
 fn engine(line: &Line<'_>, defaults: &RowDefaults) -> Result<EngineSpec, RowError> {
     if let Some(engine) = &defaults.engine {
         return Ok(engine.clone());
@@ -264,7 +258,7 @@ fn engine(line: &Line<'_>, defaults: &RowDefaults) -> Result<EngineSpec, RowErro
     pair.resolve().map_err(|why| RowError::Engine { line: line.number, why })
 }
 
-/// The protocol of a row: its columns, else what was stated for all.
+/// Returns the protocol of a row: its columns, else the default for all rows.
 fn protocol(
     line: &Line<'_>,
     defaults: &RowDefaults,
@@ -313,7 +307,7 @@ fn protocol(
     Ok(ProtocolSpec { pace, sizes: Sizes::Drawn { prompt, output }, requests: count as u32, warm_up: 0 })
 }
 
-/// One row out of a table of requests.
+/// Returns one row for a whole table of requests.
 fn replay(lines: &[Line<'_>], defaults: &RowDefaults) -> Result<MeasuredRow, RowError> {
     let mut sent = Vec::new();
     let (mut ttft, mut tpot, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
@@ -352,13 +346,13 @@ fn replay(lines: &[Line<'_>], defaults: &RowDefaults) -> Result<MeasuredRow, Row
     })
 }
 
-/// Names of blocks, written as ranges: `0-12;40`.
+/// Parses block names written as ranges: `0-12;40`.
 fn blocks_of(text: &str) -> Option<Vec<u64>> {
     let mut blocks = Vec::new();
     for part in text.split(';') {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
         let (low, high) = (low.parse::<u64>().ok()?, high.parse::<u64>().ok()?);
-        // A prompt of sixteen million tokens has a million blocks.
+        // The limit is high enough because a prompt of sixteen million tokens has a million blocks.
         if high < low || high - low > 1 << 20 {
             return None;
         }

@@ -1,9 +1,8 @@
-//! Where an engine's knee lies for a run's mix of requests: the load at which queueing begins, and the load at which it ends in a
-//! queue that grows.
+//! Finds the queueing onset and the stability limit of an engine for a run's mix of requests.
 //!
-//! The same definitions as a sweep's lines: the onset is the load at which p99 of the first token is 1.5 times what a request
-//! takes alone; the stability limit is what a full engine finishes per second. Arrivals are Poisson, lengths the run's own, drawn with
-//! replacement, the same for every load (common random numbers).
+//! The definitions equal a sweep's. The onset is the load at which p99 of the first token is 1.5 times the value of
+//! isolated requests. The stability limit is the throughput of a full engine, per second. Arrivals are Poisson. Lengths are
+//! drawn from the run with replacement, equally for every load (common random numbers).
 
 use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::rng::Stream;
@@ -12,16 +11,14 @@ use plimsoll_sim::{ModeSpec, WorldSpec};
 
 use crate::replay::{ReplayRequest, play};
 
-/// What is asked of a knee.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct KneeSpec {
     /// Requests simulated at each load.
     pub requests: usize,
-    /// Times the zero-contention value that marks the onset.
+    /// Ratio to the zero-contention value that marks the onset.
     pub factor: f64,
-    /// The percentile it is read from.
+    /// Percentile that determines the onset, 0 to 1.
     pub percentile: f64,
-    /// Seed of everything drawn.
     pub seed: u64,
 }
 
@@ -31,25 +28,25 @@ impl Default for KneeSpec {
     }
 }
 
-/// The two lines, requests per second over all replicas.
+/// The queueing onset and the stability limit, requests per second over all replicas.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Knee {
-    /// The percentile of the first token (the end, without tokens) with nobody else there, s.
+    /// Percentile of the first token (of the end, without tokens) of isolated requests, s.
     pub alone_s: f64,
-    /// Queueing onset; `None` = not reached below the limit.
+    /// Queueing onset; `None` if it is not reached below the limit.
     pub onset_per_s: Option<f64>,
     pub limit_per_s: f64,
 }
 
-/// Between requests that are to meet nobody, ns: an hour, because nothing is simulated while nothing happens.
+/// Gap between isolated requests, ns. An hour is cheap, because idle time costs no simulation.
 const APART_NS: i64 = 3_600_000_000_000;
-/// Halvings of the search for the onset: to about a percent.
+/// Halvings of the search for the onset; they reach about 1 %.
 const HALVINGS: u32 = 8;
 
-/// Finds both lines for requests of this mix.
+/// Finds onset and limit for requests of this mix.
 ///
 /// # Errors
-/// The world can't be built, or finishes nothing.
+/// Fails if the world can't be built or finishes no requests.
 pub fn knee(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<Knee, String> {
     if mix.is_empty() {
         return Err("no request to draw from".to_owned());
@@ -72,10 +69,10 @@ pub fn knee(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result
     Ok(Knee { alone_s, onset_per_s: Some(0.5 * (low + high)), limit_per_s })
 }
 
-/// The stability limit alone, requests per second over all replicas.
+/// Returns the stability limit, requests per second over all replicas.
 ///
 /// # Errors
-/// The world can't be built, or finishes nothing.
+/// Fails if the world can't be built or finishes no requests.
 pub(crate) fn limit_of(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
     if mix.is_empty() {
         return Err("no request to draw from".to_owned());
@@ -83,7 +80,7 @@ pub(crate) fn limit_of(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec
     limit(world, mix, spec)
 }
 
-/// Requests with gaps of mean one second.
+/// Draws requests with a mean gap of one second.
 fn draw(mix: &[ReplayRequest], spec: &KneeSpec) -> Vec<ReplayRequest> {
     let mut stream = Stream::new(spec.seed, "knee", 0);
     let mut at_s = 0.0;
@@ -103,7 +100,7 @@ fn at_rate(drawn: &[ReplayRequest], rate_per_s: f64) -> Vec<ReplayRequest> {
         .collect()
 }
 
-/// The leading latency's percentile behind the first tenth, s.
+/// Returns the percentile of the first latency after the first tenth, s.
 fn percentile(world: &WorldSpec, asked: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
     let times = play(world, asked, spec.seed)?;
     let lead = |ns: Option<i64>| ns.map_or(f64::INFINITY, |ns| ns as f64 / 1e9);
@@ -111,8 +108,8 @@ fn percentile(world: &WorldSpec, asked: &[ReplayRequest], spec: &KneeSpec) -> Re
     order_statistic(&mut values, spec.percentile).ok_or_else(|| "nothing was answered".to_owned())
 }
 
-/// The same of the same requests where each meets nobody. Of other requests of the mix it would be another percentile of their
-/// lengths: where the curve is flat, three percent there move the onset by a third.
+/// Returns that percentile if each request is isolated, for identical requests. Other requests of the mix would have
+/// another percentile of lengths. Where the curve is flat, a difference of 3 % moves the onset by a third.
 fn alone(world: &WorldSpec, drawn: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
     let apart: Vec<ReplayRequest> = drawn[drawn.len() / 10..]
         .iter()
@@ -126,17 +123,17 @@ fn alone(world: &WorldSpec, drawn: &[ReplayRequest], spec: &KneeSpec) -> Result<
         .ok_or_else(|| "no request is answered, even an isolated one".to_owned())
 }
 
-/// Times the requests that all replicas hold at once that are played for the limit: a full engine forgets how it was filled within two
-/// of them, and is full until the last is let in.
+/// Simulated requests for the limit, as a multiple of the concurrent requests of all replicas. A full engine forgets its
+/// initial state within two fillings, and stays full until the last request is admitted.
 const FILLINGS: f64 = 8.0;
 const MOST: usize = 40_000;
 
-/// What is finished per second while more than enough is there: between a fifth and four fifths of the ends. Of fewer requests than a few
-/// times what fits at once, these would be the short ones, and the limit half as high again as it is.
+/// Returns the throughput under a permanent backlog: between a fifth and four fifths of the ends. With too few requests,
+/// these would be the short ones, and the limit would come out half as high again.
 fn limit(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
     let enough = ((FILLINGS * held(world, mix)) as usize).min(MOST);
     let mut asked = draw(mix, &KneeSpec { requests: spec.requests.max(enough), ..*spec });
-    // All at once: what is refused by a bounded queue leaves as many as it holds, and those keep the engine full.
+    // All requests arrive simultaneously. A bounded queue rejects the rest, and the queued requests keep the engine full.
     asked.iter_mut().for_each(|one| one.due_ns = 0);
     let times = play(world, &asked, spec.seed)?;
     let mut ends: Vec<i64> = times.iter().filter_map(|t| t.end).collect();
@@ -152,7 +149,7 @@ fn limit(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<f6
     Ok((high - low) as f64 / took_s)
 }
 
-/// Requests that all replicas hold at once, of mean lengths.
+/// Returns the concurrent requests of all replicas, at mean lengths.
 fn held(world: &WorldSpec, mix: &[ReplayRequest]) -> f64 {
     let n = mix.len().max(1) as f64;
     let context = mix.iter().map(|one| f64::from(one.prompt) + 0.5 * f64::from(one.output)).sum::<f64>() / n;

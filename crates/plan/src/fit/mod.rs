@@ -1,15 +1,16 @@
-//! An engine fitted from a measured run: the simplest one that answers as the target did, and how far off it is.
+//! Fits an engine to a measured run: the simplest engine that reproduces the target's responses, with its error.
 //!
-//! A step's cost is read off the answers by a regression ([`steps`]); what stands before the queue, and a common factor on prompts
-//! and steps, by the simulator in the loop on the run's own arrivals ([`play`]). A third of the run's stretches is held out, and the
-//! error on them is the band. What low load cannot show (how many sequences run at once, how large the KV cache is, how many tokens
-//! a step takes) comes from the server's page or from a person, else it is assumed and named.
+//! A regression on the responses gives the cost of a step ([`steps`]). The time before the queue, and a common factor on
+//! prompts and steps, come from the simulator in the loop on the run's arrivals ([`play`]). A third of the run's intervals
+//! is held out, and the error on them is the band. Low load does not reveal the number of concurrent sequences, the size of
+//! the KV cache and the tokens of a step. These limits come from the server's metrics endpoint or from the user; otherwise
+//! they are assumed and named.
 //!
-//! Fitting a queueing formula to the curve of latencies was the alternative and lost: it has no percentiles, knows one mix of
-//! lengths, and its one slope says nothing of what happens when prompts grow or a replica is lost.
+//! Fitting a queueing formula to the latency curve was rejected, because it has no percentiles and covers one mix of
+//! lengths. Its single slope does not predict longer prompts or the loss of a replica.
 //!
-//! Reading order: [`words`], [`rows`], [`steps`], [`play`], [`whole`] (endpoints without tokens), [`mod@knee`] (where such an engine's
-//! lines lie), and [`fit`] below.
+//! Reading order: [`words`], [`rows`], [`steps`], [`play`], [`whole`] (endpoints without tokens), [`mod@knee`] (onset and
+//! limit of a fitted engine), and [`fit`] below.
 
 pub mod knee;
 pub mod play;
@@ -33,18 +34,18 @@ use plimsoll_measure::server_side::{ServerSide, Signal};
 use rows::FitRows;
 use steps::{Answers, StepCost};
 
-/// Largest error of a mean or a median on the stretches held out that still counts as the same engine.
+/// Largest relative error of a mean or median on held-out intervals that a fit may have.
 const UNLIKE: f64 = 0.25;
-/// vLLM's limits where nobody says any.
+/// vLLM's limits, assumed if none are configured.
 const ASSUMED_SLOTS: u32 = 1024;
 const ASSUMED_BUDGET: u32 = 8192;
-/// Blocks of a KV cache that never fills, where nobody says how large it is.
+/// KV blocks assumed if the size is unknown; this cache never fills.
 const ASSUMED_BLOCKS: u32 = 1 << 20;
 
 /// Fits an engine to a run.
 ///
 /// # Errors
-/// Why there is none: too few requests, one concurrency only, nothing of this kind answers as the target did.
+/// Fails if there are too few requests, only one concurrency, or no engine of this kind that reproduces the target.
 pub fn fit(run: &FittedRun<'_>, told: &StatedTarget) -> Result<Fitted, FitError> {
     let rows = FitRows::of(run, told)?;
     let replicas = told.replicas.unwrap_or(rows.replicas as u32).max(1);
@@ -68,7 +69,8 @@ pub fn fit(run: &FittedRun<'_>, told: &StatedTarget) -> Result<Fitted, FitError>
 }
 
 impl Fitted {
-    /// The limits that nobody told and no request showed, in a sentence; what breaks an engine is mostly one of them.
+    /// Returns the assumed limits as a sentence, because most failures of an engine come from one of them. `None` if none
+    /// is assumed.
     pub fn rests_on(&self) -> Option<String> {
         let assumed = |one: &Setting| {
             let (what, say) = match one.name.as_str() {
@@ -90,7 +92,7 @@ impl Fitted {
     }
 }
 
-/// Holds the engine against the stretches that it has not seen, and says what there is to say.
+/// Compares the engine with the held-out intervals and returns the finding.
 fn conclude(
     rows: &FitRows,
     (mut engine, settings, others): (EngineSpec, Vec<Setting>, Vec<EngineSpec>),
@@ -131,7 +133,7 @@ fn world(engine: &EngineSpec, told: &StatedTarget) -> WorldSpec {
     WorldSpec { engine: engine.clone(), fleet, faults: Vec::new() }
 }
 
-/// The first figure that is too far off.
+/// Fails with the worst mean or median if its error exceeds [`UNLIKE`].
 fn unlike(residuals: &[Residual]) -> Result<(), FitError> {
     let central = |one: &&Residual| matches!(one.percentile, None | Some(0.5));
     let worst = residuals.iter().filter(central).max_by(|a, b| a.off().abs().total_cmp(&b.off().abs()));
@@ -148,7 +150,7 @@ fn unlike(residuals: &[Residual]) -> Result<(), FitError> {
     }
 }
 
-/// What no request's times show: limits, and where each comes from.
+/// The limits that no request's times reveal, each with its origin.
 #[derive(Copy, Clone)]
 struct Limits {
     slots: (u32, From),
@@ -172,7 +174,7 @@ impl Limits {
         let blocks = gauge(Signal::KvBlocks).and_then(|blocks| {
             whole(blocks / replicas * gauge(Signal::KvBlockTokens).unwrap_or(16.0) / 16.0)
         });
-        // A prompt that went through shows that there is room for it.
+        // A completed prompt shows that the KV cache has room for it.
         let longest = rows.answered().map(|one| one.prompt).fold(0.0, f64::max) as u32;
         Limits {
             slots: choose(told.slots, slots, ASSUMED_SLOTS),
@@ -183,8 +185,8 @@ impl Limits {
 }
 
 impl Limits {
-    /// Where nobody says how many sequences run at once, and the run's slowest first tokens waited as they would if no more ran than
-    /// were ever seen to run, that is what runs.
+    /// Returns the limits with the observed concurrency, if the limit is assumed and the slowest first tokens fit that
+    /// concurrency better.
     fn as_seen(&self, rows: &FitRows, told: &StatedTarget, engine: impl Fn(&Limits) -> EngineSpec) -> Limits {
         if self.slots.1 != From::Assumed {
             return *self;
@@ -203,12 +205,12 @@ impl Limits {
     }
 }
 
-/// How far the slowest first tokens must be off (as a logarithm) without a limit before one is looked for.
+/// Error of the slowest first tokens (as a logarithm) without a limit that starts the search for a limit.
 const WAITED: f64 = 0.05;
-/// Share of that error that the limit may leave.
+/// Share of that error that may remain with the limit.
 const CLEARLY: f64 = 0.4;
 
-/// An engine that batches token by token.
+/// Fits an engine that batches token by token.
 fn batching(
     rows: &FitRows,
     limits: &Limits,
@@ -231,12 +233,12 @@ fn batching(
     Ok((engine, settings(&cost, front_ms, limits, &drawn, rows), others))
 }
 
-/// Share of the linear form's squared error on the stretches held out below which a bent step is worth its two parameters.
+/// Ratio of squared errors on held-out intervals below which an overlapping step justifies its two parameters.
 const WORTH_BENDING: f64 = 0.8;
-/// Relative error below which nothing is worth bending for.
+/// Relative error below which the linear form is kept.
 const SMALL: f64 = 0.004;
-/// Sequences beside each other between the 5th and the 95th percentile of answers, and their ratio, below which base and growth
-/// of a step are one.
+/// Least difference and ratio between the 5th and the 95th percentile of concurrent sequences. Below them, base and growth
+/// of a step can't be distinguished.
 const APART: f64 = 0.5;
 const APART_RATIO: f64 = 1.25;
 
@@ -255,7 +257,7 @@ fn told_apart(answers: &Answers) -> Result<(), FitError> {
     })
 }
 
-/// Finds by replay what stands before the queue (ms), and factors on what prompts and what whole steps cost.
+/// Finds by replay the time before the queue (ms), and the factors on the cost of prompts and of whole steps.
 fn before_the_queue(
     rows: &FitRows,
     cost: &StepCost,
@@ -285,7 +287,7 @@ fn before_the_queue(
     (at[0], at[1].exp(), at[2].exp())
 }
 
-/// Prompts that cost `prompts` times as much in steps that cost `all` times as much.
+/// Returns the cost with steps multiplied by `all` and prompts also by `prompts`.
 fn scaled(cost: &StepCost, prompts: f64, all: f64) -> StepCost {
     StepCost {
         base_us: cost.base_us * all,
@@ -297,7 +299,7 @@ fn scaled(cost: &StepCost, prompts: f64, all: f64) -> StepCost {
     }
 }
 
-/// Six significant digits: no interval grants more, and a file gives them back as they were.
+/// Rounds to six significant digits: intervals are wider, and a file reproduces such values exactly.
 fn six(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -430,7 +432,7 @@ fn notes(rows: &FitRows, settings: &[Setting]) -> Vec<String> {
     notes
 }
 
-/// As the engine's file carries it: what it was fitted to and how far off it was there.
+/// Returns the origin in the engine's file: source, error and range of the fit.
 fn origin(
     rows: &FitRows,
     residuals: &[Residual],

@@ -1,7 +1,7 @@
-//! The engine held against the run: its own arrivals played again, and figure by figure how far simulated and measured lie apart.
+//! Replays a run's arrivals on a simulated engine and compares measured with simulated figures.
 //!
-//! Requests are not compared one by one: a request that comes a millisecond later meets another step, and the error of a phase is
-//! not an error of the engine. Means of groups and percentiles of stretches are compared.
+//! Single requests are not compared. A request that arrives a millisecond later joins another step, and this phase error is
+//! no error of the engine. The module compares means of groups and percentiles of intervals.
 
 use plimsoll_math::least_squares::{Parameter, minimise};
 use plimsoll_math::quantile;
@@ -13,15 +13,15 @@ use crate::replay::{ReplayRequest, RequestTimes, play};
 use crate::spec::{Band, BandRow};
 use plimsoll_measure::findings::Metric;
 
-/// Share of a group's values, the largest, that its mean leaves out: a machine that stood still is no engine.
+/// Share of the largest values that a group's mean omits, because a stalled machine is no property of the engine.
 const TRIMMED: f64 = 0.05;
-/// Standard error of a group's mean that is not gone below, as a logarithm.
+/// Lower limit of the standard error of a group's mean, as a logarithm.
 const LEAST_ERROR: f64 = 0.005;
 
-/// When the simulated target answered each request of each level.
+/// The simulated times of each request of each level.
 pub type Played = Vec<Vec<RequestTimes>>;
 
-/// Plays the run's arrivals against a world.
+/// Replays the run's arrivals in a simulated world.
 pub fn all(world: &WorldSpec, rows: &FitRows, seed: u64) -> Result<Played, String> {
     rows.parts.iter().map(|part| play(world, &asked(part), seed)).collect()
 }
@@ -30,7 +30,7 @@ fn asked(part: &LevelPart) -> Vec<ReplayRequest> {
     part.ones.iter().map(|one| one.asked.clone()).collect()
 }
 
-/// A metric of a request as measured, s; none where it does not exist.
+/// Returns the measured metric of a request, s; `None` if the metric does not exist.
 pub fn measured(one: &One, metric: Metric) -> Option<f64> {
     let seconds = |ns: i64| ns as f64 / 1e9;
     match metric {
@@ -59,7 +59,7 @@ impl ComparedKind {
     }
 }
 
-/// Measured and simulated values of a metric over the requests that are compared, by what they are grouped, and their stretch.
+/// Returns (measured, simulated, grouping value, interval) of a metric for the compared requests.
 fn pairs(
     rows: &FitRows,
     played: &Played,
@@ -73,7 +73,8 @@ fn pairs(
             if let (true, Some(measured), Some(simulated)) =
                 (which.takes(one), measured(one, metric), times.metric(metric, one.output))
             {
-                // By prompt length what a token of it costs shows between groups, by company what a batch does.
+                // Groups by prompt length reveal the cost of a prompt token; groups by concurrency reveal the cost of a
+                // batch.
                 let group = if metric == Metric::Ttft && rows.tokens { one.uncached } else { one.beside };
                 pairs.push((measured, simulated, group, before + one.stretch));
             }
@@ -83,7 +84,7 @@ fn pairs(
     pairs
 }
 
-/// Mean without the largest, and the standard error of its logarithm.
+/// Returns the mean without the largest values, and the standard error of its logarithm.
 fn trimmed(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
     values.truncate(values.len() - (TRIMMED * values.len() as f64) as usize);
@@ -93,7 +94,7 @@ fn trimmed(mut values: Vec<f64>) -> (f64, f64) {
     (mean, ((square / n).sqrt() / mean).max(LEAST_ERROR))
 }
 
-/// ln(simulated / measured) of group means over their standard errors: what a polish makes small.
+/// Returns ln(simulated / measured) of group means over their standard errors: the residuals of `polish`.
 pub fn misses(rows: &FitRows, played: &Played, metrics: &[Metric], groups: usize) -> Vec<f64> {
     let mut misses = Vec::new();
     for &metric in metrics {
@@ -109,7 +110,8 @@ pub fn misses(rows: &FitRows, played: &Played, metrics: &[Metric], groups: usize
     misses
 }
 
-/// Moves `at` (logarithms of factors, or what `world_at` takes them for) until the run's own arrivals are answered as measured.
+/// Moves `at` (logarithms of factors, or other parameters of `world_at`) until the simulated responses match the measured
+/// ones.
 pub(crate) fn polish(
     parameters: &[Parameter],
     rows: &FitRows,
@@ -123,11 +125,11 @@ pub(crate) fn polish(
     minimise(parameters, iterations, residuals).at
 }
 
-/// Percentiles that are compared, with the fewest requests for each.
+/// Compared percentiles (`None` is the mean), each with its least number of requests.
 const FIGURES: [(Option<f64>, usize); 5] =
     [(None, 20), (Some(0.5), 20), (Some(0.9), 100), (Some(0.95), 200), (Some(0.99), 1000)];
 
-/// Figure by figure, over all requests that were held out.
+/// Returns the residual of each figure, over the selected requests.
 pub fn residuals(rows: &FitRows, played: &Played, metrics: &[Metric], which: ComparedKind) -> Vec<Residual> {
     let mut found = Vec::new();
     for &metric in metrics {
@@ -159,8 +161,8 @@ fn figure(mut values: Vec<f64>, percentile: Option<f64>) -> f64 {
     }
 }
 
-/// ln(measured / simulated) of means, medians and 90th percentiles of the stretches held out: what the next stretch like them
-/// will be off by.
+/// Returns ln(measured / simulated) of means, medians and 90th percentiles of the held-out intervals. This is the expected
+/// error on the next similar interval.
 pub fn band(rows: &FitRows, played: &Played, metrics: &[Metric], source: String) -> Band {
     let row = |metric: &Metric| {
         let all = pairs(rows, played, *metric, ComparedKind::HeldOut);

@@ -1,8 +1,8 @@
-//! A run's requests as a fit needs them: when each was sent, had its first and last token, and what it held.
+//! A run's requests in the form that a fit needs: send time, first and last token, sizes.
 //!
-//! Times are counted from the start of their level, because each level is replayed by itself against an idle engine. A run is cut
-//! into stretches of equal time, and every third is held out: requests next to each other shared their steps, so that single
-//! requests held out would have been seen through their neighbours.
+//! Times count from the start of their level, because each level is replayed separately on an idle engine. A run is cut
+//! into intervals of equal time, and every third interval is held out. Single requests can't be held out, because
+//! neighbours share their steps and would reveal them.
 
 use plimsoll_model::{Attempt, EventKind, Level, Load};
 
@@ -10,77 +10,75 @@ use super::words::{FitError, FittedRun, StatedTarget};
 use crate::replay::ReplayRequest;
 use plimsoll_measure::columns::Fate;
 
-/// Fewest answered requests that an engine is fitted to.
+/// Minimum number of answered requests for a fit.
 pub const FEWEST: usize = 150;
-/// Most requests of a run that are looked at: more add nothing but time.
+/// Maximum number of requests of a run that a fit reads; more requests only add time.
 const MOST: usize = 6_000;
-/// Share of failures beyond which the rest stands for nothing.
+/// Share of failures beyond which the other requests are not representative.
 const FAILING: f64 = 0.2;
-/// Requests that a stretch should hold.
+/// Target number of requests per interval.
 const OF_STRETCH: usize = 60;
 
-/// One request. Times are ns from the start of its level.
+/// A request of a run. Times are ns from the start of its level.
 #[derive(Clone, Debug)]
 pub struct One {
-    /// What is sent again in a replay.
+    /// The request as replayed.
     pub asked: ReplayRequest,
     pub sent: i64,
-    /// First token; the end where there are no tokens.
+    /// First token; the end if there are no tokens.
     pub first: i64,
     pub last: i64,
     pub end: i64,
-    /// Prompt tokens, cached ones included.
+    /// Prompt tokens, including cached ones.
     pub prompt: f64,
-    /// Prompt tokens that had to be computed, as far as anybody says.
+    /// Computed prompt tokens, if the number of cached ones is known; otherwise all.
     pub uncached: f64,
     pub output: u32,
     pub ok: bool,
-    /// Which replica answered, where they are told apart; 0 else.
+    /// Replica that responded, if replicas are distinguishable; otherwise 0.
     pub replica: usize,
-    /// Which stretch of its level it fell into.
+    /// Interval of the level.
     pub stretch: usize,
-    /// Requests in flight when it was sent.
+    /// Requests in flight at the send time.
     pub beside: f64,
 }
 
 impl One {
-    /// Is it kept from the fit, to hold the fit against?
+    /// Returns whether the fit holds the request out.
     pub fn held_out(&self) -> bool {
         self.stretch % 3 == 2
     }
 
-    /// Steps between its first token and its last.
+    /// Returns the number of steps between the first token and the last.
     pub fn steps(&self) -> f64 {
         f64::from(self.output.saturating_sub(1))
     }
 }
 
-/// A level's requests in the order in which they were sent.
+/// The requests of a level in send order.
 #[derive(Clone, Debug)]
 pub struct LevelPart {
-    /// The level's number.
     pub level: u32,
     pub ones: Vec<One>,
-    /// Did its arrivals depend on its answers?
+    /// Whether the arrivals depended on responses (closed loop).
     pub closed: bool,
 }
 
-/// All of a run that a fit looks at.
+/// All data of a run that a fit uses.
 #[derive(Clone, Debug)]
 pub struct FitRows {
     pub parts: Vec<LevelPart>,
     pub tokens: bool,
-    /// Does somebody say how many prompt tokens came from a cache?
+    /// Whether the number of cached prompt tokens is reported.
     pub cached_known: bool,
-    /// Prompt tokens that did.
     pub cached: f64,
-    /// Replicas that the answers name.
+    /// Replicas that the responses name.
     pub replicas: usize,
     pub failed: usize,
 }
 
 impl FitRows {
-    /// The requests of the levels asked for.
+    /// Returns the requests of the selected levels.
     pub fn of(run: &FittedRun<'_>, told: &StatedTarget) -> Result<FitRows, FitError> {
         let levels: Vec<&Level> =
             run.levels.iter().filter(|level| told.level.is_none_or(|id| level.id == id)).collect();
@@ -184,7 +182,6 @@ impl FitRows {
         ones
     }
 
-    /// Every request.
     pub fn all(&self) -> impl Iterator<Item = &One> {
         self.parts.iter().flat_map(|part| &part.ones)
     }
@@ -193,7 +190,7 @@ impl FitRows {
         self.all().filter(|one| one.ok)
     }
 
-    /// Most answers that were being written at once by one replica.
+    /// Returns the maximum number of responses that one replica generated concurrently.
     pub(crate) fn most_running(&self) -> u32 {
         let mut most = 0i64;
         for part in &self.parts {
@@ -213,7 +210,7 @@ impl FitRows {
         most.max(1) as u32
     }
 
-    /// Mean requests in flight of each level and the most at once over all of them.
+    /// Returns the mean requests in flight of each level, and the maximum over all levels.
     pub fn in_flight(&self) -> (Vec<f64>, u32) {
         let mut most = 0i64;
         let mut means = Vec::new();

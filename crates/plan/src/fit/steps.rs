@@ -1,11 +1,14 @@
-//! What a step costs, read off the answers by a regression.
+//! Estimates the cost of a step from the responses by a regression.
 //!
-//! From its first token to its last a request lives through K = output − 1 steps, and everybody else's tokens say what was in them:
-//! D tokens decoded, C tokens of context attended to, P prompt tokens computed. So for an engine whose step is linear in what it
-//! holds, `last − first = base K + decode D + context C + prefill P` holds exactly, whatever the load, and at low load chance varies
-//! the four enough. Fitting the times per token against the mean load lost: it has one point per level, and confounds batch and
-//! context. Where small prompts ride for nothing because the step waits for the weights anyway, the linear form is wrong by what
-//! several prompts in a step cost; then a part of the step is the longer of reading the weights and computing the tokens.
+//! From its first token to its last, a request takes part in K = output − 1 steps. The tokens of concurrent requests reveal
+//! the content of these steps: D tokens decoded, C tokens of context attended to, P prompt tokens computed. If the step
+//! time is linear in its content, `last − first = base K + decode D + context C + prefill P` is exact at any load. At low
+//! load, random variation separates the four terms well enough.
+//!
+//! Fitting the time per token against the mean load was rejected, because it has one point per level and confounds batch
+//! and context. Small prompts may cost nothing because the step waits for the weights. The linear form is then wrong by the
+//! cost of several prompts in a step. Then a part of the step is the longer of reading the weights and computing the
+//! tokens.
 
 use plimsoll_math::least_squares::{Parameter, minimise};
 use plimsoll_sim::spec::LinearSpec;
@@ -15,7 +18,7 @@ use super::rows::{FitRows, LevelPart, One};
 
 /// Parts of the run that are left out in turn for the standard errors.
 pub const LEFT_OUT: usize = 6;
-/// Fewest steps of an answer that tell anything.
+/// Minimum number of steps of a usable response.
 const FEWEST_STEPS: f64 = 2.0;
 
 #[derive(Copy, Clone, Debug)]
@@ -25,27 +28,27 @@ struct PromptStep {
     decodes: f64,
 }
 
-/// What one answer lived through.
+/// The steps of one response.
 #[derive(Clone, Debug)]
 pub struct Lived {
-    /// From its first token to its last, µs.
+    /// Time from the first token to the last, µs.
     took_us: f64,
     steps: f64,
-    /// Tokens decoded in them, its own included.
+    /// Tokens decoded in these steps, including the response's tokens.
     decoded: f64,
     /// Tokens of context attended to.
     context: f64,
     /// Steps with prompts: a range of [`Answers::prompts`].
     from: usize,
     to: usize,
-    /// Is it kept from the fit?
+    /// Whether the fit holds the response out.
     pub held_out: bool,
-    /// Which sixth of the run it belongs to.
+    /// Sixth of the run that contains the response.
     sixth: usize,
 }
 
 impl Lived {
-    /// Sequences that decoded beside each other, mean over its steps.
+    /// Returns the mean number of sequences that decoded concurrently.
     pub fn batch(&self) -> f64 {
         self.decoded / self.steps
     }
@@ -55,23 +58,23 @@ impl Lived {
 pub struct Answers {
     pub lived: Vec<Lived>,
     prompts: Vec<PromptStep>,
-    /// Most tokens of a prompt in one step.
+    /// Maximum prompt tokens of one step.
     chunk: f64,
-    /// The usual step, µs: what errors are shares of.
+    /// Typical step, µs: the unit of relative errors.
     usual_us: f64,
 }
 
-/// What a step costs, µs; of a step without the overlapping part, the last two are 0.
+/// The cost of a step, µs; the last two fields are 0 for a step without an overlapping part.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct StepCost {
     pub base_us: f64,
-    /// Per sequence that decodes.
+    /// Cost per decoding sequence, µs.
     pub decode_us: f64,
     pub prefill_us: f64,
-    /// Per token of context.
+    /// Cost per token of context, µs.
     pub context_us: f64,
     pub weights_us: f64,
-    /// Computing a token, in the shadow of that.
+    /// Cost of computing a token concurrently with the weight reads, µs.
     pub token_us: f64,
 }
 
@@ -89,7 +92,7 @@ impl StepCost {
         }
     }
 
-    /// As the engine's file has it.
+    /// Returns the step in the format of an engine file.
     pub fn spec(&self) -> LinearSpec {
         let overlap = (self.weights_us > 0.0)
             .then_some(OverlapSpec { weights_us: self.weights_us, token_us: self.token_us });
@@ -102,7 +105,7 @@ impl StepCost {
         }
     }
 
-    /// The part that overlaps, of a step of so many tokens.
+    /// Returns the overlapping part of a step with this many tokens.
     fn shadow(&self, tokens: f64) -> f64 {
         if self.weights_us <= 0.0 {
             return 0.0;
@@ -110,14 +113,14 @@ impl StepCost {
         OverlapSpec { weights_us: self.weights_us, token_us: self.token_us }.us(tokens)
     }
 
-    /// A step of `batch` decodes with `context` tokens each and no prompt, µs.
+    /// Returns the time of a step of `batch` decodes with `context` tokens each and no prompt, µs.
     pub(crate) fn decode_step_us(&self, batch: f64, context: f64) -> f64 {
         self.base_us + batch * (self.decode_us + context * self.context_us) + self.shadow(batch)
     }
 }
 
 impl Answers {
-    /// What every answer of two steps or more lived through.
+    /// Returns the steps of every response with at least two steps.
     pub fn of(rows: &FitRows, chunk: u32) -> Answers {
         let mut answers = Answers { chunk: f64::from(chunk.max(1)), ..Answers::default() };
         for part in &rows.parts {
@@ -164,12 +167,12 @@ impl Answers {
         }
     }
 
-    /// The steps that ended with somebody's first token.
+    /// Adds the steps that ended with a first token.
     fn add_prompts(&mut self, own: &[&One], longest: i64) {
         let begin = self.prompts.len();
         let gap = typical_gap(own);
         for one in own {
-            // First tokens nearer than a twentieth of a step came out of one.
+            // First tokens closer than a twentieth of a step came from one step.
             if let Some(last) = self.prompts[begin..].last_mut()
                 && one.first - last.at <= gap / 20
             {
@@ -185,14 +188,15 @@ impl Answers {
         }
     }
 
-    /// Sequences that decoded beside each other: 5th percentile, median and 95th over the answers.
+    /// Returns the concurrently decoding sequences: 5th percentile, median and 95th percentile over the responses.
     pub fn batches(&self) -> [f64; 3] {
         let mut all: Vec<f64> = self.lived.iter().map(Lived::batch).collect();
         all.sort_by(f64::total_cmp);
         [0.05, 0.5, 0.95].map(|p| plimsoll_math::quantile::of_sorted(&all, p).unwrap_or(0.0))
     }
 
-    /// The step that fits the answers that `seen` lets through, and the mean square of its relative errors on the others.
+    /// Returns the step fitted to the responses that `seen` selects, and the mean square of its relative errors on the
+    /// others.
     pub fn fit(&self, overlaps: bool, seen: impl Fn(&Lived) -> bool) -> Option<(StepCost, f64)> {
         let mut chosen: Vec<&Lived> = self.lived.iter().filter(|one| seen(one)).collect();
         if chosen.len() < 20 {
@@ -200,7 +204,7 @@ impl Answers {
         }
         let start = self.start(&chosen, overlaps);
         let mut at = self.solve(&chosen, &start);
-        // A machine that stood still is no step: what is far off goes, once.
+        // A stalled machine is no step, so outliers are removed once.
         let cost = StepCost::of(&at);
         let prefix = self.prefix(&cost);
         let mut errors: Vec<f64> = chosen.iter().map(|one| self.error(one, &cost, &prefix).abs()).collect();
@@ -223,7 +227,7 @@ impl Answers {
             .map(|one| self.error(one, &cost, &prefix).abs())
             .collect();
         unseen.sort_by(f64::total_cmp);
-        // Without the last twentieth: outliers choose no model.
+        // The last twentieth is omitted, because outliers must not select the model.
         unseen.truncate(unseen.len() * 19 / 20);
         let square = unseen.iter().map(|e| e * e).sum::<f64>() / unseen.len().max(1) as f64;
         Some((cost, square))
@@ -257,13 +261,13 @@ impl Answers {
         minimise(parameters, 40, residuals).at
     }
 
-    /// Sums over the steps with prompts before each: their prompt tokens' cost and their overlapping part, µs.
+    /// Returns prefix sums over the steps with prompts: cost of their prompt tokens and their overlapping part, µs.
     fn prefix(&self, cost: &StepCost) -> Vec<f64> {
         let mut sum = 0.0;
         let mut prefix = Vec::with_capacity(self.prompts.len() + 1);
         prefix.push(sum);
         for step in &self.prompts {
-            // A prompt over the budget goes through in several steps; each of them brings everybody a token.
+            // A prompt over the budget takes several steps; each step also decodes a token of every sequence.
             let whole = (step.prompt / self.chunk).floor().min(1e4);
             let rest = step.prompt - whole * self.chunk;
             sum += cost.prefill_us * step.prompt
@@ -275,8 +279,8 @@ impl Answers {
         prefix
     }
 
-    /// modelled − measured, as a share of as many usual steps. Shares of what was measured lost: tokens that a busy machine read
-    /// together seem to have taken next to no time, and would pull every step towards that.
+    /// Returns modelled − measured, as a share of as many typical steps. Shares of the measured time were rejected. Tokens
+    /// that a busy machine reads together seem to take almost no time, and would pull every step towards that.
     fn error(&self, one: &Lived, cost: &StepCost, prefix: &[f64]) -> f64 {
         let modelled = cost.base_us * one.steps
             + cost.decode_us * one.decoded
@@ -288,7 +292,8 @@ impl Answers {
     }
 }
 
-/// Tokens that `one` decoded in (from, to], and the context that they attended to. Its tokens are taken to come evenly.
+/// Returns the tokens that `one` decoded in (from, to], and the context that they attended to. The tokens are assumed to be
+/// evenly spaced.
 fn overlap(one: &One, from: i64, to: i64) -> (f64, f64) {
     let (begin, end) = (one.first.max(from), one.last.min(to));
     if end <= begin || one.last <= one.first {
@@ -301,7 +306,7 @@ fn overlap(one: &One, from: i64, to: i64) -> (f64, f64) {
     (tokens, tokens * (one.prompt + half + 0.5))
 }
 
-/// The usual gap between two tokens, ns.
+/// Returns the median gap between two tokens, ns.
 fn typical_gap(own: &[&One]) -> i64 {
     let mut gaps: Vec<i64> = own
         .iter()
@@ -312,7 +317,7 @@ fn typical_gap(own: &[&One]) -> i64 {
     gaps.get(gaps.len() / 2).copied().unwrap_or(0)
 }
 
-/// Standard errors by leaving out a sixth of the run in turn (jackknife), and engines that would have answered nearly as well.
+/// Returns engines that fit nearly as well, from leaving out a sixth of the run in turn (jackknife standard errors).
 pub fn others(answers: &Answers, cost: &StepCost, overlaps: bool) -> Vec<StepCost> {
     let each: Vec<StepCost> = (0..LEFT_OUT)
         .filter_map(|out| answers.fit(overlaps, |one| one.sixth != out).map(|(cost, _)| cost))

@@ -1,7 +1,7 @@
-//! Engines of endpoints whose answers come whole: batches of requests, or a queue in front of servers.
+//! Fits engines of endpoints that do not stream: batches of requests, or a queue in front of servers.
 //!
-//! There are no tokens that would show the steps, so the simulator is in the loop from the start. How many requests are computed at
-//! once, no load without a queue can tell: it has to be said.
+//! Without tokens the steps are unknown, so the simulator is in the loop from the start. A load without a queue does not
+//! reveal the number of concurrently computed requests, so the user must configure it.
 
 use plimsoll_math::least_squares::Parameter;
 use plimsoll_math::quantile;
@@ -15,7 +15,7 @@ use super::rows::FitRows;
 use super::words::{FitError, From, Setting, StatedTarget};
 use plimsoll_measure::findings::Metric;
 
-/// The engine and what is known of its settings.
+/// Returns the engine and the origin of its settings.
 pub fn fit(rows: &FitRows, told: &StatedTarget) -> Result<(EngineSpec, Vec<Setting>), FitError> {
     match (told.max_batch, told.slots) {
         (Some(batch), slots) => Ok(batches(rows, batch, slots, told)),
@@ -82,7 +82,7 @@ fn batches(
     (engine_at(&at), settings)
 }
 
-/// Fewest requests that met an idle server, from which the law of the service is read.
+/// Minimum number of requests that found an idle server, which determine the service time distribution.
 const FEWEST_FREE: usize = 100;
 
 fn queue(rows: &FitRows, servers: u32, told: &StatedTarget) -> Result<(EngineSpec, Vec<Setting>), FitError> {
@@ -106,7 +106,7 @@ fn queue(rows: &FitRows, servers: u32, told: &StatedTarget) -> Result<(EngineSpe
     Ok((engine, settings))
 }
 
-/// The law with the mean and the spread of these times whose percentiles lie nearest to theirs.
+/// Returns the distribution with the mean and spread of these times whose percentiles are nearest to theirs.
 fn law(sorted: &[f64]) -> LawSpec {
     let n = sorted.len() as f64;
     let mean_ms = sorted.iter().sum::<f64>() / n;

@@ -1,4 +1,4 @@
-//! The words of a fit: what it is told, what it says, and why there may be none.
+//! Input, result and error types of a fit.
 
 use plimsoll_model::{Attempt, Level, Sample};
 use plimsoll_sim::catalogue::origin::LoadRange;
@@ -9,162 +9,156 @@ use thiserror::Error;
 
 use crate::spec::Band;
 
-/// A measured run, as a fit reads it.
+/// A measured run as input of a fit.
 #[derive(Copy, Clone, Debug)]
 pub struct FittedRun<'a> {
     pub levels: &'a [Level],
     pub attempts: &'a [Attempt],
-    /// What was scraped beside them; may be empty.
+    /// Metrics scraped during the run; may be empty.
     pub samples: &'a [Sample],
 }
 
-/// What a person says of the target because no run at low load can.
+/// Settings of the target that the user states, because a run at low load does not reveal them.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct StatedTarget {
-    /// Most sequences that run at once on a replica (vLLM: `max_num_seqs`); of an endpoint without tokens, its servers.
+    /// Maximum concurrent sequences of a replica (vLLM: `max_num_seqs`); for an endpoint without tokens, its servers.
     pub slots: Option<u32>,
     /// KV blocks of 16 tokens of a replica.
     pub kv_blocks: Option<u32>,
-    /// Most tokens computed in a step (vLLM: `max_num_batched_tokens`).
+    /// Maximum tokens computed in a step (vLLM: `max_num_batched_tokens`).
     pub token_budget: Option<u32>,
-    /// Largest batch of an endpoint that computes whole requests together; `None` = it computes each alone.
+    /// Largest batch of an endpoint that computes whole requests together; `None` if it computes each request separately.
     pub max_batch: Option<u32>,
     /// Replicas behind the address.
     pub replicas: Option<u32>,
-    /// The level to fit to; `None` = all that were measured well enough.
+    /// Level to fit; `None` for all levels with a good measurement.
     pub level: Option<u32>,
-    /// Seed of everything drawn.
     pub seed: u64,
 }
 
-/// Where a setting of the fitted engine comes from.
+/// The origin of a setting of the fitted engine.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum From {
-    /// Fitted to the requests' times.
+    /// Fitted to the times of the requests.
     Fitted,
-    /// The server's own page says it.
+    /// Reported by the server's metrics endpoint.
     Page,
-    /// A person said it.
+    /// Stated by the user.
     Told,
-    /// Nobody said it and this load does not show it.
+    /// Assumed, because it is neither stated nor visible at this load.
     Assumed,
 }
 
-/// One setting of the fitted engine.
+/// A setting of the fitted engine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
-    /// Its name in the engine's file: `base_us`, `max_seqs`, …
+    /// Name in the engine file: `base_us`, `max_seqs`, …
     pub name: String,
-    /// Its value.
+    /// Value in the unit of its name.
     pub value: f64,
-    /// Standard error, by leaving out a sixth of the run in turn; of fitted ones only.
+    /// Standard error, by leaving out a sixth of the run in turn; null unless the setting was fitted.
     pub error: Option<f64>,
-    /// Where it comes from.
+    /// Origin of the value.
     pub from: From,
-    /// What to know: a bound that the run shows, and what to say to have it known.
+    /// Bound that the run shows, and the flag that states the setting; null without a note.
     pub note: Option<String>,
 }
 
-/// How far the fitted engine was from requests that the fit did not see, for one figure.
+/// The error of the fitted engine on held-out requests, for one figure.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Residual {
-    /// `ttft`, `tpot` or `e2e`.
+    /// Metric: `ttft`, `tpot` or `e2e`.
     pub metric: String,
-    /// Which percentile, 0 to 1; `None` = the mean.
+    /// Percentile, 0 to 1; null for the mean.
     pub percentile: Option<f64>,
-    /// As measured over all stretches held out, s.
+    /// Measured value over all held-out intervals, s.
     pub measured_s: f64,
-    /// As simulated over the same requests, s.
+    /// Simulated value over the same requests, s.
     pub simulated_s: f64,
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
 }
 
 impl Residual {
-    /// simulated / measured − 1.
+    /// Returns simulated / measured − 1.
     pub fn off(&self) -> f64 {
         self.simulated_s / self.measured_s - 1.0
     }
 }
 
-/// An engine that answers as the target did.
+/// An engine fitted to the target's responses.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Fitted {
-    /// The engine of one replica; as a file, it is what `simulate --engine` takes.
+    /// Engine of one replica; as a file, it is the input of `simulate --engine`.
     pub engine: EngineSpec,
-    /// That engine with the replicas that the run had.
+    /// Engine with the replicas of the run.
     pub world: WorldSpec,
-    /// Every setting with its origin.
+    /// Settings with their origin.
     pub settings: Vec<Setting>,
-    /// Engines that would have answered nearly as well: the settings are known no better than these differ.
+    /// Engines that fit nearly as well; their differences are the uncertainty of the settings.
     pub others: Vec<EngineSpec>,
-    /// How far it was from stretches of the run that the fit did not see.
+    /// Errors on held-out intervals of the run.
     pub band: Band,
-    /// The same per figure.
+    /// Errors per figure.
     pub residuals: Vec<Residual>,
-    /// Loads that it was fitted to, means of the levels.
+    /// Range of the fitted loads, means of the levels.
     pub range: LoadRange,
-    /// Most requests in flight at once that the run had.
+    /// Maximum requests in flight of the run.
     pub most_in_flight: u32,
-    /// Requests it was fitted to and held against.
+    /// Requests used for the fit and its comparison.
     pub requests: u64,
-    /// What to know before relying on it.
+    /// Notes for the user of the engine.
     pub notes: Vec<String>,
 }
 
-/// Why there is no engine.
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum FitError {
-    /// Nothing that was finished, or too little.
+    /// The run has too few answered requests.
     #[error(
         "{found} answered requests are too few to fit an engine: {needed} or more are needed; measure longer"
     )]
     TooFew {
-        /// Requests there are.
+        /// Answered requests found.
         found: usize,
-        /// Requests it takes.
+        /// Answered requests needed.
         needed: usize,
     },
-    /// More failed than an engine that answers everything can stand for.
+    /// Too many requests failed for a representative engine.
     #[error(
         "{percent:.0} % of the requests failed: an engine fitted to the others would promise what the target does not do"
     )]
     Failing {
-        /// Share, percent.
+        /// Failed share, percent.
         percent: f64,
     },
-    /// How the step grows with its batch can't be told from this load.
+    /// This load does not determine the growth of a step with its batch.
     #[error(
         "how a step grows with the requests in it is unknown: {why}; measure at several loads (--rate LOW, then HIGHER, or a sweep)"
     )]
     OneConcurrency {
-        /// What was seen, in a sentence part.
+        /// Observed concurrency, as a phrase.
         why: String,
     },
-    /// The best engine does not answer as the target did.
+    /// The best engine does not reproduce the target.
     #[error(
         "no engine of this kind answers as the target did: {metric} {figure} is {off:+.0} % off on the stretches held out (up to ±{limit:.0} % is fitted); {hint}"
     )]
     Unlike {
-        /// `ttft`, `tpot` or `e2e`.
         metric: String,
-        /// `mean`, `p50`, …
         figure: String,
         /// simulated / measured − 1, percent.
         off: f64,
-        /// What would be accepted, percent.
+        /// Accepted error, percent.
         limit: f64,
-        /// What may be the matter.
         hint: String,
     },
-    /// Something has to be said first.
+    /// A required setting is missing; the text names it.
     #[error("{0}")]
     Ask(String),
-    /// The engine can't be simulated.
     #[error("{0}")]
     Simulation(String),
-    /// Settings that make no engine.
+    /// The settings are invalid for an engine.
     #[error(transparent)]
     Engine(#[from] SpecError),
 }

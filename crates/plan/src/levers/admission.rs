@@ -1,12 +1,13 @@
-//! Admission control, simulated: a door that lets in at most so many at once, and turns the others away at once.
+//! Simulates admission control: a limit on requests in flight that rejects further requests immediately.
 //!
-//! It trades some requests for the others, so its figures are no share of a latency alone: whom it turns away, what the percentile
-//! of those is whom it lets in, and, where there is a ceiling, how many more requests a second meet it. A request turned away is
-//! never good. The limit on requests in flight is searched on two schedules and its figures come from all; a rate limit lost, because
-//! it must be set anew whenever requests become longer, and a limit on what is in flight follows them.
+//! Admission control trades some requests for the others, so a share of latency does not describe it. The finding contains
+//! the rejected share, the percentile of the admitted requests and, with a ceiling, the gain in good requests per second. A
+//! rejected request is never good. The limit is searched on two schedules, and its figures come from all of them. A rate
+//! limit was rejected, because it needs a new value whenever requests become longer, and a limit on requests in flight
+//! adapts.
 //!
-//! Where so few are turned away that the goal's percentile stays among those answered, it is ranked beside the other levers as well,
-//! with everyone turned away counted as never answered.
+//! If the rejected share is small enough for the goal's percentile to be among the answered requests, the lever is also
+//! ranked. Rejected requests then count as never answered.
 
 use plimsoll_math::quantile::order_statistic;
 
@@ -18,24 +19,24 @@ use super::{LeverEvidence, RuledOut};
 use crate::replay::play_at_most;
 use plimsoll_measure::findings::Estimate;
 
-/// Schedules on which the limit is looked for.
+/// Schedules used to search the limit.
 const SEARCHED: usize = 2;
-/// Among limits that are this near to the best, the lowest is taken: it keeps the shortest queue.
+/// Share of the best result at which the lowest limit is chosen, because it has the shortest queue.
 const NEAR_BEST: f64 = 0.99;
-/// More good requests than this share of the offered ones is a gain.
+/// Least gain in good requests, as a share of the offered requests.
 const SMALLEST: f64 = 0.005;
 
-/// What came of the requests of one schedule that were due behind the warm-up.
+/// The outcome of the requests of one schedule that were due after the warm-up.
 struct Came {
     due: f64,
     refused: f64,
-    /// The goal's figure of each that was answered, s.
+    /// Goal metric of each answered request, s.
     answered: Vec<f64>,
-    /// Answered before the schedule's last request was due.
+    /// Requests answered before the last request of the schedule was due.
     by_the_end: f64,
 }
 
-/// Puts the lever where it belongs: among the simulated, the ranked, or the ruled out.
+/// Adds the lever to the simulated, the ranked, or the ruled-out levers.
 pub(super) fn admit(
     lever: &Lever,
     simulator: &Simulator<'_>,
@@ -63,7 +64,7 @@ impl Simulator<'_> {
         candidate::admission(self.world, in_flight)
     }
 
-    /// The limit that serves the goal best, and what comes of it.
+    /// Returns the best limit for the goal, with its effects.
     fn admission(&self, evidence: &LeverEvidence) -> Result<Admission, String> {
         let in_flight = self.best_limit(evidence.in_flight_max)?;
         let n = self.schedules.first().map_or(0, Vec::len);
@@ -91,7 +92,8 @@ impl Simulator<'_> {
         })
     }
 
-    /// The lowest limit near the best: by requests that meet the ceiling; without one, by those answered while others still come.
+    /// Returns the lowest limit near the best. The criterion is requests that meet the ceiling; without a ceiling, requests
+    /// answered before the last arrival.
     fn best_limit(&self, most: u64) -> Result<u32, String> {
         let mut values: Vec<(u32, f64)> = Vec::new();
         for limit in limits(most) {
@@ -137,7 +139,7 @@ impl Simulator<'_> {
     }
 }
 
-/// Limits that are tried, a factor of about √2 apart, below what is in flight without one.
+/// Returns the limits to try, about a factor of √2 apart, up to the requests in flight without a limit.
 fn limits(most: u64) -> impl Iterator<Item = u32> {
     let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
     let mut last = 0;

@@ -1,8 +1,8 @@
-//! A lever as a changed world, or as changed traffic: what is simulated in its place.
+//! Translates a lever into a changed world or changed traffic for simulation.
 //!
-//! Only what the engine's model knows is simulated. What it has to assume (a draft's accepted length, how much of a prompt can
-//! be cut) stands beside the figure. A lever may have several settings; each is a candidate of its own, because "change the
-//! limit" is no advice without the direction.
+//! Only parameters of the engine's model are simulated. The finding states assumptions next to the figure, for example the
+//! accepted length of a draft or the removable share of a prompt. Each setting of a lever is a separate candidate, because
+//! "change the limit" is no advice without the direction.
 
 use std::collections::HashSet;
 
@@ -17,35 +17,33 @@ use crate::change::{Change, PairChange, pair};
 use crate::recorded::{in_loop_of, is_closed};
 use crate::replay::{ReplayRequest, RequestTimes, play, play_at_most};
 
-/// A lever with a setting, as the world that it makes.
+/// A lever with a setting, as a simulated world.
 #[derive(Clone, Debug)]
 pub struct LeverCandidate {
     pub lever: &'static str,
-    /// The setting, in words.
     pub setting: String,
     pub world: WorldSpec,
     pub traffic: TrafficChange,
-    /// Factor on the price per hour; `None` = not known.
+    /// Factor on the price per hour; `None` if unknown.
     pub hourly: Option<f64>,
     pub assumes: Option<String>,
-    /// The world with the assumption at its worst and at its best: the interval reaches over both.
+    /// The worlds with the assumption at its worst and at its best; the interval covers both.
     pub range: Vec<WorldSpec>,
 }
 
-/// What becomes of the traffic.
 #[derive(Clone, PartialEq, Debug)]
 pub enum TrafficChange {
     AsItIs,
-    /// This share of each prompt is left; what is cut is its end.
+    /// Keeps this share of each prompt and cuts its end.
     Trimmed(f64),
-    /// Prompts that came before are answered elsewhere.
+    /// Answers repeated prompts from a cache in front of the engine.
     WithoutRepeats,
-    /// Whoever finds this many in flight is turned away at once.
+    /// Rejects a request that finds this many in flight.
     AtMost(u32),
 }
 
 impl TrafficChange {
-    /// The requests that reach the engine, and the due times of those that do not have to.
+    /// Returns the requests that reach the engine, and the due times of cached requests.
     pub fn apply(&self, asked: &[ReplayRequest]) -> (Vec<ReplayRequest>, Vec<i64>) {
         match self {
             TrafficChange::AsItIs | TrafficChange::AtMost(_) => (asked.to_vec(), Vec::new()),
@@ -72,9 +70,10 @@ impl TrafficChange {
         }
     }
 
-    /// Why it can't be simulated on these requests, where it can't.
+    /// Returns the reason if the change can't be simulated on these requests.
     pub fn refused(&self, asked: &[ReplayRequest]) -> Option<&'static str> {
-        // The turns behind one that is taken out wait for nobody: they would come at their recorded times, beside the loop and not in it.
+        // Turns behind a removed turn wait for no response. They would arrive at their recorded times and not in the closed
+        // loop.
         let has_turns = asked.iter().any(|one| one.turn.is_some());
         let is_refused = *self == TrafficChange::WithoutRepeats && has_turns && is_closed(asked);
         is_refused.then_some(
@@ -82,7 +81,7 @@ impl TrafficChange {
         )
     }
 
-    /// When each of those that reach the engine was answered. What is turned away is not.
+    /// Returns the times of each request that reaches the engine. Rejected requests have no response.
     pub fn play(
         &self,
         world: &WorldSpec,
@@ -96,22 +95,22 @@ impl TrafficChange {
     }
 }
 
-/// Waiting requests for which an autoscaler starts one more replica.
+/// Waiting requests per additional replica of the autoscaler.
 const WAITING_PER_REPLICA: f64 = 4.0;
-/// Share of a prompt that trimming leaves.
+/// Share of a prompt that trimming keeps.
 const TRIMMED: f64 = 0.8;
-/// What better kernels are taken to bring: a tenth of each step, at best twice that and at worst nothing.
+/// Assumed gain of better kernels: a tenth of each step, twice that at best and 0 at worst.
 const KERNELS: f64 = 0.1;
-/// Tokens that a draft proposes.
+/// Tokens proposed by a draft.
 const DRAFTED: u32 = 3;
-/// Tokens that a step then brings: with a draft that fits the text badly, usually, and well. Published means for drafts trained
-/// with their model are 2.5 to 3.4 (`plimsoll_sim::engine::speculation::ACCEPTED`); others are worse.
+/// Tokens per step with a draft that fits the text badly, typically and well. Published means for drafts trained with their
+/// model are 2.5 to 3.4 (`plimsoll_sim::engine::speculation::ACCEPTED`); other drafts are worse.
 const ACCEPTED: [f64; 3] = [1.6, 2.5, 3.0];
 
-/// Prompt tokens that a gateway may send a second time, as a share: its default and five times that.
+/// Share of prompt tokens that a gateway may send a second time: its default and five times that.
 const HEDGED: [f64; 2] = [0.02, 0.1];
 
-/// Every lever that can be simulated on this world, but for admission control, whose limit is searched.
+/// Returns every lever that this world can simulate, except admission control, whose limit is searched.
 pub fn candidates(world: &WorldSpec) -> Vec<LeverCandidate> {
     let mut all = Vec::new();
     of_traffic(world, &mut all);
@@ -137,7 +136,7 @@ fn candidate(lever: &'static str, setting: impl Into<String>, world: WorldSpec) 
     }
 }
 
-/// A lever that is one change; `None` where this engine can't express it.
+/// Returns a lever that is one change; `None` if the engine can't express it.
 fn changed(
     lever: &'static str,
     setting: impl Into<String>,
@@ -167,7 +166,7 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
     let setting = format!("{} in place of {replicas}", replicas + 1);
     let more = changed("replicas", setting, world, &Change::Replicas(replicas + 1));
     all.extend(more.map(|more| LeverCandidate { hourly, ..more }));
-    // A second of quiet is no reason to send one away again within a run of minutes.
+    // Zero tolerance: a second without a queue is no reason to remove a replica within a run of minutes.
     let by_queue = KedaSpec {
         min: replicas,
         max: 2 * replicas,
@@ -204,7 +203,8 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
     );
 }
 
-/// A gateway that hedges, with the fleet's own route, so that nothing but the second tries is compared. One that is there already is asked to.
+/// Adds a gateway that hedges with the fleet's routing, so that the comparison isolates the hedge. An existing gateway gets
+/// the hedge.
 fn hedges(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
     let fleet = &world.fleet;
     let front =
@@ -223,7 +223,6 @@ fn hedges(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
     }
 }
 
-/// Admission control at this limit.
 pub fn admission(world: &WorldSpec, in_flight: u32) -> LeverCandidate {
     let setting = format!("at most {in_flight} requests in flight");
     let assumes = Some("who is turned away does not come back".to_owned());
@@ -280,7 +279,7 @@ fn of_steps(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<LeverCandi
     of_pair(world, batching, all);
 }
 
-/// A lever whose return is assumed: at its worst, usually, at its best.
+/// Returns a lever with an assumed gain: worst, typical and best.
 fn ranged(
     lever: &'static str,
     setting: &str,
@@ -297,7 +296,7 @@ fn ranged(
     })
 }
 
-/// Levers that need another pair of model and GPU.
+/// Adds the levers that need another combination of model and GPU.
 fn of_pair(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<LeverCandidate>) {
     let Some(pair) = pair(batching) else { return };
     let other = |change: PairChange| Change::Pair(change);

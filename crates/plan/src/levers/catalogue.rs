@@ -1,9 +1,9 @@
 //! The catalogue of levers (SPEC C4), as data.
 //!
-//! Each entry says what it changes, which terms of the latency it can move, what it returns, what it risks, and where it returns
-//! nothing. Efforts are person-days for a team that runs one service, a convention: a file of one's own replaces them, because
-//! who has a router already does not build one. A table in a file beside the binary lost: the conditions under which a lever is
-//! ruled out are code, and an entry without its condition would be an opinion.
+//! Each entry states the change, the latency terms that it can move, its return, its risk, and the conditions without
+//! effect. Efforts are person-days for a team that runs one service, by convention. The user's file replaces them, because
+//! a team with a router does not build one. A table in a file next to the binary was rejected. The conditions that rule out
+//! a lever are code, and an entry without its condition would be an opinion.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,73 +13,71 @@ plimsoll_model::named! {
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Term {
-        /// Waiting for a place in the engine.
+        /// Wait for a slot in the engine.
         Queue => "queue",
-        /// Waiting for a batch of whole requests to fill.
+        /// Wait for a batch of whole requests to fill.
         BatchWait => "batch wait",
-        /// Computing the prompt.
+        /// Prompt computation.
         Prefill => "prefill",
-        /// Generating the answer.
+        /// Token generation.
         Decode => "decode",
-        /// The host beside the GPU: tokenising, scheduling, launching.
+        /// Host work next to the GPU: tokenising, scheduling, launching.
         Host => "host",
-        /// Between client and server.
+        /// Transfer between client and server.
         Network => "network",
-        /// Until a replica or an adapter is loaded.
+        /// Load of a replica or an adapter.
         ColdStart => "cold start",
     }
 }
 
 plimsoll_model::named! {
-    /// Can it be taken back?
+    /// The effort to revert a lever.
     #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Reversible {
         /// By a flag or a restart.
         AtOnce => "at once",
-        /// By rolling a release back.
+        /// By a rollback of a release.
         ByRollback => "by rollback",
         /// Only by undoing work or contracts.
         Hardly => "hardly",
     }
 }
 
-/// One lever.
+/// A lever of the catalogue.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct Lever {
-    /// What it is called in files.
+    /// Identifier in files.
     pub id: &'static str,
-    /// What it is called on the screen.
+    /// Name on screen.
     pub name: &'static str,
-    /// What it changes.
+    /// Change that the lever makes.
     pub changes: &'static str,
-    /// Terms of the latency that it can move.
+    /// Latency terms that the lever can move.
     pub moves: &'static [Term],
-    /// What it returns.
+    /// Return of the lever.
     pub returns: &'static str,
-    /// What it risks.
+    /// Risk of the lever.
     pub risk: &'static str,
-    /// Person-days, a convention.
+    /// Effort in person-days, by convention.
     pub effort_days: f64,
-    /// Can it be taken back?
+    /// Effort to revert the lever.
     pub reversible: Reversible,
-    /// Below which load, or where, it helps nothing.
+    /// Conditions under which the lever has no effect.
     pub no_help: &'static str,
-    /// Does it touch the model, so that answers change?
+    /// Whether the lever changes the model and therefore its answers.
     pub touches_model: bool,
-    /// How to try it first.
+    /// First trial of the lever.
     pub first: &'static str,
 }
 
 use Reversible::{AtOnce, ByRollback, Hardly};
 use Term::{BatchWait, ColdStart, Decode, Host, Network, Prefill, Queue};
 
-/// Every lever.
 pub fn all() -> &'static [Lever] {
     &CATALOGUE
 }
 
-/// The lever of this id.
 pub fn find(id: &str) -> Option<&'static Lever> {
     CATALOGUE.iter().find(|lever| lever.id == id)
 }

@@ -1,8 +1,8 @@
-//! What the rows say about where a lever could act: repeats, shared beginnings, shares of the time, room in the batch.
+//! Reads from a run where a lever could act: repeats, shared prefixes, shares of the time, room in the batch.
 //!
-//! The hit rate of a cache that nobody has built is read off the prompts: their block hashes are in the rows. A cache without a
-//! bound in size or age is assumed, so these are the most that a real one can hit. Shares of time are those of the tail (the
-//! slowest tenth by what the goal counts): a lever that shortens the mean and not the tail does not move a percentile.
+//! The prompts determine the hit rate of a hypothetical cache, because the rows contain their block hashes. The cache has
+//! no limit in size or age, so these rates are upper bounds. Shares of time are those of the tail (the slowest tenth by the
+//! goal's metric). A lever that shortens the mean and not the tail does not move a percentile.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,80 +19,79 @@ use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::server_side::{ServerSide, Signal};
 use plimsoll_profile::infer::{self, Split, ToldStages, WaitPart};
 
-/// Batches over which a ratio's interval is read.
+/// Number of batches for a ratio's interval.
 const BATCHES: usize = 20;
-/// Requests below which no share is read.
+/// Minimum number of requests for a share.
 const FEWEST: usize = 100;
 
-/// What the rows say.
+/// The evidence of one level.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LeverEvidence {
-    /// The level read.
+    /// Level of the evidence.
     pub level: u32,
-    /// Requests in its window.
+    /// Requests in the level's window.
     pub requests: u64,
-    /// Share of the requests whose whole prompt came before (its full blocks and its length): the hit rate of an exact cache.
+    /// Share of requests whose whole prompt is a repeat (by full blocks and length): the hit rate of an exact cache.
     pub exact_repeats: Option<Estimate>,
-    /// Share of the prompt tokens that began an earlier prompt too: the hit rate of a prefix cache.
+    /// Share of prompt tokens that also began an earlier prompt: the hit rate of a prefix cache.
     pub prefix_reuse: Option<Estimate>,
-    /// Share of the prompt tokens that the server says it took from its cache.
+    /// Share of prompt tokens that the server reports as cached; null if not reported.
     pub cached_now: Option<f64>,
-    /// Shares of the time of the slow requests, by term.
+    /// Shares of the slow requests' time, by latency term.
     pub tail: Vec<Share>,
-    /// Do these shares come from the server, or are they inferred from the fastest requests?
+    /// Origin of the shares.
     pub shares_from: SharesFrom,
-    /// Sequences running at once against the most that may.
+    /// Concurrent sequences compared with their limit; null if unknown.
     pub occupancy: Option<Occupancy>,
     /// Mean requests in flight.
     pub in_flight: f64,
-    /// Most requests in flight.
+    /// Maximum requests in flight.
     pub in_flight_max: u64,
-    /// Sequences that lost their place.
+    /// Number of preempted sequences; null if unknown.
     pub preemptions: Option<f64>,
-    /// Do answers stream?
+    /// Whether responses stream.
     pub streams: bool,
 }
 
-/// Where shares of the time come from.
+/// The origin of the shares of time.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SharesFrom {
-    /// The server reports its stages.
+    /// Stages reported by the server.
     Server,
-    /// Inferred from the client's stamps and the server's page, as `profile` does.
+    /// Inferred from the client's timestamps and the server's metrics, as in `profile`.
     Inferred,
-    /// Neither.
+    /// Unknown.
     Unknown,
 }
 
-/// One term's share of the slow requests' time.
+/// A latency term's share of the slow requests' time.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Share {
-    /// The term.
+    /// Latency term.
     pub term: Term,
-    /// Its share of what the goal counts.
+    /// Share of the goal's metric.
     pub share: Estimate,
 }
 
-/// Room in the batch.
+/// The use of the batch.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Occupancy {
-    /// Mean sequences running, per replica.
+    /// Mean running sequences per replica.
     pub running: f64,
-    /// Most seen running, per replica.
+    /// Maximum running sequences observed per replica.
     pub running_max: f64,
-    /// Most that may run.
+    /// Limit of running sequences per replica.
     pub max_seqs: f64,
 }
 
 impl LeverEvidence {
-    /// A term's share of the slow requests' time.
+    /// Returns a term's share of the slow requests' time.
     pub fn share(&self, term: Term) -> Option<&Estimate> {
         self.tail.iter().find(|share| share.term == term).map(|share| &share.share)
     }
 }
 
-/// Reads the evidence of one level.
 pub fn read(case: &LeverCase<'_>, own: &[ReplayRequest], goal: &Goal) -> LeverEvidence {
     let summary = case.summary;
     let rows = schedule::finished(case);
@@ -121,7 +120,7 @@ fn occupancy(case: &LeverCase<'_>, server: &ServerSide, (from, to): (At, At)) ->
     let plimsoll_sim::ModeSpec::Batching(batching) = &world.engine.mode else { return None };
     let running = server.gauge(Signal::Running)?;
     let replicas = f64::from(world.fleet.replicas.max(1));
-    // A level may be over between two looks at it.
+    // A level may end between two scrapes.
     let most = running.max(from, to).filter(|most| *most > 0.0)?;
     Some(Occupancy {
         running: running.mean(from, to)? / replicas,
@@ -130,7 +129,7 @@ fn occupancy(case: &LeverCase<'_>, server: &ServerSide, (from, to): (At, At)) ->
     })
 }
 
-/// What repeats among the prompts, in the order in which they were due. The level's own warm-up counts as seen.
+/// Returns the repeated prompts and the shared prefixes, in due order. The level's warm-up counts as seen.
 fn reuse(own: &[ReplayRequest], from_ns: i64) -> (Option<Estimate>, Option<Estimate>) {
     let (mut whole, mut blocks) = (HashSet::new(), HashSet::new());
     let (mut repeats, mut shared) = (Vec::new(), Vec::new());
@@ -147,7 +146,7 @@ fn reuse(own: &[ReplayRequest], from_ns: i64) -> (Option<Estimate>, Option<Estim
     (ratio(&repeats), ratio(&shared))
 }
 
-/// What the goal counts of a request, s.
+/// Returns the goal's metric of a request, s.
 fn counted(row: &Attempt, metric: Metric) -> Option<f64> {
     let (from, to) = match metric {
         Metric::Ttft => (Some(row.due), row.first_token),
@@ -157,7 +156,7 @@ fn counted(row: &Attempt, metric: Metric) -> Option<f64> {
     Some((to? - from?).as_secs_f64())
 }
 
-/// The server's stages that the goal counts.
+/// Returns the server stages that the goal's metric includes.
 fn stages_of(metric: Metric) -> &'static [(Term, &'static str)] {
     let all: &[(Term, &str)] =
         &[(Term::Queue, "queue"), (Term::Prefill, "prefill"), (Term::Decode, "decode")];
@@ -168,14 +167,14 @@ fn stages_of(metric: Metric) -> &'static [(Term, &'static str)] {
     }
 }
 
-/// Shares of what the goal counts, of the requests that are slow by it.
+/// Returns the shares of the goal's metric for the requests that are slow by it.
 fn shares(case: &LeverCase<'_>, rows: &[&Attempt], metric: Metric) -> (Vec<Share>, SharesFrom) {
     let mut order: Vec<f64> = rows.iter().filter_map(|row| counted(row, metric)).collect();
     if order.len() < FEWEST {
         return (Vec::new(), SharesFrom::Unknown);
     }
     order.sort_by(f64::total_cmp);
-    // The slowest tenth: enough rows for an interval, and near enough to a p95.
+    // The slowest tenth has enough rows for an interval and is close to a p95.
     let from = order[order.len() * 9 / 10];
     let slow: Vec<(&Attempt, f64)> = rows
         .iter()
@@ -208,7 +207,7 @@ fn shares(case: &LeverCase<'_>, rows: &[&Attempt], metric: Metric) -> (Vec<Share
     (shares, SharesFrom::Server)
 }
 
-/// Without stages: the split that `profile` prints of the same run ([`infer`]).
+/// Returns the shares without server stages: the split that `profile` prints for the run ([`infer`]).
 fn inferred(case: &LeverCase<'_>, slow: &[(&Attempt, f64)], metric: Metric) -> (Vec<Share>, SharesFrom) {
     let ended = |from: At, to: At| {
         case.attempts.iter().filter(|a| a.end.is_some_and(|end| end > from && end <= to)).count()
@@ -252,11 +251,11 @@ fn inferred(case: &LeverCase<'_>, slow: &[(&Attempt, f64)], metric: Metric) -> (
     (shares, from)
 }
 
-/// What is neither queue nor model, up to the first token and in all.
+/// The parts outside queue and model: before the first token, and in total.
 const BEFORE: &[WaitPart] = &[WaitPart::ClientWait, WaitPart::Connect, WaitPart::Front];
 const BESIDE: &[WaitPart] = &[WaitPart::ClientWait, WaitPart::Connect, WaitPart::Front, WaitPart::Tail];
 
-/// Σ over / Σ under, with the interval of batch sums (Student's t on their residuals).
+/// Returns Σ over / Σ under, with the interval of batch sums (Student's t on their residuals).
 pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
     let under: f64 = pairs.iter().map(|pair| pair.1).sum();
     let batches = BATCHES.min(pairs.len() / 5);
@@ -280,7 +279,7 @@ pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
     })
 }
 
-/// What a faster model would return at most, by taking its share of prefill and decode out of every row.
+/// Returns the upper bound of a faster model's gain, by removing its share of prefill and decode from every row.
 pub fn faster_model(case: &LeverCase<'_>, goal: &Goal, evidence: &LeverEvidence) -> Option<FasterModel> {
     if evidence.shares_from != SharesFrom::Server {
         return None;

@@ -1,4 +1,4 @@
-//! What the ranking says, as plain data.
+//! Input and result types of the ranking.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +16,23 @@ use plimsoll_measure::findings::{
     BudgetSpec, CapacityLine, CapacityLines, Ceiling, Estimate, LevelSummary, Metric, Reading,
 };
 
-/// What the ranking is told.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LeverSpec {
     pub goal: Goal,
-    /// Schedules that are simulated, the run's own among them.
+    /// Simulated schedules, including the run's schedule.
     pub replications: u32,
-    /// Seed of everything drawn.
     pub seed: u64,
-    /// Efforts of one's own.
+    /// Efforts that the user sets.
     pub efforts: EffortSpec,
-    /// What the endpoint costs; `None` = cost is not ranked.
+    /// Cost of the endpoint; `None` to rank without cost.
     pub bill: Option<Bill>,
     pub by: LeverOrder,
-    /// How far the engine was from the measurements, where it was fitted to them: every predicted gain is that much less certain.
+    /// Errors of a fitted engine, which widen every predicted gain; `None` if the engine is given.
     pub band: Option<Band>,
 }
 
 impl LeverSpec {
-    /// The engine's own error at the goal, as a standard deviation of the logarithm; 0 where the engine is given.
+    /// Returns the engine's error at the goal, as a standard deviation of the logarithm; 0 if the engine is given.
     pub(super) fn engine_log(&self) -> f64 {
         let rows = self.band.iter().flat_map(|band| &band.rows);
         let of = |row: &&BandRow| row.metric == self.goal.metric.name();
@@ -42,14 +40,14 @@ impl LeverSpec {
     }
 }
 
-/// Efforts of one's own, as a file says them.
+/// Efforts that the user sets in a file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EffortSpec {
-    /// Person-days by the lever's id; what is not named keeps the catalogue's.
+    /// Person-days by lever identifier; the catalogue's for other levers.
     pub days: BTreeMap<String, f64>,
-    /// What a doubling of the price per hour counts as, person-days, where the order is by latency. An unknown price counts as
-    /// one doubling.
+    /// Person-days that a doubling of the price per hour counts as, if the order is by latency (default 10). An unknown
+    /// price counts as one doubling.
     pub price_doubling_days: f64,
 }
 
@@ -60,7 +58,7 @@ impl Default for EffortSpec {
 }
 
 impl EffortSpec {
-    /// Refuses what is no lever and no effort.
+    /// Fails if an identifier is not a lever or a number is not an effort.
     pub fn check(&self) -> Result<(), String> {
         for (id, days) in &self.days {
             if super::catalogue::find(id).is_none() {
@@ -80,7 +78,7 @@ impl EffortSpec {
         Ok(())
     }
 
-    /// What a lever takes: its days, and what its price counts as where the price is not in the gain itself.
+    /// Returns the effort of a lever: its days, plus its price unless the gain includes the price.
     pub fn of(&self, lever: &Lever, hourly: Option<f64>, by: LeverOrder) -> f64 {
         let days = self.days.get(lever.id).copied().unwrap_or(lever.effort_days);
         let doublings = match by {
@@ -91,29 +89,29 @@ impl EffortSpec {
     }
 }
 
-/// What the order is by.
+/// The order of the ranking.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LeverOrder {
-    /// Share of the goal's latency saved.
+    /// By saved share of the goal's latency.
     Latency,
-    /// Share of the cost per request saved.
+    /// By saved share of the cost per request.
     Cost,
 }
 
-/// What is to become smaller: a percentile of a latency.
+/// The latency percentile to reduce.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Goal {
-    /// Of which latency.
+    /// Latency metric.
     pub metric: Metric,
-    /// Which percentile, 0 to 1.
+    /// Percentile, 0 to 1.
     pub percentile: f64,
-    /// The ceiling, where there is one, s.
+    /// Ceiling, s; null without one.
     pub limit_s: Option<f64>,
 }
 
 impl Goal {
-    /// The ceiling that is nearest to breaking, else `e2e` at the highest of p95, p90 and p50 that was measured.
+    /// Returns the ceiling nearest to breaking; otherwise `e2e` at the highest measured percentile of p95, p90 and p50.
     pub fn of(budget: Option<&BudgetSpec>, summary: &LevelSummary) -> Goal {
         let now = |metric: Metric, percentile: f64| {
             measured(summary, &Goal { metric, percentile, limit_s: None }).value()
@@ -128,31 +126,31 @@ impl Goal {
     }
 }
 
-/// How a figure came about.
+/// The origin of a figure.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FigureOrigin {
-    /// Simulated on the run's own schedule and others like it.
+    /// Simulated on the run's schedule and similar ones.
     Simulated,
-    /// Taken out of each row; service time only, queueing not simulated again.
+    /// Subtracted from each row: service time only, without a new simulation of queueing.
     Replayed,
 }
 
-/// Does the engine that stands for the target answer as the target did?
+/// The comparison of the simulated engine with the target.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EngineFit {
-    /// Near enough to predict with.
+    /// Whether the engine is close enough for predictions.
     pub fits: bool,
-    /// The goal's percentile as simulated, s.
+    /// Simulated percentile of the goal, s; null if not simulated.
     pub simulated_s: Option<f64>,
-    /// As measured, s.
+    /// Measured percentile of the goal, s; null if not measured.
     pub measured_s: Option<f64>,
-    /// One sentence.
+    /// Explanation in one sentence.
     pub why: String,
 }
 
 impl EngineFit {
-    /// No simulation, and why.
+    /// Returns a fit without a simulation, with the reason.
     pub fn refused(why: &str) -> EngineFit {
         EngineFit { fits: false, simulated_s: None, measured_s: None, why: why.to_owned() }
     }
@@ -161,61 +159,61 @@ impl EngineFit {
 /// A lever with a predicted gain.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Ranked {
-    /// Place in the order; equal where the data can't tell.
+    /// Rank; equal if the data do not distinguish levers.
     pub place: u32,
-    /// Its id in the catalogue.
+    /// Identifier in the catalogue.
     pub lever: String,
-    /// Its name.
+    /// Name of the lever.
     pub name: String,
-    /// The setting that was simulated.
+    /// Simulated setting.
     pub setting: String,
-    /// Share of the goal's latency that it saves; negative = it costs.
+    /// Saved share of the goal's latency; negative if latency rises.
     pub latency: Estimate,
-    /// Share of the cost per request at the goal that it saves.
+    /// Saved share of the cost per request at the goal; null without a price.
     pub cost: Option<Estimate>,
-    /// Person-days, with what a dearer hour counts as.
+    /// Effort in person-days, including the higher price per hour.
     pub effort_days: f64,
-    /// Factor on the price per hour, where it is known.
+    /// Factor on the price per hour; null if unknown.
     pub hourly: Option<f64>,
-    /// Lower end of the gain per day: what the order is by.
+    /// Lower end of the gain per day, which determines the order.
     pub score: f64,
-    /// Chance of being the best of all, by bootstrap over the schedules.
+    /// Probability of being the best lever, by bootstrap over the schedules.
     pub probability_of_best: f64,
-    /// What the figure assumes.
+    /// Assumption of the figure; null without one.
     pub assumes: Option<String>,
-    /// What it risks.
+    /// Risk of the lever.
     pub risk: String,
-    /// Does it touch the model?
+    /// Whether the lever changes the model.
     pub touches_model: bool,
-    /// Can it be taken back?
+    /// Effort to revert the lever.
     pub reversible: String,
-    /// How to try it first.
+    /// First trial of the lever.
     pub first: String,
-    /// How the figure came about.
+    /// Origin of the figure.
     pub how: FigureOrigin,
 }
 
-/// A lever of which only the most it can return is known.
+/// A lever whose gain has only an upper bound.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Bounded {
-    /// Its id.
+    /// Identifier of the lever.
     pub lever: String,
-    /// Its name.
+    /// Name of the lever.
     pub name: String,
-    /// Most of the slow requests' time that it can save: service time only, queueing not simulated again.
+    /// Upper bound of the saved share of the slow requests' time: service time only, without a new simulation of queueing.
     pub at_most: f64,
-    /// Where the bound comes from.
+    /// Origin of the bound.
     pub why: String,
 }
 
 /// A lever that this run rules out.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RuledOut {
-    /// Its id.
+    /// Identifier of the lever.
     pub lever: String,
-    /// Its name.
+    /// Name of the lever.
     pub name: String,
-    /// The figure that rules it out.
+    /// Figure that rules the lever out.
     pub why: String,
 }
 
@@ -225,110 +223,110 @@ impl RuledOut {
     }
 }
 
-/// A lever about which this run says nothing.
+/// A lever without evidence in this run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Open {
-    /// Its id.
+    /// Identifier of the lever.
     pub lever: String,
-    /// Its name.
+    /// Name of the lever.
     pub name: String,
-    /// What would tell.
+    /// Data that would decide.
     pub why: String,
 }
 
-/// What a faster model would return.
+/// The gain of a faster model.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FasterModel {
-    /// Share of the goal's latency saved by a model twice as fast.
+    /// Saved share of the goal's latency with a model twice as fast.
     pub twice: Estimate,
-    /// By one ten times as fast.
+    /// Saved share with a model ten times as fast.
     pub ten_times: Estimate,
-    /// By one that takes no time at all, about.
+    /// Approximate saved share with a model that takes no time.
     pub at_most: f64,
-    /// How this was found.
+    /// Origin of the figures.
     pub how: FigureOrigin,
 }
 
-/// How a load lies to the queueing onset: below it most of what moves the queue returns nothing.
+/// The load relative to the queueing onset. Below the onset, most levers on the queue have no effect.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LoadPlace {
-    /// Offered, requests/s.
+    /// Offered load, requests/s.
     pub offered_per_s: f64,
-    /// The queueing onset of this traffic, requests/s; `None` = the run is no sweep that found one.
+    /// Queueing onset of this traffic, requests/s; null unless the run is a sweep that found one.
     pub onset_per_s: Option<Estimate>,
 }
 
-/// What admission control would do on a run like this one.
+/// The effect of admission control on a similar run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Admission {
-    /// Most requests in flight that are let in.
+    /// Limit on requests in flight.
     pub in_flight: u32,
-    /// Share of the requests turned away.
+    /// Share of rejected requests.
     pub refused: Estimate,
-    /// The goal's percentile of those that are let in, s.
+    /// Goal's percentile of the admitted requests, s.
     pub answered_s: Estimate,
-    /// The goal's percentile of all as it is, s.
+    /// Goal's percentile of all requests without the limit, s.
     pub now_s: Estimate,
-    /// Requests a second that meet the ceiling; `None` = there is none.
+    /// Requests per second that meet the ceiling; null without a ceiling.
     pub good: Option<Good>,
 }
 
-/// Requests a second that are answered within the goal's ceiling.
+/// Requests per second that are answered within the goal's ceiling.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Good {
-    /// As it is.
+    /// Rate without the limit.
     pub now_per_s: Estimate,
-    /// With the limit.
+    /// Rate with the limit.
     pub then_per_s: Estimate,
-    /// How many more: the difference, schedule by schedule.
+    /// Difference with the limit, schedule by schedule.
     pub more_per_s: Estimate,
 }
 
-/// The whole answer.
+/// The result of the ranking.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LeverFinding {
-    /// What is to become smaller.
+    /// Latency percentile to reduce.
     pub goal: Goal,
-    /// What the order is by.
+    /// Order of the ranking.
     pub by: LeverOrder,
-    /// What it is now.
+    /// Current value of the goal.
     pub now: Reading,
-    /// What the rows say.
+    /// Evidence in the run.
     pub evidence: LeverEvidence,
-    /// How the load lies to where queueing begins; `None` = it is no load of an open loop.
+    /// Load relative to the queueing onset; null unless the load is an open loop.
     #[serde(default)]
     pub load: Option<LoadPlace>,
-    /// What the level's figures leave out, and where they hold no one state; empty where there is nothing to say.
+    /// Omitted parts of the level, and intervals that are not steady; empty if there are none.
     #[serde(default)]
     pub beside: Vec<String>,
-    /// The engine that levers were simulated on; `None` = none was given.
+    /// Comparison of the simulated engine with the target; null without an engine.
     pub fit: Option<EngineFit>,
-    /// Schedules simulated.
+    /// Number of simulated schedules.
     pub replications: u32,
-    /// How those beside the run's own came about; `None` = nothing was simulated.
+    /// Origin of the schedules other than the run's; null if nothing was simulated.
     #[serde(default)]
     pub redrawn: Option<Redrawn>,
     /// Levers with a predicted gain, best first.
     pub ranked: Vec<Ranked>,
-    /// What turning some requests away would do for the others; `None` = it was ruled out, or not simulated.
+    /// Effect of admission control; null if it was ruled out or not simulated.
     #[serde(default)]
     pub admission: Option<Admission>,
-    /// Levers of which only a bound is known, largest first.
+    /// Levers with only an upper bound, largest first.
     pub bounded: Vec<Bounded>,
-    /// Levers about which this run says nothing.
+    /// Levers without evidence in this run.
     pub open: Vec<Open>,
     /// Levers that this run rules out.
     pub ruled_out: Vec<RuledOut>,
-    /// What a faster model would return; `None` = the rows do not tell.
+    /// Gain of a faster model; null if the rows do not determine it.
     pub faster_model: Option<FasterModel>,
 }
 
-/// A gain that is a sum over known rows and has no spread of its own.
+/// Returns a gain without an interval, because it is a sum over known rows.
 pub(super) fn exact(value: f64, n: usize) -> Estimate {
     Estimate { value, lower: value, upper: value, n: n as u64, n_eff: n as f64 }
 }
 
-/// What was cut of a level, and the stretch in which it was another.
+/// Returns the omitted parts of a level, and the interval in which it was not steady.
 fn beside(summary: &LevelSummary) -> Vec<String> {
     let cut = summary.window.cut_words();
     let stretch = summary.slow_stretch.as_ref().map(|slow| format!("not steady: {}", slow.words()));
@@ -361,7 +359,7 @@ impl LeverFinding {
         }
     }
 
-    /// Says how the load lies to the onset that this run found.
+    /// Sets the load relative to the queueing onset of this run.
     pub fn place(&mut self, lines: &[CapacityLines], summary: &LevelSummary) {
         if !matches!(summary.load, Load::Open { .. }) {
             return;
@@ -374,7 +372,7 @@ impl LeverFinding {
         self.load = Some(LoadPlace { offered_per_s: summary.rates.offered_per_s, onset_per_s });
     }
 
-    /// Nothing was simulated for it: the most it can return where that is known, else what would tell.
+    /// Adds a lever without a simulation: with its upper bound if known, else as open.
     pub(super) fn without_simulation(
         &mut self,
         lever: &Lever,

@@ -1,13 +1,18 @@
-//! Levers: what to change first for *this* run, by measured evidence (SPEC C4, C5).
+//! Levers: ranks changes for *this* run by measured evidence (SPEC C4, C5).
 //!
-//! Three kinds of answer, never mixed: **predicted** (the lever was simulated on this run's own schedule and on others drawn like
-//! it, paired, with an interval; or replayed on the rows), **bounded** (without an engine that fits, a term's share of the tail is
-//! the most a lever on it can return), and **ruled out**, with the figure that does so. The order is the lower end of the
-//! predicted gain per day of effort. Ranking by the point estimate lost: it prefers what is least known.
+//! Three kinds of result are kept apart:
 //!
-//! Reading order: [`catalogue`] (what there is), [`evidence`] (what the rows say), [`schedule`] (the run's arrivals and others
-//! like them), [`candidate`] (a lever as a changed world), [`predict`] (paired simulation), [`admission`] (a door in
-//! front of the world), [`rules`] (what is ruled out), and [`rank`] below.
+//! * **Predicted**: the lever was simulated on the run's schedule and on similar ones, paired, with an interval; or it was
+//!   replayed on the rows.
+//! * **Bounded**: without an engine that fits, a term's share of the tail is the upper bound of a lever on this term.
+//! * **Ruled out**: a named figure excludes the lever.
+//!
+//! The order is the lower end of the predicted gain per day of effort. Ranking by the point estimate was rejected, because
+//! it prefers the least certain lever.
+//!
+//! Reading order: [`catalogue`] (all levers), [`evidence`] (the run's evidence), [`schedule`] (the run's arrivals and
+//! similar ones) and [`candidate`] (a lever as a changed world). Then come [`predict`] (paired simulation), [`admission`]
+//! (a limit on requests in flight), [`rules`] (levers ruled out), and [`rank`] below.
 
 pub mod admission;
 pub mod candidate;
@@ -36,18 +41,17 @@ use plimsoll_measure::findings::LevelSummary;
 use plimsoll_profile::infer::Floor;
 use predict::{Predicted, Simulator};
 
-/// Everything the ranking reads.
 pub struct LeverCase<'a> {
     pub level: &'a Level,
     pub summary: &'a LevelSummary,
     pub attempts: &'a [&'a Attempt],
-    /// The series beside it.
+    /// Metrics scraped during the run.
     pub samples: &'a [&'a Sample],
-    /// What a request takes alone, from another level of the run.
+    /// Latency of isolated requests, from another level of the run.
     pub floor: Option<Floor>,
-    /// The engine that stands for the target; `None` = nothing is simulated.
+    /// The engine that represents the target; `None` disables simulation.
     pub world: Option<&'a WorldSpec>,
-    /// Draws schedules like this one; `None` = they are made of the run's own, in blocks.
+    /// Source of similar schedules; `None` to resample the run's arrivals in blocks.
     pub redraw: Option<&'a Redraw<'a>>,
 }
 
@@ -101,7 +105,7 @@ pub fn rank(case: &LeverCase<'_>, spec: &LeverSpec) -> LeverFinding {
     finding
 }
 
-/// The engine, where one is given and answers as the target did.
+/// Returns the simulator, if an engine is given and reproduces the target.
 fn simulator<'a>(
     case: &LeverCase<'a>,
     own: &[ReplayRequest],

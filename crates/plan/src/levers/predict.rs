@@ -1,9 +1,10 @@
-//! Paired simulation: the world as it is and the world with a lever, on the same arrivals.
+//! Paired simulation: the current world and the world with a lever, on equal arrivals.
 //!
-//! The gain is 1 − the ratio of the goal's percentiles, averaged as a log-ratio over schedules; its interval is the 95 %
-//! prediction interval of another run as long as this one (Student's t over the schedules, which are independent as batches of
-//! one long run would not be): whoever pulls the lever sees one run, not the mean of all. Common arrivals take most of the noise out of the
-//! ratio. Running each world on arrivals of its own lost: it needs some ten times as many for the same interval.
+//! The gain is 1 − the ratio of the goal's percentiles, averaged as a log-ratio over schedules. Its interval is the 95 %
+//! prediction interval of another run of this length, because the user sees one run and not the mean. It uses Student's t
+//! over the schedules, which are independent; batches of one long run would not be. Common arrivals remove most of the
+//! noise of the ratio. Separate arrivals for each world were rejected, because they need about ten times as many requests
+//! for an equal interval.
 
 use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::special::student_t_inv;
@@ -21,57 +22,56 @@ use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{Estimate, KeptUp, Metric};
 use plimsoll_measure::say::number;
 
-/// Seconds in which a cache of whole answers replies.
+/// Response time of a cache of whole responses, s.
 const HIT_S: f64 = 0.001;
-/// How far simulated and measured may lie apart, as a log-ratio: a fifth.
+/// Largest log-ratio of simulated and measured of a fitting engine: a fifth.
 const FITS: f64 = 0.2;
-/// Schedules on which the load at the goal is looked for.
+/// Schedules used to search the load at the goal.
 const COST_SCHEDULES: usize = 5;
-/// Halvings of that search: to about 4 % of the load.
+/// Halvings of that search; they reach about 4 % of the load.
 const HALVINGS: u32 = 7;
 
-/// A candidate's prediction.
 #[derive(Clone, Debug)]
 pub struct Predicted {
     pub lever: &'static Lever,
     pub setting: String,
     pub assumes: Option<String>,
-    /// Share of the goal's latency saved.
+    /// Saved share of the goal's latency.
     pub latency: Gain,
-    /// Share of the cost per request saved.
+    /// Saved share of the cost per request; `None` if it is unknown.
     pub cost: Option<Gain>,
-    /// Factor on the price per hour, where it is known.
+    /// Factor on the price per hour; `None` if unknown.
     pub hourly: Option<f64>,
 }
 
-/// A gain with the log-ratios it is the mean of.
+/// A gain with the log-ratios that it averages.
 #[derive(Clone, Debug)]
 pub struct Gain {
     pub estimate: Estimate,
     /// ln(with / without), one per schedule.
     pub logs: Vec<f64>,
-    /// The same with what is assumed at its worst and at its best.
+    /// Log-ratios with the assumption at its worst and at its best.
     pub range: Vec<Vec<f64>>,
 }
 
-/// The world as it is, on every schedule.
+/// The current world, simulated on every schedule.
 pub struct Simulator<'a> {
     pub(super) world: &'a WorldSpec,
     pub(super) spec: &'a LeverSpec,
     pub(super) schedules: Vec<Vec<ReplayRequest>>,
-    /// How the schedules beside the run's own came about.
+    /// Origin of the schedules other than the run's.
     pub redrawn: Redrawn,
-    /// Due times before this are warm-up, ns.
+    /// End of the warm-up, as a due time in ns.
     pub(super) from_ns: i64,
-    /// From there to the end of the level, s.
+    /// Time from the warm-up to the end of the level, s.
     pub(super) window_s: f64,
     pub(super) base: Vec<f64>,
-    /// Loads, as factors on this one, at which the base meets the goal; with a price only, and none of a closed loop, which has no load to change.
+    /// Loads, as factors on this run's, at which the current world meets the goal. Empty without a price, and for a closed
+    /// loop, which has no load to change.
     base_loads: Vec<f64>,
 }
 
 impl<'a> Simulator<'a> {
-    /// Simulates the world as it is.
     pub fn new(
         world: &'a WorldSpec,
         own: &[ReplayRequest],
@@ -116,7 +116,7 @@ impl<'a> Simulator<'a> {
         COST_SCHEDULES.min(self.schedules.len())
     }
 
-    /// The goal's percentile on one schedule.
+    /// Returns the goal's percentile on one schedule.
     fn percentile(&self, world: &WorldSpec, index: usize, traffic: &TrafficChange) -> Result<f64, String> {
         self.percentile_of(world, &self.schedules[index], index, traffic, self.from_ns)
     }
@@ -133,7 +133,7 @@ impl<'a> Simulator<'a> {
         goal_of(world, asked, seed, traffic, from_ns, &self.spec.goal)
     }
 
-    /// Does the engine answer as the target did, on the run's own arrivals?
+    /// Compares the engine with the target on the run's arrivals.
     pub fn fit(&self, case: &LeverCase<'_>, goal: &Goal) -> EngineFit {
         let simulated = self.base[0];
         let Some(measured) = measured(case.summary, goal).value().or_else(|| of_unsteady(case, goal)) else {
@@ -163,10 +163,10 @@ impl<'a> Simulator<'a> {
         EngineFit { fits, simulated_s: Some(simulated), measured_s: Some(measured), why }
     }
 
-    /// What a candidate returns.
+    /// Returns the gain of a candidate.
     ///
     /// # Errors
-    /// Its world can't be built, or its traffic can't be simulated on these arrivals.
+    /// Fails if its world can't be built, or its traffic can't be simulated on these arrivals.
     pub fn predict(&self, candidate: &LeverCandidate) -> Result<Predicted, String> {
         if let Some(why) = candidate.traffic.refused(&self.schedules[0]) {
             return Err(why.to_owned());
@@ -209,7 +209,8 @@ impl<'a> Simulator<'a> {
         Ok(Gain::of(logs, self.schedules[0].len(), self.spec.engine_log()))
     }
 
-    /// Cost per request at the goal: the price's factor over the load's. None where a load lies outside what is looked at.
+    /// Returns the saved cost per request at the goal: the price's factor over the load's. `None` if a load is outside the
+    /// searched range.
     fn cost(&self, world: &WorldSpec, traffic: &TrafficChange, hourly: f64) -> Result<Option<Gain>, String> {
         if self.base_loads.is_empty() {
             return Ok(None);
@@ -225,7 +226,8 @@ impl<'a> Simulator<'a> {
         Ok(Some(Gain::of(logs, self.schedules[0].len(), self.spec.engine_log())))
     }
 
-    /// The largest load, as a factor on this one, at which the goal's ceiling holds (without a ceiling: what it is now).
+    /// Returns the largest load, as a factor on this run's, that meets the goal's ceiling. Without a ceiling, the current
+    /// value is the ceiling.
     fn load_at_goal(&self, world: &WorldSpec, index: usize, traffic: &TrafficChange) -> Result<f64, String> {
         let limit = self.spec.goal.limit_s.unwrap_or(1.0001 * self.base[index]);
         let holds = |factor: f64| -> Result<bool, String> {
@@ -247,7 +249,7 @@ impl<'a> Simulator<'a> {
         Ok((low * high).sqrt())
     }
 
-    /// What the same engine with faster steps would return.
+    /// Returns the gain of the same engine with faster steps.
     pub fn faster_model(&self) -> Option<FasterModel> {
         let by = |factor: f64| -> Option<Gain> {
             let world = Change::FasterSteps(factor).made(self.world).ok()?;
@@ -262,12 +264,12 @@ impl<'a> Simulator<'a> {
     }
 }
 
-/// Range of loads in which the goal is looked for, as factors on this run's.
+/// Range of loads for the search, as factors on this run's.
 const LEAST_LOAD: f64 = 0.25;
 const MOST_LOAD: f64 = 32.0;
 
 impl Gain {
-    /// Of the log-ratios; `engine_log` is the engine's own error, added as a variance of logarithms.
+    /// Returns the gain of the log-ratios; `engine_log` is the engine's error, added as a variance of logarithms.
     fn of(logs: Vec<f64>, requests: usize, engine_log: f64) -> Gain {
         let log = another_run(&logs, requests);
         let t = student_t_inv(0.975, logs.len() as f64 - 1.0);
@@ -277,15 +279,15 @@ impl Gain {
         let estimate = if log.value.is_finite() {
             Estimate { value: saved(log.value), lower: saved(log.upper), upper: saved(log.lower), ..log }
         } else {
-            // Some schedule leaves the percentile unanswered: nothing is saved, and how much is lost has no bound.
+            // A schedule leaves the percentile unanswered, so nothing is saved and the loss has no bound.
             Estimate { lower: f64::NEG_INFINITY, ..exact(f64::NEG_INFINITY, requests) }
         };
         Gain { estimate, logs, range: Vec::new() }
     }
 }
 
-/// Mean over schedules of so many requests, and where the next run like this one will lie, not where the mean of all such runs does:
-/// Student's t with 1 + 1/n in place of 1/n.
+/// Returns the mean over schedules with the prediction interval of another run, not of the mean: Student's t with 1 + 1/n
+/// in place of 1/n.
 pub(super) fn another_run(values: &[f64], requests: usize) -> Estimate {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -295,11 +297,11 @@ pub(super) fn another_run(values: &[f64], requests: usize) -> Estimate {
     Estimate { value: mean, lower: mean - half, upper: mean + half, n: all, n_eff: n }
 }
 
-/// Requests beyond the percentile below which it is luck.
+/// Least number of requests beyond a percentile; fewer make it unreliable.
 const FEWEST_BEYOND: f64 = 10.0;
 
-/// The goal's percentile of a level that is not steady: its load has a course, or its requests may pile up. It has no interval, because
-/// another such level would have another; but the engine is held against these very arrivals, and has to let them pile up alike.
+/// Returns the goal's percentile of a level that is not steady: its load varies, or its queue may grow. It has no interval,
+/// because another level would have another value. The engine is compared on these arrivals and must show an equal growth.
 fn of_unsteady(case: &LeverCase<'_>, goal: &Goal) -> Option<f64> {
     if case.summary.stability.verdict == KeptUp::Stable && case.level.rate_course == RateCourse::Even {
         return None;
@@ -329,7 +331,7 @@ fn of_unsteady(case: &LeverCase<'_>, goal: &Goal) -> Option<f64> {
 }
 
 impl Gain {
-    /// Reaches over another value of what is assumed.
+    /// Widens the interval to another value of the assumption.
     fn reach(&mut self, other: Gain) {
         self.estimate.lower = self.estimate.lower.min(other.estimate.lower);
         self.estimate.upper = self.estimate.upper.max(other.estimate.upper);
@@ -337,7 +339,7 @@ impl Gain {
     }
 }
 
-/// The goal's percentile of a world on these arrivals, s. What is not answered ranks as `+∞`.
+/// Returns the goal's percentile of a world on these arrivals, s. Unanswered requests rank as `+∞`.
 pub fn goal_of(
     world: &WorldSpec,
     asked: &[ReplayRequest],

@@ -1,4 +1,4 @@
-//! What was predicted, sorted into ranked and ruled out.
+//! Sorts predictions into ranked and ruled-out levers.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Estimate;
@@ -7,12 +7,12 @@ use super::catalogue::Lever;
 use super::finding::{FigureOrigin, LeverFinding, LeverOrder, LeverSpec, Open, Ranked, RuledOut};
 use super::predict::{Gain, Predicted};
 
-/// Chance of being best over which a lever shares the first place.
+/// Probability of being the best from which a lever shares the first rank.
 const TIE: f64 = 0.1;
 const DRAWS: u32 = 2000;
 
 impl LeverFinding {
-    /// Sorts what was predicted into ranked and ruled out, with ties and chances.
+    /// Sorts predictions into ranked and ruled-out levers, with ties and probabilities.
     pub(super) fn order(&mut self, predicted: Vec<Predicted>, spec: &LeverSpec) {
         let effort = |p: &Predicted| spec.efforts.of(p.lever, p.hourly, spec.by);
         let gain = |p: &Predicted| match (spec.by, &p.cost) {
@@ -55,13 +55,13 @@ impl LeverFinding {
             .map(|(p, chance)| {
                 let days = effort(p);
                 let lower = gain(p).lower;
-                // A loss is not made smaller by being dear.
+                // A high effort must not reduce a loss.
                 let score = if lower > 0.0 { lower / days } else { lower };
                 ranked(p, days, score, chance)
             })
             .collect();
         ranked.sort_by(|a, b| b.score.total_cmp(&a.score));
-        // From the top on, whoever may well be the best shares the first place.
+        // From the top on, each lever that is likely enough to be the best shares the first rank.
         let mut tied = true;
         for (i, lever) in ranked.iter_mut().enumerate() {
             tied &= i == 0 || lever.probability_of_best >= TIE;
@@ -72,7 +72,7 @@ impl LeverFinding {
     }
 }
 
-/// Gains up to this share are none: nobody changes a system for half a percent.
+/// Largest gain that counts as no gain: half a percent does not justify a change.
 const SMALLEST: f64 = 0.005;
 
 fn change_words(gain: &Estimate, spec: &LeverSpec) -> String {
@@ -108,8 +108,8 @@ fn ranked(p: &Predicted, effort_days: f64, score: f64, probability_of_best: f64)
     }
 }
 
-/// Chance that each is the best per day of effort: the schedules are drawn anew, the same for all, and what a lever assumes is as
-/// likely at its worst and at its best as in the middle.
+/// Returns the probability that each lever is the best per day of effort. The schedules are resampled jointly for all
+/// levers. The assumption of a lever is equally likely at its worst, its best and its middle.
 fn chances(kept: &[Predicted], spec: &LeverSpec, effort: impl Fn(&Predicted) -> f64) -> Vec<f64> {
     let gains: Vec<(&Gain, f64)> = kept
         .iter()

@@ -1,7 +1,8 @@
-//! What a run rules out before anything is simulated, each with the figure that does.
+//! Rules out levers before the simulation, each with the figure that excludes it.
 //!
-//! A lever is ruled out where its condition is not met (no repeats, one replica), or where all terms it can move are under a
-//! twentieth of the slow requests' time. Hiding them lost: what was looked at and why it is not worth a day is half the advice.
+//! A lever is ruled out if its condition is not met (no repeats, one replica). It is also ruled out if its terms total less
+//! than a twentieth of the slow requests' time. Hiding these levers was rejected, because the reason against a lever is
+//! half the advice.
 
 use plimsoll_model::RateCourse;
 use plimsoll_sim::{ModeSpec, PolicySpec};
@@ -11,12 +12,12 @@ use super::catalogue::{Lever, Term};
 use super::evidence::{LeverEvidence, SharesFrom};
 use plimsoll_measure::findings::KeptUp;
 
-/// Share of the slow requests' time below which a term is not worth a lever.
+/// Least share of the slow requests' time of a term that justifies a lever.
 const WORTH: f64 = 0.05;
-/// Share of the prompts, or of their tokens, below which a cache is not.
+/// Least share of the prompts, or of their tokens, that justifies a cache.
 const WORTH_CACHING: f64 = 0.01;
 
-/// Why this run rules the lever out; `None` = it does not.
+/// Returns the reason why this run rules the lever out; `None` if it does not.
 pub(crate) fn rule_out(lever: &Lever, case: &LeverCase<'_>, evidence: &LeverEvidence) -> Option<String> {
     by_condition(lever, case, evidence).or_else(|| by_share(lever, evidence))
 }
@@ -95,14 +96,14 @@ fn prefix(evidence: &LeverEvidence, is_on: bool) -> Option<String> {
     }
 }
 
-/// All its terms together are too small a part.
+/// Returns the reason if all terms of the lever together are too small a part.
 fn by_share(lever: &Lever, evidence: &LeverEvidence) -> Option<String> {
     if evidence.shares_from == SharesFrom::Unknown || lever.moves.is_empty() {
         return None;
     }
     let shares: Vec<(Term, f64)> =
         lever.moves.iter().filter_map(|term| Some((*term, evidence.share(*term)?.upper))).collect();
-    // A term that the rows do not tell of may be anything.
+    // A term without evidence in the rows may have any share.
     let unknown = |term: &Term| matches!(term, Term::ColdStart | Term::BatchWait | Term::Network);
     let known = lever.moves.iter().filter(|term| !unknown(term)).count();
     let total: f64 = shares.iter().map(|share| share.1).sum();

@@ -1,8 +1,9 @@
-//! The run's arrivals, and others like them.
+//! The run's arrivals, and similar ones.
 //!
-//! A prediction from one schedule holds for that schedule; the next hour brings another. So levers are simulated on the run's own
-//! arrivals and on several drawn as these were: from the scenario with another seed, or, where that can't be (sessions, traces,
-//! traffic without a scenario), from the run's own arrivals in blocks drawn with replacement. The finding says which ([`Redrawn`]).
+//! A prediction from one schedule applies to that schedule only, because the next hour has another. Levers are therefore
+//! simulated on the run's arrivals and on several similar schedules. Those are drawn from the scenario with another seed.
+//! If that is impossible (sessions, traces, traffic without a scenario), blocks of the run's arrivals are drawn with
+//! replacement. The finding names the method ([`Redrawn`]).
 
 use std::collections::HashMap;
 
@@ -19,28 +20,29 @@ use crate::replay::ReplayRequest;
 /// A scenario that draws schedules like the run's.
 #[derive(Copy, Clone, Debug)]
 pub struct Redraw<'a> {
-    /// The scenario, with the files it names.
+    /// The scenario with its files.
     pub scenario: &'a Scenario,
 }
 
-/// Blocks of a run's own arrivals that are drawn.
+/// Number of blocks of a run's arrivals.
 pub const BLOCKS: usize = 12;
-/// How far away a block may come from where the load has a course: the next one to either side.
+/// Largest distance of a block from its place if the load varies: one block to either side.
 const NEAR: usize = 1;
 
-/// How the schedules beside the run's own came about.
+/// The origin of the schedules other than the run's.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Redrawn {
     /// Drawn from the scenario with other seeds.
     Scenario,
-    /// The run's own arrivals in twelfths, drawn with replacement: sessions, traces and closed loops have no other draw.
+    /// Twelfths of the run's arrivals, drawn with replacement, because sessions, traces and closed loops can't be drawn
+    /// otherwise.
     Blocks,
-    /// The same, each twelfth from next to its place, so that the load keeps its course.
+    /// Twelfths of the run's arrivals, each from next to its place, so that the load varies as in the run.
     NearBlocks,
 }
 
-/// The rows of requests that finished in the window, in order of their due times.
+/// Returns the rows of requests that finished in the window, in due order.
 pub(super) fn finished<'a>(case: &LeverCase<'a>) -> Vec<&'a Attempt> {
     let window = &case.summary.window;
     let mut rows: Vec<&Attempt> = case
@@ -54,8 +56,8 @@ pub(super) fn finished<'a>(case: &LeverCase<'a>) -> Vec<&'a Attempt> {
     rows
 }
 
-/// The run's own arrivals, its warm-up included. Lengths are those that were used where they are known; rows without the names of
-/// their blocks get those of the scenario, where it draws these very arrivals.
+/// Returns the run's arrivals, including its warm-up. Lengths are the reported ones if known. Rows without block names get
+/// those of the scenario, if it draws equal arrivals.
 pub(super) fn of_rows(case: &LeverCase<'_>) -> Vec<ReplayRequest> {
     let mut asked = recorded::requests(case.level, case.attempts.iter().copied());
     if asked.iter().all(|one| one.blocks.is_empty()) {
@@ -71,7 +73,7 @@ pub(super) fn of_rows(case: &LeverCase<'_>) -> Vec<ReplayRequest> {
 }
 
 impl Redraw<'_> {
-    /// Names of the blocks of these rows; none where the scenario draws other arrivals.
+    /// Returns the block names of these rows; `None` if the scenario draws other arrivals.
     fn names(&self, case: &LeverCase<'_>, rows: &[&&Attempt]) -> Option<Vec<Vec<u64>>> {
         let plimsoll_model::Load::Open { rate_per_s } = case.level.load else { return None };
         let window = case.level.stop - case.level.start;
@@ -86,7 +88,7 @@ impl Redraw<'_> {
         same.then(|| arrivals.iter().map(|arrival| names.of(arrival)).collect())
     }
 
-    /// The arrivals of this level with another seed.
+    /// Returns the arrivals of this level with another seed.
     fn draw(&self, case: &LeverCase<'_>, seed: u64) -> Option<Vec<ReplayRequest>> {
         let plimsoll_model::Load::Open { rate_per_s } = case.level.load else { return None };
         let window = case.level.stop - case.level.start;
@@ -94,7 +96,7 @@ impl Redraw<'_> {
     }
 }
 
-/// The run's own schedule, then `count` − 1 others like it, and how those came about.
+/// Returns the run's schedule, then `count` − 1 similar ones, and their origin.
 pub(super) fn like(
     case: &LeverCase<'_>,
     own: &[ReplayRequest],
@@ -119,9 +121,9 @@ pub(super) fn like(
     (schedules, redrawn)
 }
 
-/// Twelfths of the time, drawn with replacement and laid end to end: each place gets one from at most `reach` places away, so that a
-/// small reach keeps the course of a load that moves. What a block has for itself (prompts, sessions) gets names of its own in a
-/// further copy: a prompt told twice by the draw alone would be a hit for every cache.
+/// Draws twelfths of the time with replacement and joins them. Each place gets a block from at most `reach` places away, so
+/// a small reach preserves a varying load. A further copy of a block gets new names for its prompts and sessions. A prompt
+/// repeated only by the draw would otherwise be a hit for every cache.
 pub fn in_blocks(
     own: &[ReplayRequest],
     length_ns: i64,
@@ -129,7 +131,7 @@ pub fn in_blocks(
     stream: &mut Stream,
 ) -> Vec<ReplayRequest> {
     let width = (length_ns / BLOCKS as i64).max(1);
-    // A session is drawn whole, by its beginning: a turn without those before it would wait for nobody.
+    // A session is drawn whole, by its beginning, because a turn without its predecessors would not wait.
     let mut begins: HashMap<u64, i64> = HashMap::new();
     for (session, asked) in
         own.iter().filter_map(|one| Some((one.session.filter(|_| one.turn.is_some())?, one)))
@@ -169,7 +171,7 @@ pub fn in_blocks(
     out
 }
 
-/// In which block a name occurs; none where in several.
+/// The block of each name; `None` if several blocks contain it.
 #[derive(Default)]
 struct Homes(HashMap<u64, Option<usize>>);
 
@@ -181,7 +183,8 @@ impl Homes {
             .or_insert(Some(block));
     }
 
-    /// The name in this copy of its block. Names that several blocks share stay what they are: they repeat in the run too.
+    /// Returns the name in this copy of its block. Names that several blocks share are unchanged, because they also repeat
+    /// in the run.
     fn copied(&self, name: u64, copy: u64) -> u64 {
         match self.0.get(&name) {
             Some(Some(_)) if copy > 0 => mix(name ^ mix(copy)),
@@ -190,7 +193,7 @@ impl Homes {
     }
 }
 
-/// The same arrivals, `factor` times as fast.
+/// Returns the arrivals with times divided by `factor`.
 pub(super) fn faster(asked: &[ReplayRequest], factor: f64) -> Vec<ReplayRequest> {
     let at = |ns: i64| At((ns as f64 / factor) as i64).0;
     asked.iter().map(|one| ReplayRequest { due_ns: at(one.due_ns), ..one.clone() }).collect()

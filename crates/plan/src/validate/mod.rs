@@ -1,7 +1,7 @@
-//! How far the simulated engine is from real servers: error tables recomputed from measurements that are shipped.
+//! The error of the simulated engine against real servers: error tables recomputed from shipped measurements.
 //!
-//! A claim of accuracy in a document is as old as the document; this one is computed from the code that runs. Each table
-//! has its bar, and stands beside the noise of the measurements themselves: no bar is tighter than that.
+//! An accuracy claim in a document gets outdated; these tables come from the running code. Each table has a bar next to the
+//! noise of the measurements, and no bar is tighter than that noise.
 
 use plimsoll_sim::catalogue::origin::HeldOut;
 use plimsoll_sim::catalogue::{PairSpec, Server};
@@ -13,7 +13,7 @@ use crate::calibrate::{
     errors, rows, simulate,
 };
 
-/// What the same publisher's rows, measured twice, days apart, differ by: 37 configurations of vLLM.
+/// Differences of rows that one publisher measured twice, days apart: 37 configurations of vLLM.
 pub const NOISE: &str =
     "measured twice, the same servers differ by 0.5 % in tpot (p90 3.5 %) and 3 % in ttft (p90 14 %)";
 
@@ -23,41 +23,36 @@ const SEED: u64 = 1;
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ErrorTable {
-    /// Which rows, and what was done with them.
+    /// Title: the rows and their treatment.
     pub title: String,
-    /// A line per metric.
     pub lines: Vec<ErrorLine>,
     pub notes: Vec<String>,
 }
 
-/// A metric's error.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ErrorLine {
-    /// Of which rows, where the table has several sets.
+    /// Name of the row set, if the table has several.
     pub set: String,
     pub metric: String,
     pub rows: u32,
     /// Mean of |simulated / measured − 1|, percent.
     pub mean_percent: f64,
-    /// 90th percentile of it, percent; none where there is one figure.
+    /// 90th percentile of that error, percent; `None` if there is only one figure.
     pub p90_percent: Option<f64>,
-    /// Geometric mean of simulated over measured, less 1, percent.
+    /// Geometric mean of simulated / measured, less 1, percent.
     pub bias_percent: f64,
-    /// Most that the mean may be, percent.
+    /// Largest accepted mean, percent; `None` without a bar.
     pub bar_mean_percent: Option<f64>,
-    /// Most that the 90th percentile may be, percent.
+    /// Largest accepted 90th percentile, percent; `None` without a bar.
     pub bar_p90_percent: Option<f64>,
-    /// Within its bars, or without any.
+    /// Whether the line is within its bars; true without bars.
     pub holds: bool,
 }
 
-/// Why a table can't be made.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum ValidateError {
-    /// Rows that can't be read.
     #[error(transparent)]
     Rows(#[from] RowError),
-    /// An engine that can't be built.
     #[error(transparent)]
     Spec(#[from] SpecError),
 }
@@ -79,10 +74,10 @@ impl ErrorLine {
     }
 }
 
-/// The tables of the shipped rows.
+/// Returns the tables of the shipped rows.
 ///
 /// # Errors
-/// The shipped rows can't be read: a fault of the program.
+/// Fails if the shipped rows can't be parsed, which is a bug.
 pub fn shipped() -> Result<Vec<ErrorTable>, ValidateError> {
     let all = rows::read(END_TO_END, &RowDefaults::default())?.rows;
     let of = |model: &str, gpu: &str, server: &str| -> Vec<MeasuredRow> {
@@ -102,10 +97,11 @@ pub fn shipped() -> Result<Vec<ErrorTable>, ValidateError> {
     ])
 }
 
-/// The tables of other rows: from specifications, and calibrated with a third held out, per engine. No bars.
+/// Returns the tables of other rows per engine: from specifications, and calibrated with a third held out. They have no
+/// bars.
 ///
 /// # Errors
-/// The rows can't be read, or an engine can't be built.
+/// Fails if the rows can't be parsed, or an engine can't be built.
 pub fn others(text: &str, defaults: &RowDefaults) -> Result<Vec<ErrorTable>, ValidateError> {
     let table = rows::read(text, defaults)?;
     let mut sets: Vec<(String, Vec<MeasuredRow>)> = Vec::new();
@@ -137,7 +133,8 @@ pub fn others(text: &str, defaults: &RowDefaults) -> Result<Vec<ErrorTable>, Val
     Ok(vec![spec, held])
 }
 
-/// Dense models on H100 under vLLM: each set calibrated, with its error on all rows and on those held out.
+/// Returns the table of dense models on H100 under vLLM: each set calibrated, with its error on all rows and on held-out
+/// rows.
 fn fitted(sets: &[(&str, &[MeasuredRow], Option<f64>)]) -> ErrorTable {
     let mut lines = Vec::new();
     let mut notes = Vec::new();
@@ -164,7 +161,7 @@ fn fitted(sets: &[(&str, &[MeasuredRow], Option<f64>)]) -> ErrorTable {
     }
 }
 
-/// Every dense row, with nothing fitted to it.
+/// Returns the table of every dense row without a fit.
 fn from_specifications(sets: &[&[MeasuredRow]]) -> Result<ErrorTable, ValidateError> {
     let mut lines = Vec::new();
     let mut every = Vec::new();
@@ -191,10 +188,10 @@ fn from_specifications(sets: &[&[MeasuredRow]]) -> Result<ErrorTable, ValidateEr
     })
 }
 
-/// A real vLLM, request by request.
+/// Returns the table of a real vLLM, request by request.
 ///
 /// # Errors
-/// The shipped rows can't be read: a fault of the program.
+/// Fails if the shipped rows can't be parsed, which is a bug.
 pub fn replayed() -> Result<ErrorTable, ValidateError> {
     let pair = PairSpec {
         model: "llama-3.1-8b".to_owned(),
@@ -203,7 +200,7 @@ pub fn replayed() -> Result<ErrorTable, ValidateError> {
         max_seqs: Some(128),
         token_budget: Some(2048),
         memory_utilisation: Some(0.9),
-        // The stamps are the engine's own: there is no HTTP before the queue.
+        // The timestamps are the engine's, so there is no HTTP time before the queue.
         front_ms: Some(0.0),
         ..PairSpec::default()
     };
@@ -251,7 +248,7 @@ fn single(metric: &str, rows: u32, found: f64, measured: f64) -> ErrorLine {
     }
 }
 
-/// Experts in four bits: no bar, as no table of their kernels stands behind them.
+/// Returns the table of experts in four bits. It has no bar, because no table of their kernels supports one.
 fn mixtures(sets: &[Vec<MeasuredRow>]) -> Result<ErrorTable, ValidateError> {
     let mut lines = Vec::new();
     for rows in sets {

@@ -1,6 +1,6 @@
-//! A change that somebody thinks of, in words, and the world and the traffic that it makes.
+//! Parses a change written as text, and applies it to the world and the traffic.
 //!
-//! What can be changed of a world is [`Change`]; of the traffic, its rate and its lengths.
+//! [`Change`] covers the world; this module adds the rate and lengths of the traffic.
 
 use plimsoll_sim::catalogue::Dtype;
 use plimsoll_sim::{ModeSpec, RouteSpec, WorldSpec};
@@ -14,24 +14,24 @@ use crate::replay::ReplayRequest;
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum AskedChange {
-    /// So many times the arrivals.
+    /// Factor on the arrival rate.
     Rate(f64),
-    /// So many requests per second.
+    /// New arrival rate, requests per second.
     RateTo(f64),
-    /// Prompts so many times as long.
+    /// Factor on the prompt lengths.
     Prompts(f64),
-    /// Answers so many times as long.
+    /// Factor on the output lengths.
     Outputs(f64),
-    /// Replicas more or fewer.
+    /// Difference in replicas.
     ReplicasBy(i64),
     World(Change),
 }
 
-/// A change in words, with what it makes.
+/// A change as text, with its parsed parts.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Asking {
     pub text: String,
-    /// What it means; several hold together.
+    /// Parsed changes, applied together.
     pub changes: Vec<AskedChange>,
 }
 
@@ -39,10 +39,10 @@ pub const WORDS: &str = "rate 2x, rate 50/s, prompts +30%, outputs -20%, cache o
                          slots 64, weights fp8, gpu h200; several at once with commas";
 
 impl Asking {
-    /// Reads a change, or several that hold together, separated by commas.
+    /// Parses a change, or several joint changes separated by commas.
     ///
     /// # Errors
-    /// What is no change, in a sentence with what would be.
+    /// Fails with a sentence that lists the accepted changes.
     pub fn parse(text: &str) -> Result<Asking, String> {
         let changes: Result<Vec<AskedChange>, String> =
             text.split(',').map(|part| parse(part.trim())).collect();
@@ -89,7 +89,7 @@ fn another_pair(change: PairChange) -> AskedChange {
     AskedChange::World(Change::Pair(change))
 }
 
-/// `2x`, `+30%`, `-20%`: a factor over 0.
+/// Parses a factor over 0: `2x`, `+30%`, `-20%`.
 fn factor(text: &str) -> Option<f64> {
     let factor = match (text.strip_suffix(['x', '×']), text.strip_suffix('%')) {
         (Some(times), _) => times.trim().parse::<f64>().ok()?,
@@ -108,34 +108,32 @@ fn replicas(text: &str) -> Option<AskedChange> {
     text.parse().ok().filter(|to| *to > 0).map(|to| AskedChange::World(Change::Replicas(to)))
 }
 
-/// The world and the traffic as changed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Changed {
     pub world: WorldSpec,
     pub traffic: RequestChange,
 }
 
-/// How requests change.
+/// A change of the requests.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RequestChange {
-    /// Arrivals are so many times as fast.
+    /// Factor on the arrival rate.
     pub rate: f64,
-    /// Prompts are so many times as long.
+    /// Factor on the prompt lengths.
     pub prompts: f64,
-    /// Answers are so many times as long.
+    /// Factor on the output lengths.
     pub outputs: f64,
 }
 
 impl RequestChange {
     pub(crate) const AS_IT_IS: RequestChange = RequestChange { rate: 1.0, prompts: 1.0, outputs: 1.0 };
 
-    /// These requests, changed.
     pub fn apply(&self, asked: &[ReplayRequest]) -> Vec<ReplayRequest> {
         let longer = |tokens: u32, by: f64| ((f64::from(tokens) * by).round() as u32).max(1);
         let one = |one: &ReplayRequest| {
             let prompt = longer(one.prompt, self.prompts);
             let mut blocks = one.blocks.clone();
-            // What is cut off a prompt's end is no longer named; what is added is new, and has no name that anybody shares.
+            // A removed prompt end loses its block names; an added end is new and gets no shared name.
             blocks.truncate(prompt as usize / 16);
             ReplayRequest {
                 due_ns: (one.due_ns as f64 / self.rate) as i64,
@@ -151,10 +149,10 @@ impl RequestChange {
     }
 }
 
-/// Makes the changes to this world under this load.
+/// Applies the changes to this world under this load.
 ///
 /// # Errors
-/// Why the engine can't express one of them, in a sentence part.
+/// Fails with the reason, as a phrase, if the engine can't express a change.
 pub fn make(
     asking: &Asking,
     world: &WorldSpec,
@@ -213,7 +211,7 @@ fn apply(
     Ok(())
 }
 
-/// Refuses to lose a cache that brings nothing.
+/// Fails if the cache has no effect, because then a removal has none.
 fn shares_prompts(world: &WorldSpec, asked: &[ReplayRequest]) -> Result<(), String> {
     let ModeSpec::Batching(batching) = &world.engine.mode else {
         return Err("this engine has no prefix cache".to_owned());

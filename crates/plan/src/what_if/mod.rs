@@ -1,12 +1,14 @@
-//! What would become of a measured run if something changed: predicted percentiles, each with a band, never a measurement.
+//! Predicts a measured run under a change: percentiles with a band, marked as predictions.
 //!
-//! Two worlds are played on the same arrivals (the run's own, and others like them): the engine that stands for the target, and the
-//! same with the change. The ratio of the two is the change: common arrivals take most of the noise out of it. What is predicted is
-//! the changed world on all schedules, times what the engine was off by on the run's own. The band holds what the next run's arrivals
-//! may bring, how well the engine's constants are known (the fit's other engines), and how far the engine was from stretches that it had
-//! not seen. Measured times ratio was tried and lost: a percentile of the next run does not inherit the luck of this one.
+//! Two worlds are simulated on equal arrivals (the run's, and similar ones): the engine that represents the target, and the
+//! changed engine. The ratio of the two is the effect of the change, because common arrivals remove most of the noise. The
+//! prediction is the changed world on all schedules, times the engine's error on the run's arrivals.
 //!
-//! A change that the engine cannot express is refused with the reason. Under a load past the changed engine's stability limit there are
+//! The band covers three variations: the next run's arrivals, the uncertainty of the constants (the fit's other engines),
+//! and the engine's error on held-out intervals. Measured times ratio was rejected, because a percentile of the next run
+//! does not inherit the luck of this one.
+//!
+//! A change that the engine can't express is refused with the reason. Above the changed engine's stability limit there are
 //! no percentiles, and none are printed.
 
 pub mod change;
@@ -34,121 +36,120 @@ use plimsoll_measure::say::{number, percent};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct WhatIfSpec {
-    /// The changes, each by itself.
+    /// Changes, each predicted separately.
     pub asks: Vec<Asking>,
-    /// The figures that are predicted: metric, percentile (0 to 1).
+    /// Predicted figures: metric, percentile (0 to 1).
     pub figures: Vec<(Metric, f64)>,
-    /// Schedules, the run's own among them; at least 3.
+    /// Number of schedules including the run's, at least 3.
     pub schedules: u32,
-    /// Seed of everything drawn.
     pub seed: u64,
 }
 
-/// The run as it is, and the engine that stands for its target.
+/// The unchanged run, and the engine that represents its target.
 #[derive(Clone, Debug)]
 pub struct AsItIs<'a> {
-    /// The engine with its fleet.
     pub world: &'a WorldSpec,
-    /// Engines that would have answered nearly as well; none = their differences are not in the band.
+    /// Engines that fit nearly as well; if empty, the band omits the uncertainty of the constants.
     pub others: &'a [EngineSpec],
-    /// How far the engine was from what it had not seen; `None` = nobody knows, and it is said.
+    /// Errors of the engine on held-out data; `None` if unknown, which the finding states.
     pub band: Option<&'a Band>,
-    /// The run's arrivals, in order.
+    /// Arrivals of the run, in order.
     pub asked: &'a [ReplayRequest],
-    /// How long they fell, s.
+    /// Length of the arrivals, s.
     pub window_s: f64,
-    /// What was measured: metric, percentile (0 to 1), seconds.
+    /// Measured figures: metric, percentile (0 to 1), seconds.
     pub measured: &'a [(Metric, f64, Reading)],
-    /// Draws other schedules like this one, with the load that it had; `None` = they are made of the run's own, in blocks.
+    /// Scenario that draws similar schedules at the run's load; `None` to resample the run's arrivals in blocks.
     pub redraw: Option<&'a Scenario>,
 }
 
-/// Predictions for a run.
+/// The predictions for a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WhatIfFinding {
-    /// The engine that stands for the target.
+    /// Engine that represents the target.
     pub engine: String,
     /// Requests per second of the run.
     pub rate_per_s: f64,
-    /// What the engine can carry as it is, requests per second.
+    /// Stability limit of the unchanged engine, requests per second; null if unknown.
     pub limit_per_s: Option<f64>,
-    /// Each change.
+    /// One prediction per change.
     pub cases: Vec<Predicted>,
-    /// What to know of all of them.
+    /// Notes on all predictions.
     pub notes: Vec<String>,
 }
 
-/// One change.
+/// The prediction of one change.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Predicted {
-    /// As it was asked.
+    /// Change as requested.
     pub ask: String,
-    /// The world that it makes; `None` = it was refused.
+    /// Changed world; null if the change was refused.
     pub world: Option<WorldSpec>,
-    /// Requests per second with it.
+    /// Requests per second with the change.
     pub rate_per_s: f64,
-    /// The same of a closed loop, **predicted** with its 95 % band: its clients ask when they are answered.
+    /// **Predicted** requests per second of a closed loop with a 95 % band, because its clients wait for responses; null
+    /// otherwise.
     #[serde(default)]
     pub throughput: Option<Reading>,
-    /// How the requests change.
+    /// Change of the requests; null if the change was refused.
     #[serde(default)]
     pub traffic: Option<RequestChange>,
-    /// Mean prompt and mean answer of the requests as changed, tokens.
+    /// Mean prompt and mean output of the changed requests, tokens.
     #[serde(default)]
     pub tokens: Option<[f64; 2]>,
-    /// What the changed engine can carry, requests per second.
+    /// Stability limit of the changed engine, requests per second; null if unknown.
     pub limit_per_s: Option<f64>,
     /// Predicted figures.
     pub figures: Vec<FigureChange>,
-    /// Of a plan: would its promise hold? By the bands of these figures.
+    /// Verdict on the plan's SLO by the bands of these figures; null without a plan.
     #[serde(default)]
     pub held: Option<Held>,
-    /// Of a plan: replicas that it would take, by formula, spares not counted.
+    /// Replicas that the plan would require, by formula, without spares; null without a plan.
     #[serde(default)]
     pub replicas: Option<u32>,
-    /// Why there is no prediction.
+    /// Reason for a refusal; null if there is a prediction.
     pub refused: Option<String>,
-    /// What to know: extrapolation and what is assumed.
+    /// Notes on extrapolation and assumptions.
     pub notes: Vec<String>,
 }
 
-/// One percentile now and then.
+/// A percentile with and without the change.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FigureChange {
-    /// Which latency.
+    /// Latency metric.
     pub metric: Metric,
-    /// Which percentile, 0 to 1.
+    /// Percentile, 0 to 1.
     pub percentile: f64,
-    /// As measured, s; `None` = there is no run behind it. Where it is refused the prediction starts from the simulation.
+    /// Measured value, s; null without a run. If it is refused, the prediction starts from the simulation.
     #[serde(default)]
     pub measured: Option<Reading>,
-    /// As simulated without the change, s: on the run's own arrivals; without a measurement, on all schedules.
+    /// Simulated value without the change, s: on the run's arrivals; without a measurement, on all schedules.
     pub simulated_s: f64,
-    /// **Predicted** with the change, s, with its 95 % band.
+    /// **Predicted** value with the change, s, with its 95 % band.
     pub predicted: Reading,
-    /// With the change / without it, on the same arrivals.
+    /// Value with the change / without it, on equal arrivals.
     pub ratio: f64,
 }
 
-/// What is predicted where nobody asks for something else.
+/// Returns the figures predicted by default.
 pub fn figures() -> Vec<(Metric, f64)> {
     METRICS.into_iter().flat_map(|metric| PERCENTILES.map(|p| (metric, p))).collect()
 }
 
-/// Metrics that are predicted, where they exist.
+/// Predicted metrics, if they exist, and their percentiles.
 pub(crate) const METRICS: [Metric; 3] = [Metric::Ttft, Metric::Tpot, Metric::E2e];
 pub(crate) const PERCENTILES: [f64; 3] = [0.5, 0.95, 0.99];
-/// Share of the limit past which a queue takes longer to settle than any run lasts.
+/// Share of the limit above which a queue needs longer than any run to reach its steady state.
 const PAST_THE_LIMIT: f64 = 0.99;
-/// Requests of a schedule at most.
+/// Maximum number of requests of a schedule.
 const MOST: usize = 5_000;
-/// Share of a schedule at its start that is not counted: the engine is idle when it begins.
+/// Share of a schedule omitted at its start, because the engine begins idle.
 const WARM_UP: f64 = 0.1;
 
-/// Predicts.
+/// Returns the predictions for a run.
 ///
 /// # Errors
-/// The run as it is can't be simulated.
+/// Fails if the unchanged run can't be simulated.
 pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, String> {
     if run.asked.len() < 20 || run.window_s <= 0.0 {
         return Err(format!(
@@ -202,7 +203,8 @@ pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, Str
     })
 }
 
-/// ln of every figure, per schedule: `[schedule][metric × percentile]`, and last that of the requests per second; `NaN` where it does not exist.
+/// ln of every figure, per schedule: `[schedule][metric × percentile]`, then ln of the requests per second; `NaN` if it
+/// does not exist.
 type Logs = Vec<Vec<f64>>;
 
 struct Base<'a> {
@@ -211,7 +213,7 @@ struct Base<'a> {
     rate_per_s: f64,
     schedules: Vec<Vec<ReplayRequest>>,
     now: Logs,
-    /// The first schedule's figures on each other engine.
+    /// Figures of the first schedule on each other engine.
     others: Logs,
 }
 
@@ -269,7 +271,7 @@ impl Base<'_> {
         Ok(())
     }
 
-    /// How many requests per second a closed loop then comes to.
+    /// Sets the predicted requests per second of a closed loop.
     fn throughput(&self, then: &Logs, others: &Logs, predicted: &mut Predicted) {
         let place = self.spec.figures.len();
         let of = |logs: &Logs| -> Vec<f64> { logs.iter().map(|logs| logs[place]).collect() };
@@ -318,7 +320,7 @@ impl Base<'_> {
         figures
     }
 
-    /// What the run shows of a figure.
+    /// Returns the measured value of a figure.
     fn measured(&self, place: usize) -> Option<&Reading> {
         let (metric, percentile) = self.spec.figures[place];
         let same = |(m, p, _): &&(Metric, f64, Reading)| *m == metric && (p - percentile).abs() < 1e-9;
@@ -329,8 +331,9 @@ impl Base<'_> {
         self.measured(place).and_then(Reading::value).filter(|s| s.is_finite() && *s > 0.0)
     }
 
-    /// What the engine is off by on these very arrivals, as a logarithm: it is taken to be off by that with the change too. Where too few
-    /// requests tell a percentile, the highest below it that they tell speaks for it, so that no percentile is below a lower one.
+    /// Returns the engine's error on the run's arrivals, as a logarithm; the error with the change is assumed to be equal.
+    /// If a percentile has too few requests, the highest measured percentile below replaces it. No predicted percentile is
+    /// then below a lower one.
     fn off(&self, place: usize) -> f64 {
         let (metric, percentile) = self.spec.figures[place];
         let off = |(at, &(m, p)): (usize, &(Metric, f64))| {
@@ -342,11 +345,12 @@ impl Base<'_> {
         told.max_by(|a, b| a.0.total_cmp(&b.0)).map_or(0.0, |(_, off)| off)
     }
 
-    /// Where the next run like this one will lie: arrivals, constants and the engine's own error, added as variances of logarithms.
+    /// Returns the prediction interval of the next run: variances of logarithms of arrivals, constants and the engine's
+    /// error.
     fn estimate(&self, then: &[f64], off: f64, others: &[f64], metric: Metric) -> Estimate {
         let n = then.len() as f64;
         let middle = mean(then) + off;
-        // Schedules of one run's blocks share that run's luck, which the next run does not.
+        // Schedules from one run's blocks share that run's luck, and the next run does not.
         let luck = if self.run.redraw.is_some() { 1.0 + 1.0 / n } else { 2.0 };
         let arrivals = square(then) / (n - 1.0) * luck;
         let finite: Vec<f64> = others.iter().copied().filter(|log| log.is_finite()).collect();
@@ -382,7 +386,7 @@ impl Base<'_> {
     }
 }
 
-/// Mean prompt and mean answer.
+/// Returns mean prompt and mean output, tokens.
 fn tokens(asked: &[ReplayRequest]) -> [f64; 2] {
     let mean =
         |of: fn(&ReplayRequest) -> u32| mean(&asked.iter().map(|one| f64::from(of(one))).collect::<Vec<_>>());
@@ -393,7 +397,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Sum of the squared distances from the mean.
+/// Returns the sum of the squared distances from the mean.
 fn square(values: &[f64]) -> f64 {
     let mean = mean(values);
     values.iter().map(|v| (v - mean) * (v - mean)).sum()
@@ -423,7 +427,7 @@ fn logs(
             .iter()
             .zip(&times)
             .filter(|(one, times)| {
-                // An answer that comes whole has no first token.
+                // A response without streaming has no first token.
                 one.due_ns >= from && (metric == Metric::E2e || times.first.is_some() || times.end.is_none())
             })
             .filter_map(|(one, times)| times.metric(metric, one.output))
@@ -436,7 +440,8 @@ fn logs(
     Ok(figures.iter().map(figure).chain([pace(&times).ln()]).collect())
 }
 
-/// Requests per second, by their ends between the first and the last tenth of them: a loop fills and empties outside of that.
+/// Returns the requests per second by the ends between the first and the last tenth, because a loop fills and empties
+/// outside them.
 fn pace(times: &[RequestTimes]) -> f64 {
     let mut ends: Vec<i64> = times.iter().filter_map(|one| Some(one.due_ns + one.end?)).collect();
     ends.sort_unstable();
@@ -447,7 +452,7 @@ fn pace(times: &[RequestTimes]) -> f64 {
     }
 }
 
-/// The first schedule on each engine that would have answered nearly as well.
+/// Returns the first schedule's figures on each engine that fits nearly as well.
 fn others(
     run: &AsItIs<'_>,
     traffic: &RequestChange,
@@ -458,7 +463,7 @@ fn others(
     let asked = traffic.apply(&schedules[0]);
     let as_here = |other: &EngineSpec| -> WorldSpec {
         let mut there = world.clone();
-        // The constants of the other engine under the limits of the changed world.
+        // The other engine's constants under the limits of the changed world.
         if let (plimsoll_sim::ModeSpec::Batching(here), plimsoll_sim::ModeSpec::Batching(theirs)) =
             (&mut there.engine.mode, &other.mode)
             && matches!(here.step, plimsoll_sim::StepSpec::Linear(_))

@@ -1,4 +1,5 @@
-//! A measured level as a what-if reads it: its arrivals with the lengths that were used, and the percentiles that were measured.
+//! Converts a measured level to the input of a what-if: its arrivals with the reported lengths, and its measured
+//! percentiles.
 
 use plimsoll_model::{Attempt, Level, Span};
 use plimsoll_workload::Scenario;
@@ -8,12 +9,13 @@ use crate::recorded;
 use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{LevelSummary, Metric, Reading};
 
-/// The level's requests in the order in which they were due. Retries are left out: the engine that answers is what is asked about.
+/// Returns the level's requests in due order. Retries are omitted, because the prediction is about the engine that
+/// responds.
 pub fn arrivals(level: &Level, attempts: &[Attempt]) -> Vec<ReplayRequest> {
     recorded::requests(level, attempts.iter())
 }
 
-/// Other arrivals that the same scenario draws at this rate; none where it can't.
+/// Returns other arrivals of the scenario at this rate; `None` if it can't draw them.
 pub(super) fn drawn(
     scenario: &Scenario,
     rate_per_s: f64,
@@ -24,7 +26,8 @@ pub(super) fn drawn(
     (asked.len() >= 20).then_some(asked)
 }
 
-/// Were the lengths that were used those that the scenario asked for, within two percent on average? Else it draws another mix.
+/// Returns whether the reported lengths equal the scenario's within 2 % on average; otherwise the scenario draws another
+/// mix.
 pub fn as_asked(level: &Level, attempts: &[Attempt]) -> bool {
     let own = || attempts.iter().filter(|a| a.level == level.id && a.outcome.is_finished());
     let close = |asked: fn(&Attempt) -> u32, used: fn(&Attempt) -> Option<u32>| {
@@ -39,7 +42,7 @@ pub fn as_asked(level: &Level, attempts: &[Attempt]) -> bool {
         && close(|a| a.asked_output, |a| a.answer.tokens.output)
 }
 
-/// What was measured of the figures that are predicted: metric, percentile, and what the level's summary says of it.
+/// Returns the measured values of the predicted figures: metric, percentile, reading of the level's summary.
 pub fn measured(summary: &LevelSummary) -> Vec<(Metric, f64, Reading)> {
     let mut found = Vec::new();
     for metric in METRICS {

@@ -1,8 +1,9 @@
-//! A what-if against what then happened: the figures as they were printed, where the load came as predicted; made anew for the run's own load else.
+//! Compares a what-if with a run: with the printed figures if the load is as predicted, else with new ones for the run's
+//! load.
 //!
-//! A prediction is judged by the band that it was printed with. Where the load was another one, the changed world is played on the run's own
-//! arrivals and the band keeps its width: a what-if for twice the load says nothing of 1.7 times it by itself, and nobody's traffic doubles to
-//! the percent.
+//! A prediction is judged by its printed band. If the load differs, the changed world is simulated on the run's arrivals,
+//! and the band keeps its width. A what-if for twice the load does not predict 1.7 times the load, and real traffic never
+//! doubles exactly.
 
 use super::{FigureChange, Predicted, logs};
 use crate::replay::ReplayRequest;
@@ -11,18 +12,17 @@ use crate::verify::{self, SAME_LOAD, VerifyFinding, VerifyRow, measured_at};
 use plimsoll_measure::findings::{Estimate, LevelSummary, Metric, Reading};
 use plimsoll_measure::say::number;
 
-/// The level of a run that a what-if is held against.
+/// The level of a run that a what-if is compared with.
 #[derive(Copy, Clone, Debug)]
 pub struct HeldLevel<'a> {
     pub measured: &'a LevelSummary,
-    /// Its arrivals, in order.
     pub asked: &'a [ReplayRequest],
     pub replicas: u32,
-    /// Seed of the engine's chance.
+    /// Seed of the engine.
     pub seed: u64,
 }
 
-/// Why a run can't be held against this case; `None` = it can.
+/// Returns the reason why a run can't be compared with this what-if; `None` if it can.
 pub fn unlike(case: &Predicted, against: &HeldLevel<'_>) -> Option<String> {
     if let Some(why) = &case.refused {
         return Some(format!("nothing was predicted: {why}"));
@@ -34,10 +34,10 @@ pub fn unlike(case: &Predicted, against: &HeldLevel<'_>) -> Option<String> {
     verify::other_load(against.measured, case.tokens.unwrap_or([0.0; 2]))
 }
 
-/// The comparison.
+/// Returns the comparison.
 ///
 /// # Errors
-/// The changed world can't be played under the run's load.
+/// Fails if the changed world can't be simulated under the run's load.
 pub fn verify(
     case: &Predicted,
     against: &HeldLevel<'_>,
@@ -80,7 +80,7 @@ pub fn verify(
     Ok(found.concluded(band))
 }
 
-/// What the engine was off by where the what-if started from: as told by the highest percentile up to this one that was measured.
+/// Returns the engine's error at the start of the what-if, from the highest measured percentile up to this one.
 fn off(figure: &FigureChange, all: &[FigureChange]) -> f64 {
     let is_below =
         |one: &&FigureChange| one.metric == figure.metric && one.percentile < figure.percentile + 1e-9;

@@ -1,4 +1,4 @@
-//! The fitter against engines whose constants are known, tables that must be refused, and the replay of a real server.
+//! Calibration against engines with known constants, tables that must be refused, and the replay of a real server.
 
 use plimsoll_plan::calibrate::rows::read;
 use plimsoll_plan::calibrate::{
@@ -14,7 +14,7 @@ use plimsoll_workload::Size;
 const HEADER: &str = "model_path,system,precision,backend,tp_size,isl,osl,batch_size,protocol,requests,lengths,\
                       silicon_ttft_ms,silicon_tpot_ms";
 
-/// Rows of an engine at several loads, with figures from the engine as changed by these logarithms of factors.
+/// Returns rows of an engine at several loads, with figures of the engine changed by these logarithms of factors.
 fn made(logs: &[f64]) -> Vec<MeasuredRow> {
     let mut text = String::from(HEADER);
     for (isl, osl) in [(1024, 64), (512, 96), (128, 128)] {
@@ -35,13 +35,13 @@ fn made(logs: &[f64]) -> Vec<MeasuredRow> {
 
 #[test]
 fn an_engine_with_other_constants_is_found_again_and_rows_held_out_are_told() {
-    // Weights at 0.8 and host at 1.8 of the catalogue's: the truth is another engine than the one that is begun with.
+    // Weights at 0.8 and host at 1.8 of the catalogue's: the true engine differs from the initial one.
     let logs = [0.8_f64.ln(), 0.0, 0.0, 1.8_f64.ln(), 0.0, 0.0];
     let found = calibrate(&made(&logs), 1).expect("enough rows");
     let of = |factor| {
         found.factors.iter().find(|one| one.factor == factor).map(|one| one.value).expect("all are there")
     };
-    // The two stand in for each other on one GPU, so that the pull towards 1 leaves a part of one to the other.
+    // The two are interchangeable on one GPU, so the pull towards 1 leaves a part of one to the other.
     assert!((0.75..0.9).contains(&of(Factor::Weights)), "{:?}", found.factors);
     assert!((1.5..2.4).contains(&of(Factor::Host)), "{:?}", found.factors);
     let tpot = |all: &[plimsoll_sim::catalogue::origin::HeldOut]| {
@@ -53,7 +53,7 @@ fn an_engine_with_other_constants_is_found_again_and_rows_held_out_are_told() {
     assert!(tpot(&found.before).0 > 15.0, "{:?}", found.before);
     let (held, rows) = tpot(&found.held_out);
     assert!(held < 2.0 && rows == 12, "{:?}", found.held_out);
-    // The profile says what it was made from, and runs.
+    // The profile states its origin, and runs.
     let ModeSpec::Batching(batching) = &found.profile.mode else { panic!("it batches") };
     let origin = batching.origin.as_deref().expect("it has one");
     assert_eq!((origin.basis, origin.protocol.as_str()), (Basis::Calibrated, "closed loop"));
@@ -167,7 +167,7 @@ fn factors_multiply_what_they_name() {
 
 #[test]
 fn a_replay_of_a_real_server_holds_its_bars() {
-    // Means and 99th percentiles of first token, time per token and latency within 8 % with nothing fitted.
+    // Means and 99th percentiles of first token, time per token and latency within 8 % without a fit.
     let table = validate::replayed().expect("shipped");
     assert_eq!(table.lines.len(), 6);
     for line in &table.lines {
@@ -175,7 +175,7 @@ fn a_replay_of_a_real_server_holds_its_bars() {
     }
 }
 
-/// Loads of our own vLLM on an H100, each a row with its own requests: `fixtures/vllm-h100/README.md`.
+/// Returns loads of a vLLM on an H100, each a row with its requests: `fixtures/vllm-h100/README.md`.
 fn on_an_h100(text: &str) -> Vec<MeasuredRow> {
     let engine = catalogue::by_name("llama-3.1-8b@h100").expect("a pair").expect("it fits");
     let defaults = RowDefaults { engine: Some(engine), protocol: None };
@@ -187,15 +187,16 @@ fn on_an_h100(text: &str) -> Vec<MeasuredRow> {
     rows.collect()
 }
 
-/// Mean error of the first token and of the time per token, percent.
+/// Returns the mean error of the first token and of the time per token, percent.
 fn mean_errors(found: &[plimsoll_sim::catalogue::origin::HeldOut]) -> [f64; 2] {
     ["ttft", "tpot"]
         .map(|metric| found.iter().find(|one| one.metric == metric).expect("it is judged").mean_percent)
 }
 
-/// Nothing here was fitted to these: the catalogue knows the model and the GPU by their specifications, the calibration knows the sweep, and the
-/// loads that are held out have other lengths and other arrivals. First tokens are short by specification, because this vLLM computes steps of more
-/// than 512 tokens without a captured graph and waits for its host there, which the engine has no constant for.
+/// The rows are not used in any fit. The catalogue contains the specifications of the model and the GPU, and the
+/// calibration uses the sweep. The held-out loads have other lengths and other arrivals. First tokens are short by
+/// specification. This vLLM computes steps of more than 512 tokens without a captured graph and waits for its host there.
+/// The engine has no constant for that.
 #[test]
 fn loads_of_a_real_vllm_that_no_fit_has_seen_are_predicted() {
     let held = on_an_h100(include_str!("../fixtures/vllm-h100/held.csv"));

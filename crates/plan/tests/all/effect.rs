@@ -1,10 +1,10 @@
-//! What a difference between two loads does, on loads whose difference is known.
+//! The effect of a difference between two loads with a known difference.
 
 use plimsoll_plan::effect::{EffectCase, EffectFinding, effect};
 use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_sim::{WorldSpec, catalogue::profile};
 
-/// Prompts of 2048 tokens, seven eighths of them the same text, one every 40 ms.
+/// Returns prompts of 2048 tokens that share seven eighths of their text, one every 40 ms.
 fn load() -> Vec<ReplayRequest> {
     let one = |i: u64| ReplayRequest {
         due_ns: i as i64 * 40_000_000,
@@ -43,7 +43,7 @@ fn the_property_that_breaks_it_is_named() {
     for (name, found) in [
         ("reuse", changed(|_, one| one.blocks.clear())),
         ("lengths", changed(|_, one| one.prompt *= 2)),
-        // Volleys of forty.
+        // Bursts of forty.
         ("arrivals", changed(|i, one| one.due_ns = (i as i64 / 40) * 1_600_000_000)),
     ] {
         assert_eq!(found.breaks.as_deref(), Some(name), "{found:?}");

@@ -1,4 +1,4 @@
-//! Engines fitted from runs, against the engines that made them.
+//! Engines fitted from runs, compared with the engines behind the runs.
 
 use plimsoll_model::{At, Load, Span};
 use plimsoll_plan::fit::{FitError, FittedRun, From, KneeSpec, StatedTarget, fit, knee};
@@ -10,7 +10,7 @@ use plimsoll_workload::Scenario;
 
 use crate::fit_systems::{Run, System, measured, system};
 
-/// A step of so many decodes at this context, or of a prompt, ms.
+/// Returns the time of a step of `decodes` decodes at this context, or of a prompt, ms.
 fn step_ms(engine: &EngineSpec, decodes: u32, context: u64, prompt: u32) -> f64 {
     let ModeSpec::Batching(batching) = &engine.mode else { panic!("{} batches", engine.name) };
     let load = StepLoad {
@@ -31,7 +31,7 @@ fn low_load(seed: u64, requests: f64) -> (System, Run, f64) {
     (system, run, limit)
 }
 
-/// The true engine's own step times, at batches that the run never saw, within 3 %; and the limit within 5 %.
+/// Compares with the true engine's step times at other batches than the run's, within 3 %, and with its limit within 5 %.
 #[test]
 fn an_engine_seen_at_low_load_is_known_at_full_load() {
     for seed in [0, 8, 11] {
@@ -63,7 +63,7 @@ fn an_engine_seen_at_low_load_is_known_at_full_load() {
     }
 }
 
-/// A roofline's steps bend: the form that lets computing hide behind the weights is taken, and is right where several prompts meet.
+/// A roofline's steps bend: the overlapping form is selected, and is correct if several prompts share a step.
 #[test]
 fn a_step_that_bends_is_seen_to_bend() {
     let (system, run, _) = low_load(5, 900.0);
@@ -76,7 +76,7 @@ fn a_step_that_bends_is_seen_to_bend() {
     }
 }
 
-/// What nobody says is assumed and named, with what to say.
+/// Unknown settings are assumed and named, with the flag that states them.
 #[test]
 fn what_low_load_cannot_show_is_asked_for() {
     let (_, run, _) = low_load(0, 400.0);
@@ -103,7 +103,8 @@ fn what_low_load_cannot_show_is_asked_for() {
     assert!(fitted.notes.iter().any(|note| note.contains("extrapolated")));
 }
 
-/// Six sequences at most, at a load at which some requests waited for a place: their wait shows it, and nobody has to say it.
+/// At most six sequences, at a load at which some requests waited for a slot: their wait reveals the limit without a
+/// setting.
 #[test]
 fn places_that_requests_waited_for_are_counted() {
     let system = system(0);
@@ -113,7 +114,7 @@ fn places_that_requests_waited_for_are_counted() {
     assert_eq!((slots.from, slots.value), (From::Fitted, 6.0), "{:?}", fitted.residuals);
 }
 
-/// The fitted engine as a file is the same engine.
+/// The fitted engine survives the round trip through a file.
 #[test]
 fn a_fitted_engine_is_a_profile() {
     let (system, run, _) = low_load(0, 400.0);
@@ -142,7 +143,7 @@ fn a_fitted_engine_is_a_profile() {
 #[test]
 fn what_cannot_be_told_is_refused() {
     let system = system(0);
-    // One at a time: base and growth of a step are one.
+    // With one request at a time, base and growth of a step can't be distinguished.
     let alone = system.run(2.0, 300.0);
     assert!(
         matches!(system.fitted(&alone), Err(FitError::OneConcurrency { .. })),
@@ -162,7 +163,7 @@ fn what_cannot_be_told_is_refused() {
     assert!(matches!(fit(&measured(&good), &two), Err(FitError::Ask(_))));
     let no_level = StatedTarget { level: Some(9), ..StatedTarget::default() };
     assert!(matches!(fit(&measured(&good), &no_level), Err(FitError::Ask(_))));
-    // Answers that take longer and longer are of no engine: every second one is three times as slow in its tokens.
+    // No engine has increasing response times: every second response is three times as slow in its tokens.
     let mut odd = system.run(100.0, 600.0);
     for (place, attempt) in odd.attempts.iter_mut().enumerate() {
         if place * 3 > 600
@@ -181,7 +182,7 @@ fn what_cannot_be_told_is_refused() {
     );
 }
 
-/// A run of an endpoint whose answers come whole.
+/// Returns a run of an endpoint that does not stream.
 fn whole(engine: &EngineSpec, rate_per_s: f64, requests: f64) -> Run {
     let scenario = Scenario { seed: 5, ..Scenario::default() };
     let window = Span::from_secs_f64(requests / rate_per_s);
@@ -197,7 +198,7 @@ fn whole(engine: &EngineSpec, rate_per_s: f64, requests: f64) -> Run {
     run
 }
 
-/// M/G/8 at a third of its limit: the law of the service comes back, and so does c / mean.
+/// M/G/8 at a third of its limit: the fit recovers the service time distribution, and c / mean.
 #[test]
 fn a_queue_of_servers_comes_back_when_its_servers_are_told() {
     let service = LawSpec::Lognormal { median_ms: 20.0, sigma: 0.5 };

@@ -1,5 +1,5 @@
-//! Engines that a fit cannot see into: pairs of the catalogue and random linear ones, each under a low load with lengths of its
-//! own; the run that a client measures on them; and where their lines really lie.
+//! Random engines for fits: pairs of the catalogue and random linear ones, each under a low load with separate lengths.
+//! Includes the run that a client measures on them, and their true onset and limit.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
@@ -13,12 +13,12 @@ use plimsoll_sim::{
 use plimsoll_workload::{BlockNames, Scenario, Schedule};
 use serde_json::json;
 
-/// One engine with its mix of requests.
+/// An engine with its mix of requests.
 pub struct System {
     pub name: String,
     pub engine: EngineSpec,
     pub scenario: Scenario,
-    /// The load of the run, as a share of the stability limit.
+    /// Load of the run, as a share of the stability limit.
     pub share: f64,
     pub slots: u32,
 }
@@ -34,7 +34,7 @@ const PAIRS: [&str; 8] = [
     "mixtral-8x7b@h100x2",
 ];
 
-/// The system of this seed: pairs of the catalogue first (0 to 7), then random linear engines.
+/// Returns the system of this seed: pairs of the catalogue first (0 to 7), then random linear engines.
 pub fn system(seed: u64) -> System {
     let mut chance = Stream::new(seed, "fit systems", 0);
     let mut pick = |n: usize| chance.below(n as u64) as usize;
@@ -101,7 +101,7 @@ impl System {
         WorldSpec { engine: self.engine.clone(), fleet: FleetSpec::default(), faults: Vec::new() }
     }
 
-    /// Requests as the scenario draws them, from another seed than the run's.
+    /// Returns requests of the scenario, from another seed than the run's.
     pub fn mix(&self, requests: f64) -> Vec<ReplayRequest> {
         let scenario = Scenario { seed: 9_000 + self.scenario.seed, ..self.scenario.clone() };
         let schedule =
@@ -118,18 +118,18 @@ impl System {
         asked.collect()
     }
 
-    /// Where its lines really lie.
+    /// Returns the true onset and limit.
     pub fn truth(&self, requests: usize) -> Knee {
         let spec = KneeSpec { requests, seed: 77, ..KneeSpec::default() };
         knee(&self.world(), &self.mix(4_000.0), &spec).expect("a knee")
     }
 
-    /// A run of it at this rate.
+    /// Returns a run at this rate.
     pub fn run(&self, rate_per_s: f64, requests: f64) -> Run {
         self.under(Load::Open { rate_per_s }, requests / rate_per_s)
     }
 
-    /// A run of it under this load, for so many seconds.
+    /// Returns a run under this load, for `seconds`.
     pub fn under(&self, load: Load, seconds: f64) -> Run {
         let mut world = World::of(&self.world(), self.scenario.seed).expect("a sound world");
         let mut names = BlockNames::new(&self.scenario).expect("a sound scenario");
@@ -142,7 +142,7 @@ impl System {
         run
     }
 
-    /// What the product makes of that run, told what its user knows.
+    /// Returns the fit of that run, with the settings that its user knows.
     pub fn fitted(&self, run: &Run) -> Result<Fitted, FitError> {
         let ModeSpec::Batching(batching) = &self.engine.mode else { panic!("batches") };
         let told = StatedTarget {

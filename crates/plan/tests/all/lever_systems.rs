@@ -1,5 +1,5 @@
-//! Random systems whose best lever the code cannot know: a model on a GPU, a load, lengths, shared beginnings and limits, all
-//! drawn from a seed; and the truth about a lever on them, by a long simulation on arrivals of its own.
+//! Random systems for levers: a model on a GPU, a load, lengths, shared prefixes and limits, all drawn from a seed. The
+//! true gain of a lever comes from a long simulation on separate arrivals.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::LevelSummary;
@@ -17,7 +17,7 @@ use plimsoll_sim::{
 use plimsoll_workload::{BlockNames, Scenario, Schedule, Size};
 use serde_json::json;
 
-/// One system with the load that it is under.
+/// A system with its load.
 pub struct System {
     pub name: String,
     pub world: WorldSpec,
@@ -37,7 +37,7 @@ const PAIRS: [&str; 8] = [
     "qwen2.5-32b@h100",
 ];
 
-/// The system of this seed.
+/// Returns the system of this seed.
 pub fn system(seed: u64, requests: f64) -> System {
     let mut chance = Stream::new(seed, "lever systems", 0);
     let mut pick = |n: usize| chance.below(n as u64) as usize;
@@ -79,7 +79,7 @@ pub fn system(seed: u64, requests: f64) -> System {
     System { name, world: WorldSpec { engine, fleet, faults: Vec::new() }, scenario, rate_per_s, requests }
 }
 
-/// What was measured on it.
+/// The measurement of a system.
 #[derive(Default)]
 pub struct Run {
     attempts: Vec<Attempt>,
@@ -101,7 +101,7 @@ impl System {
         Span::from_secs_f64(requests / self.rate_per_s)
     }
 
-    /// A run of it, as `plimsoll simulate` makes one.
+    /// Returns a run of the system, like `plimsoll simulate`.
     pub fn run(&self) -> (Level, LevelSummary, Run) {
         let mut world = World::of(&self.world, self.scenario.seed).expect("a sound world");
         let mut names = BlockNames::new(&self.scenario).expect("a sound scenario");
@@ -119,19 +119,19 @@ impl System {
         (level, summary, run)
     }
 
-    /// What the product says of that run.
+    /// Returns the ranking of that run.
     pub fn ranking(&self, replications: u32) -> LeverFinding {
         let (level, summary, run) = self.run();
         self.ranking_of(&level, &summary, &run, replications)
     }
 
-    /// What it says for a goal of one's own.
+    /// Returns the ranking for another goal.
     pub fn ranking_for(&self, goal: Goal, replications: u32) -> LeverFinding {
         let (level, summary, run) = self.run();
         self.ranked(&level, &summary, &run, &spec(replications, goal))
     }
 
-    /// The same of a run that is there.
+    /// Returns the ranking of a given run.
     pub fn ranking_of(
         &self,
         level: &Level,
@@ -158,7 +158,7 @@ impl System {
         rank(&case, spec)
     }
 
-    /// Arrivals that nobody has seen, `times` as many.
+    /// Returns unseen arrivals, `times` as many.
     pub fn unseen(&self, seed: u64, times: f64) -> Vec<ReplayRequest> {
         let scenario = Scenario { seed: seed ^ 0x5eed_0fae_1001, ..self.scenario.clone() };
         let window = self.window(times * self.requests);
@@ -176,7 +176,7 @@ impl System {
         asked.collect()
     }
 
-    /// The goal on arrivals that nobody has seen.
+    /// Returns the goal's value on unseen arrivals.
     pub fn truth(
         &self,
         goal: &Goal,
@@ -189,7 +189,7 @@ impl System {
         goal_of(world, asked, seed, traffic, warm_up, goal).expect("answers")
     }
 
-    /// The share that this candidate really saves.
+    /// Returns the share that a candidate really saves.
     pub fn saved(
         &self,
         goal: &Goal,
@@ -214,7 +214,7 @@ pub fn spec(replications: u32, goal: Goal) -> LeverSpec {
     }
 }
 
-/// A realised gain per day of effort, as the ranking counts it.
+/// Returns a realised gain per day of effort, as the ranking counts it.
 pub fn per_day(candidate: &LeverCandidate, saved: f64) -> f64 {
     let lever = catalogue::find(candidate.lever).expect("in the catalogue");
     let days = EffortSpec::default().of(lever, candidate.hourly, LeverOrder::Latency);

@@ -1,4 +1,4 @@
-//! Traces whose turns wait for each other, as a plan plays them: against a recursion stepped by hand.
+//! Traces whose turns wait for each other, as simulated by a plan, compared with a manual recursion.
 
 use plimsoll_lab::sessions::{Session, Turn, step};
 use plimsoll_math::rng::Stream;
@@ -130,7 +130,7 @@ fn what_comes_after_one_that_is_turned_away_is_over_without_an_answer() {
         ],
     }];
     let seen = played(traffic(&sessions).draw(&world(), 1.0, 0, 3).expect("drawn"), Some(2));
-    // The second is turned away, the fourth and the fifth are never sent, and the third is answered.
+    // The second is rejected, the fourth and the fifth are never sent, and the third is answered.
     let answered = seen.over.iter().filter(|over| over.times.end.is_some()).count();
     assert_eq!((seen.over.len(), answered, seen.asked), (5, 2, 3));
 }
@@ -148,7 +148,7 @@ fn other_schedules_have_whole_sessions_and_their_waits() {
         let seen = played(draw, None);
         assert_eq!(seen.over.len() as u64, requests);
         assert!(seen.over.iter().all(|over| over.times.end.is_some()));
-        // Twice as fast: as many turns in half the time, but for the luck of the draw.
+        // Twice as fast: as many turns in half the time, except for random variation.
         let share = seen.over.len() as f64 / plain as f64;
         assert!((0.6..1.6).contains(&share), "{share}");
         let whole = load.window_s * 1e9 / 2.0;

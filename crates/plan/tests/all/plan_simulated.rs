@@ -1,4 +1,4 @@
-//! The simulated side of a plan, against queues whose answer a formula gives.
+//! The simulated side of a plan, compared with queues that have a formula.
 
 use plimsoll_math::queueing::Mmc;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Held, Metric};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use crate::plan_systems::{system, truth};
 
-/// Replicas of `servers` exponential servers of 100 ms, one of them drawn for each request: of a Poisson stream each then gets a
-/// Poisson stream, and is an M/M/c by itself.
+/// Returns replicas of `servers` exponential servers of 100 ms with random routing. Each gets a Poisson stream, and is a
+/// separate M/M/c.
 fn queues(servers: u32, rate_per_s: f64, window_s: f64, limit_s: f64) -> PlanSpec {
     let mode = ModeSpec::Queue(QueueSpec {
         servers,
@@ -43,7 +43,7 @@ fn queues(servers: u32, rate_per_s: f64, window_s: f64, limit_s: f64) -> PlanSpe
     }
 }
 
-/// The 95th percentile of wait and service where each replica gets this many requests a second.
+/// Returns the 95th percentile of wait and service at this many requests per second and replica.
 fn p95(servers: u32, rate_per_s: f64) -> f64 {
     let load = rate_per_s * 0.1 / f64::from(servers);
     Mmc { servers, load, service_mean: 0.1 }.sojourn_quantile(0.95)
@@ -88,7 +88,7 @@ fn finds_what_a_formula_says() {
     }
 }
 
-/// What the rules ask for is never gone below, and it is said that they decide.
+/// The number is never below the rules' least, and the finding states that the rules decide.
 #[test]
 fn rules_may_ask_for_more() {
     let plan = queues(2, 40.0, 60.0, 0.5);
@@ -98,8 +98,8 @@ fn rules_may_ask_for_more() {
     assert_eq!(fewest, Some((7, Held::Pass)), "one fewer is tried, so that it can be said who decides");
 }
 
-/// Where one fewer than the rules ask for breaks the promise, the promise decides: a plan once said that fewer would hold it where they
-/// could not even carry the load.
+/// If one fewer than the rules' least breaks the SLO, the SLO decides. Regression: a plan reported that fewer would pass
+/// although they could not carry the load.
 #[test]
 fn rules_do_not_decide_where_the_promise_asks_for_as_much() {
     let (rate, limit) = (45.0, 1.0);
@@ -112,7 +112,7 @@ fn rules_do_not_decide_where_the_promise_asks_for_as_much() {
     assert_eq!(found.answer.cannot_tell, None);
 }
 
-/// A queue that grows holds nothing: at 1.25 × what one server can do, all of a minute's requests are answered within the ceiling.
+/// A growing queue fails: at 1.25 × the capacity of one server, all of a minute's requests are answered within the ceiling.
 #[test]
 fn a_growing_queue_holds_nothing() {
     let plan = queues(1, 12.5, 120.0, 1000.0);
@@ -124,7 +124,7 @@ fn a_growing_queue_holds_nothing() {
     assert_eq!(found.breaks_by.as_deref(), Some("the queue grows"));
 }
 
-/// Where the ceiling lies on the percentile itself, it can't be told, and that is said with the figures.
+/// With the ceiling at the percentile, the verdict is inconclusive, and the finding gives the figures.
 #[test]
 fn says_when_it_cannot_tell() {
     let limit = p95(2, 10.0);
@@ -139,7 +139,7 @@ fn says_when_it_cannot_tell() {
     assert!(why.contains("whether 4 hold is unknown") && why.contains("allowed are 5 %"), "{why}");
 }
 
-/// The answer does not hang on the order in which threads end.
+/// The result does not depend on the order in which threads end.
 #[test]
 fn order_does_not_matter() {
     let mut plan = queues(2, 40.0, 20.0, 0.45);
@@ -158,7 +158,7 @@ fn order_does_not_matter() {
     assert_eq!(planner.finish(), planned(&plan, 5, 1));
 }
 
-/// A fixture of recorded requests, as a load at its own rate.
+/// Returns a fixture of recorded requests, as a load at its rate.
 fn traced(file: &str) -> TrafficSpec {
     let arrivals =
         ArrivalSpec::Trace { file: file.to_owned(), speed: None, sizes: Default::default(), repeat: true };
@@ -178,7 +178,7 @@ fn drawn(traffic: &TrafficSpec, factor: f64, index: u32) -> Vec<DueRequest> {
     traffic.draw(&world, factor, index, 3).expect("drawn").collect()
 }
 
-/// Schedule 0 is the trace, so many times as fast; the others are pieces of it near their own place, bursts and all.
+/// Schedule 0 is the trace, sped up; the others are pieces of it near their place, with their bursts.
 #[test]
 fn a_trace_is_itself_and_then_drawn_from_its_neighbourhood() {
     let traffic = traced("azure_conv_200.csv");
@@ -195,7 +195,7 @@ fn a_trace_is_itself_and_then_drawn_from_its_neighbourhood() {
         }
     }
     let own = drawn(&traffic, 1.0, 0);
-    // Eight pieces, each from one place to either side; a request is told by its lengths here.
+    // Eight pieces, each from one place to either side; lengths identify a request here.
     let width = own.last().expect("some").at_ns / 8;
     let mut counts = Vec::new();
     for index in 1..9 {
@@ -216,7 +216,8 @@ fn a_trace_is_itself_and_then_drawn_from_its_neighbourhood() {
     assert!(counts.iter().any(|n| *n != counts[0]), "how many there are is chance: {counts:?}");
 }
 
-/// The bursty code trace and the same requests at Poisson times: the formula's assumption is off by a factor, and is measured.
+/// The bursty code trace and the same requests at Poisson times: the formula's assumption is wrong by a factor, which is
+/// measured.
 #[test]
 fn poisson_is_wrong_for_the_code_trace() {
     let trace = traced("azure_code_200.csv.gz");
@@ -246,7 +247,7 @@ fn poisson_is_wrong_for_the_code_trace() {
     assert!(of_poisson < 0.01 && of_trace > 0.1, "{of_poisson} {of_trace}");
 }
 
-/// Requests are drawn as they fall due and forgotten as they end: never more of them than are in flight.
+/// Requests are drawn when due and forgotten when they end: memory contains only those in flight.
 #[test]
 fn a_replay_holds_what_is_in_flight() {
     struct Seen<'a> {
@@ -273,12 +274,12 @@ fn a_replay_holds_what_is_in_flight() {
     });
     let mut seen = Seen { pulled: &pulled, over: 0, most: 0 };
     play_each(&mut world, Listed(requests.peekable()), 1, &mut seen);
-    // A second's worth in flight, one about to be sent and one looked at.
+    // A second's worth in flight, one about to be sent and one being read.
     assert_eq!(seen.over, 20_000);
     assert!(seen.most <= 13, "{}", seen.most);
 }
 
-/// An autoscaler's replicas are paid for from the moment they are asked for, and what is missed until they serve is counted.
+/// An autoscaler's replicas are paid for from their request on, and requests missed before they serve are counted.
 #[test]
 fn replicas_are_paid_for_while_they_come() {
     let mut plan = queues(1, 20.0, 100.0, 0.5);
@@ -293,7 +294,7 @@ fn replicas_are_paid_for_while_they_come() {
     let fleet = Fleet::Scaled(autoscale);
     let experiment = Experiment { case, replicas: 1, fleet, factor: 1.0, draw: 0, gives_up: false };
     let outcome = simulate(&experiment).expect("sound");
-    // Twice what one server does: at the first look, after 5 s, 50 wait, and the second is asked for.
+    // Twice the capacity of one server: at the first poll, after 5 s, 50 wait, and the second is requested.
     assert!((outcome.mean_replicas - 1.95).abs() < 1e-9, "{}", outcome.mean_replicas);
     assert_eq!(outcome.most_replicas, 2);
     let counted = &outcome.counted;
@@ -301,7 +302,7 @@ fn replicas_are_paid_for_while_they_come() {
     assert!(counted.missed > 250 && counted.unanswered == 0, "{}", counted.missed);
 }
 
-/// The static fleet beside an autoscaled one, and beside that one which goes to none.
+/// Compares the static fleet with an autoscaled one, and with one that scales to zero.
 #[test]
 fn an_autoscaled_fleet_stands_beside_the_static_one() {
     let mut plan = queues(2, 40.0, 40.0, 0.45);
@@ -318,7 +319,8 @@ fn an_autoscaled_fleet_stands_beside_the_static_one() {
     assert!(scaling.says.contains("than static 4"), "{}", scaling.says);
 }
 
-/// Stopped in the middle of the second fleet, of which one schedule is known: it was said to cost "unknown %" more.
+/// Regression: stopped in the middle of the second fleet, with one schedule finished, it was reported to cost "unknown %"
+/// more.
 #[test]
 fn a_fleet_that_was_not_played_through_is_not_compared() {
     let mut plan = queues(2, 40.0, 40.0, 0.45);
@@ -329,7 +331,7 @@ fn a_fleet_that_was_not_played_through_is_not_compared() {
     loop {
         let batch = planner.next();
         let scaled = batch.iter().any(|one| one.fleet != Fleet::Static);
-        // Five schedules of the policy that was asked for, and one of the other.
+        // Five schedules of the configured policy, and one of the other.
         let kept = if scaled { 6 } else { batch.len() };
         for experiment in batch.into_iter().take(kept) {
             let outcome = simulate(&experiment).expect("a world");
@@ -350,8 +352,8 @@ fn a_fleet_that_was_not_played_through_is_not_compared() {
     );
 }
 
-/// A system drawn from a seed: the chosen number holds in a simulation of another seed and four times as long, one fewer does not. The example `plan`
-/// holds twenty of them against ten times as long.
+/// A system drawn from a seed: the chosen number passes in a simulation of another seed and four times as long, and one
+/// fewer fails. The example `plan` compares twenty of them with ten times as long.
 #[test]
 fn a_plan_of_a_random_system_is_true() {
     let truth = truth(&system(11, 5000.0), 4.0, 1);

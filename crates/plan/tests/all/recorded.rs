@@ -1,5 +1,5 @@
-//! A recorded level played again: at its own due times, against a queue stepped by hand; its sessions, against a run in which the change was
-//! really made.
+//! Simulates a recorded level again: at its due times, compared with a manual queue; its sessions, compared with a run of
+//! the changed engine.
 
 use plimsoll_lab::records::{MS, answer, failure, level};
 use plimsoll_model::{At, Attempt, How, Level, Load, Span};
@@ -10,7 +10,7 @@ use plimsoll_workload::{Pause, SessionSpec, Size};
 
 use crate::fit_systems::{Run, System, system};
 
-/// Every request takes 40 ms, one after the other.
+/// Returns a queue with 40 ms per request, in sequence.
 fn queue() -> WorldSpec {
     let engine = serde_json::json!({
         "name": "queue", "mode": {"kind": "queue", "servers": 1, "service": {"law": "deterministic", "ms": 40.0}},
@@ -22,16 +22,16 @@ fn queue() -> WorldSpec {
     }
 }
 
-/// Volleys, a pause, a straggler: no process that a scenario names draws these.
+/// Bursts, a pause, a straggler: no process of a scenario draws these.
 const DUES_MS: [i64; 14] = [3, 3, 3, 7, 60, 61, 500, 501, 502, 503, 504, 505, 1900, 1910];
 
 #[test]
 fn a_level_is_played_at_the_times_that_it_recorded() {
     let level = level(10.0, 2);
-    // What is recorded of the answers is of another engine.
+    // The recorded responses come from another engine.
     let rows: Vec<Attempt> = (0..).zip(DUES_MS).map(|(i, due)| answer(i, due, 5, 9, 2)).collect();
     let times = play(&queue(), &requests(&level, rows.iter()), 1).expect("played");
-    // Lindley (1952): who comes waits for what is left of the work.
+    // Lindley (1952): a request waits for the remaining work.
     let mut free = 0;
     for (due, told) in DUES_MS.into_iter().zip(times) {
         free = free.max(due) + 40;
@@ -39,7 +39,7 @@ fn a_level_is_played_at_the_times_that_it_recorded() {
     }
 }
 
-/// Two users, each of whose turns comes 25 ms after the answer before it; the first one's are recorded with answers of 10 ms.
+/// Two users, each with turns 25 ms after the previous response; the first one's are recorded with responses of 10 ms.
 #[test]
 fn a_turn_comes_its_pause_after_the_answer_before_it() {
     let mut rows = Vec::new();
@@ -54,7 +54,7 @@ fn a_turn_comes_its_pause_after_the_answer_before_it() {
         asked.iter().map(|one| one.turn.and_then(|turn| turn.after)).collect();
     assert_eq!(pauses.iter().flatten().filter(|(_, ns)| *ns == 25_000_000).count(), 6, "{pauses:?}");
     let times = play(&queue(), &asked, 1).expect("played");
-    // By hand, in ms: the next to come is served next.
+    // Computed manually, in ms: the next arrival is served next.
     let (mut next, mut free) = ([(0, 0), (7, 0)], 0);
     let mut want = Vec::new();
     while let Some(user) = (0..2).filter(|user| next[*user].1 < 4).min_by_key(|user| (next[*user].0, *user)) {
@@ -76,7 +76,7 @@ fn a_turn_comes_its_pause_after_the_answer_before_it() {
     assert_eq!(told, want);
 }
 
-/// Who gets no answer says nothing more, and is counted all the same.
+/// A user without a response sends nothing more, and is still counted.
 #[test]
 fn a_session_that_gets_no_answer_is_broken_off() {
     let mut world = queue();
@@ -99,7 +99,7 @@ fn with_sessions(slower: f64) -> System {
     system.scenario.prompts.sessions =
         Some(SessionSpec { turns: Size::Uniform(2, 5), think: Pause::Exponential(Span::from_millis(400)) });
     let ModeSpec::Batching(batching) = &mut system.engine.mode else { panic!("batches") };
-    // The rows of these runs do not name their blocks, by which a cache would know them again.
+    // The rows of these runs do not name their blocks, so a cache could not recognise them.
     batching.prefix_cache = false;
     let StepSpec::Linear(linear) = &mut batching.step else { panic!("a linear step") };
     (linear.base_us, linear.decode_us) = (slower * linear.base_us, slower * linear.decode_us);
@@ -107,8 +107,8 @@ fn with_sessions(slower: f64) -> System {
     system
 }
 
-/// A run's sessions on an engine four times as slow are what a run of that engine really has: request by request, to the nanosecond. With the turns
-/// at the times that the first run recorded they are not.
+/// A run's sessions on an engine four times as slow equal a real run of that engine, request by request, to the nanosecond.
+/// With the turns at the recorded times they differ.
 #[test]
 fn sessions_on_another_engine_are_what_a_run_of_it_has() {
     let (measured, truth) = (with_sessions(1.0).run(60.0, 1_500.0), with_sessions(4.0).run(60.0, 1_500.0));
@@ -128,8 +128,8 @@ fn played(run: &Run, system: &System) -> Vec<RequestTimes> {
     play(&system.world(), &requests(&run.levels[0], run.attempts.iter()), 1).expect("played")
 }
 
-/// Of the requests due in the first two thirds, how many the truth has at other times, and by how much at most, s. Later ones meet fewer: a run sends
-/// no turn that is due after its end.
+/// Returns the number of requests due in the first two thirds with other times than the reference, and the largest
+/// difference, s. Later requests meet fewer others, because a run sends no turn that is due after its end.
 fn differ(measured: &Run, truth: &Run, told: &[RequestTimes]) -> (usize, f64) {
     let key = |row: &Attempt| (row.session, row.turn);
     let mut rows: Vec<&Attempt> = measured.attempts.iter().collect();
@@ -152,7 +152,7 @@ fn closed(concurrency: u32) -> Level {
     Level { load: Load::Closed { concurrency }, ..level(10.0, 2) }
 }
 
-/// Three clients who think for 25 ms each time, recorded with answers of 10 ms.
+/// Three clients with 25 ms think time, recorded with responses of 10 ms.
 #[test]
 fn a_closed_loop_asks_again_when_it_is_answered() {
     let asks = (0..12).flat_map(|round| (0..3).map(move |client| 7 * client + 35 * round));
@@ -160,7 +160,7 @@ fn a_closed_loop_asks_again_when_it_is_answered() {
     let asked = requests(&closed(3), rows.iter());
     assert_eq!(asked.iter().filter(|one| one.think_ns == Some(25_000_000)).count(), 33);
     let times = play(&queue(), &asked, 1).expect("played");
-    // By hand, in ms: who comes first is served next.
+    // Computed manually, in ms: the first arrival is served next.
     let (mut next, mut free, mut want) = ([0, 7, 14], 0, Vec::new());
     for _ in 0..36 {
         let client = (0..3).min_by_key(|client| next[*client]).expect("three");
@@ -172,8 +172,8 @@ fn a_closed_loop_asks_again_when_it_is_answered() {
     assert_eq!(times.iter().map(|one| (one.due_ns, one.end)).collect::<Vec<_>>(), want);
 }
 
-/// Four clients who do not think keep one server busy: a hundred requests take a hundred times as long as one, whatever one takes. At the recorded times
-/// a faster server would idle.
+/// Four clients without think time keep one server busy: a hundred requests take a hundred times as long as one, at any
+/// duration. At the recorded times a faster server would idle.
 #[test]
 fn a_server_twice_as_fast_answers_a_closed_loop_in_half_the_time() {
     let dues = (0..100).map(|i: i64| if i < 4 { 0 } else { 40 * (i - 3) });
@@ -196,20 +196,21 @@ fn a_server_twice_as_fast_answers_a_closed_loop_in_half_the_time() {
     }
 }
 
-/// A turn of a session of two, answered in 10 ms.
+/// Returns a turn of a session of two, answered in 10 ms.
 fn of_two(session: u64, turn: u16, due_ms: i64) -> Attempt {
     let row = answer(2 * session + u64::from(turn), due_ms, 5, 10, 2);
     Attempt { session: Some(session), turn, turns: 2, ..row }
 }
 
-/// How long after another's end each began that needed its room, ms.
+/// Returns the think time of each request that needed a freed place, ms.
 fn thinks_ms(concurrency: u32, rows: &[Attempt]) -> Vec<i64> {
     let asked = requests(&closed(concurrency), rows.iter());
     asked.iter().filter_map(|one| one.think_ns).map(|ns| ns / MS).collect()
 }
 
-/// Two of four users are in the middle of a session when the level ends: one with its second turn in flight, one before it. The end of the first turn
-/// was taken for the session's, so that every beginning after it was paired with the end of another's session than the one that made its room.
+/// Two of four users are in the middle of a session when the level ends: one with its second turn in flight, one before it.
+/// Regression: the end of the first turn counted as the session's end, so every later beginning was paired with the end of
+/// another session.
 #[test]
 fn a_session_that_the_level_cuts_off_makes_no_room() {
     // Sessions of 45 ms, the next of each user 5 ms later, to the end of the level; the third user has one of them.
@@ -224,7 +225,7 @@ fn a_session_that_the_level_cuts_off_makes_no_room() {
     assert_eq!(thinks_ms(4, &rows), vec![5; 39]);
 }
 
-/// After a turn without an answer nothing was to come: that session is over. One whose second try was still to be made is not.
+/// After a turn without a response no turn follows, so that session has ended. A session with an outstanding retry has not.
 #[test]
 fn a_session_that_broke_off_makes_room() {
     let broken = Attempt { session: Some(0), turns: 2, ..failure(0, 0, How::ServerError, 10) };
@@ -235,7 +236,7 @@ fn a_session_that_broke_off_makes_room() {
     assert_eq!(thinks_ms(2, &rows), [3]);
 }
 
-/// Whom the server turns away asks again: no client is lost to it.
+/// A rejected client sends again: no client is lost.
 #[test]
 fn a_closed_loop_goes_on_though_requests_fail() {
     let mut world = queue();
@@ -243,13 +244,15 @@ fn a_closed_loop_goes_on_though_requests_fail() {
     queue.queue_limit = Some(0);
     let rows: Vec<Attempt> = (0..20).map(|i| answer(i, 20 * (i as i64 / 2), 5, 10, 2)).collect();
     let times = play(&world, &requests(&closed(2), rows.iter()), 1).expect("played");
-    // One is served for 40 ms and thinks for 10, in which the other asks every 10 ms: about one of five is answered, to the end.
+    // One client is served for 40 ms and thinks for 10, in which the other sends every 10 ms: about one of five is
+    // answered, to the end.
     let answered = times.iter().filter(|one| one.end.is_some()).count();
     assert!((3..=5).contains(&answered), "{times:?}");
     assert!(times.is_sorted_by_key(|one| one.due_ns) && times[19].due_ns >= 130_000_000, "{times:?}");
 }
 
-/// A closed run, without sessions and with them, on an engine four times as slow or as fast is what a run of that engine really has, request by request.
+/// A closed run on an engine four times as slow or as fast equals a real run of that engine, request by request. It is
+/// tested without and with sessions.
 #[test]
 fn a_closed_loop_on_another_engine_is_what_a_run_of_it_has() {
     let load = Load::Closed { concurrency: 12 };

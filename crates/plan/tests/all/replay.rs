@@ -1,4 +1,5 @@
-//! What coverage-guided fuzzing learnt (`scripts/fuzz`), once more: every input that reached something new, and each of them damaged.
+//! Replays the corpus of coverage-guided fuzzing (`scripts/fuzz`): every input that reached new code, and each of them
+//! damaged.
 
 use plimsoll_lab::corpus::replay;
 

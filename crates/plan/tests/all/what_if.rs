@@ -1,4 +1,4 @@
-//! Predictions for a run, against runs in which the change has really been made.
+//! Predictions for a run, compared with runs under the real change.
 
 use plimsoll_measure::findings::{LevelSummary, Metric};
 use plimsoll_measure::summarise;
@@ -33,14 +33,14 @@ fn against<'a>(measured: &'a LevelSummary, asked: &'a [ReplayRequest]) -> HeldLe
     HeldLevel { measured, asked, replicas: 1, seed: 4 }
 }
 
-/// A prediction for twice the load against a run of twice, and of 1.8 times, which it is made anew for: in the bands, the bodies within an eighth, and
-/// what was learnt is how far off it was.
+/// A prediction for twice the load, compared with a run of twice and of 1.8 times, for which it is recomputed. The values
+/// are in the bands, the bodies within an eighth, and the band gets the prediction's error.
 #[test]
 fn a_prediction_is_held_against_what_then_happened() {
     let quiet = system(0);
     let measured = quiet.run(100.0, 1_500.0);
     let found = predict(&measured, (&quiet, &quiet.world()), &["rate 2x"]);
-    // Of 1 500 requests the rate is known to a few percent, and what is predicted for is twice what came.
+    // 1 500 requests determine the rate to a few percent, and the predicted rate is twice the arrived one.
     for (rate, anew) in [(found.cases[0].rate_per_s, false), (180.0, true)] {
         let later = with(&quiet, |_| ()).run(rate, 3_000.0);
         let (summary, asked) = (summary(&later), run::arrivals(&later.levels[0], &later.attempts));
@@ -49,7 +49,7 @@ fn a_prediction_is_held_against_what_then_happened() {
         let held = verify(&found.cases[0], &against, None).expect("a comparison");
         assert_eq!(held.notes.iter().any(|note| note.contains("made anew")), anew, "{:?}", held.notes);
         assert!(held.compared >= 4, "{held:?}");
-        // A p99 of 3 000 requests is that run's luck, and the band's to say.
+        // A p99 of 3 000 requests varies randomly, which the band covers.
         let body = held.rows.iter().filter(|row| row.percentile < 0.97);
         let misses: Vec<f64> = body.filter_map(|row| row.miss_log).collect();
         assert!(misses.len() >= 4 && misses.iter().all(|miss| miss.abs() < 0.12), "{misses:?}");
@@ -68,7 +68,7 @@ fn a_prediction_is_held_against_what_then_happened() {
     assert!(unlike(&found.cases[0], &two).is_some_and(|why| why.contains("for 1 replicas, and 2 answered")));
 }
 
-/// The measured truth lies in the band of 95 %, stretched by a percent, and the prediction within a tenth of it.
+/// Checks that the measured value is in the 95 % band, widened by a percent, and the prediction within a tenth of it.
 fn holds(case: &Predicted, truth: &LevelSummary) {
     assert_eq!(case.refused, None, "{}", case.ask);
     let mut compared = 0;
@@ -92,7 +92,7 @@ fn holds(case: &Predicted, truth: &LevelSummary) {
     assert!(compared >= 4, "{compared} figures");
 }
 
-/// One server that takes so long for each request.
+/// Returns one server with this time per request.
 fn queue(ms: f64) -> System {
     let engine = serde_json::json!({
         "name": "queue", "mode": {"kind": "queue", "servers": 1, "service": {"law": "deterministic", "ms": ms}},
@@ -100,7 +100,8 @@ fn queue(ms: f64) -> System {
     System { engine: serde_json::from_value(engine).expect("an engine"), ..system(0) }
 }
 
-/// 300 requests tell no p99. The engine that stands for the server is faster than it is, and its p99 may not come out below the p95.
+/// 300 requests determine no p99. The engine that represents the server is faster than it, and its p99 must not come out
+/// below the p95.
 #[test]
 fn what_too_few_requests_tell_is_as_far_off_as_what_they_tell() {
     let (real, believed) = (queue(50.0), queue(40.0));
@@ -121,13 +122,13 @@ fn with(system: &System, change: impl FnOnce(&mut System)) -> System {
         share: system.share,
         slots: system.slots,
     };
-    // Another day: the change meets other arrivals than those it was predicted from.
+    // Another day: the change meets other arrivals than the prediction's.
     other.scenario.seed += 50;
     change(&mut other);
     other
 }
 
-/// From an engine fitted to a quiet run: twice the traffic and longer prompts, against runs that have them.
+/// Predicts from an engine fitted to a quiet run: twice the traffic and longer prompts, compared with runs of them.
 #[test]
 fn more_traffic_and_longer_prompts_come_as_predicted() {
     let quiet = system(0);
@@ -137,13 +138,13 @@ fn more_traffic_and_longer_prompts_come_as_predicted() {
     holds(&found.cases[0], &summary(&with(&quiet, |_| ()).run(200.0, 3_000.0)));
     let longer = with(&quiet, |other| other.scenario.sizes.prompt = Size::Lognormal(64.0 * 1.3, 0.6));
     holds(&found.cases[1], &summary(&longer.run(100.0, 3_000.0)));
-    // 40 times a hundred is past any limit of this engine: no percentile is made up.
+    // 40 times a hundred is above any limit of this engine, so there are no percentiles.
     let over = &found.cases[2];
     assert!(over.refused.as_ref().is_some_and(|why| why.contains("the queue grows")), "{over:?}");
     assert!(over.figures.is_empty());
 }
 
-/// Two replicas at a load that one of them just bears: with one down it is what one replica measures.
+/// Two replicas at a load that one of them just carries: with one down, the prediction equals one replica's measurement.
 #[test]
 fn a_replica_down_comes_as_predicted() {
     let one = system(0);
@@ -184,7 +185,7 @@ fn what_an_engine_cannot_express_is_refused_with_the_reason() {
     }
 }
 
-/// A pair of the catalogue can become another: half the bytes of weights is no slower, and the world says which engine it is.
+/// A pair of the catalogue can become another: half the bytes of weights is no slower, and the world names its engine.
 #[test]
 fn a_roofline_can_change_its_weights_and_its_gpu() {
     let mut quiet = system(0);
@@ -202,8 +203,8 @@ fn a_roofline_can_change_its_weights_and_its_gpu() {
     assert_eq!(again.cases[2], found.cases[2]);
 }
 
-/// Eight clients who never think before one server of 40 ms: 25/s, each in 8/25 s (Little). With two servers 50/s in half of that, which a replay at the
-/// recorded times would not show.
+/// Eight clients without think time at one server of 40 ms: 25/s, each in 8/25 s (Little). With two servers 50/s in half of
+/// that, which a replay at the recorded times would not show.
 #[test]
 fn faster_answers_bring_a_closed_loop_more_requests() {
     let system = queue(40.0);
