@@ -71,7 +71,7 @@ pub struct BudgetLoad {
     pub profile: Option<String>,
     /// Offered load; `null` for the load that the run offered.
     pub rate: Option<Rate>,
-    /// Duration of a measurement of this load; required unless the command sets a time.
+    /// Duration of a measurement of this load, unless the command sets a time; `null` if not set.
     #[serde(with = "span_text_opt")]
     #[schemars(with = "Option<SpanText>")]
     pub duration: Option<Span>,
