@@ -196,7 +196,6 @@ impl Columns {
         self.claims.answers as f64 > OUTPUT * answers as f64
     }
 
-    /// Returns the number of requests.
     pub fn len(&self) -> usize {
         self.due.len()
     }
@@ -238,7 +237,6 @@ impl Columns {
         (after != ABSENT).then(|| self.due[row] + after)
     }
 
-    /// Returns the number of attempts.
     pub fn attempts(&self, row: usize) -> u16 {
         self.attempts.get(row).copied().unwrap_or(1)
     }

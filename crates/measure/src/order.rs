@@ -64,7 +64,6 @@ impl<'a> Column<'a> {
         Column { values, least, before, finite, sum, greatest }
     }
 
-    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.values.len()
     }

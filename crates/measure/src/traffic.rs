@@ -25,7 +25,6 @@ impl Extent {
         extent
     }
 
-    /// Adds a row.
     pub fn add(&mut self, attempt: &Attempt) {
         self.first = Some(self.first.map_or(attempt.due, |first| first.min(attempt.due)));
         self.last = self.last.max(attempt.due);

@@ -16,7 +16,6 @@ use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Percentiles};
 use plimsoll_measure::say::{ms, number};
 use plimsoll_model::Load;
 
-/// The severity of a remark.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -287,7 +286,6 @@ fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding
     }
 }
 
-/// Returns a count, rounded up.
 fn whole(n: f64) -> String {
     format!("{}", n.ceil())
 }

@@ -42,14 +42,12 @@ pub enum Offer {
     Saturating(f64),
 }
 
-/// One load of the plan.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlannedLevel {
     /// Kind of traffic, which is the name of the level.
     pub traffic: String,
     /// Burst of the file; `None` for the file's load.
     pub burst: Option<String>,
-    /// Load on the target.
     pub offer: Offer,
     /// Minimum time in seconds; with less, some budget has no verdict.
     pub least_s: f64,

@@ -120,10 +120,8 @@ pub struct StageSlice {
     pub why: String,
 }
 
-/// The specification of a split.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SplitSpec<'a> {
-    /// Total, margin, percentile and stages.
     pub file: &'a SplitFile,
     /// Measured percentiles of the whole; `None` without a profile.
     pub whole: Option<&'a WholeAndStages>,

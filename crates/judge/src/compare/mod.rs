@@ -42,7 +42,6 @@ pub use says::{interval, name};
 pub use spec::{CompareSpec, Differing, LEVEL, Margins};
 use strata::Strata;
 
-/// Percentiles of the shift function.
 const SHIFT_AT: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99];
 /// Number of bootstrap replicates for the band of the shift function.
 const REPLICATES: usize = 200;
@@ -50,11 +49,9 @@ const REPLICATES: usize = 200;
 /// A run with its findings.
 #[derive(Copy, Clone)]
 pub struct RunRead<'a> {
-    /// Manifest of the run.
     pub manifest: &'a Manifest,
     /// All records, with prompt blocks and stages.
     pub attempts: &'a [Attempt],
-    /// Findings of the run.
     pub findings: &'a Findings,
 }
 

@@ -31,9 +31,7 @@ const SLOWEST: f64 = 5.0;
 /// Both sides of a unit have equal arrivals, so little correlation is left between units.
 const SLOWEST_PAIRED: f64 = 3.0;
 
-/// One level of one run.
 pub struct LevelArm<'a> {
-    /// The level with its load.
     pub level: &'a Level,
     /// Records of the level.
     pub own: Vec<&'a Attempt>,
@@ -43,7 +41,6 @@ pub struct LevelArm<'a> {
     pub from: usize,
     /// Index after the last row that counts.
     pub to: usize,
-    /// Summary of the level.
     pub summary: &'a LevelSummary,
 }
 
@@ -77,16 +74,13 @@ impl<'a> LevelArm<'a> {
 
 /// A pair of levels that are compared.
 pub struct LevelPair<'a> {
-    /// Level of the base.
     pub base: LevelArm<'a>,
-    /// Level of the candidate.
     pub candidate: LevelArm<'a>,
     /// Rows of requests with equal numbers that count on both sides, in the base's order.
     pub same: Vec<(usize, usize)>,
 }
 
 impl<'a> LevelPair<'a> {
-    /// Pairs two levels.
     pub fn new(base: LevelArm<'a>, candidate: LevelArm<'a>) -> LevelPair<'a> {
         let rows = candidate.from..candidate.to;
         let by_number: HashMap<u64, usize> = rows.map(|row| (candidate.record(row).request, row)).collect();
@@ -108,7 +102,6 @@ impl<'a> LevelPair<'a> {
         (sizes, prompts)
     }
 
-    /// Returns the paired records.
     pub fn records(&self) -> impl Iterator<Item = (&'a Attempt, &'a Attempt)> {
         self.same.iter().map(|(a, b)| (self.base.record(*a), self.candidate.record(*b)))
     }
@@ -116,11 +109,8 @@ impl<'a> LevelPair<'a> {
 
 /// The rows of one unit, with their level pair.
 pub struct UnitRows {
-    /// Index of the level pair.
     pub pair: usize,
-    /// Rows of the base.
     pub base: Vec<usize>,
-    /// Rows of the candidate.
     pub candidate: Vec<usize>,
 }
 
@@ -128,10 +118,8 @@ pub struct UnitRows {
 pub struct CutLevels {
     /// Length of each level in seconds for [`FEWEST`] units; `None` if there are enough.
     pub needs_s: Option<f64>,
-    /// Unit of observation.
     pub unit: Unit,
     pub units: Vec<UnitRows>,
-    /// Number of units per level.
     pub per_level: usize,
 }
 

@@ -26,11 +26,9 @@ const UNCOVERED: f64 = 0.05;
 /// A latency that is compared.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Latency {
-    /// Time to first token.
     Ttft,
     /// Time per output token.
     Tpot,
-    /// End-to-end latency.
     E2e,
     /// Gaps between events; these are tokens if the flag is set.
     Gap {
@@ -74,9 +72,7 @@ pub fn seconds(ns: i64) -> Option<f64> {
     }
 }
 
-/// The data of one load.
 pub struct LoadRows<'a, 'b> {
-    /// Level pairs of the load.
     pub pairs: &'b [LevelPair<'a>],
     pub cut: &'b CutLevels,
     /// Sign patterns of the flips.

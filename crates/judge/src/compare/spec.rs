@@ -59,7 +59,6 @@ pub enum Differing {
     Standardise,
 }
 
-/// The settings of a comparison.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
 pub struct CompareSpec {
     pub margins: Margins,

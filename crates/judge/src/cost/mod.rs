@@ -47,7 +47,6 @@ pub fn of_level(summary: &LevelSummary, bill: &Bill) -> UnitCosts {
 
 /// The throughput per second.
 pub struct Flow {
-    /// Finished requests per second.
     pub requests: Reading,
     /// Requests per second that met every ceiling.
     pub good: Reading,

@@ -145,7 +145,6 @@ pub fn margin(name: &str) -> f64 {
 /// The series of one figure in a history.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Course {
-    /// Name of the figure.
     pub name: String,
     /// Results with the figure: index of the entry, and value.
     pub values: Vec<(usize, f64)>,
@@ -154,7 +153,6 @@ pub struct Course {
 }
 
 impl Course {
-    /// Returns the last change.
     pub fn last(&self) -> Option<&ChangePoint> {
         self.changes.last()
     }
@@ -169,7 +167,6 @@ pub struct HistoryLine {
     pub courses: Vec<Course>,
     /// Number of entries with another load.
     pub other_load: usize,
-    /// Number of invalid results.
     pub invalid: usize,
 }
 

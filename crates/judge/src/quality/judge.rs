@@ -16,7 +16,6 @@ use super::{
 };
 use plimsoll_measure::order::LEVEL;
 
-/// Number of bootstrap replicates.
 const REPLICATES: usize = 2000;
 
 /// Evaluates answers. `items` contain their lines and rules; `a` and `b` contain each item's rounds in the order of `items`.

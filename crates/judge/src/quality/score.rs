@@ -15,20 +15,16 @@ const PATTERN_MAX: usize = 1 << 20;
 pub enum Rule {
     /// Equal text, except for white space.
     Exact(String),
-    /// Match of the pattern.
     Regex(Box<Regex>),
     /// Right choice of several.
     Choice {
-        /// Right choice.
         answer: String,
-        /// All choices.
         choices: Vec<String>,
     },
     /// Last number in the answer.
     Numeric {
-        /// Expected number.
         answer: f64,
-        /// Maximum absolute difference.
+        /// Maximum absolute difference, the larger of the tolerance and the relative one.
         within: f64,
     },
 }

@@ -105,7 +105,6 @@ impl CeilingWatch {
         (!self.shares.is_empty()).then(|| (mean, mean_sequence(&self.shares, self.spec.alpha)))
     }
 
-    /// Returns the current verdict.
     pub fn verdict(&self) -> SequentialVerdict {
         let Some((harm, pass)) = &self.wealth else {
             return SequentialVerdict::GoOn { why: "no block yet".into() };

@@ -63,7 +63,6 @@ impl InterleaveWatch {
         }
     }
 
-    /// Returns the current state.
     pub fn looked(&self) -> InterleaveState {
         let metrics: Vec<LookedAt> = self
             .watches

@@ -104,7 +104,6 @@ impl PairWatch {
         self.pairs += 1;
     }
 
-    /// Returns the number of pairs.
     pub fn pairs(&self) -> u64 {
         self.pairs
     }
@@ -134,7 +133,6 @@ impl PairWatch {
         self.guarded.iter().map(of).collect()
     }
 
-    /// Returns the current verdict.
     pub fn verdict(&self) -> SequentialVerdict {
         let findings = self.findings();
         let worse: Vec<String> = findings.iter().filter(|f| f.worse).map(|f| said(&f.guard)).collect();

@@ -7,7 +7,6 @@
 const N: usize = 624;
 const M: usize = 397;
 
-/// Python's random number generator.
 pub(super) struct Python {
     state: [u32; N],
     at: usize,

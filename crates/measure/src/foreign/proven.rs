@@ -196,7 +196,6 @@ fn pinned(part: &ForeignPart, say: Say<'_>) {
     }
 }
 
-/// Checks the responses.
 fn answers(part: &ForeignPart, say: Say<'_>) {
     let ok = part.rows.iter().filter(|row| row.outcome.is_finished());
     let (mut n, mut silent) = (0u64, 0u64);

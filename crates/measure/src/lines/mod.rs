@@ -45,18 +45,14 @@ pub struct LineSpec {
     pub think_time_s: f64,
     /// Budget; `None` if there is none.
     pub budget: Option<BudgetSpec>,
-    /// Seed of the bootstrap.
     pub seed: u64,
-    /// Number of bootstrap replicates.
     pub replicates: usize,
 }
 
 /// A level with the values that the limits need.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// The measured level.
     pub level: Level,
-    /// Result of the level.
     pub finding: LevelFinding,
     /// Upper values of its leading latency.
     pub upper: Upper,

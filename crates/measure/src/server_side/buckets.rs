@@ -20,7 +20,6 @@ pub struct Gained {
 }
 
 impl Gained {
-    /// Returns the increase per second.
     pub fn per_s(&self) -> f64 {
         self.value / (self.to - self.from).as_secs_f64()
     }

@@ -55,7 +55,6 @@ macro_rules! signals {
                 match self { $(Signal::$variant => $name,)* }
             }
 
-            /// Returns the kind of series.
             pub fn kind(self) -> SeriesKind {
                 match self { $(Signal::$variant => SeriesKind::$kind,)* }
             }
@@ -84,9 +83,7 @@ signals! {
     MaxRunning = "max_running", Gauge, Sum, "requests";
     /// KV cache usage; of several caches the fullest.
     KvUsage = "kv_usage", Gauge, Max, "fraction";
-    /// Number of KV blocks.
     KvBlocks = "kv_blocks", Gauge, Sum, "blocks";
-    /// Tokens per KV block.
     KvBlockTokens = "kv_block_tokens", Gauge, Max, "tokens";
     /// Requests in the batch, if the server counts them separately from running requests.
     BatchSize = "batch_size", Gauge, Sum, "requests";
@@ -102,7 +99,6 @@ signals! {
     PrefixHit = "prefix_hit", Counter, Sum, "tokens";
     /// Drafts of speculative decoding that the model checked.
     DraftsChecked = "drafts_checked", Counter, Sum, "drafts";
-    /// Tokens that drafts proposed.
     DraftTokens = "draft_tokens", Counter, Sum, "tokens";
     /// Draft tokens that the model accepted.
     AcceptedTokens = "accepted_tokens", Counter, Sum, "tokens";
@@ -118,7 +114,6 @@ signals! {
     CachedTokens = "cached_tokens", Counter, Sum, "tokens";
     /// Prompt tokens that came from outside the engine: offloaded before, or computed by another engine.
     TransferredTokens = "transferred_tokens", Counter, Sum, "tokens";
-    /// Generated tokens.
     OutputTokens = "output_tokens", Counter, Sum, "tokens";
     /// Requests with a complete response.
     Finished = "finished", Counter, Sum, "requests";
@@ -132,9 +127,7 @@ signals! {
     Steps = "steps", Counter, Sum, "steps";
     /// Items of the computed batches; divided by [`Signal::Steps`] they give the mean batch size.
     Items = "items", Counter, Sum, "items";
-    /// Tokens per step.
     IterationTokens = "iteration_tokens", Histogram, Sum, "tokens";
-    /// Queue time per request.
     QueueTime = "queue_time", Histogram, Sum, "s";
     /// Time to copy inputs, per request.
     InputTime = "input_time", Histogram, Sum, "s";
@@ -154,9 +147,7 @@ signals! {
     Tpot = "tpot", Histogram, Sum, "s";
     /// Time from the arrival at the server to the end.
     E2e = "e2e", Histogram, Sum, "s";
-    /// Prompt tokens per request.
     PromptLength = "prompt_length", Histogram, Sum, "tokens";
-    /// Output tokens per request.
     OutputLength = "output_length", Histogram, Sum, "tokens";
     /// Share of time with any kernel on the GPU. It lags, and one small kernel sets it to 1, so it is no measure of load.
     GpuUtilisation = "gpu_utilisation", Gauge, Mean, "fraction";
@@ -170,17 +161,13 @@ signals! {
     DramActive = "dram_active", Gauge, Mean, "fraction";
     /// Share of time in which tensor pipes are active.
     TensorActive = "tensor_active", Gauge, Mean, "fraction";
-    /// Used GPU memory.
     GpuMemoryUsed = "gpu_memory_used", Gauge, Sum, "bytes";
-    /// Free GPU memory.
     GpuMemoryFree = "gpu_memory_free", Gauge, Sum, "bytes";
     /// Clock of the multiprocessors; the slowest of several devices.
     SmClock = "sm_clock", Gauge, Min, "Hz";
     /// Temperature; the hottest of several devices.
     GpuTemperature = "gpu_temperature", Gauge, Max, "°C";
-    /// Power draw.
     GpuPower = "gpu_power", Gauge, Sum, "W";
-    /// Consumed energy.
     GpuEnergy = "gpu_energy", Counter, Sum, "J";
     /// Time throttled for power, summed over devices.
     ThrottledPower = "throttled_power", Counter, Sum, "s";
@@ -194,7 +181,6 @@ signals! {
     ResidentMemory = "resident_memory", Gauge, Sum, "bytes";
     /// Start of the process as Unix time; the youngest of several processes.
     StartTime = "start_time", Gauge, Max, "s";
-    /// Garbage collections.
     GcCollections = "gc_collections", Counter, Sum, "times";
     /// Pauses for garbage collection.
     GcTime = "gc_time", Histogram, Sum, "s";

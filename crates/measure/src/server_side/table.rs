@@ -25,7 +25,6 @@ pub const VERSION: u32 = 1;
 pub enum Layer {
     Engine,
     Gateway,
-    /// The exporter of a GPU.
     Gpu,
     /// A process of any kind.
     Process,

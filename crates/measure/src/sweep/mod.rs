@@ -59,7 +59,6 @@ const LONGER_AT_MOST: f64 = 4.0;
 /// Bootstrap replicates during the search, and for the final findings.
 const REDRAWS: (usize, usize) = (120, 800);
 
-/// The state of a sweep.
 pub struct Sweep {
     spec: SweepSpec,
     observed: Vec<Observed>,
@@ -80,7 +79,6 @@ pub struct Sweep {
     notice: Option<String>,
 }
 
-/// The phase of a sweep.
 #[derive(Clone, PartialEq, Debug)]
 enum Phase {
     Probe,

@@ -117,7 +117,6 @@ impl SweepSpec {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("sweep.{field}: want {want}")]
 pub struct SweepError {
-    /// Name of the field.
     pub field: &'static str,
     /// Accepted values, as a phrase.
     pub want: &'static str,
@@ -145,23 +144,19 @@ pub struct SweepLevel {
 pub enum SweepNext {
     /// Run this level, drain, and pass the records to `observe`.
     Run(SweepLevel),
-    /// The sweep has ended.
     Done {
         /// Reason, as a phrase.
         why: String,
     },
 }
 
-/// The progress of a sweep.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SweepProgress {
     /// Elapsed time in seconds, including drains.
     pub spent_s: f64,
     /// Total time in seconds.
     pub time_s: f64,
-    /// Number of measured levels.
     pub levels: usize,
-    /// Number of sent requests.
     pub requests: u64,
     /// Current phase, in a few words.
     pub phase: String,
