@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// A level of `seconds` at 100/s in which requests due from 60 to 62 s take ten times as long.
+    /// Returns a level of `seconds` at 100/s in which requests due from 60 to 62 s take ten times as long.
     fn course(seconds: i64, failed_at_s: Option<i64>) -> LatencyCourses {
         let mut courses = LatencyCourses::of(&[level(100.0, seconds)]);
         for request in 0..seconds * 100 {
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn failures_count_as_slow() {
         let mut courses = course(1_000, Some(700));
-        // Twice as many failed there as were slow before.
+        // Twice as many fail there as were slow before.
         for request in 0..200 {
             courses.push(&failure(request, 700_500, How::Shed, 1));
         }
@@ -277,7 +277,7 @@ mod tests {
         assert!((found[0].slow_share - 0.6).abs() < 1e-9, "300 of 500: {found:?}");
     }
 
-    /// A tenth of the level is slow alike, at its end, and drains for a while.
+    /// The last tenth of the level is equally slow, and the drain takes a while.
     #[test]
     fn a_slow_end_is_taken_and_is_over_where_the_level_is() {
         let mut whole = level(100.0, 1_000);
@@ -290,7 +290,7 @@ mod tests {
         let found = courses.excerpts(5_000);
         let [one] = &found[..] else { panic!("{found:?}") };
         assert!(one.from >= At(900_000 * MS) && one.slow_share > 0.4, "{one:?}");
-        // One that holds the last attempts ends with the level, and not with its drain.
+        // A part with the last attempts ends with the level, and not with its drain.
         let last = Excerpt { to: whole.drained + Span(1), ..*one };
         for part in [last, *one] {
             let part = part.of_level(&whole, 5_000);
@@ -299,7 +299,7 @@ mod tests {
         assert!(one.to_s <= 1_000.0, "{one:?}");
     }
 
-    /// Of a wave.
+    /// All requests of a wave are due at one instant.
     #[test]
     fn one_part_that_has_too_many_is_cut() {
         let mut courses = LatencyCourses::of(&[level(100.0, 1_000)]);
@@ -313,7 +313,7 @@ mod tests {
         let spans = [0, 1, 5, 7, 8, 9, 1_000, 1_190, 1 << 40, i64::MAX];
         let classes: Vec<usize> = spans.iter().map(|ns| class(Span(*ns))).collect();
         assert!(classes.is_sorted() && classes[9] < CLASSES, "{classes:?}");
-        // A quarter of a doubling apart: other classes.
+        // The durations are a quarter of a doubling apart, so their classes differ.
         assert!(class(Span(1_000)) < class(Span(1_250)));
     }
 }

@@ -467,7 +467,7 @@ mod tests {
 
     use super::*;
 
-    /// The selection by buckets against a sort, and the intervals against `math`'s own on the sorted slice.
+    /// Compares the selection by buckets with a sort, and the intervals with those of `math` on the sorted slice.
     #[test]
     fn agrees_with_sorting() {
         let mut stream = Stream::new(7, "order", 0);
@@ -487,7 +487,7 @@ mod tests {
             let ends = |i: usize| quantile::undecided(&sorted, truths[i].worth, SHOWN[i], LEVEL);
             for (i, (p, reading)) in set.rows().into_iter().enumerate() {
                 assert_eq!(&percentile(&values, p, 1e9), reading);
-                // No percentile crosses a higher one.
+                // Intervals of percentiles are ordered.
                 let lower = (0..=i).map(|i| ends(i).lower).fold(f64::NEG_INFINITY, f64::max);
                 let upper = (i..SHOWN.len()).map(|i| ends(i).upper).fold(f64::INFINITY, f64::min);
                 let seen = reading.seen().expect("what was seen");

@@ -308,7 +308,7 @@ mod tests {
         let a = vec![(at(100), 2.0), (at(200), 3.0)];
         let b = vec![(at(50), 10.0), (at(150), 20.0)];
         let all: Vec<f64> = summed(&[a, b], 0).iter().map(|sample| sample.value).collect();
-        // 100 ms lies in b's stretch that ends at 150; b is over at 200, and its last word stands.
+        // 100 ms is in b's interval that ends at 150. b ends at 200, and its last value is kept.
         assert_eq!(all, [22.0, 23.0]);
     }
 

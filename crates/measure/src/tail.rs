@@ -356,7 +356,7 @@ fn design_effect(batches: &[(f64, f64)]) -> f64 {
 mod tests {
     use super::*;
 
-    /// So many values of some `ms`, and `far` of them, evenly strewn, at `far_ms`.
+    /// Returns `n` values of about `ms`, of which `far` at regular distances are `far_ms`.
     fn values(n: usize, ms: f64, (far, far_ms): (usize, f64), seed: u64) -> Upper {
         let mut stream = Stream::new(seed, "values", 0);
         let one = |i: usize| match far > 0 && i % (n / far) == 7 && i / (n / far) < far {
@@ -366,8 +366,9 @@ mod tests {
         Upper::keep(&(0..n).map(one).map(|ms| (1e6 * ms) as i64).collect::<Vec<_>>())
     }
 
-    /// The flat curve of a batching engine: 1.21, 1.33, 1.44 and 1.6 times 85 ms, which is what the p99 without contention is; 1200
-    /// requests read 70, because a step of the latency lies there and 11 of them, not 12, are beyond it.
+    /// The flat curve of a batching engine: 1.21, 1.33, 1.44 and 1.6 times 85 ms, which is the p99 without contention.
+    ///
+    /// 1200 requests measured 70, because a step of the latency is there and 11 of them, not 12, are beyond it.
     #[test]
     fn an_onset_is_as_uncertain_as_its_zero_contention_value() {
         let levels: Vec<(f64, Upper)> = [(4.2, 1.21), (6.2, 1.33), (8.3, 1.44), (10.3, 1.6)]
@@ -378,7 +379,7 @@ mod tests {
         let found = fit(&levels, &zero, 0.99, 1.5, None, (&mut Stream::new(1, "onset", 0), 400)).crossing;
         assert!(found.interval.lower > 0.0, "{found:?}");
         assert!(found.interval.contains(9.1), "{found:?}");
-        // Beside a curve that is far over the factor everywhere, no redraw reaches the lightest level.
+        // Next to a curve far over the factor at all loads, no replicate reaches the lightest level.
         let steep: Vec<(f64, &Upper)> = levels.iter().map(|(load, _)| (*load, levels[3].1)).collect();
         let low = values(1_200, 40.0, (24, 50.0), 5);
         let found = fit(&steep, &low, 0.99, 1.5, None, (&mut Stream::new(1, "onset", 0), 400)).crossing;

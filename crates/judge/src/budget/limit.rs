@@ -99,7 +99,7 @@ pub(crate) fn signed(x: f64) -> String {
 mod tests {
     use super::*;
 
-    /// The margin of a share is a part of it and no points, and its words say so.
+    /// The margin of a share is a part of the share and not percentage points, and its text contains that.
     #[test]
     fn words_of_a_margin_say_what_it_is_a_part_of() {
         let words = |metric: BudgetMetric, value: f64, written: &Amount, margin: &Amount| {

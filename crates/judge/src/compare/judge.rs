@@ -136,9 +136,9 @@ mod tests {
         use ChangeVerdict::*;
         let ratio = |interval, p, wanted| is(Scale::Ratio, WorseWay::Higher, interval, p, wanted);
         ratio((1.13, 1.04, 1.22), 0.01, Regressed);
-        // The same interval among so many others that chance makes one.
+        // The interval is unchanged, but among that many figures it may be random.
         ratio((1.13, 1.04, 1.22), 0.2, Inconclusive);
-        // Surely worse, and surely by less than a tenth.
+        // Significantly worse, and significantly by less than a tenth.
         ratio((1.05, 1.02, 1.08), 0.001, NoChange);
         ratio((0.8, 0.7, 0.85), 0.001, Improved);
         ratio((0.97, 0.95, 0.99), 0.001, NoChange);
@@ -146,7 +146,7 @@ mod tests {
         ratio((0.9, 0.7, 1.05), 0.3, NoChange);
         ratio((1.0, 0.8, 1.25), 1.0, Inconclusive);
         ratio((f64::INFINITY, f64::INFINITY, f64::INFINITY), 0.001, Regressed);
-        // A rate that falls by a fifth is worse; a share that rises by two points of hundred is within ten.
+        // A rate that falls by a fifth is worse; a share that rises by two percentage points is within ten.
         is(Scale::Ratio, WorseWay::Lower, (0.8, 0.75, 0.85), 0.001, Regressed);
         is(Scale::Ratio, WorseWay::Lower, (1.3, 1.2, 1.4), 0.001, Improved);
         is(Scale::Difference, WorseWay::Higher, (0.02, -0.01, 0.05), 0.3, NoChange);

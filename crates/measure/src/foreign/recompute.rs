@@ -143,7 +143,7 @@ pub(super) fn quantile(sorted: &[f64], p: f64, rank: Rank) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Worked by hand; NumPy's `percentile([1, 2, 3, 4], 90)` is 3.7.
+    /// Calculated by hand; NumPy's `percentile([1, 2, 3, 4], 90)` is 3.7.
     #[test]
     fn each_tools_rank_is_its_own() {
         let sorted = [1.0, 2.0, 3.0, 4.0];
