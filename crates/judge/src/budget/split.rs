@@ -84,7 +84,7 @@ impl StagePart {
 /// The measured percentiles of the whole.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WholeAndStages {
-    /// Percentiles in seconds, in the order of [`MEASURED`]; `None` if refused.
+    /// Median and 90th, 95th and 99th percentile in seconds; `None` if refused.
     pub at: [Option<f64>; 4],
 }
 

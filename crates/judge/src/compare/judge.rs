@@ -2,7 +2,7 @@
 //!
 //! One interval decides, and it is the one shown. *Regressed* and *improved* need an interval without "nothing changed", also
 //! after the correction for the family. *No change* needs an interval within the margin, per row. If the whole passes only when
-//! every row passes, no correction is needed (Berger 1982). A verdict by p alone was rejected: with enough requests every
+//! every row passes, no correction is needed (Berger 1982). A verdict by p only was rejected: with enough requests every
 //! difference has a small p, relevant or not.
 
 use plimsoll_math::two_sample::{Flips, holm, step_down};

@@ -175,7 +175,7 @@ pub struct LoadWords {
     pub items_per_s: Option<f64>,
     /// Requests in flight at this load, interpolated between levels; `null` if unknown.
     pub in_flight: Option<f64>,
-    /// Users who send, wait, read for the think time and send again: rate × (e2e + think time). `null` if unknown.
+    /// Users that send, wait, read for the think time and send again: rate × (e2e + think time). `null` if unknown.
     pub users: Option<f64>,
 }
 

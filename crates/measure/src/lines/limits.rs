@@ -183,7 +183,7 @@ pub(super) fn budget_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
         let holds = match (budget.verdict, o.kept()) {
             // A level that passes only because its queue has not grown long enough yet does not pass.
             (_, KeptUp::Unstable) | (Held::Fail, _) => Some(false),
-            // A short level's queue is young: the level places the line and proves nothing.
+            // The queue of a short level has had no time to grow, so the level brackets the limit and proves nothing.
             (Held::Pass, _) if !PLACES.contains(&o.level.purpose.as_str()) => Some(true),
             _ if o.level.purpose == PROVE && pooled(&judged[i..]) => Some(true),
             _ => None,
@@ -233,7 +233,7 @@ fn never_held(good: &[&Observed]) -> String {
     everywhere(&what, &budget_verdicts(good))
 }
 
-/// Returns the reason of a budget line without an upper end: the budget holds at `proven`, and heavier levels prove nothing.
+/// Returns the reason of a budget limit without an upper end: the budget passes at `proven`, and heavier levels prove nothing.
 fn held_up_to(proven: f64, verdicts: &[(f64, Option<bool>)]) -> String {
     let heaviest = verdicts.iter().map(|verdict| verdict.0).fold(proven, f64::max);
     match heaviest > proven {

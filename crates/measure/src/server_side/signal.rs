@@ -93,7 +93,7 @@ signals! {
     ReplicasProvisioning = "replicas_provisioning", Gauge, Sum, "replicas";
     /// Replicas that are billed.
     ReplicasBilled = "replicas_billed", Gauge, Sum, "replicas";
-    /// Prompt tokens looked up in the prefix cache.
+    /// Prompt tokens that the prefix cache was queried for.
     PrefixQueried = "prefix_queried", Counter, Sum, "tokens";
     /// Looked-up prompt tokens that the prefix cache contained.
     PrefixHit = "prefix_hit", Counter, Sum, "tokens";

@@ -264,7 +264,7 @@ impl Sweep {
         }
     }
 
-    /// Returns the largest shares of the search time for concurrency 1 and for the ladder.
+    /// Returns the largest shares of the search time for concurrency 1 and for the concurrency steps.
     fn closed_shares(&self) -> (f64, f64) {
         if self.spec.proves_budget { prove::CLOSED_SHARES } else { (BASELINE_SHARE, LADDER_SHARE) }
     }

@@ -59,7 +59,7 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
 
 /// Checks a closed loop, which has no growing backlog.
 ///
-/// It is steady if latency, after the opening wave, has neither a trend nor an interval that stands out.
+/// It is steady if latency, after the opening wave, has neither a trend nor an outstanding interval.
 fn closed(bench: &mut Bench, summary: &LevelSummary, concurrency: u32) {
     let drift = &summary.drift;
     let (Some(p), Some(change)) = (drift.p, drift.change_share) else { return };
