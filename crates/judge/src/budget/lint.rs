@@ -359,7 +359,7 @@ fn over_the_floor(budget: &Budget, run: Option<&Findings>, about: &mut About<'_>
     }
 }
 
-/// The burn rates of the usual alerts: 2 % of a month's budget in 1 h, 5 % in 6 h, 10 % in a day or in three days.
+/// The burn rates of the usual alerts on a month's budget. The rates are 2 % in 1 h, 5 % in 6 h, 10 % in a day, 10 % in three days.
 const BURNS: [(f64, &str); 4] =
     [(14.4, "page in 1 h"), (6.0, "page in 6 h"), (3.0, "ticket in 1 d"), (1.0, "ticket in 3 d")];
 

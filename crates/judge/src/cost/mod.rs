@@ -2,7 +2,7 @@
 //!
 //! The cost is a ratio of sums: hourly price / requests per hour. Its interval is the inverse of the throughput's (lower cost =
 //! upper rate); the price is an input without uncertainty. If both sides of the ratio vary (a price per token), the bounds use
-//! the far end of each: the interval is wider than 95 %, never narrower. The mean cost of single requests was rejected because a
+//! the far end of each. The interval is then wider than 95 %, never narrower. The mean cost of single requests was rejected because a
 //! request has no separate cost on a shared machine.
 //!
 //! There are two throughputs: that of each level, and that **at the budget limit**, which is useful for planning a release. The

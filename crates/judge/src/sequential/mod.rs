@@ -9,8 +9,8 @@
 //!   interval and not a number.
 //! * [`PairWatch`]: two targets, with blocks in alternation and one schedule on both; [`InterleaveWatch`] uses records.
 //!
-//! Proven harm ends the test immediately. A promotion needs the minimum time and the minimum effective number of requests too,
-//! because rare events (a nightly batch job, a filling cache) must have time to occur.
+//! Proven harm ends the test immediately. A promotion also needs the minimum time and the minimum effective number of requests.
+//! Rare events (a nightly batch job, a filling cache) must have time to occur.
 
 mod ceiling;
 mod interleave;
