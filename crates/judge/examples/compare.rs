@@ -1,7 +1,7 @@
-//! The bars of the comparison: false alarms between equal arms, a bent change, and what pairing saves.
+//! Acceptance limits of the comparison: false alarms between equal targets, a non-uniform change, and the saving by pairing.
 //!
-//! `cargo run --release -p plimsoll-judge --example compare -- [REPETITIONS]`: 2000 take some minutes. Arms are queues of sixteen servers
-//! at load 0.8 whose truth the judge cannot see (`tests/all/arms.rs`).
+//! `cargo run --release -p plimsoll-judge --example compare -- [REPETITIONS]`: 2000 take some minutes. The targets are queues of
+//! sixteen servers at load 0.8, whose parameters are hidden from the evaluation (`tests/all/arms.rs`).
 #![expect(clippy::print_stdout, reason = "an example that prints tables")]
 
 use plimsoll_lab::arms::{
@@ -36,7 +36,7 @@ fn p_of(first: &Arm, second: &Arm, p: f64, flips: &Flips) -> f64 {
     2.0 * flips.greater(&differences).min(flips.less(&differences))
 }
 
-/// Alternations: short runs of their own, as two targets that take turns give them.
+/// Returns alternations: separate short runs, as of two targets in alternation.
 fn alternations(stream: &mut Stream, count: usize) -> Arm {
     Arm::new(&(0..count).map(|_| steady(stream, N / count, LOAD)).collect::<Vec<_>>())
 }
@@ -88,7 +88,7 @@ fn equal_arms(repetitions: u64) {
     }
 }
 
-/// Requests of a kind take the same time on both sides, and the candidate met another mix: at the base's mix nothing changed.
+/// Requests of a kind take equal times on both sides, and the candidate has another mix: at the base's mix there is no change.
 fn other_mixes(repetitions: u64) {
     println!(
         "\none target, another mix, weighted to the base's: share of long requests, base and candidate; false alarms, and as it came"
@@ -158,9 +158,10 @@ fn bent(repetitions: u64) {
     }
 }
 
-/// Service times 4 % longer in the candidate. The work of a request is the same in both arms, what the machine adds differs
-/// by 10 %. Same schedule: same gaps and work; else all drawn anew. Sections are five p99s long at least, and runs too short for
-/// eight of them decide nothing.
+/// Service times are 4 % longer in the candidate.
+///
+/// The work of a request is equal on both sides, and the machine adds 10 % noise. With one schedule gaps and work are equal;
+/// otherwise all are redrawn. Sections are at least five p99s long, and runs too short for eight of them give no verdict.
 fn pairing(repetitions: u64) {
     println!(
         "\nservice 4 % slower (work drawn, 10 % of noise per arm), power at 5 % by requests in each arm, {repetitions} repetitions"
@@ -194,7 +195,7 @@ fn pairing(repetitions: u64) {
     );
 }
 
-/// Whether the slower arm is found: unpaired, by sections of one schedule, request by request.
+/// Returns whether the slower target is found: unpaired, by sections of one schedule, request by request.
 fn pairing_found(stream: &mut Stream, n: usize, sections: usize) -> [bool; 3] {
     let flips = Flips::new(sections);
     let arm = |stream: &mut Stream, (gaps, work): &(Vec<f64>, Vec<f64>), factor: f64| {
@@ -213,7 +214,7 @@ fn pairing_found(stream: &mut Stream, n: usize, sections: usize) -> [bool; 3] {
     [test(&unpaired), test(&paired), pairs]
 }
 
-/// Where a power curve crosses, read between its points on the logarithm of n.
+/// Returns where a power curve crosses `power`, interpolated on the logarithm of n.
 fn requests_for(curve: &[(f64, f64)], power: f64) -> f64 {
     for pair in curve.windows(2) {
         let ((n0, p0), (n1, p1)) = (pair[0], pair[1]);

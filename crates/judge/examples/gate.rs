@@ -1,6 +1,4 @@
-//! How often the gate passes and fails at a known distance from the budget: the table behind its bars.
-//!
-//! `cargo run --release -p plimsoll-judge --example gate -- [REPLICATIONS]`
+//! Frequencies of pass and fail of the gate at a known distance from the budget, which set its acceptance limits.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/verdicts.rs"]

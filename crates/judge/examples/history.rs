@@ -1,5 +1,6 @@
-//! How often the change-point of a line alarms and how soon it finds: `cargo run --release -p plimsoll-judge --example
-//! history`. The tables are those of `crates/lab/NOTES.md`.
+//! Frequency and delay of change-point alarms: `cargo run --release -p plimsoll-judge --example history`.
+//!
+//! The tables are in `crates/lab/NOTES.md`.
 
 #![expect(clippy::print_stdout, reason = "its tables are its result")]
 

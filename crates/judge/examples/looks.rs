@@ -1,6 +1,4 @@
-//! Sixty looks at traffic of known law: how often each watch alarms, and how late. The table behind `sequential`.
-//!
-//! `cargo run --release -p plimsoll-judge --example looks -- [REPLICATIONS]`
+//! Sixty checks of traffic with known distributions: frequency and delay of each test's alarms, for `sequential`.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/looks.rs"]

@@ -1,7 +1,7 @@
-//! Two short runs of one load, paired: how often equal engines are called different, and how often one that is slower is found.
+//! Two short paired runs of one load: how often equal engines are called different, and how often a slower one is found.
 //!
-//! `cargo run --release -p plimsoll-judge --example pairs -- [PAIRS [SECONDS...]]`. Both arms meet the same arrivals. Steps of the
-//! engine have no noise of their own, so a neighbour comes and goes, which each arm draws for itself.
+//! `cargo run --release -p plimsoll-judge --example pairs -- [PAIRS [SECONDS...]]`. Both sides have equal arrivals. Steps of the
+//! engine have no noise, so a neighbour that comes and goes is drawn for each side.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 use plimsoll_judge::compare::finding::ChangeVerdict;
@@ -16,7 +16,7 @@ use plimsoll_workload::{Scenario, Size};
 
 /// Engine and requests per second; the first is README's load.
 const LOADS: [(&str, f64); 2] = [("llama-3.1-8b@h100", 12.0), ("llama-3.1-8b@h100", 24.0)];
-/// A neighbour: by how much steps are slower while it is there, and the mean times that it stays and is away, s.
+/// A neighbour: factor on the step time while it is present, and mean times of presence and absence in seconds.
 const NEIGHBOURS: [(f64, f64, f64); 3] = [(1.3, 0.1, 0.4), (1.2, 0.5, 1.5), (1.1, 3.0, 6.0)];
 /// Step times of the candidate over the base's.
 const SLOWER: [f64; 3] = [1.0, 1.05, 1.1];
@@ -89,7 +89,7 @@ fn line(case: Case, factor: f64, pairs: u64) {
     println!("   {:.1}", percent(any));
 }
 
-/// A run as a reader has it.
+/// A run as a reader loads it.
 struct Whole {
     manifest: Manifest,
     attempts: Vec<Attempt>,
@@ -97,7 +97,7 @@ struct Whole {
 }
 
 impl Whole {
-    /// `seeds`: of the schedule and of the engine.
+    /// Runs a case. `seeds` are those of the schedule and of the engine.
     fn of(case: Case, factor: f64, seeds: (u64, u64)) -> Whole {
         let Case { name, rate_per_s, neighbour: (by, on, off), seconds } = case;
         let engine = catalogue::profile::find(name).expect("a profile").spec;

@@ -1,9 +1,8 @@
-//! Findings → verdicts: what a product promises, whether a run keeps it, and what changed between two.
+//! Findings → verdicts: the SLOs of a product, their evaluation on a run, and changes between runs.
 //!
-//! Reading order: [`budget`] (the file of promises, what can't be meant in it and what can't be judged) and [`gate`] (a run held
-//! to it). Beside them [`compare`] puts two runs side by side, [`history`] says since when a line of results has moved, [`cost`]
-//! turns a price into what requests cost, [`quality`] says whether answers are as good as before, and [`sequential`] holds the
-//! verdicts that may be asked for while a measurement goes on.
+//! Reading order: [`budget`] (the budget file, its invalid rows and its rows without a verdict), then [`gate`] (a run checked
+//! against it). [`compare`] compares two runs, [`history`] finds changes in a series of results, and [`cost`] converts a price to
+//! unit costs. [`quality`] compares the answers of two targets, and [`sequential`] gives verdicts during a measurement.
 
 pub mod budget;
 pub mod compare;

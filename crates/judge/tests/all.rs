@@ -1,4 +1,4 @@
-//! Behaviour of the crate, against independent truth.
+//! Tests of the crate's behaviour against independent references.
 
 #[path = "all/budget_plan.rs"]
 mod budget_plan;

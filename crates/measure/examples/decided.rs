@@ -1,6 +1,4 @@
-//! Wrong passes and power, side by side, on thirteen steady systems and one with an incident: the table of `docs/methods/error-rates.md`.
-//!
-//! `cargo run --release -p plimsoll-measure --example decided -- [STRETCHES [REQUESTS...]]`
+//! Wrong passes and power on thirteen steady systems and one with an incident: the table of `docs/methods/error-rates.md`.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/decided.rs"]

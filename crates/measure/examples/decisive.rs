@@ -1,7 +1,8 @@
-//! The bars of sweeps: the lower end of the budget line against the truth, and the stability bracket of two-minute sweeps.
+//! Acceptance limits of sweeps: the lower end of the budget limit, and the stability bracket of two-minute sweeps.
 //!
-//! `scripts/lab decisive` prints both. By hand: `cargo run --release -p plimsoll-measure --example decisive -- [SEEDS [MINUTES [ENGINE]]]`, where SEEDS is
-//! `40` or `41-60`. MINUTES of `2 plain` sweeps without `--slo`. Long levels give ceilings and stability limits.
+//! `scripts/lab decisive` prints both. Manually: `cargo run --release -p plimsoll-measure --example decisive -- [SEEDS [MINUTES
+//! [ENGINE]]]`, where SEEDS is `40` or `41-60`. MINUTES of `2 plain` sweeps without `--slo`. Long levels give the true ceilings
+//! and stability limits.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/blind.rs"]
@@ -15,14 +16,14 @@ use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::{EngineSpec, FleetSpec, LevelPlan, World, WorldSpec, simulate_level};
 use plimsoll_workload::{Scenario, Size};
 
-/// An engine, its requests, and the truth.
+/// An engine with its requests and true limits.
 struct Target {
     name: &'static str,
     engine: EngineSpec,
     sizes: (Size, Size),
     budget: Vec<Ceiling>,
     line: f64,
-    /// Stability limit, requests/s.
+    /// Stability limit in requests/s.
     limit: f64,
 }
 
@@ -63,7 +64,7 @@ fn row(target: &Target, seeds: std::ops::RangeInclusive<u64>, length: &str) {
         length.split_once(' ').map_or((length, false), |(minutes, word)| (minutes, word == "plain"));
     let minutes: f64 = minutes.parse().expect("minutes");
     let (mut lower, mut upper, mut finite, mut out, mut n) = (Vec::new(), 0, 0, 0, 0);
-    // Told that the time is short, by whether a lower end was found.
+    // Warnings that the time is short, by whether a lower end was found.
     let mut short = [0, 0];
     for seed in seeds {
         n += 1;

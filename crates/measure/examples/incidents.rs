@@ -1,6 +1,4 @@
-//! How often an incident is hidden, a start-up transient cut, and a steady level touched: the table behind the rule of the window.
-//!
-//! `cargo run --release -p plimsoll-measure --example incidents -- [INCIDENTS]`
+//! Frequencies of a hidden incident, a cut start-up transient, and a cut in a steady level: the table behind the window rule.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/incidents.rs"]

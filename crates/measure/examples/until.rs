@@ -1,6 +1,6 @@
 //! Wrong passes of `gate --until-decided`, its power, and the share of the time that it needs.
 //!
-//! The ceiling is the true percentile. It is judged at the four instants of the command, with a quarter of alpha each.
+//! The ceiling is the true percentile. It is evaluated at the four instants of the command, with a quarter of alpha each.
 //!
 //! `cargo run --release -p plimsoll-measure --example until -- [STRETCHES [REQUESTS...]]`
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
@@ -14,9 +14,9 @@ use plimsoll_lab::systems::{STEADY, System};
 use plimsoll_measure::budget::{ALPHA, decide, of_values};
 use plimsoll_measure::findings::Held;
 
-/// The instants of the command.
+/// Instants at which the command checks, as shares of the time.
 const LOOKS: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
-/// Ceilings in true percentiles.
+/// Ceilings as multiples of the true percentile.
 const TIMES: [f64; 5] = [1.0, 1.25, 1.5, 2.0, 5.0];
 
 fn main() {
@@ -50,7 +50,7 @@ fn main() {
     }
 }
 
-/// Returns the share of stretches that pass at one of the looks, and the mean time until the verdict, in %.
+/// Returns the share of intervals that pass at a check, and the mean time until the verdict, both in %.
 fn passed(system: System, n: usize, stretches: u64, (p, ceiling_s): (f64, f64)) -> [f64; 2] {
     let (mut passed, mut taken) = (0.0, 0.0);
     for seed in 1..=stretches {

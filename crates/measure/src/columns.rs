@@ -1,38 +1,37 @@
-//! Records turned into columns: one row per request in the order of due times, one array per metric.
+//! Records as columns: one row per request in the order of due times, one array per metric.
 //!
-//! A summary reads each metric many times and each record once, so the records (half a kilobyte each, with their
-//! events elsewhere) are walked a single time, by [`crate::gather`]. Here stand the two rules that all metrics share: a request's
-//! end is its last attempt's, and what failed is [`INFINITE`] while what does not exist is [`ABSENT`]; the two are
-//! never mixed and neither is ever zero. Sorting the records themselves lost: they are large and mostly in order.
+//! A summary reads each metric many times and each record once. [`crate::gather`] therefore reads the records (half a kilobyte
+//! each, with their events elsewhere) once. All metrics share two rules. The outcome of a request is that of its last attempt.
+//! A failed value is [`INFINITE`] and a value that does not exist is [`ABSENT`]; neither is ever zero. Sorting the records
+//! themselves was rejected because they are large and mostly in order.
 
 use plimsoll_model::{At, Attempt, Broken, By, How, TokensRule};
 
 use crate::gather::Gathered;
 use crate::sessions::SessionTurn;
 
-/// Rank of a request that failed or never ended: later than every time.
+/// Value of a request that failed or never ended; it ranks above every time.
 pub const INFINITE: i64 = i64::MAX;
-/// The metric does not exist for this request.
+/// Value of a metric that does not exist for a request.
 pub const ABSENT: i64 = i64::MIN;
-/// Share of whole answers whose tokens may be unknown where those of others are known: beyond it, what a figure per token rests on is a
-/// choice.
+/// Share of complete responses with unknown tokens above which figures per token depend on a selection.
 pub(crate) const OUTPUT: f64 = 0.02;
-/// Token count that nobody reported.
+/// Value of an unreported token count.
 pub const UNKNOWN: u32 = u32::MAX;
 
-/// What became of a request, as far as statistics ask.
+/// The outcome class of a request for statistics.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
     Finished,
-    /// A whole answer that is wrong.
+    /// Complete response that is wrong.
     Broken,
-    /// The reader left, as the scenario asked.
+    /// Planned cancellation by the client.
     Cancelled,
     Failed,
 }
 
 impl Fate {
-    /// How a request ended, by its last attempt.
+    /// Returns the class of an attempt's outcome.
     pub fn of(attempt: &Attempt) -> Fate {
         match (attempt.outcome.how, attempt.outcome.by) {
             (How::Finished, _) if attempt.answer.broken.is_some() => Fate::Broken,
@@ -42,129 +41,126 @@ impl Fate {
         }
     }
 
-    /// Did a whole answer arrive, right or wrong?
+    /// Returns whether a complete response arrived, correct or not.
     pub fn ended_well(self) -> bool {
         matches!(self, Fate::Finished | Fate::Broken)
     }
 }
 
-/// All requests of one level, in the order of their due times. Times are ns.
+/// The requests of one level in the order of their due times, as columns. Times are in ns.
 #[derive(Default)]
 pub struct Columns {
     pub due: Vec<i64>,
-    /// When it ended, however it ended; [`INFINITE`] where it was given up while in flight.
+    /// End of the request, with any outcome; [`INFINITE`] if it was abandoned in flight.
     pub end: Vec<i64>,
-    /// When it was sent first, for each request that was tried again: its index, rising, and ns. What was sent once was sent `sent_after`.
+    /// Send time in ns of the first attempt of each retried request, by ascending index. Other requests use `sent_after`.
     pub(crate) begun: Vec<(u32, i64)>,
     pub how: Vec<How>,
     pub fate: Vec<Fate>,
-    /// What was wrong with a whole answer; empty where nothing was with any.
+    /// Fault of a complete response; empty if there is none in the level.
     pub(crate) broken: Vec<Option<Broken>>,
-    /// Attempts made at it; empty where one was at each.
+    /// Number of attempts; empty if all requests had one.
     pub(crate) attempts: Vec<u16>,
-    /// Index of its last attempt in the slice handed in; empty where rows were gathered and not kept.
+    /// Index of the last attempt in the input slice; empty if rows were gathered without keeping attempts.
     pub last: Vec<u32>,
-    /// Index of its class in the scenario; empty where all are of the first.
+    /// Index of the class in the scenario; empty if all requests have the first.
     pub(crate) class: Vec<u16>,
-    /// Number of the endpoint that it went to; empty where all went to the first.
+    /// Number of the endpoint; empty if all requests went to the first.
     pub(crate) target: Vec<u16>,
-    /// What the server said of its stages.
+    /// Stage times that the server reported.
     pub(crate) stages: Stages,
 
-    /// `ttft`.
     pub ttft: Vec<i64>,
-    /// `ttfb`.
     pub ttfb: Vec<i64>,
-    /// `ttfot`; empty where it is `ttft` throughout.
+    /// Values of `ttfot`; empty if they all equal `ttft`.
     pub(crate) ttfot: Vec<i64>,
-    /// `e2e`.
     pub e2e: Vec<i64>,
-    /// `tpot`.
     pub tpot: Vec<i64>,
-    /// By how much its last attempt was sent after it was due; [`ABSENT`] where it was not, empty where all were at once. What is counted from there
-    /// is worked out when it is asked for: as columns they were a fifth of what a run of ten million requests took.
+    /// Delay in ns from due to the send time of the last attempt; [`ABSENT`] if not sent, empty if all are 0.
+    ///
+    /// Latencies from the send time are computed on demand: as columns they took a fifth of the memory of ten million requests.
     pub(crate) sent_after: Vec<i64>,
 
-    /// `session_e2e`, at the first request of each session; empty where there are no sessions.
+    /// Values of `session_e2e` at the first request of each session; empty if there are no sessions.
     pub session_e2e: Vec<i64>,
-    /// Its place in its session; empty where no request has one.
+    /// Position in the session; empty if there are no sessions.
     pub sessions: Vec<SessionTurn>,
 
     pub asked_prompt: Vec<u32>,
-    /// Pictures sent; empty where there are none.
+    /// Number of images; empty if there are none.
     pub(crate) images: Vec<u32>,
-    /// Sound sent, ms; empty where there is none.
+    /// Duration of audio in ms; empty if there is none.
     pub(crate) audio_ms: Vec<u32>,
-    /// Documents sent; empty where there are none.
+    /// Number of documents; empty if there are none.
     pub(crate) documents: Vec<u32>,
     pub asked_output: Vec<u32>,
-    /// Prompt tokens reported; [`UNKNOWN`] where not.
+    /// Reported prompt tokens; [`UNKNOWN`] if not reported.
     pub prompt: Vec<u32>,
-    /// Output tokens reported or counted; [`UNKNOWN`] where not.
+    /// Reported or counted output tokens; [`UNKNOWN`] if neither.
     pub output: Vec<u32>,
-    /// Cached prompt tokens reported; [`UNKNOWN`] where not, empty where none were.
+    /// Reported cached prompt tokens; [`UNKNOWN`] if not reported, empty if no response reports them.
     pub(crate) cached: Vec<u32>,
 
-    /// Gaps between token events, pooled in the order of requests.
+    /// Gaps between token events in ns, pooled in the order of requests.
     pub gaps: Vec<i64>,
-    /// For each request, where its gaps begin in `gaps`; empty where there are none.
+    /// Start of each request's gaps in `gaps`; empty if there are none.
     pub(crate) gap_from: Vec<usize>,
-    /// For each request, how many of its gaps have exact times at both ends; empty where there are none.
+    /// Number of each request's gaps with exact times at both ends; empty if there are none.
     pub(crate) gaps_exact: Vec<u32>,
-    /// The rule by which this level's tokens per event are known.
+    /// Rule for the tokens per event of this level.
     pub rule: TokensRule,
-    /// True where every event of every request of that rule carries one token, so that `itl` is `event_gap`.
+    /// Set if every event of every request of that rule has one token, so that `itl` equals `event_gap`.
     pub one_token_events: bool,
 
-    /// What no attempt can be: rows that are missing or doubled, stamps that go back.
+    /// Missing or repeated rows, and timestamps that go backwards.
     pub(crate) odd: Odd,
-    /// Whole answers whose tokens nobody knows because the server's count contradicts their events.
+    /// Complete responses with an unknown token count, because the server's count contradicts their events.
     pub(crate) claims: Claims,
-    /// Whole answers of two tokens or more.
+    /// Number of complete responses of two tokens or more.
     pub(crate) multi_token: u64,
-    /// Of these, those that came in one event.
+    /// Number of complete responses of two tokens or more that arrived in one event.
     pub(crate) in_one_event: u64,
-    /// Due time and end of every attempt after which the same request was tried again.
+    /// Due time and outcome of every attempt that was followed by a retry.
     pub(crate) earlier: Vec<(i64, How)>,
-    /// Every attempt that found no answer, and in which words.
+    /// Attempts without a response, with their error.
     pub(crate) lost: Vec<Lost>,
-    /// The words, each once.
+    /// Distinct errors.
     pub(crate) words: Vec<Words>,
-    /// What each token event carries, pooled as `gaps` are; empty where every event carries one token.
+    /// Content of each token event, pooled like `gaps`; empty if every event has one token.
     pub(crate) carried: Vec<Carried>,
-    /// For each request, how many token events it has; empty likewise.
+    /// Number of token events of each request; empty if every event has one token.
     pub(crate) events: Vec<u32>,
-    /// For each request, by which rule its tokens per event are known; empty likewise.
+    /// Rule for the tokens per event of each request; empty if every event has one token.
     pub(crate) rules: Vec<TokensRule>,
 }
 
-/// Stages that servers told, of all requests.
+/// The stages that servers reported, for all requests.
 #[derive(Default)]
 pub(crate) struct Stages {
-    /// Their names, each once.
+    /// Distinct names of stages.
     pub names: Vec<String>,
-    /// For each request, how many it has; empty where there are none.
+    /// Number of stages of each request; empty if there are none.
     pub counts: Vec<u16>,
-    /// For each request, where they begin in `times`; empty likewise.
+    /// Start of each request's stages in `times`; empty if there are none.
     pub from: Vec<usize>,
-    /// Index of the name and ns, pooled in the order of requests.
+    /// Index of the name and duration in ns, pooled in the order of requests.
     pub times: Vec<(u32, i64)>,
 }
 
-/// What is wrong with the rows as such: of all attempts, those that were tried again too.
+/// The faults of the rows of all attempts, including retried ones.
 #[derive(Default)]
 pub(crate) struct Odd {
-    /// Rows beyond the first of the same attempt.
+    /// Repeated rows of an attempt.
     pub doubled: u64,
-    /// Attempts without a row at whose request a later one has one.
+    /// Attempts without a row although a later attempt of the request has one.
     pub missing: u64,
-    /// Whole answers without the stamp of their sending or of their end.
+    /// Complete responses without the timestamp of their send or end.
     pub unstamped: u64,
-    /// By how many ns the stamps of an attempt go back at most, for those that do, and whether all are of one clock.
+    /// Largest backward step in ns of each attempt with one, and whether all its timestamps are of one clock.
     pub back: Vec<(i64, bool)>,
 }
 
-/// Answers whose server's count contradicts their events: sums over them.
+/// The sums over responses whose server's count contradicts their events.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Claims {
     pub answers: u64,
@@ -174,60 +170,60 @@ pub(crate) struct Claims {
     pub empties: u64,
 }
 
-/// An attempt that found no answer.
+/// An attempt without a response.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Lost {
     pub due: i64,
     pub words: u32,
 }
 
-/// In which words an attempt failed: how, the HTTP status, the beginning of the text.
+/// The error of a failed attempt: outcome, HTTP status, and the beginning of the text.
 pub(crate) type Words = (How, Option<u16>, String);
 
-/// What one token event carries.
+/// The content of one token event.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Carried {
-    /// Tokens; 0 = unknown.
+    /// Number of tokens; 0 if unknown.
     pub tokens: u16,
-    /// Is its time an upper bound only?
+    /// Set if the time is only an upper bound.
     pub coalesced: bool,
 }
 
 impl Columns {
-    /// Are more counts of tokens contradicted than the figures per token may leave out?
+    /// Returns whether more token counts are contradicted than figures per token may leave out.
     pub(crate) fn contradicts(&self) -> bool {
         let answers = self.fate.iter().filter(|fate| fate.ended_well()).count();
         self.claims.answers as f64 > OUTPUT * answers as f64
     }
 
-    /// Requests.
     pub fn len(&self) -> usize {
         self.due.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.due.is_empty()
     }
 
-    /// Requests due before this instant: the index of the first one that is not.
+    /// Returns the number of requests due before this instant, which is the index of the next one.
     pub fn first_due_from(&self, at: At) -> usize {
         self.due.partition_point(|due| *due < at.0)
     }
 
-    /// The metric that leads: `ttft` where answers stream, else `e2e`.
+    /// Returns name and values of the leading metric: `ttft` if responses stream, else `e2e`.
     pub fn leading(&self) -> (&'static str, &[i64]) {
         let streams =
             self.fate.iter().zip(&self.ttft).any(|(fate, ttft)| fate.ended_well() && *ttft != ABSENT);
         if streams { ("ttft", &self.ttft) } else { ("e2e", &self.e2e) }
     }
 
-    /// What was wrong with a whole answer.
+    /// Returns the fault of a complete response.
     pub fn broken(&self, row: usize) -> Option<Broken> {
         self.broken.get(row).copied().flatten()
     }
 
-    /// When it was sent first: its due time where it failed before that, [`INFINITE`] where nothing left.
+    /// Returns the first send time in ns.
+    ///
+    /// It is the due time if the request failed before that, and [`INFINITE`] if it was never sent.
     pub(crate) fn begun(&self, row: usize) -> i64 {
         if let Ok(again) = self.begun.binary_search_by_key(&(row as u32), |(row, _)| *row) {
             return self.begun[again].1;
@@ -235,33 +231,29 @@ impl Columns {
         self.sent(row).unwrap_or(if self.how[row] == How::NeverSent { INFINITE } else { self.due[row] })
     }
 
-    /// When its last attempt was sent.
+    /// Returns the send time of the last attempt in ns; `None` if not sent.
     pub(crate) fn sent(&self, row: usize) -> Option<i64> {
         let after = self.sent_after.get(row).copied().unwrap_or(0);
         (after != ABSENT).then(|| self.due[row] + after)
     }
 
-    /// Attempts made at a request.
     pub fn attempts(&self, row: usize) -> u16 {
         self.attempts.get(row).copied().unwrap_or(1)
     }
 
-    /// Cached prompt tokens that were reported; [`UNKNOWN`] where not.
+    /// Returns the reported cached prompt tokens; [`UNKNOWN`] if not reported.
     pub fn cached(&self, row: usize) -> u32 {
         self.cached.get(row).copied().unwrap_or(UNKNOWN)
     }
 
-    /// `ttfot`.
     pub fn ttfot(&self, row: usize) -> i64 {
         self.ttfot.get(row).copied().unwrap_or(self.ttft[row])
     }
 
-    /// `ttft_after_send`.
     pub fn ttft_after_send(&self, row: usize) -> i64 {
         self.after_send(row, self.ttft[row])
     }
 
-    /// `e2e_after_send`.
     pub fn e2e_after_send(&self, row: usize) -> i64 {
         self.after_send(row, self.e2e[row])
     }
@@ -274,7 +266,6 @@ impl Columns {
         }
     }
 
-    /// `ntpot`.
     pub fn ntpot(&self, row: usize) -> i64 {
         match (self.e2e[row], self.output[row]) {
             (INFINITE, _) => INFINITE,
@@ -283,19 +274,19 @@ impl Columns {
         }
     }
 
-    /// The class of a request, by its number in the scenario.
+    /// Returns the index of a request's class in the scenario.
     pub fn class(&self, row: usize) -> u16 {
         self.class.get(row).copied().unwrap_or(0)
     }
 
-    /// The stages that a server told of a request, ns each.
+    /// Returns the stages that a server reported for a request, in ns.
     pub fn stages(&self, row: usize) -> impl Iterator<Item = (&str, i64)> {
         let Stages { names, from, times, .. } = &self.stages;
         let own = from.get(row).zip(from.get(row + 1)).map_or(0..0, |(from, to)| *from..*to);
         times[own].iter().map(|(name, ns)| (names[*name as usize].as_str(), *ns))
     }
 
-    /// The gaps between the token events of the requests `from..to`, in their order.
+    /// Returns the gaps between the token events of the requests `from..to`, in their order.
     pub fn gaps(&self, from: usize, to: usize) -> &[i64] {
         match (self.gap_from.get(from), self.gap_from.get(to)) {
             (Some(from), Some(to)) => &self.gaps[*from..*to],
@@ -303,12 +294,12 @@ impl Columns {
         }
     }
 
-    /// How many gaps of the requests `from..to` have exact times at both ends.
+    /// Returns the number of gaps of the requests `from..to` with exact times at both ends.
     pub(crate) fn exact_gaps(&self, from: usize, to: usize) -> u64 {
         self.gaps_exact.iter().take(to).skip(from).map(|n| u64::from(*n)).sum()
     }
 
-    /// Reads the records of one level. `attempts` may be in any order; several attempts at a request become one row.
+    /// Converts the records of one level. `attempts` may be in any order; the attempts of a request become one row.
     pub fn read(attempts: &[&Attempt]) -> Columns {
         let events = attempts.iter().map(|attempt| attempt.events.len()).sum();
         let mut gathered = Gathered::with_capacity(attempts.len(), events);
@@ -324,8 +315,9 @@ impl Columns {
         gathered.into_columns()
     }
 
-    /// Gaps per token of the requests from `from` on, with the number of them that are exact. Only requests whose
-    /// tokens per event are known by this level's rule take part.
+    /// Returns the gaps per token of the requests from `from` on, and the number of exact ones.
+    ///
+    /// Only requests whose tokens per event are known by this level's rule count.
     pub fn itl(&self, from: usize) -> (Vec<i64>, u64) {
         if self.one_token_events {
             return (self.gaps(from, self.len()).to_vec(), self.exact_gaps(from, self.len()));
@@ -345,7 +337,7 @@ impl Columns {
             let mut since = 0;
             for (i, event) in own.iter().enumerate() {
                 since += if i == 0 { 0 } else { gaps[i - 1] };
-                // How much an event without a count carries is unknown: the gap goes on to the next that has one.
+                // An event without a count has an unknown number of tokens, so the gap continues to the next event with a count.
                 if event.tokens == 0 {
                     continue;
                 }
@@ -364,14 +356,14 @@ impl Columns {
     }
 }
 
-/// (request, attempt, index), rising; sorted only where the records are not in that order already.
+/// Returns (request, attempt, index) in ascending order; sorts only if the records are not in order.
 fn by_request(attempts: &[&Attempt]) -> Vec<(u64, u16, u32)> {
     let mut order: Vec<(u64, u16, u32)> =
         attempts.iter().enumerate().map(|(i, a)| (a.request, a.attempt, i as u32)).collect();
     if !order.is_sorted() {
         order.sort_unstable();
     }
-    // Rows must come out by due time. Requests are numbered as they fall due, so this is rarely more than a look.
+    // Rows must be in order of due times. Requests are numbered by due time, so they rarely need sorting.
     let due_of = |row: &(u64, u16, u32)| attempts[row.2 as usize].due;
     if order.windows(2).any(|pair| pair[0].0 != pair[1].0 && due_of(&pair[0]) > due_of(&pair[1])) {
         let mut first_due = At::ZERO;

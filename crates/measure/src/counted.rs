@@ -1,9 +1,12 @@
-//! Traffic of which only counts are left: what pages counted from scrape to scrape, as requests of a log.
+//! Reconstruction of requests from the counters of metrics endpoints, for traffic without a log.
 //!
-//! How many requests ended between two scrapes is exact, and so are the tokens of all of them together. What lies between is made up: when within the
-//! stretch each came, where between two edges of a histogram each length lies (log-uniform, then bent as one until they sum to what the page says), and
-//! which prompt had which answer. [`LoggedRequest`]s of it go through the same reconstruction as a log's; how far its lengths may be off is
-//! [`Logged::counts_only`].
+//! The number of requests that ended between two scrapes is exact, and so is the sum of their tokens. The rest is drawn:
+//!
+//! * the time of each request between the scrapes;
+//! * each length between two edges of a histogram: log-uniform, then bent until the lengths sum to the reported sum;
+//! * the pairs of prompt and response.
+//!
+//! The [`LoggedRequest`]s go through the reconstruction for logs. [`Logged::counts_only`] bounds the error of their lengths.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, How, Logged, LoggedRequest, Sample, Span};
@@ -11,7 +14,7 @@ use plimsoll_model::{At, How, Logged, LoggedRequest, Sample, Span};
 use crate::server_side::table::Table;
 use crate::server_side::{Buckets, ServerSide, Signal};
 
-/// What is read of a page.
+/// Signals that are read.
 const READ: [Signal; 9] = [
     Signal::Finished,
     Signal::Failed,
@@ -23,31 +26,31 @@ const READ: [Signal; 9] = [
     Signal::PrefixQueried,
     Signal::PrefixHit,
 ];
-/// Above the last edge lengths go up to this many times the edge, unless their sum says more.
+/// Factor between the last edge and the longest length above it, unless the sum requires more.
 const OPEN: f64 = 4.0;
-/// No request took longer, s.
+/// Maximum duration of a request in seconds.
 const A_DAY_S: f64 = 86_400.0;
-/// No length is longer, in tokens: a page may say anything.
+/// Maximum length in tokens, because a server may report any number.
 const LONGEST: f64 = 1e9;
-/// Requests that are made at most: some hours of a large fleet.
+/// Maximum number of reconstructed requests: some hours of a large fleet.
 const MOST: usize = 20_000_000;
-/// Halvings by which the bend is found: past the last bit of a double.
+/// Number of bisection steps for the bend, which is beyond the precision of a double.
 const HALVINGS: usize = 80;
 
-/// Is a series of this name read?
+/// Returns whether a series of this name is read.
 pub fn reads(name: &str) -> bool {
     Table::shipped().of(name).iter().any(|row| READ.contains(&row.signal))
 }
 
-/// A regular expression (RE2) of the names that are read.
+/// Returns a regular expression (RE2) that matches the names that are read.
 pub fn names() -> String {
     Table::shipped().names(&READ)
 }
 
-/// Makes requests of what pages counted. `begin_ns`: the instant [`At::ZERO`] of the samples, of the Unix epoch.
+/// Reconstructs requests from scraped counters. `begin_ns` is [`At::ZERO`] of the samples as Unix time in ns.
 ///
 /// # Errors
-/// Why there are none: no page that counts requests, or one scrape alone.
+/// Fails if no page counts requests, or if there is only one scrape.
 pub fn logged(samples: &[Sample], begin_ns: i64, seed: u64) -> Result<Logged, String> {
     let side = ServerSide::read(samples);
     let mut instants: Vec<At> =
@@ -98,7 +101,7 @@ pub fn logged(samples: &[Sample], begin_ns: i64, seed: u64) -> Result<Logged, St
     })
 }
 
-/// Two laws that agree at all edges differ by no more than the share of the fullest bucket.
+/// Returns the share of the fullest bucket, which bounds the difference of two distributions that agree at all edges.
 fn largest_share(all: &Buckets) -> Option<f64> {
     let total: f64 = all.counts.iter().sum();
     (!all.edges.is_empty() && total > 0.0)
@@ -113,8 +116,10 @@ struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    /// What ended in a stretch, replica by replica, because the sums of a few requests say more of each; where none can be told apart, all together. `None`: more
-    /// than are made.
+    /// Adds the requests that ended between two instants; `None` if there are more than the maximum.
+    ///
+    /// Replicas are read separately, because the sum of a few requests describes each better. Indistinguishable replicas are read
+    /// together.
     fn between(&mut self, from: At, to: At) -> Option<()> {
         match self.side.replicas().len() {
             0 => self.of(None, from, to),
@@ -122,7 +127,7 @@ impl Requests<'_> {
         }
     }
 
-    /// What ended at one of them.
+    /// Adds the requests that ended at one replica, or at all with `None`.
     fn of(&mut self, replica: Option<usize>, from: At, to: At) -> Option<()> {
         let side = self.side;
         let histogram = |signal| match replica {
@@ -164,18 +169,18 @@ impl Requests<'_> {
         Some(())
     }
 
-    /// So many more, if there is room for them; a page may say anything.
+    /// Returns the number of additional requests if they fit the maximum, because a server may report any number.
     fn room(&self, more: f64) -> Option<usize> {
         let more = more.round().max(0.0) as usize;
         (more <= MOST - self.all.len()).then_some(more)
     }
 
-    /// Any instant of a stretch, ns from its beginning.
+    /// Returns a random instant of a time range, in ns from its start.
     fn within(&mut self, stretch: Span) -> i64 {
         (stretch.0 as f64 * self.stream.uniform()) as i64
     }
 
-    /// As many lengths as requests, in any order; those that the histogram does not hold are not known.
+    /// Returns one length per request in random order; `None` for requests that the histogram does not contain.
     fn lengths(&mut self, all: Option<&Buckets>, requests: usize) -> Vec<Option<u32>> {
         let mut lengths: Vec<Option<u32>> = all
             .filter(|all| !all.edges.is_empty() && all.counts.iter().sum::<f64>() <= MOST as f64)
@@ -191,22 +196,22 @@ impl Requests<'_> {
     }
 }
 
-/// A length and where it may lie, in tokens.
+/// A length and its range in tokens.
 struct Place {
     low: f64,
     high: f64,
-    /// Where it was drawn between them, 0 to 1.
+    /// Random position in the range, 0 to 1.
     u: f64,
 }
 
 impl Place {
-    /// Log-uniform between the edges, bent towards one of them: 1 = not at all.
+    /// Returns the length: log-uniform in its range, bent towards one end; a bend of 1 has no effect.
     fn at(&self, bend: f64) -> f64 {
         self.low * (self.high / self.low).powf(self.u.powf(bend))
     }
 }
 
-/// The lengths of a histogram's buckets, which sum to its sum where their edges allow it.
+/// Draws the lengths of a histogram's buckets. They add up to the histogram's sum if its edges allow it.
 fn drawn(all: &Buckets, stream: &mut Stream) -> Vec<u32> {
     let mut places = Vec::new();
     for (bucket, count) in all.counts.iter().enumerate() {
@@ -220,7 +225,7 @@ fn drawn(all: &Buckets, stream: &mut Stream) -> Vec<u32> {
         return places.iter().map(|place| place.at(1.0).round() as u32).collect();
     };
     let of = |places: &[Place], bend: f64| places.iter().map(|place| place.at(bend)).sum::<f64>();
-    // Nobody knows how long the longest are: as long as their sum asks for.
+    // The longest lengths are unknown, so they extend as far as the sum requires.
     let last = all.edges.last().map_or(0.0, |edge| edge.floor().clamp(0.0, LONGEST) + 1.0);
     let open = places.iter().filter(|place| place.low >= last).count() as f64;
     let missing = sum - of(&places, 0.0);
@@ -230,7 +235,7 @@ fn drawn(all: &Buckets, stream: &mut Stream) -> Vec<u32> {
             .filter(|place| place.low >= last)
             .for_each(|place| place.high += 2.0 * missing / open);
     }
-    // The logarithm of the bend, between one edge of every bucket and the other: the sum falls as it grows.
+    // The range of the logarithm of the bend, from one edge of every bucket to the other. The sum falls as the bend grows.
     let (mut low, mut high) = (-12.0_f64, 12.0_f64);
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
@@ -239,7 +244,7 @@ fn drawn(all: &Buckets, stream: &mut Stream) -> Vec<u32> {
     whole(&places, high.exp(), sum)
 }
 
-/// Rounds so that the sum stays: what one is rounded by is carried to the next.
+/// Rounds lengths and keeps their sum: each rounding error is carried to the next length.
 fn whole(places: &[Place], bend: f64, sum: f64) -> Vec<u32> {
     let mut carried = 0.0;
     let mut lengths: Vec<f64> = places
@@ -251,7 +256,7 @@ fn whole(places: &[Place], bend: f64, sum: f64) -> Vec<u32> {
             length
         })
         .collect();
-    // What is left in the end goes to whoever has room for it.
+    // The final remainder goes to lengths that have room for it.
     let mut left = (sum - lengths.iter().sum::<f64>()).round();
     for (length, place) in lengths.iter_mut().zip(places) {
         let moved = left.clamp(place.low - *length, place.high.floor() - *length);

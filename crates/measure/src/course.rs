@@ -1,4 +1,4 @@
-//! The course of a level: its timeline in equal buckets.
+//! The time series of a level in equal buckets.
 
 use plimsoll_model::Level;
 
@@ -7,18 +7,18 @@ use crate::findings::{Timeline, TimelineBucket};
 use crate::flight::mean_per_part;
 use crate::order::seconds;
 
-/// Widths that people read off an axis.
+/// Bucket widths in seconds that are easy to read on an axis.
 const WIDTHS_S: [f64; 10] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
-/// Most buckets of a timeline: more than a page has room for says nothing more.
+/// Maximum number of buckets, because a page has no room for more.
 const MOST: f64 = 300.0;
 
-/// The timeline of a level, from its start until it was drained.
+/// Returns the time series of a level, from its start to the end of its drain.
 pub fn timeline(level: &Level, columns: &Columns) -> Timeline {
     let length_s = (level.drained.max(level.stop) - level.start).as_secs_f64();
     if length_s <= 0.0 {
         return Timeline::default();
     }
-    // A second, unless the level is so short that it would be a handful of buckets, or so long that it would be a wall.
+    // The width is at least a second, except in short levels, which would have few buckets. Long levels need wider ones.
     let least = if length_s < 20.0 { length_s / 60.0 } else { (length_s / MOST).max(1.0) };
     let bucket_s = WIDTHS_S.into_iter().find(|w| *w >= least).unwrap_or(length_s / MOST);
     let count = (length_s / bucket_s).ceil().max(1.0) as usize;

@@ -1,8 +1,9 @@
-//! Which part of a level to look at where it has more requests than can be held: the stretch of its time in which most were slow or failed.
+//! Selection of the part of a level to analyse if its requests exceed the limit: the interval with most slow or failed ones.
 //!
-//! Causes are found in what happens side by side (queues, stalls, who was in flight), so what is taken is whole: every request due from one
-//! instant to another. Every hundredth request lost: nothing is side by side in it. A stretch from the middle lost: an incident lies elsewhere.
-//! The choice favours what is slow, as one who looks at a curve does, and must be said beside what is found.
+//! Causes are visible in concurrent events (queues, stalls, requests in flight). The selection is therefore complete: every
+//! request due between two instants. Every hundredth request was rejected because it shows no concurrent events. An interval
+//! from the middle was rejected because an incident is elsewhere. The selection favours slow requests, like a user in
+//! front of a curve, so it must be reported with the result.
 
 use std::collections::BTreeMap;
 
@@ -13,47 +14,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::say::{number, percent};
 
-/// Parts of a level's time that are counted by themselves.
+/// Number of parts of a level's time that are counted separately.
 const PARTS: usize = 1024;
-/// Classes of latency, four to a doubling: the longest that a nanosecond counter holds is in the last.
+/// Number of latency classes, four per doubling: the last one includes the maximum of a nanosecond counter.
 const CLASSES: usize = 256;
-/// Classes to a doubling: slow is what took twice the median or more,
+/// Number of classes per doubling: a request of twice the median or more is slow.
 const DOUBLING: usize = 4;
-/// and where nothing did, what is in a higher class than this share of the level.
+/// Quantile above whose class a request is slow, if no request took twice the median.
 const SLOW_FROM: f64 = 0.95;
 
-/// The part of a level that was looked at.
+/// The analysed part of a level.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Excerpt {
-    /// The level.
+    /// Number of the level.
     pub level: u32,
-    /// Attempts that it has.
+    /// Attempts of the level.
     pub of: u64,
-    /// Attempts that were looked at, about; whoever reads them knows.
+    /// Approximate number of analysed attempts; the exact number is known after they are read.
     pub attempts: u64,
-    /// Those due from here on, s since the level began …
+    /// Start of the part, in seconds from the start of the level.
     pub from_s: f64,
-    /// … and before here.
+    /// End of the part (exclusive), in seconds from the start of the level.
     pub to_s: f64,
-    /// Of the attempts that were slow (twice the level's median or more, or where none was its slowest twentieth) or failed, the share that is in it.
+    /// Share of the slow or failed attempts that are in the part. Slow is twice the level's median or more; if no attempt is, the
+    /// slowest twentieth.
     pub slow_share: f64,
-    /// The same on the run's axis.
+    /// Start of the part on the run's axis.
     #[serde(skip)]
     pub from: At,
-    /// The same on the run's axis.
+    /// End of the part on the run's axis.
     #[serde(skip)]
     pub to: At,
-    /// Requests that the level has a row of.
+    /// Requests of the level with a row.
     #[serde(skip)]
     pub requests: u64,
-    /// The longest that an attempt of the level took.
+    /// Longest duration of an attempt of the level.
     #[serde(skip)]
     pub longest: Span,
 }
 
 impl Excerpt {
-    /// The level as if it had been this part, of which so many requests have a row. All that have none may belong to it: what is missing
-    /// anywhere makes it invalid as it makes the level.
+    /// Returns the level reduced to this part, of which `requests` have a row.
+    ///
+    /// All requests without a row may belong to the part, so rows that are missing in the level make the part invalid too.
     pub fn of_level(&self, level: &Level, requests: u64) -> Level {
         let arrivals = requests + level.arrivals.saturating_sub(self.requests);
         let stop = self.to.min(level.stop);
@@ -61,7 +64,7 @@ impl Excerpt {
         Level { start: self.from, stop, drained, arrivals, ..level.clone() }
     }
 
-    /// What a person must know of it.
+    /// Describes the selection for the user.
     pub fn words(&self) -> String {
         format!(
             "{} of the {} attempts of level {} are looked at, those due from {} to {} s of it, where most were slow or failed ({} of all that were)",
@@ -75,14 +78,14 @@ impl Excerpt {
     }
 }
 
-/// How a run's levels went, attempt by attempt, of which none is kept.
+/// The latency counts of a run's levels, collected without keeping attempts.
 pub struct LatencyCourses(BTreeMap<u32, LatencyCourse>);
 
-/// How one went.
+/// The latency counts of one level.
 struct LatencyCourse {
     start: At,
     stop: At,
-    /// After the last due time.
+    /// End after the last due time.
     end: At,
     width: i64,
     parts: Vec<PartCount>,
@@ -90,7 +93,7 @@ struct LatencyCourse {
     longest: Span,
 }
 
-/// Attempts due in a part of the time, by how long they took.
+/// The attempts due in one part of the time, by duration.
 #[derive(Clone)]
 struct PartCount {
     taken: Box<[u32; CLASSES]>,
@@ -108,7 +111,7 @@ impl PartCount {
 }
 
 impl LatencyCourses {
-    /// Of these levels, before the first attempt.
+    /// Returns empty counts for these levels.
     pub fn of(levels: &[Level]) -> LatencyCourses {
         let course = |level: &Level| LatencyCourse {
             start: level.start,
@@ -122,14 +125,14 @@ impl LatencyCourses {
         LatencyCourses(levels.iter().map(|level| (level.id, course(level))).collect())
     }
 
-    /// Counts an attempt in. They may come in any order.
+    /// Counts an attempt; attempts may come in any order.
     pub fn push(&mut self, attempt: &Attempt) {
         if let Some(course) = self.0.get_mut(&attempt.level) {
             course.push(attempt);
         }
     }
 
-    /// The excerpts, where each level may have so many attempts: none of a level that has fewer.
+    /// Returns the selections for levels with more than `most` attempts.
     pub fn excerpts(&self, most: u64) -> Vec<Excerpt> {
         self.0.iter().filter_map(|(level, course)| course.excerpt(*level, most)).collect()
     }
@@ -166,7 +169,7 @@ impl LatencyCourse {
         let (first, last) = slowest(&counts, &slow, most);
         let at = |part: usize| self.start + Span(part as i64 * self.width);
         let attempts: u64 = counts[first..=last].iter().sum();
-        // A part that alone has too many is cut where as many as may be are due if they come evenly.
+        // If a single part has too many attempts, it ends where `most` attempts are due at an even rate.
         let to = match attempts > most {
             true => at(first) + Span((self.width as f64 * most as f64 / attempts as f64) as i64),
             false if last + 1 == self.parts.len() => self.end,
@@ -180,7 +183,7 @@ impl LatencyCourse {
         Some(Excerpt { level, of, attempts, from_s, to_s, slow_share, from, to, requests, longest })
     }
 
-    /// The class from which on an attempt is slow.
+    /// Returns the lowest class of slow attempts.
     fn slow_class(&self) -> usize {
         let of = |class: usize| self.parts.iter().map(|part| u64::from(part.taken[class])).sum::<u64>();
         let counts: Vec<u64> = (0..CLASSES).map(of).collect();
@@ -201,7 +204,7 @@ impl LatencyCourse {
     }
 }
 
-/// The stretch of parts with at most so many attempts (or one part) that has most of what is slow: of several the first.
+/// Returns the first interval of parts with most slow attempts that has at most `most` attempts (or one part).
 fn slowest(counts: &[u64], slow: &[u64], most: u64) -> (usize, usize) {
     let (mut best, mut most_slow) = ((0, 0), None);
     let (mut first, mut held, mut seen) = (0, 0, 0);
@@ -220,7 +223,7 @@ fn slowest(counts: &[u64], slow: &[u64], most: u64) -> (usize, usize) {
     best
 }
 
-/// Four to a doubling.
+/// Returns the class of a duration, four per doubling.
 fn class(took: Span) -> usize {
     log_linear::bucket(took.0.max(0) as u64 | 4, 2) - 4
 }
@@ -232,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// A level of `seconds` at 100/s in which requests due from 60 to 62 s take ten times as long.
+    /// Returns a level of `seconds` at 100/s in which requests due from 60 to 62 s take ten times as long.
     fn course(seconds: i64, failed_at_s: Option<i64>) -> LatencyCourses {
         let mut courses = LatencyCourses::of(&[level(100.0, seconds)]);
         for request in 0..seconds * 100 {
@@ -265,7 +268,7 @@ mod tests {
     #[test]
     fn failures_count_as_slow() {
         let mut courses = course(1_000, Some(700));
-        // Twice as many failed there as were slow before.
+        // Twice as many fail there as were slow before.
         for request in 0..200 {
             courses.push(&failure(request, 700_500, How::Shed, 1));
         }
@@ -274,7 +277,7 @@ mod tests {
         assert!((found[0].slow_share - 0.6).abs() < 1e-9, "300 of 500: {found:?}");
     }
 
-    /// A tenth of the level is slow alike, at its end, and drains for a while.
+    /// The last tenth of the level is equally slow, and the drain takes a while.
     #[test]
     fn a_slow_end_is_taken_and_is_over_where_the_level_is() {
         let mut whole = level(100.0, 1_000);
@@ -287,7 +290,7 @@ mod tests {
         let found = courses.excerpts(5_000);
         let [one] = &found[..] else { panic!("{found:?}") };
         assert!(one.from >= At(900_000 * MS) && one.slow_share > 0.4, "{one:?}");
-        // One that holds the last attempts ends with the level, and not with its drain.
+        // A part with the last attempts ends with the level, and not with its drain.
         let last = Excerpt { to: whole.drained + Span(1), ..*one };
         for part in [last, *one] {
             let part = part.of_level(&whole, 5_000);
@@ -296,7 +299,7 @@ mod tests {
         assert!(one.to_s <= 1_000.0, "{one:?}");
     }
 
-    /// Of a wave.
+    /// All requests of a wave are due at one instant.
     #[test]
     fn one_part_that_has_too_many_is_cut() {
         let mut courses = LatencyCourses::of(&[level(100.0, 1_000)]);
@@ -310,7 +313,7 @@ mod tests {
         let spans = [0, 1, 5, 7, 8, 9, 1_000, 1_190, 1 << 40, i64::MAX];
         let classes: Vec<usize> = spans.iter().map(|ns| class(Span(*ns))).collect();
         assert!(classes.is_sorted() && classes[9] < CLASSES, "{classes:?}");
-        // A quarter of a doubling apart: other classes.
+        // The durations are a quarter of a doubling apart, so their classes differ.
         assert!(class(Span(1_000)) < class(Span(1_250)));
     }
 }

@@ -1,12 +1,12 @@
-//! How like its source a workload is, property by property.
+//! Fidelity of a workload to its source, property by property.
 //!
-//! One side is what the log says of its requests. The other is what would be *sent*: the file read back, its schedule drawn, its
-//! prompts' blocks named, as a run does it; comparing the log with the rows that were made of it would hold the maker to itself.
-//! Each property is the same, differs or is unknown: a log that has whole seconds can't say how bursty a second is, and a property that nobody
-//! knows is not the same.
+//! One side is the log's requests. The other is the traffic that a run would *send*. The file is read back, its schedule drawn
+//! and its prompt blocks named as in a run. Comparing the log with the generated rows would test the generator against itself.
+//! Each property is equal, different or unknown. A log in whole seconds does not show the burstiness within a second, and an
+//! unknown property does not count as equal.
 //!
-//! Bounds: two empirical laws are the same up to a Kolmogorov-Smirnov distance of 0.03; the index of dispersion of counts within a tenth; a
-//! share within two points; a mean within two hundredths.
+//! Bounds: two empirical distributions are equal up to a Kolmogorov-Smirnov distance of 0.03. An index of dispersion of counts
+//! is equal within a tenth, a share within two points, and a mean within two hundredths.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,20 +16,20 @@ use plimsoll_model::{How, LoggedRequest};
 use plimsoll_workload::{BlockNames, Schedule, Trace};
 use serde::Serialize;
 
-/// Windows of the index of dispersion, s.
+/// Windows of the index of dispersion in seconds.
 const WINDOWS_S: [f64; 5] = [0.1, 1.0, 10.0, 60.0, 600.0];
-/// Fewest windows of which an index is made.
+/// Minimum number of windows for an index.
 const LEAST_WINDOWS: f64 = 20.0;
-/// Tokens of a block as runs name them.
+/// Tokens per block in the block names of runs.
 const BLOCK_TOKENS: f64 = 16.0;
 
-/// Is a property of the workload that of its source?
+/// The verdict on a property of a workload compared with its source.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Likeness {
     Same,
     Differs,
-    /// The source does not say.
+    /// The source does not contain the property.
     Unknown,
 }
 
@@ -38,35 +38,35 @@ pub struct Property {
     pub name: String,
     pub source: Option<f64>,
     pub workload: Option<f64>,
-    /// How far they are apart, by the measure of the bound.
+    /// Distance of the two values, in the measure of the bound.
     pub apart: Option<f64>,
-    /// Up to where they are the same.
+    /// Largest distance at which the values count as equal.
     pub bound: Option<f64>,
     pub measure: &'static str,
     pub verdict: Likeness,
     pub why: Option<String>,
 }
 
-/// Requests as their properties are read from them, in order of time.
+/// The requests of one side in order of time, with the data that properties need.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TrafficSample {
-    /// When each came, ns.
+    /// Arrival times in ns.
     pub at_ns: Vec<i64>,
-    /// Prompt tokens, of those of which they are known.
+    /// Prompt tokens of the requests with a known number.
     pub prompt: Vec<f64>,
     pub output: Vec<f64>,
-    /// Share of the prompt tokens that a cache without end would hold; `None` = nobody knows.
+    /// Share of the prompt tokens that an unlimited cache would contain; `None` if unknown.
     pub reuse: Option<f64>,
-    /// The conversation of each.
+    /// Conversation of each request.
     pub session: Vec<Option<u64>>,
-    /// Does nobody know when the sessions began?
+    /// Set if the starts of the sessions are unknown.
     pub is_relative: bool,
-    /// How far the laws of prompt and output tokens may be from the true ones, where they are known between edges only.
+    /// Largest error of the distributions of prompt and output tokens if they are known between edges only, else `None`.
     pub counts_only: Option<[f64; 2]>,
 }
 
 impl TrafficSample {
-    /// What a log says. `block_tokens`: of its blocks' names; 0 = it has none.
+    /// Returns the requests of a log. `block_tokens` is the block size of its block names; 0 if there are none.
     pub fn of_log(logged: &[LoggedRequest], block_tokens: u32) -> TrafficSample {
         let count =
             |of: fn(&LoggedRequest) -> Option<u32>| logged.iter().filter_map(of).map(f64::from).collect();
@@ -88,8 +88,10 @@ impl TrafficSample {
         }
     }
 
-    /// What a schedule sends. `trace`: the file that it was drawn from, whose rows say the conversations. `took_ns`: how long the request of each
-    /// of its lines took in the log; turns that wait for others are due as if they took that.
+    /// Returns the requests that a schedule sends.
+    ///
+    /// `trace` is the source file of the schedule, whose rows contain the conversations. `took_ns` is the duration of each line's
+    /// request in the log; turns that wait for others are due after these durations.
     pub fn of_schedule(
         schedule: &Schedule,
         names: &mut BlockNames,
@@ -118,13 +120,14 @@ impl TrafficSample {
     }
 }
 
-/// When the requests of a schedule are due, ns, where each takes as long as its line did in the log (`took_ns`, by the number of the line less 1).
-/// Without turns that wait for others: when the schedule says.
+/// Returns the due times of a schedule's requests in ns, if each takes as long as its line in the log.
+///
+/// `took_ns` is indexed by the line number minus 1. Without turns that wait for others, the times are those of the schedule.
 pub fn stepped(schedule: &Schedule, trace: &Trace, took_ns: &[i64]) -> Vec<i64> {
     let mut due: Vec<i64> = schedule.arrivals.iter().map(|one| one.due.0).collect();
     let Some(graph) = &trace.graph else { return due };
     let mut order: Vec<usize> = (0..due.len()).collect();
-    // No turn comes before one that it waits for.
+    // A turn is always after the turns that it waits for.
     order.sort_by_key(|i| (schedule.arrivals[*i].session, schedule.arrivals[*i].turn));
     let mut ends: HashMap<(Option<u64>, u16), i64> = HashMap::new();
     for i in order {
@@ -142,7 +145,7 @@ pub fn stepped(schedule: &Schedule, trace: &Trace, took_ns: &[i64]) -> Vec<i64> 
     due
 }
 
-/// The share of prompt tokens in blocks that came before, from the beginning of each prompt on.
+/// Returns the share of prompt tokens in blocks that occurred before, counted from the beginning of each prompt.
 fn hit_share<'a>(prompts: impl Iterator<Item = (f64, &'a [u64])>, block_tokens: f64) -> Option<f64> {
     let (mut seen, mut hits, mut all) = (HashSet::new(), 0.0, 0.0);
     for (tokens, blocks) in prompts {
@@ -154,7 +157,7 @@ fn hit_share<'a>(prompts: impl Iterator<Item = (f64, &'a [u64])>, block_tokens: 
     (all > 0.0).then(|| hits / all)
 }
 
-/// Holds what a workload sends to its source. `tick_ns`: the grid that the source's stamps were rounded to.
+/// Compares the requests of a workload with its source. `tick_ns` is the resolution of the source's timestamps.
 pub fn properties(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64) -> Vec<Property> {
     let mut all =
         vec![relative("requests", Some(source.at_ns.len() as f64), Some(workload.at_ns.len() as f64), 0.0)];
@@ -186,7 +189,7 @@ pub fn properties(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64
     all
 }
 
-/// The law of a length; where it is known between edges only, its mean and how far it may be off.
+/// Returns the distribution of a length; if it is known between edges only, its mean and largest error too.
 fn lengths(name: &str, (source, slack): (&[f64], Option<f64>), workload: &[f64]) -> Vec<Property> {
     let law = law(name, source, workload);
     let Some(slack) = slack else { return vec![law] };
@@ -219,7 +222,7 @@ fn dispersion(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64) ->
                 all.push(unknown(&name, index(workload), "the log's stamps are coarser"));
             }
             (Some(a), Some(b)) => all.push(relative(&name, Some(a), Some(b), 0.1)),
-            // Too short to say anything about windows of this length: on neither side.
+            // Both sides are too short for windows of this length.
             _ => {}
         }
     }
@@ -241,7 +244,7 @@ fn gaps(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64) -> Vec<P
     vec![relative(names[0], cv(&a), cv(&b), 0.1), law(names[1], &a, &b)]
 }
 
-/// Turns of conversations, and the time from one to the next.
+/// Compares the turns of conversations, and the time between them.
 fn turns(source: &TrafficSample, workload: &TrafficSample) -> Vec<Property> {
     let of = |side: &TrafficSample| {
         let mut last: HashMap<u64, (i64, u32)> = HashMap::new();
@@ -273,7 +276,7 @@ fn rate(at_ns: &[i64]) -> Option<f64> {
     (span > 0.0).then(|| (at_ns.len() - 1) as f64 / span)
 }
 
-/// Two empirical laws, by their largest distance; their medians are shown.
+/// Compares two empirical distributions by their largest distance; the values are their medians.
 fn law(name: &str, source: &[f64], workload: &[f64]) -> Property {
     let sorted = |values: &[f64]| {
         let mut values = values.to_vec();
@@ -332,20 +335,20 @@ fn unknown(name: &str, workload: Option<f64>, why: &str) -> Property {
     }
 }
 
-/// How the requests of a log ended.
+/// The number of a log's requests by outcome.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct EndCounts {
     pub answered: u64,
     pub left: u64,
-    /// Turned away for want of room (429, 503).
+    /// Rejected for lack of capacity (429, 503).
     pub shed: u64,
     pub failed: u64,
-    /// Sent on more than once.
+    /// Forwarded more than once.
     pub retried: u64,
 }
 
 impl EndCounts {
-    /// Counts them.
+    /// Counts the outcomes of a log's requests.
     pub fn of(logged: &[LoggedRequest]) -> EndCounts {
         let mut ended = EndCounts::default();
         for one in logged {
@@ -361,31 +364,31 @@ impl EndCounts {
     }
 }
 
-/// What was made of a log.
+/// The workload that was reconstructed from a log, and its fidelity.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Reconstruction {
     pub source: String,
     pub stamp: String,
     pub requests: u64,
-    /// Seconds from the first to the last.
+    /// Seconds from the first request to the last.
     pub span_s: f64,
     pub ended: EndCounts,
-    /// Requests refused as wrong (4xx), which are left out.
+    /// Requests rejected as invalid (4xx), which are left out.
     pub refused: u64,
-    /// Models asked for, and how often.
+    /// Requested models with the number of requests.
     pub models: Vec<(String, u64)>,
-    /// Requests of which a length was made up.
+    /// Requests with a drawn length.
     pub lengths_drawn: u64,
     pub reuse: &'static str,
-    /// Width of the ticks within which stamps were spread, s.
+    /// Width in seconds of the ticks within which timestamps were spread; `None` if they were not.
     pub spread_s: Option<f64>,
-    /// Sessions whose turns wait for each other; 0 = they do not.
+    /// Sessions whose turns wait for each other; 0 if none do.
     pub sessions: u64,
-    /// Waits for tools that were cut to the longest that is wanted.
+    /// Waits for tools that were cut to the maximum.
     pub waits_cut: u64,
-    /// Were the beginnings of the sessions made up?
+    /// Set if the starts of the sessions were drawn.
     pub begins_drawn: bool,
-    /// Share of the requests that the log kept.
+    /// Share of the requests that the log contains.
     pub kept_share: f64,
     pub left_out: Vec<String>,
     pub blind: Vec<String>,

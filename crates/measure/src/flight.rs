@@ -1,9 +1,8 @@
-//! Requests in flight: how many there were, whether they pile up, and whether an independent count agrees.
+//! Requests in flight: their number, their growth, and a check against an independent counter.
 //!
-//! In flight means due and not ended, so that a request that waits in the generator counts: the load line is about
-//! what users asked for. Whether a level keeps up is read from the slope of that count alone. The share of arrivals
-//! completed inside the window lost: a healthy server of long answers always has some left over at the end, and no
-//! such server would ever have been called stable.
+//! In flight means due and not ended. A request that waits in the generator counts, because the load is what users requested.
+//! The stability of a level uses only the slope of that number. The share of arrivals completed in the window was rejected,
+//! because a healthy server of long responses always has some left at the end. It would never count as stable.
 
 use plimsoll_math::series;
 use plimsoll_model::{At, GeneratorHealth, Sample, Span};
@@ -15,28 +14,30 @@ use crate::order::LEVEL;
 /// Growth of requests in flight, as a share of the offered rate, that separates stable from unstable.
 pub const GROWTH_LIMIT: f64 = 0.02;
 
-/// Batches in which growth is read. Twenty points leave a t quantile of 2.1 and room to see the correlation of
-/// neighbours, which [`series::slope_of_batches`] pays for.
+/// Number of batches for the slope.
+///
+/// Twenty points have a t quantile of 2.1 and show the correlation of neighbours, which [`series::slope_of_batches`] includes.
 const GROWTH_BATCHES: usize = 20;
 
-/// Fewest arrivals per batch: below it the count moves by single requests and the batches say little.
+/// Minimum arrivals per batch. Below it the number in flight changes by single requests, and batches are uninformative.
 const ARRIVALS_PER_BATCH: usize = 5;
 
-/// Share of requests lost (refused, shed, timed out, broken off) beyond which a level does not carry its load even
-/// though nothing piles up: the same share as for piling up.
+/// Share of lost requests (refused, shed, timed out, broken off) above which a level is unstable without a growing backlog.
+///
+/// It equals the limit of growth.
 pub(crate) const LOST_LIMIT: f64 = GROWTH_LIMIT;
 
-/// Mean number in flight in each of `parts` equal parts of `[from, to)`.
+/// Returns the mean number in flight in each of `parts` equal parts of `[from, to)`.
 pub(crate) fn mean_per_part(columns: &Columns, from: At, to: At, parts: usize) -> Vec<f64> {
     mean_between(columns.due.iter().copied(), &columns.end, (from, to), parts)
 }
 
-/// The same from when requests were sent.
+/// Returns the mean number in flight per part, counted from the send time.
 fn mean_sent_per_part(columns: &Columns, from: At, to: At, parts: usize) -> Vec<f64> {
     mean_between((0..columns.len()).map(|row| columns.begun(row)), &columns.end, (from, to), parts)
 }
 
-/// Mean number of intervals from a begin to its end that hold an instant, in each of `parts` equal parts of `[from, to)`.
+/// Returns the mean number of overlapping intervals in each of `parts` equal parts of `[from, to)`.
 fn mean_between(
     begins: impl Iterator<Item = i64>,
     ends: &[i64],
@@ -47,7 +48,7 @@ fn mean_between(
     if parts == 0 || width <= 0.0 {
         return Vec::new();
     }
-    // +1 at a due time and −1 at an end: the area of each part, and the steps that are whole from there on.
+    // Each begin adds 1 and each end subtracts 1: the area of each part, and the steps that continue in later parts.
     let mut area = vec![0.0; parts];
     let mut step = vec![0.0; parts + 1];
     let mut mark = |at: i64, by: f64| {
@@ -65,7 +66,7 @@ fn mean_between(
     };
     for (begin, end) in begins.zip(ends) {
         mark(begin, 1.0);
-        // What ended before it began was never there; that it says so is judged with the records.
+        // An end before its begin cancels the interval; the check of records reports it.
         mark(begin.max(*end), -1.0);
     }
     let mut whole = 0.0;
@@ -76,7 +77,7 @@ fn mean_between(
     area
 }
 
-/// Largest number in flight at any instant of `[from, to)`.
+/// Returns the maximum number in flight in `[from, to)`.
 pub fn max_in_flight(columns: &Columns, from: At, to: At) -> u64 {
     let ends = columns.end.iter().zip(&columns.due).filter(|(end, _)| **end != INFINITE);
     let mut ends: Vec<i64> = ends.map(|(end, due)| *end.max(due)).collect();
@@ -101,7 +102,7 @@ pub fn max_in_flight(columns: &Columns, from: At, to: At) -> u64 {
     most.max(at_start) as u64
 }
 
-/// Mean and maximum in flight over `[from, to)`, and Little's law against a counter that somebody sampled.
+/// Returns mean and maximum in flight over `[from, to)`, and Little's law against a sampled counter.
 pub fn concurrency(
     columns: &Columns,
     from: At,
@@ -117,11 +118,11 @@ pub fn concurrency(
     }
 }
 
-/// Sampled against recorded, interval by batch means over the same parts of the window.
+/// Compares the sampled counter with the records, with an interval by batch means over equal parts of the window.
 ///
-/// A counter takes a request up somewhere between its due time and the moment its bytes are sent; a late generator pulls
-/// the two apart, and that is lag, judged as such. So the records give two figures, and the counter is held against the
-/// nearer one where it is not between them. It stays a counter of its own: nothing of it comes from the stamps.
+/// A counter adds a request between its due time and its send time. A late generator increases this distance, which is lag and
+/// has its own check. The records therefore give two figures, and the counter is compared with the nearer one if it is not
+/// between them. The counter stays independent, because it uses no timestamps.
 fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Little> {
     let chosen: Vec<(At, f64)> = samples
         .iter()
@@ -148,7 +149,7 @@ fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Li
     let (due, sent) = (of(&due), of(&sent));
     let nearer = if mean(&sampled) < 0.5 * (mean(&due) + mean(&sent)) { &sent } else { &due };
     let closure = series::little_closure(&sampled, nearer, LEVEL)?;
-    // Records may hold nothing at all where the counter saw some: that is a disagreement, and a large one.
+    // The records may be empty although the counter was not: that is a large disagreement.
     let from_records = between(mean(&sampled), mean(&due), mean(&sent)).max(LEAST_IN_FLIGHT);
     Some(Little {
         sampled_mean: mean(&sampled),
@@ -160,19 +161,19 @@ fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Li
     })
 }
 
-/// What stands for nothing in flight where a ratio to it is taken.
+/// The number in flight that replaces zero in a ratio.
 const LEAST_IN_FLIGHT: f64 = 1e-3;
 
-/// What the records say that is nearest to a counter: the counter itself where they allow it.
+/// Returns the value nearest to the counter that the records allow.
 fn between(sampled: f64, due: f64, sent: f64) -> f64 {
     sampled.clamp(due.min(sent), due.max(sent))
 }
 
-/// The driver's own mean of its counter over the level, where the samples themselves were not kept.
+/// Returns Little's law with the driver's mean of its counter over the level, if the samples were not stored.
 fn little_of_health(columns: &Columns, from: At, to: At, health: &GeneratorHealth) -> Option<Little> {
     let sampled = health.in_flight_mean?;
     if columns.due.first().is_none_or(|due| *due < from.0) {
-        // The counter's mean is that of the whole level; once a warm-up is cut they describe different stretches.
+        // The counter's mean covers the whole level, so it does not apply if a warm-up was cut.
         return None;
     }
     let due = *mean_per_part(columns, from, to, 1).first()?;
@@ -181,7 +182,7 @@ fn little_of_health(columns: &Columns, from: At, to: At, health: &GeneratorHealt
     if health.in_flight_samples < 20 || columns.is_empty() {
         return None;
     }
-    // A sampled mean of a count this size, were samples independent.
+    // Twice the standard error of a sampled mean of this number, for independent samples.
     let tolerance = 2.0 * (mean.max(1.0) / health.in_flight_samples as f64).sqrt() / mean;
     Some(Little {
         sampled_mean: sampled,
@@ -193,11 +194,11 @@ fn little_of_health(columns: &Columns, from: At, to: At, health: &GeneratorHealt
     })
 }
 
-/// Does the level keep up? `lost` is the share of requests of the window that were refused, shed or broken off, with
-/// its bounds.
+/// Returns the verdict on the stability of a level.
 ///
-/// A filling level looks like an unstable one, except that its growth slows. *Unstable* needs a later half that grows at least half as fast as the
-/// whole. Either verdict needs a level of [`FILLS`] response times.
+/// `lost` is the share of requests in the window that were refused, shed or broken off, with its bounds. A filling level looks
+/// like an unstable one, except that its growth slows. *Unstable* therefore needs a later half that grows at least half as fast
+/// as the whole. Stable and unstable need a level of [`FILLS`] response times.
 pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -> Stability {
     let answer = answer_time(columns, from, to);
     let from = At((from + answer).0.min(to.0));
@@ -259,14 +260,15 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
     }
 }
 
-/// Shortest decidable level, in response times.
+/// Minimum length of a decidable level, in response times.
 const FILLS: i64 = 8;
 
-/// Least slope of the later half of an unstable level, as a share of the whole slope.
+/// Minimum slope of the later half of an unstable level, as a share of the whole slope.
 const BENT: f64 = 0.5;
 
-/// Growth, as a share of the arrivals, that makes a short level unstable, with the least slope of its later half. An overloaded target is slow from
-/// the first request on, and filling slows after two response times.
+/// Growth, as a share of the arrivals, that makes a short level unstable, with the minimum slope of its later half.
+///
+/// An overloaded target is slow from the first request on, and filling slows after two response times.
 const OBVIOUS: f64 = 0.1;
 const STRAIGHT: f64 = 0.8;
 
@@ -294,11 +296,13 @@ fn lost_words(lost: &Estimate) -> String {
     format!("{:.1} % of the requests are turned away or lost", percent(lost.value))
 }
 
-/// First share of the arrivals (1 in 20, at least 20) that measures the response time. Later arrivals wait in the queue that is being judged.
+/// Share of the arrivals at the start (1 in 20, at least 20) that measures the response time.
+///
+/// Later arrivals wait in the queue that is evaluated.
 const EARLY_SHARE: usize = 20;
 const EARLY: usize = 20;
 
-/// Returns the p90 response time before a queue has grown. An empty level fills for that long, whatever the target does.
+/// Returns the p90 response time before a queue has grown. An empty level fills for that long, regardless of the target.
 fn answer_time(columns: &Columns, from: At, to: At) -> Span {
     let arrivals = columns.first_due_from(from)..columns.first_due_from(to);
     let early = (arrivals.len() / EARLY_SHARE).max(EARLY);

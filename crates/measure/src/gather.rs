@@ -1,10 +1,11 @@
-//! Records of a level as they end → its columns, and the records are not kept.
+//! Conversion of a level's records to columns as the requests end, without keeping the records.
 //!
-//! A level of a day has a million records of half a kilobyte each; what figures need of one is a fifth of that. So each
-//! record is taken apart as it ends, and put in order once the level has ended: by due time, of equal ones by number,
-//! several attempts at a request as one row. Records that are all in memory take the same way
-//! ([`Columns::read`]), which is why a run gathered row by row and the same run read back find the same. Folding the
-//! attempts of a request as they come lost: which one is the last is known at the end of the level only.
+//! A level of one day has a million records of half a kilobyte each, and the figures need a fifth of that. Each record is
+//! therefore split when it ends. At the end of the level the rows are sorted by due time, then by number, and the attempts of
+//! a request become one row. Records in memory use this path too ([`Columns::read`]), so a run gathered row by row and the
+//! run read back give equal results.
+//!
+//! Joining the attempts of a request as they end was rejected: the last attempt is known only at the end of the level.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +14,25 @@ use plimsoll_model::{At, Attempt, Broken, Event, EventKind, How, ServerStage, To
 use crate::columns::{ABSENT, Carried, Columns, Fate, INFINITE, Lost, Odd, UNKNOWN, Words};
 use crate::sessions::{self, SessionTurn};
 
-/// Characters of an error's text that are compared and shown.
+/// Number of characters of an error text that are compared and shown.
 const ERROR_CHARS: usize = 160;
 
-/// The rules by which tokens per event may be known.
+/// Rules that can determine the tokens per event.
 const RULES: [TokensRule; 3] = [TokensRule::UsageTotal, TokensRule::UsageRunning, TokensRule::Tokeniser];
 
-/// What figures need of the records of one level, as far as it is.
+/// The data that figures need of the records of one level so far.
 #[derive(Default)]
 pub struct Gathered {
-    /// One row per attempt, in the order they came.
+    /// One row per attempt, in order of arrival.
     columns: Columns,
     request: Vec<u64>,
-    /// Empty where all are first ones.
+    /// Attempt number of each row; empty if all are 0.
     attempt: Vec<u16>,
-    /// Does every token event of the row carry one token? Empty where they do everywhere.
+    /// Whether each token event of the row has one token; empty if this applies to all rows.
     one_token: Vec<bool>,
-    /// Did several tokens come in one event? Empty where they did nowhere.
+    /// Whether several tokens arrived in one event; empty if this applies to no row.
     one_event: Vec<bool>,
-    /// Attempts by the rule of their tokens, as [`RULES`] stand.
+    /// Number of attempts by the rule of their tokens, in the order of [`RULES`].
     by_rule: [u64; 3],
     words: BTreeMap<Words, u32>,
     stages: BTreeMap<String, u32>,
@@ -52,7 +53,7 @@ impl Gathered {
         gathered
     }
 
-    /// Takes what figures need of a record that has ended. A retry keeps its request's due time.
+    /// Adds a record that has ended. A retry keeps the due time of its request.
     pub fn push(&mut self, attempt: &Attempt) {
         self.push_row(attempt.due, attempt);
     }
@@ -61,27 +62,27 @@ impl Gathered {
         self.request.len() as u64
     }
 
-    /// Attempts so far that brought a whole answer.
+    /// Returns the number of attempts with a complete response so far.
     pub fn finished(&self) -> u64 {
         self.finished
     }
 
-    /// First attempts so far: requests.
+    /// Returns the number of first attempts so far, which is the number of requests.
     pub(crate) fn first_tries(&self) -> u64 {
         self.first_tries
     }
 
-    /// When the last of them ended.
+    /// Returns the latest end so far.
     pub(crate) fn last_end(&self) -> Option<At> {
         self.last_end
     }
 
-    /// Notes where the row that came last is kept: what [`Columns::last`] will say of it.
+    /// Records the storage index of the last row, for [`Columns::last`].
     pub(crate) fn keep_index(&mut self, index: u32) {
         self.columns.last.push(index);
     }
 
-    /// `due`: of the request.
+    /// Adds a record with the due time of its request.
     pub(crate) fn push_row(&mut self, due: At, attempt: &Attempt) {
         let fate = Fate::of(attempt);
         let rows = self.request.len();
@@ -121,15 +122,15 @@ impl Gathered {
         let rows = columns.due.len();
         let empty = last.answer.broken == Some(Broken::Empty);
         let since = |origin: Option<At>, stamp: Option<At>| match (fate, origin, stamp) {
-            // An answer with nothing in it is no answer, however fast it came.
+            // An empty response counts as a failure, however fast it was.
             (Fate::Failed, _, _) => INFINITE,
             (Fate::Broken, _, _) if empty => INFINITE,
             (_, Some(origin), Some(stamp)) => (stamp - origin).0,
-            // Who left before the first token never saw one.
+            // A client that left before the first token did not receive one.
             (Fate::Cancelled, _, None) => INFINITE,
             _ => ABSENT,
         };
-        // A planned cancellation cuts the answer: its length in time says nothing about the server.
+        // A planned cancellation cuts the response, so its duration does not describe the server.
         let whole = |latency: i64| if fate == Fate::Cancelled { ABSENT } else { latency };
         let output = output_tokens(last);
 
@@ -142,7 +143,7 @@ impl Gathered {
         columns.fate.push(fate);
         let (ttft, ttfot) = (since(Some(due), last.first_token), since(Some(due), last.first_visible));
         if ttfot != ttft || !columns.ttfot.is_empty() {
-            // Those before it were no different.
+            // The earlier rows had equal values.
             columns.ttfot.extend_from_slice(&columns.ttft[columns.ttfot.len()..]);
             columns.ttfot.push(ttfot);
         }
@@ -152,7 +153,7 @@ impl Gathered {
         columns.tpot.push(whole(tpot(fate, empty, last, output)));
         put(&mut columns.sent_after, rows, last.sent.map_or(ABSENT, |sent| (sent - due).0), 0);
         if last.turns > 0 || !columns.sessions.is_empty() {
-            // Those before it were of none.
+            // The earlier rows had no session.
             columns.sessions.resize(columns.due.len() - 1, SessionTurn::default());
             let session = last.session.unwrap_or_default();
             let resent = last.resent.unwrap_or(UNKNOWN);
@@ -165,7 +166,7 @@ impl Gathered {
         put(&mut columns.cached, rows, last.answer.tokens.cached.unwrap_or(UNKNOWN), UNKNOWN);
     }
 
-    /// In how many events did the tokens of a whole answer come, and do they fit the server's count?
+    /// Counts the events that the tokens of a complete response arrived in, and compares them with the server's count.
     fn push_pieces(&mut self, rows: usize, last: &Attempt, fate: Fate) {
         let tokens = &last.answer.tokens;
         let texts = last.events.iter().filter(|event| event.kind.is_token()).count() as u64;
@@ -178,7 +179,7 @@ impl Gathered {
             columns.claims.texts += texts;
             columns.claims.empties += empty;
         }
-        // Of an event of a stream whose server counts nothing, the asked length tells.
+        // If the server of a stream reports no count, the requested length replaces it.
         let known = tokens.output.or(tokens.claimed);
         let length = known.or((texts > 0).then_some(last.asked_output)).unwrap_or(0);
         let is_many = fate.ended_well() && length > 1;
@@ -188,7 +189,9 @@ impl Gathered {
         put(&mut self.one_event, rows, in_one && texts == 1, false);
     }
 
-    /// Where most answers came in one event, nothing streams: the event is the whole answer, and its time is no first token's.
+    /// Removes first-token times if most responses arrived in one event.
+    ///
+    /// Such an event is the whole response, so its time is not that of a first token.
     fn take_whole_answers(&mut self) {
         let columns = &mut self.columns;
         if 2 * columns.in_one_event <= columns.multi_token {
@@ -233,7 +236,7 @@ impl Gathered {
         if fate == Fate::Failed && previous.is_some() {
             columns.gaps.push(INFINITE);
         }
-        // A rule says something of a row that has events.
+        // A rule applies only to a row with events.
         let rule = if events == 0 { TokensRule::Unknown } else { last.answer.tokens.rule };
         put(&mut columns.gaps_exact, rows, exact, 0);
         put(&mut columns.events, rows, events, 0);
@@ -241,7 +244,7 @@ impl Gathered {
         put(&mut self.one_token, rows, one_token, true);
     }
 
-    /// The columns, once all records have come.
+    /// Returns the columns after all records were added.
     pub(crate) fn into_columns(mut self) -> Columns {
         let mut words: Vec<_> = std::mem::take(&mut self.words).into_iter().collect();
         words.sort_unstable_by_key(|(_, index)| *index);
@@ -278,14 +281,15 @@ impl Gathered {
         columns
     }
 
-    /// The known rule that most attempts have; unknown where none has one.
+    /// Returns the known rule of most attempts; unknown if no attempt has one.
     fn rule(&self) -> TokensRule {
         let most = (0..3).max_by_key(|i| self.by_rule[*i]).filter(|i| self.by_rule[*i] > 0);
         most.map_or(TokensRule::Unknown, |i| RULES[i])
     }
 
-    /// Attempts by the due time of their request, its number and their own; `None` where they came so. Requests are
-    /// numbered as they fall due, so that numbers alone nearly always do.
+    /// Returns the order of attempts by due time, request number and attempt number; `None` if they are already in order.
+    ///
+    /// Requests are numbered by due time, so the numbers nearly always suffice.
     fn order(&self) -> Option<Vec<u32>> {
         let (due, request) = (&self.columns.due, &self.request);
         let key = |i: usize| (request[i], self.attempt_of(i));
@@ -313,7 +317,7 @@ impl Gathered {
         self.attempt.get(row).copied().unwrap_or(0)
     }
 
-    /// Puts the rows in this order, the attempts at a request as one.
+    /// Arranges the rows in this order, with the attempts of a request as one row.
     fn arrange(&mut self, order: Vec<u32>) {
         let columns = &mut self.columns;
         let (mut lasts, mut tried) = (Vec::with_capacity(order.len()), Vec::new());
@@ -328,7 +332,7 @@ impl Gathered {
             for row in rest[..tries - 1].iter().map(|row| *row as usize) {
                 columns.earlier.push((columns.due[row], columns.how[row]));
             }
-            // What is the request's stands in its last attempt's row, which is the one that stays.
+            // The values of a request are in the row of its last attempt, because that row is kept.
             if tries > 1 {
                 columns.begun.push((lasts.len() as u32, begun(columns, &rest[..tries])));
             }
@@ -387,7 +391,9 @@ fn times(columns: &mut Columns) -> [&mut Vec<i64>; 6] {
     ]
 }
 
-/// Rows by the number of their request, and of one number as they came. Numbers count up from a level's first, so that counting them sorts them.
+/// Returns rows in the order of their request number; rows of one request keep their order.
+///
+/// Numbers count up from the level's first, so a counting sort is enough.
 fn by_number(request: &[u64]) -> Vec<u32> {
     let rows = 0..request.len() as u32;
     let least = request.iter().copied().min().unwrap_or(0);
@@ -411,7 +417,7 @@ fn by_number(request: &[u64]) -> Vec<u32> {
     order
 }
 
-/// Puts a value behind `rows` others into a column that stays empty as long as all are as usual.
+/// Appends a value after `rows` others to a column that stays empty while all values are `usual`.
 fn put<T: Copy + PartialEq>(column: &mut Vec<T>, rows: usize, value: T, usual: T) {
     if column.len() < rows && value != usual {
         column.resize(rows, usual);
@@ -428,7 +434,7 @@ fn pick<T: Copy>(column: &mut Vec<T>, rows: &[u32]) {
     *column = rows.iter().map(|row| column[*row as usize]).collect();
 }
 
-/// The same for values of which a row has several, from `from[row]` on.
+/// Picks the values of these rows if a row has several values, from `from[row]` on.
 fn pick_runs<T: Copy>(values: &mut Vec<T>, from: &[usize], rows: &[u32]) {
     if values.is_empty() {
         return;
@@ -440,7 +446,7 @@ fn pick_runs<T: Copy>(values: &mut Vec<T>, from: &[usize], rows: &[u32]) {
     *values = picked;
 }
 
-/// Where each run of values begins, and where the last one ends; empty where there are no runs.
+/// Returns the start of each run of values, and the end of the last one; empty if there are no runs.
 fn starts(lengths: impl ExactSizeIterator<Item = usize>) -> Vec<usize> {
     if lengths.len() == 0 {
         return Vec::new();
@@ -456,7 +462,7 @@ fn starts(lengths: impl ExactSizeIterator<Item = usize>) -> Vec<usize> {
 }
 
 impl Columns {
-    /// Gaps of each row: one between two events each, and the one in which a stream broke.
+    /// Returns the number of gaps of each row: one between two events, and the gap in which a stream broke.
     fn gaps_of_rows(&self) -> impl ExactSizeIterator<Item = usize> {
         self.events.iter().zip(&self.fate).map(|(events, fate)| match *events as usize {
             0 => 0,
@@ -465,22 +471,25 @@ impl Columns {
     }
 }
 
-/// When a request was sent of which these are the attempts, as they came: its due time where its first failed before that, [`INFINITE`] where
-/// nothing left.
+/// Returns the send time of a request from its attempts in order of arrival.
+///
+/// It is the due time if the first attempt failed before it was sent, and [`INFINITE`] if no attempt was sent.
 fn begun(columns: &Columns, attempts: &[u32]) -> i64 {
     let (first, last) = (attempts[0] as usize, attempts[attempts.len() - 1] as usize);
     let sent = attempts.iter().filter_map(|i| columns.sent(*i as usize));
     match (columns.sent(first), columns.how[last]) {
         (None, How::NeverSent) => INFINITE,
         (None, _) => columns.due[first],
-        // Of two attempts at once the one that answered is the last, though it may have been sent before the other.
+        // Of two concurrent attempts the successful one is the last, although it may have been sent first.
         (Some(begun), _) => sent.fold(begun, i64::min),
     }
 }
 
 impl Odd {
-    /// Holds the stamps of an attempt to the only order they can have. Of what failed only what it reached is known, and a
-    /// refusal may come while the request is still being written: its answer is not held against its sending.
+    /// Checks the timestamps of an attempt against their only possible order.
+    ///
+    /// A failed attempt has only the timestamps that it reached. A rejection may arrive before the request is completely written,
+    /// so the response of a failed attempt is not compared with its send time.
     fn look(&mut self, due: At, attempt: &Attempt) {
         let whole = attempt.outcome.is_finished();
         self.unstamped += u64::from(whole && (attempt.sent.is_none() || attempt.end.is_none()));
@@ -500,7 +509,7 @@ impl Odd {
         }
     }
 
-    /// The numbers of all attempts at a request, rising.
+    /// Counts missing and repeated numbers among the attempts of a request, in ascending order.
     fn count(&mut self, numbers: impl Iterator<Item = u16>) {
         let (mut next, mut rows, mut different) = (0, 0, 0);
         for number in numbers {
@@ -513,8 +522,9 @@ impl Odd {
     }
 }
 
-/// Output tokens as reported, else as counted in the events where the rule knows them. An answer without an event that
-/// carries tokens has a number that nobody knows, which is not zero.
+/// Returns the reported output tokens, or those counted in the events if the rule allows it.
+///
+/// A response without an event with tokens has an unknown number, which is not zero.
 fn output_tokens(last: &Attempt) -> u32 {
     let tokens = &last.answer.tokens;
     let counted = || last.events.iter().filter(|e| e.kind.is_token()).map(|e| u32::from(e.tokens)).sum();
@@ -529,7 +539,9 @@ fn output_tokens(last: &Attempt) -> u32 {
     }
 }
 
-/// (last token − first token) / (n − 1), n the streamed tokens; absent under two tokens and where all came at one instant.
+/// Returns (last token − first token) / (n − 1) with n streamed tokens.
+///
+/// Absent with fewer than two tokens, or if all arrived at one instant.
 fn tpot(fate: Fate, empty: bool, last: &Attempt, output: u32) -> i64 {
     if fate == Fate::Failed || empty {
         return if last.asked_output == 1 { ABSENT } else { INFINITE };

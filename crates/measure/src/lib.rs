@@ -1,15 +1,26 @@
-//! Records → findings: what was measured, how far it may be trusted, and where the load lines lie.
+//! Records → findings: measured results, trust in them, and capacity limits.
 //!
-//! Pure: records and a spec in, findings out. Where it has to ask for more data (the sweep) it is a stepper: results in, next
-//! experiment out, so that a live endpoint and a simulated one are driven alike.
+//! The crate is pure: it takes records and a spec, and returns findings. The sweep needs more data, so it is a stepper: results
+//! in, next experiment out. A live endpoint and a simulated one then use one implementation.
 //!
-//! Reading order: [`findings`] (the words), [`summary`] (one level: every metric is defined there), [`validity`], [`lines`] (levels
-//! of one kind of traffic → curve and lines), [`sweep`] (which level to run next), and [`analyse`] (a whole run). Below them: the
-//! [`columns`] that records are turned into, [`sessions`], endpoints where there are several, the window (of [`traffic`] that nobody scheduled, its extent), requests in flight, [`order`] statistics of long columns, the tails that
-//! the fits keep, and [`budget`]: what a ceiling is and how a level is held against one. Beside them [`server_side`] reads what the
-//! server says of itself, [`network`] what the kernel says of the connections; [`foreign`] judges what other tools measured,
-//! [`shards`] makes one run of what several machines sent, and
-//! [`counted`] makes requests of what pages counted, and [`faithful`] says how like its source a workload is.
+//! Modules in reading order:
+//!
+//! * [`findings`]: result types;
+//! * [`summary`]: one level; it defines every metric;
+//! * [`validity`]: trust in a level or a run;
+//! * [`lines`]: levels of one kind of traffic → curve and capacity limits;
+//! * [`sweep`]: choice of the next level;
+//! * [`analyse`]: a complete run.
+//!
+//! The layers below these are:
+//!
+//! * the [`columns`] that records are converted to, [`sessions`], endpoints, the window, and the extent of live [`traffic`];
+//! * requests in flight, [`order`] statistics of long columns, and the tails that the fits use;
+//! * [`budget`]: ceilings, and their evaluation on a level.
+//!
+//! [`server_side`] reads server metrics and [`network`] reads the kernel's connection statistics. [`foreign`] evaluates results
+//! of other tools, and [`shards`] merges the parts of several machines into one run. [`counted`] reconstructs requests from
+//! scraped counters, and [`faithful`] measures the fidelity of a workload to its source.
 
 pub mod budget;
 pub mod columns;

@@ -1,8 +1,8 @@
-//! What the kernel's figures of the connections say about the network, over many attempts.
+//! Network statistics from the kernel's figures of connections, over many attempts.
 //!
-//! Two figures clear or blame it: the least round trip, and the segments that had to be sent again or came out of order. The
-//! smoothed round trip is told and blames nobody: it holds what the peer waits before it acknowledges, and a server that
-//! answers later lets that wait run to its end (40 ms on Linux), so a slow engine would pass for a slow network.
+//! Two figures decide whether the network is the cause: the minimum round trip, and the retransmitted or reordered segments.
+//! The smoothed round trip is reported but decides nothing. It includes the peer's delay before an acknowledgement, which a
+//! slow server lets run to its end (40 ms on Linux). A slow engine would therefore look like a slow network.
 
 use std::collections::HashMap;
 
@@ -11,50 +11,52 @@ use plimsoll_model::{Attempt, Span, TcpFacts};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is known of the network between this machine and the first hop that ends TCP.
+/// Network statistics between this machine and the first hop that terminates TCP.
 #[derive(Copy, Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Network {
-    /// Attempts that had a connection.
+    /// Attempts with a connection.
     pub attempts: u64,
-    /// Of those, the ones whose connection the kernel described; where it is none, everything below is unknown.
+    /// Attempts with kernel statistics of their connection; with 0 all other values are unknown.
     pub known: u64,
-    /// Least round trip of an attempt's connection, median over attempts, s.
+    /// Minimum round trip of an attempt's connection in seconds, median over attempts; `null` if unknown.
     pub rtt_min_p50_s: Option<f64>,
-    /// Smoothed round trip, median, s. Holds what the peer waits before it acknowledges.
+    /// Smoothed round trip in seconds, median over attempts; `null` if unknown. It includes the peer's delay of acknowledgements.
     pub rtt_p50_s: Option<f64>,
-    /// The same, 99th percentile.
+    /// Smoothed round trip in seconds, 99th percentile over attempts; `null` if unknown.
     pub rtt_p99_s: Option<f64>,
-    /// Segments with data that were sent, those sent again included.
+    /// Sent segments with data, including retransmissions.
     pub sent: u64,
-    /// Segments that were sent again (a connection's first SYN too).
+    /// Retransmitted segments, including a connection's first SYN.
     pub sent_again: u64,
-    /// Segments with data that came.
+    /// Received segments with data.
     pub received: u64,
-    /// Segments that came out of order; one that is lost puts all that follow it out of order until it is there.
+    /// Segments received out of order; after a lost segment all segments are out of order until it arrives.
     pub out_of_order: u64,
-    /// Attempts in which a segment was sent again.
+    /// Attempts with a retransmission.
     pub resent_in: u64,
-    /// Attempts in which segments came out of order: at least one was lost or overtaken.
+    /// Attempts with segments out of order: at least one segment was lost or overtaken.
     pub disordered_in: u64,
 }
 
 impl Network {
-    /// Of attempts; `None` where none had a connection.
+    /// Returns the statistics of attempts; `None` if none had a connection.
     pub(crate) fn of_attempts(attempts: &[Attempt]) -> Option<Network> {
         let connected: Vec<&TcpFacts> =
             attempts.iter().filter(|a| a.connection.is_some()).map(|a| &a.tcp).collect();
         (!connected.is_empty()).then(|| Network::of(&connected))
     }
 
-    /// Of what was kept of some attempts, or of some requests.
+    /// Returns the statistics of connections of attempts or requests.
     pub fn of(facts: &[&TcpFacts]) -> Network {
         let mut seen = SeenOfNetwork::default();
         facts.iter().for_each(|tcp| seen.push(tcp));
         seen.network()
     }
 
-    /// Share of segments lost, at least: those sent again of those sent, and on the way back the attempts with a gap of those
-    /// received (one lost segment puts many out of order, so they are counted once). 0 to 1; `None` where nothing is known.
+    /// Returns a lower bound of the share of lost segments, 0 to 1; `None` if unknown.
+    ///
+    /// It is the larger of two shares: retransmitted of sent segments, and attempts with a gap of received segments. Gaps count
+    /// once per attempt, because one lost segment puts many out of order.
     pub fn lost(&self) -> Option<f64> {
         let share = |k: u64, n: u64| k as f64 / n.max(1) as f64;
         (self.known > 0 && self.sent > 0)
@@ -62,7 +64,7 @@ impl Network {
     }
 }
 
-/// The network as far as attempts have been looked at.
+/// The network statistics of the attempts so far.
 #[derive(Default)]
 pub(crate) struct SeenOfNetwork {
     network: Network,
@@ -70,7 +72,7 @@ pub(crate) struct SeenOfNetwork {
     smooth: Tally,
 }
 
-/// How often each round trip was seen: the kernel tells whole microseconds, so that there are few, however many attempts.
+/// The number of occurrences of each round trip. The kernel reports whole microseconds, so there are few distinct values.
 #[derive(Default)]
 struct Tally(HashMap<Span, u64>);
 
@@ -81,7 +83,7 @@ impl Tally {
         }
     }
 
-    /// The order statistics `x[⌈np⌉]`, s.
+    /// Returns the order statistics `x[⌈np⌉]` in seconds.
     fn at<const N: usize>(self, shares: [f64; N]) -> [Option<f64>; N] {
         let mut rising: Vec<(Span, u64)> = self.0.into_iter().collect();
         rising.sort_unstable();
@@ -103,7 +105,7 @@ impl SeenOfNetwork {
         network.attempts += 1;
         self.least.push(tcp.rtt_min);
         self.smooth.push(tcp.rtt);
-        // A share needs its denominator from the same connections.
+        // A share needs a denominator of the same connections.
         if let (Some(again), Some(sent)) = (tcp.retransmits, tcp.segments_out) {
             network.known += 1;
             network.sent += u64::from(sent);

@@ -1,10 +1,10 @@
-//! Order statistics of a long column, exact, with their intervals, without sorting it.
+//! Exact order statistics of a long column with intervals, without sorting it.
 //!
-//! A run of a million answers has fifteen million gaps; sorting them costs most of a second and a summary needs
-//! fifteen of their ranks. So values are counted once in buckets two thousand to the octave, and only the buckets
-//! that hold a wanted rank are sorted. Sketches (DDSketch, HDR) lost: their values carry an error, and a gate must
-//! not pass on one. The arithmetic of intervals is [`plimsoll_math::quantile`]'s and [`plimsoll_math::proportion`]'s,
-//! asked by rank instead of by sorted slice.
+//! A run of a million responses has fifteen million gaps. Sorting takes most of a second, and a summary needs fifteen of their
+//! ranks. Values are therefore counted in 2048 buckets per octave, and only buckets with a wanted rank are sorted. Sketches
+//! (DDSketch, HDR) were rejected because their values have an error, and a gate must not pass on an error.
+//!
+//! [`plimsoll_math::quantile`] and [`plimsoll_math::proportion`] compute the intervals, by rank instead of by sorted slice.
 
 use plimsoll_math::far;
 use plimsoll_math::log_linear::{bucket, floor};
@@ -16,30 +16,30 @@ use plimsoll_math::quantile::{
 use crate::columns::{ABSENT, INFINITE};
 use crate::findings::{Estimate, Histogram, Percentiles, Reading};
 
-/// Confidence of every two-sided interval shown.
+/// Confidence of all two-sided intervals.
 pub const LEVEL: f64 = 0.95;
-/// The percentiles shown.
+/// Percentiles in reports.
 pub const SHOWN: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 
-/// Values in the order of due times, ready to be asked for ranks.
+/// A column of values in the order of due times, indexed by rank.
 pub struct Column<'a> {
     values: &'a [i64],
     least: i64,
-    /// How many values fall in buckets before this one; one entry more than there are buckets.
+    /// Number of values in the buckets before each bucket; it has one entry more than there are buckets.
     before: Vec<u64>,
     finite: u64,
     sum: f64,
     greatest: i64,
 }
 
-/// 97.5 % point of the normal distribution.
+/// 97.5 % quantile of the normal distribution.
 pub const NORMAL_975: f64 = 1.959_963_984_540_054;
 
-/// Mantissa bits of a bucket.
+/// Mantissa bits of a bucket: 2^11 buckets per octave.
 const BITS: u32 = 11;
 
 impl<'a> Column<'a> {
-    /// Counts the values. None may be [`ABSENT`].
+    /// Counts the values. No value may be [`ABSENT`].
     pub fn new(values: &'a [i64]) -> Column<'a> {
         let mut least = INFINITE;
         let mut greatest = i64::MIN;
@@ -64,22 +64,20 @@ impl<'a> Column<'a> {
         Column { values, least, before, finite, sum, greatest }
     }
 
-    /// Values.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Is there none?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Values that are a time.
+    /// Returns the number of finite values.
     pub fn finite(&self) -> u64 {
         self.finite
     }
 
-    /// The values of these ranks (from 1 to n); [`INFINITE`] beyond the finite ones.
+    /// Returns the values of these ranks (from 1 to n), or [`INFINITE`] beyond the finite values.
     pub fn select(&self, ranks: &[usize]) -> Vec<i64> {
         const NOWHERE: usize = usize::MAX;
         let home: Vec<usize> = ranks
@@ -117,9 +115,9 @@ impl<'a> Column<'a> {
             .collect()
     }
 
-    /// The histogram for a plot, in bins of equal ratio. Values of a bucket (0.05 % wide) stay together.
+    /// Returns the histogram for a plot, with bins of equal ratio. Values of one bucket (0.05 % wide) stay together.
     pub fn histogram(&self, metric: &str) -> Histogram {
-        // From a microsecond: below it lies the clock's own noise. Twenty bins per decade are 12 % wide.
+        // The first edge is 1 µs, because the clock's noise is below it. Twenty bins per decade are 12 % wide.
         const FIRST_NS: f64 = 1e3;
         let ratio = 10f64.powf(0.05);
         let mut counts: Vec<u64> = Vec::new();
@@ -140,18 +138,17 @@ impl<'a> Column<'a> {
     }
 }
 
-/// Ranks at which correlation is read: the shown percentiles', those of their [`tail_shares`], and of [`WIDE`] shares.
+/// Ranks at which correlation is measured: those of the shown percentiles, of their [`tail_shares`], and of [`WIDE`] shares.
 const WATCHED: [f64; 11] = [0.5, 0.6, 0.8, 0.9, 0.95, 0.96, 0.98, 0.99, 0.996, 0.998, 0.999];
 
-/// Values in the order of due times: the number over each limit, step by step, and their ranks. Exceeding [`INFINITE`]
-/// means having failed.
+/// The number of values over each limit, per step in the order of due times, and their ranks.
 ///
-/// Overlapping batches move by one value in `math`; here they move by a five-hundredth of their length, which leaves the
-/// variance as it is and the memory small. Up to forty thousand values the two are the same.
+/// A value over [`INFINITE`] is a failed request. Overlapping batches move by one value in `math`. Here they move by a
+/// five-hundredth of their length, which keeps the variance and saves memory. Up to forty thousand values both are equal.
 struct Course<const K: usize> {
     n: usize,
     step: usize,
-    /// Per limit, the values over it in each step, and in all.
+    /// Values over each limit: in each step, and in total.
     over: [(Vec<u32>, u64); K],
     batches: usize,
     memory: Memory,
@@ -175,7 +172,7 @@ impl<const K: usize> Course<K> {
             }
             for ((steps, all), count) in over.iter_mut().zip(counts) {
                 *all += u64::from(count);
-                // A last step that is shorter than the others would be taken for a calm one.
+                // A shorter last step is left out, because it would look like a calm one.
                 if chunk.len() == step {
                     steps.push(count);
                 }
@@ -195,7 +192,9 @@ impl<const K: usize> Course<K> {
         ShareVariance::of_counts(steps, (*over, self.n), self.step, length / self.step)
     }
 
-    /// Returns the effective number of values for the share beyond a limit, by the places of its [`tail_shares`] among the limits.
+    /// Returns the effective number of values for the share beyond a limit.
+    ///
+    /// `place` maps each of its [`tail_shares`] to the index of a limit.
     fn worth(&self, share: f64, place: impl Fn(f64) -> Option<usize>) -> EffectiveN {
         EffectiveN::read(self.n, share, (self.batches, self.memory), |share, batches| {
             self.variance(place(share)?, batches)
@@ -209,11 +208,14 @@ impl<const K: usize> Course<K> {
     }
 }
 
-/// Limits that one ceiling needs: [`wide_shares`] with the [`tail_shares`] of the percentile (its own is in both), and those at the ceiling.
+/// Number of limits for one ceiling: [`wide_shares`] and [`tail_shares`] of the percentile (both contain its share), and those
+/// at the ceiling.
 const ASKED: usize = 12;
 
 impl Column<'_> {
-    /// The middle of the ranks, from 0 to n, of all values in this one's bucket, less n/2: values that tie rank alike, whenever they came.
+    /// Returns the middle rank, from 0 to n, of the values in this value's bucket, minus n/2.
+    ///
+    /// Tied values have equal ranks, regardless of their order in time.
     fn middle_rank(&self, value: i64) -> f64 {
         let n = self.len() as f64;
         let (below, upto) = match value {
@@ -226,8 +228,9 @@ impl Column<'_> {
         0.5 * ((below + upto) as f64 - n)
     }
 
-    /// The smaller of two readings: at the limit, and at the percentile that allows this share, for where nothing lies over the limit the
-    /// flags there say nothing of how many requests the level is worth.
+    /// Returns the smaller n_eff of two: at the limit, and at the percentile that allows this share.
+    ///
+    /// The second is needed because a limit that no value exceeds shows no correlation.
     pub fn worth(&self, limit: i64, allowed: f64, over: u64, batches: usize) -> EffectiveN {
         let n = self.len();
         let share = over as f64 / n as f64;
@@ -255,23 +258,23 @@ impl Column<'_> {
         }
     }
 
-    /// Values beyond a limit, those that failed among them.
+    /// Returns the number of values over a limit, including failed requests.
     pub fn over(&self, limit: i64) -> u64 {
         self.values.iter().filter(|ns| **ns > limit.min(INFINITE - 1)).count() as u64
     }
 
-    /// The slowest, s; `None` where one failed, or there is none.
+    /// Returns the largest value in seconds; `None` if a request failed or there are no values.
     pub fn slowest_s(&self) -> Option<f64> {
         (self.finite > 0 && self.finite as usize == self.len()).then(|| seconds(self.greatest))
     }
 }
 
-/// Contiguous batches for a level of `length_s` whose own 99th percentile is `longest_s`.
+/// Returns the number of contiguous batches for a level of `length_s` whose 99th percentile is `longest_s`.
 ///
-/// As many as `math` asks for where each is five such latencies long, fewer down to eight where they are at least one latency long, and
-/// none below that. [`plimsoll_math::quantile::batch_count`] asks for five throughout, which would leave a minute of
-/// eight-second answers without any percentile; batches of one latency still hold what correlation a request hands
-/// to its neighbours, and eight of them are paid for by the t quantile.
+/// The number is that of `math` if each batch is five such latencies long. It falls to eight batches if each is at least one
+/// latency long; below that the result is `None`. [`plimsoll_math::quantile::batch_count`] requires five latencies. It was
+/// rejected because a minute of eight-second responses would have no percentile. Batches of one latency still contain the
+/// correlation between neighbours, and the t quantile accounts for eight batches.
 pub fn batches_for(length_s: f64, longest_s: f64) -> Option<usize> {
     if longest_s <= 0.0 || longest_s.is_nan() {
         return Some(BATCHES);
@@ -282,13 +285,14 @@ pub fn batches_for(length_s: f64, longest_s: f64) -> Option<usize> {
     Some(((length_s / (5.0 * longest_s)) as usize).clamp(8, BATCHES))
 }
 
-/// Seconds from ns, with the sentinel kept apart.
+/// Converts ns to seconds; [`INFINITE`] becomes infinity.
 pub fn seconds(ns: i64) -> f64 {
     if ns == INFINITE { f64::INFINITY } else { ns as f64 / 1e9 }
 }
 
-/// The percentiles of a metric over a window of `length_s`, its values in the order of due times. [`ABSENT`] values
-/// are counted and left out. `None` where the metric exists for no request at all.
+/// Returns the percentiles of a metric over a window of `length_s`, from its values in the order of due times.
+///
+/// [`ABSENT`] values are counted and left out. `None` if no request has a value.
 pub fn percentiles(metric: &str, in_due_order: &[i64], length_s: f64) -> Option<(Percentiles, Histogram)> {
     let absent = in_due_order.iter().filter(|value| **value == ABSENT).count();
     let kept: Vec<i64>;
@@ -343,8 +347,9 @@ fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
     }
 }
 
-/// The limits between which the p-quantile of values worth so many independent ones lies, each end erring at `alpha`; `None` where they are too
-/// few for it.
+/// Returns the interval of the p-quantile, with error probability `alpha` at each end.
+///
+/// The second part of the pair is the effective number of values. `None` if it is too small.
 pub fn between(values: &[i64], (p, worth): (f64, EffectiveN), alpha: f64) -> Option<[f64; 2]> {
     let n = values.len();
     if worth.of_slowest(n as f64, 1.0 - p) < far::LEAST {
@@ -353,8 +358,9 @@ pub fn between(values: &[i64], (p, worth): (f64, EffectiveN), alpha: f64) -> Opt
     Some(ends(&Column::new(values), &[(p, worth)], alpha)[0])
 }
 
-/// Any percentile of values in the order of due times, over a window of `length_s`: of those [`percentiles`] shows, the same reading.
-/// [`ABSENT`] values are left out.
+/// Returns any percentile of values in the order of due times, over a window of `length_s`.
+///
+/// For the percentiles of [`percentiles`] both functions return equal readings. [`ABSENT`] values are left out.
 pub fn percentile(in_due_order: &[i64], p: f64, length_s: f64) -> Reading {
     let values: Vec<i64> = in_due_order.iter().copied().filter(|value| *value != ABSENT).collect();
     let n = values.len();
@@ -373,7 +379,7 @@ pub fn percentile(in_due_order: &[i64], p: f64, length_s: f64) -> Reading {
         None => uncorrelated(&asked, n, (length_s, longest_s)).remove(0),
         Some(batches) => intervals(&column, &asked, &[column.worth(INFINITE, 1.0 - p, 0, batches)]).remove(0),
     };
-    // No percentile lies above a higher one, nor below a lower one: what bounds its neighbours bounds it.
+    // Percentiles are ordered, so the bound of a neighbour bounds this percentile too.
     reading.map(|own| {
         let bound = |mut own: Estimate, (q, shown): (f64, &Reading)| {
             if let Some(shown) = shown.seen() {
@@ -388,12 +394,12 @@ pub fn percentile(in_due_order: &[i64], p: f64, length_s: f64) -> Reading {
     })
 }
 
-/// Where a percentile stands among [`WATCHED`].
+/// Returns the index of a percentile in [`WATCHED`].
 fn watched(p: f64) -> Option<usize> {
     WATCHED.iter().position(|watched| (watched - p).abs() < 1e-9)
 }
 
-/// The ends of the intervals of percentiles, each by what the observations are worth for it.
+/// Returns the ends of the intervals of percentiles, each by its effective number of values.
 fn ends(column: &Column<'_>, asked: &[(f64, EffectiveN)], alpha: f64) -> Vec<[f64; 2]> {
     let n = column.len();
     let bounds: Vec<(usize, usize)> =
@@ -411,8 +417,9 @@ fn ends(column: &Column<'_>, asked: &[(f64, EffectiveN)], alpha: f64) -> Vec<[f6
     (0..asked.len()).map(of).collect()
 }
 
-/// Percentiles in rising order, each with its value, and what the observations are worth for it. No percentile lies above a higher one:
-/// an end that is bounded for one of them bounds its neighbours as well.
+/// Returns readings of percentiles in ascending order, each with its value and its effective number of values.
+///
+/// Percentiles are ordered, so a bound of one percentile bounds its neighbours too.
 fn intervals(column: &Column<'_>, asked: &[(f64, i64)], worth: &[EffectiveN]) -> Vec<Reading> {
     let n = column.len();
     let each: Vec<(f64, EffectiveN)> = asked.iter().map(|(p, _)| *p).zip(worth.iter().copied()).collect();
@@ -433,8 +440,9 @@ fn intervals(column: &Column<'_>, asked: &[(f64, i64)], worth: &[EffectiveN]) ->
     (0..asked.len()).map(of).collect()
 }
 
-/// Percentiles of a level too short for its requests to tell what they are worth: seen where one request or more lies beyond, and with both
-/// ends open.
+/// Returns refused percentiles of a level that is too short to estimate the correlation of its requests.
+///
+/// A percentile is shown if at least one request is beyond it; both ends of its interval are open.
 fn uncorrelated(asked: &[(f64, i64)], n: usize, (length_s, longest_s): (f64, f64)) -> Vec<Reading> {
     use crate::say::number;
     let why =
@@ -459,7 +467,7 @@ mod tests {
 
     use super::*;
 
-    /// The selection by buckets against a sort, and the intervals against `math`'s own on the sorted slice.
+    /// Compares the selection by buckets with a sort, and the intervals with those of `math` on the sorted slice.
     #[test]
     fn agrees_with_sorting() {
         let mut stream = Stream::new(7, "order", 0);
@@ -479,7 +487,7 @@ mod tests {
             let ends = |i: usize| quantile::undecided(&sorted, truths[i].worth, SHOWN[i], LEVEL);
             for (i, (p, reading)) in set.rows().into_iter().enumerate() {
                 assert_eq!(&percentile(&values, p, 1e9), reading);
-                // No percentile crosses a higher one.
+                // Intervals of percentiles are ordered.
                 let lower = (0..=i).map(|i| ends(i).lower).fold(f64::NEG_INFINITY, f64::max);
                 let upper = (i..SHOWN.len()).map(|i| ends(i).upper).fold(f64::INFINITY, f64::min);
                 let seen = reading.seen().expect("what was seen");

@@ -1,7 +1,8 @@
-//! How well one figure is to be known before a load may end: `ttft p99 ±5%`.
+//! Target precision of one figure that ends a load: `ttft p99 ±5%`.
 //!
-//! The interval is the figure's own (order statistics, discounted for correlation), looked at again only after a tenth more requests: a fixed-width stop has the
-//! interval's coverage for narrow widths (Chow & Robbins 1965), and few looks cost little of it for wide ones.
+//! The interval is that of the figure (order statistics, corrected for correlation). It is checked after every tenth more
+//! requests. A fixed-width stop has the interval's coverage for narrow widths (Chow & Robbins 1965), and few checks cost little
+//! coverage for wide ones.
 
 use std::fmt;
 
@@ -11,20 +12,23 @@ use crate::findings::{LevelSummary, Percentiles, Reading};
 pub struct Precision {
     metric: &'static str,
     percentile: &'static str,
-    /// Half the interval's width over the figure.
+    /// Target half-width of the interval divided by the figure.
     share: f64,
 }
 
-/// Figures of which a level tells all percentiles.
+/// Metrics with all percentiles in a level summary.
 const METRICS: [&str; 9] =
     ["ttft", "ttft_after_send", "ttfb", "tpot", "ntpot", "event_gap", "e2e", "e2e_after_send", "session_e2e"];
 const PERCENTILES: [&str; 5] = ["p50", "p90", "p95", "p99", "p999"];
-/// The first look, and after how much more the next.
+/// Requests before the first check, and factor to the next.
 const FIRST: u64 = 100;
 const NEXT: f64 = 1.1;
 
 impl Precision {
-    /// As it is written: `ttft p99 ±5%` (`+-5%` and `5%` too).
+    /// Parses a target such as `ttft p99 ±5%` (or `+-5%`, or `5%`).
+    ///
+    /// # Errors
+    /// Fails if the metric or the percentile is unknown, or the share is not valid; the error is a message for the user.
     pub fn parse(text: &str) -> Result<Precision, String> {
         let wrong = |what: &str| {
             format!("{text:?}: {what}; write a metric, a percentile and a share, such as \"ttft p99 ±5%\"")
@@ -45,7 +49,7 @@ impl Precision {
         }
     }
 
-    /// Half the interval's width over the figure, as far as it is known; `None` = not yet.
+    /// Returns half the interval's width divided by the figure; `None` if not known yet.
     pub fn reached(&self, summary: &LevelSummary) -> Option<f64> {
         let of = |percentiles: &Percentiles| percentiles.metric == self.metric;
         let percentiles = summary.latency.all().into_iter().find(|percentiles| of(percentiles))?;
@@ -59,12 +63,12 @@ impl Precision {
         half_width(reading)
     }
 
-    /// Is it known well enough?
+    /// Returns whether the target is reached.
     pub fn is_met(&self, summary: &LevelSummary) -> bool {
         self.reached(summary).is_some_and(|reached| reached <= self.share)
     }
 
-    /// After how many requests it is looked at again.
+    /// Returns the number of requests before the next check.
     pub fn next_look(looked_at: u64) -> u64 {
         FIRST.max((looked_at as f64 * NEXT).ceil() as u64)
     }

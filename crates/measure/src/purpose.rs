@@ -1,16 +1,16 @@
-//! What a level was run for (`Level.purpose`), where the figures depend on it.
+//! The purposes of a level (`Level.purpose`) that change its role in the figures.
 
-/// It warmed the target up: in the rows, in no figure.
+/// A warm-up of the target: it is in the rows and in no figure.
 pub const WARM_UP: &str = "warmup";
-/// It followed an idle stretch, to see a cold start: in no figure of the run but the cold start's.
+/// A level after an idle period that tests a cold start: it counts only in the cold-start result.
 pub const COLD: &str = "cold";
-/// Each request was sent alone before the load began: what a diagnosis holds the load against.
+/// A level of isolated requests before the load, which a diagnosis compares the load with.
 pub const ISOLATED: &str = "alone";
-/// One request at a time, with a pause before each: what a target takes that has fallen idle.
+/// One request at a time with a pause before each, which measures the latency of an idle target.
 pub const IDLE: &str = "idle";
 /// A load over the capacity, for the upper end of the limits.
 pub const OVERLOAD: &str = "overload";
-/// A short level that places the budget line and proves nothing alone.
+/// A short level that brackets the budget limit and proves nothing separately.
 pub const PLACE: &str = "place";
-/// A long level that proves the budget line.
+/// A long level that proves the budget limit.
 pub const PROVE: &str = "prove";

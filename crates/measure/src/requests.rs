@@ -1,32 +1,33 @@
-//! The requests of a run one by one, with the latencies that every figure is made of: for spreadsheets and data frames.
+//! The requests of a run one by one, with the latencies that all figures use: for spreadsheets and data frames.
 
 use plimsoll_model::{Attempt, How, Level};
 
 use crate::columns::{ABSENT, Columns, INFINITE, UNKNOWN};
 
-/// One request. Times in seconds of the run's axis; latencies are `+∞` of a request that did not finish, `None` where the metric does not
-/// exist for it.
+/// A request as a row, with times in seconds on the run's axis.
+///
+/// A latency is `+∞` if the request did not finish, and `None` if the metric does not exist for the request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RequestRow {
     pub level: u32,
-    /// Its number in the level's schedule.
+    /// Number in the level's schedule.
     pub request: u64,
     pub attempts: u16,
     pub due_s: f64,
-    /// From due to the first generated token.
+    /// Time from due to the first generated token.
     pub ttft_s: Option<f64>,
-    /// From due to the last byte.
+    /// Time from due to the last byte.
     pub e2e_s: Option<f64>,
-    /// Per output token after the first.
+    /// Time per output token after the first.
     pub tpot_s: Option<f64>,
-    /// Prompt tokens (or items) that the server counted; `None` = it did not say.
+    /// Prompt tokens (or items) counted by the server; `None` if not reported.
     pub prompt: Option<u32>,
-    /// Output tokens, likewise.
+    /// Output tokens counted by the server; `None` if not reported.
     pub output: Option<u32>,
     pub how: How,
 }
 
-/// The requests of these levels, by level and in the order in which they were due. Requests cut as warm-up are among them.
+/// Returns the requests of these levels, by level and in the order of due times, including requests of the warm-up.
 pub fn requests(levels: &[Level], attempts: &[Attempt]) -> Vec<RequestRow> {
     let mut rows = Vec::new();
     for level in levels {

@@ -1,9 +1,9 @@
-//! Figures inside sentences: four significant digits at most, shares in per cent, lengths of time in milliseconds.
+//! Numbers in sentences: at most four significant digits, shares in per cent, durations in milliseconds.
 //!
-//! Sentences of findings begin with a small letter and end without a full stop; whoever shows them puts them in place.
-//! Figures as they come from the arithmetic (1281.8667) lost: the digits claim what no interval grants.
+//! Sentences of findings begin in lower case and end without a full stop; the caller puts them in place. Raw results such as
+//! 1281.8667 were rejected because their digits claim a precision that no interval supports.
 
-/// A number with at most four significant digits: `1282`, `83.5`, `0.01235`.
+/// Returns a number with at most four significant digits: `1282`, `83.5`, `0.01235`.
 pub fn number(x: f64) -> String {
     if !x.is_finite() {
         return if x.is_nan() { "unknown" } else { "infinite" }.to_owned();
@@ -19,17 +19,17 @@ pub fn number(x: f64) -> String {
     digits.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A share as per cent with one decimal: `12.3 %`.
+/// Returns a share in per cent with one decimal: `12.3 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Seconds as milliseconds: `12.5 ms`.
+/// Returns seconds in milliseconds: `12.5 ms`.
 pub fn ms(seconds: f64) -> String {
     format!("{} ms", number(1e3 * seconds))
 }
 
-/// A length of time to plan with: `85 s`, `7 min 12 s`, `3 h 38 min`, rounded up.
+/// Returns a duration for planning, rounded up: `85 s`, `7 min 12 s`, `3 h 38 min`.
 pub fn length(seconds: f64) -> String {
     let whole = seconds.ceil().max(0.0) as u64;
     match (whole / 3600, whole % 3600 / 60, whole % 60) {
@@ -40,12 +40,12 @@ pub fn length(seconds: f64) -> String {
     }
 }
 
-/// `1 request`, `2 requests`.
+/// Returns a number with the singular or plural noun: `1 request`, `2 requests`.
 pub fn count(n: u64, one: &str) -> String {
     format!("{n} {one}{}", if n == 1 { "" } else { "s" })
 }
 
-/// The interval of a ratio: `[1.5, 2.2]`. An end that the data do not bound is no number: `[up to 2.2]`, `[at least 1.5]`.
+/// Returns the interval of a ratio: `[1.5, 2.2]`. An unbounded end has no number: `[up to 2.2]`, `[at least 1.5]`.
 pub fn ratio_ends(lower: f64, upper: f64) -> String {
     match (lower > 0.0, upper.is_finite()) {
         (true, true) => format!("[{}, {}]", number(lower), number(upper)),
@@ -55,7 +55,7 @@ pub fn ratio_ends(lower: f64, upper: f64) -> String {
     }
 }
 
-/// How likely it is by chance: `p 0.012`, `p under 0.001`; further digits say no more.
+/// Returns a p-value: `p 0.012`, `p under 0.001`; further digits carry no information.
 pub fn chance(p: f64) -> String {
     if p < 0.001 { "p under 0.001".to_owned() } else { format!("p {p:.3}") }
 }

@@ -1,15 +1,15 @@
-//! Sessions: what their turns come to. Everything that is a session's own figure is computed here.
+//! Session metrics: the results of the turns of a session. This module computes all figures of sessions.
 //!
-//! `session_e2e` counts from the first due time of a session to the end of its last turn. It stands at the session's first request and nowhere
-//! else, so that windows, slices and budgets treat it as they do every other latency.
+//! `session_e2e` is the time from the first due time of a session to the end of its last turn. The value is at the session's
+//! first request only, so that windows, slices and budgets treat it like every other latency.
 //!
-//! One failed turn makes it +∞, as a failed request is; a planned cancellation makes it absent, for how long a reader stays says nothing of the
-//! server. A session that the end of the level (or of the load) cut short has no end that is known: to leave it out would keep the short ones and lose the long ones. So sessions
-//! count up to the beginning of the first that was cut short, and none after it.
+//! A failed turn makes it +∞, like a failed request. A planned cancellation makes it absent, because the reader's patience
+//! does not describe the server. A session that the end of the level (or of the load) cut has an unknown end. Leaving out only
+//! cut sessions would keep the short ones and lose the long ones. Sessions therefore count up to the first that was cut.
 //!
-//! A session's tokens are those of its turns: as the server counts them, else as they were asked for. What a turn repeats of one that it comes after is
-//! known to the client that made its prompt ([`plimsoll_model::Attempt::resent`]) and counted in the server's tokens by the share of the
-//! prompt that it is; what of it the server did not take from its cache it has computed again.
+//! A session's tokens are those of its turns: as the server counts them, otherwise as requested. The client that made the
+//! prompt knows the part that repeats earlier turns ([`plimsoll_model::Attempt::resent`]). In the server's tokens this part is
+//! counted by its share of the prompt. Resent tokens that the server did not read from its cache were computed again.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,21 +18,21 @@ use plimsoll_model::How;
 use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
 use crate::findings::{SessionCounts, SessionTokens};
 
-/// A request's place in its session.
+/// The position of a request in its session.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct SessionTurn {
     pub session: u64,
     pub turn: u16,
-    /// Of how many; 0 = it is of none, or nobody says of how many.
+    /// Number of turns; 0 if the request has no session or the number is unknown.
     pub turns: u16,
-    /// Of the asked prompt tokens, those that a turn which it comes after has sent; [`UNKNOWN`] where nobody says.
+    /// Requested prompt tokens that an earlier turn already sent; [`UNKNOWN`] if not recorded.
     pub resent: u32,
 }
 
-/// One session of a level, as far as it is known.
+/// The known part of one session of a level.
 #[derive(Debug)]
 struct Session {
-    /// The row of its first request: rows are in order of due times.
+    /// Row of its first request: rows are in order of due times.
     first: usize,
     turns: u16,
     rows: u16,
@@ -43,17 +43,17 @@ struct Session {
     tokens: TokenSums,
 }
 
-/// Tokens of the turns of a session.
+/// Token sums over the turns of a session.
 #[derive(Copy, Clone, Default, Debug)]
 struct TokenSums {
     prompt: f64,
     output: f64,
     resent: f64,
-    /// Of the prompt, those from a cache.
+    /// Prompt tokens from a cache.
     cached: f64,
-    /// Of those that were sent again, those that were not from a cache.
+    /// Resent prompt tokens that were not from a cache.
     again: f64,
-    /// Turns of which nobody knows what they repeat, and of which the server says nothing of a cache.
+    /// Turns with an unknown number of resent tokens, and of cached tokens.
     resent_unknown: u32,
     cached_unknown: u32,
 }
@@ -79,13 +79,13 @@ impl TokenSums {
 }
 
 impl Session {
-    /// Was it not played to its end, though nothing failed and nobody left?
+    /// Returns whether the session did not reach its end, without failure or cancellation.
     fn is_cut(&self) -> bool {
         !self.failed && !self.cancelled && (self.never_sent || self.rows < self.turns)
     }
 }
 
-/// Takes the rows in order of due times; gives the sessions in the order in which they begin.
+/// Returns the sessions in the order of their start. The rows are in order of due times.
 fn gather(columns: &Columns) -> Vec<Session> {
     let mut sessions: Vec<Session> = Vec::new();
     let mut known: HashMap<u64, usize> = HashMap::new();
@@ -117,7 +117,9 @@ fn gather(columns: &Columns) -> Vec<Session> {
     sessions
 }
 
-/// `session_e2e` of each request, ns: that of its session at the first one, absent at all others. Nothing at all where there are no sessions.
+/// Returns `session_e2e` of each request in ns: the session's value at its first request, absent at all others.
+///
+/// The result is empty if there are no sessions.
 pub(crate) fn e2e(columns: &Columns) -> Vec<i64> {
     let sessions = gather(columns);
     if sessions.is_empty() {
@@ -134,7 +136,7 @@ pub(crate) fn e2e(columns: &Columns) -> Vec<i64> {
     e2e
 }
 
-/// How the sessions that begin among these requests ended; `None` where none does.
+/// Returns the outcomes of the sessions that begin among these requests; `None` if no session begins.
 pub(crate) fn counts(columns: &Columns, (from, to): (usize, usize)) -> Option<SessionCounts> {
     let sessions = gather(columns);
     let counted = sessions.iter().take_while(|session| !session.is_cut()).count();
@@ -160,14 +162,14 @@ pub(crate) fn counts(columns: &Columns, (from, to): (usize, usize)) -> Option<Se
     (counts.begun + counts.broken_off > 0).then_some(counts)
 }
 
-/// When the sessions that were played to a good end ended, ns, in no order.
+/// Returns the ends of the successful sessions in ns, in no order.
 pub(crate) fn ends(columns: &Columns) -> Vec<i64> {
     let sessions = gather(columns);
     let is_whole = |one: &&Session| !one.failed && !one.cancelled && !one.is_cut();
     sessions.iter().filter(is_whole).map(|one| one.end).collect()
 }
 
-/// What these sessions come to, each; `None` where there is none.
+/// Returns the mean tokens of these sessions; `None` if there are none.
 fn tokens<'a>(sessions: impl Iterator<Item = &'a Session>) -> Option<SessionTokens> {
     let (mut n, mut sum) = (0u64, TokenSums::default());
     for one in sessions.map(|session| &session.tokens) {

@@ -1,9 +1,9 @@
-//! The shards of one load → one run, as if a single machine had sent it.
+//! Merging of the shards of one load into one run, as if a single machine had sent it.
 //!
-//! Nothing is averaged. Rows are put side by side on one time axis, whose levels begin at the same instant; what the generators say of
-//! themselves is added up where it adds up, else the worst of them stands. An arrival without a row is one that a lost shard never
-//! sent: it gets that row here, because the schedule says what was due, and a gap would flatter every figure. What does not fit
-//! (a row of another shard's part, a due time that the schedule does not have) is refused and never repaired.
+//! Nothing is averaged. The rows go on one time axis, and their levels start at one instant. Figures of the generators are
+//! summed if they are additive; otherwise the worst one counts. An arrival without a row was not sent by a lost shard. It gets
+//! that row here, because the schedule contains it, and a gap would improve every figure. Contradictions (a row of another
+//! shard, a due time that is not in the schedule) are rejected and never repaired.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,41 +14,41 @@ use plimsoll_model::{
 };
 use plimsoll_workload::{Arrival, Schedule};
 
-/// One shard, as far as it got.
+/// The records of one shard so far.
 #[derive(Debug)]
 pub struct ShardRun {
     pub shard: Shard,
-    /// Its level; `None` = it never began.
+    /// Level of the shard; `None` if it never started.
     pub level: Option<Level>,
     pub attempts: Vec<Attempt>,
     pub samples: Vec<Sample>,
-    /// The largest error of its clock, ns; `None` = unknown.
+    /// Largest error of its clock in ns; `None` if unknown.
     pub clock_error_ns: Option<i64>,
 }
 
-/// All of them together.
+/// The merged shards.
 #[derive(Debug)]
 pub struct Joined {
-    /// The level; its load, arrivals and hash are still those of one shard, and whether arrivals were to be evenly spaced its scenario knows.
+    /// Merged level. Its load, arrivals and hash are still those of one shard; the scenario defines the spacing of arrivals.
     pub level: Level,
-    /// Rows, in the order in which they ended.
+    /// Rows in the order of their ends.
     pub attempts: Vec<Attempt>,
-    /// Time series, in the order in which they were read.
+    /// Time series in the order of their samples.
     pub samples: Vec<Sample>,
-    /// By shard: rows that were written here, of arrivals that it never sent.
+    /// Number of rows per shard that were added for arrivals that it never sent.
     pub lost: Vec<u64>,
 }
 
-/// Why shards do not make a run.
+/// The errors of shards that do not form a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Misfit {
-    /// None of them began.
+    /// All shards failed before their start.
     NoneBegan,
-    /// A shard has the row of a request that is not of its part.
+    /// A shard has the row of a request that belongs to another shard.
     Foreign(Shard, u64),
-    /// It says that a request was due at another time than the schedule does, ns from the start.
+    /// A shard's row has another due time than the schedule, both in ns from the start.
     Moved(Shard, u64, i64, i64),
-    /// Rows are missing, and nothing says what was to be sent.
+    /// Rows are missing, and there is no schedule.
     NoSchedule(u64),
 }
 
@@ -71,7 +71,10 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// Joins them. `arrivals` is how many all shards together were to send, `schedule` all of them, where it could be drawn again.
+/// Merges the shards. `arrivals` is the number of requests of all shards, `schedule` their schedule if it could be redrawn.
+///
+/// # Errors
+/// Fails if no shard started, if rows contradict the schedule, or if rows are missing without a schedule.
 pub fn join(
     shards: Vec<ShardRun>,
     of: u32,
@@ -117,7 +120,7 @@ pub fn join(
     Ok(joined)
 }
 
-/// The two clocks furthest off may be off in opposite directions.
+/// Returns the largest possible distance of two clocks: the sum of the two largest errors, which may have opposite signs.
 fn clocks_apart(shards: &[ShardRun], of: u32) -> Option<i64> {
     let mut bounds: Vec<i64> = shards.iter().map(|one| one.clock_error_ns).collect::<Option<_>>()?;
     bounds.sort_unstable_by_key(|bound| std::cmp::Reverse(*bound));
@@ -135,7 +138,7 @@ fn on_axis(level: &Level, start: At) -> Level {
     level
 }
 
-/// Puts a shard's rows on the common axis and numbers its connections after those of the shards before; gives the next free number.
+/// Puts a shard's rows on the common axis and numbers its connections after earlier shards; returns the next free number.
 fn take_rows(
     all: &mut Vec<Attempt>,
     rows: Vec<Attempt>,
@@ -154,7 +157,7 @@ fn take_rows(
     Ok(next)
 }
 
-/// Holds the rows to the schedule, and writes those of arrivals that have none.
+/// Checks the rows against the schedule, and adds rows for arrivals that have none.
 fn complete(joined: &mut Joined, of: u32, arrivals: u64, schedule: Option<&Schedule>) -> Result<(), Misfit> {
     let known: HashSet<u64> = joined.attempts.iter().map(|row| row.request).collect();
     let Some(schedule) = schedule else {
@@ -170,7 +173,7 @@ fn complete(joined: &mut Joined, of: u32, arrivals: u64, schedule: Option<&Sched
             return Err(Misfit::Foreign(shard, row.request));
         };
         let was = (row.due - start).0;
-        // A turn that comes after others is due when their answers have come: the schedule has only the earliest it can be.
+        // A turn that depends on others is due after their responses, and the schedule has only its earliest time.
         if drawn.after.is_empty() && was != drawn.due.0 {
             return Err(Misfit::Moved(shard, row.request, was, drawn.due.0));
         }
@@ -192,7 +195,7 @@ fn is_counter(sample: &Sample) -> bool {
     sample.source == "client" && sample.name == "in_flight"
 }
 
-/// The shards' own counters of requests in flight, added up at the instants of the first: each says the mean since its reading before.
+/// Adds up the shards' counters of requests in flight at the instants of the first. Each value is the mean since the last.
 fn summed(counters: &[Vec<(At, f64)>], level: u32) -> Vec<Sample> {
     let Some((first, others)) = counters.split_first() else { return Vec::new() };
     let value = |other: &[(At, f64)], at: At| {
@@ -209,7 +212,7 @@ fn summed(counters: &[Vec<(At, f64)>], level: u32) -> Vec<Sample> {
     first.iter().map(all).collect()
 }
 
-/// Of those that ended by themselves the worst; a shard that was cut off is told of by itself, and what it left undone has rows.
+/// Returns the worst end of the shards that ended normally. A killed shard is reported separately, and its arrivals have rows.
 fn ended_by(levels: &[Level]) -> EndedBy {
     let order = [
         EndedBy::UserNow,
@@ -224,7 +227,9 @@ fn ended_by(levels: &[Level]) -> EndedBy {
     order.into_iter().find(is_there).unwrap_or(EndedBy::Cut)
 }
 
-/// Sums and worsts. What one shard does not know nobody knows of all; where one is lost, nobody counted what was in flight.
+/// Merges the generators' health by sums and maxima.
+///
+/// A value that one shard lacks is unknown for all. If a shard is lost, the number in flight is unknown.
 fn health<'a>(of: impl Iterator<Item = &'a GeneratorHealth>, whole: bool) -> GeneratorHealth {
     let all: Vec<&GeneratorHealth> = of.collect();
     let sum = |get: fn(&GeneratorHealth) -> u64| all.iter().map(|one| get(one)).sum::<u64>();
@@ -248,11 +253,11 @@ fn health<'a>(of: impl Iterator<Item = &'a GeneratorHealth>, whole: bool) -> Gen
         events_coalesced: sum(|one| one.events_coalesced),
         clock_steps: sum(|one| one.clock_steps.into()) as u32,
         in_flight_mean: if whole { total(|one| one.in_flight_mean) } else { None },
-        // No more than this: their largest need not have come together.
+        // Upper bound, because the maxima of the shards may be at different times.
         in_flight_max: sum(|one| one.in_flight_max),
         in_flight_samples: all.iter().map(|one| one.in_flight_samples).min().unwrap_or(0),
         closed_since: all.iter().filter_map(|one| one.closed_since).min(),
-        // Limits of a machine are held against what that machine had.
+        // Limits of a machine apply to the use of that machine, so the largest use counts.
         sockets_max: all.iter().map(|one| one.sockets_max).max().unwrap_or(0),
         connects: all.iter().map(|one| one.connects).max().unwrap_or(0),
         kept: all.iter().filter_map(|one| one.kept).reduce(kept),
@@ -261,7 +266,7 @@ fn health<'a>(of: impl Iterator<Item = &'a GeneratorHealth>, whole: bool) -> Gen
     }
 }
 
-/// Order statistics of several machines can't be put together; the slowest machine's stand for all, with all their observations.
+/// Returns the quantiles of the slowest machine with the observations of all, because quantiles cannot be merged.
 fn slowest(of: impl Iterator<Item = Quantiles>) -> Quantiles {
     of.fold(Quantiles::default(), |all, one| Quantiles {
         count: all.count + one.count,
@@ -287,7 +292,7 @@ fn room(a: Room, b: Room) -> Room {
     Room {
         descriptors: [a.descriptors, b.descriptors].into_iter().flatten().min(),
         ports: [a.ports, b.ports].into_iter().flatten().min(),
-        // Those beside the target all see the same queue.
+        // Shards on the target's machine all count one queue.
         listen_overflows: a.listen_overflows.max(b.listen_overflows),
         no_socket: a.no_socket + b.no_socket,
     }
@@ -303,7 +308,7 @@ mod tests {
         let a = vec![(at(100), 2.0), (at(200), 3.0)];
         let b = vec![(at(50), 10.0), (at(150), 20.0)];
         let all: Vec<f64> = summed(&[a, b], 0).iter().map(|sample| sample.value).collect();
-        // 100 ms lies in b's stretch that ends at 150; b is over at 200, and its last word stands.
+        // 100 ms is in b's interval that ends at 150. b ends at 200, and its last value is kept.
         assert_eq!(all, [22.0, 23.0]);
     }
 

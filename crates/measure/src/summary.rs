@@ -1,26 +1,28 @@
-//! What one level measured: every metric of Plimsoll is defined here, once.
+//! Summary of one level. This module defines every metric of Plimsoll, once.
 //!
 //! | metric | from | to | exists for |
 //! | --- | --- | --- | --- |
-//! | `ttft` | due | first generated token | answers that stream |
-//! | `ttft_after_send` | sent (of the last attempt) | first generated token | the same |
-//! | `ttfb` | due | first byte of the answer | all |
-//! | `ttfot` | due | first visible token | answers that stream something visible |
+//! | `ttft` | due | first generated token | streamed responses |
+//! | `ttft_after_send` | sent (of the last attempt) | first generated token | streamed responses |
+//! | `ttfb` | due | first byte of the response | all |
+//! | `ttfot` | due | first visible token | streamed responses with a visible token |
 //! | `e2e` | due | last byte | all |
 //! | `e2e_after_send` | sent | last byte | all |
-//! | `tpot` | (last − first token) / (n − 1), n the tokens that were streamed | | two tokens or more that did not come at one instant |
-//! | `ntpot` | `e2e` / n | | answers whose token count is known |
+//! | `tpot` | (last − first token) / (n − 1), n the streamed tokens | | two tokens or more, not at one instant |
+//! | `ntpot` | `e2e` / n | | responses with a known token count |
 //! | `event_gap` | every gap between token events, pooled | | streams of two events or more |
-//! | `itl` | every gap between tokens | | streams whose tokens per event are known |
-//! | `session_e2e` | first due of a session | end of its last turn | sessions whose number of turns is known ([`crate::sessions`]) |
+//! | `itl` | every gap between tokens | | streams with known tokens per event |
+//! | `session_e2e` | first due of a session | end of its last turn | sessions with a known number of turns ([`crate::sessions`]) |
 //!
-//! A request that failed or never ended ranks as +∞ in all of them (in `event_gap` and `itl` as one gap that never
-//! ended); an answer with nothing in it as well. Where most answers of a level came in one event, `ttft` and `ttfot` do not exist, and where the
-//! server's counts of tokens contradict its events no figure per token does. A planned cancellation keeps the first-token times it reached and has
-//! no others. What does not exist for a request is absent: counted, and never zero. In a closed loop due = sent
-//! less the wait for a connection, so the same formulas hold.
+//! A request that failed or never ended ranks as +∞ in all metrics (in `event_gap` and `itl` as one gap that never ended).
+//! An empty response does too. If most responses of a level arrived in one event, `ttft` and `ttfot` do not exist. If the
+//! server's token counts contradict its events, no figure per token exists.
 //!
-//! The window holds the requests *due* behind the warm-up cut, whenever they ended; rates count what ended inside it.
+//! A planned cancellation keeps the first-token times that it reached and has no others. A metric that does not exist for a
+//! request is absent: it is counted, and never zero. In a closed loop, due is sent minus the wait for a connection, so all
+//! formulas apply.
+//!
+//! The window contains the requests *due* after the warm-up, regardless of their end; rates count the requests that ended in it.
 
 use std::collections::BTreeMap;
 
@@ -41,17 +43,18 @@ use crate::sessions;
 use crate::targets;
 use crate::window;
 
-/// Batches of time in which rates are read.
+/// Number of batches for the intervals of rates.
 const RATE_BATCHES: usize = 20;
-/// Batches in which shares are read.
+/// Number of batches for the intervals of shares.
 const SHARE_BATCHES: usize = plimsoll_math::quantile::BATCHES;
 
-/// By how much two stamps in the wrong order may differ before they are wrong. The kernel's receive stamps are realtime, placed
-/// on the axis to well under a microsecond, so that records written here never come near it; a millisecond is what the
-/// generator calls a step of the clock, and what a program that stamps in milliseconds rounds to.
+/// Largest difference in ns between two timestamps in the wrong order that is not an error.
+///
+/// Kernel receive timestamps are realtime and placed on the axis to well under a microsecond, so our records never come near
+/// it. A millisecond is a step of the clock for the generator, and the rounding of programs with timestamps in ms.
 const CLOCKS_APART_NS: i64 = 1_000_000;
 
-/// Everything one level measured. Records and samples of other levels are passed over.
+/// Returns the summary of one level. Records and samples of other levels are skipped.
 pub fn summarise(
     level: &Level,
     attempts: &[Attempt],
@@ -64,7 +67,7 @@ pub fn summarise(
     summarise_columns(level, &Columns::read(&own), &samples, budget).0
 }
 
-/// The same of columns, with the requests that count.
+/// Returns the summary of a level from its columns, and the range of the requests that count.
 pub(crate) fn summarise_columns(
     level: &Level,
     columns: &Columns,
@@ -113,12 +116,12 @@ pub(crate) fn summarise_columns(
     (summary, (from, to))
 }
 
-/// Of all rows, the warm-up's too: what is lost there is lost.
+/// Checks all rows, including those of the warm-up, because a row lost there is lost too.
 fn records(level: &Level, columns: &Columns) -> Records {
     let rows = || (0..columns.len()).filter(|row| columns.fate[*row] == Fate::Finished);
     let streams = columns.leading().0 == "ttft";
     let answers = rows().count() as u64;
-    // Stamps of the kernel's clock and of user space's in one record: the latter are late by what the generator read late.
+    // A record may have timestamps of the kernel and of user space. The latter are late by the generator's read delay.
     let mixed = match level.generator.stamps {
         StampSource::Mixed => level.generator.user_delay.max_ns,
         StampSource::Kernel | StampSource::User => 0,
@@ -128,7 +131,7 @@ fn records(level: &Level, columns: &Columns) -> Records {
     let back: Vec<i64> = odd.back.iter().filter(|(ns, one)| *ns > apart(*one)).map(|(ns, _)| *ns).collect();
     let tries: u64 = (0..columns.len()).map(|row| u64::from(columns.attempts(row))).sum();
     Records {
-        // A level of none that has rows is one whose writer does not say.
+        // A level with rows and 0 arrivals comes from a writer that does not record arrivals.
         arrivals: (level.arrivals > 0).then_some(level.arrivals),
         requests: columns.len() as u64,
         attempts: tries.saturating_sub(odd.doubled),
@@ -152,7 +155,7 @@ fn records(level: &Level, columns: &Columns) -> Records {
     }
 }
 
-/// A closed loop holds its number in flight by construction: the rule says nothing about it.
+/// Returns the verdict on stability. A closed loop limits its number in flight, so the rule does not apply to it.
 fn stability(level: &Level, columns: &Columns, from: At, lost: &Estimate) -> Stability {
     match level.load {
         plimsoll_model::Load::Open { .. } => flight::stability(columns, from, level.stop, Some(lost)),
@@ -165,8 +168,9 @@ fn stability(level: &Level, columns: &Columns, from: At, lost: &Estimate) -> Sta
     }
 }
 
-/// Turned away or broken off: not carried, though nothing piles up. A request that the target can't take at any load (a
-/// 4xx) is no load that it dropped.
+/// Returns whether a request was rejected or broken off, so the target did not serve it.
+///
+/// A request that the target rejects at any load (a 4xx) does not count as lost.
 fn is_lost(how: How) -> bool {
     !matches!(how, How::Finished | How::Cancelled | How::Unfinished | How::NeverSent | How::ClientError)
 }
@@ -204,23 +208,23 @@ fn counts(columns: &Columns, from: usize, to: usize) -> Counts {
     counts
 }
 
-/// How these requests ended, and how many brought a whole answer.
+/// Returns the number of requests by outcome, and the number of complete responses.
 pub(crate) fn counts_of(columns: &Columns, rows: &[usize]) -> (BTreeMap<How, u64>, u64) {
     let finished = rows.iter().filter(|row| columns.fate[**row].ended_well()).count() as u64;
     (tallied(rows.iter().map(|row| &columns.how[*row])), finished)
 }
 
-/// How often each way to end occurs.
+/// Returns the number of occurrences of each outcome.
 fn tallied<'a>(ends: impl Iterator<Item = &'a How>) -> BTreeMap<How, u64> {
     let mut tally = [0u64; How::ALL.len()];
     ends.for_each(|how| tally[*how as usize] += 1);
     How::ALL.into_iter().map(|how| (how, tally[how as usize])).filter(|(_, n)| *n > 0).collect()
 }
 
-/// Most frequent errors that are listed.
+/// Number of errors that are listed, most frequent first.
 const ERRORS_LISTED: usize = 5;
 
-/// What went wrong with requests due in this stretch, in the server's words, most frequent first.
+/// Returns the errors of requests due in this interval as reported, most frequent first.
 fn errors(columns: &Columns, (first, last): (i64, i64)) -> Vec<ErrorCount> {
     let mut seen: BTreeMap<&Words, u64> = BTreeMap::new();
     for lost in columns.lost.iter().filter(|lost| lost.due >= first && lost.due <= last) {
@@ -253,7 +257,7 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
     let streams = leading == "ttft";
     let exists = |values: &[i64]| values.iter().any(|ns| *ns != ABSENT && *ns != INFINITE);
     let tpots = exists(&columns.tpot[from..to]);
-    // What is no column is worked out, summed up, and gone.
+    // Metrics without a column are computed, summarised and dropped.
     let each = |of: fn(&Columns, usize) -> i64| (from..to).map(|row| of(columns, row)).collect::<Vec<i64>>();
     let gaps = columns.gaps(from, to);
 
@@ -264,10 +268,10 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
     let event_gap = if exists(gaps) { set("event_gap", gaps, true) } else { None };
     let itl = itl(columns, (from, to), length_s, event_gap.as_ref());
     let e2e = set("e2e", &columns.e2e[from..to], true).unwrap_or_else(|| nothing("e2e"));
-    // A column that is empty is that of another metric.
+    // An empty column means that its values equal those of another metric.
     let named = |metric: &str, of: &Percentiles| Percentiles { metric: metric.to_owned(), ..of.clone() };
     let at_once = columns.sent_after.is_empty();
-    // What rests on counts that contradict each other is no figure.
+    // Contradictory counts support no figure.
     let contradicts = columns.contradicts();
     let refused = |metric: &str| Some(unknown(metric, CONTRADICTED));
     let latency = Latencies {
@@ -307,15 +311,15 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
     (latency, histograms)
 }
 
-/// A set without observations: all of it is refused.
+/// Returns percentiles without observations; all of them are refused.
 fn nothing(metric: &str) -> Percentiles {
     unknown(metric, "no requests")
 }
 
-/// Why figures per token are refused.
+/// Reason for refused figures per token.
 const CONTRADICTED: &str = "the server's counts of tokens contradict its events";
 
-/// A set that is refused as a whole.
+/// Returns percentiles that are all refused.
 fn unknown(metric: &str, why: &str) -> Percentiles {
     let none = || Reading::refused(why, 0);
     Percentiles {
@@ -434,12 +438,13 @@ fn rates(
     }
 }
 
-/// Parts of a window in which the filling of a target is looked for.
+/// Number of parts of a window in which the filling of a target is searched.
 const FILLING_PARTS: usize = 200;
 
-/// What was finished per second once a target was full: without the time that it takes to fill. An engine that batches
-/// answers little while its first requests are under way; over the whole of a short window it would look slower than it is.
-/// Where it fills is where MSER-5 cuts the course of completions (a queue of servers is full at once, and loses nothing).
+/// Returns the throughput per second after the target was full.
+///
+/// A batching engine finishes little while its first requests are in progress, so a short window would underestimate it. The
+/// filling ends where MSER-5 cuts the series of completions. A queue of servers is full immediately and loses nothing.
 pub(crate) fn full_throughput(columns: &Columns, (start, stop): (At, At)) -> Reading {
     let ended = (0..columns.len())
         .filter(|i| columns.fate[*i].ended_well() && columns.end[*i] >= start.0 && columns.end[*i] < stop.0);
@@ -455,7 +460,7 @@ pub(crate) fn full_throughput(columns: &Columns, (start, stop): (At, At)) -> Rea
     per_second(ends.into_iter().filter(|at| *at >= full.0).map(|at| (at, 1.0)), (full, stop), n)
 }
 
-/// A rate with its interval by batch means over equal parts of the window.
+/// Returns a rate per second with its interval by batch means over equal parts of the window.
 pub(crate) fn per_second(
     events: impl Iterator<Item = (i64, f64)>,
     (start, stop): (At, At),
@@ -517,7 +522,7 @@ fn lengths(columns: &Columns, unit: SizeUnit, from: usize, to: usize) -> Lengths
         known += u64::from(columns.prompt[i]);
     }
     let finished: Vec<bool> = columns.fate[window.clone()].iter().map(|fate| fate.ended_well()).collect();
-    // What a picture or a sound comes to in tokens only the server knows.
+    // Only the server knows the number of tokens of an image or audio input.
     let has = |column: &[u32], i: usize| column.get(i).is_some_and(|n| *n > 0);
     let text_alone = |i: usize| !has(&columns.images, i) && !has(&columns.audio_ms, i);
     let compared: Vec<bool> =

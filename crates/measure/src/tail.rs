@@ -1,9 +1,9 @@
-//! What the fits keep of a level: its upper order statistics by batch, so that a bootstrap costs a walk, not a sort.
+//! Upper order statistics of a level by batch, which the fits use, so that a bootstrap needs no sort.
 //!
-//! A redraw of whole batches changes only how often each batch counts. With the values sorted once and each carrying
-//! its batch's number, a percentile of the redraw is found by walking down from the largest until (1 − p) of the
-//! redraw's weight is used up: some hundreds of steps for a p99. Gathering and sorting every redraw lost by two
-//! orders of magnitude, and a sweep refits after every level.
+//! A bootstrap replicate of whole batches changes only the number of times that each batch counts. The values are sorted once,
+//! each with the number of its batch. A replicate's percentile is found by descending from the largest value until (1 − p) of
+//! the weight is used. A p99 takes some hundreds of steps. Sorting every replicate was rejected because it is slower by two
+//! orders of magnitude, and a sweep fits again after every level.
 
 use plimsoll_math::bootstrap::resample;
 use plimsoll_math::isotonic::{Crossing, CrossingInterval, crossing, crossing_interval, rising_fit};
@@ -15,21 +15,21 @@ use crate::columns::ABSENT;
 use crate::findings::FitPoint;
 use crate::order::{LEVEL, NORMAL_975, seconds};
 
-/// Batches that are redrawn. Few enough that each is long against what a queue remembers; the t quantile pays.
+/// Number of batches in the bootstrap. Each batch is long compared with a queue's correlation; the t quantile accounts for their small number.
 const BATCHES: usize = 20;
 
-/// Share of the values kept of a level of up to [`LARGE`] values: enough for the median and its redraws.
+/// Share of the values kept of a level of up to [`LARGE`] values: enough for the median and its replicates.
 const KEPT: f64 = 0.65;
-/// Above this many values the tail is what anyone asks for.
+/// Number of values above which only the tail is kept.
 const LARGE: usize = 200_000;
-/// Share kept of a large level.
+/// Share of the values kept of a large level.
 const KEPT_OF_LARGE: f64 = 0.2;
 
-/// Fewest values expected beyond a percentile for it to enter a fit. The same ten as for showing it, in plain counts:
-/// correlation is paid for by the bootstrap over batches.
+/// Minimum expected number of values beyond a percentile in a fit. It equals the limit for display, but in plain counts,
+/// because the bootstrap over batches accounts for correlation.
 pub const BEYOND: f64 = 10.0;
 
-/// The upper values of a level, falling, each with its batch.
+/// The upper values of a level in descending order, each with its batch.
 #[derive(Clone, Default, Debug)]
 pub struct Upper {
     n: usize,
@@ -38,7 +38,7 @@ pub struct Upper {
 }
 
 impl Upper {
-    /// Keeps what is needed of values in the order of due times; absent ones are left out.
+    /// Keeps the upper part of values in the order of due times; absent values are left out.
     pub fn keep(in_due_order: &[i64]) -> Upper {
         let values: Vec<i64> = in_due_order.iter().copied().filter(|ns| *ns != ABSENT).collect();
         let n = values.len();
@@ -60,31 +60,31 @@ impl Upper {
         Upper { n, sizes, falling }
     }
 
-    /// Nothing, where no line is drawn through the level.
+    /// Keeps no values, for a level that no limit uses.
     pub fn nothing(_: &[i64]) -> Upper {
         Upper::default()
     }
 
-    /// Values of the level.
+    /// Returns the number of values of the level.
     pub fn len(&self) -> usize {
         self.n
     }
 
-    /// Are there enough values beyond this percentile, and are they kept?
+    /// Returns whether enough values are beyond this percentile and were kept.
     pub fn supports(&self, p: f64) -> bool {
         self.n as f64 * (1.0 - p) >= BEYOND && (self.falling.len() as f64) > 1.1 * (1.0 - p) * self.n as f64
     }
 
-    /// The p-quantile, s; `+∞` among failures.
+    /// Returns the p-quantile in seconds; `+∞` among failures.
     pub fn quantile_s(&self, p: f64) -> f64 {
         self.redrawn_s(p, &[1; BATCHES])
     }
 
-    /// The p-quantile of a redraw in which batch b counts `times[b]` times, s.
+    /// Returns the p-quantile in seconds of a replicate in which batch b counts `times[b]` times.
     fn redrawn_s(&self, p: f64, times: &[u32; BATCHES]) -> f64 {
         let total: u64 = self.sizes.iter().zip(times).map(|(size, times)| u64::from(size * times)).sum();
         let rank = plimsoll_math::quantile::rank(total as usize, p) as u64;
-        // x₍rank₎ is the first value, from above, with at least total − rank + 1 at or above it.
+        // x₍rank₎ is the first value from above with at least total − rank + 1 values at or above it.
         let mut left = (total - rank + 1) as i64;
         for (ns, batch) in &self.falling {
             left -= i64::from(times[usize::from(*batch)]);
@@ -95,7 +95,7 @@ impl Upper {
         self.falling.last().map_or(f64::INFINITY, |(ns, _)| seconds(*ns))
     }
 
-    /// (values over the p-quantile, values) of every batch.
+    /// Returns (values over the p-quantile, values) of every batch.
     fn over(&self, p: f64) -> Vec<(f64, f64)> {
         let limit_s = self.quantile_s(p);
         let mut over = [0.0; BATCHES];
@@ -109,22 +109,22 @@ impl Upper {
             .collect()
     }
 
-    /// n over the design effect of exceeding the p-quantile.
+    /// Returns n divided by the design effect of exceeding the p-quantile.
     pub fn n_eff(&self, p: f64) -> f64 {
         self.n as f64 / self.effect(p)
     }
 
-    /// The design effect of exceeding the p-quantile.
+    /// Returns the design effect of exceeding the p-quantile.
     fn effect(&self, p: f64) -> f64 {
         design_effect(&self.over(p))
     }
 
-    /// Variance of ln p-quantile × values of the level, by redraws of batches.
+    /// Returns the variance of the ln p-quantile times the number of values, by bootstrap over batches.
     ///
-    /// Redraws of B batches know nothing of B (hence B/(B − 1)), and take batches for independent. Close to saturation a
-    /// queue remembers for longer than a batch; what correlation neighbouring batches still show is paid for as in a
-    /// first-order autoregression, (1 + r) / (1 − r), and what it must have at this share of the limit ([`memory`]) counts
-    /// where it is more: a level that met no burst shows none.
+    /// A bootstrap of B batches ignores B (hence B/(B − 1)), and assumes independent batches. Near saturation a queue is correlated
+    /// for longer than a batch. The remaining correlation of neighbouring batches is corrected as in a first-order autoregression,
+    /// (1 + r) / (1 − r). The minimum for this share of the limit ([`memory`]) counts if it is larger, because a level without a
+    /// burst shows no correlation.
     fn unit_variance(&self, p: f64, of_limit: f64, stream: &mut Stream) -> f64 {
         let whole = log_s(self.quantile_s(p));
         let squares =
@@ -133,7 +133,7 @@ impl Upper {
         variance * self.n as f64 * self.unseen(p, of_limit)
     }
 
-    /// By what factor redraws of batches understate the variance of the p-quantile at this share of the limit.
+    /// Returns the factor by which the bootstrap underestimates the variance of the p-quantile at this share of the limit.
     fn unseen(&self, p: f64, of_limit: f64) -> f64 {
         let over = self.over(p);
         let b = over.len() as f64;
@@ -144,7 +144,7 @@ impl Upper {
         let mean = shares.iter().sum::<f64>() / b;
         let squares: f64 = shares.iter().map(|s| (s - mean) * (s - mean)).sum();
         let products: f64 = shares.windows(2).map(|w| (w[0] - mean) * (w[1] - mean)).sum();
-        // The estimate has a bias of about −(1 + 3r)/B in so few points.
+        // In this few points the estimate has a bias of about −(1 + 3r)/B.
         let r = if squares > 0.0 { products / squares } else { 0.0 };
         let r = ((b * r + 1.0) / (b - 3.0)).clamp(0.0, 0.7);
         let seen = design_effect(&over);
@@ -152,7 +152,7 @@ impl Upper {
         b / (b - 1.0) * effect / seen
     }
 
-    /// By how much ln p-quantile of half the level lies beside that of the whole, on average over its two halves.
+    /// Returns the mean difference of the ln p-quantile between the halves of the level and the whole.
     fn half_less_whole(&self, p: f64) -> f64 {
         let half = |first: bool| {
             let mut times = [0; BATCHES];
@@ -163,7 +163,7 @@ impl Upper {
         0.5 * (half(true) + half(false)) - log_s(self.quantile_s(p))
     }
 
-    /// The interval of the p-quantile by redraws, s.
+    /// Returns the bootstrap interval of the p-quantile in seconds.
     pub fn interval_s(&self, p: f64, stream: &mut Stream, replicates: usize) -> (f64, f64) {
         let mut found: Vec<f64> = (0..replicates).map(|_| self.redrawn_s(p, &redraw(stream))).collect();
         sort(&mut found);
@@ -180,25 +180,25 @@ fn redraw(stream: &mut Stream) -> [u32; BATCHES] {
     times
 }
 
-/// The monotone fit of ln percentile on load, and where it crosses the factor times the zero-contention value.
+/// The monotone fit of the ln percentile on load, and its crossing of the factor times the zero-contention value.
 pub struct TailFit {
-    /// The crossing, requests/s, with its bootstrap interval.
+    /// Crossing in requests per second, with its bootstrap interval.
     pub crossing: CrossingInterval,
-    /// The fitted line with its band, lowest load first.
+    /// Fitted curve with its band, in ascending order of load.
     pub line: Vec<FitPoint>,
 }
 
-/// Fits levels (load, what was kept; any order) at percentile `p` and finds where they reach `factor` × `zero`.
+/// Fits levels (load, values; any order) at percentile `p` and finds the load where they reach `factor` × `zero`.
 ///
-/// Three things that redraws of each level for itself would get wrong (all seen on queues whose formula is known):
-/// - *A level that met no burst believes that it knows its tail.* At the onset of M/M/16, 20 000 requests hold so few
-///   bursts that the median level sees 2 % of its true variance. What neighbours in load and tail saw is shared
-///   ([`shared`]), for weights and for spread; weights by each level's own n_eff would favour the lucky ones.
-/// - *A percentile of few bursts reads low*: a mean of −3 % (c = 8) to −8 % (c = 16) there. Starting from an empty queue
-///   is not the cause (cutting 5 or 10 % of the window changes nothing). Of a bias that goes as 1/n, half a level has
-///   twice as much: whole less the mean of its halves, shared like the variance, is added (the jackknife).
-/// - *The zero-contention value is uncertain too*, and moves every crossing alike. It is redrawn from its own batches, not from a
-///   normal law about it: beside a step of the latency (a chunk of a prompt more) it errs to one side, by the whole step.
+/// Separate bootstraps of each level would have three errors, all seen on queues with a known formula:
+/// - *A level without a burst underestimates the variance of its tail.* At the onset of M/M/16, 20 000 requests contain so few
+///   bursts that the median level shows 2 % of its true variance. Variances are therefore shared between levels of similar load
+///   and tail ([`shared`]), for weights and for spread. Weights by the n_eff of each level would favour levels without bursts.
+/// - *A percentile of few bursts is biased low*: a mean of −3 % (c = 8) to −8 % (c = 16) there. The empty queue at the start is
+///   not the cause, because cutting 5 or 10 % of the window changes nothing. A bias proportional to 1/n is twice as large in
+///   half a level. The difference of the whole and the mean of its halves, shared like the variance, is added (the jackknife).
+/// - *The zero-contention value is uncertain too*, and shifts every crossing equally. It is redrawn from its batches and not
+///   from a normal distribution. Next to a step of the latency (one more prompt chunk) its error has one sign and a full step.
 pub fn fit(
     levels: &[(f64, &Upper)],
     zero: &Upper,
@@ -248,26 +248,28 @@ pub fn fit(
     TailFit { crossing: found, line }
 }
 
-/// Redraws for the variance of one level.
+/// Number of bootstrap replicates for the variance of one level.
 const SPREAD_REDRAWS: usize = 100;
-/// What redraws do not know: that levels were placed, and the search ended, by what the levels before had said.
-/// Calibrated on seeds 1 to 20 of `examples/accuracy.rs` (1.0: 112 of 120 intervals cover, M/D/4 only 16 of 20), judged on
-/// seeds 41 to 60: 117 of 120, no kind of queue under 19 of 20, median width 5.5 to 8.9 % of the onset.
+/// Factor for the uncertainty that the bootstrap misses: earlier levels determine the next loads and the end of the search.
+///
+/// It is calibrated on seeds 1 to 20 of `examples/accuracy.rs` (1.0: 112 of 120 intervals cover, M/D/4 only 16 of 20). On seeds
+/// 41 to 60, 117 of 120 cover, and no kind of queue under 19 of 20. The median width is 5.5 to 8.9 % of the onset.
 const WIDER: f64 = 1.4;
-/// Design effect that a queue at a share ρ of its limit has at least, times (1 − ρ)². In heavy traffic a queue remembers
-/// about 4 / (1 − ρ)² arrivals, and regular service halves that; M/M/c at its onset shows 1 to 2.
+/// Minimum design effect of a queue at a share ρ of its limit, times (1 − ρ)².
+///
+/// In heavy traffic a queue is correlated over about 4 / (1 − ρ)² arrivals, and regular service halves that. M/M/c at its onset
+/// shows 1 to 2.
 const MEMORY: f64 = 0.5;
-/// Share of the limit beyond which memory is not extrapolated.
+/// Share of the limit above which the correlation is not extrapolated.
 const CLOSE: f64 = 0.98;
-/// Most that a percentile is taken to read low, as a logarithm.
+/// Maximum correction of the low bias of a percentile, as a logarithm.
 const LOW_AT_MOST: f64 = 0.25;
-/// Levels whose loads differ by less than about this, as a logarithm, are alike.
+/// Difference of loads, as a logarithm, up to which levels count as similar.
 const ALIKE_LOAD: f64 = 0.05;
-/// And whose percentiles differ by less than about this.
+/// Difference of percentiles, as a logarithm, up to which levels count as similar.
 const ALIKE_TAIL: f64 = 0.4;
 
-/// What each level is given of a figure that alike levels share: the mean over all, by how much was measured and how
-/// alike they are.
+/// Returns for each level the mean of a figure over similar levels, weighted by their size and similarity.
 fn shared(x: &[f64], y: &[f64], sizes: &[f64], of: &[f64]) -> Vec<f64> {
     let near = |a: f64, b: f64, width: f64| ((a - b) / width).powi(2);
     (0..x.len())
@@ -284,9 +286,10 @@ fn shared(x: &[f64], y: &[f64], sizes: &[f64], of: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// By how much the spread within levels is to be widened near a crossing: by what levels there scatter about a straight
-/// line beyond it, and by how little both are known (Student's t; as many degrees of freedom as there are bursts beyond
-/// the percentile, and levels beyond the line's two).
+/// Returns the factor that widens the spread within levels near a crossing.
+///
+/// It includes the scatter of the levels about a straight line, and Student's t for the uncertainty of both. The degrees of
+/// freedom are the bursts beyond the percentile, and the levels minus two for the line.
 fn spread(x: &[f64], y: &[f64], sd: &[f64], bursts: &[f64], at: Crossing) -> f64 {
     let at = match at {
         Crossing::At(rate) => rate,
@@ -309,10 +312,10 @@ fn spread(x: &[f64], y: &[f64], sd: &[f64], bursts: &[f64], at: Crossing) -> f64
     student_t_inv(0.975, degrees) / NORMAL_975 * beyond.sqrt()
 }
 
-/// Fewest degrees of freedom that a spread is taken to have.
+/// Minimum degrees of freedom of a spread.
 const FEWEST_DEGREES: f64 = 2.0;
 
-/// The design effect that a queue has at least at this share of its limit.
+/// Returns the minimum design effect of a queue at this share of its limit.
 fn memory(of_limit: f64) -> f64 {
     (MEMORY / (1.0 - of_limit.min(CLOSE)).powi(2)).max(1.0)
 }
@@ -321,12 +324,12 @@ fn normal(stream: &mut Stream) -> f64 {
     normal_inv(stream.uniform())
 }
 
-/// ln of seconds, where what never ended counts as a year: a fit must stay finite to be pooled.
+/// Returns the logarithm of seconds. An infinite time counts as a year, because pooling in a fit needs finite values.
 fn log_s(s: f64) -> f64 {
     s.clamp(1e-9, 3e7).ln()
 }
 
-/// The load of a crossing, if it lies among the levels.
+/// Returns the load of a crossing, or `None` if it is outside the levels.
 pub(crate) fn crossing_rate(crossing: Crossing) -> Option<f64> {
     match crossing {
         Crossing::At(rate) => Some(rate),
@@ -334,8 +337,9 @@ pub(crate) fn crossing_rate(crossing: Crossing) -> Option<f64> {
     }
 }
 
-/// The design effect of a share from (count over, size) per batch, by contiguous batches: a weight among levels. What
-/// is shown and gated goes by `math`'s.
+/// Returns the design effect of a share from (count over, size) per contiguous batch, as a weight among levels.
+///
+/// Figures and gates use the design effect of `math`.
 fn design_effect(batches: &[(f64, f64)]) -> f64 {
     let n: f64 = batches.iter().map(|b| b.1).sum();
     let over: f64 = batches.iter().map(|b| b.0).sum();
@@ -352,7 +356,7 @@ fn design_effect(batches: &[(f64, f64)]) -> f64 {
 mod tests {
     use super::*;
 
-    /// So many values of some `ms`, and `far` of them, evenly strewn, at `far_ms`.
+    /// Returns `n` values of about `ms`, of which `far` at regular distances are `far_ms`.
     fn values(n: usize, ms: f64, (far, far_ms): (usize, f64), seed: u64) -> Upper {
         let mut stream = Stream::new(seed, "values", 0);
         let one = |i: usize| match far > 0 && i % (n / far) == 7 && i / (n / far) < far {
@@ -362,8 +366,9 @@ mod tests {
         Upper::keep(&(0..n).map(one).map(|ms| (1e6 * ms) as i64).collect::<Vec<_>>())
     }
 
-    /// The flat curve of a batching engine: 1.21, 1.33, 1.44 and 1.6 times 85 ms, which is what the p99 without contention is; 1200
-    /// requests read 70, because a step of the latency lies there and 11 of them, not 12, are beyond it.
+    /// The flat curve of a batching engine: 1.21, 1.33, 1.44 and 1.6 times 85 ms, which is the p99 without contention.
+    ///
+    /// 1200 requests measured 70, because a step of the latency is there and 11 of them, not 12, are beyond it.
     #[test]
     fn an_onset_is_as_uncertain_as_its_zero_contention_value() {
         let levels: Vec<(f64, Upper)> = [(4.2, 1.21), (6.2, 1.33), (8.3, 1.44), (10.3, 1.6)]
@@ -374,7 +379,7 @@ mod tests {
         let found = fit(&levels, &zero, 0.99, 1.5, None, (&mut Stream::new(1, "onset", 0), 400)).crossing;
         assert!(found.interval.lower > 0.0, "{found:?}");
         assert!(found.interval.contains(9.1), "{found:?}");
-        // Beside a curve that is far over the factor everywhere, no redraw reaches the lightest level.
+        // Next to a curve far over the factor at all loads, no replicate reaches the lightest level.
         let steep: Vec<(f64, &Upper)> = levels.iter().map(|(load, _)| (*load, levels[3].1)).collect();
         let low = values(1_200, 40.0, (24, 50.0), 5);
         let found = fit(&steep, &low, 0.99, 1.5, None, (&mut Stream::new(1, "onset", 0), 400)).crossing;

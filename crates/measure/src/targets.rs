@@ -1,7 +1,7 @@
-//! The endpoints of a load that goes to several: what each came to, beside the whole.
+//! Results of each endpoint of a load with several endpoints.
 //!
-//! Requests are dealt to endpoints in turn and not by chance, so that an endpoint's own arrivals are more even than the load's, as they
-//! are behind a balancer that does the same. Its figures hold for that.
+//! Requests are assigned to endpoints in rotation and not at random. An endpoint's arrivals are therefore more even than those
+//! of the load, as behind a load balancer with rotation. Its figures apply to such arrivals.
 
 use plimsoll_model::At;
 
@@ -10,7 +10,7 @@ use crate::findings::{Percentiles, TargetSummary};
 use crate::order::percentiles;
 use crate::summary::{counts_of, per_second};
 
-/// What each endpoint came to, of the requests `from..to` in a window; nothing where all went to the first.
+/// Returns the results of each endpoint for the requests `from..to` in a window; empty if all went to the first.
 pub(crate) fn figures(
     columns: &Columns,
     (from, to): (usize, usize),

@@ -1,13 +1,13 @@
-//! Traffic that nobody scheduled as a level: one load from its first arrival to its last, whose rate was whoever came.
+//! Live traffic without scheduled levels: one load from its first to its last arrival, whose rate the clients determined.
 
 use plimsoll_model::{
     At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, SizeUnit, Span, StampSource,
 };
 
-/// Name of such traffic.
+/// The traffic name of such a load.
 pub(crate) const LIVE: &str = "live";
 
-/// The extent of rows, as they come.
+/// The time range of rows, collected row by row.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct Extent {
     first: Option<At>,
@@ -18,14 +18,13 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// That of these rows.
+    /// Returns the extent of these rows.
     pub fn of(attempts: &[Attempt]) -> Extent {
         let mut extent = Extent::default();
         attempts.iter().for_each(|attempt| extent.add(attempt));
         extent
     }
 
-    /// One more row.
     pub fn add(&mut self, attempt: &Attempt) {
         self.first = Some(self.first.map_or(attempt.due, |first| first.min(attempt.due)));
         self.last = self.last.max(attempt.due);
@@ -38,10 +37,12 @@ impl Extent {
         self.requests
     }
 
-    /// All of it as one level. `arrivals`: requests that came; `None` = as many as the highest number says, so that what left no row is missed.
+    /// Returns the whole extent as one level.
+    ///
+    /// `arrivals` is the number of received requests. With `None` it is the highest number, so requests without a row are missed.
     pub fn level(&self, arrivals: Option<u64>, ended_by: EndedBy) -> Level {
         let start = self.first.unwrap_or(At::ZERO);
-        // A window ends a mean gap after its last arrival.
+        // The window ends one mean gap after its last arrival.
         let gaps = self.requests.saturating_sub(1).max(1) as i64;
         let stop = self.last.max(start) + Span(((self.last - start).0 / gaps).max(1));
         let rate_per_s = self.requests as f64 / (stop - start).as_secs_f64().max(1e-9);
@@ -58,7 +59,7 @@ impl Extent {
             arrivals: arrivals.unwrap_or(self.numbers),
             schedule_hash: String::new(),
             unit: SizeUnit::default(),
-            // A gateway sends when a request comes: what passes until then is its own and the replicas', and no generator's lag.
+            // A gateway sends when a request arrives. The time until then belongs to the gateway and the replicas and is no lag.
             generator: GeneratorHealth { stamps: StampSource::User, ..GeneratorHealth::default() },
         }
     }

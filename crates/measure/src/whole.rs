@@ -1,7 +1,7 @@
-//! A whole run → its findings: every level, the lines where there are any, the held line, and trust.
+//! Analysis of a complete run: every level, the limits, the hold, and trust.
 //!
-//! A finished run read back from disk and a sweep in progress go through the same function, so that what the screen
-//! said at the end of a sweep is what the run folder says ever after.
+//! A finished run that is read from disk and a sweep in progress use one function. The screen at the end of a sweep and the run
+//! folder therefore agree.
 
 use std::collections::BTreeMap;
 
@@ -26,14 +26,14 @@ pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], sp
     });
     let mut findings = analyse_observed(&observed, spec);
     findings.server = report(&findings.levels, samples);
-    // A simulated client's connections are numbers: it has no network that could be unknown.
+    // The connections of a simulated client are numbers, so there is no network.
     if manifest.time == Time::Real {
         findings.network = Network::of_attempts(attempts);
     }
     findings
 }
 
-/// The findings of a run that is read attempt by attempt, of which none is kept: what figures need of one is a tenth of it.
+/// The findings of a run that is read attempt by attempt, without keeping attempts. Figures need a tenth of an attempt's data.
 #[derive(Default)]
 pub struct Streamed {
     levels: Levels,
@@ -42,7 +42,7 @@ pub struct Streamed {
 }
 
 impl Streamed {
-    /// Takes what figures need of an attempt. They may come in any order.
+    /// Adds an attempt; attempts may come in any order.
     pub fn push(&mut self, attempt: &Attempt) {
         self.levels.0.entry(attempt.level).or_default().push(attempt);
         if attempt.connection.is_some() {
@@ -51,7 +51,7 @@ impl Streamed {
         }
     }
 
-    /// What [`analyse`] finds of the same attempts.
+    /// Returns the findings that [`analyse`] returns for these attempts.
     pub fn findings(self, manifest: &Manifest, samples: &[Sample], spec: &LineSpec) -> Findings {
         let network = (manifest.time == Time::Real && self.connected).then(|| self.network.network());
         let mut observed = Vec::new();
@@ -64,7 +64,7 @@ impl Streamed {
         findings
     }
 
-    /// What [`analyse_rows`] finds of the same attempts.
+    /// Returns the findings and rows that [`analyse_rows`] returns for these attempts.
     pub fn rows(
         mut self,
         manifest: &Manifest,
@@ -76,12 +76,12 @@ impl Streamed {
     }
 }
 
-/// What was gathered of each level.
+/// The gathered records of each level.
 #[derive(Default)]
 struct Levels(BTreeMap<u32, Gathered>);
 
 impl Levels {
-    /// Every level that counts, as far as it got, with its columns.
+    /// Returns each level that counts, up to its last record, with its columns.
     fn read(mut self, manifest: &Manifest) -> impl Iterator<Item = (Level, Columns)> {
         let levels = manifest.levels.iter().filter(|level| counts(level));
         levels.map(move |level| {
@@ -99,36 +99,36 @@ fn observe(
     samples: &[Sample],
     spec: &LineSpec,
 ) -> (Observed, (usize, usize)) {
-    // Of a run of single loads no line is drawn.
+    // No limits are computed for a run of single loads.
     let upper = if is_sweep(manifest.levels.iter()) { Upper::keep } else { Upper::nothing };
     Observed::of_columns(level, columns, &of_level(samples, level), spec.budget.as_ref(), upper)
 }
 
-/// What warmed the target up, found it cold, or was asked alone before a load is in the rows and in no figure of these.
+/// Returns whether a level counts. Levels of warm-up, cold start or isolated requests are in the rows and in no figure.
 fn counts(level: &Level) -> bool {
     ![WARM_UP, COLD, ISOLATED].contains(&level.purpose.as_str())
 }
 
-/// The same of levels that were observed one by one, in order of execution and without what warmed the target up.
+/// Returns the findings of observed levels in order of execution, without levels of warm-up.
 pub fn analyse_observed(observed: &[Observed], spec: &LineSpec) -> Findings {
     findings(observed, spec, is_sweep(observed.iter().map(|o| &o.level)))
 }
 
-/// Lines are drawn through the levels of a search, and of a run of single loads there are none.
+/// Returns whether the levels belong to a search, so that limits can be computed. A run of single loads has none.
 fn is_sweep<'a>(mut levels: impl Iterator<Item = &'a Level>) -> bool {
     levels.any(|level| counts(level) && level.purpose != "run")
 }
 
-/// A level with the columns that its figures came from: what a budget is held against.
+/// A level with the columns that its figures and its budget use.
 pub struct LevelRows {
-    /// The level, as far as it got.
+    /// Level, up to its last record.
     pub level: Level,
     pub columns: Columns,
-    /// The requests that count.
+    /// Range of the requests that count.
     pub window: (usize, usize),
 }
 
-/// The same findings with the rows beside them, for whoever judges more of a run than its summary.
+/// Returns the findings with the rows, for callers that evaluate more than the summary.
 pub fn analyse_rows(
     manifest: &Manifest,
     attempts: &[Attempt],
@@ -155,7 +155,7 @@ fn observed_rows(
     (analyse_observed(&observed, spec), rows)
 }
 
-/// Hands over every level that counts with its own records.
+/// Passes every level that counts with its records to `take`.
 fn each_level<'a>(
     manifest: &Manifest,
     attempts: &'a [Attempt],
@@ -177,7 +177,7 @@ pub(crate) fn of_level<'a>(samples: &'a [Sample], level: &Level) -> Vec<&'a Samp
     samples.iter().filter(|s| s.at >= level.start && s.at < level.drained).collect()
 }
 
-/// A level whose generator was cut off ends where its last row does: what was planned after that never happened.
+/// Ends a level at its last row if its generator was killed, because later arrivals were never sent.
 pub(crate) fn as_far_as_it_got(level: &Level, last_end: Option<At>, requests: u64) -> Level {
     let mut level = level.clone();
     if level.ended_by == EndedBy::Cut {
@@ -189,7 +189,7 @@ pub(crate) fn as_far_as_it_got(level: &Level, last_end: Option<At>, requests: u6
     level
 }
 
-/// The findings of levels that were observed.
+/// Returns the findings of observed levels.
 pub fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -> Findings {
     let levels: Vec<_> = observed.iter().map(|o| o.finding.clone()).collect();
     let zero: Vec<&Observed> =
@@ -231,9 +231,10 @@ pub fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -> Findi
 
 // ------------------------------------------------------------------------------------------- hold
 
-/// The line that is worth holding and the load to hold it at: the lower of onset and budget line, at the lower end of
-/// its interval (at the very onset an honest verdict is "inconclusive" every second time); without either, just under
-/// the last load known to be stable.
+/// Returns the limit to hold and the load for the hold.
+///
+/// The limit is the lower of onset and budget limit, and the load is the lower end of its interval. At the onset itself a
+/// correct verdict is "inconclusive" every second time. Without both limits the load is just under the last stable load.
 pub(crate) fn line_to_hold(lines: &CapacityLines) -> Option<(&'static str, f64)> {
     let lower = |line: &CapacityLine| match line {
         CapacityLine::Found { rate, .. } => {

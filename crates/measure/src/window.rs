@@ -1,19 +1,20 @@
-//! The part of a level that counts: the warm-up cut, and whether latency still drifts behind it.
+//! The measured part of a level: the warm-up cut, and the check for drift after it.
 //!
-//! What may be cut is a start-up transient and nothing else: it begins with the first arrival, it declines, and it is over within a
-//! tenth of the level or [`LONGEST_S`], whichever is less. Everything else that happened was measured and stays in every figure;
-//! an incident in the first half, cut away for being unlike the rest, is how a gate passes what it should break on. Whoever
-//! knows of a longer warm-up asks for it (`--warm-up N`: requests before the measured part).
+//! Only a start-up transient may be cut. It begins with the first arrival, declines, and ends within a tenth of the level or
+//! [`LONGEST_S`], whichever is less. Everything else was measured and stays in every figure. A gate would pass wrongly if an
+//! incident in the first half were cut for being unlike the rest. For a longer warm-up there is `--warm-up N` (requests before
+//! the measured part).
 //!
-//! Where the transient ends is where MSER-5 is least (White, Cobb, Spratt 2000), in arrival order, on the logarithm of the leading
-//! latency: on the latencies themselves a single burst decides. The least of many statistics is always somewhere, so a cut must earn its
-//! place: what is cut is slower in its mean than what is kept by more than a series of that memory is by chance, and slow from the first answers on. Searching further than may be cut, and refusing what is found there, keeps the
-//! front of a longer incident from being cut off as far as the bound allows.
+//! The transient ends at the minimum of MSER-5 (White, Cobb, Spratt 2000), in order of arrival, on the logarithm of the leading
+//! latency. On the latencies themselves a single burst would decide. A minimum always exists, so a cut must meet two
+//! conditions. The cut part must be significantly slower in its mean, for a series of that correlation. It must be slow from
+//! the first responses on. The search goes further than a cut may, and a minimum beyond is rejected. Otherwise the start
+//! of a longer incident would be cut up to the limit.
 //!
-//! Whether a stretch of what is kept lies above the rest ([`slow_stretch`]) is asked of the same logarithms: then the level held more
-//! than one state, which is said beside its figures and takes nothing from them.
+//! The check for an interval above the rest ([`slow_stretch`]) uses these logarithms too. Such a level had more than one state,
+//! which is reported with its figures and changes none.
 //!
-//! Where the rate of arrivals has a shape, its front is what was asked for, and nothing is cut.
+//! If the arrival rate varies by design, its start is part of the load and nothing is cut.
 
 use plimsoll_math::{quantile, series};
 use plimsoll_model::{At, Level, Load, RateCourse, Span};
@@ -21,42 +22,44 @@ use plimsoll_model::{At, Level, Load, RateCourse, Span};
 use crate::columns::{ABSENT, Columns, Fate, INFINITE};
 use crate::findings::{CutLatency, Drift, FAILURES, SlowStretch};
 
-/// Confidence at which the mean of what is cut must differ from that of what is kept. The cut was chosen among many for
-/// looking different, so the usual 95 % would be none.
+/// Confidence at which the means of the cut and the kept part must differ.
+///
+/// The cut is chosen among many for its difference, so the usual 95 % would be no evidence.
 const DIFFERS: f64 = 0.999;
 
-/// Fewest answers on which a warm-up is looked for: with fewer, one series in eight is cut for nothing whatever the test.
+/// Minimum number of responses for a warm-up search. With fewer, every test cuts one series in eight wrongly.
 const FEWEST: usize = 100;
 
-/// Share of a level, and time, that a start-up transient takes at most.
+/// Maximum share of a level, and maximum time, of a start-up transient.
 const LONGEST_SHARE: f64 = 0.1;
-/// The time, s.
+/// Maximum time in seconds.
 const LONGEST_S: f64 = 30.0;
 
-/// What the level begins with: the first eighth of a front, one batch of MSER-5 at least.
+/// Start of the cut part: its first eighth, and at least one batch of MSER-5.
 const PARTS: usize = 8;
 const FIRST: usize = 5;
-/// Share of the front's mean height that its beginning has at least; what begins lower came later.
+/// Minimum height of the start as a share of the mean height of the cut part. A lower start means that the slowness came later.
 const FROM_THE_FIRST: f64 = 0.5;
 
-/// Longest series that the cut is searched on; longer ones are thinned to it. Finding a warm-up to one part in fifty
-/// thousand helps nobody.
+/// Maximum length of the series in the search; longer series are thinned. A finer position of the cut changes no figure.
 const LONGEST: usize = 50_000;
 
-/// Where the window begins.
+/// The start of the window.
 pub struct WindowCut {
     /// Index of the first request that counts.
     pub from: usize,
-    /// Its due time, or the start of the level where nothing is cut.
+    /// Due time of that request, or the start of the level if nothing is cut.
     pub at: At,
     pub rule: String,
 }
 
-/// Share of a level that its opening takes at most: of one that is slower than that, the slowness is to be told.
+/// Maximum share of a level for its opening. If the opening is slower, the slowness must be reported.
 const OPENING: f64 = 0.25;
 
-/// Requests that a closed loop begins with all at once, as many as it keeps in flight, and those that come before these have their answers: they wait for
-/// each other by design, and say nothing of whether the level is steady. They count in every figure, as whatever else was asked for.
+/// Returns the number of requests in the opening of a closed loop.
+///
+/// These are the requests that start together, one per request in flight, and those that are due before the first responses.
+/// They wait for each other by design, so they do not show whether the level is steady. They count in every figure.
 pub fn opening(columns: &Columns, level: &Level) -> usize {
     let Load::Closed { concurrency } = level.load else { return 0 };
     let wave = (concurrency as usize).min(columns.len());
@@ -67,7 +70,7 @@ pub fn opening(columns: &Columns, level: &Level) -> usize {
     wave.max(columns.first_due_from(At(until.min(longest.0))))
 }
 
-/// Finds the warm-up of a level.
+/// Returns the warm-up cut of a level.
 pub fn cut(columns: &Columns, level: &Level) -> WindowCut {
     let (metric, latency) = columns.leading();
     let nothing = |rule: String| WindowCut { from: 0, at: level.start, rule };
@@ -110,19 +113,21 @@ pub fn cut(columns: &Columns, level: &Level) -> WindowCut {
     }
 }
 
-/// Is the front slow from the first answers on? What began after a sound beginning, a pause or a queue that builds up, is
-/// no start-up. That it declines is that it is over within the bound.
+/// Returns whether the front is slow from the first responses on.
+///
+/// Slowness after a normal start, such as a pause or a growing queue, is no start-up. The front declines if it ends within the
+/// limit.
 fn starts_slow(series: &[f64], d: usize) -> bool {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
     let rest = mean(&series[d..]);
     let height = mean(&series[..d]) - rest;
     let first = (d / PARTS).max(FIRST).min(d);
-    // One slow answer among the first raises their mean, and is no start-up.
+    // One slow response among the first raises their mean without being a start-up.
     let most = 2 * series[..first].iter().filter(|ln| **ln > rest).count() > first;
     height > 0.0 && most && mean(&series[..first]) - rest >= FROM_THE_FIRST * height
 }
 
-/// Do requests before this one fail more often than those behind it?
+/// Returns whether the requests before this index fail more often than those after it.
 fn fails_more(columns: &Columns, from: usize) -> bool {
     let (front, rest) = columns.fate.split_at(from);
     let share = |fates: &[Fate]| {
@@ -131,7 +136,7 @@ fn fails_more(columns: &Columns, from: usize) -> bool {
     share(front) > share(rest)
 }
 
-/// What was cut, in its own figures.
+/// Returns the latencies of the requests that were cut.
 pub(crate) fn cut_figures(columns: &Columns, from: usize) -> Vec<CutLatency> {
     let (leading, latency) = columns.leading();
     let mut sets = vec![(leading, latency)];
@@ -149,20 +154,23 @@ pub(crate) fn cut_figures(columns: &Columns, from: usize) -> Vec<CutLatency> {
     sets.into_iter().filter(|_| from > 0).filter_map(figures).collect()
 }
 
-/// Blocks that a slow stretch is looked for in, the fewest of them, and the fewest answers of each.
+/// Number of blocks in which a slow interval is searched, their minimum number, and the minimum responses per block.
 const BLOCKS: usize = 40;
 const FEWEST_BLOCKS: usize = 14;
 const PER_BLOCK: usize = 8;
-/// Standard errors by which a stretch stands out: so many because it is the largest of hundreds of stretches of correlated blocks.
-/// At most four of 120 steady levels of six queues reach it (`tests/all/incidents.rs`).
+/// Standard errors of an outstanding interval.
+///
+/// The number is large because the interval is the largest of hundreds of intervals of correlated blocks. At most four of 120
+/// steady levels of six queues reach it (`tests/all/incidents.rs`).
 const STANDS_OUT: f64 = 7.0;
-/// How many times as long latency is in a stretch worth naming.
+/// Minimum ratio of latency in a reported interval to latency in the rest.
 const SLOWER: f64 = 1.2;
-/// How many times the slowest answer a failed request counts for where stretches are sought: it is worse than any of them.
+/// Multiple of the slowest response that a failed request counts as, because it is worse than any response.
 const FAILED: f64 = 2.0;
 
-/// The stretch of the requests `from..to` in which latency lies above the rest by more than chance: of the leading latency,
-/// else of whole answers.
+/// Returns the interval of the requests `from..to` in which latency is significantly above the rest.
+///
+/// The leading latency is checked first, then that of complete responses, then failures.
 pub fn slow_stretch(columns: &Columns, level: &Level, from: usize, to: usize) -> Option<SlowStretch> {
     let (leading, latency) = columns.leading();
     stretch_of((leading, latency), columns, level, (from, to))
@@ -170,10 +178,10 @@ pub fn slow_stretch(columns: &Columns, level: &Level, from: usize, to: usize) ->
         .or_else(|| failing_stretch(columns, level, (from, to)))
 }
 
-/// Least variance of a block's failures: two that meet by chance in one block are no incident, five are.
+/// Minimum variance of a block's failures. Two failures that coincide in one block are no incident; five are.
 const OF_FAILURES: f64 = 0.5;
 
-/// The stretch in which requests fail more often than in the rest.
+/// Returns the interval in which requests fail more often than in the rest.
 fn failing_stretch(columns: &Columns, level: &Level, (from, to): (usize, usize)) -> Option<SlowStretch> {
     let rows = || from..to;
     let blocks = BLOCKS.min(rows().len() / PER_BLOCK);
@@ -230,12 +238,12 @@ fn told(
     SlowStretch { metric: metric.to_owned(), from_s, to_s, times, errors: found.errors }
 }
 
-/// Medians that the trend is tested on: enough for the test, few enough that neighbours hardly depend.
+/// Number of medians for the trend test: enough for the test, and few enough that neighbours are almost independent.
 const MEDIANS: usize = 40;
-/// Drift that matters: a tenth of the median over the window.
+/// Relevant drift over the window, as a share of the median.
 const DRIFT_MATTERS: f64 = 0.1;
 
-/// The trend of the leading latency over the requests `from..to`.
+/// Returns the trend of the leading latency over the requests `from..to`.
 pub fn drift(columns: &Columns, from: usize, to: usize) -> Drift {
     let (metric, latency) = columns.leading();
     let values: Vec<i64> =

@@ -1,8 +1,7 @@
-//! What a budget file must not say: each refusal with its place in the file, dotted, so that whoever read the text can point
-//! at line and column.
+//! Validation of a budget file. Each error has a dotted path, so that the reader of the text can report line and column.
 //!
-//! Keys and names are held against the schema; here stands what a schema can't say: units, sums, contradictions, names that
-//! refer to each other. What depends on a run (can it be judged at all?) is the lint's question.
+//! The schema checks keys and names. This module checks units, sums, contradictions and references between names, which a schema
+//! cannot express. The lint checks whether a run can evaluate a budget.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +14,10 @@ use plimsoll_measure::budget::{BudgetMetric, StageBudget};
 use plimsoll_measure::budget::{Judged, no_measure_of_load};
 use plimsoll_measure::say::ms;
 
-/// Holds the text's own shape against the schema: keys and names, with the nearest allowed one.
+/// Checks keys and names of the text against the schema; the error suggests the nearest allowed name.
 ///
 /// # Errors
-/// The first key or name that nothing reads.
+/// Fails at the first unknown key or name.
 pub fn check_shape(value: &Value) -> Result<(), SpecError> {
     let budgets = value.get("budgets").and_then(Value::as_array);
     for (i, budget) in budgets.into_iter().flatten().enumerate() {
@@ -31,10 +30,10 @@ pub fn check_shape(value: &Value) -> Result<(), SpecError> {
 }
 
 impl BudgetFile {
-    /// Holds the file against itself.
+    /// Checks the file for consistency.
     ///
     /// # Errors
-    /// The first thing that can't be meant.
+    /// Fails at the first contradiction or invalid value.
     pub fn check(&self) -> Result<(), SpecError> {
         if self.version != BUDGET_VERSION {
             let want = "1: the only version this program reads";
@@ -119,7 +118,7 @@ impl BudgetFile {
         let unit = budget.metric.unit();
         for (key, amount) in [("max", &budget.max), ("min", &budget.min)] {
             let Some(amount) = amount.as_ref().filter(|amount| !amount.unit.like(&unit)) else { continue };
-            // A ratio of 1 may be meant by a bare number where a share is asked: refused, for 1 and 1 % are a hundred apart.
+            // A bare 1 may mean a ratio of 1 or 1 %, which differ by a factor of a hundred, so it is rejected.
             let want = format!("{} of {}", unit.want(), budget.metric.name());
             return Err(SpecError::value(&place(key), amount, &want));
         }
@@ -188,7 +187,7 @@ impl BudgetFile {
         Ok(())
     }
 
-    /// A higher percentile is never the smaller one: ceilings of one latency must rise with it.
+    /// Checks that the ceilings of one latency rise with the percentile.
     fn check_contradictions(&self) -> Result<(), SpecError> {
         for (i, high) in self.budgets.iter().enumerate() {
             let same = |other: &&Budget| {
@@ -232,7 +231,7 @@ fn check_margin(budget: &Budget, at: &str, unit: &Unit) -> Result<(), SpecError>
     Ok(())
 }
 
-/// What a margin keeps of a limit. A share is a share of the limit, also where the limit is a share.
+/// Returns the amount by which a margin tightens a limit. A share is a share of the limit, even if the limit is a share.
 pub(crate) fn reserve(limit: &Amount, margin: &Amount) -> f64 {
     if margin.unit == Unit::Share { margin.value * limit.value } else { margin.value }
 }
@@ -255,7 +254,7 @@ fn check_stages(stages: &StageBudget) -> Result<(), SpecError> {
         Some(margin) if margin.unit == Unit::Share => margin.value * total,
         Some(margin) => time("stages.margin", margin)?,
     };
-    // Sums of milliseconds written in decimal must not fail on the last bit.
+    // The tolerance allows for the binary error of sums of decimal milliseconds.
     if sum + margin <= total * (1.0 + 1e-9) {
         return Ok(());
     }

@@ -1,13 +1,13 @@
-//! Several budgets at once: what a family of verdicts proves together.
+//! Multiple budgets: the common verdict of a family of budgets.
 //!
-//! A release fails when any budget is broken, so a failure must hold up among all the looks that were taken: Holm (1979,
-//! [`plimsoll_math::two_sample::holm`]) over the primary family. It passes only when every budget does, and then plain alpha for each is enough (intersection–union,
-//! Berger 1982): correcting a pass as well would only make it harder to pass with more budgets. Those that are watched and
-//! decide nothing are held to a false discovery rate (Benjamini and Hochberg 1995).
+//! A release fails if any budget is broken, so a failure must be significant among all tests: Holm (1979,
+//! [`plimsoll_math::two_sample::holm`]) over the primary family. A release passes only if every budget passes, so plain alpha
+//! per budget is enough (intersection–union, Berger 1982). A correction of passes would only make a pass harder with more
+//! budgets. Budgets that are watched and decide nothing use a false discovery rate (Benjamini and Hochberg 1995).
 
 use plimsoll_measure::findings::Held;
 
-/// Which hypotheses fall by Benjamini and Hochberg's step-up at this false discovery rate.
+/// Returns which hypotheses are rejected by Benjamini and Hochberg's step-up procedure at this false discovery rate.
 pub fn benjamini_hochberg(p: &[f64], rate: f64) -> Vec<bool> {
     let m = p.len() as f64;
     let order = rising(p);
@@ -25,7 +25,7 @@ fn rising(p: &[f64]) -> Vec<usize> {
     order
 }
 
-/// The verdict of one of a family: a pass at plain alpha, a failure only where it stands among the others.
+/// Returns the verdict of one budget of a family: a pass at plain alpha, a failure only if it is significant among the others.
 pub fn verdict(p_pass: f64, alpha: f64, falls: bool) -> Held {
     if p_pass <= alpha {
         Held::Pass

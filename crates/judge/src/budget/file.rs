@@ -1,8 +1,8 @@
-//! The budget file: what a product promises, as data.
+//! The budget file: the SLOs of a product as data.
 //!
-//! One file drives the gate, the lint, the runtime monitor and the alert rules, so it says what is promised and never how it
-//! is measured. Budgets given inline with `--slo` are the same thing with fewer words. A list of
-//! budgets with an id each won over a map: an id is a person's word, and two budgets of one metric are common.
+//! One file is for the gate, the lint, the runtime monitor and the alert rules. It therefore contains the SLO and not the method
+//! of measurement. Inline budgets of `--slo` are a short form of it. A map from id to budget was rejected in favour of a list,
+//! because the user chooses the ids. Two budgets of one metric are common.
 
 use std::collections::BTreeMap;
 
@@ -16,123 +16,123 @@ use plimsoll_measure::budget::{Amount, Percentile, PromptBucket, Relative};
 use plimsoll_measure::budget::{BudgetMetric, StageBudget};
 use plimsoll_measure::findings::BudgetSpec;
 
-/// Version of this layout.
+/// Version of the layout of a budget file.
 pub const BUDGET_VERSION: u32 = 1;
 
-/// A budget file.
+/// A budget file with the SLOs of a product.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetFile {
     /// Version of the layout: 1.
     pub version: u32,
-    /// What it is called in output.
+    /// Name of the file in output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where its figures come from, for a reader: a convention, a contract, a measurement.
+    /// Source of the limits, for readers: a convention, a contract, a measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// The pinned baseline of relative budgets: a run folder, or a name.
+    /// Pinned baseline of relative budgets: a run folder, or a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<String>,
-    /// The load under which it holds.
+    /// Load at which the budgets apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<BudgetLoad>,
-    /// Whose latency it is.
+    /// Start of latencies: `user` or `engine`.
     #[serde(default)]
     pub scope: Scope,
-    /// What waits for the answers.
+    /// Consumer of the responses: `interactive` or `batch`.
     #[serde(default)]
     pub kind: BudgetKind,
-    /// How many items by when; for `kind: batch`.
+    /// Number of items and deadline; for `kind: batch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
-    /// What the endpoint is paid; for budgets of cost.
+    /// Price of the endpoint; for budgets of cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<PriceSpec>,
-    /// How verdicts are reached.
+    /// Rules for verdicts.
     #[serde(default)]
     pub policy: Policy,
-    /// Bursts by name, for budgets `under:` one.
+    /// Bursts by name, for budgets with `under:`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bursts: BTreeMap<String, Burst>,
-    /// A latency divided over the stages of the path.
+    /// A latency budget that is divided over the stages of the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stages: Option<StageBudget>,
-    /// The budgets.
+    /// List of budgets.
     #[serde(default)]
     pub budgets: Vec<Budget>,
 }
 
-/// The load under which a budget holds.
+/// The load at which a budget applies.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BudgetLoad {
-    /// Kind of traffic: `steady`, `burst`, or a name of the sweep's `--traffic`. None = any.
+    /// Kind of traffic: `steady`, `burst`, or a name of the sweep's `--traffic`; `null` allows any.
     pub profile: Option<String>,
-    /// Offered load. None = whatever the run offered.
+    /// Offered load; `null` for the load that the run offered.
     pub rate: Option<Rate>,
-    /// How long a measurement of it lasts.
+    /// Duration of a measurement of this load, unless the command sets a time; `null` if not set.
     #[serde(with = "span_text_opt")]
     #[schemars(with = "Option<SpanText>")]
     pub duration: Option<Span>,
-    /// The stretch judged at a time: what a monitor slides, and the least that a level must hold behind its warm-up.
+    /// Evaluation window: the sliding window of a monitor, and the minimum length of a level without its warm-up.
     #[serde(with = "span_text_opt")]
     #[schemars(with = "Option<SpanText>")]
     pub window: Option<Span>,
-    /// The scenario file that makes this load, beside the budget file.
+    /// Scenario file of this load, relative to the budget file.
     pub scenario: Option<String>,
 }
 
-/// Whose latency is judged.
+/// The start of the latency that is evaluated.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// The user's: from the instant a request was due.
+    /// User latency, from the due time of a request.
     #[default]
     User,
-    /// The engine's: from the instant it was sent.
+    /// Engine latency, from the send time of a request.
     Engine,
 }
 
-/// What waits for the answers.
+/// The consumer of the responses.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetKind {
-    /// A person or a page: every request counts.
+    /// A user or a page: every request counts.
     #[default]
     Interactive,
-    /// A queue of work: so many items by a deadline.
+    /// A work queue: a number of items by a deadline.
     Batch,
 }
 
-/// So many items by a deadline.
+/// A number of items with a deadline.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {
-    /// Items (requests, unless sizes count items).
+    /// Number of items (requests, unless sizes count items).
     pub items: u64,
-    /// The time there is.
+    /// Time until the deadline, such as `8h`.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub deadline: Span,
 }
 
 impl Batch {
-    /// Items per second that meet the deadline.
+    /// Returns the items per second that meet the deadline.
     pub fn floor_per_s(&self) -> f64 {
         self.items as f64 / self.deadline.as_secs_f64()
     }
 }
 
-/// How verdicts are reached.
+/// The rules for verdicts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// Chance of a wrong verdict on each side: the interval that judges, and is shown, has a confidence of 1 − 2 alpha (95 %).
+    /// Probability of a wrong verdict on each side; the interval that is used and shown has a confidence of 1 − 2 alpha (95 %).
     pub alpha: f64,
-    /// Ids of the budgets that decide; the others are watched. Empty = all of them decide.
+    /// Ids of the budgets that decide; the others are only watched. If empty, all budgets decide.
     pub primary: Vec<String>,
-    /// False discoveries among those that are watched, at most.
+    /// Maximum false discovery rate among the budgets that are only watched.
     pub false_discovery: f64,
 }
 
@@ -142,94 +142,94 @@ impl Default for Policy {
     }
 }
 
-/// A burst, by which a level of a run is known.
+/// A burst, which identifies levels of a run.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Burst {
-    /// Kind of traffic of the levels that are it. None = the burst's own name.
+    /// Kind of traffic of the burst's levels; `null` for the name of the burst.
     pub traffic: Option<String>,
-    /// Its arrivals in the short form of `--arrivals`: `gamma:3`, `onoff:2s,8s`.
+    /// Arrivals in the short form of `--arrivals`: `gamma:3`, `onoff:2s,8s`.
     pub arrivals: Option<String>,
-    /// Its mean load.
+    /// Mean load of the burst.
     pub rate: Option<Rate>,
-    /// How long it lasts.
+    /// Duration of the burst.
     #[serde(with = "span_text_opt")]
     #[schemars(with = "Option<SpanText>")]
     pub duration: Option<Span>,
 }
 
-/// One budget.
+/// A budget: a limit on one metric.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
-    /// Its name in every output; unique in the file.
+    /// Name in every output; unique in the file.
     pub id: String,
-    /// Of what.
+    /// Metric that the budget limits.
     pub metric: BudgetMetric,
-    /// Of which percentile; for latencies.
+    /// Percentile of the metric; for latencies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p: Option<Percentile>,
-    /// The most it may be.
+    /// Maximum value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Amount>,
-    /// The least it may be.
+    /// Minimum value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<Amount>,
-    /// The most it may differ from the pinned baseline, for the worse.
+    /// Maximum change for the worse, relative to the pinned baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relative: Option<Relative>,
-    /// The requests it is about. None = all.
+    /// Requests that the budget applies to; `null` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice: Option<RequestSlice>,
-    /// What is kept free under the ceiling (over the floor): an amount of its unit, or a share of it.
+    /// Safety margin below the ceiling or above the floor: an amount in the metric's unit, or a share of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<Amount>,
-    /// Effective requests below which it is not judged.
+    /// Minimum effective number of requests for a verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_n_eff: Option<f64>,
-    /// What missing data amounts to.
+    /// Result of missing data.
     #[serde(default)]
     pub on_missing: OnMissing,
-    /// What an inconclusive verdict amounts to.
+    /// Result of an inconclusive verdict.
     #[serde(default)]
     pub on_inconclusive: OnInconclusive,
-    /// The burst (of `bursts`) under which it holds. None = the file's load.
+    /// Burst (of `bursts`) in which the budget applies; `null` for the file's load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under: Option<String>,
-    /// Whose latency; none = the file's.
+    /// Start of the latency; `null` for the file's scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
-    /// Who answers for it.
+    /// Owner of the budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// Since when it holds, for a reader.
+    /// Date since which the budget applies, for readers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
 }
 
-/// The requests that a budget is about. Several conditions must all hold.
+/// The requests that a budget applies to. All given conditions must be met.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RequestSlice {
     /// Class of the scenario, by name or number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// The model asked for.
+    /// Requested model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The path asked, such as `/v1/chat/completions`.
+    /// Request path, such as `/v1/chat/completions`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
-    /// Prompt lengths, tokens.
+    /// Range of prompt lengths in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<PromptBucket>,
-    /// Load level: in place of the file's rate.
+    /// Load that replaces the file's rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load: Option<Rate>,
 }
 
 impl RequestSlice {
-    /// In words: `class chat, prompts 0..512`; empty for all requests.
+    /// Describes the slice, for example `class chat, prompts 0..512`; empty for all requests.
     pub fn words(&self) -> String {
         let mut parts = Vec::new();
         parts.extend(self.class.as_ref().map(|class| format!("class {class}")));
@@ -241,32 +241,32 @@ impl RequestSlice {
     }
 }
 
-/// What missing data amounts to. It never passes.
+/// The result of missing data, which is never a pass.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnMissing {
-    /// Nothing was found out.
+    /// The budget is inconclusive.
     #[default]
     Inconclusive,
-    /// Broken: who promises a figure has to measure it.
+    /// The budget is broken, because the owner of an SLO has to measure it.
     Fail,
 }
 
-/// What an inconclusive verdict amounts to.
+/// The result of an inconclusive verdict.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnInconclusive {
-    /// The gate says so.
+    /// The gate is inconclusive.
     #[default]
     Inconclusive,
-    /// Broken.
+    /// The budget is broken.
     Fail,
-    /// Shown, and decides nothing.
+    /// The verdict is shown and decides nothing.
     Warn,
 }
 
 impl Budget {
-    /// A ceiling on a metric, with everything else as it is by default.
+    /// Returns a ceiling on a metric with defaults for the other fields.
     pub fn ceiling(id: impl Into<String>, metric: BudgetMetric, p: Option<f64>, max: Amount) -> Budget {
         Budget {
             id: id.into(),
@@ -287,12 +287,12 @@ impl Budget {
         }
     }
 
-    /// Held against nothing: shown beside the others, and decides nothing.
+    /// Returns whether the budget has no limit. It is then shown with the others and decides nothing.
     pub fn is_tracked(&self) -> bool {
         self.max.is_none() && self.min.is_none() && self.relative.is_none()
     }
 
-    /// The metric with its percentile: `ttft p99`.
+    /// Returns the metric with its percentile: `ttft p99`.
     pub fn what(&self) -> String {
         match self.p {
             Some(p) => format!("{} {}", self.metric.name(), p.name()),
@@ -302,7 +302,7 @@ impl Budget {
 }
 
 impl BudgetFile {
-    /// A file of these budgets, everything else as it is by default.
+    /// Returns a file of these budgets with defaults for the other fields.
     pub fn of(budgets: Vec<Budget>) -> BudgetFile {
         BudgetFile {
             version: BUDGET_VERSION,
@@ -321,18 +321,18 @@ impl BudgetFile {
         }
     }
 
-    /// The total of the stages as the budget that it is: the whole answer at the percentile of the slices.
+    /// Returns the total of the stages as a budget: `e2e` at the percentile of the slices.
     pub fn stage_total(&self) -> Option<Budget> {
         let stages = self.stages.as_ref()?;
         Some(Budget::ceiling("stages total", BudgetMetric::E2e, Some(stages.p.0), stages.total.clone()))
     }
 
-    /// The id of a stage's slice: what a policy names it by.
+    /// Returns the id of a stage's slice, which a policy uses.
     pub fn stage_id(stage: &str) -> String {
         format!("stage {stage}")
     }
 
-    /// What one request of all must meet to be good: of `ttft`, `tpot` and `e2e` the ceilings that hold for every request.
+    /// Returns the limits that a good request must meet: the ceilings of `ttft`, `tpot` and `e2e` that apply to all requests.
     pub fn per_request(&self) -> BudgetSpec {
         use plimsoll_measure::findings::{Ceiling, Metric};
         let metric =

@@ -1,4 +1,4 @@
-//! What a budget comes to: read off the file once, and what every row, word and alert of it then starts from.
+//! Limits of budgets: derived from the file once, for every row, text and alert.
 
 use plimsoll_measure::budget::Unit;
 use plimsoll_measure::say::number;
@@ -6,27 +6,29 @@ use plimsoll_measure::say::number;
 use super::check::reserve;
 use super::{Amount, Budget, BudgetFile, BudgetMetric, Percentile, Relative, RequestSlice, Scope, shown};
 
-/// A budget as it is judged.
+/// A budget with its effective limit.
 #[derive(Copy, Clone)]
 pub struct Limit<'f> {
-    /// The metric that is read: the engine's scope counts from the sent time.
+    /// Metric to evaluate; with the engine's scope it starts at the send time.
     pub metric: BudgetMetric,
-    /// The most that it may be, or the least, less the margin. `None` = it has no limit of its own.
+    /// Ceiling minus margin, or floor plus margin; `None` if the budget has no absolute limit.
     pub value: Option<f64>,
-    /// Is it a floor, which may not be fallen short of?
+    /// Set if the limit is a floor.
     pub floor: bool,
-    /// The percentile, of a latency.
+    /// Percentile of a latency; `None` for other metrics.
     pub p: Option<Percentile>,
-    /// The requests it is about; `None` = all.
+    /// Requests that the budget applies to; `None` for all.
     pub slice: Option<&'f RequestSlice>,
-    /// The limit as it is written.
+    /// Limit as written in the file.
     pub amount: Option<&'f Amount>,
-    /// What is kept free of it, as it is written.
+    /// Margin as written in the file.
     pub margin: Option<&'f Amount>,
 }
 
 impl Budget {
-    /// The most that it may be, or the least, less the margin: what a run and live traffic are both held to. `None` = it has no limit of its own.
+    /// Returns the ceiling minus margin, or the floor plus margin, for runs and live traffic.
+    ///
+    /// `None` if the budget has no absolute limit.
     pub fn held_to(&self) -> Option<f64> {
         let kept = |limit: &Amount| self.margin.as_ref().map_or(0.0, |margin| reserve(limit, margin));
         let most = self.max.as_ref().map(|max| max.value - kept(max));
@@ -35,7 +37,7 @@ impl Budget {
 }
 
 impl<'f> Limit<'f> {
-    /// A budget of this file.
+    /// Returns the limit of a budget of this file.
     pub fn of(file: &BudgetFile, budget: &'f Budget) -> Limit<'f> {
         let metric = match budget.scope.unwrap_or(file.scope) {
             Scope::User => budget.metric,
@@ -52,7 +54,7 @@ impl<'f> Limit<'f> {
         }
     }
 
-    /// What is judged: `ttft p99`.
+    /// Returns the evaluated metric with its percentile: `ttft p99`.
     pub fn what(&self) -> String {
         match self.p {
             Some(p) => format!("{} {}", self.metric.name(), p.name()),
@@ -60,8 +62,10 @@ impl<'f> Limit<'f> {
         }
     }
 
-    /// `≤ 350 ms`; with a margin `≤ 315 ms (350 ms less 10 %)`, because the file has the other figure. Of a share it says
-    /// `≥ 94.5 % (90 % and 5 % of it)`, because 5 % could be taken for points.
+    /// Returns the limit as text, such as `≤ 350 ms`.
+    ///
+    /// With a margin it is `≤ 315 ms (350 ms less 10 %)`, because the file has the other value. With a share it is
+    /// `≥ 94.5 % (90 % and 5 % of it)`, because 5 % could be read as percentage points.
     pub fn words(&self) -> String {
         let unit = self.amount.map_or_else(|| self.metric.unit(), |amount| amount.unit.clone());
         let Some(value) = self.value else { return "–".to_owned() };
@@ -75,7 +79,7 @@ impl<'f> Limit<'f> {
         format!("{} {}{}", self.sign(), shown(value, &unit), margin.unwrap_or_default())
     }
 
-    /// The change against a baseline that it allows: `≤ baseline +10 %`, `≥ baseline −5 %`.
+    /// Returns the allowed change from a baseline as text: `≤ baseline +10 %`, `≥ baseline −5 %`.
     pub fn change_words(&self, Relative(allowed): Relative) -> String {
         let allowed = if self.floor && allowed == 0.0 { "−0".into() } else { signed(100.0 * allowed) };
         format!("{} baseline {allowed} %", self.sign())
@@ -86,7 +90,7 @@ impl<'f> Limit<'f> {
     }
 }
 
-/// `+10`, `−5`.
+/// Returns a number with its sign: `+10`, `−5`.
 pub(crate) fn signed(x: f64) -> String {
     if x >= 0.0 { format!("+{}", number(x)) } else { format!("−{}", number(-x)) }
 }
@@ -95,7 +99,7 @@ pub(crate) fn signed(x: f64) -> String {
 mod tests {
     use super::*;
 
-    /// The margin of a share is a part of it and no points, and its words say so.
+    /// The margin of a share is a part of the share and not percentage points, and its text contains that.
     #[test]
     fn words_of_a_margin_say_what_it_is_a_part_of() {
         let words = |metric: BudgetMetric, value: f64, written: &Amount, margin: &Amount| {

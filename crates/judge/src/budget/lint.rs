@@ -1,9 +1,8 @@
-//! Can a budget be meant, and can it be judged? What the file's own check can't see: ceilings that together ask the impossible,
-//! and budgets that no measurement of their load could ever settle.
+//! Lint of budget files: limits that contradict each other, and budgets that no measurement of their load can evaluate.
 //!
-//! An *error* is a budget that can't be kept or can't be shown to be kept; a *warning* is one that will often be left undecided, or
-//! whose alert stays silent; a *note* says what to know. Rules of thumb ("a thousand requests") lost: the counts are inversions of the
-//! Beta bounds that the gate itself uses, at the design effect that was measured.
+//! An *error* is a budget that cannot be met or proven. A *warning* is a budget that will often be inconclusive, or whose alert
+//! stays silent. A *note* is information. Rules of thumb ("a thousand requests") were rejected. The counts are inversions of
+//! the Beta bounds that the gate uses, at the measured design effect.
 
 use serde::Serialize;
 
@@ -17,44 +16,42 @@ use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Percentiles};
 use plimsoll_measure::say::{ms, number};
 use plimsoll_model::Load;
 
-/// How bad a remark is.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// The budget can't be kept, or can't be shown to be kept.
+    /// The budget cannot be met or cannot be proven.
     Error,
-    /// It will often stay undecided, or its alert silent.
+    /// The budget will often be inconclusive, or its alert will stay silent.
     Warning,
-    /// What to know.
+    /// Information for the user.
     Note,
 }
 
-/// One thing that was found.
+/// A remark of the lint.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Remark {
-    /// Where, as a dotted path into the file.
+    /// Position as a dotted path into the file.
     pub path: String,
-    /// What kind of remark: a stable word.
+    /// Kind of remark: a stable word.
     pub kind: &'static str,
-    /// How bad.
     pub severity: Severity,
-    /// What, and what to do.
+    /// Problem and remedy.
     pub what: String,
 }
 
-/// What is known beside the file.
+/// The evidence in addition to the file.
 #[derive(Copy, Clone, Default)]
 pub struct LintEvidence<'a> {
-    /// A run of the load.
+    /// A run at the file's load.
     pub run: Option<&'a Findings>,
-    /// Output tokens of a request, where they are said.
+    /// Output tokens per request; `None` if not given.
     pub output_tokens: Option<f64>,
 }
 
-/// Share of what is allowed that a healthy endpoint is planned to use: half of it.
+/// Planned share of the allowed exceedances for a healthy endpoint: half of them.
 const PLANNED: f64 = 0.5;
 
-/// Everything to be said of a file, in its order.
+/// Returns the remarks on a file, in the order of the file.
 pub fn lint(file: &BudgetFile, evidence: &LintEvidence<'_>) -> Vec<Remark> {
     let level = evidence.run.and_then(|findings| nearest_level(file, findings));
     let mut remarks = Vec::new();
@@ -90,7 +87,7 @@ impl About<'_> {
     }
 }
 
-/// The level of a run that a file's load is most like: by offered load, else the last.
+/// Returns the level of a run whose offered load is nearest to the file's load, or the last level if the file has no load.
 pub(super) fn nearest_level<'a>(file: &BudgetFile, findings: &'a Findings) -> Option<&'a LevelFinding> {
     let rate = file.load.as_ref().and_then(|load| load.rate).map(|rate| rate.as_per_s());
     let mut open = findings.levels.iter().filter(|level| matches!(level.summary.load, Load::Open { .. }));
@@ -102,14 +99,15 @@ pub(super) fn nearest_level<'a>(file: &BudgetFile, findings: &'a Findings) -> Op
     }
 }
 
-/// Output tokens of a request: as said, else as the run's server reports them, else as the run asked.
+/// Returns the output tokens per request: as given, else as the run's server reports them, else as the run requested.
 fn tokens(evidence: &LintEvidence<'_>, level: Option<&LevelFinding>) -> Option<f64> {
     let of_run = level.map(|level| &level.summary.lengths.output);
     evidence.output_tokens.or_else(|| of_run.map(|output| output.reported_mean.unwrap_or(output.asked_mean)))
 }
 
-/// TTFT + (n − 1) × TPOT within E2E, of ceilings of the same requests at no higher a percentile: where each of the two may
-/// be at its ceiling, so may their sum.
+/// Checks that TTFT + (n − 1) × TPOT is within E2E, for ceilings of equal requests at no higher percentile.
+///
+/// Both parts may be at their ceilings, so their sum may be at its maximum.
 fn adds_up(file: &BudgetFile, whole: &Budget, tokens: Option<f64>, about: &mut About<'_>) {
     let (BudgetMetric::E2e, Some(p), Some(max)) = (whole.metric, whole.p, &whole.max) else { return };
     let part = |metric: BudgetMetric| {
@@ -163,40 +161,41 @@ fn adds_up(file: &BudgetFile, whole: &Budget, tokens: Option<f64>, about: &mut A
     }
 }
 
-/// Effective requests that a budget takes.
+/// The effective number of requests that a budget needs.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Needed {
-    /// With these a ceiling of [`FAR`] times the slowest request passes by its distance.
+    /// Number for a pass by distance, if the ceiling is [`FAR`] times the slowest request.
     pub far: f64,
-    /// With these it passes where none is over, however near the slowest is.
+    /// Number for a pass if no request is over the ceiling, at any distance of the slowest.
     pub least: f64,
-    /// With these it passes where half of what is allowed is over.
+    /// Number for a pass if half of the allowed share is over the ceiling.
     pub planned: f64,
 }
 
-/// A ceiling in slowest requests, for which the effective requests are named.
+/// Ratio of the ceiling to the slowest request, for the number of effective requests in remarks.
 const FAR: f64 = 3.0;
 
-/// Effective requests that a share of `allowed` takes, by the bounds that judge it; a percentile p allows 1 − p. `None` where nothing may
-/// be over: no count shows that.
+/// Returns the effective number of requests for a verdict on a share of `allowed`; a percentile p allows 1 − p.
+///
+/// The number follows from the bounds of the gate. `None` if the allowed share is 0, because no number can prove that.
 pub fn needed(allowed: f64, alpha: f64) -> Option<Needed> {
     let takes = |share: f64| to_decide(share, allowed, alpha);
     let far = far::needed(FAR, allowed, alpha)?.ceil();
     Some(Needed { far, least: takes(0.0)?, planned: takes(PLANNED * allowed)? })
 }
 
-/// The share of requests that may be over a budget's limit, where that is how it is judged.
+/// Returns the share of requests that may exceed a budget's limit; `None` if the metric is not evaluated as a share.
 pub fn allowed(budget: &Budget) -> Option<f64> {
     match budget.metric.judged() {
         Judged::Percentile => budget.p.map(|p| 1.0 - p.0),
         Judged::Share => budget.max.as_ref().map(|max| max.value),
-        // p99 / p50 stands or falls with its p99.
+        // The verdict on p99 / p50 depends on the p99.
         Judged::TailRatio => Some(0.01),
         Judged::Rate | Judged::Line | Judged::Cost => None,
     }
 }
 
-/// Requests per independent one at this percentile: as measured there, else at the next lower one that was.
+/// Returns the number of requests per independent request, measured at this percentile or at the next lower one.
 pub fn design_effect(level: &LevelFinding, metric: BudgetMetric, p: f64) -> Option<f64> {
     let metric = metric.latency_of_ratio().unwrap_or(metric);
     let latency = &level.summary.latency;
@@ -212,7 +211,7 @@ fn below(set: &Percentiles, p: f64) -> Option<&Estimate> {
     set.rows().into_iter().rev().filter(|(q, _)| *q <= p + 1e-9).find_map(|(_, reading)| reading.estimate())
 }
 
-/// Enough requests for the percentile at the measured design effect, in the time that the file plans.
+/// Checks that the file's time gives enough requests for the percentile, at the measured design effect.
 fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding>, about: &mut About<'_>) {
     let Some(allowed) = allowed(budget) else { return };
     let Some(Needed { far, least, planned }) = needed(allowed, file.policy.alpha) else {
@@ -222,7 +221,7 @@ fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding
     };
     let own = budget.min_n_eff.unwrap_or(0.0);
     let [far, least, planned] = [far, least, planned].map(|takes| takes.max(own));
-    // Only latencies have a distance.
+    // A distance exists for latencies only.
     let far = (budget.metric.judged() == Judged::Percentile).then_some(far);
     let effect = level.and_then(|level| design_effect(level, budget.metric, 1.0 - allowed));
     let d = effect.unwrap_or(1.0);
@@ -287,7 +286,6 @@ fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding
     }
 }
 
-/// A count, rounded up.
 fn whole(n: f64) -> String {
     format!("{}", n.ceil())
 }
@@ -300,7 +298,7 @@ fn minutes(seconds: f64) -> String {
     }
 }
 
-/// What a budget needs beside requests.
+/// Checks the inputs that a budget needs in addition to requests.
 fn has_its_sources(file: &BudgetFile, budget: &Budget, run: Option<&Findings>, about: &mut About<'_>) {
     if budget.relative.is_some() && file.baseline.is_none() {
         let what = "is held against a baseline, and the file names none: add `baseline: NAME`, or give --baseline to the gate";
@@ -326,7 +324,7 @@ fn has_its_sources(file: &BudgetFile, budget: &Budget, run: Option<&Findings>, a
     }
 }
 
-/// A ceiling below what one request alone takes can't be met at any load.
+/// Checks that a ceiling is not below the latency of isolated requests, because no load can meet it then.
 fn over_the_floor(budget: &Budget, run: Option<&Findings>, about: &mut About<'_>) {
     let (Some(max), Some(p), Some(run)) = (&budget.max, budget.p, run) else { return };
     let alone = run.levels.iter().find(|level| level.summary.load == Load::Closed { concurrency: 1 });
@@ -361,11 +359,14 @@ fn over_the_floor(budget: &Budget, run: Option<&Findings>, about: &mut About<'_>
     }
 }
 
-/// The burn rates of the usual alerts: 2 % of a month's budget in an hour, 5 % in six, 10 % in a day, 10 % in three days.
+/// The burn rates of the usual alerts on a month's budget. The rates are 2 % in 1 h, 5 % in 6 h, 10 % in a day, 10 % in three days.
 const BURNS: [(f64, &str); 4] =
     [(14.4, "page in 1 h"), (6.0, "page in 6 h"), (3.0, "ticket in 1 d"), (1.0, "ticket in 3 d")];
 
-/// With every request over, a budget burns 1 / allowed times as fast as it may: an alert at a higher rate never fires.
+/// Checks that the alerts of a budget can fire.
+///
+/// If every request is over the limit, the budget burns 1 / allowed times as fast as it may. An alert at a higher rate never
+/// fires.
 fn can_alert(file: &BudgetFile, budget: &Budget, about: &mut About<'_>) {
     if !matches!(budget.metric.judged(), Judged::Percentile | Judged::Share) {
         return;
@@ -380,7 +381,7 @@ fn can_alert(file: &BudgetFile, budget: &Budget, about: &mut About<'_>) {
     if silent.is_empty() {
         return;
     }
-    // A median is held to know the median; what pages is the tail beside it.
+    // A median has a limit for information; alerts use the tail budget of the metric.
     let higher =
         |other: &&Budget| other.metric == budget.metric && other.slice == budget.slice && other.p > budget.p;
     let (severity, advice) = match file.budgets.iter().find(higher) {
@@ -396,7 +397,7 @@ fn can_alert(file: &BudgetFile, budget: &Budget, about: &mut About<'_>) {
     about.say(if budget.p.is_some() { "p" } else { "max" }, severity, what);
 }
 
-/// Upper edges of the histograms that servers expose, s: vLLM's, and those that OpenTelemetry's GenAI conventions advise.
+/// Upper edges in seconds of servers' histograms: those of vLLM, and those of OpenTelemetry's GenAI conventions.
 const EDGES: [(BudgetMetric, &str, &[f64]); 5] = [
     (
         BudgetMetric::Ttft,
@@ -431,7 +432,7 @@ const EDGES: [(BudgetMetric, &str, &[f64]); 5] = [
     ),
 ];
 
-/// Where only a server's histogram will exist, a share can be counted at its edges alone.
+/// Checks that the ceiling is an edge of the servers' histograms, because live shares are known at edges only.
 fn has_an_edge(budget: &Budget, about: &mut About<'_>) {
     let (Some(max), Judged::Percentile) = (&budget.max, budget.metric.judged()) else { return };
     if max.unit != Unit::Time {
@@ -457,7 +458,7 @@ fn has_an_edge(budget: &Budget, about: &mut About<'_>) {
     }
 }
 
-/// The stages of a path are a part of the whole answer.
+/// Checks that the stages' total is not above a ceiling of the whole response, because stages are a part of it.
 fn stages_fit(file: &BudgetFile, remarks: &mut Vec<Remark>) {
     let Some(stages) = &file.stages else { return };
     let whole = file

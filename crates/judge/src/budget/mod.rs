@@ -1,8 +1,16 @@
-//! Budget files: what a product promises.
+//! Budget files: the SLOs of a product.
 //!
-//! Reading order: `file` (what is promised; its words are [`plimsoll_measure::budget`]'s), `limit` (a budget as it is judged), `check` (what can't be meant), `lint` (what
-//! can't be judged), `family` (several verdicts at once), `split` (a total over stages). A whole file is held against a run in
-//! [`crate::gate`].
+//! Modules in reading order:
+//!
+//! * `file`: the file format, with metrics and units of [`plimsoll_measure::budget`];
+//! * `limit`: effective limits;
+//! * `check`: validation;
+//! * `lint`: budgets that cannot be met or have no possible verdict;
+//! * `family`: multiple verdicts;
+//! * `plan`: loads and times that a measurement needs;
+//! * `split`: a total over stages.
+//!
+//! [`crate::gate`] evaluates a whole file on a run.
 
 mod check;
 pub(crate) mod family;

@@ -1,10 +1,12 @@
-//! What has to be measured before a budget file can be judged: which loads, for how long at the least, and for how long after an interim analysis.
+//! Measurement plan of a budget file: its loads, their minimum times, and the time before an interim analysis.
 //!
-//! One level per load that budgets name, its time that of the budget that takes longest there; a sweep where a line is asked for;
-//! what a batch is worked off with. Measuring everything for the same time lost: a p99 at one request per second takes five minutes, and a p50 beside it at
-//! fifty a second one. So did spending all of the time before any analysis: what n_eff of the requests is, and how close the limit is, nobody knows
-//! before some are measured. An interim analysis decides at half of alpha, the final one at the other half, so that both together err as
-//! seldom as one would.
+//! There is one level per load in the budgets, with the time of its slowest budget. A budget of a capacity limit adds a sweep. A
+//! batch gets a saturating load or its rate. Equal times for all loads were rejected. A p99 at one request per second takes five
+//! minutes, while a p50 at fifty per second takes one second.
+//!
+//! A single analysis at the end was rejected too. The n_eff of the requests and the distance to the limit are unknown before some
+//! are measured. The interim analysis decides at half of alpha and the final one at the other half, so the total error is that of
+//! one analysis.
 
 use std::collections::BTreeMap;
 
@@ -13,52 +15,50 @@ use super::lint::{allowed, design_effect, nearest_level, needed};
 use plimsoll_measure::budget::Judged;
 use plimsoll_measure::findings::Findings;
 
-/// Time kept for the warm-up that is cut from the front of a level, as a share of what is judged.
+/// Time for the warm-up at the front of a level, as a share of the evaluated time.
 pub(crate) const WARM_UP: f64 = 0.25;
 
-/// Least time of a sweep that can place an onset, s.
+/// Minimum time in seconds of a sweep that can find an onset.
 pub const LEAST_SWEEP_S: f64 = 60.0;
 
-/// Least time of a level on which only a rate or a cost is read, and of any level as planned, s.
+/// Minimum time in seconds of a level with only a rate or a cost, and minimum planned time of any level.
 pub(crate) const LEAST_LEVEL_S: f64 = 10.0;
 
-/// Least time of a search for the number in flight at which throughput stops growing, s.
+/// Minimum time in seconds of the search for the number in flight at which throughput stops growing.
 const LEAST_SEARCH_S: f64 = 10.0;
 
-/// Share of a saturating level's time that its search may take.
+/// Maximum share of a saturating level's time for its search.
 pub const SEARCH_SHARE: f64 = 0.4;
 
-/// Share of the time that an interim analysis may take as planned, and where that is too little, at most.
+/// Share of the time up to which an interim analysis keeps its planned time, and maximum share if that is too little.
 const FIRST_LOOK: (f64, f64) = (0.6, 0.5);
 
-/// What is put on the target.
+/// The load on the target.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Offer {
-    /// An open loop, requests/s.
+    /// Open loop, in requests per second.
     Rate(f64),
-    /// As many in flight as it takes until throughput stops growing, for a batch that needs so many items/s.
+    /// Number in flight at which throughput stops growing, for a batch that needs this many items per second.
     Saturating(f64),
 }
 
-/// One load to be measured.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlannedLevel {
-    /// Kind of traffic, as its level will be named.
+    /// Kind of traffic, which is the name of the level.
     pub traffic: String,
-    /// The burst of the file that it is; `None` = the file's load.
+    /// Burst of the file; `None` for the file's load.
     pub burst: Option<String>,
-    /// What is offered.
     pub offer: Offer,
-    /// Under this time something on it can't be judged, s.
+    /// Minimum time in seconds; with less, some budget has no verdict.
     pub least_s: f64,
-    /// With this it can where half of what is allowed is over, s.
+    /// Time in seconds for a verdict if half of the allowed share is over the limit.
     pub planned_s: f64,
-    /// The budget that takes longest.
+    /// Id of the budget that takes longest.
     pub longest: String,
 }
 
 impl PlannedLevel {
-    /// The rate of an open loop.
+    /// Returns the rate of an open loop in requests per second, or `None` for a saturating load.
     pub fn rate_per_s(&self) -> Option<f64> {
         match self.offer {
             Offer::Rate(rate_per_s) => Some(rate_per_s),
@@ -67,24 +67,26 @@ impl PlannedLevel {
     }
 }
 
-/// Everything to be measured.
+/// The measurement plan of a budget file.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Plan {
-    /// The levels, the file's load first.
+    /// Levels, with the file's load first.
     pub levels: Vec<PlannedLevel>,
-    /// The budget that needs a sweep's lines, where one does.
+    /// Id of the budget that needs capacity limits of a sweep; `None` if none does.
     pub sweep_for: Option<String>,
 }
 
-/// What has to be measured. `rate_per_s`: the load of the scenario, where the file names none. `before`: an earlier run, whose requests
-/// say how many of them are worth an independent one; without it each is taken to count in full.
+/// Returns the measurement plan of a file.
+///
+/// `rate_per_s` is the load of the scenario, for a file without a load. `before` is an earlier run with the design effect of its
+/// requests; without it requests count as independent.
 ///
 /// # Errors
-/// A load that nobody names, in one line.
+/// Fails if a load is not given, with a message for the user.
 pub fn plan(file: &BudgetFile, rate_per_s: Option<f64>, before: Option<&Findings>) -> Result<Plan, String> {
     let load = file.load.clone().unwrap_or_default();
     let rate = load.rate.map(|rate| rate.as_per_s()).or(rate_per_s);
-    // A batch is worked off as fast as it goes, unless somebody says at which rate.
+    // A batch runs at full speed unless a rate is given.
     let floor = file.batch.filter(|_| file.kind == BudgetKind::Batch).map(|batch| batch.floor_per_s());
     let of_file = rate.map(Offer::Rate).or(floor.map(Offer::Saturating));
     let window = load.window.map_or(0.0, |window| window.as_secs_f64());
@@ -126,23 +128,23 @@ pub fn plan(file: &BudgetFile, rate_per_s: Option<f64>, before: Option<&Findings
     }
     let longest = |same: Vec<PlannedLevel>| {
         let planned_s = same.iter().map(|level| level.planned_s).fold(0.0, f64::max);
-        // Of equals the first: the batch before what is asked of it beside.
+        // Of equal levels the first counts, because the batch precedes its other budgets.
         let longest = same.into_iter().rev().max_by(|a, b| a.least_s.total_cmp(&b.least_s))?;
         Some(PlannedLevel { planned_s, ..longest })
     };
     Ok(Plan { levels: levels.into_values().filter_map(longest).collect(), sweep_for })
 }
 
-/// A load for as long as so many requests take, at the least and as planned.
+/// Returns a level that is long enough for the minimum and the planned number of requests.
 fn level(offer: Offer, (least, planned): (f64, f64), window_s: f64, longest: &str) -> PlannedLevel {
     let uncounted = if least > 0.0 { 0.0 } else { LEAST_LEVEL_S };
     let (least_s, planned_s) = match offer {
         Offer::Rate(rate_per_s) => {
             let seconds = |n: f64| (n / rate_per_s).max(uncounted).max(window_s) * (1.0 + WARM_UP);
-            // An analysis of less can't know the requests' design effect.
+            // An analysis of a shorter level cannot estimate the design effect.
             (seconds(least), seconds(planned).max(LEAST_LEVEL_S))
         }
-        // How fast it is shows when it is measured; at the rate that the batch needs it takes what is planned.
+        // The throughput is unknown before the measurement, so the planned time uses the rate that the batch needs.
         Offer::Saturating(floor_per_s) => {
             let hold = LEAST_LEVEL_S.max(window_s) * (1.0 + WARM_UP);
             let planned = (planned / floor_per_s).max(3.0 * LEAST_LEVEL_S).max(window_s) * (1.0 + WARM_UP);
@@ -153,7 +155,7 @@ fn level(offer: Offer, (least, planned): (f64, f64), window_s: f64, longest: &st
     PlannedLevel { traffic, burst: None, offer, least_s, planned_s: planned_s.max(least_s), longest }
 }
 
-/// Requests that a budget takes, at the least and as planned, at the correlation of the earlier run.
+/// Returns the minimum and the planned number of requests of a budget, at the correlation of the earlier run.
 fn requests(file: &BudgetFile, budget: &super::Budget, before: Option<&Findings>) -> (f64, f64) {
     let level = before.and_then(|findings| nearest_level(file, findings));
     let effect = level
@@ -166,29 +168,31 @@ fn requests(file: &BudgetFile, budget: &super::Budget, before: Option<&Findings>
     (effect * least.max(own), effect * planned.max(own))
 }
 
-/// How a time is spent: on the sweep, and on each level.
+/// The division of a time over the sweep and the levels.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TimePlan {
-    /// The sweep's, s; 0 where there is none.
+    /// Time of the sweep in seconds; 0 if there is none.
     pub sweep_s: f64,
-    /// Each level's, s.
+    /// Time of each level in seconds.
     pub levels_s: Vec<f64>,
 }
 
 impl Plan {
-    /// The least time of the whole, s.
+    /// Returns the minimum total time in seconds.
     pub fn least_s(&self) -> f64 {
         let sweep = if self.sweep_for.is_some() { LEAST_SWEEP_S } else { 0.0 };
         sweep + self.levels.iter().map(|level| level.least_s).sum::<f64>()
     }
 
-    /// Divides a time: to each its least, and what is left by what each would need. `None` where it is too short.
+    /// Divides a time; `None` if it is too short.
+    ///
+    /// Each part gets its minimum, and the rest is divided in proportion to the planned times.
     pub fn times(&self, time_s: f64) -> Option<TimePlan> {
         let left = time_s - self.least_s();
         if left < 0.0 {
             return None;
         }
-        // Half of what is left is the sweep's: it looks at a dozen loads.
+        // Half of the rest is for the sweep, because it measures a dozen loads.
         let (sweep, rest) = match (self.sweep_for.is_some(), self.levels.is_empty()) {
             (true, true) => (LEAST_SWEEP_S + left, 0.0),
             (true, false) => (LEAST_SWEEP_S + 0.5 * left, 0.5 * left),
@@ -199,8 +203,9 @@ impl Plan {
         Some(TimePlan { sweep_s: sweep, levels_s: levels })
     }
 
-    /// The time until an interim analysis, where there is room for a final one: what was planned, or half of what there is. Without
-    /// such room all of it is measured before anything is analysed.
+    /// Returns the times of the levels before an interim analysis, if there is time for a final one.
+    ///
+    /// They are the planned times, or half of the total. `None` if the interim analysis would leave too little time.
     pub fn until_interim(&self, whole: &TimePlan) -> Option<Vec<f64>> {
         let all: f64 = whole.levels_s.iter().sum();
         let planned: f64 = self.levels.iter().map(|level| level.planned_s).sum();

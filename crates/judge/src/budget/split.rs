@@ -1,10 +1,12 @@
-//! A total divided into stage slices that fit it, with a margin.
+//! Division of a total latency into stage slices with a margin.
 //!
-//! Fixed figures and shares take theirs; a measured stage takes at least what was measured of it at the percentile that its slice is held at;
-//! what is left goes to the weights, or where there are none to the measured stages, by their spread (p − p50): a stage that varies needs the
-//! room. Percentiles do not add, so two splits come from a profile: the *conservative* one gives each stage its own percentile at the total's
-//! level, the *joint* one holds slices at the highest measured percentile at which they add up to no more than the whole did, and the
-//! total by a budget of its own. Percentiles in between would have to be invented; only measured ones are used.
+//! Fixed values and shares are taken first. A measured stage gets at least its measured value at the slices' percentile. The
+//! weights divide the rest. Without weights the measured stages divide it by their spread (p − p50), because a variable stage
+//! needs the room.
+//!
+//! Percentiles do not add, so a profile gives two splits. The *conservative* split gives each stage its percentile at the
+//! total's level. The *joint* split uses the highest measured percentile at which the slices add up to at most the whole's
+//! value. It has a separate budget for the total. Only measured percentiles are used, because others would have to be invented.
 
 use std::collections::BTreeMap;
 
@@ -17,54 +19,54 @@ use super::check::reserve;
 use plimsoll_measure::budget::{Amount, Percentile, Unit};
 use plimsoll_measure::say::{self, ms};
 
-/// The percentile at which slices are held, unless something else is said.
+/// Default percentile of slices.
 const LEVEL: f64 = 0.99;
 
-/// A file of stages to split a total over.
+/// A total latency with the stages that it is divided over.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SplitFile {
-    /// What is divided.
+    /// Total latency to divide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<Amount>,
-    /// What is kept back for variance: a time, or a share of the total.
+    /// Reserve for variance: a time, or a share of the total.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<Amount>,
-    /// The percentile at which slices are held: 99 unless something else is said.
+    /// Percentile that slices apply to [default: 99].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p: Option<Percentile>,
-    /// The stages by name.
+    /// Stages by name.
     pub stages: BTreeMap<String, StagePart>,
 }
 
-/// What one stage takes: one of `fixed`, `share`, `weight`, or what was measured of it.
+/// The claim of one stage: one of `fixed`, `share`, `weight`, or its measured percentiles.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StagePart {
-    /// This much.
+    /// Fixed time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fixed: Option<Amount>,
-    /// This share of the total, such as 15%.
+    /// Share of the total, such as 15%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<Amount>,
-    /// Of what is left, in proportion to the other weights.
+    /// Weight for the division of the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
-    /// Its median, as measured.
+    /// Measured median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50: Option<Amount>,
-    /// Its 90th percentile.
+    /// Measured 90th percentile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p90: Option<Amount>,
-    /// Its 95th percentile.
+    /// Measured 95th percentile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p95: Option<Amount>,
-    /// Its 99th percentile.
+    /// Measured 99th percentile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99: Option<Amount>,
 }
 
-/// The percentiles that a stage can be measured at.
+/// The percentiles that a stage may be measured at.
 const MEASURED: [f64; 4] = [0.5, 0.9, 0.95, 0.99];
 
 impl StagePart {
@@ -72,76 +74,74 @@ impl StagePart {
         [self.p50.as_ref(), self.p90.as_ref(), self.p95.as_ref(), self.p99.as_ref()]
     }
 
-    /// What was measured at this percentile, s.
+    /// Returns the measured value at this percentile in seconds; `None` if not measured.
     fn at(&self, p: f64) -> Option<f64> {
         let index = MEASURED.iter().position(|known| (known - p).abs() < 1e-9)?;
         self.measured()[index].map(|amount| amount.value)
     }
 }
 
-/// The whole as it was measured beside its stages.
+/// The measured percentiles of the whole.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WholeAndStages {
-    /// Its percentiles, s, where they were not refused.
+    /// Median and 90th, 95th and 99th percentile in seconds; `None` if refused.
     pub at: [Option<f64>; 4],
 }
 
-/// A split.
+/// A total latency divided into slices.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct Split {
-    /// What is divided, s.
+    /// Total latency in seconds.
     pub total_s: f64,
-    /// What is kept back, s.
+    /// Reserve in seconds.
     pub margin_s: f64,
-    /// The percentile that the total is to hold.
+    /// Percentile of the total.
     pub p: f64,
-    /// The percentile that the slices are held at: lower than `p` in a joint split.
+    /// Percentile of the slices: lower than `p` in a joint split.
     pub slices_p: f64,
-    /// Is it the joint split?
+    /// Set for a joint split.
     pub joint: bool,
-    /// The slices.
+    /// Slices of the stages.
     pub slices: Vec<StageSlice>,
-    /// What no stage took, s: more margin.
+    /// Remaining time in seconds that no stage got; it adds to the margin.
     pub left_s: f64,
-    /// What to know, as sentences.
+    /// Remarks, as sentences.
     pub notes: Vec<String>,
 }
 
-/// One stage's slice.
+/// The slice of one stage.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct StageSlice {
-    /// The stage.
+    /// Name of the stage.
     pub stage: String,
-    /// Its slice, s.
+    /// Slice in seconds.
     pub slice_s: f64,
-    /// Where the figure comes from.
+    /// Source of the value.
     pub why: String,
 }
 
-/// What is asked of a split.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SplitSpec<'a> {
-    /// What is divided, margin and percentile, and the stages.
     pub file: &'a SplitFile,
-    /// The whole as measured; from a profile.
+    /// Measured percentiles of the whole; `None` without a profile.
     pub whole: Option<&'a WholeAndStages>,
-    /// The joint split rather than the conservative one.
+    /// Set for the joint split instead of the conservative one.
     pub joint: bool,
 }
 
-/// Reads a file of stages from its value.
+/// Parses a file of stages from its value.
 ///
 /// # Errors
-/// The first key, name or text that can't be meant, with its place.
+/// Fails at the first invalid key, name or text, with its path.
 pub fn read_split(value: &Value) -> Result<SplitFile, SpecError> {
     check::against(value, || schemars::schema_for!(SplitFile).to_value())?;
     serde_json::from_value(value.clone()).map_err(|e| conflict("stages", e.to_string()))
 }
 
-/// Splits.
+/// Divides the total of a specification.
 ///
 /// # Errors
-/// Figures that can't be meant, and slices that do not fit: with the sum.
+/// Fails if a value is invalid, or if the slices do not fit; the error contains their sum.
 pub fn split(spec: &SplitSpec<'_>) -> Result<Split, SpecError> {
     let file = spec.file;
     let total = file.total.as_ref().ok_or_else(|| missing("total", "what is divided: --total 3s"))?;
@@ -170,7 +170,7 @@ pub fn split(spec: &SplitSpec<'_>) -> Result<Split, SpecError> {
     Ok(split)
 }
 
-/// The highest measured percentile at which the stages add up to no more than the whole had at `p`.
+/// Returns the highest measured percentile at which the stages add up to at most the whole's value at `p`.
 fn joint_level(spec: &SplitSpec<'_>, p: f64, pot: f64) -> Result<f64, SpecError> {
     let whole = spec.whole.ok_or_else(|| {
         conflict("joint", "the joint tail is measured by a profile alone: --from PROFILE.json")
@@ -202,30 +202,30 @@ fn whole_at(whole: &WholeAndStages, p: f64) -> Option<f64> {
     MEASURED.iter().position(|known| (known - p).abs() < 1e-9).and_then(|i| whole.at[i])
 }
 
-/// What the stages' own percentiles add up to; `None` where one that takes time is not known.
+/// Returns the sum of the stages' percentiles; `None` if one that takes time is unknown.
 fn sum_at(file: &SplitFile, p: f64) -> Option<f64> {
     file.stages.values().map(|part| part.at(p).or_else(|| is_idle(part, p).then_some(0.0))).sum()
 }
 
-/// A stage that is known to take no time at this percentile: seen at a higher one, or at none.
+/// Returns whether a stage takes no time at this percentile: it has a value at a higher one, or at none.
 fn is_idle(part: &StagePart, p: f64) -> bool {
     let later = MEASURED.iter().zip(part.measured()).any(|(known, amount)| *known > p && amount.is_some());
     let none = part.measured().iter().all(Option::is_none);
     part.fixed.is_none() && part.share.is_none() && part.weight.is_none() && (later || none)
 }
 
-/// A stage's claim before what is left is given out.
+/// The claim of a stage before the rest is divided.
 struct Claim<'a> {
     stage: &'a str,
     part: &'a StagePart,
     least: f64,
-    /// What it gets of the rest, in proportion; of weights and of spreads apart.
+    /// Share of the rest, in proportion to other claims; weights and spreads are separate.
     weight: f64,
     spread: f64,
     why: String,
 }
 
-/// The slices at the percentile that they are held at, and what is left, given out by the spread up to the total's percentile.
+/// Divides the total into slices at the first level, and the rest by weight or by spread up to the second; returns the rest too.
 fn divide(
     file: &SplitFile,
     (total, margin): (f64, f64),
@@ -336,14 +336,14 @@ fn claim<'a>(
     }
 }
 
-/// Down to a whole tenth of a millisecond, or to the microsecond where that would cut what the stage needs.
+/// Rounds down to a tenth of a millisecond, or to a microsecond if the stage would get too little.
 fn rounded(slice: f64, least: f64) -> f64 {
     let down = |unit: f64| (slice / unit + 1e-6).floor() * unit;
     let tenth = down(1e-4);
     if tenth >= least && tenth > 0.0 { tenth } else { down(1e-6) }
 }
 
-/// A refusal of the conservative split, with the joint one where it would fit.
+/// Adds the joint split to an error of the conservative one, if the joint split fits.
 fn hint(error: SpecError, spec: &SplitSpec<'_>, p: f64, pot: f64) -> SpecError {
     match error {
         SpecError::Conflict { path, what }

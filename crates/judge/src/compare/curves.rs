@@ -1,8 +1,8 @@
-//! Two sweeps: line against line, and levels at nearly the same load.
+//! Comparison of two sweeps: capacity limits, and levels at nearly equal loads.
 //!
-//! A sweep's own intervals are put together by MOVER on logarithms (Zou and Donner 2008): the ratio's lower end is as far
-//! below as the candidate's own lower end and the base's upper end together, root of squares. Redrawing both sweeps lost: it
-//! would need their rows again and say no more. A line that was not found still bounds the ratio on one side.
+//! The intervals of both sweeps are combined by MOVER on logarithms (Zou and Donner 2008). The distance of the ratio's lower end
+//! is the root of the sum of two squares: the candidate's lower distance and the base's upper one. A bootstrap over both sweeps
+//! was rejected because it would need their rows and give no more. A limit that was not found still bounds the ratio on one side.
 
 use super::finding::{ArmFigure, ChangeVerdict, ComparedFigure, Effect, Scale, WorseWay};
 use super::spec::Margins;
@@ -12,10 +12,10 @@ use plimsoll_measure::findings::{
 };
 use plimsoll_measure::say::number;
 
-/// Loads that far apart, as a ratio, are still the same.
+/// Largest ratio of two loads that count as equal.
 const NEAR: f64 = 1.05;
 
-/// The lines of both, and levels at nearly the same load.
+/// Compares the capacity limits of both sweeps, and levels at nearly equal loads.
 pub fn rows(base: &Findings, candidate: &Findings, margins: &Margins) -> Vec<ComparedFigure> {
     let mut rows = Vec::new();
     for lines in &base.lines {
@@ -56,18 +56,18 @@ pub fn rows(base: &Findings, candidate: &Findings, margins: &Margins) -> Vec<Com
     rows
 }
 
-/// Where [`named`] has the onset.
+/// Index of the onset in [`named`].
 const ONSET: usize = 0;
-/// Where [`named`] has the budget line.
+/// Index of the budget limit in [`named`].
 const BUDGET: usize = 2;
 
-/// What a curve's onset is. A p50 begins to rise at another load than a p99 of the same target.
+/// Returns the definition of a curve's onset. A p50 begins to rise at another load than a p99 of one target.
 fn onset_of(curve: &Curve) -> String {
     let (p, times) = (number(100.0 * curve.percentile), number(curve.knee_factor));
     format!("p{p} of {} reaches {times} × its zero-contention value", curve.metric)
 }
 
-/// Do both lines hold the same promises? What the budgets are called does not matter.
+/// Returns whether both limits have equal budgets, regardless of the budgets' names.
 fn same_budget(a: &CapacityLines, b: &CapacityLines) -> bool {
     match (&a.budget_spec, &b.budget_spec) {
         (Some(a), Some(b)) => a.latency == b.latency && a.error_rate == b.error_rate,
@@ -97,7 +97,7 @@ fn line_row(
         ComparedFigure { primary: true, margin, worse: WorseWay::Lower, ..blank(metric, "rate", method) };
     (row.base, row.candidate) = (figure(a), figure(b));
     let (Some(a), Some(b)) = (a, b) else {
-        // No budget on either side is no question asked.
+        // Without a budget on either side there is nothing to test.
         row.primary = a.is_some() || b.is_some();
         row.why = Some("not looked for on both sides".into());
         return row;
@@ -116,7 +116,7 @@ fn line_row(
     row
 }
 
-/// A figure with its ends: the point is missing where a line lies somewhere above or below.
+/// A limit with its ends; the value is `None` if only a side of the limit is known.
 type Range = (Option<f64>, f64, f64);
 
 fn range(line: &CapacityLine) -> Option<Range> {
@@ -128,7 +128,7 @@ fn range(line: &CapacityLine) -> Option<Range> {
     }
 }
 
-/// Candidate over base with its interval and the two-sided p of 1.
+/// Returns candidate over base with its interval, and the two-sided p-value of a ratio of 1.
 fn ratio(a: Range, b: Range) -> (Option<Effect>, Option<f64>) {
     let (value, lower, upper) = match (a.0, b.0) {
         (None, None) => return (None, None),
@@ -138,7 +138,7 @@ fn ratio(a: Range, b: Range) -> (Option<Effect>, Option<f64>) {
             let up = f64::hypot((b.2 / y).ln(), (x / a.1).ln());
             (ln, ln - down, ln + up)
         }
-        // One lies beyond what was looked at: its end bounds the ratio, and the end is all that is known.
+        // One limit is outside the measured levels. Its end bounds the ratio, and nothing else is known.
         _ => {
             let (lower, upper) = ((b.1 / a.2).ln(), (b.2 / a.1).ln());
             (if lower.is_finite() { lower } else { upper }, lower, upper)
@@ -148,14 +148,14 @@ fn ratio(a: Range, b: Range) -> (Option<Effect>, Option<f64>) {
     let half = if value > 0.0 { value - lower } else { upper - value };
     let p = match half {
         half if half > 0.0 && half.is_finite() => 2.0 * normal_cdf(-value.abs() / half * normal_inv(0.975)),
-        // An end without a width of its own: known to lie beyond, or not known at all.
+        // An end without width is either known to be on one side, or unknown.
         _ if lower > 0.0 || upper < 0.0 => 0.0,
         _ => 1.0,
     };
     ((!value.is_nan()).then_some(effect), Some(p))
 }
 
-/// Description: the percentiles of two levels at nearly the same load.
+/// Compares the percentiles of two levels at nearly equal loads, as a description.
 fn point_rows(metric: &str, a: &CurvePoint, b: &CurvePoint, margins: &Margins) -> Vec<ComparedFigure> {
     let of = |point: &CurvePoint| [point.p50.clone(), point.p95.clone(), point.p99.clone()];
     let names = [("p50", margins.p50), ("p95", margins.p95), ("p99", margins.p99)];

@@ -1,6 +1,6 @@
-//! What a comparison says: plain data between the judge and the pages.
+//! Result types of a comparison: the interface between evaluation and reports.
 //!
-//! A row carries everything its verdict rests on; a verdict without its margin or its method could not be argued with.
+//! A row contains all data of its verdict. A verdict without margin or method was rejected because it could not be verified.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use serde::{Deserialize, Serialize};
 
 use plimsoll_measure::findings::{Estimate, unbounded};
 
-/// Version of this layout.
+/// Version of the layout of [`Comparison`].
 pub const COMPARISON_SCHEMA: u32 = 1;
 
-/// What a change did to a figure.
+/// The effect of a change on a figure.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeVerdict {
-    /// Shown to be better.
+    /// Proven to be better.
     Improved,
-    /// Shown to be no worse than the margin allows.
+    /// Proven to be worse by at most the margin.
     NoChange,
-    /// The data allow both.
+    /// The data allow both a change and no change.
     Inconclusive,
-    /// Shown to be worse, and not shown to stay within the margin.
+    /// Proven to be worse, and not proven to stay within the margin.
     Regressed,
 }
 
 impl ChangeVerdict {
-    /// The words on the screen.
+    /// Returns the text for the screen.
     pub fn words(self) -> &'static str {
         match self {
             ChangeVerdict::Improved => "improved",
@@ -38,150 +38,150 @@ impl ChangeVerdict {
     }
 }
 
-/// In what an effect is counted.
+/// The scale of an effect.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// Candidate over base.
+    /// Candidate divided by base.
     Ratio,
-    /// Candidate less base, a share.
+    /// Candidate minus base, for a share.
     Difference,
 }
 
-/// Which way is worse.
+/// The direction that is worse.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WorseWay {
-    /// Latencies and errors.
+    /// Higher values are worse: latencies and errors.
     Higher,
-    /// Rates.
+    /// Lower values are worse: rates.
     Lower,
 }
 
 /// An effect with its 95 % interval.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Effect {
-    /// In what it is counted.
+    /// Scale of the effect.
     pub scale: Scale,
-    /// The estimate; `+∞` where only the candidate's percentile falls among failures.
+    /// Estimate; `"inf"` if only the candidate's percentile falls among failures.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub value: f64,
-    /// Lower end.
+    /// Lower end of the interval.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub lower: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub upper: f64,
 }
 
-/// One arm's figure and the counts it rests on.
+/// The figure of one run with its counts.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ArmFigure {
-    /// The figure: seconds, a rate or a share. `None` where it does not exist.
+    /// Figure in seconds, per second, or as a share; `null` if it does not exist.
     #[serde(with = "unbounded::option")]
     #[schemars(with = "Option<unbounded::Number>")]
     pub value: Option<f64>,
-    /// Observations.
+    /// Number of observations.
     pub n: u64,
-    /// Their worth in independent ones.
+    /// Effective sample size.
     pub n_eff: f64,
 }
 
-/// One figure of both runs, and the verdict on it.
+/// One figure of both runs with its verdict.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ComparedFigure {
-    /// `ttft`, `tpot`, `e2e`, `event_gap`, `itl`, `throughput`, `error_rate`, `onset`, …
+    /// Metric: `ttft`, `tpot`, `e2e`, `event_gap`, `itl`, `throughput`, `error_rate`, `onset`, …
     pub metric: String,
-    /// `p50`, `p95`, `p99`, `mean`, `per request`, `rate`.
+    /// Statistic: `p50`, `p95`, `p99`, `mean`, `per request` or `rate`.
     pub statistic: String,
-    /// In the declared family, which decides; the others describe.
+    /// Set if the row is in the declared family, which decides; other rows are descriptive.
     pub primary: bool,
-    /// The base's.
+    /// Figure of the base.
     pub base: ArmFigure,
-    /// The candidate's.
+    /// Figure of the candidate.
     pub candidate: ArmFigure,
-    /// Candidate against base. `None` where there is none.
+    /// Effect of the candidate compared with the base; `null` if it cannot be computed.
     pub effect: Option<Effect>,
-    /// Which way is worse.
+    /// Direction that is worse.
     pub worse: WorseWay,
-    /// How much worse is still no change: of the ratio, or of the share.
+    /// Largest change for the worse that counts as no change, on the effect's scale.
     pub margin: f64,
-    /// Two-sided p of "nothing changed".
+    /// Two-sided p-value of "nothing changed"; `null` if not tested.
     pub p: Option<f64>,
-    /// The same after all of the family were asked: of one load's figures jointly (Westfall and Young), loads and lines by their share of the
-    /// family (Bonferroni).
+    /// Family-wise p-value; `null` if not tested. The figures of one load are tested jointly (Westfall and Young).
+    /// Loads and limits share the family by Bonferroni.
     pub p_family: Option<f64>,
-    /// What the flips turn, a value per unit, where the row is asked jointly with the others of its load; not written.
+    /// Differences per unit for the sign flips, if the row is tested jointly with others of its load; not serialised.
     #[serde(skip)]
     #[schemars(skip)]
     pub differences: Vec<f64>,
-    /// How it was computed, in a few words.
+    /// Method in a few words.
     pub method: String,
-    /// The verdict.
+    /// Verdict on the change.
     pub verdict: ChangeVerdict,
-    /// What to know about it, where there is something.
+    /// Remark on the verdict; `null` if there is none.
     pub why: Option<String>,
-    /// About how long each level would have to be, s, for the requests that the row lacks; `None` where it lacks none.
+    /// Approximate length of each level in seconds for the requests that the row lacks; `null` if it lacks none.
     #[serde(default)]
     pub needs_s: Option<f64>,
-    /// Why the effect is shown and not judged, where it isn't.
+    /// Reason why the effect is shown without a verdict; `null` if it has one.
     pub described: Option<String>,
-    /// The effect before standardisation to the base's mix, where that was needed.
+    /// Effect before standardisation to the base's mix; `null` without standardisation.
     pub as_it_came: Option<Effect>,
 }
 
-/// What differs between two runs so that they can't be taken for the same experiment.
+/// A difference between two runs that makes them different experiments.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
-    /// `load`, `prompts`, `lengths`, `client`, `network path`, `clock`, `schedule`.
+    /// Subject: `load`, `prompts`, `lengths`, `client`, `network path`, `clock` or `schedule`.
     pub about: String,
-    /// In the base.
+    /// Value in the base.
     pub base: String,
-    /// In the candidate.
+    /// Value in the candidate.
     pub candidate: String,
 }
 
-/// How the two runs were put side by side.
+/// The design of a comparison.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Design {
-    /// One schedule on both sides: requests and stretches of time in pairs.
+    /// One schedule on both sides: requests and time intervals are paired.
     Paired,
-    /// Different requests: percentiles of either side, at the base's mix of lengths and classes.
+    /// Different requests: percentiles of both sides at the base's mix of lengths and classes.
     Standardised,
-    /// Two curves: line against line.
+    /// Two sweeps: capacity limits are compared.
     Curves,
 }
 
-/// What the comparison counts as one observation.
+/// The unit of observation in a comparison.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// A whole level and its counterpart: what changes from one to the next is in the interval.
+    /// A whole level and its counterpart. The interval includes changes from one level to the next.
     Alternation,
-    /// A stretch of a level.
+    /// An interval of a level.
     Section,
 }
 
-/// The levels of one load, compared.
+/// The comparison of the levels of one load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
-    /// Kind of traffic and load, as a sentence part.
+    /// Kind of traffic and load, as a phrase.
     pub load: String,
-    /// Level numbers, base and candidate.
+    /// Level numbers of base and candidate.
     pub levels: Vec<(u32, u32)>,
-    /// What one observation is.
+    /// Unit of observation.
     pub unit: Unit,
-    /// How many there are.
+    /// Number of units.
     pub units: u32,
-    /// The rows, by metric.
+    /// Rows by metric.
     pub rows: Vec<ComparedFigure>,
-    /// The leading metric along its whole distribution: description, with a band that holds all points at once.
+    /// Shift of the leading metric over its whole distribution: descriptive, with a simultaneous band.
     pub shift: Vec<ShiftPoint>,
-    /// Requests by class and prompt length, where they were standardised.
+    /// Requests by class and prompt length; empty without standardisation.
     pub slices: Vec<ComparedSlice>,
     /// Stages that the server reports.
     pub stages: Vec<ComparedStage>,
@@ -190,86 +190,86 @@ pub struct Group {
 /// One point of the shift function.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ShiftPoint {
-    /// The percentile, 0 to 1.
+    /// Percentile as a fraction, 0 to 1.
     pub p: f64,
-    /// Candidate over base.
+    /// Candidate divided by base.
     pub effect: Effect,
 }
 
-/// Requests of one class and prompt length.
+/// The requests of one class and prompt length.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ComparedSlice {
-    /// Which.
+    /// Name of the class and the range of prompt lengths.
     pub name: String,
-    /// Share of the base's requests.
+    /// Share of the base's requests, 0 to 1.
     pub base_share: f64,
-    /// Share of the candidate's.
+    /// Share of the candidate's requests, 0 to 1.
     pub candidate_share: f64,
-    /// The median of the leading metric, candidate over base; `None` where a side has too few.
+    /// Median of the leading metric, candidate divided by base; `null` if a side has too few requests.
     pub effect: Option<Effect>,
 }
 
 /// One stage of the serving path on both sides.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ComparedStage {
-    /// The server's name of it.
+    /// Name of the stage, as the server reports it.
     pub name: String,
-    /// Its mean in the base, s.
+    /// Mean duration in the base, in seconds.
     pub base_mean_s: f64,
-    /// And in the candidate.
+    /// Mean duration in the candidate, in seconds.
     pub candidate_mean_s: f64,
-    /// Candidate over base.
+    /// Candidate divided by base.
     pub effect: Effect,
-    /// Its share of the base's mean `e2e`.
+    /// Share of the base's mean `e2e`, 0 to 1.
     pub share: f64,
-    /// How many times faster the whole could be at most, were it free (Amdahl).
+    /// Maximum speed-up of the whole if the stage took no time (Amdahl).
     pub ceiling: f64,
-    /// What it adds to the base's slowest hundredth over its middle requests, s.
+    /// Extra time of the stage in the base's slowest hundredth over its middle requests, in seconds; `null` with too few requests.
     pub tail_gap_base_s: Option<Estimate>,
-    /// The same of the candidate.
+    /// Extra time of the stage in the candidate's slowest hundredth, in seconds; `null` with too few requests.
     pub tail_gap_candidate_s: Option<Estimate>,
-    /// It got faster, and the whole did not.
+    /// Set if the stage became faster and the whole did not.
     pub local_only: bool,
 }
 
-/// A fact of the target on both sides.
+/// The comparison of one property of the targets.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Fact {
-    /// Known on both sides and the same.
+    /// Known on both sides and equal.
     Same,
-    /// Known and different.
+    /// Known on both sides and different.
     Changed {
-        /// In the base.
+        /// Value in the base.
         base: String,
-        /// In the candidate.
+        /// Value in the candidate.
         candidate: String,
     },
-    /// Not known on one side or both, so not known to be unchanged.
+    /// Unknown on one side or both, so a change is possible.
     Unknown,
 }
 
-/// Two runs, compared.
+/// The comparison of two runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Version of this layout.
     pub schema: u32,
-    /// The verdict: regressed where a row of the family is, else inconclusive where one is, else improved or no change.
+    /// Verdict: regressed if a row of the family is, else inconclusive if one is, else improved or no change.
     pub verdict: ChangeVerdict,
-    /// The verdict in sentences.
+    /// Verdict in sentences.
     pub says: Vec<String>,
-    /// How they were put side by side.
+    /// Design of the comparison.
     pub design: Design,
     /// Confidence of the intervals.
     pub level: f64,
-    /// What differs between the two experiments, all the same.
+    /// Differences between the experiments that were accepted.
     pub differences: Vec<Difference>,
-    /// What to know beside the verdict.
+    /// Remarks in addition to the verdict.
     pub notes: Vec<String>,
-    /// The levels, one entry per load.
+    /// Results of the levels, one entry per load.
     pub groups: Vec<Group>,
-    /// Of sweeps: lines, and levels at nearly the same load.
+    /// Results of sweeps: capacity limits, and levels at nearly equal loads.
     pub lines: Vec<ComparedFigure>,
-    /// What is known of the targets.
+    /// Comparison of the targets' known properties.
     pub target: BTreeMap<String, Fact>,
 }

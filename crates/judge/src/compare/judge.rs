@@ -1,9 +1,9 @@
-//! From an effect, its interval and its margin to a verdict.
+//! Verdicts from effects, intervals and margins.
 //!
-//! One interval decides everything, and it is the one shown. *Regressed* and *improved* need the interval to leave out "nothing
-//! changed" and to do so after all of the family were asked; *no change* needs the interval to end within the
-//! margin, each row by itself: a whole that passes when every row passes needs no correction (Berger 1982). A verdict by p alone
-//! lost: with enough requests every difference has a small p, also those that nobody minds.
+//! One interval decides, and it is the one shown. *Regressed* and *improved* need an interval without "nothing changed", also
+//! after the correction for the family. *No change* needs an interval within the margin, per row. If the whole passes only when
+//! every row passes, no correction is needed (Berger 1982). A verdict by p only was rejected: with enough requests every
+//! difference has a small p, relevant or not.
 
 use plimsoll_math::two_sample::{Flips, holm, step_down};
 
@@ -11,8 +11,9 @@ use super::finding::{ChangeVerdict, ComparedFigure, Effect, Scale, WorseWay};
 use super::spec::LEVEL;
 use plimsoll_measure::say::number;
 
-/// The rows of one load that the flips of its units decide, asked together: what each p is after all of them. Where what changes slowly
-/// is known, from turn to turn or along the run, it is held against as well, by Holm.
+/// Computes the family-wise p-values of the rows of one load, which sign flips of its units test jointly.
+///
+/// If slow changes are known, from turn to turn or along the run, the rows are tested against them too, by Holm.
 pub fn jointly(rows: &mut [ComparedFigure], flips: &Flips) {
     let asked: Vec<usize> =
         (0..rows.len()).filter(|i| rows[*i].primary && !rows[*i].differences.is_empty()).collect();
@@ -25,10 +26,10 @@ pub fn jointly(rows: &mut [ComparedFigure], flips: &Flips) {
     }
 }
 
-/// Judges every row: the family together, the others each alone.
+/// Sets the verdict of every row: the family together, the others separately.
 ///
-/// Each load's flips have the share of α that its rows have of the family, and so has each row that no flips decide (failures, lines); those
-/// have all of it once every row of the loads is told from chance.
+/// The flips of a load use the share of α that its rows have in the family. Each row without flips (failures, limits) does
+/// too. The latter use all of α if every row of the loads is significant.
 pub fn judge(loads: &mut [&mut [ComparedFigure]], lines: &mut [ComparedFigure]) {
     let asked = |row: &&mut ComparedFigure| row.primary && row.p.is_some();
     let family =
@@ -65,7 +66,7 @@ fn decide(row: &mut ComparedFigure) {
     (row.verdict, row.why) = verdict(&effect, row.worse, row.margin, p.unwrap_or(1.0));
 }
 
-/// The effect turned so that more is worse, with nothing at zero: (value, lower, upper).
+/// Returns (value, lower, upper) on a scale where higher is worse and zero is no change.
 fn turned(effect: &Effect, worse: WorseWay) -> (f64, f64, f64) {
     let Effect { scale, value, lower, upper } = *effect;
     let of = |x: f64| if scale == Scale::Ratio { x.ln() } else { x };
@@ -97,7 +98,9 @@ fn verdict(effect: &Effect, worse: WorseWay, margin: f64, p: f64) -> (ChangeVerd
     }
 }
 
-/// How many times as many requests would end the interval within the margin, if the effect stays: its width goes with the root.
+/// Returns the factor on the number of requests at which the interval ends within the margin.
+///
+/// The effect is assumed to stay; the width is proportional to the inverse root of the number.
 fn settle(value: f64, upper: f64, limit: f64) -> Option<String> {
     let (reach, room) = (upper - value, limit - value);
     if !reach.is_finite() {
@@ -133,9 +136,9 @@ mod tests {
         use ChangeVerdict::*;
         let ratio = |interval, p, wanted| is(Scale::Ratio, WorseWay::Higher, interval, p, wanted);
         ratio((1.13, 1.04, 1.22), 0.01, Regressed);
-        // The same interval among so many others that chance makes one.
+        // The interval is unchanged, but among that many figures it may be random.
         ratio((1.13, 1.04, 1.22), 0.2, Inconclusive);
-        // Surely worse, and surely by less than a tenth.
+        // Significantly worse, and significantly by less than a tenth.
         ratio((1.05, 1.02, 1.08), 0.001, NoChange);
         ratio((0.8, 0.7, 0.85), 0.001, Improved);
         ratio((0.97, 0.95, 0.99), 0.001, NoChange);
@@ -143,7 +146,7 @@ mod tests {
         ratio((0.9, 0.7, 1.05), 0.3, NoChange);
         ratio((1.0, 0.8, 1.25), 1.0, Inconclusive);
         ratio((f64::INFINITY, f64::INFINITY, f64::INFINITY), 0.001, Regressed);
-        // A rate that falls by a fifth is worse; a share that rises by two points of hundred is within ten.
+        // A rate that falls by a fifth is worse; a share that rises by two percentage points is within ten.
         is(Scale::Ratio, WorseWay::Lower, (0.8, 0.75, 0.85), 0.001, Regressed);
         is(Scale::Ratio, WorseWay::Lower, (1.3, 1.2, 1.4), 0.001, Improved);
         is(Scale::Difference, WorseWay::Higher, (0.02, -0.01, 0.05), 0.3, NoChange);

@@ -1,10 +1,18 @@
-//! Two runs → what the change between them did.
+//! Comparison of two runs → the effect of the change between them.
 //!
-//! Pure, like every judge here: manifests, records and findings in, a [`Comparison`] out. Runs that are not the same
-//! experiment are refused with what differs ([`CompareRefusal`]), or, if asked, compared unpaired at the base's mix.
+//! The comparison is pure: manifests, records and findings in, a [`Comparison`] out. Different experiments are rejected with
+//! their differences ([`CompareRefusal`]), or, if requested, compared unpaired at the base's mix.
 //!
-//! Reading order: [`finding`] (the words), [`spec`] (margins), `sameness` (may they be compared?), `pairs` (levels and units),
-//! `strata` (the base's mix), `rows` (the figures), `judge` (verdicts), `stages`, `curves` (sweeps), `says`.
+//! Modules in reading order:
+//!
+//! * [`finding`]: result types;
+//! * [`spec`]: margins;
+//! * `sameness`: comparability;
+//! * `pairs`: levels and units;
+//! * `strata`: the base's mix;
+//! * `rows`: figures;
+//! * `judge`: verdicts;
+//! * `stages`, `curves` (sweeps) and `says` (sentences).
 
 pub mod finding;
 pub mod spec;
@@ -34,42 +42,39 @@ pub use says::{interval, name};
 pub use spec::{CompareSpec, Differing, LEVEL, Margins};
 use strata::Strata;
 
-/// Percentiles of the shift function.
 const SHIFT_AT: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99];
-/// Redraws behind its band.
+/// Number of bootstrap replicates for the band of the shift function.
 const REPLICATES: usize = 200;
 
-/// One run, as it was read and judged.
+/// A run with its findings.
 #[derive(Copy, Clone)]
 pub struct RunRead<'a> {
-    /// Its manifest.
     pub manifest: &'a Manifest,
-    /// Its records, whole: with prompt blocks and stages.
+    /// All records, with prompt blocks and stages.
     pub attempts: &'a [Attempt],
-    /// What was found in it.
     pub findings: &'a Findings,
 }
 
-/// Why two runs are not compared.
+/// The errors of a comparison.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CompareRefusal {
-    /// A run is invalid, or rows that matter are missing: which (`base`, `candidate`), and the first reason.
+    /// A run is invalid, or important rows are missing.
     Invalid {
-        /// Which.
+        /// Run: `base` or `candidate`.
         side: &'static str,
-        /// The first reason, with its figure.
+        /// First reason, with its figure.
         why: String,
     },
-    /// They are not the same experiment.
+    /// The runs are different experiments.
     Differ(Vec<Difference>),
-    /// There is nothing to put side by side, whatever is told.
+    /// There is no data to compare with any settings.
     Nothing(String),
 }
 
 /// Compares a candidate with its base.
 ///
 /// # Errors
-/// Where they can't or may not be compared: see [`CompareRefusal`].
+/// Fails if a run is invalid, if the experiments differ, or if there is no data: see [`CompareRefusal`].
 pub fn compare(
     base: &RunRead,
     candidate: &RunRead,
@@ -123,7 +128,7 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// Judges all rows together, then what follows from them.
+/// Sets the verdicts of all rows, and the overall verdict.
 fn conclude(comparison: &mut Comparison) {
     let mut loads: Vec<&mut [ComparedFigure]> =
         comparison.groups.iter_mut().map(|group| group.rows.as_mut_slice()).collect();
@@ -182,10 +187,10 @@ fn conclude(comparison: &mut Comparison) {
     comparison.says = says::says(comparison);
 }
 
-/// Standard errors from which the neighbours' correlation is worth a word.
+/// Standard errors from which the correlation of neighbours is reported.
 const ALIKE: f64 = 2.0;
 
-/// Level i of one with level i of the other; warm-ups take no part.
+/// Pairs the levels of both runs by index, without warm-ups.
 fn level_pairs<'a>(
     base: &RunRead<'a>,
     candidate: &RunRead<'a>,
@@ -217,7 +222,7 @@ fn arms<'a>(run: &RunRead<'a>) -> Vec<LevelArm<'a>> {
     run.manifest.levels.iter().filter_map(read).collect()
 }
 
-/// Levels of one traffic and load together, in order of appearance.
+/// Groups the level pairs by traffic and load, in order of appearance.
 fn grouped(pairs: Vec<LevelPair>) -> Vec<Vec<LevelPair>> {
     let mut groups: Vec<Vec<LevelPair>> = Vec::new();
     let same = |x: &LevelPair, y: &LevelPair| {
@@ -236,7 +241,7 @@ fn grouped(pairs: Vec<LevelPair>) -> Vec<Vec<LevelPair>> {
     groups
 }
 
-/// The levels of one load.
+/// Compares the levels of one load.
 fn group(pairs: &[LevelPair], design: Design, spec: &CompareSpec) -> Group {
     let paired = design == Design::Paired;
     let cut = cut(pairs, paired);
@@ -276,14 +281,14 @@ fn shift_points(side: &LoadRows, paired: bool) -> Vec<ShiftPoint> {
     bands.iter().filter_map(point).collect()
 }
 
-/// The median of the leading latency of each kind of request.
+/// Returns the median of the leading latency for each kind of request.
 fn slices(side: &LoadRows, strata: &Strata) -> Vec<ComparedSlice> {
     let leading = side.latencies().first().copied();
     let slice = |kind: strata::Stratum| {
         let (base_share, candidate_share) = strata.shares(kind);
         let effect = leading.filter(|_| side.cut.units.len() >= FEWEST).and_then(|leading| {
             let (base, candidate) = side.arms(leading, Some(kind));
-            // A median of fewer says nothing.
+            // A median of fewer requests is too uncertain.
             let enough = base.len() >= 20 && candidate.len() >= 20;
             enough
                 .then(|| effect(Scale::Ratio, percentile_ratio(&base, &candidate, 0.5, side.flips, LEVEL)))?
@@ -293,7 +298,7 @@ fn slices(side: &LoadRows, strata: &Strata) -> Vec<ComparedSlice> {
     strata.counts.keys().map(|kind| slice(*kind)).collect()
 }
 
-/// What to know beside the verdict.
+/// Returns remarks in addition to the verdict.
 fn notes(base: &RunRead, candidate: &RunRead, design: Design, differences: &[Difference]) -> Vec<String> {
     let mut notes = Vec::new();
     if design == Design::Standardised {
@@ -303,7 +308,7 @@ fn notes(base: &RunRead, candidate: &RunRead, design: Design, differences: &[Dif
         ));
     }
     for (side, run) in [("base", base), ("candidate", candidate)] {
-        // That a run is short, its own rows say.
+        // The rows of a short run report its length, so it needs no remark.
         let validity = &run.findings.validity;
         let suspect = validity.reasons.iter().find(|reason| reason.verdict >= Trust::Suspect);
         notes.extend(suspect.map(|r| format!("the {side} is suspect: {}; {}", r.figure, r.means)));

@@ -1,10 +1,11 @@
-//! Levels that stand for one another, cut into the units that are compared.
+//! Pairs of levels, divided into the units of the comparison.
 //!
-//! Level i of one run stands for level i of the other; levels of one load are alternations of one question. Ten
-//! alternations are units as they are: what changes from one to the next, machine and neighbours included, is then in the
-//! interval. Fewer are cut into some twenty stretches, none shorter than five of its slowest requests. What changes from one
-//! alternation to the next is then held against by Student's t beside the flips (`Flips::of_turns`), as is what changes slowly within a
-//! single run; what changes from run to run is then *not* in the interval, which the finding says.
+//! Level i of one run is paired with level i of the other; levels of one load are alternations of one test. Ten alternations are
+//! the units themselves, so the interval includes changes from one to the next, of machine and neighbours too. Fewer alternations
+//! are divided into about twenty intervals, each at least five of its slowest requests long.
+//!
+//! Changes between alternations are then tested by Student's t in addition to the flips (`Flips::of_turns`), and so are slow
+//! changes within a single run. Changes from run to run are then *not* in the interval, which the finding reports.
 
 use std::collections::HashMap;
 
@@ -15,38 +16,36 @@ use super::finding::Unit;
 use plimsoll_measure::columns::{Columns, INFINITE};
 use plimsoll_measure::findings::LevelSummary;
 
-/// Alternations from which on they are the units themselves.
+/// Minimum number of alternations to be the units themselves.
 const ALTERNATIONS: usize = 10;
-/// Units wanted where levels are cut.
+/// Desired number of units if levels are divided.
 const SECTIONS: usize = 20;
-/// Units below which nothing is decided: of six flips out of 64 patterns one is beyond 2.5 %, and eight leave some room.
+/// Minimum number of units for a verdict: with six, one of 64 sign patterns is beyond 2.5 %, and eight leave a reserve.
 pub const FEWEST: usize = 8;
-/// Units that the patterns of flips hold.
+/// Maximum number of units in the patterns of flips.
 const MOST: usize = 60;
-/// A unit lasts at least as long as this many of the slowest requests (p99).
+/// Minimum length of a unit, as a multiple of the slowest requests (p99).
 const SLOWEST: f64 = 5.0;
-/// The same where requests pair and the level has not room for [`FEWEST`] units else: both arms of a unit met the same arrivals, so little is left
-/// that one unit hands to the next.
+/// Minimum length of a unit if requests are paired and the level is too short for [`FEWEST`] units otherwise.
+///
+/// Both sides of a unit have equal arrivals, so little correlation is left between units.
 const SLOWEST_PAIRED: f64 = 3.0;
 
-/// One level of one run.
 pub struct LevelArm<'a> {
-    /// The level.
     pub level: &'a Level,
-    /// Its records.
+    /// Records of the level.
     pub own: Vec<&'a Attempt>,
-    /// The same as columns.
+    /// Records as columns.
     pub columns: Columns,
-    /// First row that counts.
+    /// Index of the first row that counts.
     pub from: usize,
-    /// Rows from here on do not.
+    /// Index after the last row that counts.
     pub to: usize,
-    /// What was found of it.
     pub summary: &'a LevelSummary,
 }
 
 impl<'a> LevelArm<'a> {
-    /// Reads the records of a level; the window is the one that its summary found.
+    /// Reads the records of a level; the window is that of its summary.
     pub fn read(level: &'a Level, own: Vec<&'a Attempt>, summary: &'a LevelSummary) -> LevelArm<'a> {
         let columns = Columns::read(&own);
         let from = columns.first_due_from(summary.window.start);
@@ -54,12 +53,12 @@ impl<'a> LevelArm<'a> {
         LevelArm { level, own, columns, from, to, summary }
     }
 
-    /// The last record of a row.
+    /// Returns the last record of a row.
     pub fn record(&self, row: usize) -> &'a Attempt {
         self.own[self.columns.last[row] as usize]
     }
 
-    /// Time between the first due instant that counts and the end, s.
+    /// Returns the time from the first due time that counts to the end, in seconds.
     pub fn length_s(&self) -> f64 {
         let first = self.columns.due.get(self.from).copied().unwrap_or(self.level.start.0);
         (self.level.stop.0 - first).max(0) as f64 / 1e9
@@ -73,18 +72,15 @@ impl<'a> LevelArm<'a> {
     }
 }
 
-/// Two levels that stand for one another.
+/// A pair of levels that are compared.
 pub struct LevelPair<'a> {
-    /// Of the base.
     pub base: LevelArm<'a>,
-    /// Of the candidate.
     pub candidate: LevelArm<'a>,
-    /// Rows of requests of one number that count on both sides, in the base's order.
+    /// Rows of requests with equal numbers that count on both sides, in the base's order.
     pub same: Vec<(usize, usize)>,
 }
 
 impl<'a> LevelPair<'a> {
-    /// Puts two levels side by side.
     pub fn new(base: LevelArm<'a>, candidate: LevelArm<'a>) -> LevelPair<'a> {
         let rows = candidate.from..candidate.to;
         let by_number: HashMap<u64, usize> = rows.map(|row| (candidate.record(row).request, row)).collect();
@@ -94,7 +90,7 @@ impl<'a> LevelPair<'a> {
         LevelPair { base, candidate, same }
     }
 
-    /// Paired requests of another length or class, and with another prompt, where both sides know it.
+    /// Returns the number of pairs with different lengths or classes, and with different known prompts.
     pub fn unlike(&self) -> (usize, usize) {
         let (mut sizes, mut prompts) = (0, 0);
         for (a, b) in self.records() {
@@ -106,35 +102,28 @@ impl<'a> LevelPair<'a> {
         (sizes, prompts)
     }
 
-    /// The paired records.
     pub fn records(&self) -> impl Iterator<Item = (&'a Attempt, &'a Attempt)> {
         self.same.iter().map(|(a, b)| (self.base.record(*a), self.candidate.record(*b)))
     }
 }
 
-/// The rows of one unit, with the level they are of.
+/// The rows of one unit, with their level pair.
 pub struct UnitRows {
-    /// Index of the level pair.
     pub pair: usize,
-    /// Rows of the base.
     pub base: Vec<usize>,
-    /// Rows of the candidate.
     pub candidate: Vec<usize>,
 }
 
-/// The levels of one load, cut.
+/// The levels of one load, divided into units.
 pub struct CutLevels {
-    /// Seconds that each level would have to last for [`FEWEST`] units; `None` where there are as many.
+    /// Length of each level in seconds for [`FEWEST`] units; `None` if there are enough.
     pub needs_s: Option<f64>,
-    /// What one unit is.
     pub unit: Unit,
-    /// The units.
     pub units: Vec<UnitRows>,
-    /// Units per level.
     pub per_level: usize,
 }
 
-/// Cuts level pairs of one load into units. Where requests pair, so do the rows of a unit, one by one.
+/// Divides the level pairs of one load into units. If requests are paired, so are the rows of a unit.
 pub fn cut(pairs: &[LevelPair], paired: bool) -> CutLevels {
     let alternations = pairs.len() >= ALTERNATIONS;
     let wanted = if alternations { 1 } else { SECTIONS.div_ceil(pairs.len().max(1)) };

@@ -1,7 +1,7 @@
-//! The figures of one load on both sides: percentiles, means, the typical pair, errors and rates.
+//! Figures of one load on both sides: percentiles, means, the typical pair, errors and rates.
 //!
-//! What failed is +∞ in every latency, and stays it; what does not exist for a request takes no part. A figure
-//! that one side lacks is a row without an effect: missing is never equal.
+//! A failed request is +∞ in every latency; a value that does not exist is left out. A figure that one side lacks is a row
+//! without an effect, because missing is never equal.
 
 use plimsoll_math::proportion::newcombe;
 use plimsoll_math::quantile::needed;
@@ -17,30 +17,28 @@ use super::strata::{Strata, Stratum};
 use plimsoll_measure::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
 use plimsoll_measure::say::number;
 
-/// The percentiles that are compared, with their names.
+/// Percentiles that are compared, with their names.
 const PERCENTILES: [(f64, &str); 3] = [(0.5, "p50"), (0.95, "p95"), (0.99, "p99")];
 
-/// Largest share of the base's requests that may be of a kind that the candidate never met.
+/// Largest share of the base's requests of kinds that the candidate has none of.
 const UNCOVERED: f64 = 0.05;
 
-/// A latency by its name, and where its values stand.
+/// A latency that is compared.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Latency {
-    /// First token.
     Ttft,
-    /// Time per token.
+    /// Time per output token.
     Tpot,
-    /// The whole.
     E2e,
-    /// Gaps between events, which are tokens where the flag says so.
+    /// Gaps between events; these are tokens if the flag is set.
     Gap {
-        /// One token per event on both sides.
+        /// Set if each event has one token on both sides.
         tokens: bool,
     },
 }
 
 impl Latency {
-    /// Its name.
+    /// Returns the name of the metric.
     pub fn name(self) -> &'static str {
         match self {
             Latency::Ttft => "ttft",
@@ -51,7 +49,7 @@ impl Latency {
         }
     }
 
-    /// The values of one row.
+    /// Returns the values of one row in ns.
     pub fn of(self, columns: &Columns, row: usize) -> &[i64] {
         match self {
             Latency::Ttft => &columns.ttft[row..=row],
@@ -62,10 +60,10 @@ impl Latency {
     }
 }
 
-/// What a finished row adds to a rate.
+/// Returns the amount that a finished row adds to a rate.
 type Amount = fn(&LevelArm, usize) -> f64;
 
-/// A value in seconds; `None` where it does not exist.
+/// Converts ns to seconds; `None` for an absent value.
 pub fn seconds(ns: i64) -> Option<f64> {
     match ns {
         ABSENT => None,
@@ -74,22 +72,19 @@ pub fn seconds(ns: i64) -> Option<f64> {
     }
 }
 
-/// One load, ready to be read.
 pub struct LoadRows<'a, 'b> {
-    /// The level pairs.
     pub pairs: &'b [LevelPair<'a>],
-    /// Their units.
     pub cut: &'b CutLevels,
-    /// The patterns of signs.
+    /// Sign patterns of the flips.
     pub flips: &'b Flips,
-    /// The base's mix, where it has to be put on the candidate.
+    /// The base's mix for standardisation; `None` if requests are paired.
     pub strata: Option<&'b Strata>,
-    /// What is no change.
+    /// Margins of no change.
     pub margins: &'b Margins,
 }
 
 impl<'a> LoadRows<'a, '_> {
-    /// The latencies that there are, the leading one first.
+    /// Returns the latencies with values, the leading one first.
     pub fn latencies(&self) -> Vec<Latency> {
         let some = |latency: Latency| {
             let any = |arm: &LevelArm| {
@@ -106,7 +101,7 @@ impl<'a> LoadRows<'a, '_> {
         all.into_iter().filter(|latency| some(*latency)).collect()
     }
 
-    /// Every row of this load, not judged yet.
+    /// Returns the rows of this load without verdicts.
     pub fn rows(&self) -> Vec<ComparedFigure> {
         let mut rows = Vec::new();
         for latency in self.latencies() {
@@ -142,7 +137,7 @@ impl<'a> LoadRows<'a, '_> {
         rows
     }
 
-    /// Both arms of a latency by unit, of one kind of request or of all.
+    /// Returns both sides of a latency by unit, for one kind of request or for all.
     pub fn arms(&self, latency: Latency, kind: Option<Stratum>) -> (Arm, Arm) {
         let own = |arm: &LevelArm, row: usize| match (kind, self.strata) {
             (Some(kind), Some(strata)) => strata.kind(arm, row) == kind,
@@ -175,7 +170,7 @@ impl<'a> LoadRows<'a, '_> {
         self.cut.units.iter().map(|unit| of(unit, &self.pairs[unit.pair])).collect()
     }
 
-    /// A row to fill.
+    /// Returns an empty row.
     fn blank(&self, metric: &str, statistic: &str) -> ComparedFigure {
         let nothing = ArmFigure { value: None, n: 0, n_eff: 0.0 };
         ComparedFigure {
@@ -214,7 +209,7 @@ impl<'a> LoadRows<'a, '_> {
             None => self.figure(|pair| &pair.candidate, latency, b, p),
             Some(_) => figure(b, p),
         };
-        // Where requests pair, both sides met the same bursts, and the flips know how few there were; a percentile by itself does not.
+        // In paired requests both sides had equal bursts, and the flips account for their number; a single percentile does not.
         let (what, counts) = match self.strata {
             None => ("requests", [row.base.n as f64, row.candidate.n as f64]),
             Some(_) => ("effective requests", [row.base.n_eff, row.candidate.n_eff]),
@@ -244,7 +239,7 @@ impl<'a> LoadRows<'a, '_> {
         row
     }
 
-    /// A percentile of one side: of a single level what its summary says of it; of several, of their requests together.
+    /// Returns a percentile of one side: from the summary of a single level, otherwise from the pooled requests.
     fn figure(
         &self,
         of: for<'x> fn(&'x LevelPair<'a>) -> &'x LevelArm<'a>,
@@ -262,13 +257,15 @@ impl<'a> LoadRows<'a, '_> {
         }
     }
 
-    /// The length of the longest level, s.
+    /// Returns the length of the longest level in seconds.
     fn longest_s(&self) -> f64 {
         let lengths = self.pairs.iter().flat_map(|pair| [pair.base.length_s(), pair.candidate.length_s()]);
         lengths.fold(0.0, f64::max)
     }
 
-    /// The mean; described, for it says nothing of a tail. None where a request failed, whose latency has no mean.
+    /// Returns the row of the mean, which is descriptive because a mean does not show the tail.
+    ///
+    /// `None` if a request failed, because its latency has no mean.
     fn mean(&self, latency: Latency) -> Option<ComparedFigure> {
         let means = |arm: &dyn Fn(&UnitRows, &LevelPair<'a>) -> Vec<f64>| -> Option<Vec<f64>> {
             let units = self.units(arm);
@@ -295,7 +292,7 @@ impl<'a> LoadRows<'a, '_> {
         Some(row)
     }
 
-    /// The median over requests of candidate / base, request by request.
+    /// Returns the row of the median over requests of candidate / base.
     fn typical(&self, latency: Latency) -> ComparedFigure {
         let mut row = self.blank(latency.name(), "per request");
         row.method = "median of the pairs' ratios, sign flips of units".into();
@@ -303,7 +300,7 @@ impl<'a> LoadRows<'a, '_> {
             let of = |(a, b): (&usize, &usize)| {
                 let value = |arm: &LevelArm, row: usize| seconds(latency.of(&arm.columns, row)[0]);
                 let ln = (value(&pair.candidate, *b)? / value(&pair.base, *a)?).ln();
-                // Both failed: nothing is known of the pair, least of all that it is equal.
+                // If both failed, the ratio of the pair is unknown, and in particular not 1.
                 (!ln.is_nan()).then_some(ln)
             };
             unit.base.iter().zip(&unit.candidate).filter_map(of).collect()
@@ -332,7 +329,7 @@ impl<'a> LoadRows<'a, '_> {
         row
     }
 
-    /// The share of requests that did not end in a right answer.
+    /// Returns the row of the share of requests without a right response.
     fn errors(&self) -> ComparedFigure {
         let mut row = ComparedFigure { margin: self.margins.errors, ..self.blank("error_rate", "rate") };
         row.method = "difference of shares (Newcombe) at the effective number".into();
@@ -340,7 +337,7 @@ impl<'a> LoadRows<'a, '_> {
         let base = side(&|unit, pair| wrong(&pair.base, &unit.base));
         let candidate = match self.strata {
             None => side(&|unit, pair| wrong(&pair.candidate, &unit.candidate)),
-            // Long prompts may fail more often: a candidate that met more of them is not the worse one.
+            // Long prompts may fail more often, so a candidate with more of them is not necessarily worse.
             Some(strata) => Arm::weighted(&self.units(|unit, pair| {
                 let arm = &pair.candidate;
                 let of_row =
@@ -368,7 +365,7 @@ impl<'a> LoadRows<'a, '_> {
         row
     }
 
-    /// Requests and output tokens finished per second.
+    /// Returns the rows of requests and output tokens finished per second.
     fn rates(&self) -> Vec<ComparedFigure> {
         let per_level = self.cut.per_level;
         let slices = |amount: Amount, of: for<'x> fn(&'x LevelPair<'a>) -> &'x LevelArm<'a>| {
@@ -379,7 +376,7 @@ impl<'a> LoadRows<'a, '_> {
                 .flat_map(level)
                 .collect::<Vec<f64>>()
         };
-        // Of two experiments that differ, what was finished says mostly how much was asked: described, and no verdict.
+        // If the experiments differ, throughput mostly shows the load: it is described without a verdict.
         let asked_alike = self.strata.is_none();
         let kinds: [(&str, bool, Amount); 2] =
             [("throughput", asked_alike, |_, _| 1.0), ("output_tokens", false, tokens)];
@@ -419,7 +416,7 @@ fn values(arm: &LevelArm, rows: &[usize], latency: Latency, counts: impl Fn(usiz
     own.flat_map(|row| latency.of(&arm.columns, *row).iter().filter_map(|ns| seconds(*ns))).collect()
 }
 
-/// 1 for a request without a right answer, 0 for one with it; a planned cancellation is neither.
+/// Returns 1 for a request without a right response, 0 with one; `None` for a planned cancellation.
 fn went_wrong(arm: &LevelArm, row: usize) -> Option<f64> {
     match arm.columns.fate[row] {
         Fate::Cancelled => None,
@@ -439,7 +436,7 @@ fn tokens(arm: &LevelArm, row: usize) -> f64 {
     }
 }
 
-/// What ended per second in equal parts of the level's window.
+/// Returns the finished amount per second in equal parts of the level's window.
 fn finished(arm: &LevelArm, parts: usize, amount: Amount) -> Vec<f64> {
     let start = arm.level.stop.0 - (1e9 * arm.length_s()) as i64;
     let width = (arm.level.stop.0 - start).max(1) as f64 / parts as f64;
@@ -459,13 +456,13 @@ fn figure(arm: &Arm, p: f64) -> ArmFigure {
     ArmFigure { value: (!value.is_nan()).then_some(value), n: arm.len() as u64, n_eff }
 }
 
-/// A ratio as an effect; none where both sides are infinite, or nothing.
+/// Converts a ratio to an effect; `None` if both sides are infinite or zero.
 pub fn effect(scale: Scale, ratio: Ratio) -> Option<Effect> {
     let Ratio { value, interval, .. } = ratio;
     (!value.is_nan()).then_some(Effect { scale, value, lower: interval.lower, upper: interval.upper })
 }
 
-/// The two-sided p that belongs to a family of intervals: one minus the level at which zero enters.
+/// Returns the two-sided p-value of a family of intervals: one minus the level at which zero enters.
 fn p_of(holds_zero: impl Fn(f64) -> bool) -> f64 {
     let (mut out, mut inside) = (0.0, 1.0 - 1e-9);
     if !holds_zero(inside) {

@@ -1,8 +1,7 @@
-//! Are two runs the same experiment on two targets? What differs in load, prompts, lengths, client, path and clocks; and what is
-//! known of the targets themselves.
+//! Comparability of two runs: differences in load, prompts, lengths, client, path and clocks, and known properties of the targets.
 //!
-//! What is asked of the client and put on the wire is compared; the target's address and model are not, for they are what a
-//! comparison is about. Two remote hosts by name can't be told near from far: that is noted, not refused.
+//! The comparison covers the client's settings and traffic. The target's address and model are excluded because they are the
+//! subject. The distance of two remote hosts is not known from their names, so it is noted and not rejected.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +13,9 @@ use super::finding::{Difference, Fact};
 use super::pairs::LevelPair;
 use plimsoll_measure::say::number;
 
-/// Parts of a scenario that must be equal, and what they are about. The nonce is none: under another one the prompts are as long and share
-/// as much, in other words.
+/// Parts of a scenario that must be equal, with their subject.
+///
+/// The nonce is left out: with another nonce the prompts differ in words, but have equal lengths and shared parts.
 const PARTS: [(&str, &str); 17] = [
     ("/arrivals", "load"),
     ("/load", "load"),
@@ -36,7 +36,7 @@ const PARTS: [(&str, &str); 17] = [
     ("/target/tls_verify", "network path"),
 ];
 
-/// What differs between two manifests.
+/// Returns the differences between two manifests.
 pub fn of_manifests(base: &Manifest, candidate: &Manifest) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut differ = |about: &str, base: String, candidate: String| {
@@ -47,7 +47,7 @@ pub fn of_manifests(base: &Manifest, candidate: &Manifest) -> Vec<Difference> {
     let (is_sweep, sweeps) = (is_sweep(base), is_sweep(base) && is_sweep(candidate));
     if is_sweep == self::is_sweep(candidate) {
         for (path, about) in PARTS {
-            // A sweep places its levels itself.
+            // A sweep chooses its levels itself.
             if sweeps && path == "/load" {
                 continue;
             }
@@ -76,8 +76,9 @@ pub fn of_manifests(base: &Manifest, candidate: &Manifest) -> Vec<Difference> {
     found
 }
 
-/// What differs between levels that stand for one another. Schedules of scenarios that are known to differ differ too: that is
-/// not said twice.
+/// Returns the differences between paired levels.
+///
+/// If the scenarios differ, their schedules differ too, which is not reported again.
 pub fn of_levels(pairs: &[LevelPair], known: &[Difference], one_nonce: bool) -> Vec<Difference> {
     let drawn = |known: &Difference| matches!(known.about.as_str(), "load" | "lengths" | "prompts");
     let explained = known.iter().any(drawn);
@@ -102,7 +103,7 @@ pub fn of_levels(pairs: &[LevelPair], known: &[Difference], one_nonce: bool) -> 
         if open && !explained {
             differ("load", seconds(a.window()), seconds(b.window()));
         }
-        // Of a closed loop the hash is of what was sent, which depends on how fast the target answered.
+        // In a closed loop the hash covers the sent requests, which depend on the target's speed.
         let same_schedule = !open || a.schedule_hash == b.schedule_hash;
         if !explained && !same_schedule {
             differ("schedule", hash(&a.schedule_hash), hash(&b.schedule_hash));
@@ -119,7 +120,7 @@ pub fn of_levels(pairs: &[LevelPair], known: &[Difference], one_nonce: bool) -> 
     found
 }
 
-/// What is known of the targets. A fact that a side lacks is unknown.
+/// Compares the known properties of the targets. A property that a side lacks is unknown.
 pub fn facts(base: &Manifest, candidate: &Manifest) -> BTreeMap<String, Fact> {
     let names = base.target.facts.keys().chain(candidate.target.facts.keys());
     let fact = |name: &String| {
@@ -133,7 +134,7 @@ pub fn facts(base: &Manifest, candidate: &Manifest) -> BTreeMap<String, Fact> {
     names.map(|name| (name.clone(), fact(name))).collect()
 }
 
-/// What can't be told from two addresses.
+/// Returns a note on two remote hosts, whose distance their addresses do not show.
 pub fn unknown_path(base: &Manifest, candidate: &Manifest) -> Option<String> {
     let (a, b) = (host(&base.target.url), host(&candidate.target.url));
     let far = |manifest: &Manifest| path_of(&manifest.target.url).ends_with("another host");
@@ -141,14 +142,14 @@ pub fn unknown_path(base: &Manifest, candidate: &Manifest) -> Option<String> {
         .then(|| format!("the hosts {a} and {b} may lie at different distances: nothing here can tell"))
 }
 
-/// Does the run search for lines?
+/// Returns whether the run searches for capacity limits.
 pub fn is_sweep(manifest: &Manifest) -> bool {
     manifest.levels.iter().any(|level| {
         !matches!(level.purpose.as_str(), "run" | "warmup" | plimsoll_measure::purpose::ISOLATED)
     })
 }
 
-/// The first place in which two parts differ, and what stands there.
+/// Returns the first path at which two parts differ, with both values.
 fn apart(path: &str, a: &Value, b: &Value) -> (String, String) {
     if let (Value::Object(first), Value::Object(second)) = (a, b) {
         for key in first.keys().chain(second.keys()) {
@@ -166,7 +167,7 @@ fn apart(path: &str, a: &Value, b: &Value) -> (String, String) {
     (format!("{path} {}", short(a)), format!("{path} {}", short(b)))
 }
 
-/// The way to the target as far as its address tells it.
+/// Returns the network path to the target, if its address shows it.
 fn path_of(url: &str) -> String {
     let (scheme, _) = url.split_once(':').unwrap_or(("", url));
     let host = host(url);
@@ -191,7 +192,7 @@ fn load(load: &Load, traffic: &str) -> String {
     format!("{traffic}, {}", load_words(load))
 }
 
-/// A load in a few words.
+/// Describes a load in a few words.
 pub fn load_words(load: &Load) -> String {
     match load {
         Load::Open { rate_per_s } => match number(*rate_per_s).as_str() {

@@ -1,16 +1,16 @@
-//! The verdict in sentences: what changed, by how much, and how surely.
+//! The verdict in sentences: the changes, their size and their certainty.
 //!
-//! A change that is better on average and worse where it hurts is the one that slips through; it has a sentence of its own.
+//! A change that improves the average and breaks the tail is easily overlooked, so it has a separate sentence.
 
 use super::finding::{
     ChangeVerdict, ComparedFigure, ComparedStage, Comparison, Effect, Group, Scale, WorseWay,
 };
 use plimsoll_measure::say::{length, ms, number, percent};
 
-/// Rows of one verdict that are named before the rest is counted.
+/// Maximum number of rows per verdict that are named; the others are counted.
 const NAMED: usize = 4;
 
-/// The sentences, the verdict first.
+/// Returns the sentences, the verdict first.
 pub fn says(comparison: &Comparison) -> Vec<String> {
     let rows: Vec<&ComparedFigure> =
         comparison.groups.iter().flat_map(|group| &group.rows).chain(&comparison.lines).collect();
@@ -41,7 +41,7 @@ pub fn says(comparison: &Comparison) -> Vec<String> {
     said
 }
 
-/// What is open: first what more requests would settle, all in one sentence with the time it takes.
+/// Returns sentences on inconclusive rows: first the rows that lack requests, in one sentence with the time that they need.
 fn inconclusive(open: &[&ComparedFigure]) -> Vec<String> {
     let (short, other): (Vec<&ComparedFigure>, Vec<&ComparedFigure>) =
         open.iter().copied().partition(|row| row.needs_s.is_some());
@@ -60,7 +60,9 @@ fn inconclusive(open: &[&ComparedFigure]) -> Vec<String> {
     said
 }
 
-/// Better in the middle or on average, worse in the tail. By less than half its margin nobody would have shipped the change.
+/// Returns sentences on metrics that are better in the median or the mean and worse in the tail.
+///
+/// An improvement of less than half the margin does not count, because no user would have deployed it.
 fn refused(group: &Group) -> Vec<String> {
     let tails = group.rows.iter().filter(|row| {
         row.primary
@@ -92,7 +94,7 @@ fn refused(group: &Group) -> Vec<String> {
         ))
     };
     let mut said: Vec<String> = tails.filter_map(sentence).collect();
-    // One sentence for each metric: the farthest percentile says it.
+    // One sentence per metric is enough: the highest percentile.
     said.dedup_by(|later, earlier| {
         let metric =
             |text: &str| text.split(" of ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
@@ -105,7 +107,7 @@ fn refused(group: &Group) -> Vec<String> {
     said
 }
 
-/// Worse or better as it came, and neither at the base's mix.
+/// Returns a sentence on a metric that changed in the raw data and not at the base's mix.
 fn mix_alone(group: &Group) -> Vec<String> {
     let sentence = |row: &ComparedFigure| {
         let (raw, at_mix) = (row.as_it_came?, row.effect?);
@@ -134,7 +136,7 @@ fn mix_alone(group: &Group) -> Vec<String> {
     group.rows.iter().filter(|row| row.primary && !broken(row)).filter_map(sentence).take(1).collect()
 }
 
-/// A stage that got faster while the whole did not.
+/// Returns a sentence on a stage that became faster while the whole did not.
 fn local(stage: &ComparedStage, group: &Group) -> Option<String> {
     if !stage.local_only {
         return None;
@@ -157,7 +159,7 @@ fn local(stage: &ComparedStage, group: &Group) -> Option<String> {
     ))
 }
 
-/// By how many of its margins a row moved: what moved farthest is named first.
+/// Returns the effect of a row in margins, which is the order of the rows.
 fn margins(row: &ComparedFigure) -> f64 {
     let Some(effect) = row.effect else { return 0.0 };
     match effect.scale {
@@ -186,7 +188,7 @@ fn one(row: &ComparedFigure) -> String {
     }
 }
 
-/// Metric and statistic, the latter where it says more than "rate".
+/// Returns metric and statistic; the statistic is left out if it is "rate".
 pub fn name(row: &ComparedFigure) -> String {
     match row.statistic.as_str() {
         "rate" => row.metric.replace('_', " "),
@@ -194,7 +196,7 @@ pub fn name(row: &ComparedFigure) -> String {
     }
 }
 
-/// The effect in words: `13 % worse (4 % to 22 %)`.
+/// Returns the effect as text: `13 % worse (4 % to 22 %)`.
 fn amount(row: &ComparedFigure) -> String {
     let Some(effect) = row.effect else { return "unknown".to_owned() };
     if effect.value == f64::INFINITY {
@@ -211,10 +213,10 @@ fn amount(row: &ComparedFigure) -> String {
     format!("{} {word}, {}", percent((effect.value - 1.0).abs()), interval(&effect))
 }
 
-/// `1.13 × (1.04 to 1.22)`, or points of hundred.
+/// Returns the interval as text: `1.13 × (1.04 to 1.22)`, or in percentage points.
 pub fn interval(effect: &Effect) -> String {
     match effect.scale {
-        // An end that the data do not bound is no number.
+        // An unbounded end has no number.
         Scale::Ratio if effect.lower <= 0.0 && effect.upper.is_finite() => {
             format!("{} × (up to {})", number3(effect.value), number3(effect.upper))
         }
@@ -228,7 +230,7 @@ pub fn interval(effect: &Effect) -> String {
     }
 }
 
-/// Three decimals near one, where differences lie.
+/// Returns three decimals near one, because differences are small there.
 fn number3(x: f64) -> String {
     if x.is_finite() && (0.1..10.0).contains(&x) { format!("{x:.3}") } else { number(x) }
 }

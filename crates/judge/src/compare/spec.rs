@@ -1,26 +1,27 @@
-//! What a comparison may be told: how much worse is still no change.
+//! Settings of a comparison: margins, and the treatment of different experiments.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How much worse is still no change. Ratios, but for the error rate, which is a difference of shares.
+/// Margins: the largest change for the worse that counts as no change. They are ratios, except for the error rate, which is a
+/// difference of shares.
 ///
-/// The median's is 5 %: at 80 % load 12 000 requests of two equal servers pass 3 % one time in five. Tails vary more and are
-/// allowed more; what is to be held tighter has to be measured longer.
+/// The median's margin is 5 %: at 80 % load, 12 000 requests of two equal servers differ by more than 3 % one time in five. Tails
+/// vary more and have larger margins; smaller margins need longer measurements.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Margins {
-    /// Of medians, of means and of the typical request.
+    /// Margin of medians, means and the typical request, as a share.
     pub p50: f64,
-    /// Of 95th percentiles.
+    /// Margin of 95th percentiles, as a share.
     pub p95: f64,
-    /// Of 99th percentiles.
+    /// Margin of 99th percentiles, as a share.
     pub p99: f64,
-    /// Of requests and tokens per second.
+    /// Margin of requests and tokens per second, as a share.
     pub throughput: f64,
-    /// Of the error rate, in shares of all requests.
+    /// Margin of the error rate, as a difference of shares.
     pub errors: f64,
-    /// Of the lines of a sweep.
+    /// Margin of a sweep's capacity limits, as a share.
     pub lines: f64,
 }
 
@@ -31,10 +32,10 @@ impl Default for Margins {
 }
 
 impl Margins {
-    /// The names, as they are typed.
+    /// Names of the margins for the command line.
     pub const NAMES: [&'static str; 6] = ["p50", "p95", "p99", "throughput", "errors", "lines"];
 
-    /// The margin of this name.
+    /// Returns the margin of this name; `None` if the name is unknown.
     pub fn by_name(&mut self, name: &str) -> Option<&mut f64> {
         match name {
             "p50" => Some(&mut self.p50),
@@ -48,24 +49,22 @@ impl Margins {
     }
 }
 
-/// What to do with runs that are not the same experiment.
+/// The treatment of runs that are different experiments.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub enum Differing {
-    /// Refuse, with the reasons.
+    /// Reject them with their differences.
     #[default]
     Refuse,
-    /// Compare all the same: unpaired, at the base's mix of lengths and classes.
+    /// Compare them unpaired, at the base's mix of lengths and classes.
     Standardise,
 }
 
-/// A comparison as asked.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
 pub struct CompareSpec {
-    /// How much worse is still no change.
     pub margins: Margins,
-    /// What to do with runs that are not the same experiment.
+    /// Treatment of runs that are different experiments.
     pub differing: Differing,
 }
 
-/// Confidence of every interval, and one minus the level of every test.
+/// Confidence of all intervals, and one minus the significance level of all tests.
 pub const LEVEL: f64 = 0.95;

@@ -1,8 +1,8 @@
-//! Stages that the server reports: which got faster, how much of the whole it is, and whether the whole noticed.
+//! Stages that the server reports: their speed-up, their share of the whole, and their effect on it.
 //!
-//! A stage that takes a share s of the whole makes it at most 1 / (1 − s) times faster, however fast it gets itself (Amdahl
-//! 1967): a speed-up under that ceiling and within the noise is no gain, and is said to be none. The ceiling is of service
-//! time only; where a queue stands in front, less work may shorten it too, and a queue is a stage of its own here.
+//! A stage with a share s of the whole makes it at most 1 / (1 − s) times faster (Amdahl 1967). A speed-up of the whole within
+//! the noise is no gain, and is reported as none. The limit covers service time only. With a queue in front, less work may
+//! shorten the queue too, but a queue is a separate stage here.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use super::spec::LEVEL;
 use plimsoll_measure::columns::INFINITE;
 use plimsoll_measure::findings::Estimate;
 
-/// A stage that is this much faster for sure has a speed-up to talk about.
+/// Upper bound of the ratio below which a stage counts as faster.
 const FASTER: f64 = 0.95;
 
-/// The stages of one load. `rows` are judged already.
+/// Compares the stages of one load. `rows` already have their verdicts.
 pub fn stages(side: &LoadRows, rows: &[ComparedFigure]) -> Vec<ComparedStage> {
     if side.cut.units.len() < FEWEST {
         return Vec::new();
@@ -52,7 +52,7 @@ pub fn stages(side: &LoadRows, rows: &[ComparedFigure]) -> Vec<ComparedStage> {
     sums.into_iter().filter_map(|(name, sums)| sums.stage(name, side, e2e_s, still)).collect()
 }
 
-/// Rows that ended with their end-to-end time, s.
+/// Returns the finished rows with their end-to-end time in seconds.
 fn finite<'x>(arm: &'x LevelArm, rows: &'x [usize]) -> impl Iterator<Item = (usize, f64)> + 'x {
     let e2e = |row: &usize| match arm.columns.e2e[*row] {
         ns if ns >= 0 && ns != INFINITE => Some((*row, ns as f64 / 1e9)),
@@ -61,7 +61,7 @@ fn finite<'x>(arm: &'x LevelArm, rows: &'x [usize]) -> impl Iterator<Item = (usi
     rows.iter().filter_map(e2e)
 }
 
-/// Sums and counts of one stage by unit.
+/// The sums and counts of one stage by unit.
 struct Sums {
     base: Vec<(f64, u32)>,
     candidate: Vec<(f64, u32)>,
@@ -78,7 +78,7 @@ impl Sums {
         sums[unit].1 += 1;
     }
 
-    /// None where a unit of a side never reported it: it can't be compared then.
+    /// Returns the comparison of a stage; `None` if a unit of one side never reported it.
     fn stage(&self, name: String, side: &LoadRows, e2e_s: f64, still: bool) -> Option<ComparedStage> {
         let means = |sums: &[(f64, u32)]| -> Option<Vec<f64>> {
             sums.iter().map(|(sum, n)| (*n > 0).then(|| sum / f64::from(*n))).collect()
@@ -105,8 +105,10 @@ impl Sums {
     }
 }
 
-/// What the stage takes more of in the slowest hundredth of the requests than in the middle fifth, s, with its interval over redraws of
-/// the units. Over the stages and what is left of the whole these gaps add up to the gap of the means of `e2e`.
+/// Returns the extra time of a stage in the slowest hundredth of the requests over the middle fifth, in seconds.
+///
+/// The interval is a bootstrap over units. Summed over the stages and the rest of the whole, these gaps give the gap of the means
+/// of `e2e`.
 fn tail_gap(side: &LoadRows, name: &str, base: bool) -> Option<Estimate> {
     // (end to end, stage, unit)
     let mut all: Vec<(f64, f64, usize)> = Vec::new();
@@ -137,17 +139,17 @@ fn tail_gap(side: &LoadRows, name: &str, base: bool) -> Option<Estimate> {
     Some(Estimate { value, lower, upper, n: all.len() as u64, n_eff: units as f64 })
 }
 
-/// Requests below which the slowest hundredth is fewer than ten.
+/// Minimum number of requests, at which the slowest hundredth has ten.
 const FEWEST_FOR_A_GAP: usize = 1_000;
-/// Redraws behind the interval of a gap.
+/// Number of bootstrap replicates for the interval of a gap.
 const REDRAWS: usize = 400;
 
-/// The gap of rows in rising order of the whole where unit u counts `times[u]` times.
+/// Returns the gap of rows in ascending order of the whole, if unit u counts `times[u]` times.
 fn gap(rising: &[(f64, f64, usize)], times: &[u32]) -> Option<f64> {
     let total: u64 = rising.iter().map(|row| u64::from(times[row.2])).sum();
     let at = |p: f64| rank(total as usize, p).saturating_sub(1) as u64;
     let (middle, tail) = ((at(0.4), at(0.6)), (at(0.99), total));
-    // Sum and count of the stage among the places from..to of the rising order.
+    // Sum and count of the stage at the positions from..to of the order.
     let mut sums = [(0.0, 0u64); 2];
     let mut place = 0u64;
     for (_, stage_s, unit) in rising {

@@ -1,8 +1,8 @@
-//! The base's mix put on the candidate: requests by class and prompt length, weighted.
+//! Standardisation of the candidate to the base's mix: requests weighted by class and prompt length.
 //!
-//! A candidate that met more long prompts looks slower in every percentile while no kind of request got slower (Simpson 1951). Where the
-//! two sides did not serve the same requests, each of the candidate's is weighted by how much more often its kind stood in the base. Only
-//! what was asked makes a kind: what a target answers is its own doing.
+//! A candidate with more long prompts looks slower in every percentile although no kind of request became slower (Simpson 1951).
+//! If both sides served different requests, each of the candidate's is weighted by the relative frequency of its kind in the
+//! base. Only the request defines its kind, because the response is the target's result.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use plimsoll_math::quantile::rank;
 
 use super::pairs::{CutLevels, LevelArm, LevelPair};
 
-/// Prompt lengths are cut at the base's quartiles.
+/// Quartiles of the base at which prompt lengths are divided.
 const QUARTILES: [f64; 3] = [0.25, 0.5, 0.75];
 
 /// A kind of request: class, and bucket of prompt lengths.
@@ -19,13 +19,13 @@ pub type Stratum = (u16, usize);
 /// The kinds of requests on both sides.
 pub struct Strata {
     edges: Vec<u32>,
-    /// Requests of each kind, base and candidate.
+    /// Number of requests of each kind, base and candidate.
     pub counts: BTreeMap<Stratum, (usize, usize)>,
     totals: (usize, usize),
 }
 
 impl Strata {
-    /// Reads the kinds of the rows that count.
+    /// Counts the kinds of the rows that count.
     pub fn of(pairs: &[LevelPair], cut: &CutLevels) -> Strata {
         let mut lengths: Vec<u32> = Vec::new();
         for unit in &cut.units {
@@ -53,13 +53,13 @@ impl Strata {
         strata
     }
 
-    /// The kind of a row.
+    /// Returns the kind of a row.
     pub fn kind(&self, arm: &LevelArm, row: usize) -> Stratum {
         let length = arm.columns.asked_prompt[row];
         (arm.record(row).class, self.edges.partition_point(|edge| *edge < length))
     }
 
-    /// What a request of the candidate of this kind weighs.
+    /// Returns the weight of a candidate's request of this kind.
     pub fn weight(&self, kind: Stratum) -> f64 {
         let (base, candidate) = self.counts.get(&kind).copied().unwrap_or_default();
         if candidate == 0 {
@@ -69,19 +69,19 @@ impl Strata {
         share(base, self.totals.0) / share(candidate, self.totals.1)
     }
 
-    /// Share of the base's requests whose kind the candidate never met: nothing can stand for them.
+    /// Returns the share of the base's requests of kinds that the candidate has none of, so that none can replace them.
     pub fn uncovered(&self) -> f64 {
         let missing: usize = self.counts.values().filter(|(_, candidate)| *candidate == 0).map(|n| n.0).sum();
         missing as f64 / self.totals.0.max(1) as f64
     }
 
-    /// The kind's share on either side.
+    /// Returns the share of a kind on both sides.
     pub fn shares(&self, kind: Stratum) -> (f64, f64) {
         let (base, candidate) = self.counts.get(&kind).copied().unwrap_or_default();
         (base as f64 / self.totals.0.max(1) as f64, candidate as f64 / self.totals.1.max(1) as f64)
     }
 
-    /// The kind in words.
+    /// Describes a kind, for example with its class and prompt lengths.
     pub fn name(&self, (class, bucket): Stratum) -> String {
         let lengths = match (bucket.checked_sub(1).map(|i| self.edges[i]), self.edges.get(bucket)) {
             (None, Some(upper)) => format!("prompt up to {upper}"),

@@ -1,12 +1,12 @@
-//! Money: a price and a measured throughput → what a request, a good request and a million tokens cost (SPEC M11).
+//! Cost: a price and a measured throughput → the cost of a request, a good request and a million tokens (SPEC M11).
 //!
-//! A ratio of sums, as everything paid by the hour is: hourly price / requests per hour. Its interval is the throughput's,
-//! turned over (lower cost = upper rate); the price itself is input and carries no uncertainty. Where both sides of the ratio
-//! vary (a price per token) the bounds take the far end of each, which is wider than 95 % and never narrower. Averaging the cost
-//! of each request lost: a request has no cost of its own on a machine that it shares.
+//! The cost is a ratio of sums: hourly price / requests per hour. Its interval is the inverse of the throughput's (lower cost =
+//! upper rate); the price is an input without uncertainty. If both sides of the ratio vary (a price per token), the bounds use
+//! the far end of each. The interval is then wider than 95 %, never narrower. The mean cost of single requests was rejected because a
+//! request has no separate cost on a shared machine.
 //!
-//! Two throughputs are answered: that of each level as it ran, and that **at the budget line**, which is what a release can be
-//! planned with; the cost at whatever rate happened to run says as much about the test as about the endpoint.
+//! There are two throughputs: that of each level, and that **at the budget limit**, which is useful for planning a release. The
+//! cost at an arbitrary rate describes the test as much as the endpoint.
 
 pub use plimsoll_measure::findings::cost::{CostFinding, LevelCost, LineCost, UnitCosts};
 pub use plimsoll_measure::findings::price::{Bill, Per, Price, PriceError, PriceSpec, Rate};
@@ -15,7 +15,7 @@ use plimsoll_measure::findings::{
     CapacityLine, CapacityLines, Curve, Estimate, Findings, LevelFinding, LevelSummary, Reading,
 };
 
-/// What this run costs at this price.
+/// Returns the cost of a run at this price.
 pub fn cost(findings: &Findings, bill: &Bill) -> CostFinding {
     let level = |level: &LevelFinding| LevelCost {
         level: level.summary.level,
@@ -32,7 +32,7 @@ pub fn cost(findings: &Findings, bill: &Bill) -> CostFinding {
     }
 }
 
-/// What things cost at one level's throughput.
+/// Returns the cost at one level's throughput.
 pub fn of_level(summary: &LevelSummary, bill: &Bill) -> UnitCosts {
     let rates = &summary.rates;
     let unknown = || Reading::refused("the token counts of this level are not known", 0);
@@ -45,21 +45,20 @@ pub fn of_level(summary: &LevelSummary, bill: &Bill) -> UnitCosts {
     units(bill, &Flow { requests: rates.achieved_per_s.clone(), good, sessions, input, output })
 }
 
-/// What flows, per second.
+/// The throughput per second.
 pub struct Flow {
-    /// Requests finished.
     pub requests: Reading,
-    /// Requests that met every ceiling.
+    /// Requests per second that met every ceiling.
     pub good: Reading,
-    /// Sessions played to a good end, where there are sessions.
+    /// Sessions per second that ended successfully; `None` if there are no sessions.
     pub sessions: Option<Reading>,
-    /// Prompt tokens.
+    /// Prompt tokens per second.
     pub input: Reading,
-    /// Generated tokens.
+    /// Generated tokens per second.
     pub output: Reading,
 }
 
-/// What things cost where so much flows.
+/// Returns the unit costs at this throughput.
 pub fn units(bill: &Bill, flow: &Flow) -> UnitCosts {
     let spent = match bill.rate {
         Rate::PerHour(hour) => Ok([hour / 3600.0; 3]),
@@ -70,7 +69,7 @@ pub fn units(bill: &Bill, flow: &Flow) -> UnitCosts {
         Ok(spent) => over(*spent, rate, times),
         Err(refused) => refused.clone(),
     };
-    // A price per token says what tokens cost; only the sums on requests have to be measured.
+    // A price per token is the cost of tokens; only the cost of requests must be measured.
     let token = |rate: &Reading, price: fn(&Rate) -> Option<f64>| match price(&bill.rate) {
         None => of(rate, 1e6),
         Some(price) => Reading::Estimate(Estimate {
@@ -90,7 +89,7 @@ pub fn units(bill: &Bill, flow: &Flow) -> UnitCosts {
     }
 }
 
-/// Lower end, value and upper end of what tokens at this price cost per second.
+/// Returns lower end, value and upper end of the cost per second of tokens at this price.
 fn per_second(tokens: &Reading, per_million: f64) -> Result<[f64; 3], Reading> {
     match tokens {
         _ if per_million == 0.0 => Ok([0.0; 3]),
@@ -99,7 +98,7 @@ fn per_second(tokens: &Reading, per_million: f64) -> Result<[f64; 3], Reading> {
     }
 }
 
-/// `times` × spent / rate: what so many things cost. Nothing of them = no price is high enough.
+/// Returns `times` × spent / rate, the cost of `times` units; infinite if the rate is 0.
 fn over(spent: [f64; 3], rate: &Reading, times: f64) -> Reading {
     let share = |spent: f64, rate: f64| if rate > 0.0 { times * spent / rate } else { f64::INFINITY };
     match rate {
@@ -138,7 +137,7 @@ fn at_budget(lines: &CapacityLines, curve: Option<&Curve>, levels: &[LevelFindin
         }
         None => return none("no budget was set, so that there is no budget line".to_owned()),
     };
-    // The mix of lengths is the scenario's, so that tokens rise and fall with requests.
+    // The scenario defines the mix of lengths, so tokens are proportional to requests.
     let tokens = |at_line: Option<f64>| match at_line {
         Some(tokens) if rate.value > 0.0 => Reading::Estimate(scaled(rate, [tokens / rate.value; 3])),
         _ => Reading::refused("the tokens per second at the line are not known", rate.n),
@@ -157,12 +156,12 @@ fn at_budget(lines: &CapacityLines, curve: Option<&Curve>, levels: &[LevelFindin
     LineCost { traffic: lines.traffic.clone(), rate: Some(*rate), costs: units(bill, &flow) }
 }
 
-/// Lower end, value and upper end of a product, each with its own factor.
+/// Returns lower end, value and upper end of a product, each with its factor.
 fn scaled(rate: &Estimate, by: [f64; 3]) -> Estimate {
     Estimate { lower: rate.lower * by[0], value: rate.value * by[1], upper: rate.upper * by[2], ..*rate }
 }
 
-/// The share of good requests at this load, between the levels beside it.
+/// Returns the share of good requests at this load, interpolated between the neighbouring levels.
 fn good_share(curve: &Curve, levels: &[LevelFinding], rate: f64) -> Option<[f64; 3]> {
     let known = |id: u32| {
         let level = levels.iter().find(|level| level.summary.level == id)?;

@@ -1,81 +1,83 @@
-//! Where a series of results moved: weighted E-divisive, tested by permutation.
+//! Change points of a series of results: weighted E-divisive with a permutation test.
 //!
-//! E-divisive (Matteson and James 2014) cuts a series where the energy distance between both sides is largest, asks by permutation
-//! whether such a cut could be chance, and goes on inside both sides. It needs no law of the noise between runs, of which
-//! nobody knows one. Each result weighs 1 / (se² + τ²): its own standard error, and the noise between runs read off
-//! neighbouring results, so that a short run weighs less and a long one does not outweigh all others. CUSUM and a
-//! comparison with the last result lost: one bad night alarms them. Here it can't: a cut counts only where it is found without
-//! the oddest result as well.
+//! E-divisive (Matteson and James 2014) cuts a series at the largest energy distance between both sides. A permutation test
+//! checks whether the cut may be random, and the search continues on both sides. It needs no distribution of the noise between
+//! runs, which is unknown.
+//!
+//! Each result has the weight 1 / (se² + τ²): its standard error, and the noise between runs, estimated from neighbours. A
+//! short run has less weight, and a long one does not dominate. CUSUM and a comparison with the last result were rejected
+//! because one outlier raises an alarm. Here a cut must also be found without the largest outlier.
 
 use plimsoll_math::rng::Stream;
 use serde::Serialize;
 
-/// Results that are looked at, the latest: what moved before them is no news.
+/// Maximum number of results in the analysis; older changes are no longer relevant.
 pub const MOST: usize = 200;
 
-/// One result of the series: the logarithm of a figure and its standard error (0 where it is not known).
+/// A result of the series as a logarithm.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Observation {
     /// Natural logarithm of the value.
     pub ln: f64,
-    /// Standard error of that.
+    /// Standard error of `ln`; 0 if unknown.
     pub se: f64,
 }
 
-/// What counts as a change.
+/// The criteria of a change.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct ChangeSpec {
-    /// Largest p of a cut.
+    /// Largest p-value of a cut.
     pub alpha: f64,
-    /// Permutations of a test; fewer where it is plain earlier that chance does as well.
+    /// Maximum number of permutations per test. A test stops early if its p-value is clearly too large.
     pub permutations: u32,
-    /// Fewest results on either side of a cut.
+    /// Minimum number of results on either side of a cut.
     pub min_segment: usize,
     /// Smallest change, as a share.
     pub margin: f64,
-    /// Seed of the permutations: the same history always says the same.
+    /// Seed of the permutations, so that equal histories give equal results.
     pub seed: u64,
 }
 
 impl Default for ChangeSpec {
-    /// One alarm in a thousand quiet series, and never from fewer than three results.
+    /// Returns the default criteria: one alarm in a thousand series without change, and at least three results per side.
     fn default() -> ChangeSpec {
         ChangeSpec { alpha: 0.001, permutations: 9999, min_segment: 3, margin: 0.05, seed: 1 }
     }
 }
 
-/// A place at which the series moved.
+/// A position at which the series changed.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize)]
 pub struct ChangePoint {
-    /// The first result of the new regime.
+    /// Index of the first result after the change.
     pub at: usize,
-    /// 95 % of bootstrap series have theirs at or after this one …
+    /// Earliest index: 95 % of bootstrap series have their change between `earliest` and `latest`.
     pub earliest: usize,
-    /// … and at or before this one.
+    /// Latest index.
     pub latest: usize,
-    /// Share of permutations with a cut as good.
+    /// Share of permutations with an equal or better cut.
     pub p: f64,
-    /// New over old (Hodges and Lehmann's shift of the logarithms), with its 95 % interval.
+    /// Ratio of new to old (Hodges and Lehmann's shift of the logarithms).
     pub ratio: f64,
-    /// Lower end.
+    /// Lower end of the 95 % interval.
     pub lower: f64,
-    /// Upper end.
+    /// Upper end of the 95 % interval.
     pub upper: f64,
 }
 
-/// Redraws for the place of a change.
+/// Number of bootstrap replicates for the position of a change.
 const REPLICATES: usize = 200;
 
-/// Fewest results from which a change of `min_segment` results can be proven at this alpha: both orders of the two sides are
-/// as good a cut, so that p is 2 in the ways of choosing them, at the least; and one result is left out. `None` where
-/// `min_segment` is 0.
+/// Returns the minimum number of results for a proven change of `min_segment` results at this alpha.
+///
+/// Both orders of the sides are equally good cuts, so p is at least 2 divided by the number of ways to choose them. One result
+/// is left out in addition. `None` if `min_segment` is 0.
 pub fn fewest(alpha: f64, min_segment: usize) -> Option<usize> {
     let provable =
         |n: usize, k: usize| (plimsoll_math::proportion::ln_choose(n as u64, k as u64)).exp() * alpha >= 2.0;
     (min_segment > 0).then(|| (2 * min_segment..MOST).find(|n| provable(*n, n / 2)).map(|n| n + 1))?
 }
 
-/// Every place at which the last [`MOST`] results moved, first to last.
+/// Returns every change of the last [`MOST`] results, in order of time.
 pub fn changes(series: &[Observation], spec: &ChangeSpec) -> Vec<ChangePoint> {
     let skipped = series.len().saturating_sub(MOST);
     let series = Series::new(&series[skipped..]);
@@ -96,11 +98,11 @@ pub fn changes(series: &[Observation], spec: &ChangeSpec) -> Vec<ChangePoint> {
         .collect()
 }
 
-/// Values, weights and weighted distances.
+/// The values, weights and weighted distances of a series.
 struct Series {
     x: Vec<f64>,
     w: Vec<f64>,
-    /// Row by row: w w |x − x|.
+    /// Matrix by row: w w |x − x|.
     distances: Vec<f64>,
 }
 
@@ -123,8 +125,10 @@ impl Series {
         Series { x, w, distances }
     }
 
-    /// Cuts `from..to` where chance does not cut it as well, and goes on inside. It has to be so without the oddest result too,
-    /// and the cut is the one that is then found: two results that happen to lie beside a spike would else be moved by it.
+    /// Cuts `from..to` if the cut is significant, and continues on both sides.
+    ///
+    /// The cut must be significant without the largest outlier too, and that cut is used. Otherwise two results next to an outlier
+    /// would be moved by it.
     fn cut(&self, from: usize, to: usize, spec: &ChangeSpec, cuts: &mut Vec<(usize, f64)>) {
         let whole: Vec<usize> = (from..to).collect();
         let Some(p) = self.test(&whole, spec).map(|(_, p)| p) else { return };
@@ -136,7 +140,7 @@ impl Series {
         self.cut(at, to, spec, cuts);
     }
 
-    /// The place in `order` of what lies farthest from their median.
+    /// Returns the position in `order` of the value farthest from the median.
     fn oddest(&self, order: &[usize]) -> usize {
         let mut values: Vec<f64> = order.iter().map(|&i| self.x[i]).collect();
         values.sort_by(f64::total_cmp);
@@ -145,7 +149,7 @@ impl Series {
         (0..order.len()).max_by(|a, b| far(a).total_cmp(&far(b))).unwrap_or(0)
     }
 
-    /// The first result after the best cut of these, and its p, where that is at most alpha.
+    /// Returns the first result after the best cut and its p-value, if that is at most alpha.
     fn test(&self, order: &[usize], spec: &ChangeSpec) -> Option<(usize, f64)> {
         let rows = self.row_sums(order);
         let (at, found) = self.best(order, &rows, spec.min_segment)?;
@@ -165,7 +169,7 @@ impl Series {
         Some((order[at], f64::from(as_good + 1) / f64::from(spec.permutations + 1)))
     }
 
-    /// Of each member the sum of its distances to all of `order`, by its index in the series.
+    /// Returns for each member the sum of its distances to all of `order`, by its index in the series.
     fn row_sums(&self, order: &[usize]) -> Vec<f64> {
         let n = self.x.len();
         let mut sums = vec![0.0; n];
@@ -175,12 +179,12 @@ impl Series {
         sums
     }
 
-    /// The best cut of the series in this order: how many lie before it, and its energy.
+    /// Returns the best cut of the series in this order: the number of results before it, and its energy.
     fn best(&self, order: &[usize], rows: &[f64], least: usize) -> Option<(usize, f64)> {
         let n = self.x.len();
         let total: f64 = order.iter().map(|&i| rows[i]).sum();
         let weight: f64 = order.iter().map(|&i| self.w[i]).sum();
-        // Sums over ordered pairs: both before the cut, and from before it to anywhere.
+        // Sums over ordered pairs: pairs before the cut, and pairs from before the cut to any result.
         let (mut inside, mut from_before, mut before) = (0.0, 0.0, 0.0);
         let mut best: Option<(usize, f64)> = None;
         for k in 1..order.len() {
@@ -207,7 +211,7 @@ impl Series {
         std::iter::once(0).chain(inner).chain([self.x.len()]).collect()
     }
 
-    /// Takes out the smallest change again and again while it is under the margin.
+    /// Removes the smallest change repeatedly while it is below the margin.
     fn drop_small(&self, cuts: &mut Vec<(usize, f64)>, margin_ln: f64) {
         loop {
             let bounds = self.bounds(cuts);
@@ -220,8 +224,10 @@ impl Series {
         }
     }
 
-    /// The shift from one side to the other (Hodges and Lehmann 1963): the median of all differences, and the interval of
-    /// those differences that the rank-sum test does not refuse at 5 % (normal approximation; Lehmann 1975, chapter 2).
+    /// Returns the shift between both sides (Hodges and Lehmann 1963) with its interval.
+    ///
+    /// The shift is the median of all differences. The interval contains the differences that the rank-sum test does not reject at
+    /// 5 % (normal approximation; Lehmann 1975, chapter 2).
     fn shift(&self, (from, at, to): (usize, usize, usize)) -> (f64, f64, f64) {
         let mut differences: Vec<f64> = Vec::with_capacity((at - from) * (to - at));
         for old in &self.x[from..at] {
@@ -253,7 +259,7 @@ impl Series {
         }
     }
 
-    /// The best cut of a series with the same two regimes, each drawn anew from its own results.
+    /// Returns the best cut of a bootstrap series with these two regimes, each redrawn from its results.
     fn place_again(
         &self,
         (from, at, to): (usize, usize, usize),
@@ -268,8 +274,9 @@ impl Series {
     }
 }
 
-/// The noise between neighbouring results, robust against changes and odd ones: 1.4826 × the median of the absolute
-/// differences of neighbours, over √2.
+/// Returns the noise between neighbouring results, robust against changes and outliers.
+///
+/// It is 1.4826 × the median of the absolute differences of neighbours, divided by √2.
 fn between_runs(x: &[f64]) -> f64 {
     let mut steps: Vec<f64> = x.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
     steps.sort_by(f64::total_cmp);

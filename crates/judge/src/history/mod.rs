@@ -1,8 +1,8 @@
-//! The line of a baseline: results of run after run, and since when a metric has moved.
+//! History of a baseline: the results of successive runs, and the changes of their metrics.
 //!
-//! An entry is what one run showed (or what a gate judged), small enough to be one line of a file. Only results under the same
-//! load make a series; others are set aside and counted. A run that is entered twice counts once: a second look at the same
-//! rows is no second result. What a change is, is in [`change`].
+//! An entry is the result of one run or one gate, as one line of a file. Only results under equal load form a series; the
+//! others are excluded and counted. A run that is entered twice counts once, because it is one result. The module [`change`]
+//! defines a change.
 
 pub mod change;
 
@@ -15,58 +15,58 @@ use plimsoll_measure::findings::{
     Findings, Lengths, LevelFinding, LevelSummary, Percentiles, Reading, Trust, unbounded,
 };
 
-/// Version of an entry's layout.
+/// Version of the layout of an entry.
 pub const HISTORY_SCHEMA: u32 = 1;
 
-/// One result of a line.
+/// One result of a history.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     /// Version of this layout.
     pub schema: u32,
-    /// When it was measured, UTC.
+    /// Time of the measurement in UTC.
     pub measured: String,
-    /// The run's id.
+    /// Identifier of the run.
     pub id: String,
-    /// Its folder, as it was named.
+    /// Folder of the run, as given.
     pub run: String,
-    /// The version that was measured: as said, else the engine's own, where known.
+    /// Version that was measured: as given, else as the engine reports it; `null` if unknown.
     pub version: Option<String>,
-    /// What a gate said of it: `pass`, `fail`, `inconclusive`, `invalid`; `None` = none judged it.
+    /// Verdict of a gate: `pass`, `fail`, `inconclusive` or `invalid`; `null` without a gate.
     pub verdict: Option<String>,
-    /// How far it may be trusted.
+    /// Trust in the result.
     pub trust: Trust,
-    /// The load it was measured under; results under another one do not compare.
+    /// Load of the measurement; results under different loads are not comparable.
     pub load: String,
-    /// Its figures.
+    /// Figures of the result.
     pub metrics: Vec<ResultFigure>,
-    /// What was cut as warm-up, a sentence per level.
+    /// Warm-up that was cut, one sentence per level.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cut: Vec<String>,
 }
 
-/// One figure of a result. Latencies in seconds.
+/// One figure of a result; latencies are in seconds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResultFigure {
-    /// Its name along the line: `ttft p99`, of a kind of traffic other than steady `burst: ttft p99`.
+    /// Name in the series: `ttft p99`, or `burst: ttft p99` for traffic other than steady.
     pub name: String,
-    /// The value; `+∞` where it falls among failed requests.
+    /// Value; `"inf"` if it falls among failed requests.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub value: f64,
-    /// Lower end of its 95 % interval.
+    /// Lower end of the 95 % interval.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub lower: f64,
-    /// Upper end.
+    /// Upper end of the 95 % interval.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub upper: f64,
 }
 
 impl ResultFigure {
-    /// The standard error of its logarithm, from the sides of its interval that are bounded; 0 where none is.
+    /// Returns the standard error of the logarithm, from the bounded sides of the interval; 0 if both are unbounded.
     fn se(&self) -> f64 {
         let up = (self.upper / self.value).ln();
         let down = (self.value / self.lower).ln();
@@ -76,7 +76,7 @@ impl ResultFigure {
     }
 }
 
-/// Levels that were measured for their figures: no warm-up, and of a sweep those that were held.
+/// Returns the levels whose figures count: levels of runs, and holds of sweeps.
 pub fn measured(findings: &Findings) -> impl Iterator<Item = &LevelFinding> {
     findings.levels.iter().filter(|level| is_measured(&level.summary.purpose))
 }
@@ -107,7 +107,9 @@ pub fn is_measured(purpose: &str) -> bool {
     matches!(purpose, "run" | "hold")
 }
 
-/// The load of a run as a key: equal where results compare. Asked rate or concurrency, and the median asked lengths.
+/// Returns the load of a run as a key that is equal for comparable results.
+///
+/// It contains the requested rate or concurrency, and the median requested lengths.
 pub fn load_key<'a>(levels: impl IntoIterator<Item = LevelView<'a>>) -> String {
     let of = |level: LevelView<'a>| {
         let LevelView { load, lengths, traffic, .. } = level;
@@ -129,7 +131,7 @@ pub fn load_key<'a>(levels: impl IntoIterator<Item = LevelView<'a>>) -> String {
     keys.join("; ")
 }
 
-/// Two digits: what a redraw of the same spec moves is no other load.
+/// Returns a value rounded to two digits, so that redraws of one spec have equal loads.
 fn short(value: f64) -> String {
     if value <= 0.0 || !value.is_finite() {
         return "0".into();
@@ -138,8 +140,9 @@ fn short(value: f64) -> String {
     format!("{}", ((value / unit).round() * unit * 1e6).round() / 1e6)
 }
 
-/// The figures of a run that a line keeps: p50, p95 and p99 of `ttft`, `tpot` and `e2e`, of the last measured level of each kind of
-/// traffic.
+/// Returns the figures that a history stores, from the last measured level of each kind of traffic.
+///
+/// They are p50, p95 and p99 of `ttft`, `tpot` and `e2e`.
 pub fn figures<'a>(levels: impl IntoIterator<Item = LevelView<'a>>) -> Vec<ResultFigure> {
     let mut found: Vec<ResultFigure> = Vec::new();
     for LevelView { traffic, latencies, .. } in levels {
@@ -156,7 +159,7 @@ pub fn figures<'a>(levels: impl IntoIterator<Item = LevelView<'a>>) -> Vec<Resul
     found
 }
 
-/// The smallest change worth an alarm: the margins of a comparison.
+/// Returns the smallest relevant change of a figure, which is the margin of a comparison.
 pub fn margin(name: &str) -> f64 {
     match name.rsplit(' ').next() {
         Some("p95") => 0.07,
@@ -165,47 +168,46 @@ pub fn margin(name: &str) -> f64 {
     }
 }
 
-/// The series of one figure along a line.
+/// The series of one figure in a history.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Course {
-    /// The figure.
     pub name: String,
-    /// Results that have it: the index of the entry, and the value.
+    /// Results with the figure: index of the entry, and value.
     pub values: Vec<(usize, f64)>,
-    /// Where it moved; `at` and its range are indices of entries.
+    /// Changes of the figure; their indices are indices of entries.
     pub changes: Vec<ChangePoint>,
 }
 
 impl Course {
-    /// The change that holds now.
     pub fn last(&self) -> Option<&ChangePoint> {
         self.changes.last()
     }
 }
 
-/// What a line says.
+/// The evaluation of a history.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HistoryLine {
-    /// Entries of the pinned run's load, first to last; indices count in it.
+    /// Entries with the load of the pinned run, in order of time; all indices refer to this list.
     pub entries: Vec<Entry>,
-    /// Every figure's course, in the order in which the latest result has them.
+    /// Series of all figures, in the order of the latest result.
     pub courses: Vec<Course>,
-    /// Entries at another load.
+    /// Number of entries with another load.
     pub other_load: usize,
-    /// Invalid results.
     pub invalid: usize,
 }
 
 impl HistoryLine {
-    /// The figures whose last change made them worse and lies after the entry `since`. (All figures of a line are latencies.)
+    /// Returns the figures whose last change is a regression after the entry `since`. All figures are latencies.
     pub fn worse(&self, since: usize) -> impl Iterator<Item = (&Course, &ChangePoint)> {
         let last = self.courses.iter().filter_map(|course| Some((course, course.last()?)));
         last.filter(move |(_, change)| change.ratio > 1.0 && change.at > since)
     }
 }
 
-/// Reads a line of entries, in the order in which they were made. Its load is that of the run `pinned`, so that one result at
-/// another load does not set all the others aside; of the latest where that run is none of them.
+/// Evaluates a list of entries in the order of their creation.
+///
+/// The load is that of the run `pinned`, so that one result at another load does not exclude all others. If `pinned` is not in
+/// the list, the latest entry replaces it.
 pub fn line(entries: &[Entry], pinned: &str, seed: u64) -> HistoryLine {
     let invalid = entries.iter().filter(|entry| entry.trust == Trust::Invalid).count();
     let mut once: Vec<&Entry> = Vec::new();
@@ -229,7 +231,8 @@ fn course(entries: &[Entry], name: String, seed: u64) -> Course {
         entries.iter().enumerate().filter_map(|(i, entry)| Some((i, of(entry)?))).collect();
     let largest =
         found.iter().map(|(_, f)| f.value).filter(|v| v.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
-    // A percentile among failures has no size. It counts as ten times the largest that has one: far out, whatever the unit.
+    // A percentile among failures has no finite value. It counts as ten times the largest finite value, which is an outlier in
+    // any unit.
     let series: Vec<Observation> = found
         .iter()
         .map(|(_, figure)| match figure.value.is_finite() {

@@ -1,7 +1,7 @@
-//! Answers → agreement, noise floor, scores.
+//! Evaluation of answers: agreement, noise floor, scores.
 //!
-//! Intervals by item: a share by Clopper and Pearson, a mean by redrawing items (the unit is the question: its rounds are not independent of
-//! one another), the difference of scores by Tango.
+//! Intervals are by item. Shares use Clopper and Pearson, and score differences use Tango. Means use a bootstrap over items,
+//! because the rounds of one question are not independent.
 
 use plimsoll_math::bootstrap;
 use plimsoll_math::paired::{difference, mcnemar};
@@ -16,10 +16,9 @@ use super::{
 };
 use plimsoll_measure::order::LEVEL;
 
-/// Redraws of the items.
 const REPLICATES: usize = 2000;
 
-/// Judges answers. `items` come with their lines and rules, `a` and `b` with each item's rounds in the same order.
+/// Evaluates answers. `items` contain their lines and rules; `a` and `b` contain each item's rounds in the order of `items`.
 pub fn judge(
     (eval, targets): (String, [AskedTarget; 2]),
     items: &[(u64, ItemSpec, Option<Rule>)],
@@ -47,7 +46,7 @@ pub fn judge(
     }
 }
 
-/// The scores of the items on which neither first answer was cut, where some were.
+/// Returns the scores of the items with two uncut first answers; `None` if no answer was cut.
 fn uncut(
     items: &[(u64, ItemSpec, Option<Rule>)],
     pairs: &[(&Rounds, &Rounds)],
@@ -93,7 +92,9 @@ fn first(rounds: &Rounds) -> Option<&str> {
     rounds.first().and_then(Option::as_deref)
 }
 
-/// How alike the answers to one item are: (same, tokens alike), over all pairs of rounds; `None` where there is no pair.
+/// Returns the agreement of the answers to one item over all pairs of rounds: (identical, equal tokens).
+///
+/// `None` if there is no pair.
 fn alike_in<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Option<(f64, f64)> {
     let (mut n, mut same, mut shares) = (0.0, 0.0, 0.0);
     for (a, b) in pairs {
@@ -104,7 +105,7 @@ fn alike_in<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Option<(f64,
     (n > 0.0).then(|| (same / n, shares / n))
 }
 
-/// The pairs of different rounds of one target.
+/// Returns the agreement over pairs of different rounds of one target.
 fn itself(rounds: &Rounds) -> Option<(f64, f64)> {
     let said: Vec<&str> = rounds.iter().flatten().map(String::as_str).collect();
     let pairs = (0..said.len()).flat_map(|i| (i + 1..said.len()).map(move |j| (i, j)));
@@ -142,7 +143,7 @@ fn agreement(pairs: &[(&Rounds, &Rounds)]) -> Agreement {
     }
 }
 
-/// Nothing was answered by both.
+/// Agreement if no item was answered by both targets.
 const NOTHING: Alike = {
     let unknown = QualityFigure { value: 0.0, lower: 0.0, upper: 1.0, n: 0 };
     Alike { exact: unknown, tokens: unknown }
@@ -153,7 +154,7 @@ fn alike_of(items: &[Option<(f64, f64)>], name: &str) -> Option<Alike> {
     let exact: Vec<f64> = known.iter().map(|(exact, _)| *exact).collect();
     let shares: Vec<f64> = known.iter().map(|(_, tokens)| *tokens).collect();
     let n = known.len() as f64;
-    // Rounds of an item are one question, so an item counts once, by the share of its pairs that are the same.
+    // The rounds of an item are one question, so an item counts once, by the share of its identical pairs.
     let same: f64 = exact.iter().sum();
     let bounds = clopper_pearson(same, n, LEVEL);
     let (lower, upper) = (bounds.lower, bounds.upper);
@@ -161,8 +162,10 @@ fn alike_of(items: &[Option<(f64, f64)>], name: &str) -> Option<Alike> {
     Some(Alike { exact, tokens: mean(&shares, name, (0.0, 1.0))? })
 }
 
-/// A mean over items of a range with its interval, by redrawing items. Where all items are alike a redraw shows nothing; then as many of
-/// another kind are allowed for as n items can have missed, each of them at the far end of the range.
+/// Returns a mean over items in a range with its bootstrap interval.
+///
+/// If all values are equal, a bootstrap shows no spread. The interval then includes as many other values as n items can have
+/// missed, each at the far end of the range.
 fn mean(values: &[f64], name: &str, (least, most): (f64, f64)) -> Option<QualityFigure> {
     let n = values.len();
     let value = values.iter().sum::<f64>() / n as f64;
@@ -243,7 +246,9 @@ fn scores(
     })
 }
 
-/// Items of which one target's answers are now right, now wrong; `None` where it was asked once.
+/// Returns the number of items whose answers from one target are sometimes right and sometimes wrong.
+///
+/// `None` if there was one round.
 fn flips<'a>(scored: impl Iterator<Item = (&'a Rule, &'a Rounds)>) -> Option<u64> {
     let mut repeated = scored.filter(|(_, rounds)| rounds.len() > 1).peekable();
     repeated.peek()?;

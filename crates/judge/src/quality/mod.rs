@@ -1,16 +1,17 @@
-//! What a faster endpoint costs in answers: the same prompts at temperature 0 to two targets, how far the answers agree, and how they score.
+//! Comparison of the answers of two targets to equal prompts at temperature 0: agreement and scores.
 //!
-//! Servers are not deterministic at temperature 0: what else is in the batch changes the order of additions, and with it, now and then, a
-//! token. So each target is asked more than once, its disagreement with itself is the noise floor, and only what lies beyond it is the
-//! change's. Agreement is description; the *scores* judge, item by item, by a paired test.
+//! It measures the quality cost of a faster endpoint. Servers are not deterministic at temperature 0: concurrent requests in
+//! the batch change the order of additions, and sometimes a token. Each target is therefore queried repeatedly. Its disagreement
+//! with itself is the noise floor, and only the excess is attributed to the change. Agreement is descriptive; the *scores*
+//! decide, item by item, with a paired test.
 //!
-//! What has no whole answer (refused, broken off half-way) takes no part in any figure, and is counted and named. An answer that
-//! ends at the most tokens asked for is whole as far as it was asked for: it is compared and scored as it stands, because
-//! a change that makes a model ramble must not hide its worst answers; but a score of half an answer is luck, so such answers
-//! are counted, and the scores without them stand beside.
+//! Incomplete answers (refused, broken off) are in no figure, and are counted and listed. An answer that ends at the requested
+//! maximum of tokens is complete in that respect. It is compared and scored, because a change that makes a model ramble must
+//! not hide its worst answers. The score of half an answer is random, however, so these answers are counted, and the scores
+//! without them are reported too.
 //!
-//! Reading order: [`score`] (an item of the evaluation file, and whether an answer is right), [`tokens`] (where two
-//! answers part), [`judge`].
+//! Reading order: [`score`] (an item of the evaluation file, and its rule for right answers), [`tokens`] (first difference of
+//! two answers), [`judge`].
 
 pub mod score;
 pub mod tokens;
@@ -23,244 +24,244 @@ use serde::{Deserialize, Serialize};
 
 pub use judge::judge;
 
-/// Layout of the results file.
+/// Version of the layout of the results file.
 pub const QUALITY_SCHEMA: u32 = 1;
 
 /// One line of an evaluation file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ItemSpec {
-    /// Name of the item in the results; none = its line.
+    /// Name of the item in the results; `null` uses its line number.
     #[serde(default)]
     pub id: Option<String>,
-    /// What is asked: one message of the user …
+    /// Prompt as one user message. An item has either `prompt` or `messages`.
     #[serde(default)]
     pub prompt: Option<String>,
-    /// … or a conversation.
+    /// Prompt as a conversation. An item has either `prompt` or `messages`.
     #[serde(default)]
     pub messages: Option<Vec<Message>>,
-    /// Longest answer asked for; none = the command's.
+    /// Maximum tokens of the answer; `null` uses the command's maximum.
     #[serde(default)]
     pub max_tokens: Option<u32>,
-    /// What a right answer is; none = the item counts for agreement alone.
+    /// Rule for a right answer; `null` if the item counts for agreement only.
     #[serde(default)]
     pub score: Option<ScoreSpec>,
 }
 
-/// What a right answer is.
+/// A rule for right answers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScoreSpec {
-    /// This text, blanks aside.
+    /// The answer equals a text, except for white space.
     Exact {
-        /// The text.
+        /// Expected text.
         answer: String,
     },
-    /// A text in which this pattern is found.
+    /// The answer matches a pattern.
     Regex {
-        /// The pattern, as the crate `regex` has it.
+        /// Regular expression in the syntax of the crate `regex`.
         pattern: String,
     },
-    /// This letter (or word) of several.
+    /// The answer is one letter or word of several.
     Choice {
-        /// The right one.
+        /// Right choice.
         answer: String,
-        /// All of them; none = A B C D.
+        /// All choices; `null` for A, B, C and D.
         #[serde(default)]
         choices: Option<Vec<String>>,
     },
-    /// This number; the last one in the answer is taken.
+    /// The last number in the answer equals a number.
     Numeric {
-        /// The number.
+        /// Expected number.
         answer: f64,
-        /// How far off it may be.
+        /// Maximum absolute difference.
         #[serde(default)]
         tolerance: f64,
-        /// How far off it may be, relative to the number.
+        /// Maximum difference relative to the number.
         #[serde(default)]
         relative: f64,
     },
 }
 
-/// What one target said to one item, round by round; `None` = it did not answer.
+/// The answers of one target to one item by round; `None` if the target did not answer.
 pub type Rounds = Vec<Option<String>>;
 
-/// What one target said to all items.
+/// The answers of one target to all items.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TargetAnswers {
-    /// Item by item.
+    /// Rounds of each item.
     pub rounds: Vec<Rounds>,
-    /// Did its first answer to an item end at the most tokens asked for?
+    /// Whether the first answer to each item ended at the requested maximum of tokens.
     pub cut: Vec<bool>,
 }
 
-/// The results.
+/// The results of a comparison of answers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Quality {
-    /// Layout of this file.
+    /// Version of the layout of this file.
     pub schema: u32,
-    /// The evaluation file's digest (64 bits), so that two results can be told to be of one file.
+    /// Digest of the evaluation file (64 bits), which identifies the file in different results.
     pub eval: String,
     /// The two targets, A first.
     pub targets: Vec<AskedTarget>,
-    /// Times each was asked.
+    /// Number of rounds per target.
     pub rounds: u32,
-    /// A against B, and each against itself.
+    /// Agreement of A with B, and of each target with itself.
     pub agreement: Agreement,
-    /// The scores; none where no item has one.
+    /// Scores; `null` if no item has a rule.
     pub scores: Option<Scores>,
-    /// Item by item.
+    /// Results of each item.
     pub items: Vec<ItemFinding>,
 }
 
-/// A target that was asked.
+/// A target of the comparison.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct AskedTarget {
-    /// The endpoint, without secrets.
+    /// Address of the endpoint, without secrets.
     pub url: String,
-    /// The model.
+    /// Name of the model; `null` if not given.
     pub model: Option<String>,
-    /// Requests that got no answer, of all rounds.
+    /// Requests without an answer, over all rounds.
     pub unanswered: u64,
-    /// What the first of them met.
+    /// Error of the first request without an answer; `null` if all were answered.
     pub why: Option<String>,
-    /// First answers that ended at the most tokens asked for.
+    /// First answers that ended at the requested maximum of tokens.
     #[serde(default)]
     pub cut: u64,
 }
 
-/// A share or mean with its interval at 95 %.
+/// A share or mean with its 95 % interval.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct QualityFigure {
-    /// The value.
+    /// Point estimate.
     pub value: f64,
-    /// Lower end.
+    /// Lower end of the interval.
     pub lower: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub upper: f64,
-    /// Items it rests on.
+    /// Number of items.
     pub n: u64,
 }
 
-/// How far answers agree.
+/// The agreement of answers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Agreement {
-    /// A against B.
+    /// Agreement of A with B.
     pub between: Alike,
-    /// A against itself: the noise floor. `None` where it was asked once.
+    /// Agreement of A with itself, which is the noise floor; `null` with one round.
     pub a_itself: Option<Alike>,
-    /// B against itself.
+    /// Agreement of B with itself, which is the noise floor; `null` with one round.
     pub b_itself: Option<Alike>,
-    /// Tokens alike beyond the noise floor: the mean over items of (each against itself) − (A against B). `None` as above.
+    /// Disagreement beyond the noise floor in equal tokens: mean over items of (each with itself) − (A with B); `null` with one round.
     pub beyond_noise: Option<QualityFigure>,
-    /// Where A and B part, in tokens from the start: quartiles over the items that part.
+    /// Position of the first difference of A and B, in tokens from the start: quartiles over the items that differ.
     pub first_divergence: Option<Quartiles>,
-    /// Tokens of B's answers over tokens of A's.
+    /// Tokens of B's answers divided by tokens of A's; `null` if A's answers are empty.
     pub length_ratio: Option<QualityFigure>,
-    /// Items whose answer by B is longer, and shorter.
+    /// Number of items with a longer answer by B, and with a shorter one.
     pub longer_shorter: (u64, u64),
 }
 
-/// How alike two sets of answers are.
+/// The similarity of two sets of answers.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Alike {
-    /// Share of items whose answers are the same, byte for byte.
+    /// Share of items with answers that are identical, byte for byte.
     pub exact: QualityFigure,
-    /// Mean over items of the share of places (of the longer answer) at which both have the same token.
+    /// Mean over items of the share of positions (of the longer answer) with equal tokens.
     pub tokens: QualityFigure,
 }
 
-/// Three quartiles.
+/// Three quartiles over items.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Quartiles {
-    /// A quarter lies below.
+    /// First quartile.
     pub p25: f64,
-    /// Half lies below.
+    /// Median.
     pub p50: f64,
-    /// Three quarters lie below.
+    /// Third quartile.
     pub p75: f64,
-    /// Items.
+    /// Number of items.
     pub n: u64,
 }
 
-/// How both scored, on the first answer to each item that both answered.
+/// The scores of both targets on the first answers to items that both answered.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Scores {
-    /// Share right on A.
+    /// Share of right answers by A.
     pub a: QualityFigure,
-    /// Share right on B.
+    /// Share of right answers by B.
     pub b: QualityFigure,
-    /// B's share less A's: Tango's interval.
+    /// Share of B minus share of A, with Tango's interval.
     pub difference: QualityFigure,
-    /// Items right on A alone.
+    /// Number of items that only A answered right.
     pub only_a: u64,
-    /// Items right on B alone.
+    /// Number of items that only B answered right.
     pub only_b: u64,
-    /// McNemar's exact p-value that both are right equally often.
+    /// McNemar's exact p-value for equal shares of right answers.
     pub p: f64,
-    /// Items on which A's own answers differ in being right, of all its rounds; `None` where asked once.
+    /// Items with both right and wrong answers by A, over all its rounds; `null` with one round.
     pub a_flips: Option<u64>,
-    /// The same of B.
+    /// Items with both right and wrong answers by B, over all its rounds; `null` with one round.
     pub b_flips: Option<u64>,
-    /// How much worse B may be.
+    /// Maximum accepted decrease of the share from A to B.
     pub margin: f64,
-    /// What that amounts to.
+    /// Verdict on the difference.
     pub verdict: ScoreVerdict,
-    /// The same without the items on which either first answer was cut; `None` where none was, or nothing is left.
+    /// Scores without the items with a cut first answer; `null` if no answer was cut or no item is left.
     #[serde(default)]
     pub uncut: Option<Uncut>,
 }
 
-/// The scores of answers that ended by themselves.
+/// The scores of items without cut answers.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Uncut {
-    /// B's share right less A's.
+    /// Share of right answers by B minus that by A.
     pub difference: QualityFigure,
-    /// What that amounts to.
+    /// Verdict on the difference.
     pub verdict: ScoreVerdict,
 }
 
-/// What the scores amount to.
+/// The verdict on the difference of scores.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScoreVerdict {
-    /// B is worse by more than the margin, whatever the interval leaves open.
+    /// B is worse by more than the margin, over the whole interval.
     Worse,
     /// B is not worse by more than the margin.
     NotWorse,
-    /// The interval holds both.
+    /// The interval contains both outcomes.
     Inconclusive,
 }
 
-/// One item.
+/// The result of one item.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ItemFinding {
-    /// Line of the evaluation file.
+    /// Line in the evaluation file.
     pub line: u64,
-    /// Its name, if it has one.
+    /// Name of the item; `null` if it has none.
     pub id: Option<String>,
-    /// First answers the same, byte for byte; `None` where one is missing.
+    /// Whether the first answers are identical, byte for byte; `null` if one is missing.
     pub same: Option<bool>,
-    /// Tokens before the first answers part; `None` where they don't.
+    /// Tokens before the first difference of the first answers; `null` if they do not differ.
     pub first_divergence: Option<u64>,
-    /// Tokens of A's first answer.
+    /// Tokens of A's first answer; `null` if missing.
     pub tokens_a: Option<u64>,
-    /// Tokens of B's first answer.
+    /// Tokens of B's first answer; `null` if missing.
     pub tokens_b: Option<u64>,
-    /// Was A's first answer right?
+    /// Whether A's first answer is right; `null` without a rule or an answer.
     pub right_a: Option<bool>,
-    /// Was B's?
+    /// Whether B's first answer is right; `null` without a rule or an answer.
     pub right_b: Option<bool>,
-    /// Did A's first answer end at the most tokens asked for?
+    /// Whether A's first answer ended at the requested maximum of tokens.
     #[serde(default)]
     pub cut_a: bool,
-    /// Did B's?
+    /// Whether B's first answer ended at the requested maximum of tokens.
     #[serde(default)]
     pub cut_b: bool,
-    /// A's answers, where asked to be kept.
+    /// Answers of A by round; absent unless requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers_a: Option<Rounds>,
-    /// B's answers.
+    /// Answers of B by round; absent unless requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers_b: Option<Rounds>,
 }

@@ -1,43 +1,39 @@
-//! Whether an answer is right.
+//! Rules that decide whether an answer is right.
 //!
-//! The rules are those that evaluation harnesses use where a model is free in how it words its answer: the last number, the letter after
-//! "answer". A model as the judge lost: it is another endpoint that errs, and nobody could repeat the score.
+//! Evaluation harnesses use these rules for free wording: the last number, the letter after "answer". A model as judge was
+//! rejected because it is another endpoint with errors, and its score is not reproducible.
 
 use regex::{Regex, RegexBuilder};
 
 use super::ScoreSpec;
 
-/// Largest compiled pattern, bytes.
+/// Maximum size of a compiled pattern in bytes.
 const PATTERN_MAX: usize = 1 << 20;
 
-/// A rule that is ready to be applied.
+/// A compiled rule for right answers.
 #[derive(Clone, Debug)]
 pub enum Rule {
-    /// Same text, blanks aside.
+    /// Equal text, except for white space.
     Exact(String),
-    /// The pattern is found.
     Regex(Box<Regex>),
-    /// The letter.
+    /// Right choice of several.
     Choice {
-        /// The right one.
         answer: String,
-        /// All.
         choices: Vec<String>,
     },
-    /// The last number.
+    /// Last number in the answer.
     Numeric {
-        /// The number.
         answer: f64,
-        /// How far off.
+        /// Maximum absolute difference, the larger of the tolerance and the relative one.
         within: f64,
     },
 }
 
 impl Rule {
-    /// Makes a rule of its spec.
+    /// Compiles a rule.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// Fails if the specification is not valid, with a message for the user.
     pub fn new(spec: &ScoreSpec) -> Result<Rule, String> {
         match spec {
             ScoreSpec::Exact { answer } => Ok(Rule::Exact(squeezed(answer))),
@@ -66,13 +62,13 @@ impl Rule {
         }
     }
 
-    /// Is this answer right?
+    /// Returns whether this answer is right.
     pub fn is_right(&self, text: &str) -> bool {
         match self {
             Rule::Exact(answer) => squeezed(text) == *answer,
             Rule::Regex(regex) => regex.is_match(text),
             Rule::Choice { answer, choices } => choice(text, choices) == Some(answer.as_str()),
-            // A hair for what decimals lose in binary: 0.3 is within 0.1 of 0.2.
+            // A small tolerance covers the binary error of decimals: 0.3 is within 0.1 of 0.2.
             Rule::Numeric { answer, within } => last_number(text).is_some_and(|number| {
                 (number - answer).abs() <= within * (1.0 + 1e-9) + 1e-12 * answer.abs()
             }),
@@ -80,19 +76,20 @@ impl Rule {
     }
 }
 
-/// A text with its blanks run together and those around it gone.
+/// Returns a text with single spaces between words and none around it.
 fn squeezed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The choice an answer makes: the first after the last "answer", else the one it begins with, else the only one that stands alone
-/// anywhere. `None` where it makes none, or several.
+/// Returns the choice that an answer makes; `None` if it makes none, or several.
+///
+/// It is the first choice after the last "answer", else the choice at the beginning, else the only choice that occurs.
 pub fn choice<'a>(text: &str, choices: &'a [String]) -> Option<&'a str> {
     let named = |part: &str| -> Vec<&'a str> {
         let words = part.split(|c: char| !c.is_alphanumeric());
         words.filter_map(|word| choices.iter().find(|choice| *choice == word)).map(String::as_str).collect()
     };
-    // Lower case keeps the places of ASCII; in other text the word "answer" is not looked for.
+    // Lower case keeps positions in ASCII text only; other text is not searched for "answer".
     let after = text.is_ascii().then(|| text.to_ascii_lowercase().rfind("answer")).flatten();
     if let Some(found) = after.and_then(|at| named(&text[at + "answer".len()..]).first().copied()) {
         return Some(found);
@@ -101,7 +98,7 @@ pub fn choice<'a>(text: &str, choices: &'a [String]) -> Option<&'a str> {
     let word: &str = start.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     let follows = start[word.len()..].chars().next();
     if let Some(found) = choices.iter().find(|choice| *choice == word)
-        // "A) …" and "A" choose; "A dog …" does not.
+        // "A) …" and "A" are choices; "A dog …" is not.
         && follows.is_none_or(|c| !c.is_whitespace() || c == '\n')
     {
         return Some(found);
@@ -111,13 +108,13 @@ pub fn choice<'a>(text: &str, choices: &'a [String]) -> Option<&'a str> {
     if all.len() == 1 { all.first().copied() } else { None }
 }
 
-/// The last number in a text; thousands may be set apart by commas.
+/// Returns the last number in a text; commas may separate thousands.
 pub fn last_number(text: &str) -> Option<f64> {
     let bytes = text.as_bytes();
     let end = bytes.iter().rposition(u8::is_ascii_digit)? + 1;
     let part = |b: u8| b.is_ascii_digit() || b == b'.' || b == b',';
     let mut start = bytes[..end].iter().rposition(|b| !part(*b)).map_or(0, |at| at + 1);
-    // 1e-5: the exponent was taken for the number.
+    // In 1e-5 only the exponent was found.
     let mantissa = |start: usize| {
         let sign = start.checked_sub(1).filter(|at| matches!(bytes[*at], b'-' | b'+'));
         let e = sign.unwrap_or(start).checked_sub(1).filter(|at| matches!(bytes[*at], b'e' | b'E'))?;
@@ -126,7 +123,7 @@ pub fn last_number(text: &str) -> Option<f64> {
     if let Some(last) = mantissa(start) {
         start = bytes[..=last].iter().rposition(|b| !part(*b)).map_or(0, |at| at + 1);
     }
-    // What is set before the first digit belongs to the sentence, but for a leading point.
+    // A comma before the first digit belongs to the sentence; a point is part of the number.
     while start < end && bytes[start] == b',' {
         start += 1;
     }

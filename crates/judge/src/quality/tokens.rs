@@ -1,10 +1,10 @@
-//! Where two answers part, counted in tokens of one fixed rule.
+//! Position of the first difference of two answers, in tokens of one fixed rule.
 //!
-//! Neither server's tokeniser is known here, and two servers need not have the same; the pieces of a stream are no tokens either (several
-//! come in one event). So both answers are cut by the same rule: a word (letters and digits), or any other sign by itself; blanks only
-//! separate. Positions are thereby comparable between any two servers, and about three quarters of a model's own count.
+//! The servers' tokenisers are not known here and may differ. The events of a stream are no tokens either, because an event may
+//! contain several. Both answers are therefore split by one rule: a word (letters and digits), or any other single character.
+//! White space only separates. Positions are comparable between servers, at about three quarters of a model's token count.
 
-/// The tokens of a text.
+/// Returns the tokens of a text.
 pub fn tokens(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut word: Option<usize> = None;
@@ -24,13 +24,13 @@ pub fn tokens(text: &str) -> Vec<&str> {
     found
 }
 
-/// The tokens before two answers part; `None` where they have the same tokens throughout.
+/// Returns the number of equal tokens before the first difference; `None` if all tokens are equal.
 pub fn first_divergence(a: &[&str], b: &[&str]) -> Option<usize> {
     let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     (common < a.len() || common < b.len()).then_some(common)
 }
 
-/// The share of places, of the longer answer's, at which both have the same token; 1 for two empty ones.
+/// Returns the share of positions, of the longer answer, with equal tokens; 1 for two empty answers.
 pub fn alike(a: &[&str], b: &[&str]) -> f64 {
     let longer = a.len().max(b.len());
     let same = a.iter().zip(b).filter(|(a, b)| a == b).count();

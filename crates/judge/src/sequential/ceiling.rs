@@ -1,10 +1,12 @@
-//! One arm against a ceiling on a percentile: "p99 ≤ B" is "at most 1 % exceed B", and blocks' shares are bet on.
+//! A sequential test of one target against a ceiling on a percentile.
 //!
-//! A quantile of a baseline run is not a fixed ceiling: at 12 000 requests it errs by enough to alarm on an equal
-//! candidate in 7 to 11 % of watches. So the ceiling is the upper end of the baseline's interval, at half of alpha, and the
-//! candidate's watch has the other half; together they stay under alpha. What it costs is power against small
-//! changes, which no length of the candidate's run can buy back; where both targets are live, measure them in turn
-//! ([`super::PairWatch`]).
+//! The ceiling "p99 ≤ B" means "at most 1 % exceed B", and the test bets on the shares of blocks. A quantile of a baseline run is
+//! no fixed ceiling: with 12 000 requests its error raises false alarms in 7 to 11 % of tests. The ceiling is therefore the
+//! upper end of the baseline's interval, at half of alpha. The candidate's test uses the other half, so the total error is at
+//! most alpha.
+//!
+//! The cost is less power against small changes, which a longer candidate run cannot recover. If both targets are live, measure
+//! them in alternation ([`super::PairWatch`]).
 
 use plimsoll_math::anytime::{Bets, Claim, Wealth, mean_sequence};
 use plimsoll_math::proportion::Interval;
@@ -13,27 +15,27 @@ use plimsoll_model::Span;
 
 use super::{SequentialVerdict, WatchSpec};
 
-/// A baseline that cannot serve as one.
+/// The error of a baseline that is too short.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct TooShort {
-    /// The independent observations there are.
+    /// Number of independent observations.
     pub n_eff: f64,
 }
 
-/// The percentile of a run that was measured before, as a ceiling.
+/// A percentile of an earlier run as a ceiling.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Baseline {
-    /// The ceiling: with confidence 1 − alpha/2 the baseline's quantile does not lie beyond it.
+    /// Ceiling: with confidence 1 − alpha/2 the baseline's quantile is not above it.
     pub ceiling: f64,
-    /// What is left of alpha for the watch.
+    /// Remaining alpha for the test.
     pub alpha: f64,
 }
 
 impl Baseline {
-    /// From values in send order, +∞ for what failed.
+    /// Returns the ceiling from values in order of sending; +∞ for failed requests.
     ///
     /// # Errors
-    /// [`TooShort`] where the run bounds no such percentile from above.
+    /// Fails with [`TooShort`] if the run has no upper bound for the percentile.
     pub fn new(in_send_order: &[f64], percentile: f64, alpha: f64) -> Result<Baseline, TooShort> {
         let mut sorted = in_send_order.to_vec();
         quantile::sort(&mut sorted);
@@ -41,7 +43,7 @@ impl Baseline {
             return Err(TooShort { n_eff: 0.0 });
         };
         let worth = quantile::n_eff_beyond(in_send_order, value, BATCHES);
-        // By counting alone: an end far beyond the slowest value would let pass whatever is slower.
+        // The bound uses counts only. A parametric bound far beyond the slowest value would pass anything slower.
         let (_, upper) = quantile::interval_ranks(sorted.len(), worth, percentile, 0.5 * alpha);
         match sorted.get(upper - 1) {
             Some(ceiling) if ceiling.is_finite() => Ok(Baseline { ceiling: *ceiling, alpha: 0.5 * alpha }),
@@ -50,13 +52,13 @@ impl Baseline {
     }
 }
 
-/// Watches whether a percentile stays under its ceiling.
+/// A sequential test of a percentile against its ceiling.
 #[derive(Clone, Debug)]
 pub struct CeilingWatch {
     spec: WatchSpec,
     percentile: f64,
     ceiling: f64,
-    /// Made at the first block, whose length says how many exceedances a block holds.
+    /// Wealth of the bets, created at the first block, whose length gives the expected exceedances.
     wealth: Option<(Wealth, Wealth)>,
     shares: Vec<f64>,
     time: Span,
@@ -64,18 +66,18 @@ pub struct CeilingWatch {
 }
 
 impl CeilingWatch {
-    /// A fixed ceiling, in the unit of the values that will be pushed.
+    /// Returns a test against a fixed ceiling in the unit of the values.
     pub fn new(spec: WatchSpec, percentile: f64, ceiling: f64) -> CeilingWatch {
         let (time, requests) = (Span::ZERO, 0);
         CeilingWatch { spec, percentile, ceiling, wealth: None, shares: Vec::new(), time, requests }
     }
 
-    /// The measured percentile of a baseline as the ceiling.
+    /// Returns a test against the measured percentile of a baseline.
     pub fn against(spec: WatchSpec, percentile: f64, baseline: Baseline) -> CeilingWatch {
         CeilingWatch::new(WatchSpec { alpha: baseline.alpha, ..spec }, percentile, baseline.ceiling)
     }
 
-    /// One block of latencies, +∞ for what failed, and the time it took. Empty blocks say nothing.
+    /// Adds a block of latencies, +∞ for failed requests, and its duration. Empty blocks are ignored.
     pub fn push(&mut self, latencies: &[f64], took: Span) {
         if latencies.is_empty() {
             return;
@@ -97,13 +99,12 @@ impl CeilingWatch {
         self.requests += latencies.len() as u64;
     }
 
-    /// The share over the ceiling, with bounds that hold at all looks together. `None` before the first block.
+    /// Returns the share over the ceiling with bounds that are valid at all checks together; `None` before the first block.
     pub fn share(&self) -> Option<(f64, Interval)> {
         let mean = self.shares.iter().sum::<f64>() / self.shares.len().max(1) as f64;
         (!self.shares.is_empty()).then(|| (mean, mean_sequence(&self.shares, self.spec.alpha)))
     }
 
-    /// What may be said now.
     pub fn verdict(&self) -> SequentialVerdict {
         let Some((harm, pass)) = &self.wealth else {
             return SequentialVerdict::GoOn { why: "no block yet".into() };
@@ -116,7 +117,7 @@ impl CeilingWatch {
         if !pass.proves(self.spec.alpha) {
             return SequentialVerdict::GoOn { why: "not proven to hold".into() };
         }
-        // Blocks are what is independent here; each is worth its requests at most.
+        // Blocks are the independent units here. A block counts at most as its number of requests.
         let effect = block_effect(&self.shares, 1.0 - self.percentile, self.requests);
         match enough(&self.spec, self.time, self.requests as f64 / effect) {
             None => SequentialVerdict::Promote,
@@ -125,7 +126,7 @@ impl CeilingWatch {
     }
 }
 
-/// What is still missing before a promotion, if anything is.
+/// Returns the condition that is still missing before a promotion, if any.
 pub(super) fn enough(spec: &WatchSpec, time: Span, n_eff: f64) -> Option<String> {
     if time < spec.least_time {
         let (have, least) = (time.as_secs_f64(), spec.least_time.as_secs_f64());
@@ -135,7 +136,7 @@ pub(super) fn enough(spec: &WatchSpec, time: Span, n_eff: f64) -> Option<String>
         .then(|| format!("holds so far; n_eff {n_eff:.0} of at least {:.0}", spec.least_n_eff))
 }
 
-/// By how much the variance of blocks' shares exceeds that of independent requests, at least 1.
+/// Returns the ratio of the variance of blocks' shares to that of independent requests, at least 1.
 pub(super) fn block_effect(shares: &[f64], allowed: f64, requests: u64) -> f64 {
     let blocks = shares.len() as f64;
     if shares.len() < 2 {

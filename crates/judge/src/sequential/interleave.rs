@@ -1,7 +1,7 @@
-//! Records of two arms measured in turn → a verdict after every pair: what `interleave` shows and stops by.
+//! Sequential evaluation of two targets measured in alternation, from their records: the display and stop rule of `interleave`.
 //!
-//! Watched are the time to the first token and the whole answer's (where answers stream; else the latter alone): a server that
-//! begins sooner and decodes slower must not pass. Each metric has its own [`PairWatch`] with its part of alpha.
+//! The metrics are the time to first token and the total latency (only the latter if responses do not stream). A server that
+//! starts sooner and decodes slower must not pass. Each metric has its [`PairWatch`] with a part of alpha.
 
 use plimsoll_model::{Attempt, Span};
 use schemars::JsonSchema;
@@ -10,45 +10,45 @@ use serde::{Deserialize, Serialize};
 use super::{PairFinding, PairWatch, PercentileGuard, SequentialVerdict, WatchSpec};
 use plimsoll_measure::columns::{ABSENT, Columns, INFINITE};
 
-/// What is known after the pairs so far.
+/// The state of a sequential comparison after the pairs so far.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct InterleaveState {
-    /// Pairs of blocks.
+    /// Number of pairs of blocks.
     pub pairs: u64,
-    /// The fewest pairs that can prove harm in one percentile.
+    /// Minimum number of pairs that can prove harm in one percentile.
     pub fewest_pairs: u64,
-    /// Chance of a false alarm over all looks.
+    /// Probability of a false alarm over all checks.
     pub alpha: f64,
-    /// What may be said now.
+    /// Current verdict.
     pub verdict: SequentialVerdict,
-    /// Metric by metric.
+    /// Results of each metric.
     pub metrics: Vec<LookedAt>,
 }
 
-/// What is known of one metric.
+/// The results of one metric.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LookedAt {
-    /// `ttft` or `e2e`.
+    /// Name of the metric: `ttft` or `e2e`.
     pub metric: String,
-    /// Its percentiles.
+    /// Results of its percentiles.
     pub percentiles: Vec<PairFinding>,
 }
 
-/// Watches two arms by their records.
+/// A sequential comparison of two targets from their records.
 pub struct InterleaveWatch {
     spec: WatchSpec,
     guards: Vec<PercentileGuard>,
-    /// Made at the first pair, which shows whether answers stream.
+    /// Tests by metric, created at the first pair, which shows whether responses stream.
     watches: Vec<(&'static str, PairWatch)>,
 }
 
 impl InterleaveWatch {
-    /// Nothing seen yet.
+    /// Returns a comparison without data.
     pub fn new(spec: WatchSpec, guards: Vec<PercentileGuard>) -> InterleaveWatch {
         InterleaveWatch { spec, guards, watches: Vec::new() }
     }
 
-    /// The rows of one block of each arm; `took` is the time the candidate's took.
+    /// Adds the rows of one block of each target; `took` is the duration of the candidate's block.
     pub fn push(&mut self, baseline: &[Attempt], candidate: &[Attempt], took: Span) {
         let read = |rows: &[Attempt]| Columns::read(&rows.iter().collect::<Vec<_>>());
         let (a, b) = (read(baseline), read(candidate));
@@ -63,7 +63,6 @@ impl InterleaveWatch {
         }
     }
 
-    /// What is known now.
     pub fn looked(&self) -> InterleaveState {
         let metrics: Vec<LookedAt> = self
             .watches
@@ -80,7 +79,7 @@ impl InterleaveWatch {
         }
     }
 
-    /// Harm in any metric stops; all must hold for a promotion.
+    /// Returns the verdict: harm in any metric stops, and a promotion needs all metrics.
     fn verdict(&self) -> SequentialVerdict {
         let (mut harm, mut open) = (Vec::new(), Vec::new());
         for (metric, watch) in &self.watches {
@@ -98,7 +97,7 @@ impl InterleaveWatch {
     }
 }
 
-/// Latencies in seconds; what failed is later than every time, what does not exist is left out.
+/// Returns latencies in seconds: infinite for failed requests, without absent values.
 fn latencies(columns: &Columns, metric: &str) -> Vec<f64> {
     let column = if metric == "ttft" { &columns.ttft } else { &columns.e2e };
     let seconds = |ns: i64| if ns == INFINITE { f64::INFINITY } else { ns as f64 * 1e-9 };

@@ -1,16 +1,16 @@
-//! Verdicts that may be asked for at any time while a measurement goes on: stop for harm, promote, or go on.
+//! Sequential verdicts during a measurement: stop because of harm, promote, or go on.
 //!
-//! Steppers: push a block of latencies, ask. Whoever drives them (two live targets measured in turn, a monitor) may look after
-//! every block and stop when it likes; the chance of a false alarm over all looks together stays under `alpha`
-//! (see [`plimsoll_math::anytime`]). A block is a stretch of traffic that is long against the memory of the
-//! queue: its requests may depend on one another in any way, but a block should not know how the one before it went.
+//! The types are steppers: add a block of latencies and read the verdict. The caller (two live targets in alternation, a monitor)
+//! may check after every block and stop at any time. The probability of a false alarm over all checks stays under `alpha`
+//! (see [`plimsoll_math::anytime`]). A block is an interval of traffic that is long compared with the queue's correlation. Its
+//! requests may depend on each other in any way, but blocks should be independent.
 //!
-//! * [`CeilingWatch`]: one arm against a fixed budget ("p99 ≤ 500 ms"), or against a baseline that was itself measured, whose
-//!   quantile is then not a number but an interval.
-//! * [`PairWatch`]: two arms, block by block in turn, the same schedule on both; [`InterleaveWatch`]: the same from records.
+//! * [`CeilingWatch`]: one target against a fixed budget ("p99 ≤ 500 ms"), or against a measured baseline, whose quantile is an
+//!   interval and not a number.
+//! * [`PairWatch`]: two targets, with blocks in alternation and one schedule on both; [`InterleaveWatch`] uses records.
 //!
-//! Harm ends the matter whenever it is proven. An early pass does not: promotion waits for the least time and the least effective
-//! number of requests that were asked for, because what is rare (a night's batch job, a cache that fills) has to have had its chance.
+//! Proven harm ends the test immediately. A promotion also needs the minimum time and the minimum effective number of requests.
+//! Rare events (a nightly batch job, a filling cache) must have time to occur.
 
 mod ceiling;
 mod interleave;
@@ -24,38 +24,38 @@ pub use ceiling::{Baseline, CeilingWatch, TooShort};
 pub use interleave::{InterleaveState, InterleaveWatch, LookedAt};
 pub use pairs::{PairFinding, PairWatch, PercentileGuard, guards};
 
-/// What a watch asks before it speaks.
+/// The criteria of a sequential test.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct WatchSpec {
-    /// Chance of a false alarm over all looks together; and, apart from it, of a false promotion.
+    /// Probability of a false alarm over all checks, and separately of a false promotion.
     pub alpha: f64,
-    /// Not promoted before so much traffic was seen, however clear it is.
+    /// Minimum measured time before a promotion.
     pub least_time: Span,
-    /// Not promoted before the candidate's requests are worth so many independent ones in the tail that is judged.
+    /// Minimum effective number of the candidate's requests before a promotion, in the tail that is tested.
     pub least_n_eff: f64,
 }
 
 impl Default for WatchSpec {
     fn default() -> WatchSpec {
-        // Ten exceedances of a p99: below that the percentile would not even be shown.
+        // Ten exceedances of a p99, which is also the minimum for showing the percentile.
         WatchSpec { alpha: 0.05, least_time: Span::ZERO, least_n_eff: 1000.0 }
     }
 }
 
-/// What may be said now.
+/// The current verdict of a sequential test.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum SequentialVerdict {
-    /// Worse than allowed, proven: stop.
+    /// Proven to be worse than allowed: stop.
     Harm {
-        /// In what.
+        /// Metrics or percentiles that are worse.
         why: String,
     },
-    /// Not worse than allowed, proven, and seen for long enough.
+    /// Proven not to be worse than allowed, after the minimum time.
     Promote,
-    /// Neither.
+    /// Inconclusive so far.
     GoOn {
-        /// What is missing.
+        /// Condition that is missing.
         why: String,
     },
 }

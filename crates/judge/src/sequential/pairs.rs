@@ -1,13 +1,13 @@
-//! Two arms measured in turn, the same schedule on both: which of the two blocks of a pair holds more of the pair's slowest requests?
+//! A sequential test of two targets in alternation with one schedule, by the block with more of each pair's slowest requests.
 //!
-//! Both blocks are laid together and the slowest 1 − p of all are counted by arm. If the arms are equal, the two blocks can be exchanged
-//! and the greater count is either's with probability one half, however their requests depend on one another
-//! within a block, and whatever the quantile is: there is no measured threshold that could err. An allowance ("p99 may be 10 % worse")
-//! is given to the baseline's latencies before they are laid together.
+//! Both blocks are pooled, and the slowest 1 − p of all requests are counted by target. For equal targets the blocks are
+//! exchangeable, so either has the larger count with probability one half. This is true for any dependence within a block and
+//! for any quantile, and no measured threshold can err. A margin ("p99 may be 10 % worse") is applied to the baseline's
+//! latencies before the pooling.
 //!
-//! Counting a block's exceedances over the baseline's percentile lost (7 to 11 % false alarms: [`super::ceiling`]); so did the two-sample
-//! sequential tests for single requests (Howard and Ramdas 2022; Lindon, Sanden and Shirikian 2022), which take
-//! requests that shared a queue for independent.
+//! Counting exceedances over the baseline's percentile was rejected (7 to 11 % false alarms: [`super::ceiling`]). So were
+//! the two-sample sequential tests for single requests (Howard and Ramdas 2022; Lindon, Sanden and Shirikian 2022). They assume
+//! independence of requests that shared a queue.
 
 use plimsoll_math::anytime::{Signs, fewest_pairs};
 use plimsoll_math::quantile::rank;
@@ -18,36 +18,36 @@ use serde::{Deserialize, Serialize};
 use super::ceiling::{block_effect, enough};
 use super::{SequentialVerdict, WatchSpec};
 
-/// A percentile and how much worse it may get.
+/// A percentile with its margin.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PercentileGuard {
-    /// The percentile, between 0 and 1.
+    /// Percentile as a fraction, between 0 and 1.
     pub percentile: f64,
-    /// The share by which it may be worse: 0.1 = 10 %.
+    /// Maximum accepted increase as a share: 0.1 is 10 %.
     pub margin: f64,
 }
 
-/// The usual margins: p50 5 %, p95 7 %, p99 10 %.
+/// Returns the default margins: p50 5 %, p95 7 %, p99 10 %.
 pub fn guards() -> Vec<PercentileGuard> {
     [(0.5, 0.05), (0.95, 0.07), (0.99, 0.10)]
         .map(|(percentile, margin)| PercentileGuard { percentile, margin })
         .to_vec()
 }
 
-/// What is known of one percentile.
+/// The result of one percentile.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PairFinding {
-    /// The percentile and its margin.
+    /// Percentile and margin.
     pub guard: PercentileGuard,
-    /// Evidence that it is worse than allowed: the chance of so much under the null is at most one in this many.
+    /// Evidence for worse than allowed: under the null hypothesis the probability is at most 1 / evidence.
     pub evidence_worse: f64,
-    /// Evidence that it is not.
+    /// Evidence for not worse than allowed.
     pub evidence_not_worse: f64,
-    /// Evidence at which it is proven.
+    /// Evidence that proves harm.
     pub needed: f64,
-    /// Proven worse than allowed.
+    /// Set if proven to be worse than allowed.
     pub worse: bool,
-    /// Proven not worse than allowed.
+    /// Set if proven not to be worse than allowed.
     pub not_worse: bool,
 }
 
@@ -57,11 +57,11 @@ struct Guarded {
     not_worse: Signs,
 }
 
-/// Watches two arms in turn.
+/// A sequential test of two targets in alternation.
 pub struct PairWatch {
     spec: WatchSpec,
     guarded: Vec<Guarded>,
-    /// Share of each candidate block in the slowest of its pair, for the design effect of the furthest percentile.
+    /// Share of each candidate block among the slowest of its pair, for the design effect of the highest percentile.
     shares: Vec<f64>,
     requests: u64,
     time: Span,
@@ -69,7 +69,7 @@ pub struct PairWatch {
 }
 
 impl PairWatch {
-    /// Nothing seen yet.
+    /// Returns a test without data.
     pub fn new(spec: WatchSpec, guards: &[PercentileGuard]) -> PairWatch {
         let of = |guard: &PercentileGuard| Guarded {
             guard: *guard,
@@ -80,7 +80,9 @@ impl PairWatch {
         PairWatch { spec, guarded, shares: Vec::new(), requests: 0, time: Span::ZERO, pairs: 0 }
     }
 
-    /// A block of each arm, +∞ for what failed; `took` is the time of the candidate's. A pair with an empty block says nothing.
+    /// Adds a block of each target, +∞ for failed requests; `took` is the duration of the candidate's block.
+    ///
+    /// A pair with an empty block is ignored.
     pub fn push(&mut self, baseline: &[f64], candidate: &[f64], took: Span) {
         if baseline.is_empty() || candidate.is_empty() {
             return;
@@ -102,22 +104,21 @@ impl PairWatch {
         self.pairs += 1;
     }
 
-    /// Pairs seen.
     pub fn pairs(&self) -> u64 {
         self.pairs
     }
 
-    /// The fewest pairs that can prove harm in one of these percentiles.
+    /// Returns the minimum number of pairs that can prove harm in one percentile.
     pub fn fewest(&self) -> u64 {
         fewest_pairs(self.alpha_of_one())
     }
 
-    /// The alpha of one percentile among all: harm in any stops, so the chance is divided among them.
+    /// Returns the alpha of one percentile: harm in any percentile stops, so alpha is divided.
     fn alpha_of_one(&self) -> f64 {
         self.spec.alpha / self.guarded.len().max(1) as f64
     }
 
-    /// What is known of each percentile.
+    /// Returns the results of each percentile.
     pub fn findings(&self) -> Vec<PairFinding> {
         let alpha = self.alpha_of_one();
         let of = |guarded: &Guarded| PairFinding {
@@ -126,13 +127,12 @@ impl PairWatch {
             evidence_not_worse: guarded.not_worse.ln_peak().exp(),
             needed: 1.0 / alpha,
             worse: guarded.worse.proves(alpha),
-            // All must hold for a promotion, so each has the whole of alpha.
+            // A promotion needs all percentiles, so each has the whole alpha.
             not_worse: guarded.not_worse.proves(self.spec.alpha),
         };
         self.guarded.iter().map(of).collect()
     }
 
-    /// What may be said now.
     pub fn verdict(&self) -> SequentialVerdict {
         let findings = self.findings();
         let worse: Vec<String> = findings.iter().filter(|f| f.worse).map(|f| said(&f.guard)).collect();
@@ -152,9 +152,9 @@ impl PairWatch {
     }
 }
 
-/// How many more of the pair's slowest are the candidate's, in standard deviations of independent requests.
+/// Returns the excess of the candidate among the pair's slowest, in standard deviations of independent requests.
 ///
-/// Blocks of unequal length (a level that was cut) are counted as shares of their own length.
+/// Blocks of unequal length (a level that was cut) count as shares of their length.
 fn lean(baseline: &[f64], candidate: &[f64], percentile: f64) -> f64 {
     let (a, b) = slowest(baseline, candidate, percentile);
     let (a, b) = (a / baseline.len() as f64, b / candidate.len() as f64);
@@ -168,8 +168,10 @@ fn share_of_slowest(baseline: &[f64], candidate: &[f64], percentile: f64) -> f64
     slowest(baseline, candidate, percentile).1 / candidate.len() as f64
 }
 
-/// How many of each are among the pooled slowest n − ⌈n p⌉. Values that tie for the last places share them: neither arm gains by a
-/// tie, and where more fail than may be slow, the failures are what is counted.
+/// Returns the number of requests of each block among the pooled slowest n − ⌈n p⌉.
+///
+/// Ties for the last places share them, so a tie favours neither target. If more requests fail than may be slow, the count is
+/// that of failures.
 fn slowest(baseline: &[f64], candidate: &[f64], percentile: f64) -> (f64, f64) {
     let mut pooled: Vec<f64> = baseline.iter().chain(candidate).copied().collect();
     let at = rank(pooled.len(), percentile) - 1;

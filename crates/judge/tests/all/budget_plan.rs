@@ -1,4 +1,4 @@
-//! What has to be measured before a budget can be judged, against times worked by hand.
+//! Measurement plans of budget files, compared with times calculated by hand.
 
 use plimsoll_judge::budget::plan::{Offer, Plan, plan};
 use plimsoll_judge::budget::{
@@ -72,19 +72,21 @@ fn bursts_and_lines_take_time_of_their_own() {
 fn what_has_no_load_is_said() {
     let none = plan(&BudgetFile::of(vec![p99("tail")]), None, None).expect_err("no load");
     assert!(none.contains("tail: at which load?"), "{none}");
-    // The scenario may say it.
+    // The scenario may set the rate.
     assert_eq!(
         plan(&BudgetFile::of(vec![p99("tail")]), Some(3.0), None).expect("a load").levels[0].offer,
         Offer::Rate(3.0)
     );
-    // A window longer than the percentile takes.
+    // The window is longer than the time that the percentile needs.
     let load = BudgetLoad { rate: rate("100/s"), window: Some(Span::from_secs(60)), ..BudgetLoad::default() };
     let file = BudgetFile { load: Some(load), ..BudgetFile::of(vec![p99("tail")]) };
     assert_eq!(of(&file).levels[0].least_s, 75.0);
 }
 
-/// 7200 items in an hour are 2/s. What its errors take is only known when it is seen how fast it is, so 23 s are the least (10 to search, 10 and a
-/// quarter to hold), and 368 requests and more at 2/s what is planned.
+/// 7200 items in an hour are 2/s.
+///
+/// The speed is known only after the measurement, so the minimum is 23 s (10 to search, 10 and a quarter to hold). The plan is
+/// at least 368 requests at 2/s.
 #[test]
 fn a_batch_is_measured_as_fast_as_it_goes_unless_a_rate_is_said() {
     let batch = Some(Batch { items: 7_200, deadline: Span::from_secs(3_600) });
@@ -98,10 +100,10 @@ fn a_batch_is_measured_as_fast_as_it_goes_unless_a_rate_is_said() {
     let said = plan(&file, Some(5.0), None).expect("a rate").levels;
     assert_eq!(said.len(), 1);
     assert_eq!(said[0].offer, Offer::Rate(5.0));
-    // Alone it takes as long as a rate is read from.
+    // Without budgets it takes the minimum time of a rate.
     let alone = BudgetFile { budgets: Vec::new(), ..file.clone() };
     assert_eq!(of(&alone).levels[0].planned_s, 10.0 + 37.5);
-    // A burst has a rate of its own, or none.
+    // A burst needs a rate.
     let lunch = Budget {
         under: Some("lunch".into()),
         ..Budget::ceiling("lunch", BudgetMetric::ErrorRate, None, Amount::share(0.01))
@@ -115,7 +117,7 @@ fn a_batch_is_measured_as_fast_as_it_goes_unless_a_rate_is_said() {
     assert!(none.contains("add a rate to the burst `lunch`"), "{none}");
 }
 
-/// The p99 of 10/s takes 46 s at the least, and more as planned: an interim analysis where both have room, all at once where not.
+/// The p99 of 10/s takes at least 46 s, and more as planned. An interim analysis needs time for both; otherwise there is none.
 #[test]
 fn an_interim_analysis_takes_what_is_planned_or_half_or_is_none() {
     let found = of(&at("10/s", vec![p99("tail")]));

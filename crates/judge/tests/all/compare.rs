@@ -1,4 +1,4 @@
-//! Two runs compared: simulated queues and hand-made records whose truth is known.
+//! Comparisons of two runs: simulated queues and hand-written records with known results.
 
 use plimsoll_judge::compare::finding::{ChangeVerdict, ComparedFigure, Comparison, Design, Fact, Unit};
 use plimsoll_judge::compare::{CompareRefusal, CompareSpec, Differing, RunRead, compare};
@@ -16,7 +16,7 @@ use serde_json::json;
 use plimsoll_lab::arms::Bent;
 use plimsoll_lab::records::{MS, answer, failure, level, manifest};
 
-/// A run as a reader has it.
+/// A run as a reader loads it.
 struct Whole {
     manifest: Manifest,
     attempts: Vec<Attempt>,
@@ -36,13 +36,14 @@ impl Whole {
     }
 }
 
-/// Levels of eight exponential servers (mean 10 ms, times `factor`), one after another: the load at which they run, their
-/// length, and the seeds of schedule and server.
+/// Returns levels of eight exponential servers (mean 10 ms, times `factor`), in sequence.
+///
+/// The parameters are the load, the length of the levels, and the seeds of schedule and server.
 fn queue(factor: f64, load: f64, window: Span, seeds: &[(u64, u64)]) -> Whole {
     queues(&vec![factor; seeds.len()], load, window, seeds)
 }
 
-/// The same with a factor for each level.
+/// Returns these levels with a factor for each.
 fn queues(factors: &[f64], load: f64, window: Span, seeds: &[(u64, u64)]) -> Whole {
     let (mut levels, mut attempts, mut now) = (Vec::new(), Vec::new(), At::ZERO);
     for (id, ((schedule, server), factor)) in seeds.iter().zip(factors).enumerate() {
@@ -79,7 +80,7 @@ fn row<'c>(comparison: &'c Comparison, metric: &str, statistic: &str) -> &'c Com
 
 #[test]
 fn a_slower_server_is_seen_pair_by_pair() {
-    // At load 0.1 nobody waits for long: each request takes a tenth longer, and so does every percentile.
+    // At load 0.1 there is almost no queueing: each request takes a tenth longer, and so does every percentile.
     let base = queue(1.0, 0.1, HALF_A_MINUTE, &[(7, 3)]);
     let slower = queue(1.1, 0.1, HALF_A_MINUTE, &[(7, 3)]);
     let found = compared(&base, &slower);
@@ -90,7 +91,7 @@ fn a_slower_server_is_seen_pair_by_pair() {
         assert_eq!(row.verdict, ChangeVerdict::Regressed, "{row:?}");
         assert!((effect.value - 1.1).abs() < 0.004 && effect.lower > 1.05, "{metric} {statistic} {effect:?}");
     }
-    // The other way round it is an improvement.
+    // With both runs exchanged it is an improvement.
     let back = compared(&slower, &base);
     assert_eq!(back.verdict, ChangeVerdict::Improved, "{:?}", back.says);
     assert!(back.says[0].ends_with("nothing got worse."), "{:?}", back.says);
@@ -116,7 +117,7 @@ fn more_load_than_it_shows_at_the_median_is_read_by_the_formula() {
 
 #[test]
 fn equal_targets_are_not_called_different() {
-    // Same schedule, servers that draw for themselves. The family is judged at 5 %: one of six may be.
+    // The schedules are equal and the servers draw independently. The family is tested at 5 %, so one of six may alarm.
     let mut called = 0;
     for seed in 0..6 {
         let base = queue(1.0, 0.8, Span::from_secs(12), &[(100 + seed, 1_000 + seed)]);
@@ -143,9 +144,10 @@ fn ten_alternations_are_units_and_fewer_are_cut() {
     assert!(found.notes.iter().any(|note| note.contains("4 alternations")), "{:?}", found.notes);
 }
 
-/// Every latency of a run changed by a factor of its own.
-/// Four alternations on a machine that is a tenth faster or slower from one to the next: p50 of each is surely another, and that is no
-/// change of the candidate's. A candidate that is half as slow again in each of them is found.
+/// Four alternations on a machine whose speed changes by a tenth between them.
+///
+/// The p50 of each alternation differs significantly, and that is no change of the candidate. A candidate that takes half as
+/// long again in each of them is found.
 #[test]
 fn few_alternations_on_an_unsteady_machine_decide_little() {
     let levels = |speeds: [f64; 4], seed: u64| {
@@ -234,22 +236,22 @@ fn failures_keep_their_place_and_are_never_equal() {
         (f64::INFINITY, ChangeVerdict::Regressed),
         "{p99:?}"
     );
-    // No word of a median that hardly moved.
+    // There is no sentence on a median that hardly moved.
     assert!(!found.says.iter().any(|said| said.starts_with("Refused")), "{:?}", found.says);
     let errors = row(&found, "error_rate", "rate");
     assert_eq!(errors.verdict, ChangeVerdict::Regressed, "{errors:?}");
     assert!((errors.effect.expect("a share").value - 0.03).abs() < 0.006, "{errors:?}");
-    // Both fail, each its own: the p99 is infinite twice, which is not "no change".
+    // Both fail at different requests: the p99 is infinite twice, which is not "no change".
     let both = compared(&failing(1), &failing(2));
     let p99 = row(&both, "e2e", "p99");
     assert_eq!((p99.effect, p99.verdict), (None, ChangeVerdict::Inconclusive), "{p99:?}");
     assert_eq!(both.verdict, ChangeVerdict::Inconclusive);
-    // JSON carries it there and back.
+    // The comparison survives JSON.
     let text = serde_json::to_string(&found).expect("written");
     let read: Comparison = serde_json::from_str(&text).expect("read");
     let p99 = row(&read, "e2e", "p99");
     assert_eq!((read.verdict, p99.effect.expect("infinite").value), (found.verdict, f64::INFINITY));
-    // What is broken worst is named first.
+    // The row that is broken worst is named first.
     assert!(
         found.says[0].starts_with("Regressed: ttft p99 infinite: failures reach down to it"),
         "{:?}",
@@ -257,7 +259,7 @@ fn failures_keep_their_place_and_are_never_equal() {
     );
 }
 
-/// Requests of two kinds, short prompts of about 50 ms and long ones of about 200; `long` in a hundred are long.
+/// Returns requests of two kinds: short prompts of about 50 ms and long ones of about 200 ms; `long` in a hundred are long.
 fn mixture(long: u64, seed: u64) -> Whole {
     let mut stream = Stream::new(seed, "mixture", 0);
     let records = (0..4_000u64).map(|i| {
@@ -298,7 +300,7 @@ fn a_changed_mix_is_not_taken_for_a_slower_target() {
     for slice in &found.groups[0].slices {
         assert!(slice.effect.is_some_and(|e| e.lower < 1.02 && e.upper > 0.98), "{slice:?}");
     }
-    // A kind that the candidate never met can't be stood for.
+    // A kind that the candidate has none of cannot be replaced.
     let only_short = mixture(0, 3);
     let found = compare(&base.read(), &only_short.read(), &spec).expect("told to");
     assert_eq!(found.verdict, ChangeVerdict::Inconclusive);
@@ -307,7 +309,7 @@ fn a_changed_mix_is_not_taken_for_a_slower_target() {
 
 #[test]
 fn failures_of_long_prompts_are_not_laid_to_a_mix_with_more_of_them() {
-    // Every tenth long prompt fails on both sides: 2 % of all in the base, 6 % in the candidate, the same at the base's mix.
+    // Every tenth long prompt fails on both sides: 2 % of all in the base, 6 % in the candidate, equal at the base's mix.
     let failing = |mut whole: Whole| {
         for (i, attempt) in whole.attempts.iter_mut().filter(|a| a.asked_prompt == 4_000).enumerate() {
             if i % 10 == 0 {
@@ -351,7 +353,7 @@ fn what_is_not_the_same_experiment_is_refused() {
         differ(&|run| run.manifest.levels[0].generator.stamps = plimsoll_model::StampSource::User),
         ["clock"]
     );
-    // One that is invalid is its own answer, and so are two kinds of run.
+    // An invalid run is rejected, and so are runs of two kinds.
     let mut bad = queue(1.0, 0.3, HALF_A_MINUTE, &[(7, 4)]);
     bad.findings.validity.verdict = Trust::Invalid;
     bad.findings.validity.reasons = vec![Reason {
@@ -384,7 +386,7 @@ fn too_short_a_run_decides_nothing() {
     );
 }
 
-/// Of eight units no p is under 2/256, and there are nine or more figures: they are asked together, so that half as slow again is seen.
+/// With eight units no p is under 2/256, and there are nine or more figures. The joint test still finds a change of half as long again.
 #[test]
 fn a_server_half_as_slow_again_is_told_from_chance_in_eight_units() {
     let run = |factor: f64, server: u64| queue(factor, 0.3, Span::from_millis(3_200), &[(7, server)]);
@@ -395,7 +397,7 @@ fn a_server_half_as_slow_again_is_told_from_chance_in_eight_units() {
     assert!(row.p.expect("judged") * family as f64 > 0.05, "Holm would let nothing pass: {row:?}");
     assert_eq!(row.verdict, ChangeVerdict::Regressed, "{row:?}");
     assert_eq!(found.verdict, ChangeVerdict::Regressed, "{:?}", found.says);
-    // The same server with other luck is not called different.
+    // Equal servers with other seeds are not called different.
     for server in 20..40 {
         let found = compared(&run(1.0, 3), &run(1.0, server));
         assert!(
@@ -406,7 +408,7 @@ fn a_server_half_as_slow_again_is_told_from_chance_in_eight_units() {
     }
 }
 
-/// Answers whose stages are 10 ms of prefill (divided by `faster`) and 90 ms of decode with a scatter of ± 2 ms.
+/// Returns answers with stages: 10 ms of prefill (divided by `faster`) and 90 ms of decode with a scatter of ± 2 ms.
 fn staged(faster: i64, seed: u64) -> Whole {
     let mut stream = Stream::new(seed, "stages", 0);
     let records = (0..4_000u64).map(|i| {
@@ -422,7 +424,7 @@ fn staged(faster: i64, seed: u64) -> Whole {
 
 #[test]
 fn a_stage_that_got_faster_in_vain_is_named_with_its_ceiling() {
-    // 10 of 100 ms: free, it would make the whole 1.11 times faster; halved, 5 % at most, which is the margin.
+    // The stage takes 10 of 100 ms. Without it the whole would be 1.11 times faster; halved, 5 % at most, which is the margin.
     let found = compared(&staged(1, 1), &staged(2, 2));
     let stages = &found.groups[0].stages;
     let prefill = stages.iter().find(|stage| stage.name == "prefill").expect("reported");

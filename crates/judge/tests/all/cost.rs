@@ -1,4 +1,4 @@
-//! Costs, worked by hand.
+//! Costs compared with values calculated by hand.
 
 use plimsoll_judge::cost::{Bill, Price, PriceError, PriceSpec, Rate, cost, of_level};
 use plimsoll_measure::findings::{
@@ -27,7 +27,7 @@ fn near(a: f64, b: f64) -> bool {
     (a / b - 1.0).abs() < 1e-9
 }
 
-/// 100 requests a second for 20 s, 10 prompt and 2 output tokens each; a fifth fail, a fifth are late.
+/// Returns 100 requests per second for 20 s with 10 prompt and 2 output tokens each; a fifth fail, a fifth are late.
 fn records() -> Vec<Attempt> {
     (0..2_000)
         .map(|i| match i % 5 {
@@ -48,14 +48,14 @@ fn an_hour_of_a_gpu_is_paid_by_those_it_served() {
     let summary = summarise(&level(100.0, 20), &records(), &[], Some(&budget()));
     let two = PriceSpec { gpus: Some(2), ..spec("1.8USD/gpu-hour") }.bill().expect("a bill");
     let costs = of_level(&summary, &two);
-    // 3.6 USD an hour are 0.001 USD a second; 80/s finish (but for those still running at the end), 60/s are good.
+    // 3.6 USD per hour are 0.001 USD per second; 80/s finish (except for those still running at the end), 60/s are good.
     let achieved = value(&summary.rates.achieved_per_s);
     assert!((achieved - 80.0).abs() < 0.5, "{achieved}");
     assert!(near(value(&costs.per_request), 0.001 / achieved));
     assert!(near(value(&costs.per_good_request), 0.001 / 60.0));
     assert!(near(value(&costs.per_million_input), 1e6 * 0.001 / (10.0 * achieved)));
     assert!(near(value(&costs.per_million_output), 1e6 * 0.001 / (2.0 * achieved)));
-    // Its interval is the throughput's, turned over.
+    // The interval is the inverse of the throughput's.
     let rate = summary.rates.achieved_per_s.estimate().expect("a rate");
     let each = costs.per_request.estimate().expect("a cost");
     assert!(near(each.lower, 0.001 / rate.upper) && near(each.upper, 0.001 / rate.lower));
@@ -83,7 +83,7 @@ fn nothing_good_has_no_price_that_is_high_enough() {
     assert!(matches!(costs.per_good_request, Reading::Refused { .. }), "no budget, nothing is good");
 }
 
-/// A sweep whose budget line lies at `line`.
+/// Returns a sweep with its budget limit at `line`.
 fn with_line(line: CapacityLine) -> Findings {
     let run = level(100.0, 20);
     let summary = summarise(&run, &records(), &[], Some(&budget()));
@@ -156,7 +156,7 @@ fn a_price_says_its_currency_and_of_how_many() {
     assert_eq!(eight.bill().expect("a bill").rate, Rate::PerHour(20.0));
     assert_eq!(bill("0.5,1.5USD/Mtok").of(2e6, 1e6, 0.0), 2.5);
     assert_eq!(bill("3.6EUR/h").of(0.0, 0.0, 1000.0), 1.0);
-    // What is written is what is read.
+    // The written form is read back.
     for text in ["2.49USD/gpu-hour", "9.9EUR/replica-hour", "20USD/h", "0.5,1.5USD/Mtok"] {
         assert_eq!(Price::parse(text).expect("a price").to_string(), text);
     }

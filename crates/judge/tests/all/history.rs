@@ -1,21 +1,21 @@
-//! Changes along a line of results: against a direct computation, on series whose change is known, on spikes and on noise.
+//! Change points of result series: compared with a direct computation, on series with a known change, on outliers and on noise.
 
 use plimsoll_judge::history::change::{ChangeSpec, MOST, Observation, changes, fewest};
 use plimsoll_judge::history::{Entry, HISTORY_SCHEMA, ResultFigure, line};
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Trust;
 
-/// A standard normal draw (Box and Muller).
+/// Returns a standard normal draw (Box and Muller).
 fn normal(chance: &mut Stream) -> f64 {
     (-2.0 * chance.uniform().ln()).sqrt() * (std::f64::consts::TAU * chance.uniform()).cos()
 }
 
-/// The default's size with a fifth of its permutations: what is tried here is far from the limit.
+/// Returns the default specification with a fifth of its permutations, because these tests are far from the limit.
 fn quick() -> ChangeSpec {
     ChangeSpec { permutations: 1999, ..ChangeSpec::default() }
 }
 
-/// Results whose values are these with noise of 4 % between runs, measured to 1 to 5 %.
+/// Returns results of these levels with noise of 4 % between runs and standard errors of 1 to 5 %.
 fn observed(levels: &[f64], chance: &mut Stream) -> Vec<Observation> {
     let mut one = |level: &f64| {
         let se = 0.01 + 0.04 * chance.uniform();
@@ -24,8 +24,9 @@ fn observed(levels: &[f64], chance: &mut Stream) -> Vec<Observation> {
     levels.iter().map(&mut one).collect()
 }
 
-/// A permutation test on n results knows no p under 2 in the ways of halving them: 3432 ways for 14, 1716 for 13. One more
-/// is left out.
+/// A permutation test on n results has no p under 2 divided by the ways of halving them: 3432 ways for 14, 1716 for 13.
+///
+/// One more result is left out.
 #[test]
 fn a_thousandth_takes_fifteen_results() {
     assert_eq!(fewest(0.001, 3), Some(15));
@@ -37,12 +38,12 @@ fn a_thousandth_takes_fifteen_results() {
     assert_eq!(step(13), []);
     let found = step(15);
     assert_eq!((found.len(), found[0].at, found[0].earliest, found[0].latest), (1, 7, 7, 7));
-    // Of seven and eight one of the seven is the odd one; 2 of the 3003 orders of six and eight cut as well.
+    // Of seven and eight results one of the seven is the outlier; 2 of the 3003 orders of six and eight cut equally well.
     assert!((found[0].p - 2.0 / 3003.0).abs() < 4e-4, "{}", found[0].p);
     assert!((found[0].ratio - 0.3f64.exp()).abs() < 1e-12);
 }
 
-/// The energy distance by its definition, pair by pair.
+/// Returns the energy distance by its definition, pair by pair.
 fn energy(series: &[Observation], w: &[f64], at: usize) -> f64 {
     let mean = |a: std::ops::Range<usize>, b: std::ops::Range<usize>| {
         let (mut sum, mut weight) = (0.0, 0.0);
@@ -62,7 +63,7 @@ fn energy(series: &[Observation], w: &[f64], at: usize) -> f64 {
 
 #[test]
 fn the_cut_is_the_one_of_the_definition() {
-    // With at least five on either side of twelve there are three places and no second cut; every cut counts as one.
+    // With at least five results on either side of twelve there are three positions and no second cut; every cut counts as one.
     let spec = ChangeSpec { alpha: 1.0, permutations: 0, min_segment: 5, margin: 0.0, seed: 1 };
     for seed in 0..200 {
         let mut chance = Stream::new(seed, "definition", 0);
@@ -111,7 +112,7 @@ fn two_steps_up_are_two_changes() {
     assert!(found[1].lower <= 0.18 / 0.13 && 0.18 / 0.13 <= found[1].upper, "{found:?}");
 }
 
-/// Under the margin, a shift is no change however sure it is.
+/// A shift below the margin is no change, however significant it is.
 #[test]
 fn a_change_under_the_margin_is_none() {
     let mut chance = Stream::new(1, "small", 0);
@@ -122,7 +123,7 @@ fn a_change_under_the_margin_is_none() {
     assert_eq!(changes(&series, &ChangeSpec { margin: 0.02, ..quick() }).len(), 1);
 }
 
-/// One odd result, wherever it stands and however odd it is: the latest above all, at which every run of the day is judged.
+/// A single outlier raises no alarm at any position or size, in particular as the latest result, which every daily run tests.
 #[test]
 fn a_single_spike_never_alerts() {
     for seed in 0..300 {
@@ -134,7 +135,7 @@ fn a_single_spike_never_alerts() {
         let series = observed(&levels, &mut chance);
         assert_eq!(changes(&series, &ChangeSpec::default()), [], "seed {seed}: spike at {at} of {n}");
     }
-    // Noise-free and as long as it gets: the spike is all there is.
+    // The series has no noise and the maximum length, so the outlier is the only variation.
     let spiked = |at: usize, n: usize| {
         let series: Vec<Observation> =
             (0..n).map(|i| Observation { ln: if i == at { 5.0 } else { 0.0 }, se: 0.01 }).collect();
@@ -145,7 +146,7 @@ fn a_single_spike_never_alerts() {
     }
 }
 
-/// At a thousandth each, 1500 quiet series alarm 1.5 times; 7 or more would be chance one time in a thousand.
+/// At a thousandth each, 1500 quiet series alarm 1.5 times; 7 or more have a probability of one in a thousand.
 #[test]
 fn noise_alone_alarms_once_in_a_thousand() {
     let alarms = (0..1500u64)
@@ -196,17 +197,17 @@ fn a_line_keeps_to_one_load_and_counts_a_run_once() {
     assert_eq!((course.changes.len(), change.at), (1, 10));
     assert_eq!(found.entries[change.at].version.as_deref(), Some("v2"));
     assert!((change.ratio - 1.515).abs() < 0.01, "{}", change.ratio);
-    // A result at another load at the end is left out like every other one, where the pinned run says which load it is.
+    // A result at another load at the end is left out like any other, because the pinned run sets the load.
     entries.push(Entry { load: "open loop, 24/s, 128 in, 64 out".into(), ..entry(42, 0.9) });
     let pinned = line(&entries, &entries[0].id, 1);
     assert_eq!((pinned.entries.len(), pinned.other_load), (20, 2));
     assert_eq!(pinned.courses, found.courses);
     entries.pop();
-    // The same entries always say the same.
+    // Equal entries give equal results.
     assert_eq!(line(&entries, "", 1), found);
 }
 
-/// p99 among failures has no size; it is far out all the same, and such results are no gap in the series.
+/// A p99 among failures has no finite value. It counts as an outlier, and such results leave no gap in the series.
 #[test]
 fn a_percentile_among_failures_counts_as_far_out() {
     let entries: Vec<Entry> =
@@ -215,7 +216,7 @@ fn a_percentile_among_failures_counts_as_far_out() {
     let change = *found.courses[0].last().expect("moved");
     assert_eq!(change.at, 10);
     assert!(change.ratio > 5.0);
-    // One of them is a spike.
+    // A single one is an outlier.
     let one: Vec<Entry> =
         (0..20).map(|i| entry(i, if i == 19 { f64::INFINITY } else { 0.2 + 0.001 * i as f64 })).collect();
     assert_eq!(line(&one, "", 1).courses[0].changes, []);

@@ -1,8 +1,7 @@
-//! Records that can't be what happened: each is suspect or invalid, nothing passes on it and nothing is called improved.
+//! Impossible records: each is suspect or invalid, no budget passes on it and no comparison finds an improvement.
 //!
-//! The records are of a queue of eight servers that this file plays by itself, as another program would that writes run
-//! folders; a true one is valid, and each spoiled one was valid and passed before rows were counted and stamps were held to
-//! their order.
+//! The records come from a queue of eight servers in this file, as from another program that writes run folders. The correct
+//! run is valid. Each damaged run was valid and passed before the checks of rows and timestamps existed.
 
 use plimsoll_judge::budget::{Amount, Budget, BudgetFile, BudgetMetric, OnInconclusive};
 use plimsoll_judge::compare::{CompareRefusal, CompareSpec, RunRead, compare};
@@ -16,7 +15,7 @@ use plimsoll_model::{At, Attempt, How, RunState, Span, TokensRule};
 use crate::gate::{Made, of};
 use plimsoll_lab::records::answer;
 
-/// 100 requests/s at eight servers of 24 ms on average, load 0.3: so calm that every percentile is shown.
+/// Returns 100 requests/s at eight servers of 24 ms on average, load 0.3: calm enough to show every percentile.
 fn queue(n: u64) -> Made {
     let mut stream = Stream::new(4, "impossible", 0);
     let mut free = [0.0f64; 8];
@@ -46,7 +45,7 @@ fn queue(n: u64) -> Made {
     made
 }
 
-/// Takes the share of the requests that took longest out.
+/// Removes this share of the requests, the slowest ones.
 fn without_slowest(made: &mut Made, share: f64) {
     let took = |a: &Attempt| a.end.map_or(0, |end| (end - a.due).0);
     let mut all: Vec<i64> = made.attempts.iter().map(took).collect();
@@ -64,7 +63,7 @@ fn findings(made: &Made) -> Findings {
     analyse(&made.manifest, &made.attempts, &[], &spec)
 }
 
-/// An e2e p99 that the true run keeps with room, one whose inconclusive rows only warn, and one per token.
+/// Returns an e2e p99 that the correct run meets easily, one whose inconclusive rows only warn, and one per token.
 fn budgets() -> BudgetFile {
     let ceiling =
         |id: &str, metric, ms: f64| Budget::ceiling(id, metric, Some(0.99), Amount::seconds(ms / 1e3));
@@ -87,7 +86,7 @@ fn what_happened_is_valid_and_passes() {
     assert_eq!((gate.verdict, gate.refusals.len()), (GateVerdict::Pass, 0), "{gate:#?}");
 }
 
-/// Spoils the records of the queue; what must be found is the check, how bad, and its words.
+/// Damages the records of the queue and compares the check, its severity and its text with the result.
 #[track_caller]
 fn check(name: &str, verdict: Trust, says: &str, spoil: impl Fn(&mut Made)) {
     let (base, mut spoiled) = (queue(N), queue(N));
@@ -129,7 +128,7 @@ fn rows_are_counted_against_arrivals() {
         let twice: Vec<Attempt> = run.attempts.iter().step_by(300).cloned().collect();
         run.attempts.extend(twice);
     });
-    // A second attempt whose first left no row.
+    // A second attempt whose first attempt has no row.
     check("rows", Trust::Suspect, "20 earlier attempts left no row", |run| each(run, 300, |a| a.attempt = 1));
 }
 
@@ -149,7 +148,7 @@ fn retries_are_no_doubled_rows() {
 #[test]
 fn stamps_are_held_to_their_order() {
     let late = |stamp: Option<At>, ms: i64| stamp.map(|at| at + Span::from_millis(ms));
-    // The clock went back a second.
+    // The clock went back by one second.
     check("stamp_order", Trust::Invalid, "(5.0 %) contradict each other, by up to", |run| {
         each(run, 20, |a| {
             (a.first_token, a.last_token) = (late(a.first_token, -1_000), late(a.last_token, -1_000));
@@ -169,7 +168,7 @@ fn stamps_are_held_to_their_order() {
         each(run, 20, |a| a.last_token = late(a.end, 2));
     });
     check("stamp_order", Trust::Invalid, "300 attempts", |run| each(run, 20, |a| a.end = None));
-    // A single slip of a clock is told, and no more; what a writer rounds is none.
+    // A single clock slip is only reported; a writer's rounding is no error.
     let mut run = queue(N);
     run.attempts[7].end = run.attempts[7].sent;
     assert_eq!(findings(&run).validity.verdict, Trust::Suspect);
@@ -182,7 +181,7 @@ fn each_of_all(made: &mut Made, change: impl Fn(&mut Attempt)) {
     made.attempts.iter_mut().for_each(change);
 }
 
-/// The counter saw five in flight where the records hold next to none: asked as long as either of them sees one.
+/// The counter saw five in flight and the records contain almost none: the check applies if either of them is not empty.
 #[test]
 fn little_asks_the_larger_side() {
     for end_ms in [0, 1] {

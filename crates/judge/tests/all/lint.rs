@@ -1,4 +1,4 @@
-//! What a lint says of a budget file, against counts and sums worked by hand.
+//! Lint remarks compared with counts and sums calculated by hand.
 
 use plimsoll_judge::budget::lint::{LintEvidence, Remark, Severity, lint, needed};
 use plimsoll_judge::budget::{
@@ -19,7 +19,7 @@ fn of(remarks: &[Remark], severity: Severity) -> Vec<&Remark> {
     remarks.iter().filter(|remark| remark.severity == severity).collect()
 }
 
-/// 500 ms + 499 × 30 ms = 15.47 s: the example of the specification, where 3 s were promised.
+/// 500 ms + 499 × 30 ms = 15.47 s: the example of the specification, with a limit of 3 s.
 #[test]
 fn ceilings_that_can_t_hold_together_name_the_sum() {
     use BudgetMetric::{E2e, Tpot, Ttft};
@@ -34,11 +34,11 @@ fn ceilings_that_can_t_hold_together_name_the_sum() {
         "{}",
         errors[0].what
     );
-    // 500 ms + 83 × 30 ms = 2.99 s: 84 tokens fit, 85 do not; without a length both are said to be open.
+    // 500 ms + 83 × 30 ms = 2.99 s: 84 tokens fit, 85 do not; without a length both are reported as open.
     assert_eq!(of(&said(&file, Some(84.0)), Severity::Error).len(), 0);
     assert_eq!(of(&said(&file, Some(85.0)), Severity::Error).len(), 1);
     assert!(said(&file, None).iter().any(|remark| remark.what.contains("up to 84 output tokens")));
-    // A median promises nothing that a p99 could contradict; a lower percentile of a part does.
+    // A median cannot contradict a p99 of the whole; a lower percentile of a part can.
     let loose =
         BudgetFile::of(vec![ceiling(Ttft, 0.99, 0.5), ceiling(Tpot, 0.99, 0.03), ceiling(E2e, 0.5, 3.0)]);
     assert_eq!(of(&said(&loose, Some(500.0)), Severity::Error).len(), 0);
@@ -51,7 +51,7 @@ fn ceilings_that_can_t_hold_together_name_the_sum() {
     );
 }
 
-/// With none over, (1 − p)ⁿ has to fall to alpha: 59, 299 and 2995 at 95 %, 90, 459 and 4603 at 99 %.
+/// With no request over the ceiling, (1 − p)ⁿ must fall to alpha: 59, 299 and 2995 at 95 %, 90, 459 and 4603 at 99 %.
 #[test]
 fn the_least_counts_are_those_of_the_tables() {
     for (allowed, alpha, least) in [
@@ -67,7 +67,7 @@ fn the_least_counts_are_those_of_the_tables() {
         assert!(found.planned > 3.0 * least, "{found:?}");
     }
     assert_eq!(needed(0.0, 0.05), None);
-    // At three times the slowest an eighth as many are beyond it as beyond 1.5 times: 0.92⁴⁵ < 2.5 %, 0.92⁴⁴ is not.
+    // At three times the slowest request an eighth as many are beyond it as at 1.5 times: 0.92⁴⁵ < 2.5 %, 0.92⁴⁴ is not.
     assert_eq!(needed(0.01, ALPHA).map(|found| found.far), Some(45.0));
 }
 
@@ -97,7 +97,7 @@ fn a_plan_that_is_too_short_is_an_error_and_a_tight_one_a_warning() {
     assert!(of(&remarks, Severity::Error)[0].what.contains("no number of requests"), "{remarks:?}");
 }
 
-/// Every request over burns 1 / (1 − objective): 14.4 is out of reach below an objective of 93.06 %.
+/// If every request is over, the burn rate is 1 / (1 − objective): 14.4 is unreachable below an objective of 93.06 %.
 #[test]
 fn alerts_that_can_never_fire_are_named() {
     let silent = |p: f64| {
@@ -131,7 +131,7 @@ fn a_ceiling_off_the_edges_of_histograms_is_noted() {
     assert_eq!(severity, Severity::Note);
     assert!(what.contains("vLLM's has 250 ms and 500 ms, OpenTelemetry's has 250 ms and 500 ms"), "{what}");
     assert_eq!(noted(BudgetMetric::Ttft, 0.5), None);
-    // On vLLM's edges and not on the others, and past the end of the latter.
+    // The ceiling is an edge of vLLM's histogram and none of the others, and it is beyond the latter's last edge.
     let (_, what) = noted(BudgetMetric::Ttft, 20.0).expect("off");
     assert!(what.contains("OpenTelemetry's ends at 10000 ms") && !what.contains("vLLM"), "{what}");
 }

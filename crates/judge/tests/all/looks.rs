@@ -1,4 +1,4 @@
-//! Watches over traffic of known law, to their end: how often they alarm, and after how many looks. Sixty looks of 500 requests.
+//! Sequential tests on traffic of known distributions: frequency and delay of alarms over sixty checks of 500 requests.
 
 use plimsoll_judge::sequential::{
     Baseline, CeilingWatch, PairWatch, PercentileGuard, SequentialVerdict, WatchSpec,
@@ -14,20 +14,20 @@ use plimsoll_lab::queues::{Queue, Servers};
 
 pub const LOOKS: usize = 60;
 pub const BLOCK: usize = 500;
-/// Requests of a baseline that was measured before.
+/// Number of requests of an earlier baseline.
 pub const BASELINE: usize = 12_000;
 
-/// Where latencies come from.
+/// The source of latencies.
 #[derive(Copy, Clone, PartialEq)]
 pub enum Traffic {
-    /// Independent, exponential with mean 1.
+    /// Independent latencies, exponential with mean 1.
     Independent,
-    /// Sojourns of M/M/16 at 80 % load.
+    /// Sojourn times of M/M/16 at 80 % load.
     Queue,
 }
 
 impl Traffic {
-    /// The latency that one in a hundred exceeds.
+    /// Returns the p99 of the latency.
     pub fn p99(self) -> f64 {
         match self {
             Traffic::Independent => 100f64.ln(),
@@ -60,15 +60,15 @@ impl Source {
     }
 }
 
-/// The look at which it alarmed, replication by replication; `None` = never.
+/// The check of the alarm per replication; `None` if there was none.
 pub type Alarms = Vec<Option<usize>>;
 
-/// The share that alarmed.
+/// Returns the share of replications with an alarm.
 pub fn alarmed(alarms: &Alarms) -> f64 {
     alarms.iter().flatten().count() as f64 / alarms.len() as f64
 }
 
-/// The median look of the alarm, where more than half alarmed.
+/// Returns the median check of the alarm, if more than half of the replications have one.
 pub fn median_delay(alarms: &Alarms) -> Option<usize> {
     let mut looks: Vec<usize> = alarms.iter().map(|look| look.unwrap_or(usize::MAX)).collect();
     looks.sort_unstable();
@@ -81,7 +81,7 @@ fn is_harm(verdict: &SequentialVerdict) -> bool {
     matches!(verdict, SequentialVerdict::Harm { .. })
 }
 
-/// Against a fixed p99 that a share `times` as large as allowed exceeds (independent traffic), or exactly the allowed (queue).
+/// Tests a fixed p99. Independent traffic exceeds it `times` as often as allowed; the queue exceeds it exactly as often.
 pub fn fixed(traffic: Traffic, times: f64, replications: u64) -> Alarms {
     let ceiling = match traffic {
         Traffic::Independent => -(0.01 * times).ln(),
@@ -99,7 +99,7 @@ pub fn fixed(traffic: Traffic, times: f64, replications: u64) -> Alarms {
         .collect()
 }
 
-/// The fixed-sample test at 5 %, asked at every look of what was counted so far, as if each look were the only one.
+/// Applies the fixed-sample test at 5 % to the counts so far at every check, as if each check were the only one.
 pub fn fixed_sample(traffic: Traffic, times: f64, replications: u64) -> Alarms {
     let ceiling = match traffic {
         Traffic::Independent => -(0.01 * times).ln(),
@@ -117,16 +117,16 @@ pub fn fixed_sample(traffic: Traffic, times: f64, replications: u64) -> Alarms {
         .collect()
 }
 
-/// What the ceiling is made of, where it is a baseline's.
+/// The source of a baseline's ceiling.
 #[derive(Copy, Clone, PartialEq)]
 pub enum Against {
-    /// The measured quantile, as if it were the true one.
+    /// Measured quantile, treated as the true one.
     Point,
-    /// The upper end of its interval.
+    /// Upper end of the quantile's interval.
     Bound,
 }
 
-/// An equal candidate against the p99 of a baseline of 12 000 requests.
+/// Tests an equal candidate against the p99 of a baseline of 12 000 requests.
 pub fn measured(traffic: Traffic, against: Against, replications: u64) -> Alarms {
     let spec = WatchSpec::default();
     (0..replications)
@@ -151,7 +151,7 @@ pub fn measured(traffic: Traffic, against: Against, replications: u64) -> Alarms
         .collect()
 }
 
-/// Two arms in turn, the candidate `slower` times as slow, nothing allowed: p50, p95 and p99 together.
+/// Tests two targets in alternation without margins: p50, p95 and p99 together. The candidate is `slower` times as slow.
 pub fn pairs(traffic: Traffic, slower: f64, replications: u64) -> Alarms {
     let guards = [0.5, 0.95, 0.99].map(|percentile| PercentileGuard { percentile, margin: 0.0 });
     (0..replications)
@@ -167,7 +167,7 @@ pub fn pairs(traffic: Traffic, slower: f64, replications: u64) -> Alarms {
         .collect()
 }
 
-/// Two equal arms with the usual allowances: the look of the promotion.
+/// Tests two targets with the default margins; returns the check of the promotion.
 pub fn promoted(traffic: Traffic, slower: f64, replications: u64) -> Alarms {
     (0..replications)
         .map(|i| {

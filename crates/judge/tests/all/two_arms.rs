@@ -1,5 +1,6 @@
-//! The comparison's bars in small (`examples/compare.rs` has them in full): queues of sixteen servers at load 0.8 with the formula's
-//! truth, whose seeds the judge never sees.
+//! Acceptance limits of the comparison in small (`examples/compare.rs` has them in full), on queues of sixteen servers at load 0.8.
+//!
+//! The reference is the formula, and the evaluation has no access to the seeds.
 
 use plimsoll_math::dist::{lognormal, normal};
 use plimsoll_math::rng::Stream;
@@ -28,7 +29,8 @@ fn equal_arms_are_left_alone_and_the_usual_tests_do_not() {
             *n += u32::from(p <= 0.05);
         }
     }
-    // 6 of 120 are due; 13 or more come once in a hundred times at 5 %. The tests of raw requests alarm four times as often and more.
+    // 6 of 120 are expected; 13 or more have a probability of one in a hundred at 5 %. Tests of raw requests alarm at least four
+    // times as often.
     assert!(alarms <= 12, "{alarms} of {repetitions}");
     assert!(naive.iter().all(|n| *n >= 30), "{naive:?} of {repetitions}");
 }
@@ -45,7 +47,7 @@ fn another_mix_of_one_target_is_left_alone_at_the_mix_of_the_base() {
         alarms += u32::from(differs(&first, &second, p));
         as_it_came += u32::from(differs(&first, &raw, p));
     }
-    // As above: 6 of 120 are due. As they came, the arms do differ.
+    // As above, 6 of 120 are expected. Before standardisation the runs do differ.
     assert!(alarms <= 12, "{alarms} of {repetitions}");
     assert!(as_it_came >= 80, "{as_it_came} of {repetitions}");
 }
@@ -70,8 +72,9 @@ fn a_better_median_does_not_hide_a_worse_tail() {
     );
 }
 
-/// Whether service times 4 % longer are found at 5 % among n requests in each arm: the work of a request is the same on both
-/// sides and a tenth of its service is noise of its own.
+/// Returns whether service times that are 4 % longer are found at 5 % among n requests per side.
+///
+/// The work of a request is equal on both sides, and a tenth of its service is independent noise.
 fn found(stream: &mut Stream, n: usize, one_schedule: bool) -> bool {
     let load = 0.75;
     let arm = |stream: &mut Stream, (gaps, work): &(Vec<f64>, Vec<f64>), factor: f64| {
@@ -96,7 +99,7 @@ fn pairing_needs_a_third_of_the_requests_and_less() {
     assert!(paired >= 37 && unpaired < paired - 5, "{paired} of 3000 paired, {unpaired} of 9000 unpaired");
 }
 
-/// What the machine does to a turn (its speed is drawn anew for each, and drifts through the hour in the order A B B A).
+/// Returns the machine's speed per turn, which is redrawn for each and drifts over the hour in the order A B B A.
 fn speeds(stream: &mut Stream, turns: usize, spread: f64, drift: f64) -> Vec<(f64, f64)> {
     let mut at = |place: usize| lognormal(stream, 1.0 + drift * place as f64 / (2 * turns) as f64, spread);
     let turn = |turn: usize| {
@@ -106,7 +109,7 @@ fn speeds(stream: &mut Stream, turns: usize, spread: f64, drift: f64) -> Vec<(f6
     (0..turns).map(turn).collect()
 }
 
-/// Share of pairs of equal arms that are called different at 5 %, with few turns cut into stretches, and the same by flips alone.
+/// Returns how many pairs of equal targets are called different at 5 %, with few turns cut into intervals, and by flips only.
 fn alarms(turns: usize, per_turn: usize, spread: f64, drift: f64, repetitions: u64) -> (u32, u32) {
     let (mut judged, mut by_flips) = (0, 0);
     for i in 0..repetitions {
@@ -128,8 +131,9 @@ fn alarms(turns: usize, per_turn: usize, spread: f64, drift: f64, repetitions: u
     (judged, by_flips)
 }
 
-/// Two equal servers, 83 s each, whose speed wanders over 20 s by itself (sd 0.3): how often they are called different, and by flips
-/// alone.
+/// Counts how often two equal servers are called different, and by flips only.
+///
+/// They run for 83 s each, and their speed varies independently over 20 s (sd 0.3).
 #[test]
 fn a_speed_that_wanders_within_the_run_is_not_taken_for_a_change() {
     const N: usize = 4_000;
@@ -159,7 +163,7 @@ fn a_speed_that_wanders_within_the_run_is_not_taken_for_a_change() {
 
 #[test]
 fn a_machine_that_is_not_always_as_fast_is_not_taken_for_a_change() {
-    // 8 of 160 are due; 16 or more come less than once in a hundred times at 5 %.
+    // 8 of 160 are expected; 16 or more have a probability below one in a hundred at 5 %.
     let (judged, by_flips) = alarms(4, 5, 0.15, 0.0, 160);
     assert!(judged <= 15, "four turns: {judged} of 160");
     assert!(by_flips >= 40, "flips of stretches alone are fooled: {by_flips} of 160");
@@ -167,7 +171,7 @@ fn a_machine_that_is_not_always_as_fast_is_not_taken_for_a_change() {
     assert!(drifting <= 15, "four turns, a fifth slower by the end: {drifting} of 160");
     let (ten, _) = alarms(10, 1, 0.15, 0.2, 160);
     assert!(ten <= 15, "ten turns: {ten} of 160");
-    // An odd number of turns leaves one of them out of balance: a fiftieth here, under the spread.
+    // An odd number of turns is unbalanced by one turn: a fiftieth here, below the spread.
     let (odd, _) = alarms(5, 4, 0.03, 0.1, 160);
     assert!(odd <= 15, "five turns: {odd} of 160");
 }

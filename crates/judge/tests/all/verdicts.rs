@@ -1,5 +1,4 @@
-//! The evaluator against queues whose percentiles are known: how often each verdict falls, and that every kind of evidence
-//! gives the same one.
+//! The evaluation on queues with known percentiles: the frequency of each verdict, and equal verdicts for all kinds of evidence.
 
 use plimsoll_judge::budget::{ALPHA, Decision, decide, of_flags, of_values};
 use plimsoll_math::dist::exponential;
@@ -9,20 +8,20 @@ use plimsoll_measure::findings::Held;
 
 use plimsoll_lab::queues::{Queue, Servers};
 
-/// Where the latencies come from. Times in seconds, a mean service being one.
+/// The source of latencies. Times are in seconds, with a mean service time of 1.
 #[derive(Copy, Clone, Debug)]
 pub enum Source {
-    /// Independent exponential latencies: a design effect of 1.
+    /// Independent exponential latencies with a design effect of 1.
     Independent,
-    /// First come first served at 16 servers, 80 % busy.
+    /// First come, first served with 16 servers, 80 % busy.
     Queue,
-    /// The same, 85 % busy.
+    /// First come, first served with 16 servers, 85 % busy.
     #[allow(dead_code, reason = "a row of the example's table")]
     Busy,
-    /// One server, 70 % busy: the worst correlation that is judged.
+    /// One server, 70 % busy: the strongest correlation in the tests.
     #[allow(dead_code, reason = "a row of the example's table")]
     Single,
-    /// Four servers, 85 % busy: 5000 requests are worth fifty, and calm runs look like many more.
+    /// Four servers, 85 % busy: 5000 requests have an n_eff of fifty, and calm runs look like many more.
     #[allow(dead_code, reason = "judged at its p95, not in the example's table")]
     Few,
 }
@@ -41,7 +40,7 @@ impl Source {
         }
     }
 
-    /// The p-quantile, by the formula.
+    /// Returns the p-quantile by the formula.
     pub fn quantile(self, p: f64) -> f64 {
         match self {
             Source::Independent => -(1.0 - p).ln(),
@@ -52,7 +51,7 @@ impl Source {
         }
     }
 
-    /// `n` latencies in ns, with the time between two arrivals, s.
+    /// Returns `n` latencies in ns, and the time between two arrivals in seconds.
     pub fn draw(self, seed: u64, n: usize) -> (Vec<i64>, f64) {
         let mut stream = Stream::new(seed, "verdicts", 0);
         let ns = |s: f64| (s * 1e9) as i64;
@@ -68,7 +67,7 @@ impl Source {
     }
 }
 
-/// How often "p99 ≤ budget" is (passed, failed) where the true p99 is `times` the budget.
+/// Returns the frequencies of (passed, failed) for "p99 ≤ budget" if the true p99 is `times` the budget.
 pub fn verdicts(source: Source, times: f64, n: usize, replications: u64) -> (f64, f64) {
     let budget_s = source.quantile(0.99) / times;
     let (mut passed, mut failed) = (0, 0);
@@ -83,8 +82,8 @@ pub fn verdicts(source: Source, times: f64, n: usize, replications: u64) -> (f64
     (passed as f64 / replications as f64, failed as f64 / replications as f64)
 }
 
-/// A calm run has a small share beyond the limit and a small design effect at it as well, so that its own share alone would pass it: 11 % of
-/// these runs did.
+/// A calm run has a small share over the limit, and a small design effect there. Its share without the percentile's design effect
+/// would pass it: 11 % of these runs passed.
 #[test]
 fn a_calm_run_is_not_taken_for_a_fast_target() {
     let (n, runs) = (5_000, 300);
@@ -100,7 +99,7 @@ fn a_calm_run_is_not_taken_for_a_fast_target() {
     }
 }
 
-/// Nothing over the limit, and a tail that came in one burst: values worth so few are not judged, at whatever distance the limit is.
+/// The tail came in one burst below the limit. With this n_eff there is no verdict at any distance of the limit.
 #[test]
 fn one_burst_below_the_limit_leaves_it_open() {
     let values: Vec<i64> =
@@ -110,7 +109,7 @@ fn one_burst_below_the_limit_leaves_it_open() {
     assert_eq!((decision.held, decision.needed), (Held::Inconclusive, None), "{decision:?}");
 }
 
-/// Failures of a share in bursts of `burst`, drawn by a seed.
+/// Returns failures with this share in bursts of `burst`, drawn from a seed.
 fn failures(seed: u64, n: usize, (share, burst): (f64, usize)) -> Vec<bool> {
     let mut stream = Stream::new(seed, "bursts", 0);
     let mut failed = vec![false; n];
@@ -122,8 +121,8 @@ fn failures(seed: u64, n: usize, (share, burst): (f64, usize)) -> Vec<bool> {
     failed
 }
 
-/// Failures at the ceiling. In bursts of twenty a run that saw one or two of them knows that it knows nothing; what it can't know is
-/// whether there are bursts where it saw none.
+/// The failure rate equals the ceiling. A run with one or two bursts of twenty has a wide interval. A run without bursts cannot
+/// know whether there are any.
 #[test]
 fn bursts_of_failures_at_the_ceiling_do_not_pass() {
     let runs = 400;
@@ -139,7 +138,7 @@ fn bursts_of_failures_at_the_ceiling_do_not_pass() {
     }
 }
 
-/// What is named as settling it does, in 85 % of the cases: the same target is measured again, as long as was said.
+/// The named number of requests gives a verdict in 85 % of the cases: the target is measured again for the named length.
 #[test]
 fn as_many_as_are_named_settle_it() {
     for (source, n, times, longest) in
@@ -173,8 +172,9 @@ fn judged(values: &[i64], budget_s: f64, length_s: f64) -> Decision {
     decide(&of_values(values, budget_s, 0.99, length_s), 1.0 - 0.99, ALPHA)
 }
 
-/// The bars at sizes that run in seconds; `examples/gate.rs` has them with thousands of replications. Beyond the bar two standard
-/// errors of so few replications are allowed.
+/// Acceptance limits at sizes that run in seconds; `examples/gate.rs` has them with thousands of replications.
+///
+/// Two standard errors of the few replications are allowed beyond the limit.
 #[test]
 fn the_verdicts_fall_as_often_as_they_may() {
     for (source, replications) in [(Source::Independent, 120), (Source::Queue, 60)] {
@@ -196,7 +196,7 @@ fn the_chance_is_the_binomials() {
         assert!((decision.p_pass - 0.99f64.powi(n as i32)).abs() < 1e-12, "{}", decision.p_pass);
         assert_eq!(decision.held, held, "{n}");
     }
-    // Values that are their own pass by the same chance, also where the percentile itself is refused; much too many fail.
+    // Distinct values pass with this probability, also if the percentile itself is refused; far too many fail.
     for (n, slow, held) in [
         (367, 0, Held::Inconclusive),
         (368, 0, Held::Pass),
@@ -208,7 +208,7 @@ fn the_chance_is_the_binomials() {
         // Too near to the slowest for anything but a count.
         assert_eq!(judged(&values, 0.001_2, 1e6).held, held, "{slow} of {n}");
     }
-    // Nothing measured decides nothing.
+    // Without measurements there is no verdict.
     let nothing = judged(&[], 0.5, 60.0);
     assert_eq!((nothing.held, nothing.p_pass, nothing.p_fail), (Held::Inconclusive, 1.0, 1.0));
 }
@@ -220,12 +220,12 @@ fn what_failed_exceeds_every_limit() {
     let decision = judged(&values, 1e9, 1e6);
     assert_eq!(decision.held, Held::Fail);
     assert!((decision.share.value - 0.025).abs() < 1e-12);
-    // Answers that dropped out of the record would have passed.
+    // Without the failed requests it would pass.
     values.retain(|ns| *ns != i64::MAX);
     assert_eq!(judged(&values, 1e9, 1e6).held, Held::Pass);
 }
 
-/// Benjamini and Hochberg's own example (1995, section 3.2): fifteen p-values, at 5 % the four smallest are discoveries.
+/// The example of Benjamini and Hochberg (1995, section 3.2): the four smallest of fifteen p-values are discoveries at 5 %.
 #[test]
 fn false_discoveries_are_held_down_as_in_the_paper() {
     let p = [

@@ -1,7 +1,8 @@
-//! A budget and what it is judged to be: pass, fail, or not enough data to say.
+//! The budget types and their verdict: pass, fail or inconclusive.
 //!
-//! Two verdicts lost: where the bounds allow both, a pass or a fail would be a guess. One field per metric lost too: a
-//! recommendation service is held to a median, a p95 and a p99 of the same latency.
+//! A verdict with two values was rejected: where the bounds allow both, a pass or a fail would be a guess.
+//! One field per metric was rejected too, because a recommendation service has limits for the median, the p95 and the p99
+//! of one latency.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,53 +10,53 @@ use serde::{Deserialize, Serialize};
 use super::figure::{Estimate, Reading};
 
 plimsoll_model::named! {
-    /// A latency that a budget may hold down.
+    /// A latency metric of a budget.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Metric {
-        /// First generated token.
+        /// Time to first generated token.
         Ttft => "ttft",
         /// Time per output token after the first.
         Tpot => "tpot",
-        /// The whole answer.
+        /// Time to the end of the response.
         E2e => "e2e",
     }
 }
 
-/// The most that a percentile of a latency may be.
+/// The upper limit of a latency percentile.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ceiling {
-    /// Of which latency.
+    /// Latency metric.
     pub metric: Metric,
-    /// Of which percentile, 0 to 1.
+    /// Percentile as a fraction, 0 to 1.
     pub percentile: f64,
-    /// The ceiling, s.
+    /// Upper limit in seconds.
     pub limit_s: f64,
 }
 
 impl Ceiling {
-    /// A ceiling on this percentile.
+    /// Returns a ceiling for a percentile of a metric.
     pub const fn new(metric: Metric, percentile: f64, limit_s: f64) -> Ceiling {
         Ceiling { metric, percentile, limit_s }
     }
 }
 
-/// A simple budget: ceilings on percentiles and on errors. An absent ceiling does not apply.
+/// A simple budget: ceilings on latency percentiles and on the error rate. An absent ceiling does not apply.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BudgetSpec {
-    /// What it is called in output.
+    /// Name of the budget in output.
     pub name: String,
-    /// Ceilings of latencies; a metric may have several, at different percentiles.
+    /// Latency ceilings; a metric may have several, at different percentiles.
     pub latency: Vec<Ceiling>,
-    /// Largest share of requests that may fail or come back broken.
+    /// Maximum share of requests that may fail or be broken, 0 to 1; `null` sets no limit.
     pub error_rate: Option<f64>,
 }
 
 impl Default for BudgetSpec {
-    /// An example for a person who waits and reads: a first token within half a second, twenty tokens a second, one
-    /// failure in a hundred. A convention, not a truth.
+    /// An example for an interactive user: a first token within 0.5 s, twenty tokens per second, one failure in a hundred.
+    /// The values are a convention and not a measurement.
     fn default() -> BudgetSpec {
         BudgetSpec {
             name: "example: interactive".into(),
@@ -66,8 +67,10 @@ impl Default for BudgetSpec {
 }
 
 impl BudgetSpec {
-    /// An example for a page that waits for a whole answer, as a recommendation does: half within 60 ms, 95 % within
-    /// 150 ms, 99 % within 350 ms, one failure in a hundred. A convention, not a truth.
+    /// Returns an example for a page that needs the complete response, such as a recommendation.
+    ///
+    /// 50 % finish within 60 ms, 95 % within 150 ms, 99 % within 350 ms, and one request in a hundred fails.
+    /// The values are a convention and not a measurement.
     pub fn recommendation() -> BudgetSpec {
         BudgetSpec {
             name: "example: recommendation".into(),
@@ -80,8 +83,9 @@ impl BudgetSpec {
         }
     }
 
-    /// What one request must meet to be good: of each metric the ceiling of its highest percentile. A lower percentile's
-    /// is meant to be passed by its share of the requests, so that a request over it breaks nothing.
+    /// Returns the ceilings that a good request must meet: for each metric the ceiling of its highest percentile.
+    ///
+    /// A share of the requests may exceed the ceiling of a lower percentile, so a request above that ceiling breaks nothing.
     pub fn per_request(&self) -> impl Iterator<Item = &Ceiling> {
         self.latency.iter().filter(|ceiling| {
             let higher =
@@ -91,82 +95,81 @@ impl BudgetSpec {
     }
 }
 
-/// Pass, fail, or not enough data to say.
+/// The verdict of a budget: pass, fail or inconclusive.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Held {
-    /// The upper bound of the share over the ceiling is within what is allowed.
+    /// The upper bound of the share over the ceiling is within the allowed share.
     Pass,
-    /// The bounds allow both.
+    /// The bounds allow both a pass and a fail.
     Inconclusive,
-    /// The lower bound is beyond it.
+    /// The lower bound of the share over the ceiling is above the allowed share.
     Fail,
 }
 
 plimsoll_model::named! {
-    /// By which rule a verdict stands.
+    /// The rule that a verdict is based on.
     #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum VerdictBasis {
-        /// By the number of requests over the ceiling.
+        /// The number of requests over the ceiling decides.
         Counted => "counted",
-        /// None is over the ceiling, and the slowest is far below it.
+        /// The slowest request is far below the ceiling.
         Far => "far",
     }
 }
 
-/// A budget, judged on one level.
+/// The verdict of a budget on one level.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BudgetFinding {
-    /// The budget's name.
+    /// Name of the budget.
     pub name: String,
-    /// The worst of the rows.
+    /// The worst verdict of the rows.
     pub verdict: Held,
-    /// One row per ceiling.
+    /// Results of the ceilings, one row per ceiling.
     pub rows: Vec<BudgetRow>,
 }
 
-/// One ceiling.
+/// The result of one ceiling of a budget.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BudgetRow {
-    /// `ttft`, `tpot`, `e2e` or `error_rate`.
+    /// Metric: `ttft`, `tpot`, `e2e` or `error_rate`.
     pub metric: String,
-    /// The percentile held to it; for `error_rate` 1 − the ceiling.
+    /// Percentile that the ceiling applies to, 0 to 1; for `error_rate` 1 − the ceiling.
     pub percentile: f64,
-    /// The ceiling: seconds, for `error_rate` a share.
+    /// The ceiling in seconds; for `error_rate` a share, 0 to 1.
     pub ceiling: f64,
-    /// The measured percentile, or the error rate.
+    /// Measured percentile in seconds, or the measured error rate.
     pub measured: Reading,
     /// Share of the requests over the ceiling, with one-sided 95 % Beta bounds.
     pub share_over: Estimate,
-    /// The share that may be over it.
+    /// Share of the requests that may exceed the ceiling, 0 to 1.
     pub allowed: f64,
-    /// The verdict of this row.
+    /// Verdict of this row.
     pub verdict: Held,
-    /// By which rule it stands.
+    /// Rule that the verdict is based on; absent if no rule decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<VerdictBasis>,
-    /// Inconclusive: about how many requests in all would settle it, if the share stays as it is.
+    /// Approximate number of requests for a verdict, if the share over the ceiling stays constant; `null` unless inconclusive.
     pub needed: Option<u64>,
-    /// The assumption of a pass, or a provisional answer; empty = nothing to add.
+    /// The assumption of a pass, or a remark on a provisional verdict; empty if there is no remark.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// Part of this level in the pool of a sweep's proving levels.
+    /// Counts that this level adds to the pool of a sweep's proving levels.
     #[serde(skip)]
     pub pool: Pool,
 }
 
-/// Counts of several levels against one limit. Each level is worth as many observations as its widest design effect leaves
-/// (`EffectiveN::of_slowest`).
+/// Counts of several levels against one limit, in independent observations.
 ///
-/// In runs of any length this reading passes batching engines wrongly in 8 to 13 %. It counts in levels that a sweep made long enough to
-/// prove something.
+/// The n_eff of each level uses its widest design effect (`EffectiveN::of_slowest`). In runs of any length this method
+/// wrongly passes batching engines in 8 to 13 % of cases. It applies only to levels that a sweep made long enough for proof.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct Pool {
-    /// Observations over the limit, in independent ones.
+    /// Observations over the limit, in independent observations.
     pub over: f64,
-    /// Observations, in independent ones.
+    /// Number of independent observations (n_eff).
     pub n_eff: f64,
-    /// Limit divided by the slowest value; 0 if a value exceeds it, or if the slowest is unknown.
+    /// Limit divided by the slowest value; 0 if a value exceeds the limit or the slowest value is unknown.
     pub times: f64,
 }

@@ -1,99 +1,100 @@
-//! The words of a cold start: what the first request after idling paid, and what it waited for.
+//! Result types of a cold start: the extra latency of the first request after idling, and its phases.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Bounded, Reading};
 
-/// What it was.
+/// The verdict on the first requests after idling.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ColdVerdict {
-    /// A replica had gone and had to start.
+    /// A replica had stopped and had to start.
     Started,
-    /// Slower by more than chance, and not by what a start takes: a clock, a cache, a connection.
+    /// Significantly slower, but without a replica start. Causes are a clock, a cache or a connection.
     Idle,
-    /// No slower than steady requests by more than chance.
+    /// Not significantly slower than steady requests.
     None,
-    /// Nothing can be said.
+    /// The data allow no verdict.
     CannotTell,
 }
 
-/// One idle stretch and what followed it.
+/// One idle period and the requests after it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ColdTrial {
-    /// The level.
+    /// Number of the level.
     pub level: u32,
-    /// Idle before it, s.
+    /// Idle time before the first request, in seconds.
     pub idle_s: f64,
-    /// From when the first request was due to its first token (its end, where answers come whole), over all its attempts, s; `None` = it
-    /// was never answered.
+    /// Time from the due time of the first request to its first token, over all attempts, in seconds. For a response that does not
+    /// stream, the time to its end; `null` if the request got no response.
     pub first_s: Option<f64>,
-    /// That less the steady median, s.
+    /// `first_s` minus the steady median, in seconds; `null` if the request got no response.
     pub penalty_s: Option<f64>,
-    /// Until its connection stood, s; `None` = a kept connection, or unknown (after a try that failed).
+    /// Time until the connection was established, in seconds; `null` for a reused connection, or if unknown (after a failed attempt).
     pub connect_s: Option<f64>,
-    /// Attempts that were turned away (429, 503) before it was taken.
+    /// Attempts that the server rejected (429, 503) before it accepted the request.
     pub turned_away: u64,
-    /// Attempts that found no connection or lost it.
+    /// Attempts that could not connect or lost their connection.
     pub refused: u64,
-    /// From its first attempt to the sending of the one that was answered, s.
+    /// Time from the first attempt to the sending of the successful attempt, in seconds.
     pub turned_away_s: f64,
-    /// From sending the attempt that was answered to its first token, s.
+    /// Time from the sending of the successful attempt to its first token, in seconds; `null` if unknown.
     pub waited_s: Option<f64>,
-    /// Requests after the first until one was as fast as steady ones are (their 95th percentile); `None` = none was.
+    /// Requests after the first until one was as fast as the 95th percentile of steady requests; `null` if no request was.
     pub warm_after: Option<u64>,
-    /// The same as time since the first was due, s.
+    /// Time from the first due time until a request was as fast as steady requests, in seconds; `null` if no request was.
     pub warm_after_s: Option<f64>,
-    /// What the first one waited for, as far as the client can see it; the parts add up to `first_s`.
+    /// Phases of the first request's time that the client can observe; their sum is `first_s`.
     #[serde(default)]
     pub parts: Vec<ColdPart>,
 }
 
-/// The cold-start figure of a run.
+/// The cold-start result of a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ColdStartFinding {
-    /// What it was.
+    /// Verdict on the first requests after idling.
     pub verdict: ColdVerdict,
-    /// Why, as a sentence.
+    /// Reason of the verdict, as a sentence.
     pub why: String,
-    /// Steady requests, and their median, s.
+    /// Median latency of the steady requests in seconds, with their number.
     pub warm: Reading,
-    /// Their 95th percentile as it was observed, s.
+    /// Observed 95th percentile of the steady requests in seconds; `null` if there are none.
     pub warm_p95_s: Option<f64>,
-    /// What the first request pays over the steady median: mean over the stretches, from the least to the most, s.
+    /// Extra latency of the first request over the steady median in seconds: mean over the idle periods, with minimum and maximum.
     pub penalty: Option<Bounded>,
-    /// Chance of a first request this slow if it were like any other.
+    /// Probability of a first request this slow if it were like any other (p-value); `null` if not tested.
     pub p: Option<f64>,
-    /// The stretches.
+    /// The idle periods.
     pub trials: Vec<ColdTrial>,
-    /// Was it met in passing, by a run that did not look for it? Its requests are then in the figures of their levels.
+    /// Set if a run found the idle period without a cold-start test. Its requests then count in the figures of their levels.
     #[serde(default)]
     pub in_passing: bool,
 }
 
-/// What it waited for.
+/// A phase that the first request after idling waited for.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ColdPhase {
-    /// Connections were refused, lost or not made: nothing listened.
+    /// Connections were refused, lost or not established, because no process listened.
     NoListener,
-    /// Something listened and turned the request away: 429, 503, another error, or a time-out.
+    /// A process listened and rejected the request: 429, 503, another error, or a timeout.
     NotReady,
-    /// The request was taken, and took longer than a steady one. Of a gateway that holds requests while a replica starts it is the whole
-    /// start; else what a first request pays: a compilation, cold caches.
+    /// The server accepted the request and was slower than for a steady request.
+    /// Behind a gateway that queues requests while a replica starts, this phase is the whole start. Otherwise it is a
+    /// compilation or a cold cache.
     Slower,
-    /// What a steady request takes.
+    /// Time that a steady request takes.
     Steady,
 }
 
-/// One part of the first request's time.
+/// One phase of the first request's time.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ColdPart {
-    /// What it waited for.
+    /// Phase that the request waited for.
     pub phase: ColdPhase,
-    /// How long, s, with the least and the most that it can have been.
+    /// Duration in seconds, with its minimum and maximum.
     pub seconds: Bounded,
-    /// Attempts that met it.
+    /// Number of attempts in this phase.
     pub attempts: u64,
 }

@@ -1,4 +1,4 @@
-//! The words of a cost: what requests and tokens cost at a load.
+//! Result types of a cost: the cost of requests and tokens at a load.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,50 +6,52 @@ use serde::{Deserialize, Serialize};
 use super::price::Bill;
 use super::{Estimate, Reading};
 
-/// What a run is found to cost.
+/// The cost result of a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CostFinding {
-    /// The price all of it rests on.
+    /// Price that all costs use.
     pub bill: Bill,
-    /// At the throughput of each level as it ran.
+    /// Cost at the measured throughput of each level.
     pub levels: Vec<LevelCost>,
-    /// At the budget line, one entry per kind of traffic; empty for a run that is no sweep.
+    /// Cost at the budget limit, one entry per kind of traffic; empty if the run is not a sweep.
     pub at_budget: Vec<LineCost>,
 }
 
 /// The cost at one level's throughput.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LevelCost {
-    /// The level.
+    /// Number of the level.
     pub level: u32,
-    /// What things cost there.
+    /// Costs at this level.
     pub costs: UnitCosts,
 }
 
-/// The cost at a budget line.
+/// The cost at a budget limit.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LineCost {
     /// Kind of traffic.
     pub traffic: String,
-    /// The load it is for, requests/s; `None` where the line was not found.
+    /// Load in requests per second; `null` if the limit was not found.
     pub rate: Option<Estimate>,
-    /// What things cost there.
+    /// Costs at this load.
     pub costs: UnitCosts,
 }
 
-/// What things cost, in the bill's currency. Paid by the hour, the whole price falls once on the requests, once on the input
-/// tokens and once on the output tokens: four views of one sum, not parts of it.
+/// Unit costs in the bill's currency.
+///
+/// With an hourly price, the whole price is divided once by the requests, once by the input tokens and once by the output
+/// tokens. These are alternative views of one sum and must not be added.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct UnitCosts {
-    /// Per finished request: what failed is paid for by those that did not.
+    /// Cost per finished request; it includes the cost of failed requests.
     pub per_request: Reading,
-    /// Per request that met every ceiling of the budget.
+    /// Cost per request that met every ceiling of the budget.
     pub per_good_request: Reading,
-    /// Per session played to a good end; `None` where there are no sessions.
+    /// Cost per session that ended successfully; `null` if there are no sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_session: Option<Reading>,
-    /// Per million prompt tokens.
+    /// Cost per million prompt tokens.
     pub per_million_input: Reading,
-    /// Per million generated tokens.
+    /// Cost per million generated tokens.
     pub per_million_output: Reading,
 }

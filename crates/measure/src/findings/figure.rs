@@ -1,16 +1,16 @@
-//! A figure is never alone: the value with its interval and counts, or the reason why it is refused.
+//! A figure: a value with its interval and counts, or the reason for a missing value.
 //!
-//! A bare `Option<f64>` lost: it cannot say why there is nothing, and "not measured" must not look like "none".
+//! A bare `Option<f64>` was rejected: it has no reason for a missing value, and "not measured" must not look like "none".
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::unbounded;
 
-/// A figure with its interval and the counts it rests on.
+/// A measured value with its interval and sample size.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Estimate {
-    /// The point estimate; `+∞` where a quantile falls among failed requests.
+    /// Point estimate; `"inf"` if a quantile falls among failed requests.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub value: f64,
@@ -18,37 +18,37 @@ pub struct Estimate {
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub lower: f64,
-    /// Upper end; `+∞` where the data set no bound.
+    /// Upper end of the two-sided 95 % interval; `"inf"` if the data set no upper bound.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub upper: f64,
-    /// Observations.
+    /// Number of observations.
     pub n: u64,
-    /// Observations after discounting for correlation: n / D.
+    /// Effective sample size after the correction for correlation: n / D.
     pub n_eff: f64,
 }
 
-/// A figure, or the reason why there is none.
+/// A measured value, or the reason why there is none.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Reading {
-    /// Measured well enough to be shown.
+    /// A value that is accurate enough for a verdict.
     Estimate(Estimate),
-    /// Nothing that a verdict may rest on.
+    /// A value that is not accurate enough for a verdict, or no value.
     Refused {
-        /// Why, as a sentence part: `needs 1000 effective samples, has 240`.
+        /// Reason for the refusal, as a phrase: `needs 1000 effective samples, has 240`.
         why: String,
-        /// Observations there were.
+        /// Number of observations.
         n: u64,
-        /// What was seen all the same, for the eye alone: its ends are open (±∞) where so few observations set no bound, and its `n_eff` is
-        /// 0 where their worth isn't known.
+        /// Observed value, for display only; absent if there is none. Its ends are infinite if the observations set no bound.
+        /// Its `n_eff` is 0 if the effective sample size is unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seen: Option<Estimate>,
     },
 }
 
 impl Reading {
-    /// The estimate, if a verdict may rest on it.
+    /// Returns the estimate, or `None` if it does not support a verdict.
     pub fn estimate(&self) -> Option<&Estimate> {
         match self {
             Reading::Estimate(estimate) => Some(estimate),
@@ -56,7 +56,7 @@ impl Reading {
         }
     }
 
-    /// The estimate, or what was seen of it.
+    /// Returns the estimate, or the observed value of a refusal.
     pub fn seen(&self) -> Option<&Estimate> {
         match self {
             Reading::Estimate(estimate) => Some(estimate),
@@ -64,22 +64,22 @@ impl Reading {
         }
     }
 
-    /// The point estimate, if a verdict may rest on it.
+    /// Returns the point estimate, or `None` if it does not support a verdict.
     pub fn value(&self) -> Option<f64> {
         self.estimate().map(|estimate| estimate.value)
     }
 
-    /// A refusal of which nothing was seen.
+    /// Returns a refusal without an observed value.
     pub fn refused(why: impl Into<String>, n: u64) -> Reading {
         Reading::Refused { why: why.into(), n, seen: None }
     }
 
-    /// A refusal with what was seen.
+    /// Returns a refusal with its observed value.
     pub fn few(why: impl Into<String>, seen: Estimate) -> Reading {
         Reading::Refused { why: why.into(), n: seen.n, seen: Some(seen) }
     }
 
-    /// The same figure on another scale.
+    /// Applies `on` to the estimate or to the observed value, for example to change the unit.
     #[must_use]
     pub fn map(&self, on: impl Fn(&Estimate) -> Estimate) -> Reading {
         match self {
@@ -91,18 +91,18 @@ impl Reading {
     }
 }
 
-/// The order statistics of one metric (SPEC M6). Seconds.
+/// The percentiles of one metric in seconds (SPEC M6).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Percentiles {
-    /// `ttft`, `e2e_after_send`, …
+    /// Name of the metric: `ttft`, `e2e_after_send`, …
     pub metric: String,
-    /// Observations, failures included.
+    /// Number of observations, including failures.
     pub n: u64,
-    /// Of those, failed or unfinished requests, which rank as `+∞`.
+    /// Number of failed or unfinished requests in `n`; they rank as infinite.
     pub infinite: u64,
-    /// Finished requests for which the metric does not exist (one token has no `tpot`); they are not in `n`.
+    /// Finished requests without a value of this metric (a response with one token has no `tpot`); they are not in `n`.
     pub absent: u64,
-    /// Mean of the finite observations; `None` without any.
+    /// Mean of the finite observations in seconds; `null` without any.
     pub mean_finite_s: Option<f64>,
     /// Median.
     pub p50: Reading,
@@ -114,33 +114,33 @@ pub struct Percentiles {
     pub p99: Reading,
     /// 99.9th percentile.
     pub p999: Reading,
-    /// Largest observation; `+∞` as soon as one request failed, `None` without observations.
+    /// Largest observation in seconds: `"inf"` if a request failed, `null` without observations.
     #[serde(with = "unbounded::option")]
     #[schemars(with = "Option<unbounded::Number>")]
     pub max_s: Option<f64>,
-    /// Largest finite observation.
+    /// Largest finite observation in seconds; `null` without any.
     pub max_finite_s: Option<f64>,
 }
 
 impl Percentiles {
-    /// The five shown percentiles with their probabilities, low to high.
+    /// Returns the five percentiles with their probabilities, in ascending order.
     pub fn rows(&self) -> [(f64, &Reading); 5] {
         [(0.5, &self.p50), (0.9, &self.p90), (0.95, &self.p95), (0.99, &self.p99), (0.999, &self.p999)]
     }
 
-    /// The reading for one of the five probabilities.
+    /// Returns the reading for one of the five probabilities, or `None` for another probability.
     pub fn at(&self, p: f64) -> Option<&Reading> {
         self.rows().into_iter().find(|(q, _)| (q - p).abs() < 1e-9).map(|(_, reading)| reading)
     }
 }
 
-/// A figure and how far it may be off. Seconds.
+/// A value with its lower and upper bound, in seconds.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Bounded {
-    /// The figure.
+    /// Value in seconds.
     pub value: f64,
-    /// It is not under this.
+    /// Lower bound in seconds.
     pub lower: f64,
-    /// It is not over this.
+    /// Upper bound in seconds.
     pub upper: f64,
 }

@@ -1,6 +1,6 @@
-//! One level as it was measured. What each metric means is defined in [`crate::summary`]; here are only the words.
+//! The result types of one level. The module [`crate::summary`] defines each metric.
 //!
-//! One struct per judge that fills it; a flat table of columns lost, for half of its cells would be empty.
+//! Each evaluation fills its struct. One flat table of columns was rejected because half of its cells would be empty.
 
 use std::collections::BTreeMap;
 
@@ -13,88 +13,89 @@ use super::budget::{BudgetFinding, Metric};
 use super::figure::{Estimate, Percentiles, Reading};
 use crate::say::{count, ms, number};
 
-/// One level as it was measured.
+/// The measured result of one level.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LevelSummary {
     /// Number of the level in the run.
     pub level: u32,
     /// Kind of traffic.
     pub traffic: String,
-    /// What it was run for.
+    /// Purpose of the level in the run.
     pub purpose: String,
-    /// The load asked for.
+    /// Load that the scenario requested.
     pub load: Load,
-    /// The part of the level that counts.
+    /// Part of the level that counts.
     pub window: Window,
-    /// How the requests ended.
+    /// Numbers of requests by outcome.
     pub counts: Counts,
-    /// Whether the rows can be what happened.
+    /// Completeness and consistency of the stored rows.
     #[serde(default)]
     pub records: Records,
-    /// Rates over the window.
+    /// Throughput over the window.
     pub rates: Rates,
-    /// Latencies.
+    /// Latency percentiles.
     pub latency: Latencies,
-    /// How the sessions ended; `None` where there are none.
+    /// Outcomes of the sessions; absent if there are no sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions: Option<SessionCounts>,
-    /// Each endpoint's own figures; empty where there is one.
+    /// Results of each endpoint; empty if there is one endpoint.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetSummary>,
     /// Requests in flight.
     pub concurrency: Concurrency,
-    /// Did the level keep up with its load?
+    /// Verdict on the growth of requests in flight.
     pub stability: Stability,
-    /// Did latency drift through the window?
+    /// Trend of latency through the window.
     pub drift: Drift,
-    /// Where latency lies above the rest of the window; `None` = nowhere by more than chance.
+    /// Interval with significantly higher latency or more failures; `null` if there is none.
     #[serde(default)]
     pub slow_stretch: Option<SlowStretch>,
-    /// Hints about the tail (SPEC M13).
+    /// Tail ratios (SPEC M13).
     pub tail: Tail,
-    /// Asked and reported lengths.
+    /// Requested and reported lengths.
     pub lengths: Lengths,
-    /// How the generator fared, as the level carries it.
+    /// Health of the load generator, as recorded with the level.
     pub generator: GeneratorHealth,
-    /// The course of the level, the warm-up included.
+    /// Time series of the level, including the warm-up.
     pub timeline: Timeline,
     /// Histograms for plots: `ttft`, `event_gap`, `e2e`.
     pub histograms: Vec<Histogram>,
-    /// The budget, judged on this level; `None` where no budget is set.
+    /// Verdict of the budget on this level; `null` if no budget is set.
     pub budget: Option<BudgetFinding>,
 }
 
 impl LevelSummary {
-    /// About how long a level of this load would have to be for a refused p-quantile of a latency to be an estimate, s: as much longer as it
-    /// lacks effective requests. `None` where it lacks none, or nobody knows what its requests are worth.
+    /// Returns the approximate length in seconds that a level of this load needs for the p-quantile of a latency.
+    ///
+    /// The window is scaled by the missing effective requests. Returns `None` if none are missing or the n_eff is unknown.
     pub fn settles_in_s(&self, reading: &Reading, p: f64) -> Option<f64> {
         let Reading::Refused { seen: Some(seen), .. } = reading else { return None };
         (seen.n_eff > 0.0).then(|| self.window.length_s * needed(p) / seen.n_eff)
     }
 }
 
-/// The part of a level that counts: requests *due* in it, whenever they ended.
+/// The part of a level that counts: requests *due* in the window, regardless of their end.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Window {
-    /// First counted due time.
+    /// First due time that counts.
     pub start: At,
-    /// Due times before this count.
+    /// End of the window (exclusive); requests due before it count.
     pub stop: At,
-    /// Length of the window.
+    /// Length of the window in seconds.
     pub length_s: f64,
-    /// Time cut from the front as warm-up.
+    /// Warm-up removed from the front, in seconds.
     pub warm_up_s: f64,
-    /// Requests cut with it.
+    /// Requests removed as warm-up.
     pub warm_up_requests: u64,
-    /// How the cut was found, as a sentence.
+    /// Method that set the warm-up, as a sentence.
     pub rule: String,
-    /// Latencies of what was cut; empty where nothing was.
+    /// Latencies of the removed requests; empty if none were removed.
     #[serde(default)]
     pub warm_up: Vec<CutLatency>,
 }
 
 impl Window {
-    /// What was cut as warm-up, in one sentence; `None` where nothing was.
+    /// Returns a sentence on the removed warm-up; `None` if no requests were removed.
     pub fn cut_words(&self) -> Option<String> {
         let figures = self.warm_up.iter().map(|cut| {
             let failed = if cut.failed > 0 { format!(", {} failed", cut.failed) } else { String::new() };
@@ -112,24 +113,24 @@ impl Window {
     }
 }
 
-/// A latency of the requests that were cut as warm-up.
+/// A latency of the requests that were removed as warm-up.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CutLatency {
-    /// Its name.
+    /// Name of the metric.
     pub metric: String,
-    /// Median of the answers.
+    /// Median over the responses, in seconds.
     pub p50_s: f64,
-    /// Their 99th percentile: of a few, the slowest.
+    /// 99th percentile over the responses in seconds; the slowest response if there are fewer than a hundred.
     pub p99_s: f64,
-    /// Requests among them that failed.
+    /// Number of removed requests that failed.
     pub failed: u64,
 }
 
-/// What a stretch is named by in which requests fail, not slow down.
+/// The metric name of an interval with more failures instead of higher latency.
 pub const FAILURES: &str = "failures";
 
 impl SlowStretch {
-    /// The stretch in one sentence.
+    /// Describes the interval in one sentence.
     pub fn words(&self) -> String {
         let (from, to, times) = (number(self.from_s), number(self.to_s), number(self.times));
         match self.metric.as_str() {
@@ -143,236 +144,238 @@ impl SlowStretch {
     }
 }
 
-/// A stretch of a level in which latency lies above the rest, or more requests fail.
+/// An interval of a level with significantly higher latency or more failures.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SlowStretch {
-    /// Which latency, or [`FAILURES`].
+    /// Name of the latency metric, or `failures`.
     pub metric: String,
-    /// Seconds into the level at which it begins.
+    /// Start in seconds from the start of the level.
     pub from_s: f64,
-    /// Seconds into the level at which it ends.
+    /// End in seconds from the start of the level.
     pub to_s: f64,
-    /// Its geometric mean over that of the rest; a failed request counts for twice the slowest answer.
+    /// Geometric mean in the interval divided by that of the rest; a failed request counts as twice the slowest response.
     pub times: f64,
-    /// The difference (of the logarithms) in standard errors.
+    /// Difference of the logarithms, in standard errors.
     pub errors: f64,
 }
 
-/// How the requests of a window ended. A request's end is its last attempt's.
+/// Numbers of requests in a window by outcome. The outcome of a request is that of its last attempt.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
     /// Requests due in the window.
     pub requests: u64,
-    /// Attempts at them.
+    /// Attempts of these requests.
     pub attempts: u64,
     /// Attempts per request.
     pub amplification: f64,
-    /// Requests by how they ended; cases that did not occur are left out.
+    /// Requests by outcome; outcomes without a request are left out.
     pub by_outcome: BTreeMap<How, u64>,
-    /// Attempts by how they ended.
+    /// Attempts by outcome; outcomes without an attempt are left out.
     pub attempts_by_outcome: BTreeMap<How, u64>,
-    /// Finished requests whose answer is whole and still wrong.
+    /// Finished requests whose response is complete but wrong, by fault.
     pub broken: BTreeMap<Broken, u64>,
-    /// Requests that finished.
+    /// Number of finished requests.
     pub finished: u64,
-    /// Requests that did not (cancelled ones included: they never got their answer).
+    /// Requests that did not finish, including cancelled requests.
     pub failed: u64,
-    /// Share of requests that did not finish or whose answer is broken; planned cancellations left out.
+    /// Share of requests that failed or are broken, without planned cancellations; `null` if there are no requests.
     pub error_rate: Option<Estimate>,
-    /// Cancellations that the scenario asked for.
+    /// Cancellations that the scenario planned.
     pub cancelled: u64,
-    /// The most frequent errors, in the server's words.
+    /// Most frequent errors, as reported by the server or the client.
     #[serde(default)]
     pub errors: Vec<ErrorCount>,
 }
 
-/// What one endpoint of several came to: the requests that went there and are due in the window.
+/// The result of one endpoint of several, over its requests that are due in the window.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TargetSummary {
-    /// Its number: 0 = the scenario's `target.url`, then its `further_urls`.
+    /// Number of the endpoint: 0 is the scenario's `target.url`, then its `further_urls`.
     pub target: u16,
-    /// Requests due there.
+    /// Requests due at this endpoint.
     pub requests: u64,
-    /// Those with a whole answer.
+    /// Requests with a complete response.
     pub finished: u64,
-    /// The others.
+    /// Requests without a complete response.
     pub failed: u64,
-    /// How the requests ended.
+    /// Requests by outcome.
     pub by_outcome: BTreeMap<How, u64>,
     /// Requests finished per second inside the window.
     pub achieved_per_s: Reading,
-    /// `ttft`; `None` where nothing streams.
+    /// Percentiles of `ttft`; `null` if no response streams.
     pub ttft: Option<Percentiles>,
-    /// `tpot`; `None` where it exists for no request.
+    /// Percentiles of `tpot`; `null` if no request has a value.
     pub tpot: Option<Percentiles>,
-    /// `e2e`; `None` without requests.
+    /// Percentiles of `e2e`; `null` without requests.
     pub e2e: Option<Percentiles>,
 }
 
-/// How the sessions that begin in a window ended.
+/// Outcomes of the sessions that begin in a window.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SessionCounts {
     /// Sessions that begin in the window.
     pub begun: u64,
-    /// Turns that they were to have.
+    /// Planned turns of these sessions.
     pub turns: u64,
-    /// Those of which a turn failed.
+    /// Sessions with a failed turn.
     pub failed: u64,
-    /// Those that a planned cancellation ended.
+    /// Sessions that ended with a planned cancellation.
     pub cancelled: u64,
-    /// Those that began with or after the first that the end of the level cut short: they are in no figure of sessions.
+    /// Sessions that began with or after the first session that the end of the level cut. No session figure includes them.
     pub not_counted: u64,
-    /// Requests due in the window that were never sent, because a turn that they come after had no answer.
+    /// Requests due in the window that were never sent, because a turn that they depend on got no response.
     pub broken_off: u64,
-    /// Tokens of those that were played to a good end; `None` where there is none.
+    /// Mean tokens of the sessions that ended successfully; absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<SessionTokens>,
 }
 
-/// Tokens of a session, the mean of those that were played to a good end: as the server counts them, else as they were asked for.
+/// Mean tokens of the sessions that ended successfully: as the server counts them, otherwise as requested.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SessionTokens {
-    /// Sessions.
+    /// Number of sessions in the mean.
     pub sessions: u64,
-    /// Prompt tokens, over all turns.
+    /// Prompt tokens per session, over all turns.
     pub prompt: f64,
-    /// Generated tokens.
+    /// Generated tokens per session.
     pub output: f64,
-    /// Of the prompt tokens, those that an earlier turn of the session had sent; `None` = not known of every turn.
+    /// Prompt tokens per session that an earlier turn already sent; `null` if unknown for a turn.
     pub resent: Option<f64>,
-    /// Of the prompt tokens, those that the server took from its cache; `None` = it does not say of every turn.
+    /// Prompt tokens per session that the server read from its cache; `null` if the server does not report them for every turn.
     pub cached: Option<f64>,
-    /// Of those sent again, those that the server did not take from its cache: computed again.
+    /// Resent prompt tokens per session that the server did not read from its cache and computed again; `null` if unknown.
     pub computed_again: Option<f64>,
 }
 
-/// Whether the rows of a level, its warm-up included, can be what happened: all of them there, once, and in order.
+/// Completeness and consistency of the rows of a level, including its warm-up.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Records {
-    /// Arrivals that the level says it had; `None` = it does not say.
+    /// Arrivals that the level recorded; `null` if it recorded no number.
     pub arrivals: Option<u64>,
     /// Requests with a row.
     pub requests: u64,
     /// Attempts with a row.
     pub attempts: u64,
-    /// Attempts without a row at whose request a later one has one.
+    /// Attempts without a row although a later attempt of the request has one.
     pub attempts_missing: u64,
-    /// Rows beyond the first of the same attempt.
+    /// Repeated rows of an attempt.
     pub doubled: u64,
-    /// Attempts whose stamps go back by more than clocks differ, and whole answers that were never sent or never ended.
+    /// Attempts with timestamps that go backwards by more than clocks differ, and complete responses without a send or end time.
     pub disordered: u64,
-    /// By how much stamps go back at most, s.
+    /// Largest backward step of timestamps in seconds.
     pub back_max_s: f64,
-    /// Whole answers that should have a first token: those of a level on which answers stream.
+    /// Complete responses of a level with streaming; each must have a first token.
     pub streamed: u64,
-    /// Of these, those that have none.
+    /// Streamed responses without a first token.
     pub first_token_missing: u64,
-    /// Whole answers.
+    /// Number of complete responses.
     pub answers: u64,
-    /// Of these, those whose output tokens nobody knows.
+    /// Complete responses with an unknown number of output tokens.
     pub output_unknown: u64,
-    /// Of these, those whose server's count contradicts their events.
+    /// Complete responses whose reported token count contradicts their events.
     #[serde(default)]
     pub output_contradicted: u64,
-    /// Tokens that the server reports for these,
+    /// Tokens that the server reports for the contradictory responses.
     #[serde(default)]
     pub claimed_tokens: u64,
-    /// their events with text,
+    /// Events with text of the contradictory responses.
     #[serde(default)]
     pub claimed_texts: u64,
-    /// and their events without.
+    /// Events without text of the contradictory responses.
     #[serde(default)]
     pub claimed_empties: u64,
-    /// Whole answers of two tokens or more of which it is known in how many events they came.
+    /// Complete responses of two tokens or more with a known number of events.
     #[serde(default)]
     pub multi_token: u64,
-    /// Of these, those that came in one event.
+    /// Responses of two tokens or more that arrived in one event.
     #[serde(default)]
     pub in_one_event: u64,
 }
 
-/// Attempts that ended badly in the same way.
+/// Attempts that failed with one error.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorCount {
-    /// How they ended.
+    /// Outcome of the attempts.
     pub how: How,
-    /// HTTP status, where there was one.
+    /// HTTP status; `null` if there was none.
     pub status: Option<u16>,
-    /// What the server or the client said; shortened, free of secrets, empty where nobody said anything.
+    /// Error text of the server or the client: shortened, without secrets, empty if there is none.
     pub text: String,
-    /// How many attempts.
+    /// Number of attempts.
     pub attempts: u64,
 }
 
-/// Rates over the window (SPEC M7).
+/// Throughput over the window (SPEC M7).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Rates {
-    /// Requests due per second in the window: what was asked, as it really fell.
+    /// Requests due per second in the window, as drawn.
     pub offered_per_s: f64,
-    /// Requests finished per second inside the window.
+    /// Requests finished per second in the window.
     pub achieved_per_s: Reading,
-    /// Requests due in the window that met every ceiling of the budget, per second; `None` without a budget.
+    /// Requests per second that are due in the window and met every ceiling of the budget; `null` without a budget.
     pub good_per_s: Option<Reading>,
-    /// Share of the requests that were good.
+    /// Share of the requests that met every ceiling, 0 to 1; `null` without a budget.
     pub good_share: Option<Estimate>,
-    /// Generated tokens per second, of requests finished inside the window.
+    /// Generated tokens per second, of requests finished in the window; `null` if the metric does not apply.
     pub output_tokens_per_s: Option<Reading>,
-    /// Prompt tokens per second, likewise; `None` where sizes are items.
+    /// Prompt tokens per second, of requests finished in the window; `null` if sizes are items.
     pub input_tokens_per_s: Option<Reading>,
-    /// Both.
+    /// Prompt and generated tokens per second; `null` if the metric does not apply.
     pub total_tokens_per_s: Option<Reading>,
-    /// Items (rows of the batches) per second, of requests finished inside the window; `None` where sizes are tokens.
+    /// Items (rows of the batches) per second, of requests finished in the window; `null` if sizes are tokens.
     #[serde(default)]
     pub items_per_s: Option<Reading>,
-    /// Sessions played to a good end per second inside the window; `None` where there are none.
+    /// Sessions per second that ended successfully in the window; absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_per_s: Option<Reading>,
-    /// Pictures per second, of requests finished inside the window; `None` where there are none.
+    /// Images per second, of requests finished in the window; absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images_per_s: Option<Reading>,
-    /// Seconds of sound per second, likewise.
+    /// Seconds of audio per second, of requests finished in the window; absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audio_s_per_s: Option<Reading>,
-    /// Documents (texts that have a result each) per second, likewise.
+    /// Documents (texts with a separate result) per second, of requests finished in the window; absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents_per_s: Option<Reading>,
-    /// Generated tokens per second that the median user sees: 1 / median `tpot`.
+    /// Generated tokens per second that the median user receives: 1 / median `tpot`; `null` if there is no `tpot`.
     pub tokens_per_s_per_user: Option<Reading>,
-    /// Where the token counts come from: `usage` as the server reports it, `usage of N %` where it does so for a part of the
-    /// answers and the others are taken to be as long on average, `asked` where it does for less than half.
+    /// Source of the token counts: `usage`, `usage of N %` or `asked`.
+    ///
+    /// With `usage` the server reports them. With `usage of N %` it reports them for a part of the responses, and the mean
+    /// length replaces the others. With `asked` it reports less than half, and the requested lengths are used.
     pub tokens_from: String,
 }
 
-/// Latencies (SPEC M1 to M5). From `due` unless the name says `after_send`.
+/// Latency percentiles (SPEC M1 to M5). They start at `due` unless the name contains `after_send`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Latencies {
-    /// First generated token. `None` where nothing streams.
+    /// Time to first generated token; `null` if no response streams.
     pub ttft: Option<Percentiles>,
-    /// The same from `sent`.
+    /// Time to first generated token from `sent`; `null` if no response streams.
     pub ttft_after_send: Option<Percentiles>,
-    /// First byte.
+    /// Time to first byte.
     pub ttfb: Percentiles,
-    /// First visible token.
+    /// Time to first visible token; `null` if no response streams.
     pub ttfot: Option<Percentiles>,
-    /// Last byte of the answer.
+    /// Time to the last byte of the response.
     pub e2e: Percentiles,
-    /// The same from `sent`.
+    /// Time to the last byte of the response from `sent`.
     pub e2e_after_send: Percentiles,
-    /// Time per output token after the first, one value per request.
+    /// Time per output token after the first, one value per request; `null` if no request has a value.
     pub tpot: Option<Percentiles>,
-    /// `e2e` / output tokens, one value per request.
+    /// `e2e` divided by output tokens, one value per request; `null` if no request has a value.
     pub ntpot: Option<Percentiles>,
-    /// Gaps between consecutive token-bearing events, pooled over requests.
+    /// Gaps between consecutive events with tokens, pooled over requests; `null` if there are none.
     pub event_gap: Option<Percentiles>,
-    /// Gaps per token.
+    /// Gaps per token; `null` if the number of tokens per event is unknown.
     pub itl: Option<Itl>,
-    /// First due time of a session to the end of its last turn, one value per session; `None` where there are none.
+    /// Time from the first due time of a session to the end of its last turn, one value per session; absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_e2e: Option<Percentiles>,
 }
 
 impl Latencies {
-    /// Returns the percentiles of a metric; `None` where it exists for no request.
+    /// Returns the percentiles of a metric; `None` if no request has a value.
     pub fn of(&self, metric: Metric) -> Option<&Percentiles> {
         match metric {
             Metric::Ttft => self.ttft.as_ref(),
@@ -383,12 +386,12 @@ impl Latencies {
 }
 
 impl Latencies {
-    /// What the onset is read from: `ttft`, or `e2e` for answers that do not stream.
+    /// Returns the latency that the onset is based on: `ttft`, or `e2e` for responses that do not stream.
     pub fn leading(&self) -> &Percentiles {
         self.ttft.as_ref().unwrap_or(&self.e2e)
     }
 
-    /// Every set there is, in the order in which tables list them.
+    /// Returns the percentiles of all metrics in the order of tables.
     pub fn all(&self) -> Vec<&Percentiles> {
         let mut all: Vec<&Percentiles> = Vec::with_capacity(10);
         all.extend(self.ttft.as_ref());
@@ -406,193 +409,193 @@ impl Latencies {
     }
 }
 
-/// Gaps per token, with the rule by which tokens were put into events.
+/// Gaps per token, with the rule that assigns tokens to events.
 ///
-/// An event of k tokens gives one gap (the event's) and k − 1 gaps of zero: that is how the tokens reached the
-/// reader. Nothing is spread. Where the rule is `unknown` there is no `itl` at all.
+/// An event of k tokens gives one gap (the event's) and k − 1 gaps of zero, because the tokens reached the reader in that way.
+/// No gap is spread over tokens. If the rule is `unknown`, there is no `itl`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Itl {
-    /// How the tokens per event are known.
+    /// Source of the number of tokens per event.
     pub rule: TokensRule,
-    /// Share of these gaps whose both ends have an exact time of their own (not coalesced, not within one event).
+    /// Share of the gaps with an exact time at both ends (not coalesced, not within one event).
     pub exact_share: f64,
-    /// The gaps.
+    /// Percentiles of the gaps.
     pub percentiles: Percentiles,
 }
 
-/// Requests in flight (SPEC M8), and Little's law as a check.
+/// Requests in flight (SPEC M8), with Little's law as a check.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Concurrency {
-    /// Time-weighted mean of requests in flight (due and not ended) in the window, from the stamps.
+    /// Time-weighted mean of requests in flight (due and not ended) in the window, from the timestamps.
     pub mean: f64,
-    /// Largest number in flight in the window, from the stamps.
+    /// Maximum of requests in flight in the window, from the timestamps.
     pub max: u64,
-    /// Little's law against a counter that does not come from the stamps; `None` where nobody sampled one.
+    /// Check of Little's law against a counter that is independent of the timestamps; `null` if no counter was sampled.
     pub little: Option<Little>,
 }
 
-/// L from a sampled counter against λ·W from the records.
+/// Little's law: L from a sampled counter compared with λ·W from the records.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Little {
-    /// Mean of the sampled counter over the same stretch of time.
+    /// Mean of the sampled counter over the interval.
     pub sampled_mean: f64,
-    /// λ·W: mean in flight as the records have it over that stretch.
+    /// λ·W: mean of requests in flight from the records over the interval.
     pub from_records: f64,
     /// (sampled − records) / records.
     pub disagreement: f64,
-    /// Half-width of its 95 % interval from the sampling, as a share of the records' figure.
+    /// Half-width of the 95 % sampling interval of the disagreement, as a share of `from_records`.
     pub tolerance: f64,
-    /// Samples of the counter.
+    /// Number of samples of the counter.
     pub samples: u64,
-    /// Where the counter was: `driver`, or the name of the server's gauge.
+    /// Source of the counter: `driver`, or the name of the server's gauge.
     pub source: String,
 }
 
-/// Did a level keep up with its load?
+/// The verdict on the growth of requests in flight.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeptUp {
-    /// In flight grows by less than 2 % of the offered rate, with confidence.
+    /// Requests in flight grow by less than 2 % of the offered rate, with confidence.
     Stable,
-    /// The data allow both.
+    /// The data allow both verdicts.
     Undecided,
-    /// In flight grows by more than 2 % of the offered rate, with confidence.
+    /// Requests in flight grow by more than 2 % of the offered rate, with confidence.
     Unstable,
 }
 
-/// The verdict on in-flight growth.
+/// The growth of requests in flight and its verdict.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Stability {
-    /// The verdict.
+    /// Verdict on the growth.
     pub verdict: KeptUp,
-    /// Slope of requests in flight / offered rate: the share of the arrivals that piles up. `None` = too short.
+    /// Slope of requests in flight / offered rate: the share of arrivals that joins the backlog; `null` if the window is too short.
     pub growth_share: Option<Estimate>,
-    /// The limit it is held against.
+    /// Limit of the growth share.
     pub limit_share: f64,
-    /// One sentence.
+    /// Reason of the verdict, as a sentence.
     pub why: String,
 }
 
 impl Stability {
-    /// Do requests in flight grow for sure? An unstable level where they don't turns requests away or loses them.
+    /// Returns whether requests in flight grow with confidence. An unstable level without growth rejects or loses requests.
     pub fn grows(&self) -> bool {
         self.growth_share.is_some_and(|growth| growth.lower > self.limit_share)
     }
 }
 
-/// Trend of the leading latency through the window (Mann–Kendall, variance after Hamed and Rao).
+/// The trend of the leading latency through the window (Mann–Kendall, variance after Hamed and Rao).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Drift {
-    /// Which series: batch medians of `ttft` or `e2e`.
+    /// Name of the series: batch medians of `ttft` or `e2e`.
     pub metric: String,
-    /// Two-sided p value; `None` = too few batches to tell.
+    /// Two-sided p-value; `null` if there are too few batches.
     pub p: Option<f64>,
-    /// Sen's slope over the window as a share of the median: what the drift amounts to.
+    /// Sen's slope over the window as a share of the median; `null` if there are too few batches.
     pub change_share: Option<f64>,
-    /// Significant and more than a tenth of the median.
+    /// Set if the trend is significant and larger than a tenth of the median.
     pub drifts: bool,
 }
 
-/// Tail ratios and fan-out (SPEC M13). A hint, never a verdict.
+/// Tail ratios and fan-out (SPEC M13). They are hints and give no verdict.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Tail {
-    /// p99 / p50 of the leading latency.
+    /// p99 / p50 of the leading latency; `null` if a percentile is missing.
     pub ttft_p99_over_p50: Option<f64>,
-    /// p99 / p50 of `tpot`.
+    /// p99 / p50 of `tpot`; `null` if a percentile is missing.
     pub tpot_p99_over_p50: Option<f64>,
-    /// What several calls of this kind behind one page add up to.
+    /// Effect of the tail on pages that make several calls.
     pub fan_out: Vec<FanOut>,
-    /// The assumption, as a sentence.
+    /// Assumption of the fan-out, as a sentence.
     pub note: String,
 }
 
-/// A page that makes several calls, assumed independent.
+/// A page that makes several independent calls.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FanOut {
     /// Calls per page.
     pub calls: u32,
-    /// Chance that a page meets at least one p99-slow call: 1 − 0.99ⁿ.
+    /// Probability that a page has at least one call slower than the p99: 1 − 0.99ⁿ.
     pub meets_p99: f64,
-    /// Percentile of each call that a p99 of the page needs: 0.99^(1/n).
+    /// Percentile that each call needs for a p99 of the page: 0.99^(1/n).
     pub needed_for_page_p99: f64,
 }
 
-/// The lengths that a figure holds for.
+/// The lengths that the figures apply to.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Lengths {
-    /// What lengths count. Where it is items, `prompt` is the rows of a request's batch and `output` is empty.
+    /// Unit of lengths. With items, `prompt` is the rows of a request's batch and `output` is empty.
     #[serde(default)]
     pub unit: SizeUnit,
-    /// Prompt tokens, asked and reported.
+    /// Requested and reported prompt tokens.
     pub prompt: LengthFigures,
-    /// Output tokens, asked and reported.
+    /// Requested and reported output tokens.
     pub output: LengthFigures,
-    /// Share of the reported prompt tokens that the server took from a cache; `None` where it does not say.
+    /// Share of the reported prompt tokens that the server read from a cache; `null` if the server does not report it.
     pub cached_share: Option<f64>,
 }
 
-/// Asked against reported lengths of one side.
+/// Requested and reported lengths of prompts or of outputs.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LengthFigures {
-    /// Mean asked, over the requests of the window.
+    /// Mean requested length, over the requests of the window.
     pub asked_mean: f64,
-    /// Median asked.
+    /// Median requested length.
     pub asked_p50: f64,
-    /// 99th percentile asked.
+    /// 99th percentile of the requested length.
     pub asked_p99: f64,
-    /// Mean reported by the server, over finished requests that report it.
+    /// Mean length that the server reports, over the finished requests with a report; `null` if there are none.
     pub reported_mean: Option<f64>,
-    /// Finished requests that report it.
+    /// Finished requests with a reported length.
     pub reported: u64,
-    /// Sum reported / sum asked − 1, over the requests that report it.
+    /// Sum reported / sum requested − 1, over the requests with a report; `null` if there are none.
     pub deviation: Option<f64>,
-    /// Share of the reporting requests that are off by more than a tenth (and more than two tokens).
+    /// Share of the requests with a report that deviate by more than a tenth (and more than two tokens); `null` if there are none.
     pub off_share: Option<f64>,
 }
 
-/// The course of a level in equal buckets of time.
+/// The time series of a level in equal buckets.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Timeline {
-    /// Width of a bucket.
+    /// Width of a bucket in seconds.
     pub bucket_s: f64,
-    /// The buckets, from the start of the level on.
+    /// Buckets in order, from the start of the level.
     pub buckets: Vec<TimelineBucket>,
 }
 
 /// One bucket of a timeline.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct TimelineBucket {
-    /// Start, from the start of the level.
+    /// Start in seconds from the start of the level.
     pub at_s: f64,
-    /// Requests due in it.
+    /// Requests due in the bucket.
     pub arrivals: u64,
-    /// Requests that finished in it.
+    /// Requests that finished in the bucket.
     pub completions: u64,
-    /// Requests that ended badly in it.
+    /// Requests that failed in the bucket.
     pub errors: u64,
-    /// Mean number in flight.
+    /// Mean number of requests in flight.
     pub in_flight: f64,
-    /// Median leading latency of the finished requests due in it; `None` without any.
+    /// Median leading latency in seconds, of the finished requests due in the bucket; `null` without any.
     pub ttft_p50_s: Option<f64>,
-    /// Its 99th percentile (the largest where there are fewer than a hundred).
+    /// 99th percentile of the leading latency in seconds (the largest if there are fewer than a hundred); `null` without any.
     pub ttft_p99_s: Option<f64>,
-    /// Median `e2e`.
+    /// Median `e2e` in seconds; `null` without finished requests.
     pub e2e_p50_s: Option<f64>,
-    /// Its 99th percentile.
+    /// 99th percentile of `e2e` in seconds (the largest if there are fewer than a hundred); `null` without finished requests.
     pub e2e_p99_s: Option<f64>,
 }
 
 /// A histogram with edges at equal ratios: bin i covers `first_s · ratio^i` to `first_s · ratio^(i+1)`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Histogram {
-    /// The metric.
+    /// Name of the metric.
     pub metric: String,
-    /// Lower edge of the first bin.
+    /// Lower edge of the first bin in seconds.
     pub first_s: f64,
     /// Ratio of neighbouring edges.
     pub ratio: f64,
-    /// Counts; what lies below the first edge is in the first bin.
+    /// Counts per bin; values below the first edge are in the first bin.
     pub counts: Vec<u64>,
-    /// Observations that are `+∞`.
+    /// Number of infinite observations.
     pub infinite: u64,
 }

@@ -1,11 +1,11 @@
-//! What a run is found to say: the words between the judges and the pages.
+//! The result types of a run: the interface between the evaluations and the reports.
 //!
-//! Everything here is plain data that serialises to JSON (`Manifest.findings`) and back without loss. Latencies and
-//! lengths of time are **seconds** as `f64` (`…_s`), because they are figures and no longer stamps; instants on the
-//! run's axis stay [`plimsoll_model::At`]. A figure is never alone: it is a [`Reading`], which either carries its interval and its
-//! counts or says why it is refused. A quantile that falls among failed requests is `+∞`, which is a figure; JSON
-//! has no word for it, so the field holds the text `"inf"` ([`unbounded`]). The alternative, `null`, would make
-//! "infinite" and "not measured" look alike.
+//! All types are plain data that serialises to JSON (`Manifest.findings`) and back without loss. Latencies and durations
+//! are **seconds** as `f64` (`…_s`), because they are figures and no longer timestamps. Instants on the run's axis stay
+//! [`plimsoll_model::At`]. Each figure is a [`Reading`], with either its interval and counts or the reason why it is refused.
+//!
+//! A quantile that falls among failed requests is `+∞`, which is a valid figure. JSON has no infinity, so the field contains
+//! the text `"inf"` ([`unbounded`]). The alternative `null` was rejected because "infinite" and "not measured" would look alike.
 
 mod budget;
 pub mod cold_start;
@@ -35,41 +35,41 @@ pub use level::{
 pub use sweep::{CapacityLine, CapacityLines, Curve, CurvePoint, FitPoint, Hold, LadderRung, LoadWords};
 pub use trust::{Passed, Reason, Trust, Validity};
 
-/// Version of this layout.
+/// Version of the layout of [`Findings`].
 pub const FINDINGS_SCHEMA: u32 = 1;
 
 /// One level with its verdict.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LevelFinding {
-    /// What was measured.
+    /// Measured result of the level.
     pub summary: LevelSummary,
-    /// How far it may be trusted.
+    /// Trust in the result, with its checks.
     pub validity: Validity,
 }
 
-/// Everything a run is found to say.
+/// The complete results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Findings {
     /// Version of this layout.
     pub schema: u32,
-    /// How far the run may be trusted.
+    /// Trust in the run, with its checks.
     pub validity: Validity,
-    /// The lines, one entry per kind of traffic; empty for a run that is no sweep.
+    /// Capacity limits, one entry per kind of traffic; empty if the run is not a sweep.
     pub lines: Vec<CapacityLines>,
-    /// The curves, likewise.
+    /// Latency curves, one entry per kind of traffic; empty if the run is not a sweep.
     pub curves: Vec<Curve>,
-    /// Every level, in order of execution.
+    /// Levels in order of execution.
     pub levels: Vec<LevelFinding>,
-    /// What it costs; `None` where no price was given.
+    /// Cost of requests and tokens; absent if no price was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostFinding>,
-    /// What servers said of themselves; `None` where nobody looked.
+    /// Metrics that the servers reported; absent if no metrics endpoint was scraped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerReport>,
-    /// What the kernel says of the connections; `None` where there were none (a simulated client).
+    /// Connection statistics from the kernel; absent if there are none (a simulated client).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// What requests pay after idling; only of a run that looked for it.
+    /// Extra latency after idling; absent if the run did not test it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cold_start: Option<ColdStartFinding>,
 }

@@ -1,7 +1,7 @@
-//! Prices: what the user says is paid, with its date and source, and the bill that follows for the endpoint measured.
+//! Prices of an endpoint: the user's price with its date and source, and the resulting bill.
 //!
-//! A price without a currency is refused, and a price per GPU without a number of GPUs as well: a guess at either is wrong by a
-//! factor that nobody sees.
+//! A price without a currency is rejected, and so is a price per GPU without a number of GPUs. A guess at either would be
+//! wrong by a factor that is not visible in the result.
 
 use std::fmt;
 
@@ -9,103 +9,103 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A price as a file says it; the flag `--price` is its first field.
+/// A price as written in a file; the flag `--price` sets its first field.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PriceSpec {
-    /// `2.49USD/gpu-hour`, `9.9EUR/replica-hour`, `20USD/h` (the whole endpoint) or `0.5,1.5USD/Mtok` (input,output).
+    /// Price: `2.49USD/gpu-hour`, `9.9EUR/replica-hour`, `20USD/h` (the whole endpoint) or `0.5,1.5USD/Mtok` (input,output).
     pub price: Price,
-    /// GPUs of the endpoint, over all replicas: needed with a price per GPU-hour.
+    /// GPUs of the endpoint over all replicas; required with a price per GPU-hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
-    /// Replicas of the endpoint: needed with a price per replica-hour.
+    /// Replicas of the endpoint; required with a price per replica-hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
-    /// When the price held, as `2026-11-20`.
+    /// Date at which the price was valid, as `2026-11-20`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date: Option<String>,
-    /// Where it stands.
+    /// Source of the price, such as an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 
-/// A price with its currency, read from and written as `2.49USD/gpu-hour`.
+/// A price with its currency, read and written as `2.49USD/gpu-hour`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub struct Price {
-    /// The amount and what it is for.
+    /// Amount and unit of the price.
     pub per: Per,
-    /// The currency, as written.
+    /// Currency, as written.
     pub currency: String,
 }
 
-/// What is paid for.
+/// The unit of a price, with the amount.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Per {
-    /// An hour of the whole endpoint.
+    /// Price per hour of the whole endpoint.
     Hour(f64),
     GpuHour(f64),
     ReplicaHour(f64),
     Mtok {
-        /// Of prompts.
+        /// Price per million prompt tokens.
         input: f64,
-        /// Generated.
+        /// Price per million generated tokens.
         output: f64,
     },
 }
 
-/// What the endpoint costs as a whole.
+/// The price of the whole endpoint.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Rate {
-    /// An hour of all of it.
+    /// Price per hour of the whole endpoint.
     PerHour(f64),
-    /// A million tokens.
+    /// Price per million tokens.
     PerMtok {
-        /// Of prompts.
+        /// Price per million prompt tokens.
         input: f64,
-        /// Generated.
+        /// Price per million generated tokens.
         output: f64,
     },
 }
 
-/// A price worked out for one endpoint, with where it comes from.
+/// The price of one endpoint, with its source.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Bill {
-    /// What the endpoint costs as a whole.
+    /// Price of the whole endpoint.
     pub rate: Rate,
-    /// The currency of every figure.
+    /// Currency of all amounts.
     pub currency: String,
-    /// The price as it was given.
+    /// Price as given by the user.
     pub given: PriceSpec,
 }
 
-/// Why a price can't be used.
+/// The errors of a price.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PriceError {
-    /// Not a price.
+    /// The text is not a price.
     #[error(
         "{text}: write 2.49USD/gpu-hour, 9.9USD/replica-hour, 20USD/h (the whole endpoint), 1.5USD/Mtok or \
          0.5,1.5USD/Mtok (input,output)"
     )]
     Form {
-        /// What was written.
+        /// Text that was given.
         text: String,
     },
-    /// An amount of nothing.
+    /// The amount has no currency.
     #[error("{text}: the currency is missing, such as 2.49USD/gpu-hour")]
     NoCurrency {
-        /// What was written.
+        /// Text that was given.
         text: String,
     },
-    /// A price for one, and nobody said of how many.
+    /// The price is per GPU or replica, and their number is missing.
     #[error("a price per {what}-hour needs the number of {what}s of the endpoint: give --{what}s N")]
     HowMany {
         /// `gpu` or `replica`.
         what: &'static str,
     },
-    /// None of them.
+    /// The number of GPUs or replicas is zero.
     #[error("{what}s: 0 of them serve nothing; give at least 1")]
     Zero {
         /// `gpu` or `replica`.
@@ -113,13 +113,16 @@ pub enum PriceError {
     },
     #[error("date {text}: write it as 2026-11-20")]
     Date {
-        /// What was written.
+        /// Text that was given.
         text: String,
     },
 }
 
 impl Price {
-    /// Reads `2.49USD/gpu-hour` and its kin.
+    /// Parses a price such as `2.49USD/gpu-hour`.
+    ///
+    /// # Errors
+    /// Fails if the text is not a price or has no currency.
     pub fn parse(text: &str) -> Result<Price, PriceError> {
         let form = || PriceError::Form { text: text.to_owned() };
         let (amount, per) = text.split_once('/').ok_or_else(form)?;
@@ -174,15 +177,15 @@ impl From<Price> for String {
 }
 
 impl PriceSpec {
-    /// A price alone, as a flag gives it.
+    /// Returns a price without number of GPUs or replicas, date and source.
     pub fn new(price: Price) -> PriceSpec {
         PriceSpec { price, gpus: None, replicas: None, date: None, source: None }
     }
 
-    /// What the endpoint costs as a whole.
+    /// Returns the price of the whole endpoint.
     ///
     /// # Errors
-    /// It is a price for one, and how many there are was not said; or the date is none.
+    /// Fails if the price is per GPU or replica and their number is missing or zero, or if the date is not valid.
     pub fn bill(&self) -> Result<Bill, PriceError> {
         if let Some(date) = self.date.as_ref().filter(|date| !is_day(date)) {
             return Err(PriceError::Date { text: date.clone() });
@@ -203,7 +206,7 @@ impl PriceSpec {
 }
 
 impl Rate {
-    /// Of a million prompt tokens, where tokens are what is paid.
+    /// Returns the price per million prompt tokens, or `None` for an hourly price.
     pub fn input_price(&self) -> Option<f64> {
         match self {
             Rate::PerMtok { input, .. } => Some(*input),
@@ -211,7 +214,7 @@ impl Rate {
         }
     }
 
-    /// Of a million generated tokens, likewise.
+    /// Returns the price per million generated tokens, or `None` for an hourly price.
     pub fn output_price(&self) -> Option<f64> {
         match self {
             Rate::PerMtok { output, .. } => Some(*output),
@@ -221,7 +224,7 @@ impl Rate {
 }
 
 impl Bill {
-    /// What so many tokens, or so many seconds, cost.
+    /// Returns the cost of a number of tokens, or of a number of seconds with an hourly price.
     pub fn of(&self, input_tokens: f64, output_tokens: f64, seconds: f64) -> f64 {
         match self.rate {
             Rate::PerMtok { input, output } => (input * input_tokens + output * output_tokens) / 1e6,
@@ -230,7 +233,7 @@ impl Bill {
     }
 }
 
-/// `2026-11-20`.
+/// Returns whether `text` is a date such as `2026-11-20`.
 fn is_day(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     let [year, month, day] = parts.as_slice() else { return false };

@@ -1,6 +1,6 @@
-//! The curve of one kind of traffic and the lines on it.
+//! The curve of one kind of traffic and its capacity limits.
 //!
-//! A line that was not found still says on which side of the levels it lies; an absent figure would waste that.
+//! A limit that was not found still reports on which side of the levels it is. An absent figure would lose that fact.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,151 +10,151 @@ use super::figure::{Estimate, Reading};
 use super::level::{KeptUp, Lengths};
 use super::trust::Trust;
 
-/// The curve of one kind of traffic.
+/// The latency curve of one kind of traffic.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Curve {
     /// Kind of traffic.
     pub traffic: String,
-    /// Open-loop levels by offered load, lowest first.
+    /// Open-loop levels in ascending order of offered load.
     pub points: Vec<CurvePoint>,
-    /// The closed-loop ladder by concurrency: how the capacity was bracketed.
+    /// Closed-loop levels in ascending order of concurrency; they bracket the capacity.
     pub ladder: Vec<LadderRung>,
-    /// What the knee is read from: `ttft`, or `e2e` for answers that do not stream.
+    /// Latency that the knee is based on: `ttft`, or `e2e` for responses that do not stream.
     pub metric: String,
-    /// The percentile of it: 0.99, or a lower one where the time could not support 0.99.
+    /// Percentile of the metric: 0.99, or a lower one if the run was too short for 0.99.
     pub percentile: f64,
-    /// Times the zero-contention value that marks the onset.
+    /// Multiple of the zero-contention value that marks the onset.
     pub knee_factor: f64,
-    /// That percentile with zero contention.
+    /// The percentile of the metric with zero contention, in seconds.
     pub zero_contention: Reading,
-    /// Where the zero-contention value comes from, as a sentence.
+    /// Source of the zero-contention value, as a sentence.
     pub zero_contention_from: String,
-    /// The monotone fit; empty where there is none.
+    /// Monotone fit; empty if there is none.
     pub fit: Vec<FitPoint>,
 }
 
 /// One open-loop level on the curve.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CurvePoint {
-    /// The level.
+    /// Number of the level.
     pub level: u32,
-    /// What it was run for.
+    /// Purpose of the level in the run.
     pub purpose: String,
-    /// Offered load as it fell, requests/s.
+    /// Offered load as drawn, in requests per second.
     pub offered_per_s: f64,
-    /// Finished per second.
+    /// Requests finished per second; `null` if not measured.
     pub achieved_per_s: Option<f64>,
-    /// Goodput, where there is a budget.
+    /// Requests per second that met the budget; `null` without a budget.
     pub good_per_s: Option<f64>,
-    /// Mean in flight.
+    /// Mean number of requests in flight.
     pub in_flight: f64,
-    /// p50 of the curve's metric.
+    /// 50th percentile of the curve's metric, in seconds.
     pub p50: Reading,
-    /// p90.
+    /// 90th percentile of the curve's metric, in seconds.
     pub p90: Reading,
-    /// p95.
+    /// 95th percentile of the curve's metric, in seconds.
     pub p95: Reading,
-    /// p99.
+    /// 99th percentile of the curve's metric, in seconds.
     pub p99: Reading,
-    /// Share of requests that failed.
+    /// Share of requests that failed, 0 to 1.
     pub error_rate: f64,
-    /// Stable, undecided, unstable.
+    /// Verdict on the growth of requests in flight.
     pub stability: KeptUp,
-    /// The budget on this level.
+    /// Verdict of the budget on this level; `null` without a budget.
     pub budget: Option<Held>,
     /// Trust in the level.
     pub trust: Trust,
 }
 
-/// One closed-loop level.
+/// One closed-loop level on the curve.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LadderRung {
-    /// The level.
+    /// Number of the level.
     pub level: u32,
     /// Requests kept in flight.
     pub concurrency: u32,
-    /// Finished per second.
+    /// Requests finished per second.
     pub achieved_per_s: f64,
-    /// concurrency against λ·W, as a share: a closed loop must meet it.
+    /// Deviation of the concurrency from λ·W, as a share; a correct closed loop has almost none. `null` if not measured.
     pub little_disagreement: Option<f64>,
 }
 
-/// One point of the fitted line.
+/// One point of the fitted curve.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FitPoint {
-    /// Load, requests/s.
+    /// Load in requests per second.
     pub rate_per_s: f64,
-    /// Fitted percentile, s.
+    /// Fitted percentile in seconds.
     pub fitted_s: f64,
-    /// 95 % band of the bootstrap.
+    /// Lower end of the 95 % bootstrap band, in seconds.
     pub lower_s: f64,
-    /// 95 % band of the bootstrap.
+    /// Upper end of the 95 % bootstrap band, in seconds.
     pub upper_s: f64,
 }
 
-/// The three lines of one kind of traffic (SPEC L10).
+/// The three capacity limits of one kind of traffic (SPEC L10).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CapacityLines {
     /// Kind of traffic.
     pub traffic: String,
-    /// Load at which the tail of `ttft` reaches the factor times its zero-contention value.
+    /// Load at which the tail of `ttft` reaches the knee factor times its zero-contention value.
     pub onset: CapacityLine,
-    /// The percentile that the onset was read from: 0.99 by definition, a lower one where the time did not support it, and then the
-    /// onset by p99 as a rule lies lower. `None` = findings that were written before it was kept.
+    /// Percentile that the onset is based on: 0.99, or a lower one if the run was too short for 0.99.
+    /// With a lower percentile the onset by p99 is usually lower. Absent in findings of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onset_percentile: Option<f64>,
-    /// Bracket [last stable, first unstable], with the estimate between.
+    /// Stability limit: the bracket [last stable, first unstable] with the estimate between.
     pub stability: CapacityLine,
-    /// Largest load at which the budget holds; `None` where no budget is set.
+    /// Largest load that meets the budget; `null` if no budget is set.
     pub budget: Option<CapacityLine>,
-    /// The budget that line is for.
+    /// Budget of that limit; `null` if no budget is set.
     pub budget_spec: Option<BudgetSpec>,
-    /// The lengths that the lines hold for.
+    /// Lengths that the limits apply to.
     pub mix: Lengths,
-    /// Think time used for the users figure, s.
+    /// Think time that the number of users assumes, in seconds.
     pub think_time_s: f64,
-    /// The held line, where a hold was asked for.
+    /// Result of the hold at a limit; `null` if no hold was requested.
     pub hold: Option<Hold>,
 }
 
-/// One line, or what can be said of it.
+/// One capacity limit, or its side of the measured levels.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum CapacityLine {
-    /// Found.
+    /// The limit was found.
     Found {
-        /// Requests per second, with its interval (for the stability limit: the bracket).
+        /// Requests per second with an interval; for the stability limit the bracket.
         rate: Estimate,
-        /// The same load in other words.
+        /// This load in other units.
         load: LoadWords,
-        /// How it was read, as a sentence; names the percentile if it is not p99.
+        /// Method, as a sentence; it contains the percentile if that is not p99.
         how: String,
     },
-    /// Not reached: it lies above this load.
+    /// The limit was not reached and is above this load.
     Above {
-        /// The highest load that is known to lie below it, requests/s.
+        /// Highest load that is proven to be below the limit, in requests per second.
         rate_per_s: f64,
-        /// That load in other words.
+        /// This load in other units.
         load: LoadWords,
-        /// Why it could not be pushed further.
+        /// Reason why the sweep stopped there.
         why: String,
     },
-    /// Already crossed at the lowest load measured.
+    /// The limit was already exceeded at the lowest load measured.
     Below {
-        /// That load, requests/s.
+        /// Lowest measured load in requests per second.
         rate_per_s: f64,
-        /// Why it could not be followed lower.
+        /// Reason why the sweep did not go lower.
         why: String,
     },
-    /// The data do not say.
+    /// The data are inconclusive.
     CannotTell {
-        /// Why, and what would help.
+        /// Reason, with the next step.
         why: String,
     },
 }
 
 impl CapacityLine {
-    /// The load at which the line is found, requests/s.
+    /// Returns the load of the limit in requests per second, or `None` if the limit was not found.
     pub fn rate(&self) -> Option<&Estimate> {
         match self {
             CapacityLine::Found { rate, .. } => Some(rate),
@@ -163,35 +163,35 @@ impl CapacityLine {
     }
 }
 
-/// One load in several words.
+/// One load in several units.
 #[derive(Copy, Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LoadWords {
-    /// Prompt tokens per second.
+    /// Prompt tokens per second; `null` if unknown.
     pub input_tokens_per_s: Option<f64>,
-    /// Generated tokens per second.
+    /// Generated tokens per second; `null` if unknown.
     pub output_tokens_per_s: Option<f64>,
-    /// Items (rows of the batches) per second.
+    /// Items (rows of the batches) per second; `null` if sizes are tokens.
     #[serde(default)]
     pub items_per_s: Option<f64>,
-    /// Requests in flight there (interpolated between levels).
+    /// Requests in flight at this load, interpolated between levels; `null` if unknown.
     pub in_flight: Option<f64>,
-    /// People who send, wait, read for the think time and send again: rate × (e2e + think time).
+    /// Users that send, wait, read for the think time and send again: rate × (e2e + think time). `null` if unknown.
     pub users: Option<f64>,
 }
 
-/// A line that was held for a named time.
+/// The result of a level that ran at a capacity limit for a given time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Hold {
-    /// Which line: `onset`, `budget` or `stability`.
+    /// Limit: `onset`, `budget` or `stability`.
     pub line: String,
-    /// The level that held it.
+    /// Number of the level.
     pub level: u32,
-    /// At which load, requests/s.
+    /// Load in requests per second.
     pub rate_per_s: f64,
-    /// For how long, s.
+    /// Duration in seconds.
     pub held_s: f64,
-    /// Did it hold?
+    /// Verdict on the load over that time.
     pub verdict: Held,
-    /// One sentence.
+    /// Reason of the verdict, as a sentence.
     pub why: String,
 }

@@ -1,63 +1,63 @@
-//! How far a measurement may be trusted, with the reasons for and against.
+//! Trust in a measurement, with the reasons for and against it.
 //!
-//! What passed is kept too: a verdict without the checks behind it could not be told from one that was never made.
+//! Passed checks are stored too: otherwise a passed check and a check that never ran would look alike.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How far a measurement may be trusted.
+/// The trust in a measurement.
 #[derive(
     Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Trust {
-    /// No check found anything.
+    /// All checks passed.
     #[default]
     Valid,
-    /// No check found anything but its length: some percentiles rest on too few requests for a verdict.
+    /// All checks passed except the length: some percentiles have too few requests for a verdict.
     Short,
-    /// Read it with the reasons beside it.
+    /// A check found a problem; the reasons explain it.
     Suspect,
-    /// The figures are not the target's.
+    /// The figures do not describe the target.
     Invalid,
 }
 
-/// The verdict on a level or a run, with what it rests on.
+/// The verdict on a level or a run, with its checks.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Validity {
-    /// The worst of the reasons; valid without any.
+    /// The worst verdict of the reasons; valid without reasons.
     pub verdict: Trust,
-    /// What speaks against it, worst first.
+    /// Problems that the checks found, worst first.
     pub reasons: Vec<Reason>,
-    /// Checks that were made and found nothing.
+    /// Checks that found no problem.
     pub passed: Vec<Passed>,
 }
 
-/// One thing that speaks against a measurement.
+/// A problem that a check found.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Reason {
-    /// Which check: a stable word such as `schedule_lag`.
+    /// Name of the check: a stable word such as `schedule_lag`.
     pub check: String,
-    /// How bad.
+    /// Severity of the problem.
     pub verdict: Trust,
-    /// The level it was found on; `None` = the run.
+    /// Level with the problem; `null` for the whole run.
     pub level: Option<u32>,
-    /// The figure, with its unit and its limit.
+    /// Measured value, with its unit and limit.
     pub figure: String,
-    /// What it means for the figures.
+    /// Consequence for the results.
     pub means: String,
-    /// What to do about it.
+    /// Recommended action.
     pub advice: String,
 }
 
-/// A check that found nothing.
+/// A check that found no problem.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Passed {
-    /// Which check.
+    /// Name of the check.
     pub check: String,
-    /// The figure it looked at.
+    /// Measured value, with its unit and limit.
     pub figure: String,
-    /// What is to be known beside the figures all the same, where there is anything.
+    /// Remark on the results; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }

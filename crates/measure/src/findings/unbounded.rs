@@ -1,29 +1,30 @@
-//! `f64` that may be infinite, in JSON: a number, or the text `"inf"` / `"-inf"`. JSON's own way out, `null`, would read
-//! back as "not measured".
+//! An `f64` in JSON that may be infinite: a number, or the text `"inf"` or `"-inf"`.
+//!
+//! JSON's usual replacement, `null`, was rejected because it would be read back as "not measured".
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What stands in the file.
+/// A number that may be infinite.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Number {
     /// A finite number.
     Finite(f64),
-    /// Not a finite number.
+    /// A text for a value that is not finite.
     Infinite(Infinite),
 }
 
-/// The words for it.
+/// The text of a value that is not finite.
 #[derive(Serialize, Deserialize, JsonSchema)]
 pub enum Infinite {
-    /// Beyond every number.
+    /// Positive infinity.
     #[serde(rename = "inf")]
     Plus,
-    /// Below every number.
+    /// Negative infinity.
     #[serde(rename = "-inf")]
     Minus,
-    /// Undefined. It is never written on purpose, and reads back as what it is.
+    /// Not a number. No figure should have this value; it is read back unchanged.
     #[serde(rename = "nan")]
     Undefined,
 }
@@ -53,28 +54,40 @@ impl From<Number> for f64 {
     }
 }
 
-/// Writes the number or the word.
+/// Writes the number or its text.
+///
+/// # Errors
+/// Fails if the serializer fails.
 pub fn serialize<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     Number::from(*x).serialize(serializer)
 }
 
-/// Reads the number or the word.
+/// Reads the number or its text.
+///
+/// # Errors
+/// Fails if the value is neither a number nor one of the texts.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Number::deserialize(deserializer).map(f64::from)
 }
 
-/// The same for an optional number.
+/// Serialisation of an optional number.
 pub mod option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use super::Number;
 
-    /// Writes the number, the word, or null.
+    /// Writes the number, its text, or null.
+    ///
+    /// # Errors
+    /// Fails if the serializer fails.
     pub fn serialize<S: Serializer>(x: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
         x.map(Number::from).serialize(serializer)
     }
 
-    /// Reads the number, the word, or null.
+    /// Reads the number, its text, or null.
+    ///
+    /// # Errors
+    /// Fails if the value is none of them.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
         Option::<Number>::deserialize(deserializer).map(|number| number.map(f64::from))
     }

@@ -1,12 +1,12 @@
-//! The arrivals that Python's `random.Random(seed)` draws: what two tools' schedules can be drawn again from.
+//! The draws of Python's `random.Random(seed)`, which reproduce the arrival schedules of two tools.
 //!
-//! MT19937 seeded by `init_by_array` of the integer's 32-bit words (M. Matsumoto, T. Nishimura, "Mersenne Twister", 1998, and its
-//! reference code), `random()` of 53 bits from two outputs, `expovariate(λ)` = −ln(1 − u) / λ, as CPython has them.
+//! The generator is MT19937, seeded by `init_by_array` of the integer's 32-bit words (M. Matsumoto, T. Nishimura, "Mersenne
+//! Twister", 1998, and its reference code). As in CPython, `random()` has 53 bits from two outputs, and `expovariate(λ)` is
+//! −ln(1 − u) / λ.
 
 const N: usize = 624;
 const M: usize = 397;
 
-/// Python's generator.
 pub(super) struct Python {
     state: [u32; N],
     at: usize,
@@ -63,13 +63,13 @@ impl Python {
         y ^ (y >> 18)
     }
 
-    /// In [0, 1).
+    /// Returns a uniform draw in [0, 1).
     fn random(&mut self) -> f64 {
         let (a, b) = (self.next() >> 5, self.next() >> 6);
         (f64::from(a) * 67_108_864.0 + f64::from(b)) / 9_007_199_254_740_992.0
     }
 
-    /// Exponential with this rate.
+    /// Returns an exponential draw with this rate.
     pub(super) fn expovariate(&mut self, rate: f64) -> f64 {
         -(1.0 - self.random()).ln() / rate
     }

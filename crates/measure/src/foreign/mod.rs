@@ -1,10 +1,11 @@
-//! Another tool's result, judged: do its aggregates follow from its rows, what do our definitions come to on them, which errors does
-//! the file itself prove, and which can it not exclude.
+//! The evaluation of another tool's result file.
 //!
-//! The order is the point. A file whose own aggregates come out by the tool's own definitions is understood; only then does
-//! a figure of ours beside it say something of the target and not of the reader. Ours are those of [`summary`](crate::summary), over
-//! attempts made of the rows; a file without stamps has no order, so that its figures have no interval and no verdict can rest on
-//! them.
+//! It recomputes the file's aggregates from its rows, evaluates our metrics on the rows, and lists the errors that the file
+//! proves or cannot exclude. The order matters. A file is understood if its aggregates follow from the tool's definitions. Only
+//! then does a figure of ours describe the target and not the reader.
+//!
+//! Our metrics are those of [`summary`](crate::summary), over attempts made of the rows. A file without timestamps has no
+//! order, so its figures have no interval and support no verdict.
 
 mod draws;
 mod own;
@@ -25,7 +26,7 @@ pub use own::of_run;
 pub use proven::Proof;
 pub use recompute::{Differing, Quantity, Recomputed};
 
-/// What an imported file comes to.
+/// The evaluation of an imported file.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Imported {
     pub tool: String,
@@ -35,22 +36,22 @@ pub struct Imported {
     pub model: Option<String>,
     pub partial: Option<String>,
     pub parts: Vec<ImportedPart>,
-    /// What the file cannot exclude, one sentence each.
+    /// Errors that the file cannot exclude, one sentence each.
     pub not_excluded: Vec<String>,
 }
 
-/// One steady load of it.
+/// One steady load of an imported file.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ImportedPart {
-    /// The file's name for it.
+    /// Name of the load in the file.
     pub name: String,
-    /// The load that it asked for.
+    /// Requested load; `None` if the file has none.
     pub load: Option<Load>,
     pub requests: u64,
-    /// Of those, the ones that got a whole answer.
+    /// Requests with a complete response.
     pub finished: u64,
     pub due: ForeignDue,
-    /// The tool's aggregates, recomputed.
+    /// Comparison of the tool's aggregates with recomputed ones.
     pub recomputed: Recomputed,
     pub ours: Vec<Ours>,
     pub proven: Vec<Proof>,
@@ -60,16 +61,16 @@ pub struct ImportedPart {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Ours {
     pub definition: String,
-    /// Its order statistics, s.
+    /// Percentiles in seconds.
     pub percentiles: Percentiles,
 }
 
-/// Does the file keep when requests were due by their schedule?
+/// Returns whether the file contains scheduled due times, or a seed that reproduces them.
 pub(crate) fn known_due(due: ForeignDue) -> bool {
     matches!(due, ForeignDue::Scheduled | ForeignDue::Regenerated)
 }
 
-/// Judges a file. Due times that follow from a seed are put into its rows first.
+/// Evaluates a file. Due times that follow from a seed are first added to its rows.
 pub fn import(foreign: &mut Foreign) -> Imported {
     foreign.parts.iter_mut().for_each(regenerate);
     let clock = foreign.clock;
@@ -93,8 +94,9 @@ pub fn import(foreign: &mut Foreign) -> Imported {
     }
 }
 
-/// The levels and attempts of a file, on one axis that begins with its first request. `None` = it keeps no stamps, so that there
-/// is no axis.
+/// Returns the levels and attempts of a file, on one axis that starts at its first request.
+///
+/// `None` if the file has no timestamps, so that there is no axis.
 pub fn levels(foreign: &Foreign) -> Option<(Vec<Level>, Vec<Attempt>)> {
     if foreign.clock == ForeignClock::None {
         return None;
@@ -125,7 +127,7 @@ fn judged(part: &ForeignPart, clock: ForeignClock) -> ImportedPart {
     }
 }
 
-/// Our metrics, by their one definition.
+/// Returns our metrics of a part, by their definitions in `summary`.
 fn ours(part: &ForeignPart) -> Vec<Ours> {
     let base = part.rows.iter().filter_map(records::begin).min().unwrap_or_default();
     let (level, attempts) = records::level(part, 0, base);
@@ -142,7 +144,7 @@ fn ours(part: &ForeignPart) -> Vec<Ours> {
     all.map(|set| Ours { definition: definition(&set.metric, part.due), percentiles: set.clone() }).collect()
 }
 
-/// The same where nothing says in which order requests came: values as they are, and no interval.
+/// Returns our metrics of a part without a request order: the values, without an interval.
 fn without_order(part: &ForeignPart) -> Vec<Ours> {
     type Of = fn(&ForeignRow) -> Option<i64>;
     let since_due: Of = |row| Some(row.end?.saturating_sub(row.due?));
@@ -171,7 +173,7 @@ fn without_order(part: &ForeignPart) -> Vec<Ours> {
     all
 }
 
-/// Order statistics of values whose order is unknown.
+/// Returns the percentiles of values whose order is unknown.
 fn plain(metric: &str, sorted: &[i64]) -> Percentiles {
     let n = sorted.len() as u64;
     let seconds = crate::order::seconds;
@@ -245,7 +247,7 @@ fn doubted(doubt: Doubt) -> &'static str {
     }
 }
 
-/// Due times that follow from the seed: cumulative `max(1, int(expovariate))`, the least late request on time.
+/// Computes due times from the seed: cumulative `max(1, int(expovariate))`. The least late request is assumed to be on time.
 fn regenerate(part: &mut ForeignPart) {
     let (ForeignDue::Regenerated, Some(seed), Some(Load::Open { rate_per_s })) =
         (part.due, part.seed, part.load)
@@ -265,7 +267,7 @@ fn regenerate(part: &mut ForeignPart) {
     for (row, due) in part.rows.iter_mut().zip(draws) {
         row.due = Some(due.saturating_add(offset));
     }
-    // What does not lie on the draws was drawn otherwise: a newer version, another seed.
+    // Rows that do not match the draws come from other draws: a newer version, another seed.
     let spread =
         part.rows.iter().filter_map(|row| Some(row.sent?.saturating_sub(row.due?))).max().unwrap_or(0);
     let length = At(due) - At::ZERO;

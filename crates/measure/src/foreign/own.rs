@@ -1,7 +1,7 @@
-//! A run of ours as the rows of a result file, for those who read other tools' formats: the way of [`super::records`], backwards.
+//! Conversion of a run to the rows of a result file for readers of other tools' formats: the inverse of [`super::records`].
 //!
-//! A request that was tried again is one row, because no such format knows tries: due as it was due, sent and answered as its last try was,
-//! so that latency from due is the request's. Of an answer the events with tokens are handed on, and no text.
+//! A retried request is one row, because no such format has attempts. Its due time is the request's; its other timestamps are
+//! those of the last attempt, so that latency from due is the request's. Events with tokens are kept, and no text.
 
 use std::ops::Range;
 
@@ -13,11 +13,12 @@ use plimsoll_model::{
 use crate::columns::Columns;
 use crate::findings::Findings;
 
-/// Where the axis begins if the run knows no wall clock (virtual time): formats read an instant of 0 as "never".
+/// Start of the axis if the run has no wall clock (virtual time), because formats read an instant of 0 as "never".
 const EPOCH: i64 = 1_000_000_000;
 
-/// The run's levels as parts, those that its figures are of: requests that warmed it up or were sent alone are of others. What does not count of a
-/// level is marked.
+/// Returns the levels of a run that its figures use as parts; levels of warm-up or isolated requests are left out.
+///
+/// Requests of a level that do not count are marked.
 pub fn of_run(manifest: &Manifest, mut attempts: Vec<Attempt>, findings: &Findings) -> Foreign {
     let base = match manifest.clock.realtime_ns {
         0 => EPOCH,
@@ -72,7 +73,7 @@ fn part(level: &Level, attempts: &mut [Attempt], base: i64, counted: &Range<At>)
     part
 }
 
-/// The row of an attempt, whose events it takes: of a long run there is no room for both.
+/// Returns the row of an attempt and takes its events, because memory has no room for two copies of a long run's events.
 fn row(attempt: &mut Attempt, base: i64, counted: &Range<At>) -> ForeignRow {
     let on = |at: Option<At>| at.map(|at| at.0.saturating_add(base));
     let events = std::mem::take(&mut attempt.events);

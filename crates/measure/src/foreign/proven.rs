@@ -1,7 +1,7 @@
-//! Errors that a result file itself shows, each with the figure that shows it.
+//! Errors that a result file proves, each with its figure.
 //!
-//! Only what the rows prove is said. A check whose figure a healthy file can reach by chance is left out, or asks for so much that chance
-//! does not reach it (the limits are with the checks).
+//! Only proven errors are reported. A check whose figure a healthy file can reach by chance is left out, or has a limit that
+//! chance does not reach. The limits are at the checks.
 
 use plimsoll_math::distance::{ks_p_value, ks_to_law};
 use plimsoll_math::quantile;
@@ -13,29 +13,29 @@ use super::draws::Python;
 use super::{known_due, records};
 use crate::say::{count, ms, percent};
 
-/// Something that a file proves.
+/// An error that a file proves.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct Proof {
-    /// A name for programs.
+    /// Machine-readable name of the error.
     pub what: String,
-    /// What was found, with its figures.
+    /// Observation, with its figures.
     pub figure: String,
-    /// What it does to the latencies.
+    /// Effect on the latencies.
     pub means: String,
 }
 
-/// Gaps within so many s of each other are the same draw: epoch seconds in a float are exact to 0.24 µs.
+/// Largest difference in seconds between gaps of one draw: epoch seconds in a float are exact to 0.24 µs.
 const SAME_DRAW_S: f64 = 2e-6;
-/// Gaps that are looked at for repeats; of more, chance alone makes neighbours that close.
+/// Largest number of gaps that are checked for repeats. With more, random gaps are this close too.
 const GAPS_LOOKED_AT: usize = 2_000;
-/// Below this a test of gaps says nothing.
+/// Minimum number of gaps for a test.
 const GAPS_NEEDED: usize = 20;
-/// Chance below which gaps are not of the process that was named.
+/// Probability below which gaps do not belong to the stated process.
 const NOT_BY_CHANCE: f64 = 1e-4;
-/// In flight at its maximum for this share of the time, and at least so many, is a limit and no coincidence.
+/// Share of time at the maximum in flight, and minimum of that maximum, that prove a limit and no coincidence.
 const PINNED: (f64, usize) = (0.05, 8);
 
-/// All checks of a part.
+/// Runs all checks of a part.
 pub(super) fn proven(part: &ForeignPart, clock: ForeignClock) -> Vec<Proof> {
     let mut found = Vec::new();
     let mut say = |what: &str, figure: String, means: &str| {
@@ -61,7 +61,7 @@ fn gaps(part: &ForeignPart) -> Vec<f64> {
     begins.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e9).collect()
 }
 
-/// Are the arrivals those of the process that was named?
+/// Checks whether the arrivals belong to the stated process.
 fn arrivals(part: &ForeignPart, say: Say<'_>) {
     let Some(Load::Open { rate_per_s }) = part.load else { return };
     let mut gaps = gaps(part);
@@ -70,7 +70,7 @@ fn arrivals(part: &ForeignPart, say: Say<'_>) {
     }
     match part.process {
         Some(ForeignProcess::Constant) => {
-            // k/rate between neighbours are k − 1 arrivals that were not sent.
+            // A gap of k/rate between neighbours is k − 1 arrivals that were not sent.
             let lost: f64 =
                 gaps.iter().map(|gap| (gap * rate_per_s).round() - 1.0).filter(|k| *k >= 1.0).sum();
             if lost > 0.0 {
@@ -110,7 +110,7 @@ fn arrivals(part: &ForeignPart, say: Say<'_>) {
     }
 }
 
-/// The same few draws over and over: workers that share a seed.
+/// Checks whether a few draws repeat, as with workers that share a seed.
 fn repeats(part: &ForeignPart, gaps: &[f64], rate_per_s: f64, say: Say<'_>) -> bool {
     let mut sorted = gaps.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -135,7 +135,7 @@ fn repeats(part: &ForeignPart, gaps: &[f64], rate_per_s: f64, say: Say<'_>) -> b
     true
 }
 
-/// How late did it send, against what it keeps of the schedule?
+/// Checks the lateness of sends against the schedule in the file.
 fn late(part: &ForeignPart, say: Say<'_>) {
     if part.due == ForeignDue::Unknown {
         return;
@@ -157,7 +157,7 @@ fn late(part: &ForeignPart, say: Say<'_>) {
     say("late_sends", figure, "latency from sending leaves this out; ours from due has it");
 }
 
-/// Was the load held back by a limit of the tool's?
+/// Checks whether a limit of the tool reduced the load.
 fn pinned(part: &ForeignPart, say: Say<'_>) {
     if !matches!(part.load, Some(Load::Open { .. })) {
         return;
@@ -196,7 +196,6 @@ fn pinned(part: &ForeignPart, say: Say<'_>) {
     }
 }
 
-/// What the answers show.
 fn answers(part: &ForeignPart, say: Say<'_>) {
     let ok = part.rows.iter().filter(|row| row.outcome.is_finished());
     let (mut n, mut silent) = (0u64, 0u64);

@@ -1,54 +1,54 @@
-//! A tool's aggregates from its own rows, by its own definitions: where they do not come out, its file is not understood, or wrong.
+//! Recomputation of a tool's aggregates from its rows, by its definitions. If they differ, the file is misunderstood or wrong.
 
 use plimsoll_model::{ForeignPart, ForeignStatistic, Rank};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Relative difference up to which two computations of one figure in floats agree.
+/// Relative difference up to which two floating-point computations of one figure agree.
 const AGREES: f64 = 1e-9;
 
-/// What became of the aggregates of a part.
+/// The comparison of a part's aggregates with recomputed ones.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
 pub struct Recomputed {
-    /// Aggregates that follow from the rows.
+    /// Number of aggregates that follow from the rows.
     pub equal: u64,
-    /// Aggregates that could be recomputed.
+    /// Number of aggregates that could be recomputed.
     pub of: u64,
-    /// Those that do not come out.
+    /// Aggregates that do not follow from the rows.
     pub differ: Vec<Differing>,
-    /// Those that the file keeps nothing to recompute from.
+    /// Aggregates that the file has no data to recompute.
     pub beyond: Vec<String>,
-    /// The quantities that they are of.
+    /// Quantities of the aggregates.
     pub quantities: Vec<Quantity>,
 }
 
 /// An aggregate that does not follow from the rows.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct Differing {
-    /// Its name in the file.
+    /// Name of the aggregate in the file.
     pub label: String,
-    /// What the file says.
+    /// Value in the file.
     pub said: f64,
-    /// What its rows come to; `None` = there is no row to compute it from.
+    /// Value computed from the rows; `null` if there is no row for it.
     pub recomputed: Option<f64>,
 }
 
-/// A quantity of the tool's.
+/// A quantity in another tool's file.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct Quantity {
-    /// The tool's name.
+    /// Name that the tool uses.
     pub name: String,
-    /// Its definition.
+    /// Definition of the quantity.
     pub definition: String,
-    /// Observations.
+    /// Number of observations.
     pub n: u64,
-    /// Its aggregates in the file.
+    /// Number of its aggregates in the file.
     pub aggregates: u64,
-    /// Of those, the ones that came out.
+    /// Number of its aggregates that follow from the rows.
     pub equal: u64,
 }
 
-/// Recomputes every aggregate of a part.
+/// Recomputes all aggregates of a part.
 pub(super) fn recompute(part: &ForeignPart) -> Recomputed {
     let mut found = Recomputed::default();
     let sorted: Vec<Vec<f64>> = part
@@ -94,7 +94,7 @@ pub(super) fn recompute(part: &ForeignPart) -> Recomputed {
     found
 }
 
-/// A statistic of values in the order of the file, and of the same values sorted.
+/// Returns a statistic of values; `sorted` contains the values in ascending order.
 fn value(values: &[f64], sorted: &[f64], statistic: ForeignStatistic) -> Option<f64> {
     let n = values.len() as f64;
     let sum: f64 = values.iter().sum();
@@ -113,10 +113,10 @@ fn value(values: &[f64], sorted: &[f64], statistic: ForeignStatistic) -> Option<
     }
 }
 
-/// The p-quantile by a tool's rank.
+/// Returns the p-quantile by a tool's rank.
 pub(super) fn quantile(sorted: &[f64], p: f64, rank: Rank) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
-    // 0.9 of 120 is 107.99999999999999 in floats and rank 108 all the same.
+    // In floating point 0.9 of 120 is 107.99999999999999, but the rank is 108.
     let floor = |place: f64| ((place + 1e-9).floor().max(0.0) as usize).min(last);
     match rank {
         Rank::Above => sorted.get(floor(sorted.len() as f64 * p)).copied(),
@@ -143,7 +143,7 @@ pub(super) fn quantile(sorted: &[f64], p: f64, rank: Rank) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Worked by hand; NumPy's `percentile([1, 2, 3, 4], 90)` is 3.7.
+    /// Calculated by hand; NumPy's `percentile([1, 2, 3, 4], 90)` is 3.7.
     #[test]
     fn each_tools_rank_is_its_own() {
         let sorted = [1.0, 2.0, 3.0, 4.0];

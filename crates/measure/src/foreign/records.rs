@@ -1,7 +1,7 @@
-//! Rows of another tool as attempts of a run: what is known is put where it belongs, the rest stays unknown.
+//! Conversion of another tool's rows to attempts of a run. Unknown values stay unknown.
 //!
-//! Where the schedule is not kept, an attempt's due time is when the tool says that it was sent: there is no other instant to take, and
-//! whoever judges the run is told. Rows without any instant have no place on an axis and are left out.
+//! If the file has no schedule, an attempt's due time is its send time in the file, because there is no other instant. The
+//! evaluation of the run reports this. Rows without any instant have no place on an axis and are left out.
 
 use plimsoll_model::{
     At, Attempt, EndedBy, Event, EventKind, ForeignPart, ForeignRow, How, Level, Load, Quantiles, RateCourse,
@@ -10,7 +10,7 @@ use plimsoll_model::{
 
 use super::known_due;
 
-/// The level and the attempts of a part; `base` is the instant of the file's clock that is 0 on the run's axis.
+/// Returns the level and the attempts of a part. `base` is the instant of the file's clock that is 0 on the run's axis.
 pub(super) fn level(part: &ForeignPart, id: u32, base: i64) -> (Level, Vec<Attempt>) {
     let mut rows: Vec<&ForeignRow> = part.rows.iter().filter(|row| begin(row).is_some()).collect();
     rows.sort_by_key(|row| begin(row));
@@ -19,7 +19,7 @@ pub(super) fn level(part: &ForeignPart, id: u32, base: i64) -> (Level, Vec<Attem
     let due = |attempt: &Attempt| attempt.due;
     let start = attempts.first().map_or(At::ZERO, due);
     let last = attempts.last().map_or(start, due);
-    // A window ends a mean gap after its last arrival.
+    // The window ends one mean gap after its last arrival.
     let gaps = attempts.len().saturating_sub(1).max(1) as i64;
     let stop = last + Span(((last - start).0 / gaps).max(1));
     let ends = attempts.iter().filter_map(|attempt| attempt.end);
@@ -48,7 +48,7 @@ pub(super) fn level(part: &ForeignPart, id: u32, base: i64) -> (Level, Vec<Attem
     (level, attempts)
 }
 
-/// The first instant of a row.
+/// Returns the first instant of a row.
 pub(super) fn begin(row: &ForeignRow) -> Option<i64> {
     row.due.or(row.sent)
 }
@@ -63,7 +63,7 @@ fn attempt(row: &ForeignRow, (number, level): (u64, u32), base: i64) -> Attempt 
     attempt.first_visible = at(row.first_visible).or(attempt.first_token);
     attempt.last_token = at(row.last_token);
     attempt.end = at(row.end);
-    // Tools stamp the handing over before the connection; an event may not come before its request.
+    // Tools stamp a request before its connection; an event must not precede its request.
     let each = row.output_tokens == Some(row.events.len() as u32);
     attempt.events = row
         .events
@@ -104,7 +104,7 @@ fn lag(attempts: &[Attempt]) -> Quantiles {
     }
 }
 
-/// FNV-1a over the due times: the same schedule has the same hash.
+/// Returns the FNV-1a hash of the due times: equal schedules have equal hashes.
 fn schedule(attempts: &[Attempt]) -> u64 {
     let bytes = attempts.iter().flat_map(|attempt| attempt.due.0.to_le_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

@@ -1,4 +1,4 @@
-//! The two brackets: between the last level that kept up (or held the budget) and the first that did not.
+//! The two brackets: between the last level that is stable (or meets the budget) and the first that is not.
 
 use plimsoll_math::isotonic::{crossing, rising_fit};
 
@@ -10,26 +10,26 @@ use crate::purpose::{OVERLOAD, PLACE, PROVE};
 use crate::say::{count, number};
 use crate::tail::crossing_rate;
 
-/// The bracket of a rule that holds at light loads and no longer at heavy ones: (last that holds, first that does not).
-/// Levels that contradict one another are split where the fewest are on the wrong side.
+/// Returns the bracket of a rule that holds at light loads only: (last load that holds, first load that does not).
+///
+/// Contradictory levels are split so that the fewest are on the wrong side.
 pub fn bracket(verdicts: &[(f64, Option<bool>)]) -> (Option<f64>, Option<f64>) {
     let decided: Vec<(f64, bool)> =
         verdicts.iter().filter_map(|(rate, holds)| Some((*rate, (*holds)?))).collect();
     let wrong = |split: usize| {
         decided[..split].iter().filter(|d| !d.1).count() + decided[split..].iter().filter(|d| d.1).count()
     };
-    // Of equal splits the lowest: what is not known to hold is not promised.
+    // Of equal splits the lowest is used, because a load that is not proven to hold must not be reported as capacity.
     let split = (0..=decided.len()).min_by_key(|split| wrong(*split)).unwrap_or(0);
     let holds = decided[..split].iter().rfind(|d| d.1).map(|d| d.0);
     let breaks = decided[split..].iter().find(|d| !d.1).map(|d| d.0);
     (holds, breaks)
 }
 
-/// Levels above the first unstable one by up to this factor tell what the target finishes when it is full; far above,
-/// thrashing is measured.
+/// Largest factor over the first unstable level at which throughput counts as saturated. Far above, thrashing is measured.
 pub(super) const FULL_UP_TO: f64 = 1.25;
 
-/// What an overloaded target finishes per second: throughput of the unstable levels just over the limit.
+/// Returns the throughput of an overloaded target per second, from the unstable levels just over the limit.
 pub fn saturated(good: &[&Observed], first_unstable: f64) -> Option<Estimate> {
     let full: Vec<&Estimate> = good
         .iter()
@@ -64,13 +64,13 @@ pub(super) fn kept_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
         .collect()
 }
 
-/// Why nothing can be said of a limit where nothing but closed loops was measured.
+/// Reason of a missing limit if only closed loops were measured.
 pub(super) const NO_OPEN_LOOP: &str = "no open loop was measured";
 
-/// What an overload does to a target that turns nothing away.
+/// Effect of an overload on a target that rejects nothing.
 const PILE_UP: &str = "requests pile up";
 
-/// What unstable levels do, as a clause: a target that sheds load or fails keeps few in flight.
+/// Returns the effect of unstable levels as a clause. A target that sheds load or fails has few requests in flight.
 fn overload<'a>(unstable: impl Iterator<Item = &'a &'a Observed>) -> &'static str {
     let (mut grow, mut lose) = (false, false);
     for level in unstable {
@@ -84,11 +84,13 @@ fn overload<'a>(unstable: impl Iterator<Item = &'a &'a Observed>) -> &'static st
     }
 }
 
-/// Standard errors (roots of the number finished) below a closed loop's throughput, because the best of several rungs counts.
+/// Standard errors (roots of the number finished) subtracted from a closed loop's throughput, because the best level counts.
 const LUCK: f64 = 3.0;
 
-/// Returns the load that a closed loop proves to be stable, requests/s. A closed loop cannot overload its target. It starts empty, so it finishes less
-/// than the target can. The interval by batches was rejected because filling makes it as wide as the rate in a short rung.
+/// Returns the load that a closed loop proves to be stable, in requests per second.
+///
+/// A closed loop cannot overload its target. It starts empty, so it finishes less than the target can. The interval by
+/// batches was rejected because filling makes it as wide as the rate in a short level.
 fn closed_loop_carries(levels: &[&Observed]) -> Option<f64> {
     let closed = levels.iter().filter(|o| !o.is_open() && o.counts()).filter_map(|o| o.achieved());
     let surely = closed.map(|e| e.value * (1.0 - LUCK / (e.n as f64).sqrt()));
@@ -97,7 +99,7 @@ fn closed_loop_carries(levels: &[&Observed]) -> Option<f64> {
 
 pub(super) fn stability(good: &[&Observed], levels: &[&Observed], words: &Words<'_>) -> CapacityLine {
     let (stable, unstable) = bracket(&kept_verdicts(good));
-    // Only where no open-loop level says more.
+    // Used only if no open-loop level proves more.
     let closed = closed_loop_carries(levels).filter(|rate| {
         stable.is_none() && !good.is_empty() && unstable.is_none_or(|unstable| *rate < unstable)
     });
@@ -132,7 +134,7 @@ pub(super) fn stability(good: &[&Observed], levels: &[&Observed], words: &Words<
         }
         (Some(stable), Some(unstable)) => {
             let full = saturated(good, unstable);
-            // A target that finishes less when overloaded than it did before has lost its limit by overloading.
+            // Overload reduced this target's throughput, so the throughput under overload is no limit.
             let inside = full.filter(|full| full.value >= stable / (1.0 + 2.0 * crate::flight::GROWTH_LIMIT));
             let value = inside.map_or((stable * unstable).sqrt(), |full| full.value.min(unstable));
             let lower = inside.map_or(stable, |full| full.lower.min(stable));
@@ -179,9 +181,9 @@ pub(super) fn budget_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
         good.iter().filter_map(|o| Some((*o, o.finding.summary.budget.as_ref()?))).collect();
     let verdict = |(i, (o, budget)): (usize, &(&Observed, &BudgetFinding))| {
         let holds = match (budget.verdict, o.kept()) {
-            // What passes only because its queue has not grown long enough yet does not pass.
+            // A level that passes only because its queue has not grown long enough yet does not pass.
             (_, KeptUp::Unstable) | (Held::Fail, _) => Some(false),
-            // A short level's queue is young: the level places the line and proves nothing.
+            // The queue of a short level has had no time to grow, so the level brackets the limit and proves nothing.
             (Held::Pass, _) if !PLACES.contains(&o.level.purpose.as_str()) => Some(true),
             _ if o.level.purpose == PROVE && pooled(&judged[i..]) => Some(true),
             _ => None,
@@ -191,11 +193,12 @@ pub(super) fn budget_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
     judged.iter().enumerate().map(verdict).collect()
 }
 
-/// Purposes of levels that prove nothing alone.
+/// Purposes of levels that prove nothing separately.
 const PLACES: [&str; 2] = [PLACE, OVERLOAD];
 
-/// Returns whether the first level holds, alone or pooled with heavier ones (lightest first). The share over a ceiling rises with the load, so heavier
-/// levels bound lighter ones.
+/// Returns whether the first level holds, separately or pooled with heavier levels (lightest first).
+///
+/// The share over a ceiling rises with the load, so heavier levels bound lighter ones.
 fn pooled(levels: &[(&Observed, &BudgetFinding)]) -> bool {
     let rows = &levels[0].1.rows;
     let proves = |i: usize| {
@@ -211,13 +214,14 @@ fn pooled(levels: &[(&Observed, &BudgetFinding)]) -> bool {
     (0..rows.len()).all(proves)
 }
 
-/// Is a ceiling shown to be broken there, other than by what an overload will do to it in time?
+/// Returns whether the level itself proves a ceiling broken, regardless of the later effect of an overload.
 fn breaks(o: &Observed) -> bool {
     o.finding.summary.budget.as_ref().is_some_and(|budget| budget.verdict == Held::Fail)
 }
 
-/// Why a budget holds nowhere, in the words of what was seen: a level that overflows keeps no promise for long, also
-/// where it was too short to break one.
+/// Returns the reason of a budget that holds at no level.
+///
+/// An unstable level does not meet the budget for long, even if it was too short to break it.
 fn never_held(good: &[&Observed]) -> String {
     let broken = good.iter().any(|o| breaks(o));
     let mut overflows = good.iter().filter(|o| o.kept() == KeptUp::Unstable && !breaks(o)).peekable();
@@ -229,7 +233,7 @@ fn never_held(good: &[&Observed]) -> String {
     everywhere(&what, &budget_verdicts(good))
 }
 
-/// Returns the reason of a budget line without an upper end: the budget holds at `proven`, and heavier levels prove nothing.
+/// Returns the reason of a budget limit without an upper end: the budget passes at `proven`, and heavier levels prove nothing.
 fn held_up_to(proven: f64, verdicts: &[(f64, Option<bool>)]) -> String {
     let heaviest = verdicts.iter().map(|verdict| verdict.0).fold(proven, f64::max);
     match heaviest > proven {
@@ -276,7 +280,7 @@ pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
     }
 }
 
-/// Where the share over a ceiling reaches what is allowed, for the ceiling that gets there first.
+/// Returns the load at which the share over a ceiling reaches the allowed share, for the ceiling that reaches it first.
 pub(super) fn tightest_crossing(good: &[&Observed]) -> Option<f64> {
     let budgets: Vec<_> =
         good.iter().filter_map(|o| Some((o.rate(), o.finding.summary.budget.as_ref()?))).collect();
@@ -286,7 +290,7 @@ pub(super) fn tightest_crossing(good: &[&Observed]) -> Option<f64> {
         let rows: Vec<_> =
             budgets.iter().filter_map(|(rate, b)| Some((*rate, b.rows.iter().find(same)?))).collect();
         let x: Vec<f64> = rows.iter().map(|row| row.0).collect();
-        // Half an exceedance where none was seen, so that the logarithm exists.
+        // Half an exceedance replaces zero, so that the logarithm exists.
         let share = |e: &Estimate| e.value.max(0.5 / e.n.max(1) as f64).ln();
         let y: Vec<f64> = rows.iter().map(|row| share(&row.1.share_over)).collect();
         let weights: Vec<f64> = rows.iter().map(|row| row.1.share_over.n_eff.max(1e-9)).collect();
@@ -296,12 +300,12 @@ pub(super) fn tightest_crossing(good: &[&Observed]) -> Option<f64> {
     crossings.min_by(f64::total_cmp)
 }
 
-/// The brackets that the planner narrows: (last stable, first unstable), (last pass, first fail).
+/// Returns the brackets that the planner narrows: (last stable, first unstable), (last pass, first fail).
 pub(crate) fn brackets(good: &[&Observed]) -> [(Option<f64>, Option<f64>); 2] {
     [bracket(&kept_verdicts(good)), bracket(&budget_verdicts(good))]
 }
 
-/// Open-loop levels that lines may be drawn through, lowest load first.
+/// Returns the open-loop levels that limits may use, lowest load first.
 pub(crate) fn usable<'a>(levels: &[&'a Observed]) -> Vec<&'a Observed> {
     let mut good: Vec<&Observed> =
         levels.iter().copied().filter(|o| o.is_open() && o.rate() > 0.0 && o.counts()).collect();

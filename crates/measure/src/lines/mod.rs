@@ -1,13 +1,12 @@
-//! Levels of one kind of traffic → their curve and their three lines.
+//! Reads the curve and the three capacity limits from the levels of one kind of traffic.
 //!
-//! **Queueing onset**: the load at which the tail of `ttft` reaches a factor (1.5) of its zero-contention value, from
-//! a monotone fit of ln p99 on load with a bootstrap over batches whose spread levels share (`tail::fit`,
-//! which says what each level for itself would get wrong). Segmented regression and Kneedle lost: where they
-//! put the knee depends on where the last level happened to be.
-//! **Stability limit**: the bracket [last stable, first unstable] by the in-flight rule, with what an overloaded
-//! target really finished per second as the estimate between.
-//! **Budget line**: the bracket [last pass, first fail] of the budget by Beta bounds, with the crossing of the share
-//! over the tightest ceiling between.
+//! **Queueing onset**: the load at which the tail of `ttft` reaches a factor (1.5) of its zero-contention value. It uses a
+//! monotone fit of ln p99 on load, with a bootstrap over batches whose spread the levels share. `tail::fit` explains the error
+//! of separate levels. Segmented regression and Kneedle were rejected because their knee depends on the last level.
+//! **Stability limit**: the bracket [last stable, first unstable] by the in-flight rule. The estimate between is the
+//! throughput of the overloaded target per second.
+//! **Budget limit**: the bracket [last pass, first fail] of the budget by Beta bounds. The estimate between is the crossing
+//! of the share over the tightest ceiling.
 
 mod limits;
 mod onset;
@@ -35,40 +34,36 @@ pub(crate) use onset::idle_costs;
 use onset::{onset, under_the_limit, zero_contention};
 use words::Words;
 
-/// What the lines are read with.
+/// The settings of the capacity limits.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LineSpec {
-    /// Times the zero-contention value that marks the onset.
+    /// Multiple of the zero-contention value that marks the onset.
     pub knee_factor: f64,
-    /// Percentile that the onset is read from if the data support it.
+    /// Percentile for the onset, if the data support it.
     pub percentile: f64,
-    /// Time a person takes between an answer and the next request, s.
+    /// Think time of a user between a response and the next request, in seconds.
     pub think_time_s: f64,
-    /// The budget, if any.
+    /// Budget; `None` if there is none.
     pub budget: Option<BudgetSpec>,
-    /// Seed of the bootstrap.
     pub seed: u64,
-    /// Redraws of the bootstrap.
     pub replicates: usize,
 }
 
-/// One level as the lines need it.
+/// A level with the values that the limits need.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// The level itself.
     pub level: Level,
-    /// What was found on it.
     pub finding: LevelFinding,
-    /// The upper values of its leading latency.
+    /// Upper values of its leading latency.
     pub upper: Upper,
-    /// The metric that leads.
+    /// Name of the leading latency.
     pub metric: &'static str,
-    /// What was finished per second once the target was full.
+    /// Throughput per second after the target was saturated.
     full: Reading,
 }
 
 impl Observed {
-    /// Summarises and judges one level from its own records.
+    /// Summarises and evaluates one level from its records.
     pub fn new(
         level: &Level,
         own: &[&Attempt],
@@ -78,7 +73,7 @@ impl Observed {
         Observed::of_columns(level, &Columns::read(own), samples, budget, Upper::keep).0
     }
 
-    /// The same of a level whose records were gathered as they ended. Samples of other levels are passed over.
+    /// Summarises and evaluates a level whose records were gathered as they ended. Samples of other levels are skipped.
     pub fn gathered(
         level: &Level,
         gathered: Gathered,
@@ -90,7 +85,9 @@ impl Observed {
         Observed::of_columns(&level, &gathered.into_columns(), &samples, budget, Upper::keep).0
     }
 
-    /// The same of columns, with the requests that count. `upper`: what is kept of its leading latency for lines to be drawn through it.
+    /// Summarises and evaluates a level from its columns, and returns the range of the requests that count.
+    ///
+    /// `upper` selects the values of the leading latency that are kept for the limits.
     pub(crate) fn of_columns(
         level: &Level,
         columns: &Columns,
@@ -113,7 +110,7 @@ impl Observed {
         (observed, (from, to))
     }
 
-    /// Offered load as it fell, requests/s.
+    /// Returns the offered load as drawn, in requests per second.
     pub fn rate(&self) -> f64 {
         self.finding.summary.rates.offered_per_s
     }
@@ -122,7 +119,7 @@ impl Observed {
         matches!(self.level.load, Load::Open { .. })
     }
 
-    /// May lines be drawn through it?
+    /// Returns whether limits may use the level.
     fn counts(&self) -> bool {
         self.finding.validity.verdict != Trust::Invalid && self.finding.summary.counts.requests > 0
     }
@@ -136,22 +133,21 @@ impl Observed {
     }
 }
 
-/// Everything read from the levels of one kind of traffic.
+/// The curve and the limits of one kind of traffic.
 pub struct Read {
-    /// The curve.
     pub curve: Curve,
-    /// The lines.
     pub lines: CapacityLines,
 }
 
-/// Percentiles that an onset may be read from, best first.
+/// Percentiles that an onset may use, best first.
 const LADDER_OF_PERCENTILES: [f64; 4] = [0.99, 0.95, 0.9, 0.5];
 
-/// Fewest levels a fit makes sense with.
+/// Minimum number of levels for a fit.
 const LEAST_LEVELS: usize = 3;
 
-/// Reads curve and lines of one kind of traffic. `zero` holds the levels at concurrency 1 (of any kind of traffic: one
-/// request at a time is the same for all).
+/// Reads curve and limits of one kind of traffic.
+///
+/// `zero` contains the levels at concurrency 1. They may be of any kind of traffic, because isolated requests do not differ.
 pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &LineSpec) -> Read {
     let mut open: Vec<&Observed> = levels.iter().copied().filter(|o| o.is_open() && o.rate() > 0.0).collect();
     open.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
@@ -185,7 +181,7 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
         hold: None,
     };
     let mut points: Vec<CurvePoint> = open.iter().map(|o| point(o)).collect();
-    // Levels that are open alone and hold together with heavier ones.
+    // Levels that are inconclusive separately and hold when pooled with heavier levels.
     for (rate, _) in budget_verdicts(&good).into_iter().filter(|(_, holds)| *holds == Some(true)) {
         let of_rate = points.iter_mut().filter(|point| point.offered_per_s == rate);
         of_rate.for_each(|point| point.budget = Some(Held::Pass));
@@ -217,13 +213,13 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
     Read { curve, lines }
 }
 
-/// The lengths of the largest level.
+/// Returns the lengths of the level with the most requests.
 fn mix(good: &[&Observed], levels: &[&Observed]) -> Lengths {
     let largest = good.iter().chain(levels).max_by_key(|o| o.upper.len());
     largest.map(|o| o.finding.summary.lengths.clone()).unwrap_or_default()
 }
 
-/// The most that a closed loop got out of the target, requests/s.
+/// Returns the highest throughput of a closed loop or of a stable open-loop level, in requests per second.
 pub(crate) fn ladder_capacity(levels: &[&Observed]) -> Option<f64> {
     let closed = levels.iter().filter(|o| !o.is_open()).filter_map(|o| o.achieved()).map(|e| e.value);
     let open = levels.iter().filter(|o| o.is_open() && o.kept() != KeptUp::Unstable).map(|o| o.rate());

@@ -1,4 +1,4 @@
-//! The queueing onset: what the tail is with no contention, and the load at which it has risen by the factor.
+//! The queueing onset: the tail without contention, and the load at which it has risen by the knee factor.
 
 use plimsoll_math::rng::Stream;
 
@@ -9,37 +9,39 @@ use crate::purpose::IDLE;
 use crate::say::{count, number};
 use crate::tail::{TailFit, Upper};
 
-/// Largest gap between the percentiles of a lightly loaded level and of concurrency 1 at which the first may stand in
-/// for the second: a fifth of what marks the onset.
+/// Largest relative gap between a percentile of a lightly loaded level and of concurrency 1 for a replacement.
+///
+/// It is a fifth of the rise that marks the onset.
 pub(super) const STANDS_IN: f64 = 0.1;
 
-/// Most that may be put down to uncertainty: half of what marks the onset.
+/// Largest gap that may be attributed to uncertainty: half of the rise that marks the onset.
 pub(super) const UNSURE: f64 = 0.25;
 
-/// The percentile that the onset is defined by (within rounding), and what is said of one that was read from a lower one: the tail
-/// feels a queue first. Against the formula of regular servers, onsets read from p95 lay up to 56 % too high.
+/// The percentile that defines the onset (within rounding), and the remark on an onset of a lower percentile.
+///
+/// A queue affects the tail first. Compared with the formula of regular servers, onsets by p95 were up to 56 % too high.
 const BY_DEFINITION: f64 = 0.989;
 const LATER_THAN_P99: &str = "; p99 as a rule gets there at a lower load, by up to a third";
 
-/// Redraws for that uncertainty.
+/// Bootstrap replicates for that uncertainty.
 pub(super) const AGREEMENT_REDRAWS: usize = 200;
 
-/// Share of the capacity up to which a level is lightly loaded.
+/// Largest share of the capacity at which a level is lightly loaded.
 pub(super) const LIGHT: f64 = 0.35;
 
-/// The zero-contention level that the onset is measured against.
+/// The zero-contention level that the onset is compared with.
 pub struct Zero<'a> {
-    /// The level.
     pub observed: &'a Observed,
-    /// The percentile that it and enough levels support.
+    /// Percentile that this level and enough others support.
     pub percentile: f64,
-    /// Where it comes from, as a sentence.
+    /// Source of the level, as a sentence.
     pub from: String,
 }
 
-/// The level to measure against, and the best percentile it supports. Concurrency 1 is the definition; where it is too
-/// slow to gather enough requests, the lightest open-loop level stands in, if its shape agrees with concurrency 1 as
-/// far as that can be seen.
+/// Returns the zero-contention level and the best percentile that it supports.
+///
+/// Concurrency 1 is the definition. If it is too slow for enough requests, the lightest open-loop level replaces it, provided
+/// that the visible percentiles of both agree.
 pub(super) fn zero_contention<'a>(
     good: &[&'a Observed],
     zero: &[&'a Observed],
@@ -58,7 +60,7 @@ pub(super) fn zero_contention<'a>(
         if levels < LEAST_LEVELS {
             continue;
         }
-        // A percentile that may fall among failed requests has no multiple that a queue could reach.
+        // A percentile that may be among failed requests has no multiple that a queue could reach.
         let sound = |o: &Observed| o.upper.supports(p) && is_finite(&o.upper, p, seed);
         if let Some(one) = largest.filter(|o| sound(o)) {
             let from = format!("concurrency 1{pauses}, {}", count(one.upper.len() as u64, "request"));
@@ -78,8 +80,10 @@ pub(super) fn zero_contention<'a>(
     None
 }
 
-/// The level at concurrency 1 that stands for no contention, and what is said of its pauses: requests back to back, unless a target
-/// that falls idle between them is slower. Light traffic finds it idle, and a queue is what comes on top of that.
+/// Returns the level at concurrency 1 without contention, and a remark on its pauses.
+///
+/// The requests are back to back, unless the target becomes idle in pauses and is then slower. Light traffic finds the target
+/// idle, and a queue adds to that latency.
 fn reference<'a>(zero: &[&'a Observed], seed: u64) -> (Option<&'a Observed>, String) {
     let (paused, back_to_back) = kinds(zero);
     match idle_cost(paused, back_to_back, seed) {
@@ -88,21 +92,22 @@ fn reference<'a>(zero: &[&'a Observed], seed: u64) -> (Option<&'a Observed>, Str
     }
 }
 
-/// Does the target take longer after a pause than back to back?
+/// Returns whether the target is slower after a pause than back to back.
 pub(crate) fn idle_costs(zero: &[&Observed], seed: u64) -> bool {
     let (paused, back_to_back) = kinds(zero);
     idle_cost(paused, back_to_back, seed).is_some()
 }
 
-/// The levels at concurrency 1 with the most requests: with pauses, and back to back.
+/// Returns the levels at concurrency 1 with the most requests: with pauses, and back to back.
 fn kinds<'a>(zero: &[&'a Observed]) -> (Option<&'a Observed>, Option<&'a Observed>) {
     let (paused, back_to_back): (Vec<&Observed>, Vec<&Observed>) =
         zero.iter().partition(|o| o.level.purpose == IDLE);
     (largest(&paused), largest(&back_to_back))
 }
 
-/// By what factor the median with pauses lies above the one without, where the intervals of the two lie apart and it is more than
-/// [`STANDS_IN`].
+/// Returns the factor between the median with pauses and the median without.
+///
+/// `None` if their intervals overlap or the excess is at most [`STANDS_IN`].
 fn idle_cost(paused: Option<&Observed>, back_to_back: Option<&Observed>, seed: u64) -> Option<f64> {
     let (paused, back_to_back) = (&paused?.upper, &back_to_back?.upper);
     if !paused.supports(0.5) || !back_to_back.supports(0.5) {
@@ -115,17 +120,17 @@ fn idle_cost(paused: Option<&Observed>, back_to_back: Option<&Observed>, seed: u
     (lower > upper && factor > 1.0 + STANDS_IN && factor.is_finite()).then_some(factor)
 }
 
-/// The level with the most requests.
+/// Returns the level with the most requests.
 fn largest<'a>(levels: &[&'a Observed]) -> Option<&'a Observed> {
     levels.iter().copied().filter(|o| o.counts()).max_by_key(|o| o.upper.len())
 }
 
-/// Does the percentile's interval stay below the failed requests, which rank above every latency?
+/// Returns whether the percentile's interval stays below the failed requests, which rank above every latency.
 fn is_finite(upper: &Upper, p: f64, seed: u64) -> bool {
     upper.interval_s(p, &mut Stream::new(seed, "finite", 0), AGREEMENT_REDRAWS).1.is_finite()
 }
 
-/// Why there is no level to measure an onset against.
+/// Returns the reason of a missing zero-contention level.
 fn no_reference(good: &[&Observed], zero: &[&Observed]) -> String {
     let metric = good.first().or(zero.first()).map_or("ttft", |o| o.metric);
     let asked: u64 = zero.iter().map(|o| o.finding.summary.counts.requests).sum();
@@ -153,8 +158,10 @@ fn no_reference(good: &[&Observed], zero: &[&Observed]) -> String {
     )
 }
 
-/// The largest percentile that both support, if the light level agrees with concurrency 1 there and at the median: not
-/// above it by more than [`STANDS_IN`], or than the two are uncertain (up to [`UNSURE`]).
+/// Returns the largest percentile that both levels support, if the light level agrees with concurrency 1.
+///
+/// That percentile and the median of the light level may exceed concurrency 1 by at most [`STANDS_IN`]. They may exceed it
+/// by the uncertainty of both levels too (up to [`UNSURE`]).
 pub(super) fn agreement(light: &Upper, one: &Upper, seed: u64) -> Option<f64> {
     let q = LADDER_OF_PERCENTILES.into_iter().find(|q| light.supports(*q) && one.supports(*q))?;
     let mut stream = Stream::new(seed, "agreement", 0);
@@ -190,7 +197,7 @@ pub(super) fn onset(
     let interval = fit.crossing.interval;
     let lightest = fit.line.first().map_or(0.0, |point| point.rate_per_s);
     match fit.crossing.value {
-        // Every redraw is over the factor at the lightest level already: how far below it the onset lies was not measured.
+        // Every replicate exceeds the factor at the lightest level, so the distance of the onset below that level was not measured.
         Some(_) if interval.upper < lightest => {
             CapacityLine::Below { rate_per_s: lightest, why: format!("at the lightest level already, {how}") }
         }
@@ -219,8 +226,10 @@ pub(super) fn onset(
     }
 }
 
-/// What a target cannot finish queues: an onset or a budget line read above the stability limit was drawn through levels
-/// too short for their queues to have grown. It is set to the limit, with its interval down from there.
+/// Lowers an onset or a budget limit to the stability limit, because work that a target cannot finish queues.
+///
+/// A line above that limit was drawn through levels that were too short for their queues to grow. Its interval then extends
+/// downwards from the limit.
 pub(super) fn under_the_limit(
     onset: CapacityLine,
     stability: &CapacityLine,
@@ -240,10 +249,11 @@ pub(super) fn under_the_limit(
     }
 }
 
-/// The interval of a crossing with its wider side on both. Between which two levels the crossing falls decides how the
-/// redraws lean, and that is chance: taken as they lean, the intervals miss the truth on the short side in a quarter of
-/// the sweeps (`examples/accuracy.rs`). An end that lies outside the levels leans by itself: what is
-/// under the lightest is a bound by convexity, and what is over the heaviest is unknown, infinite.
+/// Returns the interval of a crossing with its wider side on both sides.
+///
+/// The replicates lean to one side, depending on the two levels around the crossing, and that is random. Intervals that lean
+/// miss the true value on the short side in a quarter of the sweeps (`examples/accuracy.rs`). An end outside the levels is
+/// kept. Below the lightest level it is a bound by convexity; above the heaviest it is unknown and infinite.
 pub(super) fn both_sides(value: f64, (lower, upper): (f64, f64), lightest: f64) -> (f64, f64) {
     if lower < lightest || !upper.is_finite() {
         return (lower.min(value), upper.max(value));

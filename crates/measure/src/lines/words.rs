@@ -1,11 +1,11 @@
-//! A load in the words of its users: tokens, requests in flight, people.
+//! Conversion of a load to other units: tokens, requests in flight, users.
 
 use plimsoll_model::SizeUnit;
 
 use super::{Observed, mix};
 use crate::findings::{KeptUp, LoadWords};
 
-/// Turns a load into other words.
+/// Converts a load to other units.
 pub(super) struct Words<'a> {
     pub(super) good: &'a [&'a Observed],
     pub(super) think_time_s: f64,
@@ -28,7 +28,9 @@ impl Words<'_> {
         }
     }
 
-    /// Linear between the levels that kept up, from none in flight at no load; nothing beyond the last of them.
+    /// Returns the requests in flight at a load, interpolated linearly between the stable levels from zero at no load.
+    ///
+    /// `None` beyond the last stable level.
     pub(super) fn in_flight(&self, rate: f64) -> Option<f64> {
         let mut before = (0.0, 0.0);
         for level in self.good.iter().filter(|o| o.kept() != KeptUp::Unstable) {
@@ -38,7 +40,7 @@ impl Words<'_> {
             }
             before = here;
         }
-        // Within two per cent of the last one its own figure serves.
+        // Within two per cent of the last level, its figure is used.
         (before.0 > 0.0 && rate <= 1.02 * before.0).then_some(before.1)
     }
 }

@@ -1,31 +1,30 @@
-//! What a counter gained and what a histogram took in between two scrapes.
+//! Counter increases and histogram increments between two scrapes.
 //!
-//! A quantile of a histogram is the bucket that it lies in, never a point: a line through a bucket, as Prometheus draws
-//! it, is off by up to 85 % with the edges that servers have, and above the last edge it is the edge.
+//! The quantile of a histogram is the bucket that contains it, and not a point. Prometheus interpolates linearly in a bucket,
+//! which is off by up to 85 % with the edges of real servers. Above the last edge its result is the last edge.
 
 use plimsoll_model::At;
 
-/// What a counter gained.
+/// The increase of a counter between two scrapes.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Gained {
-    /// By how much. After a restart it counts from zero, so that what was lost between the last scrape before it and the restart is not
-    /// in it.
+    /// Increase in the signal's unit. A restarted counter starts at zero, so an increase between the last scrape and the restart
+    /// is missing.
     pub value: f64,
-    /// Times that it went back.
+    /// Number of decreases (restarts).
     pub resets: u32,
-    /// The scrape that it is counted from: the last one not after the instant asked for.
+    /// First scrape of the interval: the last scrape not after the requested start.
     pub from: At,
-    /// The scrape that it is counted to.
+    /// Last scrape of the interval.
     pub to: At,
 }
 
 impl Gained {
-    /// Per second.
     pub fn per_s(&self) -> f64 {
         self.value / (self.to - self.from).as_secs_f64()
     }
 
-    /// Together with what another process gained.
+    /// Returns the sum with the increase of another process.
     pub(super) fn with(self, other: Gained) -> Gained {
         Gained {
             value: self.value + other.value,
@@ -36,37 +35,37 @@ impl Gained {
     }
 }
 
-/// Where a quantile lies.
+/// The bucket that contains a quantile.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Bracket {
     pub lower: f64,
-    /// Not above this; `None` = above the last edge, nobody knows by how much.
+    /// Upper edge; `None` above the last edge, where no upper bound is known.
     pub upper: Option<f64>,
 }
 
-/// What a histogram took in.
+/// The observations of a histogram between two scrapes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Buckets {
-    /// Upper edges, inclusive, ascending, in the signal's unit; empty where the server tells only sum and count.
+    /// Upper edges in the signal's unit, inclusive and ascending; empty if the server reports only sum and count.
     pub edges: Vec<f64>,
-    /// Observations per bucket; the last lies above every edge.
+    /// Observations per bucket; the last bucket is above all edges.
     pub counts: Vec<f64>,
-    /// Sum of what was observed, where it is told.
+    /// Sum of the observed values; `None` if not reported.
     pub sum: Option<f64>,
-    /// Observations, where they are told.
+    /// Number of observations; `None` if not reported.
     pub count: Option<f64>,
-    /// Nothing that was observed lies below this, or above that, where it is told.
+    /// Smallest and largest observed value; `None` if not reported.
     pub bounds: [Option<f64>; 2],
-    /// Times that it began anew.
+    /// Number of restarts of the histogram.
     pub resets: u32,
-    /// The scrape that it is counted from.
+    /// First scrape of the interval.
     pub from: At,
-    /// The scrape that it is counted to.
+    /// Last scrape of the interval.
     pub to: At,
 }
 
 impl Buckets {
-    /// Together with what others took in: at the edges at which both are known.
+    /// Returns the sum with other observations, at the edges at which both counts are known.
     #[must_use]
     pub fn with(self, other: Buckets) -> Buckets {
         let (edges, counts) = match self.edges == other.edges && self.counts.len() == other.counts.len() {
@@ -93,13 +92,13 @@ impl Buckets {
         }
     }
 
-    /// The exact mean: sum over count. `None` where nothing was observed or one of the two is not told.
+    /// Returns the exact mean, sum / count; `None` if there are no observations or one of the two is not reported.
     pub fn mean(&self) -> Option<f64> {
         let count = self.count.filter(|count| *count > 0.0)?;
         Some(self.sum? / count)
     }
 
-    /// The bucket that holds the quantile `p`, 0 < p ≤ 1. `None` without buckets or observations.
+    /// Returns the bucket that contains the quantile `p`, 0 < p ≤ 1; `None` without buckets or observations.
     pub fn quantile(&self, p: f64) -> Option<Bracket> {
         let total: f64 = self.counts.iter().sum();
         if self.edges.is_empty() || total <= 0.0 {
@@ -115,7 +114,7 @@ impl Buckets {
         Some(Bracket { lower, upper: self.edges.get(bucket).copied() })
     }
 
-    /// Bounds of the share of observations above `value`.
+    /// Returns the lower and upper bound of the share of observations above `value`; `None` without buckets or observations.
     pub fn share_above(&self, value: f64) -> Option<(f64, f64)> {
         let total: f64 = self.counts.iter().sum();
         if self.edges.is_empty() || total <= 0.0 {
@@ -130,7 +129,7 @@ impl Buckets {
     }
 }
 
-/// Counts between edges as counts up to each of them, and up to any value.
+/// Returns the cumulative counts of a histogram by edge, the last one at infinity.
 fn ladder((edges, counts): (&Vec<f64>, &Vec<f64>)) -> Vec<(f64, f64)> {
     let mut below = 0.0;
     let edges = edges.iter().copied().chain([f64::INFINITY]);
@@ -143,8 +142,10 @@ fn ladder((edges, counts): (&Vec<f64>, &Vec<f64>)) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Cumulative ladders → edges at which all of them are known, and counts between those. Between two rungs that say the same nothing lies, so that one without an edge
-/// there is known at it too: of powers of two each has only the edges that it needs.
+/// Merges cumulative counts into edges at which all histograms have a count, and counts between these edges.
+///
+/// Two neighbouring edges with equal cumulative counts have no observation between them. A histogram without an edge in that
+/// range has a known count there too. With edges at powers of two each histogram has only the edges that it needs.
 pub(super) fn merged(mut ladders: Vec<Vec<(f64, f64)>>) -> (Vec<f64>, Vec<f64>) {
     for ladder in &mut ladders {
         ladder.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -165,7 +166,7 @@ pub(super) fn merged(mut ladders: Vec<Vec<(f64, f64)>>) -> (Vec<f64>, Vec<f64>) 
         let all: Option<Vec<f64>> = ladders.iter().map(|ladder| at(ladder, edge)).collect();
         let Some(all) = all else { continue };
         let total: f64 = all.iter().sum();
-        // A page that is read while it changes may have a higher bucket behind a lower one.
+        // A scrape that the server changes meanwhile may have a smaller count at a higher edge.
         counts.push((total - below).max(0.0));
         below = below.max(total);
         if edge.is_finite() {
@@ -173,7 +174,7 @@ pub(super) fn merged(mut ladders: Vec<Vec<(f64, f64)>>) -> (Vec<f64>, Vec<f64>) 
         }
     }
     if counts.len() == edges.len() {
-        // No +Inf among them: nothing is known to lie above.
+        // There is no +Inf edge, so no observation above the last edge is known.
         counts.push(0.0);
     }
     (edges, counts)

@@ -1,4 +1,4 @@
-//! Counters of buckets between two instants → what a histogram took in, at the edges that it had.
+//! Converts bucket counters between two instants to the observations of a histogram, at the edges that exist.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::buckets::{Buckets, Gained, merged};
 use super::read::{ScrapedPage, Track};
 use super::table::SignalPart;
 
-/// What the histogram of these tracks took in.
+/// Returns the observations of the histogram that these tracks belong to.
 pub(super) fn taken_in(pages: &[ScrapedPage], tracks: &[&Track], from: At, to: At) -> Option<Buckets> {
     let (mut sum, mut count, mut span): (Option<f64>, Option<f64>, Option<Gained>) = (None, None, None);
     let mut rungs: BTreeMap<(usize, &str), Vec<(f64, &Track)>> = BTreeMap::new();
@@ -49,9 +49,12 @@ pub(super) fn taken_in(pages: &[ScrapedPage], tracks: &[&Track], from: At, to: A
     })
 }
 
-/// When histograms began anew: where a count of one falls another process counts, and all of its series count from zero, also those that have more by then than
-/// the process before had. Else a redeploy under load, or one with other edges, would be counted partly from zero and partly from where it stood. A sum alone is no
-/// evidence: it falls by what is observed below zero, or by the last digit where it is added up in another order.
+/// Returns the instants at which each histogram restarted.
+///
+/// If one of its counts falls, a new process counts. All series of the histogram then count from zero, including series that
+/// are already higher than in the previous process. Otherwise a redeploy under load, or with other edges, would be counted
+/// partly from zero and partly from the old value. A fall of only the sum is no evidence: observations below zero and
+/// rounding in another order of addition cause it too.
 fn begun_anew<'a>(tracks: &[&'a Track], (from, to): (At, At)) -> BTreeMap<(usize, &'a str), Vec<At>> {
     let mut groups: BTreeMap<(usize, &str), Vec<&Track>> = BTreeMap::new();
     for track in tracks.iter().filter(|track| track.counts() && track.falls(from, to) > 0) {
@@ -66,11 +69,13 @@ fn begun_anew<'a>(tracks: &[&'a Track], (from, to): (At, At)) -> BTreeMap<(usize
     groups.into_iter().map(|(key, group)| (key, falls(&group, (from, to)))).collect()
 }
 
-/// When one of these falls, all of which one process counts at a time. An edge that leaves while others stay is forgotten: where it comes back lower that is no
-/// fall, because the process may have changed in the meantime.
+/// Returns the instants at which one of these tracks falls; all tracks belong to one process at a time.
+///
+/// An edge that disappears while others stay is forgotten. If the edge reappears with a lower count, that is no fall, because
+/// the process may have changed in the meantime.
 fn falls(group: &[&Track], (from, to): (At, At)) -> Vec<At> {
     let mut there: Vec<bool> = group.iter().map(|track| track.value_at(from).is_some()).collect();
-    // Where nothing of it stood then, what it was before it left.
+    // If no track has a value at `from`, the values before the tracks disappeared count.
     let is_gone = !there.contains(&true);
     let (mut stood, mut points) = (Vec::new(), Vec::new());
     for (of, track) in group.iter().enumerate() {
@@ -99,8 +104,10 @@ fn falls(group: &[&Track], (from, to): (At, At)) -> Vec<At> {
     found
 }
 
-/// What the rungs of one ladder gained, by edge, and between which scrapes. Edges of powers of two come and go as values do: one that has left says nothing beside
-/// those that stand, and one that comes had below it what the next higher one had, because nothing lay between.
+/// Returns the increases of the cumulative counts of one histogram by edge, and the interval between the scrapes.
+///
+/// Edges at powers of two appear and disappear with the values. An edge that disappeared is ignored if others have values.
+/// A new edge starts at the count of the next higher edge, because no observation was between them.
 fn ladder(
     page: &ScrapedPage,
     mut rungs: Vec<(f64, &Track)>,
@@ -123,7 +130,7 @@ fn ladder(
     (found, span)
 }
 
-/// Bounds of what was observed, where every histogram among these tells them of every scrape.
+/// Returns the smallest and largest observed value, if every histogram among these tracks reports them at every scrape.
 fn bounds(pages: &[ScrapedPage], tracks: &[&Track], (from, to): (At, At)) -> [Option<f64>; 2] {
     let of = |part: SignalPart| tracks.iter().filter(move |track| track.part == part);
     let all = of(SignalPart::Count).count();
@@ -135,14 +142,14 @@ fn bounds(pages: &[ScrapedPage], tracks: &[&Track], (from, to): (At, At)) -> [Op
     [bound(SignalPart::Min, f64::min), bound(SignalPart::Max, f64::max)]
 }
 
-/// What bounds the observations between two instants: what was told then, and what stood before where a scrape told nothing else.
+/// Returns the bound of the observations between two instants. The earlier value counts too, if the first scrape has no row.
 fn told(page: &ScrapedPage, track: &Track, (from, to): (At, At), of_two: fn(f64, f64) -> f64) -> Option<f64> {
     let within = |at: &At| *at > from && *at <= to;
     let points = || track.points.iter().filter(|point| within(&point.0));
     if points().any(|point| !point.1.is_finite()) {
         return None;
     }
-    // A row is a change: where the first scrape has none, what stood before was told again.
+    // A row is a change, so a first scrape without a row repeated the earlier value.
     let first = page.scrapes.at.iter().find(|scrape| scrape.1 && within(&scrape.0))?.0;
     let stood = track.value_at(from).filter(|_| points().next().is_none_or(|point| point.0 > first));
     let bound = points().map(|point| point.1).chain(stood).reduce(of_two)?;

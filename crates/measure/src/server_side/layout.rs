@@ -1,5 +1,6 @@
-//! What the series of a page say, found once: whoever reads pages again and again asks for values alone, and pages that show the same
-//! series (replicas of one engine) share what was found.
+//! The layout of a metrics endpoint: its series, matched once to signals.
+//!
+//! Callers that scrape repeatedly pass only values. Endpoints with equal series (replicas of one engine) share one layout.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,30 +19,31 @@ pub struct PageLayout {
     pub(super) servers: BTreeSet<&'static str>,
 }
 
-/// A track without values, and where on the page they stand.
+/// A track without values, with the position of its series on the page.
 #[derive(Clone, Debug)]
 pub(super) struct PlacedTrack {
     pub place: usize,
-    /// The value, where a label says it.
+    /// Value given by a label; `None` if the sample's value counts.
     pub fixed: Option<f64>,
     pub track: Track,
 }
 
 impl PageLayout {
-    /// Of these series.
+    /// Returns the layout of these series.
     pub fn of(series: &[SeriesName]) -> PageLayout {
         read::laid_out(series)
     }
 
-    /// What the page said at one scrape and at the one before it, values in the order of its series: counters gain from the one to the other.
-    /// Before its first scrape nothing is known. NaN: the series was not there.
+    /// Returns the signals of a scrape and of the scrape before it; counters increase from one to the other.
+    ///
+    /// Values are in the order of the series; NaN marks an absent series. Before the first scrape all signals are unknown.
     pub fn between(&self, page: &str, before: Option<(At, &[f64])>, now: (At, &[f64])) -> ServerSide {
         let scrapes = [before, Some(now)].into_iter().flatten();
         let points = |placed: &PlacedTrack| -> Vec<(At, f64)> {
             let value = |values: &[f64]| values.get(placed.place).copied().unwrap_or(f64::NAN);
             let is_there = |value: f64| placed.fixed.filter(|_| !value.is_nan()).unwrap_or(value);
             let read = scrapes.clone().map(|(at, values)| (at, is_there(value(values))));
-            // One that was not there has no row; one that is gone has left.
+            // A series that was absent has no row, and NaN marks a series that disappeared.
             read.enumerate().filter(|(n, (_, value))| *n > 0 || !value.is_nan()).map(|(_, p)| p).collect()
         };
         let placed = |placed: &PlacedTrack| Track { points: points(placed), ..placed.track.clone() };
@@ -60,30 +62,30 @@ impl PageLayout {
         }
     }
 
-    /// Does a count of a histogram stand lower than it did, so that another process counts?
+    /// Returns whether a count of a histogram is lower than before, so that a new process counts.
     pub fn begins_anew(&self, before: &[f64], now: &[f64]) -> bool {
         let counted = self.tracks.values().flatten().filter(|placed| placed.track.counts());
         let mut read = counted.map(|placed| (before.get(placed.place), now.get(placed.place)));
         read.any(|(before, now)| before.zip(now).is_some_and(|(before, now)| now < before))
     }
 
-    /// Is there anything of this signal?
+    /// Returns whether there is a series for this signal.
     pub fn has(&self, signal: Signal) -> bool {
         self.tracks.contains_key(&signal)
     }
 
-    /// Does an engine itself say it, rather than a gateway before engines?
+    /// Returns whether an engine reports the signal, and not only a gateway in front of engines.
     pub fn is_engines(&self, signal: Signal) -> bool {
         let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);
         tracks.iter().any(|placed| placed.track.layer == Layer::Engine)
     }
 
-    /// Has any of its servers a name for this signal?
+    /// Returns whether any of the servers has a name for this signal.
     pub fn may_say(&self, signal: Signal) -> bool {
         self.has(signal) || self.servers.iter().any(|server| Table::shipped().says(server, signal))
     }
 
-    /// What it says something of, and whether engines do, or a gateway alone ([`Layer::Gateway`]).
+    /// Returns the signals with a series, each with [`Layer::Engine`], or [`Layer::Gateway`] if only a gateway reports it.
     pub fn signals(&self) -> impl Iterator<Item = (Signal, Layer)> + '_ {
         self.tracks.iter().map(|(signal, tracks)| {
             let is_gateways = tracks.iter().all(|placed| placed.track.layer == Layer::Gateway);

@@ -1,19 +1,22 @@
-//! What a server says of itself, on the run's own time axis: rows of `server.parquet` → signals.
+//! Server metrics on the run's time axis: rows of `server.parquet` → signals.
 //!
-//! [`ServerSide::read`] takes the samples of a run, however they came there (scraped from a live server, written by a
-//! simulated one), and answers in one vocabulary ([`Signal`]) over all servers:
+//! [`ServerSide::read`] takes the samples of a run, scraped from a live server or written by a simulated one. It returns
+//! one vocabulary ([`Signal`]) for all servers:
 //!
-//! * [`gauge`](ServerSide::gauge): a [`Series`] over time, of all replicas together by the signal's [`Rule`];
-//!   [`gauge_of`](ServerSide::gauge_of) of one. Time-weighted means, shares, and both on condition of another gauge.
-//! * [`gained`](ServerSide::gained): what a counter gained, restarts handled and told.
-//! * [`histogram`](ServerSide::histogram): what a histogram took in, as [`Buckets`] with an exact mean and bracketed quantiles.
+//! * [`gauge`](ServerSide::gauge): a [`Series`] over time, combined over all replicas by the signal's [`Rule`];
+//!   [`gauge_of`](ServerSide::gauge_of) returns the series of one replica. A series has time-weighted means and shares, also
+//!   conditional on another gauge.
+//! * [`gained`](ServerSide::gained): the increase of a counter, with restarts handled and reported.
+//! * [`histogram`](ServerSide::histogram): the observations of a histogram as [`Buckets`], with an exact mean and bracketed
+//!   quantiles.
 //!
-//! What a server does not say is `None`: unknown, never zero. A page that could not be read, or that was empty, leaves a gap in
-//! every series. [`Disclosures`] hold what a reader must be told beside any figure.
+//! A signal that a server does not report is `None`: unknown, never zero. A failed or empty scrape leaves a gap in every
+//! series. [`Disclosures`] contain the remarks that belong to all figures.
 //!
-//! [`PageLayout`] says the same of one page that is read again and again, scrape by scrape.
+//! [`PageLayout`] reads one endpoint scrape by scrape.
 //!
-//! Rows are one per scrape or one per change: [`SCRAPE`] and [`FAILED`] mark the scrapes themselves. NaN says that a series has left the page.
+//! There is one row per scrape or one per change: [`SCRAPE`] and [`FAILED`] mark the scrapes. NaN marks a series that
+//! disappeared.
 
 mod buckets;
 mod histogram;
@@ -37,62 +40,62 @@ pub use signal::{Rule, SeriesKind, Signal};
 use read::{ScrapedPage, Track};
 use table::{Layer, SignalName, SignalPart, Table};
 
-/// Name of the row that marks a scrape at a page: how many samples the page had; 0 = an empty page, which says nothing.
+/// Name of the row that marks a scrape. Its value is the number of samples; 0 is an empty page, which carries no data.
 pub const SCRAPE: &str = "scrape_samples";
 
-/// Name of the row that marks a scrape that failed; its label `why` says how.
+/// Name of the row that marks a failed scrape; its label `why` contains the error.
 pub const FAILED: &str = "scrape_failed";
 
-/// Name of the row that says that a page is nobody's any more: a target was taken out of Prometheus.
+/// Name of the row that marks an endpoint as removed from the Prometheus targets.
 pub const LEFT: &str = "scrape_left";
 
-/// Name of the row that says for how long a page may be silent before it is lost, s: how often it speaks is its sender's choice.
+/// Name of the row with the time in seconds after which a silent endpoint counts as lost. The sender chooses its interval.
 pub const PATIENCE: &str = "scrape_patience";
 
-/// Label that names the page that a row came from, where there are several.
+/// Label with the name of the endpoint that a row is from, if there are several.
 pub const PAGE_LABEL: &str = "source";
 
-/// One engine (replica, data-parallel rank) or device that can be told from the others.
+/// An engine (replica, data-parallel rank) or device that is distinguishable from the others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replica {
-    /// How people call it: the page's name, the labels' values, or both.
+    /// Display name: the page's name, the values of the labels, or both.
     pub name: String,
-    /// Name of its page; empty where there is only one.
+    /// Name of its page; empty if there is only one page.
     pub page: String,
-    /// The labels that tell it apart, `key=value`; empty where the page has only one replica.
+    /// Labels that identify the replica, `key=value`; empty if the page has only one replica.
     pub labels: String,
 }
 
-/// A series of a page that is read, and what for.
+/// A series of a page that is read, with its row of the table.
 #[derive(Clone, Debug)]
 pub struct ExposedSeries {
-    /// Its name as the page spells it.
+    /// Name as spelled on the page.
     pub name: String,
     pub labels: Vec<(String, String)>,
-    /// The row of the table that it is read by.
+    /// Row of the table that the series matches.
     pub row: &'static SignalName,
 }
 
-/// What must be said beside any figure of these.
+/// The remarks that belong to all figures of the server side.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Disclosures {
-    /// Scrapes taken, failed ones included.
+    /// Number of scrapes, including failed ones.
     pub scrapes: u64,
-    /// Scrapes that failed: no answer, an error, or an empty page.
+    /// Number of failed scrapes: no response, an error, or an empty page.
     pub failed: u64,
-    /// Why, and how often.
+    /// Number of failed scrapes by error.
     pub failures: BTreeMap<String, u64>,
-    /// Counters that went back (a restart), most of any one.
+    /// Largest number of decreases (restarts) of any counter.
     pub resets: u32,
-    /// Counters go back again and again: several processes answer behind one address, and none of its figures can be used.
+    /// Set if counters decrease repeatedly. Several processes then answer at one address, and none of its figures is usable.
     pub alternates: bool,
-    /// Pages whose gauges carry a process id: each process tells its own part, and one scrape sees one of them or all.
+    /// Set if gauges have a process id as label. Each process then reports its part, and a scrape shows one process or all.
     pub per_process: bool,
-    /// Names on the pages that the table does not know; kept in the run, read by nothing.
+    /// Number of names that the table does not contain; they are stored with the run and not read.
     pub unknown_names: usize,
 }
 
-/// What servers said during a run.
+/// The metrics that servers reported during a run.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSide {
     pages: Vec<ScrapedPage>,
@@ -104,15 +107,15 @@ pub struct ServerSide {
 }
 
 impl ServerSide {
-    /// Reads a run's samples, in any order. The generator's own (`source` = `client`) are left out.
+    /// Reads the samples of a run, in any order. Samples of the load generator (`source` = `client`) are left out.
     pub fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerSide {
         read::read(samples)
     }
 
-    /// Which series of these pages are read, and for what: those that every figure here is made of.
+    /// Returns the series of these pages that figures are made of, with their rows of the table.
     pub fn exposed(samples: &[Sample]) -> Vec<ExposedSeries> {
         let all = read::exposed(samples);
-        // As in `whole`: what an engine says goes before what the gateway before it says.
+        // As in `whole`, an engine's series replaces the series of a gateway in front of it.
         let engines: Vec<Signal> =
             all.iter().filter(|one| one.row.layer == Layer::Engine).map(|one| one.row.signal).collect();
         all.into_iter()
@@ -120,9 +123,9 @@ impl ServerSide {
             .collect()
     }
 
-    /// What one page says at one instant, all its processes together: gauges by their signals' rules, and what counters stand at.
+    /// Returns the signals of one page at one instant over all its processes: gauges by their rules, and values of counters.
     pub fn said(page: &[Sample]) -> BTreeMap<Signal, f64> {
-        // A page that is read by itself: a label `source` on it is its server's own.
+        // The page is read separately, so a label `source` belongs to its server.
         let mark = Sample {
             at: At::ZERO,
             source: "server".into(),
@@ -143,56 +146,57 @@ impl ServerSide {
         each.into_iter().filter_map(|(signal, values)| Some((signal, signal.rule().of(&values)?))).collect()
     }
 
-    /// Did nobody say anything?
+    /// Returns whether no server reported a signal.
     pub fn is_empty(&self) -> bool {
         self.tracks.is_empty()
     }
 
-    /// Is there anything of this signal?
+    /// Returns whether there is a series for this signal.
     pub fn has(&self, signal: Signal) -> bool {
         self.tracks.contains_key(&signal)
     }
 
-    /// Does any of these servers have a name for this signal? Counters of what has not happened yet are on no page.
+    /// Returns whether any of these servers has a name for this signal. A counter of an event that never occurred is on no page.
     pub fn may_say(&self, signal: Signal) -> bool {
         self.has(signal) || self.servers.iter().any(|server| Table::shipped().says(server, signal))
     }
 
-    /// The engines that can be told apart.
+    /// Returns the distinguishable engines.
     pub fn replicas(&self) -> &[Replica] {
         &self.replicas
     }
 
-    /// The GPUs that can be told apart.
+    /// Returns the distinguishable GPUs.
     pub fn devices(&self) -> &[Replica] {
         &self.devices
     }
 
-    /// The usual time between two scrapes; the longest where pages differ. What lasts less is seen by chance.
+    /// Returns the usual scrape interval; the longest if pages differ. Scrapes miss most events that are shorter.
     pub fn cadence(&self) -> Option<Span> {
         self.pages.iter().filter_map(|page| page.scrapes.cadence).max()
     }
 
-    /// What must be said beside any figure.
+    /// Returns the remarks that belong to all figures.
     pub fn disclosures(&self) -> &Disclosures {
         &self.disclosures
     }
 
-    /// A gauge over all processes, by the signal's rule. Where one of them could not be read for a while and is there again later,
-    /// the whole is unknown for that while.
+    /// Returns a gauge over all processes, combined by the signal's rule.
+    ///
+    /// If a process could not be scraped for a time and reappears later, the combined value is unknown for that time.
     pub fn gauge(&self, signal: Signal) -> Option<Series> {
         let tracks: Vec<&Track> = self.whole(signal).filter(|track| track.is_level()).collect();
         read::combine(&self.pages, &tracks, signal.rule())
     }
 
-    /// A gauge of one replica, numbered as in [`replicas`](ServerSide::replicas), or of one device for a GPU's signals.
+    /// Returns a gauge of one replica, numbered as in [`replicas`](ServerSide::replicas), or of one device for a GPU's signals.
     pub fn gauge_of(&self, replica: usize, signal: Signal) -> Option<Series> {
         let tracks: Vec<&Track> =
             self.own(replica, signal).into_iter().filter(|track| track.is_level()).collect();
         read::combine(&self.pages, &tracks, signal.rule())
     }
 
-    /// Scrapes between these instants that brought a page, and those that brought none.
+    /// Returns the number of successful and of failed scrapes between these instants.
     pub fn scraped(&self, from: At, to: At) -> (u64, u64) {
         let all = self.pages.iter().flat_map(|page| &page.scrapes.at);
         let within = all.filter(|scrape| (from..=to).contains(&scrape.0));
@@ -202,7 +206,9 @@ impl ServerSide {
         })
     }
 
-    /// How often counters went back between these instants, most of any one: a process began anew. None where several processes answer in turn.
+    /// Returns the largest number of restarts of any counter between these instants.
+    ///
+    /// The result is 0 if several processes answer in turn at one address.
     pub fn restarts(&self, from: At, to: At) -> u32 {
         if self.disclosures.alternates {
             return 0;
@@ -211,65 +217,71 @@ impl ServerSide {
         grows.map(|track| track.falls(from, to)).max().unwrap_or(0)
     }
 
-    /// What a counter gained over all processes from the last scrape not after `from` to the last one not after `to`.
+    /// Returns the increase of a counter over all processes.
+    ///
+    /// The interval is from the last scrape not after `from` to the last scrape not after `to`.
     pub fn gained(&self, signal: Signal, from: At, to: At) -> Option<Gained> {
         let tracks: Vec<&Track> =
             self.whole(signal).filter(|track| track.part == SignalPart::Counter).collect();
         self.sum_gained(&tracks, from, to)
     }
 
-    /// The same of one replica.
+    /// Returns the increase of a counter of one replica.
     pub fn gained_of(&self, replica: usize, signal: Signal, from: At, to: At) -> Option<Gained> {
         let own = self.own(replica, signal);
         let tracks: Vec<&Track> = own.into_iter().filter(|track| track.part == SignalPart::Counter).collect();
         self.sum_gained(&tracks, from, to)
     }
 
-    /// What a histogram took in over all processes between the scrapes that [`gained`](ServerSide::gained) takes.
+    /// Returns the observations of a histogram over all processes between the scrapes that [`gained`](ServerSide::gained) uses.
     pub fn histogram(&self, signal: Signal, from: At, to: At) -> Option<Buckets> {
         let tracks: Vec<&Track> = self.whole(signal).collect();
         self.taken_in(&tracks, from, to)
     }
 
-    /// The same of one replica.
+    /// Returns the observations of a histogram of one replica.
     pub fn histogram_of(&self, replica: usize, signal: Signal, from: At, to: At) -> Option<Buckets> {
         self.taken_in(&self.own(replica, signal), from, to)
     }
 
-    /// What a replica's counters of this signal (or the sums, or the counts, of its histogram) stood at then: since its process began.
+    /// Returns the total of a replica's counters of this signal at `at`, since the start of its process.
+    ///
+    /// For a histogram `part` selects its sums or its counts.
     pub fn stood_of(&self, replica: usize, signal: Signal, part: &SignalPart, at: At) -> Option<f64> {
         let own = self.own(replica, signal).into_iter().filter(|track| track.part == *part);
         own.filter_map(|track| track.stood_at(at)).reduce(|a, b| a + b)
     }
 
-    /// Mean requests in the queue by Little's law, λW: what the queue-time histogram took in over the window. Unlike the gauge it misses no
-    /// short queue; it counts the wait of the requests that ended in the window.
+    /// Returns the mean number of queued requests by Little's law, λW, from the queue-time histogram.
+    ///
+    /// Unlike the gauge it includes queues between two scrapes. It counts the queue time of requests that ended in the window.
     pub fn waiting_by_little(&self, from: At, to: At) -> Option<f64> {
         let taken = self.histogram(Signal::QueueTime, from, to)?;
         Some(taken.sum? / (taken.to - taken.from).as_secs_f64())
     }
 
-    /// Tokens that each check of a draft brought (speculative decoding), the model's own counted in: from counters where there are any and
-    /// they counted a hundred checks, else the mean of the gauge. `None` where nothing was drafted.
+    /// Returns the mean tokens per check of a draft (speculative decoding), including the model's own token.
+    ///
+    /// Counters are used if they count at least a hundred checks, else the mean of the gauge. `None` if there are no drafts.
     pub fn accepted_length(&self, from: At, to: At) -> Option<f64> {
         let gained = |signal| Some(self.gained(signal, from, to)?.value);
         let counted = || {
             let (checked, accepted) = (gained(Signal::DraftsChecked)?, gained(Signal::AcceptedTokens)?);
             (checked >= 100.0).then(|| 1.0 + accepted / checked)
         };
-        // A server that drafts nothing shows 0.
+        // A server without speculative decoding shows 0.
         let shown = || self.gauge(Signal::AcceptedLength)?.mean(from, to).filter(|length| *length >= 1.0);
         counted().or_else(shown)
     }
 
-    /// The tracks that make the whole: an engine's own where there are any, else those of the gateway before it.
+    /// Returns the tracks that add up to the total: those of engines if there are any, else those of the gateway.
     fn whole(&self, signal: Signal) -> impl Iterator<Item = &Track> {
         let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);
         let engines = tracks.iter().any(|track| track.layer == Layer::Engine);
         tracks.iter().filter(move |track| !engines || track.layer == Layer::Engine)
     }
 
-    /// The tracks of one replica; those of its whole page where it is alone there.
+    /// Returns the tracks of one replica; those of the whole page if the page has only this replica.
     fn own(&self, replica: usize, signal: Signal) -> Vec<&Track> {
         let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);
         let own: Vec<&Track> = tracks.iter().filter(|track| track.replica == Some(replica)).collect();

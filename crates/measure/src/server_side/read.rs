@@ -1,7 +1,7 @@
-//! Samples → tracks: which series of which page, process and replica say something of a signal.
+//! Samples → tracks: matches each series of a page, process and replica to a signal.
 //!
-//! A page may have a signal under several names (an old and a new one, two servers' names on one page): one of them is read,
-//! because added they would count twice. Series that the table's filters leave apart are added.
+//! A page may have a signal under several names (an old and a new one, names of two servers). One name is read, because
+//! the sum would count requests twice. Series that the table's filters keep separate are added.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,65 +15,66 @@ use super::signal::{Rule, Signal};
 use super::table::{HISTORY, Layer, SignalName, SignalPart, Table};
 use super::{Disclosures, ExposedSeries, FAILED, LEFT, PAGE_LABEL, PATIENCE, Replica, SCRAPE, ServerSide};
 
-/// More falls than this of one counter are not restarts.
+/// Maximum number of restarts of one counter. More decreases are not restarts.
 const MOST_RESTARTS: u32 = 3;
 
-/// A page that was looked at.
+/// A page that was scraped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ScrapedPage {
     pub name: String,
     pub scrapes: Scrapes,
     known: Vec<(At, At)>,
-    /// Are several processes answering in turn?
+    /// Set if several processes answer in turn.
     alternates: bool,
 }
 
-/// One series that says something of a signal.
+/// One series that contributes to a signal.
 #[derive(Clone, Debug)]
 pub(super) struct Track {
     pub page: usize,
     pub layer: Layer,
     pub replica: Option<usize>,
     pub part: SignalPart,
-    /// Upper edge of a bucket.
+    /// Upper edge of a bucket; `None` if the series is not a bucket.
     pub edge: Option<f64>,
-    /// All labels but the bucket's edge: series of one histogram.
+    /// All labels except the bucket's edge. They identify the series of one histogram.
     pub group: Arc<str>,
     pub factor: f64,
     pub points: Vec<(At, f64)>,
 }
 
 impl Track {
-    /// Is it a value at an instant?
+    /// Returns whether the value describes an instant.
     pub(crate) fn is_level(&self) -> bool {
         matches!(self.part, SignalPart::Gauge | SignalPart::Label(_))
     }
 
-    /// Does it only grow, but for restarts?
+    /// Returns whether the value only increases, except at restarts.
     pub fn grows(&self) -> bool {
         !self.is_level() && !matches!(self.part, SignalPart::Min | SignalPart::Max)
     }
 
-    /// The same in the signal's unit; of a histogram what is counted has none.
+    /// Returns the value at `at` in the signal's unit; a histogram's count has no unit.
     pub(crate) fn stood_at(&self, at: At) -> Option<f64> {
         let factor = if self.part == SignalPart::Count { 1.0 } else { self.factor };
         Some(self.value_at(at)? * factor)
     }
 
-    /// Does it count what a histogram took in?
+    /// Returns whether the track counts the observations of a histogram.
     pub fn counts(&self) -> bool {
         matches!(self.part, SignalPart::Bucket | SignalPart::Count)
     }
 
-    /// The last number of it that was read by then, though it may have left since; and what was read from there to the end.
+    /// Returns the last number not after `from`, even if the series disappeared since, and the points from there to `to`.
     pub fn numbers(&self, from: At, to: At) -> (Option<f64>, &[(At, f64)]) {
         let (earlier, rest) = self.points.split_at(self.points.partition_point(|point| point.0 <= from));
         let last = earlier.iter().rev().map(|point| point.1).find(|value| value.is_finite());
         (last, &rest[..rest.partition_point(|point| point.0 <= to)])
     }
 
-    /// How many numbers of it between these instants are below the one before. A process that begins anew is often without the series for a while (NaN),
-    /// until the first request.
+    /// Returns how many numbers between these instants are below their predecessor.
+    ///
+    /// A restarted process often lacks the series (NaN) until its first request.
     pub fn falls(&self, from: At, to: At) -> u32 {
         let (last, points) = self.numbers(from, to);
         let mut last = last.unwrap_or(f64::NEG_INFINITY);
@@ -81,14 +82,14 @@ impl Track {
         numbers.filter(|now| *now < std::mem::replace(&mut last, *now)).count() as u32
     }
 
-    /// The last number that was read by then; `None` = there was none yet, or the series had left.
+    /// Returns the last number not after `at`; `None` if there is none yet or the series disappeared.
     pub fn value_at(&self, at: At) -> Option<f64> {
         let end = self.points.partition_point(|point| point.0 <= at);
         self.points[..end].last().map(|point| point.1).filter(|value| value.is_finite())
     }
 }
 
-/// A series as it was read.
+/// A series as read, before it is matched to a signal.
 struct Raw<'a> {
     name: &'a str,
     page: usize,
@@ -113,7 +114,7 @@ pub(super) fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerS
     ServerSide { pages, replicas, devices, tracks, servers, disclosures }
 }
 
-/// What the series of one page say, without values.
+/// Returns the layout of one page, without values.
 pub(super) fn laid_out(series: &[SeriesName]) -> PageLayout {
     let raw = series.iter().map(|series| Raw {
         name: &series.name,
@@ -137,7 +138,7 @@ pub(super) fn laid_out(series: &[SeriesName]) -> PageLayout {
     PageLayout { replicas, devices, tracks, servers }
 }
 
-/// The series that are read, and for what.
+/// Returns the series that are read, with their rows of the table.
 pub(super) fn exposed(samples: &[Sample]) -> Vec<ExposedSeries> {
     let mut disclosures = Disclosures::default();
     let (_, raw) = gather(samples, &mut disclosures);
@@ -150,7 +151,7 @@ pub(super) fn exposed(samples: &[Sample]) -> Vec<ExposedSeries> {
     found.map(series).collect()
 }
 
-/// What series stand at that are read, in the units of their signals.
+/// Returns the values of the series that are read, in the units of their signals.
 pub(super) fn values(samples: &[&Sample]) -> Vec<(&'static SignalName, f64)> {
     let mut disclosures = Disclosures::default();
     let (_, raw) = gather(samples.iter().copied(), &mut disclosures);
@@ -162,7 +163,7 @@ pub(super) fn values(samples: &[&Sample]) -> Vec<(&'static SignalName, f64)> {
     found.filter_map(value).collect()
 }
 
-/// Which series are read, and by which row of the table.
+/// Returns the numbers of the series that are read, with their rows of the table.
 fn spoken(raw: &[Raw<'_>], disclosures: &mut Disclosures) -> Vec<(usize, &'static SignalName)> {
     let mut found = Vec::new();
     let mut unknown = BTreeSet::new();
@@ -184,8 +185,10 @@ fn spoken(raw: &[Raw<'_>], disclosures: &mut Disclosures) -> Vec<(usize, &'stati
     found
 }
 
-/// Does [`PAGE_LABEL`] say the page? The scraper writes it on every row where it reads several pages, on its own rows of each
-/// scrape too. Where those have none, a label of that name is the server's own (vLLM counts prompt tokens by `source`).
+/// Returns whether [`PAGE_LABEL`] names the page.
+///
+/// A scraper of several pages writes the label on every row, also on the marks of each scrape. If the marks lack the label,
+/// a label of that name belongs to the server (vLLM counts prompt tokens by `source`).
 fn pages_are_named(samples: &[&Sample]) -> bool {
     let mut scrapes =
         samples.iter().filter(|sample| matches!(sample.name.as_str(), SCRAPE | FAILED)).peekable();
@@ -193,12 +196,12 @@ fn pages_are_named(samples: &[&Sample]) -> bool {
         || scrapes.any(|sample| value_of(&split_labels(&sample.labels), PAGE_LABEL).is_some())
 }
 
-/// What only a watch is told of a page.
+/// Returns whether only `watch` writes rows of this name.
 fn is_of_watch(name: &str) -> bool {
     matches!(name, LEFT | PATIENCE)
 }
 
-/// The pages with their scrapes, and the series.
+/// Returns the pages with their scrapes, and the series.
 fn gather<'a>(
     samples: impl IntoIterator<Item = &'a Sample>,
     disclosures: &mut Disclosures,
@@ -264,15 +267,15 @@ fn gather<'a>(
     (pages, raw)
 }
 
-/// What a vendor wrote before the name of this series.
+/// Returns the vendor prefix of this series' name.
 fn vendor<'a>(raw: &[Raw<'a>], number: usize) -> &'a str {
     Table::shipped().read_as(raw[number].name).0
 }
 
-/// Whose names are read, of which rank, and what stands before them.
+/// The server of the names that are read, their rank and their vendor prefix.
 type Chosen<'a> = (&'static str, u32, &'a str);
 
-/// Per page, signal and side of the gateway what is read.
+/// Returns the names that are read, per page, signal and side of the gateway.
 fn chosen<'a>(
     raw: &[Raw<'a>],
     found: &[(usize, &'static SignalName)],
@@ -282,7 +285,7 @@ fn chosen<'a>(
         let key = (raw[*number].page, row.signal, row.layer == Layer::Gateway);
         let mine = (row.server, row.rank, vendor(raw, *number));
         let held = best.entry(key).or_insert((row.order, mine));
-        // The server that comes first in the table, then its lowest rank, then the name with the least before it: a page that has a name twice
+        // The order is: the server that is first in the table, its lowest rank, then the shortest prefix. A page with a name twice
         // counts the same requests twice.
         if held.1.0 == row.server {
             held.1 = held.1.min(mine);
@@ -293,13 +296,13 @@ fn chosen<'a>(
     best.into_iter().map(|(key, (_, chosen))| (key, chosen)).collect()
 }
 
-/// Ranks of one tensor- or pipeline-parallel group tell the same requests: the first speaks.
+/// Returns whether the series is of the first rank: ranks of one tensor- or pipeline-parallel group count the same requests.
 fn leads(row: &SignalName, one: &Raw<'_>) -> bool {
     let first = |label: &str| value_of(&one.labels, label).is_none_or(|rank| rank == "0");
     row.layer != Layer::Engine || (first("tp_rank") && first("pp_rank"))
 }
 
-/// The replicas and the devices, in order of their names.
+/// Returns the replicas and the devices, in order of their names.
 fn identities(
     raw: &[Raw<'_>],
     found: &[(usize, &'static SignalName)],
@@ -309,7 +312,7 @@ fn identities(
     for (number, row) in found {
         let one = &raw[*number];
         match row.layer {
-            // What a fleet says of itself is no replica.
+            // Totals of a fleet are not a replica.
             Layer::Engine if matches!(row.server, "plimsoll" | HISTORY) => {}
             Layer::Engine => _ = of[0].insert((one.page, identity(one, row))),
             Layer::Gpu => _ = of[1].insert((one.page, identity(one, row))),
@@ -334,7 +337,7 @@ fn identities(
     .into()
 }
 
-/// Numbers by their value, so that 10 comes after 9.
+/// Returns a sort key that compares numbers by value, so that 10 follows 9.
 fn natural(replica: &Replica) -> (&str, Vec<(u64, &str)>) {
     let values = replica.labels.split(',').map(|label| {
         let value = label.split_once('=').map_or(label, |(_, value)| value);
@@ -353,7 +356,7 @@ fn name(page: &str, labels: &str) -> String {
     }
 }
 
-/// The labels of a series that tell its replica apart.
+/// Returns the labels of a series that identify its replica.
 fn identity(one: &Raw<'_>, row: &SignalName) -> String {
     let telling = Table::shipped().replica_labels(row.server);
     let labels: Vec<(&str, &str)> =
@@ -374,7 +377,7 @@ fn track(one: &Raw<'_>, row: &SignalName, pages: &[ScrapedPage], among: &[Replic
             let page = &pages[one.page].name;
             let mut of_page = among.iter().enumerate().filter(|(_, replica)| replica.page == *page);
             let exact = of_page.clone().find(|(_, replica)| replica.labels == labels);
-            // A series without the telling label, on a page with one replica, is that replica's.
+            // On a page with one replica, a series without the identifying label belongs to that replica.
             exact.or_else(|| of_page.next().filter(|_| of_page.next().is_none())).map(|(number, _)| number)
         }
         Layer::Gateway | Layer::Process => None,
@@ -402,7 +405,7 @@ fn value_of<'a>(labels: &'a [(String, String)], name: &str) -> Option<&'a str> {
     labels.iter().find(|label| label.0 == name).map(|label| label.1.as_str())
 }
 
-/// How often counters went back, and whether that can be restarts.
+/// Records the number of decreases of counters, and whether they can be restarts.
 fn judge_resets(
     pages: &mut [ScrapedPage],
     tracks: &BTreeMap<Signal, Vec<Track>>,
@@ -418,24 +421,27 @@ fn judge_resets(
 }
 
 impl Replica {
-    /// The same, on a page of this name.
+    /// Returns this replica on a page of the given name.
     pub(super) fn on(&self, page: &str) -> Replica {
         Replica { name: name(page, &self.labels), page: page.to_owned(), labels: self.labels.clone() }
     }
 }
 
 impl ScrapedPage {
-    /// A page that was scraped then.
+    /// Returns a page with these scrapes.
     pub fn new(name: &str, scrapes: Scrapes) -> ScrapedPage {
         ScrapedPage { name: name.to_owned(), known: scrapes.known(), scrapes, alternates: false }
     }
 
-    /// What one counter gained.
+    /// Returns the increase of one counter.
     pub fn gained(&self, track: &Track, from: At, to: At) -> Option<Gained> {
         self.gained_since(track, (from, to), (0.0, &[]))
     }
 
-    /// The same; `unseen`: what it was when it was not on the page yet. `anew`: instants at which it counts from zero though it may not have fallen, in order.
+    /// Returns the increase of one counter with known restarts.
+    ///
+    /// `unseen` is the value of a series before it first appeared. `anew` contains instants in ascending order at which the
+    /// counter restarts from zero, even if it does not fall.
     pub(crate) fn gained_since(
         &self,
         track: &Track,
@@ -450,9 +456,9 @@ impl ScrapedPage {
         let base = numbers().take_while(|point| point.0 <= from).last().map(|point| point.1);
         let (start, mut last) = match (base, self.scrapes.last_good(from)) {
             (Some(value), Some(scrape)) => (scrape, value),
-            // It was not there yet when the page was looked at: counters begin at zero.
+            // The series was absent at an earlier scrape, and counters begin at zero.
             (None, Some(scrape)) => (scrape, unseen),
-            // Nobody looked before: what it had by then is not known.
+            // There is no earlier scrape, so the value at that time is unknown.
             (_, None) => {
                 let first = numbers().next()?;
                 let scrape = self.scrapes.first_good()?;
@@ -464,7 +470,7 @@ impl ScrapedPage {
         }
         let (mut value, mut resets) = (0.0, 0);
         let mut is_there = track.value_at(start).is_some();
-        // A row is a change: what is there and has none at such an instant counted as much again, and what is not there begins at zero when it comes.
+        // A row is a change. A series with a value and no row at such an instant repeated its value; an absent series begins at zero.
         let again = |is_there: bool, last: f64| if is_there { (last, last, 1) } else { (0.0, 0.0, 0) };
         let mut anew = anew.iter().filter(|at| **at > start && **at <= to).peekable();
         for &(at, now) in track.points.iter().filter(|point| point.0 > start && point.0 <= to) {
@@ -487,14 +493,14 @@ impl ScrapedPage {
             let (gained, stands, reset) = again(is_there, last);
             (value, last, resets) = (value + gained, stands, resets + reset);
         }
-        // Of a histogram the edges have a unit, not what is counted.
+        // A unit applies to the edges of a histogram and not to its counts.
         let factor =
             if matches!(track.part, SignalPart::Bucket | SignalPart::Count) { 1.0 } else { track.factor };
         Some(Gained { value: value * factor, resets, from: start, to: end })
     }
 }
 
-/// Several tracks as one series.
+/// Combines several tracks into one series.
 pub(super) fn combine(pages: &[ScrapedPage], tracks: &[&Track], rule: Rule) -> Option<Series> {
     let mut parts: Vec<Walk<'_>> = tracks
         .iter()
@@ -520,14 +526,14 @@ pub(super) fn combine(pages: &[ScrapedPage], tracks: &[&Track], rule: Rule) -> O
     Some(Series { steps })
 }
 
-/// A series that is gone through once.
+/// A series that is read once from start to end.
 struct Walk<'a> {
     series: Series,
     page: &'a ScrapedPage,
     place: usize,
 }
 
-/// The value of all at one instant: unknown where one of them is for a while.
+/// Returns the combined value at one instant; unknown if one series has a gap.
 fn together(parts: &mut [Walk<'_>], at: At, rule: Rule) -> Option<f64> {
     let mut values = Vec::with_capacity(parts.len());
     for part in parts {
@@ -536,7 +542,7 @@ fn together(parts: &mut [Walk<'_>], at: At, rule: Rule) -> Option<f64> {
         }
         match part.series.steps.get(part.place) {
             Some(step) if step.from <= at => values.push(step.value),
-            // Not yet or no longer there; or there before and after, but the page could not be read.
+            // The series does not exist yet or any more; or it exists before and after, but the scrape failed.
             Some(_) if part.place > 0 && is_gap(part.page, at) => return None,
             _ => {}
         }

@@ -1,7 +1,7 @@
-//! The few figures of the server's side that belong on a run's page, per level.
+//! The server-side results per level for the report of a run.
 //!
-//! What a server does not say stays `None` and is shown as unknown. Gauges are as often right as somebody looked; beside the mean
-//! queue of the gauge stands the one of Little's law, which no scrape can miss.
+//! A signal that a server does not report is `None` and shown as unknown. Gauges are only as accurate as the scrape interval.
+//! The report therefore also has the mean queue by Little's law, which includes queues between two scrapes.
 
 use plimsoll_model::{Sample, Span};
 use schemars::JsonSchema;
@@ -10,98 +10,98 @@ use serde::{Deserialize, Serialize};
 use super::{Bracket, ServerSide, Signal};
 use crate::findings::LevelFinding;
 
-/// What servers said during a run.
+/// Metrics that servers reported during a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ServerReport {
-    /// Usual time between two scrapes, s.
+    /// Usual scrape interval in seconds; `null` if unknown.
     pub cadence_s: Option<f64>,
-    /// Scrapes taken, failed ones included.
+    /// Number of scrapes, including failed ones.
     #[serde(alias = "looks")]
     pub scrapes: u64,
-    /// Scrapes that failed.
+    /// Number of failed scrapes.
     pub failed: u64,
-    /// Replicas that can be told apart.
+    /// Number of distinguishable replicas.
     pub replicas: usize,
-    /// What must be known beside the figures.
+    /// Remarks on the figures.
     pub notes: Vec<String>,
-    /// Every level, in order of execution.
+    /// Results of the levels in order of execution.
     pub levels: Vec<LevelReport>,
 }
 
-/// What servers said during the steady window of one level; `None` = they do not say.
+/// Metrics of the servers during the steady window of one level; `null` if a server does not report the metric.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LevelReport {
-    /// The level.
+    /// Number of the level.
     pub level: u32,
-    /// Scrapes that the gauges rest on.
+    /// Number of scrapes that the gauges are based on.
     #[serde(alias = "looks")]
     pub scrapes: usize,
-    /// Requests in the queue, mean over time.
+    /// Requests in the queue, time-weighted mean.
     pub waiting: Option<f64>,
-    /// Most that were seen there.
+    /// Largest observed number of requests in the queue.
     pub waiting_max: Option<f64>,
     /// Mean requests in the queue by Little's law, from the queue-time histogram.
     pub waiting_by_little: Option<f64>,
-    /// Requests computed at once, mean over time.
+    /// Requests in the batch, time-weighted mean.
     pub running: Option<f64>,
-    /// Most that were seen.
+    /// Largest observed number of requests in the batch.
     pub running_max: Option<f64>,
-    /// Most that may be.
+    /// Maximum number of requests in the batch that the server allows.
     pub running_limit: Option<f64>,
-    /// Mean batch of the steps, where the server counts items and steps.
+    /// Mean batch size per step, if the server counts items and steps.
     pub batch: Option<f64>,
-    /// KV cache in use, mean over time, 0 to 1.
+    /// KV cache usage, time-weighted mean, 0 to 1.
     pub kv_usage: Option<f64>,
-    /// Largest that was seen.
+    /// Largest observed KV cache usage, 0 to 1.
     pub kv_usage_max: Option<f64>,
-    /// Prompt tokens found in the prefix cache, of those looked up.
+    /// Share of the looked-up prompt tokens that were in the prefix cache, 0 to 1.
     pub prefix_hits: Option<f64>,
-    /// Prompt tokens whose KV came from outside the engine, over all.
+    /// Share of the prompt tokens whose KV came from outside the engine, 0 to 1.
     #[serde(default)]
     pub transferred: Option<f64>,
-    /// Tokens that each check of a draft brought (speculative decoding), the model's own counted in.
+    /// Mean tokens per check of a draft (speculative decoding), including the model's own token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_length: Option<f64>,
     /// Share of the tokens proposed by drafts that the model accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted: Option<f64>,
-    /// Times that a running request lost its place.
+    /// Number of preemptions of running requests.
     pub preempted: Option<f64>,
-    /// Mean time in the queue, s.
+    /// Mean queue time in seconds.
     pub queue_s: Option<f64>,
-    /// Bucket that the p99 of the time in the queue lies in, s; no upper edge = above the last.
+    /// Lower and upper edge of the bucket that contains the p99 of the queue time, in seconds; no upper edge above the last bucket.
     pub queue_p99_s: Option<(f64, Option<f64>)>,
-    /// Share of time with any kernel on the GPU: lags, and is no measure of load.
+    /// Share of time with any kernel on the GPU, 0 to 1. The value lags and is no measure of load.
     pub gpu_utilisation: Option<f64>,
-    /// Share of time in which multiprocessors are at work.
+    /// Share of time in which multiprocessors are active, 0 to 1.
     pub sm_active: Option<f64>,
-    /// Share of time in which GPU memory moves data.
+    /// Share of time in which GPU memory transfers data, 0 to 1.
     pub dram_active: Option<f64>,
-    /// Lowest clock seen, Hz.
+    /// Lowest observed clock of the multiprocessors in Hz.
     pub sm_clock_min: Option<f64>,
-    /// Mean power, W.
+    /// Mean power in W.
     pub power_w: Option<f64>,
-    /// Energy per output token, J.
+    /// Energy per output token in J.
     pub joules_per_token: Option<f64>,
-    /// Its gauges over the course of the level, in the buckets of the level's timeline; none where it has none.
+    /// Gauges during the level, in the buckets of the level's timeline; empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub course: Vec<ServerMoment>,
 }
 
-/// Gauges during one bucket of a level's timeline: means over time of what is known of it, `None` where nothing is.
+/// Time-weighted means of gauges during one bucket of a level's timeline; `null` if unknown.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ServerMoment {
-    /// Middle of the bucket, s into the level.
+    /// Middle of the bucket, in seconds from the start of the level.
     pub at_s: f64,
-    /// Requests computed at once.
+    /// Requests in the batch.
     pub running: Option<f64>,
     /// Requests in the queue.
     pub waiting: Option<f64>,
-    /// KV cache in use, 0 to 1.
+    /// KV cache usage, 0 to 1.
     pub kv_usage: Option<f64>,
 }
 
-/// What servers said of these levels; `None` where nobody looked.
+/// Returns the metrics that servers reported during these levels; `None` if there was no scrape.
 pub fn report(levels: &[LevelFinding], samples: &[Sample]) -> Option<ServerReport> {
     let server = ServerSide::read(samples);
     let seen = server.disclosures();
@@ -170,7 +170,7 @@ fn level_report(server: &ServerSide, level: &LevelFinding) -> LevelReport {
     }
 }
 
-/// The gauges in the buckets of the timeline, so that one axis serves both.
+/// Returns the gauges in the buckets of the timeline, so that both charts have one time axis.
 fn course(server: &ServerSide, level: &LevelFinding) -> Vec<ServerMoment> {
     let (window, timeline) = (&level.summary.window, &level.summary.timeline);
     let start = window.start - Span::from_secs_f64(window.warm_up_s);

@@ -1,50 +1,50 @@
-//! A gauge over time, as far as it is known.
+//! A gauge over time, with gaps where its value is unknown.
 //!
-//! What was read holds until it is read again; where a scrape failed, or none was taken for more than two and a half times the usual
-//! distance, nothing is known. Means are weighted by time, because scrapes are not evenly spaced when a server is busy.
-//! Straight lines between scrapes lost: they would make up values of counts that never were.
+//! A value is valid until the next scrape. After a failed scrape it is unknown, and so it is after 2.5 usual scrape intervals
+//! without a scrape. Means are weighted by time, because scrapes of a busy server are not evenly spaced. Linear
+//! interpolation between scrapes was rejected because it would make up values of counts that never existed.
 
 use plimsoll_model::{At, Span};
 
-/// A stretch of time in which a value held.
+/// A time range with a constant value.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct SeriesStep {
     pub from: At,
-    /// Until when, exclusive.
+    /// End of the range, exclusive.
     pub to: At,
     pub value: f64,
 }
 
-/// Steps in order of time; what lies between them is unknown.
+/// A sequence of steps in order of time; the value between steps is unknown.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Series {
-    /// The steps, none empty, none overlapping. Two neighbours may have the same value: there was a scrape between.
+    /// Steps, not empty and not overlapping. Two neighbours may have equal values if a scrape is between them.
     pub steps: Vec<SeriesStep>,
 }
 
 impl Series {
-    /// The value at an instant; `None` = unknown.
+    /// Returns the value at an instant; `None` if unknown.
     pub fn at(&self, at: At) -> Option<f64> {
         let next = self.steps.partition_point(|step| step.to <= at);
         self.steps.get(next).filter(|step| step.from <= at).map(|step| step.value)
     }
 
-    /// Time-weighted mean over the known part of `[from, to)`.
+    /// Returns the time-weighted mean over the known part of `[from, to)`.
     pub fn mean(&self, from: At, to: At) -> Option<f64> {
         weighted(self.clipped(from, to))
     }
 
-    /// Largest value that was read in `[from, to)`. What rose and fell between two scrapes was not seen.
+    /// Returns the largest value that was read in `[from, to)`. Peaks between two scrapes are not visible.
     pub fn max(&self, from: At, to: At) -> Option<f64> {
         self.clipped(from, to).map(|step| step.value).reduce(f64::max)
     }
 
-    /// Smallest value that was read in `[from, to)`.
+    /// Returns the smallest value that was read in `[from, to)`.
     pub fn min(&self, from: At, to: At) -> Option<f64> {
         self.clipped(from, to).map(|step| step.value).reduce(f64::min)
     }
 
-    /// Share of the known part of `[from, to)` in which the value is so.
+    /// Returns the share of the known part of `[from, to)` in which the value satisfies `is`.
     pub fn share(&self, from: At, to: At, is: impl Fn(f64) -> bool) -> Option<f64> {
         weighted(
             self.clipped(from, to)
@@ -52,12 +52,12 @@ impl Series {
         )
     }
 
-    /// Time-weighted mean over the part of `[from, to)` in which `other` is known and so.
+    /// Returns the time-weighted mean over the part of `[from, to)` in which `other` is known and satisfies `is`.
     pub fn mean_given(&self, from: At, to: At, other: &Series, is: impl Fn(f64) -> bool) -> Option<f64> {
         self.given(other, is).mean(from, to)
     }
 
-    /// Share in which this is so, of the part of `[from, to)` in which `other` is known and so: P(this | other).
+    /// Returns the share in which this series satisfies `this_is`, of the part in which `other` satisfies `other_is`: P(this | other).
     pub fn share_given(
         &self,
         from: At,
@@ -69,7 +69,7 @@ impl Series {
         self.given(other, other_is).share(from, to, this_is)
     }
 
-    /// The part in which `other` is known and so.
+    /// Returns the part in which `other` is known and satisfies `is`.
     pub fn given(&self, other: &Series, is: impl Fn(f64) -> bool) -> Series {
         let (mut steps, mut first) = (Vec::new(), 0);
         for step in &self.steps {
@@ -86,18 +86,18 @@ impl Series {
         Series { steps }
     }
 
-    /// How much of `[from, to)` is known, 0 to 1.
+    /// Returns the known share of `[from, to)`, 0 to 1.
     pub fn known(&self, from: At, to: At) -> f64 {
         let known: i64 = self.clipped(from, to).map(|step| (step.to - step.from).0).sum();
         if to > from { known as f64 / (to - from).0 as f64 } else { 0.0 }
     }
 
-    /// Steps that lie in `[from, to)` or reach into it: how many scrapes a figure of that window rests on.
+    /// Returns the number of steps that overlap `[from, to)`: the number of scrapes that a figure of that window is based on.
     pub fn scrapes(&self, from: At, to: At) -> usize {
         self.clipped(from, to).count()
     }
 
-    /// The steps of `[from, to)`, cut there.
+    /// Returns the steps that overlap `[from, to)`, clipped to it.
     pub fn clipped(&self, from: At, to: At) -> impl Iterator<Item = SeriesStep> + '_ {
         let first = self.steps.partition_point(|step| step.to <= from);
         self.steps[first..]
@@ -118,16 +118,16 @@ fn weighted(steps: impl Iterator<Item = SeriesStep>) -> Option<f64> {
     (time > 0.0).then(|| area / time)
 }
 
-/// When a page was looked at, and whether it said anything.
+/// The scrapes of a page and their success.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Scrapes {
-    /// Instant, and whether the page was there and not empty; ascending.
+    /// Instant of each scrape, and whether the page was read and not empty; ascending.
     pub at: Vec<(At, bool)>,
-    /// The usual distance between two.
+    /// Median interval between two scrapes; `None` with fewer than two.
     pub cadence: Option<Span>,
 }
 
-/// Beyond this many times the usual distance nothing is known between two scrapes.
+/// Maximum gap between two scrapes, in usual intervals. In a longer gap the value is unknown.
 const LONGEST_HOLD: f64 = 2.5;
 
 impl Scrapes {
@@ -140,7 +140,7 @@ impl Scrapes {
         Scrapes { at, cadence }
     }
 
-    /// The stretches in which what was read holds.
+    /// Returns the time ranges in which the last read value is valid.
     pub fn known(&self) -> Vec<(At, At)> {
         let cadence = self.cadence.unwrap_or(Span(1));
         let hold = Span((cadence.0 as f64 * LONGEST_HOLD) as i64);
@@ -161,7 +161,7 @@ impl Scrapes {
         known
     }
 
-    /// The last good scrape that is not after `at`.
+    /// Returns the last successful scrape that is not after `at`.
     pub(crate) fn last_good(&self, at: At) -> Option<At> {
         let end = self.at.partition_point(|scrape| scrape.0 <= at);
         self.at[..end].iter().rev().find(|scrape| scrape.1).map(|scrape| scrape.0)
@@ -172,11 +172,11 @@ impl Scrapes {
     }
 }
 
-/// One series as it was read: a row per scrape, or per change.
+/// Converts one series with a row per scrape, or per change, to steps.
 pub(super) fn held(points: &[(At, f64)], scrapes: &Scrapes, known: &[(At, At)], factor: f64) -> Series {
     let mut steps = Vec::new();
     let mut stretch = 0;
-    // Boundaries: the points themselves and, for a row per change, the scrapes between them, so that counts of scrapes are true.
+    // Boundaries are the points and, for a row per change, the scrapes between them. The number of scrapes is then correct.
     for (i, &(at, value)) in points.iter().enumerate() {
         let until = points.get(i + 1).map_or(At::MAX, |next| next.0);
         if value.is_nan() {
@@ -192,7 +192,7 @@ pub(super) fn held(points: &[(At, f64)], scrapes: &Scrapes, known: &[(At, At)], 
     Series { steps }
 }
 
-/// Adds a stretch of one value, cut at the scrapes in it.
+/// Adds a time range with one value, split at its scrapes.
 fn cut(steps: &mut Vec<SeriesStep>, (mut from, to): (At, At), value: f64, scrapes: &Scrapes) {
     let first = scrapes.at.partition_point(|scrape| scrape.0 <= from);
     for &(at, _) in scrapes.at[first..].iter().take_while(|scrape| scrape.0 < to) {

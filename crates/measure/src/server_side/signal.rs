@@ -1,11 +1,11 @@
-//! The words for what a server says of itself: one vocabulary over all servers.
+//! The signals of servers: one vocabulary for all servers.
 //!
-//! A signal carries its unit, what kind of series it is and how figures of several processes become one. Queue depths
-//! add up; shares of a resource don't: of the KV caches the fullest counts, because that is the one that preempts.
+//! A signal has a unit, a kind of series, and a rule that combines the values of several processes. Queue depths are summed.
+//! Shares of a resource are not: the fullest of several KV caches counts, because that cache preempts requests.
 
 use serde::{Deserialize, Serialize};
 
-/// How a signal's values of several processes, ranks or devices become one.
+/// The rule that combines the values of several processes, ranks or devices.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Rule {
     Sum,
@@ -15,7 +15,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// One of several; `None` = there is none.
+    /// Returns the combined value; `None` if there are no values.
     pub fn of(self, values: &[f64]) -> Option<f64> {
         let count = values.len() as f64;
         let values = values.iter().copied();
@@ -28,12 +28,12 @@ impl Rule {
     }
 }
 
-/// What kind of series a signal is.
+/// The kind of series of a signal.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum SeriesKind {
-    /// Goes up and down: [`gauge`](super::ServerSide::gauge).
+    /// Value that increases and decreases: [`gauge`](super::ServerSide::gauge).
     Gauge,
-    /// Only grows, but for restarts: [`gained`](super::ServerSide::gained).
+    /// Value that only increases, except at restarts: [`gained`](super::ServerSide::gained).
     Counter,
     /// Counts per bucket, or a sum and a count: [`histogram`](super::ServerSide::histogram).
     Histogram,
@@ -41,31 +41,30 @@ pub enum SeriesKind {
 
 macro_rules! signals {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $kind:ident, $rule:ident, $unit:literal;)*) => {
-        /// Something that a server, its GPU or its process says of itself.
+        /// A metric of a server, its GPU or its process.
         #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Signal { $($(#[$doc])* $variant,)* }
 
         impl Signal {
-            /// All of them, in the order of this file.
+            /// All signals in the order of this file.
             pub const ALL: &'static [Signal] = &[$(Signal::$variant,)*];
 
-            /// Its name in the table and in JSON.
+            /// Returns the name for the table and JSON.
             pub fn name(self) -> &'static str {
                 match self { $(Signal::$variant => $name,)* }
             }
 
-            /// What kind of series it is.
             pub fn kind(self) -> SeriesKind {
                 match self { $(Signal::$variant => SeriesKind::$kind,)* }
             }
 
-            /// How values of several processes become one.
+            /// Returns the rule that combines the values of several processes.
             pub fn rule(self) -> Rule {
                 match self { $(Signal::$variant => Rule::$rule,)* }
             }
 
-            /// Its unit; a fraction is 0 to 1.
+            /// Returns the unit; a fraction is 0 to 1.
             pub fn unit(self) -> &'static str {
                 match self { $(Signal::$variant => $unit,)* }
             }
@@ -74,127 +73,114 @@ macro_rules! signals {
 }
 
 signals! {
-    /// Requests in the batch that is computed.
+    /// Requests in the current batch.
     Running = "running", Gauge, Sum, "requests";
-    /// Requests that wait to be computed.
+    /// Requests in the queue.
     Waiting = "waiting", Gauge, Sum, "requests";
     /// Requests that wait for KV blocks of another engine. Some servers count them in [`Signal::Waiting`] too.
     DeferredKvTransfer = "deferred_kv_transfer", Gauge, Sum, "requests";
-    /// Most requests that may run at once.
+    /// Maximum number of concurrently running requests.
     MaxRunning = "max_running", Gauge, Sum, "requests";
-    /// KV cache in use. Of several caches the fullest.
+    /// KV cache usage; of several caches the fullest.
     KvUsage = "kv_usage", Gauge, Max, "fraction";
-    /// KV blocks there are.
     KvBlocks = "kv_blocks", Gauge, Sum, "blocks";
-    /// Tokens that a KV block holds.
     KvBlockTokens = "kv_block_tokens", Gauge, Max, "tokens";
-    /// Requests in the batch, where that is not what runs.
+    /// Requests in the batch, if the server counts them separately from running requests.
     BatchSize = "batch_size", Gauge, Sum, "requests";
-    /// Replicas that take requests.
+    /// Replicas that accept requests.
     ReplicasReady = "replicas_ready", Gauge, Sum, "replicas";
-    /// Replicas that are coming.
+    /// Replicas that are starting.
     ReplicasProvisioning = "replicas_provisioning", Gauge, Sum, "replicas";
-    /// Replicas that are paid for.
+    /// Replicas that are billed.
     ReplicasBilled = "replicas_billed", Gauge, Sum, "replicas";
-    /// Prompt tokens looked up in the prefix cache.
+    /// Prompt tokens that the prefix cache was queried for.
     PrefixQueried = "prefix_queried", Counter, Sum, "tokens";
-    /// Those of them that it held.
+    /// Looked-up prompt tokens that the prefix cache contained.
     PrefixHit = "prefix_hit", Counter, Sum, "tokens";
     /// Drafts of speculative decoding that the model checked.
     DraftsChecked = "drafts_checked", Counter, Sum, "drafts";
-    /// Tokens that drafts proposed.
     DraftTokens = "draft_tokens", Counter, Sum, "tokens";
-    /// Those of them that the model accepted.
+    /// Draft tokens that the model accepted.
     AcceptedTokens = "accepted_tokens", Counter, Sum, "tokens";
-    /// Tokens that a check of a draft brings, the model's own counted in; 0 = there are no drafts.
+    /// Tokens per check of a draft, including the model's own token; 0 without speculative decoding.
     AcceptedLength = "accepted_length", Gauge, Mean, "tokens";
-    /// Times that a running request lost its place (preempted, retracted) and was computed again.
+    /// Times that a running request was preempted or retracted and computed again.
     Preempted = "preempted", Counter, Sum, "times";
-    /// Prompt tokens computed again after that.
+    /// Prompt tokens computed again after a preemption.
     RecomputedTokens = "recomputed_tokens", Counter, Sum, "tokens";
-    /// Prompt tokens of requests whose prompt is done, those from a cache included.
+    /// Prompt tokens of requests with a finished prefill, including cached tokens.
     PromptTokens = "prompt_tokens", Counter, Sum, "tokens";
-    /// Those of them that came from a cache.
+    /// Prompt tokens that came from a cache.
     CachedTokens = "cached_tokens", Counter, Sum, "tokens";
-    /// Those of them that came from outside the engine: offloaded before, or computed by another.
+    /// Prompt tokens that came from outside the engine: offloaded before, or computed by another engine.
     TransferredTokens = "transferred_tokens", Counter, Sum, "tokens";
-    /// Tokens generated.
     OutputTokens = "output_tokens", Counter, Sum, "tokens";
-    /// Requests answered.
+    /// Requests with a complete response.
     Finished = "finished", Counter, Sum, "requests";
     /// Requests that failed in the server.
     Failed = "failed", Counter, Sum, "requests";
-    /// Requests whose client went away.
+    /// Requests whose client disconnected.
     Aborted = "aborted", Counter, Sum, "requests";
-    /// Requests that were not taken.
+    /// Requests that the server rejected.
     Refused = "refused", Counter, Sum, "requests";
-    /// Steps (iterations, batches) computed.
+    /// Computed steps (iterations, batches).
     Steps = "steps", Counter, Sum, "steps";
-    /// Items of the batches computed: over [`Signal::Steps`], the mean batch.
+    /// Items of the computed batches; divided by [`Signal::Steps`] they give the mean batch size.
     Items = "items", Counter, Sum, "items";
-    /// Tokens per step.
     IterationTokens = "iteration_tokens", Histogram, Sum, "tokens";
-    /// In the queue, per request.
     QueueTime = "queue_time", Histogram, Sum, "s";
-    /// Copying inputs, per request.
+    /// Time to copy inputs, per request.
     InputTime = "input_time", Histogram, Sum, "s";
-    /// From leaving the queue to the first token, per request.
+    /// Time from leaving the queue to the first token, per request.
     PrefillTime = "prefill_time", Histogram, Sum, "s";
-    /// From the first token to the last, per request.
+    /// Time from the first token to the last, per request.
     DecodeTime = "decode_time", Histogram, Sum, "s";
-    /// From leaving the queue to the end, per request.
+    /// Time from leaving the queue to the end, per request.
     InferenceTime = "inference_time", Histogram, Sum, "s";
-    /// Copying outputs, per request.
+    /// Time to copy outputs, per request.
     OutputTime = "output_time", Histogram, Sum, "s";
-    /// From the arrival at the server to the first token.
+    /// Time from the arrival at the server to the first token.
     Ttft = "ttft", Histogram, Sum, "s";
-    /// Between the tokens of an answer.
+    /// Time between the tokens of a response.
     Itl = "itl", Histogram, Sum, "s";
     /// Mean gap between tokens, per request.
     Tpot = "tpot", Histogram, Sum, "s";
-    /// From the arrival at the server to the end.
+    /// Time from the arrival at the server to the end.
     E2e = "e2e", Histogram, Sum, "s";
-    /// Prompt tokens per request.
     PromptLength = "prompt_length", Histogram, Sum, "tokens";
-    /// Output tokens per request.
     OutputLength = "output_length", Histogram, Sum, "tokens";
-    /// Share of time with any kernel on the GPU. It lags, and one small kernel makes it 1: never a measure of load.
+    /// Share of time with any kernel on the GPU. It lags, and one small kernel sets it to 1, so it is no measure of load.
     GpuUtilisation = "gpu_utilisation", Gauge, Mean, "fraction";
     /// Share of time in which the compute or graphics engine is active.
     GpuEngineActive = "gpu_engine_active", Gauge, Mean, "fraction";
-    /// Share of time × multiprocessors with a warp on them.
+    /// Share of time × multiprocessors with a resident warp.
     SmActive = "sm_active", Gauge, Mean, "fraction";
-    /// Resident warps over the most there may be.
+    /// Resident warps divided by the maximum number.
     SmOccupancy = "sm_occupancy", Gauge, Mean, "fraction";
-    /// Share of time in which memory moves data.
+    /// Share of time in which GPU memory transfers data.
     DramActive = "dram_active", Gauge, Mean, "fraction";
-    /// Share of time in which tensor pipes work.
+    /// Share of time in which tensor pipes are active.
     TensorActive = "tensor_active", Gauge, Mean, "fraction";
-    /// GPU memory in use.
     GpuMemoryUsed = "gpu_memory_used", Gauge, Sum, "bytes";
-    /// GPU memory that is free.
     GpuMemoryFree = "gpu_memory_free", Gauge, Sum, "bytes";
-    /// Clock of the multiprocessors; of several devices the slowest.
+    /// Clock of the multiprocessors; the slowest of several devices.
     SmClock = "sm_clock", Gauge, Min, "Hz";
-    /// Temperature; of several devices the hottest.
+    /// Temperature; the hottest of several devices.
     GpuTemperature = "gpu_temperature", Gauge, Max, "°C";
-    /// Power drawn.
     GpuPower = "gpu_power", Gauge, Sum, "W";
-    /// Energy used.
     GpuEnergy = "gpu_energy", Counter, Sum, "J";
     /// Time throttled for power, summed over devices.
     ThrottledPower = "throttled_power", Counter, Sum, "s";
     /// Time throttled for heat, summed over devices.
     ThrottledThermal = "throttled_thermal", Counter, Sum, "s";
-    /// Number of the last XID error; 0 = none.
+    /// Number of the last XID error; 0 if there is none.
     Xid = "xid", Gauge, Max, "code";
     /// CPU time of the server's processes.
     CpuSeconds = "cpu_seconds", Counter, Sum, "s";
     /// Resident memory of the server's processes.
     ResidentMemory = "resident_memory", Gauge, Sum, "bytes";
-    /// When the process began, Unix time; of several the youngest.
+    /// Start of the process as Unix time; the youngest of several processes.
     StartTime = "start_time", Gauge, Max, "s";
-    /// Garbage collections.
     GcCollections = "gc_collections", Counter, Sum, "times";
     /// Pauses for garbage collection.
     GcTime = "gc_time", Histogram, Sum, "s";

@@ -1,74 +1,75 @@
-//! Which server calls what how: the reader of `data/signals.tsv`.
+//! The names of signals per server: the reader of `data/signals.tsv`.
 //!
-//! A data file rather than code, because names change with servers and this is what people extend. Names are compared
-//! without the difference between `:`, `.` and `_` (vLLM under Ray, SGLang's newer pages, OpenTelemetry's names), so that one row serves all.
-//! Before a server's own name a vendor may write its name: `ray_vllm_…`, `kserve_vllm:…`.
+//! The names are in a data file and not in code, because they change with servers and users extend them. Names are compared
+//! without the difference between `:`, `.` and `_`, so that one row matches all spellings. Spellings of vLLM under Ray, newer SGLang
+//! pages and OpenTelemetry differ in these characters. A vendor may add a prefix to a server's name: `ray_vllm_…`,
+//! `kserve_vllm:…`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
 
 use super::signal::{SeriesKind, Signal};
 
-/// Whose names those are that a watch keeps its history in: one for each signal that engines told, and one for each that gateways before them did.
+/// Server name of the series that `watch` stores as history.
+///
+/// There is one name per signal of engines, and one per signal of gateways in front of them.
 pub const HISTORY: &str = "plimsoll_history";
 
-/// The table as shipped.
 const FILE: &str = include_str!("../../data/signals.tsv");
 
-/// Version of the table: names that a run was read with.
+/// Version of the table; a run stores the version that it was read with.
 pub const VERSION: u32 = 1;
 
-/// Where a figure is made. The same requests are counted by an engine and by the gateway before it.
+/// The component that a figure comes from. An engine and the gateway in front of it count the same requests.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Layer {
     Engine,
     Gateway,
-    /// A GPU's exporter.
     Gpu,
-    /// A process, whatever it does.
+    /// A process of any kind.
     Process,
 }
 
-/// What part of a signal a name holds.
+/// The part of a signal that a name contains.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum SignalPart {
     Gauge,
     Counter,
-    /// A bucket of a histogram, cumulative; its edge is in the label `le`.
+    /// Cumulative bucket of a histogram, with its edge in the label `le`.
     Bucket,
-    /// Sum of what was observed.
+    /// Sum of the observed values.
     Sum,
     Count,
-    /// Nothing that was observed since the scrape before lies below.
+    /// Smallest value that was observed since the previous scrape.
     Min,
     Max,
-    /// A figure written in this label.
+    /// Number that is written in this label.
     Label(String),
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct SignalName {
-    /// Whose name it is: `vllm`, `sglang`, …
+    /// Server that uses the name: `vllm`, `sglang`, …
     pub server: &'static str,
     pub layer: Layer,
     pub signal: Signal,
     pub part: SignalPart,
-    /// Values of labels that it is restricted to.
+    /// Allowed values per label; empty allows all samples.
     pub only: Vec<(&'static str, Vec<&'static str>)>,
-    /// Its unit in the signal's unit.
+    /// Factor from the name's unit to the signal's unit.
     pub factor: f64,
-    /// The lowest rank on a page is read; equal ranks are added.
+    /// Priority of the name: the lowest rank on a page is read; series with equal ranks are added.
     pub rank: u32,
-    /// Its line in the table: of two servers on one page the earlier is read.
+    /// Line in the table: of two servers on one page the earlier is read.
     pub order: usize,
 }
 
-/// The names.
+/// The names of all servers.
 #[derive(Debug, Default)]
 pub struct Table {
     rows: HashMap<String, Vec<SignalName>>,
     replica_labels: HashMap<&'static str, Vec<&'static str>>,
-    /// Words with which names begin that belong to one server, so that they are known behind a vendor's name too.
+    /// First words of names that belong to one server. They are recognised behind a vendor prefix too.
     brands: BTreeSet<&'static str>,
 }
 
@@ -78,12 +79,12 @@ impl Table {
         TABLE.get_or_init(|| Table::read(FILE))
     }
 
-    /// What a name says; nothing where it is not known.
+    /// Returns the rows of a name; empty if the name is unknown.
     pub fn of(&self, name: &str) -> &[SignalName] {
         self.read_as(name).1
     }
 
-    /// What a vendor wrote before a name that is known, and what the name says.
+    /// Returns the vendor prefix of a known name, and its rows.
     pub fn read_as<'a>(&self, name: &'a str) -> (&'a str, &[SignalName]) {
         let key = plain(name);
         let known = |from: usize| {
@@ -99,7 +100,7 @@ impl Table {
         found.unwrap_or(("", &[]))
     }
 
-    /// A regular expression (RE2) of which every name in the table is one, and few others: what they begin with.
+    /// Returns a regular expression (RE2) that matches every name in the table and few others, by their first words.
     pub fn families(&self) -> String {
         let begins = self.rows.keys().filter_map(|name| name.split('_').next());
         let families: BTreeSet<&str> = begins.filter(|begin| !begin.is_empty()).collect();
@@ -108,19 +109,19 @@ impl Table {
         format!("({})[:_].+|.+[:_]({})[:_].+", families.join("|"), brands.join("|"))
     }
 
-    /// A regular expression (RE2) of the names of these signals, as any server spells them.
+    /// Returns a regular expression (RE2) that matches the names of these signals in the spelling of any server.
     pub fn names(&self, signals: &[Signal]) -> String {
         const PARTS: [&str; 5] = ["_bucket", "_sum", "_count", "_observed_min", "_observed_max"];
         let told = self.rows.iter().filter(|(_, rows)| rows.iter().any(|row| signals.contains(&row.signal)));
         let whole =
             |name: &str| PARTS.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name).to_owned();
-        // A dot for what servers write as a colon, a dot or an underscore.
+        // A dot matches the colon, dot or underscore that servers use.
         let names: BTreeSet<String> = told.map(|(name, _)| whole(name).replace('_', ".")).collect();
         let names: Vec<String> = names.into_iter().collect();
         format!("(.+[:_])?({})(_bucket|_sum|_count|_total)?", names.join("|"))
     }
 
-    /// Has this server a name for this signal? A history has one for all of them, and shows what there was.
+    /// Returns whether this server has a name for this signal. Always false for a history, whose series are all on the page.
     pub fn says(&self, server: &str, signal: Signal) -> bool {
         if server == HISTORY {
             return false;
@@ -128,7 +129,7 @@ impl Table {
         self.rows.values().flatten().any(|row| row.server == server && row.signal == signal)
     }
 
-    /// Labels that tell replicas of this server's page apart.
+    /// Returns the labels that identify replicas on a page of this server.
     pub(crate) fn replica_labels(&self, server: &str) -> &[&'static str] {
         self.replica_labels.get(server).map_or(&[], Vec::as_slice)
     }
@@ -150,13 +151,13 @@ impl Table {
         table
     }
 
-    /// The names of a history follow from the signals', so that no line of the file can be forgotten.
+    /// Adds the names of a history, which are derived from the signals so that the file needs no lines for them.
     fn add_history(&mut self) {
         for (signal, layer) in
             Signal::ALL.iter().flat_map(|one| [(*one, Layer::Engine), (*one, Layer::Gateway)])
         {
             let (part, only) = match signal.kind() {
-                // Beside the mean stand the least and the most.
+                // The mean is stored with the minimum and the maximum.
                 SeriesKind::Gauge => ("gauge", vec![("of", vec![""])]),
                 SeriesKind::Counter => ("counter", Vec::new()),
                 SeriesKind::Histogram => ("histogram", Vec::new()),
@@ -169,7 +170,7 @@ impl Table {
         }
     }
 
-    /// A row that can't be read is left out; a test holds that there is none.
+    /// Adds a row. An invalid row is left out; a test checks that the file has none.
     fn add(&mut self, order: usize, cells: &[&'static str]) {
         let &[server, layer, signal, part, name, only, factor, rank, ..] = cells else { return };
         let layer = match layer {
@@ -185,7 +186,7 @@ impl Table {
         };
         let only = only.split(';').filter_map(|one| one.split_once('='));
         let only: Vec<_> = only.map(|(label, values)| (label, values.split('|').collect())).collect();
-        // `process_…` and `replicas_…` begin with words of everybody's.
+        // `process_…` and `replicas_…` begin with generic words.
         if layer != Layer::Process && server != "plimsoll" {
             self.brands.extend(name.split([':', '.', '_']).next());
         }
@@ -196,31 +197,31 @@ impl Table {
         }
     }
 
-    /// How many rows there are, a histogram's five apart.
+    /// Returns the number of rows; the five rows of a histogram count separately.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.rows.values().map(Vec::len).sum()
     }
 }
 
-/// What a history calls a signal, in the signal's own unit, without what its part adds (`_total`, `_bucket`, …).
+/// Returns the history name of a signal in the signal's unit, without the suffix of its part (`_total`, `_bucket`, …).
 pub fn kept_name(layer: Layer, signal: Signal) -> String {
     let whose = if layer == Layer::Gateway { "gateways" } else { "fleet" };
     format!("plimsoll_{whose}_{}", signal.name())
 }
 
 impl SignalName {
-    /// Does it speak of samples with these labels?
+    /// Returns whether the name applies to samples with these labels.
     pub fn allows(&self, labels: &[(String, String)]) -> bool {
         self.only.iter().all(|(label, values)| {
             let value = labels.iter().find(|(name, _)| name == label).map_or("", |(_, value)| value);
-            // An empty value is a label that is not there; a star is any.
+            // An empty value means that the label is absent; a star matches any value.
             values.contains(&value) || (!value.is_empty() && values.contains(&"*"))
         })
     }
 }
 
-/// The names on the page that hold this part, without `_total`.
+/// Returns the names on the page that contain this part, without `_total`.
 fn parts(base: &str, part: &str) -> Vec<(String, SignalPart)> {
     let stem = base.strip_suffix("_total").unwrap_or(base);
     match part {
@@ -230,11 +231,11 @@ fn parts(base: &str, part: &str) -> Vec<(String, SignalPart)> {
             (format!("{base}_bucket"), SignalPart::Bucket),
             (format!("{base}_sum"), SignalPart::Sum),
             (format!("{base}_count"), SignalPart::Count),
-            // No page has these: a sender of OpenTelemetry tells them with each point.
+            // No page has these names; OpenTelemetry senders report the values with each point.
             (format!("{base}_observed_min"), SignalPart::Min),
             (format!("{base}_observed_max"), SignalPart::Max),
         ],
-        // A summary's own sum; a counter that is a sum.
+        // The sum of a summary; a counter that is a sum.
         "sum" if base.ends_with("_duration_seconds") => vec![(format!("{base}_sum"), SignalPart::Sum)],
         "count" if base.ends_with("_duration_seconds") => vec![(format!("{base}_count"), SignalPart::Count)],
         "sum" => vec![(stem.to_owned(), SignalPart::Sum)],

@@ -1,10 +1,15 @@
-//! The sweep: a stepper that asks for one level after another until the lines are narrow enough or the time is up.
+//! The sweep: a stepper that requests levels until the limits are narrow enough or the time is up.
 //!
-//! Results in, next experiment out; it has no clock and starts nothing, so that a live endpoint and a simulated one
-//! are driven by the same code. Phases: concurrency 1 (what the target costs without contention), a closed-loop ladder
-//! (a closed loop cannot overload, and its throughput ends at the capacity), then open-loop levels: a first set with
-//! rising loads, then one at a time where they tell most, and at last the hold. Where a budget is to be proven, `prove` chooses them. Plain bisection on latency lost: it
-//! needs a ceiling, and its every step trusts one noisy level.
+//! Results go in and the next experiment comes out. The stepper has no clock and starts nothing, so one implementation drives
+//! a live endpoint and a simulated one. There are these phases:
+//!
+//! * concurrency 1 measures the latency without contention;
+//! * closed-loop levels with rising concurrency measure the capacity, because a closed loop cannot overload the target;
+//! * open-loop levels follow: a first set with rising loads, then one at a time at the most informative load;
+//! * the hold is last.
+//!
+//! If a budget must be proven, `prove` chooses the levels. Plain bisection on latency was rejected: it needs a ceiling, and
+//! each of its steps trusts one noisy level.
 
 mod ladder;
 mod place;
@@ -30,30 +35,30 @@ pub(crate) use ladder::{BASELINE_SHARE, LADDER_SHARE};
 use place::{KnownLine, LoadBoard, first_loads};
 use prove::Placing;
 
-/// Throughput has stopped growing when doubling the number in flight adds less than this share.
+/// Growth below which throughput is saturated when the number in flight doubles.
 pub const SATURATED_GROWTH: f64 = 0.03;
 
-/// Share of the search time for the first look at concurrency 1.
+/// Share of the search time for the first level at concurrency 1.
 const PROBE_SHARE: f64 = 0.01;
-/// Open-loop levels per kind of traffic that the time is cut for. More come where levels need less than their share.
+/// Planned open-loop levels per kind of traffic. More follow if levels need less than their share of the time.
 pub(crate) const LEVELS_PLANNED: u32 = 11;
-/// Mean load of the open-loop levels as a share of the capacity, from above.
+/// Upper bound of the mean load of the open-loop levels, as a share of the capacity.
 pub(crate) const NEAR: f64 = 1.0;
-/// Most levels per kind of traffic, whatever the time: what is not found by then is not found by more.
+/// Maximum number of levels per kind of traffic; more levels do not find a limit that these did not find.
 const MOST_LEVELS: usize = 40;
-/// Requests beyond the bare need of a percentile: arrivals are chance, and a warm-up may be cut.
+/// Factor over the minimum requests of a percentile, because arrivals are random and a warm-up may be cut.
 const TAIL_MARGIN: f64 = 1.25;
-/// Most by which a level, or concurrency 1, is made longer than planned to reach a percentile.
+/// Largest factor by which a level, or concurrency 1, is extended to reach a percentile.
 const REACH: f64 = 1.7;
-/// Arrivals that a level must expect to be worth its time: fewer, and chance decides whether it has even its median. A sweep of a
-/// minute spent levels on one to four requests, and one of them drew none.
+/// Minimum expected arrivals of a level. With fewer it is random whether the level even has a median.
+///
+/// A sweep of one minute spent levels on one to four requests, and one of them drew none.
 const WORTH_A_LEVEL: f64 = TAIL_MARGIN * crate::tail::BEYOND / (1.0 - 0.5);
-/// Most by which a level is made longer than usual: beyond it, more levels say more.
+/// Largest factor by which a level is extended. Beyond it, more levels give more information.
 const LONGER_AT_MOST: f64 = 4.0;
-/// Redraws while searching, and for the final findings.
+/// Bootstrap replicates during the search, and for the final findings.
 const REDRAWS: (usize, usize) = (120, 800);
 
-/// One sweep.
 pub struct Sweep {
     spec: SweepSpec,
     observed: Vec<Observed>,
@@ -63,18 +68,17 @@ pub struct Sweep {
     spent: Span,
     requests: u64,
     failed: u64,
-    /// First open-loop loads still to be run.
+    /// First open-loop loads that are still to run.
     first: VecDeque<f64>,
-    /// Time at which the search of the present kind of traffic ends.
+    /// Time at which the search of the current kind of traffic ends.
     kind_ends: Span,
-    /// Budget line by the placing levels, requests/s.
+    /// Budget limit by the placing levels, in requests per second.
     placed_at: f64,
-    /// Drain time of the last level, if requests were abandoned.
+    /// Drain time of the last level; `None` if no requests were abandoned.
     gave_up: Option<Span>,
     notice: Option<String>,
 }
 
-/// Where a sweep is.
 #[derive(Clone, PartialEq, Debug)]
 enum Phase {
     Probe,
@@ -83,21 +87,21 @@ enum Phase {
     Ladder(u32),
     First,
     Search,
-    /// A load over the capacity.
+    /// An overload at this load in requests per second.
     Overload(f64),
-    /// Short levels that place the budget line.
+    /// Short levels that bracket the budget limit.
     Place(Placing),
-    /// Long levels that prove it: load, and number left.
+    /// Long levels that prove the budget limit: load in requests per second, and number of levels left.
     Prove(f64, u32),
     Hold,
     Done(String),
 }
 
 impl Sweep {
-    /// A sweep that has run nothing yet.
+    /// Returns a sweep without levels.
     ///
     /// # Errors
-    /// The first field of the spec that makes no sense.
+    /// Fails if a field of the spec is invalid; the error contains the first invalid field.
     pub fn new(spec: SweepSpec) -> Result<Sweep, SweepError> {
         spec.check()?;
         Ok(Sweep {
@@ -117,7 +121,7 @@ impl Sweep {
         })
     }
 
-    /// What to do next. Asking again without [`observe`](Sweep::observe) gives the same answer.
+    /// Returns the next step. Repeated calls without [`observe`](Sweep::observe) return an equal step.
     #[expect(
         clippy::should_implement_trait,
         reason = "a stepper answers before its end too, and is no sequence"
@@ -137,8 +141,7 @@ impl Sweep {
         }
     }
 
-    /// Takes the result of the level that [`next`](Sweep::next) asked for: its records and samples (those of other
-    /// levels are passed over).
+    /// Takes the records and samples of the level that [`next`](Sweep::next) requested. Those of other levels are skipped.
     pub fn observe(&mut self, level: &Level, attempts: &[Attempt], samples: &[Sample]) -> LevelFinding {
         let own: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
         let samples: Vec<&Sample> =
@@ -147,7 +150,7 @@ impl Sweep {
         self.take(level, observed, own.len() as u64)
     }
 
-    /// The same for a level whose records were gathered as they ended.
+    /// Takes the result of a level whose records were gathered as they ended.
     pub fn observe_gathered(&mut self, level: &Level, rows: Gathered, samples: &[Sample]) -> LevelFinding {
         let attempts = rows.attempts();
         let observed = Observed::gathered(level, rows, samples, self.spec.budget.as_ref());
@@ -168,13 +171,13 @@ impl Sweep {
         finding
     }
 
-    /// Ends the sweep early (the person asked); the findings stand on what there is.
+    /// Ends the sweep early because the user requested it; the findings use the levels so far.
     pub fn stop(&mut self, why: &str) {
         self.asked = None;
         self.phase = Phase::Done(why.to_owned());
     }
 
-    /// How far it is.
+    /// Returns the progress of the sweep.
     pub fn progress(&self) -> SweepProgress {
         let phase = match &self.phase {
             Phase::Probe | Phase::Idle | Phase::Baseline => "one at a time",
@@ -196,7 +199,7 @@ impl Sweep {
         }
     }
 
-    /// Everything found so far.
+    /// Returns the findings of the levels so far.
     pub fn findings(&self) -> Findings {
         whole::findings(&self.observed, &self.line_spec(REDRAWS.1), true)
     }
@@ -211,7 +214,7 @@ impl Sweep {
 
     // -------------------------------------------------------------------------------- phases
 
-    /// The next experiment of the present phase, or `None` after moving on to another.
+    /// Returns the next experiment of the current phase, or `None` after a change of phase.
     fn wanted(&mut self) -> Option<SweepLevel> {
         match self.phase.clone() {
             Phase::Probe => Some(self.baseline(PROBE_SHARE)),
@@ -230,7 +233,7 @@ impl Sweep {
         }
     }
 
-    /// Moves on after a result.
+    /// Changes the phase after a result.
     fn advance(&mut self, level: &Level) {
         let finished = self.observed.last().map_or(0, |o| o.finding.summary.counts.finished);
         use plimsoll_model::EndedBy::{Ceiling, Complete, Cut, DrainLimit, Errors, Known, User, UserNow};
@@ -246,9 +249,9 @@ impl Sweep {
         }
         match self.phase.clone() {
             Phase::Probe if finished == 0 => self.finish("nothing finished at concurrency 1"),
-            // A closed loop that is held to a rate says nothing about the capacity: where one at a time is over the ceiling, or
-            // the first rung may be, the open loop begins. (The driver spaces a closed loop's requests by the ceiling in any
-            // case; a look at one at a time is as uncontended with pauses as without.)
+            // A closed loop with a limited rate shows no capacity. If one request at a time is over the maximum rate, or the first
+            // step may be, the open loop begins. The driver spaces a closed loop's requests by the maximum rate in any case. One request
+            // at a time has no contention with pauses or without.
             Phase::Probe if self.over_ceiling(1) => self.open_loop(),
             Phase::Probe => self.phase = Phase::Idle,
             Phase::Idle => self.phase = Phase::Baseline,
@@ -261,7 +264,7 @@ impl Sweep {
         }
     }
 
-    /// Returns the largest shares of the search time for concurrency 1 and for the ladder.
+    /// Returns the largest shares of the search time for concurrency 1 and for the concurrency steps.
     fn closed_shares(&self) -> (f64, f64) {
         if self.spec.proves_budget { prove::CLOSED_SHARES } else { (BASELINE_SHARE, LADDER_SHARE) }
     }
@@ -274,9 +277,9 @@ impl Sweep {
         Span(self.spec.time.0 - self.spec.hold.0 * self.spec.traffic.len() as i64)
     }
 
-    /// Starts the open-loop levels of the present kind of traffic.
+    /// Starts the open-loop levels of the current kind of traffic.
     fn open_loop(&mut self) {
-        // Without a ladder the capacity is unknown: the ceiling is what can be asked for.
+        // Without closed-loop steps the capacity is unknown, so the maximum rate replaces it.
         let climbed = self.observed.iter().any(|o| o.level.purpose == "ladder");
         let capacity = match self.spec.max_rate {
             Some(most) if !climbed => most,
@@ -308,7 +311,7 @@ impl Sweep {
         }
     }
 
-    /// Where it tells most, or on to the hold.
+    /// Returns the level at the most informative load, or starts the hold.
     fn search_level(&mut self) -> Option<SweepLevel> {
         let here: Vec<&Observed> = self.of_kind();
         if here.len() >= MOST_LEVELS {
@@ -320,7 +323,7 @@ impl Sweep {
         }
     }
 
-    /// (urgency, load, how much longer than usual) of the question that is furthest from its answer.
+    /// Returns the question that is furthest from its answer: (urgency, load, factor on the usual length).
     fn most_urgent(&self, here: &[&Observed]) -> Option<(f64, f64, f64)> {
         let zero = self.zero();
         let read = lines::read(self.traffic(), here, &zero, &self.line_spec(REDRAWS.0));
@@ -341,22 +344,23 @@ impl Sweep {
             wishes.push(board.bracket(pass, fail, line.rate().map(|rate| rate.value)));
         }
         let ceiling = board.ceiling;
-        // Without any level the first may take what is left: one that says something is worth more than several that do not.
+        // The first level may take all the remaining time, because one conclusive level is better than several inconclusive ones.
         let most = if good.is_empty() { f64::INFINITY } else { LONGER_AT_MOST * self.level_s() };
         let longest = most.min((self.kind_ends - self.spent).as_secs_f64());
         let (urgency, load) = wishes
             .into_iter()
             .flatten()
-            // A level at the ceiling that is there already will not say more.
+            // A second level at the maximum rate gives no more information.
             .filter(|(_, load)| *load < 0.99 * ceiling || loads.iter().all(|l| *l < 0.98 * ceiling))
             .filter(|(_, load)| WORTH_A_LEVEL / load <= longest)
             .max_by(|a, b| a.0.total_cmp(&b.0))?;
         Some((urgency, load, self.longer(&good, load)))
     }
 
-    /// How much longer than usual a level at this load should be, judged by those nearby: as much as its tail lacks
-    /// effective requests (close to saturation a queue remembers for a long time), and double where the slope of
-    /// requests in flight decided nothing.
+    /// Returns the factor on the usual length of a level at this load, from the levels nearby.
+    ///
+    /// The factor is what the tail lacks in effective requests, because queues near saturation are correlated for a long time.
+    /// It is 2 if the slope of requests in flight was inconclusive.
     fn longer(&self, good: &[&Observed], load: f64) -> f64 {
         let near = good.iter().filter(|o| (o.rate() / load - 1.0).abs() < 0.03);
         let lacking = near.map(|o| {
@@ -406,30 +410,31 @@ impl Sweep {
 
     // -------------------------------------------------------------------------------- time and ceilings
 
-    /// Length of a planned open-loop level, s.
+    /// Returns the length of a planned open-loop level, in seconds.
     fn level_s(&self) -> f64 {
         let kinds = self.spec.traffic.len().max(1) as f64;
         let closed = BASELINE_SHARE + LADDER_SHARE;
         self.search_time().as_secs_f64() * (1.0 - closed) / kinds / f64::from(LEVELS_PLANNED)
     }
 
-    /// Arrivals of a planned level at this load.
+    /// Returns the arrivals of a planned level at this load.
     fn arrivals(&self, load: f64) -> f64 {
         (load * self.level_s()).min(self.spec.completions as f64)
     }
 
-    /// An open-loop level, as long as its completions need and the time allows. `None` (and on to the next phase)
-    /// where less than half a level of time is left, or too little for the requests that make it worth running.
+    /// Returns an open-loop level, as long as its completions need and the time allows.
+    ///
+    /// `None`, after a change of phase, if less than half a level of time or too little for useful requests is left.
     fn open_level(&mut self, purpose: &str, load: f64, longer: f64) -> Option<SweepLevel> {
         let planned = self.level_s();
         let left = (self.kind_ends - self.spent).as_secs_f64();
-        // Light levels of the first set last no longer than those near the limit: what they say is not yet needed exactly.
+        // Light levels of the first set are at most as long as levels near the limit, because their accuracy matters less.
         let least = if purpose == "curve" { 0.6 * self.capacity() } else { 0.0 };
         let enough = self.spec.completions as f64 / load.max(least);
-        // Slow requests need a window of several of them, whatever the rate.
+        // Slow requests need a window of several response times at any rate.
         let slow = 20.0 * self.latency_s();
         let usual = enough.max(slow).min(planned);
-        // A level that just misses the percentile asked for is worth the little more that reaches it.
+        // A level that nearly reaches the requested percentile is extended to reach it.
         let tail = TAIL_MARGIN * crate::tail::BEYOND / (1.0 - self.spec.percentile) / load;
         let reach = if tail > usual && tail <= REACH * planned { tail / usual } else { 1.0 };
         let least = WORTH_A_LEVEL / load;
@@ -441,7 +446,7 @@ impl Sweep {
         Some(self.experiment(purpose, Load::Open { rate_per_s: load }, window))
     }
 
-    /// Mean latency at concurrency 1, s.
+    /// Returns the mean latency at concurrency 1, in seconds.
     fn latency_s(&self) -> f64 {
         self.closed().first().map_or(0.0, |(concurrency, rate)| f64::from(*concurrency) / rate.max(1e-9))
     }
@@ -457,7 +462,7 @@ impl Sweep {
         }
     }
 
-    /// Shortens an experiment to what is left of the requests, or ends the sweep where that is too little.
+    /// Limits an experiment to the requests that are left, or ends the sweep if too few are left.
     fn within_ceilings(&mut self, mut experiment: SweepLevel) -> Option<SweepLevel> {
         let Some(left) = experiment.max_requests else { return Some(experiment) };
         let rate = match experiment.load {
@@ -465,7 +470,7 @@ impl Sweep {
             Load::Closed { concurrency }
             | Load::Wave { requests: concurrency }
             | Load::Saturating { concurrency } => {
-                // As fast as it could possibly be, by what the last closed level did.
+                // Upper bound of the rate, by the last closed level.
                 let fastest = self
                     .last_closed()
                     .map_or(0.0, |(before, rate)| rate * f64::from(concurrency) / f64::from(before));
@@ -494,14 +499,14 @@ impl Sweep {
         self.observed.iter().filter(|o| matches!(o.level.load, Load::Closed { concurrency: 1 })).collect()
     }
 
-    /// The capacity as the closed loops found it, requests/s.
+    /// Returns the capacity that the closed loops found, in requests per second.
     fn capacity(&self) -> f64 {
         let all: Vec<&Observed> = self.observed.iter().collect();
         lines::ladder_capacity(&all).unwrap_or(0.0)
     }
 }
 
-/// What the lines of a sweep are read with.
+/// Returns the settings of the capacity limits of a sweep.
 pub(crate) fn line_spec(spec: &SweepSpec, replicates: usize) -> LineSpec {
     LineSpec {
         knee_factor: spec.knee_factor,

@@ -1,40 +1,42 @@
-//! Where the next level tells most: the geometry of a search, free of time and ceilings.
+//! The choice of the most informative next load, without time limits and maximum rates.
 //!
-//! Three questions compete (onset, stability, budget); the one whose answer is furthest from narrow enough gets the
-//! next level. Spending the time evenly over a grid lost: nine tenths of a grid lie where nothing is decided.
+//! Three questions compete (onset, stability, budget). The question whose answer is furthest from narrow enough gets the next
+//! level. A uniform grid was rejected because nine tenths of its levels would decide nothing.
 
-/// What is known of one line.
+/// The result of one limit so far.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum KnownLine {
-    /// Found, with its interval.
+    /// The limit was found, with its interval.
     At {
-        /// Where, requests/s.
+        /// Limit in requests per second.
         value: f64,
-        /// Lower end.
+        /// Lower end in requests per second.
         lower: f64,
-        /// Upper end; may be infinite.
+        /// Upper end in requests per second; may be infinite.
         upper: f64,
     },
     /// Above every level so far.
     Above,
     /// Below every level so far.
     Below,
-    /// Nothing: the data refuse.
+    /// Unknown, because the data allow no result.
     Nothing,
 }
 
-/// Loads of the first open-loop levels, as shares of the capacity that the ladder found: one light, to stand in for
-/// zero contention; the range in which onsets lie (M/M/c: 0.63 at two servers, 0.95 at sixteen). One [`overload`] comes on
-/// top.
+/// Loads of the first open-loop levels, as shares of the capacity that the closed loops found.
+///
+/// One light level may replace zero contention. The others cover the range of onsets (M/M/c: 0.63 at two servers, 0.95 at
+/// sixteen). One [`overload`] is added.
 const FIRST: [f64; 6] = [0.2, 0.45, 0.65, 0.8, 0.9, 0.96];
-/// The same where requests are so few that seven levels would each say nothing.
+/// Loads of the first levels if there are so few requests that each of seven levels would be inconclusive.
 const FIRST_FEW: [f64; 3] = [0.3, 0.65, 0.9];
-/// Completions on a planned level below which it is few.
+/// Completions of a planned level below which [`FIRST_FEW`] applies.
 const FEW: f64 = 400.0;
 
-/// A share of the capacity at which a level of this many arrivals will be seen to pile up. Requests in flight wander by the
-/// root of the arrivals, and their growth must stand out from that over the limit of 2 %: at a fixed 1.06 every fourth
-/// sweep of a minute (6 000 arrivals a level) decided nothing up there and found no stability limit.
+/// Returns a share of the capacity at which the backlog of a level with this many arrivals visibly grows.
+///
+/// Requests in flight fluctuate by the root of the arrivals, and their growth must exceed that and the limit of 2 %. With a
+/// fixed share of 1.06, every fourth sweep of a minute (6 000 arrivals per level) was inconclusive and found no limit.
 pub fn overload(arrivals: f64) -> f64 {
     1.02 + (6.0 / arrivals.max(1.0).sqrt()).min(0.5)
 }
@@ -49,41 +51,42 @@ pub fn first_loads(capacity: f64, arrivals: f64, max_rate: Option<f64>) -> Vec<f
     loads
 }
 
-/// Loads measured so far and what they are for.
+/// The measured loads and the settings of the search.
 pub struct LoadBoard<'a> {
-    /// Usable open-loop loads, rising, requests/s.
+    /// Usable open-loop loads in ascending order, in requests per second.
     pub loads: &'a [f64],
-    /// The capacity as best known, requests/s.
+    /// Best estimate of the capacity, in requests per second.
     pub capacity: f64,
-    /// Is the capacity known from below only?
+    /// Set if only a lower bound of the capacity is known.
     pub open_above: bool,
-    /// Width at which the onset is narrow enough, as a share.
+    /// Relative width at which the onset is narrow enough.
     pub narrow: f64,
-    /// Highest load that may be offered.
+    /// Maximum load that may be offered, in requests per second.
     pub ceiling: f64,
     /// Arrivals of a level at the capacity.
     pub arrivals: f64,
 }
 
-/// Width of a bracket at which stability and budget lines are narrow enough: the rule of the in-flight slope has a
-/// limit of 2 % itself, so that the region in which it decides nothing is a few per cent wide.
+/// Relative width at which the stability and budget brackets are narrow enough.
+///
+/// The rule of the in-flight slope has a limit of 2 % itself, so its inconclusive region is a few per cent wide.
 const BRACKET: f64 = 0.10;
 
-/// Urgency of an onset that lies outside the levels: over that of a bracket with one end, for it is what is asked.
+/// Urgency of an onset outside the levels. It exceeds the urgency of a bracket with one end, because it is the main question.
 const UNSEEN: f64 = 8.0;
-/// Factor between loads while the capacity is known from below only.
+/// Factor between loads while only a lower bound of the capacity is known.
 const STRIDE: f64 = 1.5;
 /// Levels within a few per cent of the onset before it counts as found.
 const REPEATED: usize = 5;
 
 impl LoadBoard<'_> {
-    /// How far the onset is from narrow enough (1 = just so), and where to look next. None where nothing helps.
+    /// Returns the urgency of the onset (1 is narrow enough) and the next load; `None` if no load helps.
     pub fn onset(&self, known: KnownLine) -> Option<(f64, f64)> {
         match known {
             KnownLine::At { value, lower, upper } => {
                 let below = self.loads.iter().copied().rfind(|load| *load < value);
                 let above = self.loads.iter().copied().find(|load| *load >= value);
-                // Between distant neighbours a straight line stands for a convex curve.
+                // A straight line between distant neighbours approximates a convex curve.
                 if let (Some(below), Some(above)) = (below, above)
                     && above / below > 1.08
                 {
@@ -92,9 +95,9 @@ impl LoadBoard<'_> {
                 }
                 let width = (upper - lower.max(0.0)) / value / self.narrow;
                 let near = self.loads.iter().filter(|load| (**load / value - 1.0).abs() < 0.035).count();
-                // At the line itself and to both sides of it in turn: the crossing needs all three.
+                // The loads alternate between the limit and both sides of it, because the crossing needs all three.
                 let offset = [0.0, -0.025, 0.02][near % 3];
-                // One lucky level moves a crossing further than its own redraws can know; several do not err alike.
+                // One outlier moves a crossing further than its replicates can show; several levels do not err in one direction.
                 let least = if near < REPEATED { 1.5 } else { 0.0 };
                 self.wish(width.min(10.0).max(least), value * (1.0 + offset))
             }
@@ -108,14 +111,14 @@ impl LoadBoard<'_> {
         }
     }
 
-    /// The same for a bracket (last that holds, first that does not), with a point estimate where there is one.
+    /// Returns the urgency and the next load of a bracket (last that holds, first that does not), with its estimate if any.
     pub fn bracket(&self, holds: Option<f64>, breaks: Option<f64>, value: Option<f64>) -> Option<(f64, f64)> {
         match (holds, breaks) {
             (Some(holds), Some(breaks)) => {
                 let width = breaks / holds - 1.0;
                 let centre = value.filter(|v| *v > holds && *v < breaks).unwrap_or((holds * breaks).sqrt());
                 let (left, right) = (centre / holds, breaks / centre);
-                // Half the wanted width to the side that is further off; the very centre would decide nothing.
+                // The aim is half the wanted width to the side that is further off; the centre itself would decide nothing.
                 let aim = if left > right {
                     (centre * (1.0 - 0.4 * BRACKET)).max(holds * left.powf(0.3))
                 } else {
@@ -123,14 +126,14 @@ impl LoadBoard<'_> {
                 };
                 self.wish(width / BRACKET, aim)
             }
-            // By factors, and before all else: every other question waits for the scale.
+            // The load grows by a factor and with priority, because every other question depends on the scale.
             (Some(holds), None) if self.open_above => {
                 let tried = self.loads.last().copied().unwrap_or(holds);
                 self.wish(2.0 * UNSEEN, STRIDE * tried.max(self.capacity))
             }
             (Some(holds), None) => {
                 let over = overload(self.arrivals);
-                // Where that load was run and decided nothing, further up.
+                // If a level at that load was inconclusive, the next load is higher.
                 let tried = self.loads.last().filter(|last| **last >= 0.99 * over * self.capacity);
                 let aim = tried.map_or(over * self.capacity.min(3.0 * holds), |last| 1.1 * last);
                 self.wish(6.0, aim.max(1.15 * holds))

@@ -1,7 +1,7 @@
-//! What a sweep will cost, said before it sends anything.
+//! The preview of a sweep's cost, before the sweep sends a request.
 //!
-//! The target's capacity is not known yet, so that what depends on it is said for several. A preview that hid this
-//! behind one guess would be wrong by the factor between a small model and a large one.
+//! The target's capacity is not known yet, so capacity-dependent figures are given for several capacities. One guess was
+//! rejected because it would be wrong by the factor between a small model and a large one.
 
 use plimsoll_model::SizeUnit;
 use schemars::JsonSchema;
@@ -12,69 +12,71 @@ use super::spec::SweepSpec;
 use super::{BASELINE_SHARE, LADDER_SHARE, LEVELS_PLANNED, NEAR};
 use crate::tail::BEYOND;
 
-/// Capacities that a preview shows where nothing is known, requests/s.
+/// Capacities of a preview if nothing is known, in requests per second.
 pub const CAPACITIES: [f64; 5] = [1.0, 10.0, 100.0, 1_000.0, 10_000.0];
 
-/// What a request costs, as far as the user said.
+/// The size and the price of a request, as given by the user.
 #[derive(Copy, Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RequestPrice {
-    /// What the sizes count; of items the mean is `input_tokens`.
+    /// Unit of the sizes; with items the mean is in `input_tokens`.
     pub unit: SizeUnit,
     /// Mean prompt tokens per request.
     pub input_tokens: f64,
     /// Mean output tokens per request.
     pub output_tokens: f64,
-    /// Price of a million prompt tokens.
+    /// Price per million prompt tokens; `null` if not given.
     pub per_million_input: Option<f64>,
-    /// Price of a million output tokens.
+    /// Price per million output tokens; `null` if not given.
     pub per_million_output: Option<f64>,
 }
 
-/// What a sweep will take.
+/// The expected time and requests of a sweep.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Preview {
-    /// The longest it takes, s; drains included, a last drain excepted.
+    /// Maximum time in seconds, including drains except the last.
     pub time_s: f64,
-    /// Of that, for holding, s.
+    /// Part of the time for holding, in seconds.
     pub hold_s: f64,
-    /// Length of an open-loop level, s.
+    /// Length of an open-loop level in seconds.
     pub level_s: f64,
     /// Open-loop levels planned per kind of traffic.
     pub levels: u32,
-    /// The ceiling on the rate, requests/s.
+    /// Maximum rate in requests per second; `null` if not limited.
     pub max_rate: Option<f64>,
-    /// The ceiling on requests.
+    /// Maximum number of requests; `null` if not limited.
     pub max_requests: Option<u64>,
-    /// What follows from several capacities.
+    /// Figures for several capacities.
     pub at: Vec<PreviewAt>,
 }
 
-/// What follows if the target carries this many requests/s.
+/// The figures of a sweep for one capacity of the target.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PreviewAt {
-    /// The capacity, requests/s.
+    /// Capacity in requests per second.
     pub capacity_per_s: f64,
-    /// About the most requests that will be sent.
+    /// Approximate maximum number of requests.
     pub requests: u64,
-    /// Their prompt tokens.
+    /// Prompt tokens of these requests.
     pub input_tokens: u64,
-    /// Their output tokens.
+    /// Output tokens of these requests.
     pub output_tokens: u64,
-    /// Their items (rows of the batches), where sizes count those; the tokens are then 0.
+    /// Items (rows of the batches) of these requests; `null` if sizes are tokens. With items the tokens are 0.
     #[serde(default)]
     pub items: Option<u64>,
-    /// What they cost; `None` without a price.
+    /// Cost in the currency of the price; `null` without a price.
     pub cost: Option<f64>,
-    /// Completions of one level near the line.
+    /// Completions of one level near the limit.
     pub completions_per_level: u64,
-    /// Percentiles that one such level supports, were its requests independent: 0.99 means p99. Correlation near the
-    /// limit costs more, and is measured.
+    /// Percentiles that such a level supports if its requests are independent: 0.99 means p99. Correlation near the limit needs
+    /// more requests, and the sweep measures it.
     pub supports: Vec<f64>,
 }
 
 impl Preview {
-    /// The preview of a sweep. `capacities`: what the target may carry, requests/s; [`CAPACITIES`] if nothing is known.
+    /// Returns the preview of a sweep.
+    ///
+    /// `capacities` are possible capacities of the target in requests per second; [`CAPACITIES`] if nothing is known.
     pub fn new(spec: &SweepSpec, price: &RequestPrice, capacities: &[f64]) -> Preview {
         let kinds = spec.traffic.len().max(1) as f64;
         let hold_s = spec.hold.as_secs_f64() * kinds;
@@ -90,7 +92,7 @@ impl Preview {
         };
         let at = capacities.iter().map(|capacity| {
             let rate = capacity.min(spec.max_rate.unwrap_or(f64::INFINITY));
-            // All of the open loop near the line, and the ladder at the capacity: it cannot send more than that.
+            // All of the open loop is near the limit, and the closed loops are at the capacity: more cannot be sent.
             let sent =
                 rate * (search_s * ladder + open_s * NEAR + hold_s) + rate.min(1.0) * search_s * baseline;
             let requests = spec.max_requests.unwrap_or(u64::MAX).min(sent.ceil() as u64);

@@ -1,7 +1,7 @@
-//! The search for a proven budget line: an overload, short levels that place the line, long levels that prove it.
+//! The search for a proven budget limit: an overload, short levels that bracket the limit, long levels that prove it.
 //!
-//! A verdict on a percentile needs hundreds of independent requests. Eleven levels of equal length were rejected because none was long enough: 7 of 7
-//! sweeps of twenty minutes had no lower end.
+//! A verdict on a percentile needs hundreds of independent requests. Eleven levels of equal length were rejected because none
+//! was long enough: 7 of 7 sweeps of twenty minutes had no lower end.
 
 use plimsoll_model::{EndedBy, Load, Span};
 
@@ -11,30 +11,32 @@ use crate::lines::{self, Observed};
 use crate::purpose::{OVERLOAD, PLACE, PROVE, WARM_UP};
 use crate::say::number;
 
-/// Shares of the time for concurrency 1 and for the ladder.
+/// Shares of the time for concurrency 1 and for the concurrency steps.
 pub(super) const CLOSED_SHARES: (f64, f64) = (0.05, 0.10);
-/// Shares of the open-loop time for the overload and for placing; the rest proves.
+/// Shares of the open-loop time for the overload and for placing; the rest is for proving levels.
 const OVERLOAD_SHARE: f64 = 0.06;
 const PLACE_SHARE: f64 = 0.18;
-/// Shortest overload, s. Growth needs this time if responses take a few seconds.
+/// Minimum length of an overload in seconds. Growth needs this time if responses take a few seconds.
 const OVERLOAD_LEAST_S: f64 = 30.0;
 /// Largest share of the open-loop time for overloads.
 const OVERLOADS_AT_MOST: f64 = 0.4;
-/// First overload, in capacities.
+/// First overload as a multiple of the capacity.
 const OVER: f64 = 1.2;
 /// Factor between overloads while the target is stable.
 const STRIDE: f64 = 1.4;
-/// Largest numbers of placing and proving levels.
+/// Maximum numbers of placing and proving levels.
 const PLACES: u32 = 5;
 const PROOFS: u32 = 3;
 /// Number of levels, and the share of the open-loop time of a proving level.
 pub(super) const LEVELS: u32 = 1 + PLACES + PROOFS;
 pub(super) const PROOF_SHARE: f64 = (1.0 - OVERLOAD_SHARE - PLACE_SHARE) / PROOFS as f64;
-/// Shortest placing level, in response times.
+/// Minimum length of a placing level, in response times.
 const ANSWERS: f64 = 8.0;
-/// Shortest proving level, in response times of an idle target.
+/// Minimum length of a proving level, in response times of an idle target.
 const PROOF_ANSWERS: f64 = 60.0;
-/// Independent requests × allowed share that prove a percentile: with none over the ceiling, and with a third of the allowed share.
+/// Independent requests × allowed share that prove a percentile.
+///
+/// The first value is for no request over the ceiling, the second for a third of the allowed share.
 const NONE_OVER: f64 = 3.7;
 const THIRD_OVER: f64 = 9.0;
 
@@ -49,7 +51,7 @@ pub(super) struct Placing {
 }
 
 impl Sweep {
-    /// Returns the open-loop time of this kind of traffic, s.
+    /// Returns the open-loop time of this kind of traffic in seconds.
     fn open_s(&self) -> f64 {
         let (baseline, ladder) = self.closed_shares();
         let kinds = self.spec.traffic.len().max(1) as f64;
@@ -83,7 +85,9 @@ impl Sweep {
         Some(self.experiment(purpose, Load::Open { rate_per_s: load }, window_s))
     }
 
-    /// Returns a level of one request at a time after a level whose last requests were abandoned, because the target may still process them.
+    /// Returns a level of one request at a time after a level whose last requests were abandoned.
+    ///
+    /// It is needed because the target may still process the abandoned requests.
     fn drain(&self) -> Option<SweepLevel> {
         let level = self.gave_up?;
         Some(self.experiment(
@@ -117,7 +121,9 @@ impl Sweep {
         };
     }
 
-    /// Returns the bisection of 0.2 to 1.05 × the capacity, by the throughput of an overload, else by closed loops and stable levels.
+    /// Returns the bisection of 0.2 to 1.05 × the capacity.
+    ///
+    /// The capacity is the throughput of an overload if there is one, else that of closed loops and stable levels.
     fn placing(&self) -> Placing {
         let here = self.of_kind();
         let good = lines::usable(&here);
@@ -144,13 +150,13 @@ impl Sweep {
         self.placed_at = placing.next;
         let factor = self.too_short(placing.next).unwrap_or(1.0);
         self.notice = (factor > 1.0).then(|| self.short_of_time(placing.next, factor));
-        // In a level of a few answers not even growth is decided: then one long level in place of three.
+        // In a level of a few response times not even growth is decided, so one long level replaces three.
         let proofs = (self.left_s() / (PROOF_ANSWERS * self.latency_s())) as u32;
         let proofs = proofs.clamp(1, PROOFS);
         self.phase = Phase::Prove(0.85 * placing.next, proofs);
     }
 
-    /// Returns the next proving level, by the present lower end of the line.
+    /// Returns the next proving level, by the current lower end of the limit.
     fn prove_next(&self, load: f64, left: u32) -> Phase {
         let b = self.placed_at;
         let here = self.of_kind();
@@ -166,7 +172,7 @@ impl Sweep {
         Phase::Prove(share * b, left)
     }
 
-    /// Returns the length that proves the tightest ceiling, by the correlation of the nearest level, divided by the planned length.
+    /// Returns the length that proves the tightest ceiling, divided by the planned length. It uses the nearest level's correlation.
     fn too_short(&self, load: f64) -> Option<f64> {
         let nearest = self.of_kind().into_iter().filter(|o| o.is_open()).min_by(|a, b| {
             let off = |o: &Observed| (o.rate() / load).ln().abs();
@@ -179,7 +185,7 @@ impl Sweep {
         Some(takes / load / self.proof_s())
     }
 
-    /// Returns the length of a proving level, s.
+    /// Returns the length of a proving level in seconds.
     fn proof_s(&self) -> f64 {
         self.left_s() / f64::from(PROOFS)
     }

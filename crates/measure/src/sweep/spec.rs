@@ -1,4 +1,4 @@
-//! What a sweep is asked for, and what it asks for in turn.
+//! The specification of a sweep, and the levels that a sweep requests.
 
 use plimsoll_model::{Load, Span};
 use schemars::JsonSchema;
@@ -7,37 +7,37 @@ use serde::{Deserialize, Serialize};
 use crate::LineSpec;
 use crate::findings::BudgetSpec;
 
-/// What a sweep is asked for.
+/// The specification of a sweep.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SweepSpec {
-    /// Kinds of traffic, searched one after the other.
+    /// Kinds of traffic, searched in sequence.
     pub traffic: Vec<String>,
-    /// Time for all of it, holds included, ns.
+    /// Total time including holds, in ns.
     pub time: Span,
-    /// How long a found line is held, ns; zero = not at all.
+    /// Time to hold a found limit, in ns; zero for no hold.
     pub hold: Span,
-    /// Times the zero-contention value that marks the onset.
+    /// Multiple of the zero-contention value that marks the onset.
     pub knee_factor: f64,
-    /// Percentile that the onset is read from, if the time supports it: 0.99, 0.95, 0.9 or 0.5.
+    /// Percentile for the onset, if the time supports it: 0.99, 0.95, 0.9 or 0.5.
     pub percentile: f64,
-    /// The budget whose line is looked for; `None` = no budget line.
+    /// Budget whose limit is searched; `null` for no budget limit.
     pub budget: Option<BudgetSpec>,
-    /// Whether most of the time proves the budget line, not the onset.
+    /// Set if most of the time is for proving the budget limit and not for the onset.
     pub proves_budget: bool,
-    /// Time a person takes between an answer and the next request, s: for the users figure.
+    /// Think time of a user between a response and the next request in seconds, for the number of users.
     pub think_time_s: f64,
-    /// Completions wanted on a level near the limit, if the time allows.
+    /// Desired completions of a level near the limit, if the time allows.
     pub completions: u64,
-    /// Width of the onset's interval, as a share of the onset, at which the search for it ends.
+    /// Relative width of the onset's interval at which its search ends.
     pub narrow: f64,
-    /// Highest rate offered, requests/s.
+    /// Maximum offered rate in requests per second; `null` for no limit.
     pub max_rate: Option<f64>,
-    /// Most requests sent in all.
+    /// Maximum number of requests in total; `null` for no limit.
     pub max_requests: Option<u64>,
-    /// Most requests that may fail in all before the search ends.
+    /// Maximum number of failed requests before the search ends; `null` for no limit.
     pub max_errors: Option<u64>,
-    /// Highest concurrency of the closed-loop ladder.
+    /// Maximum concurrency of the closed-loop levels.
     pub max_concurrency: u32,
     /// Seed of the order of levels and of the bootstrap.
     pub seed: u64,
@@ -66,7 +66,10 @@ impl Default for SweepSpec {
 }
 
 impl SweepSpec {
-    /// The first thing in it that makes no sense, as one line.
+    /// Checks the specification.
+    ///
+    /// # Errors
+    /// Fails if a field is invalid; the error contains the first invalid field.
     pub fn check(&self) -> Result<(), SweepError> {
         let refuse = |field: &'static str, want: &'static str| Err(SweepError { field, want });
         if self.traffic.is_empty() {
@@ -104,62 +107,57 @@ impl SweepSpec {
 }
 
 impl SweepSpec {
-    /// How the lines of this sweep are read, with so many redraws of the bootstrap.
+    /// Returns the settings of the capacity limits of this sweep, with this many bootstrap replicates.
     pub fn line_spec(&self, replicates: usize) -> LineSpec {
         super::line_spec(self, replicates)
     }
 }
 
-/// A field of a [`SweepSpec`] that makes no sense.
+/// The error of an invalid field of a [`SweepSpec`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("sweep.{field}: want {want}")]
 pub struct SweepError {
-    /// The field.
     pub field: &'static str,
-    /// What would be accepted.
+    /// Accepted values, as a phrase.
     pub want: &'static str,
 }
 
-/// One level that a sweep asks for.
+/// A level that a sweep requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SweepLevel {
     /// Kind of traffic.
     pub traffic: String,
     /// Purpose: `baseline`, `idle`, `ladder`, `curve`, `bisect`, `overload`, `place`, `prove`, `hold`.
     pub purpose: String,
-    /// The load.
+    /// Offered load of the level.
     pub load: Load,
-    /// How long arrivals fall.
+    /// Duration of the arrivals in ns.
     pub window: Span,
-    /// Most requests it may send: what is left of the sweep's own ceiling.
+    /// Maximum number of requests: the rest of the sweep's maximum; `null` for no limit.
     pub max_requests: Option<u64>,
-    /// The rate that a closed loop is held to, requests/s: how it is made to pause.
+    /// Maximum rate of a closed loop in requests per second, which adds pauses; `null` for no limit.
     pub max_rate_per_s: Option<f64>,
 }
 
-/// What is to be done next.
+/// The next step of a sweep.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SweepNext {
-    /// Run this level, drain, and hand the records to `observe`.
+    /// Run this level, drain, and pass the records to `observe`.
     Run(SweepLevel),
-    /// The sweep is over.
     Done {
-        /// Why, as a sentence part.
+        /// Reason, as a phrase.
         why: String,
     },
 }
 
-/// How far a sweep is.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SweepProgress {
-    /// Measured so far, s, drains included.
+    /// Elapsed time in seconds, including drains.
     pub spent_s: f64,
-    /// Time of the whole, s.
+    /// Total time in seconds.
     pub time_s: f64,
-    /// Levels measured.
     pub levels: usize,
-    /// Requests sent.
     pub requests: u64,
-    /// What it is at: a word or two.
+    /// Current phase, in a few words.
     pub phase: String,
 }

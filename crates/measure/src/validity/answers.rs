@@ -1,4 +1,6 @@
-//! Did the window hold one state, did the answers come whole and as long as asked, and did the level end as it should?
+//! Checks of the window, the responses and the end of a level.
+//!
+//! The window must be in one state, responses complete and as long as requested, and the level must end normally.
 
 use plimsoll_model::{EndedBy, How, KEPT_CONNECTION, Level, Load, RateCourse, SizeUnit};
 
@@ -6,16 +8,16 @@ use super::{Bench, Limits};
 use crate::findings::{KeptUp, LevelSummary, Reading, Trust};
 use crate::say::{chance, count, length, number, percent};
 
-/// Broken answers: they are fast because they are broken. Half of them, and the service was not measured.
+/// Shares of broken responses. They are fast because they are broken; with half of them the service was not measured.
 const BROKEN: Limits = Limits { suspect: 0.01, invalid: 0.5 };
 const ERRORS: f64 = 0.01;
-/// Sum of reported against asked tokens.
+/// Largest deviation of the sum of reported tokens from the sum of requested tokens.
 const TOKENS: f64 = 0.05;
 
 pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     let stability = &summary.stability;
     if matches!(level.load, Load::Open { .. }) {
-        // Where the arrivals themselves change, latency has to: only what piles up speaks against the level then.
+        // If the arrival rate varies by design, latency must vary too. Only a growing backlog then counts against the level.
         let shaped = level.rate_course == RateCourse::Shaped;
         let steady = match (stability.verdict, summary.drift.drifts && !shaped) {
             (KeptUp::Unstable, _) | (_, true) => Trust::Suspect,
@@ -40,7 +42,7 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
                 "read the level as overloaded, or lower the load for figures that last",
             )
         };
-        // What the data leave undecided has not passed either: it is not said.
+        // An inconclusive check has not passed either, so it is not reported.
         if steady == Trust::Suspect || stability.verdict != KeptUp::Undecided {
             bench.say("steady_state", steady, format!("{}{drift}", stability.why), means, advice);
             if shaped && steady == Trust::Valid {
@@ -55,7 +57,9 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     samples(bench, level, summary);
 }
 
-/// A closed loop piles nothing up: it is steady where latency neither drifts nor stands out for a stretch once its opening wave is through.
+/// Checks a closed loop, which has no growing backlog.
+///
+/// It is steady if latency, after the opening wave, has neither a trend nor an outstanding interval.
 fn closed(bench: &mut Bench, summary: &LevelSummary, concurrency: u32) {
     let drift = &summary.drift;
     let (Some(p), Some(change)) = (drift.p, drift.change_share) else { return };
@@ -75,7 +79,7 @@ fn closed(bench: &mut Bench, summary: &LevelSummary, concurrency: u32) {
     );
 }
 
-/// Are there requests enough for the percentiles that a level of this kind is run for?
+/// Checks that there are enough requests for the percentiles of a level with this purpose.
 fn samples(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     let leading = summary.latency.leading();
     let asks_for_tail = matches!(level.purpose.as_str(), "run" | "hold");
@@ -99,7 +103,9 @@ fn samples(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     );
 }
 
-/// Something that came and went is no drift, and in a closed loop nothing piles up: said of every level whose load is even.
+/// Checks for an interval of high latency in every level with a constant load.
+///
+/// A temporary problem is no trend, and a closed loop has no growing backlog, so the other checks miss it.
 fn stretch(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     let even = matches!(level.load, Load::Open { .. } | Load::Closed { .. });
     let told = bench.validity.reasons.iter().any(|reason| reason.check == "steady_state");
@@ -155,7 +161,7 @@ pub fn answers(bench: &mut Bench, summary: &LevelSummary) {
         },
     );
     if summary.lengths.unit == SizeUnit::Items {
-        // Rows are sent, not estimated: there is no count of the server's to hold them against.
+        // Rows are sent and not estimated, so there is no server count to compare with.
         return;
     }
     for (side, figures) in [("prompt", &summary.lengths.prompt), ("output", &summary.lengths.output)] {
@@ -173,11 +179,11 @@ pub fn answers(bench: &mut Bench, summary: &LevelSummary) {
 pub fn ended(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     let (figure, means) = match level.ended_by {
         EndedBy::Complete | EndedBy::Known => {
-            // Nobody stopped it, and still requests were not sent.
+            // The level was not stopped, and some requests were still not sent.
             let never = summary.counts.by_outcome.get(&How::NeverSent).copied().unwrap_or(0);
-            // What a lost shard left undone is told of with the shards.
+            // The check of shards reports what a lost shard did not send.
             let told = summary.generator.shards.map_or(0, |shards| shards.never_sent);
-            // Nor does a client send what comes after a turn that had no answer.
+            // A client does not send a turn whose predecessor got no response.
             let told = told + summary.sessions.as_ref().map_or(0, |sessions| sessions.broken_off);
             if never > told {
                 bench.say(
@@ -201,9 +207,11 @@ pub fn ended(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     bench.say("ended", Trust::Suspect, figure.into(), means, "run it again for longer, or raise the limit");
 }
 
-/// A generator that was killed took the requests in flight with it. An open loop's are drawn again from the schedule
-/// before the run is judged; a closed loop has noted each as it began. Where an older log has no such notes, it is known how
-/// many there were, as many as it holds, and not which; so their weight in the tail is said.
+/// Reports the requests in flight when the generator was killed.
+///
+/// In an open loop the schedule contains them; in a closed loop the log does, because it notes the start of each request.
+/// Older logs lack the notes: the number of these requests is known, at most the concurrency, but not their identity.
+/// Their weight in the tail is reported then.
 fn cut_off(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     let drawn = summary.counts.by_outcome.get(&How::Unfinished).copied().unwrap_or(0);
     let (figure, means) = match level.load {

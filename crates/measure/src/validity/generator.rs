@@ -1,4 +1,4 @@
-//! Was the load as asked, and were the stamps taken in time? What the generator and its machine say of themselves.
+//! Checks of the load and the timestamps, from measurements of the generator and its machine.
 
 use plimsoll_model::{Level, Load, StampSource};
 
@@ -7,44 +7,55 @@ use super::{Bench, Limits};
 use crate::findings::{LevelSummary, Little, Trust};
 use crate::say::{count, ms, number, percent};
 
-/// Lag that no pacer on a shared machine avoids, ms; below it a share of a very short latency says nothing.
+/// Lag in ms that no pacer on a shared machine avoids. Below it, a share of a very short latency means nothing.
 const LAG_FLOOR_MS: f64 = 0.5;
-/// Lag against latency, p99 against p99 and median against median. At 5 % it moves a figure that starts at the due time
-/// by about what repeated runs differ; at 50 % the generator is half of what is measured.
+/// Lag divided by latency, p99 by p99 and median by median.
+///
+/// At 5 % the lag changes a latency from the due time by about the difference of repeated runs. At 50 % the generator is half
+/// of the measurement.
 const LAG: Limits = Limits { suspect: 0.05, invalid: 0.5 };
-/// Kernel-to-user delay, p99 against the median latency. Kernel stamps are right whatever it is; a reader this slow
-/// lets socket buffers fill and then slows the sender.
+/// Kernel-to-user delay at p99, divided by the median latency.
+///
+/// Kernel timestamps are correct in any case, but a reader this slow lets socket buffers fill and then slows the sender.
 const USER_DELAY: Limits = Limits { suspect: 0.25, invalid: 1.0 };
-/// The same floor for it, ms.
+/// User delay in ms below which the share is not evaluated.
 const USER_DELAY_FLOOR_MS: f64 = 2.0;
-/// Time runnable and not running, where the kernel stamps arrivals. The stamps do not care, and what a send loses is lag,
-/// which is judged by itself; a fifth of the time is where reading and sending could slow the load in ways not stamped.
+/// Share of time runnable and not running, if the kernel stamps arrivals.
+///
+/// The timestamps are not affected, and the delay of a send is lag, which has its own check. From a fifth of the time on,
+/// reading and sending could slow the load without a trace in the timestamps.
 const RUN_QUEUE: Limits = Limits { suspect: RUN_QUEUE_SUSPECT, invalid: 0.5 };
-/// From here on a run is suspect; what looks at a machine before a run holds it to the same.
+/// Run-queue share above which a run is suspect. The check of a machine before a run uses this limit too.
 pub const RUN_QUEUE_SUSPECT: f64 = 0.2;
-/// The same where stamps are user space's: each waits for a CPU with this chance, so that 5 % reaches every p95.
+/// Share of time runnable and not running, if user space stamps arrivals.
+///
+/// Each timestamp waits for a CPU with this probability, so 5 % affects every p95.
 const RUN_QUEUE_OWN_STAMPS: Limits = Limits { suspect: 0.05, invalid: 0.2 };
-/// CPU share of the busiest worker. A queue at 85 % load doubles delays (M/M/1: 6.7 ×); at 97 % the generator queues.
+/// CPU share of the busiest worker. A queue at 85 % load increases delays (M/M/1: 6.7 ×); at 97 % the generator queues.
 const CPU: Limits = Limits { suspect: 0.85, invalid: 0.97 };
-/// Share of events whose time is only an upper bound. Gap percentiles above it describe reads rather than events.
+/// Share of events whose time is only an upper bound. Above it, gap percentiles describe reads and not events.
 const COALESCED: f64 = 0.2;
-/// Little's law: sampled in-flight counter against the records, beyond what sampling and the generator's own delay explain.
-/// 5 % is a percentile's own interval; a fifth means records are missing or stamps are wrong.
+/// Little's law: disagreement of the sampled in-flight counter with the records.
+///
+/// Sampling error and the generator's delay are subtracted. 5 % is a percentile's interval; with a fifth, records are missing
+/// or timestamps are wrong.
 const LITTLE: Limits = Limits { suspect: 0.05, invalid: 0.2 };
-/// Attempts for which this machine had no socket. They stand among the target's errors and are none of them.
+/// Share of attempts without a socket on this machine. They appear among the target's errors but are not its errors.
 const NO_SOCKET: Limits = Limits { suspect: 0.0, invalid: 0.01 };
-/// Share of descriptors or local ports in use from which on the next level may run out of them.
+/// Share of used descriptors or local ports above which the next level may run out.
 const ROOM: f64 = 0.9;
-/// Seconds after which Linux asks again for a connection.
+/// Seconds after which Linux retransmits a SYN.
 const SYN_AGAIN_S: f64 = 1.0;
-/// Descriptors that a run takes beside its connections.
+/// Descriptors of a run in addition to its connections.
 const OWN_DESCRIPTORS: u64 = 64;
-/// What a starved generator needs. An engine whose workers spin, as vLLM's do, takes every core of a machine that it shares; ahead of them
-/// the generator takes the few microseconds that it needs, and it makes no difference to the engine.
+/// Advice for a starved generator.
+///
+/// Engine workers that spin, as in vLLM, take every core of a shared machine. With priority over them the generator takes
+/// the few microseconds that it needs, which makes no difference to the engine.
 const AHEAD: &str = "put the generator ahead of other work (`chrt -f 5 plimsoll …` as root, else `nice -n -10`), give it a quieter \
      machine or more workers";
 
-/// What the generator says of itself, from the most frequent trouble to the rarest.
+/// Checks the generator's measurements, from the most frequent problem to the rarest.
 pub fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     punctual(bench, level, summary);
     machine(bench, summary);
@@ -65,28 +76,28 @@ pub fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     }
 }
 
-/// A latency that figures of the generator are held against, ms: the median, or a millisecond where there is none.
+/// Returns the latency in ms that figures of the generator are compared with: the median, or 1 ms if there is none.
 fn scale_ms(summary: &LevelSummary) -> f64 {
     let leading = summary.latency.leading();
     let median = leading.p50.value().filter(|s| s.is_finite()).or(leading.mean_finite_s);
     (1e3 * median.unwrap_or(0.001)).max(0.001)
 }
 
-/// The highest percentile of the leading latency that is shown and finite, ms.
+/// Returns the highest shown and finite percentile of the leading latency in ms.
 fn tail_ms(summary: &LevelSummary) -> f64 {
     let rows = summary.latency.leading().rows();
     let shown = rows.into_iter().filter(|(p, _)| *p <= 0.99).filter_map(|(_, reading)| reading.value());
     1e3 * shown.filter(|s| s.is_finite()).fold(0.0, f64::max)
 }
 
-/// Did it send and read in time?
+/// Checks that the generator sent and read in time.
 fn punctual(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     let health = &summary.generator;
     let scale = scale_ms(summary);
-    // Once a ceiling of the user's held arrivals back, lateness is the ceiling's and judged as such below.
+    // If the user's maximum rate delayed arrivals, the lateness is its result and is checked below.
     if matches!(level.load, Load::Open { .. }) && health.lag.count > 0 && health.closed_since.is_none() {
-        // Like with like: the lag's tail is what it adds to a tail, its median what it adds to a median.
-        // Of few arrivals the p99 is the largest, which is one hiccup of a machine.
+        // The lag's tail is compared with a tail and its median with a median, because each adds to its counterpart.
+        // With few arrivals the p99 is the largest lag, which may be one hiccup of the machine.
         let (name, lag_ns) = match health.lag.count {
             0..1000 => ("p90", health.lag.p90_ns),
             _ => ("p99", health.lag.p99_ns),
@@ -115,7 +126,7 @@ fn punctual(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     }
 }
 
-/// Did the machine leave it the CPU it needs?
+/// Checks that the machine gave the generator enough CPU time.
 fn machine(bench: &mut Bench, summary: &LevelSummary) {
     let health = &summary.generator;
     if let Some(share) = health.run_queue_share_max {
@@ -138,7 +149,7 @@ fn machine(bench: &mut Bench, summary: &LevelSummary) {
     }
 }
 
-/// Are the stamps those of single events, by the kernel's clock?
+/// Checks that timestamps are of single events, by the kernel's clock.
 fn stamps(bench: &mut Bench, summary: &LevelSummary) {
     let health = &summary.generator;
     if health.stamps != StampSource::Kernel {
@@ -153,7 +164,7 @@ fn stamps(bench: &mut Bench, summary: &LevelSummary) {
         );
     }
     if health.events > 0 {
-        // The last token of an answer often shares its read with the stream's end: that is no buffering.
+        // The last token of a response often shares its read with the end of the stream, which is no buffering.
         let last_tokens = summary.counts.finished.min(health.events_coalesced);
         let share = (health.events_coalesced - last_tokens) as f64 / health.events as f64;
         bench.say(
@@ -166,7 +177,7 @@ fn stamps(bench: &mut Bench, summary: &LevelSummary) {
     }
 }
 
-/// Do its own counter and clock agree with the records?
+/// Checks that the generator's counter and clock agree with the records.
 fn counted(bench: &mut Bench, summary: &LevelSummary) {
     let health = &summary.generator;
     let enough = |little: &&Little| little.from_records.max(little.sampled_mean) >= 1.0;
@@ -197,8 +208,10 @@ fn counted(bench: &mut Bench, summary: &LevelSummary) {
     }
 }
 
-/// Were the connections that it kept still there when it used them again? What the target does with them is no fault of the
-/// measurement: it is told, because it costs the requests that have to make another one, and fails those that meet an end.
+/// Reports kept connections that had ended before their reuse.
+///
+/// The target's handling of them is no fault of the measurement. It is reported because it costs a new connection, and
+/// because requests that meet the end fail.
 fn kept(bench: &mut Bench, summary: &LevelSummary) {
     let Some(kept) = summary.generator.kept.filter(|kept| kept.looks + kept.lost > 0) else { return };
     let looks = count(kept.looks, "check") + " of kept connections before they were used again";
@@ -222,16 +235,19 @@ fn kept(bench: &mut Bench, summary: &LevelSummary) {
     ));
 }
 
-/// Requests that lost shards never sent: the same shares as of rows that are missing.
+/// Share of requests that lost shards never sent; the limits are those of missing rows.
 const LOST: Limits = Limits { suspect: 0.0, invalid: 0.01 };
-/// Clocks of shards that lie further apart than this share of the mean gap between arrivals make other arrivals of an even process: at a
-/// tenth the gaps' coefficient of variation is 0.1.
+/// Distance of shard clocks as a share of the mean gap between arrivals. Above it, an even process changes its arrivals.
+///
+/// At a tenth the coefficient of variation of the gaps is 0.1.
 const SMEARED: f64 = 0.1;
-/// Shards whose clocks may be further apart than this did not begin together, s.
+/// Distance of shard clocks in seconds above which the shards did not start together.
 const APART_S: f64 = 0.010;
 
-/// Were all machines of a load there, and did they begin together? A latency is of one machine's clock, whatever the others say; what clocks
-/// apart move are one shard's arrivals against the others'. Poisson arrivals stay Poisson, even ones do not.
+/// Checks that all shards of a load sent requests and started together.
+///
+/// A latency uses the clock of one machine. A difference of clocks shifts the arrivals of one shard against the others.
+/// Poisson arrivals stay Poisson; even arrivals do not stay even.
 fn shards(bench: &mut Bench, summary: &LevelSummary) {
     let Some(shards) = summary.generator.shards else { return };
     let all = count(shards.of.into(), "shard");
@@ -269,7 +285,7 @@ fn shards(bench: &mut Bench, summary: &LevelSummary) {
     );
 }
 
-/// Did connections run out of what the machine has for them? `plimsoll doctor` asks before; this is what happened.
+/// Checks whether connections exhausted the machine's resources. `plimsoll doctor` checks before a run; this is the result.
 fn room(bench: &mut Bench, summary: &LevelSummary) {
     let health = &summary.generator;
     let Some(room) = &health.room else { return };
@@ -295,8 +311,8 @@ fn room(bench: &mut Bench, summary: &LevelSummary) {
     let advice = "widen net.ipv4.ip_local_port_range, keep connections, or give the target several addresses";
     near("ports", u64::from(health.connects), ports, "local ports to an address taken", advice);
     if let Some(turned_away) = room.listen_overflows {
-        // The kernel counts for the whole machine: what overflows may be another server's queue. A request of this run whose connection was turned
-        // away waited for the second attempt, or failed.
+        // The kernel counts for the whole machine, so another server's queue may overflow. A request of this run with a rejected
+        // connection waited for the second attempt, or failed.
         let leading = summary.latency.leading();
         let waited =
             leading.infinite > 0 || leading.max_finite_s.is_some_and(|longest| longest >= SYN_AGAIN_S);

@@ -1,8 +1,8 @@
-//! How far a level may be trusted: every check on the generator, the window and the answers, with its limits argued.
+//! Trust in a level: checks of the generator, the window and the responses, with a reason for each limit.
 //!
-//! *Invalid* means that the figures are not the target's, so nothing may pass on them. *Suspect* means that they are,
-//! but something beside them must be read. That a target is slow, failing or overloaded is a result and never makes a
-//! level invalid; only a measurement that did not happen does. *Short* is a level that nothing speaks against but its few requests.
+//! *Invalid* means that the figures do not describe the target, so nothing may pass on them. *Suspect* means that they do,
+//! but only together with a remark. A slow, failing or overloaded target is a result and never makes a level invalid. Only a
+//! measurement that did not happen does. *Short* is a level whose only problem is its few requests.
 
 mod answers;
 mod generator;
@@ -18,7 +18,7 @@ use generator::generator;
 pub use records::lets_nothing_pass;
 use records::records;
 
-/// From where on a figure makes a level suspect, and from where on invalid.
+/// The values above which a figure makes a level suspect or invalid.
 #[derive(Copy, Clone)]
 struct Limits {
     suspect: f64,
@@ -35,7 +35,7 @@ impl Limits {
     }
 }
 
-/// The verdict on one level.
+/// Returns the verdict on one level.
 pub fn judge(level: &Level, summary: &LevelSummary) -> Validity {
     let mut bench = Bench { level: level.id, validity: Validity::default() };
     if reached(&mut bench, summary) {
@@ -48,10 +48,11 @@ pub fn judge(level: &Level, summary: &LevelSummary) -> Validity {
     bench.done()
 }
 
-/// The verdict on a run from those on its levels. A single level is the run. Of many, those that are invalid are left
-/// out of the lines, so the run is suspect; where half of them are, nothing is left to stand on. That a level *meant*
-/// to overload the target overloads it does not count against a sweep, and one into which no arrival fell counts for nothing
-/// beside others: it asked the target nothing.
+/// Returns the verdict on a run from the verdicts on its levels. A single level is the run.
+///
+/// Invalid levels of many are left out of the limits, so the run is suspect; if half of them are invalid, so is the run. A
+/// level that is *meant* to overload the target may overload it. A level without arrivals does not count among others, because
+/// it sent the target nothing.
 pub fn judge_run(levels: &[LevelFinding]) -> Validity {
     if let [only] = levels {
         return only.validity.clone();
@@ -74,13 +75,13 @@ pub fn judge_run(levels: &[LevelFinding]) -> Validity {
     let invalid = levels.iter().filter(|l| l.validity.verdict == Trust::Invalid).count();
     for level in &levels {
         let placed = !matches!(level.summary.purpose.as_str(), "run" | "hold");
-        // What fails with one request in flight doesn't fail of load.
+        // A failure with one request in flight is not caused by load.
         let alone = ["baseline", crate::purpose::IDLE].contains(&level.summary.purpose.as_str());
         let overloaded = level.summary.stability.verdict == KeptUp::Unstable;
         let meant = |reason: &Reason| match reason.check.as_str() {
             "steady_state" | "samples" => placed,
             "errors" => placed && !alone,
-            // What an overloaded target still holds when the drain ends is part of the overload.
+            // Requests that an overloaded target still processes at the end of the drain are part of the overload.
             "ended" => placed && overloaded,
             _ => false,
         };
@@ -103,7 +104,7 @@ pub fn judge_run(levels: &[LevelFinding]) -> Validity {
     run
 }
 
-/// Where the findings of a level are collected.
+/// The collector of a level's check results.
 struct Bench {
     level: u32,
     validity: Validity,
@@ -125,7 +126,7 @@ impl Bench {
         });
     }
 
-    /// Something about the check that was made last, where it passed.
+    /// Adds a remark to the last check, if it passed.
     fn note(&mut self, note: &str) {
         if let Some(passed) = self.validity.passed.last_mut() {
             passed.note = Some(note.into());
@@ -139,12 +140,12 @@ impl Bench {
     }
 }
 
-/// Did no arrival fall into the level? That there are no rows is not enough: they may have been lost.
+/// Returns whether no arrival was in the level. Missing rows are not enough, because rows may be lost.
 fn empty(summary: &LevelSummary) -> bool {
     summary.counts.requests == 0 && summary.records.arrivals.unwrap_or(0) == 0
 }
 
-/// Did anything come back at all?
+/// Checks whether any response arrived.
 fn reached(bench: &mut Bench, summary: &LevelSummary) -> bool {
     let counts = &summary.counts;
     if counts.requests > 0 && counts.finished + counts.cancelled > 0 {

@@ -1,7 +1,7 @@
-//! Can the rows be what happened? Whoever wrote them: this program, or another one that filled the folder.
+//! Checks of the rows, for rows of this program and of other programs that filled the folder.
 //!
-//! A row that is missing is as a rule a slow one: what is cut off, overflows or crashes takes the requests in flight with it. So
-//! where rows are missing nothing passes, however few they are; the verdict only says how much of the rest is worth reading.
+//! A missing row usually belongs to a slow request, because a cut, an overflow or a crash removes the requests in flight.
+//! Missing rows therefore prevent every pass, however few they are. The verdict only rates the usefulness of the rest.
 
 use super::{Bench, Limits};
 use crate::budget::BudgetMetric;
@@ -9,24 +9,27 @@ use crate::columns::OUTPUT;
 use crate::findings::{LevelSummary, Reason, Records, Trust};
 use crate::say::{count, ms, number, percent};
 
-/// Rows missing or doubled. One is a fault; beyond one in a hundred a p99 can lie anywhere.
+/// Share of missing or repeated rows. One is a fault; beyond one in a hundred a p99 can be anywhere.
 const ROWS: Limits = Limits { suspect: 0.0, invalid: 0.01 };
-/// Attempts whose stamps can't be. One in a thousand is a tenth of what a p99 rests on, and a single slip of a clock; beyond that
-/// the stamps are wrong as such.
+/// Share of attempts with impossible timestamps.
+///
+/// One in a thousand is a tenth of the tail of a p99, and may be a single slip of a clock. Above it, the timestamps are wrong.
 const ORDER: Limits = Limits { suspect: 0.0, invalid: 0.001 };
-/// Whole answers without a first token on a level where answers stream. Some servers answer the odd request in one piece;
-/// beyond twice what a p99 leaves above it the missing ones can be its whole tail.
+/// Share of complete responses without a first token, on a level with streaming.
+///
+/// Some servers send a few responses in one piece. Above twice the share beyond a p99, these can be its whole tail.
 const FIRST_TOKENS: Limits = Limits { suspect: 0.02, invalid: 0.2 };
 
-/// The names of the checks that are asked for again below.
+/// Names of the checks that [`lets_nothing_pass`] uses.
 const MISSING_ROWS: &str = "rows";
 const NO_FIRST_TOKEN: &str = "first_tokens";
-/// Of a load that several machines sent: were all there?
+/// Name of the check that all machines of a sharded load sent requests.
 pub(super) const LOST_SHARDS: &str = "shards";
 const NO_COUNT: &str = "token_counts";
 
-/// Does this reason, though the measurement be only suspect, keep a budget on this metric from passing (`None` = a comparison
-/// from finding an improvement)? What is not there may be just what the budget is about.
+/// Returns whether this reason prevents a budget on this metric from passing, even if the measurement is only suspect.
+///
+/// With `None` it prevents a comparison from finding an improvement. The missing data may be what the budget is about.
 pub fn lets_nothing_pass(reason: &Reason, metric: Option<BudgetMetric>) -> bool {
     match reason.check.as_str() {
         MISSING_ROWS | NO_FIRST_TOKEN | LOST_SHARDS => true,
@@ -65,7 +68,7 @@ pub fn records(bench: &mut Bench, summary: &LevelSummary) {
     if records.output_contradicted as f64 > OUTPUT * records.answers as f64 {
         return contradicted(bench, records);
     }
-    // Where no answer has a count, nothing is taken from counts.
+    // If no response has a token count, no figure uses counts.
     if records.answers > records.output_unknown {
         let share = records.output_unknown as f64 / records.answers as f64;
         bench.say(
@@ -78,7 +81,7 @@ pub fn records(bench: &mut Bench, summary: &LevelSummary) {
     }
 }
 
-/// The server's counts of tokens and its events can't both be right.
+/// Reports that the server's token counts contradict its events.
 fn contradicted(bench: &mut Bench, records: &Records) {
     let n = records.output_contradicted;
     let each = |sum: u64| number(sum as f64 / n as f64);
@@ -100,7 +103,7 @@ fn contradicted(bench: &mut Bench, records: &Records) {
     );
 }
 
-/// Is each arrival there, once?
+/// Checks that each arrival has exactly one row.
 fn all_there(bench: &mut Bench, summary: &LevelSummary) {
     let records = &summary.records;
     let arrivals = records.arrivals.unwrap_or(records.requests);
@@ -133,7 +136,7 @@ fn all_there(bench: &mut Bench, summary: &LevelSummary) {
     );
 }
 
-/// due ≤ sent ≤ first byte ≤ first token ≤ last token ≤ end, and events in their order.
+/// Checks that timestamps are ordered: due ≤ sent ≤ first byte ≤ first token ≤ last token ≤ end, and events in sequence.
 fn in_order(bench: &mut Bench, summary: &LevelSummary) {
     let records = &summary.records;
     let share = records.disordered as f64 / records.attempts.max(1) as f64;

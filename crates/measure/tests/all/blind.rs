@@ -1,5 +1,6 @@
-//! A queue that the sweep cannot see into: servers and service time drawn from a seed, stepped in virtual time, and
-//! the formula's truth kept shut until the sweep is over.
+//! A queue with hidden parameters: servers and service time are drawn from a seed, in virtual time.
+//!
+//! The true limits by the formula are computed after the sweep.
 
 use plimsoll_math::queueing::{Mdc, Mmc};
 use plimsoll_math::rng::Stream;
@@ -11,35 +12,35 @@ use plimsoll_sim::{
 };
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
-/// The law of the service time.
+/// The distribution of the service time.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Law {
-    /// M/M/c.
+    /// Exponential service times: M/M/c.
     Exponential,
-    /// M/D/c.
+    /// Constant service times: M/D/c.
     Deterministic,
 }
 
-/// A server with a secret.
+/// A server with hidden parameters.
 pub struct Blind {
     law: Law,
-    /// Servers.
+    /// Number of servers.
     pub servers: u32,
     mean_ms: f64,
     seed: u64,
 }
 
-/// What the formulas say, requests/s.
+/// The limits by the formulas, in requests per second.
 #[derive(Copy, Clone, Debug)]
 pub struct Truth {
-    /// Queueing onset.
+    /// Queueing onset in requests per second.
     pub onset: f64,
-    /// Stability limit.
+    /// Stability limit in requests per second.
     pub stability: f64,
 }
 
 impl Blind {
-    /// `servers`: the number, or none to have it drawn among 4, 8 and 16.
+    /// Draws a server. `servers` is the number, or `None` to draw 4, 8 or 16.
     pub fn new(law: Law, servers: Option<u32>, seed: u64) -> Blind {
         let mut stream = Stream::new(seed, "secret", 0);
         let drawn = [4, 8, 16][stream.below(3) as usize];
@@ -47,12 +48,12 @@ impl Blind {
         Blind { law, servers: servers.unwrap_or(drawn), mean_ms, seed }
     }
 
-    /// One without a secret: this mean service time.
+    /// Returns a server with a known mean service time.
     pub fn known(law: Law, servers: u32, mean_ms: f64, seed: u64) -> Blind {
         Blind { law, servers, mean_ms, seed }
     }
 
-    /// Opens the envelope: for an onset read from the p-quantile.
+    /// Returns the true limits, for an onset by the p-quantile.
     pub fn truth(&self, p: f64, factor: f64) -> Truth {
         let full = f64::from(self.servers) / (self.mean_ms / 1e3);
         let load = match self.law {
@@ -62,7 +63,7 @@ impl Blind {
         Truth { onset: load * full, stability: full }
     }
 
-    /// What the sweep is let loose on.
+    /// Returns the engine that the sweep measures.
     pub fn engine(&self) -> EngineSpec {
         let service = match self.law {
             Law::Exponential => LawSpec::Exponential { mean_ms: self.mean_ms },
@@ -74,7 +75,7 @@ impl Blind {
         }
     }
 
-    /// Mean service time, s: what a test needs to choose a time for its sweep.
+    /// Returns the mean service time in seconds, which a test needs for the time of its sweep.
     pub fn mean_s(&self) -> f64 {
         self.mean_ms / 1e3
     }
@@ -85,7 +86,7 @@ pub fn sweep(server: &Blind, spec: SweepSpec, watch: impl FnMut(&Sweep)) -> (Fin
     sweep_engine(&server.engine(), server.seed, (1, 1), spec, watch)
 }
 
-/// Runs a sweep against any engine in virtual time, with requests of so many prompt and answer tokens.
+/// Runs a sweep against any engine in virtual time, with requests of this many prompt and output tokens.
 pub fn sweep_engine(
     engine: &EngineSpec,
     seed: u64,
@@ -97,7 +98,7 @@ pub fn sweep_engine(
     sweep_world(&world, seed, tokens, spec, watch)
 }
 
-/// The same against any world.
+/// Runs a sweep against any world in virtual time.
 pub fn sweep_world(
     world: &WorldSpec,
     seed: u64,
@@ -123,8 +124,8 @@ pub fn sweep_sizes(
             SweepNext::Run(asked) => asked,
             SweepNext::Done { why } => return (sweep.findings(), why),
         };
-        // An engine draws by seed and request number, and numbers begin anew with every level: under one seed all levels
-        // would meet the same service times, and repeating a level would teach nothing. It is idle between levels.
+        // An engine draws by seed and request number, and numbers restart with every level. With one seed all levels would have equal
+        // service times, and a repeated level would give no information. The engine is idle between levels.
         let seed = seed.wrapping_mul(1_000) + u64::from(id);
         let mut world = World::of(world, seed).expect("a sound world");
         let mut scenario = Scenario { seed, ..Scenario::default() };
@@ -150,17 +151,17 @@ pub fn sweep_sizes(
     panic!("a sweep of a thousand levels");
 }
 
-/// The figure of a found line.
+/// Returns the estimate of a found limit.
 pub fn found(line: &CapacityLine) -> Option<Estimate> {
     line.rate().copied()
 }
 
-/// Relative error of a line against the truth; infinite where it is not found.
+/// Returns the relative error of a limit; infinite if the limit was not found.
 pub fn error(line: &CapacityLine, truth: f64) -> f64 {
     found(line).map_or(f64::INFINITY, |e| e.value / truth - 1.0)
 }
 
-/// The spec of the accuracy bar: as much time as twenty thousand completions a level need, no budget.
+/// Returns the specification of the accuracy test: the time for twenty thousand completions per level, without a budget.
 pub fn bar(server: &Blind, completions: u64, seed: u64) -> SweepSpec {
     // Twenty levels near the limit of the smallest server that may be drawn, and the baseline one at a time.
     let time_s = 40.0 * completions as f64 * server.mean_s() / 4.0;

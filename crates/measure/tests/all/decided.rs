@@ -1,5 +1,7 @@
-//! Verdicts on systems of known truth: how often a ceiling that is broken passes, how often one that holds does, how often an interval
-//! holds the truth, and how often the length that was named settles it. The example of this name prints all of them side by side.
+//! Verdicts on systems with known percentiles, compared with their error limits.
+//!
+//! The tests count wrong passes, correct passes, intervals that contain the true value, and verdicts at the named length. The
+//! example of this name prints them together.
 
 use plimsoll_lab::systems::{INCIDENT, STEADY, System};
 use plimsoll_math::quantile::{of_sorted, sort};
@@ -8,13 +10,13 @@ use plimsoll_measure::budget::{ALPHA, Decision, decide, of_flags, of_values};
 use plimsoll_measure::findings::{Held, Reading, VerdictBasis};
 use plimsoll_measure::order;
 
-/// The percentiles that are judged, and those whose intervals are.
+/// Percentiles with verdicts; [`COVERED`] has the percentiles with intervals.
 pub const JUDGED: [f64; 2] = [0.99, 0.95];
 pub const COVERED: [f64; 3] = [0.5, 0.95, 0.99];
-/// Ceilings in true percentiles: 10 % beyond, at, and under them.
+/// Ceilings as multiples of the true percentile: 10 % below, at, and above it.
 pub const CEILINGS: [f64; 6] = [1.0 / 1.1, 1.0, 1.25, 1.5, 2.0, 5.0];
 
-/// The true percentiles [`COVERED`] of stretches of `n`.
+/// Returns the true percentiles [`COVERED`] of intervals of `n` requests.
 pub fn truth(system: System, n: usize, of: usize) -> [f64; 3] {
     let n = if system == INCIDENT { n } else { of };
     let mut all: Vec<f64> = Vec::with_capacity(of + n);
@@ -25,7 +27,7 @@ pub fn truth(system: System, n: usize, of: usize) -> [f64; 3] {
     COVERED.map(|p| of_sorted(&all, p).expect("values"))
 }
 
-/// A stretch in ns, and its length in s.
+/// Returns the latencies of an interval in ns, and its length in seconds.
 pub fn stretch(system: System, seed: u64, n: usize) -> (Vec<i64>, f64) {
     let values = system.draw(&mut Stream::new(seed, &system.name(), n as u64), n);
     (values.into_iter().map(|s| (1e9 * s) as i64).collect(), n as f64 / system.rate_per_s())
@@ -35,13 +37,13 @@ pub fn judged(values: &[i64], length_s: f64, p: f64, ceiling_s: f64) -> Decision
     decide(&of_values(values, ceiling_s, p, length_s), 1.0 - p, ALPHA)
 }
 
-/// Shares of the stretches.
+/// The shares of the intervals.
 #[derive(Default, Clone, Debug)]
 pub struct Tally {
-    /// Passed, by percentile of [`JUDGED`] and ceiling of [`CEILINGS`]; failed.
+    /// Share that passed, by percentile of [`JUDGED`] and ceiling of [`CEILINGS`].
     pub passed: [[f64; 6]; 2],
     pub failed: [[f64; 6]; 2],
-    /// The interval holds the truth, by percentile of [`COVERED`]; has an upper end.
+    /// Share whose interval contains the true value, by percentile of [`COVERED`].
     pub covered: [f64; 3],
     pub bounded: [f64; 3],
 }
@@ -68,7 +70,7 @@ pub fn tally(system: System, n: usize, stretches: u64, truth: [f64; 3]) -> Tally
     all
 }
 
-/// Two percentage points beyond a bar are what so few stretches allow for; the seeds are fixed.
+/// Checks a limit. Two percentage points over it are allowed for the few intervals; the seeds are fixed.
 fn within(what: &str, found: f64, bar: f64) {
     assert!(found <= bar + 0.02, "{what}: {found} > {bar}");
 }
@@ -81,7 +83,7 @@ fn the_engine_does_what_is_taken_for_its_capacity() {
     assert!((found * load / system.rate_per_s() - 1.0).abs() < 0.02, "{found}");
 }
 
-/// Bars of wrong passes and of power at 700 requests, which either side alone could meet by saying nothing or everything.
+/// Limits of wrong passes and of power at 700 requests. A test without verdicts, or with only verdicts, would meet one of them.
 #[test]
 fn a_minute_of_requests_passes_what_is_far_and_nothing_that_is_broken() {
     let systems = [STEADY[0], STEADY[1], STEADY[5], STEADY[11]];
@@ -102,7 +104,9 @@ fn a_minute_of_requests_passes_what_is_far_and_nothing_that_is_broken() {
     assert!(found.passed.iter().all(|of| of[0] + of[1] == 0.0), "{:?}", found.passed);
 }
 
-/// Lengths that were named, and those that settled it: the first `n` are judged, then as many of the same stretch as was named.
+/// Returns the number of named lengths, and of those with a verdict.
+///
+/// The first `n` requests are evaluated, then as many of the interval as were named.
 pub fn settled(system: System, n: usize, stretches: u64, truth: [f64; 3]) -> [u32; 2] {
     let (mut named, mut settled) = (0, 0);
     for seed in 1..=stretches {
@@ -120,7 +124,8 @@ pub fn settled(system: System, n: usize, stretches: u64, truth: [f64; 3]) -> [u3
     [named, settled]
 }
 
-/// On these four systems a named length settles the verdict in 85 % of the cases. On all thirteen it does not: docs/methods/error-rates.md.
+/// On these four systems a named length gives a verdict in 85 % of the cases. On all thirteen it does not:
+/// docs/methods/error-rates.md.
 #[test]
 fn a_named_length_settles_verdicts_of_lightly_correlated_systems() {
     let of = |(system, seeds): (System, u64)| settled(system, 700, seeds, truth(system, 700, 200_000));
@@ -129,8 +134,9 @@ fn a_named_length_settles_verdicts_of_lightly_correlated_systems() {
     assert!(named >= 100 && f64::from(settled) >= 0.85 * f64::from(named), "{settled} of {named}");
 }
 
-/// Failures of one in a hundred in bursts of twenty, limited to what they are: passed, failed, passed with a burst in it, and passes that name the
-/// outbreak that they could have missed.
+/// Failures of one in a hundred in bursts of twenty, against that ceiling.
+///
+/// Returns the shares that passed, failed, passed with a burst, and passed with a note on the burst that they could have missed.
 pub fn bursts(n: usize, stretches: u64) -> [f64; 4] {
     let mut all = [0.0; 4];
     for seed in 1..=stretches {
@@ -149,7 +155,7 @@ pub fn bursts(n: usize, stretches: u64) -> [f64; 4] {
     all
 }
 
-/// A run that met none of the bursts passes, and says so; one that met them does not.
+/// A run without a burst passes with a note; a run with bursts does not pass.
 #[test]
 fn bursts_of_failures_pass_only_where_none_was_met() {
     for n in [700, 2_000, 10_000] {
@@ -158,8 +164,9 @@ fn bursts_of_failures_pass_only_where_none_was_met() {
     }
 }
 
-/// None over a ceiling: what is far passes as far, what is near stays open, and many that are their own pass by counting and say what they
-/// could have missed.
+/// The ceiling is above all values. A distant ceiling passes because of its distance, and a near one stays open.
+///
+/// Many distinct values pass by count and name the burst that they could have missed.
 #[test]
 fn distance_decides_where_counting_cannot() {
     let values: Vec<i64> = (0..700).map(|i| 100_000_000 + i * 7919 % 700 * 100_000).collect();
@@ -170,7 +177,7 @@ fn distance_decides_where_counting_cannot() {
     let far = judged(few, 60.0, 0.99, 1.0);
     assert_eq!((far.held, far.by, far.missed), (Held::Pass, Some(VerdictBasis::Far), None));
     assert_eq!(judged(few, 60.0, 0.99, 0.2).held, Held::Inconclusive);
-    // One that failed has no distance.
+    // A failed request has no distance.
     let mut failed = few.to_vec();
     failed[30] = i64::MAX;
     assert_eq!(judged(&failed, 60.0, 0.99, 1.0).held, Held::Inconclusive);

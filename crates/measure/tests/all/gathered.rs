@@ -1,5 +1,6 @@
-//! Records gathered as they end, against the same records in memory: the findings must be the same to the byte, whatever the
-//! order they came in, however often a request was tried, and whatever its events carry.
+//! Records gathered as they end, compared with the records in memory: the findings must be identical to the byte.
+//!
+//! This must be true for any order of arrival, any number of attempts, and any content of the events.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::{Findings, Gathered, Observed, SweepSpec, analyse, analyse_observed};
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use plimsoll_lab::records::{MS, answer, failure, level};
 
-/// Findings both ways: of all records at once, and gathered in this order.
+/// Returns the findings of all records together, and of the records gathered in this order.
 fn both(level: &Level, records: &[Attempt], came: &[Attempt]) -> (Value, Value) {
     let spec = SweepSpec::default().line_spec(50);
     let manifest = plimsoll_lab::records::manifest(vec![level.clone()]);
@@ -24,8 +25,10 @@ fn both(level: &Level, records: &[Attempt], came: &[Attempt]) -> (Value, Value) 
     (json(read), json(gathered))
 }
 
-/// Two thousand requests, some tried up to three times, some lost for good with words of their own, events of no, one or
-/// several tokens, several due at the same instant.
+/// Returns two thousand requests with many properties.
+///
+/// Some have up to three attempts, and some fail with distinct errors. Events have no, one or several tokens, and several
+/// requests are due at one instant.
 fn records(lumps: bool) -> Vec<Attempt> {
     let mut chance = Stream::new(7, "gathered", u64::from(lumps));
     let mut records = Vec::new();
@@ -71,7 +74,7 @@ fn gathered_records_are_found_the_same() {
         }
         let (found, _) = both(&level(100.0, 20), &records, &records);
         let summary = &found["levels"][0]["summary"];
-        // Counted by hand from the records: the comparison is not one of empty findings.
+        // The value is counted by hand from the records, so that the comparison is not one of empty findings.
         let from = summary["window"]["warm_up_requests"].as_u64().unwrap();
         assert_eq!(summary["counts"]["requests"].as_u64(), Some(2000 - from));
         assert!(summary["counts"]["attempts"].as_u64() > summary["counts"]["requests"].as_u64());

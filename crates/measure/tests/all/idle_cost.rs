@@ -1,5 +1,6 @@
-//! A target that takes longer for a request which finds it idle (clocks that sink, a loop that sleeps): its onset lies where the tail
-//! has risen above what light traffic meets, which a closed loop of one never sees.
+//! A target that is slower for a request that finds it idle (clocks that fall, a loop that sleeps).
+//!
+//! Its onset is at the load where the tail exceeds that of light traffic, which a closed loop of one never shows.
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
@@ -10,14 +11,14 @@ use plimsoll_model::{At, Attempt, Level, Load, Span};
 
 use plimsoll_lab::records::{answer, level};
 
-/// Milliseconds of a request's service: a fixed part and an exponential one.
+/// Service time of a request in ms: a fixed part and an exponential part.
 const FIXED_MS: f64 = 800.0;
 const MEAN_OF_REST_MS: f64 = 100.0;
 const SERVERS: usize = 2;
-/// The factor that marks the onset.
+/// Knee factor that marks the onset.
 const FACTOR: f64 = 1.5;
 
-/// First come, first served; a request that finds every server idle takes `idle_ms` more.
+/// A first come, first served queue; a request that finds every server idle takes `idle_ms` more.
 struct Queue {
     idle_ms: f64,
     stream: Stream,
@@ -29,9 +30,9 @@ impl Queue {
         Queue { idle_ms, stream: Stream::new(seed, "idle cost", 0), free_ms: [0.0; SERVERS] }
     }
 
-    /// When the answer to a request of this moment is complete.
+    /// Returns the end of the response to a request at this time.
     fn ends(&mut self, at_ms: f64) -> f64 {
-        // A loop of one sends the next within a microsecond or so: that is not idle.
+        // A closed loop of one sends the next request within about a microsecond, so the target is not idle.
         let idle = self.free_ms.iter().all(|free| *free + 1.0 < at_ms);
         let service =
             FIXED_MS + exponential(&mut self.stream, MEAN_OF_REST_MS) + if idle { self.idle_ms } else { 0.0 };
@@ -41,7 +42,7 @@ impl Queue {
         end
     }
 
-    /// p99 of the latency under Poisson arrivals, ms.
+    /// Returns the p99 of the latency under Poisson arrivals in ms.
     fn p99_ms(mut self, rate_per_s: f64, requests: usize) -> f64 {
         let mut at = 1e4;
         let mut all: Vec<f64> = (0..requests)
@@ -55,7 +56,9 @@ impl Queue {
     }
 }
 
-/// Where p99 reaches the factor times that of requests which meet nobody, by half a million requests at each of twenty rates.
+/// Returns the load at which p99 reaches the factor times that of isolated requests.
+///
+/// It uses half a million requests at each of twenty rates.
 fn truth(idle_ms: f64) -> f64 {
     // ln 100 times the mean: the p99 of an exponential.
     let alone = FIXED_MS + idle_ms + MEAN_OF_REST_MS * 100f64.ln();
@@ -127,7 +130,7 @@ fn swept(idle_ms: f64, seed: u64, hours: i64) -> Findings {
 
 #[test]
 fn measures_the_onset_against_requests_that_find_the_target_idle() {
-    // As a server did that nobody here wrote: 7.97 ms back to back, 12.3 ms after a pause.
+    // The values are those of a third-party server: 7.97 ms back to back, 12.3 ms after a pause.
     let idle_ms = 0.54 * (FIXED_MS + MEAN_OF_REST_MS);
     let truth = truth(idle_ms);
     let findings = swept(idle_ms, 1, 40);
@@ -144,6 +147,6 @@ fn takes_the_closed_loop_where_idleness_costs_nothing() {
     let curve = &findings.curves[0];
     assert!(curve.zero_contention_from.starts_with("concurrency 1, "), "{}", curve.zero_contention_from);
     assert_eq!(findings.levels.iter().filter(|level| level.summary.purpose == IDLE).count(), 1);
-    // The pauses are no rung of the ladder, and no measure of the capacity.
+    // A level with pauses is no closed-loop step, and no measure of the capacity.
     assert_eq!(curve.ladder.iter().filter(|rung| rung.concurrency == 1).count(), 2);
 }

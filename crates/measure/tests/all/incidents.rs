@@ -1,6 +1,7 @@
-//! Incidents in levels of queues: none may be hidden by a cut, a start-up transient is cut, and a steady level is neither cut nor called
-//! unsteady. The queues are written here (first come, first served, any number of servers), so that no rule is fitted to our simulator.
-//! `examples/incidents.rs` prints the same at length.
+//! Incidents in levels of queues: no cut may hide one, and a start-up transient is cut.
+//!
+//! A steady level is neither cut nor called unsteady. The queues are written here (first come, first served, any number of
+//! servers), so that no rule is fitted to our simulator. `examples/incidents.rs` prints the long version.
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
@@ -10,11 +11,11 @@ use plimsoll_model::{Attempt, How};
 
 use plimsoll_lab::records::{answer, failure, level};
 
-/// Requests of a level, one every 100 ms in the mean: 5 min.
+/// Number of requests of a level, one every 100 ms on average: 5 min.
 pub const REQUESTS: u64 = 3_000;
 const SECONDS: i64 = 300;
 
-/// A queue: servers, load, and whether times of service are drawn (else nearly the same).
+/// A queue: servers, load, and whether service times are drawn (otherwise almost equal).
 #[derive(Copy, Clone, Debug)]
 pub struct Queue {
     pub servers: usize,
@@ -31,17 +32,17 @@ pub const QUEUES: [Queue; 6] = [
     Queue { servers: 8, load: 0.2, drawn: false },
 ];
 
-/// What happens, from when to when (s into the level).
+/// An incident with its start and end in seconds from the start of the level.
 #[derive(Copy, Clone, Debug)]
 pub enum Incident {
     Nothing,
-    /// Service takes so many times as long.
+    /// Service takes a multiple of its time.
     Slow(f64, f64, f64),
-    /// No service begins.
+    /// Stall: no service starts.
     Stall(f64, f64),
     /// This share of the requests fails.
     Errors(f64, f64, f64),
-    /// The first so many requests take so many times as long (and no server longer), the later the less where it fades.
+    /// The first requests take a multiple of their time without occupying a server longer; the multiple may fade.
     Cold {
         requests: u64,
         times: f64,
@@ -50,7 +51,7 @@ pub enum Incident {
 }
 
 impl Incident {
-    /// One of the first three kinds, begun and ended anywhere behind the first second.
+    /// Returns an incident of the first three kinds at a random time after the first second.
     pub fn any(chance: &mut Stream) -> Incident {
         let length = 3.0 + 117.0 * chance.uniform() * chance.uniform();
         let from = 1.0 + (SECONDS as f64 - 1.0 - length) * chance.uniform();
@@ -62,12 +63,12 @@ impl Incident {
     }
 }
 
-/// The records of a level.
+/// Returns the records of a level.
 pub fn records(queue: Queue, incident: Incident, seed: u64) -> Vec<Attempt> {
     let chance = &mut Stream::new(seed, "incidents", queue.servers as u64);
     let mean_ms = 100.0 * queue.load * queue.servers as f64;
     let (mut due, mut free, mut all) = (0.0, vec![0.0f64; queue.servers], Vec::new());
-    // A hundred requests before the level, so that the queue is neither empty nor full at its beginning.
+    // A hundred requests before the level fill the queue to its usual length.
     for i in 0..REQUESTS + 100 {
         due += exponential(chance, 100.0);
         let (fate, noise) = (chance.uniform(), exponential(chance, 1.0));
@@ -106,7 +107,7 @@ pub fn records(queue: Queue, incident: Incident, seed: u64) -> Vec<Attempt> {
     all
 }
 
-/// A budget a tenth over what the queue does undisturbed.
+/// Returns a budget that is a tenth above the undisturbed queue.
 pub fn budget(queue: Queue) -> BudgetSpec {
     let mut e2e: Vec<i64> =
         (900..910).flat_map(|seed| ends(&records(queue, Incident::Nothing, seed))).collect();
@@ -124,7 +125,7 @@ fn ends(records: &[Attempt]) -> Vec<i64> {
     done.filter_map(|record| record.end.map(|end| end.0 - record.due.0)).collect()
 }
 
-/// Do the records, none left out, break the budget?
+/// Returns whether the records, without any cut, break the budget.
 pub fn is_material(records: &[Attempt], budget: &BudgetSpec) -> bool {
     let failed = records.iter().filter(|record| record.outcome.how != How::Finished).count() as f64;
     let over = ends(records).iter().filter(|ns| **ns as f64 / 1e9 > budget.latency[0].limit_s).count() as f64;
@@ -136,15 +137,18 @@ pub fn read(records: &[Attempt], budget: &BudgetSpec) -> LevelSummary {
     summarise(&level(10.0, SECONDS), records, &[], Some(budget))
 }
 
-/// Is it said: by a broken budget, or by a level that is not steady (errors beyond one in a hundred have a check of their own)?
+/// Returns whether the incident is reported, by a broken budget or an unsteady level.
+///
+/// Errors of more than one in a hundred have a separate check.
 pub fn is_told(found: &LevelSummary) -> bool {
     let broken = found.budget.as_ref().is_some_and(|budget| budget.verdict == Held::Fail);
     let errors = found.counts.error_rate.as_ref().is_some_and(|share| share.value > 0.01);
     broken || found.slow_stretch.is_some() || found.drift.drifts || errors
 }
 
-/// Nothing of an incident is cut, none passes its budget, and of those that break it nearly all are told: a short one may leave
-/// the budget undecided, which is no pass.
+/// Incidents are never cut, and no budget passes.
+///
+/// Nearly all incidents that break the budget are reported. A short one may leave the budget inconclusive, which is no pass.
 #[test]
 fn no_incident_is_hidden() {
     let (mut told, mut material) = (0, 0);
@@ -166,7 +170,7 @@ fn no_incident_is_hidden() {
     assert!(10 * told >= 9 * material && material > 50, "{told} of {material} told");
 }
 
-/// The first case that was met: three times as slow from 20 s to 50 s of two minutes was cut away as 50 s of warm-up.
+/// The first case in practice: a slowdown by three from 20 s to 50 s of two minutes was cut as 50 s of warm-up.
 #[test]
 fn half_a_minute_of_slowness_is_in_the_figures() {
     let queue = QUEUES[0];

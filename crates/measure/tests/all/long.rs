@@ -1,7 +1,7 @@
 //! Onsets of systems without a formula, from simulations a thousand times as long as a sweep's level.
 //!
-//! Bursts at a c-server queue: the recursion of Kiefer and Wolfowitz, apart from the engine that the sweep sees. A batching
-//! engine has no second implementation, so it is the simulator's own, on other seeds, in levels of an hour.
+//! Bursts at a c-server queue use the recursion of Kiefer and Wolfowitz, which is independent of the engine in the sweep. A
+//! batching engine has no second implementation, so the reference is the simulator with other seeds, in levels of an hour.
 
 use plimsoll_math::dist::{exponential, gamma, gamma_from_mean_cv};
 use plimsoll_math::rng::Stream;
@@ -9,8 +9,9 @@ use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::{EngineSpec, LevelPlan, World, simulate_level};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
-/// The load, as a share of the capacity, at which the p-quantile of the sojourn in c exponential servers reaches `factor`
-/// times a service's, under gamma gaps of this CV. The same random numbers at every load, so that bisection converges.
+/// Returns the load, as a share of the capacity, at which the p-quantile of the sojourn reaches `factor` times a service's.
+///
+/// The queue has c exponential servers and gamma gaps of this CV. Equal random numbers at every load make bisection converge.
 pub fn burst_onset(servers: usize, cv: f64, (p, factor): (f64, f64), customers: usize) -> f64 {
     let target = factor * -(1.0 - p).ln();
     bisect((0.05, 0.99), |load| {
@@ -32,8 +33,8 @@ pub fn burst_onset(servers: usize, cv: f64, (p, factor): (f64, f64), customers: 
     })
 }
 
-/// The load, requests/s, at which the p-quantile of an engine's first token reaches `factor` times that of one request at
-/// a time.
+/// Returns the load in requests/s at which the p-quantile of an engine's first token reaches `factor` times that of isolated
+/// requests.
 pub fn engine_onset(
     engine: &EngineSpec,
     arrivals: &ArrivalSpec,
@@ -60,7 +61,7 @@ pub fn engine_onset(
     })
 }
 
-/// Where `below` ceases to hold, to a thousandth.
+/// Returns the point at which `below` becomes false, to a thousandth.
 fn bisect((mut low, mut high): (f64, f64), below: impl Fn(f64) -> bool) -> f64 {
     while high / low > 1.001 {
         let middle = (low * high).sqrt();

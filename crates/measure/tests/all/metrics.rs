@@ -1,4 +1,4 @@
-//! Metrics against values worked out by hand from their definitions.
+//! Metrics compared with values calculated by hand from their definitions.
 
 use plimsoll_measure::findings::{Percentiles, Reading};
 use plimsoll_measure::{LevelFinding, summarise};
@@ -6,7 +6,7 @@ use plimsoll_model::{Attempt, Broken, By, EventKind, How, Outcome, TokensRule};
 
 use plimsoll_lab::records::{MS, answer, broken, event, failure, level};
 
-/// A thousand requests, one every 10 ms, made from their number.
+/// Returns a thousand requests, one every 10 ms, made from their number.
 fn thousand(make: impl Fn(u64) -> Attempt) -> Vec<Attempt> {
     (0..1_000).map(make).collect()
 }
@@ -55,7 +55,7 @@ fn every_latency_by_its_definition() {
     assert_eq!(summary.concurrency.max, 12);
 }
 
-/// What is no column of its own is worked out from others, which stay empty as long as nothing differs: here it does from the middle on.
+/// Metrics without a column are computed from others, which stay empty while no value differs: here values differ in the second half.
 #[test]
 fn latencies_are_those_of_each_last_attempt() {
     let after = |a: &Attempt, ms: i64| Some(plimsoll_model::At(a.due.0 + ms * MS));
@@ -95,7 +95,7 @@ fn latencies_are_those_of_each_last_attempt() {
 
 #[test]
 fn failures_keep_their_place_in_the_tail() {
-    // Every 50th is refused after a millisecond: fast, and last of all.
+    // Every 50th request is refused after a millisecond: fast, and ranked last.
     let records = thousand(|i| {
         if i % 50 == 49 {
             failure(i, 10 * i as i64, How::Shed, 1)
@@ -106,7 +106,7 @@ fn failures_keep_their_place_in_the_tail() {
     let summary = summarise(&level(100.0, 10), &records, &[], None);
     for set in summary.latency.all() {
         if matches!(set.metric.as_str(), "event_gap" | "itl") {
-            // Nothing streamed, so no gap is open.
+            // No response streamed, so there is no open gap.
             assert_eq!(set.infinite, 0);
             continue;
         }
@@ -166,7 +166,7 @@ fn events_of_several_tokens_give_gaps_of_zero_within() {
     check(Some(&itl.percentiles), 4_000, 0.0);
     assert!((itl.exact_share - 0.25).abs() < 1e-12);
     assert!((value(&itl.percentiles.p90) - 0.020).abs() < 1e-9);
-    // Unknown tokens per event: nothing is said per token.
+    // Unknown tokens per event: there is no figure per token.
     let unknown = thousand(|i| {
         let mut a = answer(i, 10 * i as i64, 30, 50, 5);
         a.answer.tokens.rule = TokensRule::Unknown;
@@ -177,7 +177,7 @@ fn events_of_several_tokens_give_gaps_of_zero_within() {
 
 #[test]
 fn a_request_is_its_last_attempt() {
-    // Each request: shed at once, tried again 40 ms later, answered 30 ms after that; due stays what it was.
+    // Each request is shed immediately, retried 40 ms later and answered 30 ms after that; its due time is unchanged.
     let records: Vec<Attempt> = (0..2_000u64)
         .rev()
         .map(|k| {
@@ -261,7 +261,7 @@ fn findings_survive_json() {
     assert_eq!(back.summary.latency.e2e.p99.value(), Some(f64::INFINITY));
 }
 
-/// Equal but for the last bit of a number: reading decimals is exact to that.
+/// Returns whether two values are equal except for the last bit of a number, which is the precision of reading decimals.
 fn same(a: &serde_json::Value, b: &serde_json::Value) -> bool {
     use serde_json::Value::{Array, Number, Object};
     match (a, b) {
@@ -279,7 +279,7 @@ fn same(a: &serde_json::Value, b: &serde_json::Value) -> bool {
 
 #[test]
 fn rows_of_batches_are_items_and_no_tokens() {
-    // 100/s of four rows each for 20 s: 400 items/s, and nothing said of tokens.
+    // 100/s of four rows each for 20 s: 400 items/s, and no token figures.
     let records: Vec<Attempt> = (0..2_000)
         .map(|i| {
             let mut whole = answer(i, 10 * i as i64, 5, 5, 0);
@@ -300,7 +300,9 @@ fn rows_of_batches_are_items_and_no_tokens() {
     assert_eq!(summary.latency.leading().metric, "e2e");
 }
 
-/// Of two endpoints the odd requests' is three times as slow and refuses every 50th: its own figures are those of its requests alone.
+/// The second of two endpoints gets the odd requests, is three times as slow and refuses every 50th.
+///
+/// Its figures are those of its requests only.
 #[test]
 fn endpoints_have_figures_of_their_own() {
     let records = thousand(|i| {
@@ -330,7 +332,7 @@ fn endpoints_have_figures_of_their_own() {
     assert!(summarise(&level(100.0, 10), &one, &[], None).targets.is_empty());
 }
 
-/// 39 events, for which the server reports 9 tokens.
+/// Returns a response with 39 events, for which the server reports 9 tokens.
 fn contradicted(i: u64) -> Attempt {
     let mut a = answer(i, 10 * i as i64, 30, 410, 39);
     (a.answer.tokens.output, a.answer.tokens.claimed) = (None, Some(9));
@@ -351,7 +353,7 @@ fn figures_per_token_are_refused_where_counts_are_contradicted() {
     let validity = plimsoll_measure::validity::judge(&level, &summary);
     let said = validity.reasons.iter().find(|reason| reason.check == "token_counts").expect("a reason");
     assert!(said.figure.contains(" 9 output tokens for 39 events"), "{}", said.figure);
-    // One in a hundred is left out, and said by nobody.
+    // One in a hundred is left out without a remark.
     let few = thousand(|i| if i % 100 == 0 { contradicted(i) } else { answer(i, 10 * i as i64, 30, 110, 5) });
     let tpot = summarise(&level, &few, &[], None).latency.tpot.expect("known");
     assert_eq!((tpot.n, tpot.absent), (990, 10));
@@ -368,7 +370,7 @@ fn answers_of_one_event_have_no_first_token_where_most_are() {
     let summary = summarise(&level, &thousand(one_event), &[], None);
     assert!(summary.latency.ttft.is_none() && summary.latency.ttfot.is_none());
     assert_eq!((summary.records.in_one_event, summary.records.multi_token), (1_000, 1_000));
-    // Answers of one token stream, and a few that came at once do so beside those that stream.
+    // Responses of one token stream. A few that arrive in one event do not change that.
     assert!(
         summarise(&level, &thousand(|i| answer(i, 10 * i as i64, 60, 60, 1)), &[], None)
             .latency

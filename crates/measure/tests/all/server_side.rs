@@ -1,4 +1,4 @@
-//! What servers say: known answers on small pages, as a scraper or a simulated server leaves them.
+//! Server metrics: known answers on small pages, as a scraper or a simulated server writes them.
 
 use plimsoll_measure::server_side::{Bracket, PageLayout, ServerSide, Signal};
 use plimsoll_model::{At, Sample, SeriesName, join_labels, split_labels};
@@ -11,7 +11,7 @@ fn row(at_s: f64, name: &str, labels: &str, value: f64) -> Sample {
     Sample { at, source: "server".into(), name: name.into(), labels: labels.into(), value }
 }
 
-/// A scrape each second from 0, and these gauges' values at it.
+/// Returns a scrape each second from 0, with the values of these gauges.
 fn page(rows: &[(&str, &str, &[f64])]) -> Vec<Sample> {
     let scrapes = rows.iter().map(|row| row.2.len()).max().unwrap_or(0);
     let mut samples: Vec<Sample> =
@@ -26,7 +26,7 @@ fn at(s: i64) -> At {
     At(s * S)
 }
 
-/// What is read of one page alone goes by the same names, ranks and rules as what is read over time.
+/// A single page uses the names, ranks and rules of a series over time.
 #[test]
 fn one_page_says_at_one_instant_what_its_series_say_over_time() {
     let rows: &[(&str, &str, &[f64])] = &[
@@ -79,12 +79,12 @@ fn what_is_not_said_is_unknown() {
     assert!(server.gained(Signal::Preempted, at(0), at(1)).is_none());
     assert!(server.histogram(Signal::QueueTime, at(0), at(1)).is_none());
     assert!(ServerSide::read(&[]).is_empty());
-    // A client's own counts are nothing that a server said.
+    // A client's counts are no server metric.
     let own = Sample { source: "client".into(), ..row(0.0, "vllm:num_requests_running", "", 3.0) };
     assert!(ServerSide::read(&[own]).is_empty());
 }
 
-/// vLLM counts prompt tokens by a label `source`: one page, read once a second. It was taken for three pages of their own, with as many scrapes.
+/// vLLM counts prompt tokens by a label `source`: one page, read once a second. It was read as three pages with as many scrapes.
 #[test]
 fn a_label_of_the_servers_own_is_no_page() {
     let [cached, computed] = ["local_cache_hit", "local_compute"].map(|of| format!("source={of}"));
@@ -140,7 +140,7 @@ fn rows_per_change_and_rows_per_look_say_the_same() {
     }
 }
 
-/// vLLM 0.2x counts prompt tokens by where their keys and values came from: computed here, this engine's cache, a connector.
+/// vLLM 0.2x counts prompt tokens by the origin of their keys and values: computed here, this engine's cache, a connector.
 #[test]
 fn prompt_tokens_are_told_by_their_source() {
     let name = "vllm:prompt_tokens_by_source_total";
@@ -156,7 +156,7 @@ fn prompt_tokens_are_told_by_their_source() {
     assert_eq!(gained(&rows, Signal::TransferredTokens), Some(120.0));
     assert_eq!(gained(&rows, Signal::CachedTokens), Some(180.0 + 120.0));
     assert_eq!(gained(&rows, Signal::PromptTokens), Some(600.0));
-    // Where the page has the sum of the two, that is read and not added to them.
+    // If the page has the sum of the two, the sum is read and not added to them.
     rows.push(("vllm:prompt_tokens_cached_total", "engine=0", &[300.0, 600.0]));
     assert_eq!(gained(&rows, Signal::CachedTokens), Some(300.0));
 }
@@ -181,8 +181,9 @@ fn a_restart_is_told_and_counted_from_zero() {
     assert!((gained.per_s() - 110.0 / 3.0).abs() < 1e-12);
 }
 
-/// Edges of powers of two come with the values that need them, and leave where the sender becomes coarser. The truth: (0.5, 1] 3 and (2, 4] 2 before, then
-/// two more of the last, then (0.25, 0.5] 1, (2, 4] 2 and (8, 16] 5.
+/// Edges at powers of two appear with the values that need them, and disappear when the sender becomes coarser.
+///
+/// The reference: (0.5, 1] 3 and (2, 4] 2 before, then two more of the last, then (0.25, 0.5] 1, (2, 4] 2 and (8, 16] 5.
 #[test]
 fn edges_that_come_and_go_count_what_came() {
     let name = "gen_ai_server_time_to_first_token_bucket";
@@ -205,8 +206,10 @@ fn edges_that_come_and_go_count_what_came() {
     }
 }
 
-/// A process under load has more in a bucket soon than the one before ever had, and perhaps other edges: where one series of a histogram falls all of them begin at
-/// zero. The truth: the old process took in 100 of which 5 were quick, the new one 60, of which 50 were, and 20 more by the third scrape, of which 10 were.
+/// A new process under load soon has more in a bucket than the old one, and perhaps other edges.
+///
+/// If one series of a histogram falls, all of them start at zero. The reference: the old process observed 100, of which 5 were
+/// quick. The new one observed 60, of which 50 were, and 20 more by the third scrape, of which 10 were.
 #[test]
 fn a_histogram_begins_anew_as_a_whole() {
     let name = "vllm:time_to_first_token_seconds_bucket";
@@ -235,7 +238,9 @@ fn a_histogram_begins_anew_as_a_whole() {
     }
 }
 
-/// Of a histogram with edges that come and go another process is one, however often an edge of the old one comes back; and a sum that falls is no other process.
+/// In a histogram with edges that appear and disappear a restart counts once, however often an old edge reappears.
+///
+/// A falling sum is no restart.
 #[test]
 fn a_histogram_begins_anew_once() {
     const NO: f64 = f64::NAN;
@@ -244,14 +249,14 @@ fn a_histogram_begins_anew_once() {
         let server = ServerSide::read(&page(rows));
         server.histogram(Signal::Ttft, at(from), at(to)).expect("buckets").counts
     };
-    // The old one took in 100, the new one 60 and 20 more; an edge that it has not at first comes back.
+    // The old process observed 100, the new one 60 and 20 more; an edge that the new one lacks at first reappears.
     let back = [(bucket, "le=0.25", &[5.0, NO, 3.0][..]), (bucket, "le=+Inf", &[100.0, 60.0, 80.0])];
     assert_eq!(taken(&back, 0, 2), [3.0, 77.0]);
     assert_eq!(taken(&back, 1, 2).iter().sum::<f64>(), 20.0);
-    // An edge that the old one had not.
+    // An edge that the old process lacked.
     let new = [(bucket, "le=0.5", &[NO, NO, 50.0][..]), (bucket, "le=+Inf", &[100.0, 60.0, 80.0])];
     assert_eq!(taken(&new, 0, 2), [50.0, 30.0]);
-    // The page was without any of it for a while.
+    // The page had no series of it for a time.
     let gone =
         [(bucket, "le=0.25", &[50.0, NO, NO, 40.0][..]), (bucket, "le=+Inf", &[100.0, NO, 20.0, 60.0])];
     assert_eq!(taken(&gone, 0, 3), [40.0, 20.0]);
@@ -263,7 +268,7 @@ fn a_histogram_begins_anew_once() {
     assert_eq!(taken(&sum, 0, 2), [0.0, 0.0]);
 }
 
-/// Where one has no edge, and nothing lies around it, it is known all the same.
+/// A histogram without an edge in a range without observations still has a known count there.
 #[test]
 fn histograms_with_gaps_add_up_at_the_edges_of_each() {
     let name = "gen_ai_server_time_to_first_token_bucket";
@@ -279,7 +284,7 @@ fn histograms_with_gaps_add_up_at_the_edges_of_each() {
     assert_eq!((found.edges, found.counts), (vec![1.0, 2.0, 4.0, 8.0], vec![0.0, 3.0, 0.0, 2.0, 0.0]));
 }
 
-/// The largest of what came since the scrape before is what was told last; one that is the same again is no row, and stands.
+/// The maximum since the previous scrape is the last reported value; an unchanged value has no row and stays valid.
 #[test]
 fn bounds_are_of_the_scrapes_between() {
     let name = "gen_ai_server_time_to_first_token";
@@ -319,7 +324,7 @@ fn a_counter_that_appears_later_began_at_zero() {
     assert_eq!(server.gained(Signal::Finished, at(0), at(2)).unwrap().value, 3.0);
 }
 
-/// Buckets `le` → cumulative counts at two scrapes.
+/// Returns buckets `le` → cumulative counts at two scrapes.
 fn histogram(labels: &str, rungs: &[(&str, f64, f64)], sum: (f64, f64)) -> Vec<Sample> {
     let name = "vllm:request_queue_time_seconds";
     let mut samples = Vec::new();
@@ -366,7 +371,7 @@ fn histograms_of_engines_add_up_where_their_edges_agree() {
     ));
     let server = ServerSide::read(&samples);
     let queue = server.histogram(Signal::QueueTime, at(0), at(10)).unwrap();
-    // At 0.3 the second is not known; at 1.0 the first is, because above 0.5 it has none.
+    // At 0.3 the second is unknown; at 1.0 the first is known, because it has no value above 0.5.
     assert_eq!((queue.edges.as_slice(), queue.counts.as_slice()), (&[0.5, 1.0][..], &[7.0, 1.0, 1.0][..]));
     assert_eq!(queue.mean(), Some(10.0 / 9.0));
     assert_eq!(server.histogram_of(1, Signal::QueueTime, at(0), at(10)).unwrap().edges, [0.5, 1.0]);
@@ -440,7 +445,7 @@ proptest! {
         prop_assert_eq!(back, pairs);
     }
 
-    /// Whatever stands in a run, it is read without a panic, and shares stay shares.
+    /// Any rows are read without a panic, and shares stay shares.
     #[test]
     fn any_rows_are_read(rows in proptest::collection::vec(
         (0i64..50, 0usize..6, "(engine=[01])?|le=[0-9.+Inf]{0,4}|.{0,6}", proptest::num::f64::ANY), 0..80)
@@ -463,8 +468,9 @@ proptest! {
     }
 }
 
-/// Counters of a llama.cpp (xllamacpp 2026.10.11549, drafts by n-gram) before and after three requests, whose answers' own timings say `draft_n`
-/// 56 each and `draft_n_accepted` 49, 53 and 55.
+/// Counters of a llama.cpp (xllamacpp 2026.10.11549, drafts by n-gram) before and after three requests.
+///
+/// The timings in their answers report `draft_n` 56 each and `draft_n_accepted` 49, 53 and 55.
 #[test]
 fn drafts_are_counted_as_the_answers_themselves_say() {
     let server = ServerSide::read(&page(&[
@@ -477,7 +483,7 @@ fn drafts_are_counted_as_the_answers_themselves_say() {
     assert_eq!(gained(Signal::AcceptedTokens), 49.0 + 53.0 + 55.0);
     let length = server.accepted_length(at(0), at(2)).unwrap();
     assert!((length - (1.0 + 157.0 / 161.0)).abs() < 1e-12, "{length}");
-    // SGLang shows the length itself, and 0 where it drafts nothing.
+    // SGLang shows the length itself, and 0 without drafts.
     let shown = |length| {
         ServerSide::read(&page(&[("sglang:spec_accept_length", "", &[length; 3])]))
             .accepted_length(at(0), at(3))
@@ -495,7 +501,7 @@ fn a_process_that_begins_anew_is_seen_to_though_its_series_were_gone_in_between(
 }
 
 proptest! {
-    /// A page that is read twice says the same by its layout as by its rows, of every signal and replica.
+    /// A page that is read twice gives equal results by its layout and by its rows, for every signal and replica.
     #[test]
     fn a_layout_says_what_rows_say(values in proptest::collection::vec((0u32..50, 0u32..50), 14)) {
         let series = [
@@ -538,7 +544,7 @@ proptest! {
     }
 }
 
-/// What two pages took in is what both did together, where their edges are the same and where they are not.
+/// The observations of two pages are the sum of both, with equal edges and with different ones.
 #[test]
 fn what_pages_took_in_is_added() {
     let taken = |edge: &str, low: f64, all: f64| {

@@ -1,4 +1,4 @@
-//! Warm-up, drift and whether requests pile up.
+//! Warm-up, drift and growth of the backlog.
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
@@ -23,7 +23,7 @@ fn a_warm_up_is_cut_and_a_warm_target_keeps_all() {
     assert_eq!(summarise(&level(100.0, 20), &warm, &[], None).window.warm_up_requests, 0);
 }
 
-/// Requests cut from a level whose answers take these times, in services.
+/// Returns the number of requests cut from a level with these response times, in units of the service time.
 fn cut_of(sojourns: &[f64], course: RateCourse) -> u64 {
     let records: Vec<Attempt> = sojourns
         .iter()
@@ -35,7 +35,7 @@ fn cut_of(sojourns: &[f64], course: RateCourse) -> u64 {
     summarise(&level, &records, &[], None).window.warm_up_requests
 }
 
-/// The sojourns of M/M/c at a load of 0.7 (Kiefer and Wolfowitz), after a thousand that are thrown away.
+/// Returns the sojourn times of M/M/c at a load of 0.7 (Kiefer and Wolfowitz), after a thousand that are dropped.
 fn steady_queue(servers: usize, seed: u64, n: usize) -> Vec<f64> {
     let mut stream = Stream::new(seed, "steady queue", servers as u64);
     let mut free_in = vec![0.0f64; servers];
@@ -50,7 +50,7 @@ fn steady_queue(servers: usize, seed: u64, n: usize) -> Vec<f64> {
     (0..1_000 + n).map(|_| one()).skip(1_000).collect()
 }
 
-/// MSER-5 alone finds a warm-up in every sixth to third of these; without the comparison of means this fails.
+/// MSER-5 without the comparison of means finds a warm-up in every third to sixth of these levels, so this test would fail.
 #[test]
 fn a_short_steady_level_is_left_whole() {
     let cut = |servers: usize, n: usize| {
@@ -62,8 +62,7 @@ fn a_short_steady_level_is_left_whole() {
     }
 }
 
-/// What a warm target adds: a level that begins at twice its latency is still cut, and not where its arrivals were given
-/// a shape.
+/// A level that begins at twice its latency is cut, unless its arrival rate varies by design.
 #[test]
 fn the_front_of_a_shape_is_kept() {
     let sojourns: Vec<f64> =
@@ -72,8 +71,9 @@ fn the_front_of_a_shape_is_kept() {
     assert_eq!(cut_of(&sojourns, RateCourse::Shaped), 0);
 }
 
-/// A pause in the first half of a level is not its warm-up: two hundred requests were answered as fast as those after it.
-/// All of them were cut, and the pause with them, so that the run's figures knew of none.
+/// A pause in the first half of a level is not its warm-up: two hundred requests before it were as fast as later ones.
+///
+/// All of them were cut together with the pause, so that the run's figures did not show it.
 #[test]
 fn a_pause_after_a_sound_beginning_is_kept() {
     let sojourns: Vec<f64> = (0..600)
@@ -83,7 +83,7 @@ fn a_pause_after_a_sound_beginning_is_kept() {
         })
         .collect();
     assert_eq!(cut_of(&sojourns, RateCourse::Even), 0);
-    // The same pause where the level begins is what a start looks like.
+    // An equal pause at the start of the level looks like a start-up.
     let start: Vec<f64> = sojourns[198..].to_vec();
     assert!((15..=30).contains(&cut_of(&start, RateCourse::Even)), "{}", cut_of(&start, RateCourse::Even));
 }
@@ -95,8 +95,8 @@ fn noise_of(i: u64) -> i64 {
 
 #[test]
 fn long_answers_are_no_overload() {
-    // 10/s that stay 3 s each, from an idle start: completed/offered is 0.95 and nothing is wrong (NOTES, errata). The
-    // filling of the first three seconds is the one thing that grows.
+    // 10/s with responses of 3 s, from an idle start: completed/offered is 0.95 without any fault (NOTES, errata). Only the
+    // filling of the first three seconds grows.
     let records: Vec<Attempt> =
         (0..1_200).map(|i| answer(i, 100 * i as i64, 50 + noise_of(i), 3_000, 2)).collect();
     let stability = summarise(&level(10.0, 120), &records, &[], None).stability;
@@ -105,7 +105,7 @@ fn long_answers_are_no_overload() {
 
 #[test]
 fn a_queue_that_grows_is_unstable() {
-    // Served one every 11 ms, due every 10 ms: a tenth piles up.
+    // One is served every 11 ms and one is due every 10 ms: a tenth joins the backlog.
     let records: Vec<Attempt> = (0..3_000)
         .map(|i| {
             let wait = i as i64;
@@ -140,7 +140,7 @@ fn little_sees_a_counter_that_disagrees() {
     }
 }
 
-/// An empty level fills for a response time. That growth is stable, and a level too short to separate both is undecided.
+/// An empty level fills for a response time. A level too short to separate that from a growing backlog is undecided.
 #[test]
 fn a_level_that_fills_does_not_pile_up() {
     let kept = |answer_ms: i64, growing_ms: i64| {
@@ -152,6 +152,6 @@ fn a_level_that_fills_does_not_pile_up() {
     assert_eq!(kept(5_000, 0), KeptUp::Stable);
     assert_eq!(kept(15_000, 0), KeptUp::Undecided);
     assert_eq!(kept(70_000, 0), KeptUp::Undecided);
-    // A fifth of what comes piles up.
+    // A fifth of the arrivals joins the backlog.
     assert_eq!(kept(2_000, 12_000), KeptUp::Unstable);
 }

@@ -1,4 +1,4 @@
-//! The stepper's promises: time, ceilings, order, and "inconclusive" where it cannot.
+//! Guarantees of the sweep stepper: time, ceilings, order, and "inconclusive" if it has no result.
 
 use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, KeptUp, Metric, Trust};
 use plimsoll_measure::sweep::{Preview, RequestPrice, Sweep, SweepNext, SweepSpec};
@@ -7,7 +7,7 @@ use plimsoll_model::{EndedBy, How, Load, Span};
 use crate::blind::{Blind, Law, sweep};
 use plimsoll_lab::records::{failure, level};
 
-/// 16 servers of some 10 to 200 ms.
+/// Returns 16 servers of some 10 to 200 ms.
 fn server() -> Blind {
     Blind::new(Law::Exponential, Some(16), 5)
 }
@@ -53,7 +53,7 @@ fn stays_under_its_ceilings() {
         match level.summary.load {
             Load::Open { rate_per_s } => assert!(rate_per_s <= ceiling * (1.0 + 1e-9)),
             _ => {
-                // A closed loop is let grow only as far as it could not pass the ceiling if it scaled perfectly.
+                // A closed loop grows only as far as it cannot exceed the maximum rate with perfect scaling.
                 let rate = level.summary.rates.achieved_per_s.value().unwrap_or(0.0);
                 assert!(rate <= 1.1 * ceiling, "{rate} against {ceiling}");
             }
@@ -86,7 +86,7 @@ fn says_that_it_cannot_tell() {
     assert!(refused, "{:?}", lines.onset);
 }
 
-/// Levels of one to four requests were run, each of which says nothing.
+/// Levels of one to four requests were run, which are all inconclusive.
 #[test]
 fn spends_no_level_on_a_handful_of_requests() {
     let server = server();

@@ -1,4 +1,4 @@
-//! Validity: each check finds what it is for, and overload alone is no fault of the measurement.
+//! Validity: each check finds its fault, and overload itself is no fault of the measurement.
 
 use plimsoll_measure::findings::{LevelFinding, Trust, Validity};
 use plimsoll_measure::{summarise, validity};
@@ -70,7 +70,7 @@ fn each_check_finds_its_fault() {
     check("clock", Trust::Suspect, |l| l.generator.clock_steps = 1, good);
     check("closed_since", Trust::Suspect, |l| l.generator.closed_since = Some(At(MS)), good);
     check("ended", Trust::Suspect, |l| l.ended_by = EndedBy::User, good);
-    // What the machine had for connections, and what ran out.
+    // Resources of the machine for connections, and exhausted ones.
     let ran_out = |l: &mut Level, change: fn(&mut Room)| {
         let mut room = Room { descriptors: Some(1024), ports: Some(28_232), ..Room::default() };
         change(&mut room);
@@ -78,7 +78,7 @@ fn each_check_finds_its_fault() {
     };
     check("sockets", Trust::Suspect, |l| ran_out(l, |room| room.no_socket = 1), good);
     check("sockets", Trust::Invalid, |l| ran_out(l, |room| room.no_socket = 500), good);
-    // The kernel's counter is the machine's: a run is suspect whose own requests waited for a second attempt.
+    // The kernel's counter is that of the machine: a run is suspect if its requests waited for a second attempt.
     let overflows = |l: &mut Level| ran_out(l, |room| room.listen_overflows = Some(1));
     let turned_away = |i: u64| if i == 7 { answer(i, 10 * i as i64, 1_020, 1_060, 5) } else { good(i) };
     check("backlog", Trust::Suspect, overflows, turned_away);
@@ -94,7 +94,7 @@ fn each_check_finds_its_fault() {
     for check in ["sockets", "descriptors", "ports"] {
         assert!(roomy.passed.iter().any(|p| p.check == check), "{check}: {roomy:#?}");
     }
-    // What the target does with connections is told, and no fault of the measurement.
+    // The target's handling of connections is reported and is no fault of the measurement.
     let kept = |told: KeptConnections| {
         let validity = judged(|l| l.generator.kept = Some(told), good);
         assert_eq!(validity.verdict, Trust::Valid, "{validity:#?}");
@@ -123,8 +123,9 @@ fn each_check_finds_its_fault() {
     );
 }
 
-/// 100 000 arrivals a millisecond apart, each served in 2.5 ms: 2 or 3 in flight, 2.5 in the mean. Counted every 100 ms, on
-/// the beat, there would be 2 at every look.
+/// 100 000 arrivals a millisecond apart, each served in 2.5 ms: 2 or 3 in flight, 2.5 on average.
+///
+/// A count every 100 ms, in step with the arrivals, would always be 2.
 #[test]
 fn evenly_spaced_arrivals_in_virtual_time_are_valid() {
     let spec: EngineSpec = serde_json::from_str(
@@ -147,8 +148,9 @@ fn evenly_spaced_arrivals_in_virtual_time_are_valid() {
     assert!((little.sampled_mean - 2.5).abs() < 0.01, "{little:?}");
 }
 
-/// A counter that takes requests up as they are sent does not see those that are due and wait in a late generator:
-/// 100/s answered in 300 ms are 30 in flight from due to end, and 25 from sent to end where each is sent 50 ms late.
+/// A counter that adds requests when they are sent does not include requests that wait in a late generator.
+///
+/// 100/s answered in 300 ms are 30 in flight from due to end. From sent to end they are 25 if each is sent 50 ms late.
 #[test]
 fn a_late_generator_loses_no_records() {
     let late = |i: u64| {
@@ -169,7 +171,7 @@ fn a_late_generator_loses_no_records() {
     check("little", Trust::Suspect, counted, late);
 }
 
-/// A sweep of a minute drew a level with no arrival, and its headline sent people to the network of an endpoint that answered.
+/// A sweep of one minute drew a level without arrivals, and its headline gave the network as the cause, although the endpoint answered.
 #[test]
 fn a_level_without_arrivals_counts_for_nothing() {
     let finding = |records: &[Attempt], load| {
@@ -213,7 +215,7 @@ fn answers_are_looked_at() {
 
 #[test]
 fn overload_is_a_result() {
-    // A tenth piles up: the level is to be read as overloaded, and it is a true measurement of that.
+    // A tenth joins the backlog: the level is overloaded, and it is a correct measurement of that.
     check(
         "steady_state",
         Trust::Suspect,
@@ -222,26 +224,28 @@ fn overload_is_a_result() {
     );
 }
 
-/// Arrivals that thin out from one in 7 ms to one in 13 ms, answered more slowly where they are dense: nothing piles up, and
-/// the latency moves because the arrivals do. The same records are a drift where the rate was meant to be even.
+/// Arrivals slow down from one in 7 ms to one in 13 ms, with slower responses while they are dense.
+///
+/// There is no growing backlog, and the latency changes because the arrivals do. With a constant planned rate the records show
+/// a drift.
 #[test]
 fn latency_that_follows_shaped_arrivals_is_no_suspicion() {
     let dense_first = |i: u64| {
         let n = i as i64;
         let mut stream = plimsoll_math::rng::Stream::new(i, "shaped", 0);
         let ttft = 160 - n / 50 + (40.0 * stream.uniform()) as i64;
-        // 35 in flight throughout: as many times the gap as it is long.
+        // 35 in flight throughout: latency is proportional to the gap.
         answer(i, 7 * n + n * n / 1_000, ttft, 35 * (7 + n / 500), 5)
     };
     let even = judged(|_| {}, dense_first);
     assert!(even.reasons.iter().any(|reason| reason.check == "steady_state"), "{even:#?}");
     let shaped = judged(|level| level.rate_course = RateCourse::Shaped, dense_first);
-    // That records which move tell less about a tail is another check's, and stays.
+    // Another check reports that varying records describe a tail less well, and it stays.
     assert!(shaped.reasons.iter().all(|reason| reason.check == "samples"), "{shaped:#?}");
     let passed = shaped.passed.iter().find(|passed| passed.check == "steady_state").expect("it was checked");
     assert!(passed.note.as_ref().is_some_and(|note| note.contains("arrivals' own shape")), "{passed:?}");
     assert!(passed.figure.contains("moves by"), "the figure stays: {passed:?}");
-    // What piles up is still said, whatever the arrivals do.
+    // A growing backlog is reported for any arrivals.
     check(
         "steady_state",
         Trust::Suspect,
@@ -250,8 +254,9 @@ fn latency_that_follows_shaped_arrivals_is_no_suspicion() {
     );
 }
 
-/// A closed loop of thirty that was killed after 3 000 answers had thirty more in flight, the slowest of 3 030 for all that is
-/// known: the upper 0.99 % is theirs. An open loop's are in the records, drawn again.
+/// A closed loop of thirty that was killed after 3 000 responses had thirty more in flight.
+///
+/// They may be the slowest of 3 030, so the upper 0.99 % is unknown. In an open loop they are redrawn from the schedule.
 #[test]
 fn a_killed_run_says_what_is_missing() {
     let reason = |validity: Validity| {
