@@ -69,7 +69,7 @@ pub struct RecordEnd {
     pub requests: u64,
     /// Number of served requests that are in no folder.
     pub lost: u64,
-    /// First write error; `None` if there is none.
+    /// Latest write error; `None` if there is none.
     pub error: Option<String>,
 }
 

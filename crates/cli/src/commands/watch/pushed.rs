@@ -95,7 +95,8 @@ impl Receiving {
         self.counts.lock().map(|counts| counts.clone()).unwrap_or_default()
     }
 
-    /// Marks the source as lost after a silent grace period, and prints advice on misconfigured exporters.
+    /// Marks the source as lost after a silent grace period. Warns once if an exporter pushes too rarely for the
+    /// window.
     pub fn tick(&mut self, now: At, (every, window): (Span, Span), watched: &mut Watched) {
         let counts = self.counts();
         let is_heard = counts.taken > 0;
