@@ -1,4 +1,4 @@
-//! `plimsoll baseline`: names for runs that others are held to.
+//! `plimsoll baseline` names runs as baselines for later comparisons.
 
 use crate::rows;
 use std::path::Path;
@@ -13,7 +13,6 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{BaselineAction, BaselineArgs, Format};
 use crate::out;
 
-/// Sets, lists or forgets.
 pub fn run(args: &BaselineArgs) -> Result<Exit, Stop> {
     match &args.action {
         BaselineAction::Set { name, run, replace, label, format } => {
@@ -97,7 +96,7 @@ fn list(format: Format) -> Result<Exit, Stop> {
 }
 
 fn remove(name: &str) -> Result<Exit, Stop> {
-    // A file that can't be read any more can still be removed.
+    // An unreadable baseline file can still be removed.
     let path = baseline::file(name);
     if !baseline::is_name(name) || !path.exists() {
         baseline::read(name)?;

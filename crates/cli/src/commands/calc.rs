@@ -1,6 +1,7 @@
-//! `plimsoll calc`: a law of queues or of scale, answered with its formula, its assumptions and its limits.
+//! `plimsoll calc` evaluates a queueing or scaling formula and prints its assumptions and limits.
 //!
-//! Texts become figures here (units, percentiles, samples from files); what they come to and what is refused is `plan::calc`'s.
+//! This module parses text into numbers (units, percentiles, samples from files). `plan::calc` evaluates them
+//! and checks their ranges.
 
 use crate::rows;
 use std::path::Path;
@@ -19,7 +20,7 @@ use crate::flags::calc::{
 };
 use crate::out;
 
-/// Answers, or lists the laws.
+/// Evaluates a formula, or lists all formulas.
 pub fn run(args: &CalcArgs) -> Result<Exit, Stop> {
     let Some(law) = &args.law else {
         out::line(&page::list(&calc::CATALOGUE));
@@ -61,7 +62,7 @@ fn time(flag: &str, text: &str) -> Result<f64, Stop> {
     parse_span(text).map(|span| span.as_secs_f64()).map_err(|e| Stop::usage(format!("--{flag}: {e}")))
 }
 
-/// A share: `80%` or `0.8`.
+/// Parses a share such as `80%` or `0.8`.
 fn share(flag: &str, text: &str) -> Result<f64, Stop> {
     let (figure, of) = match text.trim().strip_suffix('%') {
         Some(figure) => (figure.trim(), 100.0),
@@ -122,7 +123,7 @@ fn station(
     })
 }
 
-/// What serves, as it was said or as the engine named is.
+/// Returns the service model from the flags or from the named engine.
 fn served(args: &StationArgs) -> Result<Served, Stop> {
     if let Some(name) = &args.profile {
         let spec = engine::find(name)?;
@@ -165,7 +166,7 @@ fn latencies(args: &LatencyArgs) -> Result<Option<Latencies>, Stop> {
     Ok(Some(Latencies::Sample(sample)))
 }
 
-/// The end-to-end latencies of a run's requests that finished.
+/// Returns the end-to-end latencies of finished requests in seconds.
 fn of_run(dir: &Path) -> Result<Vec<f64>, Stop> {
     let rows = rows::whole(dir)?;
     let finished = rows.attempts.iter().filter(|attempt| attempt.outcome.is_finished());

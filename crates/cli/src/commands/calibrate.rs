@@ -1,4 +1,5 @@
-//! `plimsoll calibrate`: fits a simulated engine's constants to measured rows or a run, and writes the profile.
+//! `plimsoll calibrate` fits the constants of a simulated engine to measured rows or a run, and writes the
+//! profile.
 
 use crate::rows;
 use std::collections::BTreeSet;
@@ -20,7 +21,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{CalibrateArgs, Format};
 use crate::{fitted, out};
 
-/// Fits, prints the error on rows held out, and writes the profile.
+/// Fits, prints the error on held-out rows, and writes the profile.
 pub fn run(args: &CalibrateArgs) -> Result<Exit, Stop> {
     if let (Some(dir), None) = (&args.run, &args.profile) {
         return fit_to(dir, args);
@@ -43,7 +44,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Exit, Stop> {
         e => Stop::usage(e.to_string()),
     })?;
     notes.extend(found.notes.iter().cloned());
-    // JSON is YAML too, and brings every number back.
+    // The profile is JSON, which is valid YAML and preserves every number.
     let mut text = serde_json::to_string_pretty(&found.profile).unwrap_or_default();
     text.push('\n');
     out::file(&args.out, text)?;
@@ -55,7 +56,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// Fits an engine from nothing to a run, prints it and writes it as a profile.
+/// Fits an engine without an initial profile to a run, prints it and writes it as a profile.
 fn fit_to(dir: &Path, args: &CalibrateArgs) -> Result<Exit, Stop> {
     if args.out.exists() {
         return Err(Stop::usage(format!("--out {}: it exists; name a new file", args.out.display())));
@@ -73,7 +74,7 @@ fn fit_to(dir: &Path, args: &CalibrateArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// The rows whose engine, in the words of [`kind`], holds this text.
+/// Returns the rows whose engine description ([`kind`]) contains this text.
 fn only(rows: Vec<MeasuredRow>, text: &str) -> Result<Vec<MeasuredRow>, Stop> {
     let kinds: BTreeSet<String> = rows.iter().map(|row| kind(&row.engine)).collect();
     let kept: Vec<MeasuredRow> = rows.into_iter().filter(|row| kind(&row.engine).contains(text)).collect();
@@ -96,7 +97,7 @@ fn of_table(
     Ok((table.rows, table.notes))
 }
 
-/// A row per level of a run: its load, the sizes of its requests in the order in which they were sent, its means.
+/// Returns a row per level of a run: its load, its request sizes in send order, and its means.
 fn of_run(dir: &Path, engine: Option<EngineSpec>) -> Result<(Vec<MeasuredRow>, Vec<String>), Stop> {
     let engine = engine.ok_or_else(|| {
         Stop::usage("a run does not say which model and GPU it measured; name them with --profile MODEL@GPU")

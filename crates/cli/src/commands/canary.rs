@@ -1,4 +1,5 @@
-//! `plimsoll canary`: a new version on some replicas beside the old one on the others, from their metrics pages: promote, roll back or keep watching.
+//! `plimsoll canary` compares canary replicas with stable replicas by their metrics and decides: promote,
+//! roll back or keep watching.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,10 +26,10 @@ use crate::flags::{CanaryArgs, Format};
 use crate::out;
 use crate::screen::KeyWatch;
 
-/// How often it is seen whether a minute is over.
+/// Polling interval of the minute clock and the stop key.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Watches until it is decided, or it is stopped.
+/// Watches until a verdict, the time limit or a stop.
 pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
     let (spec, every, until) = spec(args)?;
     let (names, arms) = sides(args)?;
@@ -60,7 +61,7 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
         out::note(&words::begins([args.base.len(), args.canary.len()], &spec));
     }
     if let Some(served) = &served {
-        // Parents of this process wait for this line: it comes even when it is to be quiet.
+        // Parent processes wait for this line, so it is printed even with `--quiet`.
         out::note(&format!("/v1/verdict and /metrics on http://{}", served.addr));
     }
     let ended = Arc::new(AtomicBool::new(false));
@@ -90,7 +91,7 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
     })
 }
 
-/// Minute by minute, until it is decided or over.
+/// Evaluates every minute until a verdict or the end.
 fn go(
     args: &CanaryArgs,
     canary: &Mutex<Canary>,
@@ -143,7 +144,7 @@ fn spec(args: &CanaryArgs) -> Result<(CanarySpec, Span, Option<At>), Stop> {
     Ok((CanarySpec { alpha: args.alpha, before, least, seed: args.seed }, every, until))
 }
 
-/// Every page as `name=url`, and the side of each by its name.
+/// Returns every metrics endpoint as `name=url`, and the side of each name.
 fn sides(args: &CanaryArgs) -> Result<(Vec<String>, HashMap<String, Arm>), Stop> {
     let (mut pages, mut arms) = (Vec::new(), HashMap::new());
     for (arm, texts) in [(Arm::Base, &args.base), (Arm::Canary, &args.canary)] {
@@ -153,7 +154,7 @@ fn sides(args: &CanaryArgs) -> Result<(Vec<String>, HashMap<String, Arm>), Stop>
                 Some((name, url)) => (name.to_owned(), url.to_owned()),
                 None => {
                     let host = page.split("//").nth(1).and_then(|rest| rest.split('/').next());
-                    // A user and a password are no part of a name.
+                    // Credentials are not part of a name.
                     let host = host.and_then(|host| host.rsplit('@').next()).unwrap_or_default();
                     (host.to_owned(), page.clone())
                 }
@@ -178,7 +179,7 @@ fn show(served: &StatusServer, found: &CanaryFinding) {
     served.show(bodies, verdict);
 }
 
-/// The verdict as lines of a metrics page. `what`: what is on trial, a canary or a shadow.
+/// Returns the verdict in Prometheus format. `what` is the subject of the trial: `canary` or `shadow`.
 pub fn metrics(found: &CanaryFinding, what: &str) -> String {
     let mut page = PrometheusPage::new();
     let verdicts = [CanaryVerdict::Promote, CanaryVerdict::RollBack, CanaryVerdict::KeepWatching];

@@ -1,8 +1,9 @@
-//! `plimsoll cold-start`: warms, measures steady requests one at a time, sends nothing for as long as said, and measures what the next request pays.
+//! `plimsoll cold-start` warms the endpoint, measures steady requests one at a time, idles, and measures the
+//! next request.
 //!
-//! While it idles nothing at all goes to the endpoint: connections are closed after every request unless told otherwise (a kept
-//! connection would tell of the client's pool and of proxies), and the server's pages are not looked at, because a look is traffic to
-//! whoever decides to scale down.
+//! While idle, the client sends no traffic to the endpoint. Connections are closed after every request unless
+//! configured otherwise, because a kept connection would show the behaviour of client pools and proxies.
+//! Metrics are not scraped, because an autoscaler may count a scrape as traffic.
 
 use crate::result;
 use crate::rows;
@@ -26,13 +27,13 @@ use crate::measure::{Begin, LevelStep, Measure, random, stop_limits};
 use crate::out;
 use crate::resolve::Draft;
 
-/// Requests that warm the endpoint before anything counts.
+/// Number of warm-up requests, which are not counted.
 const WARM_UP: u64 = 3;
-/// A starting endpoint turns requests away; each is tried again after this, for up to twenty minutes.
+/// Retry interval and maximum number of tries (20 minutes), because a starting endpoint rejects requests.
 const AGAIN: Span = Span::from_secs(1);
 const TRIES: u16 = 1200;
 
-/// Measures and prints; of a run folder it prints what was measured.
+/// Measures and prints, or prints the result of a run folder.
 pub fn run(args: &ColdStartArgs) -> Result<Exit, Stop> {
     let name = &args.target.url;
     if !name.contains("://") && Path::new(name).is_dir() {
@@ -46,7 +47,7 @@ pub fn run(args: &ColdStartArgs) -> Result<Exit, Stop> {
     measure(args)
 }
 
-/// The cold starts of a run folder.
+/// Prints the cold starts of a run folder.
 fn of_run(dir: &Path, args: &ColdStartArgs) -> Result<Exit, Stop> {
     let rows = rows::whole(dir)?;
     let Some(found) = &rows.findings.cold_start else {
@@ -116,13 +117,14 @@ fn close(measure: Measure, args: &ColdStartArgs) -> Result<Exit, Stop> {
     })
 }
 
-/// One request at a time, a connection for each, tried again while the endpoint starts.
+/// Returns a scenario with one request at a time, a connection per request, and retries while the endpoint
+/// starts.
 fn scenario(args: &ColdStartArgs) -> Result<Scenario, Stop> {
     let mut draft = Draft::new(args.workload.spec.as_deref())?;
     draft.target(&args.target)?;
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;
-    // Looks go on while it idles, and a look is traffic.
+    // Scrapes continue while idle, and a scrape is traffic.
     if args.client.scrape.scrape.iter().any(|page| page != "off") {
         return Err(Stop::usage(
             "--scrape: looks at a page while it idles would keep the endpoint awake; leave it out",
@@ -152,7 +154,7 @@ fn level(measure: &mut Measure, purpose: &str, requests: u64, title: &str) -> Re
     Ok(())
 }
 
-/// Sends nothing for so long. False where the person asked to stop.
+/// Idles for this time. Returns false if the user stopped it.
 fn wait(measure: &mut Measure, idle: Span, (stretch, of): (u32, u32)) -> bool {
     let clock = Clock::start();
     let until = figure::date(clock.anchor().realtime_ns + idle.0);

@@ -1,4 +1,4 @@
-//! `plimsoll collect`: an OTLP receiver that writes what comes into a run folder.
+//! `plimsoll collect` receives OTLP spans and writes them to a run folder.
 
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ use crate::measure;
 use crate::screen::{KeyWatch, Screen};
 use crate::{observed, out};
 
-/// The kind of run it writes.
+/// The run kind of collected spans.
 pub const KIND: &str = "collect";
-/// How often it is looked at whether it is to end.
+/// Polling interval of the end condition.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Collects until it is stopped, and prints what came.
+/// Collects spans until it is stopped, and prints a summary.
 pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
     let config = config(args)?;
     let most_ns = args.time.as_deref().map(parse_span).transpose();
@@ -44,7 +44,7 @@ pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
     let _watch = watch(args, &stopper);
     let mut screen = Screen::new(args.quiet);
     for addr in collecting.addrs() {
-        // Parents of this process wait for these lines: they come even when it is to be quiet.
+        // Parent processes wait for these lines, so they are printed even with `--quiet`.
         out::note(&format!("listening on {addr} (OTLP over gRPC and HTTP)"));
     }
     screen.say(&format!("writing {}; Ctrl-C ends it", dir.display()));
@@ -64,7 +64,7 @@ pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
     show(args, &dir, &counts)
 }
 
-/// Prints what came. No span at all is "source unavailable".
+/// Prints the summary. Returns the exit code for a missing source if there are no spans.
 fn show(args: &CollectArgs, dir: &std::path::Path, counts: &IntakeCounts) -> Result<Exit, Stop> {
     let overview = overview(dir).map_err(|e| Stop::invalid(e.to_string()))?;
     match args.format {
@@ -81,7 +81,7 @@ fn show(args: &CollectArgs, dir: &std::path::Path, counts: &IntakeCounts) -> Res
     Ok(if overview.spans == 0 { Exit::Unreachable } else { Exit::Done })
 }
 
-/// What lies in a folder, counted as it is read: there may be more spans than memory.
+/// Returns a summary of a folder. Spans are counted while they are read, because they may exceed the memory.
 pub fn overview(dir: &std::path::Path) -> Result<Overview, StoreError> {
     let mut counting = Counting::default();
     plimsoll_store::each_span(dir, |span| counting.add(&span))?;
@@ -134,7 +134,7 @@ fn config(args: &CollectArgs) -> Result<CollectorConfig, Stop> {
     Ok(config)
 }
 
-/// `:4317` and `4317` are this machine alone.
+/// Parses a listen address; `:4317` and `4317` listen on loopback only.
 fn address(text: &str) -> Result<SocketAddr, Stop> {
     let text = text.trim();
     let port = text.strip_prefix(':').unwrap_or(text);
@@ -157,7 +157,7 @@ fn manifest(args: &CollectArgs, clock: &Clock) -> Manifest {
     Manifest { reproduce, ..begun }
 }
 
-/// Stops it: Ctrl-C, or the parent's end.
+/// Stops the receiver on Ctrl-C, or at the end of the parent process with `--until-stdin-ends`.
 fn watch(args: &CollectArgs, stopper: &CollectStopper) -> KeyWatch {
     if args.until_stdin_ends {
         let stopper = stopper.clone();
@@ -170,7 +170,7 @@ fn watch(args: &CollectArgs, stopper: &CollectStopper) -> KeyWatch {
     KeyWatch::start(!args.quiet && !args.until_stdin_ends, move || on_signal.stop())
 }
 
-/// Until it is stopped, or its time is over.
+/// Waits until a stop or the time limit.
 fn wait(stopper: &CollectStopper, clock: &Clock, most_ns: Option<i64>, screen: &mut Screen) {
     while !stopper.is_stopping() {
         let elapsed = clock.now().0;
@@ -183,7 +183,7 @@ fn wait(stopper: &CollectStopper, clock: &Clock, most_ns: Option<i64>, screen: &
     }
 }
 
-/// The run folder as a sink: what it has kept survives the end of this process.
+/// A span sink that writes to the run folder. The kept spans survive a kill of this process.
 struct Keep(std::sync::Arc<RunWriter>);
 
 impl SpanSink for Keep {
@@ -194,7 +194,7 @@ impl SpanSink for Keep {
     }
 }
 
-/// Nothing was collected: the folder that was just made goes again.
+/// Removes the new folder, because no spans were collected.
 fn give_up(dir: &std::path::Path, error: &ServeError) -> Stop {
     let _ = std::fs::remove_dir_all(dir);
     let in_use = matches!(error, ServeError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse);

@@ -1,4 +1,4 @@
-//! `plimsoll compare`: what a change did, from two runs of the same load.
+//! `plimsoll compare` reports the effect of a change from two runs of one load.
 
 use crate::rows;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{CompareArgs, Format, JudgedArgs};
 use crate::out;
 
-/// Differences that are named in a refusal before the rest is counted.
+/// Maximum number of differences that a rejection lists.
 const NAMED: usize = 4;
 
 /// Compares two runs and prints the verdict.
@@ -35,7 +35,8 @@ pub fn run(args: &CompareArgs) -> Result<Exit, Stop> {
     of_runs(base, candidate, args, quality.as_ref())
 }
 
-/// The results of --quality, once it is known that --html can be written: both are asked before anything is measured.
+/// Returns the results of `--quality`, after a check that `--html` is writable. Both are checked before any
+/// measurement.
 pub fn quality_of(judged: &JudgedArgs) -> Result<Option<Quality>, Stop> {
     out::place_for(judged.html.as_deref())?;
     judged.quality.as_deref().map(eval_file::results).transpose()
@@ -69,7 +70,7 @@ fn of_runs(
     if let Some(quality) = quality {
         note_other_targets(quality, &names);
     }
-    // Two runs of one target have one address: they are told apart by their folders.
+    // Two runs of one target have one URL, so the folders distinguish them.
     let runs = [format!("{base_name} (base)"), format!("{candidate_name} (candidate)")];
     page(&args.judged, &runs, &comparison)?;
     match args.format {
@@ -100,7 +101,7 @@ fn of_runs(
     Ok(exit(comparison.verdict))
 }
 
-/// Prints what two stretches of live traffic say.
+/// Prints the comparison of two time ranges of live traffic.
 fn of_stretches(
     [base, candidate]: [&str; 2],
     args: &CompareArgs,
@@ -117,14 +118,14 @@ fn of_stretches(
     Ok(exit(found.verdict))
 }
 
-/// Writes the page of --html.
+/// Writes the page of `--html`.
 pub fn page(args: &JudgedArgs, names: &[String; 2], comparison: &Comparison) -> Result<(), Stop> {
     let Some(path) = &args.html else { return Ok(()) };
     let text = plimsoll_report::compare::page((&names[0], &names[1]), comparison);
     out::file(path, text)
 }
 
-/// Answers of two endpoints may stand for those of two runs, but not unsaid.
+/// Prints a note if the answers are from other endpoints than the runs.
 pub fn note_other_targets(quality: &Quality, names: &[String; 2]) {
     let bare = |url: &str| url.trim_end_matches('/').to_owned();
     let asked: Vec<String> = quality.targets.iter().map(|target| bare(&target.url)).collect();
@@ -136,10 +137,10 @@ pub fn note_other_targets(quality: &Quality, names: &[String; 2]) {
     }
 }
 
-/// What two run folders say of the change, with the URLs of both.
+/// Compares two run folders. Returns the URLs of both and the comparison.
 ///
 /// # Errors
-/// They are not the same experiment, or one is invalid.
+/// Fails if the experiments differ or a run is invalid.
 pub fn of_folders(
     base: &Path,
     candidate: &Path,
@@ -152,7 +153,7 @@ pub fn of_folders(
     Ok((names, comparison))
 }
 
-/// The exit code that a change calls for.
+/// Returns the exit code of a change.
 pub fn exit(change: ChangeVerdict) -> Exit {
     match change {
         ChangeVerdict::Regressed => Exit::Broken,
@@ -161,7 +162,7 @@ pub fn exit(change: ChangeVerdict) -> Exit {
     }
 }
 
-/// How the flags want it judged.
+/// Returns the comparison settings from the flags.
 pub fn spec(args: &JudgedArgs) -> Result<CompareSpec, Stop> {
     let differing = if args.despite_differences { Differing::Standardise } else { Differing::Refuse };
     Ok(CompareSpec { margins: margins(&args.margins)?, differing })
@@ -171,7 +172,7 @@ fn read(run: &rows::WholeRun) -> RunRead<'_> {
     RunRead { manifest: &run.manifest, attempts: &run.attempts, findings: &run.findings }
 }
 
-/// Do the two names mean one folder?
+/// Returns whether both paths name one folder.
 pub fn same_folder(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,
@@ -179,7 +180,7 @@ pub fn same_folder(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// The one line of a refusal.
+/// Returns the one-line error of a rejected comparison.
 fn refused(refusal: CompareRefusal) -> Stop {
     match refusal {
         CompareRefusal::Invalid { side, why } => Stop::invalid(format!(
@@ -204,7 +205,7 @@ fn one(difference: &Difference) -> String {
     format!("{about} ({base} against {candidate})")
 }
 
-/// `p99=10%` and its like over the defaults.
+/// Parses margins such as `p99=10%` and applies them to the defaults.
 fn margins(given: &[String]) -> Result<Margins, Stop> {
     let mut margins = Margins::default();
     for text in given {
@@ -220,7 +221,7 @@ fn margins(given: &[String]) -> Result<Margins, Stop> {
     Ok(margins)
 }
 
-/// `10%` or `0.1`.
+/// Parses a share such as `10%` or `0.1`.
 fn share_of(text: &str) -> Option<f64> {
     let share = match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().ok()? / 100.0,

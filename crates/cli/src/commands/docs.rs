@@ -1,6 +1,7 @@
-//! `plimsoll docs`: prints a page of the manual, or the list of its pages.
+//! `plimsoll docs` prints a page of the manual, or the list of its pages.
 //!
-//! The pages are part of the binary (`build.rs`), because a user without network has the binary and no checkout.
+//! The pages are part of the binary (`build.rs`), because a user without network has the binary and no
+//! checkout.
 
 use plimsoll_workload::{closest, nearest};
 
@@ -23,7 +24,7 @@ pub fn run(args: &DocsArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// Returns the text of the page that a name or a link of another page means.
+/// Returns the text of the page for a name or for a link of another page.
 fn page(asked: &str) -> Result<&'static str, String> {
     let path = asked.split('#').next().unwrap_or_default().trim_start_matches("./").trim_start_matches("../");
     let path = path.trim_start_matches("docs/").trim_end_matches('/').trim_end_matches(".md");
@@ -163,7 +164,7 @@ mod tests {
         found
     }
 
-    /// The commands of one line of a shell: the words that begin with `plimsoll`.
+    /// Returns the commands in a line of a shell. A command starts with `plimsoll`.
     fn typed_words(line: &str) -> Vec<Vec<String>> {
         let (mut parts, mut word, mut quote) = (vec![Vec::new()], None::<String>, None);
         let end = |parts: &mut Vec<Vec<String>>, word: &mut Option<String>| {
@@ -203,7 +204,7 @@ mod tests {
         let words = words.into_iter().filter(|word| word != "…" && word != "...");
         let url = |word: String| match word.trim_start_matches('$') {
             "URL" | "URL_A" | "URL_B" | "URL_OLD" | "URL_NEW" => "http://host:8000/v1".to_owned(),
-            // It would be resolved, and there is no run here.
+            // `last` would be resolved, and there is no run here.
             "last" => "RUN".to_owned(),
             _ => word,
         };
@@ -254,7 +255,7 @@ mod tests {
         assert!(typed("plimsoll gaet", true).is_some());
     }
 
-    /// A command of the manual that can't be typed teaches the wrong thing.
+    /// Every command in the manual is valid, because users copy the commands.
     #[test]
     fn every_command_in_the_manual_can_be_typed() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

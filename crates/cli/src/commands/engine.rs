@@ -1,4 +1,4 @@
-//! `plimsoll engine`: the embedded engine as a server, until it is told to stop.
+//! `plimsoll engine` serves the embedded engine until it is stopped.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -59,14 +59,14 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
             on_stop.now()
         }
     });
-    // The first line of stdout tells a parent process where to go; the rest is for people.
+    // The first line on stdout is the address for a parent process; all other lines are for the user.
     out::line(&format!("{scheme}://{}/{}", running.addr(), if is_batcher { "v2" } else { "v1" }));
     if !args.quiet {
         let model = args.model.as_deref().unwrap_or(&profile);
         out::note(&format!("serving profile {profile} as model {model}; Ctrl-C drains, twice stops at once"));
     }
     if args.until_stdin_ends {
-        // The parent holds the other end: when it dies, however it dies, the pipe closes.
+        // The parent process has the other end of the pipe, which closes however the parent ends.
         std::thread::spawn(move || {
             let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
             stopper.now();
@@ -76,14 +76,14 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// TLS towards clients, over which both versions of HTTP are offered.
+/// Returns the TLS settings for clients, which offer HTTP/1.1 and HTTP/2.
 fn tls(args: &EngineArgs) -> Result<Option<EngineTls>, Stop> {
     let Some((cert, key)) = args.tls_cert.clone().zip(args.tls_key.clone()) else { return Ok(None) };
     let config = server_config(&Identity { cert, key }, args.tls_client_ca.as_deref(), &["h2", "http/1.1"]);
     config.map(|config| Some(EngineTls(config))).map_err(|e| Stop::usage(e.to_string()))
 }
 
-/// The inputs that are declared, each name once.
+/// Returns the declared inputs. Fails on a duplicate name.
 fn inputs(texts: &[String]) -> Result<Vec<ServedInput>, Stop> {
     let mut all: Vec<ServedInput> = Vec::new();
     for text in texts {
@@ -96,7 +96,7 @@ fn inputs(texts: &[String]) -> Result<Vec<ServedInput>, Stop> {
     Ok(all)
 }
 
-/// A profile by name, or from a YAML file.
+/// Returns a profile by name, or from a YAML or JSON file.
 pub fn find(name: &str) -> Result<EngineSpec, Stop> {
     let is_file = name.ends_with(".yaml") || name.ends_with(".yml") || name.ends_with(".json");
     if !is_file {

@@ -1,6 +1,8 @@
-//! A shard of a sweep or a gate that is not the first: it measures its parts of the levels that shard 0 says, and leaves what it measured.
+//! Runs a shard other than shard 0 in a sweep or a gate. It measures its parts of the levels that shard 0
+//! announces, and writes its run.
 //!
-//! It decides nothing, so that it needs neither the search nor the budget's baseline: whatever the rows of all say, shard 0 says it.
+//! A follower decides nothing, because shard 0 evaluates the rows of all shards. So it needs neither the
+//! search nor the baseline of the budget.
 
 use std::path::Path;
 
@@ -16,12 +18,11 @@ use plimsoll_client::StopLimits;
 use plimsoll_report::figure::counted;
 use plimsoll_workload::Scenario;
 
-/// The run of all shards, in the place where each leaves its own.
+/// Folder of the merged run, in the place where each shard writes its run.
 pub const WHOLE: &str = "run";
 
-/// What a follower is begun with.
 pub struct Follower<'a> {
-    /// `sweep` or `gate`.
+    /// Run kind: `sweep` or `gate`.
     pub kind: &'static str,
     pub scenario: Scenario,
     pub asked: Asked,
@@ -31,7 +32,7 @@ pub struct Follower<'a> {
     pub output: &'a OutputArgs,
 }
 
-/// Measures what it is told, to the end.
+/// Measures the announced levels until the end.
 pub fn run(follower: Follower<'_>) -> Result<Exit, Stop> {
     let Follower { kind, scenario, asked, rendezvous, client, limits, output } = follower;
     let shard = asked.shard;

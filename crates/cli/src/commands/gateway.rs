@@ -1,4 +1,4 @@
-//! `plimsoll gateway`: a streaming proxy in front of replicas, until it is told to stop.
+//! `plimsoll gateway` runs a streaming proxy in front of replicas until it is stopped.
 
 pub mod again;
 pub mod deadlines;
@@ -36,12 +36,12 @@ use again::Again;
 use deadlines::with_deadlines;
 use record::{RecordEnd as Recorded, TrafficRecord};
 
-/// How often it is seen whether a replica's standing has changed.
+/// Polling interval of the replica states.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long `check` waits for replicas, in looks.
+/// Number of polls for which `check` waits for replicas.
 const CHECK_LOOKS: u32 = 30;
 
-/// Serves until it is stopped, or checks a file.
+/// Serves until it is stopped, or runs the selected subcommand.
 pub fn run(args: &GatewayArgs) -> Result<Exit, Stop> {
     let (check, file) = match &args.file[..] {
         [word] if word == "key" => {
@@ -65,7 +65,7 @@ pub fn run(args: &GatewayArgs) -> Result<Exit, Stop> {
     };
     let mut spec = asked(args, file.map(String::as_str))?;
     if check {
-        // Nothing is served: a gateway that runs with this file keeps its ports.
+        // The check listens on no fixed port, because a running gateway may use the ports of this file.
         spec.listen.set_port(0);
         (spec.admin, spec.picker) = (None, None);
         return checked(args, &spec);
@@ -103,7 +103,7 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
         gateway.reloader(),
         record.as_ref().map(|record| record.replicas.clone()),
     );
-    // The first line of stdout tells a parent process where to go; the rest is for people.
+    // The first line on stdout is the address for a parent process; all other lines are for the user.
     out::line(&format!("{}://{}/v1", scheme(spec), gateway.addr));
     let say = |line: &str| {
         if !args.quiet {
@@ -155,12 +155,12 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
     }
 }
 
-/// The scheme of its address.
+/// Returns the URL scheme of the gateway.
 fn scheme(spec: &GatewaySpec) -> &'static str {
     if spec.tls.is_some() { "https" } else { "http" }
 }
 
-/// What a person is told of it at the start, a line each.
+/// Returns the start-up messages, one per line.
 fn begins(gateway: &Gateway, spec: &GatewaySpec) -> Vec<String> {
     let scheme = scheme(spec);
     let mut lines = Vec::new();
@@ -198,7 +198,7 @@ fn begins(gateway: &Gateway, spec: &GatewaySpec) -> Vec<String> {
     lines
 }
 
-/// What became of its requests.
+/// Prints the numbers of requests by outcome.
 fn ends(stats: &Stats, recorded: Option<&Recorded>, format: Format) {
     let retries = stats.retries.load(Ordering::Relaxed);
     match format {
@@ -225,19 +225,19 @@ fn ends(stats: &Stats, recorded: Option<&Recorded>, format: Format) {
     }
 }
 
-/// Where the replicas of a pool stood when they were looked at last, by their ids.
+/// The last known state of each replica, by replica id.
 #[derive(Clone, Default)]
 struct Standings(BTreeMap<u64, (String, Standing)>);
 
 impl Standings {
-    /// What has changed, a line each.
+    /// Returns a line for each change.
     fn look(&mut self, shown: &[Shown]) -> Vec<String> {
         let mut lines = Vec::new();
         let mut now = BTreeMap::new();
         for shown in shown {
             let name = &shown.replica.name;
             let before = self.0.remove(&shown.replica.id).map_or(Standing::Down, |(_, before)| before);
-            // A trial is a step on the way, and comes with every ejection.
+            // A trial request is an intermediate state that follows every ejection, so it is not reported.
             let standing = if shown.standing == Standing::Trial { before } else { shown.standing };
             if standing != before {
                 lines.push(format!("replica {name}: {}", words(standing)));
@@ -252,7 +252,7 @@ impl Standings {
     }
 }
 
-/// `3 replicas, 1 canary and 1 shadow`.
+/// Formats the number of replicas: `3 replicas, 1 canary and 1 shadow`.
 fn in_front_of(spec: &GatewaySpec) -> String {
     let count = |role| spec.of(role).count() as u64;
     let beside = [(ReplicaRole::Canary, "canary"), (ReplicaRole::Shadow, "shadow")];
@@ -279,7 +279,7 @@ fn recorded_line(recorded: &Recorded) -> String {
     format!("Recorded: {}{lost}{newest}", counted(recorded.requests, "request"))
 }
 
-/// Makes a key: it is shown this once, and its hash goes into the file.
+/// Creates an API key. The key is printed only once; its hash goes into the gateway file.
 fn fresh_key(args: &GatewayArgs, id: &str) -> Result<Exit, Stop> {
     if !keys::is_plain(id) {
         return Err(Stop::usage(format!("key {id:?}: write 1 to 64 letters, digits and -_.:@/")));
@@ -300,7 +300,7 @@ fn fresh_key(args: &GatewayArgs, id: &str) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// Says what a file asks for and which of its replicas answer.
+/// Prints the settings of a gateway file and the replicas that respond.
 fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
     let gateway = started(spec, Clock::start(), None)?;
     let mut shown: Vec<Shown> = Vec::new();
@@ -344,7 +344,7 @@ fn words(standing: Standing) -> &'static str {
     }
 }
 
-/// What is asked, from the file and the flags. What a flag says goes before what the file says.
+/// Returns the configuration from file and flags. A flag overrides the file.
 fn asked(args: &GatewayArgs, path: Option<&str>) -> Result<GatewaySpec, Stop> {
     let mut spec = path.map(|path| read(Path::new(path))).transpose()?.unwrap_or_default();
     if !args.replicas.is_empty() {
@@ -409,7 +409,7 @@ fn address(flag: &str, text: &str) -> Result<SocketAddr, Stop> {
     whole.parse().map_err(|_| Stop::usage(format!("{flag} {text}: write PORT or ADDRESS:PORT")))
 }
 
-/// Reads a gateway file: `FILE:LINE:COLUMN: what is wrong`.
+/// Reads a gateway file. An error has the form `FILE:LINE:COLUMN: problem`.
 pub fn read(path: &Path) -> Result<GatewaySpec, Stop> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|e| out::unread(&name, &e))?;

@@ -1,4 +1,4 @@
-//! `plimsoll history`: the results of a baseline's line, and since which version a metric has moved.
+//! `plimsoll history` prints the results of a baseline over time and the version at which a metric changed.
 
 use crate::rows;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, HistoryArgs};
 use crate::{history, out};
 
-/// Seed of the permutations: the same history always says the same.
+/// Seed of the permutations, so that one history always gives one result.
 const SEED: u64 = 1;
 
-/// Adds, where asked, and prints.
+/// Adds a run if requested, and prints the history.
 pub fn run(args: &HistoryArgs) -> Result<Exit, Stop> {
     let baseline = baseline::read(&args.name)?;
     if let Some(run) = &args.add {
@@ -30,7 +30,7 @@ pub fn run(args: &HistoryArgs) -> Result<Exit, Stop> {
         )));
     }
     let line = line(&entries, &baseline.id, SEED);
-    // What moved before the baseline was pinned was accepted with it.
+    // Changes before the pinned baseline were accepted with it.
     let since = line.entries.iter().position(|entry| entry.id == baseline.id).unwrap_or(0);
     let is_worse = line.worse(since).next().is_some();
     match args.format {

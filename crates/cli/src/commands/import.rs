@@ -1,7 +1,9 @@
-//! `plimsoll import`: another tool's result, held to itself, measured by our definitions, and written as a run.
+//! `plimsoll import` reads the result of another tool, checks its consistency, measures it by Plimsoll's
+//! definitions, and writes it as a run.
 //!
-//! A file is known by its first bytes. Of a folder every file that is known is read and the rest is passed over, so that rows
-//! and aggregates that a tool keeps apart come together. Nothing is copied but numbers: no prompt, no answer, no header, no command line.
+//! Files are recognised by their first bytes. In a folder, every known file is read and the rest is skipped,
+//! so that rows and aggregates in separate files are combined. Only numbers are copied: no prompt, answer,
+//! header or command line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,20 +25,20 @@ use crate::measure::{self, random};
 use crate::out;
 use crate::trace_file;
 
-/// Bytes by which a file is known.
+/// Number of bytes for recognition.
 const HEAD: usize = 64 << 10;
-/// Most bytes of a document that are held; documents can't be read in pieces.
+/// Maximum size of a document in bytes, because documents can't be read in pieces.
 const HELD_MAX: usize = 8 << 30;
-/// Files of a folder that are looked at, and how deep.
+/// Maximum number of files in a folder, and the maximum depth.
 const FILES_MAX: usize = 4_000;
 const DEEP: usize = 3;
 
-/// Imports and prints.
+/// Imports a result and prints it.
 pub fn run(args: &ImportArgs) -> Result<Exit, Stop> {
     let output =
         OutputArgs { out: args.out.clone(), label: args.label.clone(), format: args.format, quiet: true };
     if args.out.is_some() {
-        // Refused before a long file is read.
+        // An existing folder is rejected before a long file is read.
         measure::folder(&output, "import")?;
     }
     let mut read = read(&args.source)?;
@@ -93,10 +95,10 @@ fn list(folder: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Stop
     Ok(())
 }
 
-/// A file, read to its end; `None` = it is no result.
+/// Reads a file to its end; `None` if the file is not a known result.
 fn take(path: &Path) -> Result<Option<FileRead>, Stop> {
     let name = path.display();
-    // What was inflated until a damage is read, and the document that it ends in says that it is cut.
+    // A damaged file is read up to the damage. Its incomplete document reports the cut.
     let feed = trace_file::sniffed(path, HEAD, begin, |feed, read| {
         feed.push(read);
         if feed.held() > HELD_MAX {
@@ -117,7 +119,7 @@ fn begin(head: &[u8]) -> Result<Option<ForeignFeed>, Stop> {
 
 // -------------------------------------------------------------------------------------------- writing
 
-/// Writes the run; how many requests it holds.
+/// Writes the run. Returns its number of requests.
 fn write(dir: &Path, args: &ImportArgs, read: &Foreign, imported: &Imported) -> Result<u64, Stop> {
     let Some((levels, attempts)) = foreign::levels(read) else {
         return Err(Stop::usage(format!(
@@ -158,7 +160,7 @@ fn manifest(args: &ImportArgs, read: &Foreign, imported: &Imported) -> Manifest 
     facts.insert("measured_by".into(), Some(by));
     facts.insert("model".into(), read.model.clone());
     let url = read.url.as_deref().map(without_user).unwrap_or_else(|| format!("imported:{}", read.tool));
-    // Whatever can't stand for one load is named, so that a comparison sees it.
+    // Facts that no single load setting represents are listed, so that a comparison detects a difference.
     let due: Vec<ForeignDue> = read.parts.iter().map(|part| part.due).collect();
     let scenario = json!({
         "imported": {
@@ -198,7 +200,7 @@ fn manifest(args: &ImportArgs, read: &Foreign, imported: &Imported) -> Manifest 
     }
 }
 
-/// An address without what may be a key: user info and query.
+/// Returns a URL without user info and query, because they may contain a key.
 fn without_user(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     match url.split_once("://") {

@@ -1,12 +1,14 @@
-//! `plimsoll interleave`: two live endpoints, block by block in turn (A B B A …), into two ordinary run folders.
+//! `plimsoll interleave` measures two live endpoints alternately (A B B A …) and writes two ordinary run
+//! folders.
 //!
-//! Block i of A and block i of B are one schedule: the same arrivals and sizes, and prompts as long. Their words differ (B's nonce is A's
-//! plus one), because both may share a backend, and a prompt that A's block left in its cache would make B look fast. Between two
-//! blocks all is answered, so that neither arm meets the other's queue.
+//! Block i of A and block i of B have one schedule, with identical arrivals, sizes and prompt lengths. Their
+//! texts differ (B's nonce is A's plus one), because both endpoints may share a backend. A prompt that A's
+//! block left in the cache would make B appear fast. Between two blocks all requests end, so that no arm
+//! meets the queue of the other.
 //!
-//! Blocks of both at once lost: two endpoints that share a GPU, a switch or this machine would slow each other down, and
-//! which of them suffers more says nothing about either. A fixed order A B A B lost too: what drifts (a throttling GPU, the hour of
-//! the day) would always find B later.
+//! Concurrent blocks were rejected because endpoints that share a GPU, a switch or this machine would slow
+//! each other down by unknown amounts. A fixed order A B A B was rejected because a drift (a throttling GPU,
+//! the hour of the day) would always affect B later.
 
 use std::path::{Path, PathBuf};
 
@@ -30,16 +32,16 @@ use crate::measure::{Begin, Closed, LevelStep, Measure, folder, look, max_rate, 
 use crate::out;
 use crate::resolve::{self, Draft};
 
-/// Requests that each endpoint answers before its first block, where nobody says how many.
+/// Default number of warm-up requests per endpoint before its first block.
 const WARM_UP: u32 = 10;
 
-/// An endpoint's run, closed.
+/// The finished run of an endpoint.
 struct Arm {
     closed: Closed,
     findings: Findings,
 }
 
-/// Measures, prints, and says with the exit code whether B did harm.
+/// Measures and prints. The exit code reports whether B is worse.
 pub fn run(args: &InterleaveArgs) -> Result<Exit, Stop> {
     let quality = compare::quality_of(&args.judged)?;
     let spec = compare::spec(&args.judged)?;
@@ -59,7 +61,7 @@ pub fn run(args: &InterleaveArgs) -> Result<Exit, Stop> {
     Ok(told.exit(args, stopped))
 }
 
-/// What is measured, for how long, and when it may end.
+/// The load, its duration and the rules for an early end.
 struct Plan {
     scenarios: [Scenario; 2],
     load: Load,
@@ -97,7 +99,7 @@ impl Plan {
         Ok(Plan { scenarios: [scenario, b.0], load, window, requests, pause, watch, command })
     }
 
-    /// Whether both are there, before anything is written: what can't be compared leaves nothing behind.
+    /// Checks that both endpoints respond, before any file is written.
     fn look(&self) -> Result<(), Stop> {
         for scenario in &self.scenarios {
             look(&mut scenario.clone(), None)?;
@@ -105,7 +107,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Makes both folders, and is ready to send.
+    /// Creates both folders and prepares the clients.
     fn begin(&self, args: &InterleaveArgs, home: &Path) -> Result<[Measure; 2], Stop> {
         let output = |arm: &str| OutputArgs { out: Some(home.join(arm)), ..args.output.clone() };
         let (of_a, of_b) = (output("a"), output("b"));
@@ -136,7 +138,8 @@ impl Plan {
         format!("A B B A …: {alternations} blocks of each endpoint, {length}")
     }
 
-    /// Runs the blocks. Ends early for harm or for its absence where that was asked, and where a person stops it.
+    /// Runs the blocks. With `--stop-early` the run ends once harm, or its absence, is proven. The user may
+    /// stop it too.
     fn measure(
         &self,
         args: &InterleaveArgs,
@@ -178,7 +181,8 @@ impl Plan {
         Ok(([close(a), close(b)], watch.looked(), stopped))
     }
 
-    /// One block of each, the order turned round every time. `None` where one was cut short: a pair is whole or it is none.
+    /// Runs one block of each arm, in reversed order every time. Returns `None` if a block was cut short,
+    /// because a pair must be complete.
     #[expect(clippy::type_complexity, reason = "the rows of A, of B, and the time B took")]
     fn pair(
         &self,
@@ -213,7 +217,7 @@ impl Plan {
     }
 }
 
-/// The scenario of one arm, and the window of its blocks.
+/// Returns the scenario of one arm, and the duration of its blocks.
 fn scenario(
     args: &InterleaveArgs,
     url: &str,
@@ -241,7 +245,7 @@ fn scenario(
     Ok((scenario, window))
 }
 
-/// The load of every block.
+/// Returns the load of every block.
 fn load(scenario: &Scenario, args: &InterleaveArgs) -> Result<Load, Stop> {
     let most = max_rate(args.ceilings.max_rate.as_deref())?;
     match &scenario.load {
@@ -261,7 +265,7 @@ fn load(scenario: &Scenario, args: &InterleaveArgs) -> Result<Load, Stop> {
     }
 }
 
-/// The command that repeats both runs.
+/// Returns the command that repeats both runs.
 fn command(args: &InterleaveArgs, scenario: &Scenario) -> String {
     let urls = [&args.target.url, &args.url_b].map(|url| resolve::quoted(url));
     let head = format!("plimsoll interleave {}", urls.join(" "));
@@ -279,21 +283,20 @@ fn command(args: &InterleaveArgs, scenario: &Scenario) -> String {
     resolve::repeat(&head, scenario, &more)
 }
 
-/// The folder that holds both runs.
+/// Creates the folder for both runs.
 fn home(output: &OutputArgs) -> Result<PathBuf, Stop> {
     let home = folder(output, "interleave")?;
     std::fs::create_dir_all(&home).map_err(|e| Stop::usage(format!("{}: {e}", home.display())))?;
     Ok(home)
 }
 
-/// The watched percentiles with the margins of the comparison, so that both ask for the same.
+/// Returns the watched percentiles with the margins of the comparison, so that both use equal margins.
 fn guards(margins: &Margins) -> Vec<PercentileGuard> {
     [(0.5, margins.p50), (0.95, margins.p95), (0.99, margins.p99)]
         .map(|(percentile, margin)| PercentileGuard { percentile, margin })
         .to_vec()
 }
 
-/// All that is told at the end.
 struct Told<'a> {
     home: &'a Path,
     arms: &'a [Arm; 2],
@@ -351,8 +354,9 @@ impl Told<'_> {
         out::line(&format!("\nRepeat  {}", self.arms[0].closed.manifest.reproduce));
     }
 
-    /// An invalid arm proves nothing. Else the comparison decides, whose length was fixed beforehand; where the measurement could end early, what
-    /// may be looked at at any time decides.
+    /// Returns the exit code. An invalid arm decides first. Without an early end the comparison decides,
+    /// because its length was fixed beforehand. With `--stop-early` the anytime-valid sequential test
+    /// decides.
     fn exit(&self, args: &InterleaveArgs, stopped: bool) -> Exit {
         for arm in self.arms {
             match arm.closed.exit(&arm.findings, stopped) {

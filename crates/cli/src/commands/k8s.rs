@@ -1,8 +1,9 @@
-//! `plimsoll k8s`: a load from many pods, as an Indexed Job of Kubernetes that is printed and applied by whoever may.
+//! `plimsoll k8s` prints an Indexed Job of Kubernetes that runs a load from many pods. The user applies the
+//! manifest.
 //!
-//! The scheduler of machines is one that is there. An Indexed Job gives each pod its number and starts none twice by itself; an operator of
-//! our own, as others have, would have to be installed, trusted with rights and kept. The pods talk to nobody but the target, each other and the place
-//! that they are given, so that they get no token of Kubernetes and no role in it.
+//! Kubernetes schedules the pods. An Indexed Job gives each pod its number and does not start a pod twice. An
+//! operator was rejected because it needs installation, permissions and maintenance. The pods connect only to
+//! the target, each other and the shared place, so they get no Kubernetes token and no role.
 
 use serde_json::{Map, Value, json};
 
@@ -16,19 +17,18 @@ use crate::measure::stop_limits;
 use crate::out;
 use crate::place::{BucketUrl, Cloud};
 
-/// Where pods see the claim, or a folder of their own for what goes into an object store.
+/// Mount path of the claim, or of a local folder that is copied to an object store.
 const PLACE: &str = "/place";
 const SPEC: &str = "/scenario";
-/// The variable that holds the key.
+/// Environment variable with the API key.
 const KEY: &str = "PLIMSOLL_KEY";
-/// Kubernetes gives a pod of an Indexed Job its number in this annotation.
+/// Annotation in which Kubernetes gives a pod of an Indexed Job its number.
 const INDEX: &str = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
-/// The user that the image is made for.
+/// User id of the container image.
 const USER: u32 = 65_532;
-/// A Job's pods are called by its name and their number, which is to stay a host name (63 letters).
+/// Maximum length of the Job's name. A pod's name adds its number and must stay a host name (63 characters).
 const NAME_MOST: usize = 50;
 
-/// Prints the manifest.
 pub fn run(args: &K8sArgs) -> Result<Exit, Stop> {
     let scenario = scenario(args)?;
     let random = || format!("plimsoll-{:08x}", crate::measure::random() as u32);
@@ -48,7 +48,8 @@ pub fn run(args: &K8sArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// The scenario as pods are given it: whole, every flag in it, so that no pod needs a file of this machine.
+/// Returns the complete scenario for the pods. It contains every flag, so that no pod needs a file of this
+/// machine.
 fn scenario(args: &K8sArgs) -> Result<Scenario, Stop> {
     let wanted = &args.run;
     for (is_given, flag) in [
@@ -74,7 +75,7 @@ fn scenario(args: &K8sArgs) -> Result<Scenario, Stop> {
     let mut scenario = draft.finish_with(0, no_files)?;
     if args.sweep {
         sweep::own_arrivals_only(&mut scenario, wanted.output.quiet)?;
-        // Said here, so that no Job is made of a search that its pods refuse.
+        // An invalid search is rejected here, so that no Job is created for it.
         sweep::plan(
             scenario.clone(),
             &args.search,
@@ -87,7 +88,7 @@ fn scenario(args: &K8sArgs) -> Result<Scenario, Stop> {
         run::only_open(wanted, &scenario)?;
     }
     if !nonce_is_said {
-        // The shards agree on one when they meet.
+        // The shards agree on a nonce at their rendezvous.
         scenario.nonce = None;
     }
     if args.key_secret.is_some() {
@@ -146,9 +147,9 @@ fn config_map(args: &K8sArgs, name: &str, scenario: &Scenario) -> Value {
     })
 }
 
-/// Where the pods meet and leave their runs.
+/// The place where the pods meet and write their runs.
 enum Meeting {
-    /// A folder of a claim that all mount.
+    /// A folder of a volume claim that all pods mount.
     Claim(String),
     Store(BucketUrl),
 }
@@ -184,7 +185,7 @@ impl JobOf<'_> {
                 "completionMode": "Indexed",
                 "completions": self.args.shards,
                 "parallelism": self.args.shards,
-                // A pod that failed has sent; a second one must not send the same again.
+                // A failed pod has already sent requests; a replacement must not send them again.
                 "backoffLimitPerIndex": 0,
                 "podReplacementPolicy": "Failed",
                 "template": {"metadata": {"labels": self.labels()}, "spec": self.pod()},
@@ -195,7 +196,7 @@ impl JobOf<'_> {
     fn labels(&self) -> Value {
         let mut labels =
             json!({"app.kubernetes.io/name": "plimsoll", "app.kubernetes.io/instance": self.name});
-        // Azure gives a pod its account's identity only where the pod asks for it.
+        // Azure assigns the account's identity only to pods that request it.
         if let (Meeting::Store(BucketUrl { cloud: Cloud::Azure, .. }), Some(_)) =
             (&self.place, &self.args.service_account)
         {
@@ -215,7 +216,7 @@ impl JobOf<'_> {
             "restartPolicy": "Never",
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
-            // Told to stop, it lets what is in flight end.
+            // On termination the pod waits for its requests in flight.
             "terminationGracePeriodSeconds": 120,
             "securityContext": {
                 "runAsNonRoot": true,
@@ -224,7 +225,7 @@ impl JobOf<'_> {
                 "fsGroup": USER,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            // Two generators of one host share its network and its CPUs' caches.
+            // Two load generators on one host would share its network and its CPU caches.
             "topologySpreadConstraints": [{
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
@@ -242,7 +243,8 @@ impl JobOf<'_> {
 
     fn container(&self) -> Value {
         let args = self.args;
-        // Whole CPUs, asked for and granted alike: the static CPU manager then gives the generator CPUs of its own.
+        // Whole CPUs with equal request and limit, because the static CPU manager then assigns dedicated
+        // CPUs.
         let resources = json!({"cpu": args.cpus.to_string(), "memory": args.memory});
         let mut env = vec![json!({"name": "SHARD", "valueFrom": {"fieldRef": {"fieldPath": INDEX}}})];
         if let Some((secret, key)) = args.key_secret.as_deref().and_then(|text| text.split_once('/')) {
@@ -273,7 +275,7 @@ impl JobOf<'_> {
         Value::Object(container)
     }
 
-    /// The place as pods name it.
+    /// Returns the place as pods name it.
     fn place(&self) -> String {
         match &self.place {
             Meeting::Claim(_) => format!("{PLACE}/{}", self.name),
@@ -281,7 +283,8 @@ impl JobOf<'_> {
         }
     }
 
-    /// What each pod runs. Kubernetes puts a variable in the place of `$(NAME)`; `$$(` is what it leaves alone.
+    /// Returns the command of each pod. Kubernetes replaces `$(NAME)` by a variable and leaves `$$(`
+    /// unchanged.
     fn words(&self) -> Vec<String> {
         let (place, wanted) = (self.place(), &self.args.run);
         let command = if self.args.sweep { "sweep" } else { "run" };
@@ -305,7 +308,7 @@ impl JobOf<'_> {
         words
     }
 
-    /// What whoever applies it does then, and what the pods need for it.
+    /// Returns the next steps for the user, and the requirements of the pods.
     fn next_steps(&self) -> String {
         let (name, place) = (self.name, self.place());
         let apply = "plimsoll k8s … | kubectl apply -f -; when the Job has ended";

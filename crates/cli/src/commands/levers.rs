@@ -1,6 +1,7 @@
-//! `plimsoll levers`: what to change first, for this run.
+//! `plimsoll levers` ranks the changes that would improve a run.
 //!
-//! The run is read and judged as `show` does; what is added here is which level, which goal, and which engine stands for the target.
+//! The run is read and judged as in `show`. This module selects the level, the goal and the engine model of
+//! the target.
 
 use crate::rows;
 use std::path::Path;
@@ -27,10 +28,10 @@ use crate::flags::{FitArgs, Format, LeversArgs, RankBy};
 use crate::measure::line_spec;
 use crate::{budget_file, out, price, resolve};
 
-/// What is said where no level can be taken.
+/// Error text if no level is usable.
 const NO_LEVEL: &str = "no level of this run was measured well enough to rank for; name one with --level";
 
-/// Ranks and prints.
+/// Ranks the changes and prints them.
 pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
     let (Some(dir), false) = (&args.run, args.list) else {
         match args.format {
@@ -111,8 +112,9 @@ fn efforts(args: &LeversArgs) -> Result<EffortSpec, Stop> {
     Ok(efforts)
 }
 
-/// The engine that stands for the target: as named, else a simulated run's own, else one fitted to the run. Where none answers as the
-/// target did, levers are ranked without one, and why is said. With it the band of the fit, by which every gain is less certain.
+/// Returns the engine model of the target: the named one, the model of a simulated run, or a fitted one. If
+/// no model reproduces the target, changes are ranked without a model and the reason is printed. The band is
+/// the error of the fit, which widens the uncertainty of every gain.
 fn world(
     args: &LeversArgs,
     dir: &Path,

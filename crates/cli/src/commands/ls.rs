@@ -1,4 +1,4 @@
-//! `plimsoll ls`: the runs of a folder, one line each, the newest first.
+//! `plimsoll ls` lists the runs of a folder, one line each, the newest first.
 
 use plimsoll_model::{Load, Manifest, RunState};
 use plimsoll_report::figure;
@@ -11,7 +11,6 @@ use crate::named::{self, NamedRun};
 use crate::out;
 use crate::resolve;
 
-/// Lists them.
 pub fn run(args: &LsArgs) -> Result<Exit, Stop> {
     if !args.dir.is_dir() {
         return Err(Stop::usage(format!(
@@ -51,7 +50,7 @@ fn row(run: &NamedRun) -> [String; 6] {
     ]
 }
 
-/// At most so many characters, the end left out.
+/// Truncates text to a number of characters, including a final `…`.
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -71,7 +70,7 @@ fn load(manifest: &Manifest) -> String {
     }
 }
 
-/// The model where it is known, else the address.
+/// Returns the model if it is known, else the address.
 fn target(manifest: &Manifest) -> String {
     let model = manifest.target.facts.get("model").and_then(Option::as_deref);
     model.unwrap_or_else(|| resolve::bare(&manifest.target.url)).to_owned()

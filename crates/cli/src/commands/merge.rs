@@ -1,7 +1,8 @@
-//! `plimsoll merge`: the shards of one load become one run, which every command reads like any other.
+//! `plimsoll merge` joins the shards of one load to one run, which every command reads like any other run.
 //!
-//! Shards are held to what they had to agree on, and to the schedule that is drawn once more: what differs is refused and named. A shard
-//! that was cut off or never came leaves rows all the same, *never sent*, because its arrivals are known; the run is then partial.
+//! Shards are checked for agreement, and against the schedule, which is drawn again. A difference is rejected
+//! with its name. A shard that was cut off or never started still has rows with the outcome *never sent*,
+//! because its arrivals are known. The run is then partial.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use crate::place::is_url;
 use crate::shard::{Scratch, difference, fetch};
 use crate::{out, result, rows};
 
-/// What a shard's folder is called, in the folder that all write to.
+/// Returns the folder name of a shard in the shared place.
 pub fn folder(shard: plimsoll_model::Shard) -> String {
     format!("shard-{}-of-{}", shard.index, shard.of)
 }
@@ -31,7 +32,7 @@ struct Read {
     part: ShardPart,
 }
 
-/// Joins, judges, writes and prints.
+/// Joins, judges, writes and prints the run.
 pub fn run(args: &MergeArgs) -> Result<Exit, Stop> {
     let target = measure::folder(&args.output, "run")?;
     let scratch = match args.places.iter().any(|place| is_url(place)) {
@@ -53,7 +54,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit, Stop> {
     for (one, next) in shards.iter().zip(&shards[1..]) {
         alike(one, next)?;
     }
-    // Who never began knows nothing of the schedule.
+    // A shard that never started has no schedule.
     let base = shards.iter().find(|one| !one.run.manifest.levels.is_empty()).unwrap_or(first);
     let (base_manifest, part) = (base.run.manifest.clone(), base.part.clone());
     let recorded = Recorded::of(&base_manifest);
@@ -85,7 +86,7 @@ fn nothing(places: &[PathBuf]) -> Stop {
     Stop::usage(format!("{}: no run of a shard (plimsoll run … --shard 0/4 -o PLACE)", names.join(", ")))
 }
 
-/// The run folders that a place names: itself, or those in it.
+/// Returns the run folders of a place: the place itself, or the folders in it.
 fn folders(place: &Path) -> Result<Vec<PathBuf>, Stop> {
     if plimsoll_store::read_manifest(place).is_ok() {
         return Ok(vec![place.to_path_buf()]);
@@ -98,7 +99,7 @@ fn folders(place: &Path) -> Result<Vec<PathBuf>, Stop> {
     Ok(entries.flatten().map(|entry| entry.path()).filter(is_shard).collect())
 }
 
-/// Reads a shard's run; one that was killed is recovered, what it had in flight is unfinished.
+/// Reads the run of a shard. A killed run is recovered, and its requests in flight count as unfinished.
 fn read(name: String, dir: &Path) -> Result<Read, Stop> {
     let run = rows::read(dir)?;
     if run.origin == Origin::Live {
@@ -118,7 +119,7 @@ fn read(name: String, dir: &Path) -> Result<Read, Stop> {
     Ok(Read { name, run, part })
 }
 
-/// Are these two parts of one load?
+/// Checks that two parts belong to one load.
 fn alike(a: &Read, b: &Read) -> Result<(), Stop> {
     let (first, second) = (&a.name, &b.name);
     if a.part.shard == b.part.shard {
@@ -137,7 +138,7 @@ fn alike(a: &Read, b: &Read) -> Result<(), Stop> {
     }
     let scenario = |read: &Read| {
         let mut scenario = read.run.manifest.scenario.clone();
-        // Only shard 0 reads the server's pages.
+        // Only shard 0 scrapes the server's metrics.
         scenario.as_object_mut().map(|object| object.remove("scraped"));
         scenario
     };
@@ -169,7 +170,7 @@ fn shard_run(read: Read) -> ShardRun {
     }
 }
 
-/// The manifest of all of them.
+/// Returns the manifest of the joined run.
 fn merged(
     base: Manifest,
     scenario: Option<&Scenario>,
@@ -179,7 +180,7 @@ fn merged(
     let arrivals = scenario.map(|scenario| &scenario.arrivals);
     let asked = scenario.filter(|scenario| !matches!(scenario.arrivals, ArrivalSpec::Trace { .. }));
     let rate = asked.and_then(|scenario| scenario.rate().ok());
-    // A trace's level says the rate that its stretch had.
+    // The level of a trace has the rate of its time range.
     let counted = || part.arrivals as f64 / joined.level.window().as_secs_f64().max(1e-9);
     let mut generator = joined.level.generator.clone();
     if let Some(shards) = &mut generator.shards {
@@ -203,7 +204,7 @@ fn merged(
     Manifest { progress, shard: None, shards, levels: vec![level], ..base }
 }
 
-/// Every shard by its number, those too that nobody has seen.
+/// Returns the parts of all shards by number, including missing shards.
 fn all_parts(
     part: &ShardPart,
     parts: Vec<ShardPart>,
@@ -230,7 +231,7 @@ fn all_parts(
         .collect()
 }
 
-/// What is missing of a shard, in words.
+/// Describes the missing data of a shard; `None` if it is complete.
 fn why_partial(part: &ShardPart) -> Option<String> {
     let lost = counted(part.lost, "request");
     match &part.progress {

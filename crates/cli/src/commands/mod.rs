@@ -1,4 +1,4 @@
-//! One file per command: flags in, exit out.
+//! The commands: one module per command, from flags to the exit code.
 
 pub mod baseline;
 pub mod browse;

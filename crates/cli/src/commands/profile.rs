@@ -1,7 +1,7 @@
-//! `plimsoll profile`: where the time of traced requests went.
+//! `plimsoll profile` shows the time that traced requests spent in each stage.
 //!
-//! Spans are read, mapped to stages and judged; what is added here is which files. With a budget the exit code is the gate's: a slice that is
-//! broken, or one that these traces do not settle.
+//! Spans are read, mapped to stages and judged. This module selects the files. With a budget the exit code is
+//! that of the gate: a slice is broken, or these traces are inconclusive for a slice.
 
 use std::path::{Path, PathBuf};
 
@@ -18,10 +18,10 @@ use crate::flags::{Format, ProfileArgs};
 use crate::trace_file::Said;
 use crate::{budget_file, out, resolve, trace_file};
 
-/// Seed of redraws: the same traces always say the same.
+/// Seed of the resampling, so that one set of traces always gives one result.
 const SEED: u64 = 1;
 
-/// Reads, judges and prints; a run folder is taken apart without traces.
+/// Reads, judges and prints. A run folder without traces is split by client timestamps.
 pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
     out::place_for(args.html.as_deref())?;
     if let Some(run) = untraced(args)? {
@@ -59,12 +59,14 @@ pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
     Ok(exit(&finding))
 }
 
-/// Is there a flag that only requests have a meaning for? With one a timeline is read as one request per marked step.
+/// Returns whether a flag applies only to requests. With such a flag a timeline is read as one request per
+/// marked step.
 fn of_requests(args: &ProfileArgs) -> bool {
     args.budget.is_some() || args.rules.is_some() || !args.floor.is_empty() || args.failed
 }
 
-/// A profiler's timeline: it says whether the device was busy and not where requests spent their time. Its spans are read again, whole.
+/// Profiles the timeline of a profiler. It shows device utilisation and not the time of requests. The
+/// file is re-read, because the evaluation needs all spans in memory.
 fn timeline(args: &ProfileArgs) -> Result<Exit, Stop> {
     if !args.baseline.is_empty() {
         return Err(Stop::usage(format!(
@@ -85,10 +87,10 @@ fn timeline(args: &ProfileArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// The spans of a profiler's timeline that a flag names.
+/// Returns the spans of the profiler timeline that a flag names.
 ///
 /// # Errors
-/// Where a file can't be read or is no timeline.
+/// Fails if a file can't be read or is not a timeline.
 pub fn timeline_of(flag: &str, paths: &[PathBuf]) -> Result<Vec<TraceSpan>, Stop> {
     let spans = spans(paths, Said::Never)?;
     if device::is_timeline(&spans) {
@@ -97,7 +99,7 @@ pub fn timeline_of(flag: &str, paths: &[PathBuf]) -> Result<Vec<TraceSpan>, Stop
     Err(Stop::usage(format!("{flag} {}: no profiler's timeline (PyTorch's trace.json)", named(paths))))
 }
 
-/// Writes a page, and says where.
+/// Writes a page and reports its path.
 pub fn write_page(path: &Path, page: &str) -> Result<(), Stop> {
     out::file(path, page)?;
     out::note(&format!("wrote {}", path.display()));
@@ -108,7 +110,7 @@ fn named(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// The run that is taken apart without traces, if that is what was asked for: one that has none, or one level of it.
+/// Returns the run to split without traces: a run that has no traces, or a run with `--level` or `--infer`.
 fn untraced(args: &ProfileArgs) -> Result<Option<&Path>, Stop> {
     let of_run = args.level.is_some() || args.infer;
     let is_run = |path: &&PathBuf| {
@@ -135,7 +137,7 @@ fn untraced(args: &ProfileArgs) -> Result<Option<&Path>, Stop> {
     }
 }
 
-/// The slices' verdict, where there are slices.
+/// Returns the exit code of the slices' verdict.
 fn exit(finding: &ProfileFinding) -> Exit {
     let any = |held: Held| finding.slices.iter().any(|slice| slice.verdict == held);
     if any(Held::Fail) {
@@ -147,7 +149,7 @@ fn exit(finding: &ProfileFinding) -> Exit {
     }
 }
 
-/// The spans of all these files.
+/// Returns the spans of all files.
 fn spans(paths: &[PathBuf], told: Said) -> Result<Vec<TraceSpan>, Stop> {
     let mut spans = Vec::new();
     for path in paths {
@@ -156,7 +158,7 @@ fn spans(paths: &[PathBuf], told: Said) -> Result<Vec<TraceSpan>, Stop> {
     Ok(spans)
 }
 
-/// What a profile keeps of the spans of all these files; and are they a profiler's timeline?
+/// Returns the profile data of all files, and whether they are a profiler's timeline.
 fn pieces<'r>(paths: &[PathBuf], rules: &'r Rules) -> Result<(Pieces<'r>, bool), Stop> {
     let (mut pieces, mut is_timeline) = (Pieces::new(rules), false);
     for path in paths {
@@ -199,7 +201,7 @@ fn rules(path: Option<&Path>) -> Result<Rules, Stop> {
     Rules::new(Some(&file)).map_err(|e| Stop::usage(format!("{name}: {e}")))
 }
 
-/// The stages of a budget file and the α of its verdicts.
+/// Returns the stages of a budget file, and the error probability α of its verdicts.
 pub fn budget(path: &Path) -> Result<(StageBudget, f64), Stop> {
     let file = budget_file::read(path)?.file;
     let alpha = file.policy.alpha;

@@ -1,7 +1,7 @@
-//! `plimsoll quality`: the same prompts at temperature 0 to two endpoints, and what the change costs in answers.
+//! `plimsoll quality` sends identical prompts at temperature 0 to two endpoints and compares the answers.
 //!
-//! Rounds take turns (A B, B A, …), each a closed loop over all items. Prompts are sent as they stand in the file, without salt: an
-//! evaluation is about answers, and a warm cache gives the same ones sooner.
+//! Rounds alternate (A B, B A, …), each a closed loop over all items. Prompts are sent unchanged and without
+//! salt. The comparison is about answers, and a warm cache gives identical answers sooner.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use crate::out;
 use crate::resolve::Draft;
 use crate::screen::{KeyWatch, Screen};
 
-/// More than this share unanswered, and what was answered does not stand for the rest.
+/// Maximum share of unanswered requests; above it the answers are not representative.
 const UNANSWERED_MOST: f64 = 0.01;
 
-/// Times a request without an answer is tried again.
+/// Number of retries of a request without an answer.
 const RETRIES: u32 = 2;
 
-/// What servers call the end at the most tokens asked for.
+/// Finish reason of an answer that reached the token limit.
 const CUT: &str = "length";
 
-/// The name under which the scenario knows the items.
+/// Name of the items in the scenario.
 const ITEMS: &str = "eval";
 
-/// Asks, judges, writes and prints.
+/// Sends the prompts, judges, writes and prints.
 pub fn run(args: &QualityArgs) -> Result<Exit, Stop> {
     check(args)?;
     let (items, digest) = eval_file::read(&args.eval)?;
@@ -107,7 +107,7 @@ fn check(args: &QualityArgs) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Says before it starts how many requests and tokens.
+/// Prints the numbers of requests and tokens before the start.
 fn announce(screen: &mut Screen, args: &QualityArgs, items: &[Item]) {
     let requests = 2 * u64::from(args.repeat) * items.len() as u64;
     let tokens: u64 =
@@ -121,13 +121,13 @@ fn announce(screen: &mut Screen, args: &QualityArgs, items: &[Item]) {
     ));
 }
 
-/// An endpoint that is asked.
+/// An endpoint under comparison.
 struct Arm {
     scenario: Scenario,
     client: Client,
     prompts: Arc<Prompts>,
     said: TargetAnswers,
-    /// What the first request without an answer met.
+    /// Error of the first request without an answer; `None` if all were answered.
     why: Option<String>,
 }
 
@@ -136,9 +136,10 @@ impl Arm {
         let mut draft = Draft::new(None)?;
         draft.target(target)?;
         draft.set("target.temperature", 0.0.into());
-        // An answer ends where the model ends it: its length is part of what is compared.
+        // An answer ends where the model ends it, because its length is part of the comparison.
         draft.set("target.ignore_eos", false.into());
-        // A server may close a kept connection at any time; what matters here is the answer, not when it came.
+        // Retries are safe here: a server may close a kept connection at any time, and only the answer
+        // matters.
         draft.set("client.retries.max", RETRIES.into());
         draft.set("prompts", json!({"file": ITEMS, "salt": false}));
         let mut scenario = draft.finish_with(random(), |name| match name {
@@ -166,7 +167,7 @@ impl Arm {
         Ok(Arm { scenario, client, prompts, said: TargetAnswers::default(), why: None })
     }
 
-    /// One round: every item once. Gives the number of those answered.
+    /// Sends every item once. Returns the number of answered items.
     fn ask(&mut self, args: &QualityArgs, items: usize, control: &Control) -> Result<usize, Stop> {
         let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
         let sequence = Schedule::sequence(&self.scenario, 0).map_err(wrong)?.bounded(Some(items as u64));
@@ -186,7 +187,7 @@ impl Arm {
         let mut said: Rounds = vec![None; items];
         let mut met = vec![None; items];
         for attempt in memory.take_attempts() {
-            // Lines are used first to last, so a request's number is its item's.
+            // Lines are used in order, so the number of a request is the number of its item.
             let Some(place) = usize::try_from(attempt.request).ok().filter(|place| *place < items) else {
                 continue;
             };
@@ -220,7 +221,7 @@ impl Arm {
     }
 }
 
-/// What a request without an answer met.
+/// Returns the error of a request without an answer.
 fn reason(attempt: &Attempt) -> String {
     let what = attempt.answer.error.clone().unwrap_or_else(|| attempt.outcome.how.name().to_owned());
     attempt
@@ -230,7 +231,7 @@ fn reason(attempt: &Attempt) -> String {
         .map_or(what.clone(), |status| format!("HTTP {status}: {what}"))
 }
 
-/// Where the results go. A file of one's own choice must not exist; without one a new name is taken.
+/// Returns the path of the results. A named file must not exist; otherwise a new name is chosen.
 fn place(args: &QualityArgs) -> Result<PathBuf, Stop> {
     if let Some(path) = &args.out {
         return match path.exists() {

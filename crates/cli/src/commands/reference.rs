@@ -33,9 +33,8 @@ pub fn run(args: &ReferenceArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// A page of the reference.
 struct ReferencePage {
-    /// Path below the folder.
+    /// Path below the output folder, with `cli/` or `files/`.
     path: String,
     /// Title in the table of contents.
     title: String,
@@ -128,7 +127,7 @@ fn argument(arg: &Arg) -> String {
 
 /// Returns text on one line. Outside of code spans nothing in it is a mark of Markdown or HTML.
 fn escaped(text: &str) -> String {
-    // A doc comment's link to an item leads nowhere outside of the source.
+    // A link to an item in a doc comment has no target outside the source.
     let text = text.replace("[`", "`").replace("`]", "`");
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let escape = |marks: &[&str], part: &str| {

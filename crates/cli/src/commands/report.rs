@@ -1,4 +1,4 @@
-//! `plimsoll report`: a run folder → one HTML file.
+//! `plimsoll report` writes a run folder as one HTML file.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::flags::ReportArgs;
 use crate::rows;
 use crate::{out, price};
 
-/// Writes the report and prints where it is.
+/// Writes the report and prints its path.
 pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
     out::place_for(args.out.as_deref())?;
     let page = page(args)?;
@@ -42,7 +42,8 @@ fn page(args: &ReportArgs) -> Result<String, Stop> {
     Ok(render(&manifest, &findings, beside))
 }
 
-/// A run, judged, with what an active diagnosis tells: only of one that is such are its requests held.
+/// Returns a judged run with its active diagnosis. Requests are read only for a run that has an active
+/// diagnosis.
 fn judged(dir: &Path) -> Result<(Manifest, Findings, Option<url::DiagnosisFile>), Stop> {
     if !url::is_diagnosis(dir) {
         return rows::load(dir).map(|(manifest, findings)| (manifest, findings, None));
@@ -52,7 +53,7 @@ fn judged(dir: &Path) -> Result<(Manifest, Findings, Option<url::DiagnosisFile>)
     Ok((rows.manifest, rows.findings, told))
 }
 
-/// Writes the page of a run: to `to`, or as `report.html` into its folder.
+/// Writes the page of a run to `to`, or as `report.html` into the run folder.
 pub fn write(
     run: &Path,
     to: Option<&Path>,

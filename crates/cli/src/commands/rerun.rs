@@ -1,9 +1,9 @@
-//! `plimsoll rerun`: a run's schedule once more, arrival by arrival, against another target.
+//! `plimsoll rerun` replays the schedule of a run, arrival by arrival, against another target.
 //!
-//! What is repeated are the levels as they ran, each with its number, so that arrivals, sizes and prompts are the same byte
-//! for byte and requests pair. Of a sweep that means its loads, not its search: another target would lead the search
-//! elsewhere, and then no two levels could be compared. What the client was told (time-outs, retries, connections) stays; the
-//! secrets of the first target are not sent to a host that they were not named for.
+//! The levels are repeated with their numbers, so that arrivals, sizes and prompts are byte-identical and
+//! requests can be paired. A sweep is repeated with its loads and not with its search. A search on another
+//! target would use other loads, and no two levels would be comparable. Client settings (timeouts, retries,
+//! connections) stay. Secrets of the first target are not sent to another host.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ use crate::measure::{Begin, Closed, Measure, Simulate};
 use crate::resolve::{self, Draft};
 use crate::{out, rows, simulation, traffic};
 
-/// Repeats and prints.
+/// Repeats a run and prints the result.
 pub fn run(args: &RerunArgs) -> Result<Exit, Stop> {
     let baseline::Resolved { dir, baseline } = baseline::resolve(&args.run)?;
     let mut manifest = plimsoll_store::read_manifest(&dir).map_err(|e| Stop::usage(e.to_string()))?;
@@ -48,7 +48,8 @@ pub fn run(args: &RerunArgs) -> Result<Exit, Stop> {
     Ok(closed.exit(&findings, stopped))
 }
 
-/// What came through a gateway, as a schedule. What of it was recorded is sent again, also where its end is missing.
+/// Returns the traffic of a gateway record as a schedule. Recorded requests are sent again even if their end
+/// is missing.
 fn came(dir: &Path) -> Result<Manifest, String> {
     let mut run = rows::whole(dir).map_err(|stop| stop.line)?;
     if run.manifest.progress == RunState::Running {
@@ -59,7 +60,7 @@ fn came(dir: &Path) -> Result<Manifest, String> {
     Ok(run.manifest)
 }
 
-/// Was all of it sent?
+/// Fails if the run is incomplete or has no levels.
 fn repeatable(manifest: &Manifest) -> Result<(), String> {
     let again = &manifest.reproduce;
     match &manifest.progress {
@@ -72,7 +73,7 @@ fn repeatable(manifest: &Manifest) -> Result<(), String> {
     }
 }
 
-/// Does the manifest still lead to the schedule that was sent?
+/// Fails if the manifest no longer reproduces the schedule that was sent.
 fn drawn_again(recorded: &Recorded, level: &Level) -> Result<(), String> {
     if !matches!(level.load, Load::Open { .. }) || recorded.schedule(level).is_some() {
         return Ok(());
@@ -84,7 +85,7 @@ fn drawn_again(recorded: &Recorded, level: &Level) -> Result<(), String> {
     ))
 }
 
-/// The scenario against its new target, or in its new world.
+/// Returns the scenario for the new target or the new simulated world.
 fn target(
     args: &RerunArgs,
     manifest: &Manifest,
@@ -107,7 +108,7 @@ fn target(
     let known: Vec<&str> = recorded.scenario.target.urls().map(|url| host(url)).collect();
     if args.target.iter().any(|url| !known.contains(&host(url))) {
         forget_secrets(&mut draft);
-        // Its pages are another server's.
+        // The metrics endpoints belong to the first server.
         draft.set("scrape.pages", Value::Array(Vec::new()));
     }
     draft.scrape(&args.scrape)?;
@@ -130,7 +131,7 @@ fn is_set(world: &WorldArgs) -> bool {
     world.profile.is_some() || world.replicas.is_some() || world.route.is_some() || !world.faults.is_empty()
 }
 
-/// The same requests in a simulated world.
+/// Returns the scenario for a simulated world.
 fn in_world(
     args: &RerunArgs,
     recorded: &Recorded,
@@ -151,7 +152,7 @@ fn in_world(
     Ok((scenario, Some(Simulate { world, events: None })))
 }
 
-/// What was named for the first host is not sent to another one.
+/// Removes secrets that were configured for the first host.
 fn forget_secrets(draft: &mut Draft) {
     let mut left_out = Vec::new();
     for path in
@@ -177,7 +178,7 @@ fn forget_secrets(draft: &mut Draft) {
     }
 }
 
-/// Scheme, host and port of a URL.
+/// Returns scheme, host and port of a URL.
 fn host(url: &str) -> &str {
     let after = url.find("://").map_or(0, |at| at + 3);
     let end = url[after..].find(['/', '?']).map_or(url.len(), |at| after + at);
@@ -247,7 +248,7 @@ fn measure(
     Ok(Repeated { closed, findings, stopped })
 }
 
-/// How much is sent, and for how long.
+/// Describes the amount and the duration of the load.
 fn announcement(manifest: &Manifest, name: &str) -> String {
     let windows: f64 = manifest.levels.iter().map(|level| level.window().as_secs_f64()).sum();
     let requests: u64 = manifest.levels.iter().map(|level| level.arrivals).sum();
@@ -273,7 +274,7 @@ fn announcement(manifest: &Manifest, name: &str) -> String {
     )
 }
 
-/// The command that does it once more.
+/// Returns the command that repeats this rerun.
 fn command(args: &RerunArgs) -> String {
     let mut words = vec!["plimsoll rerun".to_owned(), resolve::quoted(&args.run)];
     let mut flag = |name: &str, value: Option<String>| {

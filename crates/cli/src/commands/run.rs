@@ -1,4 +1,5 @@
-//! `plimsoll run`: one load (or, saturating, one after another until throughput stops growing), measured.
+//! `plimsoll run` measures one load. With `--saturate` it measures increasing loads until throughput stops
+//! growing.
 
 use std::collections::HashSet;
 
@@ -20,13 +21,13 @@ use crate::out;
 use crate::resolve::{self, Draft};
 use crate::shard::{Asked, Upload, of_shard};
 
-/// No saturating search goes beyond this concurrency unless `--max-in-flight` says so.
+/// Maximum concurrency of a saturating search without `--max-in-flight`.
 pub const MOST_CONCURRENCY: u32 = 4096;
 
-/// How long a load goes on at most that goes on until a figure is known.
+/// Default maximum duration of a load with `--until`.
 const LONGEST_UNTIL: &str = "30m";
 
-/// Measures and prints.
+/// Measures a load and prints the result.
 pub fn run(args: &RunArgs) -> Result<Exit, Stop> {
     match load(args) {
         Err(stop) if args.smoke && stop.exit == Exit::Unreachable => Ok(smoke::unreachable(args, &stop)),
@@ -104,13 +105,14 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     Ok(exit)
 }
 
-/// Says how well the figure is known that the load was to go on for; 3 where its time was over before.
+/// Reports the precision that the load reached. Returns inconclusive (3) if the time ended before the
+/// precision of `--until`.
 fn known(until: &Precision, findings: &Findings, ended: bool, exit: Exit) -> Exit {
     let reached = findings.levels.iter().find_map(|level| until.reached(&level.summary));
     let met = findings.levels.iter().any(|level| until.is_met(&level.summary));
     let so_far = reached
         .map_or("not known at all".to_owned(), |share| format!("known to ±{}", figure::percent(share)));
-    // What ended since the last look may have widened it a little again.
+    // Requests after the last check may have widened the interval slightly.
     if met || ended {
         out::note(&format!("--until {until}: {so_far}"));
         return exit;
@@ -119,7 +121,7 @@ fn known(until: &Precision, findings: &Findings, ended: bool, exit: Exit) -> Exi
     if exit == Exit::Done { Exit::Inconclusive } else { exit }
 }
 
-/// The scenario as flags and file say it, and whether they say a nonce.
+/// Returns the scenario from flags and file, and whether they set a nonce.
 pub fn draft(args: &RunArgs) -> Result<(Draft, bool), Stop> {
     let mut draft = Draft::new(args.workload.spec.as_deref())?;
     draft.target(&args.target)?;
@@ -134,7 +136,7 @@ pub fn draft(args: &RunArgs) -> Result<(Draft, bool), Stop> {
     Ok((draft, nonce_is_said))
 }
 
-/// A shard sends a part of an open loop and nothing else.
+/// Fails if a shard would send anything but a part of an open loop.
 pub fn only_open(args: &RunArgs, scenario: &Scenario) -> Result<(), Stop> {
     if args.smoke || !matches!(scenario.load, LoadSpec::Open { .. }) {
         return Err(Stop::usage(
@@ -150,7 +152,7 @@ pub fn only_open(args: &RunArgs, scenario: &Scenario) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Puts the scenario's load on the target: one level, or, saturating, one after another.
+/// Sends the load of the scenario: one level, or for a saturating load a sequence of levels.
 pub fn run_load(
     measure: &mut Measure,
     rate: Option<f64>,
@@ -161,7 +163,7 @@ pub fn run_load(
     let spec = measure.scenario().load.clone();
     warm_up(measure, &spec)?;
     alone(measure, &spec)?;
-    // Who stops it before the measured part has begun is sent nothing of it.
+    // After a stop during the warm-up the measured part is not sent.
     if measure.stopped() {
         return Ok(());
     }
@@ -186,7 +188,7 @@ pub fn run_load(
     Ok(())
 }
 
-/// The rate of an open loop; `None` for the others.
+/// Returns the rate of an open loop; `None` for other loads.
 pub fn rate(scenario: &Scenario) -> Result<Option<f64>, Stop> {
     match &scenario.load {
         LoadSpec::Open { rate: None, .. } if !matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) => {
@@ -197,7 +199,8 @@ pub fn rate(scenario: &Scenario) -> Result<Option<f64>, Stop> {
     }
 }
 
-/// How long arrivals fall: as said, else the whole trace, else the default. What holds is written into the scenario.
+/// Returns the duration of arrivals: the configured one, else the whole trace, else the default. The value is
+/// written into the scenario.
 pub fn window(scenario: &mut Scenario, is_said: bool) -> Result<Span, Stop> {
     if let Ok(Some(trace)) = scenario.trace() {
         say_of_trace(trace);
@@ -210,14 +213,14 @@ pub fn window(scenario: &mut Scenario, is_said: bool) -> Result<Span, Stop> {
         *window = whole;
     }
     let window = scenario.load.window();
-    // Said here, so that nothing is written and nobody is asked for a load that can't be put.
+    // An impossible load is rejected here, before a file is written or the endpoint is contacted.
     if let Ok(rate) = scenario.rate() {
         plimsoll_workload::schedule::fits(rate, window).map_err(|e| Stop::usage(e.to_string()))?;
     }
     Ok(window)
 }
 
-/// What of a trace is not replayed as it stands in its file.
+/// Reports the rows of a trace that are not replayed unchanged.
 fn say_of_trace(trace: &Trace) {
     let rows = |n: usize| figure::counted(n as u64, "row");
     if trace.failed > 0 {
@@ -234,7 +237,7 @@ fn say_of_trace(trace: &Trace) {
     }
 }
 
-/// The flags beside the scenario that decide what is sent and kept.
+/// Returns the flags outside the scenario that affect the sent requests or the kept data.
 pub fn ceiling_flags(client: &ClientArgs, ceilings: &CeilingArgs) -> Vec<(&'static str, String)> {
     let mut flags = Vec::new();
     flags.extend(client.workers.map(|n| ("workers", n.to_string())));
@@ -246,7 +249,7 @@ pub fn ceiling_flags(client: &ClientArgs, ceilings: &CeilingArgs) -> Vec<(&'stat
     flags
 }
 
-/// Says before it starts how long, how many requests and tokens, and what it may cost.
+/// Prints duration, requests, tokens and cost before the start.
 fn announce(measure: &mut Measure, rate: Option<f64>, window: Span, most: Option<u64>, cost: Option<&Bill>) {
     let scenario = measure.scenario();
     let seconds = window.as_secs_f64();
@@ -282,7 +285,8 @@ fn announce(measure: &mut Measure, rate: Option<f64>, window: Span, most: Option
     measure.screen.say(&line);
 }
 
-/// What a trace of sessions asks: its turns are due past the window into which only their beginnings fall.
+/// Describes a trace of sessions. Its turns are due even after the window, which contains only the starts of
+/// the sessions.
 fn of_sessions(scenario: &Scenario, rate: f64, window: Span) -> String {
     let arrivals =
         Schedule::generate(scenario, rate, window, 0).map(|drawn| drawn.arrivals).unwrap_or_default();
@@ -296,7 +300,7 @@ fn of_sessions(scenario: &Scenario, rate: f64, window: Span) -> String {
     )
 }
 
-/// What so many requests carry, in words.
+/// Describes the total size of a number of requests.
 fn sizes_of(scenario: &Scenario, requests: f64) -> String {
     let (prompt, output) = mean_lengths(scenario);
     let of = |mean: f64| figure::number(requests * mean);
@@ -314,7 +318,7 @@ fn sizes_of(scenario: &Scenario, requests: f64) -> String {
     }
 }
 
-/// Requests before the measured part: a level of their own, whose rows are kept and counted in no figure.
+/// Sends the warm-up requests as a separate level, whose rows are kept and not counted.
 fn warm_up(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
     let requests = spec.warm_up();
     if requests == 0 {
@@ -331,7 +335,7 @@ fn warm_up(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Single requests before an open loop, a level of their own.
+/// Sends isolated requests before an open loop as a separate level.
 fn alone(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
     let requests = spec.alone();
     if requests == 0 {
@@ -354,9 +358,9 @@ fn one(
     level(measure, "steady", load, window, (max_requests, requests)).map(|_| ())
 }
 
-/// What a level of a search came to.
+/// The result of one level of a search.
 struct Tried {
-    /// Finished per second until the last was; `None` where it was cut short.
+    /// Finished requests per second until the last one ended; `None` if the level was cut short.
     per_s: Option<f64>,
     took: Span,
 }
@@ -390,27 +394,27 @@ fn level(
     Ok(Tried { per_s: (ended_by == EndedBy::Complete).then_some(per_s), took })
 }
 
-/// A search for the number in flight at which throughput stops growing.
+/// A search for the concurrency at which throughput stops growing.
 pub struct Saturate<'a> {
-    /// Kind of traffic, as its levels are named.
+    /// Kind of traffic, in the names of the levels.
     pub traffic: &'a str,
-    /// How long arrivals fall at each number.
+    /// Duration of arrivals per level.
     pub window: Span,
-    /// Most requests of each.
+    /// Maximum number of requests per level; `None` for no limit.
     pub max_requests: Option<u64>,
-    /// Most in flight.
+    /// Maximum concurrency; `None` for [`MOST_CONCURRENCY`].
     pub max_in_flight: Option<u32>,
-    /// No further number is tried once it took so long.
+    /// Time limit after which no further level starts; `None` for no limit.
     pub time: Option<Span>,
 }
 
-/// What such a search found.
+/// The result of a saturating search.
 pub struct Saturated {
-    /// The number in flight that finished most per second.
+    /// Concurrency with the most finished requests per second.
     pub concurrency: u32,
-    /// How long the search took.
+    /// Duration of all levels together.
     pub took: Span,
-    /// Did throughput stop growing, or did the time end first?
+    /// Set if throughput stopped growing before the time limit.
     pub stopped_growing: bool,
 }
 
@@ -437,7 +441,7 @@ pub fn saturate(measure: &mut Measure, search: &Saturate<'_>) -> Result<Saturate
     Ok(found)
 }
 
-/// Mean prompt and output tokens of a request, as far as laws and tables tell them beforehand.
+/// Returns mean prompt and output tokens of a request, from size distributions and tables.
 pub fn mean_lengths(scenario: &Scenario) -> (f64, f64) {
     let pairs = scenario.sizes.pairs.as_ref().and_then(|file| scenario.material.mean_pair(file).ok());
     let mean = |size: &Size| size.mean(&scenario.material).unwrap_or(0.0);

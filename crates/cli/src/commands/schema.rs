@@ -1,4 +1,4 @@
-//! `plimsoll schema`: the JSON Schema of what is read and written.
+//! `plimsoll schema` prints the JSON Schema of an input or output format.
 
 use plimsoll_diagnose::Diagnosis;
 use plimsoll_gateway::GatewaySpec;
@@ -24,8 +24,8 @@ use crate::flags::{SchemaArgs, SchemaOf};
 use crate::out;
 use crate::simulation::SimulationSpec;
 
-/// A scenario with what a run folder keeps beside it: a sweep's search, its kinds of traffic, the pages that were found, a simulation's world.
-/// `run`, `sweep` and `simulate` take these from their flags.
+/// Returns the schema of a scenario with the additional keys of a run folder: search, traffic kinds, metrics
+/// endpoints and simulated world. `run`, `sweep` and `simulate` set these keys from their flags.
 fn scenario() -> schemars::Schema {
     let mut schema = schema_for!(Scenario);
     if let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) {
@@ -44,7 +44,6 @@ fn scenario() -> schemars::Schema {
     schema
 }
 
-/// Prints one schema.
 pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
     out::raw_json(&of(args.of));
     Ok(Exit::Done)

@@ -1,6 +1,6 @@
-//! `plimsoll completions` and `plimsoll man`: the commands and their flags, for a shell and for `man`.
+//! `plimsoll completions` and `plimsoll man` print shell completions and man pages.
 //!
-//! Both are made from the parser itself, so that they can't be about other flags than the binary has.
+//! Both are generated from the parser, so that they always match the flags of the binary.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// Writes a page per command.
+/// Writes a man page per command.
 pub fn man(args: &ManArgs) -> Result<Exit, Stop> {
     let wrong = |e: std::io::Error| {
         Stop::usage(format!("{}: {e}; name a folder that can be written", args.dir.display()))
@@ -32,7 +32,7 @@ pub fn man(args: &ManArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// The page of a command and of those under it; how many.
+/// Writes the man pages of a command and its subcommands. Returns their number.
 fn pages(command: &Command, name: &str, dir: &Path) -> std::io::Result<usize> {
     let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
     let mut count = 1;

@@ -1,7 +1,8 @@
-//! `plimsoll show`: what a run found; a run that was killed is recovered first. Of a file with traces: what lies in it.
+//! `plimsoll show` prints the findings of a run, or a summary of a trace file. A killed run is recovered
+//! first.
 //!
-//! Findings are computed anew from the rows, not read from `run.json`: a newer judge says what it has to say about an
-//! old run, and a recovered run has none yet.
+//! Findings are computed from the rows and not read from `run.json`. So a newer version applies its rules to
+//! an old run, and a recovered run, which has no stored findings, is covered too.
 
 use crate::result;
 use crate::rows;
@@ -59,7 +60,7 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
     Ok(verdict(&findings))
 }
 
-/// Prints what a collector took. One that was killed is recovered first.
+/// Prints the summary of collected spans. The folder of a killed collector is recovered first.
 fn show_collected(args: &ShowArgs) -> Result<Exit, Stop> {
     let wrong = |e: StoreError| match e {
         StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
@@ -76,7 +77,6 @@ fn show_collected(args: &ShowArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// Prints what lies in a heap of spans.
 pub fn print_traces(format: Format, overview: &Overview) {
     match format {
         Format::Text => out::line(&plimsoll_report::traces::text(overview)),

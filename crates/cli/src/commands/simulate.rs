@@ -1,4 +1,5 @@
-//! `plimsoll simulate`: a load on a simulated world in virtual time, written and judged as any other run.
+//! `plimsoll simulate` runs a load on a simulated world in virtual time. The run is written and judged as any
+//! other run.
 
 use crate::result;
 use plimsoll_measure::findings::{Findings, KeptUp};
@@ -14,7 +15,7 @@ use crate::measure::{Begin, Measure, Simulate, stop_limits};
 use crate::resolve;
 use crate::{out, simulation};
 
-/// Simulates and prints.
+/// Simulates a load and prints the result.
 pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
     refuse_what_has_no_meaning(args)?;
     let asked = simulation::read(args.simulation.as_deref(), &args.world)?;
@@ -24,14 +25,15 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
     };
     draft.simulated(&asked.world.engine.name);
     if matches!(asked.world.engine.mode, ModeSpec::Dynamic(_)) && !draft.has("target.protocol") {
-        // It answers whole batches of rows: sizes are items, and nothing is generated.
+        // The simulated server processes batches of rows: sizes are items, and no tokens are generated.
         draft.set("target.protocol", Protocol::Kserve.name().into());
     }
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;
     draft.load(&args.load, args.workload.trace.is_some())?;
     let window_is_said = draft.has("load.window");
-    // The nonce salts texts, and the same command has to give the same bytes: it is not drawn here.
+    // The nonce salts prompts. It is not drawn at random here, because one command must always give identical
+    // bytes.
     let mut scenario = draft.finish(0)?;
     scenario.target.model.get_or_insert_with(|| asked.world.engine.name.clone());
     let simulate = Simulate { world: asked.world, events: args.events };
@@ -74,7 +76,7 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
     Ok(closed.exit(&findings, stopped))
 }
 
-/// Flags of a client that has sockets.
+/// Rejects flags that apply only to a client with sockets.
 fn refuse_what_has_no_meaning(args: &SimulateArgs) -> Result<(), Stop> {
     let refused = [
         ("--workers", args.client.workers.is_some()),
@@ -89,7 +91,8 @@ fn refuse_what_has_no_meaning(args: &SimulateArgs) -> Result<(), Stop> {
     }
 }
 
-/// A load that the world does not carry has no steady state; the figures are those of the stretch that was simulated.
+/// Prints a warning for unsustainable load. Such a load has no steady state, and its figures depend on the
+/// simulated duration.
 fn say_unsteady(manifest: &Manifest, findings: &Findings) {
     for (level, found) in manifest.levels.iter().zip(&findings.levels) {
         let piles_up = found.summary.stability.verdict == KeptUp::Unstable;

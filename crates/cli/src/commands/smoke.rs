@@ -1,7 +1,7 @@
-//! `plimsoll run --smoke`: is this endpoint alive and sane? A plain yes or no.
+//! `plimsoll run --smoke` checks whether an endpoint works and answers yes or no.
 //!
-//! Yes takes whole answers only: one request in a gentle half minute that fails, breaks off or comes back empty is what the person who asks
-//! wants to know. How fast it is answers nobody here; the figures are in the run folder.
+//! Yes requires complete answers only: one failed, truncated or empty response in a gentle half minute means
+//! no. Latency does not affect the answer; the figures are in the run folder.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use crate::flags::{Format, RunArgs};
 use crate::out;
 use crate::resolve::Draft;
 
-/// How long it lasts where nothing else is said.
+/// Default duration of the check.
 const WINDOW: &str = "30s";
 
-/// Half a minute of one request after the other, where the flags and the scenario say nothing else.
+/// Sets the default load: one request at a time for half a minute, unless flags or the scenario set a load.
 pub fn load(draft: &mut Draft) {
     let rated = draft.has("load.rate") || draft.has("arrivals.file");
     if !rated && !draft.has("load.concurrency") && !draft.has("load.requests") {
@@ -29,7 +29,7 @@ pub fn load(draft: &mut Draft) {
     }
 }
 
-/// Prints the answer: exit code 0 for yes, 1 for no.
+/// Prints the answer. Returns exit code 0 for yes and 1 for no.
 pub fn answer(format: Format, findings: &Findings, dir: &Path) -> Exit {
     let summary = findings.levels.last().map(|level| &level.summary);
     let no = summary.map_or_else(|| Some("nothing was sent".to_owned()), |level| why_not(level, findings));
@@ -45,7 +45,7 @@ pub fn answer(format: Format, findings: &Findings, dir: &Path) -> Exit {
     if yes { Exit::Done } else { Exit::Broken }
 }
 
-/// The answer where the target failed before the load, or nobody was there.
+/// Prints the answer for a target that failed before the load or is unreachable.
 pub fn unreachable(args: &RunArgs, stop: &Stop) -> Exit {
     match args.output.format {
         Format::Text => out::line(&format!("no: {}", stop.line)),
@@ -54,7 +54,7 @@ pub fn unreachable(args: &RunArgs, stop: &Stop) -> Exit {
     Exit::Broken
 }
 
-/// What is wrong; `None` = nothing.
+/// Returns the problem of the endpoint; `None` if it works.
 fn why_not(level: &LevelSummary, findings: &Findings) -> Option<String> {
     let counts = &level.counts;
     let requests = figure::counted(counts.requests, "request");
@@ -77,7 +77,7 @@ fn why_not(level: &LevelSummary, findings: &Findings) -> Option<String> {
     invalid.map(|reason| format!("the measurement is invalid: {} ({})", reason.means, reason.figure))
 }
 
-/// What a yes rests on.
+/// Describes the evidence for yes.
 fn whole(level: &LevelSummary) -> String {
     let time = |seconds: f64| figure::duration_ns(seconds * 1e9);
     let leading = level.latency.leading();

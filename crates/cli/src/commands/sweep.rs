@@ -1,4 +1,4 @@
-//! `plimsoll sweep`: the planner in `measure` asks for levels, this runs them on a live endpoint.
+//! `plimsoll sweep` runs the levels that the planner in `measure` requests on a live endpoint.
 
 use crate::result;
 use std::path::{Path, PathBuf};
@@ -27,27 +27,26 @@ use crate::resolve::{self, Draft};
 use crate::shard::{Asked, Put, Upload, of_shard};
 use crate::{out, screen::Screen};
 
-/// A sweep that is ready to be measured.
 pub struct Plan {
     pub scenario: Scenario,
     pub spec: SweepSpec,
-    /// The arrival process of each kind of traffic.
+    /// Arrival process of each kind of traffic.
     pub traffic: Vec<(String, ArrivalSpec)>,
-    /// Flags of the search, for the command to repeat it.
+    /// Flags of the search for the repeat command.
     pub more: Vec<(&'static str, String)>,
-    /// The price, if given.
+    /// Price of the endpoint; `None` if unknown.
     pub cost: Option<Bill>,
-    /// The command that repeats it; `None` = rendered from all of the above.
+    /// Command that repeats the sweep; `None` to derive it from the settings.
     pub reproduce: Option<String>,
-    /// What is simulated; `None` = a live endpoint.
+    /// Simulated target; `None` for a live endpoint.
     pub world: Option<Simulate>,
-    /// Where several machines send it: which of them this is.
+    /// Shard of this machine; `None` without shards.
     pub shard: Option<Asked>,
-    /// Where its run is put beside its folder.
+    /// Upload target of the run folder; `None` without upload.
     pub put: Option<Put>,
 }
 
-/// Plans, says what it will do, measures and prints.
+/// Plans a sweep, announces it, measures and prints the result.
 pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
     let mut draft = Draft::new(args.workload.spec.as_deref())?;
     draft.target(&args.target)?;
@@ -85,7 +84,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
     finish(done, args.output.format)
 }
 
-/// A sweep makes its own arrivals: what a scenario says of them would be dropped in silence, so it is refused or said.
+/// Rejects a trace and reports other arrivals in the scenario, because a sweep makes its own arrivals.
 pub fn own_arrivals_only(scenario: &mut Scenario, quiet: bool) -> Result<(), Stop> {
     if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
         return Err(Stop::usage(
@@ -105,17 +104,16 @@ pub fn own_arrivals_only(scenario: &mut Scenario, quiet: bool) -> Result<(), Sto
     Ok(())
 }
 
-/// What a sweep left behind.
 pub struct SweepDone {
     closed: Closed,
     findings: Findings,
     page: Option<PathBuf>,
     stopped: bool,
-    /// Where it was put as well.
+    /// Address of the uploaded run; `None` without upload.
     uploaded: Option<Result<String, Stop>>,
 }
 
-/// Prints the result and where everything is.
+/// Prints the result and the paths of its files.
 pub fn finish(done: SweepDone, format: Format) -> Result<Exit, Stop> {
     let SweepDone { closed, findings, page, stopped, uploaded } = done;
     result::close(format, &closed, &findings, page.as_deref());
@@ -125,7 +123,7 @@ pub fn finish(done: SweepDone, format: Format) -> Result<Exit, Stop> {
     Ok(closed.exit(&findings, stopped))
 }
 
-/// The search as flags ask for it.
+/// Returns the settings of a sweep from the flags.
 pub fn plan(
     scenario: Scenario,
     search: &SearchArgs,
@@ -160,7 +158,7 @@ pub fn plan(
     Ok(Plan { scenario, spec, traffic, more, cost, reproduce: None, world: None, shard: None, put: None })
 }
 
-/// The flags that say what is looked for.
+/// Returns the flags of the search.
 pub fn search_flags(search: &SearchArgs, slo: &[String]) -> Vec<(&'static str, String)> {
     let mut flags = vec![("time", search.time.clone()), ("traffic", search.traffic.join(","))];
     flags.extend(search.hold.iter().map(|hold| ("hold", hold.clone())));
@@ -219,7 +217,7 @@ pub fn measure(
     Ok(SweepDone { closed, findings, page, stopped, uploaded: upload.map(Upload::finish) })
 }
 
-/// What the live view says of a level: how far the sweep is, and what it does now.
+/// Returns the title of a level in the live view: progress of the sweep and current load.
 pub fn title(sweep: &Sweep, experiment: &SweepLevel) -> String {
     let progress = sweep.progress();
     let load = match experiment.load {
@@ -242,7 +240,8 @@ fn preview(plan: &Plan) -> Preview {
     Preview::new(&plan.spec, &price, &CAPACITIES)
 }
 
-/// What a sweep will do, before it does it. How much it sends depends on what the endpoint takes, so it is a table.
+/// Describes a sweep before its start. The table lists the amount of load by the capacity of the endpoint,
+/// which is unknown beforehand.
 fn spell(plan: &Plan, preview: &Preview) -> String {
     let mut lines = vec![format!(
         "sweep of {}: at most {}{}, {} traffic",
@@ -284,7 +283,7 @@ fn spell(plan: &Plan, preview: &Preview) -> String {
         stops.push(figure::counted(errors, "failed request"));
     }
     if stops.is_empty() && plan.reproduce.is_some() {
-        // The demo's own engine needs no limit.
+        // The demo's engine needs no limit.
     } else if stops.is_empty() {
         lines.push(
             "no limit on the load: the sweep goes to the breaking point (--max-rate, --max-requests, --max-errors set one)"
@@ -296,7 +295,7 @@ fn spell(plan: &Plan, preview: &Preview) -> String {
     lines.join("\n")
 }
 
-/// Returns a line about the load from which on the time suffices to prove the budget.
+/// Returns a line with the load from which the time suffices to prove the budget.
 fn takes(spec: &SweepSpec) -> Option<String> {
     let budget = spec.budget.as_ref().filter(|_| spec.proves_budget)?;
     let latency = budget.latency.iter().map(|ceiling| 1.0 - ceiling.percentile);
@@ -334,7 +333,7 @@ fn row(at: &PreviewAt) -> Vec<String> {
     cells
 }
 
-/// The scenario of a sweep that is fixed by the program itself.
+/// Returns the fixed scenario of a built-in sweep.
 pub fn fixed_scenario(url: &str, seed: u64, prompt: u32, output: u32) -> Result<Scenario, Stop> {
     let mut draft = Draft::new(None::<&Path>)?;
     for (path, value) in [

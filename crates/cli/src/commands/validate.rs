@@ -1,4 +1,5 @@
-//! `plimsoll validate`: how far the simulated engine is from real servers, recomputed from shipped measurements.
+//! `plimsoll validate` recomputes the error of the simulated engine against shipped measurements of real
+//! servers.
 
 use std::fmt::Write as _;
 
@@ -11,7 +12,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ValidateArgs};
 use crate::out;
 
-/// Prints the tables; exit 1 where a bar does not hold.
+/// Prints the tables. The exit code is 1 if an error exceeds its limit.
 pub fn run(args: &ValidateArgs) -> Result<Exit, Stop> {
     let tables = match &args.from {
         None => validate::shipped().map_err(|e| Stop::invalid(e.to_string()))?,

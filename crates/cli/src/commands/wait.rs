@@ -1,7 +1,8 @@
-//! `plimsoll profile RUN`, of a run without traces: where each request's time went, from the client's stamps and what the server said of itself.
+//! `plimsoll profile RUN` for a run without traces: splits the time of each request by client timestamps and
+//! server-reported timings.
 //!
-//! The run is read and judged as `show` does; what is added here is which levels, the floor of a level at concurrency 1, and the slices of
-//! a budget, whose exit codes are the gate's.
+//! The run is read and judged as in `show`. This module selects the levels, the floor of a level at
+//! concurrency 1, and the slices of a budget. It uses the exit codes of the gate.
 
 use crate::rows;
 use std::path::Path;
@@ -17,7 +18,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ProfileArgs};
 use crate::out;
 
-/// Splits and prints.
+/// Splits the time of requests and prints the result.
 pub fn run(args: &ProfileArgs, dir: &Path) -> Result<Exit, Stop> {
     let budget = stages(args)?;
     let budget = budget.as_ref().map(|(stages, alpha)| (stages, *alpha));
@@ -39,7 +40,7 @@ pub fn run(args: &ProfileArgs, dir: &Path) -> Result<Exit, Stop> {
     Ok(exit(&found))
 }
 
-/// The level that was asked for, or those that a report shows.
+/// Returns the requested level, or the levels that a report details.
 fn chosen<'a>(args: &ProfileArgs, rows: &'a rows::WholeRun) -> Result<Vec<&'a LevelFinding>, Stop> {
     let all = &rows.findings.levels;
     let levels = match args.level {
@@ -65,7 +66,7 @@ fn own(rows: &rows::WholeRun, level: u32) -> Vec<&Attempt> {
     rows.attempts.iter().filter(|a| a.level == level).collect()
 }
 
-/// What a request takes alone: of a level that had one at a time.
+/// Returns the duration of an isolated request, from a level with concurrency 1.
 pub fn floor(rows: &rows::WholeRun) -> Option<Floor> {
     let alone = |level: &&Level| matches!(level.load, Load::Closed { concurrency: 1 });
     let counts =
@@ -103,7 +104,8 @@ fn split(
     .finding)
 }
 
-/// A budget's stages and α. A slice that cannot be seen from outside is refused: it would silently be left out.
+/// Returns the stages of a budget and its α. A slice that a client can't measure is rejected, because it
+/// would silently be left out.
 fn stages(args: &ProfileArgs) -> Result<Option<(StageBudget, f64)>, Stop> {
     let Some(path) = &args.budget else { return Ok(None) };
     let (stages, alpha) = super::profile::budget(path)?;
@@ -117,7 +119,7 @@ fn stages(args: &ProfileArgs) -> Result<Option<(StageBudget, f64)>, Stop> {
     }
 }
 
-/// The slices' verdict, where there are slices.
+/// Returns the exit code of the slices' verdict.
 fn exit(found: &[WaitFinding]) -> Exit {
     let any = |held: Held| found.iter().flat_map(|level| &level.slices).any(|slice| slice.verdict == held);
     match () {

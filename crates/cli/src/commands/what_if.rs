@@ -1,4 +1,4 @@
-//! `plimsoll what-if`: what would become of a run if something changed, as predictions with a band.
+//! `plimsoll what-if` predicts a run under a changed load or configuration, with an error band.
 
 use crate::rows;
 use plimsoll_plan::what_if::{AsItIs, Asking, WhatIfFinding, WhatIfSpec, figures, run as level_of, what_if};
@@ -13,10 +13,9 @@ use crate::fitted::Target;
 use crate::flags::{Format, WhatIfArgs};
 use crate::out;
 
-/// What is said where no level can be taken.
+/// Error text if no level is usable.
 const NO_LEVEL: &str = "no level of this run was measured well enough to start from; name one with --level";
 
-/// Predicts and prints.
 pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
     let asks: Result<Vec<Asking>, String> = args.changes.iter().map(|text| Asking::parse(text)).collect();
     let asks = asks.map_err(Stop::usage)?;
@@ -65,7 +64,7 @@ fn print(args: &WhatIfArgs, found: &WhatIfFinding) {
     }
 }
 
-/// As named, else a simulated run's own, else one fitted to the run.
+/// Returns the model of the target: the named engine, the model of a simulated run, or a fitted one.
 fn target(args: &WhatIfArgs, rows: &rows::WholeRun, recorded: Option<&Recorded>) -> Result<Target, Stop> {
     let Some(name) = &args.profile else {
         let simulated = recorded.and_then(|recorded| recorded.world.clone());

@@ -1,5 +1,6 @@
-//! `plimsoll demo gateway`: the same requests through round robin and through the gateway as it is without a flag, in front of three embedded
-//! replicas of which one becomes slow. Both are measured; nothing is said of requests that were not sent.
+//! `plimsoll demo gateway` sends identical requests through round robin and through the default gateway. Both
+//! route to three embedded replicas, and one replica becomes slow. Both routes are measured; the result covers
+//! only requests that were sent.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,23 +20,23 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{DemoArgs, Format};
 use crate::{named, out, rows};
 
-/// What the replicas are, and what becomes of the last one.
+/// Profile of the replicas, and the factor by which the last one slows down.
 const PROFILE: &str = "llama-3.1-8b@h100";
 const SLOWER: u32 = 8;
-/// Requests per second, and how many times as many in the tenth of the time around its middle.
+/// Requests per second, and the burst factor in the middle tenth of the time.
 const RATE: u32 = 24;
 const BURST: u32 = 4;
 const NAMES: [&str; 3] = ["a", "b", "c"];
-/// How long replicas may take to answer for the first time, in tenths of a second.
+/// Time until all replicas must be ready, in tenths of a second.
 const PATIENCE: u32 = 100;
-/// The engines' clocks run from their start; requests come about so much later.
+/// Offset of the first request, because the clocks of the engines start with the engines.
 const STARTS: Span = Span(1_000_000_000);
 
-/// Sends, twice, and says what became of it.
+/// Runs both measurements and prints the comparison.
 pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
     let time_text = args.time.as_deref().unwrap_or(super::TIME);
     let time = parse_span(time_text).map_err(|e| Stop::usage(format!("--time: {e}")))?;
-    // A third for each, the rest for starting and draining.
+    // A third for each run; the rest is for start-up and drain.
     let each = Span((time.0 / 3).max(3_000_000_000) / 1_000_000_000 * 1_000_000_000);
     let dir = args.output.out.clone().unwrap_or_else(new_folder);
     if dir.exists() {
@@ -122,7 +123,7 @@ fn measure(args: &DemoArgs, route: &RouteSpec, each: Span, dir: &Path) -> Result
     Ok(way)
 }
 
-/// When the last replica becomes slow, from the first request on.
+/// Returns the time from the first request until the last replica slows down.
 fn slow_from(each: Span) -> Span {
     Span(each.0 * 3 / 10 / 1_000_000_000 * 1_000_000_000)
 }
@@ -137,7 +138,7 @@ fn wait_ready(gateway: &Gateway) -> Result<(), Stop> {
     Err(Stop::invalid("the embedded replicas do not answer"))
 }
 
-/// The load, from a process of its own; whether a replica was ejected meanwhile.
+/// Runs the load in a separate process. Returns whether a replica was ejected.
 fn load(args: &DemoArgs, gateway: &Gateway, each: Span, dir: &Path) -> Result<bool, Stop> {
     let failed = |what: String| Stop::invalid(format!("the load can't be sent: {what}"));
     let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
@@ -178,7 +179,7 @@ fn load(args: &DemoArgs, gateway: &Gateway, each: Span, dir: &Path) -> Result<bo
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     let ended = child.wait_with_output().map_err(|e| failed(e.to_string()))?;
-    // 4: it says that its measurement is short or suspect, which so little is.
+    // Exit code 4 reports a short or suspect measurement, which is expected for such a short run.
     match ended.status.code() {
         Some(0 | 4) => Ok(ejected),
         _ => Err(failed(String::from_utf8_lossy(&ended.stderr).trim().to_owned())),

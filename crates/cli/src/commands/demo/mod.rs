@@ -1,9 +1,12 @@
-//! `plimsoll demo`: the embedded engine in a process of its own on loopback, swept for about a minute.
+//! `plimsoll demo` runs the embedded engine in a separate process on loopback and sweeps it for about a
+//! minute.
 //!
-//! The engine is another process because that is the truth a user measures: two processes, two schedulers, a socket
-//! between them. In one process they would share a runtime and flatter each other.
+//! The engine is a separate process because a user also measures two processes with two schedulers and a
+//! socket between them. In one process, client and engine would share a runtime and the result would be too
+//! good.
 //!
-//! `plimsoll demo gateway` ([`gateway`]) puts a gateway in front of three of them, `plimsoll demo watch` ([`watch`]) watches one.
+//! `plimsoll demo gateway` ([`gateway`]) puts a gateway in front of three engines. `plimsoll demo watch`
+//! ([`watch`]) watches one engine.
 
 mod gateway;
 mod watch;
@@ -19,19 +22,19 @@ use super::sweep;
 use crate::exit::{Exit, Stop};
 use crate::flags::{ClientArgs, DemoArgs, DemoOf, PriceArgs, SearchArgs};
 
-/// Prompt and output tokens of the demo: short, so that a minute holds what a p99 needs.
+/// Prompt and output tokens of the demo. They are short, so that a minute has enough requests for a p99.
 const TOKENS: (u32, u32) = (64, 4);
 
-/// How long it takes without `--time`.
+/// Duration without `--time`.
 const TIME: &str = "60s";
 
-/// The found line is held for one part in so many of the time.
+/// Divisor of the duration for the time of the hold phase at the found limit.
 const HOLD_SHARE: i64 = 6;
 
-/// The example budget of the demo, stated in its output.
+/// The example budget of the demo, which its output states.
 const BUDGET: [&str; 3] = ["ttft p99 < 15ms", "e2e p99 < 40ms", "errors < 1%"];
 
-/// Starts the engine, sweeps it, shows everything.
+/// Starts the engine, sweeps it and prints the report.
 pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
     match args.what {
         Some(DemoOf::Gateway) => return gateway::run(args),
@@ -58,7 +61,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
     sweep::finish(done, args.output.format)
 }
 
-/// The engine's process; it ends with this value, however this process ends.
+/// The process of an engine. It ends when this value is dropped, and when this process ends.
 struct Engine {
     child: Child,
     _stdin: ChildStdin,
@@ -66,7 +69,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// Serves this profile, with these flags besides.
+    /// Starts an engine with this profile and additional flags.
     fn start(profile: &str, seed: u64, more: &[&str]) -> Result<Engine, Stop> {
         let failed = |what: &str| Stop::invalid(format!("the embedded engine can't be started: {what}"));
         let program = std::env::current_exe().map_err(|e| failed(&e.to_string()))?;
@@ -91,7 +94,7 @@ impl Engine {
         Ok(Engine { child, _stdin: stdin, url })
     }
 
-    /// Its address without the path of the API.
+    /// Returns the engine's address without the API path.
     fn host(&self) -> &str {
         self.url.trim_end_matches("/v1")
     }

@@ -1,5 +1,5 @@
-//! `plimsoll demo watch`: the embedded engine under load, a watch of its metrics page, and an engine that becomes slow half-way. The watch is the
-//! live one; nothing tells it what was done.
+//! `plimsoll demo watch` runs the embedded engine under load and watches its metrics endpoint. The engine
+//! slows down half-way. The watch is the live one and gets no information about the change.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,17 +14,18 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{DemoArgs, PriceArgs, ReadersArgs, WatchArgs};
 use crate::{named, out};
 
-/// The engine, what becomes of it, and its load.
+/// Profile of the engine, the factor by which it slows down, and its load.
 const PROFILE: &str = "llama-3.1-8b@h100";
 const SLOWER: u32 = 4;
 const RATE: &str = "2/s";
-/// How long without `--time`: an alert is diagnosed beside a good minute, and fires when something was broken for another one.
+/// Duration without `--time`. An alert fires after a bad minute, and its diagnosis needs a good minute
+/// before.
 const TIME: &str = "3m";
-/// What a replica costs, so that the page says what the engine's slowness costs too.
+/// Price of a replica, so that the page also shows the cost of the slowdown.
 const PRICE: &str = "2.49USD/replica-hour";
 const BUDGET: &str = "version: 1\nname: demo\nbudgets:\n  - {id: ttft, metric: ttft, p: 95, max: 100ms}\n  - {id: itl, metric: itl, p: 95, max: 25ms}\n";
 
-/// Watches, and says in the end what was done.
+/// Runs the watch, then prints the change that was made.
 pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
     let time =
         parse_span(args.time.as_deref().unwrap_or(TIME)).map_err(|e| Stop::usage(format!("--time: {e}")))?;
@@ -70,7 +71,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
         format: args.output.format,
         quiet: args.output.quiet,
     };
-    // What the watch judges is the demo's subject and no verdict on the demo.
+    // The verdict of the watch is part of the demo and not the result of this command.
     match watch::run(&watching)? {
         Exit::Interrupted => return Ok(Exit::Interrupted),
         _ => drop(load),
@@ -89,7 +90,7 @@ fn new_folder() -> PathBuf {
     Path::new(named::HOME).join(format!("demo-watch-{seconds}"))
 }
 
-/// The load's process; it ends with this value.
+/// The process of the load. It ends when this value is dropped.
 struct Load(Child);
 
 impl Load {

@@ -1,4 +1,4 @@
-//! `plimsoll diagnose`: of an endpoint by experiments, of a run folder from what was measured.
+//! `plimsoll diagnose` diagnoses an endpoint by experiments, or a run folder from its measurements.
 
 pub mod url;
 
@@ -19,7 +19,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, Format};
 use crate::{baseline, budget_file, out};
 
-/// Diagnoses and prints.
+/// Runs a diagnosis and prints it.
 pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let name = &args.target.url;
     out::place_for(args.html.as_deref())?;
@@ -65,14 +65,15 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     print(args, name, &diagnosis)
 }
 
-/// The levels of an alert's window of requests: what came before it is what it is held against, unless something else is named.
+/// Returns the levels of an alert window of requests: the baseline before the incident, and the incident.
+/// Returns `None` if flags name a baseline or a level.
 fn of_alert<'a>(args: &DiagnoseArgs, manifest: &'a Manifest) -> Option<(&'a [Level], &'a [Level])> {
     let is_alone = args.passive.baseline.is_none() && args.passive.level.is_none();
     let levels = manifest.levels.as_slice();
     (is_alone && manifest.kind == KIND && levels.len() == 2).then(|| levels.split_at(1))
 }
 
-/// What pages tell of an alert's window, which holds what came before it.
+/// Diagnoses an alert window of metrics endpoints. The window contains its baseline.
 fn of_window(args: &DiagnoseArgs, name: &str, window: &PageWindow) -> Result<Exit, Stop> {
     let given = args.passive.budget.is_some().then_some("--budget").or(of_levels(args));
     if let Some(flag) = given {
@@ -91,7 +92,6 @@ fn of_window(args: &DiagnoseArgs, name: &str, window: &PageWindow) -> Result<Exi
     print(args, name, &window.diagnosis(before.transpose()?.as_ref()))
 }
 
-/// Returns the head of the answer: the first sentence, and what is unknown.
 pub fn head(name: &str, diagnosis: &Diagnosis) -> AnswerHead {
     AnswerHead {
         verdict: (diagnosis.answer == Answer::Invalid).then_some(AnswerVerdict::Invalid),
@@ -115,16 +115,16 @@ fn print(args: &DiagnoseArgs, name: &str, diagnosis: &Diagnosis) -> Result<Exit,
     Ok(url::exit(diagnosis))
 }
 
-/// The folder of --baseline, which names a run folder or a baseline.
+/// Returns the folder of `--baseline`, which names a run folder or a pinned baseline.
 ///
 /// # Errors
-/// It is neither, or the pinned run is gone or changed.
+/// Fails if the name is neither, or if the pinned run is missing or changed.
 pub fn baseline_folder(args: &DiagnoseArgs) -> Result<Option<PathBuf>, Stop> {
     let Some(base) = &args.passive.baseline else { return Ok(None) };
     Ok(Some(baseline::resolve(&base.to_string_lossy())?.dir))
 }
 
-/// The run of before, which is another one.
+/// Reads the baseline run. Fails if it is the diagnosed run itself.
 fn before(base: &Path, dir: &Path) -> Result<rows::WholeRun, Stop> {
     if compare::same_folder(base, dir) {
         let (base, dir) = (base.display(), dir.display());
@@ -133,21 +133,21 @@ fn before(base: &Path, dir: &Path) -> Result<rows::WholeRun, Stop> {
     held(base)
 }
 
-/// The rows, and with an excerpt who was in flight at its beginning.
+/// Reads the rows of a run. For an excerpt it adds the requests in flight at the start.
 fn held(dir: &Path) -> Result<rows::WholeRun, Stop> {
     let mut run = rows::held(dir)?;
     run.attempts.append(&mut run.in_flight);
     Ok(run)
 }
 
-/// The flag that only the levels of an ordinary run have a meaning for, where it is given.
+/// Returns the first given flag that applies only to the levels of an ordinary run.
 fn of_levels(args: &DiagnoseArgs) -> Option<&'static str> {
     let given =
         [(args.passive.level.is_some(), "--level"), (!args.passive.timeline.is_empty(), "--timeline")];
     given.iter().find(|(given, _)| *given).map(|(_, flag)| *flag)
 }
 
-/// What a profiler saw of the target's steps.
+/// Returns the finding from the profiler timelines of `--timeline`.
 fn device(args: &DiagnoseArgs) -> Result<Option<DeviceFinding>, Stop> {
     if args.passive.timeline.is_empty() {
         return Ok(None);
@@ -156,7 +156,7 @@ fn device(args: &DiagnoseArgs) -> Result<Option<DeviceFinding>, Stop> {
     Ok(Some(device::judge(&now)))
 }
 
-/// The ceilings of --budget that hold for every request.
+/// Returns the ceilings of `--budget` that apply to every request.
 pub fn budget(args: &DiagnoseArgs) -> Result<Option<BudgetSpec>, Stop> {
     let path = args.passive.budget.as_deref();
     path.map(|path| budget_file::per_request(path, "a diagnosis is held to one of those")).transpose()

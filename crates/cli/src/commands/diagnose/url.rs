@@ -1,8 +1,8 @@
-//! `plimsoll diagnose URL`: the stepper in `diagnose` asks for experiments, this runs them on a live endpoint.
+//! `plimsoll diagnose URL` runs the experiments of the stepper in `diagnose` on a live endpoint.
 //!
-//! What it may do at most is said before the first request. Each experiment is explained in a line before it begins and shown
-//! in a line when it has ended; everything is kept in a run folder, so that what was sent is never lost to a Ctrl-C, and the
-//! folder is judged by the same code that judged the endpoint.
+//! The command prints its limits before the first request. It explains each experiment in a line before the
+//! start, and prints a line at its end. All requests are in a run folder, so that Ctrl-C loses nothing. The
+//! code that judges the endpoint also judges the folder.
 
 use crate::rows;
 use std::path::Path;
@@ -33,31 +33,31 @@ use crate::out;
 use crate::resolve::Draft;
 use crate::rows::WholeRun;
 
-/// What a diagnosis was allowed and what it found, beside its run.
+/// Limits and result of a diagnosis, in its run folder.
 const FILE: &str = "diagnosis.json";
 
-/// The kind of its run folder.
+/// The run kind of a diagnosis.
 const KIND: &str = "diagnose";
 
-/// How often the server's pages are read where nobody says: an experiment of two seconds is to be looked at four times.
+/// Default scrape interval, so that an experiment of two seconds has four scrapes.
 const LOOK_EVERY: &str = "500ms";
 
-/// How often a pause looks whether the person wants to stop.
+/// Polling interval of the stop key during a pause.
 const POLL: Duration = Duration::from_millis(100);
 
 /// The content of [`FILE`], and of `--format json`.
 #[derive(Serialize, Deserialize)]
 pub struct DiagnosisFile {
     pub allowed: ActiveSpec,
-    /// What was tried and what it showed.
+    /// Experiments with their results.
     pub tried: Vec<Tried>,
-    /// The run it was held against, as far as it was needed.
+    /// The baseline run, reduced to the data that the diagnosis needs; `None` without a baseline.
     #[serde(default)]
     pub before: Option<EarlierRun>,
     pub diagnosis: Diagnosis,
 }
 
-/// Experiments on the endpoint, and prints.
+/// Runs experiments on the endpoint and prints the diagnosis.
 pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let (before, mut draft) = started(args)?;
     if args.workload.spec.is_none() {
@@ -96,7 +96,8 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     finish(measure, &active, (&spec, before), args)
 }
 
-/// The run it is held against, and the scenario it begins with: that run's requests, unless a scenario is named. Flags change either.
+/// Returns the baseline run and the initial scenario. The scenario is the named one, or that of the baseline
+/// run. Flags change either.
 fn started(args: &DiagnoseArgs) -> Result<(Option<EarlierRun>, Draft), Stop> {
     let Some(dir) = diagnose::baseline_folder(args)? else {
         return Ok((None, Draft::new(args.workload.spec.as_deref())?));
@@ -122,7 +123,7 @@ fn earlier(dir: &Path, rows: &WholeRun) -> EarlierRun {
     EarlierRun::of(&dir.display().to_string(), &RunData::of(&rows.manifest, &rows.attempts, &rows.samples))
 }
 
-/// The promises that it will be held to, for the line before the first request.
+/// Returns the ceilings of the diagnosis as text for the start line.
 fn held_to(spec: &ActiveSpec) -> String {
     let one = |ceiling: &Ceiling| {
         let (metric, limit) = (ceiling.metric.name(), figure::duration_ns(1e9 * ceiling.limit_s));
@@ -134,12 +135,12 @@ fn held_to(spec: &ActiveSpec) -> String {
     }
 }
 
-/// What was promised, as the budget file says it.
+/// Returns the latency ceilings of the budget file.
 fn ceilings(args: &DiagnoseArgs) -> Result<Vec<Ceiling>, Stop> {
     Ok(diagnose::budget(args)?.map_or_else(Vec::new, |budget| budget.latency))
 }
 
-/// What was allowed, as flags say it.
+/// Returns the limits of the experiments from the flags.
 fn spec(args: &DiagnoseUrlArgs) -> Result<ActiveSpec, Stop> {
     let span = |flag: &str, text: &str| parse_span(text).map_err(|e| Stop::usage(format!("--{flag}: {e}")));
     let default = ActiveSpec::default();
@@ -167,7 +168,7 @@ fn spec(args: &DiagnoseUrlArgs) -> Result<ActiveSpec, Stop> {
     Ok(spec)
 }
 
-/// The same flags, for the command that repeats it.
+/// Returns these flags for the command that repeats the diagnosis.
 fn flags(args: &DiagnoseArgs) -> Vec<(&'static str, String)> {
     let baseline = args.passive.baseline.as_ref().map(|dir| ("baseline", dir.display().to_string()));
     let budget = args.passive.budget.as_ref().map(|file| ("budget", file.display().to_string()));
@@ -183,7 +184,7 @@ fn flags(args: &DiagnoseArgs) -> Vec<(&'static str, String)> {
     flags
 }
 
-/// Experiments make their own load: what a scenario says of it would be dropped in silence.
+/// Rejects a scenario with a load, because experiments choose the load and would ignore it silently.
 fn own_load_only(scenario: Scenario) -> Result<Scenario, Stop> {
     if scenario.arrivals != ArrivalSpec::default() || scenario.load != LoadSpec::default() {
         return Err(Stop::usage(
@@ -193,7 +194,7 @@ fn own_load_only(scenario: Scenario) -> Result<Scenario, Stop> {
     Ok(scenario)
 }
 
-/// Runs what the stepper asks for until it asks no more or the person stops it.
+/// Runs experiments until the stepper ends or the user stops it.
 fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
     loop {
         if measure.stopped() {
@@ -217,7 +218,7 @@ fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
         let measured = level(measure, &ask)?;
         if let LevelRows::Records(attempts) = &measured.rows {
             let before: Vec<_> = active.shown().iter().map(|shown| (shown.fact, shown.is)).collect();
-            // What the scraper read meanwhile is kept apart from what the driver counted.
+            // The scraper's samples are stored apart from the driver's counts.
             let mut samples = measure.seen().into_owned();
             samples.extend(measured.samples.iter().cloned());
             active.observe(&measured.level, attempts, &samples);
@@ -254,7 +255,7 @@ fn level(measure: &mut Measure, ask: &LevelAsk) -> Result<MeasuredLevel, Stop> {
     measure.varied_level(&step, &format!("{}, {load}", ask.purpose()), &varied)
 }
 
-/// Sends nothing for a while, unless the person wants to stop.
+/// Pauses the load, unless the user stops the diagnosis.
 fn pause(measure: &Measure, time: Span) {
     let mut left = time.as_duration();
     while left > Duration::ZERO && !measure.stopped() {
@@ -313,7 +314,7 @@ fn ended(
     }
 }
 
-/// The exit code of a verdict.
+/// Returns the exit code of a verdict.
 pub fn exit(diagnosis: &Diagnosis) -> Exit {
     match diagnosis.answer {
         Answer::NothingMaterial => Exit::Done,
@@ -323,7 +324,7 @@ pub fn exit(diagnosis: &Diagnosis) -> Exit {
     }
 }
 
-/// Prints what was found, and writes the page of --html.
+/// Prints the diagnosis, and writes the page of `--html`.
 fn print(args: &DiagnoseArgs, name: &str, told: &DiagnosisFile) -> Result<(), Stop> {
     match args.output.format {
         Format::Text => out::line(&page::render(name, &told.diagnosis, &told.tried)),
@@ -336,8 +337,8 @@ fn print(args: &DiagnoseArgs, name: &str, told: &DiagnosisFile) -> Result<(), St
     out::file(path, page::page(name, &told.diagnosis, &told.tried))
 }
 
-/// Judges the folder of an active diagnosis once more, against the run of before and the budget that are named, else those it was held
-/// against; `None` where the run is of another kind.
+/// Judges the folder of an active diagnosis again. Named baselines and budgets replace the values of the
+/// diagnosis. Returns `None` if the run is of another kind.
 pub fn of_run(dir: &Path, rows: &WholeRun, args: &DiagnoseArgs) -> Result<Option<Exit>, Stop> {
     let before = match diagnose::baseline_folder(args)? {
         Some(other) if rows.manifest.kind == KIND => Some(earlier(&other, &rows::whole(&other)?)),
@@ -348,12 +349,12 @@ pub fn of_run(dir: &Path, rows: &WholeRun, args: &DiagnoseArgs) -> Result<Option
     Ok(Some(exit(&told.diagnosis)))
 }
 
-/// Is this the folder of an active diagnosis?
+/// Returns whether the folder is that of an active diagnosis.
 pub fn is_diagnosis(dir: &Path) -> bool {
     plimsoll_store::read_manifest(dir).is_ok_and(|manifest| manifest.kind == KIND)
 }
 
-/// What the folder of an active diagnosis tells; `None` where the run is of another kind.
+/// Returns the diagnosis of a folder; `None` if the run is of another kind.
 pub fn told_of(dir: &Path, rows: &WholeRun) -> Option<DiagnosisFile> {
     judged(dir, rows, None, Vec::new())
 }
@@ -367,7 +368,7 @@ fn judged(
     if rows.manifest.kind != KIND {
         return None;
     }
-    // A diagnosis that was killed left no file: it is judged by the ceilings that nobody has to ask for.
+    // A killed diagnosis has no file, so it is judged by the default ceilings.
     let kept = std::fs::read(dir.join(FILE)).ok();
     let kept: Option<DiagnosisFile> = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let (mut spec, before) = kept.map(|told| (told.allowed, told.before)).unwrap_or_default();

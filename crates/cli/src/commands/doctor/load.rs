@@ -1,7 +1,8 @@
-//! The doctor's second look: this machine while an endpoint answers a load.
+//! Checks this machine while an endpoint serves a load.
 //!
-//! An engine that shares the machine takes no core while it waits, and every core while it works: a generator that was found punctual a
-//! minute before is then starved. So its timer and its waiting for a CPU are measured while the endpoint answers.
+//! An engine on this machine takes no core while it waits, and every core while it works. It can starve a
+//! load generator that was punctual a minute before. Therefore timer lateness and run-queue time are measured
+//! while the endpoint responds.
 
 use std::sync::Arc;
 
@@ -18,10 +19,10 @@ use crate::measure::{look, random};
 use crate::resolve::Draft;
 use crate::screen::Screen;
 
-/// The pacer's wake-ups are so far apart, as in the look without a load.
+/// Interval of the pacer's wake-ups, equal to that of the check without load.
 const EVERY: Span = Span::from_millis(2);
 
-/// Sends the load, and says what it did to this machine.
+/// Sends the load and returns its effect on this machine.
 pub fn under_load(args: &DoctorArgs, url: &str) -> Result<Vec<Finding>, Stop> {
     let window = parse_span(&args.window).map_err(|e| Stop::usage(format!("--for {e}")))?;
     let mut scenario = scenario(args, url)?;
@@ -82,7 +83,7 @@ fn plan(scenario: &Scenario, concurrency: u32, window: Span) -> Result<LevelPlan
     Ok(LevelPlan { purpose: "doctor".into(), ..plan })
 }
 
-/// How long the load's own threads waited for a CPU, by the limit to which a run holds itself.
+/// Returns the finding on run-queue time of the load's threads. The limit is that of a run.
 fn waited(share: f64, finished: usize) -> Finding {
     let good = share <= plimsoll_measure::validity::RUN_QUEUE_SUSPECT;
     let answered = figure::counted(finished as u64, "request");

@@ -1,4 +1,4 @@
-//! `plimsoll doctor`: can this machine measure?
+//! `plimsoll doctor` checks whether this machine can measure reliably.
 
 mod load;
 
@@ -10,7 +10,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{DoctorArgs, Format};
 use crate::out;
 
-/// Runs every check. Code 4 when one says that a measurement can't work here.
+/// Runs every check. The exit code is 4 if a check finds that measurement can't work here.
 pub fn run(args: &DoctorArgs) -> Result<Exit, Stop> {
     let mut findings = doctor::check(None);
     if let Some(url) = &args.url {

@@ -1,5 +1,6 @@
-//! A run in MLflow, by its REST API (`/api/2.0/mlflow`): an experiment, which is made where there is none, a run in it, figures with the level as
-//! their step. MLflow has no request of its own for all of it, so that a run stands as RUNNING until its last figure is there.
+//! Logs a run in MLflow through its REST API (`/api/2.0/mlflow`). It creates the experiment if needed, then a
+//! run whose metrics have the level as their step. MLflow has no single request for all of this. The run
+//! therefore has status RUNNING until its last metric is logged.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +14,14 @@ use serde_json::{Value, json};
 use crate::exit::Stop;
 use crate::rows::WholeRun;
 
-/// MLflow's own variable for a token.
+/// MLflow's environment variable for a token.
 const TOKEN: &str = "MLFLOW_TRACKING_TOKEN";
-/// Metrics that MLflow takes at once.
+/// Maximum number of metrics per MLflow request.
 const BATCH: usize = 1000;
-/// How long an answer may take.
+/// Response timeout of a request.
 const PATIENCE: Span = Span::from_secs(30);
 
-/// Logs the run; where it stands, and how many figures it has.
+/// Logs the run. Returns its address and the number of its metrics.
 pub fn write(run: &WholeRun, url: &str, experiment: &str) -> Result<(String, u64), Stop> {
     let server = Server { url: url.trim_end_matches('/') };
     let experiment = server.experiment(experiment)?;
@@ -68,7 +69,7 @@ fn tags(run: &WholeRun) -> Value {
     tags.into_iter().map(|(key, value)| json!({"key": key, "value": value})).collect()
 }
 
-/// What was measured, and how it was asked. No command line, no header, no prompt.
+/// Returns the scenario and target parameters, without command line, headers or prompts.
 fn params(manifest: &Manifest) -> Value {
     let asked = |path: &str| manifest.scenario.pointer(path).and_then(Value::as_str).map(str::to_owned);
     let all = [
@@ -89,7 +90,7 @@ struct Server<'a> {
 }
 
 impl Server<'_> {
-    /// The experiment of this name, made where there is none.
+    /// Returns the id of the experiment, and creates the experiment if needed.
     fn experiment(&self, name: &str) -> Result<String, Stop> {
         let filter = format!("name = '{}'", name.replace('\'', "''"));
         let found = self.ask("experiments/search", &json!({"filter": filter, "max_results": 1}))?;

@@ -1,4 +1,4 @@
-//! `plimsoll export`: a budget file, or with `--as` a run, in the forms that others' tools read.
+//! `plimsoll export` writes a budget file, or with `--as` a run, in the formats of other tools.
 
 mod mlflow;
 mod run;
@@ -25,16 +25,16 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{ExportArgs, ExportWhat, Format};
 use crate::out;
 
-/// Longest saved page, bytes.
+/// Maximum size of a saved exposition, bytes.
 const LONGEST: u64 = 16 << 20;
 
-/// Writes the files and says what became of each row.
+/// Writes the files and prints the result of each row.
 pub fn run(args: &ExportArgs) -> Result<Exit, Stop> {
     if let Some(format) = args.run_format {
         return run::run(Path::new(&args.what), format, args);
     }
     let what = what(&args.what)?;
-    // The flags ask for one of the two.
+    // The flags require exactly one of the two.
     let file = args.budget.as_deref().unwrap_or(Path::new("budget.yaml"));
     let budget = budget_file::read(file)?;
     let labels = args.labels.iter().map(|text| label(text)).collect::<Result<Vec<_>, Stop>>()?;
@@ -78,7 +78,7 @@ fn said(format: Format, rows: &[ExportRow], written: &[String]) {
     }
 }
 
-/// What of a budget is asked for by its name.
+/// Parses the target format of a budget.
 fn what(name: &str) -> Result<ExportWhat, Stop> {
     ExportWhat::from_str(name, false).map_err(|_| {
         let known = ExportWhat::value_variants().iter().filter_map(ValueEnum::to_possible_value);
@@ -100,7 +100,7 @@ fn kind(what: ExportWhat) -> ExportKind {
     }
 }
 
-/// A label that every selector has.
+/// Parses a label that every selector gets.
 fn label(text: &str) -> Result<(String, String), Stop> {
     let wrong = || Stop::usage(format!("--label {text}: write NAME=VALUE, such as job=vllm"));
     let (name, value) = text.split_once('=').ok_or_else(wrong)?;
@@ -112,7 +112,7 @@ fn label(text: &str) -> Result<(String, String), Stop> {
     fits.then(|| (name.to_owned(), value.to_owned())).ok_or_else(wrong)
 }
 
-/// A page: of a known server, of a URL, or saved.
+/// Reads an exposition: of a known server, of a URL, or from a file.
 fn source(text: &str) -> Result<(String, Vec<Sample>), Stop> {
     if let Some((name, page)) = PAGES.iter().find(|(name, _)| *name == text) {
         return Ok(((*name).to_owned(), samples(page.as_bytes()).map_err(Stop::invalid)?));
@@ -161,7 +161,7 @@ fn samples(page: &[u8]) -> Result<Vec<Sample>, String> {
     Ok(page.rows.into_iter().map(row).collect())
 }
 
-/// One scrape of a page.
+/// Scrapes a metrics endpoint once.
 fn asked(url: &str) -> Result<Vec<Sample>, Stop> {
     let target = TargetSpec { url: url.to_owned(), ..TargetSpec::default() };
     let every = Span::from_secs(60);

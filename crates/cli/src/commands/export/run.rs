@@ -1,5 +1,6 @@
-//! `plimsoll export RUN --as FORMAT`: a run's requests as others' tools read them. Numbers only: no prompt, no answer, no key and no command
-//! line is in a run's rows, and of the manifest nothing is copied but its id, tool, model and progress.
+//! `plimsoll export RUN --as FORMAT` writes the requests of a run in the formats of other tools. The output
+//! contains numbers only: run rows contain no prompt, answer, key or command line. Of the manifest only id,
+//! tool, model and progress are copied.
 
 use std::fmt;
 use std::fs::File;
@@ -20,17 +21,17 @@ use crate::flags::{ExportArgs, RunFormat};
 use crate::rows::WholeRun;
 use crate::{out, rows};
 
-/// What one file of several is called; llm-d's tools find reports by the name's beginning.
+/// Name prefix of one report of several, because llm-d's tools find reports by it.
 const REPORT: &str = "benchmark_report_stage_";
 
-/// A run as writers of formats take it.
+/// The data of a run for the format writers.
 struct Exported {
     rows: Foreign,
     id: String,
     requests: usize,
-    /// Levels that no figure is of.
+    /// Number of levels without exportable figures.
     others: usize,
-    /// What of the findings a format's free field keeps, a level at a time.
+    /// Findings for the free-form field of a format, one value per level.
     beside: Vec<Value>,
 }
 
@@ -47,16 +48,15 @@ impl Exported {
     }
 }
 
-/// What was written.
 struct Wrote {
     files: u64,
-    /// How many of what are in them.
+    /// Content of the files with its count, as text.
     what: String,
-    /// What the format does not hold.
+    /// Data that the format can't represent, as text.
     lost: String,
 }
 
-/// Writes the file, or prints it where no place is named, and says what the format does not hold.
+/// Writes the file, or prints it without `--out`. Reports the data that the format can't represent.
 pub fn run(dir: &Path, format: RunFormat, args: &ExportArgs) -> Result<Exit, Stop> {
     let to = args.out.as_deref().filter(|to| *to != Path::new("-"));
     if args.experiment.is_some() && format != RunFormat::Mlflow {
@@ -84,7 +84,7 @@ pub fn run(dir: &Path, format: RunFormat, args: &ExportArgs) -> Result<Exit, Sto
     Ok(Exit::Done)
 }
 
-/// Nothing is written: a tracking server is told.
+/// Logs the run to a tracking server; no file is written.
 fn posted(dir: &Path, to: Option<&Path>, experiment: &str) -> Result<Exit, Stop> {
     let url = to.and_then(Path::to_str).filter(|url| url.contains("://"));
     let url =
@@ -128,9 +128,9 @@ fn csv(dir: &Path, to: Option<&Path>) -> Result<Wrote, Stop> {
     })
 }
 
-/// Spans: of the run nothing is held, and nothing is judged.
+/// Writes spans. Rows are streamed, and the run is not evaluated.
 fn spans(dir: &Path, to: Option<&Path>) -> Result<Wrote, Stop> {
-    // Before a file is made for it.
+    // Checked before the output file is created.
     plimsoll_store::read_manifest(dir).map_err(|e| Stop::usage(e.to_string()))?;
     let mut found = Ok(Spans::default());
     let files = streamed(to, |out| {
@@ -154,7 +154,7 @@ fn spans(dir: &Path, to: Option<&Path>) -> Result<Wrote, Stop> {
     })
 }
 
-/// Validity, and every figure with its interval, of the levels that are exported.
+/// Returns validity and all figures with their intervals, for each exported level.
 fn beside(manifest: &Manifest, findings: &Findings) -> Vec<Value> {
     let of = |id: u32| findings.levels.iter().find(|found| found.summary.level == id);
     let each = manifest.levels.iter().filter_map(|level| of(level.id)).map(|found| {
@@ -174,7 +174,7 @@ fn beside(manifest: &Manifest, findings: &Findings) -> Vec<Value> {
     each.collect()
 }
 
-/// A level's figures without what is there to be drawn.
+/// Returns the figures of a level without its chart data.
 fn summary(level: &LevelSummary) -> Option<Value> {
     let mut figures = serde_json::to_value(level).ok()?;
     let map = figures.as_object_mut()?;
@@ -182,8 +182,8 @@ fn summary(level: &LevelSummary) -> Option<Value> {
     Some(figures)
 }
 
-/// Benchmark reports: one file of one level, a folder with a file for each of several, or all of them to stdout. How many
-/// files were written.
+/// Writes benchmark reports: one file for one level, a folder of files for several levels, or all of them to
+/// stdout. Returns the number of files.
 fn reports(run: &Exported, to: Option<&Path>) -> Result<u64, Stop> {
     let reports = write_report(&run.rows, &run.id, &run.beside, rfc3339);
     let Some(path) = to else {
@@ -216,7 +216,7 @@ fn made(folder: &Path) -> Result<(), Stop> {
     std::fs::create_dir_all(folder).map_err(|e| Stop::usage(format!("-o {}: {e}", folder.display())))
 }
 
-/// JSON where the file's name says so, else YAML.
+/// Formats a report as JSON for the extension `.json`, else as YAML.
 fn rendered(report: &BenchmarkReport, path: &Path) -> Result<String, Stop> {
     if path.extension().is_some_and(|extension| extension == "json") {
         return serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(unwritable);
@@ -228,7 +228,7 @@ fn unwritable(e: impl fmt::Display) -> Stop {
     Stop::invalid(format!("the report can't be written: {e}"))
 }
 
-/// Writes a text piece by piece, of which a long run has more than there is memory; how many files were written.
+/// Writes text in pieces, because a long run can exceed the memory. Returns the number of files.
 fn streamed(to: Option<&Path>, write: impl FnOnce(&mut dyn fmt::Write) -> fmt::Result) -> Result<u64, Stop> {
     let Some(path) = to else {
         let mut text = String::new();
@@ -247,7 +247,7 @@ fn streamed(to: Option<&Path>, write: impl FnOnce(&mut dyn fmt::Write) -> fmt::R
     Ok(1)
 }
 
-/// Text on its way into a file. [`fmt::Error`] says nothing, so that what went wrong is kept.
+/// A file writer for formatted text. It keeps the I/O error, because [`fmt::Error`] carries no details.
 struct Pieces {
     to: BufWriter<File>,
     error: Option<io::Error>,

@@ -1,5 +1,6 @@
-//! A run's attempts as client spans: read, written and forgotten one after the other, so that of a long run no more than a row group of its file is
-//! held. A run that was cut off is read whole, because what it had in flight then is known only at its end.
+//! Writes the attempts of a run as client spans. Attempts are read, written and dropped one at a time, so
+//! memory contains at most one row group of the file. A run that was cut off is read as a whole, because its
+//! requests in flight are known only at the end.
 
 use std::fmt;
 use std::path::Path;
@@ -14,19 +15,19 @@ use serde_json::Value;
 use crate::exit::Stop;
 use crate::rows;
 
-/// Spans of a line: some 0.7 MB, which receivers take as one request.
+/// Number of spans in a line: some 0.7 MB, which receivers accept as one request.
 const BATCH: usize = 512;
-/// Where the axis begins if the run knows no wall clock: an instant of 0 is "unknown" in OTLP.
+/// Time origin in ns for a run without wall clock, because OTLP defines 0 as unknown.
 const EPOCH: i64 = 1_000_000_000;
 
-/// How many attempts there were.
+/// Number of written spans and of attempts that were never sent.
 #[derive(Copy, Clone, Default)]
 pub struct WrittenSpans {
     pub spans: u64,
     pub unsent: u64,
 }
 
-/// Writes the lines. What goes wrong with `out` is its owner's to say.
+/// Writes the lines. The owner of `out` reports its write errors.
 pub fn write(dir: &Path, out: &mut dyn fmt::Write) -> Result<WrittenSpans, Stop> {
     let wrong = |e: plimsoll_store::StoreError| Stop::usage(e.to_string());
     if let Some(manifest) = plimsoll_store::read_manifest(dir).ok().filter(is_whole) {
@@ -42,7 +43,7 @@ pub fn write(dir: &Path, out: &mut dyn fmt::Write) -> Result<WrittenSpans, Stop>
     Ok(lines.end())
 }
 
-/// Has it ended, and is nothing missing that only a recovery tells?
+/// Returns whether the run has ended and needs no recovery.
 fn is_whole(manifest: &Manifest) -> bool {
     manifest.progress != RunState::Running
         && manifest.levels.iter().all(|level| level.ended_by != EndedBy::Cut)
@@ -50,7 +51,7 @@ fn is_whole(manifest: &Manifest) -> bool {
 
 struct Lines<'a> {
     spans: ClientSpans,
-    /// Host and port of each endpoint.
+    /// Host and port of each endpoint; `None` if the address is not HTTP.
     servers: Vec<Option<(String, u16)>>,
     out: &'a mut dyn fmt::Write,
     batch: Vec<Value>,
@@ -79,7 +80,7 @@ impl<'a> Lines<'a> {
     }
 
     fn push(&mut self, attempt: &Attempt) {
-        // The ids that `{trace}` and `{span}` in a header are filled with, so that a server's spans join these.
+        // These ids also fill `{trace}` and `{span}` in headers, so that server spans join these traces.
         let (request, name) = Name::of(&self.spans.run, attempt);
         let (trace, span) = (trace_id(&request), span_id(&name));
         self.spans.server = self.servers.get(usize::from(attempt.target)).cloned().flatten();
@@ -106,7 +107,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Host and port of an address over HTTP.
+/// Returns host and port of an HTTP address.
 fn server(url: &str) -> Option<(String, u16)> {
     let (scheme, rest) = url.split_once("://")?;
     let default = match scheme {

@@ -1,7 +1,9 @@
-//! The file read again, on SIGHUP and when it or a file it names has changed, and what came of it in a line.
+//! Reloads the gateway file on SIGHUP and when it or a referenced file has changed, and reports the result in
+//! a line.
 //!
-//! Polled once a second by time and size, and read when they have stood still for one look: inotify would miss the symbolic links that a ConfigMap is
-//! swapped by, and a file half written is no file.
+//! Time and size of the files are polled once a second. A reload waits until they are unchanged for one poll,
+//! because a half-written file is invalid. The inotify API was rejected because it misses the symbolic links
+//! by which a ConfigMap is replaced.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,29 +19,29 @@ use super::asked;
 use super::record::Behind;
 use crate::flags::GatewayArgs;
 
-/// Looks between two looks at the files.
+/// Ticks per check of the files.
 const EVERY: u32 = 10;
 
-/// What files look like from outside.
+/// Modification time and size per file; `None` if the file is missing.
 type Seen = BTreeMap<PathBuf, Option<(SystemTime, u64)>>;
 
-/// Reads the file again when there is reason to.
+/// The reloader of the gateway file.
 pub struct Again<'a> {
     args: &'a GatewayArgs,
     file: Option<&'a str>,
     reloader: Reloader,
-    /// Where the record reads which replicas there are.
+    /// Replica list for the record; `None` without a record.
     behind: Option<Behind>,
     hung_up: Arc<AtomicBool>,
     named: Vec<PathBuf>,
-    /// As they were when they were read last, and at the last look.
+    /// File states at the last reload, and at the last check.
     read: Seen,
     last: Seen,
     looks: u32,
 }
 
 impl<'a> Again<'a> {
-    /// For a gateway that was started with this.
+    /// Creates a reloader for a gateway with this configuration.
     pub fn new(
         args: &'a GatewayArgs,
         file: Option<&'a str>,
@@ -54,7 +56,7 @@ impl<'a> Again<'a> {
         Again { args, file, reloader, behind, hung_up, named, last: read.clone(), read, looks: 0 }
     }
 
-    /// A line to say, where the file was read again.
+    /// Checks for changes. Returns a message after a reload.
     pub fn tick(&mut self) -> Option<String> {
         if self.hung_up.swap(false, Ordering::SeqCst) {
             return Some(self.reload());
@@ -73,7 +75,7 @@ impl<'a> Again<'a> {
         let Some(file) = self.file else {
             return "SIGHUP: there is no file to read again; all of it came from flags".to_owned();
         };
-        // Before it is read: what is written meanwhile is seen next time.
+        // The state is read before the file, so that a write during the reload is noticed later.
         self.read = look(&self.named);
         let spec = match asked(self.args, Some(file)) {
             Ok(spec) => spec,
@@ -106,7 +108,7 @@ impl<'a> Again<'a> {
     }
 }
 
-/// The file, and those that it names.
+/// Returns the gateway file and the files that it references.
 fn named(file: Option<&str>, spec: &GatewaySpec) -> Vec<PathBuf> {
     let of = |key: &Option<KeySource>| key.as_ref().and_then(|key| key.file.clone());
     let mut files: Vec<PathBuf> = file.map(PathBuf::from).into_iter().collect();
@@ -131,7 +133,8 @@ fn look(files: &[PathBuf]) -> Seen {
     files.iter().map(|path| (path.clone(), seen(path))).collect()
 }
 
-/// Sets the flag on each SIGHUP, which would end the process otherwise. The thread sleeps in the kernel and dies with the process.
+/// Sets the flag on each SIGHUP instead of ending the process. The thread sleeps in the kernel and ends with
+/// the process.
 fn on_hangup(flag: &Arc<AtomicBool>) {
     let flag = Arc::clone(flag);
     let (ready, caught) = std::sync::mpsc::channel();
@@ -145,6 +148,6 @@ fn on_hangup(flag: &Arc<AtomicBool>) {
             }
         });
     });
-    // An error says that the thread gave up: then a SIGHUP does what it does by default.
+    // An error means that the thread failed; SIGHUP then has its default effect.
     let _ = caught.recv_timeout(Duration::from_secs(5));
 }

@@ -1,7 +1,8 @@
-//! The ceilings of the budget in force as time limits of the requests that come (`admission.slo_from_budget`).
+//! Uses the ceilings of the active budget as time limits of requests (`admission.slo_from_budget`).
 //!
-//! A promise of a percentile allows some requests to be later, so the limit is the largest ceiling that a class has, that of its highest percentile: a request
-//! that is later than that is over every one of them. A limit at the lower one would refuse what the budget allows.
+//! A percentile ceiling allows some slower requests. The limit is therefore the largest ceiling of a class,
+//! that of its highest percentile. A request over this limit is over every ceiling. The ceiling of a lower
+//! percentile would reject requests that the budget allows.
 
 use plimsoll_gateway::GatewaySpec;
 use plimsoll_judge::budget::{Budget, BudgetFile, RequestSlice};
@@ -10,10 +11,11 @@ use plimsoll_measure::budget::{BudgetMetric, Unit};
 use crate::budget_file;
 use crate::exit::Stop;
 
-/// A gateway with its budget's ceilings as the time limits of the classes that have none, where it asks for that.
+/// Returns the configuration with budget ceilings as the time limits of classes without a limit, if
+/// `slo_from_budget` is set.
 ///
 /// # Errors
-/// There is no budget, it can't be read, or has no ceiling on the time to the first token.
+/// Fails if there is no budget, the budget can't be read, or it has no ceiling on the time to first token.
 pub fn with_deadlines(mut spec: GatewaySpec) -> Result<GatewaySpec, Stop> {
     if !spec.admission.slo_from_budget {
         return Ok(spec);
@@ -37,7 +39,8 @@ pub fn with_deadlines(mut spec: GatewaySpec) -> Result<GatewaySpec, Stop> {
     Err(Stop::usage(format!("{}: {why}", path.display())))
 }
 
-/// The largest ceiling on the time to the first token of a class' requests, less its margin, ms: its own, or that of all requests where it has none.
+/// Returns the largest TTFT ceiling of a class in ms, less its margin. A class without its own ceilings uses
+/// the ceilings of all requests.
 fn ceiling_ms(file: &BudgetFile, class: &str, place: usize) -> Option<f64> {
     let of = |slice: &RequestSlice| {
         let RequestSlice { class, model, route, prompt_tokens, load } = slice;
@@ -69,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// The limits of the two classes that a gateway has by default, ms, with this budget.
+    /// Returns the limits in ms of the two default classes with this budget.
     fn limits(budgets: &str, change: fn(&mut GatewaySpec)) -> Result<[Option<f64>; 2], String> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("budget.yaml");
@@ -91,10 +94,10 @@ mod tests {
             "{all}- {{id: d, metric: ttft, p: p95, max: 20s, slice: {{class: bulk}}}}\n- {{id: e, metric: ttft, p: p95, max: 40s, slice: {{class: bulk, model: m}}}}\n"
         );
         assert_eq!(limits(&bulk, |_| {}), Ok([Some(2_000.0), Some(20_000.0)]));
-        // What is kept free under the ceiling is late to whoever judges.
+        // A margin is subtracted, because the judge counts a request within the margin as late.
         let kept = all.replace("max: 2s", "max: 2s, margin: 500ms");
         assert_eq!(limits(&kept, |_| {}), Ok([Some(1_500.0); 2]));
-        // A class is named by its place too.
+        // A budget may name a class by its index.
         assert_eq!(
             limits(&bulk.replace("class: bulk}", "class: \"1\"}"), |_| {}),
             Ok([Some(2_000.0), Some(20_000.0)])

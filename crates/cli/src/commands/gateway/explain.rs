@@ -1,4 +1,4 @@
-//! `plimsoll gateway explain RUN [REQUEST]`: why requests went where they went, from what a gateway recorded.
+//! `plimsoll gateway explain RUN [REQUEST]` explains routing decisions from a gateway record.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::Format;
 use crate::{named, out, rows};
 
-/// Explains one request, or says what is known of all.
+/// Explains one request, or summarises all.
 pub fn run(format: Format, run: &str, request: Option<&str>) -> Result<Exit, Stop> {
     let dir = named::run(run).map_err(Stop::usage)?;
     let name = dir.display();
@@ -50,7 +50,7 @@ pub fn run(format: Format, run: &str, request: Option<&str>) -> Result<Exit, Sto
     Ok(Exit::Done)
 }
 
-/// The choices that were kept; a line that a kill has cut is passed over.
+/// Reads the recorded decisions. A line that a kill cut off is skipped.
 fn read(dir: &Path) -> Result<Vec<Explained>, Stop> {
     let path = dir.join(EXPLAINED);
     let text = std::fs::read_to_string(&path).map_err(|e| out::unread(path.display(), &e))?;
@@ -79,7 +79,8 @@ fn request_text(one: &Explained, tries: &[&Attempt]) -> String {
             .map(|left| {
                 let why = match left.standing {
                     Some(standing) => super::words(standing),
-                    // A first choice is among those with room, a further one among those that were not tried.
+                    // The first decision excludes replicas without room, later decisions exclude replicas
+                    // that were tried.
                     None if n == 0 => "had no room",
                     None => "had been tried",
                 };
@@ -95,7 +96,7 @@ fn request_text(one: &Explained, tries: &[&Attempt]) -> String {
     page.join("\n")
 }
 
-/// Which of several models it was asked of.
+/// Describes the choice between several models.
 fn asked_of(of: &AskedOf) -> String {
     let passed = of.passed_over.iter().map(|passed| match passed.late_s {
         Some(late_s) => {
@@ -108,7 +109,7 @@ fn asked_of(of: &AskedOf) -> String {
     format!("  Asked of {}{because}.", of.model)
 }
 
-/// The terms of each candidate's cost, ms.
+/// Returns a table with the cost terms of each candidate, ms.
 fn candidates(choice: &Choice) -> String {
     let mut table = Table::new(&[
         "<replica",
@@ -150,7 +151,7 @@ fn candidates(choice: &Choice) -> String {
     table.render(2).trim_end().to_owned()
 }
 
-/// How old a replica's own page was, and how it was taken where it was not believed.
+/// Describes the age of a replica's own metrics, and their state if they were not used as reported.
 fn page(page: PageTerm) -> String {
     let age = figure::duration_ns(page.age_s * 1e9);
     match page.standing {
@@ -177,7 +178,8 @@ fn came_of_it(choice: &Choice, row: &Attempt) -> String {
     format!("  {held}{}{first}{cached}.", row.outcome.how.name().replace('_', " "))
 }
 
-/// Share of the prompt that the chosen replica was taken to have cached. (The gateway counts tokens by bytes, the server as it does.)
+/// Returns the expected cached share of the prompt on the chosen replica. The gateway estimates tokens from
+/// bytes, so the server's count can differ.
 fn expected_share(choice: &Choice) -> Option<f64> {
     let cached = choice.winner()?.cached;
     Some(f64::from(cached) / f64::from(choice.prompt_tokens.max(1)))
@@ -185,18 +187,18 @@ fn expected_share(choice: &Choice) -> Option<f64> {
 
 // -------------------------------------------------------------------------------------------- all of them
 
-/// What is known of all requests.
+/// The summary of all requests.
 #[derive(Serialize)]
 struct Whole {
     requests: u64,
     explained: u64,
-    /// By replica: attempts, and those that were explained by what decided.
+    /// Attempts by replica, with the explained ones by reason.
     replicas: BTreeMap<String, Went>,
     because: BTreeMap<Because, u64>,
-    /// Prompt tokens that were expected to be cached, and those that servers took from their caches of the same requests.
+    /// Expected cached prompt tokens, and the cached tokens that servers reported for these requests.
     expected_cached: f64,
     reported_cached: f64,
-    /// Of those, what came of what was expected.
+    /// Reported share of the expected cached tokens; `None` if none was expected.
     came_true: Option<f64>,
     retries: u64,
     shed: u64,

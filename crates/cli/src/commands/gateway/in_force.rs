@@ -1,4 +1,5 @@
-//! A budget file held against the gateway's own traffic while it goes on: the rows that are recorded, judged as `watch` judges pages.
+//! Evaluates a budget on the live traffic of the gateway. The recorded rows are judged as `watch` judges
+//! metrics endpoints.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,12 +17,12 @@ use crate::commands::watch::page;
 use crate::exit::Stop;
 use crate::out;
 
-/// Between two evaluations: what acts on the state acts within a second.
+/// Evaluation interval, so that reactions to the state take at most a second.
 const EVERY: Span = Span::from_secs(1);
-/// How far verdicts look back where the file doesn't say.
+/// Default evaluation window.
 const WINDOW: Span = Span::from_secs(300);
 
-/// A budget in force.
+/// The evaluation of an active budget.
 pub struct Watching {
     watched: Watched,
     light: Light,
@@ -33,10 +34,10 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Begins with nothing seen. `classes`: the gateway's, in order.
+    /// Starts without data. `classes` are the classes of the gateway in order.
     ///
     /// # Errors
-    /// The file can't be read, is wrong, or slices by a class that the gateway has not.
+    /// Fails if the file is unreadable or invalid, or slices by an unknown class.
     pub fn start(
         path: &Path,
         classes: &[ClassSpec],
@@ -74,12 +75,12 @@ impl Watching {
         Ok(watching)
     }
 
-    /// Takes the rows of a request that is over.
+    /// Records the rows of a finished request.
     pub fn take(&mut self, rows: Vec<Attempt>) {
         self.watched.take(rows);
     }
 
-    /// Evaluates, where it is time to.
+    /// Evaluates the budget if the interval has passed.
     pub fn look(&mut self) {
         let now = self.clock.now();
         if now < self.due {
@@ -100,12 +101,11 @@ impl Watching {
     }
 }
 
-/// Rows of requests tell a class by its place in the gateway's file.
+/// Returns the index of a class as text, because rows contain the class index.
 fn number_of(class: &str, classes: &[ClassSpec]) -> Option<String> {
     classes.iter().position(|known| known.name == class).map(|place| place.to_string())
 }
 
-/// The worst row, in words.
 fn why(found: &WatchFinding) -> String {
     let worst = found
         .rows

@@ -1,8 +1,9 @@
-//! The gateway's traffic as runs: what its threads hand over is written into a run folder, and from time to time into the next one.
+//! Records the traffic of the gateway as run folders. A new folder is started at a size or time limit.
 //!
-//! One thread takes rows off the gateway's channel and gives them to the run's log; another closes folders (Parquet, findings), because that takes a second
-//! or more and rows come meanwhile. A folder holds the requests that *came* while it was the newest: it stays open for those that go on after the next one
-//! was begun, else the slow ones would be missing where they belong.
+//! One thread moves rows from the gateway's channel to the log of the run. Another thread closes folders
+//! (Parquet, findings), because that takes a second or more and new rows arrive meanwhile. A folder contains
+//! the requests that *arrived* while it was the newest. It stays open for their ends, because slow requests
+//! would otherwise be missing from it.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -32,52 +33,52 @@ use crate::measure;
 use crate::numbered::{folders, size};
 use crate::{observed, out};
 
-/// The kind of run it writes.
+/// The run kind of a gateway record.
 pub const KIND: &str = "gateway";
-/// Begins the names of its folders.
+/// Name prefix of the folders.
 const PREFIX: &str = "gateway-";
-/// Why requests went where they went, in a run folder.
+/// File of routing decisions in a run folder.
 pub const EXPLAINED: &str = "explain.jsonl";
-/// Most bytes of it: some ten thousand choices among ten replicas.
+/// Maximum size of that file in bytes: some ten thousand decisions among ten replicas.
 const MOST_EXPLAINED: usize = 16 << 20;
-/// How often it is looked at whether a folder is full while nothing comes.
+/// Polling interval of the folder limits without traffic.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a folder waits for requests that go on: the longest answers take minutes. What comes later is missing in it, and it says so.
+/// Time for which a folder waits for requests in flight, because the longest responses take minutes. Later
+/// requests are missing from the folder, and the folder reports their number.
 const LONGEST: Span = Span::from_secs(900);
 
-/// The replicas behind the gateway, as they were read last.
+/// The replicas of the gateway at the last reload.
 pub type Behind = Arc<Mutex<Vec<ReplicaSpec>>>;
 
-/// A record that goes on.
+/// A record in progress.
 pub struct TrafficRecord {
-    /// What the gateway writes to.
+    /// Channel from the gateway.
     pub traffic: Arc<Traffic>,
-    /// The replicas that the next folder names.
+    /// Replicas for the manifest of the next folder.
     pub replicas: Behind,
-    /// Versions on trial, which are judged by what it brings.
+    /// Canary and shadow trials, which are judged from the recorded requests; `None` without a trial.
     pub trials: Option<Arc<Mutex<Trials>>>,
     thread: JoinHandle<RecordEnd>,
 }
 
-/// What was recorded.
+/// The result of a record.
 #[derive(Default)]
 pub struct RecordEnd {
-    /// The newest folder with a request in it.
+    /// Newest folder with a request; `None` if no request was recorded.
     pub dir: Option<PathBuf>,
-    /// Requests that were written.
     pub requests: u64,
-    /// Requests that were served and are in no folder.
+    /// Number of served requests that are in no folder.
     pub lost: u64,
-    /// Why a folder could not be written, if one could not.
+    /// Latest write error; `None` if there is none.
     pub error: Option<String>,
 }
 
 impl TrafficRecord {
-    /// Makes the first folder, where requests are kept, begins to watch, where a budget is in force, and waits for requests. `None`: the gateway's
-    /// file asks for neither.
+    /// Starts the record: creates the first folder, starts the budget evaluation and waits for requests.
+    /// Returns `None` if the gateway file configures neither.
     ///
     /// # Errors
-    /// The folder can't be made, or the budget file is wrong.
+    /// Fails if the folder can't be created or the budget file is invalid.
     pub fn start(spec: &GatewaySpec, clock: Clock, quiet: bool) -> Result<Option<TrafficRecord>, Stop> {
         let trials = Trials::new(spec, clock.now())?.map(Mutex::new).map(Arc::new);
         if spec.record.is_none() && spec.budget.is_none() && trials.is_none() && spec.traces.is_none() {
@@ -117,7 +118,7 @@ impl TrafficRecord {
         Ok(Some(TrafficRecord { traffic, replicas, trials, thread }))
     }
 
-    /// Writes what is left. To be called when the gateway has ended: until then somebody may still write.
+    /// Writes the remaining rows. The gateway must have ended, because its threads send rows until then.
     pub fn end(self) -> RecordEnd {
         let lost = self.traffic.lost();
         drop(self.traffic);
@@ -127,7 +128,7 @@ impl TrafficRecord {
     }
 }
 
-/// The writing thread's own.
+/// The state of the writing thread.
 struct Writing {
     maker: RowMaker,
     keeping: Option<Keeping>,
@@ -169,14 +170,14 @@ impl Writing {
             keeping.counted();
         }
         self.trials.iter().for_each(|trials| trial::lock(trials).take(&rows, false));
-        // What the budget itself refused is counted apart: red would hold itself otherwise.
+        // Requests that the budget state rejected are excluded, because a broken budget would otherwise keep
+        // itself broken.
         if let Some(watching) = self.watching.as_mut().filter(|_| !told.held_back) {
             watching.take(rows);
         }
     }
 }
 
-/// How folders are begun.
 struct Next {
     spec: GatewaySpec,
     replicas: Behind,
@@ -185,16 +186,15 @@ struct Next {
     numbers: Arc<AtomicU64>,
 }
 
-/// A run folder that is being written.
 struct Folder {
     writer: RunWriter,
-    /// The zero of its axis, on the gateway's clock.
+    /// Origin of the run's time axis, on the gateway's clock.
     base: At,
-    /// Number of the first request that is its.
+    /// Number of the first request of the folder.
     first: u64,
     begun: At,
     extent: Extent,
-    /// Why requests went where they went, a line each, until it is too long.
+    /// Writer of routing decisions, one line each; `None` without explanations or after the size limit.
     explained: Option<BufWriter<File>>,
     explained_bytes: usize,
 }
@@ -204,7 +204,8 @@ impl Next {
         let number = folders(&self.record.dir, PREFIX).last().map_or(1, |(number, _)| number + 1);
         let dir = self.record.dir.join(format!("{PREFIX}{number:06}"));
         let begun = self.clock.now();
-        // A request's instant is read before it gets its number: one that comes just now began before zero otherwise.
+        // The origin is a second earlier, because a request reads its time before its number. A new request
+        // would otherwise start before zero.
         let base = begun + -Span::from_secs(1);
         let first = self.numbers.load(Ordering::Relaxed);
         let writer = RunWriter::create(&dir, self.manifest(base))?;
@@ -223,7 +224,7 @@ impl Next {
         let serving = replicas.iter().filter(|replica| replica.role != ReplicaRole::Shadow);
         let names = serving.map(|replica| replica.name.as_deref().unwrap_or(&replica.url));
         let canaries = replicas.iter().filter(|one| one.role == ReplicaRole::Canary).map(ReplicaSpec::named);
-        // As a scenario has them, so that a budget's slice may name one.
+        // Same form as in a scenario, so that a budget slice may name a class.
         let classes = spec.admission.classes.iter().map(|class| json!({"name": class.name}));
         let url = format!("http://{}/v1", spec.listen);
         let facts = [("replicas".to_owned(), Some(replicas.len().to_string()))];
@@ -232,7 +233,7 @@ impl Next {
             realtime_ns: anchor.realtime_ns + base.0,
         };
         let target = Fingerprint { url: url.clone(), facts: facts.into_iter().collect() };
-        // Named one by one: what of a gateway file is secret must not get into a run.
+        // Keys are listed one by one, because secrets of the gateway file must not get into a run.
         let scenario = json!({
             "target": {"url": url},
             "classes": classes.collect::<Vec<_>>(),
@@ -250,16 +251,16 @@ impl Next {
     }
 }
 
-/// The newest run folder of a gateway in `dir`; `None` = there is none.
+/// Returns the newest run folder of a gateway in `dir`; `None` if there is none.
 pub fn newest(dir: &Path) -> Option<PathBuf> {
     folders(dir, PREFIX).pop().map(|(_, newest)| newest)
 }
 
-/// The folders that are open.
+/// The open folders of a record.
 struct Keeping {
     next: Next,
     newest: Folder,
-    /// Folders that wait for requests that go on: those from `first` on and before the number beside them.
+    /// Older folders that wait for requests in flight, each with the first request number of its successor.
     older: Vec<(Folder, u64)>,
     closing: Vec<JoinHandle<Option<String>>>,
     ended: RecordEnd,
@@ -274,7 +275,7 @@ impl Keeping {
         Ok(Keeping { next, newest, older: Vec::new(), closing: Vec::new(), ended: RecordEnd::default() })
     }
 
-    /// The folder of a request; `None` = it ended long after its folder was closed, and is counted as lost.
+    /// Returns the folder of a request; `None` if the folder is closed, and the request then counts as lost.
     fn folder_of(&mut self, number: u64) -> Option<&mut Folder> {
         let own = |(folder, until): &(Folder, u64)| (folder.first..*until).contains(&number);
         if let Some(place) = self.older.iter().position(own) {
@@ -287,7 +288,6 @@ impl Keeping {
         None
     }
 
-    /// One more request was taken.
     fn counted(&mut self) {
         self.ended.requests += 1;
         if self.ended.requests.is_multiple_of(64) {
@@ -295,7 +295,7 @@ impl Keeping {
         }
     }
 
-    /// Begins the next folder where this one is full, and closes those that have all they wait for.
+    /// Starts the next folder if this one is full, and closes older folders that are complete.
     fn look(&mut self) {
         let now = self.next.clock.now();
         self.newest.flush();
@@ -309,7 +309,7 @@ impl Keeping {
                     self.older.push((std::mem::replace(&mut self.newest, next), until));
                     self.thin();
                 }
-                // It goes on in this one; what is wrong is tried again when the next look comes.
+                // Recording continues in this folder; the next poll retries.
                 Err(error) => self.wrong(error.to_string()),
             }
         }
@@ -336,12 +336,12 @@ impl Keeping {
         let closing = std::thread::Builder::new().name("gateway-record-close".into());
         match closing.spawn(move || folder.close(until)) {
             Ok(thread) => self.closing.push(thread),
-            // The log stays as it is, and whoever reads it makes a run of it.
+            // The log stays; `open` recovers a run from it.
             Err(error) => self.wrong(error.to_string()),
         }
     }
 
-    /// Lets the oldest folders go once all are larger than they may be.
+    /// Removes the oldest folders while the total size is over the limit.
     fn thin(&self) {
         let record = &self.next.record;
         let open = [&self.newest].into_iter().chain(self.older.iter().map(|(folder, _)| folder));
@@ -394,7 +394,8 @@ impl Folder {
         self.writer.attempt(&row);
     }
 
-    /// Keeps why a request went where it went. That a disk refuses it is seen by the rows.
+    /// Records the routing decisions of a request. Write errors are ignored here, because the rows report
+    /// them.
     fn explain(&mut self, told: &TrafficRow) {
         let (Some((id, choices)), Some(file)) = (&told.explained, &mut self.explained) else { return };
         let explained =
@@ -402,7 +403,7 @@ impl Folder {
         let Ok(line) = serde_json::to_string(&explained) else { return };
         self.explained_bytes += line.len();
         if self.explained_bytes > MOST_EXPLAINED {
-            // What is there stays as it is: it is the beginning of this folder's time.
+            // The existing lines stay: they cover the start of the folder's time.
             self.explained = None;
             return;
         }
@@ -415,7 +416,8 @@ impl Folder {
         });
     }
 
-    /// Makes a run of it: the level that its rows are, Parquet, findings. `until`: the number after its last request. What was wrong, if anything.
+    /// Converts the folder to a finished run with its level, Parquet files and findings. `until` is the first
+    /// request number of the next folder. Returns the error text, if any.
     fn close(self, until: u64) -> Option<String> {
         let arrivals = until - self.first;
         let mut manifest = self.writer.manifest();

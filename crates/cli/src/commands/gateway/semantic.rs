@@ -1,4 +1,4 @@
-//! What is said of a semantic cache: what a file asks of it, and when it begins and ends to give answers.
+//! Messages about the semantic cache: its settings, and changes of its state.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use plimsoll_gateway::cache::semantic::{SameAnswer, Semantic, SemanticSpec};
 use plimsoll_policy::{SimilarityRule, ThresholdStanding};
 use plimsoll_report::figure::counted;
 
-/// What it will do.
+/// Describes the settings of the cache.
 pub fn plan(spec: &SemanticSpec) -> String {
     let same = match &spec.same {
         SameAnswer::Text => "their words are".to_owned(),
@@ -32,7 +32,8 @@ fn percent(share: f64) -> String {
     format!("{} %", (share * 1e6).round() / 1e4)
 }
 
-/// Says when answers begin to be given to near texts, at another similarity, or no more.
+/// Reports when paraphrased prompts start or stop to get cached answers, and changes of the similarity
+/// threshold.
 #[derive(Default)]
 pub struct SemanticWatch {
     cache: Option<Arc<Cache>>,
@@ -40,7 +41,7 @@ pub struct SemanticWatch {
 }
 
 impl SemanticWatch {
-    /// A line where that has changed.
+    /// Returns a message after a change.
     pub fn tick(&mut self, reloader: &Reloader) -> Option<String> {
         let cache = reloader.cache();
         let is_same = match (&cache, &self.cache) {

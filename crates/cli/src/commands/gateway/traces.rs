@@ -1,4 +1,4 @@
-//! Traces of the gateway's own requests: sampled when a request is over, and sent to a collector.
+//! Traces of the gateway's own requests. They are sampled at the end of a request and sent to a collector.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,23 +15,23 @@ use plimsoll_workload::TargetSpec;
 use crate::exit::Stop;
 use crate::span_sender::{SpanCounts, SpanSender};
 
-/// See the module.
+/// The trace sampler and its sender.
 pub struct Traces {
     sampler: TailSampler<Vec<TraceSpan>>,
     sender: SpanSender,
     names: SpanNames,
     clock: Clock,
-    /// Lines of the metrics page.
+    /// Metrics of the exporter in Prometheus format.
     told: Arc<Mutex<String>>,
     due: At,
 }
 
-/// Between two looks at the clock and the counts.
+/// Interval at which the sampler's clock and counts are checked.
 const LOOK: Span = Span::from_millis(250);
 
 impl Traces {
     /// # Errors
-    /// The collector's address or key can't be used.
+    /// Fails if the address or key of the collector is invalid.
     pub fn start(
         spec: &GatewaySpec,
         asked: &TracesSpec,
@@ -66,7 +66,7 @@ impl Traces {
         })
     }
 
-    /// Takes a request that is over. `rows`: on an axis whose zero is `base`.
+    /// Records a finished request. `rows` are on an axis whose zero is `base`.
     pub fn take(&mut self, told: &TrafficRow, rows: &[Attempt], base: At) {
         let (Some(context), Some(first), Some(last)) = (told.context, rows.first(), rows.last()) else {
             return;
@@ -86,7 +86,7 @@ impl Traces {
         self.send(kept);
     }
 
-    /// Sends what was kept of the second that is over.
+    /// Sends the sampled traces of the last second.
     pub fn look(&mut self) {
         let now = self.clock.now();
         if now < self.due {
@@ -132,7 +132,6 @@ impl Traces {
         page.finish()
     }
 
-    /// Sends what is left.
     pub fn end(mut self) -> SpanCounts {
         let kept = self.sampler.turn(At(i64::MAX));
         self.send(kept);

@@ -1,7 +1,8 @@
-//! A version on trial behind the gateway: judged from the gateway's own requests as `plimsoll canary` judges pages, told to operators, and taken off
-//! once it is proven worse. A shadow is judged alike and never taken off: no client sees it.
+//! Judges a canary behind the gateway from the gateway's own requests, by the rules of `plimsoll canary`. It
+//! reports the verdict, and rolls the canary back once the canary is proven worse. A shadow is judged alike
+//! and never rolled back, because no client sees it.
 //!
-//! The record's thread brings requests that are over; the gateway's main thread looks whether a minute is, and acts.
+//! The record's thread passes finished requests. The gateway's main thread evaluates once a minute and acts.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,17 +21,17 @@ use crate::budget_file;
 use crate::commands::canary;
 use crate::exit::Stop;
 
-/// Draws placebo groups and ties: any will do, and the same draws the same.
+/// Seed for placebo groups and ties. Any seed works; a fixed seed gives reproducible results.
 const SEED: u64 = 1;
-/// Where it is kept how a trial ended, beside the recorded runs.
+/// File with the stage of a trial, next to the recorded runs.
 const KEPT: &str = "rollout.json";
 
-/// The trials, for whoever's turn it is.
+/// Locks the trials, also after a panic of another thread.
 pub fn lock(trials: &Mutex<Trials>) -> MutexGuard<'_, Trials> {
     trials.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One side against the replicas that serve.
+/// The comparison of one canary or shadow with the serving replicas.
 struct Judging {
     spec: CanarySpec,
     budget: Option<BudgetFile>,
@@ -57,7 +58,7 @@ impl Judging {
         (self.begun, self.verdict) = (now, CanaryVerdict::KeepWatching);
     }
 
-    /// What is known, where a minute is over.
+    /// Returns a finding once a minute.
     fn tick(&mut self, now: At, pools: &[&ReplicaPool]) -> Option<CanaryFinding> {
         let at = At::ZERO + (now - self.begun);
         let mut up = Vec::new();
@@ -70,7 +71,7 @@ impl Judging {
     }
 }
 
-/// See the module.
+/// The canary and shadow trials of a gateway.
 pub struct Trials {
     canary: Option<Judging>,
     shadow: Option<Judging>,
@@ -79,10 +80,10 @@ pub struct Trials {
     kept: Option<Kept>,
 }
 
-/// Where a trial stood, for the next start.
+/// The saved stage of a trial, for the next start.
 struct Kept {
     path: PathBuf,
-    /// The canary's replicas: another canary is another trial.
+    /// Replicas of the canary, because another canary is another trial.
     of: Vec<String>,
 }
 
@@ -93,10 +94,10 @@ struct KeptStand {
 }
 
 impl Trials {
-    /// Those that a gateway's file asks for, if any.
+    /// Creates the configured trials; `None` if there are none.
     ///
     /// # Errors
-    /// The budget file, whose ceilings are compared too, can't be read or is wrong.
+    /// Fails if the budget file is unreadable or invalid. Its ceilings are compared too.
     pub fn new(spec: &GatewaySpec, now: At) -> Result<Option<Trials>, Stop> {
         let (canary, shadow) = (spec.canary_share().is_some(), spec.shadow_share().is_some());
         if !canary && !shadow {
@@ -113,7 +114,8 @@ impl Trials {
             canary: canary.then(|| against(ReplicaRole::Canary)),
             shadow: shadow.then(|| against(ReplicaRole::Shadow)),
             roll_back: asked.roll_back,
-            // As it begins, not as it is when this is read: an operator may have moved it by then, which has to be kept.
+            // The initial stage, and not the current one. An operator may already have changed it, and that
+            // change must be saved.
             stand: spec.canary_share().map(|share| Stand::Trial { share }),
             kept: spec.record.as_ref().filter(|_| canary).map(|record| Kept {
                 path: record.dir.join(KEPT),
@@ -122,7 +124,7 @@ impl Trials {
         }))
     }
 
-    /// Takes what came of a request, or of a shadow's copy of one.
+    /// Records the rows of a request, or of a shadow's copy of a request.
     pub fn take(&mut self, rows: &[Attempt], is_copy: bool) {
         for row in rows {
             self.canary.iter_mut().filter(|_| !is_copy).for_each(|judging| judging.trial.take(row));
@@ -130,7 +132,7 @@ impl Trials {
         }
     }
 
-    /// A gateway that starts now: a trial that had ended before stays ended. A line to say of it.
+    /// Restores the stage of an ended trial at start-up. Returns a message.
     pub fn resume(&mut self, pool: &Arc<ReplicaPool>) -> Option<String> {
         let stand = self.kept.as_ref().and_then(Kept::read);
         if let Some(stand) = stand {
@@ -141,7 +143,7 @@ impl Trials {
         Some(format!("canary: {}, as {} says; remove it to begin anew", words(stand), kept.path.display()))
     }
 
-    /// Judges where a minute is over, and acts. Lines to say.
+    /// Evaluates once a minute, and acts. Returns messages.
     pub fn tick(
         &mut self,
         now: At,
@@ -171,7 +173,7 @@ impl Trials {
         lines
     }
 
-    /// Somebody moved the rollout: an operator, or the verdict.
+    /// Follows a stage change by an operator or by the verdict.
     fn follow(&mut self, now: At, pool: &ReplicaPool, lines: &mut Vec<String>) {
         let stand = pool.rollout.as_ref().map(|rollout| rollout.stand());
         let before = std::mem::replace(&mut self.stand, stand);
@@ -195,7 +197,7 @@ impl Kept {
         (kept.of == self.of).then_some(kept.stand)
     }
 
-    /// A line, where it can't be kept.
+    /// Saves the stage. Returns a message if saving fails.
     fn write(&self, stand: Stand) -> Option<String> {
         let bytes = serde_json::to_vec(&KeptStand { of: self.of.clone(), stand }).unwrap_or_default();
         replace(&self.path, &bytes)

@@ -1,7 +1,7 @@
-//! What a plan is asked, from flags, files and a run: the load, the promise, one replica, the rules.
+//! The input of a plan from flags, files and a run: load, SLO, replica and rules.
 //!
-//! A run brings its load and its engine; a flag replaces what it names and nothing else. What an engine cannot be known from is refused with
-//! what to say, because a plan for another engine looks like any other plan.
+//! A run provides load and engine; a flag replaces exactly the value that it names. If the engine can't be
+//! determined, the plan is rejected with the missing flag, because a plan for a wrong engine appears plausible.
 
 use crate::rows;
 use std::path::Path;
@@ -27,29 +27,29 @@ use crate::flags::{PlanArgs, WorldArgs};
 use crate::resolve::{self, Draft};
 use crate::{budget_file, price, simulation, traffic};
 
-/// Seconds of arrivals in one simulation where nobody says: long enough for a p99 of a few requests a second, and no longer than so
-/// many requests take.
+/// Default simulated time in seconds: long enough for a p99 at a few requests per second, and bounded by a
+/// number of requests.
 const WINDOW_S: f64 = 300.0;
 const SHORTEST_S: f64 = 60.0;
 const REQUESTS: f64 = 30_000.0;
-/// It is at least so many times as long as an isolated request, of which so many are simulated: what a replica holds at the beginning must
-/// not count.
+/// Minimum simulated time in lengths of an isolated request, and the number of isolated requests. The
+/// start-up of a replica must not affect the result.
 const REQUEST_LENGTHS: f64 = 20.0;
 const ISOLATED: usize = 200;
 
-/// Everything that a plan is asked, and what is to be said of where it comes from.
+/// The input of a plan with its origin.
 pub struct AskedPlan {
     pub spec: PlanSpec,
-    /// What is assumed for want of anybody who said it.
+    /// Assumptions for values that were not given.
     pub rests_on: Vec<String>,
-    /// What to know of an engine that was fitted, or of a budget that says more than is planned for.
+    /// Remarks on a fitted engine, or on budget rows that the plan does not cover.
     pub notes: Vec<String>,
 }
 
 /// Reads flags and files.
 ///
 /// # Errors
-/// The first that is wrong or missing, in one line.
+/// Fails on the first invalid or missing value, with a one-line message.
 pub fn read(args: &PlanArgs) -> Result<AskedPlan, Stop> {
     let mut notes = Vec::new();
     let mut rules = rules(&args.promise)?;
@@ -80,7 +80,7 @@ pub fn read(args: &PlanArgs) -> Result<AskedPlan, Stop> {
     let mut spec = PlanSpec { traffic, slo, world, gpus_per_replica, rules, price, effort, band, seed };
     let is_trace = matches!(spec.traffic.scenario.arrivals, ArrivalSpec::Trace { .. });
     if args.load.window.is_none() && !is_trace {
-        // What can't be simulated here is refused where the plan begins.
+        // An unsupported simulation is rejected here, where the plan starts.
         let isolated = isolated(&spec, ISOLATED).ok().and_then(|isolated| isolated.mean(Metric::E2e));
         spec.traffic.window_s = spec.traffic.window_s.max(REQUEST_LENGTHS * isolated.unwrap_or(0.0));
     }
@@ -92,13 +92,13 @@ pub fn read(args: &PlanArgs) -> Result<AskedPlan, Stop> {
     Ok(AskedPlan { spec, rests_on, notes })
 }
 
-/// A run that a plan begins from.
+/// The run that a plan is based on.
 struct Source {
     name: String,
     recorded: Recorded,
     level: Level,
     summary: LevelSummary,
-    /// What stands for its target, unless a flag names another.
+    /// Model of the run's target; `None` if it is unknown. A flag may replace it.
     target: Option<Target>,
     notes: Vec<String>,
 }
@@ -131,16 +131,16 @@ impl Source {
         Ok(Source { name, recorded, level, summary, target, notes })
     }
 
-    /// Arrivals per second at that level, as far as it has a rate.
+    /// Returns the arrivals per second of the level; `None` without a rate.
     fn rate(&self) -> Option<f64> {
         match self.level.load {
             Load::Open { .. } => Some(self.summary.rates.offered_per_s),
-            // A closed loop offers what was answered: its rate is the endpoint's, not its users'.
+            // The rate of a closed loop depends on the endpoint and not on the users.
             _ => None,
         }
     }
 
-    /// What its requests were, as a scenario.
+    /// Returns the requests of the run as a scenario.
     fn scenario(&self) -> Scenario {
         let mut scenario = self.recorded.scenario.clone();
         if let Some(arrivals) = self.recorded.traffic.get(&self.level.traffic) {
@@ -150,7 +150,7 @@ impl Source {
     }
 }
 
-/// One replica: as named, else the run's.
+/// Returns the model of one replica: from flags, else from the run.
 fn world(args: &PlanArgs, run: Option<&Source>) -> Result<WorldSpec, Stop> {
     let fleet = &args.fleet;
     let recorded = run.and_then(|run| Some(run.target.as_ref()?.world.clone()));
@@ -170,7 +170,7 @@ fn world(args: &PlanArgs, run: Option<&Source>) -> Result<WorldSpec, Stop> {
     simulation::changed(recorded, &flags)
 }
 
-/// The autoscaler and the cold start.
+/// Applies the flags for the autoscaler and the cold start.
 fn around(world: &mut WorldSpec, args: &PlanArgs) -> Result<(), Stop> {
     if let Some(text) = &args.fleet.autoscale {
         let spec = AutoscaleSpec::parse(text).map_err(|e| Stop::usage(format!("--autoscale {text}: {e}")))?;
@@ -217,7 +217,7 @@ fn scenario(args: &PlanArgs, world: &WorldSpec, run: Option<&Source>) -> Result<
     Ok(scenario)
 }
 
-/// The load to be carried.
+/// Returns the load that the plan must carry.
 fn traffic(args: &PlanArgs, mut scenario: Scenario, run: Option<&Source>) -> Result<TrafficSpec, Stop> {
     let usage = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
     let said = args.load.rate.as_deref().map(Rate::parse).transpose();
@@ -244,7 +244,7 @@ fn traffic(args: &PlanArgs, mut scenario: Scenario, run: Option<&Source>) -> Res
             None => "no load: say how many requests come, --rate 50/s, or what came, --trace FILE".to_owned(),
         })
     })?;
-    // A rate of a trace is that of its clock: from here on it stands apart from the shape.
+    // The rate of a trace is stored separately from its shape from here on.
     if let ArrivalSpec::Trace { speed, .. } = &mut scenario.arrivals {
         *speed = None;
     }
@@ -270,7 +270,7 @@ fn traffic(args: &PlanArgs, mut scenario: Scenario, run: Option<&Source>) -> Res
     Ok(TrafficSpec { scenario, rate_per_s, window_s: window.or(whole).unwrap_or(enough), source })
 }
 
-/// The promise: as typed, from a file, or what the run was held to. A file's ceiling on utilisation is a rule.
+/// Returns the SLO: from flags, from a file, or from the run. A utilisation ceiling in a file becomes a rule.
 fn promise(
     args: &PlanArgs,
     scenario: &Scenario,
@@ -324,7 +324,8 @@ fn of_file(
     Ok(slo)
 }
 
-/// Ceilings of one metric that only both hold if one of them says nothing.
+/// Rejects ceilings of one metric where a lower percentile has the higher limit, because one of them has no
+/// effect.
 fn contradiction(slo: &BudgetSpec) -> Result<(), Stop> {
     let clash = |a: &Ceiling, b: &Ceiling| {
         a.metric == b.metric && a.percentile < b.percentile && a.limit_s >= b.limit_s
@@ -358,7 +359,7 @@ fn effort(args: &PlanArgs) -> Result<EffortSpec, Stop> {
     }
 }
 
-/// A band file, as `plan verify --band` writes it.
+/// Reads a band file, as written by `plan verify --band`.
 pub fn band(path: &Path) -> Result<Band, Stop> {
     let name = path.display();
     let value = resolve::mapping(path, "band")?;
@@ -377,7 +378,7 @@ pub fn band(path: &Path) -> Result<Band, Stop> {
     }
 }
 
-/// GPUs of a replica, where the engine knows.
+/// Returns the GPUs per replica; `None` if the engine model does not contain them.
 fn gpus_of(world: &WorldSpec) -> Option<u32> {
     let ModeSpec::Batching(batching) = &world.engine.mode else { return None };
     let StepSpec::Roofline(roofline) = &batching.step else { return None };

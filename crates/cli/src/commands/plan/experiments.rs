@@ -1,8 +1,8 @@
-//! A plan's experiments on two threads, within a time that is never exceeded.
+//! Runs a plan's experiments on two threads within a strict time limit.
 //!
-//! Experiments are pure and can't be stopped half-way, so their threads are left behind when the time is up or a person has seen
-//! enough: what arrived by then is what is known, and the process ends soon after. Waiting for the last one lost: a day's trace takes
-//! seconds of it, and "never more than a minute" would be a lie.
+//! Experiments are pure and can't be stopped half-way. At the time limit or on a user stop the threads are
+//! abandoned; the results so far are final, and the process ends soon after. Waiting for the last experiment
+//! was rejected because a day's trace takes seconds, which would exceed the limit of a minute.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,10 +21,10 @@ use crate::screen::{KeyWatch, Screen};
 
 const THREADS: usize = 2;
 
-/// How often the clock and the keyboard are looked at.
+/// Polling interval of the clock and the keyboard.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The time that planning may take, and who may end it sooner.
+/// The time limit of planning, and the stop key.
 pub struct Limit {
     clock: Clock,
     time: Span,
@@ -34,29 +34,29 @@ pub struct Limit {
     watch: Option<KeyWatch>,
 }
 
-/// Why simulation ended.
+/// The reason for the end of simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PlanEnd {
-    /// All is known that was looked for.
+    /// All required results are known.
     Known,
     Time,
     Stopped,
 }
 
 impl Limit {
-    /// Time begins now. Until [`Limit::watch`] a Ctrl-C ends the process: there is nothing yet that would be worth saying.
+    /// Starts the time limit. Until [`Limit::watch`] a Ctrl-C ends the process, because no result exists yet.
     pub fn start(time: Span, quiet: bool) -> Limit {
         let stopped = Arc::new(AtomicBool::new(false));
         Limit { clock: Clock::start(), time, stopped, screen: Screen::new(quiet), quiet, watch: None }
     }
 
-    /// From now on a Ctrl-C ends with what is known.
+    /// Changes Ctrl-C: from now on it ends planning with the current result.
     pub fn watch(&mut self) {
         let on_stop = Arc::clone(&self.stopped);
         self.watch = Some(KeyWatch::start(!self.quiet, move || on_stop.store(true, Ordering::Relaxed)));
     }
 
-    /// Is it over, and by whom?
+    /// Returns the reason if the limit is reached.
     pub fn over(&self) -> Option<PlanEnd> {
         if self.stopped.load(Ordering::Relaxed) {
             return Some(PlanEnd::Stopped);
@@ -69,13 +69,13 @@ impl Limit {
         self.screen.show(elapsed_s, &[line.to_owned()], line);
     }
 
-    /// Takes the progress away.
+    /// Clears the progress line.
     pub fn clear(&mut self) {
         self.screen.clear();
     }
 }
 
-/// Plays what the planner asks for until it asks for nothing more, or until the limit.
+/// Runs the planner's experiments until the planner is done or the limit is reached.
 pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<PlanEnd, PlanError> {
     let pool = Pool::start();
     let mut done = 0u32;
@@ -100,14 +100,14 @@ pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<PlanEnd, PlanErro
                     done += 1;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // A thread that is gone took its experiment with it.
+                // A thread that panicked lost its experiment.
                 Err(RecvTimeoutError::Disconnected) => return Ok(PlanEnd::Stopped),
             }
         }
     }
 }
 
-/// Plays these experiments, all of them or as many as the limit allows, in the order in which they were given.
+/// Runs these experiments, or as many as the limit allows. The results are in input order.
 pub fn play(experiments: Vec<Experiment>, limit: &mut Limit) -> Result<Vec<Outcome>, PlanError> {
     let pool = Pool::start();
     let mut left = experiments.len();
@@ -124,7 +124,7 @@ pub fn play(experiments: Vec<Experiment>, limit: &mut Limit) -> Result<Vec<Outco
     Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
 }
 
-/// Computes this on a thread of its own. `None` = the limit came first, and the thread is left behind.
+/// Computes a value on a separate thread. Returns `None` at the limit, and abandons the thread.
 pub fn within<T: Send + 'static>(
     limit: &mut Limit,
     line: &str,
@@ -132,7 +132,7 @@ pub fn within<T: Send + 'static>(
 ) -> Option<T> {
     let (sender, result) = mpsc::channel();
     thread::spawn(move || {
-        // Nobody may be left to hear it.
+        // The receiver may already be gone.
         let _ = sender.send(work());
     });
     while limit.over().is_none() {
@@ -160,7 +160,7 @@ fn progress(first: &Experiment, done: u32, batch: usize) -> String {
 
 type Played = (Experiment, Result<Outcome, PlanError>);
 
-/// Threads that play experiments.
+/// A pool of threads that run experiments.
 struct Pool {
     waiting: Arc<Mutex<VecDeque<Experiment>>>,
     wake: Vec<Sender<()>>,
@@ -191,7 +191,7 @@ impl Pool {
         }
     }
 
-    /// Nobody waits for the rest.
+    /// Drops the queued experiments.
     fn forget(&self) {
         if let Ok(mut waiting) = self.waiting.lock() {
             waiting.clear();

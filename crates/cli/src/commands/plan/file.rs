@@ -1,4 +1,4 @@
-//! A plan's file, as `plimsoll plan -o` writes it → the plan, or one line that says what is wrong with it.
+//! Reads a plan file, as written by `plimsoll plan -o`.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use serde_json::Value;
 
 use crate::exit::Stop;
 
-/// What a file of predictions holds, plan or not.
+/// Returns the content of a file of predictions, from a plan or a what-if.
 ///
 /// # Errors
-/// A file that can't be read, or is no JSON.
+/// Fails if the file can't be read or is not JSON.
 pub fn value(path: &Path) -> Result<Value, Stop> {
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(path.display(), &e))?;
     crate::answer::data(&text).map_err(|e| foreign(path, &e))
 }
 
-/// The plan in it.
+/// Returns the plan in a file.
 ///
 /// # Errors
-/// Another thing than a plan, or a plan of another version.
+/// Fails if the content is not a plan or has another version.
 pub fn plan(path: &Path, value: Value) -> Result<PlanFile, Stop> {
     let plan: PlanFile = serde_json::from_value(value).map_err(|e| foreign(path, &e))?;
     match plan.plan_version {
@@ -31,7 +31,7 @@ pub fn plan(path: &Path, value: Value) -> Result<PlanFile, Stop> {
     }
 }
 
-/// What is said of a file that some other tool or command wrote.
+/// Returns the error for a file of another tool or command.
 pub fn foreign(path: &Path, error: &serde_json::Error) -> Stop {
     Stop::usage(format!(
         "{}: holds no predictions ({error}); plimsoll plan … -o FILE and plimsoll what-if … -o FILE write them",

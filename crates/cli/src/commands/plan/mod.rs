@@ -1,6 +1,8 @@
-//! `plimsoll plan`: how many replicas carry a load within a promise, at what cost, and the load at which they break.
+//! `plimsoll plan` computes the number of replicas that carry a load within an SLO, their cost, and the load
+//! limit.
 //!
-//! Three things under one name: the plan from four figures (`--latency` and `--slots`), the plan of an engine, and `plan verify`.
+//! The command has three modes: a plan from four figures (`--latency` and `--slots`), a plan from an engine
+//! model, and `plan verify`.
 
 mod asked;
 mod experiments;
@@ -27,10 +29,9 @@ use crate::{out, price};
 use asked::AskedPlan;
 use experiments::{Limit, PlanEnd};
 
-/// How long planning may take where nobody says.
+/// Default time limit of planning.
 const TIME: Span = Span::from_secs(60);
 
-/// Plans and prints.
 pub fn run(args: &PlanArgs) -> Result<Exit, Stop> {
     out::place_for(args.output.html.as_deref())?;
     match (&args.action, &args.envelope.latency, args.target.slots) {
@@ -40,7 +41,7 @@ pub fn run(args: &PlanArgs) -> Result<Exit, Stop> {
     }
 }
 
-/// The plan of an engine: one replica's bounds, fleets simulated around them, and what follows.
+/// Plans from an engine model: the bounds of one replica, then simulated fleets within them.
 fn of_engine(args: &PlanArgs) -> Result<Exit, Stop> {
     let time = args.effort.time.as_deref().map(parse_span).transpose();
     let time = time.map_err(|e| Stop::usage(format!("--time {e}")))?.unwrap_or(TIME);
@@ -84,7 +85,7 @@ fn planned(args: &PlanArgs, asked: &AskedPlan, limit: &mut Limit) -> Result<(Pla
         finding.notes.extend(search.says());
         finding.options = search.options();
     }
-    // What was stopped after the number was known is stopped too.
+    // A stop after the replica count is known still counts as a stop.
     if limit.over() == Some(PlanEnd::Stopped) && ended != PlanEnd::Stopped {
         finding.notes.extend(ended_early(PlanEnd::Stopped));
         return Ok((finding, PlanEnd::Stopped));
@@ -100,7 +101,7 @@ fn ended_early(ended: PlanEnd) -> Option<String> {
     }
 }
 
-/// 0: a plan that holds; 1: none does; 3: it can't be told; 130: a person stopped it.
+/// Returns the exit code: 0 a plan passes, 1 none passes, 3 inconclusive, 130 stopped by the user.
 fn exit(finding: &PlanFinding, ended: PlanEnd) -> Exit {
     let held = finding.chosen.as_ref().map(|chosen| chosen.held);
     match (ended, held) {
@@ -111,7 +112,7 @@ fn exit(finding: &PlanFinding, ended: PlanEnd) -> Exit {
     }
 }
 
-/// The plan file and the page, where they were asked for.
+/// Writes the plan file and the page, if requested.
 fn write(args: &PlanArgs, spec: &PlanSpec, finding: &PlanFinding) -> Result<(), Stop> {
     if let Some(path) = &args.output.out {
         let file = PlanFile::new(spec, finding.clone());
@@ -126,14 +127,14 @@ fn write(args: &PlanArgs, spec: &PlanSpec, finding: &PlanFinding) -> Result<(), 
     Ok(())
 }
 
-/// Writes a file and says so.
+/// Writes a file and reports its path.
 pub fn put(path: &Path, text: &str) -> Result<(), Stop> {
     out::file(path, text)?;
     out::note(&format!("wrote {}", path.display()));
     Ok(())
 }
 
-/// A refusal of a plan, as the line that ends the command.
+/// Converts a plan error to the error of the command.
 pub fn refused(error: PlanError) -> Stop {
     Stop::usage(error.to_string())
 }
@@ -171,14 +172,14 @@ pub fn rules(args: &PromiseArgs) -> Result<RuleSpec, Stop> {
     Ok(rules)
 }
 
-/// `2x`, `2`, `×2`.
+/// Parses a factor such as `2x`, `2` or `×2`.
 fn factor(text: &str) -> Result<f64, Stop> {
     let bare = text.trim().trim_end_matches(['x', '×']).trim_start_matches(['x', '×']).trim();
     bare.parse()
         .map_err(|_| Stop::usage(format!("--peak {text}: write a multiple of the mean load, such as 2x")))
 }
 
-/// `0.8`, `80%`.
+/// Parses a share such as `0.8` or `80%`.
 fn share(text: &str) -> Result<f64, Stop> {
     let (bare, unit) = text.trim().strip_suffix('%').map_or((text.trim(), 1.0), |bare| (bare.trim(), 100.0));
     let wrong = |_| Stop::usage(format!("--utilisation {text}: write a share below 1, such as 0.8 or 80%"));

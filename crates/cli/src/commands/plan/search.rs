@@ -1,4 +1,5 @@
-//! `plimsoll plan --search`: what may differ, from flags, and the search within what is left of the plan's time.
+//! `plimsoll plan --search`: the settings that may vary, and the search within the remaining time of the
+//! plan.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use crate::flags::PlanSearchArgs;
 
 const MOST_SIMULATED: usize = 12;
 
-/// What may differ; `None` = nothing is searched.
+/// Returns the settings that may vary; `None` without `--search`.
 pub fn vary(args: &PlanSearchArgs, plan: &PlanSpec) -> Result<Option<VarySpec>, Stop> {
     if !args.search {
         return Ok(None);
@@ -34,7 +35,7 @@ pub fn vary(args: &PlanSearchArgs, plan: &PlanSpec) -> Result<Option<VarySpec>, 
             "--price-of {gpu}: no such GPU is looked at; name it, --vary gpu={gpu}"
         )));
     }
-    // A setting that the engine does not have is refused before anything is simulated.
+    // A setting that the engine does not have is rejected before any simulation.
     candidates(plan, &vary).map_err(refused)?;
     Ok(Some(vary))
 }
@@ -58,7 +59,7 @@ fn prices(texts: &[String], plan: &PlanSpec) -> Result<BTreeMap<String, PriceSpe
     Ok(out)
 }
 
-/// Searches until all is known or the time is up. What was asked has been simulated already.
+/// Searches until done or until the time limit. The requested configuration is already simulated.
 pub fn run(
     plan: &PlanSpec,
     mix: &Mix,
@@ -86,7 +87,7 @@ pub fn run(
     Ok(search)
 }
 
-/// Simulates one candidate; false = the time did not allow it, and its bound stays.
+/// Simulates one candidate. Returns false if the time ran out; the candidate then keeps its bound.
 fn simulate(search: &mut Search, listed: &ListedCandidate, limit: &mut Limit) -> Result<bool, Stop> {
     if limit.over().is_some() {
         return Ok(false);

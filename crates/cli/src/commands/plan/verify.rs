@@ -1,4 +1,5 @@
-//! `plimsoll plan verify`: what a plan or a what-if predicted against what a run then measured, and what the next plan learns from it.
+//! `plimsoll plan verify` compares the predictions of a plan or a what-if with a later run, and saves the
+//! errors for the next plan.
 
 use crate::rows;
 use std::sync::Arc;
@@ -22,18 +23,18 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, PlanVerifyArgs};
 use crate::out;
 
-/// Schedules that a prediction is made on.
+/// Number of schedules per prediction.
 const SCHEDULES: u32 = 8;
 
 const TIME: Span = Span::from_secs(120);
 
 enum Predictions {
     Plan(Box<PlanFile>),
-    /// What-ifs, of a plan or of a run.
+    /// Predictions of what-ifs, based on a plan or on a run.
     WhatIf(WhatIfFinding),
 }
 
-/// Compares, prints and writes down what was learnt.
+/// Compares, prints and saves the learnt band.
 pub fn run(args: &PlanVerifyArgs) -> Result<Exit, Stop> {
     let (predictions, known) = read(args)?;
     let rows = rows::whole(&args.run)?;
@@ -67,7 +68,7 @@ pub fn run(args: &PlanVerifyArgs) -> Result<Exit, Stop> {
     Ok(exit(&found))
 }
 
-/// The plan against the run's level that is nearest to it, and against the lines of a sweep.
+/// Compares the plan with the nearest level of the run, and with the limits of a sweep.
 fn of_plan(
     args: &PlanVerifyArgs,
     plan: &PlanFile,
@@ -86,7 +87,7 @@ fn of_plan(
     with_lines(found, &plan.asked.world, rows, (replicas, plan.asked.seed), band)
 }
 
-/// The what-if that happened, against the run's level that is nearest to it.
+/// Compares the applied what-if with the nearest level of the run.
 fn of_what_if(
     args: &PlanVerifyArgs,
     found: &WhatIfFinding,
@@ -105,7 +106,7 @@ fn of_what_if(
     }
 }
 
-/// The case that was named, else the one that the run is like.
+/// Returns the named case, or else the case that matches the run.
 fn happened<'a>(
     args: &PlanVerifyArgs,
     found: &'a WhatIfFinding,
@@ -151,18 +152,18 @@ fn happened<'a>(
     }
 }
 
-/// Seed of the engine's chance where a prediction is made anew.
+/// Seed of the simulated engine in a new prediction.
 const SEED: u64 = 1;
-/// Loads within this share of each other are like each other, where several what-ifs could have happened.
+/// Maximum relative difference of loads that match, if several what-ifs could have been applied.
 const LIKE: f64 = 0.1;
 
-/// The requests of a level.
+/// Returns the requests of a level.
 fn arrivals_of(rows: &rows::WholeRun, summary: &LevelSummary) -> Vec<ReplayRequest> {
     let level = rows.manifest.levels.iter().find(|level| level.id == summary.level);
     level.map_or_else(Vec::new, |level| what_if_run::arrivals(level, &rows.attempts))
 }
 
-/// The same with the lines of a sweep, as far as the time allows.
+/// Adds the comparison with the limits of a sweep, within the time limit.
 fn with_lines(
     mut found: VerifyFinding,
     world: &WorldSpec,
@@ -194,7 +195,7 @@ fn with_lines(
     }
 }
 
-/// 0: all lie in their bands; 1: one does not; 3: nothing could be compared.
+/// Returns the exit code: 0 all values are in their bands, 1 some are not, 3 no value could be compared.
 fn exit(found: &VerifyFinding) -> Exit {
     match (found.compared, found.compared - found.inside) {
         (0, _) => Exit::Inconclusive,
@@ -203,7 +204,7 @@ fn exit(found: &VerifyFinding) -> Exit {
     }
 }
 
-/// The predictions of a file, and the band that they were made with.
+/// Returns the predictions of a file and their band.
 fn read(args: &PlanVerifyArgs) -> Result<(Predictions, Option<Band>), Stop> {
     let value = file::value(&args.plan)?;
     if value.get("plan_version").is_none() && value.get("cases").is_some() {
@@ -221,7 +222,7 @@ fn read(args: &PlanVerifyArgs) -> Result<(Predictions, Option<Band>), Stop> {
     }
 }
 
-/// Replicas that the run was measured on.
+/// Returns the number of replicas in the measured run.
 fn replicas(args: &PlanVerifyArgs, manifest: &Manifest) -> Result<u32, Stop> {
     let known = manifest.target.facts.get("replicas").and_then(|fact| fact.as_deref()?.parse().ok());
     match args.replicas.or(known) {
@@ -234,7 +235,8 @@ fn replicas(args: &PlanVerifyArgs, manifest: &Manifest) -> Result<u32, Stop> {
     }
 }
 
-/// The level that is compared: as asked, else the open one whose load is nearest to what was predicted for, requests per second over all replicas.
+/// Returns the level to compare: the named one, else the open level with the load nearest to `predicted`.
+/// Loads are requests per second over all replicas.
 fn level<'a>(
     args: &PlanVerifyArgs,
     findings: &'a Findings,
@@ -250,13 +252,13 @@ fn level<'a>(
     let off = |level: &LevelSummary| (level.rates.offered_per_s - predicted).abs();
     let open = levels.iter().filter(|level| matches!(level.load, plimsoll_model::Load::Open { .. }));
     let nearest = open.min_by(|a, b| off(a).total_cmp(&off(b))).copied();
-    // Without an open level the first one says what is the matter.
+    // Without an open level the first level produces the explanation.
     nearest
         .or_else(|| levels.first().copied())
         .ok_or_else(|| Stop::usage(format!("{}: has no level that was measured", args.run.display())))
 }
 
-/// A comparison that a person stopped compares nothing.
+/// Fails if the user stopped the comparison, because there is no result.
 fn not_stopped(limit: &Limit) -> Result<(), Stop> {
     match limit.over() {
         Some(PlanEnd::Stopped) => {
@@ -266,7 +268,7 @@ fn not_stopped(limit: &Limit) -> Result<(), Stop> {
     }
 }
 
-/// The plan's engine under the run's load.
+/// Simulates the plan's engine under the load of the run.
 fn predict(
     args: &PlanVerifyArgs,
     plan: &PlanFile,

@@ -1,4 +1,4 @@
-//! What the witness noted against what was asked and what was printed.
+//! Compares the reference server's log with the requested load and the printed figures.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,20 +9,20 @@ use serde_json::Value;
 
 use super::witness::{Bracket, Fate, STOP_NS, TOKENS, WitnessedRequest, number_of};
 
-/// Figures differ from the truth by no more than this share, or no more than so many seconds.
+/// Maximum difference between a figure and the reference: a share, or seconds.
 const SHARE: f64 = 0.02;
 const SECONDS: f64 = 0.0002;
-/// A single request's figure is off by no more than that, 99 of 100.
+/// Maximum error of a request's figure in seconds, for 99 of 100 requests.
 const EACH_S: f64 = 0.001;
-/// Requests leave no later than that after they are due, 99 of 100.
+/// Maximum send delay after the due time in seconds, for 99 of 100 requests.
 const LATE_S: f64 = 0.010;
 
-/// A figure of one request: the least and the most that the witness's notes allow, ns, and what the run says, s.
+/// A figure of one request: minimum and maximum from the reference log, ns, and the value of the run, s.
 type Told = (i64, i64, f64);
-/// How it is read off a row and the witness's notes of the same request.
+/// A function that reads a figure from a row and from the reference log of its request.
 type Read<'a> = &'a dyn Fn(&Attempt, &WitnessedRequest) -> Option<(Bracket, f64)>;
 
-/// An open loop: what was asked, the run's rows, its findings and the witness's notes.
+/// An open loop: the requested load, rows and findings of the run, and the reference log.
 pub struct OpenLoop<'a> {
     pub rate_per_s: f64,
     pub window_s: f64,
@@ -30,9 +30,9 @@ pub struct OpenLoop<'a> {
     pub rows: &'a [Attempt],
     pub findings: &'a Value,
     pub seen: &'a [WitnessedRequest],
-    /// From the rows' zero to the machine's clock, ns.
+    /// Offset from the rows' zero to the machine's clock, ns.
     pub zero_ns: i64,
-    /// When everything stood still, where some requests were made to fail besides.
+    /// Start of the server stall, ns; `None` without a stall. With a stall, some requests fail too.
     pub stopped_ns: Option<i64>,
 }
 
@@ -50,7 +50,7 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     all
 }
 
-/// The value that a share `p` of them is not above.
+/// Returns the nearest-rank quantile: the smallest value that a share `p` of the values does not exceed.
 fn rank(sorted: &[f64], p: f64) -> f64 {
     let place = (p * sorted.len() as f64).ceil() as usize;
     sorted.get(place.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
@@ -69,12 +69,12 @@ impl OpenLoop<'_> {
         self.seen.iter().filter_map(|seen| Some((number_of(&seen.name)?, seen))).collect()
     }
 
-    /// Is what is asked what is sent?
+    /// Checks that the sent load equals the requested load.
     pub fn sent(&self) -> Vec<SelftestRow> {
         vec![self.once("every request once"), self.arrivals(), self.late(), self.lengths(), self.different()]
     }
 
-    /// The same while the server stands still and some requests fail.
+    /// Checks the sent load while the server stalls and some requests fail.
     pub fn sent_in_trouble(&self) -> Vec<SelftestRow> {
         let stopped_ns = self.stopped_ns.unwrap_or(0);
         let stop = stopped_ns..stopped_ns + STOP_NS;
@@ -90,7 +90,7 @@ impl OpenLoop<'_> {
         vec![self.once("every request once, while some fail"), stands]
     }
 
-    /// Is what is printed true?
+    /// Checks that the printed figures are correct.
     pub fn printed(&self) -> Vec<SelftestRow> {
         let summary = &self.findings["levels"][0]["summary"];
         let mut found = Vec::new();
@@ -101,11 +101,12 @@ impl OpenLoop<'_> {
         found
     }
 
-    /// What is printed of failures, and of those that waited.
+    /// Checks the printed outcomes, and the latency of requests that waited during the stall.
     pub fn printed_in_trouble(&self) -> Vec<SelftestRow> {
         let waited = self.latencies().into_iter().filter(|(metric, _)| *metric != "tpot");
         let waited = waited.map(|(metric, values)| {
-            // Some ninety answers begin at once then: who reads two tokens together has the later one's stamp for both.
+            // About ninety responses start simultaneously after the stall. A client that reads two tokens
+            // together stamps both with the later time.
             each(&format!("{metric}, also of those that waited for the server"), &values, LATE_S)
         });
         std::iter::once(self.outcomes()).chain(waited).collect()
@@ -125,7 +126,8 @@ impl OpenLoop<'_> {
         )
     }
 
-    /// Gaps between arrivals against the exponential law (Kolmogorov–Smirnov at 1 %), and their number.
+    /// Tests the gaps between arrivals for an exponential distribution (Kolmogorov–Smirnov at 1 %), and
+    /// checks their number.
     fn arrivals(&self) -> SelftestRow {
         let came = sorted(self.seen.iter().map(|seen| seen.came as f64 / 1e9));
         let gaps = sorted(came.windows(2).map(|pair| pair[1] - pair[0]));
@@ -189,7 +191,7 @@ impl OpenLoop<'_> {
         )
     }
 
-    /// Figures of each request that ended well.
+    /// Returns the figures of each request that finished.
     fn latencies(&self) -> [(&'static str, Vec<Told>); 3] {
         let witnessed = self.by_number();
         let whole = |pick: Read<'_>| -> Vec<Told> {
@@ -215,7 +217,7 @@ impl OpenLoop<'_> {
         [("ttft", ttft), ("tpot", tpot), ("e2e", e2e)]
     }
 
-    /// How each request ended, by the script and by the rows.
+    /// Compares the outcome of each request with the script.
     fn outcomes(&self) -> SelftestRow {
         let as_scripted = |row: &&Attempt| {
             let how = row.outcome.how;
@@ -240,7 +242,8 @@ impl OpenLoop<'_> {
     }
 }
 
-/// Of how many requests the figure lies within what the witness's notes allow, and how far off the others are.
+/// Checks the figure of each request against the bounds of the reference log, and reports the p99 of the
+/// errors.
 fn each(check: &str, values: &[Told], most_s: f64) -> SelftestRow {
     let off = sorted(values.iter().map(|(least, most, printed)| {
         let (least, most) = (*least as f64 / 1e9, *most as f64 / 1e9);
@@ -256,7 +259,7 @@ fn each(check: &str, values: &[Told], most_s: f64) -> SelftestRow {
     )
 }
 
-/// The percentiles that were printed against those of the witness's notes, by nearest rank.
+/// Compares printed percentiles with nearest-rank percentiles of the reference log.
 fn percentiles(metric: &str, values: &[Told], printed: &Value) -> Option<SelftestRow> {
     let bounds = [|one: &Told| one.0, |one: &Told| one.1]
         .map(|pick| sorted(values.iter().map(|one| pick(one) as f64 / 1e9)));
@@ -273,7 +276,7 @@ fn percentiles(metric: &str, values: &[Told], printed: &Value) -> Option<Selftes
     (!found.is_empty()).then(|| row(&format!("{metric} percentiles"), truth, seen, "2 % or 0.2 ms", holds))
 }
 
-/// A closed loop of so many in flight.
+/// Checks that a closed loop keeps its number of requests in flight.
 pub fn closed(concurrency: u32, requests: u64, seen: &[WitnessedRequest], most: u32) -> Vec<SelftestRow> {
     let first = seen.iter().map(|seen| seen.came).min().unwrap_or(0);
     let last = seen.iter().filter_map(|seen| Some(seen.end?.1)).max().unwrap_or(0);
@@ -299,7 +302,7 @@ mod tests {
         ms * 1_000_000
     }
 
-    /// Two hundred requests, ten milliseconds apart, that were answered as the script says, and what the witness saw of them.
+    /// Creates 200 requests at 10 ms intervals with scripted outcomes, and the reference log.
     fn loaded() -> (Vec<Attempt>, Vec<WitnessedRequest>) {
         let each = (0..200u64).map(|n| {
             let due = At(ms(10 * n as i64));
@@ -350,7 +353,8 @@ mod tests {
         all.filter(|row| !row.holds).map(|row| row.check).collect()
     }
 
-    /// Even arrivals are no Poisson process; all else holds. Each lie is found, and no other check blames it.
+    /// Even arrivals are not a Poisson process; all other checks pass. Each injected error fails exactly its
+    /// own check.
     #[test]
     fn each_lie_is_found() {
         const EVEN: &str = "a Poisson process of its rate";

@@ -1,7 +1,9 @@
-//! `plimsoll selftest`: proof on this machine that what is asked is what is sent, and that what is printed is true.
+//! `plimsoll selftest` proves on this machine that the sent load equals the requested load, and that the
+//! printed figures are correct.
 //!
-//! The load is put by this very binary, in a process of its own, as a user would; a witness in this process answers it by a script ([`witness`]). What
-//! the run says is then held to the witness's notes ([`checks`]).
+//! This binary sends the load in a separate process, as a user would. A reference server in this process
+//! responds by a script ([`witness`]). The figures of the run are then compared with the server's log
+//! ([`checks`]).
 
 mod checks;
 mod witness;
@@ -22,19 +24,19 @@ use crate::out;
 use checks::OpenLoop;
 use witness::{HEADER, TOKENS, Witness, WitnessedRequest, level_of};
 
-/// Between two looks at the load.
+/// Polling interval of the load process.
 const LOOK: Duration = Duration::from_millis(5);
-/// Enough requests for a p99, and few enough for the witness's threads.
+/// Load of the open loop: enough requests for a p99, and few enough for the server's threads.
 const RATE_PER_S: f64 = 100.0;
 const CALM_S: f64 = 13.0;
 const TROUBLE_S: f64 = 8.0;
-/// In trouble everything stands still once so many requests came.
+/// Number of requests after which the server stalls.
 const STOP_AT: usize = 300;
 const PROMPT_TOKENS: usize = 64;
 const CONCURRENCY: u32 = 8;
 const REQUESTS: u64 = 240;
 
-/// Runs it, and prints what came of it.
+/// Runs the self-test and prints its result.
 pub fn run(args: &SelftestArgs) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let began = clock.now();
@@ -85,7 +87,7 @@ pub fn run(args: &SelftestArgs) -> Result<Exit, Stop> {
     Ok(if found.holds() { Exit::Done } else { Exit::Invalid })
 }
 
-/// An open loop that is over.
+/// The data of a finished open loop.
 struct OpenDone {
     window_s: f64,
     run: plimsoll_store::Run,
@@ -126,13 +128,13 @@ fn open_loop(
         std::thread::sleep(LOOK);
     }
     let mut run = plimsoll_store::open(&load.dir).map_err(|e| Stop::invalid(e.to_string()))?;
-    // The load itself, and not what looked at the server before it.
+    // Only the load itself is kept, without the probes before it.
     run.attempts.retain(|row| row.level == 0);
     let seen = witness.take().0.into_iter().filter(|seen| level_of(&seen.name) == Some(0)).collect();
     Ok(OpenDone { window_s, findings: load.findings()?, run, seen, stopped_ns })
 }
 
-/// A folder for the runs, which goes with this value.
+/// A temporary folder for the runs, removed on drop.
 struct Home(PathBuf);
 
 impl Home {
@@ -149,7 +151,7 @@ impl Drop for Home {
     }
 }
 
-/// A load in a process of its own.
+/// A load in a separate process.
 struct Load {
     child: std::process::Child,
     dir: PathBuf,
@@ -188,13 +190,13 @@ impl Load {
         let ended = self.child.try_wait().map_err(|e| Stop::invalid(format!("the load: {e}")))?;
         match ended.map(|status| status.code()) {
             None => Ok(false),
-            // Failures are part of the script, so a run that says that it is invalid is none here.
+            // The script contains failures, so the exit code of an invalid run is accepted here.
             Some(Some(0 | 1 | 3 | 4)) => Ok(true),
             Some(code) => Err(Stop::invalid(format!("the load ended with {code:?}"))),
         }
     }
 
-    /// What it printed.
+    /// Returns the findings that the load printed.
     fn findings(&self) -> Result<Value, Stop> {
         let text = std::fs::read(&self.said).map_err(|e| Stop::invalid(format!("the load: {e}")))?;
         let said: Value = answer::data(&String::from_utf8_lossy(&text))

@@ -1,7 +1,10 @@
-//! The witness: a server that does what a script says and notes when it did. It shares nothing with what it is to testify on: blocking sockets, a
-//! thread each, its own reading of HTTP, no code of the client's or the embedded engine's but the machine's clock.
+//! The reference server of the self-test. It follows a script and logs the time of each step.
 //!
-//! What it does with a request follows from the request's own number, so that everybody can work out afterwards what should have happened.
+//! It shares no code with the client or the embedded engine except the machine's clock. It uses blocking
+//! sockets, a thread per connection and its own HTTP parser, because a shared error would stay undetected.
+//!
+//! The number of a request determines the response, so that checks can derive the expected outcome
+//! afterwards.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,27 +16,27 @@ use std::time::Duration;
 use plimsoll_client::clock::monotonic_ns;
 use serde_json::{Value, json};
 
-/// Tokens of a whole answer.
+/// Number of tokens in a complete answer.
 pub const TOKENS: usize = 16;
-/// The header that names a request.
+/// Header with the name of a request.
 pub const HEADER: &str = "x-selftest";
-/// Everything stands still for so long once it is told to.
+/// Duration of a stall, ns.
 pub const STOP_NS: i64 = 1_000_000_000;
 
-/// What becomes of a request.
+/// The scripted outcome of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
     Whole,
-    /// Status 500.
+    /// HTTP status 500.
     Error,
-    /// The connection closes instead of an answer.
+    /// The server closes the connection without a response.
     Reset,
     /// The stream ends after a few tokens.
     Cut,
 }
 
 impl Fate {
-    /// Of the request of this number, where some are to fail.
+    /// Returns the outcome of a request by its number, if some requests must fail.
     pub fn of(number: u64, some_fail: bool) -> Fate {
         match number % 60 {
             _ if !some_fail => Fate::Whole,
@@ -45,32 +48,32 @@ impl Fate {
     }
 }
 
-/// When something was done, ns of the monotonic clock: not before the first, not after the second.
+/// Bounds of an event's time, ns of the monotonic clock: not before the first, not after the second.
 pub type Bracket = (i64, i64);
 
-/// What the witness saw of one request.
+/// The log entry of one request.
 #[derive(Clone, Debug)]
 pub struct WitnessedRequest {
-    /// Its name in the header: which level, which number.
+    /// Name from the header, with level and number.
     pub name: String,
-    /// When its first byte was read.
+    /// Time of the first byte, ns.
     pub came: i64,
-    /// Words of its prompt, and how many tokens it asks for.
+    /// Number of words in the prompt.
     pub words: usize,
-    /// See `words`.
+    /// Requested number of tokens.
     pub asked: u64,
-    /// Its prompt's text, hashed.
+    /// Hash of the prompt text.
     pub prompt: u64,
-    /// When each of its answer's tokens was written.
+    /// Write time of each token.
     pub tokens: Vec<Bracket>,
-    /// When the last byte of the answer was.
+    /// Write time of the last byte; `None` before the end.
     pub end: Option<Bracket>,
 }
 
 #[derive(Default)]
 struct Shared {
     seen: Mutex<Vec<WitnessedRequest>>,
-    /// Everything waits until then.
+    /// End of the current stall, ns.
     stopped_until: AtomicI64,
     in_flight: AtomicU32,
     most_in_flight: AtomicU32,
@@ -84,7 +87,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// On a free port of loopback.
+    /// Starts the server on a free loopback port.
     pub fn start() -> io::Result<Witness> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let (addr, shared) = (listener.local_addr()?, Arc::new(Shared::default()));
@@ -95,29 +98,29 @@ impl Witness {
                     return;
                 }
                 let own = Arc::clone(&own);
-                // A client that goes away ends its connection; that is all.
+                // A client that disconnects ends its connection.
                 let _ = std::thread::Builder::new().spawn(move || drop(serve(&own, socket)));
             }
         })?;
         Ok(Witness { shared, addr })
     }
 
-    /// From now on some requests fail, as [`Fate::of`] says.
+    /// Enables scripted failures ([`Fate::of`]).
     pub fn fail_some(&self) {
         self.shared.some_fail.store(true, Ordering::SeqCst);
     }
 
-    /// From now on nothing is answered for [`STOP_NS`]; requests are read all the same.
+    /// Stalls all responses for [`STOP_NS`]; requests are still read.
     pub fn stop_for_a_while(&self) {
         self.shared.stopped_until.store(monotonic_ns() + STOP_NS, Ordering::SeqCst);
     }
 
-    /// Requests of the load that were read until now.
+    /// Returns the number of requests so far.
     pub fn count(&self) -> usize {
         self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// What it saw since it was asked last, and the most requests that were in progress at once.
+    /// Returns the log since the last call, and the maximum number of concurrent requests.
     pub fn take(&self) -> (Vec<WitnessedRequest>, u32) {
         let seen = std::mem::take(&mut *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner));
         (seen, self.shared.most_in_flight.swap(0, Ordering::SeqCst))
@@ -127,12 +130,12 @@ impl Witness {
 impl Drop for Witness {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::SeqCst);
-        // Its thread waits for a connection.
+        // A connection wakes the accepting thread.
         let _ = TcpStream::connect(self.addr);
     }
 }
 
-/// A request: what stands in its head and its body.
+/// A parsed request: head and body.
 struct Read1 {
     is_post: bool,
     path: String,
@@ -190,14 +193,14 @@ fn read(from: &mut BufReader<TcpStream>) -> io::Result<Option<Read1>> {
     Ok(Some(Read1 { is_post, path: words.next().unwrap_or_default().to_owned(), headers, body, came }))
 }
 
-/// Answers as the script says. Says whether the connection goes on.
+/// Sends the scripted response. Returns whether the connection stays open.
 fn answer(shared: &Shared, to: &mut TcpStream, request: &Read1) -> io::Result<bool> {
     let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let prompt = body["messages"][0]["content"].as_str().unwrap_or_default();
     let words = prompt.split_whitespace().count();
     let asked = body["max_completion_tokens"].as_u64().or(body["max_tokens"].as_u64()).unwrap_or(0);
     let name = request.headers.get(HEADER).cloned().unwrap_or_default();
-    // What the client asks before its load, to see what answers, has no part in the script.
+    // Probes that the client sends before its load are not part of the script.
     let number = number_of(&name).filter(|_| level_of(&name) == Some(0));
     let place = {
         let mut seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,14 +263,14 @@ fn answer(shared: &Shared, to: &mut TcpStream, request: &Read1) -> io::Result<bo
         end = Some((before, monotonic_ns()));
     }
     let mut seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
-    // Whoever took the list meanwhile has it without what came later.
+    // If the log was taken meanwhile, the later data of this request is dropped.
     if let Some(own) = seen.get_mut(place) {
         (own.tokens, own.end) = (tokens, end);
     }
     Ok(fate == Fate::Whole && left)
 }
 
-/// The number in `run-level-number-attempt`.
+/// Returns the number in `run-level-number-attempt`.
 pub fn number_of(name: &str) -> Option<u64> {
     name.rsplit('-').nth(1)?.parse().ok()
 }
@@ -277,7 +280,7 @@ pub fn level_of(name: &str) -> Option<u32> {
 }
 
 fn wait_until(ns: i64) {
-    // A sleep is late by some 60 µs, which is part of the truth: what counts is when it was written.
+    // A sleep is late by some 60 µs. This does not matter, because the log records the time of the write.
     while let Ok(left @ 1..) = u64::try_from(ns - monotonic_ns()) {
         std::thread::sleep(Duration::from_nanos(left));
     }

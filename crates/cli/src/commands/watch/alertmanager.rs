@@ -1,7 +1,12 @@
-//! Alerts to Alertmanager (API v2): to every instance, because instances settle among themselves who tells a person, and a balancer before them breaks that.
+//! Sends alerts to Alertmanager (API v2).
 //!
-//! All alerts are posted whenever one fires or is resolved, and again every `resend`, with an end four resends ahead: an Alertmanager that was started anew knows
-//! them soon, and one that hears nothing any more lets them end. One that was resolved is posted for five minutes more, and until the instance has taken it once.
+//! Every instance receives all alerts. The instances of a cluster agree among themselves on the one that
+//! notifies. A load balancer in front of the cluster would break this agreement.
+//!
+//! All alerts are posted whenever an alert fires or resolves, and again every `resend`. Each post sets the
+//! end time four resends ahead. So a restarted Alertmanager soon has all alerts, and an Alertmanager without
+//! posts ends them. A resolved alert is posted for five more minutes, and until the instance has accepted it
+//! once.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -16,18 +21,20 @@ use super::file::AlertmanagerSpec;
 use super::outbox::{self, AllAlerts, Outbox};
 use super::told::ToldAlert;
 
-/// Prometheus' own delay between two posts of the same alerts is a minute; half of that forgets an alert sooner where nobody watches any more.
+/// Default interval between two posts of an alert. Prometheus waits one minute. Half of that ends an alert
+/// sooner after the watch stops.
 const RESEND: Span = Span::from_secs(30);
-/// An alert that is not posted again ends after so many resends, as Prometheus has it: three may be lost.
+/// Number of missed resends after which an alert ends, as in Prometheus. Three posts may be lost.
 const ENDS_AFTER: i64 = 4;
-/// Alerts that were resolved are posted for so long, and until they are taken, but then for no longer than an hour: after that they have ended by themselves.
+/// Time in ms for which a resolved alert is posted. An alert that no instance has accepted is posted for up
+/// to an hour. Alertmanager has ended the alert by then.
 const RESOLVED_FOR_MS: i64 = 5 * 60_000;
 const RESOLVED_AT_MOST_MS: i64 = 60 * 60_000;
-/// Longest wait for an answer.
+/// Response timeout of a post.
 const PATIENCE: Span = Span::from_secs(5);
 
 impl AlertmanagerSpec {
-    /// A sender for each instance.
+    /// Returns one sender per instance. Fails if a URL, header, key or interval is invalid.
     pub fn senders(&self) -> Result<Vec<Instance>, String> {
         if self.urls.is_empty() {
             return Err(
@@ -61,14 +68,14 @@ impl AlertmanagerSpec {
     }
 }
 
-/// One Alertmanager.
+/// The sender for one Alertmanager instance.
 pub struct Instance {
     name: String,
     poster: Poster,
     resend: Span,
-    /// Changes that it has taken.
+    /// The last change number that the instance accepted; `None` before the first accepted post.
     took: Option<u64>,
-    /// Resolved alerts that it has taken.
+    /// Message ids of the resolved alerts that the instance accepted.
     resolved: HashSet<String>,
     failures: u32,
     due: At,
@@ -88,9 +95,9 @@ impl Instance {
         }
     }
 
-    /// Posts until the end.
+    /// Posts alerts until the watch ends.
     pub fn work(mut self, outbox: &Arc<Outbox>) {
-        // What failed is tried again when it is due, and no change makes that sooner.
+        // After a failure only the due time wakes the sender, because a change must not shorten the backoff.
         while let Some(all) = outbox.all(self.due, if self.failures == 0 { self.took } else { None }) {
             self.post(outbox, &all);
             if all.ended {
@@ -109,7 +116,8 @@ impl Instance {
         }
         let body = Value::Array(posted.iter().map(|alert| alert.posted(until_ms)).collect());
         let answer = self.poster.json(body.to_string().into_bytes(), &[], PATIENCE);
-        // With 400 one of them is refused and the others are taken: a second time it would be the same.
+        // Status 400 counts as accepted, because Alertmanager rejects one alert and accepts the others. A
+        // second post would get an identical response.
         let is_taken =
             answer.as_ref().is_ok_and(|posted| (200..300).contains(&posted.status) || posted.status == 400);
         let refusal = outbox::refusal(&answer);
@@ -133,8 +141,9 @@ impl Instance {
     }
 }
 
-/// Those that are posted: what stands, what was resolved of late, and what has not been taken. Of several with the same labels only the newest, because to Alertmanager they
-/// are one alert, and the end of the one before would end it.
+/// Returns the alerts to post: firing alerts, recently resolved alerts, and resolved alerts that the instance
+/// has not accepted. Among alerts with equal labels only the newest is posted. Alertmanager treats them as
+/// one alert, and the end of an earlier alert would end the newest.
 fn posted<'a>(alerts: &'a [ToldAlert], taken: &HashSet<String>, now_ms: i64) -> Vec<&'a ToldAlert> {
     let is_due = |alert: &&ToldAlert| {
         alert.ends_ms().is_none_or(|ended| {
@@ -176,7 +185,8 @@ mod tests {
         ToldAlert::new(alert, None, &BTreeMap::new())
     }
 
-    /// A page that was lost, came back and is lost again: an Alertmanager that is posted both takes the end of the first for that of the second.
+    /// A metrics endpoint fails, recovers and fails again. If both alerts were posted, Alertmanager would
+    /// apply the end of the first to the second.
     #[test]
     fn of_two_alerts_of_one_name_the_newest_is_posted() {
         let alerts = [alert("b", 100.0, None), alert("b", 20.0, Some(40.0)), alert("c", 30.0, Some(50.0))];
@@ -184,7 +194,8 @@ mod tests {
             posted(&alerts, taken, now_ms).iter().map(|alert| alert.starts_ms()).collect()
         };
         assert_eq!(starts(&HashSet::new(), 110_000), [100_000, 30_000]);
-        // Six minutes later what was resolved is posted only to those who have not taken it, and after an hour to nobody.
+        // After six minutes a resolved alert goes only to instances that have not accepted it. After an hour
+        // it goes to no instance.
         assert_eq!(starts(&HashSet::new(), 410_000), [100_000, 30_000]);
         assert_eq!(starts(&HashSet::from([alerts[2].message_id()]), 410_000), [100_000]);
         assert_eq!(starts(&HashSet::new(), 3_700_000), [100_000]);

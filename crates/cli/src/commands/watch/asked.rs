@@ -1,4 +1,4 @@
-//! What a watch is asked, from flags and a watch file.
+//! The settings of a watch, from flags and a watch file.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -29,28 +29,27 @@ const EVERY: Span = Span::from_secs(5);
 const WINDOW: Span = Span::from_secs(300);
 const LISTEN: &str = "127.0.0.1:9464";
 
-/// What is to be done with the sources.
+/// The mode of `plimsoll watch`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Doing {
     Watch,
-    /// Say what they can judge.
+    /// Report the budget rows that the sources can decide.
     Lint,
-    /// Say what would have alerted during a finished run.
+    /// Report the alerts that a finished run would have raised.
     Test,
 }
 
-/// Everything that a watch is asked.
 pub struct AskedWatch {
     pub doing: Doing,
     pub target: TargetSpec,
-    /// Which pages: those that are always the same, and those of the lists as they are now.
+    /// Scrape settings and the current metrics endpoints: the fixed ones and those from the target lists.
     pub scrape: ScrapeSpec,
-    /// Which of them are always the same.
+    /// Metrics endpoints that are named directly and do not change.
     pub fixed: Vec<String>,
     pub lists: Vec<PageList>,
-    /// Addresses that others push to.
+    /// Listen addresses for pushed metrics.
     pub pushed: Vec<PushSpec>,
-    /// The run that is being written, or a folder of them, instead of pages.
+    /// A run in progress, or a folder of runs, that is watched instead of metrics endpoints.
     pub run: Option<PathBuf>,
     pub spec: WatchSpec,
     pub alerts: AlertSpec,
@@ -65,10 +64,10 @@ pub struct AskedWatch {
     pub time: Option<Span>,
 }
 
-/// Reads flags and files.
+/// Reads the settings from flags and files.
 ///
 /// # Errors
-/// The first that is wrong or missing, in one line.
+/// Fails on the first invalid or missing setting, with a one-line message.
 pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
     let (doing, sources, run) = doing(args)?;
     let (mut file, named) = match (doing, run.is_some()) {
@@ -111,7 +110,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         tls_verify: !args.insecure,
         ..TargetSpec::default()
     };
-    // Keys are for the host of what is named first: a page, or a list's URL.
+    // The API key is scoped to the host of the first source: a metrics endpoint or a list's URL.
     target.url = match (fixed.first(), lists.first()) {
         (None, Some(PageList::Url(url))) => url.clone(),
         (first, _) => first.map(|page| url_of(page).to_owned()).unwrap_or_default(),
@@ -142,12 +141,12 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
     })
 }
 
-/// The URL of a page that may have a name before it.
+/// Returns the URL of a metrics endpoint, without an optional `NAME=` prefix.
 fn url_of(page: &str) -> &str {
     page.split_once('=').filter(|(name, _)| !name.contains("//")).map_or(page, |(_, url)| url)
 }
 
-/// What is to be done, with which sources, or with which run that is being written.
+/// Returns the mode, its sources, and the run in progress if one is named.
 fn doing(args: &WatchArgs) -> Result<(Doing, &[String], Option<PathBuf>), Stop> {
     let (doing, sources) = match args.sources.split_first() {
         Some((word, rest)) if word == "lint" => (Doing::Lint, rest),
@@ -171,7 +170,7 @@ fn doing(args: &WatchArgs) -> Result<(Doing, &[String], Option<PathBuf>), Stop> 
     }
 }
 
-/// How often is looked, and how far back.
+/// Returns the scrape interval and the evaluation window.
 fn cadence(args: &WatchArgs, (file, budget): (&WatchFile, &BudgetFile)) -> Result<WatchSpec, Stop> {
     let every = span("--every", args.every.as_ref().or(file.every.as_ref()))?.unwrap_or(EVERY);
     let own = budget.load.as_ref().and_then(|load| load.window);
@@ -194,12 +193,12 @@ fn checked(spec: WatchSpec) -> Result<WatchSpec, Stop> {
 }
 
 impl AskedWatch {
-    /// The budget's file, for people.
+    /// Returns the path of the budget file for display.
     pub fn budget_name(&self) -> String {
         self.budget_path.display().to_string()
     }
 
-    /// What writes windows of alerts, where they are to be kept.
+    /// Returns the recorder of alert windows, or `None` if recording is off.
     pub fn recorder(&self, clock: Clock) -> Result<Option<Recorder>, Stop> {
         let url = match &self.run {
             Some(run) => run.display().to_string(),
@@ -208,28 +207,28 @@ impl AskedWatch {
         self.records(Recorded { url, clock: clock.anchor(), time: Time::Real })
     }
 
-    /// The same of what has its own axis.
+    /// Returns the recorder of alert windows for data with its own time axis.
     pub fn records(&self, of: Recorded) -> Result<Option<Recorder>, Stop> {
         let what = (&self.budget, self.spec.every);
         self.record.clone().map(|spec| Recorder::start(spec, what, of)).transpose()
     }
 
-    /// What writes the history, where one is to be kept.
+    /// Returns the history writer, or `None` if no history is configured.
     ///
     /// # Errors
-    /// Its folder can't be made, or another watch writes it.
+    /// Fails if the folder can't be created or another watch writes it.
     pub fn history(&self, clock: Clock) -> Result<Option<HistoryWriter>, Stop> {
         let url = without_user(&self.target.url);
         self.histories(Recorded { url, clock: clock.anchor(), time: Time::Real })
     }
 
-    /// The same of what has its own axis.
+    /// Returns the history writer for data with its own time axis.
     pub fn histories(&self, of: Recorded) -> Result<Option<HistoryWriter>, Stop> {
         let what = (&self.budget, self.spec.every);
         self.history.clone().map(|spec| HistoryWriter::start(spec, what, of)).transpose()
     }
 
-    /// Looks no more often than this.
+    /// Raises the scrape interval to at least `cadence`.
     pub fn no_faster(&mut self, cadence: Option<Span>) -> Result<(), Stop> {
         let every = self.spec.every.max(cadence.unwrap_or_default());
         self.spec = checked(WatchSpec { every, ..self.spec })?;
@@ -238,7 +237,8 @@ impl AskedWatch {
     }
 }
 
-/// What a watch file says of a replay: its sources are not asked and nobody is told, so that it can be tested where neither is there.
+/// Returns the settings of a replay from a watch file. Sources and sinks are dropped, so that the file can be
+/// tested without them.
 fn replayed(sources: &[String]) -> Result<WatchFile, Stop> {
     match sources {
         [] => Ok(WatchFile::default()),
@@ -263,7 +263,7 @@ fn is_file(text: &str) -> bool {
     !text.contains("//") && [".yaml", ".yml", ".json"].iter().any(|end| text.ends_with(end))
 }
 
-/// The watch file, or an empty one, and the pages that it or the words name.
+/// Returns the watch file, or an empty one, and the endpoints that the file or the arguments name.
 fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
     let (file, Named { pages, lists, pushed }) = match sources {
         [] => {
@@ -286,7 +286,8 @@ fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
             sources[0]
         )));
     }
-    // Beside others each page has a name of its own that says where it is; of several at one address only those of lists could be told from it.
+    // With several sources, each endpoint is named by its address. Endpoints that share an address get this
+    // name only to distinguish them from lists and pushed metrics.
     let hosts: HashSet<&str> = pages.iter().filter_map(|page| host(page)).collect();
     let told_apart = pages.len() > 1 && hosts.len() == pages.len();
     let named = told_apart || !lists.is_empty() || !pushed.is_empty();
@@ -297,17 +298,17 @@ fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
     Ok((file, Named { pages: pages.into_iter().map(named).collect(), lists, pushed }))
 }
 
-/// Where a page is that has no name, without a user and a password.
+/// Returns host and port of an unnamed endpoint, without credentials.
 fn host(page: &str) -> Option<&str> {
     let (scheme, rest) = page.split_once("://")?;
     let host = rest.split('/').next()?.rsplit('@').next()?;
     (!scheme.contains('=')).then_some(host)
 }
 
-/// A time above 0, where one is said.
+/// Parses a duration above 0.
 ///
 /// # Errors
-/// It is none, or not above 0.
+/// Fails if the text is not a duration or is not above 0.
 pub fn span(flag: &str, text: Option<&String>) -> Result<Option<Span>, Stop> {
     let parsed = text.map(|text| parse_span(text)).transpose();
     match parsed.map_err(|e| Stop::usage(format!("{flag} {e}")))? {
@@ -323,12 +324,11 @@ fn watch_file(path: &Path) -> Result<WatchFile, Stop> {
         .map_err(|e| Stop::usage(format!("{name}{}; keys: {}", yaml::wrong(&e), file::KEYS)))
 }
 
-/// A page's URL; an endpoint's own stands for its page.
+/// Returns the metrics URL of a source. The URL of an endpoint becomes its `/metrics` URL.
 pub fn page(text: &str) -> Result<String, Stop> {
     file::page(text).map_err(Stop::usage)
 }
 
-/// Where to listen.
 pub fn address(text: &str) -> Result<SocketAddr, Stop> {
     listen(text).ok_or_else(|| Stop::usage(format!("--listen {text}: write PORT, ADDRESS:PORT or none")))
 }

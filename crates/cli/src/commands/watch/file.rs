@@ -1,6 +1,7 @@
-//! The watch file, as somebody wrote it: what it may say, and the pages, lists and addresses that its sources come to.
+//! The watch file: its format, and the endpoints, lists and listen addresses that its sources resolve to.
 //!
-//! What a section does lies beside it; its shape lies here, and knows nothing else of this program, so that a fuzzer can hold it to any bytes.
+//! Each section's behaviour is next to its own module. The format is here and depends on no other module, so
+//! that a fuzzer can parse arbitrary bytes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,10 +15,10 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// Everything that it may say.
+/// All keys of a watch file.
 pub const KEYS: &str = "sources, budget, every, window, listen, alerts: {false_alarms, queue_per_replica, burn}, sinks: {labels, alertmanager, webhook}, journal, record: {dir, keep_bytes, keep_days}, history: {dir, keep_bytes, keep_days}, price, gpus";
 
-/// A watch file. What a flag says goes before what it says.
+/// A watch file. A flag overrides the value in the file.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct WatchFile {
@@ -32,13 +33,13 @@ pub struct WatchFile {
     pub journal: Option<PathBuf>,
     pub record: Option<KeptSpec>,
     pub history: Option<KeptSpec>,
-    /// The price (per hour, GPU-hour, replica-hour or Mtok), or its file.
+    /// Price (per hour, GPU-hour, replica-hour or Mtok), or a price file.
     pub price: Option<String>,
-    /// GPUs of the endpoint, over all replicas.
+    /// Number of GPUs of the endpoint, over all replicas.
     pub gpus: Option<u32>,
 }
 
-/// One page, or several; a URL alone is a page.
+/// One or more metrics endpoints. A plain URL is one metrics endpoint.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub struct SourceLine {
@@ -48,31 +49,31 @@ pub struct SourceLine {
     pub url: Option<String>,
     #[serde(default)]
     pub urls: Vec<String>,
-    /// Prometheus' list of targets: `[{"targets": ["host:port"], "labels": {…}}]`.
+    /// Prometheus target file: `[{"targets": ["host:port"], "labels": {…}}]`.
     #[serde(default)]
     pub file_sd: Option<PathBuf>,
     #[serde(default)]
     pub http_sd: Option<String>,
-    /// A page at each address of a name.
+    /// DNS name; every address of the name is a metrics endpoint.
     #[serde(default)]
     pub dns: Option<String>,
-    /// A Prometheus that scrapes the pages.
+    /// URL of a Prometheus server that scrapes the metrics endpoints.
     #[serde(default)]
     pub prometheus: Option<String>,
-    /// Which of its targets, by their labels: `{job="vllm"}`.
+    /// Label selector for the targets of that server: `{job="vllm"}`.
     #[serde(default, rename = "match")]
     pub matches: Option<String>,
-    /// Where OpenTelemetry's exporters send metrics to.
+    /// Listen address for metrics from OpenTelemetry exporters.
     #[serde(default)]
     pub otlp: Option<String>,
-    /// Environment variable with the token that whoever pushes has to know.
+    /// Environment variable with the token that senders must present.
     #[serde(default)]
     pub key_env: Option<String>,
     #[serde(default)]
     pub key_file: Option<PathBuf>,
 }
 
-/// Reads sources, of which those that are URLs alone are pages.
+/// Deserialises sources. A plain URL is a metrics endpoint.
 fn sources<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<SourceLine>, D::Error> {
     struct Line(SourceLine);
     struct Reads;
@@ -99,23 +100,24 @@ fn sources<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<SourceLine>, D::Err
     Ok(Vec::<Line>::deserialize(from)?.into_iter().map(|line| line.0).collect())
 }
 
-/// What sources come to.
+/// The resolved sources of a watch file.
 #[derive(Default)]
 pub struct Named {
-    /// Pages that are always the same.
+    /// Metrics endpoints that are named directly and do not change.
     pub pages: Vec<String>,
     pub lists: Vec<PageList>,
-    /// Addresses that others push to.
+    /// Listen addresses for pushed metrics.
     pub pushed: Vec<PushSpec>,
 }
 
 impl WatchFile {
-    /// Reads one.
+    /// Parses a watch file.
     pub fn read(text: &str) -> Result<WatchFile, serde_saphyr::Error> {
         serde_saphyr::from_str(text)
     }
 
-    /// What its sources come to; files in it lie beside `path`, its own.
+    /// Returns the resolved sources. Relative paths are resolved against the folder of `path`, the watch
+    /// file.
     pub fn named(&self, path: &Path) -> Result<Named, String> {
         let mut found = Named::default();
         self.sources.iter().try_for_each(|line| listed(line, path, &mut found))?;
@@ -123,7 +125,7 @@ impl WatchFile {
     }
 }
 
-/// Adds the pages of one line of the file.
+/// Adds the sources of one entry of the file.
 fn listed(line: &SourceLine, file: &Path, found: &mut Named) -> Result<(), String> {
     let Named { pages, lists, pushed } = found;
     let of_file = |why: String| format!("{}: sources: {why}", file.display());
@@ -153,7 +155,7 @@ fn listed(line: &SourceLine, file: &Path, found: &mut Named) -> Result<(), Strin
     Ok(())
 }
 
-/// The address of one line that others push to.
+/// Returns the listen address of an entry, or `None` if the entry is not a push source.
 fn push(line: &SourceLine) -> Result<Option<PushSpec>, String> {
     let Some(text) = &line.otlp else { return Ok(None) };
     let listen = listen(text)
@@ -161,7 +163,7 @@ fn push(line: &SourceLine) -> Result<Option<PushSpec>, String> {
     Ok(Some(PushSpec { listen, key_env: line.key_env.clone(), key_file: line.key_file.clone() }))
 }
 
-/// A page's URL; an endpoint's own stands for its page.
+/// Returns the metrics URL of a source. The URL of an endpoint becomes its `/metrics` URL.
 pub fn page(text: &str) -> Result<String, String> {
     let (name, url) = match text.split_once('=') {
         Some((name, url)) if !name.contains("//") => (Some(name), url),
@@ -172,7 +174,7 @@ pub fn page(text: &str) -> Result<String, String> {
     else {
         return Err(format!("{text}: is neither a URL (http://host:8000/metrics) nor a watch file (.yaml)"));
     };
-    // Braces and quotes are typed as they are.
+    // The user types braces and quotes unescaped.
     if let Some((server, selector)) = url.split_once("/api/v1/query?query=") {
         return Ok(targets::url(server, &targets::decoded(selector)));
     }
@@ -184,7 +186,7 @@ pub fn page(text: &str) -> Result<String, String> {
     Ok(name.map_or(url.clone(), |name| format!("{name}={url}")))
 }
 
-/// An address of this machine; a port alone is loopback's.
+/// Parses a listen address. A port without an address listens on loopback.
 pub fn listen(text: &str) -> Option<SocketAddr> {
     let bare = text.trim().trim_start_matches(':');
     let whole = match bare.bytes().all(|b| b.is_ascii_digit()) && !bare.is_empty() {
@@ -194,22 +196,22 @@ pub fn listen(text: &str) -> Option<SocketAddr> {
     whole.parse().ok()
 }
 
-/// Who is told of alerts.
+/// Receivers of alerts.
 #[derive(Clone, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct SinkSpec {
-    /// Labels that every alert gets.
+    /// Labels to add to every alert.
     pub labels: BTreeMap<String, String>,
     pub alertmanager: Option<AlertmanagerSpec>,
     pub webhook: Option<WebhookSpec>,
 }
 
-/// Where Alertmanagers are, and how they are asked.
+/// Alertmanager instances and their connection settings.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AlertmanagerSpec {
     pub urls: Vec<String>,
-    /// Between two posts of the same alerts.
+    /// Interval between two posts of an alert [default: 30s].
     #[serde(default)]
     pub resend: Option<String>,
     /// Environment variable with a bearer token.
@@ -217,30 +219,30 @@ pub struct AlertmanagerSpec {
     pub key_env: Option<String>,
     #[serde(default)]
     pub key_file: Option<String>,
-    /// Further headers; a value may hold `$NAME` of the environment.
+    /// Additional headers; a value may contain `$NAME` of the environment.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// PEM file of further trusted roots.
+    /// PEM file of additional trusted root certificates.
     #[serde(default)]
     pub ca_file: Option<String>,
-    /// No check of certificates.
+    /// Disables certificate checks.
     #[serde(default)]
     pub insecure: bool,
 }
 
-/// Where the webhook is, and what it is sent.
+/// Webhook URL, message body and credentials.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookSpec {
     #[serde(default)]
     pub url: Option<String>,
-    /// Environment variable with its URL, where that is a secret.
+    /// Environment variable with the URL, if the URL is a secret.
     #[serde(default)]
     pub url_env: Option<String>,
-    /// The body: JSON whose texts may hold `{{name}}`. None = all names.
+    /// Message body: JSON whose strings may contain `{{name}}`; `None` sends all fields.
     #[serde(default)]
     pub body: Option<Value>,
-    /// Environment variable with the key that messages are signed with.
+    /// Environment variable with the signing key.
     #[serde(default)]
     pub sign_env: Option<String>,
     #[serde(default)]
@@ -250,27 +252,27 @@ pub struct WebhookSpec {
     pub key_env: Option<String>,
     #[serde(default)]
     pub key_file: Option<String>,
-    /// Further headers; a value may hold `$NAME` of the environment.
+    /// Additional headers; a value may contain `$NAME` of the environment.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// PEM file of further trusted roots.
+    /// PEM file of additional trusted root certificates.
     #[serde(default)]
     pub ca_file: Option<String>,
-    /// No check of certificates.
+    /// Disables certificate checks.
     #[serde(default)]
     pub insecure: bool,
 }
 
-/// Where run folders are kept (windows of alerts, or a history), and for how long.
+/// The storage of run folders (alert windows or a history) and its retention.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptSpec {
-    /// The folder in which run folders are made.
+    /// Folder that contains the run folders.
     pub dir: PathBuf,
-    /// The oldest go once all of them are larger than this, bytes.
+    /// Maximum total size in bytes; the oldest run folders are removed first [default: 1 GiB].
     #[serde(default = "keep_bytes")]
     pub keep_bytes: u64,
-    /// And those that are older than this, days.
+    /// Maximum age in days.
     #[serde(default = "keep_days")]
     pub keep_days: f64,
 }
@@ -284,13 +286,13 @@ fn keep_days() -> f64 {
 }
 
 impl KeptSpec {
-    /// As by default, in this folder.
+    /// Returns the default retention for this folder.
     pub fn new(dir: PathBuf) -> KeptSpec {
         KeptSpec { dir, keep_bytes: keep_bytes(), keep_days: keep_days() }
     }
 
     /// # Errors
-    /// What can't be, in one line; `section`: of the watch file.
+    /// Fails if a value is invalid, with a one-line message. `section` is the section of the watch file.
     pub fn check(&self, section: &str) -> Result<(), String> {
         match self {
             _ if self.dir.as_os_str().is_empty() => Err(format!("{section}.dir: names no folder")),
@@ -304,16 +306,16 @@ impl KeptSpec {
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum PageList {
-    /// `[{"targets": ["host:8000"]}]` in a file (`file_sd`).
+    /// JSON target list in a file (`file_sd`): `[{"targets": ["host:8000"]}]`.
     File(PathBuf),
-    /// The same at a URL (`http_sd`).
+    /// JSON target list at a URL (`http_sd`).
     Url(String),
-    /// A page at each address of a name (`dns`): host, port, path.
+    /// DNS name (`dns`) whose every address is a metrics endpoint: host, port, path.
     Name(String, u16, String),
 }
 
 impl PageList {
-    /// Of a name and its page's path: `http://vllm.prod.svc:8000/metrics`.
+    /// Parses a DNS source with its metrics path: `http://vllm.prod.svc:8000/metrics`.
     pub fn of_name(url: &str) -> Result<PageList, String> {
         let wrong = || {
             format!(
@@ -337,16 +339,16 @@ impl PageList {
     }
 }
 
-/// A file's place beside the file that names it.
+/// Returns a list file, with its path resolved against the file that names it.
 pub fn beside(file: &Path, list: &Path) -> PageList {
     PageList::File(file.parent().unwrap_or(Path::new(".")).join(list))
 }
 
-/// An address that OTLP metrics are pushed to.
+/// A listen address for OTLP metrics.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PushSpec {
     pub listen: SocketAddr,
-    /// Environment variable with the token that senders have to know.
+    /// Environment variable with the token that senders must present.
     pub key_env: Option<String>,
     pub key_file: Option<PathBuf>,
 }

@@ -1,8 +1,12 @@
-//! What must survive `kill -9`: which alerts stand, which messages have arrived, and the counts of burn rates. A file of lines, each with its checksum, appended
-//! and never changed; when it has grown it is written anew beside itself and takes its own place.
+//! The journal: the state that survives `kill -9`. It contains the alerts, the delivered messages and the
+//! counts for burn rates.
 //!
-//! What is told is written before it is sent, and that it has arrived after that: a kill between the two sends a message a second time, under the same
-//! id, and never loses one. A data base lost: three kinds of lines are read once, at the start.
+//! The journal is a file of lines with checksums and is only appended to. A journal that has grown too large
+//! is rewritten to a second file, which then replaces it.
+//!
+//! An alert is written before it is sent, and its delivery is written afterwards. A kill between the two
+//! sends the message again under the same id, and never loses it. A database was rejected because the journal
+//! has few kinds of lines and is read once, at the start.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -17,50 +21,49 @@ use serde::{Deserialize, Serialize};
 use crate::exit::Stop;
 use crate::out;
 
-/// It is written anew when so much has been appended.
+/// Appended bytes after which the journal is rewritten.
 const GROWN: u64 = 8 << 20;
 
-/// One line. Times are those of the wall clock: seconds and nanoseconds since 1970.
+/// A line of the journal. Times are wall-clock times: seconds or nanoseconds since 1970.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JournalLine {
-    /// Whose it is: the budget's name, and since when there is a webhook to be told.
+    /// The owner: the budget and the first use of a webhook.
     Of {
-        /// The budget's name.
+        /// Name of the budget; `None` if it has no name.
         budget: Option<String>,
-        /// When a webhook was first there, ms since 1970.
+        /// Time of the first use of a webhook, ms since 1970; `None` without a webhook.
         webhook_ms: Option<i64>,
     },
-    /// An alert as it is from now on.
+    /// The new state of an alert.
     Alert(Alert),
-    /// What a row counted in a minute.
+    /// The counts of a row in one minute.
     Minute {
-        /// The row's id.
+        /// Id of the budget row.
         row: String,
-        /// What.
         minute: Minute,
     },
-    /// The webhook has taken a message.
+    /// Successful delivery of a message to the webhook.
     Arrived {
-        /// The alert's id.
+        /// Id of the alert.
         id: String,
-        /// In which state.
+        /// Alert state that the message contained.
         state: AlertState,
     },
 }
 
-/// What the lines come to.
+/// The state that results from all lines.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct JournalState {
-    /// The budget's name.
+    /// Name of the budget; `None` if it has no name.
     pub budget: Option<String>,
-    /// When a webhook was first there, ms since 1970.
+    /// Time of the first use of a webhook, ms since 1970; `None` without a webhook.
     pub webhook_ms: Option<i64>,
     /// Alerts, the oldest first.
     pub alerts: Vec<Alert>,
-    /// What rows counted, the oldest first.
+    /// Row ids with their counts per minute, the oldest first.
     pub minutes: Vec<(String, Minute)>,
-    /// Messages that the webhook has taken.
+    /// Messages that the webhook accepted: alert id and state.
     pub arrived: HashSet<(String, AlertState)>,
 }
 
@@ -82,7 +85,7 @@ impl JournalState {
         }
     }
 
-    /// Without what nobody needs any more: minutes before this instant, and all but the last alerts that were resolved.
+    /// Removes obsolete entries: minutes before this time, and all but the newest resolved alerts.
     fn prune(&mut self, minutes_from: At) {
         self.minutes.retain(|(_, minute)| minute.begun >= minutes_from);
         let mut spare = self.alerts.iter().filter(|alert| !alert.stands()).count().saturating_sub(PAST);
@@ -106,24 +109,26 @@ impl JournalState {
     }
 }
 
-/// An open journal. Nobody else writes it while it is open.
+/// An open journal. It holds a lock, so that the journal has one writer.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     file: File,
-    /// Held as long as this is; the system frees it however the process ends.
+    /// Lock for the lifetime of the journal; the system releases it however the process ends.
     _lock: File,
     appended: u64,
-    /// How far minutes are kept, ns.
+    /// Retention of minutes, ns.
     memory_ns: i64,
     is_failing: bool,
 }
 
 impl Journal {
-    /// Opens it, or begins one, and says what an earlier watch has left; `None` = nothing, this is the first. `budget`: whose it must be.
+    /// Opens or creates a journal. Returns the state of an earlier watch, or `None` if there is none.
+    /// `budget` is the name that the journal must have.
     ///
     /// # Errors
-    /// It is no journal, another budget's, or somebody else writes it; or it can't be written.
+    /// Fails if the file is not a journal, belongs to another budget, is locked by another process or can't
+    /// be written.
     pub fn open(
         path: &Path,
         budget: Option<&str>,
@@ -146,7 +151,7 @@ impl Journal {
         }
         let mut state = before.clone().unwrap_or_default();
         state.budget = budget.map(str::to_owned);
-        // A webhook that is new is told what stands and what comes, and not what has long been over.
+        // A new webhook receives current and future alerts, but no alerts of the past.
         state.webhook_ms = webhook_ms.map(|now| state.webhook_ms.unwrap_or(now));
         state.prune(At(now_ns - memory_ns));
         let file = rewrite(path, &state).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
@@ -155,12 +160,12 @@ impl Journal {
         Ok((journal, before.map(|_| state)))
     }
 
-    /// Appends these. What can't be written is said once, and alerts go out all the same.
+    /// Appends lines. A write error is reported once, and alerts are sent anyway.
     pub fn append(&mut self, lines: &[JournalLine], now_ns: i64) {
         if lines.is_empty() {
             return;
         }
-        // A line that was written in part must not spoil the next one.
+        // A partly written line must not corrupt the next one.
         let end = if self.is_failing { "\n" } else { "" };
         let text = lines.iter().map(written).fold(end.to_owned(), |text, line| text + &line);
         let mut written = self.file.write_all(text.as_bytes());
@@ -190,10 +195,11 @@ impl Journal {
     }
 }
 
-/// The lock is on a file of its own, because the journal's is replaced. `what`: that nobody else may write.
+/// Locks a file for writing. The lock is on a separate file, because the journal itself is replaced. `what`
+/// names the locked object in the error.
 ///
 /// # Errors
-/// Somebody else does, or the file can't be made.
+/// Fails if another process holds the lock or the lock file can't be created.
 pub fn lock(path: &Path, what: &str) -> Result<File, Stop> {
     let beside = beside(path, ".lock");
     let name = beside.display();
@@ -215,7 +221,7 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// What a file holds; `None` = there is none, or it is empty.
+/// Reads a journal; `None` if the file is missing or empty.
 fn read(path: &Path) -> Result<Option<JournalState>, Stop> {
     let name = path.display();
     let bytes = match std::fs::read(path) {
@@ -235,7 +241,8 @@ fn read(path: &Path) -> Result<Option<JournalState>, Stop> {
     Ok((good > 0).then_some(state))
 }
 
-/// What the bytes come to, the lines that are good, and those that are not. A last line without its end is what a kill leaves, and no damage.
+/// Returns the state and the numbers of valid and damaged lines. An unterminated last line is the result of a
+/// kill and does not count as damaged.
 fn state_of(bytes: &[u8]) -> (JournalState, u64, u64) {
     let (mut state, mut places, mut good, mut damaged) = (JournalState::default(), BTreeMap::new(), 0, 0);
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -262,7 +269,7 @@ fn unwritten(line: &[u8]) -> Option<JournalLine> {
     is_whole.then(|| serde_json::from_str(json).ok()).flatten()
 }
 
-/// A whole file in the place of the one before, however this ends.
+/// Replaces the journal atomically.
 fn rewrite(path: &Path, state: &JournalState) -> std::io::Result<File> {
     let new = beside(path, ".new");
     let text: String = state.lines().iter().map(written).collect();
@@ -298,7 +305,8 @@ mod tests {
         Journal::open(path, Some("chat"), Some(5), (0, 1)).expect("it opens")
     }
 
-    /// A kill at any byte leaves each line whole or not there, and nothing after it is lost once it is opened again.
+    /// After a kill at any byte, each line is complete or absent. Lines that are written after the next open
+    /// are not lost.
     #[test]
     fn whatever_byte_a_kill_comes_at_whole_lines_stay() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,7 @@
-//! The window of an alert, or a stretch of a history, read again. One of requests is a run like any other; of one that holds pages alone `show`, `diagnose`, `gate` and `report` say what pages can.
+//! Reads the window of an alert, or a time range of a history.
+//!
+//! A window of requests is a normal run. A window that contains only metrics endpoints supports `show`, `diagnose`,
+//! `gate` and `report`, limited to the data of those endpoints.
 
 use std::path::Path;
 
@@ -22,7 +25,8 @@ use crate::exit::{Exit, Stop};
 use crate::flags::Format;
 use crate::out;
 
-/// Shorter ones are nothing to hold another against, and it ends so long before what is so began, because its beginning is an estimate.
+/// Minimum length of a baseline. The baseline ends `MARGIN` before the start of the incident, because that
+/// start is an estimate.
 const LEAST: Span = Span::from_secs(60);
 const MARGIN: Span = Span::from_secs(20);
 
@@ -32,7 +36,7 @@ pub struct PageWindow {
     samples: Vec<Sample>,
 }
 
-/// What is printed of one as JSON.
+/// The JSON output for a window.
 #[derive(Serialize)]
 struct Shown<'a> {
     run: &'a str,
@@ -42,10 +46,10 @@ struct Shown<'a> {
 }
 
 impl PageWindow {
-    /// Reads it; `None` = it is another run.
+    /// Reads a window; `None` if the folder contains another kind of run.
     ///
     /// # Errors
-    /// It is one, and can't be read; or a whole history, of which nobody said what is meant.
+    /// Fails if the window can't be read, or if the folder contains a whole history instead of a time range.
     pub fn read(dir: &Path) -> Result<Option<PageWindow>, Stop> {
         if cut::is_history(dir) {
             let dir = dir.display();
@@ -67,7 +71,7 @@ impl PageWindow {
         Ok(Some(PageWindow { manifest: run.manifest, note, samples: run.samples }))
     }
 
-    /// The alerts, what is to blame, and the rows of the budget over all of it.
+    /// Prints the alerts, the cause, and the budget rows over the whole window.
     pub fn show(&self, format: Format) -> Result<Exit, Stop> {
         let found = self.rows(&self.note.budget)?;
         match format {
@@ -83,7 +87,7 @@ impl PageWindow {
         Ok(Exit::Done)
     }
 
-    /// The rows of a budget over all of it, and what they come to.
+    /// Evaluates a budget over the whole window. Returns the exit code of the verdict.
     pub fn gate(&self, budget: &BudgetFile, format: Format) -> Result<Exit, Stop> {
         let found = self.rows(budget)?;
         match format {
@@ -98,7 +102,8 @@ impl PageWindow {
         })
     }
 
-    /// What is to blame for what is so since the alert's beginning (of a history, since what was named, or all of it), beside what came before, or beside another stretch.
+    /// Diagnoses the incident since the start of the alert. For a history the start is the configured time,
+    /// or the whole range. The baseline is the earlier data of this window, or the window `beside`.
     pub fn diagnosis(&self, beside: Option<&PageWindow>) -> Diagnosis {
         let at = |seconds: f64| At::ZERO + Span::from_secs_f64(seconds);
         let since = at(self.note.since_s);
@@ -115,13 +120,13 @@ impl PageWindow {
         diagnose(&LevelGauges::of_incident(side, wrong, (every, from)), before.as_ref())
     }
 
-    /// What changed from another stretch to this one.
+    /// Compares this window with a base window.
     pub fn compared(&self, base: &PageWindow, spec: &CompareSpec) -> StretchComparison {
         let despite = spec.differing == Differing::Standardise;
         compare(&base.blocks(), &self.blocks(), (&spec.margins, despite))
     }
 
-    /// What came in it, in blocks.
+    /// Returns the counts of the window, in blocks.
     fn blocks(&self) -> Vec<HistoryBlock> {
         let wall_ns = self.manifest.clock.realtime_ns;
         match self.note.blocks {
@@ -132,7 +137,7 @@ impl PageWindow {
         }
     }
 
-    /// From its first row to its last.
+    /// Returns the times of the first and the last sample.
     fn extent(&self) -> (At, At) {
         let at = || self.samples.iter().map(|sample| sample.at);
         (at().min().unwrap_or(At::ZERO), at().max().unwrap_or(At::ZERO))

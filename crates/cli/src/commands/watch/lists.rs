@@ -1,4 +1,5 @@
-//! Lists of pages that change while they are watched: a file or a URL in Prometheus' form, or the addresses of a name.
+//! Target lists that change during a watch: a file or URL in Prometheus format, or the addresses of a DNS
+//! name.
 
 use std::collections::HashSet;
 use std::net::ToSocketAddrs;
@@ -21,11 +22,11 @@ use super::{LOOK, known};
 use crate::exit::{Exit, Stop};
 use crate::out;
 
-/// Between two readings of a list, unless pages are scraped more seldom.
+/// Minimum interval between two reads of a list. A longer scrape interval applies instead.
 const EVERY: Span = Span::from_secs(10);
 
 impl PageList {
-    /// What it is, for people.
+    /// Returns the display name of the list.
     fn name(&self) -> String {
         match self {
             PageList::File(path) => path.display().to_string(),
@@ -34,7 +35,7 @@ impl PageList {
         }
     }
 
-    /// The pages that it names now, `NAME=URL`. Blocks for some seconds at most.
+    /// Returns the current metrics endpoints of the list as `NAME=URL`. Blocks for a few seconds at most.
     fn read(&self, target: &TargetSpec) -> Result<Vec<String>, String> {
         let list = match self {
             PageList::Name(host, port, path) => {
@@ -48,7 +49,8 @@ impl PageList {
     }
 }
 
-/// Keeps the scraper at the pages that the lists name until the watch is over, and ends it then. A list that can't be read leaves them as they were.
+/// Updates the scraper from the lists until the watch ends, then stops the scraper. If a list can't be read,
+/// the endpoints stay unchanged.
 pub fn follow(asked: &AskedWatch, scraper: Scraper, over: Arc<AtomicBool>) -> JoinHandle<()> {
     let (target, lists, fixed) = (asked.target.clone(), asked.lists.clone(), asked.fixed.clone());
     let mut scrape = asked.scrape.clone();
@@ -72,7 +74,7 @@ pub fn follow(asked: &AskedWatch, scraper: Scraper, over: Arc<AtomicBool>) -> Jo
                 }
                 Ok(())
             });
-            // Said once, and again when it is another reason.
+            // An error is reported once, and again if the reason changes.
             if let Some(why) = now.as_ref().err().filter(|why| unread.as_ref() != Some(*why)) {
                 out::note(&format!("{why}; the pages stay as they were"));
             }
@@ -82,10 +84,11 @@ pub fn follow(asked: &AskedWatch, scraper: Scraper, over: Arc<AtomicBool>) -> Jo
     })
 }
 
-/// The pages at the start of a watch: a list whose server does not answer is read again later, where other pages are named.
+/// Returns the metrics endpoints at the start of a watch. If other endpoints are named, a list whose server
+/// is unreachable is reread later.
 ///
 /// # Errors
-/// The first list that can't be read, where it is a file or no page is named beside it.
+/// Fails if a file can't be read, or if a list can't be read and no other endpoint is named.
 pub fn begin(lists: &[PageList], target: &TargetSpec, fixed: &[String]) -> Result<Vec<String>, Stop> {
     read(lists, target, fixed).or_else(|stop| match stop.exit {
         Exit::Unreachable if !fixed.is_empty() => {
@@ -99,16 +102,16 @@ pub fn begin(lists: &[PageList], target: &TargetSpec, fixed: &[String]) -> Resul
     })
 }
 
-/// These pages and those of the lists, each once.
+/// Returns the fixed and the listed endpoints, without duplicates.
 pub fn read(lists: &[PageList], target: &TargetSpec, fixed: &[String]) -> Result<Vec<String>, Stop> {
     let mut pages = fixed.to_vec();
     for list in lists {
         let mut listed = list.read(target).map_err(|why| {
             let line = format!("{}: {why}", list.name());
-            // A file is a slip of whoever wrote it; anything else may be there the next time.
+            // An unreadable file is a mistake of the user; any other list may be reachable later.
             if matches!(list, PageList::File(_)) { Stop::usage(line) } else { Stop::unreachable(line) }
         })?;
-        // In any order of the list's, so that another order is no change.
+        // Sorted, so that a new order in the list is not a change.
         listed.sort_unstable();
         pages.extend(listed);
     }

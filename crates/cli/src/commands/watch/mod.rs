@@ -1,4 +1,4 @@
-//! `plimsoll watch`: a budget file held against live traffic, from servers' metrics pages and from what is pushed.
+//! `plimsoll watch` evaluates a budget file against live traffic, from metrics endpoints and pushed metrics.
 
 mod alertmanager;
 pub mod asked;
@@ -47,13 +47,13 @@ use pushed::Receiving;
 use record::Recorder;
 use serve::StatusServer;
 
-/// How often it is seen whether it is to end.
+/// Polling interval of the end condition.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// For what is pushed a lint waits so long: two scrapes of a Prometheus that scrapes once a minute.
+/// Time that a lint waits for pushed metrics: two scrapes of a Prometheus with a one-minute interval.
 const LINT_WAITS: Span = Span::from_secs(130);
 
-/// Watches until it is stopped, or says what could be judged.
+/// Watches until it is stopped, or runs the selected subcommand.
 pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
     if args.sources.first().is_some_and(|word| word == "cut") {
         return history::cut::run(args);
@@ -77,8 +77,11 @@ pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
     }
 }
 
-/// The pages that are named. `asks`: one source must answer, but for those of a list, of which some are always about to begin or to end; a page that does not is named
-/// and asked again. Nobody looks more often than a Prometheus scrapes.
+/// Returns the configured metrics endpoints.
+///
+/// With `asks`, one source must respond, because otherwise the watch has no data. Lists are exempt, because
+/// some of their targets are always starting or stopping. An endpoint that does not respond is reported and
+/// retried. The interval is at least the scrape interval of Prometheus.
 fn pages(asked: &mut AskedWatch, asks: bool) -> Result<Vec<MetricsPage>, Stop> {
     let line = |e: &ScrapeError| e.to_string().replace("--scrape ", "");
     let trusted = || pages::trust(&asked.target, &asked.scrape);
@@ -107,18 +110,18 @@ fn pages(asked: &mut AskedWatch, asks: bool) -> Result<Vec<MetricsPage>, Stop> {
     Ok(known(found))
 }
 
-/// Of a Prometheus only names that somebody reads.
+/// Restricts queries to a Prometheus server to known metric names.
 fn known(pages: Vec<MetricsPage>) -> Vec<MetricsPage> {
     let names = Table::shipped().families();
     pages.into_iter().map(|page| page.of_names(&names)).collect()
 }
 
-/// Is this name in the vocabulary of signals?
+/// Returns whether the name is in the table of signals.
 pub fn knows(name: &str) -> bool {
     !Table::shipped().of(name).is_empty()
 }
 
-/// One scrape of every page against every row.
+/// Scrapes every endpoint once and reports the rows that the endpoints can decide.
 fn linted(args: &WatchArgs, asked: &AskedWatch, pages: Vec<MetricsPage>) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
@@ -155,7 +158,8 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let memory = asked.alerts.pairs().iter().map(|pair| pair.long_s).max().unwrap_or(0);
     let what = (asked.budget.name.as_deref(), Span::from_secs(memory));
     let (notifier, kept) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
-    // A page that an earlier watch has looked at may be gone now: that is what is to be told.
+    // An endpoint of an earlier watch may be gone; its absence is an outcome to report and not a start-up
+    // error.
     let pages = pages(&mut asked, kept.as_ref().is_none_or(|kept| kept.alerts.is_empty()))?;
     let served =
         asked.listen.map(|listen| StatusServer::start(listen, &args.readers, page::nothing())).transpose()?;
@@ -165,7 +169,7 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let _keys = KeyWatch::start(!args.quiet, move || on_key.store(true, Ordering::Relaxed));
     says_what_begins(&mut screen, &asked, &pages);
     if let Some(served) = &served {
-        // Parents of this process wait for this line: it comes even when it is to be quiet.
+        // Parent processes wait for this line, so it is printed even with `--quiet`.
         out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));
     }
     let mut watched = Watched::new(asked.budget.clone(), asked.spec)
@@ -184,11 +188,11 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     if let Some(kept) = kept {
         watched = watched.resuming(kept, clock.now());
     }
-    // Whoever scrapes never waits for whoever counts.
+    // The channel is unbounded, because evaluation must not delay scraping.
     let (sends, coming) = mpsc::channel();
     let rows = ToRows::pages(move |read| _ = sends.send(Coming::Page(read)));
     let receiving = pushed::start(&asked.pushed, clock, &rows)?;
-    // A connection to each page is kept.
+    // The limit is raised because each endpoint keeps one open connection.
     let _ = plimsoll_client::doctor::raise_descriptor_limit();
     let scraper = Scraper::each(pages, asked.spec.every, clock, knows, rows);
     let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
@@ -216,7 +220,7 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     Ok(exit(&found, until.is_some() && !ended.load(Ordering::Relaxed)))
 }
 
-/// What is held against what, before anything is known.
+/// Prints the sources and the budget before the first scrape.
 fn says_what_begins(screen: &mut Screen, asked: &AskedWatch, pages: &[MetricsPage]) {
     let (budget, every) = (asked.budget_name(), asked.spec.every);
     let asks_prometheus = pages.iter().any(|page| page.cadence.is_some());
@@ -228,21 +232,20 @@ fn says_what_begins(screen: &mut Screen, asked: &AskedWatch, pages: &[MetricsPag
     screen.say(&line);
 }
 
-/// What is watched, as it comes.
+/// A piece of observed data.
 enum Coming {
-    /// Of a page that was read.
+    /// The result of one scrape.
     Page(PageRead),
     Requests(Vec<Attempt>),
 }
 
-/// A watch, and where what it sees comes from.
+/// A watch and the channel of its data.
 struct Seeing {
     watched: Watched,
     coming: mpsc::Receiver<Coming>,
 }
 
 impl Seeing {
-    /// Takes what has come.
     fn take(&mut self) {
         for came in self.coming.try_iter() {
             match came {
@@ -253,7 +256,7 @@ impl Seeing {
     }
 }
 
-/// Ticks until the end, and what was known last.
+/// Ticks until the end. Returns the last finding.
 fn go(
     mut seen: Seeing,
     told: &mut Telling<'_>,
@@ -262,13 +265,13 @@ fn go(
 ) -> Option<WatchFinding> {
     let (mut due, mut last) = (clock.now(), None);
     loop {
-        // Before what has come is taken: whoever ends it has sent all of it.
+        // Read this flag before the data, because the sender sets it after its last message.
         let is_ended = ended.load(Ordering::Acquire);
         seen.take();
         let now = clock.now();
         let over = is_ended || until.is_some_and(|until| now >= until);
         if now >= due || over {
-            // Each page has an instant of its own: what it brings a moment later is in the next tick.
+            // Scrapes are staggered. A scrape that ends just after the tick is counted in the next tick.
             while due <= now {
                 due += spec.every;
             }
@@ -298,19 +301,19 @@ fn go(
     }
 }
 
-/// Everybody who is told what is known, and what they were told.
+/// All outputs of a watch, and the state that each last showed.
 struct Telling<'a> {
     args: &'a WatchArgs,
     states: Vec<Option<RowState>>,
     alerts: Vec<Alert>,
     notifier: Notifier,
-    /// Where windows of alerts are kept.
+    /// Recorder of alert windows; `None` if recording is off.
     recorder: Option<Recorder>,
     history: Option<HistoryWriter>,
-    /// How the last hours went, where that is shown.
+    /// Chart data of the last hours; `None` if the status page is off.
     course: Option<Course>,
     served: Option<StatusServer>,
-    /// What is pushed, of which it is told how much came.
+    /// Receivers of pushed metrics, whose counts are shown.
     receiving: Vec<Receiving>,
 }
 
@@ -338,13 +341,13 @@ impl<'a> Telling<'a> {
 }
 
 impl Telling<'_> {
-    /// What came to each address that is pushed to.
+    /// Returns the receive counts of each listen address.
     fn pushed(&self) -> Vec<(String, PushCounts)> {
         self.receiving.iter().map(|one| (one.name().to_owned(), one.counts())).collect()
     }
 }
 
-/// A line per row whose state is another than before.
+/// Prints one line per row whose state changed.
 fn changes(args: &WatchArgs, found: &WatchFinding, states: &mut Vec<Option<RowState>>) {
     states.resize(found.rows.len(), None);
     for (row, state) in found.rows.iter().zip(states) {
@@ -361,8 +364,8 @@ fn changes(args: &WatchArgs, found: &WatchFinding, states: &mut Vec<Option<RowSt
     }
 }
 
-/// A line per alert that fires or is resolved. The watchdog is for machines.
-/// What to do is said once per kind where no cause is known, because a thousand replicas that stall at once have one step.
+/// Prints one line per alert that fires or resolves. The watchdog alert is for machines only. Without a known
+/// cause the next step is printed once per kind, because a thousand stalled replicas share one step.
 fn called(args: &WatchArgs, found: &WatchFinding, told: &mut Vec<Alert>) {
     let is_told =
         |alert: &Alert| told.iter().any(|before| before.id == alert.id && before.state == alert.state);
@@ -382,7 +385,7 @@ fn called(args: &WatchArgs, found: &WatchFinding, told: &mut Vec<Alert>) {
     *told = people.cloned().collect();
 }
 
-/// `otlp 127.0.0.1:9465: 1200 samples in 40 requests`, and what was left out.
+/// Formats receive counts and rejected samples: `otlp 127.0.0.1:9465: 1200 samples in 40 requests`.
 fn came(name: &str, counts: &PushCounts) -> String {
     let left_out = [
         (counts.out_of_order, "twice or behind newer ones"),
@@ -392,7 +395,8 @@ fn came(name: &str, counts: &PushCounts) -> String {
     words::came(name, [counts.taken, counts.requests], &left_out)
 }
 
-/// 1 broken; 5 nothing answers; 3 nothing decided; 0 something holds and nothing is broken. Where nobody asked for an end, a person ended it.
+/// Returns the exit code: 1 broken, 5 no source responds, 3 inconclusive, 0 passed. Without a time limit the
+/// user ended the watch.
 fn exit(found: &WatchFinding, by_time: bool) -> Exit {
     let any = |state: RowState| found.rows.iter().any(|row| row.state == state);
     match () {

@@ -1,4 +1,5 @@
-//! Whoever is to know of an alert: the journal first, then Alertmanagers and a webhook. The watch hands over what it knows at each tick; nothing here holds it up.
+//! Notifies the receivers of an alert: first the journal, then Alertmanager and the webhook. The watch passes
+//! its alerts at each tick and never waits for a receiver.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -18,7 +19,6 @@ use super::told::{self, ToldAlert};
 use super::webhook::Webhook;
 use crate::exit::Stop;
 
-/// Senders that are ready, with their keys.
 #[derive(Default)]
 pub struct Senders {
     labels: BTreeMap<String, String>,
@@ -28,7 +28,7 @@ pub struct Senders {
 
 impl SinkSpec {
     /// # Errors
-    /// What can't be sent to, in one line.
+    /// Fails if a sink is misconfigured, with a one-line message.
     pub fn senders(&self) -> Result<Senders, String> {
         told::check_labels(&self.labels)?;
         let instances = self.alertmanager.as_ref().map(AlertmanagerSpec::senders).transpose()?;
@@ -38,13 +38,12 @@ impl SinkSpec {
 }
 
 impl Senders {
-    /// Is there nobody to be told?
+    /// Returns whether no sender is configured.
     pub fn is_empty(&self) -> bool {
         self.instances.is_empty() && self.webhook.is_none()
     }
 }
 
-/// See the module's head.
 pub struct Notifier {
     budget: Option<String>,
     labels: BTreeMap<String, String>,
@@ -52,16 +51,18 @@ pub struct Notifier {
     outbox: Arc<Outbox>,
     threads: Vec<JoinHandle<()>>,
     has_webhook: bool,
-    /// The wall clock at the watch's beginning, ns since 1970. It stays what it was then, so that an alert's instants do not move with the clock.
+    /// Wall-clock time at the start of the watch, ns since 1970. It is fixed, so that clock changes do not
+    /// move the times of an alert.
     began_ns: i64,
-    /// Each alert's state that has been told.
+    /// Last notified state of each alert.
     told: HashMap<String, AlertState>,
-    /// The newest minute of counts in the journal.
+    /// Newest minute of counts in the journal.
     minutes_to: At,
 }
 
 impl Notifier {
-    /// Opens the journal and starts the senders. What an earlier watch has left comes back in this one's time.
+    /// Opens the journal and starts the senders. The state of an earlier watch is converted to the time axis
+    /// of this one.
     pub fn start(
         senders: Senders,
         journal: Option<&PathBuf>,
@@ -101,7 +102,7 @@ impl Notifier {
         }
     }
 
-    /// Messages that had not arrived wait again, the oldest first.
+    /// Queues undelivered messages again, the oldest first.
     fn resume(&mut self, left: JournalState) -> BoardState {
         let since_s = left.webhook_ms.unwrap_or(0) as f64 / 1e3;
         let mut messages: Vec<(f64, ToldAlert)> = Vec::new();
@@ -133,7 +134,8 @@ impl Notifier {
         BoardState { alerts, minutes }
     }
 
-    /// What is known now: alerts with the newest first, and what rows counted after [`Notifier::minutes_to`], in the watch's time.
+    /// Records the current alerts, the newest first, and the counts after [`Notifier::minutes_to`], in the
+    /// watch's time.
     pub fn tick(&mut self, alerts: &[Alert], minutes: Vec<(String, Minute)>) {
         let all: Vec<Alert> = alerts.iter().map(|alert| self.on_the_wall(alert)).collect();
         let is_news = |alert: &&Alert| self.told.get(&alert.id) != Some(&alert.state);
@@ -144,14 +146,14 @@ impl Notifier {
             let minute = Minute { begun: At(minute.begun.0 + self.began_ns), ..minute };
             JournalLine::Minute { row, minute }
         }));
-        // What is told is written down before.
+        // The journal is written before any message is sent.
         if let Some(Ok(mut journal)) = self.journal.as_ref().map(|journal| journal.lock()) {
             journal.append(&lines, realtime_ns());
         }
         let mut messages = Vec::new();
         for alert in news.iter().filter(|alert| self.has_webhook && alert.kind != AlertKind::Watchdog) {
             let told = self.absolute(alert.clone());
-            // It fired and was over within one tick: both are told.
+            // An alert that fired and resolved within one tick produces both messages.
             if !alert.stands() && !self.told.contains_key(&alert.id) {
                 messages.push(told.firing());
             }
@@ -162,17 +164,17 @@ impl Notifier {
         self.outbox.put(all.into_iter().map(|alert| self.absolute(alert)).collect(), messages, has_changed);
     }
 
-    /// The newest minute of counts that is written down.
+    /// Returns the newest minute of counts in the journal.
     pub fn minutes_to(&self) -> At {
         self.minutes_to
     }
 
-    /// How each sender fares.
+    /// Returns the health of each sender.
     pub fn health(&self) -> Vec<SinkHealth> {
         self.outbox.health()
     }
 
-    /// Each sender makes a last attempt.
+    /// Stops the senders after a last attempt.
     pub fn end(self) {
         self.outbox.end();
         for thread in self.threads {
@@ -180,7 +182,8 @@ impl Notifier {
         }
     }
 
-    /// In whole milliseconds: a restart turns seconds into another watch's and back, and must come to the same instant.
+    /// Converts an alert to wall-clock time in whole milliseconds. Without rounding, a restart would convert
+    /// the times back to slightly different values.
     fn on_the_wall(&self, alert: &Alert) -> Alert {
         let round = |seconds: f64| (seconds * 1e3).round() / 1e3;
         let alert = alert.shifted(self.began_ns as f64 / 1e9);

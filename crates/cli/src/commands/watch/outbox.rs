@@ -1,5 +1,5 @@
-//! What the senders of alerts share: the alerts as they are now, the messages that wait, and how each sender fares. The watch puts in and never waits for
-//! anybody; each sender takes when it can.
+//! The shared state of the alert senders: the current alerts, the queued messages and the health of each
+//! sender. The watch writes to the outbox and never waits; each sender reads at its own pace.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex};
@@ -13,36 +13,36 @@ use serde::Serialize;
 use super::told::ToldAlert;
 use crate::out;
 
-/// The first wait after a failure; each further failure doubles it.
+/// Backoff after the first failure; each further failure doubles it.
 const FIRST_WAIT: Span = Span::from_millis(500);
-/// Nobody is left alone for longer, however long they ask.
+/// Upper bound of a `Retry-After` time.
 const MOST_ASKED: Span = Span::from_secs(600);
-/// It is looked again so often whether something is due.
+/// Polling interval of the senders.
 const LOOK: Duration = Duration::from_millis(100);
-/// A webhook that takes nothing for ever is no reason to run out of memory: the oldest messages go first.
+/// Maximum number of queued messages. If a webhook accepts no messages, the oldest are dropped, because
+/// memory must stay bounded.
 const MOST_WAITING: usize = 10_000;
 
-/// How a sender fares.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct SinkHealth {
-    /// Its name, without what may be a secret.
+    /// Display name without secrets.
     pub name: String,
     pub failing: bool,
-    /// Messages that have not arrived.
+    /// Number of undelivered messages.
     pub waiting: u64,
 }
 
 #[derive(Default)]
 struct Inside {
     alerts: Vec<ToldAlert>,
-    /// Grows when an alert fires or is resolved.
+    /// Counter of alerts that fired or resolved.
     changes: u64,
     messages: VecDeque<ToldAlert>,
     health: BTreeMap<String, SinkHealth>,
     ended: bool,
 }
 
-/// See the module's head.
+/// The outbox that the watch and its senders share.
 #[derive(Default)]
 pub struct Outbox {
     inside: Mutex<Inside>,
@@ -50,15 +50,15 @@ pub struct Outbox {
 }
 
 pub struct AllAlerts {
-    /// Those that stand, and the last that were resolved.
+    /// Firing alerts, and the most recently resolved ones.
     pub alerts: Vec<ToldAlert>,
-    /// Grows when one fires or is resolved.
+    /// Counter of alerts that fired or resolved.
     pub changes: u64,
     pub ended: bool,
 }
 
 impl Outbox {
-    /// The alerts as they are now, and messages that are to be sent.
+    /// Sets the current alerts and queues messages.
     pub fn put(&self, alerts: Vec<ToldAlert>, messages: Vec<ToldAlert>, has_changed: bool) {
         let Ok(mut inside) = self.inside.lock() else { return };
         inside.alerts = alerts;
@@ -75,7 +75,7 @@ impl Outbox {
         self.changed.notify_all();
     }
 
-    /// Nothing more comes: each sender makes a last attempt.
+    /// Ends the outbox: each sender makes a last attempt.
     pub fn end(&self) {
         if let Ok(mut inside) = self.inside.lock() {
             inside.ended = true;
@@ -83,7 +83,7 @@ impl Outbox {
         self.changed.notify_all();
     }
 
-    /// Waits until then, or until there are other changes than these where that matters, or the end.
+    /// Waits until `due`, the end, or, if `but` is set, until the change counter differs from it.
     pub fn all(&self, due: At, but: Option<u64>) -> Option<AllAlerts> {
         let mut inside = self.inside.lock().ok()?;
         loop {
@@ -96,7 +96,8 @@ impl Outbox {
         }
     }
 
-    /// Waits until then and for a message, which stays where it is; `None` = it is the end and none waits.
+    /// Waits until `due` and for a message, and returns the message without removing it. Returns `None` at
+    /// the end if no message is queued.
     pub fn message(&self, due: At) -> Option<(ToldAlert, bool)> {
         let mut inside = self.inside.lock().ok()?;
         loop {
@@ -109,19 +110,19 @@ impl Outbox {
         }
     }
 
-    /// The first message has arrived.
+    /// Removes the first message after its delivery.
     pub fn arrived(&self) {
         if let Ok(mut inside) = self.inside.lock() {
             inside.messages.pop_front();
         }
     }
 
-    /// How each sender fares.
+    /// Returns the health of each sender.
     pub fn health(&self) -> Vec<SinkHealth> {
         self.inside.lock().map(|inside| inside.health.values().cloned().collect()).unwrap_or_default()
     }
 
-    /// Notes how a sender fared, and says it where that is new.
+    /// Records the result of a sender, and reports a change of its health.
     pub fn note(&self, sender: &str, failure: Option<&str>, waiting: usize) {
         let Ok(mut inside) = self.inside.lock() else { return };
         let now = SinkHealth { name: sender.to_owned(), failing: failure.is_some(), waiting: waiting as u64 };
@@ -142,18 +143,19 @@ impl Outbox {
     }
 }
 
-/// Now, on an axis of the senders' own.
+/// Returns the time on the monotonic axis of the senders.
 pub fn now() -> At {
     At(monotonic_ns())
 }
 
-/// How long to wait after so many failures in a row, at most so long, but as long as a server asks.
+/// Returns the wait after a number of consecutive failures. It is at most `most`, but at least the time that
+/// a server requests.
 pub fn wait_after(failures: u32, most: Span, asked: Option<Span>) -> Span {
     let doubled = Span(FIRST_WAIT.0.saturating_mul(1 << failures.saturating_sub(1).min(20)));
     doubled.min(most).max(asked.unwrap_or(Span::ZERO).min(MOST_ASKED))
 }
 
-/// Why an answer is none that was hoped for; `None` = it was taken.
+/// Returns the reason of a failed post; `None` if the message was accepted.
 pub fn refusal(posted: &Result<Posted, String>) -> Option<String> {
     match posted {
         Ok(posted) if (200..300).contains(&posted.status) => None,
@@ -162,7 +164,8 @@ pub fn refusal(posted: &Result<Posted, String>) -> Option<String> {
     }
 }
 
-/// `webhook hooks.example:443`: a path may be a secret.
+/// Returns a display name such as `webhook hooks.example:443`, without the path, because a path may be a
+/// secret.
 pub fn name_of(kind: &str, poster: &Poster) -> String {
     format!("{kind} {}", poster.authority())
 }

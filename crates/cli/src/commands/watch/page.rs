@@ -1,4 +1,4 @@
-//! What the watch shows: the page, and its own figures for Prometheus.
+//! The output of a watch over HTTP: the status page and the Prometheus metrics of the watch itself.
 
 use plimsoll_client::pushed::PushCounts;
 use plimsoll_watch::course::Course;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::outbox::SinkHealth;
 use super::serve::Body;
 
-/// What is known, and whether those who are to be told can be.
+/// The findings and the health of the alert receivers.
 #[derive(Serialize)]
 pub struct Everything<'a> {
     #[serde(flatten)]
@@ -25,7 +25,7 @@ impl<'a> Everything<'a> {
     }
 }
 
-/// Everything that stands at some path, and what those who listen are sent.
+/// Returns the bodies of all paths, and the event for subscribers.
 pub fn bodies(
     found: &WatchFinding,
     sinks: &[SinkHealth],
@@ -39,14 +39,14 @@ pub fn bodies(
     (bodies, rows)
 }
 
-/// How the last hours went, and which ceilings belong in its charts.
+/// Returns the chart data of the last hours, with the ceilings for the charts.
 pub fn course(course: &Course, watched: &Watched) -> Body {
     let of = if watched.is_of_requests() { "requests" } else { "pages" };
     let said = serde_json::json!({"of": of, "minutes": course.points(), "ceilings": watched.ceilings()});
     Body::new("/v1/course", "application/json", said.to_string())
 }
 
-/// What stands there before anything is known.
+/// Returns the bodies before the first finding.
 pub fn nothing() -> Vec<Body> {
     first(String::new(), "[]".to_owned())
 }
@@ -57,14 +57,15 @@ fn first(rows: String, alerts: String) -> Vec<Body> {
     vec![page, Body::new("/v1/rows", json, rows), Body::new("/v1/alerts", json, alerts)]
 }
 
-/// The page: it shows these rows (JSON, or nothing yet) at once, asks for `/v1/events` and draws what comes.
+/// Returns the status page. It shows these rows (JSON, or empty before the first tick) immediately, then
+/// subscribes to `/v1/events` and draws every update.
 fn html(rows: &str) -> String {
-    // Inside a script no text may end it.
+    // `<` is escaped, because text inside a script must not end the script.
     let first = if rows.is_empty() { "null".to_owned() } else { rows.replace('<', "\\u003c") };
     include_str!("page.html").replacen("/*first*/null", &first, 1)
 }
 
-/// The verdicts as an exposition. A state that is not known is a sample of its own, never a missing one.
+/// Returns the verdicts in Prometheus format. An unknown state is a separate sample, never a missing one.
 pub fn metrics(found: &WatchFinding, sinks: &[SinkHealth], pushed: &[(String, PushCounts)]) -> String {
     let mut page = PrometheusPage::new();
     let states: Vec<([Label<'_>; 2], f64)> = found
@@ -101,7 +102,7 @@ pub fn metrics(found: &WatchFinding, sinks: &[SinkHealth], pushed: &[(String, Pu
     let requests: Vec<([Label<'_>; 1], f64)> =
         found.rows.iter().map(|row| ([("id", row.id.as_str())], row.n as f64)).collect();
     gauge(&mut page, "plimsoll_watch_requests", "Requests that a row rests on", &requests);
-    // Kind and subject alone: an alert's number would make a new series of each.
+    // The labels are kind and subject alone, because an alert id would create a new series per alert.
     let alerts: Vec<([Label<'_>; 2], f64)> = found
         .alerts
         .iter()
@@ -130,7 +131,7 @@ fn receivers(page: &mut PrometheusPage, sinks: &[SinkHealth]) {
     gauge(page, "plimsoll_watch_sink_waiting", help, &waiting);
 }
 
-/// What was pushed, by what became of it.
+/// Writes the counts of pushed samples by result.
 fn came(page: &mut PrometheusPage, pushed: &[(String, PushCounts)]) {
     let each = |(name, counts): &'_ (String, PushCounts)| {
         [
@@ -185,7 +186,7 @@ fn fleet(page: &mut PrometheusPage, found: &WatchFinding) {
     }
 }
 
-/// What is not known is not there.
+/// Writes the known costs; unknown values are omitted.
 fn costs(page: &mut PrometheusPage, cost: &CostNow) {
     let currency = [("currency", cost.currency.as_str())];
     for (name, help, value) in [

@@ -1,6 +1,7 @@
-//! Sources that push: addresses on which a watch listens.
+//! Receivers of pushed metrics: listen addresses of a watch.
 //!
-//! An address that nobody pushes to is a lost source like a page that does not answer, once whoever pushes as seldom as is usual would have pushed.
+//! An address without data is reported as a lost source, like an endpoint that does not respond. The grace
+//! period is 65 seconds or three intervals, whichever is longer, because exporters may push once a minute.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -22,9 +23,9 @@ use super::{LOOK, knows};
 use crate::exit::Stop;
 use crate::out;
 
-/// Nobody who pushes once a minute is late before this.
+/// Grace period for the first push, because an exporter may push once a minute.
 const FIRST: Span = Span::from_secs(65);
-/// What whoever pushes has to know. `section`: of the watch file.
+/// Returns the token that senders must present. `section` is the section of the watch file.
 pub fn bearer(
     section: &str,
     key_env: Option<&String>,
@@ -39,20 +40,20 @@ pub fn bearer(
     Ok(Some(key.with_bytes(Bearer::new)))
 }
 
-/// One address that is listened on, until it is dropped.
+/// A receiver on one listen address; dropping it closes the address.
 pub struct Receiving {
     name: String,
     counts: Arc<Mutex<PushCounts>>,
-    /// It was said to be silent.
+    /// Set after the address was reported as silent.
     is_lost: bool,
     is_warned: bool,
     _collecting: Collecting,
 }
 
-/// Listens on all of them.
+/// Starts all receivers.
 ///
 /// # Errors
-/// An address or a key that can't be had.
+/// Fails if an address can't be bound or a key can't be read.
 pub fn start(specs: &[PushSpec], clock: Clock, rows: &ToRows) -> Result<Vec<Receiving>, Stop> {
     specs.iter().map(|spec| receive(spec, clock, rows)).collect()
 }
@@ -72,7 +73,7 @@ fn receive(spec: &PushSpec, clock: Clock, rows: &ToRows) -> Result<Receiving, St
     let collecting = collector::receive(config, sink)
         .map_err(|e| Stop::usage(format!("sources: otlp: {e}; name another port")))?;
     let addr = collecting.addrs().first().copied().unwrap_or(spec.listen);
-    // Parents of this process wait for this line: it comes even when it is to be quiet.
+    // Parent processes wait for this line, so it is printed even with `--quiet`.
     out::note(&format!("otlp is taken at http://{addr}{}", otlp_metrics::HTTP_PATH));
     let name = format!("otlp {addr}");
     Ok(Receiving { name, counts, is_lost: false, is_warned: false, _collecting: collecting })
@@ -85,17 +86,17 @@ fn show(shown: &Mutex<PushCounts>, counts: PushCounts) {
 }
 
 impl Receiving {
-    /// Which address, for people.
+    /// Returns the display name of the address.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What came so far.
     pub fn counts(&self) -> PushCounts {
         self.counts.lock().map(|counts| counts.clone()).unwrap_or_default()
     }
 
-    /// Tells the watch where nothing has come for too long, and people what they should write otherwise.
+    /// Marks the source as lost after a silent grace period. Warns once if an exporter pushes too rarely for the
+    /// window.
     pub fn tick(&mut self, now: At, (every, window): (Span, Span), watched: &mut Watched) {
         let counts = self.counts();
         let is_heard = counts.taken > 0;
@@ -114,7 +115,7 @@ impl Receiving {
     }
 }
 
-/// Waits until something has come to each of them, for so long at most.
+/// Waits until every receiver has data, for at most `most`.
 pub fn await_all(
     receiving: &[Receiving],
     clock: Clock,

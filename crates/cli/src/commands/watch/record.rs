@@ -1,7 +1,9 @@
-//! The window of each alert as a run folder: what was seen since it began to be so and ten minutes before, for `show`, `diagnose`, `gate` and `report`.
+//! Writes the window of each alert as a run folder for `show`, `diagnose`, `gate` and `report`. A window
+//! covers the incident and the ten minutes before it.
 //!
-//! Written by a thread of its own, because Parquet takes a second of a large fleet and the watch must not wait. A folder is announced before it is whole: who
-//! opens it meanwhile reads its log, as of any run that is being written.
+//! A separate thread writes the folder, because Parquet takes a second for a large fleet and the watch must
+//! not wait. A folder is announced before it is complete. A reader of an incomplete folder reads its log, as
+//! with any run in progress.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -20,46 +22,46 @@ use crate::exit::Stop;
 use crate::numbered::{self, size};
 use crate::{measure, observed, out};
 
-/// The kind of run it writes.
+/// The run kind of an alert window.
 pub const KIND: &str = "watch";
-/// Begins the names of its folders.
+/// Name prefix of the folders.
 const PREFIX: &str = "alert-";
 
-/// What a window says of itself, in its scenario.
+/// Metadata of a window, in the scenario of its run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WindowNote {
     /// Alerts that fired together; times are seconds of the run.
     pub alerts: Vec<Alert>,
-    /// Since when it is so, s of the run.
+    /// Start of the incident, s of the run.
     pub since_s: f64,
-    /// Between two looks, s.
+    /// Scrape interval, s.
     pub every_s: f64,
     pub budget: BudgetFile,
-    /// Of a history, or a stretch of one: its blocks.
+    /// Blocks of a history or of a time range of one; `None` for an alert window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<BlocksNote>,
 }
 
-/// What the folder of a history says of its blocks.
+/// Metadata of the blocks in a history folder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BlocksNote {
-    /// How long they are, s.
+    /// Length of a block, s.
     pub length_s: f64,
-    /// Identities of the runs that they were folded from.
+    /// Ids of the runs that the blocks were folded from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub of: Vec<String>,
 }
 
-/// What is watched, and the axis of its times.
+/// The watched source and its time axis.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    /// What it is, for people.
+    /// Display name of the source.
     pub url: String,
     pub clock: ClockAnchor,
     pub time: Time,
 }
 
-/// Writes windows.
+/// A writer of alert windows.
 pub struct Recorder {
     spec: KeptSpec,
     budget: BudgetFile,
@@ -71,7 +73,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes the folder, if need be.
+    /// Creates the folder if needed.
     pub fn start(
         spec: KeptSpec,
         (budget, every): (&BudgetFile, Span),
@@ -86,7 +88,7 @@ impl Recorder {
         Ok(Recorder { spec, budget, every, of, next, writing, error: None })
     }
 
-    /// Begins to write a window, and says where.
+    /// Starts to write a window and returns its folder.
     pub fn keep(&mut self, window: AlertWindow) -> PathBuf {
         self.ended(false);
         let dir = self.spec.dir.join(format!("{PREFIX}{:06}", self.next));
@@ -102,7 +104,7 @@ impl Recorder {
         dir
     }
 
-    /// Waits until all are written.
+    /// Waits until all windows are written.
     pub fn end(mut self) {
         self.ended(true);
     }
@@ -120,7 +122,7 @@ impl Recorder {
         }
     }
 
-    /// Lets the oldest go once all are larger than they may be, and what is too old.
+    /// Removes folders that are too old, and the oldest folders while the total size is over the limit.
     fn thin(&self) {
         let sized: Vec<(PathBuf, u64)> =
             folders(&self.spec.dir).into_iter().map(|(_, dir)| (dir.clone(), size(&dir))).collect();
@@ -145,14 +147,14 @@ impl Recorder {
     }
 }
 
-/// How the run begins that says this of itself.
+/// Returns the manifest of a run with this metadata.
 pub fn manifest(of: &Recorded, note: &WindowNote) -> Manifest {
     let target = Fingerprint { url: of.url.clone(), facts: Default::default() };
     let scenario = json!({"target": {"url": of.url}, "watch": note});
     observed::manifest(KIND, (of.time, of.clock), target, scenario)
 }
 
-/// Writes all of it: of requests the levels before and since, with what is found in them.
+/// Writes a window. For requests it writes the levels before and since the incident, with their findings.
 fn write(dir: &Path, mut manifest: Manifest, window: &AlertWindow) -> Result<(), StoreError> {
     let writer = RunWriter::create(dir, manifest.clone())?;
     window.samples.iter().for_each(|sample| writer.sample(sample));
@@ -183,14 +185,14 @@ fn write(dir: &Path, mut manifest: Manifest, window: &AlertWindow) -> Result<(),
     plimsoll_store::replace_manifest(dir, &manifest)
 }
 
-/// How long ago its run began to be written, days.
+/// Returns the age of a run folder in days.
 fn age_days(dir: &Path) -> Option<f64> {
     let manifest = dir.join(plimsoll_store::folder::MANIFEST);
     let modified = std::fs::metadata(manifest).ok()?.modified().ok()?;
     Some(modified.elapsed().ok()?.as_secs_f64() / 86_400.0)
 }
 
-/// The run folders of alerts in `dir` by their numbers, ascending.
+/// Returns the alert folders in `dir` with their numbers, ascending.
 fn folders(dir: &Path) -> Vec<(u64, PathBuf)> {
     numbered::folders(dir, PREFIX)
 }

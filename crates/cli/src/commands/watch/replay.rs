@@ -1,4 +1,5 @@
-//! `plimsoll watch test`: a finished run under the watch that would be live, in virtual time. Its exit code is for CI: 1, something would have alerted or is broken.
+//! `plimsoll watch test` replays a finished run through the live watch in virtual time. Its exit code is for
+//! CI: 1 if an alert would have fired or a row is broken.
 
 use plimsoll_model::Manifest;
 use plimsoll_report::watched as words;
@@ -13,17 +14,16 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, WatchArgs};
 use crate::out;
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Serialize)]
 struct Tested {
-    /// The run's identity.
     run: String,
     requests: Option<Replayed>,
-    /// By the servers' pages that were read while it went on.
+    /// Result from the metrics endpoints that were scraped during the run; `None` without scrapes.
     pages: Option<Replayed>,
 }
 
-/// Replays and prints.
+/// Replays a run and prints the result.
 pub fn run(args: &WatchArgs, asked: &AskedWatch, name: &str) -> Result<Exit, Stop> {
     let run = gate::open(name)?;
     let (file, every) = (&asked.budget, asked.spec.every);
@@ -74,14 +74,15 @@ pub fn run(args: &WatchArgs, asked: &AskedWatch, name: &str) -> Result<Exit, Sto
     Ok(exit(&tested))
 }
 
-/// 1 an alert or a broken row, by either; 3 a row that its best source does not decide, or none that holds; else 0.
+/// Returns the exit code. It is 1 for an alert or a broken row from either source. It is 3 if the best source
+/// leaves a row inconclusive or no row passes, else 0.
 fn exit(tested: &Tested) -> Exit {
     let both = || tested.requests.iter().chain(&tested.pages);
     let any = |rows: &[WatchRow], state: RowState| rows.iter().any(|row| row.state == state);
     if both().any(|found| !found.alerts.is_empty() || any(&found.rows, RowState::Broken)) {
         return Exit::Broken;
     }
-    // Requests tell more than pages: these decide only where there are no requests.
+    // Requests carry more information than metrics endpoints, so endpoints decide only without requests.
     let rows = both().next().map_or(&[][..], |found| &found.rows);
     match any(rows, RowState::CannotTell) || !any(rows, RowState::Holds) {
         true => Exit::Inconclusive,

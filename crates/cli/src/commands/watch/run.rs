@@ -1,4 +1,5 @@
-//! A watch over a run while it is written, request by request: of `plimsoll run`, of a gateway's record, of anything that writes a run.
+//! Watches a run in progress, request by request: a run of `plimsoll run`, the record of a gateway, or any
+//! other run folder.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,7 @@ use crate::flags::{Format, WatchArgs};
 use crate::out;
 use crate::screen::{KeyWatch, Screen};
 
-/// Watches until the run ends, or somebody ends the watch.
+/// Watches until the run ends or the user ends the watch.
 pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let mut source = Source::open(dir, clock)?;
@@ -48,7 +49,8 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     }
     let now = clock.now();
     let mut watched = watched.of_requests(asked.alerts.clone(), now);
-    // Let go of in any case, because the source lives as long as the watch and it is the whole run so far.
+    // Taken out of the source to free its memory, because the source lives as long as the watch and this is
+    // the whole run so far.
     let before = std::mem::take(&mut source.before);
     let course = served.as_ref().map(|_| {
         let mut course = super::history::course(None, clock);
@@ -71,7 +73,7 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
             }
             std::thread::sleep(LOOK);
         }
-        // What is over is judged at once.
+        // The remaining requests are evaluated immediately.
         over.store(true, Ordering::Release);
         last
     });
@@ -95,12 +97,12 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     Ok(exit(&found, !by_key))
 }
 
-/// One run, or those of a folder that a gateway records into.
+/// A run, or the runs in the folder of a gateway record.
 struct Source {
     home: Option<PathBuf>,
-    /// What had ended before: for the charts alone.
+    /// Attempts that ended before the watch started; used for charts only.
     before: Vec<Attempt>,
-    /// Those that are being written: one whose successor was begun waits for requests that go on.
+    /// Runs in progress. A run with a successor stays open until its last requests end.
     open: Vec<Followed>,
     newest: PathBuf,
     clock: Clock,
@@ -109,17 +111,17 @@ struct Source {
 
 struct Followed {
     follow: Follow,
-    /// From its axis to the watch's.
+    /// Offset from the axis of the run to the axis of the watch.
     later: Span,
-    /// Its place among them: each run counts its requests from zero.
+    /// Index of the run, because each run numbers its requests from zero.
     number: u64,
 }
 
-/// Requests of a run are numbered from so many times its place on.
+/// Request numbers of a run start at this multiple of its index.
 const NUMBERS: u64 = 1 << 40;
 
 impl Source {
-    /// From now on: what ended before is judged by nothing.
+    /// Opens a source at the current position. Earlier requests are not evaluated.
     fn open(dir: &Path, clock: Clock) -> Result<Source, Stop> {
         let newest = record::newest(dir);
         let home = newest.as_ref().map(|_| dir.to_path_buf());

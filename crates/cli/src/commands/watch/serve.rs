@@ -1,6 +1,7 @@
-//! What a watch knows, over HTTP: read-only, a thread for each of few readers.
+//! The HTTP server of a watch. It is read-only and uses one thread per reader, for few readers.
 //!
-//! A framework lost: a few paths of GET are less code than its set-up, and nothing of a request but its path is used.
+//! A framework was rejected because a few GET paths take less code than its set-up. The server uses only the
+//! path of a request.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,32 +17,32 @@ use plimsoll_server::collector::Bearer;
 use crate::exit::Stop;
 use crate::flags::ReadersArgs;
 
-/// Readers at once; the next is told to come back.
+/// Maximum number of concurrent readers; further readers get an error and retry.
 const MOST_READERS: usize = 64;
-/// Longest head of a request, bytes, and how long it may take to come.
+/// Maximum size of a request head in bytes, and its read timeout.
 const MOST_HEAD: usize = 8 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A comment is sent to a silent listener of events after so long, so that a reader who is gone is noticed.
+/// Interval of comments to a silent event subscriber, so that a closed connection is noticed.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// What stands at a path.
+/// The content of a path.
 pub struct Body {
-    /// The path, or what comes before its query.
+    /// The path, without its query.
     pub path: &'static str,
     pub kind: &'static str,
-    /// What is there, or what it is made of when somebody asks.
+    /// The content, or the input of `make`, which runs on each request.
     pub text: String,
     pub make: fn(&str) -> String,
 }
 
 impl Body {
-    /// A text as it is.
+    /// Returns a body that is served unchanged.
     pub fn new(path: &'static str, kind: &'static str, text: String) -> Body {
         Body { path, kind, text, make: str::to_owned }
     }
 }
 
-/// What is shown now, and what is sent to those who listen to changes.
+/// The current content, and the event for subscribers.
 #[derive(Default)]
 struct Shown {
     number: u64,
@@ -51,17 +52,17 @@ struct Shown {
 
 type State = Arc<(Mutex<Shown>, Condvar)>;
 
-/// Who may read.
+/// Access control for readers.
 #[derive(Clone)]
 struct Readers {
     key: Option<Bearer>,
 }
 
 impl Readers {
-    /// As it was asked.
+    /// Returns the access control from the flags.
     ///
     /// # Errors
-    /// The key can't be had, or the address is not loopback and nobody said that it may be read from outside.
+    /// Fails if the key can't be read, or if the address is not loopback and outside access is not permitted.
     fn asked(args: &ReadersArgs, addr: SocketAddr) -> Result<Readers, Stop> {
         let key = args.listen_key_env.as_ref().map(|name| Secret::from_env(name)).transpose();
         let key = key.map_err(|e| Stop::usage(format!("--listen-key-env: {e}")))?;
@@ -73,7 +74,8 @@ impl Readers {
         Ok(Readers { key: key.map(|key| key.with_bytes(Bearer::new)) })
     }
 
-    /// Does this head show the key, where there is one? A browser sends it as the password of whoever it asked.
+    /// Returns whether the request head contains the key, if a key is required. A browser sends the key as
+    /// the password of basic authentication.
     fn are_let_in(&self, head: &str) -> bool {
         let Some(key) = &self.key else { return true };
         let shown = head.lines().filter_map(|line| line.split_once(':'));
@@ -85,7 +87,7 @@ impl Readers {
     }
 }
 
-/// The password of HTTP's basic authentication (RFC 7617).
+/// Returns the password of HTTP basic authentication (RFC 7617).
 fn password(said: &str) -> Option<Vec<u8>> {
     let (scheme, pair) = said.split_once(' ')?;
     let pair = BASE64_STANDARD.decode(pair.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
@@ -93,17 +95,17 @@ fn password(said: &str) -> Option<Vec<u8>> {
     Some(pair[colon + 1..].to_vec())
 }
 
-/// A listener that serves what is shown.
+/// The HTTP server of a watch.
 pub struct StatusServer {
     pub addr: SocketAddr,
     state: State,
 }
 
 impl StatusServer {
-    /// Listens, and shows this first.
+    /// Starts the server with its first content.
     ///
     /// # Errors
-    /// The address is not loopback and nobody said who may read it from outside, or it can't be had.
+    /// Fails if the address can't be bound, or if it is not loopback and outside access is not permitted.
     pub fn start(addr: SocketAddr, readers: &ReadersArgs, first: Vec<Body>) -> Result<StatusServer, Stop> {
         let readers = Readers::asked(readers, addr)?;
         let wrong =
@@ -138,7 +140,7 @@ fn accept(listener: &TcpListener, (state, readers): (&State, &Readers)) {
         let (state, held, readers) = (Arc::clone(state), Arc::clone(&reading), readers.clone());
         held.fetch_add(1, Ordering::Relaxed);
         std::thread::spawn(move || {
-            // Whoever goes away in the middle has no answer to get.
+            // An error means that the client disconnected, so no response is needed.
             let _ = read(&stream, (&state, &readers));
             held.fetch_sub(1, Ordering::Relaxed);
         });
@@ -210,7 +212,7 @@ fn refuse(mut stream: &TcpStream) -> std::io::Result<()> {
     stream.write_all(said.as_bytes())
 }
 
-/// Every state as it comes (server-sent events), until the reader is gone.
+/// Sends every state as a server-sent event until the client disconnects.
 fn events(mut stream: &TcpStream, (shown, changed): &(Mutex<Shown>, Condvar)) -> std::io::Result<()> {
     stream.write_all(
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",

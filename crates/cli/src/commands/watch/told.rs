@@ -1,7 +1,9 @@
-//! An alert as others are told of it: labels that name it, instants of the wall clock, and an identity that a restart does not change.
+//! The external form of an alert: identifying labels, wall-clock times, and an identity that survives a
+//! restart.
 //!
-//! The labels and `startsAt` are the identity, as Alertmanager has it: never a value or a time that moves, or each resend would be another alert.
-//! `startsAt` is when it fired, as Prometheus does it: it lies after the end of the one before, so that two alerts are never taken for one.
+//! As in Alertmanager, the labels and `startsAt` are the identity. They contain no value or time that
+//! changes, because each resend would otherwise be a new alert. As in Prometheus, `startsAt` is the time of
+//! firing. It is after the end of the previous alert, so two alerts are never merged.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +11,19 @@ use plimsoll_report::figure::rfc3339;
 use plimsoll_watch::{Alert, AlertState};
 use serde_json::{Map, Value, json};
 
-/// Labels that every alert has of its own.
+/// Labels that Plimsoll sets on every alert.
 pub const OWN_LABELS: [&str; 3] = ["alertname", "about", "budget"];
 
-/// An alert on the wall clock.
+/// An alert in wall-clock time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ToldAlert {
-    /// Its times are seconds since 1970.
+    /// The alert; its times are seconds since 1970.
     alert: Alert,
     pub labels: BTreeMap<String, String>,
 }
 
 impl ToldAlert {
-    /// An alert whose times are seconds since 1970, of this budget, with further labels.
+    /// Creates an alert with additional labels. The times of `alert` are seconds since 1970.
     pub fn new(alert: Alert, budget: Option<&str>, more: &BTreeMap<String, String>) -> ToldAlert {
         let own = [
             ("alertname", Some(alert.kind.alert_name())),
@@ -32,39 +34,38 @@ impl ToldAlert {
         ToldAlert { labels: more.clone().into_iter().chain(own).collect(), alert }
     }
 
-    /// Its own name within a watch.
+    /// Returns the id of the alert within a watch.
     pub fn id(&self) -> &str {
         &self.alert.id
     }
 
-    /// Does it stand?
     pub fn state(&self) -> AlertState {
         self.alert.state
     }
 
-    /// When it fired, ms since 1970.
+    /// Returns the time of firing, ms since 1970.
     pub fn starts_ms(&self) -> i64 {
         milliseconds(self.alert.fired_s)
     }
 
-    /// When it was resolved; never before it fired.
+    /// Returns the time of resolution, ms since 1970; it is always after the time of firing.
     pub fn ends_ms(&self) -> Option<i64> {
         self.alert.resolved_s.map(|resolved| milliseconds(resolved).max(self.starts_ms() + 1))
     }
 
-    /// As it was when it fired.
+    /// Returns the alert in its firing state.
     pub fn firing(&self) -> ToldAlert {
         let alert = Alert { state: AlertState::Firing, resolved_s: None, ..self.alert.clone() };
         ToldAlert { alert, labels: self.labels.clone() }
     }
 
-    /// Names this message, also when it is sent again: the alert, when it fired, and its state.
+    /// Returns the message id: fingerprint, time of firing and state. A resend has an identical id.
     pub fn message_id(&self) -> String {
         format!("{}-{}-{}", self.fingerprint(), self.starts_ms(), self.alert.state.name())
     }
 
-    /// Alertmanager's own name of these labels: FNV-1a over them in order, each name and value followed by a byte of ones
-    /// (prometheus/common: model/signature.go).
+    /// Returns Alertmanager's fingerprint of the labels: FNV-1a over them in order, each name and value
+    /// followed by a byte 0xff (prometheus/common: model/signature.go).
     pub fn fingerprint(&self) -> String {
         let eat = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         let bytes = self.labels.iter().flat_map(|(name, value)| [name, value]);
@@ -72,7 +73,8 @@ impl ToldAlert {
         format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, eat))
     }
 
-    /// As Alertmanager takes it (API v2). `until_ms`: while it stands, when it ends unless it is sent again.
+    /// Returns the alert for Alertmanager (API v2). `until_ms` is the end time of a firing alert that is not
+    /// sent again.
     pub fn posted(&self, until_ms: i64) -> Value {
         let mut annotations =
             json!({"summary": self.alert.evidence, "since": rfc3339(milliseconds(self.alert.since_s))});
@@ -89,7 +91,8 @@ impl ToldAlert {
         })
     }
 
-    /// What is to blame and what to do, by name. `None` = there is nothing to say, which is never an empty text.
+    /// Returns cause and recommended actions by name. A value is `None` if there is no text, never an empty
+    /// text.
     fn steps(&self) -> [(&'static str, Option<&str>); 5] {
         let Alert { diagnosis, run, .. } = &self.alert;
         let found = diagnosis.as_deref();
@@ -103,7 +106,7 @@ impl ToldAlert {
         steps.map(|(name, text)| (name, text.filter(|text| !text.is_empty())))
     }
 
-    /// Everything that a message can say, by name.
+    /// Returns all fields of a message by name.
     pub fn fields(&self) -> Map<String, Value> {
         let Alert { kind, about, row, state, evidence, since_s, .. } = &self.alert;
         let mut fields = json!({
@@ -131,10 +134,10 @@ fn milliseconds(seconds: f64) -> i64 {
     (seconds * 1e3).round() as i64
 }
 
-/// Reads labels that a file adds.
+/// Checks the labels of a watch file.
 ///
 /// # Errors
-/// A name that is no label's, or one of our own.
+/// Fails on an invalid label name or a reserved label.
 pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
     let is_name = |name: &str| {
         name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
@@ -180,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Whoever is woken is told a first step, also where no cause is known, and no text that is empty.
+    /// An alert always has a first step, even without a known cause, and no empty text.
     #[test]
     fn what_is_posted_says_what_to_do_first_and_nothing_empty() {
         let nothing = LevelGauges::between(ServerSide::read(&[]), (At(0), At(60_000_000_000)));
@@ -201,7 +204,7 @@ mod tests {
         }
     }
 
-    /// A journal of an older version, whose alerts have no step of their own: what is told of them has one all the same.
+    /// Alerts in the journal of an older version have no first step; their messages contain one anyway.
     #[test]
     fn an_alert_of_an_older_version_says_what_to_do_first() {
         let old = |step: &str| -> Alert {
@@ -224,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Who is woken types what is told: there is such a command, with such flags.
+    /// The commands and flags in first steps exist, because users type them.
     #[test]
     fn the_commands_of_first_steps_exist() {
         let cli = Cli::command();
@@ -242,7 +245,7 @@ mod tests {
         }
     }
 
-    /// A run is diagnosed by its name, and shows no replicas to look at.
+    /// A run is diagnosed by its name and has no replicas to inspect.
     #[test]
     fn the_first_step_of_a_watch_of_requests_names_the_run() {
         for kind in [AlertKind::CeilingBroken, AlertKind::BurnRate] {
@@ -251,7 +254,7 @@ mod tests {
         }
     }
 
-    /// What an Alertmanager 0.25 answered for these labels.
+    /// The fingerprint is the output of Alertmanager 0.25 for these labels.
     #[test]
     fn the_fingerprint_is_alertmanagers() {
         let labels = [

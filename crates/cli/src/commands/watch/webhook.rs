@@ -1,7 +1,9 @@
-//! One message per alert and state to a webhook: when it fires, and when it is resolved. In order, each until it is taken (a 2xx), with a pause that doubles.
+//! Sends one message per alert and state to a webhook, when an alert fires and when it resolves. Messages are
+//! sent in order. Each is retried with exponential backoff until a 2xx response.
 //!
-//! A message that was sent and whose taking was not yet written down when this process died is sent again under the same `webhook-id`: a receiver that
-//! remembers ids sees each once. Bodies are JSON filled in as values and not as text, so that no alert's words can break them.
+//! If the process dies after a delivery and before its journal entry, the message is sent again with an
+//! unchanged `webhook-id`. A receiver that stores ids sees each message once. Bodies are JSON filled with
+//! values and not with text, so alert text cannot break them.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -17,11 +19,11 @@ use super::journal::{Journal, JournalLine};
 use super::outbox::{self, Outbox};
 use super::told::ToldAlert;
 
-/// Longest pause between two attempts, and longest wait for an answer.
+/// Maximum backoff between two attempts, and the response timeout.
 const MOST_WAIT: Span = Span::from_secs(60);
 const PATIENCE: Span = Span::from_secs(10);
 
-/// Everything that a body can be filled with.
+/// Fields that a body may contain.
 const FIELDS: [&str; 17] = [
     "state",
     "kind",
@@ -43,10 +45,10 @@ const FIELDS: [&str; 17] = [
 ];
 
 impl WebhookSpec {
-    /// The sender.
+    /// Returns the sender.
     ///
     /// # Errors
-    /// In one line, without a key and without a URL that is one.
+    /// Fails if a setting is invalid, with a one-line message that contains no key and no secret URL.
     pub fn sender(&self) -> Result<Webhook, String> {
         let named = |why: String| format!("sinks.webhook: {why}");
         let url = match (&self.url, &self.url_env) {
@@ -87,7 +89,7 @@ impl WebhookSpec {
             (Some(name), None) => (Secret::from_env(name), name),
             (None, Some(file)) => (Secret::from_file(Path::new(file)), file),
         };
-        // The error of a key that is not there names a flag that this is not.
+        // The underlying error names a flag that does not apply here.
         let secret = secret
             .map_err(|_| format!("no key to sign with is in {from}: it is not there, empty, or no text"))?;
         SigningKey::new(&secret, from).map(Some).map_err(|e| e.to_string())
@@ -102,7 +104,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Sends until the end.
+    /// Sends messages until the watch ends.
     pub fn work(self, outbox: &Arc<Outbox>, journal: &Arc<Mutex<Journal>>) {
         let (mut failures, mut due) = (0, At(i64::MIN));
         while let Some((message, is_last)) = outbox.message(due) {
@@ -145,7 +147,7 @@ impl Webhook {
     }
 }
 
-/// A body with its names filled in. A text that is one name alone becomes that value, whatever it is.
+/// Fills the names in a body. A string that consists of one name becomes its value, of any type.
 fn filled(body: &Value, fields: &Map<String, Value>) -> Value {
     match body {
         Value::String(text) => {
@@ -179,7 +181,7 @@ impl Part<'_> {
     }
 }
 
-/// `a {{b}} c` → `a `, b, ` c`.
+/// Splits a template: `a {{b}} c` → `a `, b, ` c`.
 fn parts(text: &str) -> Vec<Part<'_>> {
     let (mut parts, mut rest) = (Vec::new(), text);
     while let Some((before, name, after)) = rest
@@ -199,7 +201,7 @@ fn parts(text: &str) -> Vec<Part<'_>> {
 }
 
 /// # Errors
-/// A name that stands for nothing.
+/// Fails on an unknown field name.
 fn check(body: &Value) -> Result<(), String> {
     match body {
         Value::String(text) => {

@@ -1,7 +1,8 @@
-//! `plimsoll workload`: production's traffic as a trace that can be replayed, and how like its source that is.
+//! `plimsoll workload` converts production traffic to a replayable trace and reports the fidelity of the
+//! trace.
 //!
-//! The report is made of what a run of the file would send: the bytes that are written are read back, their schedule is drawn and its prompts'
-//! blocks are named as a run does it. Only then do the log and the workload stand on equal terms.
+//! The report is based on the load that a run of the file would send. The written bytes are re-read, the
+//! schedule is drawn, and the prompt blocks are named as in a run. Only then are log and workload comparable.
 
 mod pages;
 mod sources;
@@ -30,10 +31,10 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, FromLogArgs};
 use crate::out;
 
-/// Tokens of a block as engines name them.
+/// Block size of engines in tokens.
 const BLOCK_TOKENS: u32 = 16;
 
-/// Reads, writes and prints.
+/// Reads the sources, writes the workload and prints the report.
 pub fn run(args: &FromLogArgs) -> Result<Exit, Stop> {
     out::place_for(args.out.as_deref())?;
     let law = |flag: &str, text: &Option<String>| match text {
@@ -105,7 +106,7 @@ fn models(logged: &Logged) -> Vec<(String, u64)> {
     all
 }
 
-/// What a run of this trace sends, at its own rate.
+/// Returns the scenario and schedule of this trace at its own rate.
 fn sent(text: &str, seed: u64) -> Result<(Scenario, Schedule), Stop> {
     let wrong = |e: plimsoll_workload::SpecError| Stop::usage(format!("the workload can't be replayed: {e}"));
     let file = "workload".to_owned();
@@ -115,7 +116,7 @@ fn sent(text: &str, seed: u64) -> Result<(Scenario, Schedule), Stop> {
         ..Scenario::default()
     };
     scenario.attach(|_| Ok(text.as_bytes().to_vec())).map_err(wrong)?;
-    // A single session that waits for nothing but itself has no rate; any does.
+    // A session whose turns wait only for each other has no rate, so any rate works.
     let own_rate = scenario.trace().ok().flatten().map(|trace| trace.rate_per_s());
     let rate =
         own_rate.is_some_and(|own| own.is_err()).then(|| Rate::per_s(1.0)).transpose().map_err(wrong)?;
@@ -126,7 +127,7 @@ fn sent(text: &str, seed: u64) -> Result<(Scenario, Schedule), Stop> {
     Ok((scenario, schedule))
 }
 
-/// Any window: the trace has its own.
+/// Any window works, because the trace has its own.
 const LONG: plimsoll_model::Span = plimsoll_model::Span::from_secs(3_600);
 
 fn reconstruction(
@@ -176,12 +177,13 @@ fn reconstruction(
     })
 }
 
-/// How long each request took in the log, ns, in the order of the workload's lines; 0 where nothing waits for it.
+/// Returns the duration of each request in the log, ns, in the order of the workload's lines. The value is 0
+/// if no request waits for it.
 fn took_ns(rebuilt: &Rebuilt) -> Vec<i64> {
     rebuilt.logged.iter().map(|one| one.turn.as_ref().map_or(0, |turn| turn.took_ns)).collect()
 }
 
-/// What is sent, in the order of the workload's lines.
+/// Returns the requests that a run sends, in the order of the workload's lines.
 fn replayed(
     rebuilt: &Rebuilt,
     (scenario, schedule): (&Scenario, &Schedule),
@@ -206,7 +208,8 @@ fn replayed(
     workload
 }
 
-/// Log and workload on one engine, and what the log may have been where it does not say.
+/// Simulates log and workload on one engine. If the log lacks details, alternatives of the log are simulated
+/// too.
 fn effect(
     world: &WorldSpec,
     (logged, rebuilt, spec): (&Logged, &Rebuilt, &RebuildSpec),
@@ -215,7 +218,7 @@ fn effect(
     let source: Vec<ReplayRequest> = (rebuilt.rows.iter().zip(&rebuilt.logged).zip(workload).enumerate())
         .map(|(i, ((row, one), sent))| match rebuilt.reuse {
             Reuse::Unknown => ReplayRequest { blocks: Vec::new(), ..as_logged(i, row, one, rebuilt) },
-            // What is assumed of the log is what is sent.
+            // The assumption about the log equals the sent workload.
             Reuse::Grown => ReplayRequest { blocks: sent.blocks.clone(), ..as_logged(i, row, one, rebuilt) },
             Reuse::Hashes | Reuse::Cached => as_logged(i, row, one, rebuilt),
         })
@@ -261,7 +264,7 @@ fn effect(
     effect::effect(&EffectCase { world, seed: spec.seed, source: &source, workload, others })
 }
 
-/// The same lengths, the longest prompt with the longest answer.
+/// Returns the requests with outputs reassigned, so that the longest prompt has the longest output.
 fn paired(workload: &[ReplayRequest]) -> Vec<ReplayRequest> {
     let mut by_prompt: Vec<usize> = (0..workload.len()).collect();
     by_prompt.sort_by_key(|place| workload[*place].prompt);
@@ -272,7 +275,8 @@ fn paired(workload: &[ReplayRequest]) -> Vec<ReplayRequest> {
     paired
 }
 
-/// A request as the log has it, its blocks cut to sixteen tokens. A length that the log does not say is the one drawn.
+/// Returns a request of the log with its blocks split to sixteen tokens. A length that the log lacks is the
+/// drawn one.
 fn as_logged(
     place: usize,
     row: &TraceRow,
@@ -283,7 +287,7 @@ fn as_logged(
     let per_block = u64::from(rebuilt.block_tokens.max(1));
     let own = |block: u64| u64::MAX - ((place as u64) << 24 | block);
     let blocks = (0..u64::from(row.prompt_tokens / BLOCK_TOKENS)).map(|block| {
-        // The block in which its last token lies names it, with its place in there.
+        // The name combines the log's block that contains the last token with the position in that block.
         let within = ((block + 1) * u64::from(BLOCK_TOKENS) - 1) / per_block;
         let name = named.get(within as usize).map_or_else(|| own(block), |id| id.rotate_left(17));
         name ^ block.wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -299,7 +303,7 @@ fn as_logged(
     }
 }
 
-/// Names of a prompt whose first half all others have as well.
+/// Returns block names for a prompt whose first half is common to all prompts.
 fn half_shared(prompt: u32) -> Vec<u64> {
     (0..u64::from(prompt / 2 / BLOCK_TOKENS)).collect()
 }

@@ -1,4 +1,4 @@
-//! Pages of servers as a source: what a Prometheus kept of them, asked for or saved, and what a watch wrote.
+//! Server metrics as a source of a workload: from a Prometheus server, a saved response, or a recorded watch.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -15,10 +15,11 @@ use crate::exit::Stop;
 use crate::flags::FromLogArgs;
 use crate::trace_file;
 
-/// How the answer to a query of a range begins.
+/// Start of the response to a Prometheus range query.
 const ANSWER: &[u8] = br#"{"status":"success","data":{"resultType":"matrix""#;
 
-/// The requests that a Prometheus counted, by its URL or by its answer in a file; `None` = it is neither.
+/// Returns the requests that a Prometheus server counted, from its URL or a saved response. Returns `None` if
+/// the source is neither.
 pub fn of(source: &Path, args: &FromLogArgs) -> Result<Option<Logged>, Stop> {
     let name = source.display().to_string();
     let series = if ["http://", "https://"].iter().any(|scheme| name.starts_with(scheme)) {
@@ -40,7 +41,7 @@ pub fn of(source: &Path, args: &FromLogArgs) -> Result<Option<Logged>, Stop> {
     logged(source, &rows, begin_ns, args.seed).map(Some)
 }
 
-/// The requests that these pages counted.
+/// Returns the requests that these samples counted.
 pub fn logged(source: &Path, rows: &[Sample], begin_ns: i64, seed: u64) -> Result<Logged, Stop> {
     counted::logged(rows, begin_ns, seed).map_err(|why| wrong(source, &why))
 }

@@ -1,4 +1,4 @@
-//! What `plimsoll workload` reads: files known by what is in them, runs, folders of either.
+//! The sources of `plimsoll workload`: files that are recognised by their content, runs, and folders of both.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,16 @@ use crate::flags::FromLogArgs;
 use crate::trace_file::{self, Said};
 use crate::{measure, out, rows};
 
-/// Bytes by which a file is known: some lines of start-up stand before the first request.
+/// Number of bytes for recognition, because start-up lines may precede the first request.
 const HEAD: usize = 256 << 10;
-/// Tokens of a block of a run.
+/// Block size of a run in tokens.
 const BLOCK_TOKENS: u32 = 16;
 
-/// All sources, put together.
+/// Reads and joins all sources.
 pub fn read(args: &FromLogArgs) -> Result<Logged, Stop> {
-    // One key for all files, so that what they share stays shared; nobody keeps it.
+    // All files use one random key, so that common prefixes stay common. The key is not stored.
     let key = args.hash_prompts.then(measure::random);
-    // A trace's spans may lie in several files.
+    // The spans of a trace may be in several files.
     let (mut spans, mut with_spans) = (Spans::new(key), None);
     let mut all: Option<(Logged, PathBuf)> = None;
     for source in &args.sources {
@@ -68,11 +68,11 @@ pub fn read(args: &FromLogArgs) -> Result<Logged, Stop> {
     }
 }
 
-/// What a file is.
+/// The type of a file.
 enum Found {
-    /// A log, or a run.
+    /// A log or a run.
     Log(Box<Logged>),
-    /// A trace; what its spans say is put to the others'.
+    /// A trace; its spans are joined with the spans of the other files.
     Spans,
     Nothing,
 }
@@ -81,7 +81,7 @@ fn nothing(source: &Path) -> Stop {
     Stop::usage(format!("{}: no log that is known here; understood are {UNDERSTOOD}", source.display()))
 }
 
-/// A run and a file are themselves; of a folder its runs and files.
+/// Returns the source itself for a run or a file, or the runs and files of a folder.
 fn parts(source: &Path) -> Result<Vec<PathBuf>, Stop> {
     if !source.is_dir() || is_run(source) {
         return Ok(vec![source.to_path_buf()]);
@@ -102,7 +102,7 @@ fn is_run(path: &Path) -> bool {
     ["run.json", "records.log"].iter().any(|file| path.join(file).is_file())
 }
 
-/// What one file or run holds.
+/// Reads one file or run.
 fn one(path: &Path, args: &FromLogArgs, key: Option<u64>, spans: &mut Spans) -> Result<Found, Stop> {
     if path.is_dir() {
         return of_run(path, args).map(|logged| Found::Log(Box::new(logged)));
@@ -119,7 +119,7 @@ fn one(path: &Path, args: &FromLogArgs, key: Option<u64>, spans: &mut Spans) -> 
     }
 }
 
-/// What a log holds; `None` = it is none.
+/// Reads a log; `None` if the file is not a log.
 fn log(path: &Path, key: Option<u64>) -> Result<Option<Logged>, Stop> {
     let name = path.display();
     let feed = trace_file::sniffed(
@@ -158,7 +158,7 @@ fn begin(path: &Path, head: &[u8], key: Option<u64>) -> Result<Option<LogFeed>, 
     Ok(Some(feed))
 }
 
-/// More of the same kind. Two kinds would count one request twice.
+/// Joins logs of one kind. Two kinds would count a request twice.
 fn join(whole: &mut Logged, more: Logged, first: &Path, file: &Path) -> Result<(), Stop> {
     if whole.source != more.source
         || (whole.block_tokens != more.block_tokens && whole.block_tokens * more.block_tokens > 0)
@@ -184,7 +184,7 @@ fn join(whole: &mut Logged, more: Logged, first: &Path, file: &Path) -> Result<(
     Ok(())
 }
 
-/// A level of a run: ours, a gateway's, or one that was imported.
+/// Returns a level of a run: of a client, a gateway or an import.
 fn of_run(dir: &Path, args: &FromLogArgs) -> Result<Logged, Stop> {
     let (run, level) = (rows::whole(dir)?, args.level);
     if run.attempts.is_empty() && !run.samples.is_empty() {
@@ -220,7 +220,7 @@ fn of_run(dir: &Path, args: &FromLogArgs) -> Result<Logged, Stop> {
     })
 }
 
-/// One request for all its attempts, in the order in which they came.
+/// Returns one request per group of attempts, in the order of arrival.
 fn requests(attempts: &[&Attempt], manifest: &Manifest) -> Vec<LoggedRequest> {
     let mut sorted = attempts.to_vec();
     sorted.sort_by_key(|one| (one.request, one.attempt));
@@ -232,7 +232,7 @@ fn requests(attempts: &[&Attempt], manifest: &Manifest) -> Vec<LoggedRequest> {
             LoggedRequest::new(first.request + 1, manifest.clock.realtime_ns.saturating_add(first.due.0));
         one.prompt = said(|one| one.answer.tokens.prompt).or(asked(first.asked_prompt));
         one.cached = said(|one| one.answer.tokens.cached);
-        // An answer that was cut off says how long it became, not how long it would have been.
+        // The length of an answer that was cut off is not its full length.
         let whole = last.outcome.is_finished();
         let output = said(|one| one.answer.tokens.output).filter(|_| whole);
         one.output = output.or(asked(first.asked_output)).or(said(|one| one.answer.tokens.output));

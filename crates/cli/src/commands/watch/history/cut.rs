@@ -1,4 +1,5 @@
-//! A history, read again: what there is of it, and a stretch of it as one run, for every command that reads the window of an alert.
+//! Reads a history: shows its contents, and writes a time range of it as one run. Every command that reads an
+//! alert window can read that run.
 
 use std::path::Path;
 
@@ -18,12 +19,12 @@ use crate::flags::{Format, WatchArgs};
 use crate::numbered::size;
 use crate::out;
 
-/// Is this the folder of a history?
+/// Returns whether the folder contains a history.
 pub fn is_history(dir: &Path) -> bool {
     !dir.join(plimsoll_store::folder::MANIFEST).exists() && !folders::list(dir).is_empty()
 }
 
-/// Writes a stretch of a history as a run.
+/// Writes a time range of a history as a run.
 pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
     let [_, dir] = &args.sources[..] else {
         return Err(Stop::usage(
@@ -46,7 +47,7 @@ pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
             dir.display()
         )));
     };
-    // The run's axis begins with it.
+    // The time axis of the run starts with its first block.
     let clock = ClockAnchor { realtime_ns: first.from.0, ..of.clock };
     let mut head = Head::of(note, Recorded { clock, ..of });
     head.since = since.map(|since| At(since) - Span(first.from.0));
@@ -59,7 +60,7 @@ pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// Says what is kept: a row for each length of blocks.
+/// Prints the contents of a history: one row per block length.
 pub fn show(dir: &Path, format: Format) -> Result<Exit, Stop> {
     let mut told: Vec<KeptStretch> = Vec::new();
     for grain in Grain::ALL.into_iter().rev() {
@@ -78,7 +79,7 @@ pub fn show(dir: &Path, format: Format) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// Blocks of one length, and whose they are; their instants are ns since 1970.
+/// Blocks of one length with their source. Their times are ns since 1970.
 struct Stretch {
     blocks: Vec<HistoryBlock>,
     grain: Grain,
@@ -86,7 +87,8 @@ struct Stretch {
     of: Recorded,
 }
 
-/// The blocks that are meant, as long as the longest of them: who reads a run expects it to be looked at evenly.
+/// Returns the selected blocks, folded to the longest block length among them, because readers of a run
+/// expect an even interval.
 fn stretch(dir: &Path, is_in: impl Fn(&HistoryBlock) -> bool) -> Result<Stretch, Stop> {
     if !is_history(dir) {
         return Err(Stop::usage(format!(
@@ -108,7 +110,8 @@ fn stretch(dir: &Path, is_in: impl Fn(&HistoryBlock) -> bool) -> Result<Stretch,
     Ok(Stretch { blocks: fold(in_order(blocks), grain, 0), grain, note, of })
 }
 
-/// An instant, or so long ago, in ns since 1970.
+/// Parses a time in ns since 1970. The text is an RFC 3339 time, seconds since 1970, or a duration before
+/// now.
 fn instant(flag: &str, text: Option<&String>, now_ns: i64) -> Result<Option<i64>, Stop> {
     let ago = |text: &str| parse_span(text).ok().map(|ago| now_ns - ago.0);
     let seconds = |text: &str| text.parse::<i64>().ok().and_then(|s| s.checked_mul(1_000_000_000));

@@ -1,4 +1,4 @@
-//! The folders of a history: what each holds, how old ones are folded, and which go.
+//! The folders of a history: their contents, the folding of old blocks, and retention.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,11 @@ use crate::commands::watch::record::{KIND, Recorded, WindowNote};
 use crate::numbered::{self, size};
 use crate::out;
 
-/// A folder that is being folded.
+/// Name prefix of a folder whose folding is in progress.
 const DRAFT: &str = "draft-";
 const DAY: Span = Span::from_secs(86_400);
-/// What is folded into what, how much of it into one folder, and when that much has been over for long enough.
+/// Folding steps: source grain, target grain, time range of one target folder, and the time after that range
+/// until folding.
 const FOLDS: [(Grain, Grain, Span, Span); 2] = [
     (Grain::Seconds, Grain::Minute, Span::from_secs(3600), Span::from_secs(3600)),
     (Grain::Minute, Grain::Hour, DAY, Span(3 * DAY.0)),
@@ -25,22 +26,22 @@ const FOLDS: [(Grain, Grain, Span, Span); 2] = [
 
 pub struct BlocksFolder {
     pub grain: Grain,
-    /// When the first begins, s since 1970.
+    /// Start of the first block, s since 1970.
     pub began_s: u64,
     pub dir: PathBuf,
 }
 
-/// What a folder holds.
+/// The contents of a folder.
 pub struct BlocksRead {
-    /// Its blocks, in order; their instants are ns since 1970.
+    /// Blocks in order of time; their times are ns since 1970.
     pub blocks: Vec<HistoryBlock>,
-    /// Its run's identity.
+    /// Id of the folder's run.
     pub id: String,
     pub note: WindowNote,
     pub of: Recorded,
 }
 
-/// All of them, the oldest first.
+/// Returns all folders, the oldest first.
 pub fn list(dir: &Path) -> Vec<BlocksFolder> {
     let of = |grain: Grain| {
         let found = numbered::folders(dir, &format!("{}-", grain.name()));
@@ -51,7 +52,7 @@ pub fn list(dir: &Path) -> Vec<BlocksFolder> {
     all
 }
 
-/// A name that no folder has, for blocks from this instant on.
+/// Returns an unused folder name for blocks that start at this time.
 pub fn unused(dir: &Path, grain: Grain, from_ns: i64) -> PathBuf {
     let begins = from_ns.div_euclid(1_000_000_000).max(0);
     let named = |seconds: i64| dir.join(format!("{}-{seconds}", grain.name()));
@@ -59,7 +60,8 @@ pub fn unused(dir: &Path, grain: Grain, from_ns: i64) -> PathBuf {
 }
 
 impl BlocksFolder {
-    /// Reads it; one whose watch was killed is recovered on the way, and a line says what that cost.
+    /// Reads the folder. The folder of a killed watch is recovered first, and a note on stderr reports the
+    /// loss.
     pub fn read(&self) -> Result<BlocksRead, StoreError> {
         let run = plimsoll_store::open(&self.dir)?;
         if let (Some(how), Origin::Recovered { .. }) = (&run.recovered, &run.origin) {
@@ -82,7 +84,8 @@ impl BlocksFolder {
     }
 }
 
-/// All of them, without those whose blocks are in longer ones already, and those: a kill came before they were removed.
+/// Returns the valid folders and the obsolete folders. The blocks of an obsolete folder are already in a
+/// coarser folder; a kill prevented its removal.
 pub fn parted(dir: &Path) -> (Vec<BlocksFolder>, Vec<BlocksFolder>) {
     let manifest = |folder: &BlocksFolder| plimsoll_store::read_manifest(&folder.dir).ok();
     let of = |folder: &BlocksFolder| -> Option<Vec<String>> {
@@ -94,7 +97,8 @@ pub fn parted(dir: &Path) -> (Vec<BlocksFolder>, Vec<BlocksFolder>) {
     all.into_iter().partition(|folder| !manifest(folder).is_some_and(|own| folded.contains(&own.id)))
 }
 
-/// One after the other, without what begins before the one before it ended: a clock that was set back tells the same time twice.
+/// Sorts blocks and drops a block that starts before the previous block ended. A clock that was set back
+/// would otherwise count a period twice.
 pub fn in_order(mut blocks: Vec<HistoryBlock>) -> Vec<HistoryBlock> {
     blocks.sort_by_key(|block| block.from);
     let mut until = At(i64::MIN);
@@ -106,7 +110,7 @@ pub fn in_order(mut blocks: Vec<HistoryBlock>) -> Vec<HistoryBlock> {
     blocks
 }
 
-/// Recovers what a killed watch has left, folds what is old enough and removes what is too much.
+/// Recovers the folders of a killed watch, folds old blocks and removes folders beyond the retention limits.
 pub fn tidy(spec: &KeptSpec, now_ns: i64) -> Result<(), StoreError> {
     for (_, dir) in drafts(&spec.dir) {
         let _ = std::fs::remove_dir_all(dir);
@@ -133,13 +137,13 @@ fn drafts(dir: &Path) -> Vec<(u64, PathBuf)> {
     numbered::folders(dir, DRAFT)
 }
 
-/// Writes the blocks of these folders as longer ones, and removes the folders then.
+/// Writes the blocks of these folders as longer blocks, then removes the folders.
 fn fold_into(dir: &Path, grain: Grain, folders: &[BlocksFolder]) -> Result<(), StoreError> {
     let mut blocks = Vec::new();
     let (mut ids, mut done) = (Vec::new(), Vec::new());
     let mut head: Option<Head> = None;
     for folder in folders {
-        // One that can't be read stays for whoever can repair it, until it is too old.
+        // An unreadable folder stays until it is too old, because the operator may be able to repair it.
         match folder.read() {
             Ok(mut read) => {
                 blocks.append(&mut read.blocks);
@@ -165,7 +169,7 @@ fn fold_into(dir: &Path, grain: Grain, folders: &[BlocksFolder]) -> Result<(), S
     Ok(())
 }
 
-/// Writes a folder of blocks whose instants are ns since 1970.
+/// Writes a folder of blocks whose times are ns since 1970.
 pub fn write(
     dir: &Path,
     head: &Head,
@@ -185,13 +189,13 @@ pub fn write(
     writer.finish_with(manifest, &[], &samples)
 }
 
-/// Lets the oldest go once all are larger than they may be, and what is too old.
+/// Removes folders that are too old, and the oldest folders while the total size is over the limit.
 fn thin(spec: &KeptSpec, now_ns: i64) {
     let sized: Vec<(BlocksFolder, u64)> =
         list(&spec.dir).into_iter().map(|folder| (size(&folder.dir), folder)).map(|(a, b)| (b, a)).collect();
     let mut all: u64 = sized.iter().map(|(_, size)| size).sum();
     let oldest = now_ns as f64 / 1e9 - spec.keep_days * DAY.as_secs_f64();
-    // The newest may be the one that is being written.
+    // The newest folder is kept, because it may still be open for writing.
     let newest = sized.iter().map(|(folder, _)| folder.began_s).max().unwrap_or(0);
     for (folder, size) in sized.into_iter().filter(|(folder, _)| folder.began_s < newest) {
         let goes = all > spec.keep_bytes || (folder.began_s as f64) < oldest;
@@ -223,7 +227,8 @@ mod tests {
         Head { budget, every: Span::from_secs(5), of, since: None }
     }
 
-    /// A folder of ten seconds each five minutes of this hour, in each of which so many requests ended as it has a number.
+    /// Writes one hour: a block of ten seconds every five minutes. Block `part` counts `number + part`
+    /// finished requests.
     fn hour(dir: &Path, number: i64) {
         let block = |part: i64| {
             let from = number * HOUR + 300 * part;
@@ -237,7 +242,7 @@ mod tests {
         write(&dir, &head(), (Grain::Seconds, Vec::new()), &blocks).expect("written");
     }
 
-    /// What ended from one hour to another, by all folders.
+    /// Returns the finished requests of a range of hours, over all folders.
     fn kept(dir: &Path, hours: std::ops::Range<i64>) -> f64 {
         let read = |folder: &BlocksFolder| folder.read().expect("it reads").blocks;
         let blocks = in_order(parted(dir).0.iter().flat_map(read).collect());
@@ -280,7 +285,7 @@ mod tests {
             all < 80 * hourly,
             "a hundred hours take less than eighty of tens would: {all} against {hourly}"
         );
-        // What came before it was folded is not told twice, whatever a kill has left.
+        // Blocks are counted once, even if a kill leaves the unfolded folder in place.
         hour(dir, 100);
         let before = list(dir).pop().expect("the newest");
         tidy(&spec(dir), at(102 * HOUR).0).expect("tidy");
@@ -289,7 +294,8 @@ mod tests {
         assert_eq!(kept(dir, 0..101), truth(0..101));
     }
 
-    /// A kill between the folder that takes the name and those that go: they are there twice, and count once.
+    /// A kill between the rename of the new folder and the removal of the old ones leaves every block twice.
+    /// Each block counts once.
     #[test]
     fn a_kill_while_it_is_folded_costs_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -327,7 +333,7 @@ mod tests {
         assert!(all <= 4 * each && kept(dir, 0..4) == 0.0 && kept(dir, 4..6) == truth(4..6));
     }
 
-    /// A clock that was set back tells the same time twice: what came first stands.
+    /// After the clock was set back, the earlier block is kept.
     #[test]
     fn time_is_told_once() {
         let block = |from: i64, to: i64| HistoryBlock::empty(at(from), at(to));

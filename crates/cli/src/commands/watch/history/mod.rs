@@ -1,7 +1,9 @@
-//! What a watch keeps of the past: blocks of ten seconds, folded into minutes and hours as they grow old, in run folders that every command reads.
+//! The history of a watch: blocks of ten seconds, folded into minutes and hours with age. The blocks are in
+//! run folders that every command can read.
 //!
-//! The open hour is a run that is being written, whose log is flushed after each block: a kill costs the block that was open. Folding writes a folder beside those that it
-//! comes from, gives it its name and removes them then, so that at no instant a block is nowhere. A ring in one file lost: nothing else would read it.
+//! The current hour is a run in progress whose log is flushed after each block, so a kill loses only the open
+//! block. Folding writes a new folder, renames it, and then removes its source folders, so every block is on
+//! disk at any time. A ring buffer in one file was rejected because no other command could read it.
 
 pub mod cut;
 mod folders;
@@ -23,17 +25,17 @@ use super::record::{self, BlocksNote, Recorded, WindowNote};
 use crate::exit::Stop;
 use crate::out;
 
-/// What is written of every folder: what is watched, and how.
+/// The header of every folder: the source and the watch settings.
 #[derive(Clone, Debug)]
 struct Head {
     of: Recorded,
     budget: BudgetFile,
     every: Span,
-    /// Since when something is so that is to be diagnosed, on the axis of what is written.
+    /// Start of the incident to diagnose, on the time axis of the folder.
     since: Option<At>,
 }
 
-/// Writes a history. Nobody else writes it while this is open.
+/// A writer of a history. It holds a lock, so that a history has one writer.
 pub struct HistoryWriter {
     spec: KeptSpec,
     head: Head,
@@ -43,7 +45,7 @@ pub struct HistoryWriter {
     _lock: File,
 }
 
-/// The folder that is being written.
+/// The folder of the current hour.
 struct OpenHour {
     writer: RunWriter,
     manifest: Manifest,
@@ -52,10 +54,10 @@ struct OpenHour {
 }
 
 impl HistoryWriter {
-    /// Makes the folder, if need be, and goes on with what an earlier watch has left.
+    /// Creates the folder if needed, and recovers the data of an earlier watch.
     ///
     /// # Errors
-    /// The folder can't be made, or another watch writes it.
+    /// Fails if the folder can't be created or another watch writes it.
     pub fn start(
         spec: KeptSpec,
         (budget, every): (&BudgetFile, Span),
@@ -76,17 +78,18 @@ impl HistoryWriter {
         Ok(writer)
     }
 
-    /// The axis' beginning on the wall clock, ns since 1970.
+    /// Returns the wall-clock time of the axis origin, ns since 1970.
     pub fn wall_ns(&self) -> i64 {
         self.head.of.clock.realtime_ns
     }
 
-    /// What was kept since this instant, ns since 1970; the blocks' instants are on this watch's axis.
+    /// Returns the blocks since `from_ns`, in ns since 1970. The times of the blocks are on the axis of this
+    /// watch.
     fn since(&mut self, from_ns: i64) -> Result<Vec<HistoryBlock>, StoreError> {
         self.wait();
         let wall = Span(self.wall_ns());
         let mut blocks = Vec::new();
-        // A folder holds no more than a day.
+        // A folder covers at most one day.
         let oldest_s = (from_ns - 24 * Grain::Hour.length().0) / 1_000_000_000;
         let (folders, _) = folders::parted(&self.spec.dir);
         for folder in folders.iter().filter(|folder| folder.began_s as i64 >= oldest_s) {
@@ -100,7 +103,7 @@ impl HistoryWriter {
             .collect())
     }
 
-    /// Keeps blocks, in order of time. What can't be written is said once.
+    /// Writes blocks in order of time. A write error is reported once.
     pub fn keep(&mut self, blocks: &[HistoryBlock]) {
         for block in blocks {
             if let Err(error) = self.write(block) {
@@ -134,7 +137,8 @@ impl HistoryWriter {
         Ok(OpenHour { writer, manifest, rows: HistoryRows::default(), hour })
     }
 
-    /// Ends an hour, and folds and removes what is old, beside the watch: none of it may hold it up.
+    /// Finishes an hour, then folds and removes old folders. The work runs on a separate thread, because it
+    /// must not delay the watch.
     fn tidy(&mut self, now_ns: i64, ended: Option<OpenHour>) {
         self.wait();
         let spec = self.spec.clone();
@@ -151,7 +155,7 @@ impl HistoryWriter {
         self.tidying.take().into_iter().for_each(|thread| _ = thread.join());
     }
 
-    /// Ends the open hour, and waits until all is written.
+    /// Finishes the current hour, and waits until all data is written.
     pub fn end(mut self) {
         if let Some(open) = self.open.take() {
             self.tidy(open.hour * Grain::Hour.length().0, Some(open));
@@ -160,7 +164,7 @@ impl HistoryWriter {
     }
 }
 
-/// How the last hours went before this watch began, as far as a history tells.
+/// Returns the chart data of the hours before this watch. It is empty without a history.
 pub fn course(history: Option<&mut HistoryWriter>, clock: Clock) -> Course {
     let wall_ns = clock.anchor().realtime_ns;
     let mut course = Course::new(wall_ns);
@@ -173,12 +177,13 @@ pub fn course(history: Option<&mut HistoryWriter>, clock: Clock) -> Course {
 }
 
 impl Head {
-    /// That of a folder that says this of itself.
+    /// Returns the header from the note of an existing folder.
     fn of(note: WindowNote, of: Recorded) -> Head {
         Head { budget: note.budget, every: Span::from_secs_f64(note.every_s), of, since: None }
     }
 
-    /// How a folder of blocks of this length begins, that are folded from these folders.
+    /// Returns the manifest of a folder with blocks of this grain. `of` contains the ids of the runs that
+    /// were folded.
     fn manifest(&self, first: &HistoryBlock, (grain, of): (Grain, Vec<String>)) -> Manifest {
         let note = WindowNote {
             alerts: Vec::new(),
