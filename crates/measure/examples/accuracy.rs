@@ -1,7 +1,8 @@
-//! The accuracy bar: onset and stability limit of queues that the sweep cannot see into, against the formulas.
+//! The accuracy bar: onset and stability limit of queues that the sweep can't inspect, against the formulas.
 //!
 //! `cargo run --release -p plimsoll-measure --example accuracy -- [SEEDS] [COMPLETIONS] [CURVE]` (SEEDS: `10` or `41-60`) prints one row per
-//! server and the share within 5 %. COMPLETIONS such as `60s` asks for sweeps of that length over servers of 10 ms. Servers and service time come from the seed; the truth is computed after the sweep.
+//! server and the share within 5 %. COMPLETIONS such as `60s` selects sweeps of that length over servers of 10 ms. Servers and service
+//! time come from the seed; the truth is computed after the sweep.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/blind.rs"]

@@ -1,7 +1,7 @@
 //! The bars of sweeps: the lower end of the budget line against the truth, and the stability bracket of two-minute sweeps.
 //!
-//! `scripts/lab decisive` prints both. By hand: `cargo run --release -p plimsoll-measure --example decisive -- [SEEDS [MINUTES [ENGINE]]]`, where SEEDS is
-//! `40` or `41-60`. MINUTES of `2 plain` sweeps without `--slo`. Long levels give ceilings and stability limits.
+//! `scripts/lab decisive` prints both. Manually: `cargo run --release -p plimsoll-measure --example decisive -- [SEEDS [MINUTES [ENGINE]]]`,
+//! where SEEDS is `40` or `41-60`. MINUTES of `2 plain` sweeps without `--slo`. Long levels give ceilings and stability limits.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/blind.rs"]
@@ -63,7 +63,7 @@ fn row(target: &Target, seeds: std::ops::RangeInclusive<u64>, length: &str) {
         length.split_once(' ').map_or((length, false), |(minutes, word)| (minutes, word == "plain"));
     let minutes: f64 = minutes.parse().expect("minutes");
     let (mut lower, mut upper, mut finite, mut out, mut n) = (Vec::new(), 0, 0, 0, 0);
-    // Told that the time is short, by whether a lower end was found.
+    // Counts of reports of a short time, by whether a lower end was found.
     let mut short = [0, 0];
     for seed in seeds {
         n += 1;

@@ -1,4 +1,4 @@
-//! How often an incident is hidden, a start-up transient cut, and a steady level touched: the table behind the rule of the window.
+//! Rates at which an incident is hidden, a start-up transient cut, and a steady level cut: the table behind the rule of the window.
 //!
 //! `cargo run --release -p plimsoll-measure --example incidents -- [INCIDENTS]`
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]

@@ -1,7 +1,7 @@
 //! Onsets under bursts and of batching engines, against simulations a thousand times as long as a level.
 //!
-//! `cargo run --release -p plimsoll-measure --example kinds -- [SEEDS] [WORDS]` prints a row per kind whose name has these
-//! words: how many onsets lie within 5 and 10 % of the truth, how many intervals hold it, and how wide they are.
+//! `cargo run --release -p plimsoll-measure --example kinds -- [SEEDS] [WORDS]` prints a row per kind whose name contains these
+//! words. A row has the share of onsets within 5 and 10 % of the truth, the coverage of the intervals, and their width.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/blind.rs"]

@@ -50,7 +50,7 @@ fn main() {
     }
 }
 
-/// Returns the share of stretches that pass at one of the looks, and the mean time until the verdict, in %.
+/// Returns the share of samples that pass at one of the checks, and the mean time until the verdict, in %.
 fn passed(system: System, n: usize, stretches: u64, (p, ceiling_s): (f64, f64)) -> [f64; 2] {
     let (mut passed, mut taken) = (0.0, 0.0);
     for seed in 1..=stretches {

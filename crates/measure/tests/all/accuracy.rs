@@ -34,8 +34,8 @@ fn finds_the_lines_of_a_regular_server() {
     check(Law::Deterministic, 4, 2);
 }
 
-/// Gamma gaps of CV 3 at eight exponential servers: onset at 0.575 of the capacity by ten million customers of the
-/// recursion of Kiefer and Wolfowitz (`examples/kinds.rs`), where Poisson arrivals have it at 0.896.
+/// Gamma gaps of CV 3 at eight exponential servers have their onset at 0.575 of the capacity, Poisson arrivals at 0.896.
+/// The reference is the recursion of Kiefer and Wolfowitz with ten million customers (`examples/kinds.rs`).
 #[test]
 fn finds_the_onset_of_bursts() {
     let engine = Blind::known(Law::Exponential, 8, 10.0, 1).engine();

@@ -1,5 +1,5 @@
-//! A queue that the sweep cannot see into: servers and service time drawn from a seed, stepped in virtual time, and
-//! the formula's truth kept shut until the sweep is over.
+//! A queue that the sweep can't inspect: servers and service time are drawn from a seed and stepped in virtual time.
+//! The formula's truth is computed only after the sweep.
 
 use plimsoll_math::queueing::{Mdc, Mmc};
 use plimsoll_math::rng::Stream;
@@ -29,7 +29,7 @@ pub struct Blind {
     seed: u64,
 }
 
-/// What the formulas say, requests/s.
+/// The limits by the formulas, requests/s.
 #[derive(Copy, Clone, Debug)]
 pub struct Truth {
     /// Queueing onset.
@@ -62,7 +62,7 @@ impl Blind {
         Truth { onset: load * full, stability: full }
     }
 
-    /// What the sweep is let loose on.
+    /// Returns the engine for the sweep.
     pub fn engine(&self) -> EngineSpec {
         let service = match self.law {
             Law::Exponential => LawSpec::Exponential { mean_ms: self.mean_ms },
@@ -85,7 +85,7 @@ pub fn sweep(server: &Blind, spec: SweepSpec, watch: impl FnMut(&Sweep)) -> (Fin
     sweep_engine(&server.engine(), server.seed, (1, 1), spec, watch)
 }
 
-/// Runs a sweep against any engine in virtual time, with requests of so many prompt and answer tokens.
+/// Runs a sweep against any engine in virtual time; `tokens` are the prompt and answer tokens of a request.
 pub fn sweep_engine(
     engine: &EngineSpec,
     seed: u64,
@@ -97,7 +97,7 @@ pub fn sweep_engine(
     sweep_world(&world, seed, tokens, spec, watch)
 }
 
-/// The same against any world.
+/// Runs a sweep against any world in virtual time.
 pub fn sweep_world(
     world: &WorldSpec,
     seed: u64,
@@ -123,8 +123,9 @@ pub fn sweep_sizes(
             SweepNext::Run(asked) => asked,
             SweepNext::Done { why } => return (sweep.findings(), why),
         };
-        // An engine draws by seed and request number, and numbers begin anew with every level: under one seed all levels
-        // would meet the same service times, and repeating a level would teach nothing. It is idle between levels.
+        // The seed differs per level, because an engine draws by seed and request number, and numbers restart with every level.
+        // Under one seed all levels would meet equal service times, and a repeated level would add no information. The engine is idle
+        // between levels.
         let seed = seed.wrapping_mul(1_000) + u64::from(id);
         let mut world = World::of(world, seed).expect("a sound world");
         let mut scenario = Scenario { seed, ..Scenario::default() };

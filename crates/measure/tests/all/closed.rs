@@ -1,5 +1,5 @@
-//! Is a closed loop steady? Requests of loops that are stepped here, in front of an engine whose truth is known: prompts are read one after the
-//! other, answers are written side by side. The wave that a loop opens with waits for itself, in either.
+//! Steady state of closed loops, stepped here in front of an engine whose truth is known.
+//! Prompts are read in sequence and answers are written concurrently. The initial wave of a loop waits for itself in both.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +12,8 @@ use plimsoll_measure::summarise;
 use plimsoll_measure::validity::judge;
 use plimsoll_model::{At, Attempt, Level, Load};
 
-/// So many in flight, until so many requests have been sent; a prompt takes `grows` times as long at the end as at the beginning.
+/// Returns the requests of a loop with `concurrency` in flight, until `requests` have been sent.
+/// A prompt takes `grows` times as long at the end as at the start.
 fn looped(concurrency: usize, requests: usize, grows: f64, seed: u64) -> (Level, Vec<Attempt>) {
     let chance = &mut Stream::new(seed, "closed", concurrency as u64);
     let mut free: BinaryHeap<Reverse<i64>> = (0..concurrency).map(|_| Reverse(0)).collect();

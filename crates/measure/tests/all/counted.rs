@@ -1,4 +1,4 @@
-//! Requests made of what pages counted, against those that the pages were written of.
+//! Requests reconstructed from scraped counters, compared with the requests behind the counters.
 
 use plimsoll_math::distance::ks_between;
 use plimsoll_math::rng::Stream;
@@ -20,7 +20,7 @@ struct Served {
 /// One of its two lengths.
 type LengthOf = fn(&Served) -> u32;
 
-/// Requests of two replicas over some minutes, of lengths that no bucket says.
+/// Requests of two replicas over some minutes, with lengths between the bucket edges.
 fn served(minutes: f64, per_s: f64, seed: u64) -> Vec<Served> {
     let mut stream = Stream::new(seed, "served", 0);
     // After the first scrape of either page.
@@ -41,7 +41,7 @@ fn served(minutes: f64, per_s: f64, seed: u64) -> Vec<Served> {
     }
 }
 
-/// The pages of both, scraped at phases of their own, as vLLM writes them.
+/// The pages of both replicas, scraped at different phases, in vLLM's format.
 fn pages(served: &[Served], until_s: i64) -> Vec<Sample> {
     let mut rows = Vec::new();
     for replica in 0..2 {
@@ -121,7 +121,7 @@ fn counts_and_sums_are_exact_and_laws_agree_at_every_edge() {
     assert!(late.fold(0.0, |most: f64, one| most.max(one.abs())) < EVERY_S as f64);
 }
 
-/// Where no two requests end between two scrapes each one's length is its sum.
+/// If no two requests end between two scrapes, each one's length is the difference of the sums.
 #[test]
 fn a_request_alone_in_its_scrape_has_its_own_lengths() {
     let served: Vec<Served> = (0..20)
@@ -130,7 +130,7 @@ fn a_request_alone_in_its_scrape_has_its_own_lengths() {
             came_s: 31.0 * i as f64 + 3.0,
             took_s: 1.0,
             prompt: 37 * (i as u32 + 1),
-            // The last ones lie above every edge.
+            // The last ones are above every edge.
             output: 3 + 300 * i as u32,
         })
         .collect();
@@ -171,7 +171,7 @@ fn names_that_are_asked_for_are_names_that_are_read() {
     assert!(!counted::reads("vllm:num_requests_running") && !asked.contains("num.requests.running"));
 }
 
-/// Pages that no replica can be told apart on, and a window that a watch wrote: all together.
+/// Pages without a replica label, and a window that a watch wrote, are treated as one source.
 #[test]
 fn what_counts_without_replicas_is_taken_together() {
     let served = served(5.0, 2.0, 3);
@@ -192,7 +192,7 @@ fn what_counts_without_replicas_is_taken_together() {
     assert_eq!(sum, served.iter().map(|one| u64::from(one.prompt)).sum::<u64>());
 }
 
-/// A page may say anything.
+/// An arbitrary page never causes a panic.
 #[test]
 fn no_page_makes_it_fall_over() {
     let strange = ["1", "7", "1e300", "-4", "inf", "NaN", "9e14", "0"]

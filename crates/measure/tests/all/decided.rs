@@ -1,5 +1,7 @@
-//! Verdicts on systems of known truth: how often a ceiling that is broken passes, how often one that holds does, how often an interval
-//! holds the truth, and how often the length that was named settles it. The example of this name prints all of them side by side.
+//! Verdicts on systems of known truth.
+//!
+//! Measured rates: a broken ceiling passes, a met ceiling passes, an interval contains the truth, and a named length is enough for a
+//! verdict. The example of this name prints all of them.
 
 use plimsoll_lab::systems::{INCIDENT, STEADY, System};
 use plimsoll_math::quantile::{of_sorted, sort};
@@ -14,7 +16,7 @@ pub const COVERED: [f64; 3] = [0.5, 0.95, 0.99];
 /// Ceilings in true percentiles: 10 % beyond, at, and under them.
 pub const CEILINGS: [f64; 6] = [1.0 / 1.1, 1.0, 1.25, 1.5, 2.0, 5.0];
 
-/// The true percentiles [`COVERED`] of stretches of `n`.
+/// Returns the true percentiles [`COVERED`] of samples of `n`.
 pub fn truth(system: System, n: usize, of: usize) -> [f64; 3] {
     let n = if system == INCIDENT { n } else { of };
     let mut all: Vec<f64> = Vec::with_capacity(of + n);
@@ -25,7 +27,7 @@ pub fn truth(system: System, n: usize, of: usize) -> [f64; 3] {
     COVERED.map(|p| of_sorted(&all, p).expect("values"))
 }
 
-/// A stretch in ns, and its length in s.
+/// Returns a sample in ns, and its length in s.
 pub fn stretch(system: System, seed: u64, n: usize) -> (Vec<i64>, f64) {
     let values = system.draw(&mut Stream::new(seed, &system.name(), n as u64), n);
     (values.into_iter().map(|s| (1e9 * s) as i64).collect(), n as f64 / system.rate_per_s())
@@ -35,13 +37,13 @@ pub fn judged(values: &[i64], length_s: f64, p: f64, ceiling_s: f64) -> Decision
     decide(&of_values(values, ceiling_s, p, length_s), 1.0 - p, ALPHA)
 }
 
-/// Shares of the stretches.
+/// Shares over the samples.
 #[derive(Default, Clone, Debug)]
 pub struct Tally {
     /// Passed, by percentile of [`JUDGED`] and ceiling of [`CEILINGS`]; failed.
     pub passed: [[f64; 6]; 2],
     pub failed: [[f64; 6]; 2],
-    /// The interval holds the truth, by percentile of [`COVERED`]; has an upper end.
+    /// Share of intervals that contain the truth, and of intervals with an upper end, by percentile of [`COVERED`].
     pub covered: [f64; 3],
     pub bounded: [f64; 3],
 }
@@ -68,7 +70,7 @@ pub fn tally(system: System, n: usize, stretches: u64, truth: [f64; 3]) -> Tally
     all
 }
 
-/// Two percentage points beyond a bar are what so few stretches allow for; the seeds are fixed.
+/// Two percentage points beyond a bar are allowed, because there are few samples; the seeds are fixed.
 fn within(what: &str, found: f64, bar: f64) {
     assert!(found <= bar + 0.02, "{what}: {found} > {bar}");
 }
@@ -81,7 +83,7 @@ fn the_engine_does_what_is_taken_for_its_capacity() {
     assert!((found * load / system.rate_per_s() - 1.0).abs() < 0.02, "{found}");
 }
 
-/// Bars of wrong passes and of power at 700 requests, which either side alone could meet by saying nothing or everything.
+/// Bars of wrong passes and of power at 700 requests. A constant verdict could meet either bar, but not both.
 #[test]
 fn a_minute_of_requests_passes_what_is_far_and_nothing_that_is_broken() {
     let systems = [STEADY[0], STEADY[1], STEADY[5], STEADY[11]];
@@ -102,7 +104,8 @@ fn a_minute_of_requests_passes_what_is_far_and_nothing_that_is_broken() {
     assert!(found.passed.iter().all(|of| of[0] + of[1] == 0.0), "{:?}", found.passed);
 }
 
-/// Lengths that were named, and those that settled it: the first `n` are judged, then as many of the same stretch as was named.
+/// Returns how many lengths were named, and how many of them gave a verdict.
+/// The first `n` are judged, then as many of the same sample as was named.
 pub fn settled(system: System, n: usize, stretches: u64, truth: [f64; 3]) -> [u32; 2] {
     let (mut named, mut settled) = (0, 0);
     for seed in 1..=stretches {
@@ -120,7 +123,7 @@ pub fn settled(system: System, n: usize, stretches: u64, truth: [f64; 3]) -> [u3
     [named, settled]
 }
 
-/// On these four systems a named length settles the verdict in 85 % of the cases. On all thirteen it does not: docs/methods/error-rates.md.
+/// On these four systems a named length gives a verdict in 85 % of the cases. On all thirteen it does not: docs/methods/error-rates.md.
 #[test]
 fn a_named_length_settles_verdicts_of_lightly_correlated_systems() {
     let of = |(system, seeds): (System, u64)| settled(system, 700, seeds, truth(system, 700, 200_000));
@@ -129,8 +132,10 @@ fn a_named_length_settles_verdicts_of_lightly_correlated_systems() {
     assert!(named >= 100 && f64::from(settled) >= 0.85 * f64::from(named), "{settled} of {named}");
 }
 
-/// Failures of one in a hundred in bursts of twenty, limited to what they are: passed, failed, passed with a burst in it, and passes that name the
-/// outbreak that they could have missed.
+/// Failures of one in a hundred in bursts of twenty, with a limit at that rate.
+///
+/// Returns four shares: passed, failed, passed with a burst in the sample, and passed with a note about a possible missed
+/// outbreak.
 pub fn bursts(n: usize, stretches: u64) -> [f64; 4] {
     let mut all = [0.0; 4];
     for seed in 1..=stretches {
@@ -149,7 +154,7 @@ pub fn bursts(n: usize, stretches: u64) -> [f64; 4] {
     all
 }
 
-/// A run that met none of the bursts passes, and says so; one that met them does not.
+/// A run that met no burst passes with a note; a run that met a burst does not pass.
 #[test]
 fn bursts_of_failures_pass_only_where_none_was_met() {
     for n in [700, 2_000, 10_000] {
@@ -158,8 +163,8 @@ fn bursts_of_failures_pass_only_where_none_was_met() {
     }
 }
 
-/// None over a ceiling: what is far passes as far, what is near stays open, and many that are their own pass by counting and say what they
-/// could have missed.
+/// Without a value over the ceiling, a distant ceiling passes and a near one is inconclusive.
+/// Many independent values are enough to pass, with a note about a possible missed outbreak.
 #[test]
 fn distance_decides_where_counting_cannot() {
     let values: Vec<i64> = (0..700).map(|i| 100_000_000 + i * 7919 % 700 * 100_000).collect();

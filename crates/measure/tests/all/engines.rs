@@ -1,5 +1,5 @@
-//! Sweeps of engines that batch, in virtual time: what the demonstration prints its minute must support, and a limit past what
-//! the ladder saw must be found.
+//! Sweeps of engines that batch, in virtual time.
+//! The demo's printed result must be supported by its minute, and a limit above the closed-loop levels must be found.
 
 use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, Held, Metric};
 use plimsoll_measure::sweep::SweepSpec;
@@ -9,8 +9,10 @@ use plimsoll_workload::{Scenario, Size};
 
 use crate::blind::sweep_engine;
 
-/// p99 of the first token reaches 1.5 × an idle engine's at 1042 requests/s: bisection over levels of two million requests
-/// (`examples/kinds.rs`), which tell it to 1 %. The curve is flat there, and a level of forty seconds tells it to 4 %.
+/// p99 of the first token reaches 1.5 × an idle engine's at 1042 requests/s.
+///
+/// The reference is a bisection over levels of two million requests (`examples/kinds.rs`), accurate to 1 %. The curve is flat there, so
+/// a level of forty seconds is accurate to 4 %.
 const ONSET: (f64, f64) = (1_032.0, 1_052.0);
 
 #[test]
@@ -42,9 +44,10 @@ fn a_minute_of_the_demo_supports_its_onset_at_p99() {
     }
 }
 
-/// An engine that batches takes so many slow requests at once that the closed-loop ladder of a short sweep ends while throughput
-/// still grows. The limit lies past what the ladder saw, and must be found all the same. The truth is what a closed loop of as
-/// many requests as the engine ever runs gets through.
+/// An engine that batches takes many slow requests simultaneously, so the closed-loop levels of a short sweep end during growth.
+///
+/// The limit is above these levels and must be found anyway. The truth is the throughput of a closed loop with the engine's maximum
+/// number of requests.
 #[test]
 fn a_limit_that_the_ladder_did_not_reach_is_found() {
     let engine = plimsoll_sim::catalogue::profile::find("llama-3.1-8b@h100").expect("known").spec;
@@ -67,8 +70,8 @@ fn a_limit_that_the_ladder_did_not_reach_is_found() {
             heaviest > limit,
             "seed {seed}: {heaviest} requests/s is as far as it went, the limit is {limit}"
         );
-        // Throughput grows with the requests in flight, and those take minutes to pile up: forty seconds of an overload need not tell it from
-        // filling. What is said must not leave out the truth.
+        // Throughput grows with the requests in flight, and the queue takes minutes to grow. Forty seconds of an overload may look like
+        // filling, but the result must not exclude the truth.
         let (lower, upper) = match &findings.lines[0].stability {
             CapacityLine::Found { rate, .. } => (rate.lower, rate.upper),
             CapacityLine::Above { rate_per_s, .. } => (*rate_per_s, f64::INFINITY),

@@ -1,4 +1,4 @@
-//! Sweeps of targets that fail a share of their requests whatever the load: what the lines say of the others, and in whose words.
+//! Sweeps of targets that fail a share of their requests at any load: the limits of the other requests, and their explanation.
 
 use plimsoll_math::queueing::Mmc;
 use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, Findings, Metric, Trust};
@@ -10,7 +10,7 @@ use crate::blind::{Blind, Law, found, sweep_world};
 
 const SERVERS: u32 = 8;
 
-/// Eight servers of 10 ms that turn this share of the requests away at the door, before they queue.
+/// Returns the sweep of eight servers of 10 ms that reject this share of the requests before the queue.
 fn sweep_of(fault: &str, time: Span) -> (Findings, String) {
     let engine = Blind::known(Law::Exponential, SERVERS, 10.0, 3).engine();
     let faults = vec![FaultSpec::parse(fault).expect("a fault")];
@@ -20,9 +20,10 @@ fn sweep_of(fault: &str, time: Span) -> (Findings, String) {
     sweep_world(&world, 3, (1, 1), SweepSpec { time, budget, ..SweepSpec::default() }, |_| {})
 }
 
-/// Three in ten fail: p99, p95 and p90 fall among them with nobody else there already, and no load makes 1.5 × infinite.
-/// What is left is the median of all, which is the 0.5 / 0.7 quantile of those that are served; they arrive at 0.7 of
-/// the rate. Taken from p99, the onset was "above" the heaviest level.
+/// Three in ten fail, so p99, p95 and p90 are infinite even without load, and no load makes 1.5 × infinite.
+///
+/// The median of all remains. It is the 0.5 / 0.7 quantile of the served requests, which arrive at 0.7 of the rate. With p99, the onset
+/// was "above" the heaviest level.
 #[test]
 fn the_onset_is_read_where_the_failed_do_not_reach() {
     let (findings, why) = sweep_of("error:share=0.3,status=500", Span::from_secs(400));
@@ -33,7 +34,7 @@ fn the_onset_is_read_where_the_failed_do_not_reach() {
     let onset = found(&lines.onset).unwrap_or_else(|| panic!("{:?}", lines.onset));
     assert!(onset.lower < truth && truth < onset.upper, "{truth} {onset:?}");
     assert!((onset.value / truth - 1.0).abs() < 0.15, "{truth} {onset:?}");
-    // Nothing piles up at the lightest of the levels; a share is lost.
+    // At the lightest level no queue grows; a share is lost.
     let said = |line: &CapacityLine| match line {
         CapacityLine::Below { why, .. } => why.clone(),
         other => panic!("{other:?}"),
@@ -47,7 +48,7 @@ fn the_onset_is_read_where_the_failed_do_not_reach() {
     assert_eq!((first.check.as_str(), first.level), ("errors", Some(0)), "{:?}", findings.validity);
 }
 
-/// Where most fail, nothing is known of those that would not; and where none is answered, more time is no help.
+/// If most requests fail, the latency of the others is unknown; if none is answered, more time does not help.
 #[test]
 fn what_failed_requests_leave_unknown_is_said() {
     let why = |line: &CapacityLine| match line {

@@ -1,5 +1,5 @@
-//! Records gathered as they end, against the same records in memory: the findings must be the same to the byte, whatever the
-//! order they came in, however often a request was tried, and whatever its events carry.
+//! Records gathered as requests end, against equal records in memory: the findings must be equal to the byte.
+//! The order of the ends, the number of attempts and the events must not matter.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::{Findings, Gathered, Observed, SweepSpec, analyse, analyse_observed};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use plimsoll_lab::records::{MS, answer, failure, level};
 
-/// Findings both ways: of all records at once, and gathered in this order.
+/// Returns the findings from all records together, and from records gathered in this order.
 fn both(level: &Level, records: &[Attempt], came: &[Attempt]) -> (Value, Value) {
     let spec = SweepSpec::default().line_spec(50);
     let manifest = plimsoll_lab::records::manifest(vec![level.clone()]);
@@ -24,8 +24,9 @@ fn both(level: &Level, records: &[Attempt], came: &[Attempt]) -> (Value, Value) 
     (json(read), json(gathered))
 }
 
-/// Two thousand requests, some tried up to three times, some lost for good with words of their own, events of no, one or
-/// several tokens, several due at the same instant.
+/// Two thousand requests with all kinds of ends.
+/// Some have up to three attempts, some are lost with separate error texts, and several are due simultaneously. Events have no, one or
+/// several tokens.
 fn records(lumps: bool) -> Vec<Attempt> {
     let mut chance = Stream::new(7, "gathered", u64::from(lumps));
     let mut records = Vec::new();
@@ -71,7 +72,7 @@ fn gathered_records_are_found_the_same() {
         }
         let (found, _) = both(&level(100.0, 20), &records, &records);
         let summary = &found["levels"][0]["summary"];
-        // Counted by hand from the records: the comparison is not one of empty findings.
+        // Counted here from the records, so that the comparison is not one of empty findings.
         let from = summary["window"]["warm_up_requests"].as_u64().unwrap();
         assert_eq!(summary["counts"]["requests"].as_u64(), Some(2000 - from));
         assert!(summary["counts"]["attempts"].as_u64() > summary["counts"]["requests"].as_u64());

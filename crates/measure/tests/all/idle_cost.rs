@@ -1,5 +1,5 @@
-//! A target that takes longer for a request which finds it idle (clocks that sink, a loop that sleeps): its onset lies where the tail
-//! has risen above what light traffic meets, which a closed loop of one never sees.
+//! A target that takes longer for a request that finds it idle (reduced clocks, a sleeping loop).
+//! Its onset is the load at which the tail exceeds that of light traffic, which a closed loop of one never sees.
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
@@ -55,7 +55,7 @@ impl Queue {
     }
 }
 
-/// Where p99 reaches the factor times that of requests which meet nobody, by half a million requests at each of twenty rates.
+/// Returns the load at which p99 reaches the factor times that of isolated requests, from half a million requests at each of twenty rates.
 fn truth(idle_ms: f64) -> f64 {
     // ln 100 times the mean: the p99 of an exponential.
     let alone = FIXED_MS + idle_ms + MEAN_OF_REST_MS * 100f64.ln();
@@ -127,7 +127,7 @@ fn swept(idle_ms: f64, seed: u64, hours: i64) -> Findings {
 
 #[test]
 fn measures_the_onset_against_requests_that_find_the_target_idle() {
-    // As a server did that nobody here wrote: 7.97 ms back to back, 12.3 ms after a pause.
+    // Figures of an independent server: 7.97 ms back to back, 12.3 ms after a pause.
     let idle_ms = 0.54 * (FIXED_MS + MEAN_OF_REST_MS);
     let truth = truth(idle_ms);
     let findings = swept(idle_ms, 1, 40);
@@ -144,6 +144,6 @@ fn takes_the_closed_loop_where_idleness_costs_nothing() {
     let curve = &findings.curves[0];
     assert!(curve.zero_contention_from.starts_with("concurrency 1, "), "{}", curve.zero_contention_from);
     assert_eq!(findings.levels.iter().filter(|level| level.summary.purpose == IDLE).count(), 1);
-    // The pauses are no rung of the ladder, and no measure of the capacity.
+    // The pauses are not a concurrency step and do not measure the capacity.
     assert_eq!(curve.ladder.iter().filter(|rung| rung.concurrency == 1).count(), 2);
 }

@@ -1,6 +1,7 @@
-//! Incidents in levels of queues: none may be hidden by a cut, a start-up transient is cut, and a steady level is neither cut nor called
-//! unsteady. The queues are written here (first come, first served, any number of servers), so that no rule is fitted to our simulator.
-//! `examples/incidents.rs` prints the same at length.
+//! Incidents in levels of queues: a cut never hides one, a start-up transient is cut, and a steady level stays uncut and steady.
+//!
+//! The queues are implemented here (first come, first served, any number of servers), so that no rule is fitted to our simulator.
+//! `examples/incidents.rs` prints the full table.
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
@@ -14,7 +15,7 @@ use plimsoll_lab::records::{answer, failure, level};
 pub const REQUESTS: u64 = 3_000;
 const SECONDS: i64 = 300;
 
-/// A queue: servers, load, and whether times of service are drawn (else nearly the same).
+/// A queue: servers, load, and whether service times are drawn (else nearly constant).
 #[derive(Copy, Clone, Debug)]
 pub struct Queue {
     pub servers: usize,
@@ -31,17 +32,17 @@ pub const QUEUES: [Queue; 6] = [
     Queue { servers: 8, load: 0.2, drawn: false },
 ];
 
-/// What happens, from when to when (s into the level).
+/// The incident and its interval in seconds since the start of the level.
 #[derive(Copy, Clone, Debug)]
 pub enum Incident {
     Nothing,
-    /// Service takes so many times as long.
+    /// Service takes this many times as long.
     Slow(f64, f64, f64),
-    /// No service begins.
+    /// An interval in which no service starts.
     Stall(f64, f64),
     /// This share of the requests fails.
     Errors(f64, f64, f64),
-    /// The first so many requests take so many times as long (and no server longer), the later the less where it fades.
+    /// The first `requests` requests take this many times as long (and no server longer); the factor may fade.
     Cold {
         requests: u64,
         times: f64,
@@ -124,7 +125,7 @@ fn ends(records: &[Attempt]) -> Vec<i64> {
     done.filter_map(|record| record.end.map(|end| end.0 - record.due.0)).collect()
 }
 
-/// Do the records, none left out, break the budget?
+/// Returns whether all records together break the budget.
 pub fn is_material(records: &[Attempt], budget: &BudgetSpec) -> bool {
     let failed = records.iter().filter(|record| record.outcome.how != How::Finished).count() as f64;
     let over = ends(records).iter().filter(|ns| **ns as f64 / 1e9 > budget.latency[0].limit_s).count() as f64;
@@ -136,15 +137,16 @@ pub fn read(records: &[Attempt], budget: &BudgetSpec) -> LevelSummary {
     summarise(&level(10.0, SECONDS), records, &[], Some(budget))
 }
 
-/// Is it said: by a broken budget, or by a level that is not steady (errors beyond one in a hundred have a check of their own)?
+/// Returns whether the incident is reported: by a broken budget, or by a level that is not steady.
+/// (Errors beyond one in a hundred have a separate check.)
 pub fn is_told(found: &LevelSummary) -> bool {
     let broken = found.budget.as_ref().is_some_and(|budget| budget.verdict == Held::Fail);
     let errors = found.counts.error_rate.as_ref().is_some_and(|share| share.value > 0.01);
     broken || found.slow_stretch.is_some() || found.drift.drifts || errors
 }
 
-/// Nothing of an incident is cut, none passes its budget, and of those that break it nearly all are told: a short one may leave
-/// the budget undecided, which is no pass.
+/// An incident is never cut and never passes its budget.
+/// Nearly all incidents that break the budget are reported. A short one may leave the budget undecided, which is not a pass.
 #[test]
 fn no_incident_is_hidden() {
     let (mut told, mut material) = (0, 0);
@@ -166,7 +168,7 @@ fn no_incident_is_hidden() {
     assert!(10 * told >= 9 * material && material > 50, "{told} of {material} told");
 }
 
-/// The first case that was met: three times as slow from 20 s to 50 s of two minutes was cut away as 50 s of warm-up.
+/// The first such case: service took three times as long from 20 s to 50 s, and 50 s of two minutes were cut as warm-up.
 #[test]
 fn half_a_minute_of_slowness_is_in_the_figures() {
     let queue = QUEUES[0];

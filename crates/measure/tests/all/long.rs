@@ -9,8 +9,9 @@ use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::{EngineSpec, LevelPlan, World, simulate_level};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
-/// The load, as a share of the capacity, at which the p-quantile of the sojourn in c exponential servers reaches `factor`
-/// times a service's, under gamma gaps of this CV. The same random numbers at every load, so that bisection converges.
+/// Returns the load, as a share of the capacity, at which the p-quantile of the sojourn reaches `factor` times a service's.
+///
+/// The queue has c exponential servers and gamma gaps of this CV. All loads use equal random numbers, so that the bisection converges.
 pub fn burst_onset(servers: usize, cv: f64, (p, factor): (f64, f64), customers: usize) -> f64 {
     let target = factor * -(1.0 - p).ln();
     bisect((0.05, 0.99), |load| {
@@ -60,7 +61,7 @@ pub fn engine_onset(
     })
 }
 
-/// Where `below` ceases to hold, to a thousandth.
+/// Returns the value up to which `below` is true, to a thousandth.
 fn bisect((mut low, mut high): (f64, f64), below: impl Fn(f64) -> bool) -> f64 {
     while high / low > 1.001 {
         let middle = (low * high).sqrt();

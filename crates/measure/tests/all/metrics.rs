@@ -1,4 +1,4 @@
-//! Metrics against values worked out by hand from their definitions.
+//! Metrics against values computed manually from their definitions.
 
 use plimsoll_measure::findings::{Percentiles, Reading};
 use plimsoll_measure::{LevelFinding, summarise};
@@ -23,7 +23,7 @@ fn check(set: Option<&Percentiles>, n: u64, p50_s: f64) {
 
 #[test]
 fn every_latency_by_its_definition() {
-    // Sent 2 ms late; first byte at 20 ms, reasoning at 30 ms, visible at 50 ms, last of 5 tokens at 110 ms, end at 120.
+    // Sent 2 ms late; first byte at 20 ms, reasoning at 30 ms, visible at 50 ms. The last of 5 tokens is at 110 ms, the end at 120.
     let records = thousand(|i| {
         let mut a = answer(i, 10 * i as i64, 30, 110, 5);
         let at = |ms: i64| Some(plimsoll_model::At(a.due.0 + ms * MS));
@@ -45,7 +45,7 @@ fn every_latency_by_its_definition() {
     check(Some(&itl.percentiles), 4_000, 0.020);
     assert_eq!((itl.rule, itl.exact_share), (TokensRule::UsageTotal, 1.0));
     assert!((summary.rates.offered_per_s - 100.0).abs() < 1e-9);
-    // 988 ends lie before the 10 s are over: the last 12 requests are due from 9.88 s on and end 0.12 s later.
+    // 988 ends are before the 10 s are over: the last 12 requests are due from 9.88 s on and end 0.12 s later.
     assert!((value(&summary.rates.achieved_per_s) - 98.8).abs() < 1e-9);
     let tokens = summary.rates.output_tokens_per_s.as_ref().map(value);
     assert!((tokens.expect("tokens") - 5.0 * 98.8).abs() < 1e-6);
@@ -55,7 +55,8 @@ fn every_latency_by_its_definition() {
     assert_eq!(summary.concurrency.max, 12);
 }
 
-/// What is no column of its own is worked out from others, which stay empty as long as nothing differs: here it does from the middle on.
+/// Metrics without a column are computed from others, which stay empty while all values agree.
+/// Here they differ from the middle on.
 #[test]
 fn latencies_are_those_of_each_last_attempt() {
     let after = |a: &Attempt, ms: i64| Some(plimsoll_model::At(a.due.0 + ms * MS));
@@ -115,7 +116,7 @@ fn failures_keep_their_place_in_the_tail() {
         let p95 = set.p95.estimate().expect("shown");
         assert!(p95.value.is_finite() && p95.lower.is_finite());
     }
-    // 2 % fail, so p99 is infinite whatever is shown of it.
+    // 2 % fail, so p99 is infinite, whether it is shown or not.
     let p99 = &summary.latency.e2e.p99;
     assert!(p99.value().is_none_or(|v| v == f64::INFINITY), "{p99:?}");
     assert_eq!((summary.counts.finished, summary.counts.failed), (980, 20));
@@ -166,7 +167,7 @@ fn events_of_several_tokens_give_gaps_of_zero_within() {
     check(Some(&itl.percentiles), 4_000, 0.0);
     assert!((itl.exact_share - 0.25).abs() < 1e-12);
     assert!((value(&itl.percentiles.p90) - 0.020).abs() < 1e-9);
-    // Unknown tokens per event: nothing is said per token.
+    // Unknown tokens per event: no figure per token.
     let unknown = thousand(|i| {
         let mut a = answer(i, 10 * i as i64, 30, 50, 5);
         a.answer.tokens.rule = TokensRule::Unknown;
@@ -177,7 +178,7 @@ fn events_of_several_tokens_give_gaps_of_zero_within() {
 
 #[test]
 fn a_request_is_its_last_attempt() {
-    // Each request: shed at once, tried again 40 ms later, answered 30 ms after that; due stays what it was.
+    // Each request: shed immediately, retried 40 ms later, answered 30 ms after that; due is unchanged.
     let records: Vec<Attempt> = (0..2_000u64)
         .rev()
         .map(|k| {
@@ -279,7 +280,7 @@ fn same(a: &serde_json::Value, b: &serde_json::Value) -> bool {
 
 #[test]
 fn rows_of_batches_are_items_and_no_tokens() {
-    // 100/s of four rows each for 20 s: 400 items/s, and nothing said of tokens.
+    // 100/s of four rows each for 20 s: 400 items/s, and no token figures.
     let records: Vec<Attempt> = (0..2_000)
         .map(|i| {
             let mut whole = answer(i, 10 * i as i64, 5, 5, 0);
@@ -300,7 +301,7 @@ fn rows_of_batches_are_items_and_no_tokens() {
     assert_eq!(summary.latency.leading().metric, "e2e");
 }
 
-/// Of two endpoints the odd requests' is three times as slow and refuses every 50th: its own figures are those of its requests alone.
+/// One of two endpoints is three times as slow and refuses every 50th request: its figures cover only its requests.
 #[test]
 fn endpoints_have_figures_of_their_own() {
     let records = thousand(|i| {
@@ -323,7 +324,7 @@ fn endpoints_have_figures_of_their_own() {
     check(second.ttft.as_ref(), 500, 0.090);
     check(second.e2e.as_ref(), 500, 0.330);
     assert_eq!(second.e2e.as_ref().map(|set| set.infinite), Some(20));
-    // Of the first those due in the last 0.11 s end later: five. Of the second those due in the last 0.33 s: 17, of which one fails.
+    // First endpoint: the requests due in the last 0.11 s end later: five. Second: those due in the last 0.33 s: 17, including one failure.
     assert!((value(&first.achieved_per_s) - 49.5).abs() < 1e-9, "{:?}", first.achieved_per_s);
     assert!((value(&second.achieved_per_s) - 46.4).abs() < 1e-9, "{:?}", second.achieved_per_s);
     let one: Vec<Attempt> = records.into_iter().map(|row| Attempt { target: 0, ..row }).collect();
@@ -351,7 +352,7 @@ fn figures_per_token_are_refused_where_counts_are_contradicted() {
     let validity = plimsoll_measure::validity::judge(&level, &summary);
     let said = validity.reasons.iter().find(|reason| reason.check == "token_counts").expect("a reason");
     assert!(said.figure.contains(" 9 output tokens for 39 events"), "{}", said.figure);
-    // One in a hundred is left out, and said by nobody.
+    // One in a hundred is left out without a note.
     let few = thousand(|i| if i % 100 == 0 { contradicted(i) } else { answer(i, 10 * i as i64, 30, 110, 5) });
     let tpot = summarise(&level, &few, &[], None).latency.tpot.expect("known");
     assert_eq!((tpot.n, tpot.absent), (990, 10));
@@ -368,7 +369,7 @@ fn answers_of_one_event_have_no_first_token_where_most_are() {
     let summary = summarise(&level, &thousand(one_event), &[], None);
     assert!(summary.latency.ttft.is_none() && summary.latency.ttfot.is_none());
     assert_eq!((summary.records.in_one_event, summary.records.multi_token), (1_000, 1_000));
-    // Answers of one token stream, and a few that came at once do so beside those that stream.
+    // Answers of one token count as streamed, and so do a few that came in one piece among streamed ones.
     assert!(
         summarise(&level, &thousand(|i| answer(i, 10 * i as i64, 60, 60, 1)), &[], None)
             .latency

@@ -1,4 +1,4 @@
-//! Loads that end once a figure is known well enough: how often the interval at the end holds the truth, and what can be asked.
+//! Loads that end once a figure is precise enough: how often the final interval contains the truth, and the valid targets.
 
 use plimsoll_lab::records::answer;
 use plimsoll_math::rng::Stream;
@@ -25,7 +25,7 @@ fn level(rows: usize) -> Level {
     }
 }
 
-/// Ends at the second look in a row at which it is met, as a run does; the figure's interval then.
+/// Ends at the second consecutive check that meets the precision, like a run; returns the figure's interval then.
 fn stopped(precision: &Precision, seed: u64, p: f64) -> Option<(usize, bool)> {
     let mut chance = Stream::new(seed, "precision", 0);
     let (mut rows, mut next, mut met_before): (Vec<Attempt>, u64, bool) = (Vec::new(), 0, false);
@@ -53,8 +53,8 @@ fn stopped(precision: &Precision, seed: u64, p: f64) -> Option<(usize, bool)> {
     None
 }
 
-/// Of 95 % intervals that were waited for until they were narrow, at least 88 in 100 hold the truth (a binomial of 120 at 95 % falls below
-/// that in 1 of 1000).
+/// At least 88 in 100 of the 95 % intervals that ended a load contain the truth.
+/// (A binomial of 120 at 95 % falls below that in 1 of 1000.)
 #[test]
 fn an_interval_that_was_waited_for_still_holds_the_truth() {
     for (text, p) in [("ttft p50 ±8%", 0.5), ("ttft p99 ±15%", 0.99)] {

@@ -1,4 +1,4 @@
-//! What servers say: known answers on small pages, as a scraper or a simulated server leaves them.
+//! Server metrics: known answers on small pages, as recorded from a scraper or a simulated server.
 
 use plimsoll_measure::server_side::{Bracket, PageLayout, ServerSide, Signal};
 use plimsoll_model::{At, Sample, SeriesName, join_labels, split_labels};
@@ -26,7 +26,7 @@ fn at(s: i64) -> At {
     At(s * S)
 }
 
-/// What is read of one page alone goes by the same names, ranks and rules as what is read over time.
+/// A single page is read with the names, ranks and rules of a time series.
 #[test]
 fn one_page_says_at_one_instant_what_its_series_say_over_time() {
     let rows: &[(&str, &str, &[f64])] = &[
@@ -79,12 +79,12 @@ fn what_is_not_said_is_unknown() {
     assert!(server.gained(Signal::Preempted, at(0), at(1)).is_none());
     assert!(server.histogram(Signal::QueueTime, at(0), at(1)).is_none());
     assert!(ServerSide::read(&[]).is_empty());
-    // A client's own counts are nothing that a server said.
+    // A client's own counts are not a server's metrics.
     let own = Sample { source: "client".into(), ..row(0.0, "vllm:num_requests_running", "", 3.0) };
     assert!(ServerSide::read(&[own]).is_empty());
 }
 
-/// vLLM counts prompt tokens by a label `source`: one page, read once a second. It was taken for three pages of their own, with as many scrapes.
+/// vLLM counts prompt tokens by a label `source`: one page, read once a second. It was once treated as three pages with as many scrapes.
 #[test]
 fn a_label_of_the_servers_own_is_no_page() {
     let [cached, computed] = ["local_cache_hit", "local_compute"].map(|of| format!("source={of}"));
@@ -181,8 +181,9 @@ fn a_restart_is_told_and_counted_from_zero() {
     assert!((gained.per_s() - 110.0 / 3.0).abs() < 1e-12);
 }
 
-/// Edges of powers of two come with the values that need them, and leave where the sender becomes coarser. The truth: (0.5, 1] 3 and (2, 4] 2 before, then
-/// two more of the last, then (0.25, 0.5] 1, (2, 4] 2 and (8, 16] 5.
+/// Edges of powers of two appear with the values that need them, and disappear when the sender becomes coarser.
+///
+/// The truth before: (0.5, 1] 3 and (2, 4] 2. Then two more of the last, then (0.25, 0.5] 1, (2, 4] 2 and (8, 16] 5.
 #[test]
 fn edges_that_come_and_go_count_what_came() {
     let name = "gen_ai_server_time_to_first_token_bucket";
@@ -205,8 +206,11 @@ fn edges_that_come_and_go_count_what_came() {
     }
 }
 
-/// A process under load has more in a bucket soon than the one before ever had, and perhaps other edges: where one series of a histogram falls all of them begin at
-/// zero. The truth: the old process took in 100 of which 5 were quick, the new one 60, of which 50 were, and 20 more by the third scrape, of which 10 were.
+/// A new process under load may soon exceed a bucket of the old one, and may have other edges.
+/// So if one series of a histogram falls, all of them start at zero.
+///
+/// The truth: the old process counted 100, including 5 quick ones. The new one counted 60, including 50 quick ones, and 20 more by the third
+/// scrape, including 10 quick ones.
 #[test]
 fn a_histogram_begins_anew_as_a_whole() {
     let name = "vllm:time_to_first_token_seconds_bucket";
@@ -235,7 +239,8 @@ fn a_histogram_begins_anew_as_a_whole() {
     }
 }
 
-/// Of a histogram with edges that come and go another process is one, however often an edge of the old one comes back; and a sum that falls is no other process.
+/// A new process counts as one reset, even if an edge of the old one returns several times.
+/// A sum that falls is not a new process.
 #[test]
 fn a_histogram_begins_anew_once() {
     const NO: f64 = f64::NAN;
@@ -263,7 +268,7 @@ fn a_histogram_begins_anew_once() {
     assert_eq!(taken(&sum, 0, 2), [0.0, 0.0]);
 }
 
-/// Where one has no edge, and nothing lies around it, it is known all the same.
+/// A histogram without an edge at a value is known there if no count is around it.
 #[test]
 fn histograms_with_gaps_add_up_at_the_edges_of_each() {
     let name = "gen_ai_server_time_to_first_token_bucket";
@@ -279,7 +284,7 @@ fn histograms_with_gaps_add_up_at_the_edges_of_each() {
     assert_eq!((found.edges, found.counts), (vec![1.0, 2.0, 4.0, 8.0], vec![0.0, 3.0, 0.0, 2.0, 0.0]));
 }
 
-/// The largest of what came since the scrape before is what was told last; one that is the same again is no row, and stands.
+/// The last reported maximum is the largest value since the previous scrape; an unchanged one adds no row and stays valid.
 #[test]
 fn bounds_are_of_the_scrapes_between() {
     let name = "gen_ai_server_time_to_first_token";
@@ -440,7 +445,7 @@ proptest! {
         prop_assert_eq!(back, pairs);
     }
 
-    /// Whatever stands in a run, it is read without a panic, and shares stay shares.
+    /// Arbitrary rows are read without a panic, and shares stay shares.
     #[test]
     fn any_rows_are_read(rows in proptest::collection::vec(
         (0i64..50, 0usize..6, "(engine=[01])?|le=[0-9.+Inf]{0,4}|.{0,6}", proptest::num::f64::ANY), 0..80)
@@ -463,8 +468,8 @@ proptest! {
     }
 }
 
-/// Counters of a llama.cpp (xllamacpp 2026.10.11549, drafts by n-gram) before and after three requests, whose answers' own timings say `draft_n`
-/// 56 each and `draft_n_accepted` 49, 53 and 55.
+/// Counters of a llama.cpp (xllamacpp 2026.10.11549, drafts by n-gram) before and after three requests.
+/// The answers' own timings report `draft_n` 56 each and `draft_n_accepted` 49, 53 and 55.
 #[test]
 fn drafts_are_counted_as_the_answers_themselves_say() {
     let server = ServerSide::read(&page(&[
@@ -495,7 +500,7 @@ fn a_process_that_begins_anew_is_seen_to_though_its_series_were_gone_in_between(
 }
 
 proptest! {
-    /// A page that is read twice says the same by its layout as by its rows, of every signal and replica.
+    /// A page that is read twice gives equal values by its layout and by its rows, for every signal and replica.
     #[test]
     fn a_layout_says_what_rows_say(values in proptest::collection::vec((0u32..50, 0u32..50), 14)) {
         let series = [
@@ -538,7 +543,7 @@ proptest! {
     }
 }
 
-/// What two pages took in is what both did together, where their edges are the same and where they are not.
+/// The sum of two pages counts the values of both, with equal and with different edges.
 #[test]
 fn what_pages_took_in_is_added() {
     let taken = |edge: &str, low: f64, all: f64| {

@@ -1,4 +1,4 @@
-//! Warm-up, drift and whether requests pile up.
+//! Warm-up, drift and growing queues.
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
@@ -62,8 +62,7 @@ fn a_short_steady_level_is_left_whole() {
     }
 }
 
-/// What a warm target adds: a level that begins at twice its latency is still cut, and not where its arrivals were given
-/// a shape.
+/// The rule for a warm target: a level that starts at twice its latency is still cut, but not if its arrivals have a shape.
 #[test]
 fn the_front_of_a_shape_is_kept() {
     let sojourns: Vec<f64> =
@@ -83,7 +82,7 @@ fn a_pause_after_a_sound_beginning_is_kept() {
         })
         .collect();
     assert_eq!(cut_of(&sojourns, RateCourse::Even), 0);
-    // The same pause where the level begins is what a start looks like.
+    // An equal pause at the start of the level is indistinguishable from a start-up.
     let start: Vec<f64> = sojourns[198..].to_vec();
     assert!((15..=30).contains(&cut_of(&start, RateCourse::Even)), "{}", cut_of(&start, RateCourse::Even));
 }
@@ -105,7 +104,7 @@ fn long_answers_are_no_overload() {
 
 #[test]
 fn a_queue_that_grows_is_unstable() {
-    // Served one every 11 ms, due every 10 ms: a tenth piles up.
+    // Served one every 11 ms, due every 10 ms: the backlog grows by a tenth.
     let records: Vec<Attempt> = (0..3_000)
         .map(|i| {
             let wait = i as i64;
@@ -152,6 +151,6 @@ fn a_level_that_fills_does_not_pile_up() {
     assert_eq!(kept(5_000, 0), KeptUp::Stable);
     assert_eq!(kept(15_000, 0), KeptUp::Undecided);
     assert_eq!(kept(70_000, 0), KeptUp::Undecided);
-    // A fifth of what comes piles up.
+    // The backlog grows by a fifth of the arrivals.
     assert_eq!(kept(2_000, 12_000), KeptUp::Unstable);
 }

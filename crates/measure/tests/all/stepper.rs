@@ -1,4 +1,4 @@
-//! The stepper's promises: time, ceilings, order, and "inconclusive" where it cannot.
+//! The stepper's guarantees: time, ceilings, order, and "inconclusive" if the data is not enough.
 
 use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, KeptUp, Metric, Trust};
 use plimsoll_measure::sweep::{Preview, RequestPrice, Sweep, SweepNext, SweepSpec};
@@ -19,7 +19,7 @@ fn short(server: &Blind, seconds_per_service: f64) -> SweepSpec {
 #[test]
 fn keeps_to_its_time() {
     let server = server();
-    // A demonstration: five thousand service times in all, held for a twentieth of it.
+    // The settings of the demo: five thousand service times in total, and a twentieth of them for the confirmation.
     let spec = short(&server, 5_000.0);
     let spec = SweepSpec { hold: Span(spec.time.0 / 20), ..spec };
     let mut spent = 0.0;
@@ -53,7 +53,7 @@ fn stays_under_its_ceilings() {
         match level.summary.load {
             Load::Open { rate_per_s } => assert!(rate_per_s <= ceiling * (1.0 + 1e-9)),
             _ => {
-                // A closed loop is let grow only as far as it could not pass the ceiling if it scaled perfectly.
+                // A closed loop grows only while perfect scaling would stay below the ceiling.
                 let rate = level.summary.rates.achieved_per_s.value().unwrap_or(0.0);
                 assert!(rate <= 1.1 * ceiling, "{rate} against {ceiling}");
             }
@@ -86,7 +86,7 @@ fn says_that_it_cannot_tell() {
     assert!(refused, "{:?}", lines.onset);
 }
 
-/// Levels of one to four requests were run, each of which says nothing.
+/// Levels of one to four requests, which have no result, were once run.
 #[test]
 fn spends_no_level_on_a_handful_of_requests() {
     let server = server();

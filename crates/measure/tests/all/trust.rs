@@ -1,4 +1,4 @@
-//! Validity: each check finds what it is for, and overload alone is no fault of the measurement.
+//! Validity: each check detects its defect, and an overload is not a defect of the measurement.
 
 use plimsoll_measure::findings::{LevelFinding, Trust, Validity};
 use plimsoll_measure::{summarise, validity};
@@ -94,7 +94,7 @@ fn each_check_finds_its_fault() {
     for check in ["sockets", "descriptors", "ports"] {
         assert!(roomy.passed.iter().any(|p| p.check == check), "{check}: {roomy:#?}");
     }
-    // What the target does with connections is told, and no fault of the measurement.
+    // Closed connections of the target are reported and are not a defect of the measurement.
     let kept = |told: KeptConnections| {
         let validity = judged(|l| l.generator.kept = Some(told), good);
         assert_eq!(validity.verdict, Trust::Valid, "{validity:#?}");
@@ -123,8 +123,8 @@ fn each_check_finds_its_fault() {
     );
 }
 
-/// 100 000 arrivals a millisecond apart, each served in 2.5 ms: 2 or 3 in flight, 2.5 in the mean. Counted every 100 ms, on
-/// the beat, there would be 2 at every look.
+/// 100 000 arrivals a millisecond apart, each served in 2.5 ms: 2 or 3 in flight, 2.5 in the mean. Samples every 100 ms, on
+/// the beat, would always count 2.
 #[test]
 fn evenly_spaced_arrivals_in_virtual_time_are_valid() {
     let spec: EngineSpec = serde_json::from_str(
@@ -147,8 +147,8 @@ fn evenly_spaced_arrivals_in_virtual_time_are_valid() {
     assert!((little.sampled_mean - 2.5).abs() < 0.01, "{little:?}");
 }
 
-/// A counter that takes requests up as they are sent does not see those that are due and wait in a late generator:
-/// 100/s answered in 300 ms are 30 in flight from due to end, and 25 from sent to end where each is sent 50 ms late.
+/// A counter that starts at the sending does not see due requests that wait in a late generator.
+/// 100/s answered in 300 ms are 30 in flight from due to end. From sent to end they are 25 if each is sent 50 ms late.
 #[test]
 fn a_late_generator_loses_no_records() {
     let late = |i: u64| {
@@ -169,7 +169,7 @@ fn a_late_generator_loses_no_records() {
     check("little", Trust::Suspect, counted, late);
 }
 
-/// A sweep of a minute drew a level with no arrival, and its headline sent people to the network of an endpoint that answered.
+/// A sweep of a minute drew a level without an arrival, and its headline named the network of an endpoint that answered as the cause.
 #[test]
 fn a_level_without_arrivals_counts_for_nothing() {
     let finding = |records: &[Attempt], load| {
@@ -213,7 +213,7 @@ fn answers_are_looked_at() {
 
 #[test]
 fn overload_is_a_result() {
-    // A tenth piles up: the level is to be read as overloaded, and it is a true measurement of that.
+    // The backlog grows by a tenth: the level is overloaded, and that is a valid measurement.
     check(
         "steady_state",
         Trust::Suspect,
@@ -222,26 +222,27 @@ fn overload_is_a_result() {
     );
 }
 
-/// Arrivals that thin out from one in 7 ms to one in 13 ms, answered more slowly where they are dense: nothing piles up, and
-/// the latency moves because the arrivals do. The same records are a drift where the rate was meant to be even.
+/// Arrivals thin out from one in 7 ms to one in 13 ms and are answered more slowly when they are dense.
+///
+/// No queue grows, and the latency follows the arrivals. Equal records are a drift if the rate was meant to be even.
 #[test]
 fn latency_that_follows_shaped_arrivals_is_no_suspicion() {
     let dense_first = |i: u64| {
         let n = i as i64;
         let mut stream = plimsoll_math::rng::Stream::new(i, "shaped", 0);
         let ttft = 160 - n / 50 + (40.0 * stream.uniform()) as i64;
-        // 35 in flight throughout: as many times the gap as it is long.
+        // 35 in flight throughout: the answer takes 35 times the gap.
         answer(i, 7 * n + n * n / 1_000, ttft, 35 * (7 + n / 500), 5)
     };
     let even = judged(|_| {}, dense_first);
     assert!(even.reasons.iter().any(|reason| reason.check == "steady_state"), "{even:#?}");
     let shaped = judged(|level| level.rate_course = RateCourse::Shaped, dense_first);
-    // That records which move tell less about a tail is another check's, and stays.
+    // The check of samples is another one, and stays: records that move carry less information about a tail.
     assert!(shaped.reasons.iter().all(|reason| reason.check == "samples"), "{shaped:#?}");
     let passed = shaped.passed.iter().find(|passed| passed.check == "steady_state").expect("it was checked");
     assert!(passed.note.as_ref().is_some_and(|note| note.contains("arrivals' own shape")), "{passed:?}");
     assert!(passed.figure.contains("moves by"), "the figure stays: {passed:?}");
-    // What piles up is still said, whatever the arrivals do.
+    // A growing backlog is still reported, for any shape of arrivals.
     check(
         "steady_state",
         Trust::Suspect,
@@ -250,8 +251,9 @@ fn latency_that_follows_shaped_arrivals_is_no_suspicion() {
     );
 }
 
-/// A closed loop of thirty that was killed after 3 000 answers had thirty more in flight, the slowest of 3 030 for all that is
-/// known: the upper 0.99 % is theirs. An open loop's are in the records, drawn again.
+/// A closed loop of thirty that was killed after 3 000 answers had thirty more in flight.
+///
+/// They may be the slowest of 3 030, so the upper 0.99 % is unknown. Missing requests of an open loop are redrawn into the records.
 #[test]
 fn a_killed_run_says_what_is_missing() {
     let reason = |validity: Validity| {
