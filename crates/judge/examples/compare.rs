@@ -36,7 +36,7 @@ fn p_of(first: &Arm, second: &Arm, p: f64, flips: &Flips) -> f64 {
     2.0 * flips.greater(&differences).min(flips.less(&differences))
 }
 
-/// Alternations: short runs of their own, as two targets that take turns give them.
+/// Alternations: separate short runs, as from two targets that take turns.
 fn alternations(stream: &mut Stream, count: usize) -> Arm {
     Arm::new(&(0..count).map(|_| steady(stream, N / count, LOAD)).collect::<Vec<_>>())
 }
@@ -158,9 +158,10 @@ fn bent(repetitions: u64) {
     }
 }
 
-/// Service times 4 % longer in the candidate. The work of a request is the same in both arms, what the machine adds differs
-/// by 10 %. Same schedule: same gaps and work; else all drawn anew. Sections are five p99s long at least, and runs too short for
-/// eight of them decide nothing.
+/// Service times 4 % longer in the candidate. The work of a request is equal in both arms; the machine adds 10 % noise.
+///
+/// On one schedule, gaps and work are equal; else all are drawn independently. Sections are at least five p99s long, and runs too short
+/// for eight of them decide nothing.
 fn pairing(repetitions: u64) {
     println!(
         "\nservice 4 % slower (work drawn, 10 % of noise per arm), power at 5 % by requests in each arm, {repetitions} repetitions"
@@ -213,7 +214,7 @@ fn pairing_found(stream: &mut Stream, n: usize, sections: usize) -> [bool; 3] {
     [test(&unpaired), test(&paired), pairs]
 }
 
-/// Where a power curve crosses, read between its points on the logarithm of n.
+/// Returns the number of requests at which a power curve crosses, interpolated on the logarithm of n.
 fn requests_for(curve: &[(f64, f64)], power: f64) -> f64 {
     for pair in curve.windows(2) {
         let ((n0, p0), (n1, p1)) = (pair[0], pair[1]);

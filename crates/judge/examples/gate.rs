@@ -1,4 +1,4 @@
-//! How often the gate passes and fails at a known distance from the budget: the table behind its bars.
+//! Rates at which the gate passes and fails at a known distance from the budget: the table behind its bars.
 //!
 //! `cargo run --release -p plimsoll-judge --example gate -- [REPLICATIONS]`
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]

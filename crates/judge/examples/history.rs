@@ -1,5 +1,5 @@
-//! How often the change-point of a line alarms and how soon it finds: `cargo run --release -p plimsoll-judge --example
-//! history`. The tables are those of `crates/lab/NOTES.md`.
+//! The alarm rate and the delay of a baseline's change-point detection: `cargo run --release -p plimsoll-judge --example
+//! history`. `crates/lab/NOTES.md` has the tables.
 
 #![expect(clippy::print_stdout, reason = "its tables are its result")]
 

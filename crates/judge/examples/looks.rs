@@ -1,4 +1,4 @@
-//! Sixty looks at traffic of known law: how often each watch alarms, and how late. The table behind `sequential`.
+//! Sixty checks of traffic with a known distribution: how often each watch alarms, and how late. The table behind `sequential`.
 //!
 //! `cargo run --release -p plimsoll-judge --example looks -- [REPLICATIONS]`
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]

@@ -1,7 +1,7 @@
-//! Two short runs of one load, paired: how often equal engines are called different, and how often one that is slower is found.
+//! Two short runs of one load, paired: how often equal engines are called different, and how often a slower one is found.
 //!
-//! `cargo run --release -p plimsoll-judge --example pairs -- [PAIRS [SECONDS...]]`. Both arms meet the same arrivals. Steps of the
-//! engine have no noise of their own, so a neighbour comes and goes, which each arm draws for itself.
+//! `cargo run --release -p plimsoll-judge --example pairs -- [PAIRS [SECONDS...]]`. Both arms meet equal arrivals. The engine's
+//! steps have no noise, so a noisy neighbour comes and goes, which each arm draws separately.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 use plimsoll_judge::compare::finding::ChangeVerdict;

@@ -1,4 +1,4 @@
-//! What has to be measured before a budget can be judged, against times worked by hand.
+//! The load that a budget needs for a verdict, against times computed manually.
 
 use plimsoll_judge::budget::plan::{Offer, Plan, plan};
 use plimsoll_judge::budget::{
@@ -72,7 +72,7 @@ fn bursts_and_lines_take_time_of_their_own() {
 fn what_has_no_load_is_said() {
     let none = plan(&BudgetFile::of(vec![p99("tail")]), None, None).expect_err("no load");
     assert!(none.contains("tail: at which load?"), "{none}");
-    // The scenario may say it.
+    // The scenario may set the rate.
     assert_eq!(
         plan(&BudgetFile::of(vec![p99("tail")]), Some(3.0), None).expect("a load").levels[0].offer,
         Offer::Rate(3.0)
@@ -83,8 +83,9 @@ fn what_has_no_load_is_said() {
     assert_eq!(of(&file).levels[0].least_s, 75.0);
 }
 
-/// 7200 items in an hour are 2/s. What its errors take is only known when it is seen how fast it is, so 23 s are the least (10 to search, 10 and a
-/// quarter to hold), and 368 requests and more at 2/s what is planned.
+/// 7200 items in an hour are 2/s. The time for the errors depends on the measured rate.
+///
+/// So 23 s are the minimum (10 to search, 10 and a quarter to confirm), and 368 requests and more at 2/s are planned.
 #[test]
 fn a_batch_is_measured_as_fast_as_it_goes_unless_a_rate_is_said() {
     let batch = Some(Batch { items: 7_200, deadline: Span::from_secs(3_600) });
@@ -98,10 +99,10 @@ fn a_batch_is_measured_as_fast_as_it_goes_unless_a_rate_is_said() {
     let said = plan(&file, Some(5.0), None).expect("a rate").levels;
     assert_eq!(said.len(), 1);
     assert_eq!(said[0].offer, Offer::Rate(5.0));
-    // Alone it takes as long as a rate is read from.
+    // Without budgets, the batch takes the minimum time for a rate.
     let alone = BudgetFile { budgets: Vec::new(), ..file.clone() };
     assert_eq!(of(&alone).levels[0].planned_s, 10.0 + 37.5);
-    // A burst has a rate of its own, or none.
+    // A burst has a separate rate, or none.
     let lunch = Budget {
         under: Some("lunch".into()),
         ..Budget::ceiling("lunch", BudgetMetric::ErrorRate, None, Amount::share(0.01))
@@ -115,7 +116,8 @@ fn a_batch_is_measured_as_fast_as_it_goes_unless_a_rate_is_said() {
     assert!(none.contains("add a rate to the burst `lunch`"), "{none}");
 }
 
-/// The p99 of 10/s takes 46 s at the least, and more as planned: an interim analysis where both have room, all at once where not.
+/// The p99 of 10/s takes at least 46 s, and more as planned.
+/// There is an interim analysis if both have enough time; otherwise there is a single analysis.
 #[test]
 fn an_interim_analysis_takes_what_is_planned_or_half_or_is_none() {
     let found = of(&at("10/s", vec![p99("tail")]));

@@ -36,13 +36,13 @@ impl Whole {
     }
 }
 
-/// Levels of eight exponential servers (mean 10 ms, times `factor`), one after another: the load at which they run, their
-/// length, and the seeds of schedule and server.
+/// Levels of eight exponential servers (mean 10 ms, times `factor`) in sequence.
+/// `load` is their utilisation, `window` their length, and `seeds` the seeds of schedule and server.
 fn queue(factor: f64, load: f64, window: Span, seeds: &[(u64, u64)]) -> Whole {
     queues(&vec![factor; seeds.len()], load, window, seeds)
 }
 
-/// The same with a factor for each level.
+/// Levels in sequence with a factor for each level.
 fn queues(factors: &[f64], load: f64, window: Span, seeds: &[(u64, u64)]) -> Whole {
     let (mut levels, mut attempts, mut now) = (Vec::new(), Vec::new(), At::ZERO);
     for (id, ((schedule, server), factor)) in seeds.iter().zip(factors).enumerate() {
@@ -79,7 +79,7 @@ fn row<'c>(comparison: &'c Comparison, metric: &str, statistic: &str) -> &'c Com
 
 #[test]
 fn a_slower_server_is_seen_pair_by_pair() {
-    // At load 0.1 nobody waits for long: each request takes a tenth longer, and so does every percentile.
+    // At load 0.1 requests rarely wait: each request takes a tenth longer, and so does every percentile.
     let base = queue(1.0, 0.1, HALF_A_MINUTE, &[(7, 3)]);
     let slower = queue(1.1, 0.1, HALF_A_MINUTE, &[(7, 3)]);
     let found = compared(&base, &slower);
@@ -143,9 +143,10 @@ fn ten_alternations_are_units_and_fewer_are_cut() {
     assert!(found.notes.iter().any(|note| note.contains("4 alternations")), "{:?}", found.notes);
 }
 
-/// Every latency of a run changed by a factor of its own.
-/// Four alternations on a machine that is a tenth faster or slower from one to the next: p50 of each is surely another, and that is no
-/// change of the candidate's. A candidate that is half as slow again in each of them is found.
+/// Four alternations on a machine whose speed changes by a tenth between them.
+///
+/// The p50s differ significantly, and that is not a change of the candidate. A candidate that is half as slow again in each of
+/// them is found.
 #[test]
 fn few_alternations_on_an_unsteady_machine_decide_little() {
     let levels = |speeds: [f64; 4], seed: u64| {
@@ -234,7 +235,7 @@ fn failures_keep_their_place_and_are_never_equal() {
         (f64::INFINITY, ChangeVerdict::Regressed),
         "{p99:?}"
     );
-    // No word of a median that hardly moved.
+    // The report does not mention a median that almost did not move.
     assert!(!found.says.iter().any(|said| said.starts_with("Refused")), "{:?}", found.says);
     let errors = row(&found, "error_rate", "rate");
     assert_eq!(errors.verdict, ChangeVerdict::Regressed, "{errors:?}");
@@ -249,7 +250,7 @@ fn failures_keep_their_place_and_are_never_equal() {
     let read: Comparison = serde_json::from_str(&text).expect("read");
     let p99 = row(&read, "e2e", "p99");
     assert_eq!((read.verdict, p99.effect.expect("infinite").value), (found.verdict, f64::INFINITY));
-    // What is broken worst is named first.
+    // The worst regression is named first.
     assert!(
         found.says[0].starts_with("Regressed: ttft p99 infinite: failures reach down to it"),
         "{:?}",
@@ -298,7 +299,7 @@ fn a_changed_mix_is_not_taken_for_a_slower_target() {
     for slice in &found.groups[0].slices {
         assert!(slice.effect.is_some_and(|e| e.lower < 1.02 && e.upper > 0.98), "{slice:?}");
     }
-    // A kind that the candidate never met can't be stood for.
+    // A kind that is missing in the candidate can't be represented.
     let only_short = mixture(0, 3);
     let found = compare(&base.read(), &only_short.read(), &spec).expect("told to");
     assert_eq!(found.verdict, ChangeVerdict::Inconclusive);
@@ -384,7 +385,8 @@ fn too_short_a_run_decides_nothing() {
     );
 }
 
-/// Of eight units no p is under 2/256, and there are nine or more figures: they are asked together, so that half as slow again is seen.
+/// With eight units no p is under 2/256, and there are nine or more figures.
+/// They are tested together, so that half as slow again is found.
 #[test]
 fn a_server_half_as_slow_again_is_told_from_chance_in_eight_units() {
     let run = |factor: f64, server: u64| queue(factor, 0.3, Span::from_millis(3_200), &[(7, server)]);

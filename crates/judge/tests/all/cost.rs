@@ -1,4 +1,4 @@
-//! Costs, worked by hand.
+//! Costs, computed manually.
 
 use plimsoll_judge::cost::{Bill, Price, PriceError, PriceSpec, Rate, cost, of_level};
 use plimsoll_measure::findings::{
@@ -83,7 +83,7 @@ fn nothing_good_has_no_price_that_is_high_enough() {
     assert!(matches!(costs.per_good_request, Reading::Refused { .. }), "no budget, nothing is good");
 }
 
-/// A sweep whose budget line lies at `line`.
+/// Returns a sweep whose budget line is at `line`.
 fn with_line(line: CapacityLine) -> Findings {
     let run = level(100.0, 20);
     let summary = summarise(&run, &records(), &[], Some(&budget()));
@@ -156,7 +156,7 @@ fn a_price_says_its_currency_and_of_how_many() {
     assert_eq!(eight.bill().expect("a bill").rate, Rate::PerHour(20.0));
     assert_eq!(bill("0.5,1.5USD/Mtok").of(2e6, 1e6, 0.0), 2.5);
     assert_eq!(bill("3.6EUR/h").of(0.0, 0.0, 1000.0), 1.0);
-    // What is written is what is read.
+    // A written price is parsed to an equal one.
     for text in ["2.49USD/gpu-hour", "9.9EUR/replica-hour", "20USD/h", "0.5,1.5USD/Mtok"] {
         assert_eq!(Price::parse(text).expect("a price").to_string(), text);
     }

@@ -10,7 +10,7 @@ fn normal(chance: &mut Stream) -> f64 {
     (-2.0 * chance.uniform().ln()).sqrt() * (std::f64::consts::TAU * chance.uniform()).cos()
 }
 
-/// The default's size with a fifth of its permutations: what is tried here is far from the limit.
+/// The default's settings with a fifth of its permutations, because these cases are far from the limit.
 fn quick() -> ChangeSpec {
     ChangeSpec { permutations: 1999, ..ChangeSpec::default() }
 }
@@ -122,7 +122,7 @@ fn a_change_under_the_margin_is_none() {
     assert_eq!(changes(&series, &ChangeSpec { margin: 0.02, ..quick() }).len(), 1);
 }
 
-/// One odd result, wherever it stands and however odd it is: the latest above all, at which every run of the day is judged.
+/// One outlier at any place and of any size, including the latest result, at which every run of the day is judged.
 #[test]
 fn a_single_spike_never_alerts() {
     for seed in 0..300 {
@@ -196,17 +196,17 @@ fn a_line_keeps_to_one_load_and_counts_a_run_once() {
     assert_eq!((course.changes.len(), change.at), (1, 10));
     assert_eq!(found.entries[change.at].version.as_deref(), Some("v2"));
     assert!((change.ratio - 1.515).abs() < 0.01, "{}", change.ratio);
-    // A result at another load at the end is left out like every other one, where the pinned run says which load it is.
+    // A later result at another load is left out like every other one, if the pinned run contains its load.
     entries.push(Entry { load: "open loop, 24/s, 128 in, 64 out".into(), ..entry(42, 0.9) });
     let pinned = line(&entries, &entries[0].id, 1);
     assert_eq!((pinned.entries.len(), pinned.other_load), (20, 2));
     assert_eq!(pinned.courses, found.courses);
     entries.pop();
-    // The same entries always say the same.
+    // Equal entries always give an equal result.
     assert_eq!(line(&entries, "", 1), found);
 }
 
-/// p99 among failures has no size; it is far out all the same, and such results are no gap in the series.
+/// p99 among failures has no size, but it counts as far out, and such results are no gap in the series.
 #[test]
 fn a_percentile_among_failures_counts_as_far_out() {
     let entries: Vec<Entry> =

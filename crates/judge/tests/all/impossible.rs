@@ -1,8 +1,8 @@
-//! Records that can't be what happened: each is suspect or invalid, nothing passes on it and nothing is called improved.
+//! Impossible records: each run is suspect or invalid, no budget passes on it, and no figure counts as improved.
 //!
-//! The records are of a queue of eight servers that this file plays by itself, as another program would that writes run
-//! folders; a true one is valid, and each spoiled one was valid and passed before rows were counted and stamps were held to
-//! their order.
+//! The records are of a queue of eight servers that this file simulates itself, like another program that writes run
+//! folders. A true one is valid. Each spoiled one was valid and passed before rows were counted and the order of timestamps was
+//! checked.
 
 use plimsoll_judge::budget::{Amount, Budget, BudgetFile, BudgetMetric, OnInconclusive};
 use plimsoll_judge::compare::{CompareRefusal, CompareSpec, RunRead, compare};
@@ -169,7 +169,7 @@ fn stamps_are_held_to_their_order() {
         each(run, 20, |a| a.last_token = late(a.end, 2));
     });
     check("stamp_order", Trust::Invalid, "300 attempts", |run| each(run, 20, |a| a.end = None));
-    // A single slip of a clock is told, and no more; what a writer rounds is none.
+    // A single error of a clock is only reported; rounding by a writer is not an error.
     let mut run = queue(N);
     run.attempts[7].end = run.attempts[7].sent;
     assert_eq!(findings(&run).validity.verdict, Trust::Suspect);
@@ -182,7 +182,7 @@ fn each_of_all(made: &mut Made, change: impl Fn(&mut Attempt)) {
     made.attempts.iter_mut().for_each(change);
 }
 
-/// The counter saw five in flight where the records hold next to none: asked as long as either of them sees one.
+/// The counter saw five in flight but the records contain almost none: the check runs as long as either of them sees one.
 #[test]
 fn little_asks_the_larger_side() {
     for end_ms in [0, 1] {

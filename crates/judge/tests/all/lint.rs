@@ -1,4 +1,4 @@
-//! What a lint says of a budget file, against counts and sums worked by hand.
+//! The remarks of a lint on a budget file, against counts and sums computed manually.
 
 use plimsoll_judge::budget::lint::{LintEvidence, Remark, Severity, lint, needed};
 use plimsoll_judge::budget::{
@@ -19,7 +19,7 @@ fn of(remarks: &[Remark], severity: Severity) -> Vec<&Remark> {
     remarks.iter().filter(|remark| remark.severity == severity).collect()
 }
 
-/// 500 ms + 499 × 30 ms = 15.47 s: the example of the specification, where 3 s were promised.
+/// 500 ms + 499 × 30 ms = 15.47 s: the example of the specification, with a limit of 3 s.
 #[test]
 fn ceilings_that_can_t_hold_together_name_the_sum() {
     use BudgetMetric::{E2e, Tpot, Ttft};
@@ -34,11 +34,11 @@ fn ceilings_that_can_t_hold_together_name_the_sum() {
         "{}",
         errors[0].what
     );
-    // 500 ms + 83 × 30 ms = 2.99 s: 84 tokens fit, 85 do not; without a length both are said to be open.
+    // 500 ms + 83 × 30 ms = 2.99 s: 84 tokens fit, 85 do not; without a length the lint reports both as open.
     assert_eq!(of(&said(&file, Some(84.0)), Severity::Error).len(), 0);
     assert_eq!(of(&said(&file, Some(85.0)), Severity::Error).len(), 1);
     assert!(said(&file, None).iter().any(|remark| remark.what.contains("up to 84 output tokens")));
-    // A median promises nothing that a p99 could contradict; a lower percentile of a part does.
+    // A median does not contradict a p99; a lower percentile of a part does.
     let loose =
         BudgetFile::of(vec![ceiling(Ttft, 0.99, 0.5), ceiling(Tpot, 0.99, 0.03), ceiling(E2e, 0.5, 3.0)]);
     assert_eq!(of(&said(&loose, Some(500.0)), Severity::Error).len(), 0);

@@ -1,4 +1,5 @@
-//! Watches over traffic of known law, to their end: how often they alarm, and after how many looks. Sixty looks of 500 requests.
+//! Watches over traffic with a known distribution, to their end: how often they alarm, and after how many checks.
+//! Each has sixty checks of 500 requests.
 
 use plimsoll_judge::sequential::{
     Baseline, CeilingWatch, PairWatch, PercentileGuard, SequentialVerdict, WatchSpec,
@@ -17,7 +18,7 @@ pub const BLOCK: usize = 500;
 /// Requests of a baseline that was measured before.
 pub const BASELINE: usize = 12_000;
 
-/// Where latencies come from.
+/// The source of the latencies.
 #[derive(Copy, Clone, PartialEq)]
 pub enum Traffic {
     /// Independent, exponential with mean 1.
@@ -60,7 +61,7 @@ impl Source {
     }
 }
 
-/// The look at which it alarmed, replication by replication; `None` = never.
+/// Check at which the watch alarmed, by replication; `None` if it never alarmed.
 pub type Alarms = Vec<Option<usize>>;
 
 /// The share that alarmed.
@@ -68,7 +69,7 @@ pub fn alarmed(alarms: &Alarms) -> f64 {
     alarms.iter().flatten().count() as f64 / alarms.len() as f64
 }
 
-/// The median look of the alarm, where more than half alarmed.
+/// Returns the median check of the alarm, if more than half alarmed.
 pub fn median_delay(alarms: &Alarms) -> Option<usize> {
     let mut looks: Vec<usize> = alarms.iter().map(|look| look.unwrap_or(usize::MAX)).collect();
     looks.sort_unstable();
@@ -99,7 +100,7 @@ pub fn fixed(traffic: Traffic, times: f64, replications: u64) -> Alarms {
         .collect()
 }
 
-/// The fixed-sample test at 5 %, asked at every look of what was counted so far, as if each look were the only one.
+/// The fixed-sample test at 5 %, repeated at every check on the counts so far, as if each check were the only one.
 pub fn fixed_sample(traffic: Traffic, times: f64, replications: u64) -> Alarms {
     let ceiling = match traffic {
         Traffic::Independent => -(0.01 * times).ln(),
@@ -117,7 +118,7 @@ pub fn fixed_sample(traffic: Traffic, times: f64, replications: u64) -> Alarms {
         .collect()
 }
 
-/// What the ceiling is made of, where it is a baseline's.
+/// The value of a baseline that is used as the ceiling.
 #[derive(Copy, Clone, PartialEq)]
 pub enum Against {
     /// The measured quantile, as if it were the true one.
@@ -167,7 +168,7 @@ pub fn pairs(traffic: Traffic, slower: f64, replications: u64) -> Alarms {
         .collect()
 }
 
-/// Two equal arms with the usual allowances: the look of the promotion.
+/// Two equal arms with the usual allowances: returns the check of the promotion.
 pub fn promoted(traffic: Traffic, slower: f64, replications: u64) -> Alarms {
     (0..replications)
         .map(|i| {

@@ -1,4 +1,4 @@
-//! Scores, places where answers part, and what they add up to, on cases worked by hand.
+//! Scores, places where answers part, and their sums, on cases computed manually.
 
 use plimsoll_judge::quality::score::{Rule, choice, last_number};
 use plimsoll_judge::quality::tokens::{alike, first_divergence, tokens};
@@ -97,7 +97,7 @@ fn judged(a: &[Rounds], b: &[Rounds], margin: f64) -> Quality {
     judged_with((a, &[]), (b, &[]), margin)
 }
 
-/// The same of answers of which these were cut.
+/// Judges answers, some of them cut.
 fn judged_with((a, cut_a): (&[Rounds], &[bool]), (b, cut_b): (&[Rounds], &[bool]), margin: f64) -> Quality {
     let item: ItemSpec = serde_json::from_value(json!({"prompt": "?"})).expect("an item");
     let yes = rule(json!({"kind": "exact", "answer": "yes"}));
@@ -113,7 +113,7 @@ fn said(texts: &[&str]) -> Vec<Rounds> {
 
 #[test]
 fn twenty_items_by_hand() {
-    // A right on 15, B on 11: right on A alone 6, on B alone 2.
+    // A right on 15, B on 11: right only on A 6, only on B 2.
     let a: Vec<&str> = (0..20).map(|i| if i < 15 { "yes" } else { "no" }).collect();
     let b: Vec<&str> = (0..20).map(|i| if (6..17).contains(&i) { "yes" } else { "no" }).collect();
     let found = judged(&said(&a), &said(&b), 0.02);
@@ -143,7 +143,7 @@ fn verdicts_follow_the_interval() {
 
 #[test]
 fn an_endpoint_that_disagrees_with_itself_is_the_noise_floor() {
-    // A flips on every second item; B says what A says first. Between: half of the pairs of rounds agree on those items.
+    // A flips on every second item; B always gives A's first answer. Between: half of the pairs of rounds agree on those items.
     let flip = |i: usize, round: usize| if i.is_multiple_of(2) && round == 1 { "no" } else { "yes" };
     let a: Vec<Rounds> = (0..40).map(|i| (0..2).map(|r| Some(flip(i, r).to_owned())).collect()).collect();
     let b: Vec<Rounds> = (0..40).map(|_| vec![Some("yes".to_owned()); 2]).collect();
@@ -178,7 +178,7 @@ fn what_was_not_answered_counts_in_no_figure() {
 
 #[test]
 fn what_was_cut_is_counted_and_the_scores_without_it_stand_beside() {
-    // B rambles on 30 of 200 items: cut there, and wrong. By all items it is worse; of those that it ended itself none is lost.
+    // B rambles on 30 of 200 items: cut there, and wrong. Over all items it is worse; over its uncut answers it is not.
     let cut: Vec<bool> = (0..200).map(|i| i < 30).collect();
     let (a, b) =
         (vec!["yes"; 200], (0..200).map(|i| if i < 30 { "no no no" } else { "yes" }).collect::<Vec<_>>());
@@ -192,7 +192,7 @@ fn what_was_cut_is_counted_and_the_scores_without_it_stand_beside() {
         (uncut.verdict, uncut.difference.n, uncut.difference.value),
         (ScoreVerdict::NotWorse, 170, 0.0)
     );
-    // Where nothing was cut there is nothing beside; where everything was, nothing is left.
+    // Without cut answers there is no separate score; if all are cut, no answer is left.
     assert!(judged(&said(&a), &said(&b), 0.03).scores.expect("scored").uncut.is_none());
     let all = vec![true; 200];
     assert!(judged_with((&said(&a), &all), (&said(&b), &[]), 0.03).scores.expect("scored").uncut.is_none());

@@ -1,4 +1,4 @@
-//! Watches that may be looked at any time, on traffic whose truth is known. `examples/looks.rs` prints the whole table.
+//! Watches that may be checked at any time, on traffic whose truth is known. `examples/looks.rs` prints the whole table.
 
 use plimsoll_judge::sequential::{Baseline, CeilingWatch, PairWatch, SequentialVerdict, WatchSpec, guards};
 use plimsoll_model::Span;
@@ -10,7 +10,7 @@ fn sixty_looks_under_the_null_hardly_alarm() {
     let independent = alarmed(&fixed(Traffic::Independent, 1.0, 400));
     let queue = alarmed(&fixed(Traffic::Queue, 1.0, 150));
     assert!(independent <= 0.02 && queue <= 0.02, "{independent} {queue}");
-    // The same looks with the test that is meant for one.
+    // Equal checks with the test for a single one.
     let naive = alarmed(&fixed_sample(Traffic::Independent, 1.0, 200));
     assert!(naive > 0.15, "{naive}");
 }
@@ -82,7 +82,7 @@ fn a_promotion_waits_for_its_time_and_its_requests() {
     assert!(
         matches!(watch.verdict(), SequentialVerdict::Harm { why } if why.contains("p99 worse by more than 10 %"))
     );
-    // Two hundred requests in all are not worth a thousand.
+    // Two hundred requests in total are too few for a minimum of a thousand.
     let mut watch = PairWatch::new(WatchSpec::default(), &guards()[..1]);
     (0..20).for_each(|_| watch.push(&[2.0; 10], &[1.0; 10], Span::from_secs(30)));
     assert!(

@@ -1,5 +1,5 @@
-//! The comparison's bars in small (`examples/compare.rs` has them in full): queues of sixteen servers at load 0.8 with the formula's
-//! truth, whose seeds the judge never sees.
+//! The comparison's bars in small (`examples/compare.rs` has them in full).
+//! The arms are queues of sixteen servers at load 0.8 with the formula's truth; the judge never sees their seeds.
 
 use plimsoll_math::dist::{lognormal, normal};
 use plimsoll_math::rng::Stream;
@@ -70,8 +70,8 @@ fn a_better_median_does_not_hide_a_worse_tail() {
     );
 }
 
-/// Whether service times 4 % longer are found at 5 % among n requests in each arm: the work of a request is the same on both
-/// sides and a tenth of its service is noise of its own.
+/// Returns whether service times 4 % longer are found at 5 % among n requests in each arm.
+/// The work of a request is equal on both sides, and a tenth of its service is independent noise.
 fn found(stream: &mut Stream, n: usize, one_schedule: bool) -> bool {
     let load = 0.75;
     let arm = |stream: &mut Stream, (gaps, work): &(Vec<f64>, Vec<f64>), factor: f64| {
@@ -96,7 +96,8 @@ fn pairing_needs_a_third_of_the_requests_and_less() {
     assert!(paired >= 37 && unpaired < paired - 5, "{paired} of 3000 paired, {unpaired} of 9000 unpaired");
 }
 
-/// What the machine does to a turn (its speed is drawn anew for each, and drifts through the hour in the order A B B A).
+/// Returns the effect of the machine on each turn.
+/// Its speed is drawn for each turn, and drifts through the hour in the order A B B A.
 fn speeds(stream: &mut Stream, turns: usize, spread: f64, drift: f64) -> Vec<(f64, f64)> {
     let mut at = |place: usize| lognormal(stream, 1.0 + drift * place as f64 / (2 * turns) as f64, spread);
     let turn = |turn: usize| {
@@ -106,7 +107,7 @@ fn speeds(stream: &mut Stream, turns: usize, spread: f64, drift: f64) -> Vec<(f6
     (0..turns).map(turn).collect()
 }
 
-/// Share of pairs of equal arms that are called different at 5 %, with few turns cut into stretches, and the same by flips alone.
+/// Returns the share of pairs of equal arms that are called different at 5 %, with few turns cut into sections, and by flips only.
 fn alarms(turns: usize, per_turn: usize, spread: f64, drift: f64, repetitions: u64) -> (u32, u32) {
     let (mut judged, mut by_flips) = (0, 0);
     for i in 0..repetitions {
@@ -128,8 +129,8 @@ fn alarms(turns: usize, per_turn: usize, spread: f64, drift: f64, repetitions: u
     (judged, by_flips)
 }
 
-/// Two equal servers, 83 s each, whose speed wanders over 20 s by itself (sd 0.3): how often they are called different, and by flips
-/// alone.
+/// Two equal servers, 83 s each, whose speed wanders over 20 s (sd 0.3).
+/// Counts how often they are called different, also by flips only.
 #[test]
 fn a_speed_that_wanders_within_the_run_is_not_taken_for_a_change() {
     const N: usize = 4_000;

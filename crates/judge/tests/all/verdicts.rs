@@ -9,20 +9,20 @@ use plimsoll_measure::findings::Held;
 
 use plimsoll_lab::queues::{Queue, Servers};
 
-/// Where the latencies come from. Times in seconds, a mean service being one.
+/// The source of the latencies. Times are in units of the mean service.
 #[derive(Copy, Clone, Debug)]
 pub enum Source {
     /// Independent exponential latencies: a design effect of 1.
     Independent,
     /// First come first served at 16 servers, 80 % busy.
     Queue,
-    /// The same, 85 % busy.
+    /// First come first served at 16 servers, 85 % busy.
     #[allow(dead_code, reason = "a row of the example's table")]
     Busy,
     /// One server, 70 % busy: the worst correlation that is judged.
     #[allow(dead_code, reason = "a row of the example's table")]
     Single,
-    /// Four servers, 85 % busy: 5000 requests are worth fifty, and calm runs look like many more.
+    /// Four servers, 85 % busy: 5000 requests have an n_eff of fifty, and calm runs appear to have many more.
     #[allow(dead_code, reason = "judged at its p95, not in the example's table")]
     Few,
 }
@@ -68,7 +68,7 @@ impl Source {
     }
 }
 
-/// How often "p99 ≤ budget" is (passed, failed) where the true p99 is `times` the budget.
+/// Returns how often "p99 ≤ budget" passed and failed if the true p99 is `times` the budget.
 pub fn verdicts(source: Source, times: f64, n: usize, replications: u64) -> (f64, f64) {
     let budget_s = source.quantile(0.99) / times;
     let (mut passed, mut failed) = (0, 0);
@@ -83,8 +83,8 @@ pub fn verdicts(source: Source, times: f64, n: usize, replications: u64) -> (f64
     (passed as f64 / replications as f64, failed as f64 / replications as f64)
 }
 
-/// A calm run has a small share beyond the limit and a small design effect at it as well, so that its own share alone would pass it: 11 % of
-/// these runs did.
+/// A calm run has a small share beyond the limit and a small design effect there.
+/// Its own share would therefore pass it: 11 % of these runs did.
 #[test]
 fn a_calm_run_is_not_taken_for_a_fast_target() {
     let (n, runs) = (5_000, 300);
@@ -100,7 +100,7 @@ fn a_calm_run_is_not_taken_for_a_fast_target() {
     }
 }
 
-/// Nothing over the limit, and a tail that came in one burst: values worth so few are not judged, at whatever distance the limit is.
+/// Values below the limit, with a tail in one burst: with a tiny n_eff the verdict is inconclusive, at any distance of the limit.
 #[test]
 fn one_burst_below_the_limit_leaves_it_open() {
     let values: Vec<i64> =
@@ -122,8 +122,8 @@ fn failures(seed: u64, n: usize, (share, burst): (f64, usize)) -> Vec<bool> {
     failed
 }
 
-/// Failures at the ceiling. In bursts of twenty a run that saw one or two of them knows that it knows nothing; what it can't know is
-/// whether there are bursts where it saw none.
+/// Failures at the ceiling, in bursts of twenty. A run that saw one or two bursts is inconclusive.
+/// A run that saw none can't know whether there are bursts.
 #[test]
 fn bursts_of_failures_at_the_ceiling_do_not_pass() {
     let runs = 400;
@@ -139,7 +139,7 @@ fn bursts_of_failures_at_the_ceiling_do_not_pass() {
     }
 }
 
-/// What is named as settling it does, in 85 % of the cases: the same target is measured again, as long as was said.
+/// The named length gives a verdict in 85 % of the cases: the target is measured again with this length.
 #[test]
 fn as_many_as_are_named_settle_it() {
     for (source, n, times, longest) in
@@ -173,8 +173,8 @@ fn judged(values: &[i64], budget_s: f64, length_s: f64) -> Decision {
     decide(&of_values(values, budget_s, 0.99, length_s), 1.0 - 0.99, ALPHA)
 }
 
-/// The bars at sizes that run in seconds; `examples/gate.rs` has them with thousands of replications. Beyond the bar two standard
-/// errors of so few replications are allowed.
+/// The bars at sizes that run in seconds; `examples/gate.rs` has them with thousands of replications. Two standard
+/// errors beyond the bar are allowed, because there are few replications.
 #[test]
 fn the_verdicts_fall_as_often_as_they_may() {
     for (source, replications) in [(Source::Independent, 120), (Source::Queue, 60)] {
@@ -196,7 +196,7 @@ fn the_chance_is_the_binomials() {
         assert!((decision.p_pass - 0.99f64.powi(n as i32)).abs() < 1e-12, "{}", decision.p_pass);
         assert_eq!(decision.held, held, "{n}");
     }
-    // Values that are their own pass by the same chance, also where the percentile itself is refused; much too many fail.
+    // Independent values pass with an equal probability, also if the percentile itself is refused; much too many fail.
     for (n, slow, held) in [
         (367, 0, Held::Inconclusive),
         (368, 0, Held::Pass),

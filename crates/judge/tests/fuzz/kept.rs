@@ -1,4 +1,4 @@
-//! Files that lie beside the code and that anybody may have changed: prices, evaluation items and their results, the line of a baseline's results.
+//! Files in the repository that any user may have changed: prices, evaluation items and their results, the history of a baseline.
 
 use plimsoll_judge::cost::{Price, PriceSpec};
 use plimsoll_judge::history::{Entry, line};

@@ -1,4 +1,4 @@
-//! A run whose manifest somebody else wrote or changed, over rows that are sound: it is judged as any other.
+//! A run whose manifest another program wrote or changed, over valid rows: it is judged like any other.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use plimsoll_model::{Attempt, How, Manifest};
 
 const BUDGET: &str = "{version: 1, budgets: [{id: first, metric: ttft, p: 90, max: 500ms}, {id: each, metric: tpot, p: 50, max: 30ms}, {id: errors, metric: error_rate, max: 1%}]}";
 
-/// A request every 100 ms for eight seconds, of which every tenth fails.
+/// A request every 100 ms for eight seconds; every tenth fails.
 fn rows() -> Vec<Attempt> {
     (0..80)
         .map(|n| match n % 10 {

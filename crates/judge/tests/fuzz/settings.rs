@@ -1,4 +1,4 @@
-//! Budget files, scenarios and engines: YAML and JSON that somebody else wrote.
+//! Budget files, scenarios and engines: YAML and JSON from unknown sources.
 
 use plimsoll_judge::budget::{BudgetFile, check_shape, read_split};
 use plimsoll_sim::EngineSpec;
