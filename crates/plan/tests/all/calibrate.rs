@@ -41,7 +41,7 @@ fn an_engine_with_other_constants_is_found_again_and_rows_held_out_are_told() {
     let of = |factor| {
         found.factors.iter().find(|one| one.factor == factor).map(|one| one.value).expect("all are there")
     };
-    // The two stand in for each other on one GPU, so that the pull towards 1 leaves a part of one to the other.
+    // On one GPU the two factors are exchangeable, so the pull towards 1 shifts a part of one to the other.
     assert!((0.75..0.9).contains(&of(Factor::Weights)), "{:?}", found.factors);
     assert!((1.5..2.4).contains(&of(Factor::Host)), "{:?}", found.factors);
     let tpot = |all: &[plimsoll_sim::catalogue::origin::HeldOut]| {
@@ -53,7 +53,7 @@ fn an_engine_with_other_constants_is_found_again_and_rows_held_out_are_told() {
     assert!(tpot(&found.before).0 > 15.0, "{:?}", found.before);
     let (held, rows) = tpot(&found.held_out);
     assert!(held < 2.0 && rows == 12, "{:?}", found.held_out);
-    // The profile says what it was made from, and runs.
+    // The profile records its origin, and runs.
     let ModeSpec::Batching(batching) = &found.profile.mode else { panic!("it batches") };
     let origin = batching.origin.as_deref().expect("it has one");
     assert_eq!((origin.basis, origin.protocol.as_str()), (Basis::Calibrated, "closed loop"));
@@ -193,9 +193,11 @@ fn mean_errors(found: &[plimsoll_sim::catalogue::origin::HeldOut]) -> [f64; 2] {
         .map(|metric| found.iter().find(|one| one.metric == metric).expect("it is judged").mean_percent)
 }
 
-/// Nothing here was fitted to these: the catalogue knows the model and the GPU by their specifications, the calibration knows the sweep, and the
-/// loads that are held out have other lengths and other arrivals. First tokens are short by specification, because this vLLM computes steps of more
-/// than 512 tokens without a captured graph and waits for its host there, which the engine has no constant for.
+/// Held-out loads, to which no factor was fitted.
+///
+/// The catalogue has the specifications of the model and the GPU, and the calibration has the sweep. The held-out loads have other lengths
+/// and other arrivals. Predicted first tokens are too short: this vLLM computes steps of more than 512 tokens without a captured graph
+/// and waits for its host there. The engine has no constant for that.
 #[test]
 fn loads_of_a_real_vllm_that_no_fit_has_seen_are_predicted() {
     let held = on_an_h100(include_str!("../fixtures/vllm-h100/held.csv"));

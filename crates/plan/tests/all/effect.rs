@@ -1,4 +1,4 @@
-//! What a difference between two loads does, on loads whose difference is known.
+//! The effect of a difference between two loads, on loads whose difference is known.
 
 use plimsoll_plan::effect::{EffectCase, EffectFinding, effect};
 use plimsoll_plan::replay::ReplayRequest;

@@ -10,7 +10,7 @@ use plimsoll_workload::Scenario;
 
 use crate::fit_systems::{Run, System, measured, system};
 
-/// A step of so many decodes at this context, or of a prompt, ms.
+/// Returns the duration of a step in ms, with this many decodes at this context, or of a prompt.
 fn step_ms(engine: &EngineSpec, decodes: u32, context: u64, prompt: u32) -> f64 {
     let ModeSpec::Batching(batching) = &engine.mode else { panic!("{} batches", engine.name) };
     let load = StepLoad {
@@ -76,7 +76,7 @@ fn a_step_that_bends_is_seen_to_bend() {
     }
 }
 
-/// What nobody says is assumed and named, with what to say.
+/// Unknown properties are assumed and listed, with the flag that sets them.
 #[test]
 fn what_low_load_cannot_show_is_asked_for() {
     let (_, run, _) = low_load(0, 400.0);
@@ -103,7 +103,7 @@ fn what_low_load_cannot_show_is_asked_for() {
     assert!(fitted.notes.iter().any(|note| note.contains("extrapolated")));
 }
 
-/// Six sequences at most, at a load at which some requests waited for a place: their wait shows it, and nobody has to say it.
+/// At most six sequences, at a load at which some requests waited for a slot: their wait determines the number without a flag.
 #[test]
 fn places_that_requests_waited_for_are_counted() {
     let system = system(0);

@@ -1,5 +1,5 @@
-//! Engines that a fit cannot see into: pairs of the catalogue and random linear ones, each under a low load with lengths of its
-//! own; the run that a client measures on them; and where their lines really lie.
+//! Engines that a fit can't inspect: pairs of the catalogue and random linear ones, each under a low load with separate lengths.
+//! For each there is the run that a client measures, and the true limits.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
@@ -118,7 +118,7 @@ impl System {
         asked.collect()
     }
 
-    /// Where its lines really lie.
+    /// Returns the true limits of the engine, from a long simulation.
     pub fn truth(&self, requests: usize) -> Knee {
         let spec = KneeSpec { requests, seed: 77, ..KneeSpec::default() };
         knee(&self.world(), &self.mix(4_000.0), &spec).expect("a knee")
@@ -129,7 +129,7 @@ impl System {
         self.under(Load::Open { rate_per_s }, requests / rate_per_s)
     }
 
-    /// A run of it under this load, for so many seconds.
+    /// Returns a run of the engine under this load, of this many seconds.
     pub fn under(&self, load: Load, seconds: f64) -> Run {
         let mut world = World::of(&self.world(), self.scenario.seed).expect("a sound world");
         let mut names = BlockNames::new(&self.scenario).expect("a sound scenario");
@@ -142,7 +142,7 @@ impl System {
         run
     }
 
-    /// What the product makes of that run, told what its user knows.
+    /// Returns the product's fit of that run, with the flags that a user can know.
     pub fn fitted(&self, run: &Run) -> Result<Fitted, FitError> {
         let ModeSpec::Batching(batching) = &self.engine.mode else { panic!("batches") };
         let told = StatedTarget {

@@ -1,5 +1,5 @@
-//! Levers in front of the engine (a door, a second try) and replicas that follow the load, against formulas and against arrivals that
-//! nobody has seen.
+//! Levers in front of the engine (admission, a retry) and replicas that follow the load.
+//! They are compared with formulas and with unseen arrivals.
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::quantile::order_statistic;
@@ -44,7 +44,7 @@ fn poisson(rate_per_s: f64, count: usize, seed: u64) -> Vec<ReplayRequest> {
 /// M/M/c/K by its balance equations (Erlang): p_n ∝ a^n/n! up to c, then × ρ.
 struct Mmck {
     servers: u32,
-    /// Chance that an arrival finds n, of those that are let in.
+    /// Probability that an admitted arrival finds n requests.
     found: Vec<f64>,
     refused: f64,
 }
@@ -62,8 +62,8 @@ impl Mmck {
         Mmck { servers, found, refused }
     }
 
-    /// Chance that one who is let in takes longer than `t` services: Exp(1) where a server is free, else k services of the c
-    /// servers first, whose tail is a Poisson count.
+    /// Returns the probability that an admitted request takes longer than `t` services.
+    /// It takes Exp(1) if a server is free, else it waits for k services of the c servers first, whose tail is a Poisson count.
     fn longer_than(&self, t: f64) -> f64 {
         let c = self.servers as usize;
         let after =
@@ -86,7 +86,7 @@ impl Mmck {
         still + (0..=steps).map(|i| weight(i) * density(h * i as f64)).sum::<f64>() * h / 3.0
     }
 
-    /// The p-quantile of those let in, services.
+    /// Returns the p-quantile of the admitted requests, in services.
     fn quantile(&self, p: f64) -> f64 {
         let (mut low, mut high) = (0.0, 100.0);
         for _ in 0..60 {
@@ -119,7 +119,7 @@ fn a_door_turns_away_and_speeds_up_as_erlang_says() {
     assert!((good - truth.good(2.0)).abs() < 0.01, "{good} against {}", truth.good(2.0));
 }
 
-/// Exponential servers under a load of their own.
+/// Exponential servers under a load with separate lengths.
 fn servers(count: u32, times: f64, requests: f64) -> System {
     let value = json!({"sizes": {"prompt": 32, "output": 1}, "seed": 3, "nonce": 0});
     System {
@@ -152,10 +152,10 @@ fn past_the_limit_admission_says_what_erlang_says() {
     // The search found a limit that is nearly the best there is by the formula.
     let best = (8..60).map(|most| Mmck::new(8, most, offered).good(3.0)).fold(0.0, f64::max);
     assert!(truth.good(3.0) >= 0.97 * best, "{} of {best}", truth.good(3.0));
-    // Without the door nearly nobody is in time in the end.
+    // Without admission, almost no request is in time at the end.
     assert!(good.now_per_s.upper < 0.5 * good.then_per_s.lower && good.more_per_s.lower > 0.0);
     assert!(found.now_s.value > 5.0 * found.answered_s.value);
-    // A sixth is turned away, so the p95 of all is never: no share of a latency is claimed.
+    // A sixth is rejected, so the p95 of all is infinite: no share of a latency is claimed.
     assert!(finding.ranked.iter().all(|ranked| ranked.lever != "admission"));
 }
 
@@ -166,7 +166,7 @@ fn below_the_limit_nobody_is_turned_away() {
     assert!(finding.ruled_out.iter().any(|out| out.lever == "admission" && out.why.contains("keeps up")));
 }
 
-/// Four replicas that batch, one of which stands still for two seconds now and then.
+/// Four replicas that batch; one of them stalls for two seconds now and then.
 fn stalling() -> WorldSpec {
     let mut engine = system(1, 100.0).world.engine;
     let ModeSpec::Batching(batching) = &mut engine.mode else { panic!("it batches") };
@@ -203,7 +203,7 @@ fn hedging_answers_elsewhere_what_waits_on_a_replica_that_stands_still() {
         let left = late(&hedged.world);
         assert!(left * 3 < as_it_is, "{}: {left} of {as_it_is} still did", hedged.setting);
     }
-    // What hedges already is not told to; one replica has nowhere else.
+    // A fleet that hedges gets no advice to hedge; one replica has no alternative.
     let has = |world: &WorldSpec| candidate::candidates(world).iter().any(|one| one.lever == "hedging");
     assert!(!has(&hedges[0].world));
     assert!(!has(&WorldSpec::one(exponential_servers(2))));
@@ -211,7 +211,7 @@ fn hedging_answers_elsewhere_what_waits_on_a_replica_that_stands_still() {
 
 #[test]
 fn blocks_drawn_twice_do_not_repeat_their_prompts() {
-    // Every prompt has a block of its own behind one that all share, and a session of two requests.
+    // Every prompt has an unshared block behind one that all share, and a session of two requests.
     let own: Vec<ReplayRequest> = (0..1_200u64)
         .map(|i| ReplayRequest {
             due_ns: i as i64 * 1_000_000,
@@ -233,7 +233,7 @@ fn blocks_drawn_twice_do_not_repeat_their_prompts() {
     assert!(drawn.iter().all(|asked| asked.blocks[0] == 7), "what all share stays shared");
     assert_eq!(distinct(&|asked| asked.blocks[1]), 1_200);
     assert_eq!(distinct(&|asked| asked.session.expect("a session")), 600);
-    // Beside its own place at most, where the load has a course.
+    // If the load has a time series, a block moves at most one place.
     let near = schedule::in_blocks(&own, 1_200_000_000, 1, &mut stream);
     let block_of = |asked: &ReplayRequest| (asked.blocks[1] as i64 - 1_000) / 100;
     let first_copies = near.iter().filter(|asked| asked.blocks[1] < 1_000_000);
@@ -241,8 +241,8 @@ fn blocks_drawn_twice_do_not_repeat_their_prompts() {
     assert!(first_copies.clone().all(|a| (block_of(a) - a.due_ns / 100_000_000).abs() <= 1));
 }
 
-/// A load that triples half-way, from 0.4 of what a replica carries to 1.2: what an autoscaler returns is predicted from one run and
-/// realised on others.
+/// A load that triples half-way, from 0.4 of a replica's capacity to 1.2.
+/// The effect of an autoscaler is predicted from one run and realised on others.
 #[test]
 fn autoscaling_returns_what_was_predicted() {
     let mut system = servers(2, 0.8, 0.0);
@@ -266,7 +266,7 @@ fn autoscaling_returns_what_was_predicted() {
         assert!(saved > 0.1, "seed {seed}: {saved}");
         held += u32::from(said.latency.lower <= saved && saved <= said.latency.upper);
     }
-    // Each lies inside with 95 %; of eight, six or more with 99.4 %.
+    // Each is inside with 95 %; of eight, six or more with 99.4 %.
     assert!(held >= 6, "{held} of 8 inside {:?}", said.latency);
     assert!(said.latency.upper - said.latency.lower < 0.5, "{:?} says nothing", said.latency);
 }

@@ -1,5 +1,5 @@
-//! Random systems whose best lever the code cannot know: a model on a GPU, a load, lengths, shared beginnings and limits, all
-//! drawn from a seed; and the truth about a lever on them, by a long simulation on arrivals of its own.
+//! Random systems whose best lever the code can't know: a model on a GPU, a load, lengths, shared prefixes and limits.
+//! All are drawn from a seed. The truth about a lever is a long simulation on separate arrivals.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::LevelSummary;
@@ -79,7 +79,7 @@ pub fn system(seed: u64, requests: f64) -> System {
     System { name, world: WorldSpec { engine, fleet, faults: Vec::new() }, scenario, rate_per_s, requests }
 }
 
-/// What was measured on it.
+/// The measured data of a system.
 #[derive(Default)]
 pub struct Run {
     attempts: Vec<Attempt>,
@@ -119,19 +119,19 @@ impl System {
         (level, summary, run)
     }
 
-    /// What the product says of that run.
+    /// Returns the product's ranking for that run.
     pub fn ranking(&self, replications: u32) -> LeverFinding {
         let (level, summary, run) = self.run();
         self.ranking_of(&level, &summary, &run, replications)
     }
 
-    /// What it says for a goal of one's own.
+    /// Returns the product's ranking for a custom goal.
     pub fn ranking_for(&self, goal: Goal, replications: u32) -> LeverFinding {
         let (level, summary, run) = self.run();
         self.ranked(&level, &summary, &run, &spec(replications, goal))
     }
 
-    /// The same of a run that is there.
+    /// Returns the product's ranking for a given run.
     pub fn ranking_of(
         &self,
         level: &Level,
@@ -158,7 +158,7 @@ impl System {
         rank(&case, spec)
     }
 
-    /// Arrivals that nobody has seen, `times` as many.
+    /// Returns unseen arrivals at `times` the rate.
     pub fn unseen(&self, seed: u64, times: f64) -> Vec<ReplayRequest> {
         let scenario = Scenario { seed: seed ^ 0x5eed_0fae_1001, ..self.scenario.clone() };
         let window = self.window(times * self.requests);
@@ -176,7 +176,7 @@ impl System {
         asked.collect()
     }
 
-    /// The goal on arrivals that nobody has seen.
+    /// Returns the goal's value on unseen arrivals.
     pub fn truth(
         &self,
         goal: &Goal,

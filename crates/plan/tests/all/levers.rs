@@ -1,5 +1,5 @@
-//! Levers: evidence against schedules whose repeats are known, replays worked by hand, and predictions against long simulations
-//! on arrivals that nobody has seen.
+//! Levers: evidence against schedules whose repeats are known, replays computed manually, and predictions.
+//! Predictions are compared with long simulations on unseen arrivals.
 
 use plimsoll_measure::findings::Metric;
 use plimsoll_measure::summarise;
@@ -18,7 +18,7 @@ use crate::fit_systems;
 use crate::lever_systems::{per_day, spec, system};
 use plimsoll_lab::records::{MS, answer, level};
 
-/// 100 requests a second, each `queue` + 10 + 80 ms by the server's word and 10 ms beside it, with these blocks.
+/// 100 requests a second, each `queue` + 10 + 80 ms by the server's report and 10 ms outside of it, with these blocks.
 fn records(n: u64, queue: impl Fn(u64) -> i64, blocks: impl Fn(u64) -> Vec<u64>) -> Vec<Attempt> {
     let one = |i: u64| {
         let waited = queue(i);
@@ -38,7 +38,7 @@ fn judged(rows: &[Attempt]) -> plimsoll_plan::levers::LeverFinding {
     judged_beside(rows, None)
 }
 
-/// The same, knowing what a request takes alone.
+/// Ranks levers for these rows, with a known time of an isolated request.
 fn judged_beside(rows: &[Attempt], floor: Option<Floor>) -> plimsoll_plan::levers::LeverFinding {
     let level = level(100.0, rows.len() as i64 / 100);
     let summary = summarise(&level, rows, &[], None);
@@ -58,7 +58,7 @@ fn judged_beside(rows: &[Attempt], floor: Option<Floor>) -> plimsoll_plan::lever
 
 #[test]
 fn repeats_and_shared_beginnings_are_counted_before_anyone_builds_a_cache() {
-    // Two blocks a prompt. Of four prompts one is told again whole, one shares its first block, two are new.
+    // Two blocks a prompt. Of four prompts one is repeated whole, one shares its first block, two are new.
     let rows = records(
         4_000,
         |_| 0,
@@ -85,7 +85,7 @@ fn repeats_and_shared_beginnings_are_counted_before_anyone_builds_a_cache() {
 
 #[test]
 fn shares_of_the_slow_tenth_are_the_servers() {
-    // Every tenth request waits 300 ms: the slow tenth is those, each 400 ms in all.
+    // Every tenth request waits 300 ms: these are the slow tenth, each 400 ms in total.
     let finding = judged(&records(2_000, |i| if i % 10 == 7 { 300 } else { 0 }, |_| vec![]));
     let evidence = &finding.evidence;
     assert_eq!(evidence.shares_from, SharesFrom::Server);
@@ -95,14 +95,14 @@ fn shares_of_the_slow_tenth_are_the_servers() {
         let found = evidence.share(term).expect("a share").value;
         assert!((found - share).abs() < 1e-9, "{term:?} {found}");
     }
-    // A lever on prefill alone is under a twentieth; without an engine the others are bounds and never ranked.
+    // A lever only on prefill is under a twentieth; without an engine the others are bounds and never ranked.
     assert!(finding.ranked.is_empty());
     let bound = |id: &str| finding.bounded.iter().find(|b| b.lever == id).map(|b| b.at_most);
     assert!((bound("replicas").expect("bounded") - 0.975).abs() < 1e-9);
 }
 
-/// A server that tells no stages: the shares are those of `profile`'s split of the same rows, and near the truth where it is known what a
-/// request takes alone.
+/// A server that reports no stages: the shares equal `profile`'s split of these rows.
+/// They are near the truth if the time of an isolated request is known.
 #[test]
 fn what_a_silent_server_spends_is_what_profile_says() {
     let silent = |queue: fn(u64) -> i64, n: u64| {
@@ -141,7 +141,7 @@ fn what_a_silent_server_spends_is_what_profile_says() {
 
 #[test]
 fn a_faster_model_is_taken_out_of_every_row() {
-    // p95 is among those that wait: 400 ms, of which 90 are the model's. Twice as fast saves 45 ms, no time at all 90 ms.
+    // p95 is among the waiting requests: 400 ms, including 90 of the model. Twice as fast saves 45 ms, no time at all 90 ms.
     let finding = judged(&records(2_000, |i| if i % 10 == 7 { 300 } else { 0 }, |_| vec![]));
     let faster = finding.faster_model.expect("stages");
     assert_eq!(faster.how, FigureOrigin::Replayed);
@@ -242,8 +242,8 @@ fn repeats_are_answered_in_front_of_the_engine() {
     assert_eq!((cut[0].prompt, cut[0].blocks.len()), (16, 1));
 }
 
-/// The bar in small: four systems whose p95 six hundred requests can tell, the first lever applied on arrivals that the ranking has not
-/// seen. `examples/levers.rs` has thirty.
+/// The bar in small: four systems whose p95 six hundred requests determine, and the first lever on unseen arrivals.
+/// `examples/levers.rs` has thirty.
 #[test]
 fn the_first_lever_returns_what_was_predicted() {
     let (mut ranked, mut held) = (0, 0);
@@ -252,7 +252,7 @@ fn the_first_lever_returns_what_was_predicted() {
         let finding = system.ranking(6);
         let Some(top) = finding.ranked.first().filter(|top| top.score > 0.0) else { continue };
         ranked += 1;
-        // As long as the run: what is predicted is another run like it, with a cache as cold at its start.
+        // The arrivals are as long as the run, because the prediction is for a similar run with an equally cold cache at its start.
         let asked = system.unseen(seed, 1.0);
         let base = system.truth(&finding.goal, &system.world, &asked, seed, &TrafficChange::AsItIs);
         let candidates = candidate::candidates(&system.world);
@@ -275,7 +275,7 @@ fn the_first_lever_returns_what_was_predicted() {
 fn an_engine_that_does_not_fit_predicts_nothing() {
     let mut system = system(2001, 700.0);
     let (level, summary, run) = system.run();
-    // The same run, held against an engine ten times as fast.
+    // The run is compared with an engine ten times as fast.
     system.world = Change::FasterSteps(10.0).made(&system.world).expect("an engine with steps");
     let finding = system.ranking_of(&level, &summary, &run, 3);
     let fit = finding.fit.expect("an engine was given");
@@ -283,7 +283,7 @@ fn an_engine_that_does_not_fit_predicts_nothing() {
     assert!(finding.ranked.is_empty());
 }
 
-/// Eight clients who never think, before one server of 40 ms, as a run measures them for a minute.
+/// Eight clients without think time, before one server of 40 ms, as a run measures them for a minute.
 fn closed_loop(sessions: Option<SessionSpec>) -> (WorldSpec, fit_systems::Run) {
     let service = LawSpec::Deterministic { ms: 40.0 };
     let mode = ModeSpec::Queue(QueueSpec { servers: 1, service, queue_limit: None });
@@ -293,7 +293,7 @@ fn closed_loop(sessions: Option<SessionSpec>) -> (WorldSpec, fit_systems::Run) {
     (system.world(), system.under(Load::Closed { concurrency: 8 }, 60.0))
 }
 
-/// What this lever is said to do to e2e p95 of that run.
+/// Returns the predicted effect of this lever on e2e p95 of that run.
 fn predicted(world: &WorldSpec, run: &fit_systems::Run, lever: &str) -> Result<Predicted, String> {
     let level = &run.levels[0];
     let summary = summarise(level, &run.attempts, &run.samples, None);
@@ -314,7 +314,8 @@ fn predicted(world: &WorldSpec, run: &fit_systems::Run, lever: &str) -> Result<P
     simulator.predict(candidates.iter().find(|one| one.lever == lever).expect("a candidate"))
 }
 
-/// Turns that a cache answers were taken out of the loop, and those behind them came at their recorded times: more at once than there are clients.
+/// A cache removed turns from the loop, and the turns behind them came at their recorded times.
+/// More requests were in flight than there are clients.
 #[test]
 fn a_cache_before_sessions_in_a_closed_loop_is_refused() {
     let sessions =
@@ -323,13 +324,14 @@ fn a_cache_before_sessions_in_a_closed_loop_is_refused() {
     let why = predicted(&world, &run, "exact-cache").expect_err("refused");
     assert!(why.contains("in a closed loop a session"), "{why}");
     assert!(predicted(&world, &run, "context-trimming").is_ok());
-    // Without sessions whoever is answered makes room, whoever answers.
+    // Without sessions every answer frees a client, also one from the cache.
     let (world, run) = closed_loop(None);
     assert!(predicted(&world, &run, "exact-cache").is_ok());
 }
 
-/// Little's law: eight in flight before one server of 40 ms take 320 ms each, 25 a second; before two of them 160 ms, 50 a second. Sent at the times that
-/// were recorded they would wait for nobody before two, and come to 25 a second.
+/// Little's law: eight in flight before one server of 40 ms take 320 ms each, 25 a second. Before two they take 160 ms, 50 a second.
+///
+/// At the recorded times there would be no wait before two, and 25 a second.
 #[test]
 fn a_second_replica_halves_the_waits_of_a_closed_loop_and_doubles_its_throughput() {
     let (world, run) = closed_loop(None);

@@ -1,4 +1,4 @@
-//! What one replica bounds a plan by, against closed forms; the chance and the bill, against arithmetic.
+//! The bounds of a plan from one replica, against closed forms; the probability and the bill, against arithmetic.
 
 use plimsoll_judge::cost::{Price, PriceSpec};
 use plimsoll_math::queueing::{Bulk, Mmc, mg1_mean_wait};
@@ -49,8 +49,8 @@ fn close(found: f64, truth: f64, share: f64) {
     assert!((found / truth - 1.0).abs() <= share, "{found} is not within {share} of {truth}");
 }
 
-/// What requests take on an idle server is its service, whose p99 is −m ln 0.01 where it is exponential; a ceiling of 47 ms on 46.05 is
-/// one that can be met.
+/// On an idle server a request takes its service, whose p99 is −m ln 0.01 if it is exponential.
+/// A ceiling of 47 ms on 46.05 can be met.
 #[test]
 fn an_isolated_request_takes_its_service() {
     let exponential = LawSpec::Exponential { mean_ms: 10.0 };
@@ -92,8 +92,8 @@ fn limit(engine: EngineSpec, prompt: Size, output: Size) -> f64 {
     Replica::simulate(&spec, &mix).expect("an engine").limit_per_s
 }
 
-/// Servers that are always busy finish one request per service each; greedy batches are full; one sequence at a time is one service after
-/// the other.
+/// Servers that are always busy finish one request per service each. Greedy batches are full.
+/// One sequence at a time is one service after another.
 #[test]
 fn a_full_replica_finishes_what_the_law_says() {
     close(
@@ -112,7 +112,7 @@ fn a_full_replica_finishes_what_the_law_says() {
     close(limit(one, Size::Fixed(64), Size::Fixed(4)), 1.0 / service_s, 0.05);
 }
 
-/// What a closed loop of more clients than slots gets from the same engine, by the other client: chat, retrieval, equal lengths.
+/// Throughput of a closed loop with more clients than slots on an equal engine, by the other client: chat, retrieval, equal lengths.
 #[test]
 fn the_limit_is_what_more_clients_than_slots_get() {
     for (prompt, output) in [
@@ -154,7 +154,7 @@ fn the_binding_limit_has_a_name() {
         let slots = slots(&spec, &mix).expect("an engine").expect("slots");
         (slots.slots, slots.binding)
     };
-    // A request in mid-answer holds 100 + 100²/200 tokens, and half a block: 158.
+    // A request in mid-answer has 100 + 100²/200 tokens, and half a block: 158.
     let spec = batching(&mut engine);
     (spec.kv_blocks, spec.max_seqs, spec.token_budget) = (Some(158), 50, 1000);
     let (slots, by) = binding(&engine);
@@ -189,7 +189,7 @@ fn the_ceiling_on_utilisation_counts_at_the_peak() {
     assert!(refused.starts_with("--utilisation 1:"), "{refused}");
 }
 
-/// 100/s that take 100 ms each are 10 in flight, and eight servers hold eight.
+/// 100/s that take 100 ms each are 10 in flight, and eight servers have eight slots.
 #[test]
 fn what_is_in_flight_has_to_fit() {
     let mut spec = plan(queue(8, LawSpec::Deterministic { ms: 100.0 }), 100.0, Vec::new());

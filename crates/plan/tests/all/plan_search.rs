@@ -1,4 +1,4 @@
-//! The search for a cheaper configuration, against all of them looked at one by one.
+//! The search for a cheaper configuration, against an exhaustive check.
 
 use plimsoll_judge::cost::{Price, PriceSpec};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
@@ -51,7 +51,7 @@ fn named<'a>(options: &'a [PlanOption], name: &str) -> &'a PlanOption {
     })
 }
 
-/// GPUs and their number: each option has the replicas that a plan of that pair by itself has, and costs those times its GPU's price.
+/// GPUs and their number: each option has the replicas of a separate plan of that pair, and costs those times its GPU's price.
 #[test]
 fn each_option_is_the_plan_of_its_own_engine() {
     let latency = vec![Ceiling::new(Metric::Ttft, 0.99, 1.0), Ceiling::new(Metric::Tpot, 0.95, 0.04)];
@@ -108,7 +108,7 @@ fn the_fronts_are_what_nobody_beats() {
     );
 }
 
-/// With four sequences at once a replica keeps up with less than with six, so that the six are cheaper. The search says so, and
+/// With four concurrent sequences a replica has less capacity than with six, so that the six are cheaper. The search reports it, and
 /// simulation of whole fleets confirms the number.
 #[test]
 fn simulation_confirms_what_is_cheaper() {
@@ -130,7 +130,7 @@ fn simulation_confirms_what_is_cheaper() {
     assert!(says.contains("6 seqs (simulated)") && says.contains("2 of 2"), "{says}");
 }
 
-/// After what could be cheaper comes what lies on a front; what is beaten in everything is left to its bound.
+/// After the cheaper candidates come those on a front; a candidate that is worse in everything keeps only its bound.
 #[test]
 fn what_is_beaten_is_left_alone() {
     let mut plan = plan("demo", 300.0, vec![Ceiling::new(Metric::E2e, 0.95, 0.2)]);
@@ -173,7 +173,7 @@ fn simulated(listed: &ListedCandidate) -> Simulated {
     }
 }
 
-/// Weights that do not fit and promises that can't be kept are out, with their reason; the others stay.
+/// Weights that do not fit and SLOs that can't be met are excluded, with their reason; the others stay.
 #[test]
 fn what_cannot_be_is_out_with_its_reason() {
     let latency = vec![Ceiling::new(Metric::Tpot, 0.95, 0.02)];

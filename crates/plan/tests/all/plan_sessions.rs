@@ -1,4 +1,4 @@
-//! Traces whose turns wait for each other, as a plan plays them: against a recursion stepped by hand.
+//! Traces whose turns wait for each other, as a plan plays them: against a recursion stepped manually.
 
 use plimsoll_lab::sessions::{Session, Turn, step};
 use plimsoll_math::rng::Stream;
@@ -130,7 +130,7 @@ fn what_comes_after_one_that_is_turned_away_is_over_without_an_answer() {
         ],
     }];
     let seen = played(traffic(&sessions).draw(&world(), 1.0, 0, 3).expect("drawn"), Some(2));
-    // The second is turned away, the fourth and the fifth are never sent, and the third is answered.
+    // The second is rejected, the fourth and the fifth are never sent, and the third is answered.
     let answered = seen.over.iter().filter(|over| over.times.end.is_some()).count();
     assert_eq!((seen.over.len(), answered, seen.asked), (5, 2, 3));
 }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use crate::plan_systems::{system, truth};
 
-/// Replicas of `servers` exponential servers of 100 ms, one of them drawn for each request: of a Poisson stream each then gets a
-/// Poisson stream, and is an M/M/c by itself.
+/// Replicas of `servers` exponential servers of 100 ms; a random one gets each request.
+/// Each replica of a Poisson stream then gets a Poisson stream, and is an independent M/M/c.
 fn queues(servers: u32, rate_per_s: f64, window_s: f64, limit_s: f64) -> PlanSpec {
     let mode = ModeSpec::Queue(QueueSpec {
         servers,
@@ -88,7 +88,7 @@ fn finds_what_a_formula_says() {
     }
 }
 
-/// What the rules ask for is never gone below, and it is said that they decide.
+/// The plan never goes below the number of the rules, and reports that they decide.
 #[test]
 fn rules_may_ask_for_more() {
     let plan = queues(2, 40.0, 60.0, 0.5);
@@ -98,8 +98,8 @@ fn rules_may_ask_for_more() {
     assert_eq!(fewest, Some((7, Held::Pass)), "one fewer is tried, so that it can be said who decides");
 }
 
-/// Where one fewer than the rules ask for breaks the promise, the promise decides: a plan once said that fewer would hold it where they
-/// could not even carry the load.
+/// If one replica fewer than the rules' number breaks the SLO, the SLO decides.
+/// A plan once reported that fewer would meet it, although they could not even carry the load.
 #[test]
 fn rules_do_not_decide_where_the_promise_asks_for_as_much() {
     let (rate, limit) = (45.0, 1.0);
@@ -112,7 +112,7 @@ fn rules_do_not_decide_where_the_promise_asks_for_as_much() {
     assert_eq!(found.answer.cannot_tell, None);
 }
 
-/// A queue that grows holds nothing: at 1.25 × what one server can do, all of a minute's requests are answered within the ceiling.
+/// A growing queue meets no SLO: at 1.25 × the capacity of one server, all of a minute's requests are answered within the ceiling.
 #[test]
 fn a_growing_queue_holds_nothing() {
     let plan = queues(1, 12.5, 120.0, 1000.0);
@@ -124,7 +124,7 @@ fn a_growing_queue_holds_nothing() {
     assert_eq!(found.breaks_by.as_deref(), Some("the queue grows"));
 }
 
-/// Where the ceiling lies on the percentile itself, it can't be told, and that is said with the figures.
+/// A ceiling at the percentile itself is inconclusive, which is reported with the figures.
 #[test]
 fn says_when_it_cannot_tell() {
     let limit = p95(2, 10.0);
@@ -178,7 +178,7 @@ fn drawn(traffic: &TrafficSpec, factor: f64, index: u32) -> Vec<DueRequest> {
     traffic.draw(&world, factor, index, 3).expect("drawn").collect()
 }
 
-/// Schedule 0 is the trace, so many times as fast; the others are pieces of it near their own place, bursts and all.
+/// Schedule 0 is the trace, `times` as fast; the others are pieces of it near their own place, including bursts.
 #[test]
 fn a_trace_is_itself_and_then_drawn_from_its_neighbourhood() {
     let traffic = traced("azure_conv_200.csv");
@@ -195,7 +195,7 @@ fn a_trace_is_itself_and_then_drawn_from_its_neighbourhood() {
         }
     }
     let own = drawn(&traffic, 1.0, 0);
-    // Eight pieces, each from one place to either side; a request is told by its lengths here.
+    // Eight pieces, each from one place to either side; the lengths identify a request here.
     let width = own.last().expect("some").at_ns / 8;
     let mut counts = Vec::new();
     for index in 1..9 {
@@ -273,12 +273,12 @@ fn a_replay_holds_what_is_in_flight() {
     });
     let mut seen = Seen { pulled: &pulled, over: 0, most: 0 };
     play_each(&mut world, Listed(requests.peekable()), 1, &mut seen);
-    // A second's worth in flight, one about to be sent and one looked at.
+    // The requests of a second in flight, one that is about to be sent and one that is read.
     assert_eq!(seen.over, 20_000);
     assert!(seen.most <= 13, "{}", seen.most);
 }
 
-/// An autoscaler's replicas are paid for from the moment they are asked for, and what is missed until they serve is counted.
+/// An autoscaler's replicas are paid for from their request on, and the misses until they serve are counted.
 #[test]
 fn replicas_are_paid_for_while_they_come() {
     let mut plan = queues(1, 20.0, 100.0, 0.5);
@@ -293,7 +293,7 @@ fn replicas_are_paid_for_while_they_come() {
     let fleet = Fleet::Scaled(autoscale);
     let experiment = Experiment { case, replicas: 1, fleet, factor: 1.0, draw: 0, gives_up: false };
     let outcome = simulate(&experiment).expect("sound");
-    // Twice what one server does: at the first look, after 5 s, 50 wait, and the second is asked for.
+    // Twice the capacity of one server: at the first check, after 5 s, 50 wait, and the second is requested.
     assert!((outcome.mean_replicas - 1.95).abs() < 1e-9, "{}", outcome.mean_replicas);
     assert_eq!(outcome.most_replicas, 2);
     let counted = &outcome.counted;
@@ -301,7 +301,7 @@ fn replicas_are_paid_for_while_they_come() {
     assert!(counted.missed > 250 && counted.unanswered == 0, "{}", counted.missed);
 }
 
-/// The static fleet beside an autoscaled one, and beside that one which goes to none.
+/// The plan compares the static fleet with an autoscaled one, and with one that scales to zero.
 #[test]
 fn an_autoscaled_fleet_stands_beside_the_static_one() {
     let mut plan = queues(2, 40.0, 40.0, 0.45);
@@ -318,7 +318,7 @@ fn an_autoscaled_fleet_stands_beside_the_static_one() {
     assert!(scaling.says.contains("than static 4"), "{}", scaling.says);
 }
 
-/// Stopped in the middle of the second fleet, of which one schedule is known: it was said to cost "unknown %" more.
+/// Stopped in the middle of the second fleet, with one known schedule: it was once reported to cost "unknown %" more.
 #[test]
 fn a_fleet_that_was_not_played_through_is_not_compared() {
     let mut plan = queues(2, 40.0, 40.0, 0.45);
@@ -329,7 +329,7 @@ fn a_fleet_that_was_not_played_through_is_not_compared() {
     loop {
         let batch = planner.next();
         let scaled = batch.iter().any(|one| one.fleet != Fleet::Static);
-        // Five schedules of the policy that was asked for, and one of the other.
+        // Five schedules of the requested policy, and one of the other.
         let kept = if scaled { 6 } else { batch.len() };
         for experiment in batch.into_iter().take(kept) {
             let outcome = simulate(&experiment).expect("a world");
@@ -350,8 +350,8 @@ fn a_fleet_that_was_not_played_through_is_not_compared() {
     );
 }
 
-/// A system drawn from a seed: the chosen number holds in a simulation of another seed and four times as long, one fewer does not. The example `plan`
-/// holds twenty of them against ten times as long.
+/// A system drawn from a seed: the chosen number meets the SLO in a simulation of another seed and four times as long. One fewer does
+/// not. The example `plan` compares twenty of them with ten times as long.
 #[test]
 fn a_plan_of_a_random_system_is_true() {
     let truth = truth(&system(11, 5000.0), 4.0, 1);

@@ -1,5 +1,5 @@
-//! Systems drawn from a seed, and whether a plan of one is true: the number it chose holds in long simulations that it never saw,
-//! and one fewer does not.
+//! Systems drawn from a seed, and a check of each one's plan.
+//! The chosen number meets the SLO in long unseen simulations, and one fewer does not.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ pub struct System {
     pub what: String,
 }
 
-/// Engine, mix, arrivals, router and promise of this seed, at a load for two to six replicas.
+/// Engine, mix, arrivals, router and SLO of this seed, at a load for two to six replicas.
 ///
-/// Such systems lie anywhere, also where a number just holds or just does not, so that many schedules may be spent on telling.
+/// Some of these systems are close to the SLO, so that many schedules may be needed for a decision.
 pub fn system(seed: u64, requests: f64) -> System {
     let mut chance = Stream::new(seed, "plan systems", 0);
     let mut between = |low: f64, high: f64| low * (high / low).powf(chance.uniform());
@@ -85,7 +85,7 @@ pub fn system(seed: u64, requests: f64) -> System {
     System { plan, start: replicas, what }
 }
 
-/// Requests of the mix, all at once or one after the other.
+/// Requests of the mix, all together or one at a time.
 fn asked(scenario: &Scenario, gap_s: f64) -> Vec<ReplayRequest> {
     let mut stream = Stream::new(1, "mix", 0);
     let size = |size: &Size, stream: &mut Stream| size.sample(stream).unwrap_or(1);
@@ -101,7 +101,7 @@ fn asked(scenario: &Scenario, gap_s: f64) -> Vec<ReplayRequest> {
     (0..400).map(one).collect()
 }
 
-/// Requests per second of one replica that never waits for any: 400 at once, by when the last ends.
+/// Requests per second of one replica without waiting requests: 400 sent together, over the time until the last ends.
 pub fn capacity(world: &WorldSpec, scenario: &Scenario) -> f64 {
     let asked = asked(scenario, 0.0);
     let times = play(world, &asked, 1).expect("a sound world");
@@ -109,7 +109,7 @@ pub fn capacity(world: &WorldSpec, scenario: &Scenario) -> f64 {
     asked.len() as f64 / (end as f64 / 1e9)
 }
 
-/// The percentile with nobody else there.
+/// The percentile of isolated requests.
 fn alone(world: &WorldSpec, scenario: &Scenario, metric: Metric, percentile: f64) -> f64 {
     let asked = asked(scenario, 600.0);
     let times = play(world, &asked, 1).expect("a sound world");
@@ -136,8 +136,8 @@ pub fn planned(plan: &PlanSpec, start: u32, whole: bool) -> (Planner, Simulated)
     (planner, found)
 }
 
-/// Does the promise hold with so many replicas, in simulations of another seed and ten times as long? By the shares alone: they are
-/// long enough to be taken for the truth.
+/// Returns whether `replicas` meet the SLO in simulations of another seed and ten times as long.
+/// Only the shares decide, because the simulations are long enough to be treated as the truth.
 pub fn holds(plan: &PlanSpec, replicas: u32, times: f64, draws: u32) -> bool {
     let mut case = PlanCase::of(plan);
     case.seed = plan.seed.wrapping_add(1_000_003);
@@ -162,26 +162,26 @@ pub fn holds(plan: &PlanSpec, replicas: u32, times: f64, draws: u32) -> bool {
     !grows && plan.slo.latency.iter().enumerate().all(|(i, ceiling)| within(i, ceiling))
 }
 
-/// What a plan said of a system, and what is true.
+/// A plan of a system and its ground truth.
 pub struct Truth {
     pub replicas: Option<u32>,
-    /// Why it was not able to tell, if it was not.
+    /// Reason why the plan is inconclusive; `None` if it is not.
     pub cannot_tell: Option<String>,
     /// Requests that it simulated.
     pub requests: u64,
-    /// Does its number hold, and does one fewer not?
+    /// Whether its number meets the SLO, and whether one fewer breaks it.
     pub holds: bool,
     pub below_fails: bool,
 }
 
 impl Truth {
-    /// Is the plan true? What can't be told is neither true nor false, and counts as not.
+    /// Returns whether the plan is correct. An inconclusive plan counts as not correct.
     pub fn is_true(&self) -> bool {
         self.cannot_tell.is_none() && self.holds && self.below_fails
     }
 }
 
-/// Plans a system and holds the plan against long simulations.
+/// Plans a system and compares the plan with long simulations.
 pub fn truth(system: &System, times: f64, draws: u32) -> Truth {
     let (_, found) = planned(&system.plan, system.start, false);
     let replicas = found.replicas.unwrap_or(0);

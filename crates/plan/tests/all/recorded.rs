@@ -1,5 +1,5 @@
-//! A recorded level played again: at its own due times, against a queue stepped by hand; its sessions, against a run in which the change was
-//! really made.
+//! A recorded level played again: at its own due times, against a queue stepped manually.
+//! Its sessions are compared with a run in which the change was made.
 
 use plimsoll_lab::records::{MS, answer, failure, level};
 use plimsoll_model::{At, Attempt, How, Level, Load, Span};
@@ -10,7 +10,7 @@ use plimsoll_workload::{Pause, SessionSpec, Size};
 
 use crate::fit_systems::{Run, System, system};
 
-/// Every request takes 40 ms, one after the other.
+/// Every request takes 40 ms, one at a time.
 fn queue() -> WorldSpec {
     let engine = serde_json::json!({
         "name": "queue", "mode": {"kind": "queue", "servers": 1, "service": {"law": "deterministic", "ms": 40.0}},
@@ -28,10 +28,10 @@ const DUES_MS: [i64; 14] = [3, 3, 3, 7, 60, 61, 500, 501, 502, 503, 504, 505, 19
 #[test]
 fn a_level_is_played_at_the_times_that_it_recorded() {
     let level = level(10.0, 2);
-    // What is recorded of the answers is of another engine.
+    // The recorded answers are of another engine.
     let rows: Vec<Attempt> = (0..).zip(DUES_MS).map(|(i, due)| answer(i, due, 5, 9, 2)).collect();
     let times = play(&queue(), &requests(&level, rows.iter()), 1).expect("played");
-    // Lindley (1952): who comes waits for what is left of the work.
+    // Lindley (1952): an arrival waits for the remaining work.
     let mut free = 0;
     for (due, told) in DUES_MS.into_iter().zip(times) {
         free = free.max(due) + 40;
@@ -54,7 +54,7 @@ fn a_turn_comes_its_pause_after_the_answer_before_it() {
         asked.iter().map(|one| one.turn.and_then(|turn| turn.after)).collect();
     assert_eq!(pauses.iter().flatten().filter(|(_, ns)| *ns == 25_000_000).count(), 6, "{pauses:?}");
     let times = play(&queue(), &asked, 1).expect("played");
-    // By hand, in ms: the next to come is served next.
+    // Computed manually, in ms: requests are served in order of arrival.
     let (mut next, mut free) = ([(0, 0), (7, 0)], 0);
     let mut want = Vec::new();
     while let Some(user) = (0..2).filter(|user| next[*user].1 < 4).min_by_key(|user| (next[*user].0, *user)) {
@@ -76,7 +76,7 @@ fn a_turn_comes_its_pause_after_the_answer_before_it() {
     assert_eq!(told, want);
 }
 
-/// Who gets no answer says nothing more, and is counted all the same.
+/// A session without an answer sends no further turn, and is counted anyway.
 #[test]
 fn a_session_that_gets_no_answer_is_broken_off() {
     let mut world = queue();
@@ -152,7 +152,7 @@ fn closed(concurrency: u32) -> Level {
     Level { load: Load::Closed { concurrency }, ..level(10.0, 2) }
 }
 
-/// Three clients who think for 25 ms each time, recorded with answers of 10 ms.
+/// Three clients with a think time of 25 ms, recorded with answers of 10 ms.
 #[test]
 fn a_closed_loop_asks_again_when_it_is_answered() {
     let asks = (0..12).flat_map(|round| (0..3).map(move |client| 7 * client + 35 * round));
@@ -160,7 +160,7 @@ fn a_closed_loop_asks_again_when_it_is_answered() {
     let asked = requests(&closed(3), rows.iter());
     assert_eq!(asked.iter().filter(|one| one.think_ns == Some(25_000_000)).count(), 33);
     let times = play(&queue(), &asked, 1).expect("played");
-    // By hand, in ms: who comes first is served next.
+    // Computed manually, in ms: requests are served in order of arrival.
     let (mut next, mut free, mut want) = ([0, 7, 14], 0, Vec::new());
     for _ in 0..36 {
         let client = (0..3).min_by_key(|client| next[*client]).expect("three");
@@ -172,8 +172,8 @@ fn a_closed_loop_asks_again_when_it_is_answered() {
     assert_eq!(times.iter().map(|one| (one.due_ns, one.end)).collect::<Vec<_>>(), want);
 }
 
-/// Four clients who do not think keep one server busy: a hundred requests take a hundred times as long as one, whatever one takes. At the recorded times
-/// a faster server would idle.
+/// Four clients without think time keep one server busy: a hundred requests take a hundred times as long as one.
+/// At the recorded times a faster server would idle.
 #[test]
 fn a_server_twice_as_fast_answers_a_closed_loop_in_half_the_time() {
     let dues = (0..100).map(|i: i64| if i < 4 { 0 } else { 40 * (i - 3) });
@@ -202,14 +202,16 @@ fn of_two(session: u64, turn: u16, due_ms: i64) -> Attempt {
     Attempt { session: Some(session), turn, turns: 2, ..row }
 }
 
-/// How long after another's end each began that needed its room, ms.
+/// Returns, for each request that needed a free client, the time in ms since the end that freed it.
 fn thinks_ms(concurrency: u32, rows: &[Attempt]) -> Vec<i64> {
     let asked = requests(&closed(concurrency), rows.iter());
     asked.iter().filter_map(|one| one.think_ns).map(|ns| ns / MS).collect()
 }
 
-/// Two of four users are in the middle of a session when the level ends: one with its second turn in flight, one before it. The end of the first turn
-/// was taken for the session's, so that every beginning after it was paired with the end of another's session than the one that made its room.
+/// Two of four users are in the middle of a session when the level ends: one with its second turn in flight, one before it.
+///
+/// The end of the first turn was once treated as the session's. Every later start was then paired with the end of another session
+/// than the one that freed its client.
 #[test]
 fn a_session_that_the_level_cuts_off_makes_no_room() {
     // Sessions of 45 ms, the next of each user 5 ms later, to the end of the level; the third user has one of them.
@@ -220,7 +222,7 @@ fn a_session_that_the_level_cuts_off_makes_no_room() {
         .collect();
     rows.extend([of_two(41, 0, 64), Attempt { end: None, ..of_two(41, 1, 99) }]);
     rows.push(of_two(42, 0, 21));
-    // 43 sessions began, four of them at once.
+    // 43 sessions began, including four simultaneously.
     assert_eq!(thinks_ms(4, &rows), vec![5; 39]);
 }
 
@@ -235,7 +237,7 @@ fn a_session_that_broke_off_makes_room() {
     assert_eq!(thinks_ms(2, &rows), [3]);
 }
 
-/// Whom the server turns away asks again: no client is lost to it.
+/// A client whose request is rejected sends the next one: no client is lost.
 #[test]
 fn a_closed_loop_goes_on_though_requests_fail() {
     let mut world = queue();
@@ -243,13 +245,14 @@ fn a_closed_loop_goes_on_though_requests_fail() {
     queue.queue_limit = Some(0);
     let rows: Vec<Attempt> = (0..20).map(|i| answer(i, 20 * (i as i64 / 2), 5, 10, 2)).collect();
     let times = play(&world, &requests(&closed(2), rows.iter()), 1).expect("played");
-    // One is served for 40 ms and thinks for 10, in which the other asks every 10 ms: about one of five is answered, to the end.
+    // One is served for 40 ms and thinks for 10. Meanwhile the other sends every 10 ms, so about one of five is answered.
     let answered = times.iter().filter(|one| one.end.is_some()).count();
     assert!((3..=5).contains(&answered), "{times:?}");
     assert!(times.is_sorted_by_key(|one| one.due_ns) && times[19].due_ns >= 130_000_000, "{times:?}");
 }
 
-/// A closed run, without sessions and with them, on an engine four times as slow or as fast is what a run of that engine really has, request by request.
+/// A closed run, without sessions and with them, predicted for an engine four times as slow or as fast.
+/// The prediction equals a run of that engine, request by request.
 #[test]
 fn a_closed_loop_on_another_engine_is_what_a_run_of_it_has() {
     let load = Load::Closed { concurrency: 12 };

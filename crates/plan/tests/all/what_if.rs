@@ -33,14 +33,14 @@ fn against<'a>(measured: &'a LevelSummary, asked: &'a [ReplayRequest]) -> HeldLe
     HeldLevel { measured, asked, replicas: 1, seed: 4 }
 }
 
-/// A prediction for twice the load against a run of twice, and of 1.8 times, which it is made anew for: in the bands, the bodies within an eighth, and
-/// what was learnt is how far off it was.
+/// A prediction for twice the load against a run of twice, and of 1.8 times, for which it is recomputed.
+/// The figures are in the bands, the bodies within an eighth, and the recorded error is the miss.
 #[test]
 fn a_prediction_is_held_against_what_then_happened() {
     let quiet = system(0);
     let measured = quiet.run(100.0, 1_500.0);
     let found = predict(&measured, (&quiet, &quiet.world()), &["rate 2x"]);
-    // Of 1 500 requests the rate is known to a few percent, and what is predicted for is twice what came.
+    // With 1 500 requests the rate is known to a few percent, and the predicted load is twice the measured one.
     for (rate, anew) in [(found.cases[0].rate_per_s, false), (180.0, true)] {
         let later = with(&quiet, |_| ()).run(rate, 3_000.0);
         let (summary, asked) = (summary(&later), run::arrivals(&later.levels[0], &later.attempts));
@@ -49,7 +49,7 @@ fn a_prediction_is_held_against_what_then_happened() {
         let held = verify(&found.cases[0], &against, None).expect("a comparison");
         assert_eq!(held.notes.iter().any(|note| note.contains("made anew")), anew, "{:?}", held.notes);
         assert!(held.compared >= 4, "{held:?}");
-        // A p99 of 3 000 requests is that run's luck, and the band's to say.
+        // A p99 of 3 000 requests depends on that run's luck, which only the band covers.
         let body = held.rows.iter().filter(|row| row.percentile < 0.97);
         let misses: Vec<f64> = body.filter_map(|row| row.miss_log).collect();
         assert!(misses.len() >= 4 && misses.iter().all(|miss| miss.abs() < 0.12), "{misses:?}");
@@ -68,7 +68,7 @@ fn a_prediction_is_held_against_what_then_happened() {
     assert!(unlike(&found.cases[0], &two).is_some_and(|why| why.contains("for 1 replicas, and 2 answered")));
 }
 
-/// The measured truth lies in the band of 95 %, stretched by a percent, and the prediction within a tenth of it.
+/// The measured truth is in the band of 95 %, widened by a percent, and the prediction within a tenth of it.
 fn holds(case: &Predicted, truth: &LevelSummary) {
     assert_eq!(case.refused, None, "{}", case.ask);
     let mut compared = 0;
@@ -92,7 +92,7 @@ fn holds(case: &Predicted, truth: &LevelSummary) {
     assert!(compared >= 4, "{compared} figures");
 }
 
-/// One server that takes so long for each request.
+/// One server with this service time in ms.
 fn queue(ms: f64) -> System {
     let engine = serde_json::json!({
         "name": "queue", "mode": {"kind": "queue", "servers": 1, "service": {"law": "deterministic", "ms": ms}},
@@ -100,7 +100,7 @@ fn queue(ms: f64) -> System {
     System { engine: serde_json::from_value(engine).expect("an engine"), ..system(0) }
 }
 
-/// 300 requests tell no p99. The engine that stands for the server is faster than it is, and its p99 may not come out below the p95.
+/// 300 requests do not determine a p99. The fitted engine is faster than the server, and its p99 may not be below the p95.
 #[test]
 fn what_too_few_requests_tell_is_as_far_off_as_what_they_tell() {
     let (real, believed) = (queue(50.0), queue(40.0));
@@ -184,7 +184,7 @@ fn what_an_engine_cannot_express_is_refused_with_the_reason() {
     }
 }
 
-/// A pair of the catalogue can become another: half the bytes of weights is no slower, and the world says which engine it is.
+/// A pair of the catalogue can become another: half the bytes of weights is no slower, and the world names its engine.
 #[test]
 fn a_roofline_can_change_its_weights_and_its_gpu() {
     let mut quiet = system(0);
@@ -202,8 +202,8 @@ fn a_roofline_can_change_its_weights_and_its_gpu() {
     assert_eq!(again.cases[2], found.cases[2]);
 }
 
-/// Eight clients who never think before one server of 40 ms: 25/s, each in 8/25 s (Little). With two servers 50/s in half of that, which a replay at the
-/// recorded times would not show.
+/// Eight clients without think time before one server of 40 ms: 25/s, each in 8/25 s (Little).
+/// With two servers there are 50/s in half of that, which a replay at the recorded times would not show.
 #[test]
 fn faster_answers_bring_a_closed_loop_more_requests() {
     let system = queue(40.0);

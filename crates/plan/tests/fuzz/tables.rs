@@ -1,4 +1,4 @@
-//! Tables of published or measured figures that an engine is held against.
+//! Tables of published or measured figures that an engine is compared with.
 
 use plimsoll_plan::calibrate::rows::{RowDefaults, read};
 
