@@ -168,7 +168,7 @@ fn no_incident_is_hidden() {
     assert!(10 * told >= 9 * material && material > 50, "{told} of {material} told");
 }
 
-/// The first such case: service took three times as long from 20 s to 50 s, and 50 s of two minutes were cut as warm-up.
+/// The first such case: three times the service time from 20 s to 50 s, and 50 s of two minutes cut as warm-up.
 #[test]
 fn half_a_minute_of_slowness_is_in_the_figures() {
     let queue = QUEUES[0];
