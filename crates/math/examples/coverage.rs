@@ -1,8 +1,8 @@
-//! How often the interval of a percentile at 95 % holds the truth, queue by queue: the table behind
-//! `quantile.rs`. Replications may be given; a thousand take a minute.
+//! The coverage of the 95 % interval of a percentile, queue by queue: the table behind `quantile.rs`.
+//! The number of replications is an argument; a thousand take a minute.
 //!
-//! `held` counts a refused percentile and an infinite bound as misses; `of shown` leaves the refused out;
-//! `unrefused` shows them all the same, an infinite bound counting as a miss.
+//! `held` counts a refused percentile and an infinite bound as misses; `of shown` leaves the refused out.
+//! `unrefused` includes the refused, with an infinite bound as a miss.
 #![expect(clippy::print_stdout, reason = "an example talks to the person who runs it")]
 
 use plimsoll_lab::queues::{Batching, Queue, Servers};

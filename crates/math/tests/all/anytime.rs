@@ -85,7 +85,7 @@ fn a_pair_at_most_doubles_the_wealth() {
     close("six large differences", signs.ln_now(), 64f64.ln(), 1e-12);
 }
 
-/// The share of 150 replications that miss at any of a few looks, where 5 % may.
+/// The share of 150 replications that miss at any of a few checks; 5 % are allowed.
 fn misses(mut missed: impl FnMut(u64) -> bool) -> f64 {
     (0..150).filter(|i| missed(*i)).count() as f64 / 150.0
 }
@@ -99,7 +99,7 @@ fn a_mean_sequence_holds_the_mean_at_all_looks() {
         [8, 16, 32, 64].into_iter().any(|n| !mean_sequence(&blocks[..n], 0.05).contains(1.0 / 11.0))
     });
     assert!(missed <= 0.05, "{missed}");
-    // And it is worth having: half as wide as what is left after three blocks of nothing.
+    // The sequence is useful: it is half as wide as the bound after three blocks without data.
     let mut stream = Stream::new(3, "mean sequence", 1);
     let blocks: Vec<f64> = (0..100).map(|_| stream.uniform().powi(10)).collect();
     let found = mean_sequence(&blocks, 0.05);
@@ -108,7 +108,8 @@ fn a_mean_sequence_holds_the_mean_at_all_looks() {
 
 #[test]
 fn blocks_of_nothing_leave_what_one_block_may_hold() {
-    // The wealth of the largest stake (50 : 1) against m is (1 + f m/(1 − m))^n / 24: solved here for f → 1 as m = 1 − (24 · 2/α)^(−1/n).
+    // The wealth of the largest stake (50 : 1) against m is (1 + f m/(1 − m))^n / 24.
+    // Solved here for f → 1, it is m = 1 − (24 · 2/α)^(−1/n).
     let found = mean_sequence(&[0.0; 60], 0.05);
     let floor = 1.0 - (2.0f64 / 0.05).powf(-1.0 / 60.0);
     let ceiling = 1.0 - (24.0f64 * 2.0 / 0.05).powf(-1.0 / 60.0);
@@ -144,7 +145,7 @@ fn bets_that_a_share_is_small_are_fair_and_lose_where_it_is_not_small_on_average
 
 #[test]
 fn the_upper_end_of_a_share_is_its_formula_and_never_under_that_of_a_single_look() {
-    // No ones: mean over f of (1 + f m/(1 − m))^n = 1/α; the greatest term alone gives m a little too great.
+    // Without ones: mean over f of (1 + f m/(1 − m))^n = 1/α; only the greatest term gives m a little too great.
     let (n, alpha) = (1_000, 0.05);
     let upper = share_upper(0, n, alpha);
     let wealth: f64 =
@@ -161,7 +162,7 @@ fn the_upper_end_of_a_share_is_its_formula_and_never_under_that_of_a_single_look
 #[test]
 fn looked_at_again_and_again_neither_the_end_nor_a_limit_is_wrong_more_often_than_it_says() {
     let (runs, draws, alpha) = (400, 3_000, 0.1);
-    // `wrong` after so many ones of so many draws whose own chances have this mean.
+    // `wrong` gets the ones and the draws so far, and the mean of the draws' probabilities.
     let ever = |chance: &dyn Fn(u64) -> f64, wrong: &dyn Fn(u64, u64, f64) -> bool| {
         let ever = |run: u64| {
             let mut stream = Stream::new(run, "share", 0);
@@ -169,7 +170,7 @@ fn looked_at_again_and_again_neither_the_end_nor_a_limit_is_wrong_more_often_tha
             (1..=draws).any(|n| {
                 let p = chance(n);
                 (sum, ones) = (sum + p, ones + u64::from(stream.chance(p)));
-                // Looks are dear; at multiples of ten they are still 300.
+                // Checks are expensive; at multiples of ten they are still 300.
                 n % 10 == 0 && wrong(ones, n, sum / n as f64)
             })
         };
@@ -181,7 +182,7 @@ fn looked_at_again_and_again_neither_the_end_nor_a_limit_is_wrong_more_often_tha
     // A tenth of 400, and three standard deviations.
     assert!(ours <= 58, "{ours} of {runs}");
     assert!(single > 80, "the same looks with a bound for one look: {single}");
-    // It moves with each draw, and is 2 % on average at each look.
+    // The probability changes with each draw, and is 2 % on average at each check.
     let moves = |n: u64| if n.is_multiple_of(2) { 0.04 } else { 0.0 };
     let proves = |ones, n| ln_share_wealth(ones, n, 0.02) >= -f64::ln(alpha);
     let moved = ever(&moves, &|ones, n, mean| mean > 0.02 - 1e-9 && proves(ones, n));

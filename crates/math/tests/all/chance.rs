@@ -17,8 +17,8 @@ fn draw(name: &str, mut one: impl FnMut(&mut Stream) -> f64) -> Vec<f64> {
     values
 }
 
-/// Mean and deviation within five standard errors (the deviation's taken from the sample's kurtosis), and
-/// a Kolmogorov–Smirnov p-value that a right sampler falls under once in ten thousand seeds.
+/// Checks the mean and the deviation within five standard errors (the deviation's from the sample's kurtosis).
+/// The Kolmogorov–Smirnov p-value must exceed a bound that a correct sampler falls under once in ten thousand seeds.
 #[track_caller]
 fn follows(
     name: &str,
@@ -86,7 +86,7 @@ fn parameters_from_mean_and_cv() {
     assert_eq!(dist::gamma_from_mean_cv(6.0, 0.5), (4.0, 1.5));
 }
 
-/// The bytes of a seed are part of the product: a schedule's hash rests on them.
+/// The bytes of a seed are part of the product, because a schedule's hash depends on them.
 #[test]
 fn bytes_are_pinned() {
     let mut stream = Stream::new(7, "arrivals", 3);

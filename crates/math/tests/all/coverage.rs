@@ -1,4 +1,4 @@
-//! Whether an interval at 95 % holds the truth 95 % of the time, on queues whose truth is known.
+//! The coverage of 95 % intervals on queues whose truth is known.
 //!
 //! A refused percentile counts as a miss, and so does an infinite bound. The full table, with thousands of
 //! replications, is `cargo run --release -p plimsoll-math --example coverage`.
@@ -28,7 +28,7 @@ fn coverage(name: &str, truth: [f64; 2], make: impl Fn() -> Box<dyn Queue>) -> [
     held.map(|h| h as f64 / REPLICATIONS as f64)
 }
 
-/// 0.90 is asked for; 150 replications have a standard error of 0.025, of which one is allowed for. The
+/// At least 0.90 is required. 150 replications have a standard error of 0.025, and one standard error is allowed. The
 /// seeds are fixed, so this either always passes or never.
 #[track_caller]
 fn holds(name: &str, found: [f64; 2]) {
@@ -74,7 +74,7 @@ fn law_of_p99(servers: u32) -> f64 {
     Mmc { servers, load: 0.7, service_mean: 1.0 }.sojourn_quantile(0.99)
 }
 
-/// The hardest: thirteen effective exceedances, where ten are asked for. With D read from the p99's own exceedances 7 % of
+/// The hardest case: thirteen effective exceedances, with a minimum of ten. With D from the p99's own exceedances 7 % of
 /// levels were refused and 0.875 covered. 200 replications have a standard error of 0.021.
 #[test]
 fn the_99th_percentile_of_one_server() {

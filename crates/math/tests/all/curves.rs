@@ -12,7 +12,7 @@ use plimsoll_lab::queues::{Queue, Servers};
 
 #[test]
 fn pools_violators() {
-    // By hand: 3, 2 pool to 2.5; with weights 1 and 3 to 2.25.
+    // Manually: 3, 2 pool to 2.5; with weights 1 and 3 to 2.25.
     assert_eq!(rising_fit(&[1.0, 3.0, 2.0, 4.0], &[]), vec![1.0, 2.5, 2.5, 4.0]);
     assert_eq!(rising_fit(&[1.0, 3.0, 2.0, 4.0], &[1.0, 1.0, 3.0, 1.0]), vec![1.0, 2.25, 2.25, 4.0]);
     assert_eq!(rising_fit(&[3.0, 2.0, 1.0], &[]), vec![2.0; 3]);
@@ -47,7 +47,7 @@ fn crossings() {
     assert_eq!(crossing(&x, &[1.0, 2.0, 4.0], 5.0), Crossing::Beyond);
     assert_eq!(crossing(&x, &[1.0, 2.0, f64::INFINITY], 5.0), Crossing::At(30.0));
     assert_eq!(crossing(&[], &[], 5.0), Crossing::Beyond);
-    // Twice the value at rest is asked for, the first level shows three times: by the straight line it was passed half-way.
+    // The target is twice the value at rest, and the first level has three times: on a straight line it was passed half-way.
     let ln = |times: f64| f64::ln(times);
     let half = crossing_from_rest(&x, &[ln(3.0), ln(4.0), ln(5.0)], ln(2.0), ln(2.0)).expect("crossed");
     assert!((half - 5.0).abs() < 1e-9, "{half}");
@@ -64,8 +64,8 @@ fn bootstrap_of_a_mean() {
     assert_eq!(bootstrap::gather(&[&[1.0], &[2.0, 3.0]], &[1, 0, 1]), vec![2.0, 3.0, 1.0, 2.0, 3.0]);
 }
 
-/// The queueing onset of four exponential servers, found as a sweep would: p99 at eleven loads, a rising fit
-/// of its logarithm, 1.5 × the zero-load value. Truth: ρ 0.801.
+/// The queueing onset of four exponential servers, found as by a sweep. Truth: ρ 0.801.
+/// The input is p99 at eleven loads, with a rising fit of its logarithm; the onset is 1.5 × the zero-load value.
 #[test]
 fn finds_the_onset_of_four_servers() {
     const BATCHES: usize = 20;

@@ -1,4 +1,4 @@
-//! Questions asked at once of the same units: the step-down of Westfall and Young against its definition, its promise, and Holm's.
+//! Several tests on equal units: the step-down of Westfall and Young against its definition, its guarantee, and Holm's.
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
@@ -25,7 +25,7 @@ fn statistic(signs: u32, differences: &[f64]) -> f64 {
 
 #[test]
 fn it_is_its_definition() {
-    // Asked in another order than that of how extreme they are.
+    // The order of the tests is not that of their statistics.
     let questions = [vec![1.0, -2.0, 0.5, 0.4], vec![3.0, 1.0, 2.0, 4.0], vec![-1.0, 2.0, 1.5, 2.5]];
     let raw: Vec<f64> = questions.iter().map(|q| statistic(0, q)).collect();
     let mut order = [0, 1, 2];
@@ -43,17 +43,17 @@ fn it_is_its_definition() {
     for (found, wanted) in found.iter().zip(wanted) {
         assert!((found - wanted).abs() < 1e-12, "{found} against {wanted}; {raw:?}");
     }
-    // One question is asked as if alone, at the p of its flips; the same one asked often is still one.
+    // A single test gives the p of its flips; repeated copies of a test count as one.
     let alone = vec![1.0, 2.0, 4.0, 8.0, 3.0, 5.0, 2.0, -1.0];
     let p = step_down(&Flips::new(8), std::slice::from_ref(&alone));
     assert!((p[0] - p_of(0, &alone)).abs() < 1e-12, "{p:?}");
     assert_eq!(step_down(&Flips::new(8), &vec![alone; 15]), [p[0]; 15]);
-    // Nothing differs, nothing is asked.
+    // Without a difference there is no evidence.
     assert_eq!(step_down(&Flips::new(8), &[vec![0.0; 8]]), [1.0]);
     assert!(step_down(&Flips::new(8), &[]).is_empty());
 }
 
-/// Fifteen questions of eight units that share half of their noise, the first `moved` of them moved by so many deviations.
+/// Fifteen tests of eight units that share half of their noise; the first `moved` of them are shifted by `by` deviations.
 fn family(chance: &mut Stream, moved: usize, by: f64) -> Vec<Vec<f64>> {
     let shared: Vec<f64> = (0..8).map(|_| dist::normal(chance, 0.0, 1.0)).collect();
     let one = |chance: &mut Stream, shift: f64| -> Vec<f64> {

@@ -1,4 +1,4 @@
-//! The laws against fifty digits, against published figures, and (batches) against simulation.
+//! The formulas against fifty digits, against published figures, and (batches) against simulation.
 
 use plimsoll_math::dist::lognormal;
 use plimsoll_math::quantile::sort;
@@ -8,7 +8,7 @@ use plimsoll_math::rng::Stream;
 use crate::close;
 use plimsoll_lab::queues::{Batching, Queue};
 
-/// What a line of the table asks for.
+/// Evaluates a line of the table.
 fn evaluate(law: &str, a: &[f64]) -> f64 {
     let mm1 = || Mm1 { load: a[0], service_mean: a[1] };
     let mmc = || Mmc { servers: a[0] as u32, load: a[1], service_mean: a[2] };
@@ -97,7 +97,8 @@ fn the_families_meet() {
     close("p99", many.sojourn_quantile(0.99), one.sojourn_quantile(0.99), 1e-12);
 }
 
-/// Where every batch is one, a server of batches is M/D/1; where batches have no end and no price of their own, it is a shuttle.
+/// A server of batches is M/D/1 if every batch has one item.
+/// It is a shuttle if batches have no limit and no cost per item.
 #[test]
 fn a_server_of_batches_is_exact_where_its_law_is_known() {
     for load in [0.2, 0.7, 0.95] {

@@ -45,7 +45,7 @@ fn score_by_trying(b: f64, c: f64, n: f64, delta: f64) -> f64 {
 
 #[test]
 fn the_ends_are_where_the_score_is_z() {
-    // Right on the second alone 12, on the first alone 2, of 50.
+    // Right only on the second 12, only on the first 2, of 50.
     let found = difference(2, 12, 50, 0.95).expect("items");
     assert!(found.lower > 0.0 && found.lower < 0.2 && found.upper > 0.2);
     close("upper", score_by_trying(12.0, 2.0, 50.0, found.upper), -1.959_964, 1e-3);

@@ -142,7 +142,7 @@ fn a_tail_shares_its_correlation() {
     assert_eq!(shares(0.1), [0.1, 0.2, 0.4]);
     assert_eq!(shares(0.5), [0.5]);
     // Eight blocks of 100, one of them slow by 1 to 100: for any share up to 0.04 the exceedances are one run, and D is
-    // that of the three runs' summed variance, worked out from their flags.
+    // that of the three runs' summed variance, computed from their flags.
     let values: Vec<f64> =
         (0..800).map(|i| if (300..400).contains(&i) { f64::from(i) } else { 0.0 }).collect();
     let found = percentile(&values, 0.99, 0.95, 8).expect("values").worth.n_eff;
@@ -161,8 +161,8 @@ fn a_tail_shares_its_correlation() {
     }
     let t = |freedom: f64| plimsoll_math::special::student_t_inv(0.975, freedom) / 1.959_963_984_540_054;
     close("n_eff", found, 800.0 / (variance / plain * t(1.5 * 7.0).powi(2)), 1e-9);
-    // What a pass stands on: twice the variance less that of batches a third as long, which has 27/46 degrees of freedom a batch, and what
-    // the ranks still lack: 300 and 400 zeros share the middle of 700 ranks, and a hundred rise from there.
+    // The basis of a pass: twice the variance less that of batches a third as long, which has 27/46 degrees of freedom per batch.
+    // A correction for the ranks is added: 300 and 400 zeros share the middle of 700 ranks, and a hundred rise from there.
     let ranks: Vec<f64> = (0..800)
         .map(|i| if (300..400).contains(&i) { 700.0 + f64::from(i - 300) + 0.5 } else { 350.0 })
         .map(|rank| rank - 400.0)
@@ -176,7 +176,7 @@ fn a_tail_shares_its_correlation() {
     let factor = 1.4 / (3.0 - growth.min(2.95));
     let safe = n_eff_beyond(&values, 391.0, 8).safe;
     close("safe", safe, 800.0 / (wider / plain * t(27.0 / 46.0 * 7.0).powi(2) * factor), 1e-9);
-    // Beyond +∞ lies what is +∞: failures in one run count as correlated.
+    // Values at +∞ are beyond +∞, so failures in one run count as correlated.
     let failed: Vec<f64> = values.iter().map(|v| if *v > 350.0 { f64::INFINITY } else { 1.0 }).collect();
     assert!(n_eff_beyond(&failed, f64::INFINITY, 8).n_eff < 100.0);
 }
@@ -228,13 +228,13 @@ fn a_bound_from_above_counts_on_less_where_few_lie_beyond() {
     assert_eq!(sure_of(500.0, 500.0, 0.01), 500.0, "values that are their own have no bursts");
 }
 
-/// The cube by hand: none of 300 over ten times the slowest.
+/// The cube computed manually: none of 300 over ten times the slowest.
 #[test]
 fn a_far_ceiling_by_hand() {
     use plimsoll_math::far;
     let beyond_slowest = 1.0 - 0.025f64.powf(1.0 / 300.0);
     close("share", far::share_at_most(300.0, 10.0, 0.025).unwrap(), beyond_slowest * 0.15f64.powi(3), 1e-12);
-    // The chance and the bound are one rule: at the chance as alpha the bound is what is allowed.
+    // The probability and the bound are one rule: with the probability as alpha, the bound is the allowed share.
     let chance = far::chance(100.0, 3.0, 0.01).unwrap();
     close("chance", far::share_at_most(100.0, 3.0, chance).unwrap(), 0.01, 1e-9);
     // And so are the end of an interval, and the number that passes.
@@ -242,7 +242,7 @@ fn a_far_ceiling_by_hand() {
     close("end", far::share_at_most(100.0, end, 0.025).unwrap(), 0.01, 1e-9);
     let needed = far::needed(end, 0.01, 0.025).unwrap();
     close("needed", needed, 100.0, 1e-6);
-    // Nothing is said near the slowest value, nor of fewer than eight.
+    // There is no result near the slowest value, or for fewer than eight values.
     assert_eq!((far::chance(1e9, 1.5, 0.01), far::share_at_most(7.9, 10.0, 0.025)), (None, None));
     assert_eq!(far::needed(1.2, 0.01, 0.025), None);
 }

@@ -18,7 +18,7 @@ fn erlang_c_reference() {
     ] {
         close(&format!("C({c}, {load})"), erlang_c(c, load), wanted, 2e-6);
     }
-    // By hand: B(2, 1) = (1/2) / (1 + 1 + 1/2).
+    // Manually: B(2, 1) = (1/2) / (1 + 1 + 1/2).
     close("B(2, 1)", erlang_b(2, 1.0), 0.2, 1e-15);
     assert_eq!(erlang_c(4, 1.0), 1.0);
 }
@@ -103,8 +103,9 @@ fn the_tail_of_the_wait_integrates_to_its_mean() {
     }
 }
 
-/// 20 million simulated customers gave p99 sojourns of 4.1421, 2.6539, 2.2585 and 7.9626 for the law's 4.1351,
-/// 2.6505, 2.2639 and 8.0211 at (c, ρ) = (2, 0.7), (8, 0.85), (16, 0.9), (16, 0.98); this is the short form.
+/// 20 million simulated customers gave p99 sojourns of 4.1421, 2.6539, 2.2585 and 7.9626.
+/// The formula gives 4.1351, 2.6505, 2.2639 and 8.0211, at (c, ρ) = (2, 0.7), (8, 0.85), (16, 0.9), (16, 0.98). This is the short
+/// form.
 #[test]
 fn fixed_service_against_simulation() {
     for (servers, load) in [(2, 0.7), (8, 0.85), (16, 0.8)] {
@@ -125,7 +126,7 @@ fn onset_of_fixed_servers() {
         let queue = Mdc::new(c, load, 1.0).unwrap();
         close(&format!("p99 at the onset, c {c}"), queue.sojourn_quantile(0.99), 1.5, 1e-6);
     }
-    // By hand at one server: (1 − ρ) e^(ρ/2) = 0.99.
+    // Manually for one server: (1 − ρ) e^(ρ/2) = 0.99.
     let rho = Mdc::onset(1, 0.99, 1.5);
     close("c 1", (1.0 - rho) * (rho / 2.0).exp(), 0.99, 1e-9);
 }

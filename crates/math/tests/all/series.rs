@@ -153,7 +153,7 @@ fn slope_covers_under_autocorrelation() {
         let values = autoregressive(&mut stream, 600, 0.9);
         held += usize::from(slope(&values, DRIFT_BATCHES, 0.95).unwrap().interval.contains(0.0));
     }
-    // 285 expected; the interval of least squares alone, on the samples, holds zero in under half.
+    // 285 expected; the interval of plain least squares on the samples contains zero in under half.
     assert!((273..=297).contains(&held), "{held} of 300");
 }
 

@@ -1,4 +1,4 @@
-//! Two arms: worked cases, and how often equal arms are told apart.
+//! Two arms: worked cases, and how often equal arms are called different.
 
 use plimsoll_math::proportion::Interval;
 use plimsoll_math::rng::Stream;
@@ -11,14 +11,14 @@ use plimsoll_math::{dist, special};
 use crate::close;
 
 /// Darwin's fifteen pairs of crossed and selfed maize (The Effects of Cross and Self Fertilisation, 1876), in eighths of an
-/// inch: Fisher (The Design of Experiments, 1935, section 21) counts 863 of 32 768 sign patterns that reach their sum of
+/// inch. Fisher (The Design of Experiments, 1935, section 21) counts 863 of 32 768 sign patterns that reach their sum of
 /// 314: two-sided 5.267 %.
 const MAIZE: [f64; 15] =
     [49.0, -67.0, 8.0, 16.0, 6.0, 23.0, 28.0, 41.0, 14.0, 29.0, 56.0, 24.0, 75.0, 60.0, -48.0];
 
 #[test]
 fn flips_count_as_fisher_did() {
-    // Up to twelve units are enumerated, so the worked case is split: all patterns by hand here, the draws against them.
+    // Up to twelve units are enumerated, so the worked case is split: all patterns are computed here, the draws against them.
     let reached = (0u32..1 << 15)
         .filter(|s| (0..15).filter(|i| s >> i & 1 == 1).map(|i| MAIZE[i as usize]).sum::<f64>() <= 0.0)
         .count();
@@ -47,7 +47,7 @@ fn subset_means_are_typical_values() {
     close("upper", third.upper, 20.0, 1e-12);
     // Too few units for the level: no bound.
     assert_eq!(Flips::new(4).mean_interval(&all[..4], 0.95).upper, f64::INFINITY);
-    // The test and the interval are one: what lies outside is rejected, what lies inside is not.
+    // The test and the interval agree: values outside are rejected, values inside are not.
     let at = |theta: f64| flips.greater(&all.map(|d| d - theta));
     assert!(at(2.0 - 1e-6) <= 3.0 / 64.0 && at(2.0 + 1e-6) > 3.0 / 64.0);
     let shifted = mean_shift(&[0.0; 6], &all, &flips, 0.95);
@@ -73,8 +73,8 @@ fn draw(stream: &mut Stream, units: usize, per: usize, factor: f64) -> Arm {
 
 #[test]
 fn the_ratio_of_independent_percentiles_is_covered() {
-    // A true factor of 1.2 between lognormal arms: 95 % intervals hold it in 0.92 to 0.98 of 200 draws (two
-    // standard errors are 0.031), and equal arms differ at 5 % as often.
+    // A true factor of 1.2 between lognormal arms: 95 % intervals contain it in 0.92 to 0.98 of 200 draws (two
+    // standard errors are 0.031). Equal arms differ at 5 % as often.
     let flips = Flips::new(20);
     let mut stream = Stream::new(3, "covered", 0);
     let (mut held, mut alarms, mut width) = ([0; 2], [0; 2], [0.0; 2]);
@@ -97,7 +97,7 @@ fn the_ratio_of_independent_percentiles_is_covered() {
         assert!((184..=196).contains(&held[i]), "{held:?} of 200 held");
         assert!((3..=17).contains(&alarms[i]), "{alarms:?} of 200 alarmed");
     }
-    // As wide as theory says: the log quantile's standard error is √(p(1−p)/n) / φ(z) of a lognormal with σ = 1, here of two arms.
+    // The width is that of theory: the log quantile's standard error is √(p(1−p)/n) / φ(z) of a lognormal with σ = 1, here of two arms.
     for (i, p) in [0.5f64, 0.99].into_iter().enumerate() {
         let z = special::normal_inv(p);
         let density = (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt();
@@ -191,7 +191,7 @@ fn the_median_of_pairs_is_covered() {
     let (flips, mut held, mut alarms) = (Flips::new(20), 0, 0);
     let mut stream = Stream::new(5, "pairs", 0);
     for _ in 0..200 {
-        // A unit shares a shift of its own, as requests that met in one queue do.
+        // All values of a unit share a shift, like requests in one queue.
         let mut arm = |centre: f64| {
             let unit = |stream: &mut Stream| {
                 let shared = dist::normal(stream, centre, 0.1);
@@ -204,7 +204,7 @@ fn the_median_of_pairs_is_covered() {
     }
     assert!((181..=198).contains(&held), "{held} of 200");
     assert!((2..=19).contains(&alarms), "{alarms} of 200");
-    // EffectiveN: units that agree are worth all their values; units that differ as wholes are worth about one each.
+    // EffectiveN: units that agree count with all their values; units that differ as wholes count about one each.
     let wholes = Arm::new(&(0..20).map(|u| vec![f64::from(u % 2); 50]).collect::<Vec<_>>());
     close("worth", wholes.n_eff_beyond(0.5), 19.0, 1e-9);
     assert_eq!(Arm::new(&vec![vec![0.0, 1.0]; 20]).n_eff_beyond(0.5), 40.0);
@@ -212,15 +212,15 @@ fn the_median_of_pairs_is_covered() {
 
 #[test]
 fn few_turns_are_held_against_their_own_spread() {
-    // Turns of 1, 2 and 3, two stretches each: mean 2, standard error 1/√3, t = 2√3 with two degrees of freedom, whose tail is
-    // ½ − t/(2√(2 + t²)) in closed form.
+    // Turns of 1, 2 and 3, two sections each: mean 2, standard error 1/√3, t = 2√3 with two degrees of freedom. The closed form of
+    // its tail is ½ − t/(2√(2 + t²)).
     let differences = [1.0, 1.0, 2.0, 2.0, 3.0, 3.0];
     let t = 12.0f64.sqrt();
     let tail = 0.5 - 0.5 * t / (2.0 + t * t).sqrt();
     let turns = Flips::of_turns(3, 2);
     assert!((turns.greater(&differences) - tail).abs() < 1e-9, "{}", turns.greater(&differences));
     assert_eq!(turns.less(&differences), 1.0);
-    // The flips of six stretches alone would take it for proof: one pattern of 64.
+    // Without turns, the flips of six sections would count as proof: one pattern of 64.
     assert_eq!(Flips::new(6).greater(&differences), 1.0 / 64.0);
     // 95 %: 4.303 standard errors either way, wider than the flips' own.
     let interval = turns.mean_interval(&differences, 0.95);
@@ -232,8 +232,8 @@ fn few_turns_are_held_against_their_own_spread() {
 
 #[test]
 fn a_course_that_wanders_is_held_against_its_slow_part() {
-    // Two halves, 1 and 3, of eight: only the odd cosines see the step, with squares of 2/8 (Σ ± cos)², Σ over one half 1/(2 sin(πj/16)) in
-    // closed form; so the long-run variance is (13.137 + 1.620)/4.
+    // Two halves, 1 and 3, of eight: only the odd cosines see the step, with squares of 2/8 (Σ ± cos)². Σ over one half is
+    // 1/(2 sin(πj/16)) in closed form; so the long-run variance is (13.137 + 1.620)/4.
     let step = [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0];
     let square = |j: f64| 0.25 / (std::f64::consts::PI * j / 16.0).sin().powi(2);
     let error = ((square(1.0) + square(3.0)) / 4.0 / 8.0f64).sqrt();
