@@ -40,7 +40,7 @@ pub struct System {
 pub enum Page {
     /// Histograms of queue and prefill.
     Histograms,
-    /// None: only the client's timestamps.
+    /// A server without metrics: only the client's timestamps exist.
     Nothing,
 }
 
