@@ -21,14 +21,12 @@ use crate::exit::{Exit, Stop};
 /// Folder of baselines, in the working directory.
 pub const FOLDER: &str = "plimsoll-baselines";
 
-/// Version of the file's layout.
 const SCHEMA: u32 = 1;
 
 /// A name that is pinned to a run, with a description of the run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Baseline {
-    /// Version of this layout.
     pub schema: u32,
     pub name: String,
     /// The run folder: relative to the parent of [`FOLDER`] if it is below that folder, else absolute.

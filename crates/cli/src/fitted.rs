@@ -16,7 +16,6 @@ use crate::rows::WholeRun;
 
 /// A simulated replacement of a run's target.
 pub struct Target {
-    /// The engine with its fleet.
     pub world: WorldSpec,
     /// Engines that fit nearly as well; empty if no engine was fitted.
     pub others: Vec<EngineSpec>,

@@ -11,7 +11,6 @@ use crate::flags::Format;
 use crate::measure::Closed;
 use crate::{answer, out};
 
-/// Prints the findings to stdout.
 pub fn print(
     format: Format,
     manifest: &Manifest,

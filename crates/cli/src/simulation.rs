@@ -56,7 +56,6 @@ pub enum EngineChoice {
 /// The input of a simulation before the flags of the load.
 pub struct AskedSimulation {
     pub world: WorldSpec,
-    /// Scenario part of the file.
     pub draft: Draft,
     /// Start of the command that repeats the simulation.
     pub head: String,

@@ -32,7 +32,6 @@ const MOST_WAIT: Duration = Duration::from_secs(30);
 /// Time limit for the remaining spans at the end.
 const AT_THE_END: Span = Span::from_secs(3);
 
-/// The outcomes of spans.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct SpanCounts {
     /// Number of spans that the collector accepted.
@@ -180,7 +179,6 @@ impl SpanSender {
         }
     }
 
-    /// Returns the outcomes so far.
     pub fn counts(&self) -> SpanCounts {
         self.shared.lock().counts
     }

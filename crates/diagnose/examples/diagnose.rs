@@ -31,7 +31,6 @@ use diagnosed::kept::Kept;
 use diagnosed::lack::Lack;
 use diagnosed::{Judged, Plan, judge_system, score};
 
-/// Clean runs per system.
 const CLEAN: usize = 10;
 
 const BEGIN: &str = "<!-- begin: written by the example `diagnose` -->";

@@ -14,7 +14,7 @@ use plimsoll_lab::systems::{STEADY, System};
 use plimsoll_measure::budget::{ALPHA, decide, of_values};
 use plimsoll_measure::findings::Held;
 
-/// The instants of the command.
+/// Times of the command's checks, as shares of the load.
 const LOOKS: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
 /// Ceilings in true percentiles.
 const TIMES: [f64; 5] = [1.0, 1.25, 1.5, 2.0, 5.0];

@@ -19,9 +19,7 @@ pub struct View<'a> {
     pub live: LiveCounters,
     /// Clock with the run's time axis.
     pub clock: Clock,
-    /// Plan of the current level.
     pub plan: &'a LevelPlan,
-    /// Description of the level.
     pub title: &'a str,
     /// Number of requests after which the level ends; `None` if it ends at a time.
     pub requests: Option<u64>,

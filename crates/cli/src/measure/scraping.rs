@@ -81,7 +81,6 @@ impl Scraping {
         }
     }
 
-    /// Returns the samples so far.
     pub fn so_far(&self) -> Vec<Sample> {
         self.samples.lock().map(|all| all.clone()).unwrap_or_default()
     }

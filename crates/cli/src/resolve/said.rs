@@ -41,7 +41,6 @@ pub(super) fn check_url(url: &str) -> Resolved<()> {
     Ok(())
 }
 
-/// Query parameters that contain secrets.
 pub(super) const SECRET_PARAMETERS: [&str; 6] =
     ["key", "api_key", "api-key", "apikey", "token", "access_token"];
 

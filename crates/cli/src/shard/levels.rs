@@ -63,7 +63,6 @@ pub enum NextLevel<T> {
     Step {
         /// Number of the level, the same on all shards.
         id: u32,
-        /// The step to measure.
         step: T,
     },
     /// The search has ended and there is no further level.

@@ -10,7 +10,7 @@ fn asked(args: &[&str]) -> Value {
     ended.json()
 }
 
-/// An answer by its name.
+/// Returns the answer with this name.
 fn answer(found: &Value, name: &str) -> f64 {
     let answers = found["answers"].as_array().expect("answers");
     let figure = answers.iter().find(|figure| figure["name"] == name);

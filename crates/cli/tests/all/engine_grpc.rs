@@ -23,7 +23,7 @@ pub fn profile(folder: &tempfile::TempDir) -> String {
     file.to_str().expect("utf-8").to_owned()
 }
 
-/// Its host and port.
+/// Returns `host:port` of the engine.
 pub fn authority(engine: &Engine) -> &str {
     engine.url.split('/').nth(2).expect("an authority")
 }

@@ -41,7 +41,6 @@ impl Certs {
         self.0.path().join(name).to_str().expect("utf-8").to_owned()
     }
 
-    /// The engine's flags.
     fn flags(&self) -> [String; 4] {
         ["--tls-cert".into(), self.file("server.pem"), "--tls-key".into(), self.file("server.key")]
     }

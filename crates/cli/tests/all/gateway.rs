@@ -62,7 +62,7 @@ impl Running {
         Running { child, stdout, url: url.trim().to_owned(), admin, talk: Some(talk) }
     }
 
-    /// A page of the operators'.
+    /// Returns a page of the admin address.
     pub fn page(&self, path: &str) -> String {
         self.page_with(path, "")
     }

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The binary under test.
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
 /// The data of a JSON answer; all of it where it has no head.

@@ -110,7 +110,7 @@ impl Drop for Envoy {
 }
 
 impl Envoy {
-    /// `change`: of the manual's text.
+    /// Starts Envoy with the manual's configuration, edited by `change`.
     fn start(folder: &Path, picker: u16, engines: &[String], change: impl Fn(String) -> String) -> Envoy {
         let port = real::free_port();
         let mut text = include_str!("../../../../docs/examples/envoy-picker.yaml").to_owned();

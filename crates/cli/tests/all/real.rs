@@ -34,7 +34,6 @@ impl Real {
 
 pub use plimsoll_lab::parts::or_skipped;
 
-/// The checkout.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

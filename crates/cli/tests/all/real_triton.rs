@@ -46,7 +46,6 @@ fn counted(before: &str, after: &str) -> Counted {
 
 /// The files of a run, and Triton's counters during it.
 struct Ran {
-    /// The level's summary.
     level: Value,
     /// Facts that the target reported.
     facts: Value,
@@ -55,7 +54,6 @@ struct Ran {
     /// Mean latency in microseconds, over the same requests as Triton's, including the warm-up.
     e2e_us: f64,
     counted: Counted,
-    /// Profile of the same folder.
     profile: Value,
 }
 

@@ -14,7 +14,6 @@ fn row(begins: &str) -> Vec<String> {
     line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
 }
 
-/// The figures of a row.
 fn figures(begins: &str) -> Vec<Vec<u64>> {
     let number = |word: &str| word.trim_matches(',').parse().ok();
     row(begins)[1..].iter().map(|cell| cell.split_whitespace().filter_map(number).collect()).collect()

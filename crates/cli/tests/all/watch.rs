@@ -303,7 +303,7 @@ fn a_canary_is_asked_over_http_and_ends_undecided() {
     }
 }
 
-/// Kills what it started.
+/// A process that is killed on drop.
 pub struct Ended(pub Child);
 
 impl Drop for Ended {

@@ -44,7 +44,7 @@ impl Manager {
         Some(manager)
     }
 
-    /// Starts it, Debian's or another's.
+    /// Starts Alertmanager: Debian's binary or another one.
     fn begin(&mut self) -> std::io::Result<()> {
         let begin = |name: &str| {
             let mut command = Command::new(name);
@@ -103,7 +103,7 @@ impl Manager {
 struct Slow {
     scrapes: AtomicU64,
     slow: AtomicU64,
-    /// 0 = slow.
+    /// Whether requests are slow (0) or fast.
     is_over: AtomicU64,
 }
 

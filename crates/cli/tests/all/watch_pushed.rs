@@ -73,7 +73,6 @@ impl Watch {
         answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
     }
 
-    /// Returns the current rows.
     pub fn rows(&self) -> Value {
         serde_json::from_str(&self.get("/v1/rows")).unwrap_or_default()
     }

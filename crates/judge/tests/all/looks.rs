@@ -64,7 +64,7 @@ impl Source {
 /// Check at which the watch alarmed, by replication; `None` if it never alarmed.
 pub type Alarms = Vec<Option<usize>>;
 
-/// The share that alarmed.
+/// Returns the share of replications that alarmed.
 pub fn alarmed(alarms: &Alarms) -> f64 {
     alarms.iter().flatten().count() as f64 / alarms.len() as f64
 }

@@ -23,7 +23,6 @@ pub enum Law {
 /// A server with a secret.
 pub struct Blind {
     law: Law,
-    /// Servers.
     pub servers: u32,
     mean_ms: f64,
     seed: u64,
@@ -32,9 +31,7 @@ pub struct Blind {
 /// The limits by the formulas, requests/s.
 #[derive(Copy, Clone, Debug)]
 pub struct Truth {
-    /// Queueing onset.
     pub onset: f64,
-    /// Stability limit.
     pub stability: f64,
 }
 

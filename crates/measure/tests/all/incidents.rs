@@ -63,7 +63,6 @@ impl Incident {
     }
 }
 
-/// The records of a level.
 pub fn records(queue: Queue, incident: Incident, seed: u64) -> Vec<Attempt> {
     let chance = &mut Stream::new(seed, "incidents", queue.servers as u64);
     let mean_ms = 100.0 * queue.load * queue.servers as f64;

@@ -37,7 +37,6 @@ const PAIRS: [&str; 8] = [
     "qwen2.5-32b@h100",
 ];
 
-/// The system of this seed.
 pub fn system(seed: u64, requests: f64) -> System {
     let mut chance = Stream::new(seed, "lever systems", 0);
     let mut pick = |n: usize| chance.below(n as u64) as usize;

@@ -31,7 +31,6 @@ pub fn replica(kv_blocks: u32) -> EngineSpec {
     }))
 }
 
-/// The result of a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     pub ttft_p99_s: f64,

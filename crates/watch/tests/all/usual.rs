@@ -238,7 +238,6 @@ impl Replica {
     }
 }
 
-/// A rule of a file.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub name: String,

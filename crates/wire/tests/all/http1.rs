@@ -63,7 +63,7 @@ fn cut<'a>(bytes: &'a [u8], at: &[usize]) -> Vec<&'a [u8]> {
     ends.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
 }
 
-/// Whole and byte by byte.
+/// Checks an answer in one piece and byte by byte.
 #[track_caller]
 fn check(text: &str, status: u16, body: &str, whole: bool, reusable: bool) {
     let got = read(&[text.as_bytes()]);

@@ -47,7 +47,6 @@ impl Lack {
         Lack::Requests,
     ];
 
-    /// Returns the displayed name.
     pub fn name(self) -> &'static str {
         match self {
             Lack::Gauges => "no server metrics",
