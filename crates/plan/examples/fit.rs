@@ -1,7 +1,7 @@
-//! The plan's bar on fitted engines: from a run at 10 to 40 % of the limit, where does the knee lie?
+//! The plan's bar on fitted engines: the load limit from a run at 10 to 40 % of the limit.
 //!
 //! `cargo run --release -p plimsoll-plan --example fit -- [SEEDS] [REQUESTS]` (SEEDS: `16` or `3-9`) prints one row per engine: pairs of the
-//! catalogue first, then random linear ones. The truth is the real engine's own lines on arrivals that the fit has not seen.
+//! catalogue first, then random linear ones. The truth is the real engine's own limits on arrivals that the fit has not seen.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/fit_systems.rs"]

@@ -1,5 +1,5 @@
-//! Is the lever that is ranked first the right one? Thirty random systems, ranked from a run each; then every lever is applied on
-//! arrivals that the ranking has not seen, four times as many.
+//! Checks whether the lever that is ranked first is the right one, on thirty random systems.
+//! Each is ranked from a run; then every lever is applied on unseen arrivals, four times as many.
 //!
 //! `cargo run --release -p plimsoll-plan --example levers -- [SYSTEMS] [FIRST SEED] [REQUESTS] [REPLICATIONS]`
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]

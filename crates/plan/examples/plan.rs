@@ -1,10 +1,10 @@
-//! What simulated plans cost and whether they are true: the tables of docs/benchmarks.md.
+//! The cost and the accuracy of simulated plans: the tables of docs/benchmarks.md.
 //!
 //! `cargo run --release -p plimsoll-plan --example plan -- [--conv FILE] [--code FILE] [--servegen FILE] [--systems N]
 //! [--update docs/benchmarks.md]`
 //!
-//! The files are the hours of Azure's 2023 traces (conversation and code, CSV, gzipped or not) and a day of ServeGen's clients (JSON Lines, unpacked);
-//! a part without its file is left out. One thread throughout.
+//! The files are the hours of Azure's 2023 traces (conversation and code, CSV, gzipped or not) and a day of ServeGen's clients.
+//! (ServeGen's file is unpacked JSON Lines.) A part without its file is left out. One thread throughout.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
 #[path = "../tests/all/plan_systems.rs"]
@@ -48,7 +48,7 @@ fn main() {
     }
 }
 
-/// A trace as it is, on this profile.
+/// Returns the plan of an unchanged trace on this profile.
 fn traced(path: &str, profile_name: &str, ceilings: Vec<Ceiling>) -> PlanSpec {
     let arrivals =
         ArrivalSpec::Trace { file: path.to_owned(), speed: None, sizes: Default::default(), repeat: true };
@@ -76,7 +76,7 @@ fn spec(scenario: Scenario, rate_per_s: f64, window_s: f64, name: &str, latency:
     }
 }
 
-/// One replica for each share of 70 % of what one answers of this mix, all at once.
+/// Returns one replica for each 70 % of the throughput of a replica that gets many requests of this mix together.
 fn start(plan: &PlanSpec, (prompt, output): (u32, u32)) -> u32 {
     let mut scenario = Scenario::default();
     (scenario.sizes.prompt, scenario.sizes.output) = (Size::Fixed(prompt), Size::Fixed(output));
@@ -160,8 +160,8 @@ fn code(path: &str) -> String {
     text
 }
 
-/// A day of ServeGen: the sum of its clients' rates in steps of ten minutes, the gaps' CV as published (weighted by rate), lengths drawn from
-/// their quantiles.
+/// A day of ServeGen: the sum of its clients' rates in steps of ten minutes.
+/// The gaps' CV is as published (weighted by rate), and lengths are drawn from their quantiles.
 fn day(path: &str) -> String {
     let (heights, cv, prompts, outputs) = clients(path);
     let rate_per_s = heights.iter().sum::<f64>() / heights.len() as f64;
@@ -175,7 +175,7 @@ fn day(path: &str) -> String {
     let plan = spec(scenario, rate_per_s, 86_400.0, "llama-3.1-70b@h100x4", ceilings);
     let mean =
         |values: &[u32]| (values.iter().map(|n| u64::from(*n)).sum::<u64>() / values.len() as u64) as u32;
-    // For the busiest ten minutes.
+    // The plan is for the busiest ten minutes.
     let start = 2 * start(&plan, (mean(&prompts), mean(&outputs)));
     let before = peak_kib();
     let begin = cpu_s();
@@ -198,10 +198,10 @@ fn day(path: &str) -> String {
     )
 }
 
-/// A client's rate, and the quantiles of its prompts' and its answers' lengths.
+/// The rate of a client, and the quantiles of its prompt and answer lengths.
 type Mix = (f64, Vec<f64>, Vec<f64>);
 
-/// Rates per ten minutes, CV, and 10 000 lengths each of prompts and answers, from a file of clients.
+/// Returns the rates per ten minutes, the CV, and 10 000 lengths each of prompts and answers, from a file of clients.
 fn clients(path: &str) -> (Vec<f64>, f64, Vec<u32>, Vec<u32>) {
     let text = std::fs::read_to_string(path).expect("a readable file");
     let mut rows =
@@ -253,13 +253,13 @@ fn clients(path: &str) -> (Vec<f64>, f64, Vec<u32>, Vec<u32>) {
     (heights, weighted / whole, prompts, outputs)
 }
 
-/// Seconds that this process's first thread, which is all there is, has been on a CPU; the machine may have others to serve.
+/// CPU seconds of this process's only thread; wall time would include other processes.
 fn cpu_s() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e9
 }
 
-/// The most memory that was resident so far, KiB; 0 where the kernel does not say.
+/// Maximum resident memory so far in KiB; 0 if the kernel does not report it.
 fn peak_kib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));
