@@ -109,7 +109,7 @@ fn windows_hold_what_the_run_held_and_are_read_like_runs() {
 }
 
 /// Every token takes 1.6 times as long from 120 s on, without a queue.
-/// The second half by itself is stationary, so it is compared with the first.
+/// The second half is stationary, so it is compared with the first.
 #[test]
 fn what_is_slower_since_is_held_against_what_came_before() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -35,7 +35,7 @@ fn told(attempt: &Attempt, stage: Stage) -> f64 {
 }
 
 /// Returns the traces of these requests: a call of the application and half a millisecond of network each way.
-/// vLLM's span is on a clock that is off by up to `skew` ns.
+/// The span of vLLM is on a clock that is off by up to `skew` ns.
 fn traced(attempts: &[Attempt], skew: i64, kept: f64) -> Vec<TraceSpan> {
     let mut stream = Stream::new(9, "tracer", 0);
     let mut spans = Vec::new();
