@@ -126,7 +126,8 @@ impl Recorded {
         }
     }
 
-    /// Returns the time in which requests arrived; for sessions that are played to their ends, the whole level.
+    /// Returns the time in which requests arrived.
+    /// If sessions are played to their ends, this is the configured window, because the level lasts longer.
     fn window(&self, level: &Level) -> Span {
         match self.scenario.plays_sessions_out() {
             true => self.scenario.load.window(),
@@ -134,7 +135,7 @@ impl Recorded {
         }
     }
 
-    /// Returns the configured load of a level. (Levels of a trace keep the rate of their interval.)
+    /// Returns the configured load of a level, because the level of a trace stores the rate of its interval.
     fn load(&self, level: &Level) -> Result<Load, String> {
         match (level.load, &self.scenario.arrivals) {
             (Load::Open { .. }, ArrivalSpec::Trace { .. }) => {
