@@ -1,7 +1,7 @@
-//! What a run's manifest says was to be sent: its scenario taken apart again, and the schedule of each level drawn anew.
+//! Rebuilds the requests of a run from its manifest: parses the scenario and draws the schedule of each level again.
 //!
-//! A schedule is a function of the scenario and the level, so a run folder need not hold it: it is drawn again and held against
-//! the hash that the level carries. Where they differ, a file that the scenario names has changed, and nothing is made up.
+//! A schedule is a function of the scenario and the level, so a run folder need not contain it. The redrawn schedule is
+//! compared with the hash of the level. A different hash means that a file of the scenario has changed, which is an error.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,17 +17,17 @@ use serde_json::Value;
 
 use crate::measure::LevelStep;
 
-/// A run as it was asked for.
+/// The recorded configuration of a run.
 pub struct Recorded {
-    /// The scenario, the files it names read.
+    /// Scenario, with the files that it names.
     pub scenario: Scenario,
-    /// The search, of a sweep.
+    /// Search of a sweep; `None` for other runs.
     pub sweep: Option<SweepSpec>,
-    /// The arrival process of each kind of traffic, of a sweep.
+    /// Arrival process of each kind of traffic in a sweep; empty for other runs.
     pub traffic: BTreeMap<String, ArrivalSpec>,
-    /// The world, of a simulation.
+    /// World of a simulation; `None` for a live target.
     pub world: Option<WorldSpec>,
-    /// The part of the load that the run sent, where it was one of several machines.
+    /// Part of the load that the run sent; `None` if one machine sent all of it.
     shard: Option<ShardPart>,
 }
 
@@ -53,7 +53,7 @@ impl Recorded {
         })
     }
 
-    /// The open level's schedule, if what is drawn again has the hash that the level says.
+    /// Returns the schedule of an open level; `None` if the redrawn schedule has another hash than the level.
     pub fn schedule(&self, level: &Level) -> Option<Schedule> {
         if let Some(part) = &self.shard {
             let own = self.whole(part)?.part(part.shard);
@@ -69,7 +69,7 @@ impl Recorded {
         (schedule.hash() == level.schedule_hash).then_some(schedule)
     }
 
-    /// The schedule that all shards of a load sent together, if what is drawn again has the hash that they say.
+    /// Returns the schedule of all shards of a load; `None` if the redrawn schedule has another hash than the shards recorded.
     pub fn whole(&self, part: &ShardPart) -> Option<Schedule> {
         let rate = self.scenario.rate().ok()?;
         let mut schedule = Schedule::generate(&self.scenario, rate, self.scenario.load.window(), 0).ok()?;
@@ -77,8 +77,9 @@ impl Recorded {
         (schedule.hash() == part.schedule_hash).then_some(schedule)
     }
 
-    /// The scenario that draws levels like this one, where another seed gives another that is as good: without sessions, whose
-    /// later turns wait for answers, and without a trace, which is the same whatever the seed.
+    /// Returns the scenario that draws levels like this one, if another seed gives an equally valid level.
+    ///
+    /// `None` for sessions, whose later turns wait for answers, and for a trace, which does not depend on the seed.
     pub fn drawn_by(&self, level: &Level) -> Option<Scenario> {
         let mut scenario = self.scenario.clone();
         if let Some(arrivals) = self.traffic.get(&level.traffic) {
@@ -93,11 +94,11 @@ impl Recorded {
         (is_drawn && self.schedule(level).is_some()).then_some(scenario)
     }
 
-    /// Are the prompts of a file still the text that was sent? A line may change and keep its length, which no schedule sees;
-    /// the block hashes do, for their key is made of the whole file.
+    /// Checks that a prompt file still has the sent text. A line may change and keep its length, which does not affect the
+    /// schedule. It affects the block hashes, because their key depends on the whole file.
     ///
     /// # Errors
-    /// They are not, or the run can't be read.
+    /// The text has changed, or the run can't be read.
     pub fn same_prompts(&self, dir: &Path, manifest: &Manifest) -> Result<(), String> {
         let of_file = (0..self.scenario.class_count() as u16)
             .any(|class| self.scenario.prompts_of(class).file.is_some());
@@ -125,7 +126,8 @@ impl Recorded {
         }
     }
 
-    /// How long arrivals fell. A level that plays sessions to their ends is as long as those took.
+    /// Returns the time in which requests arrived.
+    /// If sessions are played to their ends, this is the configured window, because the level lasts longer.
     fn window(&self, level: &Level) -> Span {
         match self.scenario.plays_sessions_out() {
             true => self.scenario.load.window(),
@@ -133,7 +135,7 @@ impl Recorded {
         }
     }
 
-    /// The level's load as it was asked for. (Of a trace, levels keep the rate that their stretch had.)
+    /// Returns the configured load of a level, because the level of a trace stores the rate of its interval.
     fn load(&self, level: &Level) -> Result<Load, String> {
         match (level.load, &self.scenario.arrivals) {
             (Load::Open { .. }, ArrivalSpec::Trace { .. }) => {
@@ -144,9 +146,9 @@ impl Recorded {
         }
     }
 
-    /// What to run to send a level's requests again.
+    /// Returns the step that sends a level's requests again.
     pub fn step(&self, level: &Level) -> Result<LevelStep, String> {
-        // Levels that end with their requests were as long as those took; what they may take is the scenario's.
+        // The time limit comes from the scenario, because the window of a level that ended with its requests is its duration.
         let (window, requests) = match (level.load, &self.scenario.load) {
             _ if level.purpose == WARM_UP => (LONGEST, Some(u64::from(self.scenario.load.warm_up()))),
             _ if level.purpose == ISOLATED => (LONGEST, Some(u64::from(self.scenario.load.alone()))),
@@ -163,7 +165,7 @@ impl Recorded {
             window,
             max_requests,
             requests,
-            // It was sent at the rate that it was held to.
+            // The idle level gets a rate limit, because it was sent at a limited rate.
             max_rate_per_s: (level.purpose == IDLE)
                 .then(|| level.arrivals.max(1) as f64 / level.window().as_secs_f64().max(1e-9)),
         })

@@ -1,9 +1,9 @@
-//! A baseline: a name pinned to one run, in a small file that is committed beside the code.
+//! A baseline: a name pinned to one run, in a small file that is committed with the code.
 //!
-//! `plimsoll-baselines/NAME.json` says which run it is (folder, id, hash of its content) and what that run was, so that a
-//! reviewer sees in the diff what the next release will be held to. One file per name, because two branches that pin two names
-//! should not conflict. A name is resolved only while the run behind it is the pinned one: a baseline that moved in silence would
-//! let a slow drift through one release at a time.
+//! `plimsoll-baselines/NAME.json` identifies the run (folder, id, hash of its content) and describes it. A reviewer
+//! therefore sees in the diff what the next release will be compared with. Each name has its own file, because two branches
+//! that pin two names should not conflict. A name is resolved only if the run behind it is unchanged. A baseline that
+//! moved silently would let a slow drift through, one release at a time.
 
 use std::path::{Path, PathBuf};
 
@@ -18,46 +18,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit::{Exit, Stop};
 
-/// The folder of baselines, in the working directory.
+/// Folder of baselines, in the working directory.
 pub const FOLDER: &str = "plimsoll-baselines";
 
-/// Version of the file's layout.
 const SCHEMA: u32 = 1;
 
-/// A run under a name.
+/// A name that is pinned to a run, with a description of the run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Baseline {
-    /// Version of this layout.
     pub schema: u32,
     pub name: String,
-    /// The run folder: relative to the folder that holds [`FOLDER`] where it lies below it, else absolute.
+    /// The run folder: relative to the parent of [`FOLDER`] if it is below that folder, else absolute.
     pub run: PathBuf,
-    /// The run's id.
+    /// Id of the run in its manifest.
     pub id: String,
-    /// Hash of the run's content.
+    /// Hash of the run's content, which must be unchanged.
     pub content: String,
-    /// When it was pinned, UTC.
+    /// Time in UTC at which the run was pinned.
     pub pinned: String,
-    /// When it was measured, UTC.
+    /// Time in UTC at which the run was measured.
     pub measured: String,
-    /// What was measured: its URL.
+    /// URL of the measured target.
     pub target: String,
-    /// Its model, where known.
+    /// Model of the target; `None` if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The version it is known by: as said, else the engine's own, where known.
+    /// Version of the target: as given by the user, else as reported by the engine; `None` if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Seed of everything drawn.
+    /// Seed of everything that was drawn.
     pub seed: u64,
     /// Nonce that salts the prompts.
     pub nonce: u64,
-    /// How far it may be trusted.
+    /// Validity of the pinned measurement.
     pub trust: Trust,
-    /// Its load in words, a line per measured level.
+    /// Load as text, one line per measured level.
     pub load: Vec<String>,
-    /// Its figures, for whoever reads the file; judges read the run.
+    /// Figures for readers of the file; judges read the run.
     pub figures: Vec<Pinned>,
 }
 
@@ -65,26 +63,26 @@ pub struct Baseline {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pinned {
-    /// What it is: `ttft p99`.
+    /// Name of the figure, for example `ttft p99`.
     pub what: String,
-    /// The level it was measured on.
+    /// Level on which the figure was measured.
     pub level: u32,
-    /// The value with its 95 % interval, in words.
+    /// Value with its 95 % interval, as text.
     pub value: String,
 }
 
-/// A run that a name or a folder led to.
+/// The run behind a name or a folder.
 #[derive(Clone, Debug)]
 pub struct Resolved {
     pub dir: PathBuf,
-    /// The baseline, where it was named by one.
+    /// The baseline; `None` if a folder was given.
     pub baseline: Option<Baseline>,
 }
 
-/// The run behind a baseline's name or a folder. A name whose run is missing or is no longer what was pinned is refused.
+/// Returns the run behind a baseline's name or a folder. Refuses a name whose run is missing or is no longer the pinned run.
 ///
 /// # Errors
-/// Neither of the two ([`Exit::Usage`]); the pinned run is gone or changed ([`Exit::Unreachable`]).
+/// `text` is neither a name nor a folder ([`Exit::Usage`]); the pinned run is missing or changed ([`Exit::Unreachable`]).
 pub fn resolve(text: &str) -> Result<Resolved, Stop> {
     let path = Path::new(text);
     let is_folder = path.is_dir();
@@ -110,10 +108,10 @@ pub fn resolve(text: &str) -> Result<Resolved, Stop> {
     Err(Stop::usage(format!("{text}: neither a run folder nor a baseline{hint}")))
 }
 
-/// Is the run that was pinned still there, and still that run?
+/// Checks that the pinned run still exists and is unchanged.
 ///
 /// # Errors
-/// What became of it, with what to do.
+/// The difference and its remedy.
 pub fn unchanged(baseline: &Baseline) -> Result<(), Stop> {
     let Baseline { name, run, id, content, .. } = baseline;
     let place = run.display();
@@ -136,10 +134,10 @@ pub fn unchanged(baseline: &Baseline) -> Result<(), Stop> {
     }
 }
 
-/// The baseline of a run that was measured well enough to hold others to.
+/// Returns the baseline of a run that was measured well enough for comparisons.
 ///
 /// # Errors
-/// A name that is none, a run that is partial or invalid.
+/// The name is invalid, or the run is partial or invalid.
 pub fn of(
     name: &str,
     run: &Path,
@@ -192,7 +190,7 @@ fn unreadable(error: StoreError) -> Stop {
     Stop::usage(error.to_string())
 }
 
-/// A level's load in words.
+/// Returns a level's load as text.
 pub fn load_words(level: &LevelFinding) -> String {
     let summary = &level.summary;
     let load = match summary.load {
@@ -221,10 +219,10 @@ fn pinned(level: &LevelFinding) -> Vec<Pinned> {
     found
 }
 
-/// Writes it, whole or not at all.
+/// Writes the baseline's file atomically.
 ///
 /// # Errors
-/// A name that is taken and is not to be replaced; the file system's.
+/// The name exists and `replace` is false; errors of the file system.
 pub fn write(baseline: &Baseline, replace: bool) -> Result<PathBuf, Stop> {
     let path = file(&baseline.name);
     if path.exists() && !replace {
@@ -243,7 +241,7 @@ pub fn write(baseline: &Baseline, replace: bool) -> Result<PathBuf, Stop> {
 /// Reads a baseline's file.
 ///
 /// # Errors
-/// There is none of this name, or it can't be read.
+/// The file does not exist or can't be read.
 pub fn read(name: &str) -> Result<Baseline, Stop> {
     let path = file(name);
     let shown = path.display();
@@ -266,7 +264,7 @@ pub fn read(name: &str) -> Result<Baseline, Stop> {
     Ok(baseline)
 }
 
-/// Every name, in order.
+/// Returns the names of all baselines in alphabetical order.
 pub fn names() -> Result<Vec<String>, Stop> {
     let entries = match std::fs::read_dir(FOLDER) {
         Ok(entries) => entries,
@@ -286,13 +284,13 @@ pub fn file(name: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{name}.json"))
 }
 
-/// Is this a word that can be a baseline's name, on any file system?
+/// Returns whether `text` is a valid baseline name on any file system.
 pub fn is_name(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     text.len() <= 64 && text.chars().all(fits) && text.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// A path that means the same for whoever checks the file out: relative to the working directory where it lies below it.
+/// Returns a path that is valid in every checkout: relative to the working directory if the run is below it.
 fn portable(run: &Path) -> Result<PathBuf, Stop> {
     let io = |e: std::io::Error| Stop::usage(format!("{}: {e}", run.display()));
     let whole = run.canonicalize().map_err(io)?;

@@ -1,4 +1,5 @@
-//! `plimsoll-bench` starts the `plimsoll` beside it: the wheel is called so, and `uvx plimsoll-bench` runs what is called as the wheel.
+//! The program `plimsoll-bench` starts `plimsoll` in its folder. It exists because `uvx plimsoll-bench` runs the program that has
+//! the name of the wheel.
 
 #![expect(clippy::print_stderr, reason = "all that it ever says")]
 

@@ -1,4 +1,4 @@
-//! The evaluation file of `plimsoll quality` and its results: text → items, each error with its line.
+//! Parses the evaluation file of `plimsoll quality` and its results; each error names the line.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use crate::exit::Stop;
 
-/// An item with its line and its rule.
+/// An item with its line number and its rule.
 pub type Item = (u64, ItemSpec, Option<Rule>);
 
-/// Reads an evaluation file. Gives its items and its digest.
+/// Reads an evaluation file. Returns its items and its digest.
 ///
 /// # Errors
-/// The first line that is no item, by its number.
+/// The number of the first invalid line.
 pub fn read(path: &Path) -> Result<(Vec<Item>, String), Stop> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
@@ -51,7 +51,7 @@ fn item(line: &str) -> Result<(ItemSpec, Option<Rule>), String> {
     Ok((item, rule))
 }
 
-/// The items as a prompt file of the load generator.
+/// Renders the items as a prompt file for the load generator.
 pub fn prompts(items: &[Item], max_tokens: u32) -> Vec<u8> {
     let mut out = String::new();
     for (_, item, _) in items {
@@ -69,7 +69,7 @@ pub fn prompts(items: &[Item], max_tokens: u32) -> Vec<u8> {
 /// Reads a results file.
 ///
 /// # Errors
-/// It is no such file, or of a layout this version does not know.
+/// The file is not a results file, or has an unknown layout version.
 pub fn results(path: &Path) -> Result<Quality, Stop> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
@@ -83,7 +83,7 @@ pub fn results(path: &Path) -> Result<Quality, Stop> {
     }
 }
 
-/// FNV-1a, 64 bits: tells two evaluation files apart, and is no secret.
+/// Returns the 64-bit FNV-1a hash, which distinguishes evaluation files but is not secure.
 fn digest(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -1,34 +1,34 @@
-//! Exit codes, and the one error type that carries them.
+//! Exit codes and the error type that carries them.
 //!
-//! The codes are a contract with scripts (documented in `docs/reference/exit-codes.md`): 0 measured (valid or suspect),
-//! 2 usage, 4 the measurement is invalid or could not be kept, 5 nothing reached the target, 130 stopped by Ctrl-C.
-//! 1 says that what was judged is broken (a bar of `validate`); 3 that what was measured does not settle it.
+//! Scripts depend on the codes (documented in `docs/reference/exit-codes.md`). 0: measured (valid or suspect). 1: the judged
+//! object is broken (for example a bar of `validate`). 2: wrong usage. 3: the data is inconclusive. 4: the measurement is
+//! invalid or could not be stored. 5: no request reached the target. 130: stopped by Ctrl-C.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// How a command ended, as its exit code.
+/// The result of a command as an exit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
-    /// Done; where something was measured it is valid or suspect.
+    /// Done; a measurement, if any, is valid or suspect.
     Done,
     /// Judged, and a budget or a bar is broken.
     Broken,
-    /// A flag or file is wrong.
+    /// A flag or a file is wrong.
     Usage,
-    /// Judged, and what was measured does not settle it.
+    /// Judged, but the data is inconclusive.
     Inconclusive,
-    /// Measured, and the result can't be trusted, or it could not be kept whole.
+    /// Measured, but the result is invalid or could not be stored completely.
     Invalid,
     Unreachable,
-    /// Stopped by the person.
+    /// Stopped by the user with Ctrl-C.
     Interrupted,
-    /// A verdict that the caller wants to see as this code.
+    /// A verdict with the exit code that the caller chose.
     Mapped(u8),
 }
 
 impl Exit {
-    /// The process's exit code.
+    /// Returns the exit code of the process.
     pub fn code(self) -> u8 {
         match self {
             Exit::Done => 0,
@@ -49,7 +49,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What ends a command early: one line that names the thing and what to do, and the exit code.
+/// An error that ends a command: one line with the object, the problem and the remedy, and the exit code.
 #[derive(Debug)]
 pub struct Stop {
     pub exit: Exit,
@@ -57,22 +57,22 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// A wrong flag or file.
+    /// Returns the error of a wrong flag or file.
     pub fn usage(line: impl Into<String>) -> Stop {
         Stop { exit: Exit::Usage, line: line.into() }
     }
 
-    /// Asked for what was measured does not settle.
+    /// Returns the error of a question that the measured data does not answer.
     pub fn inconclusive(line: impl Into<String>) -> Stop {
         Stop { exit: Exit::Inconclusive, line: line.into() }
     }
 
-    /// Something that kept the measurement from being whole.
+    /// Returns the error of an incomplete measurement.
     pub fn invalid(line: impl Into<String>) -> Stop {
         Stop { exit: Exit::Invalid, line: line.into() }
     }
 
-    /// The target can't be reached or is not what it should be.
+    /// Returns the error of a target that can't be reached or is of another kind.
     pub fn unreachable(line: impl Into<String>) -> Stop {
         Stop { exit: Exit::Unreachable, line: line.into() }
     }

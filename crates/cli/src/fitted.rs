@@ -1,8 +1,8 @@
-//! What stands for the target of a run that was read: the world of a simulated run, else an engine fitted to a measured one.
+//! Returns the simulated target of a run: the world of a simulated run, or an engine fitted to a measured run.
 //!
-//! One place for `plan --from`, `what-if` and `calibrate`, so that all of them take the same flags, fit to the same levels and say the same of
-//! the fit. All levels of the run are fitted to, whichever of them is started from: how a step grows shows between loads, and a level by
-//! itself often has one. `calibrate --level N -o FILE` fits to one of them, for `--profile FILE`.
+//! `plan --from`, `what-if` and `calibrate` share this module, so they use equal flags and levels and report a fit alike.
+//! The fit uses all levels of the run, whichever level the command starts from. The duration of a step depends on the load,
+//! and one level often has one load. `calibrate --level N -o FILE` fits to one level, for `--profile FILE`.
 
 use std::path::Path;
 
@@ -14,23 +14,22 @@ use crate::exit::Stop;
 use crate::flags::FitArgs;
 use crate::rows::WholeRun;
 
-/// What stands for the target of a run.
+/// A simulated replacement of a run's target.
 pub struct Target {
-    /// The engine with its fleet.
     pub world: WorldSpec,
-    /// Engines that would have answered nearly as well; none of one that was not fitted.
+    /// Engines that fit nearly as well; empty if no engine was fitted.
     pub others: Vec<EngineSpec>,
-    /// How far it was from what the fit did not see; `None` = it was not fitted.
+    /// Error of the fit on data that it did not use; `None` if no engine was fitted.
     pub band: Option<Band>,
     pub rests_on: Option<String>,
     pub notes: Vec<String>,
 }
 
 impl Target {
-    /// The world that was simulated, else an engine fitted to the run.
+    /// Returns the world of a simulated run, or an engine fitted to a measured run.
     ///
     /// # Errors
-    /// No engine answers as the target did; a flag says of a simulated engine what it says itself.
+    /// No engine fits the target, or a flag sets a property that a simulated engine has in its own specification.
     pub fn of_run(
         dir: &Path,
         rows: &WholeRun,
@@ -57,7 +56,7 @@ impl Target {
     }
 }
 
-/// What to know of a fit, in sentences.
+/// Returns the description of a fit, as sentences.
 fn said(name: &str, fitted: &Fitted) -> Vec<String> {
     let what = format!(
         "the engine was fitted to {name}, {} answered requests (plimsoll dev calibrate {name} -o FILE shows how well)",
@@ -79,7 +78,7 @@ pub fn of_run(rows: &WholeRun, args: &FitArgs, level: Option<u32>, seed: u64) ->
     };
     let run = FittedRun { levels: &rows.manifest.levels, attempts: &rows.attempts, samples: &rows.samples };
     fit(&run, &told).map_err(|e| match e {
-        // Nothing is wrong with the command: what was measured (on a busy machine, for a moment, at one load) tells no engine.
+        // The command is valid, but the measured data (a busy machine, a short time, a single load) does not determine an engine.
         FitError::TooFew { .. }
         | FitError::Failing { .. }
         | FitError::OneConcurrency { .. }

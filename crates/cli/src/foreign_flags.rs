@@ -1,6 +1,6 @@
-//! Flags of other load generators, and the flag here that does what they do: clap suggests by spelling, and spelling misleads.
+//! Flags of other load generators and the equivalent flags here. They are needed because clap's suggestions by spelling mislead.
 
-/// Flag of another tool (vLLM and SGLang bench, GuideLLM, AIPerf and GenAI-Perf, k6, genai-bench), and what to type.
+/// Flags of other tools (vLLM and SGLang bench, GuideLLM, AIPerf and GenAI-Perf, k6, genai-bench) with the replacement.
 const FLAGS: [(&str, &str); 51] = [
     // vLLM and SGLang bench.
     ("--request-rate", "--rate"),
@@ -59,10 +59,10 @@ const FLAGS: [(&str, &str); 51] = [
     ("--rps", "--rate"),
 ];
 
-/// The target's address, which these tools take as a flag.
+/// Flags with the target's address in these tools; here it is an argument.
 const ADDRESSES: [&str; 6] = ["--base-url", "--url", "--target", "--host", "--api-base", "--endpoint-url"];
 
-/// Returns what to type in the place of another tool's flag, where this command has `flag` under that name.
+/// Returns the replacement for another tool's flag; `None` if it is unknown or this command has no such flag.
 pub fn advice(typed: &str, has: impl Fn(&str) -> bool) -> Option<String> {
     let typed = typed.split('=').next().unwrap_or(typed).replace('_', "-");
     if ADDRESSES.contains(&typed.as_str()) {

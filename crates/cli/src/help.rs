@@ -1,8 +1,8 @@
-//! The help texts: commands by question, a summary of each command (`-h`) and its list of flags (`--help`).
+//! Help texts: the list of commands, a summary of each command (`-h`) and all its flags (`--help`).
 //!
-//! A flag's text stands once, in its doc comment in [`crate::flags`]. This module chooses which flags a reader sees, because 70 flags at once
-//! answer no question. Rarely used flags set fields of the scenario file; `plimsoll help flags` lists them. A second set of arguments for the
-//! summary was rejected, because the two sets drift apart.
+//! The text of a flag is its doc comment in [`crate::flags`]. This module selects the flags that a help text shows, because
+//! a list of 70 flags is hard to read. Rarely used flags set fields of the scenario file; `plimsoll help flags` lists them.
+//! A second set of arguments for the summary was rejected, because the two sets drift apart.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::flags::Cli;
 /// The flags that a help text shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
-    /// The ten flags that most people use: `-h`.
+    /// The ten most used flags: `-h`.
     Summary,
     /// All flags but the rarely used ones: `--help`.
     Usual,
@@ -34,7 +34,7 @@ const FIRST: &[Topic] = &[
     ("Watch", &["watch"], "plimsoll watch http://host:8000/metrics -b budget.yaml"),
 ];
 
-/// The commands that `plimsoll help all` adds.
+/// Commands that only `plimsoll help all` shows.
 const OTHER: &[Topic] = &[
     (
         "Measure more",
@@ -99,7 +99,7 @@ const RARE: &[&str] = &[
 /// The headings of `k8s` that `--help` leaves out, because `run --help` and `sweep --help` show their flags.
 const OF_RUN: &[&str] = &["Client", "Server side", "Shards", "Ceilings", "Price", "Search", "Limits"];
 
-/// A command, the flags that its `-h` shows, and two examples. What is not named here has few flags, and `-h` shows them all.
+/// A command, the flags in its `-h`, and two examples. Commands that are not listed have few flags, and `-h` shows all of them.
 type Short = (&'static str, &'static [&'static str], [&'static str; 2]);
 
 const SHORT: &[Short] = &[
@@ -292,7 +292,7 @@ pub fn command(detail: Detail) -> Command {
         .fold(compact(cli), |cli, name| cli.mut_subcommand(name, |command| with_detail(command, detail)))
 }
 
-/// Returns the detail that a command line asks for.
+/// Returns the detail that a command line requests.
 pub fn asked(words: impl Iterator<Item = String>) -> Detail {
     if words.into_iter().any(|word| word == "-h") { Detail::Summary } else { Detail::Usual }
 }
@@ -309,7 +309,7 @@ pub fn page(words: &[String]) -> Option<String> {
     }
 }
 
-/// Lists commands under their headings. `clap` knows headings for flags alone.
+/// Lists commands under their headings, because `clap` supports headings only for flags.
 fn topics(cli: &Command, topics: &[Topic]) -> String {
     let mut list = String::new();
     for (topic, names, example) in topics {

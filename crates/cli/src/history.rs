@@ -1,8 +1,8 @@
-//! The file of a baseline's line: `plimsoll-baselines/NAME.history.jsonl`, one result per line, only ever appended to.
+//! The history file of a baseline: `plimsoll-baselines/NAME.history.jsonl`, one result per line, append-only.
 //!
-//! A writer that is killed leaves half a line at the end, which the next one ends before it writes its own; readers pass over what is
-//! no entry and say so. A file that is rewritten as a whole lost: two gates that end at the same time would drop one of the
-//! two results, and git would see every line change.
+//! A killed writer leaves an incomplete last line. The next writer ends that line first; readers skip invalid lines with a
+//! note. Rewriting the whole file was rejected: two gates that end simultaneously would lose one of their results, and git
+//! would show every line as changed.
 
 use crate::rows;
 use std::fs::{File, OpenOptions};
@@ -21,7 +21,7 @@ pub fn file(name: &str) -> PathBuf {
     Path::new(baseline::FOLDER).join(format!("{name}.history.jsonl"))
 }
 
-/// What a run showed, as a result of a line.
+/// Returns the result of a run as an entry of the history.
 pub fn entry(
     run: &Path,
     version: Option<&str>,
@@ -51,10 +51,10 @@ pub fn entry(
     }
 }
 
-/// Puts a result at the end of a baseline's line, which begins with the baseline's own. `false` = that run is in it already.
+/// Appends a result to a baseline's history, whose first entry is the baseline. Returns `false` if the run is in it already.
 ///
 /// # Errors
-/// The file system's; for the first result, the baseline's run.
+/// The file can't be written; for the first result, the baseline's run can't be read.
 pub fn record(baseline: &Baseline, entry: &Entry) -> Result<bool, Stop> {
     let path = file(&baseline.name);
     let (known, _) = read(&baseline.name)?;
@@ -75,7 +75,7 @@ fn append(path: &Path, entry: &Entry) -> Result<(), Stop> {
     let wrong = |e: io::Error| Stop::usage(format!("{}: {e}", path.display()));
     std::fs::create_dir_all(baseline::FOLDER).map_err(wrong)?;
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(wrong)?;
-    // Some network file systems know no locks; one write of one line is what they get.
+    // A failed lock is ignored, because some network file systems have no locks; one line is one write there.
     let _ = file.lock();
     let mut line = serde_json::to_vec(entry).map_err(|e| wrong(io::Error::other(e)))?;
     line.push(b'\n');
@@ -95,10 +95,10 @@ fn ends_with_a_line(file: &mut File) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-/// Every result of a name, first to last, and what of the file could not be read.
+/// Returns all results of a name in file order, and the errors of unreadable lines.
 ///
 /// # Errors
-/// The file system's; a missing file is an empty line.
+/// The file can't be read; a missing file is an empty history.
 pub fn read(name: &str) -> Result<(Vec<Entry>, Vec<String>), Stop> {
     let path = file(name);
     let bytes = match std::fs::read(&path) {

@@ -1,10 +1,16 @@
-//! The binary `plimsoll`: flags, files, wiring and exit codes. Arithmetic lives elsewhere.
+//! The binary `plimsoll`: flags, files, wiring and exit codes. Other crates do the arithmetic.
 //!
-//! Reading order: [`flags`] (what can be typed), [`help`] (how that is told), [`resolve`] (flags + file → scenario), [`measure`] (one measurement from
-//! the first
-//! look at the target to the closed run folder), [`simulation`] (what is simulated), [`recover`] (what a cut-off run lost),
-//! [`again`] (a recorded schedule), [`traffic`] (the same of what came through a gateway), [`baseline`] (names for runs), [`trace_file`] (traces of others), [`history`] (their lines of results), [`commands`] (one file or folder each), [`screen`] and [`out`] (what is
-//! seen), [`typed`] (flags that would do nothing), [`foreign_flags`] (those of other tools), [`exit`].
+//! Reading order:
+//!
+//! - [`flags`]: the command line; [`help`]: its help texts;
+//! - [`typed`]: flags without effect; [`foreign_flags`]: flags of other tools;
+//! - [`resolve`]: flags and file to scenario; [`simulation`]: the simulated system;
+//! - [`measure`]: one measurement, from the first probe of the target to the closed run folder;
+//! - [`recover`]: lost requests of a run that was cut off; [`again`]: a recorded schedule;
+//! - [`traffic`]: a schedule from a gateway's traffic;
+//! - [`baseline`]: names for runs; [`history`]: their results; [`trace_file`]: trace files;
+//! - [`commands`]: one file or folder per command;
+//! - [`screen`] and [`out`]: the output; [`exit`]: exit codes.
 
 mod again;
 mod answer;
@@ -136,7 +142,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
     }
 }
 
-/// Help and version go to stdout with code 0; anything else is one line, with the nearest valid word where there is one.
+/// Prints help and version to stdout with code 0. Every other error is one line, with the nearest valid word if there is one.
 fn refuse(error: &clap::Error, wants_json: bool) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp
@@ -177,7 +183,7 @@ fn refuse(error: &clap::Error, wants_json: bool) -> ExitCode {
     }
 }
 
-/// What to type in the place of another tool's flag.
+/// Returns the advice for another tool's flag.
 fn translated(error: &clap::Error) -> Option<String> {
     let ContextValue::String(typed) = error.get(ContextKind::InvalidArg)? else { return None };
     let cli = help::command(help::Detail::Full);

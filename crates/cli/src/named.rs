@@ -1,6 +1,6 @@
-//! How a run is named on the command line: its folder, `last`, or the label that it was given.
+//! Resolves the name of a run on the command line: its folder, `last`, or its label.
 //!
-//! A path that exists is always itself, so that a folder called `last` is no trap.
+//! An existing path has priority, so that a folder called `last` is not misread.
 
 use std::path::{Path, PathBuf};
 
@@ -9,23 +9,23 @@ use plimsoll_store::read_manifest;
 
 use crate::place::BucketUrl;
 
-/// Where runs are written that nobody names a place for.
+/// Default folder of runs.
 pub const HOME: &str = "plimsoll-runs";
 
-/// The newest run under [`HOME`].
+/// Name of the newest run under [`HOME`].
 const LAST: &str = "last";
 
-/// A run as it lies in a folder.
+/// A run folder and its manifest.
 pub struct NamedRun {
     pub dir: PathBuf,
-    /// Its manifest; `None` where its writer was killed before there was one, or it is of another version.
+    /// Manifest; `None` if the writer was killed before it wrote one, or if it has another version.
     pub manifest: Option<Manifest>,
 }
 
-/// The folder that a name means, for a flag that takes a run.
+/// Returns the folder of a named run, for a flag that takes a run.
 ///
 /// # Errors
-/// `last` where there is no run, a label that several runs have, and an object store.
+/// `last` without any run, a label that several runs have, or the URL of an object store.
 pub fn run(name: &str) -> Result<PathBuf, String> {
     if Path::new(name).exists() {
         return Ok(PathBuf::from(name));
@@ -52,19 +52,19 @@ pub fn run(name: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// The same where a name may mean something else, such as a baseline or a URL.
+/// Resolves a name that may also be something else, such as a baseline or a URL.
 pub fn run_or_name(name: &str) -> Result<String, String> {
     run(name).map(|path| path.display().to_string())
 }
 
-/// The run folders of a folder, in no order.
+/// Returns the run folders of a folder, unordered.
 pub fn folders(home: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(home) else { return Vec::new() };
     let is_run = |dir: &Path| ["run.json", "records.log"].iter().any(|file| dir.join(file).is_file());
     entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|dir| is_run(dir)).collect()
 }
 
-/// The runs of a folder, the newest first.
+/// Returns the runs of a folder, newest first.
 pub fn runs(home: &Path) -> Vec<NamedRun> {
     let mut runs: Vec<(i64, NamedRun)> = folders(home)
         .into_iter()
@@ -78,7 +78,7 @@ pub fn runs(home: &Path) -> Vec<NamedRun> {
     runs.into_iter().map(|(_, run)| run).collect()
 }
 
-/// When a folder last changed, ns of the Unix epoch; 0 where nobody says.
+/// Returns the modification time of a folder in ns since the Unix epoch; 0 if it is unknown.
 fn changed(dir: &Path) -> i64 {
     let time = std::fs::metadata(dir).and_then(|data| data.modified()).ok();
     let since = time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());

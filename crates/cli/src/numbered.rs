@@ -1,8 +1,8 @@
-//! Run folders that a recorder writes one after the other, by the numbers in their names.
+//! Finds numbered run folders, which a recorder writes in sequence.
 
 use std::path::{Path, PathBuf};
 
-/// The run folders in `dir` whose names begin so, by their numbers, ascending.
+/// Returns the run folders in `dir` with this prefix, by number in ascending order.
 pub fn folders(dir: &Path, prefix: &str) -> Vec<(u64, PathBuf)> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let of = |path: PathBuf| {
@@ -14,10 +14,10 @@ pub fn folders(dir: &Path, prefix: &str) -> Vec<(u64, PathBuf)> {
     found
 }
 
-/// What a run folder takes on the disk, bytes.
+/// Returns the size of a run folder on disk in bytes.
 pub fn size(dir: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-    // What an open run keeps free for its last words is no part of it.
+    // The reserve of an open run is left out, because it is removed at the end.
     let own = entries.flatten().filter(|entry| entry.file_name() != plimsoll_store::folder::RESERVE);
     own.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
 }

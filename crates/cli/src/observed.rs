@@ -1,4 +1,4 @@
-//! How the manifest of a run begins that holds what was seen of others' traffic: nothing was asked for, so there is no seed and no schedule.
+//! The initial manifest of a run that records other clients' traffic. It has no seed and no schedule, because no load is sent.
 
 use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{ClockAnchor, Fingerprint, Manifest, RunState, Time};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::measure;
 
-/// A run of this kind, on this axis of time, that has just begun.
+/// Returns the manifest of a run of this kind that starts now on this time axis.
 pub fn manifest(
     kind: &str,
     (time, clock): (Time, ClockAnchor),

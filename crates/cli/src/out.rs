@@ -1,5 +1,7 @@
-//! The two streams, and the files that flags name: data to stdout, talk to stderr. A closed pipe ends the talk, never the measurement; a stdout that can't
-//! take what is written to it (a full disk) is remembered, because whoever reads that file would miss it in silence.
+//! Output: data to stdout, progress messages to stderr, and the files that flags name.
+//!
+//! A closed pipe ends the messages but never the measurement. A failed write to stdout (for example a full disk) is
+//! remembered and reported, because a reader of that file would miss the data silently.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -10,7 +12,7 @@ use serde::Serialize;
 use crate::answer::{self, AnswerHead};
 use crate::exit::Stop;
 
-/// Is stdout a terminal whose user has not asked for plain text (<https://no-color.org>)?
+/// Returns whether stdout is a terminal whose user allows colour (<https://no-color.org>).
 fn coloured() -> bool {
     static COLOURED: OnceLock<bool> = OnceLock::new();
     let asked = || {
@@ -21,7 +23,7 @@ fn coloured() -> bool {
     *COLOURED.get_or_init(asked)
 }
 
-/// A line of data; at a terminal its sentences are folded and its verdicts in colour.
+/// Prints a line of data; on a terminal, folds its sentences and colours its verdicts.
 pub fn line(text: &str) {
     if !io::stdout().is_terminal() {
         return plain(text);
@@ -30,12 +32,12 @@ pub fn line(text: &str) {
     if coloured() { plain(&plimsoll_report::paint(&folded)) } else { plain(&folded) }
 }
 
-/// Columns of the terminal; 80 where it doesn't say, at most 100, for longer lines are hard to read.
+/// Returns the columns of the terminal: 80 if they are unknown, at most 100, because longer lines are hard to read.
 fn columns() -> usize {
     crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)).clamp(60, 100)
 }
 
-/// Data: as it is, however long its lines are.
+/// Prints data unchanged, without folding.
 pub fn plain(text: &str) {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{}", text.trim_end_matches('\n')).and_then(|()| stdout.flush());
@@ -46,10 +48,10 @@ pub fn plain(text: &str) {
     }
 }
 
-/// Why something did not reach stdout, the first time that happened.
+/// The first error of a write to stdout.
 static LOST: OnceLock<String> = OnceLock::new();
 
-/// Why not everything reached stdout, if it did not. (A reader who left has what it wanted.)
+/// Returns the first error of a write to stdout; `None` if all data was written or the reader closed the pipe.
 pub fn lost() -> Option<&'static str> {
     LOST.get().map(String::as_str)
 }
@@ -67,17 +69,17 @@ pub fn raw_json<T: Serialize + ?Sized>(value: &T) {
     }
 }
 
-/// A line of talk.
+/// Prints a progress message or warning to stderr.
 pub fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// A file that could not be read, named as the user named it.
+/// Returns the error of an unreadable file, with the name as typed by the user.
 pub fn unread(name: impl std::fmt::Display, error: &io::Error) -> Stop {
     Stop::usage(format!("{name}: {}", why_unread(error)))
 }
 
-/// Why a file can't be read, in words.
+/// Returns the reason why a file can't be read, as a phrase.
 pub fn why_unread(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
@@ -91,12 +93,12 @@ pub fn why_unread(error: &io::Error) -> String {
 /// Writes a file that a flag names.
 ///
 /// # Errors
-/// A path that can't be written to is the caller's slip; a disk that is full is not.
+/// A path that can't be written is a usage error; a full disk is not.
 pub fn file(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Stop> {
     std::fs::write(path, bytes).map_err(|e| unwritten(path, &e))
 }
 
-/// Asked before a measurement that ends in this file: is there a place for it?
+/// Checks before a measurement that its output file can be created.
 pub fn place_for(path: Option<&Path>) -> Result<(), Stop> {
     let Some(path) = path else { return Ok(()) };
     if path.is_dir() {

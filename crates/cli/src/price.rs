@@ -1,7 +1,7 @@
-//! `--price`: text or file → a bill for the endpoint at hand.
+//! Parses `--price`: text or file → the bill of an endpoint.
 //!
-//! How many GPUs and replicas there are is said by the flag, by the file, or by the run itself where its target is known; never
-//! guessed, because a figure that is wrong by the number of GPUs looks like any other.
+//! The number of GPUs and replicas comes from the flag, the file, or the run itself if its target is known. It is never
+//! guessed, because a cost that is wrong by the number of GPUs is not recognisable as wrong.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use crate::exit::Stop;
 use crate::flags::PriceArgs;
 use crate::resolve;
 
-/// What errors call a price that a flag says.
+/// Name of the price in errors if a flag sets it.
 pub const FLAG: &str = "--price";
 
-/// The bill that the flags ask for; `None` without `--price`.
+/// Returns the bill that the flags request; `None` without `--price`.
 ///
 /// # Errors
 /// The price, its file or its numbers are wrong.
@@ -33,10 +33,11 @@ pub fn bill(args: &PriceArgs, target: Option<&Fingerprint>) -> Result<Option<Bil
     spec.bill().map(Some).map_err(|e| unusable(args, FLAG, &e))
 }
 
-/// What is paid for replicas that come and go; `None` where nobody says. `said`: where the price stands, [`FLAG`] or a key of a file.
+/// Returns the price of replicas whose number varies; `None` if no price is set. `said` is the price's origin for errors:
+/// [`FLAG`] or a key of a file.
 ///
 /// # Errors
-/// As [`bill`], but how many replicas there are need not be said.
+/// As for [`bill`], but the number of replicas may be missing.
 pub fn of_fleet(args: &PriceArgs, said: &str) -> Result<Option<PriceSpec>, Stop> {
     let Some(spec) = spec(args, said)? else {
         return match args.gpus {
@@ -57,13 +58,13 @@ fn unusable(args: &PriceArgs, said: &str, why: &PriceError) -> Stop {
     Stop::usage(format!("{said} {}: {why}", args.price.as_deref().unwrap_or_default()))
 }
 
-/// Puts the costs into the findings, where a price was given.
+/// Adds the costs to the findings if a price is set.
 pub fn put(findings: &mut Findings, args: &PriceArgs, target: &Fingerprint) -> Result<(), Stop> {
     findings.cost = bill(args, Some(target))?.map(|bill| cost(findings, &bill));
     Ok(())
 }
 
-/// What looks like a file is one: a price begins with a figure and holds a slash behind its currency.
+/// Parses a price or reads its file. A price starts with a number and has a slash after its currency; other text is a file name.
 pub fn read(text: &str) -> Result<PriceSpec, Stop> {
     said_by(text, FLAG)
 }

@@ -1,11 +1,12 @@
-//! Gives a run that was cut off back the requests that were in flight.
+//! Restores the requests in flight of a run that was cut off.
 //!
-//! A row is written when a request ends, so a generator that is killed takes the requests in flight with it: the slow
-//! ones, of all. The schedule is a function of the scenario, the level says its hash; so what was due and left no row is
-//! drawn again and enters the run as *unfinished*, up to the last instant the log knows of. Closed loops have no due times
-//! to draw; there the log notes each attempt as it begins, and the store gives back those that never ended. (Deriving them,
-//! as many on each worker as its part of the loop, lost: it does not know who was waiting after a 429.) Of a scenario whose
-//! files are gone it says that rows are missing.
+//! A row is written when a request ends. A killed generator therefore loses the requests in flight, and these are mostly the
+//! slow ones. The schedule is a function of the scenario, and the level has its hash. Requests that were due but have no row are
+//! redrawn and marked *unfinished*, up to the last time in the log.
+//!
+//! Closed loops have no due times to draw. For them the log notes each attempt at its start, and the store returns the attempts
+//! that never ended. Deriving them from each worker's share of the loop was rejected, because it does not know which users
+//! waited after a 429. If files of the scenario are missing, the number of missing rows is reported.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,11 +17,11 @@ use plimsoll_workload::Arrival;
 use crate::again::Recorded;
 use crate::commands::gateway;
 
-/// What is said of a request in flight.
+/// Error text of a request in flight.
 const CUT: &str = "in flight when the generator was cut off";
 
-/// Completes the rows of what was in flight on levels that were cut off; gives how many. A gateway's run gets its level here: nobody
-/// scheduled it, it is what came.
+/// Completes the rows of requests in flight on levels that were cut off; returns their number.
+/// A gateway's run gets its level here: it has no schedule, so the level is the received traffic.
 pub fn unfinished(manifest: &mut Manifest, attempts: &mut Vec<Attempt>) -> usize {
     if manifest.kind == gateway::record::KIND {
         came(manifest, attempts);
@@ -57,7 +58,8 @@ pub fn unfinished(manifest: &mut Manifest, attempts: &mut Vec<Attempt>) -> usize
     noted + attempts.len() - before
 }
 
-/// What came through a gateway that was killed, or goes on. What a killed one had in flight is missing: the numbers of the others tell how many.
+/// Sets the level of a gateway's run that was killed or is in progress.
+/// Requests in flight of a killed gateway are missing; gaps in the request numbers give their count.
 fn came(manifest: &mut Manifest, attempts: &[Attempt]) {
     if !manifest.levels.is_empty() || attempts.is_empty() {
         return;
@@ -69,7 +71,7 @@ fn came(manifest: &mut Manifest, attempts: &[Attempt]) {
     }];
 }
 
-/// Ends what the log knows to have begun just after the last instant it knows of: a level is what was due before its end.
+/// Ends unfinished attempts just after the last time in the log, because a level covers the requests due before its end.
 fn close(level: &Level, attempts: &mut [Attempt]) -> usize {
     let own = |attempt: &&mut Attempt| attempt.level == level.id;
     let last = attempts.iter_mut().filter(own).map(|attempt| attempt.end.unwrap_or(attempt.due)).max();
@@ -83,10 +85,10 @@ fn close(level: &Level, attempts: &mut [Attempt]) -> usize {
     closed
 }
 
-/// When each turn of a session ended.
+/// End time of each turn of a session.
 type Ends = HashMap<(u64, u16), At>;
 
-/// When it was due: of a turn that comes after others by their ends, and not at all where one of these had not ended.
+/// Returns the due time of a request. A later turn is due after its predecessors' ends; `None` if one of them had not ended.
 fn due(level: &Level, arrival: &Arrival, ends: &Ends) -> Option<At> {
     let Some(session) = arrival.session.filter(|_| !arrival.after.is_empty()) else {
         return Some(level.start + (arrival.due - At::ZERO));

@@ -1,4 +1,4 @@
-//! What a measurement prints at its end, and `plimsoll show` of it afterwards.
+//! The output at the end of a measurement, and of `plimsoll show` later.
 
 use std::path::Path;
 
@@ -11,7 +11,6 @@ use crate::flags::Format;
 use crate::measure::Closed;
 use crate::{answer, out};
 
-/// Prints what was found, to stdout.
 pub fn print(
     format: Format,
     manifest: &Manifest,
@@ -31,7 +30,7 @@ pub fn print(
     }
 }
 
-/// Prints what a measurement found, and where everything is; `page` is its report, where that is written already.
+/// Prints the findings and the location of all files; `page` is the report if it is written already.
 pub fn close(format: Format, closed: &Closed, findings: &Findings, page: Option<&Path>) {
     let (manifest, dir) = (&closed.manifest, closed.dir.display());
     print(format, manifest, findings, (Detail::Short, Some(&closed.dir)));

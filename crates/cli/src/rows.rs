@@ -1,4 +1,4 @@
-//! A run read whole, as every command that judges one begins: recovered where its writer died, its findings computed anew.
+//! Reads a whole run for the commands that judge one: recovers it if its writer died and recomputes its findings.
 
 use std::path::Path;
 
@@ -14,21 +14,21 @@ use crate::commands::gateway;
 use crate::exit::Stop;
 use crate::{measure, out, recover};
 
-/// A run with its rows, judged.
+/// A run with its rows and its findings.
 pub struct WholeRun {
-    /// Its manifest, the findings in it.
+    /// The manifest, including the findings.
     pub manifest: Manifest,
     pub attempts: Vec<Attempt>,
-    /// What the server said of itself meanwhile.
+    /// Metrics samples that the server reported during the run.
     pub samples: Vec<Sample>,
     pub findings: Findings,
-    /// Of levels that have more rows than can be held, what is held of them; empty where all is.
+    /// Excerpts of levels that have more rows than fit in memory; empty if all rows are in memory.
     pub excerpts: Vec<Excerpt>,
-    /// With them, rows that were due before an excerpt and still in flight at its beginning.
+    /// Rows that were due before an excerpt and still in flight at its start.
     pub in_flight: Vec<Attempt>,
 }
 
-/// Reads a run folder, recovering it where its writer died, and judges its rows.
+/// Reads a run folder, recovers it if its writer died, and judges its rows.
 pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
     match streamed(dir)? {
         Some(found) => Ok(found),
@@ -36,7 +36,7 @@ pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
     }
 }
 
-/// The same without holding the rows; `None` where they are needed, or where something may be told of cold starts.
+/// Judges a run without keeping its rows in memory; `None` if the rows are needed or a cold start is possible.
 fn streamed(dir: &Path) -> Result<Option<(Manifest, Findings)>, Stop> {
     let (mut rows, mut busy) = (Streamed::default(), cold_start::Busy::default());
     let read = each(dir, Columns::Findings, |attempt| {
@@ -54,8 +54,10 @@ fn streamed(dir: &Path) -> Result<Option<(Manifest, Findings)>, Stop> {
     Ok(Some((manifest, findings)))
 }
 
-/// Hands on each attempt of a run of which none need be held; `None` where all are needed: of a run that was cut off or goes on, and of
-/// what came through a gateway. What is wrong with it is said by whoever reads it whole.
+/// Passes each attempt of a finished run to `take`, without keeping the rows.
+///
+/// Returns `None` if all rows are needed: the run was cut off or is still in progress, or it went through a gateway.
+/// The command that reads the whole run reports its defects.
 pub fn each(
     dir: &Path,
     columns: Columns,
@@ -71,7 +73,7 @@ pub fn each(
     Ok(samples.map(|samples| (manifest, samples)))
 }
 
-/// The level that was asked for, or the one that a report shows.
+/// Returns the requested level, or the level that a report shows by default.
 pub fn level<'a>(findings: &'a Findings, asked: Option<u32>, none: &str) -> Result<&'a LevelSummary, Stop> {
     let found = match asked {
         Some(id) => findings.levels.iter().find(|level| level.summary.level == id),
@@ -87,8 +89,8 @@ pub fn level<'a>(findings: &'a Findings, asked: Option<u32>, none: &str) -> Resu
     })
 }
 
-/// The level to start from where a sweep found no line to choose one by: of those measured best, the heaviest that kept up. Says
-/// which, because another may have been meant.
+/// Returns the level to start from if a sweep found no limit to choose one by.
+/// The choice is the heaviest stable level among the best measured ones. A note names it, because another may have been meant.
 pub fn best(findings: &Findings) -> Option<&LevelFinding> {
     let open = findings.levels.iter().filter(|level| {
         matches!(level.summary.load, Load::Open { .. })
@@ -110,7 +112,7 @@ pub fn best(findings: &Findings) -> Option<&LevelFinding> {
     Some(best)
 }
 
-/// Reads a run folder, recovering it where its writer died; what it had in flight then is unfinished.
+/// Reads a run folder and recovers it if its writer died; requests in flight at that time are unfinished.
 pub fn read(dir: &Path) -> Result<Run, Stop> {
     let mut run: Run = plimsoll_store::open(dir).map_err(|e| match e {
         StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
@@ -128,13 +130,13 @@ pub fn read(dir: &Path) -> Result<Run, Stop> {
     Ok(run)
 }
 
-/// The same, with the rows.
+/// Reads a run folder with its rows.
 pub fn whole(dir: &Path) -> Result<WholeRun, Stop> {
     let Run { mut manifest, attempts, samples, origin, .. } = read(dir)?;
     let findings = measure::findings(&manifest, &attempts, &samples);
     manifest.findings = serde_json::to_value(&findings).ok();
     if matches!(origin, Origin::Recovered { converted: true }) {
-        // The next reader of run.json, whoever it is, finds the verdict there.
+        // The verdict is stored because every later reader of run.json expects it there.
         if let Err(e) = plimsoll_store::replace_manifest(dir, &manifest) {
             out::note(&format!("the findings could not be written into the folder: {e}"));
         }
@@ -142,21 +144,23 @@ pub fn whole(dir: &Path) -> Result<WholeRun, Stop> {
     Ok(WholeRun { manifest, attempts, samples, findings, excerpts: Vec::new(), in_flight: Vec::new() })
 }
 
-/// What the rows of a run may take in memory for a command that looks at single requests. What is computed of short answers takes four times as much:
-/// 2.9 kB a request in all, so that a command stays under 1 GiB.
+/// Memory limit in bytes for the rows of a run, for commands that analyse single requests.
+/// Values computed from short answers take four times as much: 2.9 kB per request in all, so a command stays under 1 GiB.
 const HELD_BYTES: u64 = 160 << 20;
 
-/// Series are read of an excerpt and so much before and after it: a counter's growth begins at the scrape before.
+/// Margin before and after an excerpt for which series are read, because a counter's growth starts at the previous scrape.
 const SERIES_MARGIN: Span = Span::from_secs(60);
 
-/// A run for a command that looks at single requests: whole where its rows can be held, else of each level that has too many the stretch in
-/// which most were slow or failed, judged as if the level had been that. Who shows what is found says so ([`Excerpt::words`]).
+/// Reads a run for a command that analyses single requests: the whole run if its rows fit in memory.
+///
+/// Otherwise each level that has too many rows is reduced to the interval with the most slow or failed requests.
+/// That interval is judged like a whole level. Callers must show this to the user ([`Excerpt::words`]).
 pub fn held(dir: &Path) -> Result<WholeRun, Stop> {
     let found = excerpted(dir, HELD_BYTES).map_err(|e| Stop::usage(e.to_string()))?;
     found.map_or_else(|| whole(dir), Ok)
 }
 
-/// `None` where all is to be read: it can be held, or is not a finished run of scheduled requests.
+/// Returns `None` if all rows must be read: they fit in memory, or this is not a finished run of scheduled requests.
 fn excerpted(dir: &Path, most_bytes: u64) -> Result<Option<WholeRun>, StoreError> {
     let Some((rows, bytes)) = plimsoll_store::extent(dir)?.filter(|(_, bytes)| *bytes > most_bytes) else {
         return Ok(None);
@@ -197,7 +201,8 @@ fn excerpted(dir: &Path, most_bytes: u64) -> Result<Option<WholeRun>, StoreError
     Ok(Some(WholeRun { manifest, attempts, samples, findings, excerpts, in_flight }))
 }
 
-/// Between which due times a level's rows are read: of an excerpt also those that may be in flight at its beginning.
+/// Returns the range of due times for which rows of a level are read.
+/// For an excerpt, the range includes requests that may be in flight at its start.
 fn reach(level: &Level, excerpt: Option<&Excerpt>) -> (At, At) {
     match excerpt {
         Some(part) => (part.from - part.longest.min(part.to - part.from), part.to),
@@ -213,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    /// Two levels of answers, failures and second tries, over connections; after `pause_ms` the second level begins.
+    /// Returns a run of two levels with answers, failures, retries and connections; the second level starts after `pause_ms`.
     fn run(pause_ms: i64) -> (tempfile::TempDir, Manifest) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut rows = Vec::new();
@@ -260,14 +265,15 @@ mod tests {
         assert_eq!(manifest.findings, held.manifest.findings);
     }
 
-    /// What a first request after a pause paid is told from the rows themselves.
+    /// The cost of a first request after a pause is computed from the rows.
     #[test]
     fn a_run_that_paused_is_read_whole() {
         let (folder, _) = run(7_000);
         assert!(streamed(&folder.path().join("run")).expect("a run").is_none());
     }
 
-    /// A level of 200 s at 100/s in which requests due from 120 to 122 s take three seconds, and so many left no record; and a short one after it.
+    /// A run of two levels. The first lasts 200 s at 100/s; requests due from 120 to 122 s take three seconds, and
+    /// `lost` requests left no record. The second level is short.
     fn long(lost: u64) -> (tempfile::TempDir, Vec<Attempt>) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut levels = vec![level(100.0, 200), level(100.0, 8)];
@@ -316,7 +322,7 @@ mod tests {
         assert!((0.9..1.2).contains(&(bytes as f64 / truth as f64)), "{bytes} of {truth}");
 
         assert!(excerpted(&dir, bytes).expect("a run").is_none(), "it fits");
-        // Room for 3000 attempts a level.
+        // Space for 3000 attempts per level.
         let run = excerpted(&dir, bytes * 6_000 / count).expect("a run").expect("too long");
         let [part] = run.excerpts[..] else { panic!("{:?}", run.excerpts) };
         assert!(part.from_s <= 120.0 && part.to_s >= 122.0 && part.slow_share == 1.0, "{part:?}");
@@ -340,7 +346,7 @@ mod tests {
             seconds, wanted,
             "a minute around the excerpt (its slowest took 3 s) and the level from 210 to 219 s"
         );
-        // Judged as if the level had been that.
+        // The excerpt is judged like a whole level.
         let counts: Vec<u64> = run.findings.levels.iter().map(|l| l.summary.counts.requests).collect();
         assert!(
             counts[0] <= part.attempts && counts[0] > part.attempts / 2 && counts[1] == 800,
@@ -352,7 +358,7 @@ mod tests {
         );
     }
 
-    /// What makes a level invalid makes a part of it invalid, wherever it was.
+    /// A defect that makes a level invalid makes its excerpt invalid, even if the defect is outside of the excerpt.
     #[test]
     fn requests_without_a_record_are_missed_in_an_excerpt_too() {
         let (folder, _) = long(500);

@@ -1,8 +1,8 @@
-//! What is seen while something runs: a live block on a terminal, plain lines elsewhere. Everything goes to stderr.
+//! The progress display: a live block on a terminal, plain lines elsewhere. Everything goes to stderr.
 //!
-//! The block is redrawn in place with three escape sequences; a full-screen interface was tried on paper and dropped:
-//! it hides what was printed before, and a person who scrolls back after the run wants to see the levels that passed.
-//! On a terminal one key (`q`) or Ctrl-C stops the load: once drains, twice stops at once.
+//! The block is redrawn in place with three escape sequences. A full-screen interface was rejected, because it hides earlier
+//! output, and users scroll back after the run to see the finished levels.
+//! On a terminal, `q` or Ctrl-C stops the load: once to drain, twice to stop immediately.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use std::time::Duration;
 use crossterm::event::{Event, KeyCode, KeyModifiers};
 use crossterm::terminal;
 
-/// How often the live block is redrawn.
+/// Redraw interval of the live block.
 pub const REDRAW: Duration = Duration::from_millis(250);
 
-/// How often a plain line is written where there is no terminal.
+/// Interval of plain lines without a terminal, in seconds.
 const PLAIN_EVERY_S: f64 = 5.0;
 
 pub struct Screen {
     kind: Kind,
-    /// Lines of the live block that stand on the terminal now.
+    /// Number of lines of the live block that are on the terminal.
     drawn: usize,
-    /// Seconds at which the last plain line was written.
+    /// Time of the last plain line, in seconds.
     last_plain_s: f64,
 }
 
@@ -36,7 +36,7 @@ enum Kind {
 }
 
 impl Screen {
-    /// A live block where stderr is a terminal, plain lines where not, nothing when asked to be quiet.
+    /// Returns a live block if stderr is a terminal, else plain lines; with `quiet`, no output.
     pub fn new(quiet: bool) -> Screen {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let kind = match (quiet, std::io::stderr().is_terminal() && !dumb) {
@@ -47,7 +47,7 @@ impl Screen {
         Screen { kind, drawn: 0, last_plain_s: f64::NEG_INFINITY }
     }
 
-    /// A line that stays.
+    /// Prints a permanent line above the live block.
     pub fn say(&mut self, line: &str) {
         if self.kind == Kind::Quiet {
             return;
@@ -61,7 +61,7 @@ impl Screen {
         write(&out);
     }
 
-    /// The state of now: `block` on a terminal, `plain` (one line, every few seconds) elsewhere.
+    /// Shows the current state: `block` on a terminal, `plain` (one line every few seconds) elsewhere.
     pub fn show(&mut self, elapsed_s: f64, block: &[String], plain: &str) {
         match self.kind {
             Kind::Quiet => {}
@@ -84,7 +84,7 @@ impl Screen {
         }
     }
 
-    /// Takes the live block away.
+    /// Removes the live block from the terminal.
     pub fn clear(&mut self) {
         if self.kind == Kind::Terminal {
             let out = self.erased();
@@ -92,14 +92,14 @@ impl Screen {
         }
     }
 
-    /// What erases the live block.
+    /// Returns the escape sequences that erase the live block.
     fn erased(&mut self) -> String {
         let drawn = std::mem::take(&mut self.drawn);
         if drawn == 0 { String::new() } else { format!("\x1b[{drawn}A\x1b[0J") }
     }
 }
 
-/// A person who closes the terminal must not end the measurement: errors of the screen are ignored.
+/// Writes and ignores errors, because a closed terminal must not end the measurement.
 fn write(text: &str) {
     if text.is_empty() {
         return;
@@ -109,21 +109,21 @@ fn write(text: &str) {
     let _ = stderr.flush();
 }
 
-/// A bar of `width` characters for a share of 0 to 1.
+/// Returns a bar of `width` characters for a share of 0 to 1.
 pub fn bar(share: f64, width: usize) -> String {
     let full = (share.clamp(0.0, 1.0) * width as f64).round() as usize;
     format!("{}{}", "█".repeat(full), "░".repeat(width - full))
 }
 
-/// Watches the keyboard and the signals; calls `stop` for every Ctrl-C, `q` or termination signal.
+/// A watch on the keyboard and the signals; calls `stop` for every Ctrl-C, `q` or termination signal.
 pub struct KeyWatch {
     ended: Arc<AtomicBool>,
     keys: Option<JoinHandle<()>>,
 }
 
 impl KeyWatch {
-    /// Starts watching; when this returns the signals are caught, so that nothing said after it can be followed by a Ctrl-C that kills.
-    /// `keyboard` = also read single keys, where stdin and stderr are a terminal.
+    /// Starts the watch. Signals are caught when this returns, so a Ctrl-C that answers a later line does not kill the process.
+    /// With `keyboard`, single keys are read too if stdin and stderr are a terminal.
     pub fn start(keyboard: bool, stop: impl Fn() + Send + Sync + 'static) -> KeyWatch {
         let stop = Arc::new(stop);
         let ended = Arc::new(AtomicBool::new(false));
@@ -131,7 +131,7 @@ impl KeyWatch {
         let (ready, caught) = mpsc::channel();
         // The thread sleeps in the kernel until a signal comes and dies with the process.
         std::thread::spawn(move || watch_signals(ready, &*on_signal));
-        // An error says that the thread gave up: then signals do what they do by default.
+        // An error means that the thread could not start; then signals have their default effect.
         let _ = caught.recv();
         let interactive = keyboard && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         let keys = (interactive && terminal::enable_raw_mode().is_ok()).then(|| {
@@ -196,7 +196,7 @@ mod tests {
 
     use super::{KeyWatch, bar};
 
-    /// It would kill this process where the handler came later than the return.
+    /// The signal would kill this process if the handler were installed after the return.
     #[test]
     fn a_signal_is_caught_as_soon_as_the_watch_stands() {
         let (said, stopped) = mpsc::channel();

@@ -1,8 +1,8 @@
-//! What `plimsoll simulate` is told: one file of four parts (engine, fleet, faults, scenario), flags over it, and from both a
-//! world and a scenario that have been checked against each other.
+//! Reads the input of `plimsoll simulate`: one file of four parts (engine, fleet, faults, scenario) and flags that override it.
+//! The result is a world and a scenario that fit together.
 //!
-//! The file is held against its schema before it is read, by the same code that checks scenarios, so that a misspelt key is
-//! answered with the nearest one. An engine is a name, a file's name, or the specification itself.
+//! The file is validated against its schema before it is read, by the code that checks scenarios. An error about a misspelt
+//! key therefore suggests the nearest key. An engine is a name, the name of a file, or the specification itself.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,40 +29,39 @@ use crate::exit::Stop;
 use crate::flags::WorldArgs;
 use crate::resolve::{self, Draft};
 
-/// A simulation, as its file says it. Every part may be left out.
+/// The file of a simulation; every part is optional.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimulationSpec {
-    /// One replica: the name of a profile, the name of a file of one, or the profile itself.
+    /// Engine of a replica: the name of a profile, the name of a profile's file, or the profile itself.
     pub engine: Option<EngineChoice>,
-    /// How many replicas, and what is around them.
+    /// Number of replicas, with their routing, gateway, scaling and adapters.
     pub fleet: Option<FleetSpec>,
-    /// What goes wrong.
+    /// Faults to inject.
     pub faults: Vec<FaultSpec>,
-    /// The load, as `plimsoll run --spec` reads it; its target is not used.
+    /// Load, in the format of `plimsoll run --spec`; the target is ignored.
     pub scenario: Option<Scenario>,
 }
 
-/// An engine by name or in full.
+/// An engine, by name or in full.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum EngineChoice {
-    /// A profile's name, or a file's.
+    /// Name of a profile or of a file.
     Named(String),
-    /// The engine itself.
+    /// Specification of the engine.
     Spec(Box<EngineSpec>),
 }
 
-/// What is asked for, before the flags of the load.
+/// The input of a simulation before the flags of the load.
 pub struct AskedSimulation {
     pub world: WorldSpec,
-    /// The scenario's part of the file.
     pub draft: Draft,
-    /// The beginning of the command that repeats it.
+    /// Start of the command that repeats the simulation.
     pub head: String,
 }
 
-/// The file and the flags of the world.
+/// Reads the file and the flags of the world.
 pub fn read(path: Option<&Path>, args: &WorldArgs) -> Result<AskedSimulation, Stop> {
     let mut value = path.map_or_else(|| Ok(json!({})), |path| resolve::mapping(path, "simulation"))?;
     let name = path.map_or_else(String::new, |path| format!("{}: ", path.display()));
@@ -78,7 +77,7 @@ pub fn read(path: Option<&Path>, args: &WorldArgs) -> Result<AskedSimulation, St
     Ok(AskedSimulation { world, draft, head: head(path, args) })
 }
 
-/// Whether it is a name or an engine is looked at here: an untagged enum answers every slip with "matches no variant".
+/// Detects here whether the value is a name or an engine, because an untagged enum reports "matches no variant" for any error.
 fn chosen(engine: Value) -> Result<Option<EngineChoice>, String> {
     match engine {
         Value::Null => Ok(None),
@@ -91,21 +90,21 @@ fn chosen(engine: Value) -> Result<Option<EngineChoice>, String> {
     }
 }
 
-/// The world of the flags alone.
+/// Returns the world that only flags describe.
 pub fn of_flags(args: &WorldArgs) -> Result<WorldSpec, Stop> {
     let world = world(SimulationSpec::default(), args)?;
     world.validate().map_err(|e| Stop::usage(e.to_string()))?;
     Ok(world)
 }
 
-/// The world without its load: what `plimsoll engine` serves. `true`: the file has a scenario, which nobody plays.
+/// Returns the world without its load, for `plimsoll engine`, and whether the file has a scenario, which is ignored.
 pub fn served(path: Option<&Path>, args: &WorldArgs) -> Result<(WorldSpec, bool), Stop> {
     let asked = read(path, args)?;
     asked.world.validate().map_err(|e| Stop::usage(e.to_string()))?;
     Ok((asked.world, !asked.draft.is_empty()))
 }
 
-/// A recorded world with the flags over it; the world of the flags where none is recorded.
+/// Returns a recorded world with flags that override it, or the world of the flags if none is recorded.
 pub fn changed(recorded: Option<WorldSpec>, args: &WorldArgs) -> Result<WorldSpec, Stop> {
     let Some(WorldSpec { engine, fleet, faults }) = recorded else { return of_flags(args) };
     let engine = Some(EngineChoice::Spec(Box::new(engine)));
@@ -149,7 +148,7 @@ fn world(spec: SimulationSpec, args: &WorldArgs) -> Result<WorldSpec, Stop> {
     Ok(world)
 }
 
-/// Keys, names and texts against the schema.
+/// Checks keys, names and texts against the schema.
 fn check(value: &Value) -> Result<(), SpecError> {
     let mut rest = value.clone();
     let mut engine = None;
@@ -163,7 +162,7 @@ fn check(value: &Value) -> Result<(), SpecError> {
     }
 }
 
-/// An engine's keys and names against the half of its schema that it is written in: in full, or as a pair.
+/// Checks an engine's keys and names against the half of its schema that applies: the full form or the pair.
 pub fn check_engine(engine: &Value) -> Result<(), SpecError> {
     let Value::Object(keys) = engine else { return Ok(()) };
     if keys.contains_key("mode") {
@@ -174,7 +173,7 @@ pub fn check_engine(engine: &Value) -> Result<(), SpecError> {
         && !keys.contains_key("gpu")
         && let Some(allowed) = schema.pointer_mut("/properties").and_then(Value::as_object_mut)
     {
-        // It may have been meant as either, so that a misspelt `mode` is answered with it.
+        // `mode` is allowed in both forms, so that a misspelt `mode` gets a suggestion.
         allowed.insert("mode".to_owned(), true.into());
     }
     check::against(engine, || schema)
@@ -197,7 +196,7 @@ fn head(path: Option<&Path>, args: &WorldArgs) -> String {
     words.join(" ")
 }
 
-/// When the load ends, counted from the beginning of the world: to the instant where it is known, else at the latest.
+/// Returns the end of the load since the start of the world: exact if it is known, else an upper bound.
 pub fn end(load: &LoadSpec, window: Span, drain: Span) -> Span {
     match load {
         LoadSpec::Open { warm_up: 0, alone: 0, .. } | LoadSpec::Closed { warm_up: 0, .. } => window,
@@ -205,13 +204,13 @@ pub fn end(load: &LoadSpec, window: Span, drain: Span) -> Span {
             let steps = i64::from(MOST_CONCURRENCY.ilog2()) + 1;
             Span((window + drain).0.saturating_mul(steps))
         }
-        // What comes before, or all of it, takes as long as the engine does; the drain is a guess at that.
+        // The warm-up or the whole load lasts as long as the engine takes; the drain is a guess of that time.
         LoadSpec::Open { .. } | LoadSpec::Closed { .. } | LoadSpec::Wave { .. } => window + drain,
     }
 }
 
-/// What world and load have to do with each other: faults that begin after the end, and prompts that no engine of this world
-/// takes.
+/// Checks that the world and the load fit together.
+/// Refuses faults that start after the end and prompts that no engine of this world accepts.
 pub fn fits(world: &WorldSpec, scenario: &Scenario, end: Span) -> Result<(), Stop> {
     fault_spec::check(&world.faults, end).map_err(|e| Stop::usage(e.to_string()))?;
     let shows = |class| {
@@ -249,17 +248,18 @@ pub fn fits(world: &WorldSpec, scenario: &Scenario, end: Span) -> Result<(), Sto
     }
 }
 
-/// Most tokens of one request, prompt and answer, where there is a bound.
+/// Returns the maximum tokens of one request (prompt and answer); `None` if there is no limit.
 fn longest(engine: &EngineSpec) -> Option<u64> {
     let ModeSpec::Batching(batching) = &engine.mode else { return None };
-    // The last token of an answer is never computed, so it needs no place.
+    // The last token of an answer needs no KV cache, because it is never computed.
     let held = batching.blocks().ok().map(|blocks| u64::from(blocks) * 16 + 1);
     let limit = batching.max_context.map(u64::from);
     [held, limit].into_iter().flatten().min()
 }
 
-/// What to know before believing this world's engine under the load of these levels: of those it carries, the heaviest, for a
-/// level that overloads an engine leaves every range in requests in flight.
+/// Returns the caveats of this world's engine under the load of these levels.
+///
+/// The heaviest stable level is used, because a level that overloads an engine exceeds every range of requests in flight.
 pub fn flags(world: &WorldSpec, levels: &[LevelFinding]) -> Vec<String> {
     let in_flight = |level: &&LevelFinding| level.summary.concurrency.mean;
     let heaviest = |carried: bool| {
@@ -272,14 +272,14 @@ pub fn flags(world: &WorldSpec, levels: &[LevelFinding]) -> Vec<String> {
         IntendedLoad {
             prompt_tokens: Some(lengths.prompt.asked_mean),
             output_tokens: Some(lengths.output.asked_mean),
-            // Figures are those of one replica.
+            // Caveats apply to one replica, so the load is divided by their number.
             in_flight: Some(in_flight(&level) / f64::from(world.fleet.replicas.max(1))),
         }
     });
     origin::flags(&world.engine, &used)
 }
 
-/// What is known of the target, for the manifest.
+/// Returns the known facts of the target for the manifest.
 pub fn facts(world: &WorldSpec) -> BTreeMap<String, Option<String>> {
     let name = &world.engine.name;
     let (model, gpu) = name.split_once('@').map_or((name.as_str(), None), |(m, g)| (m, Some(g.to_string())));
@@ -303,7 +303,7 @@ pub fn facts(world: &WorldSpec) -> BTreeMap<String, Option<String>> {
             fact("tensor_parallel", Some(roofline.tensor_parallel.to_string()));
         }
         if let Some(origin) = &batching.origin {
-            // The parts that a pair is made of, in place of what its name looks like.
+            // The recorded facts replace those from the name, because a name only suggests a model and a GPU.
             let parts = [
                 ("model", &origin.model),
                 ("gpu", &origin.gpu),

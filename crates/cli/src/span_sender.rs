@@ -1,5 +1,7 @@
-//! Spans to a collector, by OTLP over HTTP (protobuf). Whoever puts them in never waits: a collector that is slow or away costs memory up to a bound, then
-//! the oldest traces, which are counted.
+//! Sends spans to a collector by OTLP over HTTP (protobuf).
+//!
+//! Producers never wait. If a collector is slow or unreachable, spans use memory up to a limit; then the oldest traces are
+//! dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,37 +15,36 @@ use plimsoll_wire::trace::{export, otlp};
 use crate::exit::Stop;
 use crate::out;
 
-/// What waits at most while a collector is away, bytes.
+/// Maximum bytes of waiting spans while the collector is unreachable.
 const MOST_WAITING: usize = 50_000_000;
-/// Spans of one message, and its bytes: well below the 4 MiB that collectors take.
+/// Maximum spans and bytes per message: well below the 4 MiB that collectors accept.
 const MOST_SENT: usize = 512;
 const MOST_SENT_BYTES: usize = 1 << 20;
-/// A span of our own, which holds no texts of others but names.
+/// Assumed bytes of one of our own spans, which contains no foreign text except names.
 const OWN_SPAN: usize = 1_000;
-/// A message is sent after so long, however few spans it has.
+/// Time after which a message is sent regardless of its number of spans.
 const LINGER: Duration = Duration::from_secs(1);
-/// Longest wait for an answer.
+/// Longest wait for a response to a message.
 const PATIENCE: Span = Span::from_secs(10);
-/// After a failure; each further one doubles it.
+/// First and longest wait after a failure; each further failure doubles the wait.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const MOST_WAIT: Duration = Duration::from_secs(30);
-/// What is left at the end has so long.
+/// Time limit for the remaining spans at the end.
 const AT_THE_END: Span = Span::from_secs(3);
 
-/// What became of spans.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct SpanCounts {
-    /// The collector took them.
+    /// Number of spans that the collector accepted.
     pub sent: u64,
     pub refused: u64,
-    /// There was no room for them while it was away.
+    /// Number of spans that were dropped because the buffer was full.
     pub dropped: u64,
-    /// They wait, or are on their way.
+    /// Number of spans that wait or are being sent.
     pub waiting: u64,
 }
 
 impl SpanCounts {
-    /// By name, for a metrics page.
+    /// Returns the final counts with their metric names.
     pub fn named(&self) -> [(&'static str, u64); 3] {
         [("sent", self.sent), ("refused", self.refused), ("dropped", self.dropped)]
     }
@@ -52,7 +53,7 @@ impl SpanCounts {
 struct Inside {
     traces: VecDeque<Vec<TraceSpan>>,
     bytes: usize,
-    /// Spans of the message that is on its way.
+    /// Number of spans in the current message.
     sending: u64,
     counts: SpanCounts,
     ended: bool,
@@ -63,7 +64,7 @@ impl Inside {
         self.counts.waiting - self.sending >= MOST_SENT as u64 || self.bytes >= MOST_SENT_BYTES
     }
 
-    /// Those that wait longest, as many as go into one message. A trace stays whole unless it is larger than that.
+    /// Removes the spans of the next message, oldest first. A trace is not split unless it is larger than a message.
     fn message(&mut self) -> Vec<TraceSpan> {
         let (mut spans, mut bytes) = (Vec::new(), 0);
         while let Some(trace) = self.traces.front_mut() {
@@ -112,7 +113,7 @@ impl Shared {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to be sent next, when it is time: at the end whatever there is, and then nothing.
+    /// Waits until a message is due and returns it. At the end it returns the remaining spans, then `None`.
     fn next(&self) -> Option<Vec<TraceSpan>> {
         let mut inside = self.lock();
         loop {
@@ -130,7 +131,7 @@ impl Shared {
         (!spans.is_empty()).then_some(spans)
     }
 
-    /// The message that was on its way is over.
+    /// Counts the outcome of the current message and ends it.
     fn settle(&self, count: impl FnOnce(&mut SpanCounts, u64)) {
         let inside = &mut *self.lock();
         let spans = std::mem::take(&mut inside.sending);
@@ -138,7 +139,7 @@ impl Shared {
         count(&mut inside.counts, spans);
     }
 
-    /// Waits before another try; false where it is over.
+    /// Waits before a retry; returns false if the sender ends.
     fn rest(&self, wait: Duration) -> bool {
         let inside = self.lock();
         let ended = self.changed.wait_timeout_while(inside, wait, |inside| !inside.ended);
@@ -152,7 +153,7 @@ pub struct SpanSender {
 }
 
 impl SpanSender {
-    /// To this collector's path of traces.
+    /// Starts the sender for the collector of `poster`.
     pub fn start(poster: Poster) -> Result<SpanSender, Stop> {
         let shared = Arc::new(Shared::new());
         let own = Arc::clone(&shared);
@@ -161,7 +162,7 @@ impl SpanSender {
         Ok(SpanSender { shared, thread })
     }
 
-    /// Takes a trace's spans.
+    /// Enqueues a trace's spans without waiting.
     pub fn put(&self, trace: Vec<TraceSpan>) {
         let mut inside = self.shared.lock();
         inside.counts.waiting += trace.len() as u64;
@@ -178,12 +179,11 @@ impl SpanSender {
         }
     }
 
-    /// What became of them until now.
     pub fn counts(&self) -> SpanCounts {
         self.shared.lock().counts
     }
 
-    /// Sends what is left, within a few seconds.
+    /// Sends the remaining spans, within a few seconds.
     pub fn end(self) -> SpanCounts {
         self.shared.lock().ended = true;
         self.shared.changed.notify_all();
@@ -211,17 +211,17 @@ fn work(shared: &Shared, poster: &Poster) {
                 Ok(Posted { status, .. }) => Some(format!("HTTP {status}")),
                 Err(why) => Some(why.clone()),
             };
-            // Once, and not with each message.
+            // A failure is reported once and not for each message.
             match &why {
                 Some(why) if !failing => out::note(&format!("traces: {}: {why}", poster.authority())),
                 None if failing => out::note(&format!("traces: {} takes them again", poster.authority())),
                 _ => {}
             }
             failing = why.is_some();
-            // What OTLP says is worth another try: https://opentelemetry.io/docs/specs/otlp/#failures-1
+            // OTLP defines the retryable failures: https://opentelemetry.io/docs/specs/otlp/#failures-1
             let asked = match answer {
                 Ok(Posted { status: 200..300, .. }) => {
-                    // What it did not take of it (partial success) is not to be sent again.
+                    // Rejected spans (partial success) must not be sent again.
                     shared.settle(|counts, spans| {
                         counts.sent += spans - rejected;
                         counts.refused += rejected;
@@ -245,7 +245,7 @@ fn work(shared: &Shared, poster: &Poster) {
     }
 }
 
-/// At the end who was busy is asked once more, and who was away is not.
+/// Returns whether a last attempt is made at the end: if the collector answered with an error, but not if it was unreachable.
 fn is_worth_a_last_try(why: Option<&str>) -> bool {
     why.is_some_and(|why| why.starts_with("HTTP "))
 }

@@ -1,8 +1,7 @@
-//! What a KServe target needs beside a URL: the model's name out of the path, rows instead of tokens, and the tensors
-//! that the model says it takes.
+//! Resolves a KServe target: the model's name from the path, rows instead of tokens, and the model's input tensors.
 //!
-//! Everything learnt is written into the scenario, so that the manifest and the command to repeat hold it. A mode of its
-//! own beside the scenario lost: sweeps, schedules and reports would each have had to know of it.
+//! Everything learnt is written into the scenario, so the manifest and the command that repeats the run contain it.
+//! A separate mode next to the scenario was rejected, because sweeps, schedules and reports would each depend on it.
 
 use plimsoll_client::probe::ProbedModel;
 use plimsoll_model::{Carries, Protocol, SizeUnit};
@@ -14,22 +13,22 @@ use crate::exit::Stop;
 use crate::flags::{ClientArgs, WorkloadArgs};
 use crate::resolve::Draft;
 
-/// A KServe URL taken apart: `http://host:8000`, `…/v2`, `…/v2/models/NAME[/versions/V][/infer]`, and the same with `grpc://`.
+/// A parsed KServe URL: `http://host:8000`, `…/v2`, `…/v2/models/NAME[/versions/V][/infer]`, also with `grpc://`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KserveUrl {
-    /// The URL up to and with `/v2`; over gRPC up to its port.
+    /// URL up to and including `/v2`; for gRPC up to the port.
     pub base: String,
-    /// The model that the path names.
+    /// Model in the path; `None` if the path names none.
     pub model: Option<String>,
-    /// The version that the path names.
+    /// Version in the path; `None` if the path names none.
     pub version: Option<String>,
 }
 
 impl KserveUrl {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// A path below `/v2` that is none of a model.
+    /// The path below `/v2` is not the path of a model.
     pub fn read(url: &str) -> Result<KserveUrl, Stop> {
         let (path, query) = url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
         let authority = path.find("://").map_or(0, |at| at + 3);
@@ -38,7 +37,7 @@ impl KserveUrl {
         let grpc = is_grpc(url);
         let base = |end: usize| {
             let query = query.map(|query| format!("?{query}")).unwrap_or_default();
-            // A call's path is its service and method, below no base.
+            // The path of a gRPC call is its service and method, without a base path.
             if grpc {
                 path[..root].to_owned()
             } else {
@@ -70,7 +69,7 @@ impl KserveUrl {
     }
 }
 
-/// Flags that speak of tensors without a KServe target, and of tokens with one.
+/// Refuses tensor flags without a KServe target and token flags with one.
 pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
     let given = [
         ("--isl", args.isl.is_some()),
@@ -109,10 +108,10 @@ pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Client flags that wait for tokens.
+/// Refuses client flags that depend on tokens.
 pub fn client(draft: &Draft, args: &ClientArgs) -> Result<(), Stop> {
     if draft.protocol() != Protocol::Kserve.name() {
-        // Over gRPC an answer may be a stream.
+        // A response over gRPC may be a stream.
         return Ok(());
     }
     match (&args.first_token_timeout, args.cancel) {
@@ -122,10 +121,10 @@ pub fn client(draft: &Draft, args: &ClientArgs) -> Result<(), Stop> {
     }
 }
 
-/// Puts what a KServe target means into the draft: the URL's parts, whole answers, one row where no size is said.
+/// Writes the consequences of a KServe target into the draft: the URL's parts, no streaming, one row by default.
 pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
     let url = draft.text("target.url").unwrap_or_default();
-    // A simulated world has a name and no paths.
+    // A simulated target has a name and no paths.
     let grpc = is_grpc(url);
     if draft.protocol() == Protocol::KserveGrpc.name() && url.starts_with("http") {
         return Err(Stop::usage(format!(
@@ -147,7 +146,7 @@ pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
     }
     draft.set("target.url", place.base.into());
     further(draft)?;
-    // A recorded run over gRPC that is asked again in a simulated world is one of whole batches like any other.
+    // A recorded run over gRPC that is repeated in simulation has whole batches, like every other simulated run.
     if !grpc {
         draft.set("target.protocol", Protocol::Kserve.name().into());
     }
@@ -162,7 +161,7 @@ pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
         }
     }
     if draft.has("arrivals.file") && !draft.has("arrivals.sizes") {
-        // A trace's lengths are tokens; its times are what is meant here.
+        // A trace's lengths are tokens, which tensors don't have, so only its times are used.
         draft.set("arrivals.sizes", "drawn".into());
     }
     if let Some(body) = draft.text("target.body_template") {
@@ -180,7 +179,7 @@ pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
     Ok(())
 }
 
-/// What of a request over gRPC nobody can write as JSON.
+/// Refuses settings that a request over gRPC can't contain, because it is not JSON.
 fn no_body(draft: &Draft, grpc: bool) -> Result<(), Stop> {
     let extra = draft.get("target.extra").and_then(Value::as_object);
     let odd = extra.and_then(|fields| fields.keys().find(|name| *name != "parameters"));
@@ -196,12 +195,12 @@ fn no_body(draft: &Draft, grpc: bool) -> Result<(), Stop> {
     }
 }
 
-/// Does this URL name an endpoint that speaks gRPC?
+/// Returns whether the URL names a gRPC endpoint.
 fn is_grpc(url: &str) -> bool {
     url.starts_with("grpc://") || url.starts_with("grpcs://")
 }
 
-/// A URL that begins with `grpc` says which protocol is spoken, and of KServe's two forms which one.
+/// Sets the protocol, and the gRPC variant of KServe, for a URL that starts with `grpc`.
 pub fn over_grpc(draft: &mut Draft) {
     let said = draft.text("target.protocol").map(Protocol::from_name);
     if matches!(said, None | Some(Some(Protocol::Kserve))) && draft.text("target.url").is_some_and(is_grpc) {
@@ -209,7 +208,7 @@ pub fn over_grpc(draft: &mut Draft) {
     }
 }
 
-/// The bases of further endpoints; the model that one names is the first's.
+/// Reduces the URLs of further endpoints to their bases; a URL that names a model must name the first endpoint's model.
 fn further(draft: &mut Draft) -> Result<(), Stop> {
     let Some(urls) = draft.get("target.further_urls").and_then(Value::as_array) else { return Ok(()) };
     let mut bases = Vec::new();
@@ -229,7 +228,7 @@ fn further(draft: &mut Draft) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Checks what the resolved scenario still may hold that no KServe request can say.
+/// Refuses settings of the resolved scenario that no KServe request can express.
 pub fn check(scenario: &Scenario) -> Result<(), Stop> {
     let odd = |class: &&ClassSpec| class.model.is_some() || class.prompts.is_some();
     match scenario.classes.iter().find(odd) {
@@ -242,7 +241,7 @@ pub fn check(scenario: &Scenario) -> Result<(), Stop> {
     }
 }
 
-/// Fills in what the server said of the model.
+/// Fills in the model's metadata from the server.
 pub fn learn(
     scenario: &mut Scenario,
     served: Option<ProbedModel>,
@@ -250,7 +249,7 @@ pub fn learn(
 ) -> Result<(), Stop> {
     let Some(ProbedModel { model, max_batch, binary, decoupled }) = served else { return Ok(()) };
     if decoupled && scenario.target.protocol == Protocol::KserveGrpc && !scenario.target.stream {
-        // Triton refuses to answer such a model's requests in any other way.
+        // Streaming is required, because Triton refuses other requests for a decoupled model.
         scenario.target.stream = true;
         words.push(format!("{} is decoupled: its responses are asked for as a stream", model.name));
     }
@@ -281,7 +280,7 @@ pub fn learn(
     Ok(())
 }
 
-/// A price per token says nothing of tensors.
+/// Refuses a price per token for tensors.
 pub fn priced(scenario: &Scenario, per_token: bool) -> Result<(), Stop> {
     match scenario.target.protocol.counts() {
         SizeUnit::Items if per_token => Err(Stop::usage(
@@ -292,18 +291,18 @@ pub fn priced(scenario: &Scenario, per_token: bool) -> Result<(), Stop> {
 }
 
 impl Draft {
-    /// The protocol that is asked for, by its own name.
+    /// Returns the name of the configured protocol; the default is chat.
     pub fn protocol(&self) -> &str {
         let said = self.text("target.protocol").unwrap_or(Protocol::Chat.name());
         Protocol::from_name(said).map_or(said, |known| known.name())
     }
 
-    /// Are its requests made of tensors?
+    /// Returns whether the protocol's requests contain tensors.
     pub fn carries_tensors(&self) -> bool {
         Protocol::from_name(self.protocol()).is_some_and(|known| known.carries() == Carries::Tensors)
     }
 
-    /// Puts a value under a key that may hold dots.
+    /// Sets a value under a key that may contain dots.
     fn set_in(&mut self, path: &str, key: &str, value: Value) {
         let mut map = self.get(path).and_then(Value::as_object).cloned().unwrap_or_default();
         map.insert(key.to_owned(), value);

@@ -1,8 +1,8 @@
-//! Traces from files: any format, compressed or not, one file or a folder of them.
+//! Reads traces from files of any format, compressed or not, from one file or a folder.
 //!
-//! What a file is, its bytes say ([`plimsoll_wire::trace::feed`]); its name is looked at only where a folder is gone through,
-//! to pass over what is certainly no trace. Files are read a piece at a time, and each span is handed on as soon as it is there: who counts or
-//! profiles them holds far less than a file.
+//! The bytes of a file determine its format ([`plimsoll_wire::trace::feed`]). Its name matters only in a folder,
+//! where other files are skipped. Files are read in pieces and each span is passed on when it is complete.
+//! A command that counts or profiles spans therefore uses far less memory than the file.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek};
@@ -18,24 +18,24 @@ use plimsoll_wire::trace::{Notes, TraceError};
 use crate::exit::Stop;
 use crate::out;
 
-/// Most bytes of a file that are held, inflated: of one that can be read only whole.
+/// Maximum bytes in memory, after decompression, of a file that can only be read whole.
 const HELD_MAX: usize = 8 << 30;
-/// Bytes read at a time.
+/// Bytes per read.
 const PIECE: usize = 1 << 20;
 
-/// Names that a folder's traces end with.
+/// Extensions of trace files in a folder.
 const ENDINGS: &[&str] = &["json", "jsonl", "ndjson", "pb", "otlp", "binpb", "gz"];
 
-/// Has it been said before what could not be taken as it stood?
+/// Whether an earlier pass over the file reported the spans that were changed or left out.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub enum Said {
-    /// No: it is said on stderr.
+    /// The first pass: the changes are reported on stderr.
     Never,
-    /// Yes: the file is read a second time.
+    /// An earlier pass reported them; the file is read a second time.
     Before,
 }
 
-/// The spans of a run folder, of a file, or of all trace files of a folder, in order of name, each handed on.
+/// Passes each span of a run folder, a file or all trace files of a folder (in order of name) to `take`.
 ///
 /// # Errors
 /// One line that names the file, what was expected and what was found; exit code 2.
@@ -80,7 +80,7 @@ fn traces_in(folder: &Path) -> Result<Vec<PathBuf>, Stop> {
     Ok(files)
 }
 
-/// A file's bytes, inflated where it begins as gzip, and whether it does.
+/// Opens a file. Returns its bytes, decompressed if it starts as gzip, and whether it does.
 fn opened(path: &Path) -> std::io::Result<(Box<dyn Read>, bool)> {
     let mut file = File::open(path)?;
     let mut magic = [0; 2];
@@ -89,8 +89,8 @@ fn opened(path: &Path) -> std::io::Result<(Box<dyn Read>, bool)> {
     Ok((if is_gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) }, is_gzip))
 }
 
-/// Hands on a file's bytes in pieces, inflated where it begins as gzip, to the end or until `take` breaks off. What is returned is why a gzip stream
-/// ended before its end: what stands before was handed on.
+/// Passes a file's bytes to `take` in pieces, decompressed if it starts as gzip, until the end or until `take` breaks off.
+/// Returns the error of a gzip stream that ended early; the bytes before the error were passed on.
 pub fn pieces(
     path: &Path,
     mut take: impl FnMut(&[u8]) -> Result<ControlFlow<()>, Stop>,
@@ -112,8 +112,10 @@ pub fn pieces(
     }
 }
 
-/// Reads a file whose kind its first `head` bytes say: `begin` makes a reader of them, or none where they are of no kind that it knows, and `push` hands it
-/// the rest. A damaged gzip stream is read as far as it goes, which is said.
+/// Reads a file whose format is detected from its first `head` bytes.
+///
+/// `begin` makes a reader from these bytes, or returns `None` for an unknown format; `push` gets the rest. A damaged gzip
+/// stream is read up to the damage, with a note.
 pub fn sniffed<F>(
     path: &Path,
     head: usize,
@@ -136,7 +138,7 @@ pub fn sniffed<F>(
     if is_begun { Ok(feed) } else { begin(&held) }
 }
 
-/// Says of a file that its gzip stream is not whole, and that it was read as far as it goes.
+/// Notes on stderr that the gzip stream of a file is damaged and was read up to the damage.
 pub fn note_damage(path: &Path, damage: Option<std::io::Error>) {
     if let Some(e) = damage {
         let name = path.display();
@@ -173,12 +175,12 @@ fn of_file(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(
     Ok(())
 }
 
-/// What a gzip reader says of a file that is not whole.
+/// Returns whether a gzip reader's error means that the file is incomplete or damaged.
 fn is_damage(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::InvalidInput | ErrorKind::InvalidData)
 }
 
-/// What of a file was not taken as it stood; `None` where all was.
+/// Returns a summary of the spans that were changed or left out; `None` if there are none.
 pub fn said(notes: &Notes) -> Option<String> {
     let counts = [
         (notes.refused, "span", "left out (no valid trace id, span id or start)"),

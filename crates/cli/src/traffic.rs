@@ -1,7 +1,7 @@
-//! A run of a gateway's traffic, made into one that can be sent again.
+//! Converts a run of a gateway's traffic into a run that can be sent again.
 //!
-//! It has no scenario: nobody asked for it. What came is a trace, though (times, lengths, shared beginnings by the names of blocks), so it is written
-//! as one beside the run, and what is sent are made-up prompts of those lengths that share what those shared.
+//! Such a run has no scenario, because no load was configured. Its traffic is a trace (times, lengths, shared prefixes as block
+//! hashes), which is written into the run folder. Synthetic prompts have the recorded lengths and shared prefixes.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,20 +13,20 @@ use serde_json::json;
 use crate::commands::gateway::record::KIND;
 use crate::rows::WholeRun;
 
-/// The trace, in the run's folder.
+/// Name of the trace in the run folder.
 const TRACE: &str = "schedule.jsonl";
-/// Tokens of a block of a run.
+/// Tokens per block of a run.
 const BLOCK_TOKENS: u32 = 16;
 
-/// Is it traffic that a gateway recorded?
+/// Returns whether a gateway recorded the run.
 pub fn is_traffic(manifest: &Manifest) -> bool {
     manifest.kind == KIND
 }
 
-/// Gives such a run a scenario that draws what came: as a trace, which is written into its folder.
+/// Gives the run a scenario that replays its traffic, as a trace that is written into its folder.
 ///
 /// # Errors
-/// Nothing was recorded, or the folder can't be written.
+/// The run has no requests, or the folder can't be written.
 pub fn as_trace(dir: &Path, run: &mut WholeRun) -> Result<(), String> {
     let path = dir.join(TRACE);
     let lines = lines(&run.attempts);
@@ -34,7 +34,7 @@ pub fn as_trace(dir: &Path, run: &mut WholeRun) -> Result<(), String> {
         return Err("holds no request with an answer: there is nothing to send again".into());
     }
     if std::fs::read_to_string(&path).is_ok_and(|written| written == lines) {
-        // It is there already.
+        // The file exists already with this content.
     } else {
         std::fs::write(&path, &lines).map_err(|e| format!("{TRACE} can't be written into it: {e}"))?;
     }
@@ -63,7 +63,8 @@ pub fn as_trace(dir: &Path, run: &mut WholeRun) -> Result<(), String> {
     Ok(())
 }
 
-/// The requests in Mooncake's form, in the order in which they came. What was not answered is as long as it might have become, or as the others are.
+/// Returns the requests in Mooncake's format in order of arrival.
+/// A request without a complete answer gets its output limit as length, or the mean length of the others.
 fn lines(attempts: &[Attempt]) -> String {
     let mut firsts: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.attempt == 0).collect();
     firsts.sort_by_key(|attempt| (attempt.due, attempt.request));
@@ -77,7 +78,7 @@ fn lines(attempts: &[Attempt]) -> String {
         let output = one.answer.tokens.output.map(u64::from).or(asked).unwrap_or(mean).max(1);
         let blocks = (prompt / BLOCK_TOKENS) as usize;
         let mut ids: Vec<u64> = one.prompt_blocks.iter().copied().take(blocks).collect();
-        // What nobody could name is its own.
+        // Blocks without a recorded hash are unique.
         ids.extend((ids.len()..blocks).map(|place| own(one.request, place as u64)));
         let row = json!({
             "timestamp": (one.due - first).0 as f64 / 1e6,
@@ -90,7 +91,7 @@ fn lines(attempts: &[Attempt]) -> String {
     text
 }
 
-/// A name that no other block has: other names are hashes, and hardly ever so large.
+/// Returns a unique block name: other names are hashes, which are almost never this large.
 fn own(request: u64, place: u64) -> u64 {
     u64::MAX - ((request << 24) | place)
 }

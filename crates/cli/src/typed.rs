@@ -1,8 +1,8 @@
-//! What was typed and would do nothing: a flag of another mode of the same command, refused by its name.
+//! Refuses flags without effect: a flag of another mode of the same command is an error that names it.
 //!
-//! A command with two modes (a run folder or a URL, one load or a sweep) takes the flags of both. Conflicts declared flag by flag
-//! lost: each new flag of one mode has to be told apart from the other again, and the one that is forgotten is ignored in silence.
-//! Here a mode names the groups that it reads, and whatever else was typed is an error.
+//! A command with two modes (a run folder or a URL, one load or a sweep) accepts the flags of both. Conflicts per flag were
+//! rejected: each new flag would need its own list, and a forgotten flag would be ignored silently. Here each mode lists the
+//! groups of flags that it reads, and every other flag is an error.
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory};
@@ -11,7 +11,7 @@ use crate::commands::gate::url::is_url;
 use crate::exit::Stop;
 use crate::flags::{Cli, Command};
 
-/// Refuses the first flag that this mode of the command does not read.
+/// Refuses the first flag that the current mode of the command does not read.
 pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
     let heading = |arg: &Arg| arg.get_help_heading().unwrap_or_default().to_owned();
     match &cli.command {
@@ -54,7 +54,7 @@ pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
     }
 }
 
-/// The heading of what a person says of the target of a run.
+/// Heading of the flags that describe the target of a run.
 const TARGET: &str = "Target";
 
 fn refuse(matches: &ArgMatches, read: impl Fn(&Arg) -> bool, why: &str) -> Result<(), Stop> {
@@ -82,7 +82,7 @@ mod tests {
         check(&cli, &matches).map_err(|stop| stop.line)
     }
 
-    /// Each was taken and ignored.
+    /// Each of these flags was once accepted and ignored.
     #[test]
     fn a_flag_of_the_other_mode_is_named() {
         for (line, flag) in [

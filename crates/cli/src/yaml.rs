@@ -1,21 +1,21 @@
-//! What is wrong with a YAML file, and where.
+//! Formats errors of a YAML file with their position.
 
 use plimsoll_workload::nearest;
 
-/// `:LINE:COLUMN: what is wrong`, which stands behind the file's name; an unknown word is answered with the nearest known one.
+/// Returns `:LINE:COLUMN: problem`, to be put after the file's name; suggests the nearest known word for an unknown one.
 pub fn wrong(error: &serde_saphyr::Error) -> String {
     let said = error.to_string();
     let said = said.lines().next().unwrap_or("is no YAML");
     let said = said.strip_prefix("error: ").unwrap_or(said);
     let at = error.location().map(|at| format!(":{}:{}", at.line(), at.column())).unwrap_or_default();
-    // The reader says the place in its own words as well; once is enough.
+    // The parser's own position is removed, because the line contains the position already.
     let said =
         said.split_once(": ").filter(|(place, _)| place.starts_with("line ")).map_or(said, |(_, rest)| rest);
     let tip = slip(said).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
     format!("{at}: {said}{tip}")
 }
 
-/// The known word that is nearest to an unknown one: ``unknown field `a`, expected one of b, c``.
+/// Returns the nearest known word for an unknown one in a message like ``unknown field `a`, expected one of b, c``.
 fn slip(said: &str) -> Option<String> {
     let (given, known) = said.split_once(", expected ")?;
     let given = given.split('`').nth(1)?;

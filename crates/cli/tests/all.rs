@@ -1,4 +1,4 @@
-//! Everything the binary promises, tried from the outside: one test binary, a small language in [`kit`].
+//! Tests the binary from the outside: one test binary, with short helpers in [`kit`].
 
 #[path = "all/kit.rs"]
 mod kit;

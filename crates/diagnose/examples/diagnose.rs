@@ -1,5 +1,5 @@
 //! Accuracy of the diagnosis on random systems: every fault of the rules at five severities, clean runs, pairs, and
-//! faults outside the rules; with the confusion matrix and derived figures.
+//! faults outside the rules. The output has the confusion matrix and derived figures.
 //!
 //! `cargo run --release -p plimsoll-diagnose --example diagnose -- [--half tuning|held-out|both] [--systems N]
 //! [--from SEED] [--class NAME] [--severities 0,2,4] [--clean N] [--ablate-at 2 | --without-ablations] [--lack
@@ -9,7 +9,7 @@
 //! to one.
 //!
 //! `--keep` appends every evaluated case to a file of JSON lines. Cases in the file are not evaluated again and count
-//! with the rest, so that the work can be done in parts: `--systems 0 --keep CASES` reports the file. Start a new
+//! with the rest, so that the work can be done in parts. With `--systems 0 --keep CASES` the file is reported. Start a new
 //! file after a change of a rule.
 //!
 //! `--ablate-at` sets the severities (for clean runs their numbers) at which the diagnosis is repeated with reduced
@@ -31,7 +31,6 @@ use diagnosed::kept::Kept;
 use diagnosed::lack::Lack;
 use diagnosed::{Judged, Plan, judge_system, score};
 
-/// Clean runs per system.
 const CLEAN: usize = 10;
 
 const BEGIN: &str = "<!-- begin: written by the example `diagnose` -->";

@@ -40,8 +40,9 @@ fn main() {
     }
 }
 
-/// Returns application requests of eleven spans: gateway, authorisation, two searches with their queries, ranking, a
-/// prompt, a call of a vLLM with durations as attributes, a filter. Returns also the times per stage, ns.
+/// Returns application requests of eleven spans, and the times per stage in ns.
+/// The spans are gateway, authorisation, two searches with their queries, ranking, a prompt, a call of a vLLM with durations as
+/// attributes, and a filter.
 fn made(requests: u64) -> (Vec<TraceSpan>, Vec<(Stage, Vec<f64>)>) {
     let mut stream = Stream::new(1, "profile", 0);
     let mut spans = Vec::new();

@@ -1,4 +1,4 @@
-//! What people read, held still: the findings of one real sweep, as text and as a page.
+//! Snapshots of the output: the findings of one real sweep, as text and as a page.
 
 use plimsoll_measure::findings::{Findings, LevelFinding, Trust};
 use plimsoll_measure::server_side::ServerReport;
@@ -22,7 +22,7 @@ fn the_terminal_says_the_same_as_ever() {
     insta::assert_snapshot!(plimsoll_report::text::render(&manifest, &findings, Detail::Full));
 }
 
-/// What a person sees without asking for more: a screen, as wide as a terminal is, with the result where the prompt comes back.
+/// The default output fits on a screen, as wide as a terminal, with the result above the prompt.
 #[test]
 fn the_short_page_is_a_screen_and_ends_in_the_result() {
     let (manifest, findings) = sweep();
@@ -39,8 +39,8 @@ fn the_short_page_is_a_screen_and_ends_in_the_result() {
     assert!(full.lines().all(|line| line.chars().count() <= 80), "{full}");
 }
 
-/// A ceiling on requests in flight was reached two seconds into the level: it is no open loop any more, and no heading
-/// says that it is.
+/// A limit on requests in flight was reached two seconds into the level. The level is no longer an open loop, and no heading
+/// calls it one.
 #[test]
 fn a_level_that_a_ceiling_closed_is_not_called_open() {
     let (manifest, mut findings) = sweep();
@@ -96,7 +96,7 @@ fn what_a_target_says_is_text_on_the_page_and_never_markup() {
     assert!(!page.contains("<script>alert"), "a target's text became markup");
 }
 
-/// Headings that say something are shown with nothing to say below them.
+/// Headings that contain a result are shown even without text below them.
 #[test]
 fn the_verdict_and_the_scrapes_stand_there_without_anything_below_them() {
     let (manifest, mut findings) = sweep();

@@ -1,5 +1,5 @@
-//! The false-alarm rate of a watch with at most the allowed share over its ceilings: weeks of the day of a real
-//! service, in virtual time.
+//! The false-alarm rate of a watch with at most the allowed share over its ceilings.
+//! The traffic is weeks of the day of a real service, in virtual time.
 //!
 //! `cargo run --release -p plimsoll-watch --example alarms -- [WEEKS]`
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]

@@ -1,4 +1,4 @@
-//! What can be typed after `plimsoll baseline`.
+//! The flags of `plimsoll baseline`.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub enum BaselineAction {
         /// Run folder
         #[arg(value_parser = crate::named::run)]
         run: PathBuf,
-        /// Pin a name that is taken anew
+        /// Replace the run of an existing name
         #[arg(long)]
         replace: bool,
         /// The version that was measured [default: the engine's, where it is known]

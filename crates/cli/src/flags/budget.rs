@@ -1,4 +1,4 @@
-//! What can be typed after `plimsoll budget`.
+//! The flags of `plimsoll budget`.
 
 use std::path::PathBuf;
 
@@ -90,7 +90,7 @@ pub struct BudgetInitArgs {
 /// A kind of product with conventional limits.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Preset {
-    /// A chat with a person.
+    /// A chat with a user.
     Chat,
     /// A results page.
     Search,

@@ -1,4 +1,4 @@
-//! What can be typed after `plimsoll calc`: one law, its figures with their units.
+//! The flags of `plimsoll calc`: one formula and its inputs with their units.
 
 use std::path::PathBuf;
 
@@ -77,7 +77,6 @@ pub struct StationArgs {
     /// Engine profile or file that sets the kind of server
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "served")]
     pub profile: Option<String>,
-    /// Output.
     #[command(flatten)]
     pub shown: ShownArgs,
 }
@@ -108,7 +107,6 @@ pub struct LittleArgs {
     /// Requests in the system
     #[arg(long, value_name = "N")]
     pub in_flight: Option<f64>,
-    /// Output.
     #[command(flatten)]
     pub shown: ShownArgs,
 }
@@ -131,7 +129,6 @@ pub struct UtilisationArgs {
     /// Highest utilisation [default: 80%]
     #[arg(long, value_name = "SHARE")]
     pub ceiling: Option<String>,
-    /// Output.
     #[command(flatten)]
     pub shown: ShownArgs,
 }
@@ -139,10 +136,8 @@ pub struct UtilisationArgs {
 /// `plimsoll calc mm1`
 #[derive(Args, Debug)]
 pub struct Mm1Args {
-    /// Arrivals.
     #[command(flatten)]
     pub demand: DemandArgs,
-    /// Service and output.
     #[command(flatten)]
     pub station: StationArgs,
 }
@@ -153,10 +148,8 @@ pub struct MmcArgs {
     /// Servers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub servers: u32,
-    /// Arrivals.
     #[command(flatten)]
     pub demand: DemandArgs,
-    /// Service and output.
     #[command(flatten)]
     pub station: StationArgs,
 }
@@ -167,10 +160,8 @@ pub struct Mg1Args {
     /// Variation of the service times: standard deviation over mean
     #[arg(long, value_name = "CV")]
     pub cv: f64,
-    /// Arrivals.
     #[command(flatten)]
     pub demand: DemandArgs,
-    /// Service and output.
     #[command(flatten)]
     pub station: StationArgs,
 }
@@ -187,7 +178,6 @@ pub struct AmdahlArgs {
     /// Speed-up of the total
     #[arg(long, value_name = "TIMES")]
     pub speed_up: Option<f64>,
-    /// Output.
     #[command(flatten)]
     pub shown: ShownArgs,
 }
@@ -212,10 +202,8 @@ pub struct FanoutArgs {
     /// Percentiles [default: 95,99]
     #[arg(long, value_name = "P", value_delimiter = ',')]
     pub p: Vec<String>,
-    /// The latency of one call.
     #[command(flatten)]
     pub latency: LatencyArgs,
-    /// Output.
     #[command(flatten)]
     pub shown: ShownArgs,
 }

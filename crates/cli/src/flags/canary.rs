@@ -24,7 +24,7 @@ pub struct CanaryArgs {
     /// Shortest time before a promotion
     #[arg(long, value_name = "TIME", default_value = "24h")]
     pub least: String,
-    /// Highest probability of a false alarm over all looks
+    /// Highest probability of a false alarm over all checks
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     pub alpha: f64,
     /// Interval between two scrapes of a page

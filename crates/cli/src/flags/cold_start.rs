@@ -10,7 +10,6 @@ use super::{CeilingArgs, ClientArgs, OutputArgs, TargetArgs, WorkloadArgs};
     "Endpoint: its base URL, as for plimsoll run; or the folder of a cold start measured before, to print it again"
 )))]
 pub struct ColdStartArgs {
-    /// What is measured.
     #[command(flatten)]
     pub target: TargetArgs,
     /// Idle time before the first request; longer than the scale-down delay
@@ -25,16 +24,12 @@ pub struct ColdStartArgs {
     /// Number of requests after each first one, which show the return to warm latency
     #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Cold start")]
     pub then: u32,
-    /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,
-    /// How the client behaves.
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Where it stops by itself.
     #[command(flatten)]
     pub ceilings: CeilingArgs,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }

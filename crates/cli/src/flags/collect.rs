@@ -1,4 +1,4 @@
-//! What can be typed after `plimsoll collect`.
+//! The flags of `plimsoll collect`.
 
 use std::path::PathBuf;
 

@@ -15,7 +15,6 @@ pub struct CompareArgs {
     /// Run folder of the changed target under the same load
     #[arg(value_parser = crate::named::run_or_name)]
     pub candidate: Option<String>,
-    /// The judgement of a change.
     #[command(flatten)]
     pub judged: JudgedArgs,
     /// Output format: text or json

@@ -1,4 +1,4 @@
-//! What can be typed after `plimsoll diagnose URL`: what may be sent, how long, and where the result goes.
+//! The flags of `plimsoll diagnose URL`: the limits of the load, the time, and the output.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub struct DiagnoseUrlArgs {
     /// Number of failed requests that stops the load [default: 200]
     #[arg(long, value_name = "N", help_heading = "Experimenting on a URL")]
     pub max_errors: Option<u64>,
-    /// Promised TTFT of a single request, such as 500ms
+    /// TTFT limit of a single request, such as 500ms
     #[arg(long, value_name = "TIME", help_heading = "Experimenting on a URL")]
     pub ttft: Option<String>,
     /// Base URL of a single replica, repeatable
@@ -58,25 +58,19 @@ pub struct DiagnoseRunArgs {
     "Endpoint: its base URL, as for plimsoll run; or the folder of a run, to be judged from what it measured"
 ).long_help(None)))]
 pub struct DiagnoseArgs {
-    /// Endpoint, or run folder
     #[command(flatten)]
     pub target: TargetArgs,
-    /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,
-    /// How the client behaves.
     #[command(flatten)]
     pub client: ClientArgs,
-    /// References for a run folder.
     #[command(flatten)]
     pub passive: DiagnoseRunArgs,
-    /// Limits of the experiments.
     #[command(flatten)]
     pub active: DiagnoseUrlArgs,
     /// HTML file of the diagnosis
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Where results go.
     #[command(flatten)]
     pub output: super::OutputArgs,
 }

@@ -1,4 +1,4 @@
-//! The flags of what is simulated: `plimsoll engine`, `simulate`, `dev calibrate` and `dev validate`.
+//! The flags of the simulated engine: `plimsoll engine`, `simulate`, `dev calibrate` and `dev validate`.
 
 use std::path::PathBuf;
 
@@ -49,7 +49,6 @@ pub struct EngineArgs {
     /// PEM file of authorities for client certificates, which are then required
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
-    /// The simulated world.
     #[command(flatten)]
     pub world: WorldArgs,
     /// List of profiles and their sources
@@ -92,34 +91,26 @@ pub enum KeepEvents {
 pub struct SimulateArgs {
     /// Simulation file: engine, fleet, faults and scenario (fields: plimsoll schema simulation)
     pub simulation: Option<PathBuf>,
-    /// The simulated world.
     #[command(flatten)]
     pub world: WorldArgs,
     /// Sweep in place of one load; takes the flags of Search
     #[arg(long, help_heading = "Load", conflicts_with_all = ["rate", "concurrency", "saturate", "duration", "arrivals"])]
     pub sweep: bool,
-    /// How much load, and when.
     #[command(flatten)]
     pub load: LoadArgs,
-    /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,
-    /// How the client behaves.
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Where it stops by itself.
     #[command(flatten)]
     pub ceilings: CeilingArgs,
-    /// The search of --sweep.
     #[command(flatten)]
     pub search: SearchArgs,
-    /// Limits that judge the load or the sweep.
     #[command(flatten)]
     pub limits: SloArgs,
     /// Stored events: all or ends [default: all, up to 5 million output tokens]
     #[arg(long, value_enum, value_name = "WHICH", help_heading = "Output")]
     pub events: Option<KeepEvents>,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -165,7 +156,6 @@ pub struct CalibrateArgs {
     /// Level of the run to fit [default: all levels]
     #[arg(long, value_name = "N", requires = "run")]
     pub level: Option<u32>,
-    /// Capacity limits that a run at low load does not show.
     #[command(flatten)]
     pub target: FitArgs,
     /// Profile file to create

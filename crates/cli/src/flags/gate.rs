@@ -24,7 +24,6 @@ pub struct GateArgs {
     /// The version that was measured, for the line of a named baseline [default: the engine's, where it is known]
     #[arg(long, value_name = "LABEL")]
     pub label: Option<String>,
-    /// What is measured, of a URL.
     #[command(flatten)]
     pub url: GateUrlArgs,
     /// Write JUnit XML here

@@ -1,4 +1,4 @@
-//! What can be typed after `plimsoll gate URL` beside the gate's own flags: what is measured, and how.
+//! The flags of `plimsoll gate URL` in addition to the gate's own: the target, the load and the client.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{ScrapeArgs, ShardArgs, TargetArgs, WorkloadArgs};
 
-/// What a gate measures itself. With a run folder none of it has a meaning.
+/// Measurement of a gate on a URL; these flags are refused with a run folder.
 #[derive(Args, Debug, Clone, Default)]
 pub struct GateUrlArgs {
     /// Of a URL: further endpoints of the same kind, measured together with it
@@ -48,16 +48,13 @@ pub struct GateUrlArgs {
     /// PEM file with further trusted certificates
     #[arg(long, value_name = "FILE", help_heading = "Measuring a URL")]
     pub ca_file: Option<PathBuf>,
-    /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,
     /// Set any field of the scenario, repeatable
     #[arg(long, value_name = "PATH=VALUE", help_heading = "Measuring a URL")]
     pub set: Vec<String>,
-    /// What is looked at on the server's side.
     #[command(flatten)]
     pub scrape: ScrapeArgs,
-    /// Where several machines send it.
     #[command(flatten)]
     pub shard: ShardArgs,
     /// Load-generating threads [default: cores − 1]

@@ -1,4 +1,4 @@
-//! What `gateway` can be told.
+//! The flags of `plimsoll gateway`.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ pub struct GatewayArgs {
     /// Routing policy: least_cost, round_robin, least_requests, power_of_two, … [default: the file's, or least_cost]
     #[arg(long, value_name = "ROUTE")]
     pub route: Option<String>,
-    /// Health page of a replica [default: the file's, or /health]
+    /// Health endpoint of a replica [default: the file's, or /health]
     #[arg(long, value_name = "PATH")]
     pub health: Option<String>,
     /// Budget file that the admin address reports on [default: the file's, or none]

@@ -1,4 +1,4 @@
-//! What can be typed after `plimsoll history`.
+//! The flags of `plimsoll history`.
 
 use std::path::PathBuf;
 

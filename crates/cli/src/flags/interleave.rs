@@ -6,7 +6,7 @@ use super::{CeilingArgs, ClientArgs, JudgedArgs, LoadArgs, OutputArgs, TargetArg
 
 /// Two live endpoints that are measured in turn.
 #[derive(Args, Debug)]
-// The place is said because `mut_arg` moves what it changes behind all others: A and B would be swapped.
+// The index is explicit, because `mut_arg` moves the changed argument behind all others and would swap A and B.
 #[command(mut_arg("url", |url| url.value_name("URL_A").index(1)))]
 pub struct InterleaveArgs {
     /// Number of blocks per endpoint; --for sets the length of a block
@@ -33,28 +33,21 @@ pub struct InterleaveArgs {
     /// Environment variable of B's API key [default: as A]
     #[arg(long, value_name = "NAME", help_heading = "Interleave")]
     pub key_env_b: Option<String>,
-    /// Endpoint A and the credentials.
     #[command(flatten)]
     pub target: TargetArgs,
     /// Base URL of endpoint B
     #[arg(value_name = "URL_B", index = 2)]
     pub url_b: String,
-    /// The judgement of a change.
     #[command(flatten)]
     pub judged: JudgedArgs,
-    /// How much load, and when.
     #[command(flatten)]
     pub load: LoadArgs,
-    /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,
-    /// How the client behaves.
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Where it stops by itself.
     #[command(flatten)]
     pub ceilings: CeilingArgs,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -7,13 +7,11 @@ use super::{Format, RunArgs, SearchArgs};
 /// `plimsoll k8s`
 #[derive(Args, Debug)]
 pub struct K8sArgs {
-    /// The load, with the flags of `plimsoll run`.
     #[command(flatten)]
     pub run: RunArgs,
     /// A sweep instead of one load
     #[arg(long, help_heading = "Kubernetes")]
     pub sweep: bool,
-    /// The search of a sweep.
     #[command(flatten)]
     pub search: SearchArgs,
     /// Number of pods; each sends one shard of the load

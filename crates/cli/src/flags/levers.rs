@@ -39,7 +39,6 @@ pub struct LeversArgs {
     /// Number of replicas of that engine
     #[arg(long, value_name = "N", requires = "profile")]
     pub replicas: Option<u32>,
-    /// What the endpoint costs.
     #[command(flatten)]
     pub price: PriceArgs,
     /// Order: latency or cost [default: latency; with a price and a passing budget: cost]

@@ -1,7 +1,7 @@
-//! The command line: what can be typed, in the words of the help text.
+//! The command line, with its help texts as doc comments.
 //!
-//! Flags are sugar over the fields of the scenario ([`plimsoll_workload::Scenario`]); nothing is decided here. What
-//! needs thinking (defaults that depend on each other, units, files) happens in `resolve`.
+//! Flags are sugar over the fields of the scenario ([`plimsoll_workload::Scenario`]); nothing is decided here. The
+//! module `resolve` handles units, files and defaults that depend on each other.
 
 mod baseline;
 mod budget;
@@ -77,7 +77,6 @@ pub use workload::FromLogArgs;
 #[command(name = "plimsoll", version, max_term_width = 110, propagate_version = true)]
 #[command(after_help = "Start: plimsoll demo   All commands: plimsoll help all   Manual: plimsoll docs")]
 pub struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }

@@ -13,31 +13,22 @@ pub struct PlanArgs {
     /// Action on an existing plan.
     #[command(subcommand)]
     pub action: Option<PlanAction>,
-    /// The planned load.
     #[command(flatten)]
     pub load: PlanLoadArgs,
-    /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,
-    /// The promise and the reserve.
     #[command(flatten)]
     pub promise: PromiseArgs,
-    /// The fleet.
     #[command(flatten)]
     pub fleet: PlanFleetArgs,
-    /// Capacity limits of the measured target.
     #[command(flatten)]
     pub target: FitArgs,
-    /// A plan from four figures.
     #[command(flatten)]
     pub envelope: EnvelopeArgs,
-    /// The extent of the simulation.
     #[command(flatten)]
     pub effort: PlanEffortArgs,
-    /// The search for cheaper fleets.
     #[command(flatten)]
     pub search: PlanSearchArgs,
-    /// Where it goes.
     #[command(flatten)]
     pub output: PlanOutputArgs,
 }

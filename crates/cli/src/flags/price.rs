@@ -1,4 +1,4 @@
-//! The flags of a price: the same wherever money is spoken of.
+//! The flags of a price, shared by all commands that compute costs.
 
 use clap::Args;
 

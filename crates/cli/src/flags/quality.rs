@@ -11,7 +11,6 @@ use super::{Format, TargetArgs};
 // Changing an argument puts it last: places are named, or A would be B.
 #[command(mut_arg("url", |url| url.value_name("URL_A").index(1).help("The endpoint as it is: its base URL (http://host:8000/v1)").long_help(None)))]
 pub struct QualityArgs {
-    /// Endpoint A and the credentials.
     #[command(flatten)]
     pub target: TargetArgs,
     /// Base URL of endpoint B

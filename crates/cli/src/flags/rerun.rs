@@ -1,4 +1,4 @@
-//! What can be typed after `plimsoll rerun`.
+//! The flags of `plimsoll rerun`.
 
 use std::path::PathBuf;
 
@@ -45,10 +45,8 @@ pub struct RerunArgs {
     /// PEM file of additional trusted certificates
     #[arg(long, value_name = "FILE", requires = "target", help_heading = "Target")]
     pub ca_file: Option<PathBuf>,
-    /// The simulation in place of the endpoint.
     #[command(flatten)]
     pub world: WorldArgs,
-    /// Metrics pages.
     #[command(flatten)]
     pub scrape: ScrapeArgs,
     /// Threads that generate load [default: cores − 1]
@@ -57,7 +55,6 @@ pub struct RerunArgs {
     /// Number of failed requests that stops the load
     #[arg(long, value_name = "N", help_heading = "Ceilings")]
     pub max_errors: Option<u64>,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -9,7 +9,7 @@ use super::OutputArgs;
 /// One shard of a load and its start.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ShardArgs {
-    /// Shard number from 0, and number of shards (0/4, 1/4, …); rates are those of all shards together
+    /// Shard number from 0, and number of shards (0/4, 1/4, …); rates are totals of all shards
     #[arg(long, value_name = "I/N", help_heading = "Shards")]
     pub shard: Option<String>,
     /// Place where shards agree on the start: a shared folder, s3://bucket/prefix, gs:// or az:// [default: -o]
@@ -35,7 +35,6 @@ pub struct MergeArgs {
     /// Folders or object stores with the runs of all shards
     #[arg(required = true)]
     pub places: Vec<PathBuf>,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -180,7 +180,6 @@ pub struct CeilingArgs {
     /// Number of failed requests that stops the load
     #[arg(long, value_name = "N", help_heading = "Ceilings")]
     pub max_errors: Option<u64>,
-    /// Price of the endpoint.
     #[command(flatten)]
     pub price: PriceArgs,
 }

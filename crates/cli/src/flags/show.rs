@@ -13,7 +13,6 @@ pub struct ShowArgs {
     /// Run folder or trace file
     #[arg(value_parser = crate::named::run)]
     pub run: PathBuf,
-    /// What the endpoint costs.
     #[command(flatten)]
     pub price: PriceArgs,
     /// All metrics, server and network data, and passed checks
@@ -67,7 +66,6 @@ pub struct ReportArgs {
     /// Run folder
     #[arg(value_parser = crate::named::run)]
     pub run: PathBuf,
-    /// What the endpoint costs.
     #[command(flatten)]
     pub price: PriceArgs,
     /// Plan file of the run, shown on the page

@@ -1,4 +1,4 @@
-//! The flags of `plimsoll what-if`, and what a person says of a target that an engine is fitted to.
+//! The flags of `plimsoll what-if`, and the properties of a target that an engine is fitted to.
 
 use std::path::PathBuf;
 
@@ -56,7 +56,6 @@ pub struct WhatIfArgs {
     /// Engine that models the target: a profile or a calibrated file [default: the simulated run's, else a fit to the run]
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
-    /// Capacity limits of the target.
     #[command(flatten)]
     pub target: FitArgs,
     /// Simulated schedules per change

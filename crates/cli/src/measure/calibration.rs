@@ -1,9 +1,9 @@
-//! A few requests before the first level: does the target answer them, and how many tokens does its tokeniser make of a word?
+//! Sends a few requests before the first level, to check that the target answers and to count its tokens per word.
 //!
-//! A load whose every request is refused measures nothing, and what refuses it is known after one. So the first of them is a request of the load,
-//! whatever its prompts come from: a field that is refused is left out of all that follow (`client/fallback.rs`), `--wait-ready` waits until
-//! it is answered, and any other refusal ends the command: a model that is not served is a wrong flag, the rest a target that fails. `--force` sends
-//! the load all the same.
+//! A load whose requests are all refused measures nothing, and one request is enough to find out. So the first request is a
+//! request of the load, for every source of prompts. A refused field is left out of all later requests
+//! (`client/fallback.rs`), and `--wait-ready` waits for an answer. Every other refusal ends the command: a model that is not
+//! served is a wrong flag, the rest is a failing target. `--force` sends the load anyway.
 
 use std::sync::Arc;
 
@@ -21,43 +21,47 @@ use crate::shard::{Agreed, Asked, Facts};
 /// Words of the calibration's two prompts.
 const CALIBRATION_WORDS: [u32; 2] = [64, 512];
 
-/// Longest wait for an answer of the calibration: an endpoint that needs longer is measured with words as tokens.
+/// Longest wait for an answer of the calibration. For a slower endpoint, a word counts as a token.
 const CALIBRATION_PATIENCE: Span = Span::from_secs(20);
 
-/// Output tokens of the first request at most: it is to be answered soon. OpenAI's newest models refuse to be asked for fewer.
+/// Maximum output tokens of the first request, so that the answer comes soon. OpenAI's newest models refuse a lower limit.
 const FIRST_OUTPUT: u32 = 16;
-/// Words of the first request at most, where they are drawn.
+/// Maximum words of the first request, if its prompt is drawn.
 const FIRST_WORDS: u32 = 64;
 
-/// Failures of the server in a row at which the load is not sent: one that fails a tenth of its requests stops one load of ten thousand.
+/// Consecutive server failures after which the load is not sent.
+/// With 4, a server that fails a tenth of its requests stops one load in ten thousand.
 const FAILURES: u32 = 4;
 
-/// What the requests before the load are sent with.
+/// The settings for the requests before the load.
 pub(super) struct BeforeLoad<'a, S> {
-    /// Starts a client of its own: what it sends is announced, and counts against no ceiling.
+    /// Starts a separate client, whose requests are announced and count against no ceiling.
     pub start: S,
-    /// The endpoint that is asked: of several the first that answers.
+    /// URL of the endpoint for these requests: of several the first that answers.
     pub url: &'a str,
     pub listed: &'a [String],
-    /// The highest rate that may be offered.
+    /// Highest rate that may be offered, requests/s.
     pub max_rate: Option<f64>,
-    /// Is the load to be sent whatever is said to these?
+    /// Whether the load is sent even if these requests are refused.
     pub force: bool,
-    /// How long the target is waited for.
+    /// Limit on the wait for the target; `None` if the command does not wait.
     pub ready: Option<Ready>,
 }
 
-/// Which requests.
+/// The kind of requests before the load.
 #[derive(Clone, Copy)]
 enum Which {
-    /// Four of one output token and known length.
+    /// Four requests with one output token and a known length.
     Calibration,
-    /// One as the load will send it, but short: the how many-th.
+    /// One request of the load, but short, with its attempt number.
     First(u32),
 }
 
 impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
-    /// What prompts need of the target: as a run beside found it, or asked, by one shard for all; a load that is sent again is sent as it was.
+    /// Prepares the prompts for the target: calibrates them and sends the first request.
+    ///
+    /// The calibration is copied from `beside` if a concurrent run exists. In a shared load, one shard calibrates for all.
+    /// A repeated load is sent unchanged.
     pub fn prepare(
         &self,
         (beside, again, shard): (Option<&Scenario>, bool, Option<&Asked>),
@@ -86,9 +90,10 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
         }
     }
 
-    /// Finds how many tokens the server's tokeniser makes of a word and what its chat template adds, so that prompts have the length asked
-    /// for: prompts of two lengths and their `usage` give a line. Left alone where the scenario says it, where prompts are the user's own,
-    /// and where the server reports no usage.
+    /// Measures the tokens per word of the server's tokeniser and the tokens of its chat template, for prompts of the right length.
+    ///
+    /// The `usage` of prompts of two lengths gives a line. Skipped if the scenario sets the values, if the prompts are the
+    /// user's own, or if the server reports no usage.
     fn calibrate(
         &self,
         scenario: &mut Scenario,
@@ -107,7 +112,7 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
         Ok(facts)
     }
 
-    /// Sends a request of the load, without the fields that are refused, until it is answered or for good refused.
+    /// Sends a request of the load, without the refused fields, until it is answered or finally refused.
     fn first(&self, scenario: &mut Scenario, clock: Clock, screen: &mut Screen) -> Result<(), Stop> {
         let is_unlisted = refusal::is_unlisted(&scenario.target, self.listed);
         let may_fall_back = has_optional_fields(&scenario.target) && !is_known(scenario);
@@ -135,14 +140,14 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
                     std::thread::sleep(AGAIN.min(ready.until - clock.now()).max(Span::ZERO).as_duration());
                 }
                 _ if self.force => return Ok(()),
-                // A server that fails some requests is the load's to count: only failures in a row say that it fails all.
+                // The load counts occasional failures of the server; only consecutive failures mean that every request fails.
                 None if is_servers(row) && tries < FAILURES => {}
                 ready
                     if ready.is_some() || refusal::of(&rows).is_some() || row.outcome.how == How::Refused =>
                 {
                     return Err(refusal::stop(&scenario.target.only(self.url), row, self.listed));
                 }
-                // What is shed or late may do better under the load itself, and a connection that breaks is the load's to count.
+                // A shed or late request may succeed under the load itself, and the load counts broken connections.
                 _ => return Ok(()),
             }
         }
@@ -166,7 +171,7 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
         };
         facts.insert("tokens_per_word".into(), Some(format!("{:.4}", line.tokens_per_word)));
         if (0.0625..=16.0).contains(&line.tokens_per_word) {
-            // Four digits: the factor is written down, and the text must follow from what is written.
+            // Rounded to four digits, because the factor is stored and the text must follow from the stored value.
             scenario.prompts.words_per_token = (1e4 / line.tokens_per_word).round() / 1e4;
             scenario.prompts.template_tokens = line.template_tokens;
             facts.insert("template_tokens".into(), Some(line.template_tokens.to_string()));
@@ -181,12 +186,12 @@ fn is_to_be_calibrated(scenario: &Scenario) -> bool {
     prompts.file.is_none() && texts && !is_known(scenario) && scenario.classes.is_empty()
 }
 
-/// Returns whether the scenario names the target's tokens per word: then nothing is sent but the load.
+/// Returns whether the scenario sets the target's tokens per word; then only the load is sent.
 fn is_known(scenario: &Scenario) -> bool {
     scenario.prompts.words_per_token != 1.0 || scenario.prompts.template_tokens != 0
 }
 
-/// Returns whether the server failed at a request that may be right.
+/// Returns whether the server failed at a request that may be valid.
 fn is_servers(row: &Attempt) -> bool {
     matches!(row.outcome.how, How::ServerError | How::StreamError)
 }
@@ -201,23 +206,23 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
     let count = match which {
         Which::First(_) => {
             plain.prompts.shared_prefix = None;
-            // Other words than the calibration's, whose prompts must hit no cache.
+            // The words differ from the calibration's, because these prompts must not hit a cache.
             plain.seed = plain.seed.wrapping_add(1);
             (plain.prompts.images, plain.prompts.audio) = (None, None);
             1
         }
         Which::Calibration => {
             plain.prompts.shared_prefix = None;
-            // What these come to in tokens would be held for the template's.
+            // Media are left out, because their tokens would be counted as the template's.
             (plain.prompts.images, plain.prompts.audio) = (None, None);
-            // With one document the words are the asked ones, and the template is that of a document.
+            // The document has no length, so that the words are the query's and the template includes one document.
             if plain.target.protocol.takes_texts() {
                 plain.target.documents = Some(Documents { count: Size::Fixed(1), length: None });
             }
             2 * CALIBRATION_WORDS.len()
         }
     };
-    // Ten milliseconds apart, or further where the highest rate asks for it.
+    // Requests are 10 ms apart, or further apart if the highest rate requires it.
     let rate_per_s = max_rate.map_or(100.0, |most| most.min(100.0));
     let window = Span::from_secs_f64((count as f64 + 0.5) / rate_per_s);
     let mut schedule = Schedule::generate(&plain, rate_per_s, window, u32::MAX).map_err(wrong)?;
@@ -239,7 +244,7 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
     }
     let prompts = Arc::new(Prompts::new(&plain, 0).map_err(wrong)?);
     let requests = LevelTraffic::Open(Arc::new(schedule));
-    // Each level has its own requests' ids and traces.
+    // The level has a unique number, because request ids and traces depend on it.
     let id = match which {
         Which::Calibration => u32::MAX,
         Which::First(tries) => u32::MAX - 1 - tries,
@@ -254,11 +259,11 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
     })
 }
 
-/// Prompt tokens as the server counts them, over words.
+/// A line: prompt tokens as counted by the server over words.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     tokens_per_word: f64,
-    /// What the chat template adds to each prompt.
+    /// Tokens that the chat template adds to each prompt.
     template_tokens: u32,
 }
 

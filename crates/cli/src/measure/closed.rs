@@ -1,4 +1,4 @@
-//! What a measurement leaves: its manifest, how its figures are to be read, and the exit code that it calls for.
+//! The result of a measurement: its manifest, the settings for its figures, and its exit code.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,19 +15,19 @@ use serde_json::Value;
 use super::Kinds;
 use crate::exit::{Exit, Stop};
 
-/// Redraws of the bootstrap for final findings.
+/// Bootstrap replicates for final findings.
 const REPLICATES: usize = 800;
 
-/// A measurement that has ended.
+/// A measurement that has ended, with its run folder.
 pub struct Closed {
     pub manifest: Manifest,
     pub dir: PathBuf,
-    /// Why the folder does not hold all of it, if it does not.
+    /// Reason why the folder is incomplete; `None` if it is complete.
     pub unkept: Option<String>,
 }
 
 impl Closed {
-    /// The exit code of the whole: kept, stopped, trusted.
+    /// Returns the exit code, from storage errors, an early stop and the validity.
     pub fn exit(&self, findings: &Findings, stopped: bool) -> Exit {
         match &self.unkept {
             Some(why) => {
@@ -42,7 +42,7 @@ impl Closed {
     }
 }
 
-/// The manifest of a measurement that begins now; of the target it says where it is.
+/// Returns the manifest of a measurement that starts now. The target has only its URL.
 pub(super) fn manifest(
     kind: &str,
     id: String,
@@ -74,7 +74,7 @@ pub(super) fn manifest(
     }
 }
 
-/// The exit code that a measurement's trust calls for.
+/// Returns the exit code for the validity of a measurement.
 pub fn verdict(findings: &Findings) -> Exit {
     let nothing_reached = !findings.levels.is_empty()
         && findings.levels.iter().all(|level| {
@@ -90,7 +90,7 @@ pub fn verdict(findings: &Findings) -> Exit {
     }
 }
 
-/// How the lines of a run are read: as its sweep asked, or by the defaults.
+/// Returns the settings for the load limits of a run: its sweep's settings or the defaults.
 pub fn line_spec(manifest: &Manifest) -> LineSpec {
     let sweep = manifest.scenario.get("sweep").cloned();
     let spec: Option<SweepSpec> = sweep.and_then(|value| serde_json::from_value(value).ok());
@@ -104,7 +104,7 @@ pub fn line_spec(manifest: &Manifest) -> LineSpec {
     }
 }
 
-/// All findings of a run from its rows.
+/// Computes all findings of a run from its rows.
 pub fn findings(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample]) -> Findings {
     Findings {
         cold_start: cold_start::of(manifest, attempts),
@@ -112,7 +112,7 @@ pub fn findings(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample]) -
     }
 }
 
-/// The scenario as the manifest keeps it: with the search beside it, where there is one.
+/// Returns the scenario as stored in the manifest, including the search if there is one.
 pub(super) fn whole_scenario(
     scenario: &Scenario,
     sweep: Option<&Kinds>,

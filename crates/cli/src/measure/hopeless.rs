@@ -1,8 +1,8 @@
-//! A load whose every request so far was refused with the same words is given up, because the next one will be refused too.
+//! Gives up a load whose requests were all refused with the same message, because the next one will be refused too.
 //!
-//! A wrong request is known after a few. What a server may get over (shed, 5xx, no connection) is given time, and one answer of any other kind
-//! ends the count for good: from then on the failures are the measurement. An error budget was rejected, because it would cut loads that are
-//! meant to break a target.
+//! A few requests are enough to detect an invalid request. Refusals that a server may recover from (shed, 5xx, no connection)
+//! get a grace period. A single answer of any other kind ends the count permanently: from then on failures are measured.
+//! An error budget was rejected, because it would cut loads that are meant to break a target.
 
 use std::sync::Mutex;
 
@@ -10,13 +10,13 @@ use plimsoll_model::{At, Attempt, How, Span};
 
 /// Equal refusals after which a load is given up.
 const FEW: u64 = 8;
-/// How long a server may refuse what it may get over.
+/// Grace period for refusals that a server may recover from.
 const PATIENCE: Span = Span::from_secs(5);
 
-/// The refusals since a measurement began.
+/// The refusals since the start of a measurement.
 #[derive(Debug)]
 pub(super) struct Refusals {
-    /// Tries of a request after its first: an attempt before the last one is no end.
+    /// Maximum retries per request; an attempt before the last one is not final.
     retries: u32,
     state: Mutex<State>,
 }
@@ -30,17 +30,17 @@ enum State {
         count: u64,
         since: At,
     },
-    /// Never again: the load is forced, or something else came back.
+    /// Counting has ended: the load is forced, or another answer was received.
     Off,
 }
 
 impl Refusals {
-    /// None so far; with `force` none are counted.
+    /// Returns an empty count; with `force`, refusals are not counted.
     pub fn new(force: bool, retries: u32) -> Refusals {
         Refusals { retries, state: Mutex::new(if force { State::Off } else { State::None }) }
     }
 
-    /// Takes an attempt; returns whether the load is hopeless.
+    /// Records an attempt; returns whether the load is hopeless.
     pub fn see(&self, row: &Attempt) -> bool {
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if matches!(*state, State::Off) || is_no_end(row, self.retries) {
@@ -68,7 +68,7 @@ impl Refusals {
         }
     }
 
-    /// How many refusals there were, and their words.
+    /// Returns the number of refusals and their message.
     pub fn line(&self) -> Option<String> {
         let state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let State::Same { sample, count, .. } = &*state else { return None };
@@ -78,13 +78,13 @@ impl Refusals {
     }
 }
 
-/// Attempts that will be tried again, and those that the client ended itself.
+/// Returns whether an attempt is not final: it will be retried, or the client ended it.
 fn is_no_end(row: &Attempt, retries: u32) -> bool {
     (row.outcome.retryable && u32::from(row.attempt) < retries)
         || matches!(row.outcome.how, How::Cancelled | How::Unfinished | How::NeverSent)
 }
 
-/// The words of a refusal, and these without what differs from one request to the next: words with digits, such as ids and waits.
+/// Returns the message of a refusal, and the message without words with digits, such as ids and waits, which vary by request.
 fn refusal(row: &Attempt) -> Option<(String, String)> {
     let refused = matches!(
         row.outcome.how,
@@ -119,7 +119,7 @@ mod tests {
         row
     }
 
-    /// The number of rows after which a load is given up.
+    /// Returns the number of rows after which a load is given up.
     fn given_up(seen: &Refusals, rows: impl Iterator<Item = Attempt>) -> Option<usize> {
         rows.enumerate().find_map(|(n, row)| seen.see(&row).then_some(n + 1))
     }
@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    /// A server that sheds gets five seconds; a retried attempt is no end.
+    /// A server that sheds gets five seconds; a retried attempt is not final.
     #[test]
     fn what_may_pass_is_given_time() {
         let every_10_ms = |how| (0..9999).map(move |n| row(how, 10 * n, "busy"));

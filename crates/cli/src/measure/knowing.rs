@@ -1,6 +1,6 @@
-//! Ends a level before its time once enough is known: a percentile precisely enough, or every row of a budget.
+//! Ends a level before its time once enough is known: a percentile with the required precision, or every row of a budget.
 //!
-//! A level that goes on was preferred to several levels with a look after each, because the queue of each new level is young.
+//! Several levels with a check after each were rejected, because the queue of each new level starts empty.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -15,41 +15,41 @@ use plimsoll_report::figure;
 
 use super::line_spec;
 
-/// The aim of a load that ends before its time.
+/// The condition on which a load ends before its time.
 #[derive(Clone)]
 pub enum Until {
-    /// A percentile is known to a share of itself.
+    /// A percentile whose interval is within a share of its value.
     Known(Precision),
-    /// Every row of a budget is decided at one of the instants.
+    /// Every row of a budget is decided at one of the checks.
     Decided(Box<DecidedLooks>),
 }
 
-/// The looks at a running level that a budget judges.
+/// The checks of a budget during a level.
 #[derive(Clone)]
 pub struct DecidedLooks {
     pub file: BudgetFile,
-    /// Instants of the looks, since the start of the level.
+    /// Times of the checks since the start of the level.
     pub at: Vec<Span>,
-    /// Number of looks that share the error, including the one after the level.
+    /// Number of checks that share the error probability, including the check after the level.
     pub looks: usize,
     pub manifest: Manifest,
 }
 
-/// The requests of a level so far, and the next look at them.
+/// The requests of a level so far, and the time of the next check.
 pub(super) struct Knowing {
     until: Until,
     from: Receiver<Attempt>,
     rows: Vec<Attempt>,
-    /// Requests before the next look at a percentile.
+    /// Number of requests before the next check of a percentile.
     next: u64,
-    /// Whether the previous look met the precision. Two in a row are needed because one narrow interval may be luck.
+    /// Whether the previous check met the precision. Two in sequence are needed, because one narrow interval may be luck.
     met_before: bool,
-    /// The longest that a request took.
+    /// Longest duration of a request so far.
     longest: Span,
 }
 
 impl Knowing {
-    /// Returns a sender for finished requests, and their reader.
+    /// Returns a sender for finished requests, and their receiver.
     pub fn new(until: &Until) -> (Sender<Attempt>, Knowing) {
         let (to, from) = channel();
         let (until, rows, next) = (until.clone(), Vec::new(), Precision::next_look(0));
@@ -71,7 +71,7 @@ impl Knowing {
             Until::Known(_) if count < self.next => None,
             Until::Known(precision) => {
                 self.next = Precision::next_look(count);
-                // Of what was due lately the quick ones have ended and the slow ones have not.
+                // Recently due requests are left out, because only the fast ones of them have finished.
                 let stop = now + -self.longest;
                 let seen = Level { stop, ..seen };
                 let met = stop > level.start && precision.is_met(&summarise(&seen, &self.rows, &[], None));
@@ -96,7 +96,7 @@ impl Knowing {
 }
 
 impl DecidedLooks {
-    /// Judges the requests before the first unfinished one. Later ones are left out because only the fast of them have finished.
+    /// Evaluates the requests before the first unfinished one. Later ones are left out, because only the fast ones have finished.
     fn judge(&self, level: Level, rows: &mut [Attempt]) -> Option<GateFinding> {
         rows.sort_by_key(|row| (row.request, row.attempt));
         let mut ended = 0;
@@ -114,7 +114,7 @@ impl DecidedLooks {
     }
 }
 
-/// Returns the screen line of a look.
+/// Returns the screen line of a check.
 pub fn say(spent: Span, open: Option<String>) -> String {
     let spent = figure::duration_ns(spent.0 as f64);
     open.map_or_else(|| format!("decided after {spent}"), |open| format!("open after {spent}: {open}"))

@@ -1,4 +1,4 @@
-//! One level: what is asked of it, what the client is told, and what is left of it in memory.
+//! One level: its step, the plan that the client executes, and the rows that remain in memory.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -21,20 +21,20 @@ use crate::exit::Stop;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LevelStep {
     pub traffic: String,
-    /// The arrival process of that kind; `None` = the scenario's.
+    /// Arrival process of this kind of traffic; `None` for the scenario's process.
     pub arrivals: Option<ArrivalSpec>,
     pub purpose: String,
     pub load: Load,
     pub window: Span,
     pub max_requests: Option<u64>,
-    /// Of a closed loop: it ends after so many requests, and the level with it.
+    /// Number of requests after which a closed loop and its level end; `None` if the window ends them.
     pub requests: Option<u64>,
-    /// The rate that a closed loop is held to, requests/s, below the one of the whole measurement.
+    /// Rate limit of a closed loop in requests/s, below the limit of the whole measurement.
     pub max_rate_per_s: Option<f64>,
 }
 
 impl LevelStep {
-    /// Of the scenario's own arrivals, as many as there are.
+    /// Returns a step with the scenario's own arrivals and no limit on their number.
     pub fn new(purpose: &str, load: Load, window: Span) -> LevelStep {
         LevelStep {
             traffic: "steady".into(),
@@ -48,13 +48,13 @@ impl LevelStep {
         }
     }
 
-    /// A closed loop that ends after so many requests.
+    /// Returns a step of a closed loop that ends after `requests` requests.
     pub fn of_requests(purpose: &str, concurrency: u32, requests: u64) -> LevelStep {
         let load = Load::Closed { concurrency };
         LevelStep { requests: Some(requests), ..LevelStep::new(purpose, load, LONGEST) }
     }
 
-    /// What a sweep asks for, of one of these kinds of traffic.
+    /// Returns the step of a sweep's level for one of its kinds of traffic.
     pub fn of_sweep(asked: SweepLevel, traffic: &[(String, ArrivalSpec)]) -> LevelStep {
         let arrivals = traffic.iter().find(|(name, _)| *name == asked.traffic);
         LevelStep {
@@ -70,12 +70,12 @@ impl LevelStep {
     }
 }
 
-/// What one level has that its scenario has not.
+/// Differences between one level and its scenario.
 #[derive(Default)]
 pub struct Variation {
-    /// The scenario with another client, other lengths or other prompts; the target is the same.
+    /// Scenario with another client, other lengths or other prompts but an unchanged target.
     pub scenario: Option<Scenario>,
-    /// Number of a replica that is asked alone; see [`super::Measure::replica`].
+    /// Number of the only replica that gets requests; see [`super::Measure::replica`].
     pub replica: Option<usize>,
 }
 
@@ -85,16 +85,16 @@ pub struct MeasuredLevel {
     pub samples: Vec<Sample>,
 }
 
-/// The rows of a level, as far as they are in memory: all of them are in the run folder.
+/// The rows of a level that are in memory. The run folder has all rows.
 pub enum LevelRows {
-    /// The records. A run folder is written from them.
+    /// Records, from which a run folder is written.
     Records(Vec<Attempt>),
-    /// What figures need of records that were not kept: a simulated day has a million of them.
+    /// Sums that the figures need, without the records, because a simulated day has a million of them.
     Gathered(Box<Gathered>),
 }
 
 impl MeasuredLevel {
-    /// Attempts that brought a whole answer.
+    /// Returns the number of attempts that received a complete answer.
     pub fn finished(&self) -> u64 {
         match &self.rows {
             LevelRows::Records(attempts) => {
@@ -104,7 +104,7 @@ impl MeasuredLevel {
         }
     }
 
-    /// The records, where they were kept.
+    /// Returns the records, or an empty slice if they were not kept.
     pub fn records(&self) -> &[Attempt] {
         match &self.rows {
             LevelRows::Records(attempts) => attempts,
@@ -113,7 +113,7 @@ impl MeasuredLevel {
     }
 }
 
-/// What a step becomes for the client.
+/// Returns the client's plan for a step.
 pub(super) fn plan(
     scenario: &Scenario,
     step: &LevelStep,
@@ -169,7 +169,7 @@ pub(super) fn plan(
     })
 }
 
-/// Leaves of a level what one of several machines sends of it; gives how many arrivals all have together, and the hash of these.
+/// Reduces a level's plan to the part of one shard. Returns the number and the hash of the arrivals of all shards.
 pub(super) fn part_of(plan: &mut LevelPlan, start: ShardStart) -> (u64, String) {
     let of_all = (plan.arrivals().unwrap_or(0), plan.schedule_hash());
     let Shard { index, of } = start.shard;
@@ -196,8 +196,10 @@ pub(super) fn part_of(plan: &mut LevelPlan, start: ShardStart) -> (u64, String) 
     of_all
 }
 
-/// The load of a stretch of a trace: the requests due over the time that they are due in, not the trace's mean. Turns of sessions are due past the
-/// window, into which only their sessions' beginnings fall; what is due all at once has no rate: 0.
+/// Returns the load of an excerpt of a trace: its requests over their time, not the trace's mean.
+///
+/// Turns of sessions are due after the window, because only session starts fall into the window. If all requests are due
+/// simultaneously, the rate is 0.
 pub(super) fn stretch(scenario: &Scenario, arrivals: &[Arrival], window: Span) -> Load {
     let mut load = of_window(arrivals.len() as u64, window);
     if scenario.plays_sessions_out() && arrivals.len() > 1 {
@@ -211,19 +213,19 @@ pub(super) fn stretch(scenario: &Scenario, arrivals: &[Arrival], window: Span) -
     load
 }
 
-/// So many requests in so long.
+/// Returns the open load of `arrivals` requests in `window`.
 pub(super) fn of_window(arrivals: u64, window: Span) -> Load {
     Load::Open { rate_per_s: arrivals as f64 / window.as_secs_f64().max(1e-9) }
 }
 
-/// A level as it will have been if this process dies in it, as far as its step tells.
+/// Returns the record of a level for the case that this process dies in it, from its step.
 pub(super) fn cut_off(
     id: u32,
     step: &LevelStep,
     (load, rate_course): (Load, RateCourse),
     (start, plays_sessions_out): (At, bool),
 ) -> Level {
-    // Those that play sessions to their ends are as long as these take: it ends where its last row does.
+    // The end is only a bound if sessions are played to their ends, because such a level ends with its last row.
     let end = start + if plays_sessions_out { step.window.max(LONGEST) } else { step.window };
     Level {
         id,
@@ -242,15 +244,15 @@ pub(super) fn cut_off(
     }
 }
 
-/// Rows go to the log at once and stay in memory until their level is judged.
+/// A sink that writes rows to the log immediately and keeps them in memory until their level is judged.
 pub(super) struct LevelSink {
     pub(super) store: plimsoll_store::Sink,
     pub(super) memory: Memory,
     pub(super) control: Arc<Control>,
     pub(super) refusals: Arc<Refusals>,
-    /// Who looks whether enough is known.
+    /// Receiver of the rows that checks whether the load may end early.
     pub(super) ended: Option<Sender<Attempt>>,
-    /// Are the client's own time series those of the whole level? Of a shard's part they are not.
+    /// Whether the client's own time series describe the whole level; false for a shard's part.
     pub(super) keeps_samples: bool,
 }
 
@@ -273,7 +275,7 @@ impl Sink for LevelSink {
             self.store.sample(&sample);
         }
         self.memory.sample(sample);
-        // Looked at ten times a second: a load whose records have nowhere to go is only a burden on the target.
+        // The log is checked ten times a second, because a load that can't be recorded is only a burden on the target.
         if self.store.health().error.is_some() && self.control.stops() == 0 {
             self.control.stop();
         }

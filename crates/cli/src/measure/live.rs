@@ -1,4 +1,4 @@
-//! The live view of a level: what the screen shows while the driver runs.
+//! The live view of a level: the content of the screen while the driver runs.
 
 use std::collections::VecDeque;
 use std::sync::mpsc;
@@ -10,34 +10,32 @@ use plimsoll_report::figure;
 
 use crate::screen::{REDRAW, Screen, bar};
 
-/// Seconds over which rates and percentiles on the screen look back.
+/// Lookback window of the rates and percentiles on the screen, in seconds.
 const LOOK_BACK_S: f64 = 3.0;
 
-/// What is looked at.
+/// The data of the live view.
 pub struct View<'a> {
-    /// The driver's counters.
+    /// Counters of the driver.
     pub live: LiveCounters,
-    /// The run's axis.
+    /// Clock with the run's time axis.
     pub clock: Clock,
-    /// The level that runs.
     pub plan: &'a LevelPlan,
-    /// What the level is, in words.
     pub title: &'a str,
-    /// Requests with which it ends, where it does.
+    /// Number of requests after which the level ends; `None` if it ends at a time.
     pub requests: Option<u64>,
     pub counts: LiveCounts,
 }
 
-/// What the driver's counters count.
+/// The meaning of the driver's counters.
 #[derive(Copy, Clone, Debug)]
 pub struct LiveCounts {
-    /// What the sizes of requests are.
+    /// Unit of the request sizes.
     pub unit: SizeUnit,
-    /// Do answers come token by token? Else their times are those of whole answers.
+    /// Whether answers arrive token by token; if not, times are of whole answers.
     pub streams: bool,
 }
 
-/// Runs `work` on a thread of its own and redraws the screen until it is done. `each` runs at each redraw and may return a line to print.
+/// Runs `work` on a separate thread and redraws the screen until it is done. `each` runs at each redraw and may return a line to print.
 pub fn watch<T: Send>(
     screen: &mut Screen,
     view: &View<'_>,
@@ -79,7 +77,7 @@ pub fn watch<T: Send>(
     })
 }
 
-/// The live block and its one-line form.
+/// Returns the live block and its one-line form.
 fn draw(
     view: &View<'_>,
     (begun, now): (At, At),
@@ -107,7 +105,7 @@ fn draw(
     let errors = totals.errors - before.errors;
     let by_time = elapsed_s / window_s.max(1e-9);
     let ended = totals.ended - before.ended;
-    // A level that ends with its requests has a window that nobody means to reach.
+    // Progress is counted in requests, because the window of a level that ends with its requests is only a limit.
     let counted = view.requests.filter(|most| by_time < ended as f64 / (*most).max(1) as f64);
     let (part, state) = match counted {
         Some(most) => (

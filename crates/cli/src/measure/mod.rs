@@ -1,7 +1,7 @@
-//! One measurement, from the first look at the target to the closed run folder: what `run`, `sweep` and `demo` share.
+//! Runs one measurement, from the first probe of the target to the closed run folder, for `run`, `sweep` and `demo`.
 //!
-//! Order matters here. The target is looked at before a folder is made (an unreachable endpoint leaves nothing behind),
-//! the folder is made before the first request (nothing measured is lost), and the findings are written last, because
+//! The order matters. The target is probed before the folder is made, so an unreachable endpoint leaves nothing behind.
+//! The folder is made before the first request, so nothing measured is lost. The findings are written last, because
 //! everything before them can be recomputed from the rows.
 
 mod calibration;
@@ -56,40 +56,40 @@ pub use target::{TargetLook, look};
 pub use virtual_time::Simulate;
 use virtual_time::Virtual;
 
-/// Longest wait for what the target's host is told before a level.
+/// Longest wait for the command that is sent to the target's host before a level.
 const COMMAND_PATIENCE: Span = Span::from_secs(30);
 
-/// The search, where there is one, and the arrival process of each kind of traffic.
+/// The search, if there is one, and the arrival process of each kind of traffic.
 pub type Kinds = (Option<SweepSpec>, Vec<(String, ArrivalSpec)>);
 
-/// What a measurement is begun with.
+/// The settings of a measurement at its start.
 pub struct Begin<'a> {
-    /// `run`, `sweep` or `demo`.
+    /// Command of the run: `run`, `sweep` or `demo`.
     pub kind: &'static str,
     pub scenario: Scenario,
-    /// The search, where there is one, and the arrival process of each kind of traffic.
+    /// The search, if there is one, and the arrival process of each kind of traffic.
     pub sweep: Option<Kinds>,
-    /// Budget of every level, if no search has one.
+    /// Budget of every level, used if the search sets none.
     pub budget: Option<BudgetSpec>,
-    /// Number of looks at a gate that measures until it is decided.
+    /// Number of checks of a gate that measures until it is decided.
     pub looks: Option<usize>,
     pub client: &'a ClientArgs,
     pub limits: StopLimits,
     pub output: &'a OutputArgs,
-    /// The command that repeats it; `None` = rendered from the scenario and `more`.
+    /// Command that repeats the measurement; `None` if it is rendered from the scenario and `more`.
     pub reproduce: Option<String>,
-    /// Flags that belong to the command to repeat it, beside the scenario's.
+    /// Flags of the command that repeats the measurement, in addition to the scenario's flags.
     pub more: Vec<(&'static str, String)>,
-    /// What is simulated; `None` = the target is a live endpoint.
+    /// The simulated system; `None` if the target is a live endpoint.
     pub world: Option<Simulate>,
-    /// The run whose schedule is sent again; its prompts are then sent as they were, whatever this server makes of a word.
+    /// Run whose schedule is sent again. Its prompts are sent unchanged, regardless of this server's tokens per word.
     pub repeats: Option<Repeats>,
-    /// Of a load that several machines send: which part is sent here.
+    /// Part of the load that this machine sends; `None` if one machine sends the whole load.
     pub shard: Option<Asked>,
 }
 
 impl<'a> Begin<'a> {
-    /// A measurement of its own on a live endpoint, by one machine.
+    /// Returns the settings of an independent measurement of a live endpoint by one machine.
     pub fn new(
         kind: &'static str,
         scenario: Scenario,
@@ -115,7 +115,7 @@ impl<'a> Begin<'a> {
     }
 }
 
-/// A measurement that is under way.
+/// A measurement in progress.
 pub struct Measure {
     pub screen: Screen,
     scenario: Scenario,
@@ -127,22 +127,22 @@ pub struct Measure {
     levels: u32,
     attempts: Vec<Attempt>,
     samples: Vec<Sample>,
-    /// The levels whose records were not kept.
+    /// Levels whose records are not kept in memory.
     observed: Vec<Observed>,
-    /// Why the run can't be kept whole, once that is so: nothing new is begun from then on.
+    /// Reason why the run can't be stored completely; once it is set, no new level starts.
     unkept: Option<String>,
-    /// Of a load that several machines send: what they agreed on.
+    /// Agreement between the machines that share the load; `None` if one machine sends it.
     shard: Option<Agreed>,
-    /// What the target's host is told before each level.
+    /// Commands that are sent to the target's hosts before each level.
     before_level: Vec<HostCommand>,
-    /// What is to be known for the load to end before its time.
+    /// Condition that ends the load before its time.
     until: Option<Until>,
 }
 
-/// Who puts the load on the target.
+/// The source of the load on the target.
 #[expect(clippy::large_enum_variant, reason = "a run has one, and it is never moved while it measures")]
 enum Driver {
-    /// The client, over sockets.
+    /// A client that sends over sockets.
     Live {
         client: Client,
         replicas: Vec<Client>,
@@ -150,12 +150,12 @@ enum Driver {
         clock: Clock,
         scraping: Option<Scraping>,
     },
-    /// The simulated client, in virtual time.
+    /// A simulated client in virtual time.
     Virtual(Box<Virtual>),
 }
 
 impl Measure {
-    /// Looks at the target, makes the run folder, and is ready to send.
+    /// Probes the target, makes the run folder and prepares to send.
     pub fn begin(begin: Begin<'_>) -> Result<Measure, Stop> {
         match begin.world.is_some() {
             true => Measure::begin_virtual(begin),
@@ -163,8 +163,8 @@ impl Measure {
         }
     }
 
-    /// A second measurement that takes turns with a first: the same words per token, so that its prompts are as long, and
-    /// the same keys and signals stop both.
+    /// Starts a second measurement that alternates with `first`.
+    /// Both use the same words per token, so their prompts have equal lengths. The same keys and signals stop both.
     pub fn begin_beside(begin: Begin<'_>, first: &Measure) -> Result<Measure, Stop> {
         Measure::begin_live(begin, Some(first))
     }
@@ -215,21 +215,21 @@ impl Measure {
         let known = beside.map(|beside| &beside.scenario);
         let asks = (known, repeats.is_some(), shard.as_ref());
         let (facts, agreed) = first.prepare(asks, (&mut scenario, facts), (clock, &control, &mut screen))?;
-        // Shards name their requests alike, so that the merged run has one identity.
+        // All shards use the same request names, because the merged run needs one identity.
         let id = agreed.as_ref().map_or(id.clone(), |all| all.run_id(block_key(&scenario)));
         let client = start(&scenario, client_args, &id, clock)?;
         let prompts =
             Prompts::new(&scenario, block_key(&scenario)).map_err(|e| Stop::usage(e.to_string()))?;
         let command = reproduce.unwrap_or_else(|| crate::resolve::reproduce(kind, &scenario, &more));
         let mut whole = whole_scenario(&scenario, sweep.as_ref(), (budget.as_ref(), looks));
-        // The server's pages are read once, whatever the number of shards.
+        // Only shard 0 reads the server's pages, because all shards share the server.
         let pages = match &agreed {
             Some(all) if all.shard.index > 0 => Vec::new(),
             _ => scraping::find(&scenario, &mut screen, &mut whole)?,
         };
         let manifest = Manifest { repeats, ..manifest(kind, id, (Time::Real, clock), &scenario, whole) };
         let target = Fingerprint { url: scenario.target.url.clone(), facts };
-        // Of a search the run of shard 0 is the whole one.
+        // In a search, the run of shard 0 is the complete run.
         let is_part = |all: &&Agreed| all.levels.as_ref().is_none_or(|levels| !levels.leads());
         let part = agreed.as_ref().filter(is_part).map(|all| all.part(0, String::new()));
         let manifest =
@@ -247,7 +247,7 @@ impl Measure {
         Ok(measure)
     }
 
-    /// The folder is made here, in which all that follows is kept.
+    /// Makes the run folder in which all later records are kept.
     fn of(
         mut screen: Screen,
         scenario: Scenario,
@@ -277,7 +277,7 @@ impl Measure {
         })
     }
 
-    /// The scenario as resolved, the model and the calibration filled in.
+    /// Returns the resolved scenario, with the model and the calibration filled in.
     pub fn scenario(&self) -> &Scenario {
         &self.scenario
     }
@@ -286,22 +286,22 @@ impl Measure {
         self.writer.dir().to_path_buf()
     }
 
-    /// Is nothing new to be begun: has the person asked to stop, is there nowhere to keep it, or does the target refuse everything?
+    /// Returns whether no new level may start: the user stopped the run, it can't be stored, or the target refuses every request.
     pub fn stopped(&self) -> bool {
         self.interrupted() || self.control.is_hopeless()
     }
 
-    /// Has the person asked to stop, or is there nowhere to keep it?
+    /// Returns whether the user stopped the run or the run can't be stored.
     pub fn interrupted(&self) -> bool {
         self.control.stops() > 0 || self.unkept.is_some()
     }
 
-    /// Why nothing new is begun.
+    /// Returns the reason why no new level starts.
     pub fn stop_reason(&self) -> &'static str {
         if self.interrupted() { "stopped by the user" } else { "stopped: the target refuses every request" }
     }
 
-    /// Ends the load once this is reached, if that is before its time.
+    /// Ends the load as soon as the condition is met, if that is before its time.
     pub fn until(&mut self, until: Until) {
         self.until = Some(until);
     }
@@ -311,13 +311,13 @@ impl Measure {
         self.shard.is_some()
     }
 
-    /// Judges the next level at these instants since its start, and once after it.
+    /// Evaluates the budget in the next level at the given times since its start, and once after it.
     pub fn until_decided(&mut self, file: &BudgetFile, at: Vec<Span>) {
         let (file, looks, manifest) = (file.clone(), at.len() + 1, self.writer.manifest());
         self.until(Until::Decided(Box::new(DecidedLooks { file, at, looks, manifest })));
     }
 
-    /// A further way to the target, past what spreads requests: one of its replicas. They count from 0 as they are named.
+    /// Adds a replica of the target, which is reached directly and not through the load balancer. Replicas count from 0 in call order.
     pub fn replica(&mut self, url: &str, args: &ClientArgs) -> Result<(), Stop> {
         let id = self.writer.manifest().id;
         let Driver::Live { replicas, clock, .. } = &mut self.driver else { return Ok(()) };
@@ -327,12 +327,12 @@ impl Measure {
         Ok(())
     }
 
-    /// Runs one level to its end and keeps its rows. `title` says what the screen shows.
+    /// Runs one level to its end and keeps its rows. `title` is the text on the screen.
     pub fn level(&mut self, step: &LevelStep, title: &str) -> Result<MeasuredLevel, Stop> {
         self.varied_level(step, title, &Variation::default())
     }
 
-    /// The same with something that differs from the scenario.
+    /// Runs one level that differs from the scenario by `varied`.
     pub fn varied_level(
         &mut self,
         step: &LevelStep,
@@ -347,7 +347,7 @@ impl Measure {
             }
             Driver::Virtual(_) => return self.virtual_level(step, title),
         };
-        // A shared server is told once.
+        // Only shard 0 sends the command, because the shards share the server.
         let tells = self.shard.as_ref().is_none_or(|agreed| agreed.shard.index == 0);
         for command in self.before_level.iter().filter(|_| tells) {
             command.send(COMMAND_PATIENCE).map_err(|why| {
@@ -389,12 +389,12 @@ impl Measure {
         let streams = target.stream && target.protocol.streams();
         let unit = target.protocol.counts();
         let counts = live::LiveCounts { unit, streams };
-        // What ends with its requests is known by them, not by its time.
+        // Progress of sessions is counted in requests, because the level ends with its requests and not at a time.
         let requests = step.requests.or(plan.arrivals().filter(|_| plan.plays_sessions_out));
         let view = live::View { live: client.live(), clock, plan: &plan, title, requests, counts };
         let control = Arc::clone(&self.control);
         let client: &Client = client;
-        // Known to the log before it begins: a run that is killed can tell what it was doing.
+        // The log records the level before it starts, so that a killed run can report its current level.
         let begins = plan.shard.map_or_else(|| clock.now(), |shard| shard.at);
         let cut = cut_off(plan.id, step, (plan.load, plan.rate_course), (begins, plan.plays_sessions_out));
         let (arrivals, schedule_hash) = (plan.arrivals().unwrap_or(0), plan.schedule_hash());
@@ -432,13 +432,13 @@ impl Measure {
         }
     }
 
-    /// What was measured is judged and shown even where it can't be kept: the rows are still in memory.
+    /// Writes a level to the log. After a failure the level is still judged and shown, because its rows are in memory.
     fn log_level(&mut self, level: &Level) {
         let kept = self.writer.level(level).map_err(|e| e.to_string());
         self.unkept = kept.err().or(self.writer.health().error).or(self.unkept.take());
     }
 
-    /// Keeps of a level what the findings of the whole run need.
+    /// Keeps the data of a level that the findings of the whole run need.
     pub fn keep(&mut self, measured: MeasuredLevel) {
         let MeasuredLevel { level, rows, samples } = measured;
         match rows {
@@ -447,7 +447,7 @@ impl Measure {
                 append(&mut self.samples, samples);
             }
             LevelRows::Gathered(gathered) => {
-                // What warmed the target up, or was asked alone before the load, is in the rows and in no figure.
+                // Requests of the warm-up and isolated requests are in the rows but in no figure.
                 if ![WARM_UP, ISOLATED].contains(&level.purpose.as_str()) {
                     let budget = line_spec(&self.writer.manifest()).budget;
                     self.observed.push(Observed::gathered(&level, *gathered, &samples, budget.as_ref()));
@@ -457,7 +457,7 @@ impl Measure {
         }
     }
 
-    /// The findings of what was kept.
+    /// Computes the findings of the kept levels.
     pub fn analyse(&self) -> Findings {
         let manifest = self.writer.manifest();
         match &self.driver {
@@ -470,7 +470,7 @@ impl Measure {
         }
     }
 
-    /// Holds what was kept so far to a budget file: one look of so many.
+    /// Evaluates a budget file on the levels kept so far, as one of `looks` checks.
     pub fn hold_to(
         &self,
         file: &BudgetFile,
@@ -505,7 +505,7 @@ impl Measure {
         }
         let closed = match &self.driver {
             Driver::Live { .. } => self.writer.finish_with(manifest.clone(), &self.attempts, &self.samples),
-            // Its rows are in the log alone.
+            // The rows of a simulated run are only in the log.
             Driver::Virtual(_) => self.writer.finish(manifest.clone()),
         };
         let closed = closed.map_err(|e| e.to_string());
@@ -517,7 +517,7 @@ impl Measure {
     }
 }
 
-/// The wait of a closed loop's users that the server asked for: it makes the load smaller than the number in flight says.
+/// Reports the `Retry-After` wait of a closed loop's users, because it lowers the load below the configured concurrency.
 fn away(rows: &[Attempt], most: Option<Span>) -> Option<String> {
     let wishes =
         rows.iter().filter(|row| row.outcome.how == How::Shed).filter_map(|row| row.answer.retry_after);
@@ -533,7 +533,7 @@ fn away(rows: &[Attempt], most: Option<Span>) -> Option<String> {
     ))
 }
 
-/// Half a kilobyte a row: the first level's, and of most runs the only one's, are not copied.
+/// Appends rows and avoids a copy for the first level, because a row has half a kilobyte and most runs have one level.
 fn append<T>(all: &mut Vec<T>, more: Vec<T>) {
     match all.is_empty() {
         true => *all = more,
@@ -541,7 +541,7 @@ fn append<T>(all: &mut Vec<T>, more: Vec<T>) {
     }
 }
 
-/// What each endpoint's host is told before a level.
+/// Returns the commands that are sent to each endpoint's host before a level.
 fn commands(scenario: &Scenario) -> Result<Vec<HostCommand>, Stop> {
     let Some(text) = &scenario.client.before_level else { return Ok(Vec::new()) };
     let target = &scenario.target;
@@ -549,7 +549,7 @@ fn commands(scenario: &Scenario) -> Result<Vec<HostCommand>, Stop> {
     commands.collect::<Result<_, _>>().map_err(|why| Stop::usage(format!("--before-level {why}")))
 }
 
-/// The limits that flags set.
+/// Parses the limits that flags set.
 pub fn stop_limits(args: &CeilingArgs) -> Result<StopLimits, Stop> {
     Ok(StopLimits {
         max_rate_per_s: max_rate(args.max_rate.as_deref())?,
@@ -558,14 +558,14 @@ pub fn stop_limits(args: &CeilingArgs) -> Result<StopLimits, Stop> {
     })
 }
 
-/// The highest rate that may be offered, if a ceiling is given.
+/// Parses the highest rate that may be offered; `None` if no ceiling is given.
 pub fn max_rate(text: Option<&str>) -> Result<Option<f64>, Stop> {
     let parse =
         |text| Rate::parse(text).map(Rate::as_per_s).map_err(|e| Stop::usage(format!("--max-rate: {e}")));
     text.map(parse).transpose()
 }
 
-/// Where the run goes. A folder of one's own choice must not exist; without one a new name is taken.
+/// Returns the run folder. A folder given with `--out` must not exist; otherwise a new name is generated.
 pub fn folder(output: &OutputArgs, kind: &str) -> Result<PathBuf, Stop> {
     if let Some(dir) = &output.out {
         if is_url(dir) {
@@ -595,7 +595,7 @@ pub fn folder(output: &OutputArgs, kind: &str) -> Result<PathBuf, Stop> {
     }
 }
 
-/// A number nobody can guess: the standard library seeds its hashers from the system's chance.
+/// Returns an unpredictable number, because the standard library seeds its hashers from the system's random source.
 pub fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,10 +1,10 @@
-//! The proxy that the environment names, as curl reads it: it is not used, and a line reports that.
+//! Detects a proxy that the environment names for curl and reports that it is not used.
 //!
 //! Requests through a proxy were rejected: a proxy pools connections and buffers answers, and its own latency would be in every figure.
 
 use plimsoll_client::target::without_user;
 
-/// Returns a line about the variable that curl would take a proxy from for this URL. The upper-case `HTTP_PROXY` counts for none, because CGI
+/// Returns a line about the variable that sets curl's proxy for this URL. The upper-case `HTTP_PROXY` is ignored, because CGI
 /// servers set it from a request's header.
 pub(super) fn unused(url: &str, read: impl Fn(&str) -> Option<String>) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
@@ -24,7 +24,7 @@ pub(super) fn unused(url: &str, read: impl Fn(&str) -> Option<String>) -> Option
     Some(format!("{name} is set ({proxy}) and not used: requests go straight to {host}"))
 }
 
-/// The host of what stands behind a URL's scheme, without brackets.
+/// Returns the host, without brackets, of a URL without its scheme.
 fn host_of(rest: &str) -> &str {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let authority = authority.rsplit('@').next().unwrap_or_default();
@@ -34,7 +34,7 @@ fn host_of(rest: &str) -> &str {
     }
 }
 
-/// Returns whether `no_proxy` covers the host: `*`, the name, a domain above it, or a network that its address is in.
+/// Returns whether `no_proxy` covers the host: by `*`, by the name, by a parent domain or by a network of its address.
 fn is_excepted(host: &str, except: &str) -> bool {
     let host = host.trim_end_matches('.').to_lowercase();
     except.split([',', ' ']).map(str::trim).filter(|entry| !entry.is_empty()).any(|entry| {
@@ -45,7 +45,7 @@ fn is_excepted(host: &str, except: &str) -> bool {
     })
 }
 
-/// Returns whether an address lies in a network such as `10.0.0.0/8`.
+/// Returns whether an address is in a network such as `10.0.0.0/8`.
 fn is_in_network(host: &str, network: &str) -> bool {
     use std::net::IpAddr;
     let bits = |address: IpAddr| match address {
@@ -71,7 +71,7 @@ mod tests {
         unused(url, |name| set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
     }
 
-    /// As curl's manual has it under ENVIRONMENT.
+    /// Expected values are from ENVIRONMENT in curl's manual.
     #[test]
     fn the_variable_that_curl_would_use_is_named() {
         let http = "http://llm.invalid:8000/v1";

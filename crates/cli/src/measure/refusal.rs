@@ -1,4 +1,4 @@
-//! What a target that refuses a request before the load is told to be: a wrong model, a wrong key, or a target that fails.
+//! Diagnoses a target that refuses a request before the load: a wrong model, a wrong key or a failing target.
 
 use plimsoll_client::probe::{MAYBE_A_KEY, forbidden};
 use plimsoll_model::{Attempt, How};
@@ -6,29 +6,29 @@ use plimsoll_workload::TargetSpec;
 
 use crate::exit::Stop;
 
-/// Most models that are named in one line.
+/// Maximum number of models named in one line.
 const NAMED_MAX: usize = 8;
 
-/// The first of these rows, where every one was answered with an HTTP error. What is shed or late may do better under the load itself, and
-/// a connection that breaks is the load's to count.
+/// Returns the first row if every row has an HTTP error that the load would meet too.
+/// A shed or late request may succeed under the load itself, and the load counts broken connections.
 pub fn of(rows: &[Attempt]) -> Option<&Attempt> {
     let refused =
         |row: &Attempt| matches!(row.outcome.how, How::ClientError | How::ServerError | How::StreamError);
     rows.first().filter(|_| rows.iter().all(refused))
 }
 
-/// Returns whether a target that is waited for may yet answer: all but a request that is wrong in itself.
+/// Returns whether a target that is waited for may answer later: true except for a request that is invalid.
 pub fn may_pass(row: &Attempt) -> bool {
     row.outcome.how != How::ClientError
         || row.answer.status.is_some_and(|status| matches!(status, 404 | 408 | 409 | 425))
 }
 
-/// Is a model asked for that the endpoint does not list?
+/// Returns whether the configured model is missing from the endpoint's list.
 pub fn is_unlisted(target: &TargetSpec, listed: &[String]) -> bool {
     target.model.as_ref().is_some_and(|name| !listed.is_empty() && !listed.contains(name))
 }
 
-/// The one line and its exit code.
+/// Returns the error line and its exit code.
 pub fn stop(target: &TargetSpec, row: &Attempt, listed: &[String]) -> Stop {
     let url = &target.url;
     let Some(status) = row.answer.status else {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use crate::exit::Exit;
 
-    /// What real servers answer to a model that they do not serve: vLLM 0.32, LiteLLM 1.106, transformers 5.23.
+    /// Responses of real servers to an unknown model: vLLM 0.32, LiteLLM 1.106, transformers 5.23.
     const UNKNOWN: [(u16, &str); 3] = [
         (404, "The model `nope` does not exist. Valid aliases: tiny."),
         (

@@ -1,6 +1,6 @@
-//! The scraper of a live run: found before the folder is made, started when there is a log to write to, ended with the run.
+//! The scraper of a live run. It is found before the folder is made, starts when the log exists, and ends with the run.
 //!
-//! Rows go to the log at once, as records do, and stay in memory until the folder is closed.
+//! Samples go to the log immediately, like records, and stay in memory until the folder is closed.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
@@ -20,13 +20,13 @@ use super::{Driver, Measure};
 use crate::exit::Stop;
 use crate::screen::Screen;
 
-/// A scraper and what it found so far.
+/// A scraper and its samples so far.
 pub struct Scraping {
     scraper: Option<Scraper>,
     samples: Arc<Mutex<Vec<Sample>>>,
 }
 
-/// Looks for the pages, says what was found, and notes it in the scenario as kept.
+/// Finds the metrics endpoints, reports them on the screen and records them in the stored scenario.
 pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Result<Vec<MetricsPage>, Stop> {
     let spec = &scenario.scrape;
     let pages = pages::find(&scenario.target, spec).map_err(|e| match e {
@@ -50,7 +50,7 @@ pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Resu
 }
 
 impl Scraping {
-    /// Begins, where there is a page.
+    /// Starts the scraper if there is a metrics endpoint.
     pub fn start(
         pages: Vec<MetricsPage>,
         every: Span,
@@ -74,19 +74,18 @@ impl Scraping {
         Ok(Some(Scraping { scraper: Some(scraper), samples }))
     }
 
-    /// A level begins: every series has a row at its start.
+    /// Marks the start of a level, at which every series gets a sample.
     pub fn level(&self) {
         if let Some(scraper) = &self.scraper {
             scraper.whole();
         }
     }
 
-    /// What it found until now.
     pub fn so_far(&self) -> Vec<Sample> {
         self.samples.lock().map(|all| all.clone()).unwrap_or_default()
     }
 
-    /// Takes a last look and hands over all rows.
+    /// Scrapes a last time and returns all samples.
     pub fn end(&mut self) -> Vec<Sample> {
         if let Some(scraper) = self.scraper.take() {
             scraper.stop();
@@ -96,17 +95,17 @@ impl Scraping {
 }
 
 impl Measure {
-    /// Keeps of a level what simulated servers said; a live one's scraper keeps its own.
+    /// Keeps the samples of simulated servers; the scraper keeps the samples of live servers.
     pub fn keep_server(&mut self, samples: Vec<Sample>) {
         self.samples.extend(samples.into_iter().filter(|sample| sample.source != "client"));
     }
 
-    /// Adds what servers said so far to findings that were made of levels alone.
+    /// Adds the server's metrics so far to findings that were computed from levels only.
     pub fn tell(&self, findings: &mut Findings) {
         findings.server = report(&findings.levels, &self.seen());
     }
 
-    /// All samples so far, those of the scraper included.
+    /// Returns all samples so far, including the scraper's.
     pub fn seen(&self) -> Cow<'_, [Sample]> {
         match &self.driver {
             Driver::Live { scraping: Some(scraping), .. } => {

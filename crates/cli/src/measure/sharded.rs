@@ -1,8 +1,9 @@
-//! A level of which several machines send a part each.
+//! Measures a level whose parts are sent by several machines.
 //!
-//! Of a `run` there is one, and `plimsoll merge` puts its parts together later. Of a sweep and a gate shard 0 needs the whole before it decides what is
-//! measured next: it says the level, sends its own part, takes the others' and goes on with a level as if one machine had sent it, so that planners
-//! and judges know nothing of shards. The others measure what they are told.
+//! A `run` has one level, and `plimsoll merge` joins its parts later. In a sweep or a gate, shard 0 needs the whole level
+//! before it decides the next one. It announces the level, sends its own part and fetches the others' parts. The joined level
+//! equals a level from one machine, so planners and judges do not depend on shards. The other shards measure the
+//! announced levels.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,10 +22,10 @@ use crate::exit::Stop;
 use crate::screen::Screen;
 use crate::shard::{Agreed, LevelParts, NextLevel, Part};
 
-/// Between two looks whether shard 0 was told to stop.
+/// Interval between two checks of whether shard 0 was stopped.
 const LOOK: Span = Span(1_000_000_000);
 
-/// What shard 0 knows of a level whose parts it will put together.
+/// The data of a level that shard 0 needs to join its parts.
 pub(super) struct ShardedLevel {
     load: Load,
     arrivals: u64,
@@ -34,7 +35,8 @@ pub(super) struct ShardedLevel {
     constant: bool,
 }
 
-/// Leaves of a level's plan what is sent here; shard 0 says the level to the others of a search. `took`: how long drawing it took.
+/// Reduces a level's plan to this shard's part. In a search, shard 0 announces the level to the others.
+/// `took` is the time that drawing the schedule took.
 pub(super) fn deal(
     agreed: &mut Agreed,
     plan: &mut LevelPlan,
@@ -55,7 +57,7 @@ pub(super) fn deal(
     let schedule = match &mut plan.requests {
         LevelTraffic::Open(schedule) => Some(Arc::clone(schedule)),
         LevelTraffic::Closed { sequence, .. } => {
-            // A ceiling on requests is one on all shards together, which only the numbers of a sequence keep.
+            // A limit on requests applies to all shards together, which only the numbers of a sequence preserve.
             if step.requests.is_none() && step.max_requests.is_some() {
                 *sequence = sequence.clone().bounded(step.max_requests);
             }
@@ -80,17 +82,17 @@ pub(super) fn deal(
     Ok(leads.then_some(whole))
 }
 
-/// What a shard that was told its levels leaves.
+/// The result of a shard that measured the levels of shard 0.
 pub struct Followed {
     pub closed: Closed,
-    /// Levels of which it sent a part.
+    /// Number of levels in which this shard took part.
     pub levels: u32,
-    /// Whether its user stopped it.
+    /// Whether the user of this shard stopped it.
     pub stopped: bool,
 }
 
 impl Measure {
-    /// Takes the others' parts of a level and makes one of all of them, in memory and in the run folder.
+    /// Fetches the other shards' parts of a level and joins them, in memory and in the run folder.
     pub(super) fn put_together(
         &mut self,
         whole: &ShardedLevel,
@@ -127,7 +129,7 @@ impl Measure {
         }
         let joined = join(runs, whole.of, whole.arrivals, whole.schedule.as_deref())
             .map_err(|misfit| Stop::invalid(misfit.to_string()))?;
-        // Those of a shard that was lost know nothing of endpoints.
+        // The endpoint is set here, because rows of a lost shard have none.
         let attempts = joined.attempts.into_iter().map(|row| self.scenario.target.placed(row)).collect();
         let joined = Joined { attempts, ..joined };
         let closed_loop = whole.schedule.is_none();
@@ -164,7 +166,7 @@ impl Measure {
         Ok(MeasuredLevel { level, rows: LevelRows::Records(joined.attempts), samples: joined.samples })
     }
 
-    /// Measures its parts of the levels that shard 0 says, until it says that there are no more.
+    /// Measures this shard's parts of the levels that shard 0 announces, until the search is over.
     pub fn follow(mut self) -> Result<Followed, Stop> {
         let mut levels = 0;
         let mut after = At::ZERO;
@@ -233,7 +235,7 @@ impl Measure {
     }
 }
 
-/// Stops a shard whose leader was told to stop; asked at every redraw, it looks once a second.
+/// Stops this shard if shard 0 was stopped. Called at every redraw; polls once a second.
 pub(super) fn heed(agreed: Option<&Agreed>, control: &Control, (looked, now): (&mut At, At)) {
     let Some(levels) = agreed.and_then(|agreed| agreed.levels.as_ref()) else { return };
     if levels.leads() || now - *looked < LOOK || control.stops() > 0 {
@@ -249,7 +251,7 @@ fn by_user(ended: EndedBy) -> bool {
     matches!(ended, EndedBy::User | EndedBy::UserNow)
 }
 
-/// A load in words.
+/// Returns a load as text for the screen.
 fn said(load: Load) -> String {
     match load {
         Load::Open { rate_per_s } => per_second(rate_per_s),

@@ -1,4 +1,4 @@
-//! The target: the first look at it, and a client that is ready to send to it.
+//! Probes the target and prepares a client that can send to it.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::flags::ClientArgs;
 use crate::screen::Screen;
 use crate::tensors;
 
-/// What the first look found.
+/// The result of the first probe of a target.
 pub struct TargetLook {
     pub facts: BTreeMap<String, Option<String>>,
-    /// The models that the endpoint lists; empty where it lists none.
+    /// Models that the endpoint lists; empty if it lists none.
     pub models: Vec<String>,
-    /// The endpoint that told: of several the first that answers.
+    /// URL of the endpoint that was probed: the first that answers.
     pub url: String,
-    /// Of several endpoints, why those that do not answer don't.
+    /// Reasons of the endpoints that do not answer.
     pub silent: Vec<String>,
-    /// Lines for the screen. They wait for their caller, who first catches the signals: a Ctrl-C that answers a line must not kill.
+    /// Lines for the screen. The caller prints them after it catches the signals, because a Ctrl-C on a printed line must not kill.
     pub words: Vec<String>,
 }
 
@@ -34,18 +34,18 @@ impl TargetLook {
     }
 }
 
-/// Between two looks at a target that does not answer yet.
+/// Interval between two probes of a target that is not ready.
 pub(super) const AGAIN: Span = Span::from_millis(500);
 
-/// How long a target is waited for.
+/// A limit on the wait for a target.
 pub(super) struct Ready {
     pub until: At,
-    /// The wait as it was asked for.
+    /// Text of `--wait-ready` as typed.
     pub text: String,
 }
 
 impl Ready {
-    /// Reads `--wait-ready`.
+    /// Parses `--wait-ready`; `None` if the flag is not given.
     pub fn of(args: &ClientArgs, clock: Clock) -> Result<Option<Ready>, Stop> {
         let Some(text) = &args.wait_ready else { return Ok(None) };
         let most = parse_span(text).map_err(|e| Stop::usage(format!("--wait-ready: {e}")))?;
@@ -53,8 +53,9 @@ impl Ready {
     }
 }
 
-/// The first look, again and again as long as `--wait-ready` says, while no load could be sent: nothing answers, or what answers is not ready, as
-/// llama.cpp's server is not while it loads a model.
+/// Probes the target repeatedly until `--wait-ready` ends or a load can be sent.
+///
+/// A probe is repeated if no server answers or if the server is not ready, for example while llama.cpp loads a model.
 pub fn look_until(
     scenario: &mut Scenario,
     (before, clock): (Option<&str>, Clock),
@@ -79,8 +80,10 @@ pub fn look_until(
     }
 }
 
-/// The first look: is it there, is it what it should be, which models does it list? Fills in the model if none is asked
-/// for: the only one, or of several the one asked for before. Of several endpoints the first that answers tells; those that do not are said.
+/// Probes the target: whether it answers, is the expected kind of server, and which models it lists.
+///
+/// Fills in a missing model: the only listed model, or of several the model `before` of an earlier run. Of several
+/// endpoints, the first that answers is used; the silent ones are reported.
 pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook, Stop> {
     let env = |name: &str| std::env::var(name).ok();
     let proxy = scenario.target.urls().find_map(|url| proxy::unused(url, env));
@@ -134,7 +137,7 @@ pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook,
     Ok(TargetLook { facts, models: probed.models, words, url, silent })
 }
 
-/// The first endpoint that answers, and why those before it do not.
+/// The first endpoint that answers, and the errors of the endpoints before it.
 struct Seen {
     probed: Probe,
     url: String,
@@ -162,14 +165,14 @@ fn probe_each(target: &TargetSpec) -> Result<Seen, Stop> {
     Err(first.unwrap_or_else(|| Stop::usage("no endpoint is named")))
 }
 
-/// What is to be known of the endpoints after the one that told.
+/// Properties of the endpoints after the probed one.
 #[derive(Default)]
 struct Beside {
     silent: Vec<String>,
     words: Vec<String>,
 }
 
-/// Looks at those after `told`: do they answer, serve the model, and say the same of themselves?
+/// Probes the endpoints after `told`: whether they answer, serve the model, and report equal facts.
 fn beside(target: &TargetSpec, told: &str, facts: &BTreeMap<String, Option<String>>) -> Beside {
     let mut found = Beside::default();
     for url in target.urls().skip_while(|url| *url != told).skip(1) {
@@ -198,8 +201,8 @@ fn beside(target: &TargetSpec, told: &str, facts: &BTreeMap<String, Option<Strin
     found
 }
 
-/// Whether requests with these headers ask to be traced, by the sampled flag of W3C's `traceparent` (version-trace-span-flags); `None` where
-/// they leave it to the server.
+/// Returns whether these headers request a trace, from the sampled flag of W3C's `traceparent` (version-trace-span-flags).
+/// `None` if the headers leave the decision to the server.
 fn traced(headers: &BTreeMap<String, String>) -> Option<&'static str> {
     let said = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("traceparent"))?.1;
     let parts: Vec<&str> = said.trim().split('-').collect();
@@ -225,7 +228,7 @@ pub(super) fn start(scenario: &Scenario, args: &ClientArgs, id: &str, clock: Clo
 mod tests {
     use super::{NOT_TRACED, TRACED, traced};
 
-    /// The examples of W3C Trace Context, section 3.2.2.
+    /// Examples of W3C Trace Context, section 3.2.2.
     #[test]
     fn the_sampled_flag_says_whether_requests_ask_to_be_traced() {
         let says = |name: &str, value: &str| traced(&[(name.to_owned(), value.to_owned())].into());

@@ -1,9 +1,10 @@
-//! A measurement in virtual time: the simulated client against a simulated world, into the same run folder.
+//! A measurement in virtual time: the simulated client sends to a simulated world, and the result is a normal run folder.
 //!
-//! Rows go to the log as they end. What the findings need of them is gathered in the same moment and the rows themselves
-//! are not kept, so that a level of a million requests costs what its figures cost; events of more
-//! than [`EVENT_TOKENS`] output tokens are left out unless they are asked for, because lists of every token of a day
-//! would be both the largest part of the folder and the memory of whoever reads it.
+//! Rows go to the log as requests end. The findings are computed incrementally and the rows are not kept, so a level of a
+//! million requests needs only the memory of its figures.
+//!
+//! Token events are left out above [`EVENT_TOKENS`] output tokens unless they are requested. The token lists of a whole day
+//! would dominate the folder and the memory of its readers.
 
 use std::sync::Arc;
 
@@ -25,27 +26,27 @@ use crate::exit::Stop;
 use crate::flags::KeepEvents;
 use crate::screen::{KeyWatch, Screen};
 
-/// Output tokens of a level whose events are kept without being asked for: a gigabyte of memory for the findings.
+/// Maximum output tokens of a level whose events are kept by default: a gigabyte of memory for the findings.
 const EVENT_TOKENS: f64 = 5e6;
 
 /// Points of the time series of a level: 2000 × the golden section. In virtual time even arrivals are exactly even, and a
 /// whole number of points would meet them at the same phase every time.
 const SAMPLES: f64 = 1236.068;
 
-/// Looks at the servers' pages in a level at the most: a simulated day is looked at every 24 seconds.
+/// Maximum scrapes of the servers per level: a simulated day is scraped every 24 seconds.
 const MOST_LOOKS: i64 = 3_600;
 
-/// Between the end of a level and the start of the next, as a live sweep has it.
+/// Pause between the end of a level and the start of the next, as in a live sweep.
 const PAUSE: Span = Span::from_secs(1);
 
-/// What is simulated, and how much of it is kept.
+/// The simulated system, and the amount of stored data.
 pub struct Simulate {
     pub world: WorldSpec,
-    /// Which events; `None` = all, up to a bound.
+    /// Stored token events; `None` stores all of them up to a limit.
     pub events: Option<KeepEvents>,
 }
 
-/// A world with the time that has passed in it.
+/// A world and the virtual time that has passed in it.
 pub struct Virtual {
     world: World,
     names: BlockNames,
@@ -63,11 +64,11 @@ impl Virtual {
     }
 }
 
-/// Ground truth of the faults, beside the run: what, where, when, whom.
+/// File with the ground truth of the faults in the run folder: kind, place, time and affected requests.
 const FAULTS: &str = "faults.json";
 
 impl Measure {
-    /// Writes the ground truth of the faults into the run folder, where there were any.
+    /// Writes the ground truth of the faults into the run folder, if there were any.
     pub(super) fn write_fault_truth(&self) {
         let Driver::Virtual(driver) = &self.driver else { return };
         let truths = driver.world.fault_truths();
@@ -81,7 +82,7 @@ impl Measure {
         }
     }
 
-    /// What is to be known of the engine, now that the load on it is; of a real target nothing.
+    /// Returns the caveats of the simulated engine under the measured load; empty for a live target.
     pub(super) fn flags(&self, findings: &Findings) -> Vec<String> {
         match &self.driver {
             Driver::Virtual(driver) => crate::simulation::flags(&driver.asked, &findings.levels),
@@ -89,7 +90,7 @@ impl Measure {
         }
     }
 
-    /// Makes the run folder of a simulation; nothing is looked at and nothing is sent.
+    /// Makes the run folder of a simulation, without a probe and without requests.
     pub(super) fn begin_virtual(begin: Begin<'_>) -> Result<Measure, Stop> {
         let Begin { kind, scenario, sweep, budget, looks, limits, output, reproduce, world, repeats, .. } =
             begin;
@@ -132,7 +133,7 @@ impl Measure {
         let most =
             [self.control.limits.max_rate_per_s, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
         let plan = LevelPlan { max_rate_per_s: most, ..plan };
-        // Known to the log before it begins, as a level of a live run is.
+        // The log records the level before it starts, like a level of a live run.
         let cut =
             cut_off(plan.id, step, (plan.load, plan.rate_course), (plan.start, plan.plays_sessions_out));
         self.writer.level(&cut).map_err(kept)?;
@@ -167,7 +168,7 @@ impl Measure {
     }
 }
 
-/// Rows on their way to the log, and what the findings need of them.
+/// A sink that writes rows to the log and sums the data for the findings.
 struct Kept<'a> {
     store: plimsoll_store::Sink,
     control: &'a Control,
@@ -212,7 +213,7 @@ fn plan<'a>(scenario: &'a Scenario, step: &LevelStep, id: u32, start: At, events
     }
 }
 
-/// All events, or the ends of answers: as asked, else by how many there will be.
+/// Returns the events to keep: as requested, else all of them or only the ends of answers, by their number.
 fn events(asked: Option<KeepEvents>, scenario: &Scenario, step: &LevelStep, screen: &mut Screen) -> Events {
     let tokens = output_tokens(scenario, step);
     match asked {
@@ -229,8 +230,8 @@ fn events(asked: Option<KeepEvents>, scenario: &Scenario, step: &LevelStep, scre
     }
 }
 
-/// Output tokens of an open level, about. A closed loop sends what the engine takes: nothing is known beforehand, and what
-/// a concurrency of c makes in a window is guessed at fifty tokens a second each.
+/// Estimates the output tokens of a level.
+/// A closed loop depends on the engine, so each of its concurrent requests is assumed to make fifty tokens a second.
 fn output_tokens(scenario: &Scenario, step: &LevelStep) -> f64 {
     let window_s = step.window.as_secs_f64();
     let most = step.max_requests.map_or(f64::INFINITY, |most| most as f64);
@@ -250,7 +251,7 @@ fn output_tokens(scenario: &Scenario, step: &LevelStep) -> f64 {
     }
 }
 
-/// Tokens between the first and the last are skipped where nobody looks at them.
+/// Skips the tokens between the first and the last if no setting needs them.
 fn detail(scenario: &Scenario, events: Events) -> Detail {
     let watched = watches_tokens(&scenario.client);
     if events == Events::All || watched { Detail::Tokens } else { Detail::Ends }

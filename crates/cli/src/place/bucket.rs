@@ -1,6 +1,7 @@
-//! An object store as a place: Amazon's S3 and what speaks like it, Google's, Azure's.
+//! Stores a shared load's files in an object store: Amazon S3 and compatible stores, Google Cloud Storage, Azure.
 //!
-//! Who we are is found where the clouds' own tools find it: in the environment, in a pod's or a machine's identity. None of it is printed or kept.
+//! Credentials come from the sources of the clouds' own tools: the environment, or the identity of a pod or a machine.
+//! None of them is printed or stored.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -26,12 +27,12 @@ use super::url::{BucketUrl, Cloud};
 use super::{Object, Place, RunStore};
 use crate::exit::{Exit, Stop};
 
-/// What is tried again (a connection that fails, 5xx, 429) is tried so often, and no longer than this.
+/// Retries of a failed request (connection error, 5xx, 429), and their total time limit.
 const RETRIES: usize = 5;
 const RETRY_FOR: Duration = Duration::from_secs(30);
-/// A conditional put that nobody won is put again so often.
+/// Attempts of a conditional put that conflicts without a winner.
 const PUTS: u32 = 5;
-/// What is read of a file, and sent, at once.
+/// Bytes per read of a file and per sent part.
 const CHUNK: usize = 4 << 20;
 
 #[derive(Debug)]
@@ -39,16 +40,16 @@ pub struct ObjectBucket {
     store: Arc<dyn ObjectStore>,
     last: LastStatus,
     url: BucketUrl,
-    /// As it is named in errors: the flag and the URL.
+    /// Name in errors: the flag and the URL.
     name: String,
     runtime: Runtime,
 }
 
 impl ObjectBucket {
-    /// Asks once for credentials and once for a list.
+    /// Opens the bucket: fetches credentials once and lists once.
     ///
     /// # Errors
-    /// There are no credentials, no such bucket, or no right.
+    /// There are no credentials, no such bucket, or no permission.
     pub fn open(flag: &str, url: BucketUrl) -> Result<ObjectBucket, Stop> {
         let name = format!("{flag} {}", url.text);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -103,8 +104,8 @@ impl Place for ObjectBucket {
             let payload = PutPayload::from(bytes.to_vec());
             match self.runtime.block_on(self.store.put_opts(&self.path(name), payload, options)) {
                 Ok(_) => return Ok(true),
-                // 409 is what S3 says to two that put at the same instant, and then there may be none yet. And where an answer was lost on the way,
-                // the file that is there is this one.
+                // S3 returns 409 for two simultaneous puts, and then the file may be missing. If a response was lost on the way, the existing
+                // file is the one that was sent here.
                 Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
                     if let Some(there) = self.get(name)? {
                         return Ok(there == bytes);
@@ -191,7 +192,7 @@ impl RunStore for ObjectBucket {
     }
 }
 
-/// The cloud's store, once it has said who we are; else why not, for people.
+/// Connects with the cloud's store and its credentials; the error is a sentence for the user.
 async fn store(url: &BucketUrl, last: &LastStatus) -> Result<Arc<dyn ObjectStore>, String> {
     let authorities = said("AWS_CA_BUNDLE");
     let connector = Connector::new(authorities.as_deref(), Arc::clone(last)).map_err(|e| e.to_string())?;
@@ -235,17 +236,17 @@ fn said(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
-/// Whoever names an endpoint by `http://` has said that it may be asked without TLS.
+/// Returns whether an endpoint of the environment starts with `http://`, which permits connections without TLS.
 fn is_plain(endpoints: &[&str]) -> bool {
     endpoints.iter().filter_map(|name| said(name)).any(|url| url.starts_with("http://"))
 }
 
-/// The store could not be set up: what it needs, in the environment's names.
+/// Returns the error of a store that could not be set up, with the environment variables that it needs.
 fn unnamed(error: &Error, keys: &str) -> String {
     format!("no credentials: set {keys} ({})", cause(error))
 }
 
-/// What lies at the bottom of it, in one line. Of a store's page only its code is told: the rest may repeat what was sent.
+/// Returns the root cause in one line. Of an error page, only the code is included, because the rest may repeat sent data.
 fn cause(error: &Error) -> String {
     let mut root: &dyn std::error::Error = error;
     while let Some(next) = root.source() {

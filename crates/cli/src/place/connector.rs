@@ -1,7 +1,7 @@
-//! How the object store's library sends a request: HTTP/1.1 by hyper over our own TLS, a connection for each request.
+//! Sends the requests of the object store's library: HTTP/1.1 by hyper over our own TLS, one connection per request.
 //!
-//! The library's own client lost, because it brings a second TLS with a C library in it. Connections are not kept, because a store closes those that
-//! idle, and a conditional put that is sent again by itself after such a close may find its own file in its way.
+//! The library's own client was rejected, because it brings a second TLS with a C library. Connections are not kept, because
+//! stores close idle connections. An automatic retry of a conditional put after such a close could conflict with its own file.
 
 use std::error::Error;
 use std::future::Future;
@@ -26,17 +26,17 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// A connection is there within this; a metadata service is given less by the library.
+/// Time limit for a connection; the library sets a shorter limit for a metadata service.
 const CONNECT: Duration = Duration::from_secs(5);
-/// An answer begins within this: the request's body, at most a part of some megabytes, is up by then.
+/// Time limit for the start of a response. The request body, a part of at most a few megabytes, is sent within it.
 const ANSWER: Duration = Duration::from_secs(60);
-/// The whole exchange, the answer's body too.
+/// Time limit for the whole exchange, including the response body.
 const WHOLE: Duration = Duration::from_secs(600);
 
-/// The status of the last answer, 0 where there was none: the library's errors do not tell it for every request.
+/// HTTP status of the last response, 0 if there was none; the library's errors do not contain it for every request.
 pub type LastStatus = Arc<AtomicU16>;
 
-/// Makes clients for the library.
+/// A factory of HTTP clients for the library.
 #[derive(Debug)]
 pub struct Connector {
     tls: Arc<ClientConfig>,
@@ -44,7 +44,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// `authorities`: a file of certificates that are trusted beside the machine's.
+    /// Returns a connector. `authorities` is a file of certificates that are trusted in addition to the machine's.
     pub fn new(authorities: Option<&str>, last: LastStatus) -> Result<Connector, TlsError> {
         let trust = authorities.map_or(TlsTrust::System, |file| TlsTrust::SystemAnd(file.into()));
         Ok(Connector { tls: client_config(&trust)?, last })
@@ -71,7 +71,7 @@ struct Service {
     tls: Arc<ClientConfig>,
     last: LastStatus,
     connect: Duration,
-    /// May it be sent without TLS?
+    /// Whether requests may be sent without TLS.
     plain: bool,
 }
 
@@ -102,7 +102,7 @@ impl Service {
         let io = in_time(self.connect, HttpErrorKind::Connect, "no connection", self.open(&uri)).await?;
         let (mut sender, connection) =
             http1::handshake(io).await.map_err(|e| error(HttpErrorKind::Connect, e))?;
-        // It ends by itself when the answer has been read, because nobody else can send on it.
+        // The task ends when the response has been read, because no other request uses the connection.
         tokio::spawn(tokio::time::timeout(WHOLE, connection));
         let answer = async {
             let sent = sender.send_request(Request::from_parts(parts, body)).await;
@@ -131,7 +131,7 @@ impl Service {
     }
 }
 
-/// A socket, or TLS on one.
+/// A socket, with or without TLS.
 trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Stream for T {}

@@ -1,4 +1,4 @@
-//! A folder that all shards see (NFS, a shared volume).
+//! A folder that all shards can reach (NFS, a shared volume).
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Place;
 use crate::exit::Stop;
 
-/// A folder where shards meet.
+/// A shared folder as a rendezvous.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -17,7 +17,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes it where it is not there yet.
+    /// Opens the folder and creates it if it does not exist.
     pub fn open(flag: &str, path: &Path) -> Result<Folder, Stop> {
         let name = path.display().to_string();
         fs::create_dir_all(path).map_err(|e| Stop::usage(format!("{flag} {name}: {e}")))?;
@@ -38,7 +38,7 @@ impl Place for Folder {
         Duration::from_millis(20)
     }
 
-    /// A hard link gives a draft its name, and fails where the name is taken, on local and on network file systems alike.
+    /// Writes a draft and names it by a hard link, which fails if the name exists, on local and on network file systems.
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool, Stop> {
         let path = self.path.join(name);
         let mut draft = path.clone().into_os_string();

@@ -1,7 +1,7 @@
-//! Where shards meet and leave their runs: a folder that all of them see, or an object store.
+//! The rendezvous and run storage of shards: a shared folder or an object store.
 //!
-//! A meeting needs no more than a file that is never replaced once it is there, which a file system's link and a store's conditional put both give:
-//! no process of its own stands in the middle that could fail, be slow, or be the one that everybody waits for.
+//! A rendezvous only needs files that are never replaced. A file system's link and a store's conditional put both provide
+//! them. A coordinating process was rejected, because it could fail, be slow, or block all shards.
 
 #[cfg(feature = "object-store")]
 mod bucket;
@@ -21,36 +21,36 @@ use crate::exit::Stop;
 use folder::Folder;
 pub use url::{BucketUrl, Cloud, is_url};
 
-/// A place; names are relative to it, with `/` between their parts.
+/// A rendezvous. Names are relative to it, with `/` between their parts.
 pub trait Place: Debug + Send + Sync {
     fn name(&self) -> &str;
 
-    /// How often it may be asked for what is not there yet.
+    /// Returns the interval at which a missing file may be polled.
     fn poll(&self) -> Duration;
 
-    /// Puts a file where none of this name is; false where one is, which stays. It is there whole or not at all. No two may put the same bytes,
-    /// because after an answer that was lost it is by these that a writer knows its own.
+    /// Writes a file atomically if its name is free; returns false and keeps the existing file otherwise.
+    /// All writers must write different bytes, because after a lost response a writer recognises its file by its bytes.
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool, Stop>;
 
-    /// A file's bytes, where it is there.
+    /// Returns a file's bytes; `None` if it does not exist.
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Stop>;
 }
 
-/// A place that holds runs too: what a file system does for a folder's.
+/// A rendezvous that also stores runs, like the file system does for a folder.
 pub trait RunStore: Place {
-    /// Puts bytes in the place of whatever is there.
+    /// Writes bytes and replaces an existing object.
     fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), Stop>;
 
-    /// Puts a file of this machine, of any size.
+    /// Uploads a local file of any size.
     fn put_file(&self, name: &str, file: &Path) -> Result<(), Stop>;
 
-    /// What is below a name, in order.
+    /// Lists the objects below a name, in order.
     fn list(&self, below: &str) -> Result<Vec<Object>, Stop>;
 
-    /// Appends an object to a file of this machine.
+    /// Appends an object's bytes to a local file.
     fn fetch(&self, name: &str, into: &mut File) -> Result<(), Stop>;
 
-    /// Takes objects away.
+    /// Removes the objects with these names.
     fn remove(&self, names: Vec<String>) -> Result<(), Stop>;
 }
 
@@ -61,10 +61,10 @@ pub struct Object {
     pub tag: Option<String>,
 }
 
-/// The place that a flag names; a folder is made where it is not there yet.
+/// Opens the rendezvous that a flag names; creates a folder if it does not exist.
 ///
 /// # Errors
-/// It is no place, can't be made or can't be reached.
+/// The value is not a place, or the place can't be created or reached.
 pub fn open(flag: &str, path: &Path) -> Result<Arc<dyn Place>, Stop> {
     match is_url(path) {
         true => Ok(open_bucket(flag, path)?),
@@ -72,10 +72,10 @@ pub fn open(flag: &str, path: &Path) -> Result<Arc<dyn Place>, Stop> {
     }
 }
 
-/// The object store that a flag names; asked once, so that a wrong name or key is known before anything is sent.
+/// Opens the object store that a flag names. Sends one request, so that a wrong name or key is reported before the load starts.
 ///
 /// # Errors
-/// It is no such name, it can't be reached, or it refuses.
+/// The URL is invalid, or the store can't be reached or refuses access.
 pub fn open_bucket(flag: &str, path: &Path) -> Result<Arc<dyn RunStore>, Stop> {
     let url =
         BucketUrl::parse(&path.to_string_lossy()).map_err(|why| Stop::usage(format!("{flag} {why}")))?;

@@ -1,15 +1,15 @@
-//! How an object store is named: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`.
+//! URLs of object stores: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`.
 
 use std::path::Path;
 
-/// Whose store it is.
+/// The provider of an object store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cloud {
-    /// Amazon's S3, and what speaks like it.
+    /// Amazon S3 and compatible stores.
     S3,
-    /// Google's.
+    /// Google Cloud Storage (`gs://`).
     Google,
-    /// Azure's blobs.
+    /// Azure Blob Storage (`az://`).
     Azure,
 }
 
@@ -17,13 +17,13 @@ pub enum Cloud {
 pub struct BucketUrl {
     pub text: String,
     pub cloud: Cloud,
-    /// The bucket, or Azure's container.
+    /// Name of the bucket, or of Azure's container.
     pub bucket: String,
-    /// What every name in it begins with; empty or without a slash at its ends.
+    /// Prefix of every object name; empty, or without a slash at both ends.
     pub prefix: String,
 }
 
-/// Does this name an object store, of a kind that is known or not, and no folder?
+/// Returns whether `path` is the URL of an object store, supported or not, and not a folder.
 pub fn is_url(path: &Path) -> bool {
     let text = path.to_string_lossy();
     let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_owned());
@@ -32,14 +32,14 @@ pub fn is_url(path: &Path) -> bool {
 
 impl BucketUrl {
     /// # Errors
-    /// The text, and what is wrong with it.
+    /// A sentence with the text and its defect.
     pub fn parse(text: &str) -> Result<BucketUrl, String> {
         let (scheme, rest) = text.split_once("://").unwrap_or_default();
         let cloud = match scheme {
             "s3" => Cloud::S3,
             "gs" => Cloud::Google,
             "az" => Cloud::Azure,
-            // What stands before an @ may be a secret, and this is printed.
+            // The part before an @ is left out, because it may be a secret and this line is printed.
             _ => {
                 return Err(format!(
                     "{scheme}://…: a folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"

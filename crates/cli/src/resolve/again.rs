@@ -1,10 +1,10 @@
-//! The command that repeats a scenario: what differs from the defaults, as flags and `--set`.
+//! Renders the command that repeats a scenario: its differences from the defaults, as flags and `--set`.
 
 use plimsoll_model::{Carries, Protocol};
 use plimsoll_workload::{AudioSpec, ImageSpec, Scenario};
 use serde_json::Value;
 
-/// A command that repeats a scenario: every value that is not a default, as flags or `--set`.
+/// Returns a command that repeats a scenario: every value that is not a default, as a flag or `--set`.
 pub fn reproduce(command: &str, scenario: &Scenario, more: &[(&str, String)]) -> String {
     let urls = scenario.target.urls().map(|url| quoted(url));
     let head: Vec<String> = ["plimsoll".to_owned(), command.to_owned()].into_iter().chain(urls).collect();
@@ -12,7 +12,7 @@ pub fn reproduce(command: &str, scenario: &Scenario, more: &[(&str, String)]) ->
     repeat(&head.join(" "), &Scenario { target: one, ..scenario.clone() }, more)
 }
 
-/// The same after a head of one's own.
+/// Returns the repeating command with `head` as its start.
 pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> String {
     let value = serde_json::to_value(scenario).unwrap_or_default();
     let default = serde_json::to_value(Scenario::default()).unwrap_or_default();
@@ -29,17 +29,17 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
     let is_kserve = protocol.carries() == Carries::Tensors;
     let generates = protocol.streams() && protocol.carries() != Carries::Sound;
     if protocol == Protocol::KserveGrpc && scenario.target.stream {
-        // Its default is the model's, and the whole scenario's the other one.
+        // Set explicitly, because it is the scenario's default but not the default of KServe over gRPC.
         words.extend(["--set".to_owned(), "target.stream=true".to_owned()]);
     }
     let simulated = scenario.target.url.strip_prefix("simulated:");
     for (path, value) in differing {
         match path.as_str() {
             "target.url" => {}
-            // A simulated world says these by itself; its command has no flags for them.
+            // A simulated world sets these values, and its command has no flags for them.
             "target.model" if simulated.is_some() && value.as_str() == simulated => {}
             "target.protocol" if simulated.is_some() && is_kserve => {}
-            // The protocol says these by itself.
+            // The protocol sets these values.
             "target.stream" if is_kserve => {}
             "sizes.output" if !generates => {}
             "target.ignore_eos" if !scenario.target.protocol.pins_length() => {}
@@ -67,13 +67,13 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
         }
     }
     if scenario.target.ignore_eos && !scenario.target.protocol.pins_length() {
-        // Not its default under these.
+        // Set explicitly, because it is the scenario's default but not the default of these protocols.
         words.push("--set target.ignore_eos=true".into());
     }
     words.join(" ")
 }
 
-/// A value as the flags that say all of it; `None` where no flag does.
+/// Returns the flags that express a value completely; `None` if there are none.
 fn flags(path: &str, value: &Value) -> Option<Vec<String>> {
     let one = |flag: &str| Some(vec![format!("--{flag}"), plain(value)]);
     match path {
@@ -113,7 +113,7 @@ fn flags(path: &str, value: &Value) -> Option<Vec<String>> {
     }
 }
 
-/// Pictures or sounds as their flag, and what has none where it is not the default.
+/// Returns the flag of images or audio, and `--set` for properties without a flag that are not the default.
 fn media(value: &Value, flag: &str, laws: &[&str], (rest, usual): (&str, Value)) -> Option<Vec<String>> {
     let law = |name: &str| value.get(name).map(plain);
     let sizes: Option<Vec<String>> = laws.iter().map(|name| law(name)).collect();
@@ -130,7 +130,7 @@ fn load(value: &Value) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut rest = value.as_object()?.clone();
     let mode = rest.remove("mode")?;
-    // With a number of requests the window is as long as they take.
+    // The window is left out, because the number of requests ends the load.
     if rest.contains_key("requests") && mode == "closed" {
         rest.remove("window");
     }
@@ -154,7 +154,7 @@ fn load(value: &Value) -> Option<Vec<String>> {
     rest.is_empty().then_some(words)
 }
 
-/// The arrival process as its flag, where that says all of it.
+/// Returns the flag of an arrival process if the flag expresses all of it.
 fn arrivals(value: &Value) -> Option<Vec<String>> {
     let mut rest = value.as_object()?.clone();
     let process = rest.remove("process")?;
@@ -182,7 +182,7 @@ fn arrivals(value: &Value) -> Option<Vec<String>> {
     (super::arrivals(&text).ok()? == *value).then(|| vec!["--arrivals".to_owned(), text])
 }
 
-/// Paths at which two values differ. What carries a tag (`process`, `mode`, `policy`) and lists are taken whole.
+/// Collects the paths at which two values differ. Values with a tag (`process`, `mode`, `policy`) and lists are compared whole.
 pub(super) fn difference(path: &str, value: &Value, default: &Value, out: &mut Vec<(String, Value)>) {
     if value == default {
         return;
@@ -197,7 +197,7 @@ pub(super) fn difference(path: &str, value: &Value, default: &Value, out: &mut V
                 let at = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                 match b.get(key) {
                     Some(usual) => difference(&at, inner, usual, out),
-                    // A field of the user's own; `null` takes one of the protocol's out.
+                    // A field of the user's own body; `null` removes a field of the protocol.
                     None => out.push((at, inner.clone())),
                 }
             }
@@ -206,7 +206,7 @@ pub(super) fn difference(path: &str, value: &Value, default: &Value, out: &mut V
     }
 }
 
-/// A value as it is typed: a string without its quotes.
+/// Returns a value as typed: a string without its quotes.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -214,7 +214,7 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
-/// A word for the shell: quoted where it needs to be.
+/// Returns a word for the shell, quoted if necessary.
 pub fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !word.is_empty() && word.chars().all(safe) {
@@ -247,7 +247,7 @@ mod tests {
         let command = reproduce("run", &scenario, &[]);
         assert!(command.contains("--key-env LLM_KEY"), "{command}");
         assert!(command.contains("$TEAM_KEY"), "{command}");
-        // What the command says, read back as a shell would, is the same scenario.
+        // The command, parsed as by a shell, gives the original scenario.
         let mut again = Draft(json!({"target": {"url": "http://host:8000/v1"}, "load": {"mode": "open"}}));
         let words = shell_words(&command);
         let mut rest = words[3..].iter();
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(again.finish(0).expect("valid"), scenario);
     }
 
-    /// Whom a run trusts and what it shows is said by the flags that people know.
+    /// The settings of TLS trust and client certificates are repeated by their usual flags.
     #[test]
     fn certificates_are_repeated_by_their_flags() {
         let mut draft =
@@ -294,7 +294,7 @@ mod tests {
         assert!(!command.contains("--set"), "{command}");
     }
 
-    /// What a request carries is said by the flags that people know, and means the same again.
+    /// The content of a request is repeated by the usual flags and keeps its meaning.
     #[test]
     fn what_a_request_carries_is_repeated_by_its_flags() {
         let cases = [

@@ -1,9 +1,9 @@
-//! Flags + scenario file → the resolved scenario, and back to a command that repeats it.
+//! Turns flags and a scenario file into the resolved scenario, and a scenario back into a command that repeats it.
 //!
-//! Flags are sugar: each sets one place of the scenario's JSON, over what the file of `--spec` says; the scenario's own
-//! checks then judge the whole. `--set path=value` reaches what has no flag. The command in the manifest is rendered
-//! from the *resolved* scenario, not from what was typed, so that it holds whatever file or default a value came from;
-//! secrets are only ever names in it, because the scenario holds nothing else.
+//! Each flag sets one place of the scenario's JSON and overrides the file of `--spec`. The scenario's own checks then
+//! judge the result. `--set path=value` reaches keys without a flag. The command in the manifest is rendered from the
+//! *resolved* scenario, so it includes the values of files and defaults. Secrets appear in the
+//! command only by name, because the scenario contains only their names.
 
 mod again;
 mod said;
@@ -25,34 +25,34 @@ pub use said::{SCHEMES, arrivals, asked_budget, bare, budget, budget_for, cost, 
 
 type Resolved<T> = Result<T, Stop>;
 
-/// Headers that hold secrets: a literal value is refused, `$NAME` is taken from the environment when it is sent.
+/// Headers that contain secrets: a literal value is refused; `$NAME` is read from the environment when it is sent.
 const SECRET_HEADERS: [&str; 6] =
     ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-goog-api-key"];
 
-/// Tokens of a query where documents have lengths of their own and nothing is said of it: a question of a line.
+/// Default tokens of a query if documents have a length and the query has none: a question of one line.
 const QUERY_TOKENS: &str = "16";
 
-/// The scenario as JSON under construction.
+/// A scenario as JSON, before it is checked.
 pub struct Draft(Value);
 
 impl Draft {
-    /// What the scenario file says, or nothing yet.
+    /// Reads the scenario file, or starts with an empty draft.
     pub fn new(spec: Option<&Path>) -> Resolved<Draft> {
         let Some(path) = spec else { return Ok(Draft(json!({}))) };
         mapping(path, "scenario").map(Draft)
     }
 
-    /// A scenario that was part of another file.
+    /// Returns a draft of a scenario that was part of another file.
     pub fn of(value: Value) -> Draft {
         Draft(value)
     }
 
-    /// Does it say nothing?
+    /// Returns whether the draft sets no key.
     pub fn is_empty(&self) -> bool {
         self.0.as_object().is_none_or(Map::is_empty)
     }
 
-    /// Puts a value at a dotted path, making the objects on the way.
+    /// Sets the value at a dotted path and creates the objects on the way.
     pub fn set(&mut self, path: &str, value: Value) {
         let mut place = &mut self.0;
         for key in path.split('.') {
@@ -73,7 +73,7 @@ impl Draft {
         }
     }
 
-    /// The endpoint.
+    /// Sets the endpoint, its protocol and its body from flags.
     pub fn target(&mut self, args: &TargetArgs) -> Resolved<()> {
         check_url(&args.url)?;
         self.set("target.url", args.url.clone().into());
@@ -96,7 +96,7 @@ impl Draft {
         }
         if let Some(path) = &args.body {
             let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(path.display(), &e))?;
-            // An editor's last line break would break the line under Repeat.
+            // The last line break of the template is removed, because it would break the line under Repeat.
             self.set("target.body_template", text.trim_end().into());
         }
         if args.protocol.as_deref() == Some("http")
@@ -117,20 +117,20 @@ impl Draft {
         Ok(())
     }
 
-    /// Further endpoints; none named = those that the file says.
+    /// Sets the further endpoints; an empty list keeps the file's endpoints.
     pub fn further(&mut self, urls: &[String]) {
         if !urls.is_empty() {
             self.set("target.further_urls", urls.into());
         }
     }
 
-    /// A simulated world in the place of endpoints.
+    /// Replaces the endpoints by a simulated engine.
     pub fn simulated(&mut self, engine: &str) {
         self.set("target.url", format!("simulated:{engine}").into());
         self.set("target.further_urls", json!([]));
     }
 
-    /// What the requests are.
+    /// Sets the lengths, prompts and other properties of the requests from flags.
     pub fn workload(&mut self, args: &WorkloadArgs) -> Resolved<()> {
         tensors::workload(self, args)?;
         self.set_some("sizes.prompt", args.isl.clone());
@@ -140,7 +140,7 @@ impl Draft {
             self.set_some("arrivals.speed", args.speed);
             let drawn = args.documents.as_ref().is_some_and(|law| law.contains('*'));
             if args.isl.is_some() || args.osl.is_some() || drawn {
-                // Lengths that are named are meant: the trace gives the times, the laws the lengths.
+                // Explicit length flags override the lengths of a trace, which then supplies only the times.
                 self.set("arrivals.sizes", "drawn".into());
             }
         }
@@ -209,7 +209,7 @@ impl Draft {
         Ok(())
     }
 
-    /// A mix of models: one class of requests for each, with the scenario's own sizes and prompts.
+    /// Sets a mix of models: one class of requests per model, with the scenario's own sizes and prompts.
     fn models(&mut self, text: &str) -> Resolved<()> {
         if self.has("classes") {
             return Err(Stop::usage(
@@ -231,7 +231,7 @@ impl Draft {
         Ok(())
     }
 
-    /// How the client behaves.
+    /// Sets the client's behaviour from flags.
     pub fn client(&mut self, args: &ClientArgs) -> Resolved<()> {
         tensors::client(self, args)?;
         if let Some(policy) = &args.connections {
@@ -270,7 +270,7 @@ impl Draft {
         Ok(())
     }
 
-    /// What is looked at on the server's side.
+    /// Sets the metrics that are read from the server.
     pub fn scrape(&mut self, args: &ScrapeArgs) -> Resolved<()> {
         self.set_some("scrape.every", args.scrape_every.clone());
         let off = args.scrape.iter().any(|page| page == "off");
@@ -285,7 +285,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The load and the arrival process of `plimsoll run`. Comes last, so that it sees what `--set` and the file say.
+    /// Sets the load and the arrival process of `plimsoll run`. Must be called last, because it reads `--set` and the file.
     pub fn load(&mut self, args: &LoadArgs, trace: bool) -> Resolved<()> {
         if let Some(text) = &args.arrivals {
             if trace {
@@ -312,7 +312,7 @@ impl Draft {
         }
         if let Some(requests) = args.requests {
             self.set("load.requests", requests.into());
-            // Whoever ends by requests does not want to be cut off by a default.
+            // The default window is raised, because it would cut off a load that ends by its number of requests.
             self.set("load.window", plimsoll_workload::format_span(LONGEST).into());
         }
         self.set_some("load.warm_up", args.warm_up);
@@ -329,12 +329,12 @@ impl Draft {
         Ok(())
     }
 
-    /// Is something said at this place?
+    /// Returns whether the value at a path is set and not null.
     pub fn has(&self, path: &str) -> bool {
         self.get(path).is_some_and(|value| !value.is_null())
     }
 
-    /// What is said at this place.
+    /// Returns the value at a dotted path.
     pub fn get(&self, path: &str) -> Option<&Value> {
         self.0.pointer(&format!("/{}", path.replace('.', "/")))
     }
@@ -347,7 +347,7 @@ impl Draft {
         self.0.pointer("/load/mode").and_then(Value::as_str).unwrap_or("open")
     }
 
-    /// Writes out what a rerank or score request has where nothing is said.
+    /// Sets the defaults of a rerank or score request.
     fn settle_documents(&mut self) {
         if !self.has("target.documents") {
             self.set("target.documents", Documents::usual().to_string().into());
@@ -358,12 +358,12 @@ impl Draft {
         }
     }
 
-    /// Checks the whole and reads the files it names. The nonce is drawn here if none is given.
+    /// Checks the scenario and reads the files that it names. Uses `nonce` if the scenario sets none.
     pub fn finish(self, nonce: u64) -> Resolved<Scenario> {
         self.finish_with(nonce, |name| std::fs::read(name).map_err(|e| e.to_string()))
     }
 
-    /// The same where the files it names are read by other means.
+    /// Checks the scenario like [`Draft::finish`], but reads files with `read`.
     pub fn finish_with(
         mut self,
         nonce: u64,
@@ -372,7 +372,7 @@ impl Draft {
         if self.0.pointer("/nonce").is_none_or(Value::is_null) {
             self.set("nonce", nonce.into());
         }
-        // However they came in (--header, --set, a file): what the scenario says is written down.
+        // All headers are checked here (--header, --set, a file), because the scenario is written to disk.
         let headers = self.get("target.headers").and_then(Value::as_object);
         for (name, value) in headers.into_iter().flatten() {
             no_secret(name, value.as_str().unwrap_or_default())?;
@@ -384,7 +384,7 @@ impl Draft {
         let named = self.text("target.protocol").and_then(Protocol::from_name);
         self.set_some("target.protocol", named.map(Protocol::name));
         if named.is_some_and(|protocol| !protocol.pins_length()) && !self.has("target.ignore_eos") {
-            // Servers of it know no such field, and strict ones refuse it.
+            // Servers of this protocol do not know the field, and strict ones reject it.
             self.set("target.ignore_eos", false.into());
         }
         if named.is_some_and(|protocol| protocol.carries() == Carries::Documents) {
@@ -402,7 +402,7 @@ impl Draft {
         if is_kserve {
             tensors::check(&scenario)?;
         }
-        // Where nothing is generated, or the template fixes the length itself, no length is asked for.
+        // The request has no length if nothing is generated or the template fixes the length.
         let template = scenario.target.body_template.as_deref();
         let is_fixed = template.is_some_and(|text| !text.contains("{{max_tokens}}"));
         let protocol = scenario.target.protocol;
@@ -414,7 +414,7 @@ impl Draft {
     }
 }
 
-/// A header that holds a secret says where it is, never what it is.
+/// Refuses a header with a literal secret, because its value may only name a variable.
 fn no_secret(name: &str, value: &str) -> Resolved<()> {
     match SECRET_HEADERS.contains(&name.to_ascii_lowercase().as_str()) && !value.contains('$') {
         true => Err(Stop::usage(format!(
@@ -428,7 +428,7 @@ fn usage(error: SpecError) -> Stop {
     Stop::usage(error.to_string())
 }
 
-/// A file that holds a mapping, as JSON; an empty one is an empty mapping.
+/// Reads a file that contains a mapping, as JSON; an empty file is an empty mapping.
 pub fn mapping(path: &Path, what: &str) -> Resolved<Value> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
@@ -441,7 +441,7 @@ pub fn mapping(path: &Path, what: &str) -> Resolved<Value> {
     }
 }
 
-/// What to write in place of a number that has no unit of time.
+/// Returns a suggestion for a number without a unit of time.
 fn unit(text: &str) -> String {
     match text.parse::<f64>() {
         Ok(_) => format!("; a number needs its unit: {text}s, {text}m"),

@@ -1,4 +1,4 @@
-//! What flags say in a word or two, read: URLs, arrivals, kinds of traffic, ceilings, prices.
+//! Parses the short values of flags: URLs, arrivals, kinds of traffic, ceilings, prices.
 
 use plimsoll_judge::cost::{Bill, Rate};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
@@ -10,15 +10,15 @@ use crate::exit::Stop;
 use crate::flags::PriceArgs;
 use crate::{price, tensors};
 
-/// What the URL of an endpoint begins with.
+/// Schemes of an endpoint's URL.
 pub const SCHEMES: [&str; 4] = ["http://", "https://", "grpc://", "grpcs://"];
 
-/// A target's address without its scheme.
+/// Returns the address of a target without its scheme.
 pub fn bare(url: &str) -> &str {
     SCHEMES.iter().chain(&["simulated:"]).find_map(|head| url.strip_prefix(head)).unwrap_or(url)
 }
 
-/// A base URL that can be spoken to and holds no secret.
+/// Checks that a base URL has a supported scheme and contains no secret.
 pub(super) fn check_url(url: &str) -> Resolved<()> {
     let rest = SCHEMES.iter().find_map(|scheme| url.strip_prefix(scheme)).ok_or_else(|| {
         Stop::usage(format!(
@@ -46,11 +46,10 @@ pub(super) fn check_url(url: &str) -> Resolved<()> {
     Ok(())
 }
 
-/// Query parameters that hold secrets.
 pub(super) const SECRET_PARAMETERS: [&str; 6] =
     ["key", "api_key", "api-key", "apikey", "token", "access_token"];
 
-/// The short form of an arrival process: `poisson`, `gamma:3`, `onoff:2s,8s`, `ramp:1,4`, …
+/// Parses the short form of an arrival process: `poisson`, `gamma:3`, `onoff:2s,8s`, `ramp:1,4`, …
 pub fn arrivals(text: &str) -> Resolved<Value> {
     let (name, rest) = text.split_once(':').unwrap_or((text, ""));
     let parts: Vec<&str> = rest.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
@@ -88,7 +87,7 @@ pub fn arrivals(text: &str) -> Resolved<Value> {
     })
 }
 
-/// Kinds of traffic of a sweep: `steady`, `burst`, or `NAME=PROCESS`. Gives the name and the arrival process.
+/// Parses a kind of traffic of a sweep: `steady`, `burst`, or `NAME=PROCESS`. Returns the name and the arrival process.
 pub fn traffic(text: &str) -> Resolved<(String, Value)> {
     match text.split_once('=') {
         Some((name, process)) if !name.is_empty() => Ok((name.to_string(), arrivals(process)?)),
@@ -100,7 +99,7 @@ pub fn traffic(text: &str) -> Resolved<(String, Value)> {
     }
 }
 
-/// Ceilings such as `ttft p99 < 500ms` → a budget. A metric may have several, at different percentiles.
+/// Parses ceilings such as `ttft p99 < 500ms` into a budget. A metric may have several, at different percentiles.
 pub fn budget(ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
     if ceilings.is_empty() {
         return Ok(None);
@@ -139,7 +138,7 @@ pub fn budget(ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
         let metric = named.ok_or_else(|| {
             Stop::usage(format!("--slo {text}: the metrics are ttft, tpot, e2e and errors"))
         })?;
-        // A higher percentile is never the smaller one: a budget that asks for that asks for one ceiling twice.
+        // Ceilings must rise with the percentile, because a higher percentile is never smaller and one of the two would be redundant.
         for other in budget.latency.iter().filter(|other| other.metric == metric) {
             let rises = (p - other.percentile) * (limit - other.limit_s);
             if rises <= 0.0 {
@@ -156,7 +155,7 @@ pub fn budget(ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
     Ok(Some(budget))
 }
 
-/// What flags say that it costs, if they do.
+/// Returns the bill that the flags request; `None` without a price.
 pub fn cost(price: &PriceArgs, scenario: &Scenario) -> Resolved<Option<Bill>> {
     let bill = price::bill(price, None)?;
     let per_token = bill.as_ref().is_some_and(|bill| matches!(bill.rate, Rate::PerMtok { .. }));
@@ -169,7 +168,7 @@ pub fn asked_budget(scenario: &Scenario, ceilings: &[String]) -> Resolved<Option
     if ceilings.is_empty() { Ok(None) } else { budget_for(scenario, ceilings).map(Some) }
 }
 
-/// The budget of a sweep: as asked, else the example that fits how this endpoint answers.
+/// Returns the budget of a sweep: the configured one, or an example that fits this endpoint's kind of answer.
 pub fn budget_for(scenario: &Scenario, ceilings: &[String]) -> Resolved<BudgetSpec> {
     let target = &scenario.target;
     let whole = !target.stream || !target.protocol.streams();
@@ -183,7 +182,7 @@ pub fn budget_for(scenario: &Scenario, ceilings: &[String]) -> Resolved<BudgetSp
         (Some(budget), _) => Ok(budget.clone()),
         (None, _) if !whole => Ok(BudgetSpec::default()),
         (None, _) if !target.protocol.streams() => Ok(BudgetSpec::recommendation()),
-        // How long a whole generated answer may take depends on its length: no example would mean anything.
+        // The example has no latency ceiling, because the duration of a generated answer depends on its length.
         (None, _) => Ok(BudgetSpec {
             name: "example: errors < 1%".into(),
             latency: Vec::new(),

@@ -1,6 +1,7 @@
-//! Shards' runs out of an object store, into a folder beside the run that is made of them.
+//! Downloads the shards' runs from an object store into a folder next to the merged run.
 //!
-//! A run that has ended is its files; one that has not is its log as far as it was put, and is recovered from that like a log that lies here.
+//! A run that has ended consists of its files. Any other run consists of the uploaded parts of its log, and is recovered
+//! from them like a local log.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,16 +16,16 @@ use crate::exit::Stop;
 use crate::out;
 use crate::place::{Object, RunStore, open_bucket};
 
-/// A shard that runs puts something within this, also where one turn of its upload takes long.
+/// Time within which a running shard uploads something, even if one turn of its upload takes long.
 const SILENT: Duration = Duration::from_secs(2 * EVERY.as_secs() + 2);
-/// Between two looks at one that may still run: who sees it write need not wait longer.
+/// Interval between two checks of a run that may be in progress. The first change ends the wait.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A folder that is gone when this is.
+/// A temporary folder that is removed on drop.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Beside a run that is to be made.
+    /// Creates a temporary folder next to a run that will be written.
     pub fn beside(run: &Path) -> Result<Scratch, Stop> {
         let name = run.file_name().unwrap_or_default().to_string_lossy();
         let path = run.with_file_name(format!(".{name}.shards-{:08x}", crate::measure::random() as u32));
@@ -39,10 +40,10 @@ impl Drop for Scratch {
     }
 }
 
-/// The files of a shard's run, by their names in it.
+/// The files of a shard's run by name.
 type Files = BTreeMap<String, Object>;
 
-/// The shards' runs at a place, each with what it is called there and the folder that it lies in now.
+/// Downloads the shards' runs at a place. Returns the name of each run there and its local folder.
 ///
 /// # Errors
 /// The place can't be read, or a shard still writes to it.
@@ -81,7 +82,7 @@ fn is_open(files: &Files) -> bool {
     !files.contains_key(REQUESTS) && !files.contains_key(LOG)
 }
 
-/// The runs that have not ended.
+/// Returns the names of the runs that have not ended.
 fn open_of(runs: &BTreeMap<String, Files>) -> Option<String> {
     let open = runs.iter().filter(|(_, files)| is_open(files)).map(|(name, _)| name.as_str());
     Some(open.collect::<Vec<_>>().join(", ")).filter(|names| !names.is_empty())
@@ -92,7 +93,7 @@ fn called(bucket: &dyn RunStore, run: &str) -> String {
     if run.is_empty() { place.to_owned() } else { format!("{place}/{run}") }
 }
 
-/// What is there: one run itself, or those of shards below it.
+/// Lists the runs at a place: one run itself, or the runs of shards below the place.
 fn runs(bucket: &dyn RunStore) -> Result<BTreeMap<String, Files>, Stop> {
     let objects = bucket.list("")?;
     let is_run = objects.iter().any(|object| object.name == MANIFEST);

@@ -1,9 +1,11 @@
-//! The levels of a search that several machines measure: shard 0 says what the next one is and when it begins, each other brings its part of
-//! the rows, and shard 0 goes on when it has them all.
+//! Coordinates the levels of a search on several machines.
 //!
-//! A planner on every machine lost: they would all have to see the same rows to decide the same, which is to bring them anyway. Words and parts
-//! are files that are never replaced, in the place where the shards met. Every wait is bounded: an end in order is said by a file of its own, and
-//! a machine that died without a word is missed after `--shard-wait`.
+//! Shard 0 announces each level and its start. Each other shard uploads its part of the rows, and shard 0 continues when it
+//! has all parts.
+//!
+//! A planner on every machine was rejected: all would need identical rows to decide alike, so the rows have to travel anyway.
+//! Announcements and parts are files in the place where the shards met, and no file is ever replaced. Every wait is
+//! bounded. A shard that ends in order writes a file; a shard that died silently is missed after `--shard-wait`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,16 +23,16 @@ use super::{Agreed, Part, larger_error};
 use crate::exit::{Exit, Stop};
 use crate::place::Place;
 
-/// From the word to the start of its level, beside what reading and planning take: connections are opened in it.
+/// Time from the announcement to the start of a level, without the time to read and plan; connections are opened in it.
 const NOTICE: Span = Span(1_000_000_000);
 
-/// Before a wait is spoken of.
+/// Length of a wait after which it is reported on the screen.
 const QUIET: Span = Span(3_000_000_000);
 
-/// Where the others look whether shard 0 was told to stop.
+/// File with which shard 0 reports that its user stopped it; the other shards poll for it.
 const STOP: &str = "levels/stop";
 
-/// What shard 0 says.
+/// An announcement of shard 0.
 #[derive(Serialize, Deserialize)]
 enum Word {
     Level {
@@ -39,39 +41,38 @@ enum Word {
         step: Value,
     },
     Over,
-    /// Nor will there be: why.
+    /// The search failed, with its reason; there are no further levels.
     Failed(String),
 }
 
-/// The levels as one shard sees them.
+/// The levels as seen by one shard.
 pub struct Levels {
     place: Arc<dyn Place>,
     shard: Shard,
     patience: Span,
-    /// The largest error of this clock so far; `None` = it was unknown once.
+    /// Largest error of this clock so far in ns; `None` if it was unknown at any time.
     worst_error_ns: Option<i64>,
     words: u32,
     over: bool,
-    /// Of shard 0: every shard by its number, as its parts said last.
+    /// Shard 0 only: the last report of every shard, by its number.
     seen: BTreeMap<u32, ShardPart>,
 }
 
-/// What a shard that is not the first is to do.
+/// The next task of a shard other than shard 0.
 pub enum NextLevel<T> {
     Step {
-        /// The level's number.
+        /// Number of the level, the same on all shards.
         id: u32,
-        /// What it is.
         step: T,
     },
-    /// The search has ended.
+    /// The search has ended and there is no further level.
     Over,
 }
 
-/// Parts of a level as they came.
+/// The received parts of a level.
 pub struct LevelParts {
     pub parts: Vec<Part>,
-    /// Who is missing, and why.
+    /// Reasons, one per missing shard.
     pub missing: Vec<String>,
 }
 
@@ -83,7 +84,7 @@ impl Levels {
     pub(super) fn new((place, shard): (Arc<dyn Place>, Shard), patience: Span, agreed: &Agreed) -> Levels {
         let mut seen = BTreeMap::new();
         if shard.index == 0 {
-            // Of levels each has a schedule of its own.
+            // The parts have no schedule hash here, because each level has its own schedule.
             let part = agreed.part(0, String::new());
             seen = (0..shard.of)
                 .map(|index| {
@@ -104,13 +105,13 @@ impl Levels {
         Levels { place, shard, patience, worst_error_ns, words: 0, over: false, seen }
     }
 
-    /// Is this the one that says them?
+    /// Returns whether this shard announces the levels (shard 0).
     pub fn leads(&self) -> bool {
         self.shard.index == 0
     }
 
-    /// Says a level to the others; gives its start on this run's axis. `took` is what making its schedule took here, which the others do after
-    /// they have read the word.
+    /// Announces a level to the other shards and returns its start on this run's time axis.
+    /// `took` is the time that the schedule took here, because the other shards draw it after they read the announcement.
     pub fn say(&mut self, id: u32, step: &impl Serialize, (clock, took): (Clock, Span)) -> Result<At, Stop> {
         let poll = Span::from_secs_f64(4.0 * self.place.poll().as_secs_f64());
         let start_unix_ns = realtime_ns() + NOTICE.0 + poll.0 + 3 * took.0;
@@ -132,7 +133,7 @@ impl Levels {
         }
     }
 
-    /// Waits for the parts of the level that was said last, which ends no later than `latest`.
+    /// Waits for the other shards' parts of the last announced level, which ends by `latest`.
     pub fn take(
         &mut self,
         of: u32,
@@ -141,7 +142,7 @@ impl Levels {
         waits: &mut dyn FnMut(&str),
     ) -> Result<LevelParts, Stop> {
         if control.stops() > 0 {
-            // The others are not left to load a target that nobody watches any more.
+            // The other shards are stopped too, because no one watches the target any more.
             let _ = self.place.put_new(STOP, format!("{:016x}", crate::measure::random()).as_bytes());
         }
         let begun = clock.now();
@@ -185,7 +186,7 @@ impl Levels {
     ) -> Result<Result<Part, String>, Stop> {
         let shard = Shard { index, ..self.shard };
         loop {
-            // Asked for first: who ended in order put its last part before it said so.
+            // The file of the leave is read before the part, because a shard writes its last part first.
             let gone = self.place.get(&self.gone_name(index))?;
             if let Some(bytes) = self.place.get(name)? {
                 let part =
@@ -210,17 +211,17 @@ impl Levels {
         format!("levels/gone-{index}")
     }
 
-    /// What a part said of its shard, and the rows that it owes.
+    /// Records a part's report about its shard.
     fn note(&mut self, part: &ShardPart) {
         if let Some(known) = self.seen.get_mut(&part.shard.index) {
-            // Of its first part there is nothing before.
+            // The first part has no earlier error.
             let before = if known.host.is_some() { known.clock_error_ns } else { part.clock_error_ns };
             known.host = part.host.clone();
             known.clock_error_ns = larger_error(before, part.clock_error_ns);
         }
     }
 
-    /// Rows of a level that were written for a shard, and why it lacks them.
+    /// Adds the arrivals and the lost rows of a level to each shard's record, with the reason of missing parts.
     pub fn owes(&mut self, lost: &[u64], arrivals: u64, missing: &[String]) {
         for part in self.seen.values_mut() {
             part.arrivals += arrivals;
@@ -233,7 +234,7 @@ impl Levels {
         }
     }
 
-    /// Waits for shard 0's next word, which comes within what it waits for the slowest shard.
+    /// Waits for shard 0's next announcement, for at most the time that shard 0 waits for the slowest shard.
     pub fn next<T: DeserializeOwned>(
         &mut self,
         after: At,
@@ -271,19 +272,19 @@ impl Levels {
         Ok((NextLevel::Step { id, step }, clock.at_unix(start_unix_ns)))
     }
 
-    /// The error of this clock now; `None` = unknown.
+    /// Measures the current error of this clock in ns; `None` if it is unknown.
     pub fn clock_error_ns(&mut self) -> Option<i64> {
         let now = wall_clock_error_ns();
         self.worst_error_ns = larger_error(self.worst_error_ns, now);
         now
     }
 
-    /// The largest error of all levels.
+    /// Returns the largest clock error of all levels in ns; `None` if it was unknown at any time.
     pub(super) fn worst_clock_error_ns(&self) -> Option<i64> {
         self.worst_error_ns
     }
 
-    /// Brings this shard's part of the level.
+    /// Uploads this shard's part of the level.
     pub fn bring(&mut self, part: &Part, manifest: &Manifest) -> Result<(), Stop> {
         let name = self.part_name(self.shard.index);
         match self.place.put_new(&name, &part.bytes(manifest))? {
@@ -296,12 +297,12 @@ impl Levels {
         }
     }
 
-    /// Was shard 0 told to stop? Asked for while a level runs.
+    /// Returns whether shard 0 was stopped. Polled while a level runs.
     pub fn is_stopped(&self) -> bool {
         self.place.get(STOP).is_ok_and(|found| found.is_some())
     }
 
-    /// The search is over; the manifest is that of all shards.
+    /// Completes the manifest of all shards after the search.
     pub(super) fn close(&mut self, manifest: &mut Manifest) {
         manifest.shard = None;
         if let Some(own) = self.seen.get_mut(&0) {
@@ -312,7 +313,7 @@ impl Levels {
         self.over = self.put(&Word::Over).is_ok();
     }
 
-    /// Says why this shard goes before the search is over, once.
+    /// Reports once why this shard leaves before the search is over.
     pub fn leave(&mut self, why: &str) {
         if std::mem::replace(&mut self.over, true) {
             return;
@@ -330,7 +331,7 @@ impl std::fmt::Debug for Levels {
     }
 }
 
-/// Nobody waits for one that goes, for whatever reason.
+/// Reports the leave on every exit path, so that the other shards do not wait for this one.
 impl Drop for Levels {
     fn drop(&mut self) {
         self.leave("it ended before the search did");

@@ -1,4 +1,4 @@
-//! The meeting: each shard says that it is there and what it was asked, shard 0 says when all begin, or why not.
+//! The rendezvous of shards. Each shard reports its presence and its command; shard 0 announces the start or an error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,39 +17,40 @@ use crate::exit::Stop;
 use crate::place::Place;
 use crate::screen::Screen;
 
-/// The facts of the target that go into the manifest.
+/// Facts of the target for the manifest.
 pub type Facts = BTreeMap<String, Option<String>>;
 
-/// From shard 0's word to the start: time for the others to see it, draw the schedule, make their folder and open their connections.
+/// Time from shard 0's announcement to the start.
+/// In it the other shards read the announcement, draw the schedule, make their folders and open connections.
 const NOTICE: Span = Span(3_000_000_000);
 
-/// The last word's file.
+/// File of the start's announcement.
 const START: &str = "rendezvous/start.json";
 
 fn ready_name(index: u32) -> String {
     format!("rendezvous/ready-{index}.json")
 }
 
-/// "I am here": `ready-<number>.json`.
+/// The presence of a shard: `ready-<number>.json`.
 #[derive(Serialize, Deserialize)]
 struct Ready {
     tool: String,
-    /// The command: `run`, `sweep`, `gate`.
+    /// Command of the shard: `run`, `sweep` or `gate`.
     command: String,
     of: u32,
     scenario: Value,
-    /// A number of this process alone: no other puts the same file.
+    /// Random number of this process, so that no other process writes an identical file.
     by: u64,
 }
 
-/// The last word: `start.json`. Shard 0 says it, of which there is one.
+/// The announcement in `start.json`, written once by shard 0.
 #[derive(Serialize, Deserialize)]
 enum Word {
     Start(Told),
     Refused(String),
 }
 
-/// What shard 0 tells the others.
+/// The values that shard 0 passes to the other shards.
 #[derive(Serialize, Deserialize, Debug)]
 struct Told {
     start_unix_ns: i64,
@@ -61,7 +62,8 @@ struct Told {
 }
 
 impl Asked {
-    /// Agrees with the others; `calibrate` asks the target what prompts need, and is called by one shard for all where they meet.
+    /// Agrees with the other shards.
+    /// `calibrate` measures the target's tokens per word. If the shards meet, one shard calls it for all.
     pub fn agree(
         &self,
         scenario: &mut Scenario,
@@ -103,7 +105,7 @@ impl Asked {
     }
 }
 
-/// One shard at the meeting.
+/// One shard at the rendezvous.
 struct Table<'a> {
     asked: &'a Asked,
     place: &'a dyn Place,
@@ -135,7 +137,7 @@ impl Table<'_> {
         let facts = match checked {
             Ok(facts) => facts,
             Err(stop) => {
-                // The others must not wait for a start that does not come.
+                // The error is announced, because the other shards must not wait for a start that does not come.
                 let _ = self.say(&Word::Refused(stop.line.clone()));
                 return Err(stop);
             }
@@ -181,7 +183,7 @@ impl Table<'_> {
         Ok((all, self.asked.agreed(self.clock, told.start_unix_ns)))
     }
 
-    /// A number that has been here must not send again: its part would be on the target twice.
+    /// Registers this shard. Refuses a number that is registered, because its part would be sent twice.
     fn arrive(&self, ready: &Ready) -> Result<(), Stop> {
         let name = ready_name(self.asked.shard.index);
         let bytes = serde_json::to_vec_pretty(ready).unwrap_or_default();
@@ -212,7 +214,7 @@ impl Table<'_> {
     }
 }
 
-/// Waits for a file of ours; `None` = it was not there when nobody would wait any longer.
+/// Waits for a file of the rendezvous; `None` if it did not appear in time.
 pub(super) fn wait_for<T: DeserializeOwned>(
     place: &dyn Place,
     name: &str,
@@ -231,7 +233,7 @@ pub(super) fn wait_for<T: DeserializeOwned>(
     }
 }
 
-/// Was this shard asked the same?
+/// Checks that another shard has the same command and the same settings.
 fn alike(own: &Ready, other: &Ready, index: u32) -> Result<(), Stop> {
     let wrong = |what: &str, own: &str, other: &str| {
         Err(Stop::usage(format!(

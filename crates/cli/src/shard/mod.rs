@@ -1,7 +1,8 @@
-//! One load from several machines: each draws the whole schedule, sends its part, and all begin at the same instant.
+//! Sends one load from several machines. Each draws the whole schedule and sends its part, and all start simultaneously.
 //!
-//! What must be the same for all is agreed before anything is sent: scenario, nonce, what the prompts' calibration found, and the start.
-//! Where they meet, shard 0 decides; where they are only told a time, each decides alone and `plimsoll merge` finds out whether they agreed.
+//! Before the load starts, the machines agree on the values that must be equal: scenario, nonce, start and the result of the
+//! prompts' calibration. If they meet in a shared place, shard 0 decides. If they only have a start time,
+//! each decides separately, and `plimsoll merge` checks whether they agreed.
 
 mod fetch;
 mod levels;
@@ -28,47 +29,47 @@ pub use meet::Facts;
 pub use part::Part;
 pub use upload::{Put, Upload, of_shard};
 
-/// A shard that finds its start this long past sends nothing: it would put all that was due on the target at once.
+/// Lateness of the start after which a shard sends nothing, because it would send all overdue requests simultaneously.
 const LATE: Span = Span(1_000_000_000);
 
-/// How long before the start connections are opened.
+/// Time before the start at which connections are opened.
 const AHEAD: Span = Span(1_500_000_000);
 
-/// Of a load that several machines send: what this one was told.
+/// The configuration of this machine's part of a shared load.
 #[derive(Debug)]
 pub struct Asked {
     pub shard: Shard,
-    /// The command: a `run` is one level that all send, of a `sweep` and a `gate` shard 0 says one after the other.
+    /// The command. A `run` is one level that all shards send; for a `sweep` and a `gate`, shard 0 announces the levels.
     command: &'static str,
     start: StartBy,
-    /// Was the nonce said? Else the shards agree on one.
+    /// Whether the nonce is configured; if not, the shards agree on one.
     nonce_is_said: bool,
 }
 
 #[derive(Debug)]
 enum StartBy {
-    /// At this instant of every machine's clock, ns of the Unix epoch.
+    /// At this time of every machine's clock, in ns since the Unix epoch.
     Time(i64),
-    /// As soon as all are here, and no later than after so long.
+    /// As soon as all shards have met in this place; fails after this time.
     Meeting(Arc<dyn Place>, Span),
 }
 
 #[derive(Debug)]
 pub struct Agreed {
-    /// The part that is sent here.
+    /// Part of the load that this machine sends.
     pub shard: Shard,
-    /// The start, ns of the Unix epoch.
+    /// Start in ns since the Unix epoch.
     start_unix_ns: i64,
-    /// The start on this run's axis.
+    /// Start on this run's time axis.
     pub at: At,
-    /// The largest error of this machine's clock before the start, ns; `None` = unknown.
+    /// Largest error of this machine's clock before the start, in ns; `None` if it is unknown.
     clock_error_ns: Option<i64>,
-    /// Of a search: its levels, that shard 0 says.
+    /// Levels of a search, which shard 0 announces; `None` for a `run`.
     pub levels: Option<Levels>,
 }
 
 impl Asked {
-    /// What the flags say; `None` = this machine sends all of it.
+    /// Parses the flags; `None` if this machine sends the whole load.
     pub fn of(args: &ShardArgs, nonce_is_said: bool, command: &'static str) -> Result<Option<Asked>, Stop> {
         let Some(text) = &args.shard else { return Ok(None) };
         let shard = Shard::parse(text).ok_or_else(|| {
@@ -114,8 +115,10 @@ impl Asked {
 }
 
 impl Agreed {
-    /// Which part of a level of so many requests at a time is sent here; without a number it is an open loop. Of a search shard 0
-    /// alone sends what can't be divided, such as one request at a time. `None` = this shard sends nothing of it.
+    /// Returns the part of a level that this shard sends, or `None` if it sends no request.
+    ///
+    /// `concurrency` is the number of requests in flight; `None` for an open loop. In a search, shard 0 sends a level
+    /// that can't be divided, such as one request at a time.
     pub fn takes(&self, concurrency: Option<u32>) -> Option<Shard> {
         let of = match &self.levels {
             Some(_) => concurrency.unwrap_or(u32::MAX).clamp(1, self.shard.of),
@@ -124,7 +127,7 @@ impl Agreed {
         (self.shard.index < of).then_some(Shard { of, ..self.shard })
     }
 
-    /// What the manifest says of it, as it stands.
+    /// Returns the manifest entry of this shard in its current state.
     pub fn part(&self, arrivals: u64, schedule_hash: String) -> ShardPart {
         ShardPart {
             shard: self.shard,
@@ -138,12 +141,12 @@ impl Agreed {
         }
     }
 
-    /// The identity that all shards give their requests, from what they agreed on.
+    /// Returns the run id that all shards use for their requests, from the values that they agreed on.
     pub fn run_id(&self, key: u64) -> String {
         format!("{:016x}", key ^ (self.start_unix_ns as u64).rotate_left(17))
     }
 
-    /// Says in the manifest how it ended. By itself a shard is a part of a run, and no judge takes it for the whole.
+    /// Records in the manifest how the part ended. A single shard is marked as a part, so no judge treats it as a complete run.
     pub fn close(&mut self, manifest: &mut Manifest) {
         if let (0, Some(levels)) = (self.shard.index, &mut self.levels) {
             return levels.close(manifest);
@@ -175,7 +178,7 @@ impl Agreed {
     }
 }
 
-/// Sleeps until an instant, unless the person asks to stop.
+/// Sleeps until `at`, unless the user stops the run.
 fn until(clock: Clock, at: At, control: &Control) -> Result<(), Stop> {
     loop {
         if control.stops() > 0 {
@@ -214,12 +217,12 @@ fn start_at(text: &str) -> Result<i64, Stop> {
     Ok(ns)
 }
 
-/// The larger of two errors of a clock; unknown where one of them is.
+/// Returns the larger of two clock errors in ns; `None` if either is unknown.
 fn larger_error(a: Option<i64>, b: Option<i64>) -> Option<i64> {
     a.zip(b).map(|(a, b)| a.max(b))
 }
 
-/// The first place at which two scenarios differ, and what each says there.
+/// Returns the first path at which two scenarios differ, with both values.
 pub fn difference(
     a: &serde_json::Value,
     b: &serde_json::Value,

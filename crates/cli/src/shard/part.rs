@@ -1,5 +1,6 @@
-//! A shard's part of one level, as it is brought to shard 0: a small log of the run folder's own kind, so that the reader that recovers
-//! a killed run reads it too.
+//! A shard's part of one level, in the form in which it is uploaded for shard 0.
+//!
+//! A part is a small log in the format of the run folder's log. The reader that recovers a killed run therefore reads it too.
 
 use plimsoll_model::{Attempt, Level, Manifest, Sample, ShardPart};
 use plimsoll_store::{code, frame};
@@ -10,17 +11,17 @@ use crate::exit::Stop;
 /// One shard's part of a level.
 #[derive(Debug)]
 pub struct Part {
-    /// Which shard, how its clock stood, its machine, and how far it got.
+    /// Number, clock error, host and progress of the shard.
     pub shard: ShardPart,
-    /// Its level; `None` = it was late and sent nothing.
+    /// The shard's level; `None` if the shard was late and sent nothing.
     pub level: Option<Level>,
     pub attempts: Vec<Attempt>,
-    /// Its client's time series.
+    /// Time series of the shard's client.
     pub samples: Vec<Sample>,
 }
 
 impl Part {
-    /// As bytes, with what the run's manifest says of this machine.
+    /// Encodes the part, with the manifest's data about this machine.
     pub fn bytes(&self, manifest: &Manifest) -> Vec<u8> {
         let manifest = Manifest {
             shard: Some(self.shard.clone()),
@@ -45,10 +46,10 @@ impl Part {
         bytes
     }
 
-    /// Reads one back. `name` is for the error.
+    /// Decodes a part. `name` is used in errors.
     ///
     /// # Errors
-    /// It is damaged, cut short, or none of ours.
+    /// The part is damaged, truncated or in another format.
     pub fn read(name: &str, bytes: &[u8]) -> Result<Part, Stop> {
         let wrong = |what: &str| Stop::invalid(format!("{name}: {what}"));
         let (mut shard, mut level) = (None, None);

@@ -1,7 +1,8 @@
-//! A shard's run goes into an object store: its log in parts while it is measured, the files of a run when it has ended.
+//! Uploads a shard's run to an object store: its log in parts during the run, its files after the end.
 //!
-//! The store's own order is kept: `requests.parquet` is put last, and where it is there it speaks; where it is not the log's parts do. So a machine
-//! that is lost costs what its log held since the last part, and every moment of an upload reads back as a run that was cut off, or as a whole one.
+//! Files are uploaded in a fixed order, with `requests.parquet` last. If it exists, it is used; otherwise the log's parts are
+//! used. A lost machine therefore loses only the log since its last part. At every moment of an upload, the run reads
+//! as one that was cut off or as a complete one.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -18,40 +19,41 @@ use crate::flags::OutputArgs;
 use crate::named::HOME;
 use crate::place::{RunStore, is_url, open_bucket};
 
-/// How often what is new of the log is put.
+/// Interval between two uploads of new log data.
 pub const EVERY: Duration = Duration::from_secs(5);
-/// At most so much in one part, because each that is up also says that the shard runs.
+/// Maximum bytes of one part. A part is small, because each finished part also shows that the shard is running.
 const PART_BYTES: u64 = 2 << 20;
 
-/// A sweep's page.
+/// File of a sweep's report.
 const REPORT: &str = "report.html";
 
-/// The log's parts, below a run's name; `alive` changes with every turn.
+/// Prefix of the log's parts, below the run's name.
 pub const PARTS: &str = "parts";
-/// Changes for as long as the shard runs.
+/// File that changes with every turn while the shard is running.
 pub const ALIVE: &str = "alive";
 
 pub fn part_name(n: u64) -> String {
     format!("{PARTS}/{n:08}")
 }
 
-/// Where the run of a shard is put beside the folder that it is written in.
+/// The place in the object store for a shard's run.
 pub struct Put {
     bucket: Arc<dyn RunStore>,
     name: String,
 }
 
 impl Put {
-    /// Begins: the folder is there.
+    /// Starts the upload of the existing folder `dir`.
     pub fn start(self, dir: &Path) -> Result<Upload, Stop> {
         Upload::start(self.bucket, self.name, dir)
     }
 }
 
-/// A shard's run lies where the others' do, under this name; for an object store, in a folder of this machine first.
+/// Returns the folder of a shard's run, next to the runs of the other shards.
+/// For an object store, returns a local folder and the place of the upload.
 ///
 /// # Errors
-/// There is no such place, or a run of this name is there.
+/// The place does not exist, or a run of this name exists there.
 pub fn of_shard(
     output: &OutputArgs,
     rendezvous: Option<&Path>,
@@ -67,25 +69,25 @@ pub fn of_shard(
     if !bucket.list(&name)?.is_empty() {
         return Err(taken(&*bucket, &name));
     }
-    // Several shards may run in one folder, so its name is nobody else's.
+    // The folder has a random name, because several shards may run in one working directory.
     let own = format!("{HOME}/{name}-{:08x}", crate::measure::random() as u32);
     Ok((OutputArgs { out: Some(own.into()), ..output.clone() }, Some(Put { bucket, name })))
 }
 
-/// A run on its way. Dropped, it puts what there is of the log.
+/// An upload in progress. On drop, it uploads the rest of the log.
 pub struct Upload {
     bucket: Arc<dyn RunStore>,
-    /// The run's name in the bucket.
+    /// Name of the run in the bucket.
     name: String,
     dir: PathBuf,
     thread: Option<(Sender<()>, JoinHandle<Parts>)>,
 }
 
 impl Upload {
-    /// The manifest and the log's beginning are there when this returns.
+    /// Starts the upload. On return, the manifest and the start of the log are uploaded.
     ///
     /// # Errors
-    /// A run is there already, or it can't be put.
+    /// The run exists already, or it can't be uploaded.
     pub fn start(bucket: Arc<dyn RunStore>, name: String, dir: &Path) -> Result<Upload, Stop> {
         let manifest = dir.join(MANIFEST);
         let bytes = std::fs::read(&manifest).map_err(|e| unread(&manifest, &e))?;
@@ -104,7 +106,7 @@ impl Upload {
         let (stop, stopped) = channel();
         let thread = std::thread::Builder::new().name("upload".into()).spawn(move || {
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                // What fails is tried again at the next turn, from where it was; at the end it is told.
+                // A failed upload is retried in the next turn from its position, and the last failure is reported.
                 let _ = parts.put_new_bytes();
                 let _ = parts.alive();
             }
@@ -114,10 +116,10 @@ impl Upload {
         Ok(Upload { bucket, name, dir: dir.to_owned(), thread: Some((stop, thread)) })
     }
 
-    /// Puts the files of a run that has ended, and takes the log's parts away; gives the place.
+    /// Uploads the files of a finished run and removes the log's parts. Returns the place.
     ///
     /// # Errors
-    /// It is not all there; the folder on this machine is.
+    /// The upload is incomplete; the local folder is complete.
     pub fn finish(mut self) -> Result<String, Stop> {
         let dir = self.dir.display().to_string();
         self.put_all().map_err(|stop| {
@@ -134,15 +136,15 @@ impl Upload {
         let place = |file: &str| format!("{name}/{file}");
         let there = |file: &str| Some(self.dir.join(file)).filter(|path| path.exists());
         let put = |file: &str| there(file).map_or(Ok(()), |path| self.bucket.put_file(&place(file), &path));
-        // Where there was no room for Parquet the log is the run.
+        // The log is uploaded too, because it is the run if the disk had no space for Parquet.
         for file in [LOG, SERIES, SPANS, REPORT, MANIFEST, REQUESTS] {
             put(file)?;
         }
-        // Until here it says that it is alive, because a large file may take long and is not there before it is whole.
+        // The turns end only here, because a large file takes long to upload and is invisible until it is complete.
         let done = self.stop().map_or(0, |parts| parts.put);
         let old = (0..done).map(|n| place(&part_name(n))).chain([place(ALIVE)]);
         let old: Vec<String> = old.collect();
-        // They are read by nobody any more.
+        // The parts are removed, because readers use the files from now on.
         let _ = self.bucket.remove(old);
         Ok(())
     }
@@ -162,7 +164,7 @@ impl Drop for Upload {
     }
 }
 
-/// The run's name is taken.
+/// Returns the error of a run name that exists already.
 fn taken(bucket: &dyn RunStore, name: &str) -> Stop {
     Stop::usage(format!(
         "{}/{name}: already exists, and a run is never overwritten; name another place",
@@ -174,20 +176,20 @@ fn unread(path: &Path, error: &std::io::Error) -> Stop {
     Stop::invalid(format!("{}: {error}", path.display()))
 }
 
-/// The log's parts that are there.
+/// The uploaded parts of the log.
 struct Parts {
     bucket: Arc<dyn RunStore>,
     name: String,
     log: PathBuf,
-    /// Bytes of the log that are up.
+    /// Number of uploaded bytes of the log.
     at: u64,
-    /// Parts that are up.
+    /// Number of uploaded parts.
     put: u64,
     turns: u64,
 }
 
 impl Parts {
-    /// What has come since the last time. A log that has become a run's files is at its end.
+    /// Uploads the new data of the log. A log that was replaced by the run's files has no more data.
     fn put_new_bytes(&mut self) -> Result<(), Stop> {
         let Ok(mut log) = File::open(&self.log) else { return Ok(()) };
         log.seek(SeekFrom::Start(self.at)).map_err(|e| unread(&self.log, &e))?;

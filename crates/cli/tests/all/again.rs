@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::kit::{Ended, Engine, plimsoll_in};
 
-/// What a row says of what was to be sent, its level's start taken out.
+/// The schedule of a row, without the start of its level.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Asked {
     level: u32,
@@ -77,13 +77,13 @@ fn the_same_schedule_reaches_another_target_row_by_row() {
     let (sent, sent_again) = (asked(&folder.path().join("one")), asked(&folder.path().join("two")));
     assert!(sent.len() > 30, "{} rows", sent.len());
     assert!(sent.iter().any(|row| row.blocks.len() > 3), "prompts have named blocks");
-    // The warm-up is a closed loop: its requests are the same, and due when a place is free.
+    // The warm-up is a closed loop: its requests are equal, and due when a slot is free.
     let open = |rows: &[Asked]| rows.iter().filter(|row| row.level == 1).cloned().collect::<Vec<_>>();
     assert_eq!(open(&sent), open(&sent_again));
     let timeless =
         |rows: &[Asked]| rows.iter().map(|row| Asked { due_ns: 0, ..row.clone() }).collect::<Vec<_>>();
     assert_eq!(timeless(&sent), timeless(&sent_again));
-    // And once more from the repetition, by the command that it names.
+    // The repetition is repeated too, by the command in its manifest.
     let command = again["reproduce"].as_str().expect("a command").to_owned();
     let words: Vec<&str> = command.split(' ').skip(1).collect();
     let third = measured(&folder, &words, "three");
@@ -121,7 +121,7 @@ fn a_sweep_s_loads_are_sent_again_in_another_world() {
         |rows: Vec<Asked>| rows.into_iter().filter(|row| is_open[row.level as usize]).collect::<Vec<_>>();
     let (one, two) = (open(one), open(two));
     assert!(one.len() > 1000 && one == two, "{} and {} rows", one.len(), two.len());
-    // Two replicas carry what one did not: the lines are read anew.
+    // The limits are recomputed, because two replicas carry a load that one did not.
     assert_eq!(again["findings"]["lines"].as_array().map(Vec::len), Some(2));
     assert_eq!(again["scenario"]["world"]["fleet"]["replicas"], 2);
 }
@@ -206,7 +206,7 @@ fn a_baseline_is_a_run_that_is_still_there_and_still_the_same() {
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let path = folder.path().join("plimsoll-baselines/main.json");
     let pinned: Value = serde_json::from_slice(&fs::read(&path).expect("written")).expect("JSON");
-    // The folder as it lies below the file's own, so that a clone finds it.
+    // The path is relative to the file's folder, so that a clone finds the run.
     assert_eq!(pinned["run"], "runs/first");
     assert_eq!((&pinned["id"], &pinned["version"]), (&first["id"], &"v1.2".into()));
     assert_eq!(
@@ -219,7 +219,7 @@ fn a_baseline_is_a_run_that_is_still_there_and_still_the_same() {
     let figure = pinned["figures"][0].clone();
     assert_eq!(figure["what"], "ttft p50");
     assert!(figure["value"].as_str().is_some_and(|text| text.starts_with(&shown)), "{figure} is not {shown}");
-    // A name leads to its run wherever a run is taken.
+    // A baseline's name is accepted in place of a run.
     let again = measured(&folder, &["rerun", "main", "--replicas", "2"], "again");
     assert_eq!(again["repeats"]["id"], first["id"]);
     let judged = plimsoll_in(folder.path(), &["diagnose", "again", "--baseline", "main", "--format", "json"]);
@@ -230,7 +230,7 @@ fn a_baseline_is_a_run_that_is_still_there_and_still_the_same() {
         judged.stdout
     );
     refused(&folder, &["diagnose", "again", "--baseline", "mian"], 2, "did you mean main?");
-    // A taken name stays what it is unless it is said.
+    // A baseline keeps its run unless --replace is given.
     refused(&folder, &["baseline", "set", "main", "runs/second"], 2, "--replace pins it anew");
     assert_eq!(set(&["other", "runs/second"]).code, 0);
     refused(&folder, &["rerun", "mian"], 2, "did you mean main?");
@@ -280,7 +280,7 @@ fn a_run_that_can_t_be_trusted_is_no_baseline() {
     refused(&folder, &["baseline", "set", "main", "bad"], 2, "is partial (stopped by the user)");
 }
 
-/// A load that is to go on until a figure is known ends before its time, whole: every arrival until then left its row, and nothing of later ones is missed.
+/// A load with `--until` ends early but complete: every arrival until then has a row, and none of the later ones counts as missing.
 #[test]
 fn a_load_ends_once_its_figure_is_known() {
     let engine = Engine::start("demo");

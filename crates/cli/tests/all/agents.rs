@@ -1,4 +1,4 @@
-//! Agents' runs, made into workloads: genuine spans and sessions (`crates/wire/fixtures/logs`) counted by hand, and replayed.
+//! Agents' runs, made into workloads: genuine spans and sessions (`crates/wire/fixtures/logs`) counted manually, and replayed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,8 +37,8 @@ fn after(line: &Value) -> Vec<&str> {
     after
 }
 
-/// As the recording was made: four runs of a clerk (200 + k, 270 + k and 350 + k tokens), who asks a reader (400, then 460) and a counter (300)
-/// side by side after the second call.
+/// The recording has four runs of a clerk (200 + k, 270 + k and 350 + k tokens). After the second call, the clerk calls a
+/// reader (400, then 460) and a counter (300) in parallel.
 #[test]
 fn an_agents_spans_are_the_sessions_that_were_recorded() {
     let place = tempfile::tempdir().expect("a folder");
@@ -120,8 +120,8 @@ fn sessions_in_wekas_form_are_graphs_whose_sub_agents_work_side_by_side() {
         let (id, line) = big.iter().find(|(_, line)| line["input_length"] == tokens).expect("a call");
         (*id, *line)
     };
-    // The first sub-agent began at 1148.013 s, after the call that ended at 1100.64; the second at 1180.553; the call of 1209 s comes after the first
-    // one alone (1192.853), and that of 1269 s after the second (1256.153) and it (1258.06).
+    // The first sub-agent began at 1148.013 s, after the call that ended at 1100.64; the second at 1180.553. The call of 1209 s
+    // comes after the first only (1192.853), the call of 1269 s after the second (1256.153) and the call of 1209 s (1258.06).
     let asked = by_tokens(91_853);
     let firsts = [11_353, 11_341].map(by_tokens);
     let lasts = [69_655, 70_979].map(by_tokens);
@@ -133,7 +133,7 @@ fn sessions_in_wekas_form_are_graphs_whose_sub_agents_work_side_by_side() {
     both.sort_unstable();
     assert_eq!((after(joined.1), joined.1["wait_ms"].as_f64()), (both, Some(10_940.0)));
     assert_eq!(lines[0]["block_size"], 64);
-    // What is written is replayed.
+    // The written file is replayed.
     let run = place.path().join("run").display().to_string();
     let engine = ["simulate", "--profile", "llama-3.1-8b@h100", "--trace", &file, "-q", "--format", "json"];
     let ended = plimsoll(&[&engine[..], &["-o", &run]].concat());
@@ -142,7 +142,7 @@ fn sessions_in_wekas_form_are_graphs_whose_sub_agents_work_side_by_side() {
     assert_eq!((&told["begun"], &told["turns"]), (&json!(2), &json!(35)), "{told}");
 }
 
-/// Thirty sessions of four turns and a sub-agent: what each sends, and of that what an earlier turn sent, by hand.
+/// Thirty sessions of four turns and a sub-agent: the tokens of each turn and its share of earlier turns, counted manually.
 const TURNS: [(&str, u32, u32); 5] =
     [("plan", 100, 0), ("ask", 180, 100), ("look", 64, 0), ("go on", 260, 180), ("cut", 50, 0)];
 

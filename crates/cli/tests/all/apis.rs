@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::kit::{Engine, plimsoll, plimsoll_with, run_folder};
 
-/// What the engine knows of each request, by the name that the client gave it.
+/// The engine's record of each request, by the name that the client gave it.
 fn truth(log: &Path) -> HashMap<String, Value> {
     let text = std::fs::read_to_string(log).expect("a truth log");
     let rows = text.lines().skip(1).map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
@@ -82,7 +82,7 @@ fn ollamas_generate_is_measured_as_the_engine_sent_it() {
     agrees("", "/api/generate", &["--api", "ollama_generate"]);
 }
 
-/// Answers come whole, with a result for each document, and prompts are as long as was asked: the query read with each.
+/// Answers are complete, with a result for each document. Prompts have the configured length: the query with each document.
 #[test]
 fn ranks_scores_and_pools_are_measured_as_the_engine_sent_them() {
     for (base, route, api, more) in [
@@ -106,7 +106,7 @@ fn ranks_scores_and_pools_are_measured_as_the_engine_sent_them() {
     }
 }
 
-/// Documents by laws: the engine counts as many of them, and as many tokens, as the rows say; and each token costs.
+/// Documents have drawn numbers and lengths: the engine counts the same documents and tokens as the rows, and each token costs time.
 #[test]
 fn documents_of_drawn_lengths_are_what_the_engine_reads() {
     for (base, api) in
@@ -131,7 +131,7 @@ fn documents_of_drawn_lengths_are_what_the_engine_reads() {
     }
 }
 
-/// The URL is for whoever starts it, the talk for people.
+/// The URL goes to stdout for scripts, progress messages go to stderr for users.
 #[test]
 fn an_engine_can_be_quiet() {
     let serve = ["engine", "--listen", "127.0.0.1:0", "--until-stdin-ends"];
@@ -141,7 +141,7 @@ fn an_engine_can_be_quiet() {
     assert!(quiet.stdout.starts_with("http://127.0.0.1:") && quiet.stdout.lines().count() == 1);
 }
 
-/// A server that drops a document answers whole and wrong: the record says so, and the run is told of it.
+/// A server that drops a document returns a complete but wrong response: the record marks it, and the run warns.
 #[test]
 fn a_rank_that_lacks_a_document_is_broken() {
     use crate::kit::{Server, reply};

@@ -33,8 +33,8 @@ fn rates_must_be_above_zero() {
     }
 }
 
-/// What can't be put is said before anything is written or asked for: the folder stood there afterwards, with a run that was
-/// never begun.
+/// An impossible load is refused before a file is written or a request is sent. The folder of a run that never started
+/// used to remain.
 #[test]
 fn a_load_too_large_for_a_schedule_leaves_no_folder() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -52,7 +52,7 @@ fn a_time_without_a_unit_is_told_by_its_flag() {
     refused(&["simulate", "--profile", "demo", "--rate", "5/s", "--for", "x"], &["--for", "`x`"]);
 }
 
-/// What other tools call it.
+/// Other tools call the rate `rps`.
 #[test]
 fn rps_is_a_rate() {
     let (_folder, run) = run_folder();
@@ -60,7 +60,7 @@ fn rps_is_a_rate() {
     assert_eq!(ended.code, 0, "{}", ended.stderr);
 }
 
-/// Rows of one's own have no bar, and none of them holds.
+/// User-defined rows have no bar, and none of them passes.
 #[test]
 fn validating_rows_without_a_bar_says_so() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -226,7 +226,7 @@ fn a_trace_longer_than_the_model_s_context_is_refused_with_its_line() {
     refused(&["simulate", "--profile", "demo", "--trace", &path], words);
 }
 
-/// Whoever reads the file that stdout was sent to would miss what is not in it: no success, and the run is kept.
+/// A failed write to stdout is not a success, because a reader of that file would miss data; the run is kept.
 #[test]
 fn a_stdout_that_takes_nothing_is_no_success() {
     let into_full = |args: &[&str]| {

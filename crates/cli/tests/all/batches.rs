@@ -1,7 +1,7 @@
-//! Whole answers from end to end: an engine that batches, run and swept over loopback as a Triton is.
+//! Whole answers from end to end: an engine that batches, run and swept over loopback like a Triton server.
 //!
-//! The budget's line is looked for in virtual time, where a busy machine can't blur it, and held against long runs of the
-//! same engine just under and just over it. Over loopback the path is tried, and what it says.
+//! The budget's limit is searched in virtual time, where a busy machine can't blur it. It is compared with long runs of the
+//! same engine just under and just over it. Over loopback only the path and its output are tested.
 
 use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Findings};
 use plimsoll_measure::sweep::SweepNext;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::kit::{Engine, plimsoll, run_folder, undisturbed};
 
-/// A ranker of four instances, each 20 ms a batch and 5 ms a row, at most 16 rows: full, it does 640 rows a second.
+/// A ranker of four instances. A batch takes 20 ms plus 5 ms per row and has at most 16 rows. At full load that is 640 rows/s.
 fn profile() -> Value {
     json!({
         "name": "ranker",
@@ -61,7 +61,7 @@ fn a_run_counts_rows_and_has_no_tokens() {
     assert!((fewest..=76).contains(&requests), "{requests}");
     let latency = &level["latency"];
     assert!(latency["ttft"].is_null() && latency["tpot"].is_null() && latency["itl"].is_null(), "{latency}");
-    // Refused where a machine that stands still now and then leaves too few independent ones.
+    // The median is refused if stalls of the machine leave too few independent requests.
     if let Some(median) = latency["e2e"]["p50"]["value"].as_f64() {
         assert!((0.040..slowest).contains(&median), "{median}");
     }
@@ -128,7 +128,7 @@ fn the_budget_line_of_a_batcher_is_found() {
     let findings = swept();
     assert_eq!(findings.curves[0].metric, "e2e");
     let line = findings.lines[0].budget.as_ref().and_then(CapacityLine::rate).expect("a budget line");
-    // The interval is the bracket of levels that held and broke; long runs on either side of it say the same.
+    // The interval is the bracket of the last passing and the first broken level; long runs on either side confirm it.
     let (under, over) = (virtually(0.97 * line.lower), virtually(1.03 * line.upper));
     assert!(keeps_budget(under), "{line:?}: {under:?} just under it");
     assert!(!keeps_budget(over), "{line:?}: {over:?} just over it");
@@ -187,7 +187,7 @@ fn a_simulated_batcher_is_asked_for_rows_and_repeats() {
     let (items, requests) =
         (&summary["rates"]["items_per_s"]["value"], &summary["rates"]["achieved_per_s"]["value"]);
     assert!((items.as_f64().expect("items") / requests.as_f64().expect("a rate") - 4.0).abs() < 1e-9);
-    // What it says to repeat it by is a command, and gives the same rows.
+    // The command under `reproduce` gives equal rows.
     let words = json["reproduce"].as_str().expect("a command");
     assert!(!words.contains("--model") && !words.contains("--protocol"), "{words}");
     let again = simulate(&[

@@ -15,13 +15,13 @@ pub fn chromium() -> Option<&'static str> {
     or_skipped(found.ok_or_else(|| "there is no chromium on this machine; no page was looked at".to_owned()))
 }
 
-/// The page after its scripts ran, and what it said on the console. `more` is put to the browser's flags.
+/// Returns the page after its scripts ran, and its console output. `more` is added to the browser's flags.
 fn open(browser: &str, page: &Path, more: &[&str]) -> (String, String) {
     let more = [more, &["--virtual-time-budget=4000"]].concat();
     look(browser, &format!("file://{}", page.display()), &more)
 }
 
-/// The same of a page at a URL.
+/// Opens a page at a URL; otherwise like [`open`].
 pub fn look(browser: &str, url: &str, more: &[&str]) -> (String, String) {
     let profile = tempfile::tempdir().expect("a temporary folder");
     let output = Command::new(browser)
@@ -42,8 +42,8 @@ pub fn look(browser: &str, url: &str, more: &[&str]) -> (String, String) {
 const DESK: &str = "--window-size=1280,1600";
 const PHONE: &str = "--window-size=500,900";
 
-/// What a program sees of the accessibility of these pages (`accessible.js`, by WCAG's criteria), light and dark, at a desk and on a phone. They
-/// are frames of one page, each as large as the window, because a browser takes seconds to start.
+/// Checks the accessibility of these pages with a script (`accessible.js`, by WCAG's criteria), light and dark, desktop and phone.
+/// They are frames of one page, each as large as the window, because a browser takes seconds to start.
 fn assert_accessible(browser: &str, pages: &[PathBuf]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let checked = folder.path().join("checked.html");
@@ -57,7 +57,7 @@ fn assert_accessible(browser: &str, pages: &[PathBuf]) {
     }
 }
 
-/// A page with the script that looks at it, as a frame.
+/// Returns a page with the checking script, as a frame.
 fn frame(page: &Path) -> String {
     let html = std::fs::read_to_string(page).expect("a page");
     // The page's own policy forbids scripts where it has none.
@@ -147,12 +147,12 @@ fn every_page_can_be_read_by_all() {
 fn the_demo_leaves_a_report_that_draws_itself() {
     let (_folder, run) = run_folder();
     let ended = plimsoll(&["demo", "--time", "14s", "-q", "-o", &run]);
-    // A loaded machine may make the measurement invalid (4); what it prints and leaves must be whole all the same.
+    // A loaded machine may make the measurement invalid (4); its output and files must be complete anyway.
     assert!(ended.code == 0 || ended.code == 4, "{}{}", ended.stdout, ended.stderr);
     for words in ["queueing onset", "stability limit", "budget line", "report.html"] {
         assert!(ended.stdout.contains(words), "{words} is missing in:\n{}", ended.stdout);
     }
-    // How far it is to be trusted depends on the machine; that it is said does not.
+    // The verdict depends on the machine, but a verdict is always printed.
     let said = ended.words();
     let trust = ["All validity checks passed", "The measurement is"].iter().any(|words| said.contains(words));
     assert!(trust, "{}", ended.stdout);

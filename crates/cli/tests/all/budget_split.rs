@@ -44,7 +44,7 @@ fn slice(found: &Value, stage: &str) -> f64 {
     slice.and_then(|slice| slice["slice_s"].as_f64()).unwrap_or_else(|| panic!("no {stage}: {found}"))
 }
 
-/// The specification's path: ten fixed slices that come to 2850 of 3000 ms. 250 ms more are refused with the sum.
+/// The specification's path: ten fixed slices that total 2850 of 3000 ms. 250 ms more are refused with the sum.
 #[test]
 fn the_sum_decides() {
     let desk = Desk::new();
@@ -81,7 +81,7 @@ fn what_is_left_goes_to_weights_or_to_what_varies() {
     );
     assert!((slice(&found, "search") - 0.14).abs() < 1e-9, "{found}");
 
-    // 1000 − 100 − 300 = 600 ms over spreads of 50 and 150: to those who vary.
+    // 1000 − 100 − 300 = 600 ms are shared by the spreads of 50 and 150.
     let measured =
         desk.file("measured.yaml", "stages:\n  a: {p50: 50ms, p99: 100ms}\n  b: {p50: 150ms, p99: 300ms}\n");
     let (found, sum) = desk.split(&["--total", "1s", &measured]);
@@ -131,7 +131,7 @@ fn a_profile_tells_what_the_joint_tail_allows() {
     let profile = desk.file("profile.json", &profile.stdout);
     let from = ["--from", &profile];
 
-    // Each stage's own p99: 400 + 300 + 100 = 800 ms, the whole's 520: nobody waits for both.
+    // Each stage's own p99: 400 + 300 + 100 = 800 ms, the whole's 520, because no request waits for both.
     let (found, sum) = desk.split(&[&from[..], &["--total", "1s", "--margin", "50ms"]].concat());
     assert!((0.9499..=0.95).contains(&sum), "{sum}");
     assert!(
@@ -141,7 +141,7 @@ fn a_profile_tells_what_the_joint_tail_allows() {
     let notes = found["notes"].to_string();
     assert!(notes.contains("add up to 800 ms, the whole's p99 was 520 ms: 280 ms"), "{notes}");
 
-    // 700 ms do not hold the sum, and hold the whole.
+    // 700 ms are less than the sum but enough for the whole.
     let tight = [&from[..], &["--total", "700ms", "--margin", "20ms"]].concat();
     let ended = plimsoll(&[&["budget", "split"], &tight[..]].concat());
     assert_eq!(ended.code, 2);

@@ -1,4 +1,4 @@
-//! Laws from the outside: the specification's figures as a person asks for them, and each question that has no answer.
+//! Formulas from the outside: the specification's figures as a user requests them, and each question without an answer.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ fn asked(args: &[&str]) -> Value {
     ended.json()
 }
 
-/// An answer by its name.
+/// Returns the answer with this name.
 fn answer(found: &Value, name: &str) -> f64 {
     let answers = found["answers"].as_array().expect("answers");
     let figure = answers.iter().find(|figure| figure["name"] == name);
@@ -47,7 +47,7 @@ fn the_specifications_figures_are_what_is_printed() {
     assert!(shown.contains("9.562 %") && shown.contains("p99.49") && shown.contains("p99.90"), "{shown}");
 }
 
-/// M/M/8 at 80 % by hand (Erlang's sum, not the recursion), M/G/1 by its closed form.
+/// M/M/8 at 80 % computed manually (Erlang's sum, not the recursion), M/G/1 by its closed form.
 #[test]
 fn queues_answer_as_their_formulas_do() {
     let sum: f64 = (0..8).map(|k| 6.4f64.powi(k) / (1..=k).map(f64::from).product::<f64>()).sum();
@@ -139,7 +139,7 @@ fn what_has_no_answer_is_refused_with_the_reason() {
             ended.stderr
         );
     }
-    // Nobody asked for a percentile: the mean is shown, and the percentiles' refusal.
+    // Without a requested percentile, the mean is shown, with the refusal of percentiles.
     let shown = plimsoll(&["calc", "mm1", "--rate", "3/s", "--service", "200ms", "--for", "llm"]);
     assert_eq!(shown.code, 0);
     assert!(shown.stdout.contains("percentiles refused: an LLM engine batches"), "{}", shown.stdout);

@@ -1,7 +1,8 @@
-//! One secret through every command that is given any: it must be in no byte that a command prints or leaves behind.
+//! One secret through every command that accepts one: no byte that a command prints or leaves behind may contain it.
 //!
-//! Endpoints are of two kinds: one that answers, and one that refuses and repeats every header that it was sent in its error, as some
-//! gateways do. (What passes through our own gateway is tried in `gateway`.) The word is looked for in all that is printed and in every file of the folder that the commands ran in.
+//! There are two kinds of endpoints: one answers; the other refuses and repeats every received header in its error, as some
+//! gateways do. (Secrets through our own gateway are tested in `gateway`.) The secret is searched in all output and in every
+//! file of the working directory.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +10,12 @@ use std::process::{Command, Stdio};
 
 use crate::kit::{Engine, PLIMSOLL, Server, reply};
 
-/// The secret. No command could make this word by itself.
+/// The secret. No command could produce this word on its own.
 const CANARY: &str = "sk-canary-4f1c9e2b7a60d835";
 /// A signing key, as Standard Webhooks writes them.
 const SIGNING: &str = "whsec_Y2FuYXJ5LTRmMWM5ZTJiN2E2MGQ4MzU=";
 
-/// A folder in which commands run with the secret in their environment, and all that they have said.
+/// A folder in which commands run with the secret in their environment, and all their output.
 struct Cage {
     folder: tempfile::TempDir,
     said: Vec<(String, String)>,
@@ -42,7 +43,7 @@ impl Cage {
         command
     }
 
-    /// Runs it to its end. Between bars stands one argument with spaces.
+    /// Runs a command to its end. Bars delimit one argument with spaces.
     fn run(&mut self, line: &str) -> i32 {
         let output = self.command(line).output().expect("the binary starts");
         let text = [output.stdout, output.stderr].concat();
@@ -52,7 +53,7 @@ impl Cage {
         code
     }
 
-    /// Nothing that was said or left behind holds a secret.
+    /// Checks that neither the output nor the files contain a secret.
     fn check(&self) {
         for (line, text) in &self.said {
             assert!(!holds(text.as_bytes()), "plimsoll {line} says it: {text}");
@@ -67,7 +68,7 @@ impl Cage {
 }
 
 fn holds(bytes: &[u8]) -> bool {
-    // A signing key is used as the bytes that it stands for, and these are the canary's own.
+    // A signing key is decoded before use, and the decoded bytes are the canary's.
     [CANARY, SIGNING, "canary-4f1c9e2b7a60d835"]
         .iter()
         .any(|word| bytes.windows(word.len()).any(|window| window == word.as_bytes()))
@@ -80,7 +81,7 @@ fn walk(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// Refuses every request and repeats all that it was sent; lists a model, so that it is asked at all.
+/// A server that refuses every request and repeats its content. It lists a model, so that requests are sent at all.
 fn tell_tale() -> Server {
     Server::whole(|head, _, socket| {
         if head.starts_with("GET") {
@@ -148,7 +149,7 @@ fn no_measurement_leaks_its_key() {
     cage.check();
 }
 
-/// Where a secret is written in a place that is kept, the command ends before anything is kept, and does not repeat it.
+/// A secret in a place that is stored ends the command before anything is stored, and the error does not repeat it.
 #[test]
 fn a_secret_in_the_wrong_place_is_refused_and_not_repeated() {
     let engine = Engine::start("canned");
@@ -186,7 +187,7 @@ fn a_secret_in_the_wrong_place_is_refused_and_not_repeated() {
         format!("k8s http://user:{CANARY}@vllm:8000/v1 --shards 2 --claim c --rate 1/s"),
         format!("run {} {load} --key-env {CANARY}-{CANARY}", "http://127.0.0.1:9/v1"),
     ] {
-        // The last names a variable after the secret: that is the user's own word, and it is not looked at.
+        // The output of the last command is not checked, because the user named a variable after the secret.
         let code = cage.run(&line);
         assert_eq!(code, 2, "{line}: {:?}", cage.said.last());
     }
@@ -211,7 +212,7 @@ fn a_key_file_is_read_and_not_copied() {
     cage.check();
 }
 
-/// A watch whose webhook's URL, signature, token and headers are secrets: none can be reached, which is said of each.
+/// A watch whose webhook URL, signature, token and headers are secrets: none can be reached, and each failure is reported.
 #[test]
 fn a_watch_does_not_tell_whom_it_tells() {
     let mut cage = Cage::new();

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::kit::{Engine, plimsoll, run_folder};
 
-/// Runs `cold-start` with a short idle stretch; its JSON and what it left. `None` where it says itself that the machine was too busy
-/// to measure on.
+/// Runs `cold-start` with a short idle period. Returns its JSON and its files; `None` if it reports that the machine was
+/// too busy to measure.
 fn cold_start(url: &str, more: &[&str]) -> Option<(Value, tempfile::TempDir, String)> {
     let (folder, run) = run_folder();
     let base = ["cold-start", url, "--isl", "50", "--osl", "4", "--warm", "25", "-q", "-o", &run];
@@ -36,15 +36,17 @@ fn a_replica_that_had_to_start_is_found() {
     let levels = run["findings"]["levels"].as_array().expect("levels");
     assert_eq!(levels.len(), 1, "{levels:?}");
     assert_eq!(levels[0]["summary"]["counts"]["requests"], 25);
-    // Whoever reads the folder later says the same.
+    // The stored folder gives the same verdict later.
     let shown = plimsoll(&["show", &path, "--format", "json"]).json();
     assert_eq!(shown["findings"]["cold_start"]["verdict"], "started");
     let text = plimsoll(&["show", &path]).stdout;
     assert!(text.contains("Cold start: a replica had to start"), "{text}");
 }
 
-/// A server that is away for a while, then says that it is loading, then answers: the process itself is stopped and started, so that what
-/// the client says of each part has a truth that is not ours. The parts add up whatever the machine does.
+/// A server that is stopped for a while, then reports that it is loading, then answers.
+///
+/// The process itself is stopped and started, so each part of the client's measurement has an independent reference. The
+/// parts add up however busy the machine is.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the server of this test lives in real time")]
 fn a_start_is_split_into_what_the_client_saw_of_it() {
@@ -66,7 +68,7 @@ fn a_start_is_split_into_what_the_client_saw_of_it() {
             };
             client.set_nonblocking(false).expect("a socket");
             let mut head = [0; 4];
-            // What is asked beside the requests (which models there are) counts for nothing.
+            // Requests other than POST (such as the list of models) are not counted.
             asked += u32::from(client.peek(&mut head).is_ok() && &head == b"POST");
             last = Instant::now();
             pass(client, &upstream);
@@ -98,9 +100,9 @@ fn a_start_is_split_into_what_the_client_saw_of_it() {
     let phases: Vec<&str> = parts.iter().filter_map(|part| part["phase"].as_str()).collect();
     assert_eq!(phases[..2], ["no_listener", "not_ready"], "{trial}");
     let upper = |n: usize| parts[n]["seconds"]["upper"].as_f64().expect("s");
-    // It is gone for about three seconds more when the first request comes, and loads for four. A busy machine makes either longer.
+    // When the first request comes, it is down for about three more seconds, then it loads for four. A busy machine adds to both.
     assert!(upper(0) >= 2.0 && upper(1) >= 3.0, "{trial}");
-    // Read once more from its folder.
+    // The stored folder gives an equal text.
     let text = plimsoll(&["cold-start", &path]).stdout;
     for said in ["nothing listened", "turned it away"] {
         assert!(text.contains(said), "{said}: {text}");
@@ -130,7 +132,7 @@ fn turn_away(mut client: std::net::TcpStream) {
     let _ = client.write_all(answer.as_bytes());
 }
 
-/// Nothing goes away in a second here: no start may be seen, on however busy a machine.
+/// The endpoint stays up within a second, so no cold start may be reported, however busy the machine is.
 #[test]
 fn an_endpoint_that_stays_has_no_cold_start() {
     let engine = Engine::start("demo");
@@ -146,8 +148,8 @@ fn a_wrong_idle_is_refused() {
     assert!(ended.stderr.contains("--idle"), "{}", ended.stderr);
 }
 
-/// Twenty requests a second for ten seconds, twenty seconds of nothing, and so on, in virtual time: replicas go after ten idle seconds and a start
-/// takes four, so that two of the requests pay four seconds and no other does.
+/// A load in virtual time of twenty requests a second for ten seconds, then twenty idle seconds, and so on.
+/// Replicas stop after ten idle seconds and a start takes four. So two of the requests wait four seconds and no other does.
 #[test]
 fn a_start_that_an_ordinary_run_met_is_told() {
     let folder = tempfile::tempdir().expect("a temporary folder");

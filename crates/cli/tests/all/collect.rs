@@ -1,4 +1,4 @@
-//! The collector from the outside: what is acknowledged is kept, what is refused is told so.
+//! The collector from the outside: acknowledged spans are kept, and refused spans get an error.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::kit::{PLIMSOLL, data, plimsoll, run_folder};
 use crate::real;
 
-/// A collector in a process of its own.
+/// A collector in a separate process.
 pub struct Collector {
     child: Child,
     pub addr: SocketAddr,
@@ -48,7 +48,7 @@ impl Collector {
         stderr.read_line(&mut line).expect("it says where it listens");
         let addr = line.split(' ').nth(2).and_then(|addr| addr.parse().ok());
         let addr = addr.unwrap_or_else(|| panic!("the collector said {line:?}"));
-        // What else it says is nobody's affair, but must not fill the pipe.
+        // The rest of stderr is read and discarded, because a full pipe would block the collector.
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
         Collector { child, addr, run: run.into(), _home: home }
     }
@@ -59,7 +59,7 @@ impl Collector {
         self.ended()
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the collector has ended without a signal.
     fn ended(&mut self) -> (i32, Value) {
         let mut text = String::new();
         let mut stdout = self.child.stdout.take().expect("piped");
@@ -74,7 +74,8 @@ impl Collector {
         stream
     }
 
-    /// Posts and gives status, head and body. Who is refused by what he announces may find the connection closed while he still writes.
+    /// Sends a POST request and returns status, head and body. After a refusal by its header, the connection may be closed during
+    /// the write.
     fn post(&self, head: &str, body: &[u8]) -> (u16, String, Vec<u8>) {
         let mut stream = self.connect();
         let length = body.len();
@@ -93,7 +94,7 @@ impl Drop for Collector {
 
 fn answer(stream: &mut TcpStream) -> (u16, String, Vec<u8>) {
     let mut bytes = Vec::new();
-    // What came before a reset is an answer, too.
+    // Bytes before a reset are an answer, too.
     let _ = stream.read_to_end(&mut bytes);
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
@@ -236,7 +237,7 @@ fn what_can_not_be_taken_is_named() {
             .expect("sent");
         assert_eq!(answer(&mut stream).0, status, "{request}");
     }
-    // An exporter that was told https: it is closed at once, and who runs the collector is told.
+    // An exporter configured with https: its connection is closed immediately, and the collector's operator gets a message.
     let mut stream = collector.connect();
     stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").expect("sent");
     assert_eq!(stream.read_to_end(&mut Vec::new()).map_err(|e| e.kind()).unwrap_or(0), 0);
@@ -319,7 +320,7 @@ fn what_opentelemetry_sends_is_what_is_kept() {
     }
 }
 
-/// A span in the words of `otel_send.py`, without what its resource and scope say.
+/// A span in the format of `otel_send.py`, without the attributes of its resource and scope.
 pub fn plain(span: &TraceSpan) -> Value {
     let is_own = |key: &str| key != "host.name" && !key.starts_with("otel.") && !key.starts_with("service.");
     let value = |value: &AttributeValue| match value {

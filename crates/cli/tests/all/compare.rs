@@ -1,10 +1,10 @@
-//! Two runs compared from the outside: exit codes, refusals in one line, and what a person reads.
+//! Two runs compared from the outside: exit codes, refusals in one line, and the printed text.
 
 use tempfile::TempDir;
 
 use crate::kit::{Ended, plimsoll, run_folder};
 
-/// A queue of eight exponential servers, simulated at 70 % of the first one's capacity for so long.
+/// Returns a queue of eight exponential servers, simulated for `time` at 70 % of the first queue's capacity.
 fn simulated(mean_ms: f64, time: &str, seed: &str) -> (TempDir, String) {
     let (folder, run) = run_folder();
     let profile = folder.path().join("profile.yaml");
@@ -52,11 +52,11 @@ fn a_regression_an_improvement_and_no_change_have_their_codes() {
         "{}",
         none.stdout
     );
-    // What is no change at the default margins is one where nothing may get worse, and wide margins forgive.
+    // Wide margins accept the regression.
     assert_eq!(compare(&fast, &slow, &["--margin", "p50=50%,p95=50%", "--margin", "p99=50%"]).code, 0);
 }
 
-/// Both lines of a queue scale with its service time alone: the onset is a ratio of percentiles, the stability limit servers over mean.
+/// Both limits of a queue scale only with its service time: the onset is a ratio of percentiles, the stability limit servers over mean.
 #[test]
 fn the_lines_of_two_sweeps_move_by_the_service_time() {
     let swept = |mean_ms: f64| {

@@ -23,7 +23,7 @@ fn the_gateways_demo_puts_two_measured_ways_side_by_side() {
         assert_eq!(taken.len(), 3, "{taken:?}");
         assert!(taken.iter().sum::<u64>() >= requests, "{taken:?}");
     }
-    // By turns each gets a third, and a few are lost to whoever has just been slow.
+    // Round robin gives each replica a third, minus a few that a slow replica did not get.
     let each = told["round_robin"]["replicas"].as_array().expect("replicas");
     let least = each.iter().filter_map(|replica| replica["requests"].as_u64()).min().expect("three");
     assert!(4 * least >= requests, "{each:?}");

@@ -1,7 +1,7 @@
 //! `plimsoll diagnose URL` from the outside: live engines over loopback, experimented on from the command line.
 //!
-//! What is counted (requests that were turned away) must be named whatever the machine does meanwhile; what is timed is held to
-//! its truth only where the run's own figures say that the machine left the generator alone.
+//! Causes that are counted (rejected requests) must be named however busy the machine is. Causes that are timed are checked
+//! against the truth only if the run's own figures show that the machine did not disturb the generator.
 
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ fn an_endpoint_that_has_become_slower_is_told_by_its_baseline() {
     let sound = Engine::start(ENGINE);
     diagnose(&sound, &before, &["--time", "10s", "--isl", "64", "--osl", "8"]);
     sound.stop();
-    // Every step takes three times as long. The requests are the baseline's: their lengths need not be said again.
+    // Every step takes three times as long. The requests are the baseline's, so no lengths are given.
     let slow = Engine::start_with(ENGINE, &["--fault", "slow:factor=3"]);
     let told = diagnose(&slow, &after, &["--time", "15s", "--baseline", &before]);
     let diagnosis = &told["diagnosis"];
@@ -64,7 +64,7 @@ fn an_endpoint_that_has_become_slower_is_told_by_its_baseline() {
         let cause = &diagnosis["verdicts"][0]["cause"];
         assert!(cause == "slower_model" || cause == "unknown", "{cause}");
     }
-    // Judged once more from its folder alone: the baseline's figures are in it.
+    // The folder is enough to judge the run again, because it contains the baseline's figures.
     std::fs::remove_dir_all(&before).expect("removed");
     let again = plimsoll(&["diagnose", &after, "--format", "json"]).json();
     assert_eq!(again["diagnosis"]["headline"], diagnosis["headline"]);
@@ -83,7 +83,7 @@ fn a_baseline_that_holds_nothing_to_compare_with_is_refused() {
     assert!(ended.code == 2 && ended.stderr.contains("--level"), "{}", ended.stderr);
     let ended = plimsoll(&["diagnose", "http://127.0.0.1:9/v1", "--baseline", &run, "--dry-run"]);
     let told = format!("{}{}", ended.stdout, ended.stderr);
-    // Either no request had the server to itself and it is refused, or it says how many had.
+    // The comparison is refused if no request was isolated, else the number of isolated requests is printed.
     assert!(
         ended.code == 2 && told.contains("nothing can be compared") || told.contains("held against"),
         "{told}"
@@ -110,7 +110,7 @@ fn a_budget_says_what_is_material_and_answers_for_a_single_request() {
         assert_eq!(alone(&told)["answer"], "yes", "{}", alone(&told));
         assert_eq!(told["diagnosis"]["verdicts"][0]["cause"], "single_request_over_budget", "{told}");
     }
-    // Its folder judged again: by the budget that it was held to, and by another one.
+    // The folder is judged again: by its own budget, and by another one.
     let again = |more: &[&str]| plimsoll(&[&["diagnose", &run, "--format", "json"], more].concat());
     assert_eq!(again(&[]).json()["diagnosis"]["headline"], told["diagnosis"]["headline"]);
     let fine = again(&["--budget", &kept]).json();

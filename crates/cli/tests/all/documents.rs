@@ -1,4 +1,4 @@
-//! Documents by laws: what a server got, counted by itself, against the law, the rows and the figures.
+//! Documents with drawn numbers and lengths: a server's own count against the distribution, the rows and the figures.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::kit::{Server, plimsoll, reply, run_folder};
 
-/// What a request held: words of the query, and of each document.
+/// Words of a request: of the query, and of each document.
 type Held = (usize, Vec<usize>);
 
 /// A server that counts the words of what it gets, and answers as many results.
@@ -78,7 +78,7 @@ fn documents_have_the_numbers_and_lengths_of_their_laws_and_rows_say_so() {
     for (api, query) in [("rerank", 16), ("score", 16), ("pooling", 0), ("classify", 0), ("embeddings", 0)] {
         let (rows, held, json) = measured(&["--api", api, "--documents", "uniform:3,12*lognormal:60,0.5"]);
         assert_eq!((rows.len(), held.len()), (300, 300), "{api}");
-        // Kolmogorov's bound that one law in a thousand crosses by chance.
+        // Kolmogorov's bound, which a correct sample exceeds with a probability of 0.001.
         let numbers: Vec<usize> = held.iter().map(|(_, documents)| documents.len()).collect();
         let far = distance(&numbers, |k| ((k as f64 - 2.0) / 10.0).clamp(0.0, 1.0));
         assert!(far < 1.95 / (numbers.len() as f64).sqrt(), "{api}: numbers are {far} from their law");

@@ -1,4 +1,4 @@
-//! One load over several endpoints: what each row says of where it went, against what each engine wrote down itself.
+//! One load over several endpoints: the endpoint in each row against the log of each engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -32,7 +32,7 @@ impl Pair {
         [self.engines[0].url.clone(), self.engines[1].url.clone()]
     }
 
-    /// Ends the engines: by endpoint, the names of the requests that each says it got.
+    /// Ends the engines. Returns, by endpoint, the names of the requests in each engine's log.
     fn told(self) -> Vec<BTreeSet<String>> {
         self.engines.into_iter().for_each(Engine::stop);
         let names = |n: usize| {
@@ -49,7 +49,7 @@ fn open(run: &str) -> Run {
     plimsoll_store::open(Path::new(run)).expect("a run")
 }
 
-/// By endpoint, the names of the requests that a run says it got there.
+/// Returns, by endpoint, the names of the requests in a run.
 fn said(run: &Run, endpoints: usize) -> Vec<BTreeSet<String>> {
     let mut all = vec![BTreeSet::new(); endpoints];
     for row in run.attempts.iter().filter(|row| row.sent.is_some()) {
@@ -59,7 +59,7 @@ fn said(run: &Run, endpoints: usize) -> Vec<BTreeSet<String>> {
     all
 }
 
-/// Each engine's log holds exactly the rows that are said to be its, but for what was asked before the load.
+/// Each engine's log contains exactly the rows of its endpoint, except the requests before the load.
 fn agrees(run: &Run, pair: Pair) {
     let id = format!("{}-", run.manifest.id);
     let before = [0, 1].map(|tries| format!("{id}{}-", u32::MAX - tries));
@@ -78,7 +78,7 @@ fn ends(run: &Run, target: u16) -> BTreeMap<How, usize> {
     ends
 }
 
-/// A port at which nobody listens.
+/// Returns a URL with a port on which no server listens.
 fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     format!("http://{}/v1", listener.local_addr().expect("bound"))
@@ -92,7 +92,7 @@ fn each_endpoint_gets_the_rows_that_are_said_to_be_its() {
     let (_folder, run) = run_folder();
     let load =
         ["--rate", "60/s", "--for", "2s", "--osl", "4", "--workers", "2", "-o", &run, "--format", "json"];
-    // The first of them is the dead one: the others tell what is to be known before the load.
+    // The first endpoint is dead, so the others supply the facts before the load.
     let ended = plimsoll(&[&["run", &dead, &a, &b][..], &load].concat());
     assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
     assert!(ended.stderr.contains("its share of the requests will fail"), "{}", ended.stderr);
@@ -129,7 +129,7 @@ fn each_endpoint_gets_the_rows_that_are_said_to_be_its() {
         "{}",
         read.manifest.reproduce
     );
-    // Numbers as the engines are asked for them.
+    // Targets are renumbered without the dead endpoint.
     read.attempts.retain(|row| row.target > 0);
     read.attempts.iter_mut().for_each(|row| row.target -= 1);
     agrees(&read, pair);
@@ -192,7 +192,8 @@ fn a_run_that_is_killed_still_knows_where_its_rows_went() {
         assert!(open > 0, "none in flight at {number}: {targets}");
         assert_eq!(target["requests"].as_u64(), Some(rows + open), "{targets}");
     }
-    // What an engine served and the client had not yet written down is in flight by the schedule: it may know of more than was kept.
+    // An engine's log may have more requests than the run, because served requests that the client had not recorded are
+    // in flight by the schedule.
     let told = pair.told();
     for (said, told) in said(&read, 2).into_iter().zip(&told) {
         assert!(said.iter().all(|name| told.contains(name)) && said.len() > 20);

@@ -1,5 +1,5 @@
-//! The embedded engine over HTTP/2 and gRPC, asked by clients that are not ours: Triton's own Python client (grpcio) and curl (nghttp2). Then by
-//! our own, whose rows must be what the engine logged.
+//! The embedded engine over HTTP/2 and gRPC with independent clients: Triton's own Python client (grpcio) and curl (nghttp2).
+//! Our own client follows; its rows must match the engine's log.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub fn profile(folder: &tempfile::TempDir) -> String {
     file.to_str().expect("utf-8").to_owned()
 }
 
-/// Its host and port.
+/// Returns `host:port` of the engine.
 pub fn authority(engine: &Engine) -> &str {
     engine.url.split('/').nth(2).expect("an authority")
 }
@@ -32,7 +32,7 @@ fn port(engine: &Engine) -> u16 {
     authority(engine).rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port")
 }
 
-/// What Triton's client got from it in twenty unary calls, twenty of a stream and some that fail; `None` where it is not installed.
+/// Returns the results of Triton's client: twenty unary calls, twenty of a stream and some that fail; `None` if it is not installed.
 pub fn asked_by_triton(engine: &Engine, more: &[&str]) -> Option<Value> {
     let done = real::or_skipped(real::installed("venv-triton/.done", "triton"))?;
     let script = real::root().join("crates/cli/tests/servers/triton_client.py");
@@ -88,7 +88,7 @@ fn tritons_own_client_is_answered() {
     assert_eq!((counter("request_success"), counter("count")), (40.0, rows as f64));
 }
 
-/// What the engine logged of each request, by the name that it was sent with.
+/// The engine's log of each request, by the name in the request.
 fn truth(path: &Path) -> HashMap<String, Value> {
     let text = std::fs::read_to_string(path).expect("a truth log");
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -1,5 +1,5 @@
-//! The embedded engine over TLS, asked by clients that are not ours: curl, openssl and Triton's Python client (grpcio). Then by our own, whose rows
-//! must be what the engine logged.
+//! The embedded engine over TLS with independent clients: curl, openssl and Triton's Python client (grpcio). Our own
+//! client follows; its rows must match the engine's log.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ impl Certs {
             |name: &str, text: String| std::fs::write(folder.path().join(name), text).expect("written");
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // OpenSSL takes what is issued under its own name for signed by itself.
+        // The issuer has another name, because OpenSSL treats a certificate issued under its own name as self-signed.
         params.distinguished_name.push(DnType::CommonName, "authority");
         let key = KeyPair::generate().expect("a key");
         write("ca.pem", params.self_signed(&key).expect("signed").pem());
@@ -41,7 +41,6 @@ impl Certs {
         self.0.path().join(name).to_str().expect("utf-8").to_owned()
     }
 
-    /// The engine's flags.
     fn flags(&self) -> [String; 4] {
         ["--tls-cert".into(), self.file("server.pem"), "--tls-key".into(), self.file("server.key")]
     }
@@ -127,7 +126,7 @@ fn who_shows_no_certificate_is_not_let_in_where_one_is_asked_for() {
             plimsoll(&["run", &engine.url, "--wave", "1", "--ca-file", &authorities, "--http", version]);
         assert!(ended.code == 5 && ended.stderr.contains("--client-cert"), "{} {}", ended.code, ended.stderr);
     }
-    // Nor who trusts nobody that has signed the engine's.
+    // A client that does not trust the engine's issuer is refused too.
     let ended = plimsoll(&[&["run", &engine.url, "--wave", "1"], &shows[..]].concat());
     assert!(ended.code == 5 && ended.stderr.contains("--ca-file"), "{} {}", ended.code, ended.stderr);
 }

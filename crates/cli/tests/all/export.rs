@@ -1,4 +1,4 @@
-//! `plimsoll export` as it is typed: from a recorded page, a saved one and a server's own, and what it refuses.
+//! `plimsoll export` as typed: from a recorded page, a saved one and a server's own, and its refusals.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -90,7 +90,7 @@ fn summary(run: &str) -> Value {
     plimsoll(&["show", run, "--format", "json"]).json()["findings"]["levels"][0]["summary"].clone()
 }
 
-/// No command line is in what was written, and no key or header could be.
+/// Checks that the output contains no command line and could contain no key or header.
 fn nothing_private(run: &str, written: &Path) {
     let files = match written.is_dir() {
         true => std::fs::read_dir(written).expect("a folder").flatten().map(|entry| entry.path()).collect(),
@@ -119,7 +119,7 @@ fn valid(report: &Value) {
     assert_eq!(report["version"], "0.2.1");
 }
 
-/// Means of what counts from sending are the run's to the last digits, percentiles up to what lies between two neighbours.
+/// Means that count from sending equal the run's to the last digits; percentiles differ by at most the gap between two neighbours.
 #[test]
 fn a_run_as_a_benchmark_report_is_valid_and_says_the_runs_figures() {
     let (folder, run) = run_folder();
@@ -158,13 +158,13 @@ fn a_run_as_a_benchmark_report_is_valid_and_says_the_runs_figures() {
         near(&theirs["p99"], &ours["p99"]["value"], 2e-2);
         near(&theirs["max"], &ours["max_finite_s"], mean);
     }
-    // What ours come to lies beside them, and no clock's time where the run has none.
+    // Our latency counts from the due time and is listed separately; there is no wall-clock time if the run has none.
     let beside = &same["results"]["profiling"]["plimsoll"];
     assert_eq!(beside["summary"]["latency"]["ttft"], summary["latency"]["ttft"]);
     assert!(same["run"]["time"]["duration"].is_string() && same["run"]["time"]["start"].is_null());
 }
 
-/// What warmed the target up, or was sent alone, is no load that the format could hold: it is left out, and said.
+/// Warm-up and isolated requests are not a load that the format can express: they are left out, with a note.
 #[test]
 fn levels_that_no_figure_is_of_are_left_out_and_named() {
     let (folder, run) = run_folder();
@@ -179,7 +179,7 @@ fn levels_that_no_figure_is_of_are_left_out_and_named() {
     assert_eq!(report["results"]["request_performance"]["aggregate"]["requests"]["total"], requests);
 }
 
-/// A report is of one load: several levels become a folder, or documents one after the other.
+/// A report has one load, so several levels become a folder, or documents in sequence.
 #[test]
 fn levels_of_a_run_become_a_report_each() {
     let (folder, run) = run_folder();
@@ -208,7 +208,7 @@ fn levels_of_a_run_become_a_report_each() {
     }
 }
 
-/// What a collector gets is what our own reader of production's traces finds: every attempt with its tokens, when it was sent.
+/// A collector gets every attempt with its tokens and its time, as our own reader of production traces confirms.
 #[test]
 fn a_run_as_spans_is_the_traffic_that_it_was() {
     let (folder, run) = run_folder();
@@ -239,7 +239,7 @@ fn a_run_as_spans_is_the_traffic_that_it_was() {
     assert_eq!(rows.lines().filter(|line| line.contains("128")).count(), answered, "{}", ended.stderr);
 }
 
-/// What a tracking server is told: an experiment, a run in it, its figures with their bounds, and its end; never a refused figure.
+/// A tracking server gets an experiment, a run in it, its figures with their bounds, and its end; never a refused figure.
 #[test]
 fn a_run_is_logged_to_mlflow_with_the_figures_that_are_shown() {
     let (_folder, run) = run_folder();

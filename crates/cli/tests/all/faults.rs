@@ -23,14 +23,14 @@ fn both(fault: &str) -> [Vec<(String, u64)>; 2] {
     runs(fault).map(|run| outcomes(&run))
 }
 
-/// What both runs print.
+/// Returns the JSON output of both runs.
 fn runs(fault: &str) -> [Value; 2] {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("even.yaml");
     std::fs::write(&file, ENGINE).expect("written");
     let profile = file.to_str().expect("utf-8");
     let engine = Engine::start_with(profile, &["--fault", fault]);
-    // A factor that is said is not calibrated: nothing is sent but the load.
+    // A configured factor is not calibrated, so only the load is sent.
     let live = ["run", &engine.url, "--set", "prompts.words_per_token=1.001", "--force"];
     let simulated = ["simulate", "--profile", profile, "--fault", fault];
     [&live[..], &simulated[..]].map(|head| {

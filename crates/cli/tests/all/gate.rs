@@ -74,7 +74,7 @@ fn the_exit_code_is_the_verdict() {
     let slip = case.gate("budgets:\n  - {id: a, metric: tftt, p: 90, max: 1ms}\n", &[]);
     let said = format!("{}:4:", case.path("budget.yaml"));
     assert!(slip.stderr.contains(&said) && slip.stderr.contains("did you mean `ttft`?"), "{}", slip.stderr);
-    // A run whose rows are gone is a source that can't be read.
+    // A run without its rows is a source that can't be read.
     fs::remove_file(Path::new(&case.path("run")).join("requests.parquet")).expect("removed");
     let gone = case.gate(&row("metric: ttft, p: 99, max: 50ms"), &[]);
     assert_eq!(gone.code, 5, "{}", gone.stderr);
@@ -134,7 +134,7 @@ fn what_ci_reads_says_what_the_finding_says() {
     assert_eq!(region["startLine"].as_u64(), Some(line));
 }
 
-/// The schema is one that a general validator understands, and the examples are what it says.
+/// The schema is valid for an independent validator, and the examples conform to it.
 #[test]
 fn the_examples_are_what_the_schema_says() {
     let schema = plimsoll(&["schema", "budget"]).json();
@@ -159,7 +159,7 @@ fn the_examples_are_what_the_schema_says() {
     assert!(seen >= 3);
 }
 
-/// What is wrong with a value by a JSON Schema, as a validator of its own says it.
+/// Returns the defect of a value under a JSON Schema, from an independent validator; `None` if it is valid.
 pub fn invalid(value: &Value, schema: &Value) -> Option<String> {
     let validator = jsonschema::validator_for(schema).expect("a sound schema");
     let all: Vec<String> =
@@ -205,8 +205,8 @@ fn the_lines_of_a_simulated_sweep_are_judged() {
     assert_eq!((broken.code, held), (1, vec!["\"fail\"".to_owned(); 2]), "{}", broken.stdout);
 }
 
-/// The slowest hundredth of the rows is gone, as where a writer lost what was in flight: what is left would keep a budget that
-/// the whole run breaks, and before rows were counted against arrivals it passed.
+/// The slowest hundredth of the rows is removed, as if a writer had lost the requests in flight. The rest would pass a budget
+/// that the whole run breaks. It did pass before rows were counted against arrivals.
 #[test]
 fn lost_rows_pass_nothing() {
     let case = Case::new();

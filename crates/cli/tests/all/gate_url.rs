@@ -1,4 +1,5 @@
-//! A gate that measures: what the budgets need is planned, sent, kept and judged; what can't be enough is refused before anything is sent.
+//! A gate that measures: it plans the load for the budgets, sends, stores and judges it. A load that is too short is
+//! refused before anything is sent.
 
 use std::fs;
 
@@ -16,7 +17,7 @@ fn gate(folder: &TempDir, what: &str, more: &[&str]) -> Ended {
     plimsoll_in(folder.path(), &[&["gate", what, "--budget", "budget.yaml"][..], more].concat())
 }
 
-/// Verdicts on a live endpoint may be invalid where the machine is busy; what was measured must be kept all the same.
+/// Verdicts on a live endpoint may be invalid on a busy machine, but the measurement must be kept anyway.
 #[test]
 fn a_url_is_measured_as_the_budgets_need_and_judged() {
     let engine = Engine::start("canned");
@@ -44,7 +45,7 @@ fn a_url_is_measured_as_the_budgets_need_and_judged() {
     };
     let spent: i64 = levels.iter().map(ns).sum();
     assert!((2_000_000_000 - 1_000..4_000_000_000 + 1_000).contains(&spent), "{spent} ns");
-    // It is a run like any other: judged again it says the same, and its schedule, the burst's too, can be sent again.
+    // The result is a normal run: judged again it has the same verdict, and its schedule, including the burst's, can be sent again.
     let again = gate(&folder, "run", &["--format", "json"]);
     assert_eq!(again.code, ended.code);
     let rerun = plimsoll_in(
@@ -55,20 +56,20 @@ fn a_url_is_measured_as_the_budgets_need_and_judged() {
     assert_eq!(rerun.json()["levels"][1]["schedule_hash"], levels[1]["schedule_hash"]);
 }
 
-/// The rows of a gate's answer, by what is needed here.
+/// Returns the rows of a gate's JSON answer.
 fn rows(ended: &Ended) -> Vec<serde_json::Value> {
     ended.json()["rows"].as_array().cloned().expect("rows")
 }
 
-/// Items by a deadline: the number in flight that finishes most is looked for, held, and held to the deadline. A busy machine may make the
-/// measurement invalid, never missing.
+/// Items with a deadline: the gate searches the concurrency with the highest throughput, confirms it and checks the deadline.
+/// A busy machine may make the measurement invalid, but never missing.
 #[test]
 fn a_batch_is_worked_off_as_fast_as_it_goes() {
     let engine = Engine::start("canned");
     let folder = with_budget(
         "version: 1\nkind: batch\nbatch: {items: 3600, deadline: 1h}\nbudgets:\n  - {id: errors, metric: error_rate, max: 5%}\n",
     );
-    // Held back, so that a fast engine on a busy machine is not asked for thousands of answers a second.
+    // The rate is limited, so that a fast engine on a busy machine does not get thousands of requests a second.
     let args = [
         "--time",
         "30s",
@@ -91,7 +92,7 @@ fn a_batch_is_worked_off_as_fast_as_it_goes() {
     let (held, tried) = levels.split_last().expect("levels");
     assert!(tried.len() >= 2 && tried.iter().all(|level| level["load"]["mode"] == "saturating"), "{tried:?}");
     assert_eq!(held["load"]["mode"], "closed");
-    // Judged on what was held: far over one a second, with what the batch would take.
+    // Judged on the confirmed level: far over one a second, with the duration of the batch.
     let rows = rows(&ended);
     let batch = rows.iter().find(|row| row["id"] == "batch").expect("the batch");
     assert_eq!(batch["levels"], serde_json::json!([held["id"]]), "{batch:#}");
@@ -99,7 +100,7 @@ fn a_batch_is_worked_off_as_fast_as_it_goes() {
     assert!(rows.iter().all(|row| row["missing"] == false), "{rows:?}");
 }
 
-/// A recording is replayed as it is, and what it can't show is refused before anything is sent.
+/// A recording is replayed unchanged, and budgets that it can't decide are refused before anything is sent.
 #[test]
 fn a_trace_is_replayed_as_long_as_it_takes() {
     let engine = Engine::start("canned");
@@ -132,8 +133,9 @@ fn a_trace_is_replayed_as_long_as_it_takes() {
     refused(onset, "calm: its load is made, and a trace is replayed as it is");
 }
 
-/// The median of 200/s takes 14 requests at the least and some 60 as planned, which is less than a level is measured for: an interim analysis is
-/// enough, and most of the time is left. Where the machine stood still meanwhile, a second one may be taken.
+/// The median at 200/s needs at least 14 requests and about 60 as planned, which is less than the duration of a level.
+///
+/// An interim analysis is enough, and most of the time is left. If the machine stalled meanwhile, a second analysis is allowed.
 #[test]
 fn what_an_interim_analysis_decides_is_not_measured_further() {
     let engine = Engine::start("canned");

@@ -29,7 +29,7 @@ impl Running {
         Running::at("127.0.0.1:0", args, envs)
     }
 
-    /// The same at this address.
+    /// Starts the gateway at this address; otherwise like [`Running::start`].
     pub fn at(listen: &str, args: &[&str], envs: &[(&str, &str)]) -> Running {
         let mut child = Command::new(PLIMSOLL)
             .envs(envs.iter().copied())
@@ -54,7 +54,7 @@ impl Running {
                 admin = at.to_owned();
             }
         }
-        // What it says later must not block it.
+        // Later output is read too, because a full pipe would block the gateway.
         let talk = std::thread::spawn(move || {
             let _ = stderr.read_to_string(&mut talk);
             talk
@@ -62,18 +62,18 @@ impl Running {
         Running { child, stdout, url: url.trim().to_owned(), admin, talk: Some(talk) }
     }
 
-    /// A page of the operators'.
+    /// Returns a page of the admin address.
     pub fn page(&self, path: &str) -> String {
         self.page_with(path, "")
     }
 
-    /// The same, asked for with this header line.
+    /// Returns a page requested with this extra header line.
     fn page_with(&self, path: &str, header: &str) -> String {
         let ask = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
         self.admin_says(&ask)
     }
 
-    /// What the operators' address answers to this.
+    /// Returns the response of the admin address to this request.
     fn admin_says(&self, ask: &str) -> String {
         let addr = self.admin.trim_start_matches("http://");
         let mut socket = std::net::TcpStream::connect(addr).expect("it listens");
@@ -103,7 +103,7 @@ impl Running {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).expect("it lives");
     }
 
-    /// The same, with all that it said on stderr.
+    /// Ends the gateway; also returns all its output on stderr.
     pub fn end_with_talk(mut self) -> (String, String) {
         let talk = self.talk.take().expect("it was started");
         let (words, _) = self.end();
@@ -146,7 +146,7 @@ fn a_run_through_the_gateway_reaches_both_replicas_and_loses_nothing() {
     };
     let both = || worked("left") > 40.0 && worked("right") > 40.0;
     let mut finished = load(0);
-    // On a busy machine one of the engines really is slow for seconds, and is avoided until what is known of it has aged.
+    // On a busy machine one of the engines really is slow for seconds, and is avoided until its estimates have aged.
     for n in 1..8 {
         if both() {
             break;
@@ -302,7 +302,7 @@ fn keys_leave_no_trace() {
     said.iter().for_each(|text| assert!(!text.contains("sentinel"), "{text}"));
 }
 
-/// Read again when it has changed and stood still, and on SIGHUP; a file that is wrong leaves the old one in force.
+/// The file is reloaded when it has changed and is stable, and on SIGHUP; an invalid file leaves the old one active.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the gateway of this test looks at its file in real time")]
 fn the_file_is_read_again_and_a_wrong_one_is_said() {
@@ -345,7 +345,7 @@ fn the_file_is_read_again_and_a_wrong_one_is_said() {
     }
 }
 
-/// What an operator decided outlives the process, and another canary is another trial.
+/// An operator's decision survives a restart, and another canary is another trial.
 #[test]
 fn a_canary_that_was_rolled_back_stays_so_after_a_restart() {
     let (old, new) = (Engine::start("demo"), Engine::start("demo"));
@@ -372,7 +372,7 @@ fn a_canary_that_was_rolled_back_stays_so_after_a_restart() {
         body.len()
     );
     assert!(gateway.admin_says(&ask).contains("rolled_back"));
-    // It is kept at the next look; a kill after that takes nothing back.
+    // The decision is stored at the next check; a later kill does not revert it.
     let kept = dir.join("rollout.json");
     crate::kit::until("it is kept", || kept.exists());
     drop(gateway);
@@ -385,7 +385,7 @@ fn a_canary_that_was_rolled_back_stays_so_after_a_restart() {
     assert_eq!(stand(&start())["stage"], "trial");
 }
 
-/// A budget in force names the gateway's classes; one that it has not is said before anything is served.
+/// An active budget uses the gateway's classes; an unknown class is reported before the gateway starts to serve.
 #[test]
 fn a_budget_slices_by_a_class_of_the_gateways() {
     let engine = Engine::start("demo");

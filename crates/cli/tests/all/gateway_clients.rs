@@ -43,7 +43,7 @@ impl Scene {
         found.map_or(0.0, |count| count.trim().parse().expect("a number"))
     }
 
-    /// One request was left by its client, and its replica has nothing to do any more, though the answer has not come to its end by far.
+    /// Checks that one request was abandoned by its client and that its replica is idle long before the answer would have ended.
     fn one_was_left(&self) {
         until("the client's leaving is counted", || {
             self.metric("plimsoll_gateway_requests_total{outcome=\"cancelled\"}") == 1.0
@@ -113,7 +113,7 @@ fn curl_streams_waits_to_be_told_to_go_on_and_leaves() {
     let body = |tokens: u32, streams: bool| {
         json!({"model": "demo", "prompt": "hello", "max_tokens": tokens, "stream": streams, "ignore_eos": true}).to_string()
     };
-    // A body is held back until the gateway says that it may come.
+    // The client delays the body until the gateway permits it.
     for expect in ["expect:", "expect: 100-continue"] {
         let output = curl(&scene, &["-H", expect, "-w", "\n%{http_code}", "--json", &body(3, false)]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -134,16 +134,16 @@ fn curl_streams_waits_to_be_told_to_go_on_and_leaves() {
     scene.one_was_left();
 }
 
-/// What one request came to.
+/// The outcome of one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Came {
     /// One answer, whole, and its own.
     Answer,
-    /// A connection that was refused, or closed before the end: its client knows that it may ask again.
+    /// A connection that was refused, or closed before the end: its client can detect this and retry.
     Closed,
 }
 
-/// Sends one request on a connection of its own; anything but one answer or a closed connection fails.
+/// Sends one request on a separate connection; anything but one answer or a closed connection fails.
 fn one(addr: &str, id: &str) -> Came {
     let Ok(mut socket) = TcpStream::connect(addr) else { return Came::Closed };
     let body = json!({"model": "demo", "prompt": "hello", "max_tokens": 8, "stream": true}).to_string();
@@ -162,7 +162,7 @@ fn one(addr: &str, id: &str) -> Came {
             assert!(text.starts_with("HTTP/1.1 200") && text.contains(id), "{id}: {text}");
             Came::Answer
         }
-        // What was cut off must not look whole.
+        // A cut answer must not have a valid end.
         false => {
             assert!(!text.ends_with("0\r\n\r\n"), "{id}: {text}");
             Came::Closed
@@ -170,8 +170,10 @@ fn one(addr: &str, id: &str) -> Came {
     }
 }
 
-/// `kill -9` in the middle of a load, and a new one at the same place: a request gets one answer or a closed connection, never half of one that looks whole,
-/// and the replica drops what its client can't have any more.
+/// `kill -9` in the middle of a load, and a new gateway at the same address.
+///
+/// A request gets one answer or a closed connection, never a partial answer that seems complete. The replica drops requests
+/// whose client is disconnected.
 #[test]
 fn a_gateway_that_is_killed_leaves_nobody_in_doubt() {
     let engine = Engine::start("demo");
@@ -211,7 +213,7 @@ fn a_gateway_that_is_killed_leaves_nobody_in_doubt() {
     });
     let mut after = 0;
     for came in &came {
-        // Closed ones are of the time between the two; what was asked of the second one it answered.
+        // Closed connections fall between the two gateways; the second one answers all its requests.
         let Some(first) = came.iter().position(|one| *one == Came::Closed) else { continue };
         let last = came.iter().rposition(|one| *one == Came::Closed).unwrap_or(first);
         assert!(came[first..=last].iter().all(|one| *one == Came::Closed), "{came:?}");

@@ -1,4 +1,4 @@
-//! The budget in force as the time limit of requests, in virtual time: as if the file had named its ceiling itself.
+//! The active budget as the time limit of requests, in virtual time: as if the file had named its ceiling itself.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::kit::plimsoll_in;
 
 const BUDGET: &str = "version: 1\nbudgets:\n- {id: slow, metric: ttft, p: p95, max: 800ms}\n- {id: usual, metric: ttft, p: p50, max: 100ms}\n";
 
-/// What comes to an engine of six sequences from a burst of more than it can do.
+/// The summary of an engine of six sequences under a burst above its capacity.
 fn summary(folder: &Path, admission: &str) -> Value {
     fs::write(
         folder.join("gateway.yaml"),

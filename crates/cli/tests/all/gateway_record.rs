@@ -1,4 +1,4 @@
-//! What the gateway records of its traffic, held against what clients of it wrote down themselves, and read by every command that reads runs.
+//! The gateway's record of its traffic, compared with the clients' own records, and read by every command that reads runs.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use crate::kit::{Engine, plimsoll};
 /// Between the two ends of loopback on a busy machine.
 const WIDE_S: f64 = 0.5;
 
-/// What a client saw of one answer.
+/// A client's view of one answer.
 #[derive(Clone, Debug)]
 struct Seen {
     status: u16,
@@ -28,7 +28,8 @@ struct Seen {
     cached: Option<u32>,
 }
 
-/// Sends one request over a connection of its own. `most`: tokens, by which its row is known; `reads`: leaves after so many bytes.
+/// Sends one request over a separate connection. `most` is a number of tokens that identifies its row; `reads` is the number
+/// of bytes after which the client disconnects.
 fn ask(url: &str, path: &str, body: &str, reads: Option<usize>) -> Seen {
     let addr = url.trim_start_matches("http://").trim_end_matches("/v1");
     let mut socket = TcpStream::connect(addr).expect("it listens");
@@ -45,7 +46,7 @@ fn ask(url: &str, path: &str, body: &str, reads: Option<usize>) -> Seen {
             break;
         }
         all.extend_from_slice(&part[..n]);
-        // An event that only says who speaks has an empty content.
+        // The first event only sets the role and has an empty content.
         let text = unchunked(&all);
         let said = text.split("\"content\":\"").skip(1).any(|after| !after.starts_with('"'));
         if first.is_none() && said {
@@ -69,7 +70,7 @@ fn ask(url: &str, path: &str, body: &str, reads: Option<usize>) -> Seen {
     }
 }
 
-/// An answer without the borders of its chunks, because a word of an event may lie across one.
+/// Returns an answer without its chunk boundaries, because an event may span two chunks.
 fn unchunked(all: &[u8]) -> String {
     let text = String::from_utf8_lossy(all);
     let Some((head, mut rest)) = text.split_once("\r\n\r\n") else { return text.into_owned() };
@@ -104,7 +105,7 @@ fn open(dir: &Path) -> Run {
     plimsoll_store::open(dir).expect("a run")
 }
 
-/// Waits until what the gateway has written so far holds so many rows.
+/// Waits until the gateway's record has this many rows.
 fn written(dir: &Path, rows: usize) {
     for _ in 0..300 {
         let all = runs(dir);
@@ -185,7 +186,7 @@ fn every_request_is_there_once_as_its_client_saw_it() {
         assert!(row.answer.tokens.prompt.is_some_and(|prompt| prompt > 100), "{row:?}");
         let (ttft, e2e) = (seconds(row, row.first_token), seconds(row, row.end));
         let client = (one.ttft_s.expect("a token came"), one.e2e_s);
-        // The gateway hears of a request after its client wrote it and of the answer before its client has it.
+        // The gateway receives a request after its client wrote it and the answer before its client has it.
         assert!(ttft <= client.0 + 0.002 && client.0 - ttft < WIDE_S, "ttft {ttft} and {client:?}");
         assert!(e2e <= client.1 + 0.002 && client.1 - e2e < WIDE_S, "e2e {e2e} and {client:?}");
         assert!(["left", "right"].contains(&row.answer.replica.as_deref().expect("a replica")));
@@ -197,7 +198,7 @@ fn every_request_is_there_once_as_its_client_saw_it() {
     let (one, other) = (&of(20).prompt_blocks, &of(30).prompt_blocks);
     let same = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     assert!(same > 5 && same < one.len().min(other.len()), "{same} of {} and {}", one.len(), other.len());
-    // Nothing of a prompt is in any file.
+    // No file contains a part of a prompt.
     for (name, bytes) in crate::kit::files(&dir) {
         assert!(!bytes.windows(13).any(|piece| piece == b"word for word"), "{name} holds a prompt");
     }
@@ -258,7 +259,7 @@ fn a_recorded_run_is_a_run_like_any_other() {
         let ended = plimsoll(args);
         assert!([0, 1, 3].contains(&ended.code), "{args:?}: {} {}", ended.code, ended.words());
     }
-    // Sent again to an engine of its own: as many, as long, sharing as much.
+    // The replay on another engine has equal numbers, lengths and shared prefixes.
     let again = folder.path().join("again").display().to_string();
     let other = Engine::start("demo");
     let rerun = plimsoll(&["rerun", &run, "--target", &other.url, "-o", &again, "-q"]);
@@ -279,7 +280,7 @@ fn a_recorded_run_is_a_run_like_any_other() {
     assert!((0.6..1.5).contains(&(again / cached)), "{cached} tokens were cached, {again} the second time");
 }
 
-/// What was flushed before the kill is there; what was in flight is missed by its number.
+/// Rows that were flushed before the kill are present; requests in flight are detected by their missing numbers.
 #[test]
 fn a_gateway_that_is_killed_leaves_a_run() {
     let engine = Engine::start("demo");
@@ -295,7 +296,7 @@ fn a_gateway_that_is_killed_leaves_a_run() {
     let shown = plimsoll(&["show", &run, "--format", "json"]);
     assert!(shown.stderr.contains("recovered 30 attempts"), "{}", shown.words());
     assert_eq!(shown.json()["findings"]["levels"][0]["summary"]["counts"]["finished"], 30);
-    // The next gateway begins a folder of its own.
+    // The next gateway starts a new folder.
     let gateway = Running::start(&["--replica", &engine.url, "--record", &dir.display().to_string()]);
     ask(&gateway.url, "/v1/chat/completions", &body(5, "hello"), None);
     gateway.end();
@@ -347,7 +348,7 @@ fn a_record_is_bounded() {
     assert_eq!(refused.code, 2, "{}", refused.words());
 }
 
-/// What a request of the class that gives way is answered.
+/// Returns the response to a request of the low-priority class.
 fn bulk(url: &str) -> String {
     let addr = url.trim_start_matches("http://").trim_end_matches("/v1");
     let (body, mut said) = (body(4, "hello"), String::new());
@@ -362,7 +363,8 @@ fn bulk(url: &str) -> String {
     said
 }
 
-/// What is over every ceiling is red, on the operators' address and to a watch that reads the record as it is written; what nobody broke is green.
+/// A request over every ceiling turns the state red, on the admin address and for a watch that reads the record during writing.
+/// A budget without violations is green.
 #[test]
 fn a_budget_is_in_force_on_what_comes() {
     let engine = Engine::start("demo");
@@ -399,7 +401,7 @@ fn a_budget_is_in_force_on_what_comes() {
     let (state, _, n) = seen(0);
     assert_eq!((state.as_str(), n > 20), ("red", true));
     assert!(gateway.page("/metrics").contains("plimsoll_gateway_budget_state 2"));
-    // Bulk gives way, and what is refused for that does not hold the state where it is.
+    // Bulk requests are shed first, and these rejections do not keep the state where it is.
     let refused = bulk(&gateway.url);
     assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("\"held_back\""), "{refused}");
     let page = gateway.page("/metrics");
@@ -424,15 +426,16 @@ fn a_budget_is_in_force_on_what_comes() {
     let last: serde_json::Value = serde_json::from_str(last).expect("JSON");
     let last = &last["data"];
     assert_eq!(last["rows"][0]["state"], "broken", "{last}");
-    // From outside what was held back is refused like any other, and over every ceiling.
+    // From outside, a shed request is a refused one, and over every ceiling.
     assert_ne!(last["rows"][1]["state"], "broken", "{last}");
     assert_eq!(last["shed"], 1);
-    // Nobody writes it any more.
+    // A record without a writer is refused.
     let over = plimsoll(&["watch", &record, "-b", &budget]);
     assert_eq!((over.code, over.stderr.contains("plimsoll gate")), (2, true), "{}", over.words());
 }
 
-/// Every term of a choice adds up to its cost, the cheapest is chosen, and what was expected of caches is held against what servers say.
+/// The terms of a choice add up to its cost, and the cheapest replica is chosen. Expected cache hits are compared with the
+/// servers' reports.
 #[test]
 fn a_choice_is_explained() {
     let (a, b) = (Engine::start("demo"), Engine::start("demo"));
@@ -495,7 +498,7 @@ fn a_choice_is_explained() {
     assert_eq!((&whole["requests"], &whole["explained"]), (&21.into(), &21.into()));
     let sum: u64 = whole["because"].as_object().expect("reasons").values().filter_map(|n| n.as_u64()).sum();
     assert_eq!(sum, 21);
-    // The truth of the expectation is what the servers say they took from their caches.
+    // The expectation is compared with the servers' reported cache hits.
     let came_true = number(&whole["came_true"]);
     assert!((0.8..=1.0).contains(&came_true), "{whole}");
     let text = plimsoll(&["gateway", "explain", &run, "the-last"]);
@@ -504,7 +507,7 @@ fn a_choice_is_explained() {
     assert_eq!((nobody.code, nobody.stderr.contains("not among the 21")), (2, true), "{}", nobody.words());
 }
 
-/// One file and one load, over sockets and in virtual time: the same code decides, so first tokens come as late and as much is found cached.
+/// One file and one load, over sockets and in virtual time. The same code decides, so first tokens and cache hits agree.
 #[test]
 fn what_a_gateway_s_file_does_is_what_its_simulation_says() {
     const PROFILE: &str = "llama-3.1-8b@a100";
@@ -534,7 +537,7 @@ fn what_a_gateway_s_file_does_is_what_its_simulation_says() {
     };
     let (live, simulated) = (figures(&live), figures(&simulated));
     assert_eq!(live.0, simulated.0, "one schedule");
-    // A busy machine adds to the live one; ten per cent are held on a quiet one (docs/benchmarks.md).
+    // A busy machine adds to the live one; a quiet one stays within ten per cent (docs/benchmarks.md).
     assert!((0.8..2.5).contains(&(live.1 / simulated.1)), "ttft p50 {live:?}, simulated {simulated:?}");
     assert!((live.2 - simulated.2).abs() < 0.1, "cached share {live:?}, simulated {simulated:?}");
     gateway.end();

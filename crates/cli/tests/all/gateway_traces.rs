@@ -82,13 +82,13 @@ fn a_request_is_one_trace_with_its_clients() {
         assert_eq!(root.attribute("plimsoll.sampled").and_then(AttributeValue::text), Some("rest"));
         assert_eq!(root.weight, 1.0);
     }
-    // What it asked before its load, to see what answers, asks for less.
+    // The requests before the load, which probe the target, have fewer output tokens.
     let whole = own.iter().filter(|trace| output(&trace[1]) == 16.0).count() as u64;
     assert_eq!(whole, finished + 1, "the first request asks for 16 tokens too");
     assert!(own.len() as u64 <= finished + 8, "{} of {finished}", own.len());
 }
 
-/// A collector that is away holds nobody up; what can't be a collector is said before anything is served.
+/// An unreachable collector delays no request; an invalid collector is reported before the gateway starts to serve.
 #[test]
 fn a_collector_that_is_away_costs_no_request() {
     let engine = Engine::start("demo");

@@ -1,5 +1,5 @@
-//! Result files of other tools, as they wrote them (`crates/wire/fixtures/results`), against what is independent of our readers: the tools' own
-//! aggregates, and the truth log of the engine that answered.
+//! Result files of other tools as written (`crates/wire/fixtures/results`), compared with sources independent of our readers.
+//! These are the tools' own aggregates and the truth log of the engine that answered.
 
 use std::fs;
 use std::io::Read;
@@ -154,7 +154,7 @@ fn import_names_what_a_file_proves() {
 
 // ------------------------------------------------------------------------------------------- truth
 
-/// What really happened to a request, ns of the engine machine's monotonic clock.
+/// The real times of a request, in ns of the engine machine's monotonic clock.
 struct Truth {
     arrival: i64,
     first: i64,
@@ -214,7 +214,7 @@ fn quantile(mut values: Vec<f64>, p: f64) -> f64 {
     values[((values.len() as f64 * p).ceil() as usize).max(1) - 1]
 }
 
-/// Quantiles of what the rows say against what happened, in ms: within 2 % or 0.2 ms, or what the tool itself stamps late.
+/// Checks quantiles of the rows against the truth, in ms: within 2 % or 0.2 ms, or the lateness of the tool's own timestamps.
 fn holds((name, metric): (&str, &str), late_ms: f64, pairs: &[(f64, f64)], wrong: &mut Vec<String>) {
     for p in [0.5, 0.99] {
         let said = quantile(pairs.iter().map(|pair| pair.0).collect(), p);
@@ -231,8 +231,10 @@ fn ms(from: i64, to: i64) -> f64 {
     (to - from) as f64 / 1e6
 }
 
-/// From the instant at which the tool says that it sent. What it stamps late when events come is in its file and can't be taken out of it:
-/// the event loops of these clients in Python are late by up to 0.4 ms, MLPerf Endpoints' worker by up to 2.3 ms at its p99.
+/// Latency counts from the tool's own time of sending.
+///
+/// Late timestamps of events are in the file and can't be removed. The event loops of these Python clients are late by up to
+/// 0.4 ms. The p99 lateness of MLPerf Endpoints' worker is up to 2.3 ms.
 #[test]
 fn import_agrees_with_what_the_engine_did() {
     let mut wrong = Vec::new();
@@ -267,7 +269,7 @@ fn import_agrees_with_what_the_engine_did() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// The seed's draws put every arrival of MLPerf Endpoints back: its own lateness is what lies between.
+/// The seed's draws reproduce every arrival of MLPerf Endpoints; the difference is its own lateness.
 #[test]
 fn import_draws_the_schedule_again() {
     let mut read = assembled(&files("mlperf-endpoints")).expect("a result");
@@ -345,7 +347,7 @@ fn import_of_a_half_file_is_partial_or_refused() {
             let _ = foreign::levels(&read);
             let seen: u64 = imported.parts.iter().map(|part| part.requests).sum();
             assert!(seen <= requests, "{name}: {seen} requests of {requests}");
-            // A file of lines that is cut between two of them can't be told from a whole one.
+            // A file of lines that is cut between two lines can't be distinguished from a complete one.
             assert!(
                 imported.partial.is_some()
                     || cut[long].ends_with(b"\n")

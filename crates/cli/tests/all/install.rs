@@ -1,4 +1,4 @@
-//! What is installed beside the binary: completions that their shell reads, man pages, the second name.
+//! Files that are installed with the binary: completions that their shell reads, man pages, the second name.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::kit::{PLIMSOLL, plimsoll};
 
-/// Bash reads what is printed for it; the others get every command.
+/// Bash loads its completions; the completions of other shells contain every command.
 #[test]
 fn completions_are_read_by_their_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
@@ -91,7 +91,7 @@ fn the_bill_of_materials_is_what_the_lock_pins() {
     assert_eq!(bill["dependencies"].as_array().map(Vec::len), Some(parts.len() + 1));
 }
 
-/// A key of this test signs; what is signed by another, for something else, or was changed afterwards is refused.
+/// A key of this test signs. A file signed by another key, for another purpose, or changed afterwards is refused.
 #[test]
 fn checksums_are_signed_and_what_was_changed_is_found() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -226,7 +226,7 @@ for blob in pathlib.Path(sys.argv[1], 'blobs/sha256').iterdir():
     assert!(line("usr/bin/plimsoll").starts_with("-rwxr-xr-x 0/0"), "{listed}");
     assert!(line("work/").contains("65532/65532"), "what it writes is its own: {listed}");
     assert!(!listed.contains("bin/sh"), "{listed}");
-    // With another machine's beside it the name is an index's, in which each is found by its machine.
+    // With an image of another architecture, the name is that of an index, which lists both by architecture.
     let mut other = read(&bench);
     other[18..20].copy_from_slice(&if machine == "amd64" { 183u16 } else { 62 }.to_le_bytes());
     let foreign = folder.path().join("foreign");
@@ -241,7 +241,7 @@ for blob in pathlib.Path(sys.argv[1], 'blobs/sha256').iterdir():
         machines[0] == machine && machines.contains(&&"arm64".into()) && machines.contains(&&"amd64".into())
     );
     assert_eq!(json(blob_of(&both, &each[0])), manifest);
-    // What is no program for Linux is refused in one line.
+    // A file that is not a Linux program is refused in one line.
     let (_, said) = made("none", &root.join("README.md"));
     let why = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.status.code() == Some(1) && why.lines().count() == 1 && why.contains("README.md"), "{why}");
@@ -267,7 +267,7 @@ fn a_build_that_fails_is_not_packaged() {
     }
 }
 
-/// What cargo binstall would fetch and unpack has the names that scripts/package gives it.
+/// The names that cargo binstall would fetch and unpack agree with scripts/package.
 #[test]
 fn binstall_is_told_the_archives_own_names() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,4 +1,4 @@
-//! The Job of Kubernetes: held to Kubernetes' own schemas, and run as a kubelet would.
+//! The Job of Kubernetes, checked against Kubernetes' own schemas and run as a kubelet would.
 
 use std::process::{Child, Command, Stdio};
 
@@ -66,7 +66,7 @@ fn what_is_printed_is_what_kubernetes_takes() {
         assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
         let container = &pod["containers"][0];
         let resources = &container["resources"];
-        // Guaranteed, with whole CPUs: what the static CPU manager asks for.
+        // QoS class Guaranteed with whole CPUs, because the static CPU manager requires both.
         assert_eq!(resources["limits"], resources["requests"]);
         assert!(resources["limits"]["cpu"].as_str().is_some_and(|cpus| cpus.parse::<u32>().is_ok()));
         assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
@@ -171,8 +171,8 @@ fn what_kubernetes_does_not_take_is_found() {
     assert_ne!(faults(&unknown), Vec::<String>::new());
 }
 
-/// What a kubelet does with a container's arguments: variables in, mounts in their place, then start it. Here without the mounts, whose
-/// paths are put in instead.
+/// A kubelet inserts variables into a container's arguments, mounts volumes and starts it. This test has no mounts; the paths
+/// are inserted instead.
 #[test]
 fn the_pods_of_a_job_send_one_load() {
     let engine = Engine::start("canned");

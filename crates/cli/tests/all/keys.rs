@@ -1,4 +1,4 @@
-//! Keys that change while a load goes on: what is refused is in the record, what comes after has the new one, and none is anywhere.
+//! Keys that change during a load: refused requests are in the record, later requests use the new key, and no file contains a key.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use plimsoll_model::Attempt;
 
 use crate::kit::{Ended, Server, chunk, files, plimsoll_with, reply, run_folder, stream_head};
 
-/// No value of a key is in what was printed, or in what the run left behind.
+/// Checks that no value of a key is in the output or in the files of the run.
 fn nowhere(ended: &Ended, folder: &Path, keys: &[&str]) {
     for (name, bytes) in files(&folder.join("run")) {
         for key in keys {
@@ -52,7 +52,7 @@ fn rows(run: &str) -> Vec<Attempt> {
     rows
 }
 
-/// The server stops taking the key after so many requests. Whoever renews it writes the file when the first is refused.
+/// The server stops accepting the key after this many requests. The key file is rewritten when the first request is refused.
 #[test]
 fn a_key_file_is_read_again_and_a_refusal_is_in_the_record() {
     const OLD: &str = "sk-first-4bd1";
@@ -159,7 +159,7 @@ fn a_token_is_renewed_before_it_expires() {
     let rows = rows(&run);
     assert!(rows.len() > 150, "{}", rows.len());
     let refused = rows.iter().filter(|row| row.answer.status == Some(401)).count();
-    // A machine that stands still for longer than the fifth of a life that is left may lose some.
+    // A few refusals are allowed, because a stall may exceed the last fifth of a key's lifetime.
     assert!(refused * 10 < rows.len(), "{refused} of {} refused", rows.len());
     let asked = asked.lock().expect("held");
     assert!(asked.len() >= 2 && asked.len() < 8, "{} tokens were asked for", asked.len());

@@ -1,4 +1,4 @@
-//! Nothing measured is lost: kill -9, one Ctrl-C, two Ctrl-Cs.
+//! Measured data survives kill -9, one Ctrl-C and two Ctrl-Cs.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,12 +11,12 @@ use plimsoll_model::How;
 
 use crate::kit::{Engine, PLIMSOLL, plimsoll, run_folder, until};
 
-/// A long run under way, with some of its records in the log.
+/// Starts a long run and waits until some of its records are in the log.
 fn running(engine: &Engine, run: &str) -> Child {
     loaded(engine, run, &["--rate", "100/s"])
 }
 
-/// The same under another load.
+/// Starts a run under another load; otherwise like [`running`].
 fn loaded(engine: &Engine, run: &str, load: &[&str]) -> Child {
     let child = Command::new(PLIMSOLL)
         .args(["run", &engine.url, "--for", "60s", "--osl", "4", "--scrape", "off", "-q", "-o", run])
@@ -44,7 +44,7 @@ fn a_run_that_is_killed_is_recovered_and_says_so() {
         child.kill().expect("killed");
         child.wait().expect("ended");
         if n == 2 {
-            // Whoever opens it first says what was lost.
+            // The first command that opens the run reports the losses.
             let levers = plimsoll(&["levers", &run]);
             assert!(levers.stderr.contains("in flight when it was cut off"), "{}", levers.stderr);
         }
@@ -60,9 +60,10 @@ fn a_run_that_is_killed_is_recovered_and_says_so() {
     }
 }
 
-/// Each request of a closed loop leaves one record: the numbers that were given out have no gap and no double, those that had
-/// not ended are unfinished, and there are as many of them as the loop holds, but for the moment between an end and the next
-/// beginning. A second look, at the Parquet files, sees the same.
+/// Each request of a closed loop leaves one record: the assigned numbers have no gap and no duplicate.
+///
+/// Requests that had not ended are unfinished. Their number equals the concurrency, except in the moment between an end and
+/// the next start. A second read, of the Parquet files, gives the same result.
 #[test]
 fn a_closed_loop_that_is_killed_leaves_one_record_for_each_request() {
     let engine = Engine::start("canned");

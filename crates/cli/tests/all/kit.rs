@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The binary under test.
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
 /// The data of a JSON answer; all of it where it has no head.
@@ -22,7 +21,7 @@ pub fn data(mut answer: Value) -> Value {
     }
 }
 
-/// What a command left behind.
+/// The result of a command: exit code, stdout and stderr.
 pub struct Ended {
     pub code: i32,
     pub stdout: String,
@@ -49,7 +48,7 @@ impl Ended {
             .unwrap_or_else(|e| panic!("stdout is not JSON ({e}): {}\nstderr: {}", self.stdout, self.stderr))
     }
 
-    /// stdout as one line of words: what it says, wherever its sentences are folded.
+    /// Returns stdout as one line, independent of the folding of sentences.
     pub fn words(&self) -> String {
         self.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
     }
@@ -77,13 +76,13 @@ pub fn plimsoll_in(folder: &Path, args: &[&str]) -> Ended {
     Ended::of(command.output().expect("the binary starts"))
 }
 
-/// Starts the binary, and keeps what it says.
+/// Starts the binary and captures its output.
 pub fn begun(command: &mut Command) -> Child {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("the binary starts")
 }
 
-/// The same, to its end.
+/// Waits for the end of a started command.
 pub fn ended(child: Child) -> Ended {
     Ended::of(child.wait_with_output().expect("ended"))
 }
@@ -95,8 +94,8 @@ pub fn run_folder() -> (TempDir, String) {
     (folder, run)
 }
 
-/// Did the machine leave the generator alone in this level of the findings, by the run's own figures? Where it did not, what
-/// was measured is the machine: its times are no evidence against the product.
+/// Returns whether the machine left the generator undisturbed in this level, by the run's own figures.
+/// If not, the measured times describe the machine and are no evidence against the product.
 #[expect(clippy::print_stderr, reason = "what a test leaves out it says")]
 pub fn undisturbed(level: &Value) -> bool {
     let generator = &level["summary"]["generator"];
@@ -112,7 +111,7 @@ pub fn undisturbed(level: &Value) -> bool {
     alone
 }
 
-/// The embedded engine in a process of its own; it ends with this value.
+/// The embedded engine in a separate process, which ends on drop.
 pub struct Engine {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -136,12 +135,12 @@ impl Engine {
         Engine::serve(&[&["--profile", profile], more].concat())
     }
 
-    /// Starts it with these flags alone.
+    /// Starts the engine with exactly these flags.
     pub fn serve(flags: &[&str]) -> Engine {
         Engine::serve_at("127.0.0.1:0", flags)
     }
 
-    /// The same at this address.
+    /// Starts the engine at this address; otherwise like [`Engine::serve`].
     pub fn serve_at(address: &str, flags: &[&str]) -> Engine {
         let mut child = Command::new(PLIMSOLL)
             .args(["engine", "--listen", address, "--until-stdin-ends"])
@@ -179,12 +178,12 @@ impl Server {
         Server::reading(move |first, _, socket| answer(first, socket))
     }
 
-    /// The same where the answer depends on the request's body.
+    /// Starts a server whose answer depends on the request's body.
     pub fn reading(answer: impl Fn(&str, &[u8], &mut TcpStream) + Send + Sync + 'static) -> Server {
         Server::whole(move |head, body, socket| answer(head.lines().next().unwrap_or_default(), body, socket))
     }
 
-    /// The same where it depends on the whole request, its head with all its lines.
+    /// Starts a server whose answer depends on the whole request, including all header lines.
     pub fn whole(answer: impl Fn(&str, &[u8], &mut TcpStream) + Send + Sync + 'static) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let url = format!("http://{}/v1", listener.local_addr().expect("bound"));
@@ -255,7 +254,7 @@ pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// Waits until something is so.
+/// Waits until the condition `is_so` is true.
 #[expect(clippy::disallowed_methods, reason = "the servers of these tests live in real time")]
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();

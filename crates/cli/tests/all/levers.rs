@@ -43,7 +43,7 @@ fn a_run_says_what_to_change_first_and_what_it_costs() {
     }
 }
 
-/// An engine that can't keep up: what the levers share is the queue, where all of the time is, not the prefill that they also move.
+/// An overloaded engine: the levers share the queue, in which all of the time is spent, and not the prefill that they also move.
 #[test]
 fn levers_that_move_the_same_term_say_so() {
     let (_folder, run) = run_folder();
@@ -55,13 +55,13 @@ fn levers_that_move_the_same_term_say_so() {
     assert!(levers.stdout.contains("move the same term, queue"), "{}", levers.stdout);
 }
 
-/// A measured run has no engine of its own: seven rows of "at most 100 %" stood there.
+/// A measured run has no engine, so one is fitted. Seven rows of "at most 100 %" used to be printed.
 #[test]
 fn levers_of_a_measured_run_are_predicted_with_a_fitted_engine() {
     let (_folder, run) = run_folder();
     let args = ["simulate", "--profile", "llama-3.1-8b@l4", "--rate", "6/s", "--for", "2m", "--isl", "256"];
     assert_eq!(plimsoll(&[&args[..], &["--osl", "32", "-q", "-o", &run]].concat()).code, 0);
-    // What was measured does not say which engine answered.
+    // The measured data does not name the engine.
     let path = std::path::Path::new(&run).join("run.json");
     let text = std::fs::read_to_string(&path).expect("a manifest");
     let mut manifest: serde_json::Value = serde_json::from_str(&text).expect("json");

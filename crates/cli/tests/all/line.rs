@@ -1,4 +1,4 @@
-//! A baseline's line of results: what it keeps, what it says, and what a killed writer leaves of it.
+//! The history of a baseline: its content, its output, and its state after a killed writer.
 
 use std::fs;
 use std::io::Write;
@@ -34,7 +34,7 @@ fn lines(folder: &TempDir) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("an entry")).collect()
 }
 
-/// The line goes on with `count` results like this one, each of a run of its own and a per cent or two away.
+/// Appends `count` results similar to this one, each of a separate run and a per cent or two apart.
 fn go_on(folder: &TempDir, like: &Value, count: usize) {
     let mut file = fs::OpenOptions::new().append(true).open(file(folder)).expect("there");
     for i in 0..count {
@@ -66,7 +66,7 @@ fn a_line_says_since_which_version_a_metric_is_worse() {
     let [old, new] = &lines(&folder)[..] else { panic!("two results") };
     assert_eq!((&old["version"], &new["version"]), (&"v1".into(), &"v2".into()));
     assert_eq!(old["load"], "open loop, 20/s, 130 in, 4 out");
-    // The same run once more is no second result.
+    // A repeated run does not add a result.
     assert!(history(&folder, &["--add", "new"]).stderr.contains("counts once"));
     assert_eq!(lines(&folder).len(), 2);
 
@@ -104,7 +104,7 @@ fn a_line_says_since_which_version_a_metric_is_worse() {
     // The nights differ by up to 4 %.
     assert!(truth > 1.05 && (ratio / truth - 1.0).abs() < 0.03, "{ratio} is not {truth}");
 
-    // Pinned anew at the new version, what it brought is accepted.
+    // Pinning the new version accepts its change.
     assert_eq!(plimsoll_in(folder.path(), &["baseline", "set", "main", "new", "--replace"]).code, 0);
     let mut all = lines(&folder);
     all[13]["id"] = new["id"].clone();
@@ -141,7 +141,7 @@ fn a_killed_writer_costs_its_own_line_only() {
     assert_eq!(ended.json()["entries"].as_array().map(Vec::len), Some(2));
     let text = fs::read_to_string(file(&folder)).expect("written");
     assert_eq!(text.lines().count(), 3, "{text}");
-    // What somebody else wrote into it is named and passed over.
+    // Foreign lines in the file are named and skipped.
     fs::write(file(&folder), format!("{text}{{\"schema\": 1, \"colour\": 3}}\nhello\n")).expect("written");
     let ended = history(&folder, &[]);
     assert!(

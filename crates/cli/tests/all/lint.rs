@@ -63,11 +63,11 @@ fn a_proposal_stands_on_what_was_measured_and_passes() {
         ended.json()["remarks"].as_array().expect("a list").iter().filter(|r| r["kind"] == kind).count()
     };
     assert!(kinds("histogram_edge") > 3);
-    // In text, what is said of many is said once.
+    // The text output joins equal messages for several rows.
     let text_of = plimsoll_in(folder.path(), &["budget", "lint", "mine.yaml", "--run", "run"]).stdout;
     assert_eq!(text_of.matches("is no edge of").count(), 1, "{text_of}");
     assert!(text_of.contains("(likewise tpot-p50, e2e-p50, ttft-p95"), "{text_of}");
-    // Each ceiling lies over the measured upper end by the margin, and by less than the margin and two digits' rounding.
+    // Each ceiling is above the measured upper end by the margin, and by less than the margin and two digits' rounding.
     let latency = &shown["findings"]["levels"][0]["summary"]["latency"];
     for (metric, p) in [("ttft", "p50"), ("ttft", "p95"), ("tpot", "p50")] {
         let upper = latency[metric][p]["upper"].as_f64().expect("shown");
@@ -82,7 +82,7 @@ fn a_proposal_stands_on_what_was_measured_and_passes() {
     assert!(none.code == 2 && none.stderr.contains("--preset (chat, search"), "{}", none.stderr);
 }
 
-/// A server of exponential services of 10 ms answers half of its lone requests within 6.93 ms.
+/// A server of exponential services of 10 ms answers half of its isolated requests within 6.93 ms.
 #[test]
 fn a_ceiling_below_the_single_request_floor_can_t_be_met() {
     let folder =
@@ -101,7 +101,7 @@ fn a_ceiling_below_the_single_request_floor_can_t_be_met() {
     assert_eq!(ended.code, 0, "{}", ended.stdout);
 }
 
-/// In a queue at load 0.9 requests are alike for long: fewer count than came, and the plan is held against those that do.
+/// In a queue at load 0.9 requests are correlated for long: n_eff is below the count, and the plan is compared with n_eff.
 #[test]
 fn the_measured_correlation_is_counted() {
     let folder =

@@ -30,7 +30,7 @@ fn runs_are_listed_and_found_by_name() {
     assert_eq!(json[1]["label"], "before");
     let id = |name: &str| plimsoll_in(at, &["show", name, "--format", "json"]).json()["id"].clone();
     assert_eq!((id("last"), id("before")), (json[0]["id"].clone(), json[1]["id"].clone()));
-    // A label works wherever a run is named, and two runs of one label are told apart by their folders.
+    // A label works in every place that accepts a run; two runs with one label are distinguished by their folders.
     assert_eq!(plimsoll_in(at, &["compare", "before", "last", "--despite-differences"]).code, 3);
     simulated(at, &["--label", "before"]);
     let both = plimsoll_in(at, &["show", "before"]);
@@ -101,7 +101,7 @@ fn a_smoke_test_says_yes_or_no() {
     assert!(ended.stdout.starts_with("no: ") && ended.stdout.contains("out of order"), "{}", ended.stdout);
 }
 
-/// The server comes up after the run has said that it waits.
+/// The server starts after the run has reported that it waits.
 #[test]
 fn a_run_waits_for_its_target_as_long_as_it_is_told() {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
@@ -122,7 +122,7 @@ fn a_run_waits_for_its_target_as_long_as_it_is_told() {
     let mut said = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
     assert!(said.any(|line| line.contains("for the target: ")));
     let _engine = Engine::serve_at(&free.to_string(), &["--profile", "demo"]);
-    // Its talk is read to the end, so that it never waits for a reader.
+    // Its messages are read to the end, because a full pipe would block it.
     said.for_each(drop);
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
     assert_eq!(plimsoll_store::open(std::path::Path::new(&run)).expect("a run").attempts.len(), 5);

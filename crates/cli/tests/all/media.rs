@@ -1,4 +1,4 @@
-//! Pictures and sounds: what a server got, against what the row says, what the law asked for, and what Python's own readers find in them.
+//! Images and audio: the server's received files against the row, the configured distribution, and the results of Python's own decoders.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,7 +39,7 @@ fn keeping() -> (Server, Arc<Mutex<Vec<Vec<u8>>>>) {
     (server, bodies)
 }
 
-/// Python decodes each file whole, pixels and samples too, with what it has of its own: zlib, crc32 and wave.
+/// Python decodes each file completely, including pixels and samples, with its standard library: zlib, crc32 and wave.
 const READ: &str = r#"
 import base64, io, json, struct, sys, wave, zlib
 def png(data):
@@ -85,13 +85,13 @@ fn python() -> String {
     std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned())
 }
 
-/// What Python finds in the bodies, one list of files each.
+/// Returns the files that Python finds in the bodies, one list each.
 fn found(bodies: &[Vec<u8>]) -> Vec<Vec<Value>> {
     let text = said(Path::new(&python()), READ, bodies);
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// What a script says of the bodies, a line of JSON each.
+/// Returns a script's output for the bodies, a line of JSON each.
 fn said(python: &Path, script: &str, bodies: &[Vec<u8>]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("bodies.jsonl");
@@ -165,7 +165,7 @@ fn files_have_the_sizes_of_their_laws_and_rows_say_so() {
     assert!(rates["audio_s_per_s"]["value"].as_f64().is_some_and(|rate| rate > 0.0), "{rates}");
 }
 
-/// The types of OpenAI's own client take what is sent.
+/// The types of OpenAI's own client accept the sent requests.
 const TYPES: &str = r#"
 import json, sys
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
@@ -203,7 +203,7 @@ fn openais_types_take_the_bodies() {
     assert_eq!(said.lines().filter(|line| *line == want).count(), 3, "{said}");
 }
 
-/// A turn says the pictures of those before it again, byte for byte.
+/// A turn repeats the images of earlier turns byte for byte.
 #[test]
 fn a_session_keeps_its_pictures() {
     let (server, bodies) = keeping();

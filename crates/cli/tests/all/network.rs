@@ -1,7 +1,7 @@
-//! The network's figures against a network whose delay and losses are known: a TUN device with a relay behind it, in a network
-//! namespace of its own (`servers/lossy_network.py`).
+//! The network's figures against a network whose delay and losses are known.
 //!
-//! Where the machine allows no such thing (no namespaces, no /dev/net/tun, no Python) the tests print why and pass.
+//! The network is a TUN device with a relay behind it, in a separate network namespace (`servers/lossy_network.py`).
+//! If the machine does not allow it (no namespaces, no /dev/net/tun, no Python), the tests print the reason and pass.
 
 use std::process::Command;
 
@@ -97,7 +97,7 @@ fn what_the_network_drops_is_what_is_sent_again() {
     assert!(of("sent_again") >= dropped - 3.0, "{relay} {network}");
     assert!(of("sent") >= of("sent_again") + of("attempts") - 1.0, "{network}");
     if undisturbed(&findings["levels"][0]) {
-        // What is sent again for nothing (its acknowledgement was lost or late) comes on top.
+        // Needless retransmissions (the acknowledgement was lost or late) are added.
         let acknowledgements = counted(&relay, "dropped_from");
         assert!(of("sent_again") <= dropped + acknowledgements, "{relay} {network}");
         assert!(of("disordered_in") <= acknowledgements + dropped, "{relay} {network}");

@@ -1,4 +1,4 @@
-//! Shards that meet and leave their runs in an object store: S3 as moto speaks it, with signatures checked and conditional puts.
+//! Shards that meet and store their runs in an object store: S3 by moto, with signature checks and conditional puts.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,7 @@ impl Field {
         command.args(args).current_dir(self.folder.path());
         command.env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", self.port));
         command.envs([("AWS_REGION", "us-east-1"), ("RUST_BACKTRACE", "1")]);
-        // No machine of a cloud is asked who this is.
+        // The metadata service is unreachable, so no credentials come from a cloud machine.
         command.env("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9");
         command.envs([("AWS_ACCESS_KEY_ID", &self.id), ("AWS_SECRET_ACCESS_KEY", &self.secret)]);
         command
@@ -68,7 +68,7 @@ impl Field {
         ended(begun(&mut self.command(&args)))
     }
 
-    /// What is in the bucket below a prefix, by Amazon's own library.
+    /// Returns the objects below a prefix in the bucket, by Amazon's own library.
     fn objects(&self, prefix: &str) -> BTreeMap<String, Vec<u8>> {
         let mut reader = self.reader.borrow_mut();
         let (asks, says) = reader.get_or_insert_with(|| self.read());
@@ -81,7 +81,7 @@ impl Field {
         texts.into_iter().map(|(key, text)| (key, bytes(text))).collect()
     }
 
-    /// Amazon's library in a process of its own, which ends when nobody asks it any more.
+    /// Amazon's library in a separate process, which ends when its input is closed.
     #[expect(clippy::zombie_processes, reason = "it ends with its pipe, and is the test process's to bury")]
     fn read(&self) -> (ChildStdin, BufReader<ChildStdout>) {
         let python = installed("venv-moto/bin/python", "moto").expect("moto runs");
@@ -111,7 +111,7 @@ fn two_shards_meet_in_a_bucket_and_send_what_one_machine_sends() {
     let all: Vec<Ended> = all.into_iter().map(ended).collect();
     all.iter().for_each(|one| assert!(matches!(one.code, 0 | 4), "{}", one.stderr));
     assert!(all[0].stderr.contains(&format!("also put at {place}")), "{}", all[0].stderr);
-    // The log's parts are gone once the files of the run are there.
+    // The log's parts are removed after the upload of the run's files.
     let names = field.names("monday/");
     assert_eq!(
         names,
@@ -139,7 +139,7 @@ fn two_shards_meet_in_a_bucket_and_send_what_one_machine_sends() {
     assert_eq!(merged.attempts.len(), one.attempts.len());
     assert_eq!(merged.manifest.levels[0].schedule_hash, one.manifest.levels[0].schedule_hash);
     assert_eq!(merged.manifest.progress, RunState::Complete);
-    // What lies in the bucket is, byte for byte, what lies on the machines; and either is merged.
+    // The objects in the bucket equal, byte for byte, the files on the machines; either can be merged.
     let local: Vec<String> = std::fs::read_dir(field.path("plimsoll-runs"))
         .expect("the shards' own folders")
         .flatten()
@@ -224,7 +224,7 @@ fn a_machine_that_is_lost_leaves_what_it_had_put() {
     all[1].kill().expect("killed");
     let lost = all.pop().map(ended).expect("shard 1");
     assert_eq!(lost.code, -1, "{}", lost.stderr);
-    // Its disk is gone with it.
+    // The machine's disk is lost too.
     for entry in std::fs::read_dir(field.path("plimsoll-runs")).expect("folders").flatten() {
         if entry.file_name().to_string_lossy().starts_with("shard-1-of-2") {
             std::fs::remove_dir_all(entry.path()).expect("removed");
@@ -260,7 +260,7 @@ fn a_store_that_goes_away_leaves_the_runs_on_their_machines() {
     let Some(mut field) = Field::new() else { return };
     let place = "s3://load/gone";
     let same = words("--for 4s --seed 5 --nonce 9");
-    // Whoever reads is there before there is anything to see, because it goes on for four seconds.
+    // The reader starts before the first upload, because the load lasts four seconds.
     assert!(field.names("").is_empty());
     let all: Vec<Child> =
         (0..2).map(|index| begun(&mut field.shard(&format!("{index}/2"), place, &same))).collect();
@@ -277,7 +277,7 @@ fn a_store_that_goes_away_leaves_the_runs_on_their_machines() {
         let (_, rest) = one.stderr.split_once("the run is whole in ").expect("where it is");
         let dir = rest.split_whitespace().next().expect("a folder").to_owned();
         assert!(dir.starts_with(&format!("plimsoll-runs/shard-{index}-of-2-")), "{dir}");
-        // What was found is printed all the same.
+        // The findings are printed anyway.
         assert!(one.stdout.contains("This run is partial: shard"), "{}", one.stdout);
         local.push(dir);
     }
@@ -321,7 +321,7 @@ fn a_store_that_can_t_be_used_is_one_line() {
     check(&mut shard("ftp://load/x"), 2, "--rendezvous ftp://…: a folder, s3://bucket/prefix");
     check(&mut shard("s3://a:wrong-secret@load/x"), 2, "keys come from the environment");
     check(&mut shard("az://load/x"), 2, "no credentials: set AZURE_STORAGE_ACCOUNT_NAME");
-    // What is no shard's run stays here.
+    // A run that is not a shard's is not uploaded.
     let alone = [&["run", &field.engine.url, "-o", "s3://load/x"][..], &LOAD, &["--for", "1s"]].concat();
     check(
         &mut field.command(&alone),

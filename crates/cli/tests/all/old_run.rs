@@ -1,11 +1,11 @@
-//! Run folders of versions before this one are read. `fixtures/run-before-tcp` is as it was written before the kernel's figures of
+//! Run folders of earlier versions are read. `fixtures/run-before-tcp` was written before the kernel's figures of
 //! connections were kept: its requests have no such columns.
 
 use serde_json::Value;
 
 use super::kit::{files, plimsoll, run_folder};
 
-/// A copy of the old folder: whoever reads one may write into it.
+/// Returns a copy of the old folder, because a reader may write into it.
 fn old_run() -> (tempfile::TempDir, String) {
     let (folder, run) = run_folder();
     let from = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/run-before-tcp");
@@ -28,7 +28,7 @@ fn a_run_without_the_kernels_columns_is_shown_diagnosed_and_gated() {
     let shown = plimsoll(&["show", &run, "--format", "json"]);
     assert_eq!(shown.code, 0, "{}", shown.stderr);
     let shown = shown.json();
-    // What its own findings say of these rows is what is found now (upper ends have been read to the safer side since).
+    // The stored findings of these rows equal today's (upper ends are now read to the safer side).
     let (then, now) = (e2e(&manifest["findings"]), e2e(&shown["findings"]));
     assert!(now["upper"].as_f64() >= then["upper"].as_f64(), "{then} {now}");
     for end in ["value", "lower"] {
@@ -50,7 +50,7 @@ fn a_run_without_the_kernels_columns_is_shown_diagnosed_and_gated() {
     assert_eq!(plimsoll(&["profile", &run]).code, 0);
 }
 
-/// Found by the fuzzer: a footer that says that a column begins before the file.
+/// Found by the fuzzer: a footer with a column that starts before the file.
 #[test]
 fn a_damaged_footer_is_one_line() {
     let (_folder, run) = old_run();

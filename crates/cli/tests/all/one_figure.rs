@@ -1,5 +1,5 @@
-//! One figure, one answer: a percentile of a run is the same in every command that prints it, with its interval, its effective requests and
-//! its refusal.
+//! One figure, one answer: a percentile of a run is equal in every command that prints it.
+//! Its interval, its effective number of requests and its refusal are equal too.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ fn json(args: &[&str]) -> Value {
     ended.json()
 }
 
-/// What is printed of a figure, refused or not.
+/// Returns the printed value of a figure, refused or not.
 fn seen(reading: &Value) -> &Value {
     if reading["is"] == "refused" { &reading["seen"] } else { reading }
 }
@@ -75,7 +75,7 @@ fn every_command_prints_one_figure() {
             }
         }
     }
-    // The page and the terminal say it in the same characters.
+    // The page and the terminal print equal characters.
     let text = plimsoll(&["show", &base]).stdout;
     for cell in ["ttft", "tpot", "e2e"].map(|metric| of(metric, "p99")) {
         let value = seen(&cell)["value"].as_f64().expect("a value") * 1e3;
@@ -88,7 +88,7 @@ fn every_command_prints_one_figure() {
     }
 }
 
-/// Fifteen rows of "7 stretches of five, 8 are needed" are one sentence with the time that it takes.
+/// Fifteen rows with `7 stretches of five, 8 are needed` are one sentence with the required time.
 #[test]
 fn a_comparison_of_short_runs_says_how_long() {
     let (folder, base) = run_folder();
@@ -107,7 +107,7 @@ fn a_comparison_of_short_runs_says_how_long() {
     assert!(text.lines().count() < 35 && !flat.contains("stretch"), "{text}");
 }
 
-/// What a run prints under Repeat is a command with flags, and makes the run again.
+/// The line under Repeat is a command with flags that reproduces the run.
 #[test]
 fn the_line_under_repeat_makes_the_run_again() {
     let asked: [&[&str]; 4] = [
@@ -136,7 +136,7 @@ fn the_line_under_repeat_makes_the_run_again() {
     }
 }
 
-/// "No such file or directory (os error 2)" names neither what is missing nor what to do.
+/// "No such file or directory (os error 2)" names neither the missing file nor the remedy.
 #[test]
 fn what_is_not_there_is_said_in_words() {
     let (_folder, run) = run_folder();
@@ -161,7 +161,7 @@ fn what_is_not_there_is_said_in_words() {
     }
 }
 
-/// A diagnosis says how far the run itself may be trusted.
+/// A diagnosis reports the validity of its run.
 #[test]
 fn a_diagnosis_says_what_the_run_says_of_itself() {
     let (_folder, run) = run_folder();
@@ -173,7 +173,7 @@ fn a_diagnosis_says_what_the_run_says_of_itself() {
     assert!(text.contains("The measurement is short."), "{text}");
 }
 
-/// What a run folder keeps as its scenario is what `schema scenario` describes, of a load, a sweep and a simulated world.
+/// The stored scenario of a run conforms to `schema scenario`, for a load, a sweep and a simulated world.
 #[test]
 fn the_scenario_of_a_run_passes_its_schema() {
     let schema: Value = serde_json::from_str(&plimsoll(&["schema", "scenario"]).stdout).expect("a schema");

@@ -1,4 +1,4 @@
-//! The pages of a diagnosis and of a run's server side: what they say is what the JSON says.
+//! The pages of a diagnosis and of a run's server side contain the same figures as the JSON.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::kit::{plimsoll, run_folder};
 
-/// A text as it stands on a page.
+/// Returns a text as escaped on a page.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -47,7 +47,7 @@ fn a_diagnosis_as_a_page_says_all_that_its_json_says() {
     assert!(nowhere.code == 2 && nowhere.stderr.contains("/nowhere/page.html"), "{}", nowhere.stderr);
 }
 
-/// The drawn course against the rows of server.parquet, integrated here by hand.
+/// The drawn time series against the rows of server.parquet, integrated here manually.
 #[test]
 fn the_servers_course_is_the_mean_of_its_own_rows() {
     let (_folder, run) = run_folder();
@@ -72,7 +72,7 @@ fn the_servers_course_is_the_mean_of_its_own_rows() {
     for moment in course {
         let middle = moment["at_s"].as_f64().expect("a time");
         let (from, to) = (middle - bucket_s / 2.0, middle + bucket_s / 2.0);
-        // The last stretch reaches past the last look: only whole ones are compared.
+        // The last interval extends past the last scrape: only complete intervals are compared.
         if rows.last().is_none_or(|last| last.0 < to) || rows[0].0 > from {
             continue;
         }

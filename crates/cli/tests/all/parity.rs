@@ -1,7 +1,7 @@
 //! Parity: one scenario by formula, by stepping the engine in virtual time, and over loopback, agreeing within bounds.
 //!
 //! The scenario is M/M/8 with a mean service of 50 ms at load 0.7. The formula is exact; the virtual run has the noise of
-//! its sample; the live one adds the machine: the bounds say how much of each is allowed. The profile is slow on purpose,
+//! its sample; the live run also has the machine's. The bounds limit each of them. The profile is slow on purpose,
 //! so that a busy machine's scheduling delays stay small against it.
 
 use plimsoll_math::queueing::Mmc;
@@ -56,8 +56,8 @@ fn virtual_time() -> [f64; 2] {
     [quantile(&ttft, 0.5), quantile(&ttft, 0.95)]
 }
 
-/// Median and p95 of ttft as the binary reports it of a live engine, s.
-/// The same over loopback; `None` where the machine was too busy to tell.
+/// Returns median and p95 of ttft in s, as the binary reports them for a live engine over loopback.
+/// `None` if the machine was too busy to decide.
 fn live() -> [Option<f64>; 2] {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("parity.json");

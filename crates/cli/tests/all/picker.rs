@@ -1,6 +1,8 @@
-//! The endpoint picker by others: Envoy carries requests, gRPC's Python asks with Envoy's own messages. The truth is what the engines wrote down of themselves.
+//! The endpoint picker with independent clients: Envoy carries requests, and gRPC's Python sends Envoy's own messages. The
+//! reference is the engines' own logs.
 //!
-//! `scripts/real-server setup envoy` installs both (`.ci/run` does). Where they are not installed these tests are skipped, or fail where parts are required.
+//! `scripts/real-server setup envoy` installs both (`.ci/run` does). If they are not installed, these tests are skipped, or
+//! fail if parts are required.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -71,7 +73,7 @@ impl Picking {
         });
     }
 
-    /// What calls were told, by gRPC's Python.
+    /// Returns the picker's answers to these calls, by gRPC's Python.
     fn told(&self, python: &Path, calls: &[Value]) -> Vec<Value> {
         let mut child = Command::new(python)
             .arg(real::root().join("crates/cli/tests/servers/ext_proc.py"))
@@ -108,7 +110,7 @@ impl Drop for Envoy {
 }
 
 impl Envoy {
-    /// `change`: of the manual's text.
+    /// Starts Envoy with the manual's configuration, edited by `change`.
     fn start(folder: &Path, picker: u16, engines: &[String], change: impl Fn(String) -> String) -> Envoy {
         let port = real::free_port();
         let mut text = include_str!("../../../../docs/examples/envoy-picker.yaml").to_owned();
@@ -147,7 +149,8 @@ fn answered(log: &Path) -> Vec<String> {
     rows.map(|row| row["id"].as_str().expect("an id").to_owned()).collect()
 }
 
-/// Envoy in front of three engines, as the manual has it, and a load by our own client: every request is answered, by one engine, once, and by the one that was picked.
+/// Envoy in front of three engines, configured as in the manual, under a load of our own client.
+/// Every request is answered once, by one engine, and by the picked one.
 #[test]
 fn envoy_sends_each_request_where_it_is_told() {
     if real::python("envoy").is_none() {
@@ -173,7 +176,7 @@ fn envoy_sends_each_request_where_it_is_told() {
     drop(envoy);
     let (_, code) = picking.gateway.end();
     assert_eq!(code, Some(0));
-    // What the client sends to learn how its server counts comes on top; what only looks is not recorded.
+    // The client's calibration requests are added; its probes are not recorded.
     let opened = plimsoll_store::open(&traffic.join("gateway-000001")).expect("a run");
     let picked = ["a", "b", "c"]
         .map(|name| opened.attempts.iter().filter(|row| row.answer.replica.as_deref() == Some(name)).count());
@@ -203,7 +206,7 @@ fn envoy_falls_over_to_the_endpoint_behind() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let engines = [0; 2].map(|_| Engine::start("demo"));
-    // The gateway looks seldom, so that it does not notice.
+    // The health interval is long, so that the gateway does not notice.
     let more = "route: {policy: round_robin}\ntelemetry: null\nhealth: {every_s: 600}\n";
     let picking = Picking::start(folder.path(), &engines.each_ref(), more);
     let [first, second] = engines.each_ref().map(address);
@@ -241,7 +244,8 @@ fn envoy_falls_over_to_the_endpoint_behind() {
     b.stop();
 }
 
-/// Whoever leaves Envoy in the middle, before a first token and after, leaves no load behind; without replicas the client is told by the picker's words.
+/// Clients that leave Envoy in the middle, before a first token and after, leave no load behind.
+/// Without replicas the client gets the picker's message.
 #[test]
 fn what_envoys_clients_do_comes_through() {
     if real::python("envoy").is_none() {
@@ -284,7 +288,8 @@ fn what_envoys_clients_do_comes_through() {
     assert!(told.contains("\"code\":\"no_replica\"") && told.ends_with("\n503 1"), "{told}");
 }
 
-/// gRPC's own Python, with Envoy's own messages, in every pair of modes: who is named, in which answer, and that nothing stays booked.
+/// gRPC's own Python, with Envoy's own messages, in every pair of modes: the picked replica, the answer that names it, and no
+/// leaked booking.
 #[test]
 fn a_client_that_is_not_ours_is_told_in_every_mode() {
     let Some(python) = real::python("envoy") else { return };
@@ -369,7 +374,7 @@ fn a_client_that_is_not_ours_is_told_in_every_mode() {
     }
     picking.is_empty();
     assert_eq!((picking.ended("answered"), picking.all_ended()), (25, 25));
-    // Whoever is cut off, or goes at any point, is told nothing more and leaves nothing.
+    // A client that is cut off, or leaves at any point, gets no further message and leaves no booking.
     let duplex = head(["FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"]);
     let course = [
         duplex.clone(),

@@ -1,5 +1,5 @@
-//! Plans from the outside: figures that were checked by hand, a fleet of queues whose law is known, a plan held against what then
-//! happened, and each wrong flag in one line.
+//! Plans from the outside: figures that were checked manually, and a fleet of queues with a known formula.
+//! A plan is compared with a later run, and each wrong flag gives one line.
 
 use std::fs;
 use std::path::Path;
@@ -60,7 +60,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// A replica of four servers of 50 ms on average, exponential: 80/s is what it keeps up with.
+/// A replica of four servers with exponential services of 50 ms on average: it is stable up to 80/s.
 const QUEUE: &str = "name: four\nmode: {kind: queue, servers: 4, service: {law: exponential, mean_ms: 50}}\n";
 
 /// The p95 of wait and service of a replica at `rate`/s, ms.
@@ -84,8 +84,10 @@ fn engine_file(folder: &Path) -> String {
     path.to_str().expect("utf-8").to_owned()
 }
 
-/// Requests dealt at random make each replica an M/M/4 of its own, whose sojourn has a closed form: the plan must find the least number
-/// whose p95 is under the ceiling, and the load at which it reaches it. Then a run on that fleet is held against the plan.
+/// Requests dealt at random make each replica an independent M/M/4, whose sojourn time has a closed form.
+///
+/// The plan must find the least number whose p95 is under the ceiling, and the load at which it reaches the ceiling. A run on that
+/// fleet is then compared with the plan.
 #[test]
 fn a_fleet_of_queues_is_planned_as_theory_says_and_verified_by_a_run() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -177,7 +179,7 @@ fn the_load_and_the_world_come_from_a_simulated_run() {
     assert!(number(&faster["chosen"]["replicas"]) >= 7.0, "{}", faster["chosen"]);
 }
 
-/// Without time the bounds' number is what is known, and that is not a plan that holds.
+/// Without time for a simulation, the result is the number from the bounds, which is not a verified plan.
 #[test]
 fn no_time_leaves_the_bounds_and_says_so() {
     let args = ["plan", "--profile", "llama-3.1-8b@h100", "--rate", "200/s", "--isl", "512", "--osl", "64"];
@@ -193,7 +195,7 @@ fn no_time_leaves_the_bounds_and_says_so() {
     assert_eq!(number(&plan["cost"]["per_hour"]), 2.0 * replicas);
 }
 
-/// What a person reads first is the number, then the promise, the break, the cost; the rest follows in the order in which it is asked for.
+/// The output starts with the number of replicas, the SLO, the breaking load and the cost; the rest follows by importance.
 #[test]
 fn the_text_says_the_most_important_first() {
     let args =
@@ -265,8 +267,10 @@ fn a_plan_that_cannot_be_is_refused_in_one_line() {
     refused(&traced, "no column of prompt tokens");
 }
 
-/// With one sequence at a time a replica of the demo keeps up with some 330/s, with six with 1 770/s: at 300/s and 70 % busy the six, which
-/// were asked for, need one replica; the one needs two, and is simulated as well because its isolated requests are as fast.
+/// With one sequence at a time, a replica of the demo is stable up to about 330/s, with six up to 1 770/s.
+///
+/// At 300/s and 70 % utilisation, the requested six need one replica and the one needs two. The latter is simulated as well, because
+/// its isolated requests are as fast.
 #[test]
 fn a_search_names_what_is_cheaper() {
     let folder = tempfile::tempdir().expect("a temporary folder");

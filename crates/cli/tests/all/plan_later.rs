@@ -1,5 +1,7 @@
-//! What is said beside a plan, and what becomes of it: what-ifs, each held against a run in which the change was made, a sweep's lines against
-//! the engine's, and a plan that a person stops.
+//! Statements about a plan and their later verification.
+//!
+//! Each what-if is compared with a run in which the change was made, and a sweep's limits with the engine's. A plan that the
+//! user interrupts is tested too.
 
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -28,8 +30,10 @@ fn simulated(at: &str, more: &[&str]) {
     assert_eq!(ended.code, 0, "{}", ended.stderr);
 }
 
-/// The engine that predicted is the one that was measured: figures lie in their 95 % bands, but for one that chance may put outside, and bodies
-/// of the distribution within fifteen percent; what a run's own luck does to a p99 is the band's to say.
+/// Checks predictions whose engine is the measured one.
+///
+/// All figures but one, which chance may put outside, are in their 95 % bands. Bodies of the distribution agree within fifteen percent.
+/// The band covers the effect of a run's own luck on a p99.
 fn near(held: &Value, least: usize) {
     let rows = held["rows"].as_array().expect("rows");
     let body = |row: &&Value| number(&row["percentile"]) < 0.97;
@@ -38,7 +42,7 @@ fn near(held: &Value, least: usize) {
     assert!(number(&held["inside"]) >= number(&held["compared"]) - 1.0, "{held}");
 }
 
-/// Predictions of a measured run are a file of their own; which of them happened is seen from the run.
+/// Predictions of a measured run are a separate file; the run shows which of the changes were made.
 #[test]
 fn what_ifs_of_a_run_are_held_against_a_later_one() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -57,7 +61,7 @@ fn what_ifs_of_a_run_are_held_against_a_later_one() {
     let learnt: Value = serde_json::from_str(&std::fs::read_to_string(&band).expect("a band")).expect("JSON");
     assert!(learnt["rows"].as_array().is_some_and(|rows| rows.len() >= 2), "{learnt}");
 
-    // Not quite twice: the prediction is made anew for what came.
+    // The load is not quite twice, so the prediction is recomputed for the load that was measured.
     let less = at("less");
     simulated(&less, &["--rate", "540/s", "--for", "40s", "--seed", "6"]);
     let held = plimsoll(&["plan", "verify", &file, &less, "--what-if", "rate 2x", "--format", "json"]).json();
@@ -71,7 +75,8 @@ fn what_ifs_of_a_run_are_held_against_a_later_one() {
     refused(&["plan", "verify", &file, &other, "--what-if", "prompts +50%"], "mean prompt is 300");
 }
 
-/// A sweep of the planned engine in virtual time finds the lines that the plan's engine has, and the limit joins what the next plan knows.
+/// A sweep of the planned engine in virtual time finds the limits of the plan's engine. The stability limit becomes an input of
+/// the next plan.
 #[test]
 fn a_sweeps_lines_are_held_against_the_plans_engine() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -94,7 +99,7 @@ fn a_sweeps_lines_are_held_against_the_plans_engine() {
     assert!(text.contains("queueing onset") && text.contains("stability limit"), "{text}");
 }
 
-/// A Ctrl-C while it simulates ends at once with what is known by then, and with the code of an interrupt.
+/// A Ctrl-C during the simulation ends immediately with the results so far and the exit code of an interrupt.
 #[test]
 fn an_interrupted_plan_says_what_it_knows() {
     let mut command = Command::new(PLIMSOLL);
@@ -106,7 +111,7 @@ fn an_interrupted_plan_says_what_it_knows() {
     assert!(simulates, "it never said that it simulates");
     let pid = i32::try_from(child.id()).expect("a process id");
     kill(Pid::from_raw(pid), Signal::SIGINT).expect("it lives");
-    // The rest of stderr is read, or a full pipe would hold it.
+    // The rest of stderr is read, because a full pipe would block the command.
     said.for_each(drop);
     let ended = child.wait_with_output().expect("ended");
     let text = String::from_utf8(ended.stdout).expect("text");
@@ -117,8 +122,9 @@ fn an_interrupted_plan_says_what_it_knows() {
     );
 }
 
-/// A plan is a part of its run's report, chart and all, with what its costs rest on where nobody said how many GPUs a replica has; another file
-/// is refused before anything is written.
+/// A plan is a part of its run's report, including its chart.
+/// It lists the assumptions of its costs if the number of GPUs per replica is not configured. Another file is refused before
+/// anything is written.
 #[test]
 fn a_plan_stands_on_its_runs_report() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,10 +1,10 @@
 //! A plan from a run of the live engine, and the run that then happened.
 //!
-//! What the clock decides is judged where the machine left the generator alone ([`undisturbed`]); that the commands fit together is judged always.
+//! Timing is judged only if the machine left the generator undisturbed ([`undisturbed`]); the fit of the commands is judged always.
 
 use crate::kit::{Engine, plimsoll, undisturbed};
 
-/// How much of it is measured: long enough for an engine to be fitted, short enough to wait for.
+/// Load of the measured run: long enough to fit an engine, short enough to wait for.
 const LOAD: [&str; 9] =
     ["--rate", "250/s", "--for", "8s", "--isl", "lognormal:64,0.5", "--osl", "lognormal:8,0.5", "-q"];
 
@@ -19,7 +19,7 @@ fn a_plan_from_a_live_run_is_verified_by_the_next_one() {
         plimsoll(&[&["run", &engine.url, "-o", name, "--seed", seed], &LOAD[..]].concat());
         let shown = plimsoll(&["show", name, "--format", "json"]).json();
         alone &= undisturbed(&shown["findings"]["levels"][0]);
-        // A machine that stood still leaves a run that nothing can be said of, and that is said.
+        // A stall of the machine makes the run invalid, and this verdict is printed.
         if shown["findings"]["validity"]["verdict"] == "invalid" {
             return;
         }
@@ -29,7 +29,7 @@ fn a_plan_from_a_live_run_is_verified_by_the_next_one() {
     let planned = plimsoll(&[&asked[..], &files].concat());
     let what_if = plimsoll(&["what-if", &first, "rate 1.2x", "--slots", "8", "--format", "json"]);
     if planned.code == 2 && !alone {
-        // No engine answers as a machine that stood still did; both commands say so, in the same words.
+        // No engine fits a run in which the machine stalled; both commands report this in equal words.
         assert!(
             planned.stderr.contains("plimsoll") || planned.stderr.lines().count() == 1,
             "{}",

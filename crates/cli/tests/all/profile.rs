@@ -28,7 +28,7 @@ fn a_real_vllm_span_is_taken_apart() {
         assert!((found["times"]["mean_s"].as_f64().expect("a mean") * 1e3 - ms).abs() < 0.01, "{found}");
         assert_eq!(found["known"], "laid_out");
     }
-    // One request says nothing of traffic: its own time is shown, percentiles and a tail are not.
+    // One request does not describe traffic: its own time is shown, percentiles and a tail are not.
     assert_eq!(profile["paths"][0]["times"]["p50"]["is"], "refused");
     assert_eq!(profile["paths"][0]["tail"]["is"], "refused");
     assert_eq!(profile["unmapped"][0]["name"], "llm_request");
@@ -40,7 +40,7 @@ fn a_real_vllm_span_is_taken_apart() {
     );
 }
 
-/// Requests of an application as OTLP's JSON: authorise, search, ask; every fiftieth waits in a queue.
+/// Requests of an application as OTLP's JSON: authorise, search, generate; every fiftieth waits in a queue.
 fn traces(requests: u64, queue_ms: u64) -> Value {
     let mut spans = Vec::new();
     for i in 0..requests {
@@ -105,7 +105,7 @@ fn traces_are_held_to_rules_a_budget_and_a_baseline() {
     let profile = found.json();
     assert_eq!(profile["unmapped"].as_array().map(Vec::len), Some(0), "{}", profile["unmapped"]);
     assert_eq!(stage(&profile, 0, "retrieve")["times"]["mean_s"], json!(0.005));
-    // 600 requests: the slowest twentieth, 30 of them, of which 12 wait.
+    // 600 requests: the slowest twentieth are 30, including 12 that wait.
     let tail = &profile["paths"][0]["tail"];
     assert_eq!((&tail["slowest"], &tail["tail_requests"]), (&json!(0.05), &json!(30)));
     assert_eq!(tail["parts"][0]["stage"], "queue");
@@ -167,7 +167,8 @@ fn what_can_t_be_profiled_is_said_in_one_line() {
     assert_eq!(plimsoll(&["profile", &failed, "--failed"]).code, 0);
 }
 
-/// What PyTorch's profiler writes, by its own names: a step of 1 ms in which a product runs for 400 µs and the host stands in `item`.
+/// A trace of PyTorch's profiler, with its own names.
+/// In a step of 1 ms, a matrix product runs for 400 µs and the host waits in `item`.
 const KINETO: &str = r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "traceEvents": [
 {"ph": "M", "ts": 0, "pid": 77, "tid": 0, "name": "process_name", "args": {"name": "python"}},
 {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 77, "tid": 77, "ts": 1000.0, "dur": 1000.0, "args": {"External id": 1}},
@@ -197,7 +198,7 @@ fn a_profilers_timeline_says_whether_the_device_was_busy() {
     assert_eq!(found["kinds"][0]["kind"], "matmul");
     let text = plimsoll(&["profile", path]);
     assert_eq!(text.code, 0, "{}", text.stderr);
-    // Its file is read twice, and what is passed over is said once.
+    // The file is read twice, but skipped entries are reported once.
     assert_eq!(text.stderr.matches("passed over").count(), 1, "{}", text.stderr);
     for word in ["Host-bound", "aten::item", "GPU 0", "ProfilerStep#2", "sm90_xmma_gemm_bf16bf16"] {
         assert!(text.stdout.contains(word), "no {word} in {}", text.stdout);

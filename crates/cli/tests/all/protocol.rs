@@ -1,5 +1,5 @@
-//! How a load is put on: ended by requests, as one wave, after a warm-up; live and in virtual time alike, against figures
-//! that follow by hand from eight servers of 10 ms.
+//! The kinds of load: ended by requests, as one wave, after a warm-up; live and in virtual time alike.
+//! The expected figures are computed manually from eight servers of 10 ms.
 
 use std::sync::{Arc, Mutex};
 
@@ -57,7 +57,7 @@ fn a_closed_loop_ends_after_its_requests_and_its_warm_up_counts_nowhere() {
     }
 }
 
-/// Single requests before a load are in no figure of the run, and a diagnosis knows from them what a request takes alone.
+/// Isolated requests before a load are in no figure of the run; a diagnosis uses them as the time of a single request.
 #[test]
 fn requests_alone_before_a_load_are_what_a_diagnosis_asks() {
     let (_folder, run) = run_folder();
@@ -99,7 +99,7 @@ fn the_page_says_how_the_load_was_put_on() {
     assert!(page.contains(words));
 }
 
-/// The same load by each of OpenAI's protocols that generate: the same requests, tokens and time by the server's truth.
+/// One load by each of OpenAI's generating protocols: equal requests, tokens and time by the server's truth.
 #[test]
 fn the_protocols_that_generate_are_measured_alike() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -136,7 +136,7 @@ fn the_protocols_that_generate_are_measured_alike() {
     }
 }
 
-/// A server that keeps the first lines of what it is asked, and resets its cache or does not.
+/// A server that keeps the first lines of its requests, and resets its cache or does not.
 fn resetting(status: &'static str) -> (Server, Arc<Mutex<Vec<String>>>) {
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let kept = Arc::clone(&seen);

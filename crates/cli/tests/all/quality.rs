@@ -1,4 +1,4 @@
-//! Two endpoints whose every answer is known: agreement, first divergence and scores must be those of the table below.
+//! Two endpoints whose every answer is known: agreement, first divergence and scores must match the table below.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ fn endpoint(second: bool, wavers: bool) -> Server {
             return reply(socket, "200 OK", "content-type: application/json\r\n", r#"{"data":[{"id":"m"}]}"#);
         }
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
-        // What is not asked at temperature 0, or with salt before it, gets no answer.
+        // A request with a temperature other than 0, or with a salt before it, gets no answer.
         let prompt = body["messages"][0]["content"].as_str().unwrap_or_default();
         let known = TABLE.iter().find(|row| row.0 == prompt && body["temperature"] == 0.0);
         let Some(row) = known else {
@@ -102,13 +102,13 @@ fn every_figure_is_the_tables() {
         .map(|item| item["first_divergence"].as_u64())
         .collect();
     assert_eq!(parts, [None, Some(4), Some(3), Some(3), None, Some(6), Some(1), Some(0)]);
-    // q0 and q4 are the same in both rounds; q6 of A says now this, now that, and never what B says.
+    // q0 and q4 are equal in both rounds; A's answers to q6 vary and never equal B's.
     assert_eq!(found["agreement"]["between"]["exact"]["value"], 2.0 / 8.0);
     assert_eq!(found["agreement"]["a_itself"]["exact"]["value"], 7.0 / 8.0);
     assert_eq!(found["agreement"]["b_itself"]["exact"]["value"], 1.0);
     assert_eq!(found["agreement"]["longer_shorter"], json!([2, 0]));
     assert_eq!(found["items"][0]["id"], "capital");
-    // No answer is kept unless it is asked for.
+    // Answers are stored only on request.
     let text = std::fs::read_to_string(out).expect("written");
     assert!(!text.contains("Paris") && !text.contains("pears"));
     assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), found);
@@ -178,7 +178,7 @@ fn an_endpoint_that_does_not_answer_is_no_result() {
     assert!(ended.stdout.contains("B left 16 requests without an answer (HTTP 500"), "{}", ended.stdout);
 }
 
-/// An endpoint that is lost in the middle of `q3` each time, refuses `q5`, and ends `q6` at the most tokens asked for.
+/// An endpoint that closes the connection in `q3` each time, refuses `q5`, and ends `q6` at the requested limit of tokens.
 fn breaks_off() -> Server {
     Server::reading(|first, body, socket| {
         if first.starts_with("GET") {
@@ -201,8 +201,8 @@ fn breaks_off() -> Server {
     })
 }
 
-/// What is not a whole answer is neither agreement nor disagreement: it is in no figure, and said; what was cut at the most tokens asked
-/// for is compared, and said.
+/// An incomplete answer is neither agreement nor disagreement: it is in no figure, with a note.
+/// An answer that was cut at the limit of tokens is compared, with a note.
 #[test]
 fn answers_that_break_off_count_in_no_figure_and_cut_ones_are_named() {
     let (a, b) = (endpoint(false, false), breaks_off());
@@ -211,7 +211,7 @@ fn answers_that_break_off_count_in_no_figure_and_cut_ones_are_named() {
     let out = out.to_str().expect("utf-8");
     let args = ["quality", &a.url, &b.url, "--eval", &eval, "-o", out, "-q"];
     let ended = plimsoll(&args);
-    // Two of eight without an answer: what was answered does not stand for the rest.
+    // Two of eight have no answer, so the answered ones do not represent all.
     assert_eq!(ended.code, 4, "{}{}", ended.stdout, ended.stderr);
     assert!(ended.stdout.contains("B left 4 requests without an answer"), "{}", ended.stdout);
     assert!(ended.stdout.contains("0 of A's and 1 of B's first answers"), "{}", ended.stdout);
@@ -224,7 +224,7 @@ fn answers_that_break_off_count_in_no_figure_and_cut_ones_are_named() {
         assert_eq!(items[lost]["right_b"], Value::Null);
     }
     assert_eq!((&items[6]["cut_b"], &items[6]["same"]), (&json!(true), &json!(false)));
-    // q0 and q4 are the same, q1 q2 q6 q7 are not: two of six, not of eight.
+    // q0 and q4 agree, q1 q2 q6 q7 do not: two of six, not of eight.
     assert_eq!(found["agreement"]["between"]["exact"]["n"], 6);
     assert_eq!(found["agreement"]["between"]["exact"]["value"], 2.0 / 6.0);
     // Scored: q0 q1 q2 q4 q7.
@@ -248,6 +248,6 @@ fn the_embedded_engine_repeats_itself_at_temperature_zero() {
     for which in ["between", "a_itself", "b_itself"] {
         assert_eq!(found["agreement"][which]["exact"]["value"], 1.0, "{which}: {found:#}");
     }
-    // It never ends by itself, and says so.
+    // The answer never ends before the limit, and the output reports it.
     assert_eq!((&found["targets"][0]["cut"], &found["targets"][1]["cut"]), (&json!(12), &json!(12)));
 }

@@ -1,5 +1,7 @@
-//! What people read, held still: runs that are always the same, and every command's words about them, kept beside this file. A change of words or
-//! figures is then seen for what it is. `INSTA_UPDATE=always cargo nextest run -p plimsoll -E 'test(/^read::/)'` writes them anew; read the difference before it is committed.
+//! Snapshots of the printed output: fixed runs and every command's output about them, stored next to this file.
+//!
+//! A change of words or figures is then visible in review. `INSTA_UPDATE=always cargo nextest run -p plimsoll -E
+//! 'test(/^read::/)'` rewrites them; read the difference before it is committed.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +16,7 @@ budgets:
 ";
 const WATCH: &str = "sources: [{url: 'http://127.0.0.1:9/metrics'}]\nbudget: budget.yaml\n";
 
-/// What the others read: a calm run, the same requests on an engine that is slower, and a sweep. All in virtual time.
+/// Input of the other commands: a calm run, the same requests on a slower engine, and a sweep. All in virtual time.
 const RUNS: [(&str, &str); 3] = [
     ("run", "simulate --profile demo --rate 40/s --for 60s --seed 3 -o calm"),
     ("run-slow", "simulate --profile demo --rate 40/s --for 60s --seed 3 --fault slow:factor=1.4 -o slow"),
@@ -53,7 +55,7 @@ const READ: [(&str, &str); 24] = [
     ("help", "--help"),
 ];
 
-/// Files that commands left, as they are read.
+/// Files that commands wrote, as the user reads them.
 const LEFT: [&str; 8] = [
     "gate.xml",
     "gate.sarif",
@@ -65,7 +67,7 @@ const LEFT: [&str; 8] = [
     "rules/budget-rules.yml",
 ];
 
-/// What is another each time, or on another machine.
+/// Patterns of text that differs between runs or machines.
 const UNSTEADY: [(&str, &str); 4] = [
     (r"measured from .*", "measured from [machine]"),
     (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?( UTC|Z)?", "[when]"),
@@ -83,7 +85,7 @@ fn what_people_read_is_what_it_was() {
             let args: Vec<String> = command.split(' ').map(|word| word.replace('\u{a0}', " ")).collect();
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
             let ended = plimsoll_in(folder.path(), &args);
-            // Not what goes by while it works: of that there is more where it takes longer.
+            // Progress on stderr is left out, because its length depends on the duration.
             insta::assert_snapshot!(name, format!("exit {}\n{}", ended.code, ended.stdout));
         }
         for name in LEFT {
@@ -92,7 +94,7 @@ fn what_people_read_is_what_it_was() {
     });
 }
 
-/// A page's words without its markup; another file as it is.
+/// Returns a page's words without its markup; another file unchanged.
 fn left(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     if path.extension().is_none_or(|kind| kind != "html") {

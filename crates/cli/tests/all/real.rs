@@ -1,7 +1,7 @@
-//! Servers that are not ours, as `scripts/real-server` installs and starts them.
+//! Independent servers, installed and started by `scripts/real-server`.
 //!
-//! Where one is not installed its tests are skipped, or fail where parts are required. One that is installed and does not come up fails
-//! them: a test that is skipped for good would say nothing.
+//! The tests of a server that is not installed are skipped, or fail if parts are required. A server that is installed and
+//! does not start fails them, because a permanently skipped test proves nothing.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// A server that runs; it ends, with all that it started, with this value.
 pub struct Real {
     child: Child,
-    /// Where it speaks HTTP.
+    /// Port of its HTTP API.
     pub port: u16,
 }
 
@@ -26,7 +26,7 @@ impl Drop for Real {
 }
 
 impl Real {
-    /// Where it speaks OpenAI's API.
+    /// Returns the base URL of its OpenAI API.
     pub fn v1(&self) -> String {
         format!("http://127.0.0.1:{}/v1", self.port)
     }
@@ -34,7 +34,6 @@ impl Real {
 
 pub use plimsoll_lab::parts::or_skipped;
 
-/// The checkout.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -66,7 +65,7 @@ pub fn python(part: &str) -> Option<PathBuf> {
     Some(done.with_file_name("bin/python"))
 }
 
-/// The same at a port that is known: one that was stopped and is started again.
+/// Starts llama.cpp at a known port, for a server that was stopped and is started again.
 pub fn llama_at(port: u16) -> Result<Real, String> {
     installed("venv-llama/.done", "llama")?;
     // It listens before its model is loaded, and refuses with 503 until then.
@@ -110,12 +109,12 @@ pub fn moto(keys: &Path) -> Result<(Real, [String; 2]), String> {
     Ok((real, [lines.next().expect("an id"), lines.next().expect("a secret")]))
 }
 
-/// Starts what is installed and waits until it says that it is well: half a second on an idle machine, a minute on a busy one.
+/// Starts an installed server and waits until its health endpoint is well: half a second on an idle machine, a minute on a busy one.
 fn start(which: &[&str], port: u16, health: &str) -> Real {
     start_until(which, port, &[], || is_well(port, health))
 }
 
-/// The same with these variables, until it is ready by another sign.
+/// Starts a server with these variables and waits until `is_ready` is true.
 fn start_until(which: &[&str], port: u16, env: &[(&str, &Path)], mut is_ready: impl FnMut() -> bool) -> Real {
     let mut command = Command::new(root().join("scripts/real-server"));
     command.envs(env.iter().copied()).arg("run").args(which).arg(port.to_string()).process_group(0);
@@ -133,7 +132,7 @@ fn start_until(which: &[&str], port: u16, env: &[(&str, &Path)], mut is_ready: i
     panic!("{which:?} is installed and did not come up within a minute");
 }
 
-/// Does it answer now?
+/// Returns whether the server's health endpoint answers with 200.
 fn is_well(port: u16, page: &str) -> bool {
     get(port, page).is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }

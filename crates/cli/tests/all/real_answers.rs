@@ -1,4 +1,4 @@
-//! `--real-answers`: prompts of later turns hold what the server said, by the server's own account, and no file does.
+//! `--real-answers`: prompts of later turns contain the server's answers, by the server's own record, and no file contains them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use crate::agents::growing;
 use crate::kit::{Server, plimsoll};
 
-/// What was asked, message by message, and what was answered; in the order of the requests.
+/// The messages and the answer of each request, in order.
 type Told = Arc<Mutex<Vec<(Vec<Value>, String)>>>;
 
-/// A server whose every answer is another, whole or in two pieces as it is asked.
+/// A server whose answers are all different, whole or in two pieces as requested.
 fn server(told: &Told) -> Server {
     let told = Arc::clone(told);
     Server::reading(move |_, body, socket| {
@@ -45,7 +45,7 @@ fn server(told: &Told) -> Server {
     })
 }
 
-/// Sends a load; what the server was told, and the run's folder.
+/// Sends a load; returns the server's record and the run's folder.
 fn sent(place: &Path, load: &[&str]) -> Vec<(Vec<Value>, String)> {
     let told: Told = Arc::default();
     let server = server(&told);
@@ -58,7 +58,7 @@ fn sent(place: &Path, load: &[&str]) -> Vec<(Vec<Value>, String)> {
     all.clone()
 }
 
-/// How many answers stand in prompts; each must be the one that was given to the prompt before it.
+/// Returns the number of answers in prompts; each must be the answer to the previous prompt.
 fn held(told: &[(Vec<Value>, String)]) -> usize {
     let given: HashMap<String, &String> =
         told.iter().map(|(messages, answer)| (json!(messages).to_string(), answer)).collect();

@@ -47,8 +47,8 @@ fn llama_cpp_is_measured_from_end_to_end() {
     assert_eq!(json["target"]["facts"]["model"], "tiny");
 }
 
-/// It ends each connection right after a streamed answer and says that it keeps it. A closed loop that took its word failed a sixth of its
-/// requests.
+/// The server closes each connection right after a streamed answer although it announces keep-alive. A closed loop that relied
+/// on the announcement failed a sixth of its requests.
 #[test]
 fn what_llama_cpp_ends_without_a_word_fails_hardly_a_request() {
     let Some(server) = real::or_skipped(real::llama()) else { return };
@@ -70,7 +70,7 @@ fn what_llama_cpp_ends_without_a_word_fails_hardly_a_request() {
     assert!(2.0 * told("ended") > told("looks") && told("lost") == failed, "{kept}");
 }
 
-/// Two of them behind the gateway: what one alone costs its clients (it ends kept connections without a word) the gateway takes on itself.
+/// Two servers behind the gateway: their early closes of kept connections cost clients without the gateway requests, and with it none.
 #[test]
 fn two_llama_cpp_behind_the_gateway_lose_no_request() {
     let Some(one) = real::or_skipped(real::llama()) else { return };
@@ -98,7 +98,7 @@ fn what_llama_cpp_says_of_itself_is_what_the_client_got() {
     let run = folder.path().join("run");
     let path = run.to_str().expect("utf-8");
     let url = server.v1();
-    // Eight at a time on four slots. Its HTTP library closes a connection after so many requests, whatever is on its way.
+    // Eight requests at a time on four slots. Its HTTP library closes a connection after a fixed number of requests, even during one.
     let load = ["--concurrency", "8", "--for", "5s", "--isl", "48", "--osl", "64", "--connections", "fresh"];
     let fixed = ["run", &url, "-o", path, "--scrape-every", "100ms", "--format", "json"];
     let ended = plimsoll(&[&fixed[..], &load].concat());
@@ -122,20 +122,20 @@ fn what_llama_cpp_says_of_itself_is_what_the_client_got() {
 
     let told = &json["findings"]["server"]["levels"][0];
     assert_eq!(told["running_limit"].as_f64(), Some(4.0), "{told}");
-    // As often right as somebody looked: in five seconds some look found all slots taken, and none found a fifth.
+    // The accuracy depends on the number of scrapes: in five seconds some found all slots used, and none found a fifth.
     assert_eq!(told["running_max"].as_f64(), Some(4.0), "{told}");
     let waiting = told["waiting_max"].as_f64().unwrap_or_else(|| panic!("{told}"));
     assert!((1.0..=4.0).contains(&waiting), "{told}");
     assert_eq!(told["kv_usage"], Value::Null, "this server no longer tells, so it is unknown: {told}");
 }
 
-/// A number that its page tells.
+/// Returns a number from its metrics endpoint.
 fn page(port: u16, name: &str) -> Option<f64> {
     let page = real::get(port, "/metrics")?;
     page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// Where the time went, from the client's stamps and the server's page, against what the server says of each answer itself (`timings`).
+/// The phases of request time from the client's timestamps and the server's metrics, against the server's own `timings` of each answer.
 #[test]
 fn where_the_time_went_is_what_llama_cpp_says_of_its_answers() {
     let Some(server) = real::or_skipped(real::llama()) else { return };
@@ -177,18 +177,18 @@ fn where_the_time_went_is_what_llama_cpp_says_of_its_answers() {
     // A closed loop's first seconds may be cut as warm-up: the figure is of most of these requests.
     let ratio = mean(&part("prefill")) / average(&prompts);
     assert!((0.7..1.4).contains(&ratio), "{ratio}: {level}");
-    // First token to last is the server's generation, told by another clock on the other side of the network.
+    // First token to last is the server's generation time, measured by another clock on the other side of the network.
     let (decode, generation) = (mean(&part("decode")), average(&predicted));
     assert!((decode - generation).abs() < 0.5 * generation + 0.05, "{decode} and {generation}");
-    // Half of eight wait for four slots: what stands before the prompt is as long as a request is served, more or less.
+    // Half of eight wait for four slots, so the time before the prompt is about the service time of a request.
     let before = mean(&level["wait"]) - mean(&part("prefill"));
     assert!(before > 0.2 * (mean(&part("prefill")) + decode), "{before}: {level}");
     let text = plimsoll(&["profile", &run]).stdout;
     assert!(text.contains("prefill as the server reports it") && text.contains("reported"), "{text}");
 }
 
-/// The process itself is killed while nothing is asked, and started again by somebody who notes when: what the client says of the time in
-/// which nothing listened holds that.
+/// The process is killed while it is idle and started again, with the times noted independently.
+/// The client's measured downtime must contain the noted downtime.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the server of this test is started and stopped in real time")]
 fn a_server_that_was_away_is_a_cold_start_as_long_as_it_was() {
@@ -220,7 +220,7 @@ fn a_server_that_was_away_is_a_cold_start_as_long_as_it_was() {
     let flags = ["--isl", "32", "--osl", "4", "--warm", "25", "--idle", "6s", "--then", "3", "-q"];
     let ended = plimsoll(&[&["cold-start", &url, "-o", &run, "--format", "json"][..], &flags].concat());
     let (started, ready, _server) = away.join().expect("it came back");
-    // A machine that is too busy to measure on says so itself.
+    // On a busy machine the measurement may be inconclusive or invalid.
     assert!(matches!(ended.code, 0 | 3 | 4), "{}", ended.stderr);
     if ended.code != 0 {
         return;

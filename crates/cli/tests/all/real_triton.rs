@@ -1,8 +1,8 @@
-//! The KServe path against a server that is not ours: NVIDIA's Triton with a model whose time is known.
+//! The KServe path against an independent server: NVIDIA's Triton with a model whose time is known.
 //!
-//! `scripts/real-server setup triton` installs it (`.ci/run` does). Where it is not installed the test is skipped, or
-//! fails where parts are required; nothing else in it is allowed to be lenient. The truth is Triton's own counters: what they say of
-//! requests, rows, batches and time must be what the run says.
+//! `scripts/real-server setup triton` installs it (`.ci/run` does). If it is not installed, the test is skipped, or
+//! fails if parts are required; nothing else in it is allowed to be lenient. The reference is Triton's own counters: their
+//! requests, rows, batches and time must match the run.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -44,18 +44,16 @@ fn counted(before: &str, after: &str) -> Counted {
     }
 }
 
-/// What a run left behind, and what Triton counted meanwhile.
+/// The files of a run, and Triton's counters during it.
 struct Ran {
-    /// The level's summary.
     level: Value,
-    /// What the target said of itself.
+    /// Facts that the target reported.
     facts: Value,
     /// Requests finished, the warm-up included: what Triton counted too.
     all: f64,
-    /// Their mean latency in microseconds, over the same requests as Triton's, whatever was cut as warm-up.
+    /// Mean latency in microseconds, over the same requests as Triton's, including the warm-up.
     e2e_us: f64,
     counted: Counted,
-    /// Where the time went, of the same folder.
     profile: Value,
 }
 
@@ -96,14 +94,14 @@ fn holds_together(profile: &Value, counted: &Counted, all: f64) {
     };
     let sum: f64 = ["before", "queue", "input", "compute", "output", "network"].map(mean).iter().sum();
     assert!((sum - number(&answers["mean_s"])).abs() < 1e-9, "{answers}");
-    // Requests outside of the first and the last look at the page are not in the means; the counters of the test know them all.
+    // Requests before the first and after the last scrape are not in the means, but in the counters of the test.
     let (compute, queue) = (counted.infer_us / all / 1e6, counted.queue_us / all / 1e6);
     assert!((mean("compute") / compute - 1.0).abs() < 0.3, "{} {compute}", mean("compute"));
     assert!((mean("queue") - queue).abs() < 0.5 * queue + 0.002, "{} {queue}", mean("queue"));
 }
 
-/// What the client sees is what Triton sees, and the way to it: HTTP and its threads, on a machine that is shared. (On one that is busy Triton
-/// notes the end when its thread gets to it, which may be after the client had its answer.)
+/// Checks the client's time against Triton's time plus the path to it: HTTP and its threads, on a shared machine.
+/// (On a busy machine Triton notes the end when its thread runs, which may be after the client had its answer.)
 fn one_way(ours_us: f64, theirs_us: f64) {
     let way_us = ours_us - theirs_us;
     assert!(
@@ -155,7 +153,7 @@ fn triton_is_measured_and_agrees() {
     );
     one_way(ours_us, theirs_us);
 
-    // More than its queue holds: what it refuses is shed, at once, and not among the successes.
+    // The load is larger than the queue: refused requests are shed immediately and are not among the successes.
     let Ran { level, counted, .. } = run(&triton, &["--rate", "300/s", "--batch", "16", "--for", "2s"]);
     let by = &level["counts"]["by_outcome"];
     assert!(number(&by["shed"]) > 0.0, "{by}");

@@ -1,5 +1,5 @@
-//! KServe over gRPC against NVIDIA's Triton: unary calls to a model whose time is known, and streams of a decoupled one. What Triton counts
-//! of requests, rows and time must be what the run says.
+//! KServe over gRPC against NVIDIA's Triton: unary calls to a model whose time is known, and streams of a decoupled model.
+//! Triton's counts of requests, rows and time must match the run.
 
 use std::path::Path;
 
@@ -51,14 +51,14 @@ fn triton_is_measured_over_grpc_and_agrees() {
     let Some(triton) = real::or_skipped(real::triton()) else { return };
     unary(&triton);
     streams(&triton);
-    // A model that is not there, and a unary call to a decoupled one's port under a wrong name, are told by name.
+    // An unknown model, and a missing --model with several models, are refused with the list of models.
     let url = format!("grpc://127.0.0.1:{}", triton.port + 1);
     let ended = plimsoll(&["run", &url, "--model", "nope", "--wave", "1"]);
     assert_eq!(ended.code, 2, "{}", ended.stderr);
     assert!(ended.stderr.contains("nope") && ended.stderr.contains("drip, lockstep"), "{}", ended.stderr);
     let ended = plimsoll(&["run", &url, "--wave", "1"]);
     assert!(ended.code == 2 && ended.stderr.contains("--model (drip, lockstep)"), "{}", ended.stderr);
-    // Its port of HTTP/1.1 is no gRPC, and says so.
+    // The HTTP/1.1 port does not support gRPC, and the error names HTTP/2.
     let ended = plimsoll(&["run", &format!("grpc://127.0.0.1:{}", triton.port), "--wave", "1"]);
     assert!(ended.code == 5 && ended.stderr.contains("HTTP/2"), "{}", ended.stderr);
 }
@@ -86,7 +86,7 @@ fn unary(triton: &Real) {
     // One connection carried them.
     assert!(ran.rows.iter().all(|row| row.connection == ran.rows[0].connection));
 
-    // Eight at a time, and more than its queue holds: what it refuses is shed, and not among the successes.
+    // The load exceeds the queue: refused requests are shed and are not among the successes.
     let ran = Ran::new(triton, "lockstep", &["--rate", "300/s", "--batch", "16", "--for", "2s"]);
     let (finished, shed) = (ran.of(How::Finished), ran.of(How::Shed));
     assert_eq!(finished.len() as f64, ran.counted("request_success", "lockstep"));
@@ -94,7 +94,7 @@ fn unary(triton: &Real) {
     assert!(words.starts_with("UNAVAILABLE: ") && words.contains("Exceeds maximum queue size"), "{words}");
 }
 
-/// Six responses, 5 ms apart; where the drawn FAIL says so, two and an error.
+/// Six responses, 5 ms apart; if FAIL is drawn, two responses and an error.
 fn streams(triton: &Real) {
     let ran = Ran::new(triton, "drip", &["--concurrency", "4", "--for", "3s"]);
     let (finished, broken) = (ran.of(How::Finished), ran.of(How::StreamError));
@@ -122,7 +122,7 @@ fn streams(triton: &Real) {
         assert!(row.answer.error.as_deref().unwrap_or_default().contains("it breaks off"), "{row:#?}");
     }
     let latency = &ran.json["findings"]["levels"][0]["summary"]["latency"];
-    // Of those that finished: whether more than half did is the coin's.
+    // The mean covers finished requests, because the coin decides whether more than half finish.
     let tpot = &latency["tpot"]["mean_finite_s"];
     let tpot = tpot.as_f64().unwrap_or_else(|| panic!("{latency}"));
     assert!((5e-3..60e-3).contains(&tpot), "tpot {tpot} s");

@@ -1,4 +1,4 @@
-//! A target that refuses the requests before the load: what is refused for good is known after one, and no load is sent.
+//! A target that refuses the requests before the load: a permanent refusal is detected by one request, and no load is sent.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -12,8 +12,8 @@ use crate::kit::{Ended, Engine, PLIMSOLL, Server, chunk, plimsoll, reply, run_fo
 
 const JSON: &str = "content-type: application/json\r\n";
 
-/// Runs a second of load against a server that lists the model `tiny` and answers questions like this; how it ended, and how many
-/// questions it was asked.
+/// Runs a second of load against a server that lists the model `tiny` and answers with `answer`.
+/// Returns the result and the number of requests that the server received.
 fn run(more: &[&str], answer: impl Fn(&Value, &mut TcpStream) + Send + Sync + 'static) -> (Ended, usize) {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
@@ -141,7 +141,7 @@ fn a_server_that_fails_now_and_then_is_measured() {
     }
 }
 
-/// As transformers 5.23 serve says it.
+/// The error is transformers 5.23 serve's.
 #[test]
 fn a_server_that_knows_no_ignore_eos_is_asked_without_it() {
     let (ended, _) = run(&[], |body, socket| match body.get("ignore_eos").is_some() {
@@ -158,7 +158,7 @@ fn a_server_that_knows_no_ignore_eos_is_asked_without_it() {
     assert_eq!(counts["finished"], counts["requests"], "{counts}");
 }
 
-/// 1.25 tokens a word and seven of a chat template: 100 asked are 100 counted.
+/// The tokeniser makes 1.25 tokens per word, and the chat template adds seven: 100 configured tokens are counted as 100.
 #[test]
 fn the_chat_template_is_taken_off_what_is_asked() {
     let (ended, _) = run(&[], |body, socket| answers(7 + words(body) * 5 / 4, socket));
@@ -195,7 +195,7 @@ fn a_closed_loop_without_descriptors_does_not_spin() {
     let json: Value = serde_json::from_slice(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {stderr}"));
     let refused =
         json["data"]["findings"]["levels"][0]["summary"]["counts"]["by_outcome"]["refused"].as_u64();
-    // Twenty a second from one worker, and at the window's end those that still wait.
+    // Twenty a second from one worker, and the waiting ones at the window's end.
     assert!(refused.is_some_and(|n| (1..400).contains(&n)), "{refused:?} {stderr}");
     let said = plimsoll(&["show", &run]).stdout;
     assert!(said.contains("descriptor"), "{said}");

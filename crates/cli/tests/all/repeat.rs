@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::kit::{Engine, PLIMSOLL, data, plimsoll, run_folder};
 
-/// Runs, then runs what the manifest says, through a shell; gives both manifests.
+/// Runs a command, then the command in its manifest, through a shell; returns both manifests.
 fn twice(args: &[&str]) -> (Value, Value) {
     let (_folder, run) = run_folder();
     let first = plimsoll(&[args, &["--format", "json", "-q", "-o", &run]].concat());

@@ -1,4 +1,4 @@
-//! Failure reports of other tools' users, replayed: the cases of `tests/reports`, each against a small server of its own.
+//! Failure reports of other tools' users, replayed: the cases of `tests/reports`, each against a small separate server.
 //!
 //! The cases are Python scripts because their servers must not share code with the product.
 

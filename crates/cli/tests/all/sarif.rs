@@ -1,8 +1,8 @@
-//! SARIF 2.1.0: its official schema, and what it asks for in its prose beyond what a schema of keys and types can say, the rules that scanners
-//! refuse or misread a log by.
+//! SARIF 2.1.0: its official schema, and the rules in its prose that a schema of keys and types can't express.
+//! Scanners refuse or misread a log that breaks such a rule.
 //!
 //! The schema (`fixtures/sarif-schema-2.1.0.json`) is that of the OASIS technical committee, as the crate `serde-sarif` 0.8.0 (MIT) carries
-//! it. Each rule names the standard's section. The log is one of every kind of row; each rule is shown to bite on a log that breaks it.
+//! it. Each rule names the standard's section. The log has one row of every kind; each rule is shown to reject a log that breaks it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::gate::{BUDGETS, Case, invalid};
 use crate::kit::plimsoll;
 
-/// The official schema, with one sign of one pattern written out: a bracket that closes nothing stands for itself to a reader of
-/// JavaScript's patterns, and is an error to a stricter one.
+/// Returns the official schema, with one character of one pattern escaped.
+/// A bracket that closes nothing is a literal in JavaScript's patterns, and an error in stricter ones.
 pub fn schema() -> Value {
     let text = include_str!("../fixtures/sarif-schema-2.1.0.json");
     serde_json::from_str(&text.replace("{2}]?$", r"{2}\\]?$")).expect("JSON")
@@ -128,7 +128,7 @@ fn a_log_keeps_the_rules_of_the_standard() {
     }
 }
 
-/// A budget file whose name and ids are awkward is pointed at all the same, and an invalid measurement is no failed budget.
+/// The log points at a budget file with an awkward name and ids, and an invalid measurement is not a failed budget.
 #[test]
 fn a_log_of_an_invalid_run_fails_nothing() {
     let case = Case::new();
@@ -137,7 +137,7 @@ fn a_log_of_an_invalid_run_fails_nothing() {
     let budget = format!("{folder}/b\u{fc}dget #1.yaml");
     fs::write(&budget, "version: 1\nbudgets:\n  - {id: '50 % <b>', metric: ttft, p: 90, max: 1ms}\n")
         .expect("written");
-    // Nothing was measured that counts: a run of which no level is left.
+    // A run without any level has no valid measurement.
     let run = case.path("run");
     let manifest = format!("{run}/run.json");
     let mut value: Value = serde_json::from_str(&fs::read_to_string(&manifest).expect("read")).expect("JSON");
@@ -153,7 +153,7 @@ fn a_log_of_an_invalid_run_fails_nothing() {
     assert!(run["results"].as_array().is_some_and(|all| all.iter().all(|result| result["kind"] != "fail")));
 }
 
-/// Logs of every verdict: what holds, what is broken, what is open, what was not measured, a batch, the stages of traces.
+/// Logs of every verdict: passed, broken, inconclusive, not measured, a batch, the stages of traces.
 #[test]
 fn logs_of_every_verdict_are_what_the_official_schema_says() {
     let case = Case::new();
@@ -176,7 +176,7 @@ fn logs_of_every_verdict_are_what_the_official_schema_says() {
         let log = log_of(code, case.gate(&budgets, &["--sarif", &path]));
         assert!(log["runs"][0]["results"].as_array().is_some_and(|results| !results.is_empty()));
     }
-    // A batch of items by a deadline, and the stages of a request: whatever the verdict, with a row of its own for each.
+    // A batch of items with a deadline, and the stages of a request: each has a separate row for every verdict.
     let batch = "kind: batch\nbatch: {items: 200000, deadline: 8h}\nbudgets:\n  - {id: errors, metric: error_rate, max: 1%}\n";
     let stages = "stages:\n  total: 200ms\n  margin: 10%\n  slices: {queue: 25ms, prefill: 50ms, decode: 100ms}\n\
                   budgets:\n  - {id: e2e, metric: e2e, p: 99, max: 200ms}\n";

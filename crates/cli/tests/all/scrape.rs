@@ -5,7 +5,7 @@ use plimsoll_model::{At, Sample};
 
 use super::kit::{Engine, plimsoll, run_folder};
 
-/// Thirty requests, one after the other.
+/// Thirty requests, one at a time.
 const LOAD: [&str; 6] = ["--concurrency", "1", "--requests", "30", "--osl", "12"];
 
 fn rows(run: &str) -> (At, Vec<Sample>) {
@@ -69,7 +69,7 @@ fn nothing_is_scraped_where_nobody_wants_it_and_a_wrong_page_is_told() {
     let ended = plimsoll(&args);
     assert_eq!(ended.code, 5, "{}", ended.stderr);
     assert!(ended.stderr.contains("HTTP 404"), "{}", ended.stderr);
-    // Two names for one page: each row says whose it is, and what is counted twice is two servers'.
+    // Two names for one endpoint: each row names its source, and the doubled counts are two servers'.
     let page = engine.url.replace("/v1", "/metrics");
     let (one, two) = (format!("a={page}"), format!("b={page}"));
     let args = [&["run", &engine.url][..], &few, &["--scrape", &one, "--scrape", &two, "-o", &run]].concat();

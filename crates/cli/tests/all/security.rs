@@ -1,4 +1,4 @@
-//! The page on security says what the program does: its figures are read from it and held to what the program says of itself.
+//! The page on security agrees with the program: its figures are compared with the program's own constants.
 
 use plimsoll_server::Limits;
 use plimsoll_server::collector::CollectorConfig;
@@ -14,7 +14,6 @@ fn row(begins: &str) -> Vec<String> {
     line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
 }
 
-/// The figures of a row.
 fn figures(begins: &str) -> Vec<Vec<u64>> {
     let number = |word: &str| word.trim_matches(',').parse().ok();
     row(begins)[1..].iter().map(|cell| cell.split_whitespace().filter_map(number).collect()).collect()
@@ -90,7 +89,7 @@ fn every_bound_is_the_one_of_the_page() {
     assert_eq!(figures("waiting in memory, bytes")[3], [bytes(collect.pending_bytes)]);
 }
 
-/// What is named in `deny.toml` as allowed is what is said to be allowed, and the list of refused headers is the program's.
+/// The exceptions in `deny.toml` equal the documented ones, and the list of refused headers is the program's.
 #[test]
 fn headers_that_hold_secrets_are_refused_by_name() {
     let page = include_str!("../../../../docs/security.md");

@@ -26,6 +26,6 @@ fn what_was_sent_is_what_was_asked_and_the_page_says_so() {
     assert!(
         page.contains("Is what is printed true?") && page.contains("every request once, while some fail")
     );
-    // Nothing of it stays behind.
+    // All temporary files are removed.
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
 }

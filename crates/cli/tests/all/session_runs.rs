@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::agents::growing;
 use crate::kit::{Engine, PLIMSOLL, begun, ended, plimsoll, run_folder, until};
 
-/// What each turn of a session comes after, by its number; all but the first wait 20 ms.
+/// Predecessors of each turn of a session, by number; all but the first wait 20 ms.
 const AFTER: [&[u16]; 5] = [&[], &[0], &[0], &[1, 2], &[3]];
 const WAIT_NS: i64 = 20_000_000;
 
@@ -70,7 +70,7 @@ fn all_waited(rows: &[Attempt]) {
     }
 }
 
-/// What is asked, whoever sends it.
+/// Returns the requests of a session's rows, independent of the sender.
 fn asked(rows: &[Attempt]) -> Vec<(u64, u16, u64, u32, u32, Option<u32>)> {
     let turns = by_turn(rows);
     let of = |(key, row): (&(u64, u16), &&Attempt)| {
@@ -169,7 +169,7 @@ fn a_killed_run_of_sessions_keeps_what_was_sent() {
     assert_eq!(&again["findings"]["levels"][0]["summary"]["sessions"], sessions);
 }
 
-/// Two sessions that begin half a second apart are no 18 requests a second: what is due is said over the time that it is due in.
+/// Two sessions that start half a second apart are not 18 requests a second: the rate covers the time in which requests are due.
 #[test]
 fn a_trace_of_few_sessions_says_the_rate_that_it_asks() {
     let (folder, run) = run_folder();

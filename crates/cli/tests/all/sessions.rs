@@ -1,5 +1,7 @@
-//! Sessions of a trace, whose turns wait for each other: when each is due, against a recursion stepped by hand and against what the engine
-//! wrote down; what a failure stops; and what is said of whole sessions, against the rows.
+//! Sessions of a trace, whose turns wait for each other.
+//!
+//! The due time of each turn is compared with a recursion stepped manually and with the engine's log. Also tested: the turns that a
+//! failure stops, and the figures of whole sessions against the rows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +26,7 @@ fn profile() -> Value {
     })
 }
 
-/// Sessions of one to nine turns, each of which comes after some of those before it. No two instants are alike.
+/// Returns sessions of one to nine turns, each after some of the turns before it. No two times are equal.
 fn drawn(count: usize, gap_ns: i64) -> Vec<Session> {
     let mut stream = Stream::new(11, "sessions by hand", 0);
     let mut begins = 0;
@@ -46,7 +48,7 @@ fn drawn(count: usize, gap_ns: i64) -> Vec<Session> {
     (0..count).map(|_| session()).collect()
 }
 
-/// The same as a trace, its lines in any order.
+/// Returns the sessions as a trace, its lines in any order.
 fn lines(sessions: &[Session]) -> String {
     let mut lines = Vec::new();
     for (s, session) in sessions.iter().enumerate() {

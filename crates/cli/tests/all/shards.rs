@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::kit::{Ended, Engine, PLIMSOLL, begun, ended, plimsoll, until};
 
-/// What all shards of these tests are told beside their number.
+/// Flags of all shards in these tests, without their number.
 pub const LOAD: [&str; 9] = ["--rate", "120/s", "--osl", "4", "--isl", "32", "--scrape", "off", "-q"];
 
 struct Field {
@@ -35,7 +35,7 @@ impl Field {
         begun(Command::new(PLIMSOLL).args(args).args(LOAD).args(more))
     }
 
-    /// So many shards at one place, to their end.
+    /// Runs `of` shards at one place to their end.
     fn meet(&self, of: u32, more: impl Fn(u32) -> Vec<String>) -> (String, Vec<Ended>) {
         let place = self.path("place");
         let start = |index: u32| {
@@ -53,7 +53,7 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// How `show` says that so many shards sent a run, with the error that the kernel of this machine reports.
+/// Returns the text of `show` for a run of `of` shards, with the clock error that the kernel of this machine reports.
 pub fn sent_by(of: u32) -> String {
     match wall_clock_error_ns() {
         Some(_) => format!("Sent by {of} shards, no two of their clocks more than"),
@@ -84,7 +84,7 @@ pub fn arrivals(run: &Run) -> BTreeSet<Arrived> {
     run.attempts.iter().map(arrived).collect()
 }
 
-/// When the load began, by this machine's CLOCK_MONOTONIC: all shards here share it, whatever they believe the time to be.
+/// Returns the start of the load by this machine's CLOCK_MONOTONIC: all shards here share it, independent of their wall clocks.
 fn began_ns(manifest: &Manifest) -> i64 {
     manifest.clock.monotonic_ns + manifest.levels[0].start.0
 }
@@ -116,7 +116,7 @@ fn four_shards_send_what_one_machine_sends() {
     let (of_all, of_one) = (&merged.manifest.levels[0], &one.manifest.levels[0]);
     assert_eq!((of_all.arrivals, &of_all.schedule_hash), (of_one.arrivals, &of_one.schedule_hash));
     assert_eq!((of_all.load, of_all.window()), (of_one.load, of_one.window()));
-    // Nothing is averaged: the rows are those of the shards, each once, and so are the counters.
+    // No value is averaged: the rows and the counters are the shards', each once.
     let parts: Vec<Run> = (0..4).map(|index| open(shard_folder(&place, index, 4))).collect();
     assert_eq!(parts.iter().map(|part| part.attempts.len()).sum::<usize>(), merged.attempts.len());
     let events: u64 = parts.iter().map(|part| part.manifest.levels[0].generator.events).sum();
@@ -139,7 +139,7 @@ fn four_shards_send_what_one_machine_sends() {
         shard.clock_error_ns.is_none()
     });
     assert_eq!(unknown, wall_clock_error_ns().is_none(), "the parts say what the kernel says");
-    // By itself a shard is a part, and says so.
+    // A single shard is a part and is reported as one.
     let part = plimsoll(&["show", shard_folder(&place, 2, 4).to_str().expect("utf-8")]).words();
     assert!(part.contains("This run is partial: shard 2/4, a part of a load"), "{part}");
 }
@@ -171,7 +171,7 @@ fn a_shard_that_is_killed_leaves_its_requests_as_never_sent() {
     assert!(why.contains(&format!("shard 1/3 was cut off, {} requests never sent", never.len())), "{why}");
     assert!(reasons(&merge.json()).contains("1 of 3 shards were lost"), "{}", reasons(&merge.json()));
 
-    // The same where nothing at all came of it; and no budget passes on what is left.
+    // The result is equal if a shard left nothing at all, and no budget passes on the remaining parts.
     std::fs::remove_dir_all(shard_folder(&place, 1, 3)).expect("removed");
     let without = field.path("without");
     let merge = plimsoll(&["merge", &place, "-o", &without, "--format", "json"]);
@@ -201,17 +201,17 @@ fn what_is_not_one_load_is_refused() {
         );
     }
     assert!(!shard_folder(&place, 0, 2).exists());
-    // The same number once more.
+    // A second process with a used number is refused.
     let again = ended(field.shard("1/2", &["--rendezvous", &place, "--for", "1s"]));
     assert_eq!(again.code, 2, "{}", again.stderr);
     assert!(again.stderr.contains("--shard 1/2: has been at"), "{}", again.stderr);
-    // One that waits for nobody.
+    // A shard without others gives up after --shard-wait.
     let lonely = field.path("lonely");
     let one = ended(field.shard("0/2", &["--rendezvous", &lonely, "--for", "1s", "--shard-wait", "300ms"]));
     assert_eq!(one.code, 4, "{}", one.stderr);
     assert!(one.stderr.contains("shard 1/2 did not come to"), "{}", one.stderr);
 
-    // Those that do not meet are found out when they are merged.
+    // Differing shards without a rendezvous are detected by the merge.
     let place = field.path("told");
     let at = (realtime_ns() / 1_000_000_000 + 5).to_string();
     let told = |index: u32, seed: &str, out: &str| {

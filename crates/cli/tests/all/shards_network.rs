@@ -1,7 +1,7 @@
-//! Shards as on machines of their own: each in a network namespace with an address of its own behind a bridge, its monotonic clock
-//! begun at another time (as after another boot). They share one wall clock, so they begin at one instant.
+//! Shards as on separate machines: each in a network namespace with its own address behind a bridge.
+//! Their monotonic clocks start at different times (as after a boot). They share one wall clock, so they start simultaneously.
 //!
-//! Where the machine allows no such thing (no namespaces, no `ip`) the test prints why and passes.
+//! If the machine does not allow it (no namespaces, no `ip`), the test prints the reason and passes.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -10,18 +10,21 @@ use super::kit::{PLIMSOLL, plimsoll};
 use crate::shards::open;
 use crate::shards_search::of_one_machine;
 
-/// How much later each shard's machine would have booted, s.
+/// Boot delay of each shard's machine, s.
 const BOOTS_S: [i64; 4] = [0, 5000, 90_000, 123];
 
-/// What makes it possible: a bridge, a pair of devices, a time namespace.
+/// Script that checks the requirements: a bridge, a pair of devices, a time namespace.
 const POSSIBLE: &str =
     "ip link add br0 type bridge && ip link add v0 type veth peer name e0 && unshare -T --monotonic 5 true";
 
-/// In a namespace with a bridge: an engine on it, then a shard in each of `$N` namespaces behind it. `$P` is the binary, `$D` a folder,
-/// `$BOOTS` a word for each shard. Last, a line for each with the packets that went over its own device.
+/// The script of the test: in a namespace with a bridge, an engine on it, then a shard in each of `$N` namespaces behind it.
 ///
-/// A shard says that it is in its namespace before it is given a device, because `unshare` may still be in ours when its process is there:
-/// the device would stay here and the shard wait for it without end. Every wait has an end, because whoever waits holds our output open.
+/// `$P` is the binary, `$D` a folder, `$BOOTS` a word for each shard. At the end it prints a line per shard with the packets
+/// that went over its own device.
+///
+/// A shard reports that it is in its namespace before it gets a device, because `unshare` may still be in ours when its process exists.
+/// The device would then stay here and the shard would wait for it forever. Every wait has an end, because a waiting process
+/// keeps our output open.
 const FIELD: &str = r#"
 set -e
 ip link set lo up
@@ -61,7 +64,7 @@ fn script(text: &str) -> Command {
     command
 }
 
-/// Why there are no such machines here.
+/// Returns the reason why this machine can't run the test; `None` if it can.
 fn impossible() -> Option<String> {
     let tried = match script(POSSIBLE).output() {
         Ok(tried) => tried,
@@ -93,7 +96,7 @@ fn shards_of_several_machines_begin_together_whenever_they_booted() {
     let merge = plimsoll(&["merge", &format!("{dir}/place"), "-o", &merged, "--format", "json"]);
     assert!(matches!(merge.code, 0 | 4), "{}{said}", merge.stderr);
     let run = open(&merged);
-    // The arrivals are those of one machine's schedule, drawn from the scenario here.
+    // The arrivals equal one machine's schedule, drawn from the scenario here.
     let level = &run.manifest.levels[0];
     let schedule = of_one_machine(&run, level);
     let drawn: BTreeSet<_> = schedule.arrivals.iter().map(|one| (one.id, one.due.0)).collect();
@@ -104,7 +107,7 @@ fn shards_of_several_machines_begin_together_whenever_they_booted() {
     for (index, (line, boot_s)) in lines.iter().zip(BOOTS_S).enumerate() {
         assert!(line.contains("code 0") || line.contains("code 4"), "{line}\n{errors}");
         let part = open(format!("{dir}/place/shard-{index}-of-{of}"));
-        // Each request is a packet at the least, and it went over the shard's own device.
+        // Each request is at least one packet, and it went over the shard's own device.
         let packets: usize = line.rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number");
         assert!(packets > part.attempts.len() && !part.attempts.is_empty(), "{line}");
         // All of them share the kernel's clock beneath their namespaces': there they began at one instant.

@@ -1,4 +1,5 @@
-//! A search from several processes: shard 0 says the levels, all send them, and one run comes of it in which nothing is missing in silence.
+//! A search from several processes: shard 0 announces the levels and all shards send them.
+//! The result is one run, and every missing part is reported.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ impl Field {
     }
 }
 
-/// What one machine sends of an open level: the schedule, drawn from the manifest's scenario.
+/// Returns the schedule of an open level as one machine would send it, drawn from the manifest's scenario.
 pub fn of_one_machine(run: &Run, level: &Level) -> Schedule {
     let mut value = run.manifest.scenario.clone();
     let object = value.as_object_mut().expect("an object");
@@ -60,7 +61,7 @@ fn is_open(level: &&Level) -> bool {
     matches!(level.load, Load::Open { .. })
 }
 
-/// Each open level has the arrivals of its schedule, each once, due when the schedule says; and each shard sent its part of them.
+/// Checks that each open level has each arrival of its schedule once, at its due time, and that each shard sent its part.
 fn holds_its_schedules(run: &Run, parts: &[Run]) {
     let open: Vec<&Level> = run.manifest.levels.iter().filter(is_open).collect();
     assert!(open.len() >= 2, "{:?}", run.manifest.levels);
@@ -113,7 +114,7 @@ fn a_sweep_of_three_shards_sends_what_one_machine_would() {
     holds_its_schedules(&run, &parts);
     assert_eq!(run.manifest.progress, RunState::Complete, "{}", all[0].stderr);
     assert!(place.join("run/report.html").exists());
-    // A rung of the ladder has as many in flight as it says, whoever holds them; one request at a time is shard 0's.
+    // A concurrency step has its configured requests in flight over all shards; a step of one request is shard 0's.
     for level in run.manifest.levels.iter().filter(|level| !is_open(level)) {
         let Load::Closed { concurrency } = level.load else { panic!("{level:?}") };
         let sent = rows(&run, level);
@@ -175,7 +176,7 @@ fn a_shard_that_is_killed_ends_the_sweep_and_is_said() {
         "{}",
         all[0].stderr
     );
-    // The one that is left is told that it is over.
+    // The remaining shard is notified of the end.
     assert_eq!(all[1].code, 0, "{}", all[1].stderr);
     let run = open_run(&field.path("place/run"));
     let RunState::Partial { why } = &run.manifest.progress else { panic!("partial") };
@@ -184,7 +185,7 @@ fn a_shard_that_is_killed_ends_the_sweep_and_is_said() {
     assert_eq!(last.ended_by, EndedBy::Cut);
     let missing = &run.manifest.shards[2];
     assert!(matches!(missing.progress, RunState::Partial { .. }), "{missing:?}");
-    // Whatever of a schedule it did not bring has its row.
+    // Each missing arrival of its schedule has a row.
     let never = |row: &&&Attempt| row.outcome.how == How::NeverSent;
     for level in run.manifest.levels.iter().filter(is_open) {
         let known: BTreeSet<u64> = rows(&run, level).iter().map(|row| row.request).collect();

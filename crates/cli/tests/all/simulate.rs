@@ -1,5 +1,5 @@
-//! Simulated runs from the outside: against formulas, read by the readers of measured runs, the same bytes twice, and to an
-//! end whatever the load.
+//! Simulated runs from the outside: against formulas, read by the readers of measured runs, with equal bytes twice, and to an
+//! end under any load.
 
 use plimsoll_math::queueing::Mmc;
 use serde_json::Value;
@@ -47,7 +47,7 @@ fn the_same_command_writes_the_same_rows() {
     }
 }
 
-/// What was found row by row while it was simulated, and what the rows on the disk say.
+/// Findings computed during the simulation equal the findings from the rows on disk.
 #[test]
 fn what_was_found_on_the_way_is_what_the_rows_say() {
     let retried = ["--retries", "2", "--fault", "error:share=0.1,status=500", "--timeout", "2s"];
@@ -80,7 +80,7 @@ fn an_overload_ends_and_says_that_there_is_no_steady_state() {
     // Four servers of 10 ms.
     let done = level["rates"]["achieved_per_s"]["value"].as_f64().expect("a rate");
     assert!((done / 400.0 - 1.0).abs() < 0.05, "{done}/s");
-    // A world that takes no time at all: the closed loop is given up, not turned for ever.
+    // A world that takes no time at all: the closed loop is given up and does not run forever.
     let instant = "name: instant\nmode: {kind: canned, ttft: {law: deterministic, ms: 0}, gap: {law: deterministic, ms: 0}}";
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("instant.yaml");
@@ -92,8 +92,8 @@ fn an_overload_ends_and_says_that_there_is_no_steady_state() {
     assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
 }
 
-/// Eight servers of 10 ms do 800/s, and four in flight no more than 400/s: a search that a ceiling ended has found no end of
-/// growth.
+/// Eight servers of 10 ms do 800/s, and four in flight no more than 400/s.
+/// A search that a ceiling ended must not report the end of growth.
 #[test]
 fn a_search_that_a_ceiling_ended_is_not_called_the_end_of_growth() {
     let said = |more: &[&str]| {
@@ -121,7 +121,7 @@ fn a_sweep_in_virtual_time_finds_the_limit_of_a_queue() {
     assert!(again.starts_with("plimsoll simulate --profile mm8 --sweep --time 2m"), "{again}");
 }
 
-/// What a live sweep may not send, one in virtual time does not either: neither by its rate nor by what a closed loop gets.
+/// The limits of a live sweep apply in virtual time too: to the rate and to the throughput of a closed loop.
 #[test]
 fn a_sweep_in_virtual_time_keeps_to_the_highest_rate() {
     let sweep =
@@ -175,7 +175,7 @@ fn the_parts_of_a_pair_are_facts() {
     assert_eq!((blocks * 16.0 / 1e3).round(), 718.0);
 }
 
-/// A profile that says which loads it was calibrated from, used within them and beyond.
+/// A profile with the range of its calibrated loads, used within and outside the range.
 #[test]
 fn a_use_outside_the_calibration_is_said_and_kept() {
     let list = plimsoll(&["engine", "--list", "--format", "json"]).json();
@@ -230,8 +230,8 @@ fn the_rows_keep_replica_stages_and_cached_tokens() {
         assert!(row.answer.tokens.cached.is_some());
     }
     assert_eq!(replicas.len(), 2, "{replicas:?}");
-    // Four fifths of a prompt of 200 are one of two prefixes, in whole blocks of 16: 144 or 160 tokens once each replica
-    // has seen both.
+    // Four fifths of a prompt of 200 are one of two prefixes, in whole blocks of 16. That is 144 or 160 tokens once each
+    // replica has cached both.
     let hits =
         finished.iter().filter(|row| row.answer.tokens.cached.is_some_and(|n| (144..=160).contains(&n)));
     let (hits, all) = (hits.count(), finished.len());
@@ -282,8 +282,8 @@ fn a_cache_hits_as_many_tokens_live_as_in_virtual_time() {
     assert_eq!(lived, told);
 }
 
-/// What the engine tells of its stages, its replica and its cache reaches the rows of a live run, each to the nanosecond
-/// that its truth log has.
+/// The engine's reports of its stages, its replica and its cache reach the rows of a live run.
+/// Each equals its truth log to the nanosecond.
 #[test]
 fn the_rows_of_a_live_run_keep_what_the_engine_tells() {
     let folder = tempfile::tempdir().expect("a temporary folder");

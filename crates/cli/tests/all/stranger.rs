@@ -1,5 +1,5 @@
-//! A diagnosis of a server that is none of ours: Python's, with steps of its own law and vLLM's names on its page
-//! (`tests/servers/stranger.py`), recorded live from the command line.
+//! A diagnosis of an independent server, recorded live from the command line.
+//! The server is Python's, with its own distribution of steps and vLLM's metric names (`tests/servers/stranger.py`).
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -10,7 +10,7 @@ use plimsoll_lab::parts::or_skipped;
 
 use crate::kit::{PLIMSOLL, plimsoll, undisturbed};
 
-/// The server in a process of its own; it ends with this value.
+/// The server in a separate process, which ends on drop.
 struct Stranger {
     child: Child,
     said: BufReader<ChildStdout>,
@@ -47,13 +47,13 @@ impl Drop for Stranger {
     }
 }
 
-/// A loop that was later than this stood still, ms: what was measured meanwhile is the machine's doing, and not judged.
+/// Lateness of the event loop in ms above which the machine stalled and the measurement is not evaluated.
 const LATE_MS: f64 = 40.0;
 
 #[test]
 fn a_server_that_is_none_of_ours_is_diagnosed_from_two_runs() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // The same, the same again, steps of 1.5 times the length, and 60 ms before the engine.
+    // The baseline, its repetition, steps of 1.5 times the length, and 60 ms before the engine.
     let cases: [(&[&str], &str); 4] = [(&["1"], "1"), (&["1"], "2"), (&["1.5"], "3"), (&["1", "60"], "4")];
     let mut running = Vec::new();
     for (k, (args, seed)) in cases.iter().enumerate() {

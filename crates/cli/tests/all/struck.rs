@@ -1,8 +1,8 @@
-//! Faults that have a time: the engine says when each was on and whom it touched, the run's rows say what its clients met.
+//! Faults with a time: the engine reports when each was active and which requests it affected; rows report the clients' view.
 //!
-//! The binary's engine serves a world with several faults one after another; one open loop goes over all of them. Rows are
-//! joined to the engine's truth log by their ids, so that "during" is what the server says of a request's coming and not
-//! what the client's clock says. What no fault met has to look as without any.
+//! The binary's engine serves a world with several faults in sequence, under one open loop. Rows are
+//! joined to the engine's truth log by their ids, so that "during" refers to the server's arrival time.
+//! Requests without a fault must have the times of a world without faults.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use plimsoll_sim::FaultTruth;
 
 use crate::kit::{Engine, plimsoll, run_folder};
 
-/// A row beside what the server knows of it; times are the world's, ns.
+/// A row with the server's record of it; times are the world's, ns.
 struct Met {
     row: Attempt,
     truth: TruthRecord,
@@ -27,7 +27,7 @@ impl Met {
         self.row.outcome.how
     }
 
-    /// The stage as the server told it in its answer, ms.
+    /// The duration of a stage in ms, as reported in the server's answer.
     fn stage(&self, name: &str) -> Option<f64> {
         let stage = self.row.answer.stages.iter().find(|stage| stage.name == name)?;
         Some(stage.took.as_secs_f64() * 1e3)
@@ -38,7 +38,7 @@ impl Met {
         self.row.first_token.map_or(i64::MAX, |at| (at - self.row.sent.expect("it was sent")).0)
     }
 
-    /// Is all of it within this stretch?
+    /// Returns whether the request was completely within the fault's interval.
     fn within(&self, truth: &FaultTruth) -> bool {
         self.came >= truth.began.0 && self.ended < ends(truth)
     }
@@ -59,8 +59,10 @@ struct Struck {
 }
 
 impl Struck {
-    /// Serves a world and puts a load on it, again where the machine stood still meanwhile: what is told here is who was there
-    /// when, to some ten milliseconds. `None` = it never had so long without a pause.
+    /// Serves a world and puts a load on it, again if the machine stalled meanwhile.
+    ///
+    /// The tests depend on which requests were present at a time, to about ten milliseconds. `None` if there never was a time
+    /// without a stall.
     #[expect(clippy::print_stderr, reason = "what a test leaves out it says")]
     fn run(world: &str, load: &[&str]) -> Option<Struck> {
         let tries = (0..3).map(|_| Struck::once(world, load));
@@ -88,7 +90,7 @@ impl Struck {
         let engine =
             Engine::serve(&[file.to_str().expect("utf-8"), "--truth-log", log.to_str().expect("utf-8")]);
         let (_run_folder, path) = run_folder();
-        // A factor that is said is not calibrated: nothing is sent but the load.
+        // A configured factor is not calibrated, so only the load is sent.
         let head = ["run", &engine.url, "--set", "prompts.words_per_token=1.001", "--arrivals", "constant"];
         let ended = plimsoll(&[&head[..], load, &["--seed", "3", "-q", "-o", &path]].concat());
         assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
@@ -112,7 +114,7 @@ impl Struck {
         Struck { rows, faults: serde_json::from_str(&text).expect("faults") }
     }
 
-    /// The stretches in which a fault of this kind was on.
+    /// Returns the intervals in which a fault of this kind was active.
     fn of<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a FaultTruth> {
         self.faults.iter().filter(move |fault| fault.kind == kind)
     }
@@ -130,7 +132,7 @@ impl Struck {
         rows
     }
 
-    /// Those that no fault met, nor what it left behind for this long.
+    /// Returns the requests that no fault affected, nor its after-effects for this long.
     fn calm(&self, after: Span) -> Vec<&Met> {
         let near = |met: &Met| {
             self.faults.iter().any(|f| met.ended >= f.began.0 && met.came < ends(f).saturating_add(after.0))
@@ -159,7 +161,7 @@ fn streamed(rows: &[&Met]) -> f64 {
     )
 }
 
-/// Steps of a millisecond: 25 requests a second of eight tokens each are alone, and decode for 7 ms.
+/// Steps of a millisecond: at 25 requests a second of eight tokens, each is isolated and decodes for 7 ms.
 const STEPS: &str = "
 engine:
   name: steps
@@ -186,13 +188,13 @@ fn what_slows_an_engine_slows_it_in_its_time_and_at_no_other() {
     assert!((usual - 7.0).abs() < 0.1, "seven steps took {usual} ms");
     let inside =
         |kind| struck.during(struck.one(kind)).into_iter().filter(|met| met.within(struck.one(kind)));
-    // What the server says of its decoding is exact; what the client saw of it has the machine in it.
+    // The server's own decode time is exact; the client's time includes delays of the machine.
     for (kind, want) in [("slow", 21.0), ("host_bound", 21.0)] {
         let rows: Vec<&Met> = inside(kind).collect();
         assert!((decode(&rows) - want).abs() < 0.1, "{kind}: {} ms, not {want}", decode(&rows));
         assert!((streamed(&rows) / want - 1.0).abs() < 0.2, "{kind}: the client saw {} ms", streamed(&rows));
     }
-    // A stall and a cache without room let nobody go on before they are over.
+    // During a stall or a full cache no request continues.
     for kind in ["stall", "kv_pressure"] {
         let fault = struck.one(kind);
         let until = ends(fault);
@@ -226,7 +228,7 @@ fn what_slows_an_engine_slows_it_in_its_time_and_at_no_other() {
     let noisy: Vec<&Met> =
         struck.rows.iter().filter(|met| there.iter().any(|fault| met.within(fault))).collect();
     assert!((decode(&quiet) - 7.0).abs() < 0.1 && (decode(&noisy) - 21.0).abs() < 0.1);
-    // In front of the engine: each request is held, those and no others.
+    // A dependency in front of the engine delays exactly the requests in the interval.
     let fault = struck.one("dependency");
     let held = struck.during(fault);
     assert_eq!(fault.touched, held.len() as u64);
@@ -239,7 +241,7 @@ fn what_slows_an_engine_slows_it_in_its_time_and_at_no_other() {
         let opens = since.div_euclid(100_000_000) * 100_000_000 + 100_000_000;
         assert!(met.waited() > opens - since, "let in before its window was over");
     }
-    // Lumps of four, each an event of its own; one token an event without the proxy.
+    // The proxy batches four tokens per event; without it each token is an event.
     let events = |met: &Met| {
         let tokens = met.row.events.iter().filter(|event| event.kind.is_token());
         tokens.map(|event| event.tokens).collect::<Vec<_>>()
@@ -250,7 +252,7 @@ fn what_slows_an_engine_slows_it_in_its_time_and_at_no_other() {
     assert!(calm.iter().all(|met| events(met) == [1; 8]));
 }
 
-/// Answers of eight tokens take 90 ms, whatever else there is.
+/// Answers of eight tokens take 90 ms, independent of other requests.
 const REPLICAS: &str = "
 engine:
   name: even
@@ -269,7 +271,7 @@ fn what_kills_an_engine_or_its_connections_is_met_by_those_who_were_there() {
     let [crash, lost, limit] = ["crash", "lost", "connection_limit"].map(|kind| struck.one(kind));
     let calm = struck.calm(Span::from_millis(100));
     assert!(calm.iter().all(|met| met.how() == How::Finished));
-    // A crash: a 500 to all that come before the restart is over; whoever was streaming is cut, who waited gets a 500.
+    // A crash: all requests that arrive before the restart ends get a 500; streaming requests are cut, waiting ones get a 500.
     let mut hit = Vec::new();
     for met in &struck.rows {
         let was_there = met.came < crash.began.0 && met.ended >= crash.began.0;
@@ -288,8 +290,8 @@ fn what_kills_an_engine_or_its_connections_is_met_by_those_who_were_there() {
     touched.sort_unstable();
     assert_eq!((&hit, hit.len() as u64), (&touched, crash.touched));
     assert!(hit.len() > 60, "{hit:?}");
-    // A lost machine: its own are reset, in the middle of their answers or before, and so is every second that comes until
-    // the router knows; then none goes there.
+    // A lost machine: its requests are reset, during or before their answers. Every second new request is reset too, until
+    // the router detects the loss; then none goes there.
     let known = lost.began.0 + Span::from_millis(300).0;
     let mut hit = Vec::new();
     for met in struck.rows.iter().filter(|met| met.ended >= lost.began.0 && met.came < ends(lost)) {
@@ -321,18 +323,18 @@ fn what_kills_an_engine_or_its_connections_is_met_by_those_who_were_there() {
     let taken: Vec<&&Met> = during.iter().filter(|met| met.how() == How::Finished).collect();
     let most = |from: &dyn Fn(&Met) -> i64| {
         let at_once = |now: i64| taken.iter().filter(|met| from(met) <= now && now < met.ended).count();
-        // When it is over, who waits is let in.
+        // Later admissions are left out, because waiting requests are admitted when the fault is over.
         taken.iter().map(|met| from(met)).filter(|at| *at < ends(limit)).map(at_once).max().unwrap_or(0)
     };
     assert_eq!(most(&|met| met.came), 6, "taken at once");
     let let_in = |met: &Met| met.truth.admitted_ns.expect("let in") - met.truth.submitted_ns + met.came;
     assert_eq!(most(&let_in), 4, "in the engines at once");
-    // Who had to wait for a place did; nobody else.
+    // Only requests that found no free slot waited.
     let waited = taken.iter().filter(|met| met.stage("queue").is_some_and(|ms| ms > 0.0)).count();
     assert_eq!((waited + refused) as u64, limit.touched);
 }
 
-/// Idle for 700 ms: gone. Who comes then waits for the cold start of a second, with all who come meanwhile.
+/// Idle for 700 ms: the replica is removed. The next request and all concurrent ones wait for the cold start of a second.
 const ASLEEP: &str = "
 engine:
   name: even
@@ -344,8 +346,8 @@ scenario: {load: {mode: open, rate: 1/s}}
 
 #[test]
 fn a_replica_that_slept_wakes_with_a_cold_start() {
-    // The calibration is left out, so that the first request is the first of the load: more than 700 ms after the start
-    // or not, as the machine likes. Two and a half seconds apart are always more.
+    // The calibration is left out, so that the first request is the load's. It may come within 700 ms of the start or later,
+    // depending on the machine. Later requests are two and a half seconds apart, which is always longer.
     let load = ["--rate", "0.4/s", "--for", "8s", "--isl", "8", "--osl", "2"];
     let Some(struck) = Struck::run(ASLEEP, &load) else { return };
     assert!(struck.rows.len() >= 3);

@@ -1,13 +1,12 @@
-//! The house keeps its own rules: which crate may know which, that files say what they are for, and that nothing
-//! that names a machine or holds a secret slips in.
+//! The project's own rules: allowed dependencies between crates, a header in every file, no machine name and no secret.
 //!
-//! The table below is the one in `ARCHITECTURE.md`; a new edge is a commit of its own.
+//! The table below is the one in `ARCHITECTURE.md`; a new edge needs its own commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Who may know whom.
+/// Allowed dependencies of each crate.
 const EDGES: &[(&str, &[&str])] = &[
     ("math", &[]),
     ("model", &[]),
@@ -36,7 +35,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("lab", &["math", "model"]),
 ];
 
-/// What tests, examples and benches may know besides: a simulated system knows the truth that a figure is held against.
+/// Additional dependencies of tests, examples and benches, because a simulated system is the reference for a figure.
 const TESTS_TOO: &[&str] = &["lab", "sim", "math", "model", "workload"];
 
 /// Crates that take values, a seed and a `now`, and give values back.
@@ -45,7 +44,7 @@ const PURE: &[&str] = &[
     "watch",
 ];
 
-/// What a pure crate must not name in its sources: async, sockets, files, environment, clocks, printing.
+/// Words that the sources of a pure crate must not contain: async, sockets, files, environment, clocks, printing.
 const IMPURE: &[&str] = &[
     "std::net",
     "std::fs",
@@ -186,7 +185,7 @@ fn leaves(before: &str, tree: &str, out: &mut Vec<String>) {
     }
 }
 
-/// The longest module that a path names, unless it is a part of the one that says it.
+/// Returns the longest module that a path names, unless it is a part of the module that contains the path.
 fn resolve(path: &str, own: &[String], place: &BTreeMap<&[String], usize>) -> Option<usize> {
     let mut names = path.split("::").map(str::trim).peekable();
     let mut at = match names.next()? {

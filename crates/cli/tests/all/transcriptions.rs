@@ -1,5 +1,5 @@
-//! Transcriptions: the form that is sent, taken apart by Python's own reader of messages; the embedded engine's answers, read by OpenAI's own
-//! client; what the client measured of the engine against what the engine wrote down of itself; and answers of other servers.
+//! Transcriptions: the sent form, parsed by Python's own reader of messages, and the embedded engine's answers, read by OpenAI's client.
+//! The client's measurements are compared with the engine's log; answers of other servers are read too.
 
 use std::io::Write;
 use std::path::Path;
@@ -101,7 +101,7 @@ fn forms_hold_what_was_asked_by_an_independent_reader() {
         heard.push(frames * 1000 / 16_000);
     }
     let rows = rows(&run);
-    // An answer without a word is whole: nobody speaks in noise.
+    // An answer without a word is complete, because noise contains no speech.
     assert!(rows.iter().all(|row| row.outcome.is_finished() && row.answer.broken.is_none()), "{rows:?}");
     let mut said: Vec<u64> = rows.iter().map(|row| row.media.audio_ms).collect();
     heard.sort_unstable();
@@ -109,7 +109,7 @@ fn forms_hold_what_was_asked_by_an_independent_reader() {
     assert_eq!((said.len(), said), (40, heard));
 }
 
-/// OpenAI's client asks the embedded engine for each kind of answer, and reads them by its own types.
+/// OpenAI's client requests each kind of answer from the embedded engine, and parses it with its own types.
 const CLIENT: &str = r#"
 import io, json, sys, wave
 from openai import OpenAI
@@ -142,7 +142,7 @@ fn openais_client_reads_the_engines_answers() {
         Command::new(python).args(["-c", CLIENT, &engine.url, "demo"]).output().expect("Python is there");
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     let said: Value = serde_json::from_slice(&said.stdout).expect("JSON");
-    // 12 s of sound: 25 tokens a second to be read, and 150 words a minute spoken.
+    // 12 s of sound: 25 input tokens per second, and 150 words per minute of speech.
     let want = json!({
         "plain": 30, "tokens": 300, "output": 30, "duration": 12.0, "verbose": 30, "segments": 1, "text": 30,
         "kinds": ["transcript.text.delta", "transcript.text.done"], "deltas": 30, "same": true, "counted": 30,
@@ -201,7 +201,7 @@ fn transcriptions_are_measured_as_the_engine_sent_them() {
     assert!(shown.stdout.contains("s of sound/s"), "{}", shown.stdout);
 }
 
-/// vLLM's and whisper.cpp's answers, in their own words, and one of a server that heard half of what was sent.
+/// Answers of vLLM and whisper.cpp in their formats, and one of a server that processed half of the audio.
 #[test]
 fn answers_of_other_servers_are_read() {
     let vllm = |text: &str, usage: &str| {

@@ -52,7 +52,7 @@ fn a_run_s_time_is_taken_apart() {
     }
 }
 
-/// The page says what the terminal says, draws what is inferred unlike what is measured, and reaches nowhere.
+/// The page has the same figures as the terminal, draws inferred parts differently from measured ones, and loads no external resource.
 #[test]
 fn a_run_s_time_is_drawn() {
     let (folder, run) = run_folder();

@@ -35,7 +35,7 @@ pub fn page(fast: u64, slow: u64) -> String {
     )
 }
 
-/// A server whose requests are fast for this many scrapes, slow for as many more, and gone then.
+/// A server whose requests are fast for this many scrapes, slow for as many more, and then unreachable.
 fn server(turns: u64) -> Server {
     let scrapes = AtomicU64::new(0);
     Server::start(move |_, socket| {
@@ -93,7 +93,8 @@ pub fn get(addr: &str, request: &str) -> String {
     answer
 }
 
-/// Fast requests hold the budget, slow ones break it, and a page that is gone is a lost source, in this order; what is served is what is known.
+/// Fast requests pass the budget, slow ones break it, and an unreachable page is a lost source, in this order.
+/// The HTTP output always equals the current state.
 #[test]
 fn a_row_holds_then_breaks_then_loses_its_source() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -127,7 +128,7 @@ fn a_row_holds_then_breaks_then_loses_its_source() {
             let limit = &course["ceilings"][0];
             assert_eq!((&limit["latency"], &limit["limit_s"]), (&"ttft".into(), &0.25.into()), "{course}");
             if let Some(minute) = course["minutes"].as_array().expect("a list").last() {
-                // Fast requests lie in (50, 100] ms, slow ones in (250, 500].
+                // Fast requests are in (50, 100] ms, slow ones in (250, 500].
                 let [p50, p99] = [0, 1].map(|place| &minute["latencies"]["ttft"][place]);
                 assert!(
                     p50["over_s"].as_f64() >= Some(0.05) && p99["most_s"].as_f64() <= Some(0.5),
@@ -135,7 +136,7 @@ fn a_row_holds_then_breaks_then_loses_its_source() {
                 );
             }
         }
-        // On a busy machine scrapes come late, and a page may be lost for a moment before it is gone.
+        // On a busy machine scrapes come late, and a page may be lost for a moment before it is unreachable.
         let is_gone = state == "source_lost" && states.iter().any(|state| state == "broken");
         states.push(state);
         if is_gone {
@@ -155,7 +156,7 @@ fn json(answer: &str) -> Value {
     serde_json::from_str(body).expect("JSON")
 }
 
-/// Whoever does not show the key is told how to, and learns nothing but that the watch is alive.
+/// A reader without the key gets instructions, and learns nothing except that the watch is alive.
 #[test]
 fn a_reader_shows_the_key_of_a_watch_that_has_one() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -201,7 +202,7 @@ fn a_watch_that_cannot_be_is_refused_in_one_line() {
     let half = folder.path().join("half.yaml");
     std::fs::write(&half, "sources: [{prometheus: \"http://127.0.0.1:9\"}]\n").expect("written");
     let half = half.display().to_string();
-    // A URL alone is a page; what is neither is told what it may be.
+    // A bare URL is a metrics endpoint; a value of another kind gets an error with the accepted kinds.
     let [bare, number] = [("bare", "http://127.0.0.1:9/metrics"), ("number", "9")].map(|(name, source)| {
         let path = folder.path().join(format!("{name}.yaml"));
         std::fs::write(&path, format!("sources:\n  - {source}\n")).expect("written");
@@ -244,7 +245,7 @@ fn a_watch_that_cannot_be_is_refused_in_one_line() {
     }
 }
 
-/// Which rows a page can judge, and the edges around their ceilings.
+/// The rows that a page can judge, and the edges around their ceilings.
 #[test]
 fn lint_names_the_edges() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -264,8 +265,8 @@ fn lint_names_the_edges() {
     assert_eq!(rows[1]["judged"], false);
 }
 
-/// What a rollout controller asks while nothing is decided yet, the exit code at the end, and what is refused. How it decides is tried in virtual
-/// time.
+/// The request of a rollout controller while the trial is undecided, the exit code at the end, and the refusals. The decision
+/// itself is tested in virtual time.
 #[test]
 fn a_canary_is_asked_over_http_and_ends_undecided() {
     let (base, canary) = (server(10_000), server(10_000));
@@ -302,7 +303,7 @@ fn a_canary_is_asked_over_http_and_ends_undecided() {
     }
 }
 
-/// Kills what it started.
+/// A process that is killed on drop.
 pub struct Ended(pub Child);
 
 impl Drop for Ended {
@@ -312,7 +313,7 @@ impl Drop for Ended {
     }
 }
 
-/// A Prometheus that scrapes this server and one that nobody answers at, twice a second.
+/// Starts a Prometheus that scrapes this server and an unreachable one, twice a second.
 pub fn prometheus(folder: &std::path::Path, target: &str) -> Option<(Ended, String)> {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let listen = free.local_addr().expect("bound").to_string();
@@ -333,7 +334,8 @@ pub fn prometheus(folder: &std::path::Path, target: &str) -> Option<(Ended, Stri
     Some((Ended(started), format!("http://{listen}")))
 }
 
-/// What a real Prometheus has scraped is counted to the request; a target of it that does not answer is a lost source, and no good news.
+/// The scrapes of a real Prometheus are counted to the request.
+/// A target that does not answer is a lost source and does not count as passing.
 #[test]
 fn what_prometheus_scraped_is_counted_to_the_request() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -365,7 +367,7 @@ fn what_prometheus_scraped_is_counted_to_the_request() {
     let last = said.last().unwrap_or_else(|| panic!("nothing: {}", ended.stderr));
     let row = &last["data"]["rows"][0];
     let n = row["n"].as_u64().unwrap_or_else(|| panic!("{last}"));
-    // Each scrape brings 25 fast requests and a slow one, all of them or none; up to a few seconds of them lie at either end.
+    // Each scrape adds 25 fast requests and a slow one, all or none. A few seconds of scrapes may be missing at both ends.
     assert!(
         n > 0 && n.is_multiple_of(EACH + 1) && n <= (after - before + 1) * (EACH + 1),
         "{n}: {before} {after}"
@@ -383,7 +385,8 @@ fn what_prometheus_scraped_is_counted_to_the_request() {
     assert!(lost, "{}", ended.stdout);
 }
 
-/// Replicas come and go with the list: a new one is scraped, one that is taken off has left and is not lost, and a list that cannot be read changes nothing.
+/// Replicas follow the list: a new one is scraped, and a removed one has left and is not lost.
+/// A list that can't be read changes nothing.
 #[test]
 fn pages_come_and_go_with_their_list() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -414,7 +417,7 @@ fn pages_come_and_go_with_their_list() {
     assert_eq!(last["fleet"]["pages"], serde_json::json!([1, 1]), "{last}");
     let replicas = last["fleet"]["replicas"].as_array().expect("replicas");
     assert_eq!(replicas.len(), 1, "{replicas:?}");
-    // Who left is not lost.
+    // A removed replica is not a lost source.
     assert!(!said.iter().any(|one| one["alert"]["kind"] == "source_lost"), "{}", ended.stdout);
     // Both were counted while they were there, whole scrapes of each.
     let n = last["rows"][0]["n"].as_u64().expect("a count");

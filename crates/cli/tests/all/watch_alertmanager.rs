@@ -1,4 +1,4 @@
-//! Alerts at a real Alertmanager while it and the watch are killed: none is lost, none comes twice, and what is over ends.
+//! Alerts at a real Alertmanager while it and the watch are killed: none is lost, none is doubled, and each resolved alert ends.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,10 +15,10 @@ use crate::watch::{EACH, Ended, page};
 use crate::watch_alerts::{Switch, watch};
 
 const NAME: &str = "PlimsollCeilingBroken";
-/// Each of a watch that has told; every third takes Alertmanager with it. 200 of them take half a minute more, and come to the same.
+/// Kills of a watch after a notification; every third kills Alertmanager too. 200 kills take half a minute more, with the same result.
 const KILLS: usize = 30;
 
-/// An Alertmanager that tells one receiver of ceilings, and comes back to the same port and storage.
+/// An Alertmanager that notifies one receiver of ceilings, and restarts on the same port and storage.
 struct Manager {
     folder: PathBuf,
     port: u16,
@@ -44,7 +44,7 @@ impl Manager {
         Some(manager)
     }
 
-    /// Starts it, Debian's or another's.
+    /// Starts Alertmanager: Debian's binary or another one.
     fn begin(&mut self) -> std::io::Result<()> {
         let begin = |name: &str| {
             let mut command = Command::new(name);
@@ -83,7 +83,7 @@ impl Manager {
         Some(one)
     }
 
-    /// How often it was posted an alert that is over.
+    /// Returns the number of received posts of resolved alerts.
     fn resolved(&self) -> Option<f64> {
         let metrics = self.get("/metrics")?;
         let of = metrics.lines().filter(|line| line.starts_with("alertmanager_alerts_received_total{"));
@@ -91,19 +91,19 @@ impl Manager {
         Some(counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
     }
 
-    /// Has it written down that its receiver was told? A kill before that makes it tell again.
+    /// Returns whether the notification log is written. A kill before that makes Alertmanager notify again.
     fn remembers(&self) -> bool {
         let log = std::fs::read(self.folder.join("alertmanager/nflog")).unwrap_or_default();
         String::from_utf8_lossy(&log).contains(NAME)
     }
 }
 
-/// A page each scrape of which brings requests over the ceiling, until it is told that they are fast.
+/// A metrics endpoint whose every scrape adds requests over the ceiling, until it is switched to fast requests.
 #[derive(Default)]
 struct Slow {
     scrapes: AtomicU64,
     slow: AtomicU64,
-    /// 0 = slow.
+    /// Whether requests are slow (0) or fast.
     is_over: AtomicU64,
 }
 
@@ -121,14 +121,14 @@ impl Slow {
         (state, server)
     }
 
-    /// Waits until it was scraped so often again.
+    /// Waits until the endpoint was scraped this many more times.
     fn scraped(&self, more: u64) {
         let before = self.scrapes.load(Ordering::SeqCst);
         until("it is scraped", || self.scrapes.load(Ordering::SeqCst) >= before + more);
     }
 }
 
-/// A watch of this page that tells this Alertmanager.
+/// Writes a watch file for this endpoint and this Alertmanager.
 fn files(folder: &Path, page: &str, manager: u16) -> PathBuf {
     let budget = folder.join("budget.yaml");
     let rows = "budgets: [{id: ttft, metric: ttft, p: 99, max: 250ms}]\n";
@@ -146,7 +146,8 @@ fn files(folder: &Path, page: &str, manager: u16) -> PathBuf {
     file
 }
 
-/// What an alert is, without what changes with each post. Of its beginning one message has the zeros at the end and the other has not.
+/// Returns the identity of an alert, without the parts that change with each post. Trailing zeros are removed from the start,
+/// because only one of the messages has them.
 fn lasting(alert: &Value) -> ([&Value; 3], String) {
     let starts = alert["startsAt"].as_str().expect("an instant").trim_end_matches('Z');
     let starts =
@@ -154,8 +155,9 @@ fn lasting(alert: &Value) -> ([&Value; 3], String) {
     (["labels", "annotations", "fingerprint"].map(|name| &alert[name]), starts.to_owned())
 }
 
-/// A ceiling breaks, and the watch is killed as soon as it has written that down, and again and again after it has told; Alertmanager is killed with it,
-/// and is away when the ceiling holds again, which is told all the same.
+/// A ceiling breaks, and the watch is killed as soon as it has stored that, and again several times after the notification.
+///
+/// Alertmanager is killed too. It is unreachable when the ceiling passes again, and still gets the resolution.
 #[test]
 fn a_real_alertmanager_tells_of_a_broken_ceiling_once_through_kills_of_both_sides() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -209,7 +211,7 @@ fn a_real_alertmanager_tells_of_a_broken_ceiling_once_through_kills_of_both_side
     running = start();
     manager.begin().expect("it starts again");
     until("its receiver is told of the end", || hook.taken().len() > 1);
-    // What is over is posted once more by the next watch, and nothing comes of it.
+    // The next watch posts the resolved alert again, without effect.
     let before = manager.resolved().expect("it answers");
     drop(running);
     let _running = start();

@@ -1,4 +1,5 @@
-//! Alerts on their way: what a fake Alertmanager and a fake webhook took, while both refuse at times and the watch is killed and started again.
+//! Delivery of alerts: the messages at a fake Alertmanager and a fake webhook.
+//! Both refuse at times, and the watch is killed and restarted.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -60,8 +61,8 @@ impl Switch {
             .collect()
     }
 
-    /// Messages that a webhook took: their ids and states. One that comes again under its id is the same: a kill may come between its
-    /// taking and the word of it.
+    /// Returns the messages that a webhook accepted: their ids and states. A repeated id is one message, because a kill may come
+    /// between the acceptance and its record.
     fn messages(&self) -> Vec<(String, String)> {
         let one = |(head, body): (String, Value)| {
             (header(&head, "webhook-id"), body["state"].as_str().expect("a state").to_owned())
@@ -79,7 +80,7 @@ fn header(head: &str, name: &str) -> String {
     head.lines().find_map(of).unwrap_or_else(|| panic!("no {name} in {head}"))
 }
 
-/// A watch of this file that adds what it says to the other.
+/// Starts a watch of this file that appends its output to `said`.
 pub fn watch(file: &Path, said: &Path) -> Child {
     let out = || std::fs::OpenOptions::new().append(true).create(true).open(said).expect("a file");
     let mut command = Command::new(PLIMSOLL);
@@ -123,8 +124,9 @@ fn files(folder: &Path, pages: [&str; 2], managers: [&str; 2], hook: &str) -> st
     file
 }
 
-/// A page goes away while the webhook refuses, the watch is killed, and the page comes back while the Alertmanagers refuse: each state of the alert arrives
-/// once at the webhook, signed, and at both Alertmanagers under one name and one beginning.
+/// An endpoint becomes unreachable while the webhook refuses, the watch is killed, and the endpoint returns while the Alertmanagers refuse.
+///
+/// Each state of the alert arrives once at the webhook, signed, and at both Alertmanagers under one name and one start.
 #[test]
 fn an_alert_arrives_once_per_state_through_kills_and_refusals() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -141,7 +143,7 @@ fn an_alert_arrives_once_per_state_through_kills_and_refusals() {
     killed(child);
     assert!(hook.messages().is_empty(), "{:?}", hook.messages());
 
-    // The page is still away: the watch begins all the same, and tells the webhook what it has not taken.
+    // The endpoint is still unreachable: the watch starts anyway, and sends the webhook the undelivered messages.
     hook.set(true);
     let child = watch(&file, &said);
     until("the webhook is told", || !hook.messages().is_empty());
@@ -159,7 +161,7 @@ fn an_alert_arrives_once_per_state_through_kills_and_refusals() {
     let is_over =
         |switch: &Switch| switch.lost().last().is_some_and(|last| Some(&last.2) == ends(&hook).as_ref());
     until("both Alertmanagers know the end", || is_over(&first) && is_over(&second));
-    // Two resends more: nothing is told twice.
+    // After two more resends there is no second notification.
     let posts = first.taken().len();
     until("it is resent", || first.taken().len() > posts + 2);
     killed(child);
@@ -195,7 +197,7 @@ fn an_alert_arrives_once_per_state_through_kills_and_refusals() {
     silent(folder.path(), &[&first, &second, &hook]);
 }
 
-/// When the webhook was told that it ended.
+/// Returns the end of the alert as delivered to the webhook.
 fn ends(hook: &Switch) -> Option<Value> {
     hook.taken()
         .into_iter()
@@ -203,7 +205,7 @@ fn ends(hook: &Switch) -> Option<Value> {
         .map(|(_, body)| body["ends"].clone())
 }
 
-/// Each message's signature is that of its own bytes.
+/// Checks that each message's signature matches its bytes.
 fn signed(hook: &Switch) {
     let key = SigningKey::new(&Secret::new(SIGNING, "test").expect("usable"), "test").expect("base64");
     let taken = hook.taken.lock().expect("no panic before");
@@ -215,7 +217,7 @@ fn signed(hook: &Switch) {
     }
 }
 
-/// No key is in what was written or told; the token is where it belongs alone.
+/// Checks that no key is in the files or the messages; the token is only in its header.
 fn silent(folder: &Path, told: &[&Switch]) {
     for (name, bytes) in crate::kit::files(folder) {
         let text = String::from_utf8_lossy(&bytes);
@@ -231,7 +233,7 @@ fn silent(folder: &Path, told: &[&Switch]) {
     assert_eq!(header(&told[0].taken()[0].0, "authorization"), format!("Bearer {TOKEN}"));
 }
 
-/// What can't be told is refused before anything is watched, in one line.
+/// Alerts that can't be delivered are refused in one line before the watch starts.
 #[test]
 fn sinks_that_cannot_be_are_refused_in_one_line() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -276,7 +278,8 @@ fn sinks_that_cannot_be_are_refused_in_one_line() {
     );
 }
 
-/// A burn rate that no row can reach is refused by the lint, in text and in JSON; one that some row can reach is not, and the others are named.
+/// The lint refuses a burn rate that no row can reach, in text and in JSON.
+/// It accepts one that some row can reach, and names the other rows.
 #[test]
 fn burn_rates_that_can_never_fire_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");

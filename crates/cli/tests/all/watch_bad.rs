@@ -1,4 +1,4 @@
-//! Pages that are none any more, or odd ones, under a watch: a state that says so, never a budget that holds, and nothing counted that was not there.
+//! Missing or odd pages under a watch: the state reports them, a budget never passes, and nothing is counted that was not there.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -12,10 +12,10 @@ use crate::kit::{Engine, Server, plimsoll, reply, until};
 use crate::watch::{EACH, page};
 use crate::watch_page::{Watching, budget};
 
-/// What a server answers instead of its page.
+/// A server's answer instead of its metrics.
 type Bad = fn(&mut TcpStream, &str);
 
-/// The head of a whole page, of which this much comes.
+/// Sends the head of a whole page and only its first bytes.
 fn part(socket: &mut TcpStream, whole: &str, bytes: usize) {
     let head =
         format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", whole.len());
@@ -30,7 +30,7 @@ const BAD: [(&str, Bad); 7] = [
     ("nothing", |socket, _| reply(socket, "200 OK", "", "")),
     ("no text", |socket, _| reply(socket, "200 OK", "", "\u{0}\u{1}vllm:\u{fffd}\u{7f} \u{0}\n")),
     ("error", |socket, page| reply(socket, "500 Internal Server Error", "", page)),
-    // Its last line is "…_sum 2" of "…_sum 20…", or the like.
+    // Its last line is for example "…_sum 2" of "…_sum 20…".
     ("cut in a number", |socket, page| part(socket, page, page.len() - 3)),
     ("half", |socket, page| part(socket, page, page.len() / 2)),
     ("endless", |socket, page| {
@@ -79,7 +79,7 @@ fn a_page_that_is_none_is_a_lost_source_and_costs_no_count() {
     });
 }
 
-/// A page with lines twice, values that are no numbers and half a line at its end: what stands there is counted once, and nothing else.
+/// A page with duplicate lines, values that are not numbers and half a line at its end: valid lines are counted once, and nothing else.
 #[test]
 fn odd_lines_are_counted_once_or_not_at_all() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -104,7 +104,7 @@ fn odd_lines_are_counted_once_or_not_at_all() {
     assert_eq!(found["fleet"]["output_tokens_per_s"], Value::Null, "{found}");
 }
 
-/// A page with buckets of its own: requests of 80 ms and of 400 ms by these edges.
+/// Returns a page with custom buckets: requests of 80 ms and of 400 ms by these edges.
 fn with_edges(edges: &[f64], fast: u64, slow: u64) -> String {
     let (name, all) = ("vllm:time_to_first_token_seconds", fast + slow);
     let below = |edge: f64| if edge >= 0.4 { all } else { u64::from(edge >= 0.08) * fast };
@@ -117,7 +117,7 @@ fn with_edges(edges: &[f64], fast: u64, slow: u64) -> String {
     )
 }
 
-/// A budget of the first token with a ceiling of 250 ms, of which one page has an edge and the other has none.
+/// Writes a budget of the first token with a ceiling of 250 ms, which is an edge of one page and not of the other.
 fn ceiling(folder: &std::path::Path) -> String {
     let path = folder.join("ceiling.yaml");
     let text = "version: 1\nname: chat\nbudgets:\n  - {id: first, metric: ttft, p: 90, max: 250ms}\n";
@@ -125,7 +125,8 @@ fn ceiling(folder: &std::path::Path) -> String {
     path.display().to_string()
 }
 
-/// Two replicas with other edges: each is counted by its own, and together they hold until the one without an edge at the ceiling is slow.
+/// Two replicas with different edges: each is counted by its own.
+/// Together they pass until the replica without an edge at the ceiling is slow.
 #[test]
 fn replicas_with_other_edges_are_counted_by_their_own() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -147,13 +148,14 @@ fn replicas_with_other_edges_are_counted_by_their_own() {
     let watching = Watching::start(&urls, &ceiling(folder.path()), &[]);
     let row = || watching.json("/v1/rows")["rows"][0].clone();
     until("it holds", || row()["state"] == "holds");
-    // None is over the ceiling, of both pages for certain: 80 ms lie below 250 ms by either's edges.
+    // No request is over the ceiling on either page: 80 ms are below 250 ms by the edges of both.
     assert_eq!(row()["over"], serde_json::json!([0.0, 0.0]), "{}", row());
     is_slow.store(true, Ordering::SeqCst);
     until("it is broken", || row()["state"] == "broken");
 }
 
-/// A replica is deployed anew under load, with other buckets: its requests are counted once, by the edges that it has then, and the budget goes on to hold.
+/// A replica is redeployed under load, with other buckets.
+/// Its requests are counted once, by its current edges, and the budget still passes.
 #[test]
 fn edges_that_change_with_a_redeploy_cost_no_count() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -185,7 +187,7 @@ fn edges_that_change_with_a_redeploy_cost_no_count() {
     assert_eq!(found["fleet"]["restarts"], 1, "{found}");
 }
 
-/// A certificate for these names that has or has not expired, signed by itself: the engine's flags, which name its files.
+/// Creates a self-signed certificate for these names, expired or not; returns the engine's flags with its files.
 fn certificate(folder: &std::path::Path, name: &str, of: &str, until: i32) -> Vec<String> {
     let mut params = CertificateParams::new(vec![of.to_owned()]).expect("a name");
     params.distinguished_name.push(DnType::CommonName, name);
@@ -201,8 +203,8 @@ fn certificate(folder: &std::path::Path, name: &str, of: &str, until: i32) -> Ve
     vec!["--tls-cert".into(), cert, "--tls-key".into(), write("key", key.serialize_pem())]
 }
 
-/// Certificates that can't be believed: a page that is named refuses the watch in one line, one of a list is a lost source that says why; beside pages that answer
-/// nothing holds.
+/// Untrusted certificates: a named page refuses the watch in one line, and a page of a list is a lost source with its reason.
+/// No row passes next to pages that do not answer.
 #[test]
 fn a_page_whose_certificate_is_wrong_says_what_is_wrong() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! What a watch keeps of the past, from the outside: held against the log of the requests behind the pages, and against a kill at any time.
+//! The history of a watch from the outside: compared with the log of the requests behind the pages, and under a kill at any time.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -18,7 +18,7 @@ const BUDGET: &str =
 /// When the runs here begin, s since 1970: a full hour.
 const BEGAN_S: i64 = 498_722 * 3600;
 
-/// So long a time of requests in virtual time, and their history.
+/// Simulates requests for this time in virtual time and writes their history.
 fn history_of(folder: &Path, time: &str, more: &[&str]) -> [String; 3] {
     let at = |name: &str| folder.join(name).display().to_string();
     let [run, budget, history] = [at("run"), at("budget.yaml"), at("history")];
@@ -34,7 +34,7 @@ fn history_of(folder: &Path, time: &str, more: &[&str]) -> [String; 3] {
     [run, budget, history]
 }
 
-/// So many seconds after they began.
+/// Returns the time this many seconds after the start.
 fn second(number: i64) -> String {
     (BEGAN_S + number).to_string()
 }
@@ -149,7 +149,7 @@ fn watching(url: &str, budget: &str, history: &str, listen: &str) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// How many blocks there are.
+/// Returns the number of blocks in a history.
 fn blocks(history: &str) -> u64 {
     let ended = plimsoll(&["show", history, "--format", "json"]);
     let found: Value = serde_json::from_str(&ended.stdout).unwrap_or_default();
@@ -160,7 +160,7 @@ fn until_blocks(history: &str, wanted: u64) {
     until("blocks are kept", || blocks(history) >= wanted);
 }
 
-/// What blocks say of requests, by the instants that they are between.
+/// Returns the number of finished requests in each block, by the block's start in ns since the Unix epoch.
 fn told(history: &str, out: &str) -> Vec<(i64, f64)> {
     assert_eq!(plimsoll(&["watch", "cut", history, "-o", out]).code, 0);
     let run = plimsoll_store::open(Path::new(out)).expect("a run");
@@ -172,7 +172,7 @@ fn told(history: &str, out: &str) -> Vec<(i64, f64)> {
     blocks.iter().map(|block| (begins + block.from.0, finished(&block.counters))).collect()
 }
 
-/// Each scrape shows 25 requests more. Killed at any instant, a watch loses the block that was open and none that was kept; the next one goes on beside them.
+/// Each scrape shows 25 requests more. A kill at any time loses the open block and no stored one; the next watch adds further blocks.
 #[test]
 fn a_kill_costs_the_open_block_and_no_other() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -202,7 +202,7 @@ fn a_kill_costs_the_open_block_and_no_other() {
     let mut said = String::new();
     BufReader::new(second.stderr.as_mut().expect("piped")).read_line(&mut said).expect("where it is served");
     let addr = said.trim().rsplit("http://").next().expect("an address").to_owned();
-    // What was kept before it is on its page at once.
+    // The stored history is on its page immediately.
     let minute = |course: &str| -> Option<f64> {
         let course: Value = serde_json::from_str(course.split_once("\r\n\r\n")?.1).ok()?;
         course["minutes"][0]["from_s"].as_f64()

@@ -1,4 +1,4 @@
-//! What the page of a watch is drawn from, over HTTP: charts of requests held against their log, and what the fleet costs.
+//! The data behind the page of a watch, over HTTP: charts of requests compared with their log, and the cost of the fleet.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -19,7 +19,7 @@ impl Watching {
         Watching::with(&[sources, &["-b", budget], more].concat())
     }
 
-    /// As its file says.
+    /// Starts a watch with this file.
     pub fn of(file: &str, more: &[&str]) -> Watching {
         Watching::with(&[&[file], more].concat())
     }
@@ -61,7 +61,7 @@ pub fn budget(folder: &std::path::Path) -> String {
     path.display().to_string()
 }
 
-/// Requests that these minutes hold.
+/// Returns the number of requests in these minutes.
 fn held(course: &Value) -> u64 {
     let minutes = course["minutes"].as_array().map_or(&[][..], Vec::as_slice);
     let number = |minute: &Value, key: &str| minute[key].as_f64().unwrap_or(0.0);
@@ -71,7 +71,8 @@ fn held(course: &Value) -> u64 {
     each.sum::<f64>().round() as u64
 }
 
-/// A gateway records requests, some before anybody watches and some then: the charts hold all of them, and each percentile is the time of one.
+/// A gateway records requests before and after the watch starts. The charts contain all of them, and each percentile is the time
+/// of one request.
 #[test]
 fn charts_of_a_record_hold_the_requests_of_its_log() {
     let engine = Engine::start("demo");
@@ -109,7 +110,7 @@ fn charts_of_a_record_hold_the_requests_of_its_log() {
     assert_eq!(watching.json("/v1/rows")["cost"]["per_hour"], 36.0);
     if let Some(browser) = chromium() {
         let url = format!("http://{}/", watching.1);
-        // What comes as it happens never ends, so that the browser is told when it has seen enough.
+        // The event stream never ends, so the browser gets a time limit.
         until("a browser draws it", || {
             let (dom, console) = look(browser, &url, &["--timeout=6000", "--window-size=1280,1600"]);
             assert_eq!(console, "");
@@ -122,7 +123,7 @@ fn charts_of_a_record_hold_the_requests_of_its_log() {
     gateway.end();
 }
 
-/// More than sixty replicas are drawn as one picture, and those that stand out are named beside it.
+/// More than sixty replicas are drawn as one picture, and outliers are named next to it.
 #[test]
 fn a_large_fleet_is_drawn_and_its_odd_ones_are_named() {
     let Some(browser) = chromium() else { return };
@@ -150,7 +151,7 @@ fn a_large_fleet_is_drawn_and_its_odd_ones_are_named() {
     });
 }
 
-/// Two replicas at a price each: what an hour costs on every path; one that is gone is not counted.
+/// Two replicas with a price each: the cost of an hour on every path; a removed replica is not counted.
 #[test]
 fn what_replicas_cost_is_said_everywhere() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -176,7 +177,7 @@ fn what_replicas_cost_is_said_everywhere() {
     let cost = || watching.json("/v1/rows")["cost"].clone();
     until("both are paid for", || cost()["per_hour"] == 5.0);
     assert_eq!(cost()["currency"], "USD");
-    // Both answer, and whatever time goes by on a busy machine, nothing was generated.
+    // Both answer, and no token was generated, however slow the machine is.
     assert!(cost()["per_million_output"].is_null(), "{}", cost());
     let metrics = watching.get("/metrics");
     assert!(metrics.contains("plimsoll_watch_cost_per_hour{currency=\"USD\"} 5\n"), "{metrics}");
@@ -212,7 +213,7 @@ fn what_replicas_cost_is_said_everywhere() {
     let ended = plimsoll(&["watch", &file, "-b", &budget]);
     assert!(ended.code == 2 && ended.stderr.contains(&format!("{file}:2:1: ")), "{}", ended.stderr);
     assert!(ended.stderr.contains("did you mean price?"), "{}", ended.stderr);
-    // What the file says wrong is called by its key there.
+    // An error in the file is reported with its key there.
     for (price, said) in
         [("2.5/replica-hour", "price: 2.5/"), ("2USD/gpu-hour", "price: 2USD/gpu-hour: a price")]
     {

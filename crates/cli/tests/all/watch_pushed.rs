@@ -1,4 +1,4 @@
-//! A watch of what is pushed: OpenTelemetry's own SDK, and sources that can't be. What the SDK's process measured is the truth.
+//! A watch of pushed metrics: OpenTelemetry's own SDK, and invalid sources. The reference is the measurement of the SDK's process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,9 +13,9 @@ use crate::real;
 /// A watch, what it listens on, and where it is read. It ends with this value.
 pub struct Watch {
     child: Child,
-    /// Where it is read.
+    /// URL of the watch's page.
     pub page: String,
-    /// Where it takes what is pushed, by what is taken there; `host:port`.
+    /// Push addresses by kind of data; `host:port`.
     pub takes: Vec<(String, String)>,
 }
 
@@ -40,7 +40,7 @@ pub fn becomes<T>(what: &str, mut get: impl FnMut() -> Result<T, String>) -> T {
 }
 
 impl Watch {
-    /// Watches what this says in a watch file.
+    /// Starts a watch with this text in its watch file.
     pub fn of(folder: &Path, name: &str, asked: &str, addresses: usize, env: &[(&str, &str)]) -> Watch {
         let file = folder.join(format!("{name}.yaml"));
         let every = if asked.contains("every: ") { "" } else { "every: 500ms\n" };
@@ -67,13 +67,12 @@ impl Watch {
         Watch { child, page, takes }
     }
 
-    /// What stands at a path of it.
+    /// Returns the content at a path of the watch.
     pub fn get(&self, path: &str) -> String {
         let answer = request(&self.page, &format!("GET {path} HTTP/1.1\r\n"), b"");
         answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
     }
 
-    /// What it knows now.
     pub fn rows(&self) -> Value {
         serde_json::from_str(&self.get("/v1/rows")).unwrap_or_default()
     }
@@ -91,7 +90,7 @@ pub fn request(addr: &str, head: &str, body: &[u8]) -> String {
     answer
 }
 
-/// 150 ms lies inside a bucket of vLLM's, so that its count is a bracket.
+/// A ceiling of 150 ms is inside a bucket of vLLM's, so that its count is a bracket.
 fn budget(folder: &Path) -> String {
     let path = folder.join("budget.yaml");
     let rows =
@@ -131,8 +130,10 @@ fn a_pushed_source_that_cannot_be_is_refused_in_one_line() {
     );
 }
 
-/// OpenTelemetry's own SDK in each of its ways, as two processes of one name after each other: every request is counted once, the brackets hold what was measured, and the
-/// largest observation settles a ceiling that lies inside a bucket. What failed is over every ceiling.
+/// OpenTelemetry's own SDK in each of its modes, as two successive processes of one name: every request is counted once.
+///
+/// The brackets contain the measured values. The largest observation decides a ceiling inside a bucket. A failed request is over every
+/// ceiling.
 #[test]
 fn what_opentelemetry_measures_is_counted_to_the_request() {
     let Some(done) = real::or_skipped(real::installed("venv-otel/.done", "otel")) else { return };
@@ -149,7 +150,7 @@ fn what_opentelemetry_measures_is_counted_to_the_request() {
         let key = if grpc { "" } else { ", key_env: PUSH_KEY" };
         let source = format!("[{{otlp: \"127.0.0.1:0\"{key}}}]");
         let name = format!("{temporality}-{buckets}");
-        // A source is lost after some of these, and a busy machine takes seconds from a last export to the first look at the rows.
+        // A source is lost after some of these, and a busy machine takes seconds from a last export to the first read of the rows.
         let asked = format!("sources: {source}\nbudget: {}\nevery: 2s\n", budget(folder.path()));
         let watch = Watch::of(folder.path(), &name, &asked, 1, &[("PUSH_KEY", "sesame")]);
         assert_eq!(watch.takes[0].0, "otlp");
@@ -183,7 +184,7 @@ fn what_opentelemetry_measures_is_counted_to_the_request() {
         let truth = ttft.iter().filter(|s| **s > 0.03).count() as u64 + failed;
         assert!(over(0, 0) <= truth && truth <= over(0, 1), "{name}: {truth}: {}", rows[0]);
         if buckets == "exponential" {
-            // A bucket of a twentieth of an octave holds few of them.
+            // A bucket of a twentieth of an octave contains few of them.
             assert!(over(0, 1) - over(0, 0) <= 40, "{name}: {}", rows[0]);
         }
         assert!(e2e.iter().all(|s| *s < 0.4));

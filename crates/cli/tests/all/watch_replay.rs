@@ -1,4 +1,4 @@
-//! A finished run under a watch: its verdicts beside a gate's, and its alerts beside the fault that was put into the run.
+//! A finished run under a watch: its verdicts against a gate's, and its alerts against the fault in the run.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ fn budget(folder: &Path, name: &str, rows: &[String]) -> String {
     path.display().to_string()
 }
 
-/// Rows' verdicts by id: true = broken, false = holds; undecided ones are left out.
+/// Returns rows' verdicts by id: true = broken, false = passed; inconclusive ones are left out.
 fn decided(rows: &Value, key: &str, words: [&str; 2]) -> Vec<(String, bool)> {
     let rows = rows.as_array().expect("rows").iter();
     let one = |row: &Value| {
@@ -75,7 +75,7 @@ fn a_replay_and_a_gate_never_contradict_each_other() {
         for (source, agreed) in ["requests", "pages"].into_iter().zip(&mut agreed) {
             for (id, is_broken) in decided(&found[source]["rows"], "state", ["holds", "broken"]) {
                 let Some((_, fails)) = gate.iter().find(|(of, _)| *of == id) else { continue };
-                // These requests are refused before the server counts them: its page holds as far as it sees.
+                // These requests are refused before the server counts them, so its page passes from its own view.
                 if source == "pages" && !is_broken && flags.contains(&REFUSED) {
                     continue;
                 }
@@ -89,12 +89,12 @@ fn a_replay_and_a_gate_never_contradict_each_other() {
     assert!(pages.iter().all(|rows| *rows >= 5), "too few to compare: {agreed:?}");
 }
 
-/// A ceiling with a margin is the ceiling without what is kept free: for a gate, a replay of requests and one of pages, and in `watch lint`'s words.
+/// A ceiling with a margin is the ceiling minus the margin: for a gate, a replay of requests, a replay of pages, and `watch lint`.
 #[test]
 fn a_margin_is_kept_free_of_live_traffic_too() {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = run(folder.path(), "run", &["--rate", "40/s", "--for", "120s", "--fault", REFUSED]);
-    // Each would hold without its margin, and is broken with it.
+    // Each would pass without its margin, and is broken with it.
     let kept = ["ttft,90,1s,997ms", "e2e,90,10s,99.95%", "error_rate,,20%,90%"].map(String::from);
     let plain = ["ttft,90,3ms", "e2e,90,5ms", "error_rate,,2%"].map(String::from);
     let written = ["ttft,90,1s", "e2e,90,10s", "error_rate,,20%"].map(String::from);
@@ -118,13 +118,14 @@ fn a_margin_is_kept_free_of_live_traffic_too() {
     assert_ne!(with[2], without[2], "a page's rows");
 }
 
-/// A fault from 60 s to 150 s: told a minute after it began, resolved after it ended, and nothing else; nothing at all without it.
+/// A fault from 60 s to 150 s gives one alert a minute after its start, resolved after its end.
+/// There is no alert without the fault.
 #[test]
 fn what_would_have_alerted_is_the_fault_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let budget = budget(folder.path(), "budget.yaml", &["ttft,99,50ms".into(), "error_rate,,1%".into()]);
     let watch = folder.path().join("watch.yaml");
-    // Its sources do not answer, its receivers' keys are nowhere: a replay asks nobody and tells nobody.
+    // The sources do not answer and the receivers' keys do not exist, because a replay contacts neither.
     let text = format!(
         "sources: [{{url: \"http://127.0.0.1:9/metrics\"}}]\nbudget: {budget}\nsinks: {{webhook: {{url_env: NOT_THERE}}}}\n"
     );

@@ -1,4 +1,5 @@
-//! The window of an alert as a run folder, held against the run that it was cut out of, and read by the commands that read runs.
+//! The window of an alert as a run folder, compared with the run that it was cut from.
+//! The commands that read runs read it too.
 
 use std::path::Path;
 
@@ -17,7 +18,7 @@ fn seconds(alert: &Value, key: &str) -> At {
     At::ZERO + Span::from_secs_f64(alert[key].as_f64().expect("an instant"))
 }
 
-/// These commands on that folder; each must say something.
+/// Runs these commands on that folder; each must print something.
 fn read(dir: &str, budget: &str) -> [Ended; 4] {
     let html = format!("{dir}.html");
     let ended = [
@@ -98,7 +99,7 @@ fn windows_hold_what_the_run_held_and_are_read_like_runs() {
     };
     assert_eq!(*cause, answer, "{alert:#} {verdicts:#}");
 
-    // Later windows stand beside earlier ones.
+    // Later windows are stored next to earlier ones.
     let again =
         plimsoll(&["watch", "test", "--replay", &run, "-b", &budget, "--record", &kept, "--format", "json"])
             .json();
@@ -107,7 +108,8 @@ fn windows_hold_what_the_run_held_and_are_read_like_runs() {
     assert!(names[0].ends_with("alert-000003") && names[1].ends_with("alert-000004"), "{names:?}");
 }
 
-/// Every token takes 1.6 times as long from 120 s on, and nothing queues: alone that second half looks as it always did, so it is held against the first.
+/// Every token takes 1.6 times as long from 120 s on, without a queue.
+/// The second half is stationary, so it is compared with the first.
 #[test]
 fn what_is_slower_since_is_held_against_what_came_before() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -49,9 +49,10 @@ fn a_run_becomes_an_engine_that_simulates_and_predicts() {
     }
 }
 
-/// A prompt longer than the context is turned away, and nothing is known of an endpoint that answers nothing: it printed a
-/// prediction without a figure, and exit code 0.
-/// Nothing is wrong with the command where what was measured tells no engine.
+/// A run that fits no engine is inconclusive: the command is valid, but the data is not enough.
+///
+/// A prompt longer than the context is rejected, so nothing is known of the endpoint. The command used to print a prediction without
+/// a figure, with exit code 0.
 #[test]
 fn a_run_that_tells_no_engine_is_inconclusive() {
     let engine = Engine::start("demo");

@@ -1,5 +1,5 @@
-//! Workloads of production's logs (`crates/wire/fixtures/logs`), against what another parser reads off the same lines, and against the
-//! engine that served the traffic they were made of.
+//! Workloads from production logs (`crates/wire/fixtures/logs`), compared with another parser's reading of the lines.
+//! They are also compared with the engine that served the traffic.
 
 use std::fs;
 use std::io::Read;
@@ -29,7 +29,7 @@ fn lines(path: &str) -> Vec<Value> {
     text(path).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// A place for files that this test alone writes.
+/// A folder for files of this test only.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -305,8 +305,8 @@ fn ttft_p99(run: &str) -> f64 {
     ttft[(0.99 * ttft.len() as f64).ceil() as usize - 1]
 }
 
-/// The truth is the scenario that made the traffic, at 60 and 85 % of what the engine takes: gamma gaps scale with the rate, so that it draws
-/// the same requests faster. The workload knows nothing of the scenario.
+/// The truth is the scenario that made the traffic, at 60 and 85 % of the engine's capacity.
+/// Gamma gaps scale with the rate, so it draws the same requests faster. The workload does not use the scenario.
 #[test]
 fn a_workload_makes_the_same_wait_as_the_traffic_it_is_of() {
     let place = Place::new();

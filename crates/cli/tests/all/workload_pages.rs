@@ -14,7 +14,7 @@ fn lines(file: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// What the engine served, by its own log.
+/// Returns the number of requests that the engine served, by its own log.
 fn served(log: &Path) -> usize {
     lines(log).iter().filter(|line| line["outcome"] == "finished").count()
 }
@@ -31,7 +31,7 @@ fn what_a_prometheus_kept_has_every_request_and_every_token() {
     let target = engine.url.trim_start_matches("http://").trim_end_matches("/v1").to_owned();
     let Some((_prometheus, url)) = prometheus(folder.path(), &target) else { return };
     let addr = url.trim_start_matches("http://").to_owned();
-    // Nobody knows what was counted before the first scrape.
+    // The counts before the first scrape are unknown.
     let up = "GET /api/v1/query?query=up%7Bjob%3D%22llm%22%7D%3D%3D1";
     until("Prometheus scrapes the engine", || {
         std::net::TcpStream::connect(&addr).is_ok() && get(&addr, up).contains("\"__name__\":\"up\"")

@@ -1,4 +1,4 @@
-//! A watch file, and a list of targets that one names: what a source comes to is a page, an address or a list, and is read again as the same.
+//! A watch file, and a list of targets in one. A parsed source is a page, an address or a list, and is equal after it is re-read.
 
 use std::path::Path;
 

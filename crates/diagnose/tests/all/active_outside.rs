@@ -169,7 +169,7 @@ fn what_keeps_the_page_from_coming_is_not_taken_for_the_engine() {
     assert!(says("scrapes of the server's page timed out"), "{told:#?}");
 }
 
-/// llama.cpp with two slots, as measured: sixteen requests in flight have more tokens than a small KV cache, but
+/// llama.cpp with two slots, as measured: sixteen requests in flight have more tokens than a small KV cache. However,
 /// fourteen of them wait and use none. Its metrics show the waiting requests, and no cache usage.
 #[test]
 fn who_waits_for_a_slot_fills_no_cache() {
@@ -231,7 +231,7 @@ fn where_the_server_keeps_no_connection_kept_ones_are_not_compared_with_fresh_on
     assert_eq!((with(true), with(false)), (Is::No, Is::Unclear));
 }
 
-/// Two slots of an engine with millisecond responses: its metrics are scraped at least a few times per level, and a
+/// Two slots of an engine with millisecond responses. Its metrics are scraped at least a few times per level, and a
 /// scrape before the level does not count. In any case, two thousand tokens fill no KV cache.
 #[test]
 fn an_engine_of_milliseconds_is_asked_for_long_enough_to_be_read() {

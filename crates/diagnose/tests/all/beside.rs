@@ -1,7 +1,7 @@
 //! Faults that show only under concurrency, in runs with almost no isolated request.
 //!
 //! The records come from a small server model that is independent of the simulator. It works in steps; each takes a
-//! fixed time and a time per response in it, and prompts are computed in the step that admits them. The change of the
+//! fixed time and a time per response in it. Prompts are computed in the step that admits them. The change of the
 //! model is the ground truth.
 
 use plimsoll_diagnose::Cause;
@@ -182,8 +182,8 @@ fn cause(base: &Run, candidate: &Run) -> (Cause, String) {
     (diagnosis.verdicts[0].cause, diagnosis.headline)
 }
 
-/// On a server whose step time is proportional to its contents, a slower model was reported as a noisy neighbour,
-/// because busy seconds are slow seconds there.
+/// On a server whose step time is proportional to its contents, busy seconds are slow seconds. A slower model was
+/// therefore reported as a noisy neighbour.
 #[test]
 fn steps_that_take_longer_beside_as_many_are_the_model() {
     for (server, rate) in [(STEEP, 5.0), (FLAT, 9.0)] {

@@ -42,7 +42,7 @@ fn told(request: u64, due: i64, times: &[i64]) -> Attempt {
 }
 
 /// Returns responses of at least `TOKENS` tokens. Each token is made at an even pace. It arrives at the time from
-/// `arrives`, given the number of the response, the number of the token and the time at which it was made.
+/// `arrives`, a function of the response number, the token number and the time at which the token was made.
 fn run_at(due: impl Fn(i64) -> i64, arrives: impl Fn(i64, i64, i64) -> i64) -> Run {
     let mut attempts: Vec<Attempt> = Vec::new();
     for k in (0..).take_while(|k| due(*k) < 1_000 * SECONDS) {
@@ -131,7 +131,7 @@ fn a_batch_that_began_together_goes_on_together_without_a_clock() {
     assert_eq!(cause, Cause::ProxyBuffering, "{says}");
 }
 
-/// Nothing arrives for two seconds from 20 s on; then all pending tokens arrive together.
+/// For two seconds from 20 s on no token arrives; then all pending tokens arrive together.
 fn stopped(_: i64, _: i64, made: i64) -> i64 {
     if (20_000..22_000).contains(&made) { 22_000 } else { made }
 }

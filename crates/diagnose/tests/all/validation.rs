@@ -166,8 +166,8 @@ fn a_fault_that_does_nothing_leaves_the_run_as_it_would_have_been() {
     assert!(!own.material && own.effect == 1.0, "{} {}", own.effect, own.why);
 }
 
-/// A second cause that was not injected is a wrong verdict if its layer differs, and a wrong second cause of a single
-/// fault in any case.
+/// A second cause that was not injected is a wrong verdict if its layer differs. For a single fault it is a wrong second
+/// cause in any case.
 #[test]
 fn second_causes_of_single_faults_are_counted() {
     let mut cases = small();

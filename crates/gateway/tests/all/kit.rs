@@ -49,7 +49,6 @@ pub enum Act {
     Late(Duration, Box<Act>),
 }
 
-/// A scripted replica.
 pub struct Mock {
     pub addr: SocketAddr,
     pub act: Arc<Mutex<Act>>,

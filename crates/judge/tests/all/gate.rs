@@ -1,4 +1,4 @@
-//! A budget file held against runs whose truth is written out: verdicts, families, slices, and the words of a broken row.
+//! A budget file checked against runs with a known truth: verdicts, families, slices, and the text of a broken row.
 
 use plimsoll_judge::budget::{
     Amount, Batch, Budget, BudgetFile, BudgetKind, BudgetLoad, BudgetMetric, OnInconclusive, OnMissing,
@@ -29,7 +29,7 @@ pub fn made(ttft_ms: impl Iterator<Item = i64>) -> Made {
 
 pub fn of(attempts: Vec<Attempt>) -> Made {
     let mut level = level(100.0, attempts.len() as i64 / 100);
-    // A counter of the driver's own, so that nothing speaks against the run.
+    // The driver's counter agrees with the rows, so that the run is valid.
     level.arrivals = attempts.iter().filter(|attempt| attempt.attempt == 0).count() as u64;
     let manifest = Manifest {
         id: "a".repeat(16),
@@ -66,7 +66,7 @@ impl Made {
     }
 }
 
-/// First-token times of 50 ms, of which one in `slow` takes 400 ms, scattered.
+/// First-token times of 50 ms; one in `slow` takes 400 ms, scattered.
 pub fn mixture(n: i64, slow: i64) -> Made {
     made((0..n).map(move |i| if i * 7919 % slow == 1 { 400 } else { 50 }))
 }
@@ -88,7 +88,8 @@ fn a_run_passes_breaks_or_says_what_would_settle_it() {
         let finding = mixture(10_000, slow).gate(&file(vec![ttft(0.99, 350.0)]));
         assert_eq!(finding.verdict, verdict, "{slow}: {:?} {:?}", finding.refusals, finding.rows[0].why);
     }
-    // 0.67 % of 2000 are over: the bounds hold 1 %. Half of what follows is worse, so that twice the 4500 are named of which 0.67 % would pass.
+    // 0.67 % of 2000 are over, and the bounds contain 1 %. Twice the 4500 that would pass at 0.67 % are named, because half of the
+    // later samples are worse.
     let finding = mixture(2_000, 150).gate(&file(vec![ttft(0.99, 350.0)]));
     let row = &finding.rows[0];
     assert_eq!(row.held, Held::Inconclusive);
@@ -163,7 +164,7 @@ fn an_inconclusive_budget_amounts_to_what_the_file_says() {
 
 #[test]
 fn an_invalid_run_is_its_own_verdict() {
-    // A generator that was seconds late says nothing of the target, however good its figures are.
+    // A generator that was seconds late is no evidence about the target, however good its figures are.
     let mut run = mixture(2_000, 1_000_000);
     run.manifest.levels[0].generator.lag = plimsoll_model::Quantiles {
         count: 2_000,
@@ -177,7 +178,7 @@ fn an_invalid_run_is_its_own_verdict() {
     assert_eq!(finding.verdict, GateVerdict::Invalid, "{:?}", finding.validity);
     assert!(!finding.refusals.is_empty());
     assert_eq!(finding.rows[0].held, Held::Inconclusive, "no row holds by it");
-    // One that was a little late may be judged, and says so first.
+    // A generator that was slightly late may be judged, with a note first.
     let late = &mut run.manifest.levels[0].generator.lag;
     (late.p50_ns, late.p90_ns, late.p99_ns) = (100_000, 200_000, 5_000_000);
     let finding = run.gate(&file(vec![ttft(0.9, 350.0)]));
@@ -189,10 +190,10 @@ fn an_invalid_run_is_its_own_verdict() {
     );
 }
 
-/// A failure must stand among all that were looked at; a pass needs no more with many budgets than with one.
+/// A failure must be significant among all tested budgets; a pass needs no more with many budgets than with one.
 #[test]
 fn failures_are_judged_as_a_family_and_passes_one_by_one() {
-    // 1.22 % of 10 000 over the limit: p = 0.018 (binomial tail 122 of 10 000 at 1 %), enough alone and not among three.
+    // 1.22 % of 10 000 over the limit: p = 0.018 (binomial tail 122 of 10 000 at 1 %), significant for one budget but not among three.
     let run = made((0..10_000).map(|i| if i * 7919 % 10_000 < 122 { 400 } else { 50 }));
     let alone = run.gate(&file(vec![ttft(0.99, 350.0)]));
     assert_eq!(alone.verdict, GateVerdict::Broken);
@@ -299,7 +300,7 @@ fn a_batch_has_a_deadline() {
     }
 }
 
-/// Every third request asks another model than the run's own, which is the slow one.
+/// Every third request uses another model than the run's own, and that model is slow.
 #[test]
 fn a_model_of_a_mix_is_judged_on_the_classes_that_asked_for_it() {
     let mut run = made((0..6_000).map(|i| if i % 3 == 2 { 400 } else { 50 }));
@@ -332,7 +333,7 @@ fn a_model_of_a_mix_is_judged_on_the_classes_that_asked_for_it() {
     assert!(row.missing && row.why.contains("not for a slice"), "{}", row.why);
 }
 
-/// Two runs of the same law against each other: the baseline has an uncertainty of its own.
+/// Two runs of equal distributions against each other: the baseline has an uncertainty, too.
 #[test]
 fn a_change_is_judged_against_the_baselines_own_uncertainty() {
     let run = |seed: u64, times: f64| {
@@ -404,7 +405,7 @@ fn a_broken_row_names_where_it_breaks() {
     assert!(with_lines(120.0).contains("not queueing, the onset is at 120 req/s"), "{}", with_lines(120.0));
     let nothing = slow.gate(&budget).rows[0].why.clone();
     assert!(nothing.contains("not located") && nothing.contains("plimsoll sweep"), "{nothing}");
-    // Failures alone use up the 1 %.
+    // The failures alone use up the 1 %.
     let failing: Vec<Attempt> = (0..10_000)
         .map(|i| match i * 7919 % 33 {
             1 => failure(i, 10 * i as i64, How::Shed, 3),
@@ -413,7 +414,7 @@ fn a_broken_row_names_where_it_breaks() {
         .collect();
     let why = of(failing).gate(&budget).rows[0].why.clone();
     assert!(why.contains("3.0 % of the requests failed, mostly shed"), "{why}");
-    // Counted from the sent time it holds.
+    // Counted from the sent time it passes.
     let late: Vec<Attempt> = (0..10_000)
         .map(|i| {
             let mut own = answer(i, 10 * i as i64, if i * 7919 % 33 == 1 { 400 } else { 50 }, 600, 3);
@@ -423,7 +424,7 @@ fn a_broken_row_names_where_it_breaks() {
         .collect();
     let why = of(late).gate(&budget).rows[0].why.clone();
     assert!(why.contains("counted from the instant of sending it holds"), "{why}");
-    // The server says which stage.
+    // The server reports the stage.
     let staged: Vec<Attempt> = (0..10_000)
         .map(|i| {
             let slow = i * 7919 % 33 == 1;
@@ -460,7 +461,7 @@ fn utilisation_is_offered_load_over_the_measured_limit() {
     assert!((rho(0.9).1 - 0.8).abs() < 1e-9);
 }
 
-/// A stage that begins with the first token holds none of the way to it, however long it is.
+/// A stage that starts with the first token contains no part of the time to it, however long it is.
 #[test]
 fn the_stage_that_is_named_is_a_part_of_the_latency() {
     let staged: Vec<Attempt> = (0..10_000)
@@ -481,7 +482,7 @@ fn the_stage_that_is_named_is_a_part_of_the_latency() {
     assert!(why(BudgetMetric::E2e).contains("decode holds 95.2 %"), "{}", why(BudgetMetric::E2e));
 }
 
-/// Of requests that fail no gap is seen, and three in a hundred of them break a p99 of gaps as they break every other one.
+/// Failed requests have no gaps, and three in a hundred of them break a p99 of gaps like every other p99.
 #[test]
 fn what_fails_breaks_a_budget_of_gaps_too() {
     let answers = |every: u64| -> Vec<Attempt> {
@@ -499,7 +500,8 @@ fn what_fails_breaks_a_budget_of_gaps_too() {
     assert_eq!((held(33), held(1_000_003)), (Held::Fail, Held::Pass));
 }
 
-/// A file that holds nothing to anything passes nothing, and the total of the stages decides although its slices are only watched.
+/// A file without any limit passes nothing.
+/// The total of the stages decides, although its slices are only reported.
 #[test]
 fn a_total_of_stages_decides_and_an_empty_family_never_passes() {
     use plimsoll_judge::budget::{Percentile, StageBudget};
@@ -510,7 +512,7 @@ fn a_total_of_stages_decides_and_an_empty_family_never_passes() {
             StageBudget { total: Amount::seconds(total_s), p: Percentile(0.95), margin: None, slices };
         run.gate(&BudgetFile { stages: Some(stages), ..file(Vec::new()) })
     };
-    // Answers take 70 ms, and none of them says what its stages took.
+    // Answers take 70 ms, and none of them reports its stages.
     let (holds, broken) = (stages(0.1), stages(0.05));
     assert_eq!((holds.verdict, broken.verdict), (GateVerdict::Pass, GateVerdict::Broken));
     let told = |finding: &GateFinding| {
@@ -548,8 +550,8 @@ fn floor_under_onset(lower: f64, upper: f64, floor: f64) -> Held {
     gate(&file, &measured, None).rows[0].held
 }
 
-/// An onset whose lower end lies outside the levels (zero) proves no floor, however low, and its upper end still proves one
-/// broken. Of a closed interval the ends that are shown are the ends that judge.
+/// An onset whose lower end is outside the levels (zero) proves no floor, however low, and its upper end still proves one
+/// broken. For a closed interval, the printed ends are the ends that judge.
 #[test]
 fn an_onset_bounded_on_one_side_proves_nothing_on_the_other() {
     assert_eq!(floor_under_onset(0.0, 1741.0, 2.0), Held::Inconclusive);
@@ -594,8 +596,10 @@ fn an_inline_budget_is_judged_as_its_file_is() {
     }
 }
 
-/// Requests come every 10 ms and each takes 3 ms longer than the one before: of 13 that come 10 are answered, 23.1 % pile up. Nobody can say
-/// how many independent requests such a run is worth, and it breaks its budget all the same; a class of it may be the one that is served.
+/// Requests come every 10 ms and each takes 3 ms longer than the one before: of 13 that come 10 are answered, so 23.1 % wait.
+///
+/// The effective number of requests of such a run is unknown, but it breaks its budget anyway. A class of requests may be the served
+/// one.
 #[test]
 fn a_run_that_piles_up_breaks_what_most_of_its_requests_are_over() {
     let run = made((0..6_000).map(|i| 50 + 3 * i));
@@ -613,14 +617,15 @@ fn a_run_that_piles_up_breaks_what_most_of_its_requests_are_over() {
     assert!(finding.rows[0].why.contains("pile up by 23.1 %"), "{}", finding.rows[0].why);
 }
 
-/// Slices decide where the policy names them; what failed is over each, and answers without the stage are said or too many.
+/// Slices decide if the policy selects them; a failed request is over each.
+/// Answers without the stage are reported, or are too many.
 #[test]
 fn a_slice_of_a_stage_decides_where_it_is_named() {
     use plimsoll_judge::budget::{Percentile, StageBudget};
     let slices = [("prefill".to_owned(), Amount::seconds(0.03))].into();
     let stages = StageBudget { total: Amount::seconds(0.2), p: Percentile(0.95), margin: None, slices };
     let mut file = BudgetFile { stages: Some(stages), ..file(Vec::new()) };
-    // Prefill takes 40 ms of 70; every `lacking`th answer does not say so, every `failing`th request fails.
+    // Prefill takes 40 ms of 70; every `lacking`th answer does not report it, every `failing`th request fails.
     let run = |lacking: u64, failing: u64| {
         let answers = (0..2_000).map(|i| {
             if i % failing == failing - 1 {
@@ -654,7 +659,7 @@ fn a_slice_of_a_stage_decides_where_it_is_named() {
     assert!(file.check().is_err_and(|e| e.to_string().contains("stage prefill")));
 }
 
-/// What is no percentile against the baseline: throughput, tokens, errors; each side's uncertainty counts.
+/// Metrics that are not percentiles against the baseline: throughput, tokens, errors; each side's uncertainty counts.
 #[test]
 fn rates_and_shares_are_held_to_the_baseline_too() {
     let run = |ends: fn(u64) -> bool| {
@@ -687,10 +692,10 @@ fn rates_and_shares_are_held_to_the_baseline_too() {
         assert_eq!(broken.rows[0].held, Held::Fail, "{}", said(&broken));
         assert!(kept.rows[0].limit_shown.contains("baseline"), "{}", said(&kept));
     }
-    // Ten against eleven of a thousand: a tenth more is not to be told from no more at all.
+    // Ten against eleven of a thousand: a tenth more is not distinguishable from no change.
     let tight = same.against(&base, &of_metric(BudgetMetric::ErrorRate, 0.1));
     assert_eq!(tight.rows[0].held, Held::Inconclusive, "{:?}", tight.rows[0]);
-    // A floor may fall, and a ceiling rise: the other sign asks for a gain.
+    // A floor may fall, and a ceiling rise: the other sign demands a gain.
     for (metric, relative) in [(BudgetMetric::Throughput, 0.05), (BudgetMetric::ErrorRate, -0.05)] {
         let budget = Budget {
             max: None,
@@ -701,8 +706,9 @@ fn rates_and_shares_are_held_to_the_baseline_too() {
     }
 }
 
-/// A hundred a second arrive and all are answered. A floor of two hundred was not tested by that, and is not broken; one of ninety
-/// holds, and one that the target misses while it loses a tenth of what arrives is.
+/// A hundred a second arrive and all are answered, so a floor of two hundred is not tested and not broken.
+///
+/// A floor of ninety passes. It is broken if the target misses it while it loses a tenth of the arrivals.
 #[test]
 fn a_floor_over_what_was_offered_is_not_decided() {
     let floor = |metric: BudgetMetric, per_s: &str| Budget {

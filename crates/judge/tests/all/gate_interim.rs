@@ -1,4 +1,4 @@
-//! A gate that measures: what an interim analysis saves, what it leaves, and what a batch is held to.
+//! A gate that measures: the savings of an interim analysis, the remaining load, and the limits of a batch.
 
 use plimsoll_judge::budget::{ALPHA, Batch, BudgetFile, BudgetKind, Count, decide};
 use plimsoll_judge::gate::{GateVerdict, More, after_interim};
@@ -10,7 +10,7 @@ use plimsoll_model::{Attempt, Level, Load, Span};
 use crate::gate::{Made, file, mixture, of, ttft};
 use plimsoll_lab::records::{answer, level};
 
-/// A run of these loads, each finishing so many requests a second for 40 s.
+/// A run of these loads, each with this many finished requests a second for 40 s.
 fn in_turn(kind: &str, loads: &[(Load, i64)]) -> Made {
     let (mut attempts, mut levels) = (Vec::<Attempt>::new(), Vec::<Level>::new());
     for (id, (load, per_s)) in loads.iter().enumerate() {
@@ -47,7 +47,7 @@ fn what_is_looked_at_twice_is_judged_at_half_of_alpha() {
         ("gate", vec![open(100)], 1),
         ("gate", vec![open(100), open(50)], 1),
         ("gate", vec![open(100), open(50), open(100)], 2),
-        // Repeats of a run's levels are one look at all of them.
+        // Repeats of a run's levels are one analysis of all of them.
         ("rerun", vec![open(100), open(100)], 1),
     ] {
         let finding = in_turn(kind, &loads).gate(&budgets);
@@ -58,7 +58,7 @@ fn what_is_looked_at_twice_is_judged_at_half_of_alpha() {
             loads.len()
         );
     }
-    // Said beforehand, they divide the error however few of them were needed.
+    // The announced number of analyses divides the error probability, even if fewer were needed.
     let mut early = in_turn("gate", &[open(100)]);
     early.manifest.scenario = serde_json::json!({"looks": 4});
     let finding = early.gate(&budgets);
@@ -77,7 +77,7 @@ fn an_interim_analysis_leaves_what_is_undecided_or_says_that_it_takes_too_long()
     assert_eq!(open.rows[0].held, Held::Inconclusive);
     let takes_s = open.rows[0].needed.expect("a number") as f64 / 100.0;
     let more = |left_s: f64| after_interim(&open, &[vec![0]], &[20.0], left_s);
-    // A quarter more for the warm-up, less what is there.
+    // A quarter is added for the warm-up, and the measured time is subtracted.
     let want = 1.25 * takes_s - 20.0;
     let More::Levels(levels) = more(1_000.0) else { panic!("{:?}", more(1_000.0)) };
     assert!((levels[0] / want - 1.0).abs() < 0.02, "{levels:?} for {want}");
@@ -86,7 +86,7 @@ fn an_interim_analysis_leaves_what_is_undecided_or_says_that_it_takes_too_long()
     assert!(matches!(more(0.4 * want), More::TooMuch(takes) if (takes / want - 1.0).abs() < 0.02));
     let holds = mixture(10_000, 1_000).gate(&budgets);
     assert_eq!(after_interim(&holds, &[vec![0]], &[100.0], 50.0), More::Nothing);
-    // Of a load where nothing is open nothing more is asked.
+    // A load without an undecided row gets no further time.
     let More::Levels(two) = after_interim(&open, &[vec![7], vec![0]], &[20.0, 20.0], 1_000.0) else {
         panic!()
     };
@@ -109,7 +109,7 @@ fn a_batch_is_held_to_the_best_load_of_a_search_for_saturation() {
         assert_eq!(finding.rows[0].levels, [2]);
         assert!(finding.rows[0].measured.value().is_some_and(|rate| (rate - 101.0).abs() < 2.0));
     }
-    // Between the search's best and what was then held, what was held counts: it was not chosen for its figure.
+    // The confirmation counts and not the search's best level, because it was not chosen for its figure.
     let held = [loads, vec![(Load::Closed { concurrency: 4 }, 80)]].concat();
     let finding = in_turn("gate", &held).gate(&batch(90));
     assert_eq!((finding.verdict, &finding.rows[0].levels[..]), (GateVerdict::Broken, &[3][..]));
@@ -124,8 +124,8 @@ fn a_batch_is_held_to_the_best_load_of_a_search_for_saturation() {
     );
 }
 
-/// How often, of 4000 services exactly at their budget (1 %), a procedure of two looks passes and fails: 2000 requests, and where those do not
-/// decide as many as they ask for, 20 000 in all at most.
+/// Returns how often, of 4000 services exactly at their budget (1 %), a procedure of two analyses passes and fails.
+/// The first has 2000 requests; the second has the number that the first demands, at most 20 000 in total.
 fn wrong(alpha: f64) -> [f64; 2] {
     const SERVICES: u64 = 4_000;
     let mut stream = Stream::new(11, "two looks", 0);

@@ -1,4 +1,4 @@
-//! Budgets: pass, fail, and not enough to say.
+//! Budgets: passed, failed and inconclusive.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Held, Metric};
@@ -16,7 +16,7 @@ fn budget() -> BudgetSpec {
     }
 }
 
-/// `n` requests of which one in `slow` is over the ceiling (scattered, so that batches are alike).
+/// Judges `n` requests; one in `slow` is over the ceiling (scattered, so that batches are alike).
 fn judged(n: u64, slow: u64) -> plimsoll_measure::findings::BudgetFinding {
     let records: Vec<Attempt> = (0..n)
         .map(|i| answer(i, 10 * i as i64, if i * 7919 % slow == 1 { 150 } else { 50 }, 200, 2))
@@ -33,7 +33,7 @@ fn the_bounds_decide() {
     assert_eq!(judged(2_000, 10).verdict, Held::Fail);
     let open = judged(2_000, 20);
     assert_eq!(open.verdict, Held::Inconclusive);
-    // Of 40 two are expected beyond a p95; ten are, of 200, and the finding says so.
+    // Of 40 requests two are expected beyond a p95; of 200 ten are, as the finding reports.
     let few = judged(40 * 5, 1_000_000);
     assert_eq!(few.rows[0].share_over.n, 200);
     assert_eq!(few.rows[0].verdict, Held::Pass);
@@ -94,7 +94,8 @@ fn each_percentile_of_one_metric_is_judged_by_itself() {
     }
 }
 
-/// What a ceiling of `limit_s` at this percentile of `ttft` comes to on a queue of sixteen servers of 100 ms from its empty start.
+/// Returns the verdict and the share over a ceiling of `limit_s` at this percentile of `ttft`.
+/// The queue has sixteen servers of 100 ms and starts empty.
 fn queued(seed: u64, load: f64, seconds: usize, (percentile, limit_s): (f64, f64)) -> (Held, f64) {
     let rate = load * arms::SERVERS as f64 / 0.1;
     let (gaps, services) =
@@ -119,8 +120,9 @@ fn queued(seed: u64, load: f64, seconds: usize, (percentile, limit_s): (f64, f64
     (found.verdict, found.rows[0].share_over.value)
 }
 
-/// At 1.3 times what the servers can do the wait grows by 0.3 s a second: whoever promises half a second has broken it, though no
-/// number of independent requests can be given for a level without a steady state. Such levels were once called inconclusive.
+/// At 1.3 times the servers' capacity the wait grows by 0.3 s a second, so a ceiling of half a second is broken.
+///
+/// A level without a steady state has no number of independent requests. Such levels were once called inconclusive.
 #[test]
 fn a_queue_that_grows_past_the_ceiling_breaks_it() {
     for seed in 0..20 {
@@ -129,8 +131,8 @@ fn a_queue_that_grows_past_the_ceiling_breaks_it() {
     }
 }
 
-/// A ceiling that lies on the median of a stable queue is hardly ever said to be broken, though half of the requests are over it and the
-/// queue is a full one: growth must be shown, not seen.
+/// A ceiling at the median of a stable, full queue is almost never called broken, although half of the requests are over it.
+/// Growth must be proven, not only visible.
 #[test]
 fn a_full_queue_that_does_not_grow_breaks_nothing() {
     let mut all: Vec<f64> = arms::steady(&mut Stream::new(99, "median", 0), 400_000, 0.85);

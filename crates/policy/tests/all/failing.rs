@@ -213,7 +213,7 @@ fn what_was_compared_decides_before_shares_do() {
     assert_eq!(health.standing(0, at(8.0)), Standing::Ejected);
 }
 
-/// A replica with fast failures must not look idle.
+/// A replica with fast failures must not appear idle.
 #[test]
 fn failures_cost_and_pages_prove_nothing() {
     let mut health = pool(2);

@@ -192,7 +192,7 @@ fn send(front: &mut Front<Plain>, now: At, chance: &mut Stream) -> SentRequest {
     }
 }
 
-/// Others have 60 streams on each of three replicas, and the third reports none. The third looks idle until its next
+/// Others have 60 streams on each of three replicas, and the third reports none. The third appears idle until its next
 /// scrape contradicts this router's own load; then it gets a third of the requests.
 #[test]
 fn a_replica_that_lies_gets_no_herd() {

@@ -7,8 +7,8 @@ use plimsoll_profile::cold_start::KIND;
 
 use plimsoll_lab::records::{MS, answer, level};
 
-/// Returns the trial of a run with thirty steady requests of 100 ms, idle until 60 s, and then these attempts:
-/// outcome and end (ms after due). The last attempt succeeds: it is sent at `sent`, with its first token at
+/// Returns the trial of a run with thirty steady requests of 100 ms, idle until 60 s, and then these attempts.
+/// Each has its outcome and its end (ms after due). The last attempt succeeds: it is sent at `sent`, with its first token at
 /// `first_token`.
 fn trial(tries: &[(How, i64)], sent: i64, first_token: i64) -> ColdTrial {
     let steady = Level { id: 0, ..level(1.0, 30) };

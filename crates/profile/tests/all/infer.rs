@@ -1,4 +1,4 @@
-//! The split of the wait without traces, compared with simulated engines. The limits are those of SPEC P2; the larger
+//! The split of the wait without traces, compared with simulated engines. SPEC P2 has the limits; the larger
 //! table is the example `infer`.
 
 use plimsoll_model::{At, Attempt, Event, EventKind, Outcome, Sample, ServerStage, Span};
@@ -8,7 +8,7 @@ use plimsoll_profile::infer::{
 
 use crate::infer_systems::{Page, drawn, figures, held, said};
 
-/// Systems that were not used for tuning: nine in ten figures must be within their bounds, and every mean within a
+/// Systems that were not used for tuning. Nine in ten figures must be within their bounds, and every mean within a
 /// tenth of the true one if the metrics report it.
 #[test]
 fn queue_and_prefill_are_found_without_traces() {
@@ -52,7 +52,7 @@ fn parts_are_the_whole_time() {
     }
 }
 
-/// One stage at a time is slower than all stages together: the whole and its parts agree, and a slower tail is
+/// One stage at a time is slower than all stages together. The whole and its parts agree, and a slower tail is
 /// attributed to the parts that add up to it.
 #[test]
 fn tails_add_up() {

@@ -14,7 +14,6 @@ use plimsoll_sim::{
 use plimsoll_workload::{BlockNames, Scenario, Size};
 use serde_json::json;
 
-/// Profiles of the systems.
 pub const PROFILES: [&str; 7] = [
     "demo",
     "llama-3.1-8b@h100",
@@ -25,7 +24,6 @@ pub const PROFILES: [&str; 7] = [
     "mixtral-8x7b@h100x2",
 ];
 
-/// One system with its load.
 pub struct System {
     pub name: String,
     engine: EngineSpec,
@@ -40,7 +38,7 @@ pub struct System {
 pub enum Page {
     /// Histograms of queue and prefill.
     Histograms,
-    /// None: only the client's timestamps.
+    /// A server without metrics: only the client's timestamps exist.
     Nothing,
 }
 

@@ -90,7 +90,6 @@ impl Client {
         }
     }
 
-    /// Reads status and headers.
     pub fn head(&mut self) -> Option<Answer> {
         let status = self.line()?;
         let mut answer = Answer { status: status.split(' ').nth(1)?.parse().ok()?, ..Answer::default() };
@@ -110,7 +109,6 @@ impl Client {
         Some(bytes)
     }
 
-    /// Reads a complete response.
     pub fn answer(&mut self) -> Answer {
         let mut answer = self.head().unwrap();
         if let Some(length) = answer.header("content-length") {

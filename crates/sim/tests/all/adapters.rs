@@ -52,8 +52,8 @@ fn one_by_one(spec: &WorldSpec, scenario: &Scenario, window: Span) -> Result<Lev
     )
 }
 
-/// One slot, one request at a time. A request for the last used adapter takes one step of 1.1 ms, a request for the
-/// other one takes 100 ms longer, and the base model needs no slot.
+/// One slot, one request at a time. A request for the last used adapter takes one step of 1.1 ms; a request for the
+/// other one takes 100 ms longer. The base model needs no slot.
 #[test]
 fn with_one_slot_a_change_of_adapter_costs_a_load() {
     let run = one_by_one(&fleet(1), &mix(), Span::from_secs(3)).expect("simulated");

@@ -41,8 +41,8 @@ const PUBLISHED: [Row; 12] = [
 ];
 
 /// Tolerance in units of the last printed digit. Plain rounding would be half a unit. Three of the 82 figures are up
-/// to 0.18 units beyond (70B on four H100: prefill 78.49 and 617.48, and 23.03 ms in fp8), because the table was made
-/// from unrounded constants.
+/// to 0.18 units beyond, because the table was made from unrounded constants. (70B on four H100: prefill 78.49 and 617.48,
+/// and 23.03 ms in fp8.)
 const TOLERANCE: f64 = 0.7;
 
 #[test]

@@ -84,7 +84,7 @@ fn priorities_wait_as_cobham_says() {
 }
 
 /// Arrivals come every 5 ms with a service of 10 ms, so the queue grows without time-outs. A request with a time-out
-/// of 20 ms starts within that or gets a 503 at that moment; a request without one waits as long as necessary.
+/// of 20 ms starts within that or gets a 503 at that moment. A request without one waits as long as necessary.
 #[test]
 fn a_queue_timeout_is_kept_by_the_batcher_where_it_may_be_asked_for() {
     let policy = |allow_timeout_override| QueuePolicySpec {

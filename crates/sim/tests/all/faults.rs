@@ -186,7 +186,7 @@ fn errors_and_resets_strike_their_share_and_the_same_ones_each_time() {
     assert!(refused.iter().filter(|(_, why)| **why == Rejected::Reset).all(|(id, _)| *id >= 2_000));
 }
 
-/// A bucket of 2 that fills at 10/s: two requests pass immediately and the third gets `Retry-After` of 100 ms; after
+/// A bucket of 2 that fills at 10/s. Two requests pass immediately and the third gets `Retry-After` of 100 ms; after
 /// 100 ms one more passes.
 #[test]
 fn a_rate_limit_is_a_token_bucket() {
@@ -451,7 +451,7 @@ fn a_flushed_cache_is_filled_again() {
     assert_eq!((truth.began, truth.ended), (us(150_000), Some(us(150_000))));
 }
 
-/// Half of 10 blocks are unavailable from 10 to 20 ms: a response that grows over 5 blocks must run without others,
+/// Half of 10 blocks are unavailable from 10 to 20 ms. A response that grows over 5 blocks must run without others,
 /// and the gauge shows it.
 #[test]
 fn kv_pressure_takes_blocks_and_gives_them_back() {

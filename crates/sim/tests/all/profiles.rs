@@ -1,5 +1,5 @@
-//! Step times of the profiles against the published derivation: a step of b decodes at 1 024 tokens of context, the
-//! prefill of one prompt, and the KV budget.
+//! Step times of the profiles against the published derivation.
+//! The steps are b decodes at 1 024 tokens of context and the prefill of one prompt; the KV budget is compared too.
 
 use plimsoll_model::{At, Attempt, Load, Span};
 use plimsoll_sim::catalogue::profile::{decode_step_ms, find, prefill_step_ms};

@@ -124,8 +124,8 @@ fn mdc_mean_wait() {
     }
 }
 
-/// Returns the mean wait of M/D/c in service times (Crommelin 1932): Σ_k P(N_k ≥ kc) − (c/a) P(N_k > kc), N_k Poisson
-/// of mean ka.
+/// Returns the mean wait of M/D/c in service times (Crommelin 1932).
+/// The formula is Σ_k P(N_k ≥ kc) − (c/a) P(N_k > kc), N_k Poisson of mean ka.
 fn crommelin(servers: u32, load: f64) -> f64 {
     let (c, offered) = (u64::from(servers), load * f64::from(servers));
     (1..3_000)

@@ -1,5 +1,5 @@
-//! Routing policies compared in virtual time: eight replicas that compute 12 000 prompt tokens/s, in chunks of 2 048,
-//! with steps of 8 ms and 0.6 ms per stream. The tests check an order that users rely on, with a wide margin for the
+//! Routing policies compared in virtual time: eight replicas that compute 12 000 prompt tokens/s, in chunks of 2 048.
+//! A step takes 8 ms and 0.6 ms per stream. The tests check an order that users rely on, with a wide margin for the
 //! seed; no policy was tuned on these cases.
 
 use plimsoll_math::rng::Stream;
@@ -31,7 +31,6 @@ pub fn replica(kv_blocks: u32) -> EngineSpec {
     }))
 }
 
-/// The result of a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     pub ttft_p99_s: f64,

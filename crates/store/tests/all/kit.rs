@@ -7,7 +7,6 @@ use plimsoll_model::*;
 use plimsoll_store::{Run, RunWriter, open};
 use proptest::prelude::*;
 
-/// Returns a plain manifest.
 pub fn manifest() -> Manifest {
     Manifest {
         schema: run::SCHEMA_VERSION,

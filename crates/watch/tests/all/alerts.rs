@@ -41,7 +41,7 @@ fn false_alarms_are_as_rare_as_asked() {
     }
 }
 
-/// Small blocks are bad and large ones are not, or the other way round; in total 1 % of the requests are over the
+/// Small blocks are bad and large ones are not, or the other way round. In total 1 % of the requests are over the
 /// ceiling, the allowed share. Bets on each block's own share would see 5.5 % in the first case, but requests must
 /// have equal weight.
 #[test]
@@ -205,7 +205,7 @@ fn one_replica_of_two_stalls_or_is_lost() {
 }
 
 /// Endpoints that push once a minute, each at its own second, are neither lost in between nor stalled while others
-/// are read; one that stops is lost after its own time.
+/// are read. An endpoint that stops is lost after its own time.
 #[test]
 fn what_comes_seldom_is_not_lost_before_its_own_time() {
     let mut watched = watched(TTFT);
@@ -316,8 +316,8 @@ fn a_restart_neither_loses_nor_doubles_an_alert() {
     assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
 }
 
-/// A condition that the new watch has not evaluated is not over: a replica that still hangs, or a burn rate over an
-/// hour that it has not watched.
+/// A condition that the new watch has not evaluated does not count as over. Examples are a replica that still hangs, or a burn
+/// rate over an hour that it has not watched.
 #[test]
 fn what_stood_stands_until_it_is_seen_to_be_over() {
     let mut first = watched(TTFT);

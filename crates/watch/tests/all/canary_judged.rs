@@ -214,7 +214,7 @@ fn a_canary_that_only_fails_is_found_within_five_of_its_requests() {
     assert!(found.worse() < 3.0, "{}", found.worse());
 }
 
-/// Its part of the accepted error probability is 0.5 %: of a thousand canaries that are no worse, more than 14 are
+/// Its part of the accepted error probability is 0.5 %. Of a thousand canaries that are no worse, more than 14 are
 /// rejected once in 1000 tries.
 #[test]
 fn failures_of_both_sides_blame_no_canary() {

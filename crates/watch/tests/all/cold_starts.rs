@@ -122,7 +122,7 @@ fn alarms(seed: u64, times: f64) -> bool {
     })
 }
 
-/// At most one deploy in a thousand may alarm without more frequent starts; of 300, more than three are an accident
+/// At most one deploy in a thousand may alarm without more frequent starts. Of 300, more than three are an accident
 /// of less than one in ten thousand.
 #[test]
 fn deploys_that_change_nothing_are_seldom_blamed() {

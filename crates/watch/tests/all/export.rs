@@ -1,5 +1,5 @@
-//! Exports checked with other tools: promtool checks the rules and runs their tests, Grafana's own schema validates
-//! the dashboard, and every named series exists in a recorded scrape.
+//! Exports checked with other tools: promtool checks the rules and runs their tests, and Grafana's own schema validates
+//! the dashboard. Every named series exists in a recorded scrape.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -110,7 +110,7 @@ fn promtool_takes_the_rules_of_the_gateway() {
     assert_eq!(PAGES.len(), 5, "each server's rules have such a test");
 }
 
-/// Requests in groups of thirty are weaker evidence: a share that would be proven for independent requests is not
+/// Requests in groups of thirty are weaker evidence. A share that would be proven for independent requests is not
 /// proven, once a day has shown the groups.
 #[test]
 fn what_comes_in_groups_takes_more_proof() {

@@ -379,7 +379,7 @@ fn an_edge_that_cuts_a_bucket_of_another_ladder_decides_nothing_of_it() {
     };
     let coarse = ladder(&[1.0, 4.0], &[0.0, 10.0, 0.0]);
     assert_eq!(of(std::slice::from_ref(&coarse), 0.5), (Some(1.0), Some(4.0)));
-    // With ten in (1, 4] and ten in (2, 3] the median may be anywhere in (1, 3]: ten of the first may be below 2.
+    // With ten in (1, 4] and ten in (2, 3] the median may be anywhere in (1, 3], because ten of the first may be below 2.
     let fine = ladder(&[2.0, 3.0], &[0.0, 10.0, 0.0]);
     assert_eq!(of(&[coarse.clone(), fine.clone()], 0.5), (Some(1.0), Some(3.0)));
     assert_eq!(of(&[coarse.clone(), fine], 0.99), (Some(2.0), Some(4.0)));

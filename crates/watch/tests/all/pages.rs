@@ -60,7 +60,7 @@ fn counted(watched: &Watched, now: At) -> (u64, f64) {
     (row.n, row.over.map_or(0.0, |over| over[0] * row.n as f64))
 }
 
-/// A scrape is processed whenever it ends: one that comes just after its own tick is in the next one, regardless of
+/// A scrape is processed whenever it ends. One that comes just after its own tick is in the next one, regardless of
 /// other endpoints at that tick.
 #[test]
 fn a_scrape_after_the_tick_is_counted_in_the_next() {

@@ -117,7 +117,7 @@ fn requests_that_are_cancelled_are_traffic() {
 const WALL_NS: i64 = 1_795_400_007_000_000_000 - 1_795_400_007_000_000_000 % 60_000_000_000 + 7_000_000_000;
 
 /// Returns minutes of 40 requests/s with a time to first token of 5 ms plus an exponential time with a mean of 100
-/// ms; five in a thousand fail from `fails_s` on.
+/// ms. From `fails_s` on, five in a thousand fail.
 fn log(minutes: i64, fails_s: i64) -> Vec<Attempt> {
     let mut chance = Stream::new(7, "course of requests", 0);
     let each = (0..minutes * 60 * 40).map(|n| {

@@ -238,7 +238,6 @@ impl Replica {
     }
 }
 
-/// A rule of a file.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub name: String,
@@ -247,8 +246,8 @@ pub struct Rule {
     pub for_s: Option<u64>,
 }
 
-/// Parses the rules in a file of `plimsoll export` (one line each except for expressions) and returns those of the
-/// row.
+/// Parses the rules in a file of `plimsoll export` (one line each except for expressions) and returns the row's
+/// rules.
 fn rules(text: &str) -> Vec<Rule> {
     let mut rules: Vec<Rule> = Vec::new();
     for line in text.lines() {

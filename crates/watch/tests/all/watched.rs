@@ -271,7 +271,7 @@ fn failures_count_and_brackets_do_not_decide() {
     assert!(least < most && least * found.rows[2].n as f64 <= truth as f64, "{least} {most} {truth}");
 }
 
-/// Rows without a signal are reported as such, and never as "holds".
+/// Rows without a signal are reported as invisible, and never as "holds".
 #[test]
 fn what_no_page_says_is_said() {
     let rows = r#"{"id": "a", "metric": "ttfb", "p": "99", "max": "1s"}, {"id": "b", "metric": "goodput", "min": "1/s"},

@@ -1,7 +1,8 @@
 //! Weeks of a budget file under watch with at most the allowed share over its ceilings: the number of false alarms.
 //!
-//! Requests come in blocks of 10 s over the day of ServeGen's deepseek-r1 (alibaba/ServeGen, data/, Apache-2.0: all
-//! its clients in windows of ten minutes, per cent of its mean). They are as bursty as its single clients.
+//! Requests come in blocks of 10 s over the day of ServeGen's deepseek-r1 (alibaba/ServeGen, data/, Apache-2.0).
+//! The day has all its clients in windows of ten minutes, in per cent of its mean. Requests are as bursty as its single
+//! clients.
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;

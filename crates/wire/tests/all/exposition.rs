@@ -1,4 +1,4 @@
-//! Pages of metrics: real ones, the corners of both formats, and bytes that nobody meant.
+//! Metrics in text formats: real pages, the corner cases of both formats, and random bytes.
 
 use plimsoll_wire::exposition::{
     CutPage, ExposedValue, Exposition, PageText, check_end, llamacpp_props, llamacpp_slots, sglang_loads,
@@ -33,7 +33,7 @@ fn bits(values: impl IntoIterator<Item = f64>) -> Vec<u64> {
     values.into_iter().map(f64::to_bits).collect()
 }
 
-/// Read again by its text a page says what it says read word by word; of others with this text too.
+/// A page parsed with the layout of its previous text has the values of a full parse; so have other pages with that layout.
 #[test]
 fn a_page_that_is_read_again_says_the_same() {
     for page in PAGES {
@@ -116,7 +116,7 @@ fn lines_that_are_none_are_skipped_and_counted() {
     assert_eq!(read(b"").rows.len(), 0);
 }
 
-/// Wherever a page is cut inside a line or inside a histogram it is no page, and nobody's counts come of it.
+/// A page that is cut inside a line or inside a histogram is rejected, and no count is taken from it.
 #[test]
 fn a_page_whose_end_is_missing_is_no_page() {
     let page = PAGES[1];
@@ -131,7 +131,7 @@ fn a_page_whose_end_is_missing_is_no_page() {
             histograms.iter().find_map(|part| line.split_once(part)).map(|(stem, _)| stem.to_owned())
         };
         let is_line = !cut.ends_with(b"\n") && !last.is_empty();
-        // Counts stand before sums here, so that behind both nothing is missing.
+        // Counts come before sums here, so a page that ends behind both is complete.
         let is_histogram = last.contains("_bucket{") && stem(last) == stem(next);
         // A page that ends inside its first sample has nothing to count.
         let has_sample = text[..end].lines().filter(|line| !line.starts_with('#')).count() > 1;
@@ -162,7 +162,7 @@ fn a_page_says_what_is_missing() {
     ] {
         assert!(why(&page).is_some_and(|why| why.contains("histogram h ")), "{page}");
     }
-    // Whole ones: counts first, the mark of OpenMetrics (without an end of its own), a login page, a gauge with a histogram's name.
+    // Complete pages: counts first, the mark of OpenMetrics (without its end), a login page, a gauge with a histogram's name.
     for page in [
         format!("h_count{{m=\"a\"}} 2\n{bucket}h_bucket{{le=\"+Inf\",m=\"a\"}} 2\n"),
         format!("{bucket}# EOF"),
@@ -222,7 +222,7 @@ proptest! {
         }
         let reading = plimsoll_wire::exposition::read(&page);
         prop_assert!(reading.iter().flat_map(|reading| &reading.rows).all(|row| !row.name.is_empty()));
-        // By the text of the sound page: the same, or nothing.
+        // With the layout of the valid page: equal values, or none.
         let known = PageText::of(PAGES[which], |_| true).and_then(|(text, _)| text.values(&page));
         let reading = reading.unwrap_or_default();
         if let Some(values) = known {

@@ -35,7 +35,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("text")
 }
 
-/// What we read of a message, in the words of the truth.
+/// Returns the parsed fields of a message, with the names of the truth.
 fn held(message: &[u8]) -> BTreeMap<&'static str, Value> {
     let read = ProcessingRequest::read(message).expect("a message");
     let lines = |lines: &HeaderLines<'_>| -> Value {
@@ -69,7 +69,7 @@ fn held(message: &[u8]) -> BTreeMap<&'static str, Value> {
     found
 }
 
-/// The same of the truth: the two entries of its metadata and the one of its attributes that are for a picker.
+/// Returns the fields of the truth: the two entries of its metadata and the one of its attributes that concern a picker.
 fn true_of(said: &Value) -> BTreeMap<&'static str, Value> {
     let mut found = BTreeMap::new();
     for key in ["observes", "headers", "end", "body", "kind", "modes"] {
@@ -87,7 +87,7 @@ fn true_of(said: &Value) -> BTreeMap<&'static str, Value> {
         Value::Array(all) => {
             Some(all.iter().flat_map(|one| each(one.as_str().unwrap_or_default())).collect())
         }
-        // A hint that says nothing allows nobody.
+        // A hint of another type allows no replica.
         _ => Some(Vec::new()),
     };
     found.insert("subset", json!(subset));
@@ -141,7 +141,7 @@ fn answers_are_the_bytes_that_envoys_definitions_make_of_them() {
     }
 }
 
-/// Cut at every byte, a call has the same messages, and what is left of one is seen.
+/// A call that is cut at any byte has equal messages, and an incomplete rest is detected.
 #[test]
 fn a_call_is_cut_into_its_messages_wherever_it_is_split() {
     let messages: Vec<Vec<u8>> = all_held().keys().map(|name| bytes(name)).collect();

@@ -1,4 +1,5 @@
-//! Files that are read as their bytes come: the same spans as of the whole file, wherever it was cut, and no more held than has to be.
+//! Files that are parsed as their bytes arrive: for every cut, the spans equal the whole file's.
+//! The buffer is no larger than necessary.
 
 use plimsoll_model::{AttributeValue, SpanKind, TraceSpan};
 use plimsoll_wire::trace::feed::{Fed, TraceFeed};
@@ -6,7 +7,7 @@ use plimsoll_wire::trace::{Format, TraceError, otlp, read};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Reads `bytes` in pieces of this size. What came before an error came. Also the most bytes that were held.
+/// Reads `bytes` in pieces of this size. Returns also the spans before an error, and the maximum number of buffered bytes.
 fn fed(bytes: &[u8], piece: usize) -> (Result<Fed, TraceError>, Vec<TraceSpan>, usize) {
     let (mut feed, mut spans, mut most) = (TraceFeed::default(), Vec::new(), 0);
     for piece in bytes.chunks(piece) {
@@ -19,7 +20,7 @@ fn fed(bytes: &[u8], piece: usize) -> (Result<Fed, TraceError>, Vec<TraceSpan>, 
     (end, spans, most)
 }
 
-/// It reads as the whole does, in pieces of any size. Gives back the most bytes that were held with small ones.
+/// Checks that pieces of any size give the result of the whole. Returns the maximum number of buffered bytes with small pieces.
 fn same(bytes: &[u8]) -> usize {
     let whole = read(bytes).unwrap_or_else(|e| panic!("{e}"));
     let mut held = 0;
@@ -34,7 +35,7 @@ fn same(bytes: &[u8]) -> usize {
     held
 }
 
-/// Spans of several services, of which neighbours share a resource.
+/// Spans of several services; neighbours share a resource.
 fn spans(n: u64) -> Vec<TraceSpan> {
     let one = |i: u64| {
         let mut span = TraceSpan::blank();
@@ -103,7 +104,7 @@ fn messages_and_resources_are_read_one_by_one() {
         .iter()
         .flat_map(|message| [&(message.len() as u32).to_be_bytes()[..], message].concat())
         .collect();
-    // One message is its resources, and so are several one after the other.
+    // One message is its resources, and so are several in sequence.
     for bytes in [with_lengths, messages.concat(), otlp::encode(&spans)] {
         let held = same(&bytes);
         assert!(held < longest + 64, "{held} held of messages of {longest}");
@@ -116,7 +117,7 @@ fn what_can_be_read_only_whole_is_read_whole() {
     let event =
         |name: &str, ts: u64| format!(r#"{{"ph":"X","name":"{name}","pid":1,"tid":1,"ts":{ts},"dur":2}}"#);
     let events = [event("a", 1), event("b", 1), event("c", 9)];
-    // Events of one profile on lines of their own belong together, and a list of them may lack its end.
+    // Events of one profile on separate lines belong together, and a list of them may lack its end.
     same(events.join("\n").as_bytes());
     same(format!("[{}", events.join(",")).as_bytes());
     same(b"\xef\xbb\xbf{\"resourceSpans\":[]}");
@@ -155,7 +156,7 @@ fn what_breaks_is_said_with_its_place_in_the_file() {
 }
 
 proptest! {
-    /// Bytes that lie are no panic; what both ways read is the same.
+    /// Arbitrary bytes cause no panic, and both ways of reading agree.
     #[test]
     fn any_bytes(head in prop::sample::select(vec![&b""[..], b"{", b"[{", b"\x0a", b"\0\0\0\x04\x0a", b"SQLite format 3\0"]), bytes in vec(any::<u8>(), 0..200), piece in 1usize..40) {
         let bytes = [head, &bytes].concat();

@@ -55,7 +55,7 @@ fn a_body_without_end_is_malformed_after_the_bound() {
     }
     assert!(decoder.is_stopped());
     assert_eq!(decoder.finish(true).outcome.how, How::Malformed);
-    // An error's body is looked at as far as needed and then only counted.
+    // An error's body is parsed up to a limit and then only counted.
     let mut decoder = Decoder::new(Chat, true, 500, None, false);
     for _ in 0..65 {
         decoder.feed(&piece, &mut Vec::new());

@@ -4,7 +4,7 @@ use plimsoll_wire::Head;
 use plimsoll_wire::http1::{AnswerPart, HEAD_MAX, HttpFault, Reader};
 use proptest::prelude::*;
 
-/// What came out of one connection's bytes, until its answer ended or they did.
+/// The parsed content of one connection's bytes, up to the end of its answer or of the bytes.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Got {
     heads: Vec<Head>,
@@ -63,7 +63,7 @@ fn cut<'a>(bytes: &'a [u8], at: &[usize]) -> Vec<&'a [u8]> {
     ends.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
 }
 
-/// Whole and byte by byte.
+/// Checks an answer in one piece and byte by byte.
 #[track_caller]
 fn check(text: &str, status: u16, body: &str, whole: bool, reusable: bool) {
     let got = read(&[text.as_bytes()]);
@@ -87,7 +87,7 @@ fn where_a_body_ends_and_what_that_means_for_the_connection() {
     );
     check(&format!("{chunked}1\r\na\r\n0\r\nage: 3\r\nx: y\r\n\r\n"), 200, "a", true, true);
     check(&format!("{chunked}5\r\nabc"), 200, "abc", false, false);
-    // Transfer-Encoding stands over Content-Length.
+    // Transfer-Encoding overrides Content-Length.
     let both =
         "HTTP/1.1 200 OK\r\ncontent-length: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n";
     check(both, 200, "a", true, true);

@@ -1,4 +1,4 @@
-//! KServe v2, both sides: what servers say of themselves, what is sent, and what the embedded engine makes of bytes.
+//! KServe v2, both sides: servers' metadata, sent requests, and the embedded engine's parser.
 
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Broken, Datatype, Payload, Protocol, Span, Tensor};
@@ -52,7 +52,7 @@ fn servers_and_models_say_what_they_are() {
     assert_eq!(model.versions, ["1"]);
     let inputs: Vec<_> = model.inputs.iter().map(|i| (i.name.as_str(), i.datatype, &i.shape[..])).collect();
     assert_eq!(inputs, [("A", Datatype::Fp32, &[-1, 4][..]), ("B", Datatype::Fp32, &[-1, 4])]);
-    // These two say nothing of their inputs, and one not even of its versions.
+    // These two report no inputs, and one reports no versions.
     for silent in ["kserve/model_metadata", "mlserver/model_metadata"] {
         assert!(read_model(&capture(silent).body).expect("readable").inputs.is_empty(), "{silent}");
     }
@@ -73,7 +73,7 @@ fn what_is_no_metadata_is_refused_in_words() {
     assert!(read_model(many.to_string().as_bytes()).is_err());
 }
 
-/// Elements by hand: 0, 128/256 = ½, 255/256, and 129 mod 128 = 1.
+/// Elements computed manually: 0, 128/256 = ½, 255/256, and 129 mod 128 = 1.
 #[test]
 fn elements_follow_from_their_bytes() {
     let spelt = |datatype| {
@@ -128,7 +128,7 @@ fn answers_are_told_from_errors_under_a_good_status() {
     assert_eq!(read(Protocol::Kserve, &binary).verdict.outcome.how, How::Malformed);
 }
 
-/// Statuses and words are those of Triton 2.51 for the same request.
+/// Statuses and messages equal Triton 2.51's for an equal request.
 #[test]
 fn the_engine_refuses_as_triton_does() {
     let one = |shape: Value, data: Value| {
@@ -158,7 +158,7 @@ fn the_engine_refuses_as_triton_does() {
     assert_eq!(server::parse(&strings, text.as_bytes(), None).expect("two strings").items, 1);
 }
 
-/// Fifty requests to a real Triton, right and wrong, with what it said: the engine that declares the same says the same.
+/// Fifty requests to a real Triton, right and wrong, with its answers: an engine with equal metadata gives equal answers.
 #[test]
 fn what_triton_refuses_is_refused_in_its_words() {
     let of = |text| server::ServedInput::parse(text).expect("an input");
@@ -171,7 +171,7 @@ fn what_triton_refuses_is_refused_in_its_words() {
     assert_eq!(lines.lines().count(), 50);
     for line in lines.lines() {
         let case: Value = serde_json::from_str(line).expect("JSON");
-        // Its output has a name of its own.
+        // Its output has another name.
         let request = case["request"].to_string().replace("\"SUM\"", "\"OUTPUT\"");
         let said = match server::parse(&lockstep, request.as_bytes(), None) {
             Ok(asked) => (200, format!("{}", asked.items)),
@@ -217,7 +217,7 @@ fn datatypes() -> impl Strategy<Value = Datatype> {
 }
 
 proptest! {
-    /// What the client sends, in either encoding, the engine takes and counts as many rows of; its answer reads back.
+    /// The engine accepts the client's requests in either encoding and counts their rows; its answer is parsed back.
     #[test]
     fn both_sides_agree(
         datatype in datatypes(),

@@ -1,4 +1,4 @@
-//! KServe v2 over gRPC: what is sent is what a foreign encoder writes, and what Triton 2.51 answered is read, at every cut.
+//! KServe v2 over gRPC: sent bytes equal a foreign encoder's, and answers of Triton 2.51 are read at every cut.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn head(fields: &[(&str, &str)]) -> Head {
 /// Status OK in the trailers.
 const OK: &[(&str, &str)] = &[("grpc-status", "0"), ("grpc-message", "")];
 
-/// What comes of a call: its bytes in these pieces, its trailers, and whether its stream ended as HTTP/2 promises.
+/// Returns the result of a call: its bytes in these pieces, its trailers, and whether its stream ended as HTTP/2 requires.
 fn read<'a>(
     stream: bool,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -103,7 +103,7 @@ fn servers_and_models_say_what_they_are() {
     );
 }
 
-/// Triton's bytes, cut anywhere, mean the same.
+/// Triton's bytes have an equal meaning at every cut.
 #[test]
 fn answers_are_read_at_every_cut() {
     let unary = framed(&recorded("infer"));
@@ -190,7 +190,7 @@ fn what_is_cut_off_or_no_call_is_told() {
     // An empty stream that is OK answers nothing.
     let empty = of(true, &[], Some(OK));
     assert_eq!((empty.outcome.how, empty.answer.broken), (How::StreamError, Some(Broken::Empty)));
-    // Two responses to one unary call, a compressed one, one of two gibibytes, which nobody waits for, and bytes that are no message.
+    // Two responses to one unary call, a compressed one, one that announces two gibibytes, and bytes that are not a message.
     let twice = [&unary[..], &unary].concat();
     let [compressed, huge, odd] = [&b"\x01\0\0\0\x01x"[..], b"\0\x80\0\0\0", b"\0\0\0\0\x02\xff\xff"];
     for (bytes, why) in

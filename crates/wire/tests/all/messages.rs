@@ -13,7 +13,7 @@ use crate::support::{Read, Recorded, made, read, read_pieces, sse};
 
 use Protocol::Messages;
 
-/// Events as they are sent: each named twice.
+/// Encodes events in their wire format: each is named twice.
 fn stream(events: &[Value]) -> Recorded {
     let one =
         |event: &Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().expect("a type"));
@@ -46,8 +46,8 @@ fn ends(reason: &str, usage: Value) -> [Value; 2] {
     [json!({"type": "message_delta", "delta": delta, "usage": usage}), json!({"type": "message_stop"})]
 }
 
-/// The reference's example of thinking and of a tool, one after the other: a signature is no token, nor is a piece of JSON
-/// that is empty, nor a ping, nor an event that is new.
+/// The reference's examples of thinking and of a tool, in sequence.
+/// A signature is not a token, nor is an empty piece of JSON, a ping, or an unknown event.
 #[test]
 fn thinking_tools_and_pings() {
     let tool = json!({"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {}});
@@ -96,13 +96,13 @@ fn cached_tokens_are_part_of_the_prompt() {
             json!({"output_tokens": 2}),
             (188_107, Some(188_086)),
         ),
-        // Told again at the end, as running totals.
+        // Reported again at the end, as running totals.
         (
             json!({"input_tokens": 21, "cache_read_input_tokens": 60, "output_tokens": 1}),
             json!({"input_tokens": 21, "cache_read_input_tokens": 60, "output_tokens": 2}),
             (81, Some(60)),
         ),
-        // Known at the end alone, or divided there.
+        // Known only at the end, or divided there.
         (
             json!({"input_tokens": 0, "output_tokens": 0, "cache_read_input_tokens": 0}),
             json!({"input_tokens": 81, "output_tokens": 2}),
@@ -113,7 +113,7 @@ fn cached_tokens_are_part_of_the_prompt() {
             json!({"input_tokens": 21, "cache_read_input_tokens": 60, "output_tokens": 2}),
             (81, Some(60)),
         ),
-        // Known at the start alone.
+        // Known only at the start.
         (
             json!({"input_tokens": 81, "output_tokens": 0}),
             json!({"input_tokens": 0, "output_tokens": 2}),

@@ -72,7 +72,7 @@ fn thinking_and_tools_are_generated_and_an_end_may_carry_text() {
         (read.verdict.outcome.how, read.verdict.answer.text.as_deref()),
         (How::Finished, Some("ä\n!"))
     );
-    // A prompt that the cache held whole is not counted by older servers: not told is not zero.
+    // Older servers do not count a completely cached prompt: a missing count is not zero.
     assert_eq!(read.verdict.answer.tokens.prompt, None);
 }
 
@@ -141,7 +141,7 @@ fn what_is_sent_keeps_the_users_own_options() {
     options = RequestOptions { protocol: OllamaGenerate, ..RequestOptions::default() };
     let sent = body(&options, &Payload::Text("a b".into()));
     assert_eq!(json_of(&sent), json!({"prompt": "a b", "stream": false}));
-    // It streams unless it is told not to, and -1 is no length.
+    // It streams unless configured otherwise, and -1 is not a length.
     let read =
         parse(OllamaGenerate, br#"{"prompt":"a b","system":"c","options":{"num_predict":-1}}"#, 1 << 20)
             .expect("good");

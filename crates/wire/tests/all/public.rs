@@ -1,4 +1,4 @@
-//! What servers do to streams in public bug reports, and neighbours of each: one test a kind.
+//! Defects of streams in public bug reports, and neighbours of each: one test per kind.
 
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Broken, Event, EventKind, Protocol, Span, Tokens, TokensRule};
@@ -174,7 +174,7 @@ fn fields_that_nobody_reads_break_nothing() {
         let read = of(&[data, chunk("", "stop")]);
         assert_eq!((read.word().as_str(), read.verdict.outcome.how), ("cf", How::Finished), "{:.40}", odd);
     }
-    // Those that are read, in a shape that says nothing.
+    // Known fields with a value of a wrong type.
     for (from, to) in
         [("\"finish_reason\":null", "\"finish_reason\":7"), ("\"delta\"", "\"usage\":[3],\"delta\"")]
     {
@@ -219,7 +219,7 @@ fn a_failed_finish_is_a_failure() {
         let failed = how(Chat, &events(&[&says("a"), data, "[DONE]"]));
         assert_eq!(failed, (How::StreamError, "upstream".to_owned()), "{data}");
     }
-    // A field of errors that holds none.
+    // An error field without an error.
     for none in ["null", "\"\"", "{}", "[]", "false"] {
         let fine = says("a").replacen('{', &format!("{{\"error\":{none},"), 1);
         assert_eq!(how(Chat, &events(&[&fine, &chunk("", "stop")])).0, How::Finished, "{none}");
@@ -290,7 +290,7 @@ fn a_whole_answer_is_one_body_under_every_media_type() {
             }
         }
     }
-    // One that repeats what was streamed (MiniMax) holds nothing new.
+    // A final event that repeats the streamed text (MiniMax) adds nothing.
     let read = of(&[says("w0"), says("w1"), chat.into()]);
     assert_eq!((read.word().as_str(), read.verdict.answer.text.as_deref()), ("ccf", Some("w0w1")));
 }

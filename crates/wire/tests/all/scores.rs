@@ -1,4 +1,4 @@
-//! Rerank, score, pooling and classify: the answers that references print, what is wrong with others, and the engine's half.
+//! Rerank, score, pooling and classify: example answers of the references, defects of other answers, and the engine's side.
 
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Broken, Payload, Protocol};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use Protocol::{Classify, Pooling, Rerank, Score};
 
-/// Reads a whole answer, in one piece and byte by byte alike, where so many results are due.
+/// Parses a whole answer, in one piece and byte by byte; `results` is the expected number of results.
 fn read(protocol: Protocol, body: &[u8], results: Option<u32>) -> AnswerVerdict {
     let pieces = |size: usize| {
         let decoder = Decoder::new(protocol, false, 200, Some("application/json"), false);

@@ -1,4 +1,4 @@
-//! Streams that were not recorded: protocols and quirks, each told in its own bytes.
+//! Synthetic streams: protocols and quirks, each in its bytes.
 
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Broken, Event, EventKind, Protocol, Span, TokensRule};
@@ -54,7 +54,7 @@ fn accounts_of_two_choices_add_up() {
     assert_eq!(read.verdict.answer.text.as_deref(), Some("bc"));
 }
 
-/// llama.cpp, completions of several prompts: a lone null between events. It carries nothing, and is an event all the same.
+/// llama.cpp, completions of several prompts: a single null between events. It has no content, but it is an event.
 #[test]
 fn a_null_between_events_is_skipped_and_counted() {
     let text = |n: u32| format!("{{\"choices\":[{{\"index\":{n},\"text\":\"a\",\"finish_reason\":null}}]}}");
@@ -219,7 +219,7 @@ fn lengths_are_judged_by_the_servers_count() {
         let read = read_pieces(Chat, &answer.head, [&answer.body[..]], true, (Some(asked), ignore_eos));
         assert_eq!(read.verdict.answer.broken, expected, "{asked} {ignore_eos} {got}");
     }
-    // Without a count, nothing is said.
+    // Without a count there is no verdict.
     let answer = stream(&[says("a"), chunk(0, "", "stop"), "[DONE]".into()]);
     let read = read_pieces(Chat, &answer.head, [&answer.body[..]], true, (Some(8), true));
     assert_eq!(read.verdict.answer.broken, None);
@@ -253,7 +253,7 @@ fn the_media_type_decides_and_not_the_request() {
     let json = "{\"choices\":[{\"index\":0,\"message\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}],\
                 \"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}";
     let body = format!("data: {}\n\ndata: [DONE]\n\n", chunk(0, "\"content\":\"a\"", "stop"));
-    // Unlabelled or vaguely labelled bodies are told by their first bytes, at every split.
+    // Unlabelled or vaguely labelled bodies are identified by their first bytes, at every split.
     for (answer, word) in
         [(made("text/plain", json), "B"), (made("text/plain", body.clone()), "cd"), (sse(body), "cd")]
     {
@@ -435,7 +435,7 @@ fn heads_tell_status_waits_and_redirects() {
         assert_eq!((outcome.how, outcome.by, outcome.retryable), (how, By::Server, retryable), "{status}");
     }
     assert_eq!(outcome(200), None);
-    // Against the sender's own clock, where it says what that reads.
+    // Relative to the sender's own clock, if the response contains its time.
     let dated = |date: &'static [u8]| {
         let headers: [(&str, &[u8]); 2] = [("Retry-After", b"Sun, 06 Nov 1994 08:49:37 GMT"), ("Date", date)];
         Head::read(429, headers, 1_900_000_000).retry_after

@@ -71,7 +71,7 @@ pub fn sse(body: impl Into<Vec<u8>>) -> Recorded {
     made("text/event-stream", body)
 }
 
-/// Events with these data lines.
+/// Returns a stream of events with these data lines.
 pub fn events(data: &[&str]) -> Recorded {
     sse(data.iter().map(|data| format!("data: {data}\n\n")).collect::<String>())
 }

@@ -1,4 +1,4 @@
-//! Traces of others: known documents, both ways of OTLP, and bytes that lie.
+//! Traces of other tools: known documents, both encodings of OTLP, and invalid bytes.
 
 use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 use plimsoll_wire::trace::{Format, Parsed, TraceError, otlp, read, read_otlp_json};
@@ -103,7 +103,8 @@ fn otlps_json_is_read_whole_by_line_and_as_a_list() {
     assert_eq!(check(format!("[{line},{line}]").as_bytes(), Format::OtlpJson).spans.len(), 2);
     assert_eq!(read_otlp_json(OTLP.as_bytes()).map(|parsed| parsed.spans.len()), Ok(1));
     assert!(read_otlp_json(br#"{"data":[]}"#).is_err());
-    // A request without spans is one, as it is in protobuf; anything else is told what was wanted, and not what files may be.
+    // A request without spans is valid, as in protobuf; the error of any other document names the expected content and not the
+    // file formats.
     assert_eq!(read_otlp_json(b"{}").map(|parsed| parsed.spans.len()), Ok(0));
     assert_eq!(read_otlp_json(br#"{"resourceSpans":[]}"#).map(|parsed| parsed.spans.len()), Ok(0));
     for wrong in [&br#"{"resource_metrics":[]}"#[..], b"[]", br#"{"traceEvents":[]}"#] {
@@ -130,7 +131,7 @@ fn jaegers_download_is_read() {
     assert_eq!(front.events, vec![SpanEvent { at_ns: 1700000000000700000, name: "first".into() }]);
     assert_eq!(front.attribute("host.name"), Some(&text("h")));
     assert_eq!((store.parent, store.failed, store.service.as_deref()), (Some(1), true, Some("store")));
-    // The root alone says what the sampler's share was; it holds for the trace.
+    // Only the root has the sampler's share; it applies to the whole trace.
     assert_eq!((front.weight, store.weight), (100.0, 100.0));
 }
 

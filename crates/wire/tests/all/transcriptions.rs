@@ -1,4 +1,4 @@
-//! Forms that ask for a transcript, as clients write them and as nobody should.
+//! Forms that request a transcript: valid ones of clients, and invalid ones.
 
 use plimsoll_model::{Media, Payload, Protocol};
 use plimsoll_wire::server::{TranscriptFormat, parse_form};

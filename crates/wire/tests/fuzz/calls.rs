@@ -1,4 +1,4 @@
-//! What a proxy sends an endpoint picker: gRPC's frames, cut anywhere, and Envoy's messages in them.
+//! A proxy's calls to an endpoint picker: gRPC's frames, cut anywhere, and Envoy's messages in them.
 
 use plimsoll_wire::ext_proc::{ProcessingRequest, Said};
 use plimsoll_wire::grpc::{self, CallMessages, FrameError};

@@ -1,8 +1,8 @@
-//! The bytes of a connection as HTTP/1.1 answers, one after the other, in pieces of any size.
+//! The bytes of a connection as HTTP/1.1 answers in sequence, in pieces of any size.
 
 use plimsoll_wire::http1::{AnswerPart, Reader};
 
-/// What comes of it: the data together, and how it ended.
+/// Returns the result: the data together, and how it ended.
 fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, String) {
     let mut reader = Reader::default();
     let (mut data, mut answers) = (Vec::new(), 0);
@@ -20,7 +20,7 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, String) {
             }
         }
     }
-    // A fault in a head that has no end is seen at once or when the connection ends: it is the same fault.
+    // An error in a head without an end is detected immediately or when the connection ends: both are equal.
     let ended =
         reader.ended().map_or_else(|fault| format!("{fault:?}"), |whole| format!("{answers} {whole}"));
     (data, ended)

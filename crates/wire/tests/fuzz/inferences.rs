@@ -1,5 +1,5 @@
-//! What a server of KServe v2 answers over gRPC: a call's bytes, cut anywhere, and the messages about itself and its models. The first byte
-//! says whether the call streams, and how it ends.
+//! Answers of a KServe v2 server over gRPC: a call's bytes, cut anywhere, and the messages about the server and its models.
+//! The first byte selects whether the call streams, and how it ends.
 
 use plimsoll_model::Protocol;
 use plimsoll_wire::kserve::grpc;
@@ -10,7 +10,7 @@ fn head(status: &str) -> Head {
     Head::read(200, fields.into_iter().take(if status.is_empty() { 1 } else { 2 }), 0)
 }
 
-/// What comes of a call whose bytes come in pieces of this size.
+/// Returns the result of a call whose bytes come in pieces of this size.
 fn read(how: u8, bytes: &[u8], size: usize) -> (Vec<Decoded>, AnswerVerdict) {
     let mut decoder = Decoder::with_head(Protocol::KserveGrpc, how & 1 == 1, head(""), how & 2 == 2);
     let mut events = Vec::new();

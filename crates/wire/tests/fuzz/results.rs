@@ -1,4 +1,4 @@
-//! What other load generators wrote, of every kind, whether or not its first bytes say that kind.
+//! Result files of other load generators, of every kind, also if the first bytes belong to another kind.
 
 use plimsoll_wire::foreign::{ForeignFeed, assemble, sniff};
 

@@ -11,7 +11,6 @@ use std::io::{Error, ErrorKind, Read, Result, Seek, Write};
 use super::Judged;
 use super::fault::Class;
 
-/// The key of a case.
 pub type Key = (u64, Class, usize);
 
 /// Evaluated cases, with a file if there is one.

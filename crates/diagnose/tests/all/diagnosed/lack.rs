@@ -31,7 +31,7 @@ pub enum Lack {
     FewTraces,
     /// The server's clock is off by 5 ms in alternating directions.
     Skew,
-    /// No requests are known, only the servers' metrics.
+    /// Requests are unknown; only the servers' metrics remain.
     Requests,
 }
 
@@ -47,7 +47,6 @@ impl Lack {
         Lack::Requests,
     ];
 
-    /// Returns the displayed name.
     pub fn name(self) -> &'static str {
         match self {
             Lack::Gauges => "no server metrics",
@@ -124,8 +123,8 @@ pub fn pages_of(evidence: &Evidence) -> LevelGauges {
     LevelGauges::read(&side, level)
 }
 
-/// Returns the rows of a scraper that scraped only at these times: the value of each series at that time, if it
-/// changed since the scrape before. Rows are written on changes, so dropping some would drop changes.
+/// Returns the rows of a scraper that scraped only at these times. A row is the value of a series at that time, if it
+/// changed since the previous scrape. Rows are written on changes, so dropping some would drop changes.
 fn slower(samples: &[Sample], scraped: impl Fn(At) -> bool) -> Vec<Sample> {
     let mut kept: Vec<Sample> = samples.iter().filter(|sample| sample.source == "client").cloned().collect();
     let mut changed: BTreeMap<(SharedText, SharedText, SharedText), Sample> = BTreeMap::new();

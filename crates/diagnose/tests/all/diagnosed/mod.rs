@@ -31,7 +31,6 @@ pub struct Plan {
     pub classes: Vec<Class>,
     /// Severities, from 0 to 4.
     pub severities: Vec<usize>,
-    /// Clean runs per system.
     pub clean: usize,
     /// Severities at which the diagnosis is repeated with reduced evidence.
     pub lacking_at: Vec<usize>,
@@ -48,9 +47,7 @@ pub struct Plan {
 /// One case and its verdict.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judged {
-    /// Seed of the system.
     pub system: u64,
-    /// Injected class.
     pub class: Class,
     pub severity: usize,
     /// Effect on users.

@@ -17,17 +17,14 @@ const PROBE: u64 = 40;
 /// The input for one run.
 #[derive(Clone)]
 pub struct Setup {
-    /// World of the target.
     pub world: WorldSpec,
     /// Traffic and client.
     pub scenario: Scenario,
-    /// Requests per second.
     pub rate_per_s: f64,
     /// Duration of the load.
     pub window: Span,
     /// Faults with their start in s after the start of the load.
     pub timed: Vec<(f64, String)>,
-    /// Changes to the records.
     pub touches: Vec<Touch>,
     /// Share of a step in which the GPU waits for the host.
     pub host_share: f64,

@@ -24,7 +24,6 @@ const PAIRS: [&str; 6] = [
 /// A healthy system and its load.
 #[derive(Clone)]
 pub struct System {
-    /// Seed of the random draws.
     pub seed: u64,
     /// Name in one line.
     pub name: String,
@@ -32,7 +31,6 @@ pub struct System {
     pub world: WorldSpec,
     /// Traffic and client.
     pub scenario: Scenario,
-    /// Requests per second.
     pub rate_per_s: f64,
     /// Duration of the load.
     pub window: Span,

@@ -138,9 +138,9 @@ pub enum Happened {
     /// The injected fault happened.
     #[default]
     Injected,
-    /// The effects are those of another class.
+    /// The effects match another class.
     Instead(Class),
-    /// No class matches: it counts as a fault without significance.
+    /// The effects match no class: it counts as a fault without significance.
     Not,
 }
 
@@ -259,7 +259,7 @@ pub fn by_definition(class: Class) -> bool {
 /// The treatment of random variation between two sides.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Chance {
-    /// None: the runs differ by the fault only.
+    /// Variation is excluded: the runs differ by the fault only.
     None,
     /// A one-sided test over time intervals: the runs differ by their random draws too.
     Stretches,

@@ -34,8 +34,8 @@ fn told(attempt: &Attempt, stage: Stage) -> f64 {
     found.map_or(0.0, |one| one.took.as_secs_f64())
 }
 
-/// Returns the traces of these requests: a call of the application, half a millisecond of network each way, and
-/// vLLM's span on a clock that is off by up to `skew` ns.
+/// Returns the traces of these requests: a call of the application and half a millisecond of network each way.
+/// The span of vLLM is on a clock that is off by up to `skew` ns.
 fn traced(attempts: &[Attempt], skew: i64, kept: f64) -> Vec<TraceSpan> {
     let mut stream = Stream::new(9, "tracer", 0);
     let mut spans = Vec::new();
