@@ -5,18 +5,18 @@
 //!
 //! Modules in reading order:
 //!
-//! * [`findings`]: result types;
-//! * [`summary`]: one level; it defines every metric;
-//! * [`validity`]: trust in a level or a run;
-//! * [`lines`]: levels of one kind of traffic → curve and capacity limits;
-//! * [`sweep`]: choice of the next level;
-//! * [`analyse`]: a complete run.
+//! * [`findings`], result types;
+//! * [`summary`], one level; it defines every metric;
+//! * [`validity`], trust in a level or a run;
+//! * [`lines`], levels of one kind of traffic → curve and capacity limits;
+//! * [`sweep`], choice of the next level;
+//! * [`analyse`], a complete run.
 //!
 //! The layers below these are:
 //!
 //! * the [`columns`] that records are converted to, [`sessions`], endpoints, the window, and the extent of live [`traffic`];
 //! * requests in flight, [`order`] statistics of long columns, and the tails that the fits use;
-//! * [`budget`]: ceilings, and their evaluation on a level.
+//! * [`budget`], ceilings, and their evaluation on a level.
 //!
 //! [`server_side`] reads server metrics and [`network`] reads the kernel's connection statistics. [`foreign`] evaluates results
 //! of other tools, and [`shards`] merges the parts of several machines into one run. [`counted`] reconstructs requests from

@@ -58,7 +58,7 @@ impl Job {
             .envs(settings.iter().copied())
             .output()
             .expect("a bash");
-        eprintln!("{}", String::from_utf8_lossy(&ended.stderr));
+        fs::write(self.at("stderr"), &ended.stderr).expect("written");
         ended.status.code().expect("an exit code")
     }
 }

@@ -5,8 +5,8 @@
 //!
 //! Modules in reading order:
 //!
-//! * [`finding`]: result types;
-//! * [`spec`]: margins;
+//! * [`finding`], result types;
+//! * [`spec`], margins;
 //! * `sameness`: comparability;
 //! * `pairs`: levels and units;
 //! * `strata`: the base's mix;

@@ -5,9 +5,9 @@
 //! (see [`plimsoll_math::anytime`]). A block is an interval of traffic that is long compared with the queue's correlation. Its
 //! requests may depend on each other in any way, but blocks should be independent.
 //!
-//! * [`CeilingWatch`]: one target against a fixed budget ("p99 ≤ 500 ms"), or against a measured baseline, whose quantile is an
+//! * [`CeilingWatch`], one target against a fixed budget ("p99 ≤ 500 ms"), or against a measured baseline, whose quantile is an
 //!   interval and not a number.
-//! * [`PairWatch`]: two targets, with blocks in alternation and one schedule on both; [`InterleaveWatch`] uses records.
+//! * [`PairWatch`], two targets, with blocks in alternation and one schedule on both; [`InterleaveWatch`] uses records.
 //!
 //! Proven harm ends the test immediately. A promotion also needs the minimum time and the minimum effective number of requests.
 //! Rare events (a nightly batch job, a filling cache) must have time to occur.

@@ -67,10 +67,10 @@ pub fn picture(finding: &GateFinding) -> String {
         labelled = x(ratio);
         let (at, stroke, wide) =
             if ratio == 1.0 { (x(ratio), "#1f2328", 2) } else { (x(ratio), "#d0d7de", 1) };
-        let _ = write!(
+        let _ = writeln!(
             svg,
             "<line x1=\"{at:.1}\" y1=\"{:.1}\" x2=\"{at:.1}\" y2=\"{bottom:.1}\" stroke=\"{stroke}\" stroke-width=\"{wide}\"/>\
-             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#59636e\">{label}</text>\n",
+             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#59636e\">{label}</text>",
             TOP - 8.0,
             bottom + 18.0,
         );
