@@ -137,7 +137,7 @@ const SHORT: &[Short] = &[
     ),
     (
         "watch",
-        &["budget", "every", "window", "listen", "record", "history", "out", "time", "format"],
+        &["budget", "every", "window", "listen", "record", "history", "time", "format"],
         [
             "plimsoll watch http://vllm:8000/metrics -b budget.yaml --history history",
             "plimsoll watch cut history --from 2h --to 1h -o RUN",

@@ -183,11 +183,17 @@ fn refuse(error: &clap::Error, wants_json: bool) -> ExitCode {
     }
 }
 
-/// Returns the advice for another tool's flag.
+/// Returns the advice for another tool's flag, or for a flag of one of the command's own subcommands.
 fn translated(error: &clap::Error) -> Option<String> {
     let ContextValue::String(typed) = error.get(ContextKind::InvalidArg)? else { return None };
     let cli = help::command(help::Detail::Full);
     let command = cli.find_subcommand(std::env::args().nth(1)?)?;
-    let has = |flag: &str| command.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"));
-    foreign_flags::advice(typed, has)
+    let of = |command: &clap::Command, flag: &str| {
+        command.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"))
+    };
+    let below = command.get_subcommands().find(|below| of(below, typed));
+    let belongs = |below: &clap::Command| {
+        format!("it belongs to 'plimsoll {} {}'", command.get_name(), below.get_name())
+    };
+    foreign_flags::advice(typed, |flag| of(command, flag)).or(below.map(belongs))
 }

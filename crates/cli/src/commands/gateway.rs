@@ -28,7 +28,7 @@ use plimsoll_report::figure::counted;
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, GatewayArgs};
+use crate::flags::{Format, GatewayAction, GatewayArgs, GatewayCommand, GatewayKeyArgs};
 use crate::out;
 use crate::screen::KeyWatch;
 use crate::yaml;
@@ -42,35 +42,23 @@ const LOOK: Duration = Duration::from_millis(100);
 const CHECK_LOOKS: u32 = 30;
 
 /// Serves until it is stopped, or runs the selected subcommand.
-pub fn run(args: &GatewayArgs) -> Result<Exit, Stop> {
-    let (check, file) = match &args.file[..] {
-        [word] if word == "key" => {
-            return Err(Stop::usage("key: say what it is to be called, such as plimsoll gateway key alice"));
+pub fn run(command: &GatewayCommand) -> Result<Exit, Stop> {
+    let args = match &command.action {
+        None => &command.settings,
+        Some(GatewayAction::Explain(args)) => {
+            return explain::run(args.format, &args.run, args.request.as_deref());
         }
-        [word, id] if word == "key" => return fresh_key(args, id),
-        [word] if word == "explain" => {
-            return Err(Stop::usage(
-                "explain: name a run that a gateway recorded, and one of its requests or none",
-            ));
-        }
-        [word, run] if word == "explain" => return explain::run(args.format, run, None),
-        [word, run, request] if word == "explain" => return explain::run(args.format, run, Some(request)),
-        [word] if word == "check" => (true, None),
-        [word, file] if word == "check" => (true, Some(file)),
-        [] => (false, None),
-        [file] => (false, Some(file)),
-        [_, second, ..] => {
-            return Err(Stop::usage(format!("{second}: one gateway file at a time; check comes before it")));
+        Some(GatewayAction::Key(args)) => return fresh_key(args),
+        Some(GatewayAction::Check(args)) => {
+            let mut spec = asked(args, args.file.as_deref())?;
+            // The check listens on no fixed port, because a running gateway may use the ports of this file.
+            spec.listen.set_port(0);
+            (spec.admin, spec.picker) = (None, None);
+            return checked(args, &spec);
         }
     };
-    let mut spec = asked(args, file.map(String::as_str))?;
-    if check {
-        // The check listens on no fixed port, because a running gateway may use the ports of this file.
-        spec.listen.set_port(0);
-        (spec.admin, spec.picker) = (None, None);
-        return checked(args, &spec);
-    }
-    serve(args, file.map(String::as_str), &spec)
+    let file = args.file.as_deref();
+    serve(args, file, &asked(args, file)?)
 }
 
 fn started(spec: &GatewaySpec, clock: Clock, record: Option<&TrafficRecord>) -> Result<Gateway, Stop> {
@@ -280,7 +268,8 @@ fn recorded_line(recorded: &Recorded) -> String {
 }
 
 /// Creates an API key. The key is printed only once; its hash goes into the gateway file.
-fn fresh_key(args: &GatewayArgs, id: &str) -> Result<Exit, Stop> {
+fn fresh_key(args: &GatewayKeyArgs) -> Result<Exit, Stop> {
+    let id = args.name.as_str();
     if !keys::is_plain(id) {
         return Err(Stop::usage(format!("key {id:?}: write 1 to 64 letters, digits and -_.:@/")));
     }

@@ -2,16 +2,62 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use super::Format;
 
 /// `plimsoll gateway`.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct GatewayCommand {
+    #[command(subcommand)]
+    pub action: Option<GatewayAction>,
+    #[command(flatten)]
+    pub settings: GatewayArgs,
+}
+
+/// A task beside serving.
+#[derive(Subcommand, Debug)]
+pub enum GatewayAction {
+    /// Check a gateway file and its replicas, then end
+    Check(GatewayArgs),
+    /// Explain the routing of recorded requests
+    Explain(GatewayExplainArgs),
+    /// Create a client key and its entry for the file
+    Key(GatewayKeyArgs),
+}
+
+/// `plimsoll gateway explain`.
+#[derive(Args, Debug)]
+pub struct GatewayExplainArgs {
+    /// Run that a gateway recorded with --record
+    pub run: String,
+    /// Request of the run [default: a summary of all]
+    pub request: Option<String>,
+    /// Output format: text or json
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `plimsoll gateway key`.
+#[derive(Args, Debug)]
+pub struct GatewayKeyArgs {
+    /// Name of the client, such as alice
+    pub name: String,
+    /// Output format: text or json
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// No hint on stderr
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
+}
+
+/// The settings of a gateway.
+#[derive(Args, Debug)]
 pub struct GatewayArgs {
-    /// Gateway file; or check FILE, explain RUN [REQUEST], key NAME
+    /// Gateway file
     #[arg(value_name = "FILE")]
-    pub file: Vec<String>,
+    pub file: Option<String>,
     /// Replica URL, repeatable; NAME=URL names it
     #[arg(long = "replica", value_name = "URL")]
     pub replicas: Vec<String>,

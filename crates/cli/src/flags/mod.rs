@@ -50,7 +50,7 @@ pub use engine::{
 pub use export::{ExportArgs, ExportWhat, RunFormat};
 pub use gate::GateArgs;
 pub use gate_url::GateUrlArgs;
-pub use gateway::GatewayArgs;
+pub use gateway::{GatewayAction, GatewayArgs, GatewayCommand, GatewayKeyArgs};
 pub use history::HistoryArgs;
 pub use import::ImportArgs;
 pub use interleave::InterleaveArgs;
@@ -68,7 +68,7 @@ pub use shared::{
 };
 pub use shell::{CompletionsArgs, DocsArgs, ManArgs, ReferenceArgs};
 pub use show::{BrowseArgs, DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, SelftestArgs, ShowArgs};
-pub use watch::WatchArgs;
+pub use watch::{WatchAction, WatchArgs, WatchCommand, WatchCutArgs};
 pub use what_if::{FitArgs, WhatIfArgs};
 pub use workload::FromLogArgs;
 
@@ -117,13 +117,13 @@ pub enum Command {
     /// Show the results of a baseline over its versions
     History(HistoryArgs),
     /// Judge live traffic against a budget, from metrics pages
-    Watch(WatchArgs),
+    Watch(WatchCommand),
     /// Judge a new version beside the old one in production
     Canary(CanaryArgs),
     /// Write a budget as rules, or a run as a table
     Export(ExportArgs),
     /// Route requests to replicas: balance, retry, eject, cache
-    Gateway(GatewayArgs),
+    Gateway(GatewayCommand),
     /// Find the slow layer of an endpoint or a run
     Diagnose(Box<DiagnoseArgs>),
     /// Rank the changes that would improve a run most

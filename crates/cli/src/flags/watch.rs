@@ -2,19 +2,70 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use super::{Format, PriceArgs, ReadersArgs};
 
 /// `plimsoll watch`
 #[derive(Args, Debug)]
-pub struct WatchArgs {
-    /// Metrics pages, a watch file or a growing run folder; or lint, test or cut before them
-    #[arg(required = true, value_name = "URL|FILE|RUN")]
-    pub sources: Vec<String>,
-    /// Finished run for watch test
+#[command(args_conflicts_with_subcommands = true)]
+pub struct WatchCommand {
+    #[command(subcommand)]
+    pub action: Option<WatchAction>,
+    #[command(flatten)]
+    pub settings: WatchArgs,
+}
+
+/// A task beside watching.
+#[derive(Subcommand, Debug)]
+pub enum WatchAction {
+    /// Report which rows of a budget the metrics pages can decide
+    Lint(WatchArgs),
+    /// Report the alerts that a finished run would have raised
+    Test(WatchTestArgs),
+    /// Write a time range of a history as a run
+    Cut(WatchCutArgs),
+}
+
+/// `plimsoll watch test`.
+#[derive(Args, Debug)]
+pub struct WatchTestArgs {
+    /// Finished run
     #[arg(long, value_name = "RUN", value_parser = crate::named::run_or_name)]
-    pub replay: Option<String>,
+    pub replay: String,
+    #[command(flatten)]
+    pub settings: WatchArgs,
+}
+
+/// `plimsoll watch cut`.
+#[derive(Args, Debug)]
+pub struct WatchCutArgs {
+    /// Folder of a history
+    #[arg(value_name = "HISTORY")]
+    pub history: PathBuf,
+    /// Start: 2026-11-25T14:30:00Z or 2h (ago) [default: start of the history]
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<String>,
+    /// End [default: now]
+    #[arg(long, value_name = "TIME")]
+    pub to: Option<String>,
+    /// Start of the change; earlier data become the baseline
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Run folder to create
+    #[arg(long, short = 'o', value_name = "RUN")]
+    pub out: PathBuf,
+    /// Output format: text or json
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// The settings of a watch.
+#[derive(Args, Debug)]
+pub struct WatchArgs {
+    /// Metrics pages, a watch file or a growing run folder
+    #[arg(value_name = "URL|FILE|RUN")]
+    pub sources: Vec<String>,
     /// Budget file [default: the watch file's]
     #[arg(long, short = 'b', value_name = "FILE")]
     pub budget: Option<PathBuf>,
@@ -35,18 +86,6 @@ pub struct WatchArgs {
     /// Folder for the history of counters in blocks of 10 s, 1 min and 1 h [default: the watch file's, or none]
     #[arg(long, value_name = "DIR")]
     pub history: Option<PathBuf>,
-    /// Start for watch cut: 2026-11-25T14:30:00Z or 2h (ago) [default: start of the history]
-    #[arg(long, value_name = "TIME")]
-    pub from: Option<String>,
-    /// End for watch cut [default: now]
-    #[arg(long, value_name = "TIME")]
-    pub to: Option<String>,
-    /// Start of the change for watch cut; earlier data become the baseline
-    #[arg(long, value_name = "TIME")]
-    pub since: Option<String>,
-    /// Run folder to create for watch cut
-    #[arg(long, short = 'o', value_name = "RUN")]
-    pub out: Option<PathBuf>,
     #[command(flatten)]
     pub price: PriceArgs,
     /// Time limit; the exit code is the verdict [default: until Ctrl-C]

@@ -120,9 +120,9 @@ fn what_is_no_history_and_what_is_not_kept_is_said() {
         (&["watch", "cut", &nothing, "-o", &out][..], "holds no history"),
         (&["watch", "cut", &history, "--from", "2000000000", "-o", &out], "nothing is kept of that time"),
         (&["watch", "cut", &history, "--from", "soon", "-o", &out], "--from soon"),
-        (&["watch", "cut", &history], "-o RUN"),
+        (&["watch", "cut", &history], "--out <RUN>"),
         (&["gate", &history, "-b", &budget], "holds a history; cut out"),
-        (&["watch", "http://127.0.0.1:1", "-b", &budget, "--from", "2h"], "of watch cut"),
+        (&["watch", "http://127.0.0.1:1", "-b", &budget, "--from", "2h"], "'plimsoll watch cut'"),
     ] {
         let ended = plimsoll(args);
         assert_eq!(ended.code, 2, "{args:?}");

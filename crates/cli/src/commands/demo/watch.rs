@@ -51,7 +51,6 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
     }
     let watching = WatchArgs {
         sources: vec![engine.host().to_owned()],
-        replay: None,
         budget: Some(budget),
         every: Some("2s".to_owned()),
         window: Some("1m".to_owned()),
@@ -64,15 +63,11 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
         insecure: false,
         record: None,
         history: None,
-        from: None,
-        to: None,
-        since: None,
-        out: None,
         format: args.output.format,
         quiet: args.output.quiet,
     };
     // The verdict of the watch is part of the demo and not the result of this command.
-    match watch::run(&watching)? {
+    match watch::start(&watching)? {
         Exit::Interrupted => return Ok(Exit::Interrupted),
         _ => drop(load),
     }

@@ -40,7 +40,6 @@ pub enum Doing {
 }
 
 pub struct AskedWatch {
-    pub doing: Doing,
     pub target: TargetSpec,
     /// Scrape settings and the current metrics endpoints: the fixed ones and those from the target lists.
     pub scrape: ScrapeSpec,
@@ -68,8 +67,9 @@ pub struct AskedWatch {
 ///
 /// # Errors
 /// Fails on the first invalid or missing setting, with a one-line message.
-pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
-    let (doing, sources, run) = doing(args)?;
+pub fn read(args: &WatchArgs, doing: Doing) -> Result<AskedWatch, Stop> {
+    let sources = &args.sources[..];
+    let run = source_run(sources, doing)?;
     let (mut file, named) = match (doing, run.is_some()) {
         (Doing::Test, _) => (replayed(sources)?, Named::default()),
         (_, true) => (WatchFile::default(), Named::default()),
@@ -120,7 +120,6 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         url_of(page).clone_into(&mut target.url);
     }
     Ok(AskedWatch {
-        doing,
         run,
         target,
         scrape: ScrapeSpec { discover: false, pages, every: spec.every },
@@ -146,18 +145,8 @@ fn url_of(page: &str) -> &str {
     page.split_once('=').filter(|(name, _)| !name.contains("//")).map_or(page, |(_, url)| url)
 }
 
-/// Returns the mode, its sources, and the run in progress if one is named.
-fn doing(args: &WatchArgs) -> Result<(Doing, &[String], Option<PathBuf>), Stop> {
-    let (doing, sources) = match args.sources.split_first() {
-        Some((word, rest)) if word == "lint" => (Doing::Lint, rest),
-        Some((word, rest)) if word == "test" => (Doing::Test, rest),
-        _ => (Doing::Watch, &args.sources[..]),
-    };
-    if (doing == Doing::Test) != args.replay.is_some() {
-        return Err(Stop::usage(
-            "watch test and --replay go together: plimsoll watch test watch.yaml --replay RUN",
-        ));
-    }
+/// Returns the run in progress or the folder of runs that the sources name, if they name one.
+fn source_run(sources: &[String], doing: Doing) -> Result<Option<PathBuf>, Stop> {
     let run = match sources {
         [one] if Path::new(one).is_dir() => Some(PathBuf::from(one)),
         _ => None,
@@ -166,7 +155,7 @@ fn doing(args: &WatchArgs) -> Result<(Doing, &[String], Option<PathBuf>), Stop> 
         (Doing::Lint, Some(_)) => {
             Err(Stop::usage("watch lint: is about pages; requests themselves tell every latency and share"))
         }
-        _ => Ok((doing, sources, run)),
+        _ => Ok(run),
     }
 }
 
@@ -267,7 +256,7 @@ fn is_file(text: &str) -> bool {
 fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
     let (file, Named { pages, lists, pushed }) = match sources {
         [] => {
-            let what = "watch lint: name a metrics page (http://host:8000/metrics) or a watch file";
+            let what = "watch: name a metrics page (http://host:8000/metrics), a watch file or a growing run";
             return Err(Stop::usage(what));
         }
         [one] if is_file(one) => {

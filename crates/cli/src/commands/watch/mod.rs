@@ -37,7 +37,7 @@ use plimsoll_watch::lint::{dead_pairs, lint};
 use plimsoll_watch::{Alert, AlertKind, Minute, RowState, WatchFinding, WatchSpec, Watched};
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, WatchArgs};
+use crate::flags::{Format, WatchAction, WatchArgs, WatchCommand};
 use crate::out;
 use crate::screen::{KeyWatch, Screen};
 use asked::{AskedWatch, Doing};
@@ -54,23 +54,25 @@ const LOOK: Duration = Duration::from_millis(50);
 const LINT_WAITS: Span = Span::from_secs(130);
 
 /// Watches until it is stopped, or runs the selected subcommand.
-pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
-    if args.sources.first().is_some_and(|word| word == "cut") {
-        return history::cut::run(args);
+pub fn run(command: &WatchCommand) -> Result<Exit, Stop> {
+    match &command.action {
+        None => start(&command.settings),
+        Some(WatchAction::Cut(args)) => history::cut::run(args),
+        Some(WatchAction::Lint(args)) => {
+            let mut asked = asked::read(args, Doing::Lint)?;
+            let pages = pages(&mut asked, true)?;
+            linted(args, &asked, pages)
+        }
+        Some(WatchAction::Test(args)) => {
+            let asked = asked::read(&args.settings, Doing::Test)?;
+            replay::run(&args.settings, &asked, &args.replay)
+        }
     }
-    if [&args.from, &args.to, &args.since].iter().any(|time| time.is_some()) || args.out.is_some() {
-        return Err(Stop::usage(
-            "--from, --to, --since and -o are of watch cut: plimsoll watch cut HISTORY --from 2h --to 1h -o RUN",
-        ));
-    }
-    let mut asked = asked::read(args)?;
-    if asked.doing == Doing::Lint {
-        let pages = pages(&mut asked, true)?;
-        return linted(args, &asked, pages);
-    }
-    if let Some(run) = &args.replay {
-        return replay::run(args, &asked, run);
-    }
+}
+
+/// Watches until it is stopped.
+pub fn start(args: &WatchArgs) -> Result<Exit, Stop> {
+    let asked = asked::read(args, Doing::Watch)?;
     match asked.run.clone() {
         Some(dir) => run::watch(args, asked, &dir),
         None => watch(args, asked),

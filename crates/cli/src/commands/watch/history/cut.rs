@@ -15,7 +15,7 @@ use super::super::record::{Recorded, WindowNote};
 use super::Head;
 use super::folders::{self, BlocksFolder, BlocksRead, in_order};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, WatchArgs};
+use crate::flags::{Format, WatchCutArgs};
 use crate::numbered::size;
 use crate::out;
 
@@ -25,20 +25,12 @@ pub fn is_history(dir: &Path) -> bool {
 }
 
 /// Writes a time range of a history as a run.
-pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
-    let [_, dir] = &args.sources[..] else {
-        return Err(Stop::usage(
-            "watch cut: name the history's folder: plimsoll watch cut HISTORY --from 2h --to 1h -o RUN",
-        ));
-    };
-    let Some(run) = &args.out else {
-        return Err(Stop::usage("watch cut: say where the run is to be written: -o RUN"));
-    };
+pub fn run(args: &WatchCutArgs) -> Result<Exit, Stop> {
+    let (dir, run) = (args.history.as_path(), &args.out);
     let now_ns = realtime_ns();
     let from = instant("--from", args.from.as_ref(), now_ns)?.unwrap_or(i64::MIN);
     let to = instant("--to", args.to.as_ref(), now_ns)?.unwrap_or(i64::MAX);
     let since = instant("--since", args.since.as_ref(), now_ns)?;
-    let dir = Path::new(dir);
     let is_in = |block: &HistoryBlock| (from..to).contains(&block.from.0);
     let Stretch { blocks, grain, note, of } = stretch(dir, is_in)?;
     let Some(first) = blocks.first() else {
