@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_judge::budget::{Budget, BudgetFile};
 use plimsoll_measure::server_side::{Buckets, Signal};
 use plimsoll_model::At;
 
@@ -13,7 +12,7 @@ use crate::alert::FirstTokens;
 use crate::block::TickBlock;
 use crate::history::gather::KeptCounts;
 use crate::over::OverCount;
-use crate::rows::{self, RowSource};
+use crate::source::{LiveRow, LiveRows, RowSource};
 
 /// Counters that are summed.
 pub(crate) const GAINED: [Signal; 6] = [
@@ -129,14 +128,14 @@ impl Came {
     }
 
     /// Returns the counters as a block.
-    pub fn block(&self, file: &BudgetFile, (from, to): (At, At), around: &Around<'_>) -> TickBlock {
+    pub fn block(&self, rows: &LiveRows, (from, to): (At, At), around: &Around<'_>) -> TickBlock {
         let part = |signal| match (around.teller)(signal) {
             Teller::Engines => &self.engines,
             Teller::Gateways => &self.gateways,
         };
         let gained = |signal| part(signal).gained(signal);
         let failed: f64 = [Signal::Failed, Signal::Refused].into_iter().filter_map(gained).sum();
-        let tail = |(place, budget): (usize, &Budget)| match rows::source(budget) {
+        let tail = |(place, row): (usize, &LiveRow)| match row.source {
             RowSource::TailRatio { signal, .. } => {
                 let mut own = part(signal).tails.get(&place)?.clone();
                 if let Some(last) = own.counts.last_mut().filter(|_| failed >= 1.0) {
@@ -148,9 +147,9 @@ impl Came {
             }
             _ => None,
         };
-        let tails = file.budgets.iter().enumerate().filter_map(tail).collect();
+        let tails = rows.rows.iter().enumerate().filter_map(tail).collect();
         let failed = OverCount::failed(failed.max(0.0).round() as u64);
-        let row = |(place, budget): (usize, &Budget)| match rows::source(budget) {
+        let row = |(place, row): (usize, &LiveRow)| match row.source {
             RowSource::Latency { signal, .. } => {
                 let all: OverCount = part(signal).rows.get(place).copied().flatten()?;
                 // Token gaps belong to no request that could fail.
@@ -173,7 +172,7 @@ impl Came {
         TickBlock {
             at: to,
             length: to - from,
-            rows: file.budgets.iter().enumerate().map(row).collect(),
+            rows: rows.rows.iter().enumerate().map(row).collect(),
             tails,
             first: first.map(|buckets| FirstTokens { buckets, computed, waited_s }),
             finished: gained(Signal::Finished),

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use plimsoll_diagnose::gauges::STALLED;
-use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::table::SignalPart;
 use plimsoll_measure::server_side::{PageLayout, Series, ServerSide, Signal};
 use plimsoll_model::{At, SeriesName, Span};
@@ -18,8 +17,8 @@ use crate::finding::ReplicaNow;
 use crate::history::{KeptSignal, gather};
 use crate::lint::counts_failures;
 use crate::over::{OverCount, over};
-use crate::rows::{self, RowSource};
 use crate::scraped::{Layouts, Scraped, Step};
+use crate::source::{LiveRows, RowSource};
 
 /// Number of scrape intervals without success after which an endpoint is lost, because a scrape may be slow.
 const LOST_AFTER: i64 = 3;
@@ -122,7 +121,7 @@ impl Pages {
         name: &str,
         at: At,
         said: (Arc<[SeriesName]>, Vec<f64>),
-        (file, came): (&BudgetFile, &mut Came),
+        (rows, came): (&LiveRows, &mut Came),
     ) -> bool {
         let page = self.pages.entry(name.to_owned()).or_default();
         page.tried = page.tried.max(Some(at));
@@ -130,7 +129,7 @@ impl Pages {
         let Some(step) = page.scraped.read(name, at, said, &mut self.layouts) else { return false };
         let Step { side, layout, from, is_other } = step;
         if let Some(from) = from {
-            count(&side, &layout, (from, at), (file, came));
+            count(&side, &layout, (from, at), (rows, came));
         }
         if let Some(kept) = &mut came.kept {
             from.into_iter().for_each(|from| kept.add(&side, &layout, (from, at)));
@@ -239,12 +238,7 @@ impl Page {
 }
 
 /// Adds the counts of one endpoint between two scrapes.
-fn count(
-    side: &ServerSide,
-    layout: &PageLayout,
-    (from, to): (At, At),
-    (file, came): (&BudgetFile, &mut Came),
-) {
+fn count(side: &ServerSide, layout: &PageLayout, (from, to): (At, At), (rows, came): (&LiveRows, &mut Came)) {
     let teller = |signal| if layout.is_engines(signal) { Teller::Engines } else { Teller::Gateways };
     came.since = Some(came.since.map_or(from, |since| since.min(from)));
     for (place, signal) in GAINED.into_iter().enumerate() {
@@ -252,8 +246,8 @@ fn count(
             came.of(teller(signal)).gain(place, gained.value);
         }
     }
-    for (place, budget) in file.budgets.iter().enumerate() {
-        match rows::source(budget) {
+    for (place, row) in rows.rows.iter().enumerate() {
+        match row.source {
             RowSource::Latency { signal, limit_s } => {
                 let over = latency(side, signal, limit_s, (from, to));
                 over.into_iter().for_each(|over| came.of(teller(signal)).row(place, over));
@@ -284,7 +278,7 @@ fn latency(side: &ServerSide, signal: Signal, limit_s: f64, (from, to): (At, At)
     let each: Vec<OverCount> = each.filter_map(|buckets| over(&buckets, limit_s)).collect();
     match each.is_empty() {
         true => over(&side.histogram(signal, from, to)?, limit_s),
-        false => Some(each.into_iter().fold(OverCount::default(), OverCount::with)),
+        false => Some(each.into_iter().sum()),
     }
 }
 

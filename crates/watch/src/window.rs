@@ -24,6 +24,7 @@ use crate::recall::Recall;
 use crate::record::{AlertWindow, BEFORE, Recent};
 use crate::requests;
 use crate::rows;
+use crate::source::LiveRows;
 use crate::{Alert, AlertSpec, FleetNow, WatchFinding};
 
 /// The settings of a watch.
@@ -40,6 +41,7 @@ const VERSION_LABELS: [&str; 3] = ["version", "revision", "image"];
 #[derive(Clone, Debug)]
 pub struct Watched {
     file: BudgetFile,
+    rows: LiveRows,
     spec: WatchSpec,
     reads: Reads,
     recall: Recall,
@@ -66,9 +68,11 @@ pub struct Watched {
 impl Watched {
     /// Returns a watch without data.
     pub fn new(file: BudgetFile, spec: WatchSpec) -> Watched {
+        let rows = LiveRows::on_pages(&file);
         Watched {
-            alerts: AlertBoard::new(&file, AlertSpec::default(), spec.every),
+            alerts: AlertBoard::new(&rows, AlertSpec::default(), spec.every),
             file,
+            rows,
             spec,
             reads: Reads::default(),
             recall: Recall::default(),
@@ -111,8 +115,9 @@ impl Watched {
     /// Watches requests from this instant on, instead of metrics endpoints.
     #[must_use]
     pub fn of_requests(self, alerts: AlertSpec, now: At) -> Watched {
-        let alerts = AlertBoard::of_requests(&self.file, alerts, self.spec.every);
-        Watched { alerts, requests: Some(Vec::new()), last: Some(now), ..self }
+        let rows = LiveRows::on_requests(&self.file);
+        let alerts = AlertBoard::new(&rows, alerts, self.spec.every);
+        Watched { rows, alerts, requests: Some(Vec::new()), last: Some(now), ..self }
     }
 
     pub fn take(&mut self, attempts: impl IntoIterator<Item = Attempt>) {
@@ -124,7 +129,7 @@ impl Watched {
     /// Sets the alert settings, before any data.
     #[must_use]
     pub fn alerting(self, alerts: AlertSpec) -> Watched {
-        Watched { alerts: AlertBoard::new(&self.file, alerts, self.spec.every), ..self }
+        Watched { alerts: AlertBoard::new(&self.rows, alerts, self.spec.every), ..self }
     }
 
     /// Resumes an earlier watch; its times are on this watch's clock.
@@ -177,10 +182,7 @@ impl Watched {
 
     /// Returns the ceilings for its charts.
     pub fn ceilings(&self) -> Vec<CourseCeiling> {
-        match self.is_of_requests() {
-            true => requests::ceilings(&self.file),
-            false => course::ceilings(&self.file),
-        }
+        course::ceilings(&self.rows)
     }
 
     /// Adds a row of a run. Rows of one scrape have one time and are processed together.
@@ -195,7 +197,7 @@ impl Watched {
         match said {
             PageSaid::Values(series, values) => {
                 let names = series.clone();
-                if self.pages.read(&page, at, (series, values), (&self.file, &mut self.came)) {
+                if self.pages.read(&page, at, (series, values), (&self.rows, &mut self.came)) {
                     names.iter().for_each(|series| self.version(&page, series));
                 }
             }
@@ -237,9 +239,9 @@ impl Watched {
             let ended = std::mem::take(pending);
             let span = (self.last.unwrap_or(now), now);
             let whole = self.with_earlier_attempts(ended.clone(), now);
-            let block = requests::block(&self.file, &whole, span);
+            let block = requests::block(&self.rows, &whole, span);
             if let Some(history) = &mut self.history {
-                history.take(requests::charts(&self.file, &ended, span));
+                history.take(requests::charts(&self.rows, &ended, span));
             }
             self.blocks.push_back(block.clone());
             self.alert(now, Some(&block));
@@ -269,7 +271,7 @@ impl Watched {
     fn with_earlier_attempts(&mut self, mut ended: Vec<Attempt>, now: At) -> Vec<Attempt> {
         let again: Vec<u64> = ended.iter().filter(|row| row.attempt > 0).map(|row| row.request).collect();
         for (at, earlier) in again.into_iter().filter_map(|request| self.unanswered.remove(&request)) {
-            let counted = requests::block(&self.file, &earlier, (at, at));
+            let counted = requests::block(&self.rows, &earlier, (at, at));
             if let Some(block) = self.blocks.iter_mut().rev().find(|block| block.at == at) {
                 block.take_out(&counted);
             }
@@ -337,7 +339,7 @@ impl Watched {
     fn block(&self, (from, to): (At, At), now: At) -> TickBlock {
         let replicas = self.pages.replicas(now, self.spec.every);
         let answering = replicas.iter().filter(|replica| replica.answers).count();
-        self.pages.around(answering, |around| self.came.block(&self.file, (from, to), around))
+        self.pages.around(answering, |around| self.came.block(&self.rows, (from, to), around))
     }
 
     /// Returns the number of stored entries: endpoints, their values, replicas, former series, layouts; blocks;
@@ -362,10 +364,8 @@ impl Watched {
             stalled: [still.len(), fleet.replicas.iter().filter(busy).count()],
             stalled_s: still.iter().copied().fold(0.0, f64::max),
             began: self.last.is_some(),
-            of_requests,
         };
-        let rows = self.file.budgets.iter().enumerate();
-        let rows = rows.map(|(place, budget)| rows::row(&self.file, budget, place, &seen)).collect();
+        let rows = (0..self.rows.rows.len()).map(|place| rows::row(&self.rows, place, &seen)).collect();
         let cost = self.price.as_ref().map(|price| cost(price, &self.blocks, &fleet, of_requests));
         WatchFinding {
             budget: self.file.name.clone(),

@@ -1,6 +1,6 @@
 //! Measurement plans of budget files, compared with times calculated by hand.
 
-use plimsoll_judge::budget::plan::{Offer, Plan, plan};
+use plimsoll_judge::budget::plan::{MeasurementPlan, PlannedLoad, plan};
 use plimsoll_judge::budget::{
     Amount, Batch, Budget, BudgetFile, BudgetKind, BudgetLoad, BudgetMetric, Burst,
 };
@@ -20,7 +20,7 @@ fn p99(id: &str) -> Budget {
     Budget::ceiling(id, BudgetMetric::Ttft, Some(0.99), Amount::seconds(0.5))
 }
 
-fn of(file: &BudgetFile) -> Plan {
+fn of(file: &BudgetFile) -> MeasurementPlan {
     plan(file, None, None).expect("measurable")
 }
 
@@ -75,7 +75,7 @@ fn what_has_no_load_is_said() {
     // The scenario may set the rate.
     assert_eq!(
         plan(&BudgetFile::of(vec![p99("tail")]), Some(3.0), None).expect("a load").levels[0].offer,
-        Offer::Rate(3.0)
+        PlannedLoad::Rate(3.0)
     );
     // The window is longer than the time that the percentile needs.
     let load = BudgetLoad { rate: rate("100/s"), window: Some(Span::from_secs(60)), ..BudgetLoad::default() };
@@ -95,11 +95,11 @@ fn a_batch_is_measured_as_fast_as_it_goes_unless_a_rate_is_said() {
     let found = of(&file);
     assert_eq!(found.levels.len(), 1, "the batch and its errors are one load");
     let level = &found.levels[0];
-    assert_eq!((level.offer, level.least_s), (Offer::Saturating(2.0), 22.5));
+    assert_eq!((level.offer, level.least_s), (PlannedLoad::Saturating(2.0), 22.5));
     assert!(level.planned_s > 10.0 + 1.25 * 368.0 / 2.0, "{}", level.planned_s);
     let said = plan(&file, Some(5.0), None).expect("a rate").levels;
     assert_eq!(said.len(), 1);
-    assert_eq!(said[0].offer, Offer::Rate(5.0));
+    assert_eq!(said[0].offer, PlannedLoad::Rate(5.0));
     // Without budgets it takes the minimum time of a rate.
     let alone = BudgetFile { budgets: Vec::new(), ..file.clone() };
     assert_eq!(of(&alone).levels[0].planned_s, 10.0 + 37.5);

@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::{At, Span};
 
 use super::burn::{Minute, span_words};
@@ -16,8 +15,7 @@ use super::row::{BLOCK, RowWatch, evidence};
 use super::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState};
 use crate::block::TickBlock;
 use crate::pages::{LostPage, by};
-use crate::requests;
-use crate::rows::{self, RowSource};
+use crate::source::{LiveRow, LiveRows};
 
 /// Number of resolved alerts that are kept.
 pub const PAST: usize = 200;
@@ -81,38 +79,20 @@ pub struct AlertBoard {
 }
 
 impl AlertBoard {
-    pub fn new(file: &BudgetFile, spec: AlertSpec, every: Span) -> AlertBoard {
-        AlertBoard::counting(file, spec, every, &rows::source)
-    }
-
-    /// Returns a board for requests instead of metrics endpoints.
-    pub fn of_requests(file: &BudgetFile, spec: AlertSpec, every: Span) -> AlertBoard {
-        let board = AlertBoard::counting(file, spec, every, &|budget| requests::source(file, budget));
-        AlertBoard { of_requests: true, ..board }
-    }
-
-    fn counting(
-        file: &BudgetFile,
-        spec: AlertSpec,
-        every: Span,
-        source: &dyn Fn(&plimsoll_judge::budget::Budget) -> RowSource,
-    ) -> AlertBoard {
-        let row = |budget: &plimsoll_judge::budget::Budget| {
-            let allowed = rows::allowed(budget);
-            let source = source(budget);
-            let is_counted = source.is_count();
-            // A bet against "all may exceed" is impossible, and "none may exceed" needs a single observation only.
-            (is_counted && allowed < 1.0)
-                .then(|| RowWatch::new(allowed.max(1e-9), source.counted().1, every, spec.pairs()))
+    pub(crate) fn new(live: &LiveRows, spec: AlertSpec, every: Span) -> AlertBoard {
+        // A bet against "all may exceed" is impossible, and "none may exceed" needs a single observation only.
+        let row = |row: &LiveRow| {
+            (row.is_count() && row.allowed() < 1.0)
+                .then(|| RowWatch::new(row.allowed().max(1e-9), row.counted().1, every, spec.pairs()))
         };
-        let rows = file.budgets.iter().map(row).collect();
+        let rows = live.rows.iter().map(row).collect();
         AlertBoard {
             spec,
-            alpha: file.policy.alpha,
+            alpha: live.alpha,
             block_s: BLOCK.max(every).as_secs_f64(),
             rows,
-            words: file.budgets.iter().map(|budget| (budget.id.clone(), rows::words(file, budget))).collect(),
-            of_requests: false,
+            words: live.rows.iter().map(|row| (row.plan.row.id.clone(), row.plan.words())).collect(),
+            of_requests: live.of_requests,
             standing: Vec::new(),
             past: VecDeque::new(),
             number: 0,

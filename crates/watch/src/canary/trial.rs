@@ -11,7 +11,7 @@ use super::finding::{CanaryFinding, CanaryRow, CanaryVerdict};
 use super::judge::{CanarySpec, Judge, LEAST_BEFORE, Measured, ReplicaMinute};
 use super::outright::Outright;
 use crate::over::over;
-use crate::rows::{self, RowSource};
+use crate::source::{LiveRow, LiveRows, RowSource};
 
 pub(super) const MINUTE: Span = Span::from_secs(60);
 /// Latencies whose shares are compared, if the source has them.
@@ -73,7 +73,7 @@ pub enum MinuteSource {
 #[derive(Clone, Debug)]
 pub struct Trial {
     spec: CanarySpec,
-    budget: Option<BudgetFile>,
+    limits: Vec<LiveRow>,
     from: MinuteSource,
     /// Latencies of the base until edges are chosen.
     base: HashMap<Signal, Buckets>,
@@ -91,7 +91,7 @@ impl Trial {
     pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, from: MinuteSource) -> Trial {
         Trial {
             spec,
-            budget,
+            limits: budget.map(|file| LiveRows::on_pages(&file).rows).unwrap_or_default(),
             from,
             base: HashMap::new(),
             edges: Vec::new(),
@@ -186,12 +186,11 @@ impl Trial {
                 measured.push((Edge::Latency(signal, edge), (MARGIN.0 * share).min(MARGIN.1)));
             }
         }
-        for budget in self.budget.iter().flat_map(|file| &file.budgets) {
-            if let RowSource::Latency { signal, limit_s } = rows::source(budget)
+        for row in &self.limits {
+            if let RowSource::Latency { signal, limit_s } = row.source
                 && self.base.contains_key(&signal)
             {
-                measured
-                    .push((Edge::Latency(signal, limit_s), (MARGIN.0 * rows::allowed(budget)).min(MARGIN.1)));
+                measured.push((Edge::Latency(signal, limit_s), (MARGIN.0 * row.allowed()).min(MARGIN.1)));
             }
         }
         if replicas.iter().any(|replica| replica.failed.is_some()) {

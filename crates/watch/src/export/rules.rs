@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 
 use plimsoll_judge::budget::BudgetFile;
-use plimsoll_measure::budget::{Unit, shown};
+use plimsoll_measure::budget::{AmountUnit, shown};
 use plimsoll_measure::server_side::Signal;
 use plimsoll_measure::server_side::table::SignalPart;
 
@@ -194,7 +194,7 @@ impl Row<'_> {
         let summary = format!(
             "{}: more than {{{{ $value | humanizePercentage }}}} of the requests of 5 min are over it, proven at 1e-5; {} may be",
             row.lint.budget,
-            shown(row.allowed, &Unit::Share)
+            shown(row.allowed, &AmountUnit::Share)
         );
         alert(
             out,

@@ -60,6 +60,16 @@ fn exported(kind: ExportKind, name: &str) -> Exported {
     export(kind, &budget(), &source(name), &spec()).expect("everything is said")
 }
 
+/// A tail ratio has no allowed share of requests, and the export names that as the reason.
+#[test]
+fn a_tail_ratio_is_left_out_as_a_ratio() {
+    let file = r#"{"version": 1, "budgets": [{"id": "tail", "metric": "ttft_tail_ratio", "max": "3"}]}"#;
+    let file: BudgetFile = serde_json::from_str(file).expect("a budget");
+    let found = export(ExportKind::Rules, &file, &source("vllm"), &spec()).expect("rules");
+    let lint = &found.rows[0].lint;
+    assert!(!lint.judged && lint.says == "a ratio of two percentiles is no share of requests", "{lint:?}");
+}
+
 /// Runs promtool in a folder; returns `false` if it is not installed.
 fn promtool(folder: &Path, args: &[&str]) -> bool {
     let why = "promtool is not installed: apt-get install prometheus";
