@@ -64,7 +64,7 @@ pub struct CourseCeiling {
 
 /// The chart points of the last hours.
 #[derive(Clone, Debug)]
-pub struct Course {
+pub struct ChartData {
     /// Wall-clock time of `At::ZERO`, ns since 1970.
     wall_ns: i64,
     ended: VecDeque<CoursePoint>,
@@ -73,9 +73,9 @@ pub struct Course {
     last: Option<CoursePoint>,
 }
 
-impl Course {
-    pub fn new(wall_ns: i64) -> Course {
-        Course { wall_ns, ended: VecDeque::new(), open: None, last: None }
+impl ChartData {
+    pub fn new(wall_ns: i64) -> ChartData {
+        ChartData { wall_ns, ended: VecDeque::new(), open: None, last: None }
     }
 
     /// Adds blocks in order of time.

@@ -43,4 +43,4 @@ pub mod window;
 pub use alert::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState, BoardState, Minute};
 pub use finding::{CostNow, FleetNow, RowState, WatchFinding, WatchRow};
 pub use light::Light;
-pub use window::{WatchSpec, Watched};
+pub use window::{BudgetWatch, BudgetWatchSpec};

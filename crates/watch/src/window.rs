@@ -12,12 +12,12 @@ use plimsoll_model::{At, Attempt, PageRead, PageSaid, Sample, SeriesName, Span};
 
 use crate::alert::{AlertBoard, AlertKind, BoardState, Minute, board};
 use crate::block::TickBlock;
-use crate::came::Came;
+use crate::came::TickCounts;
 use crate::cost::cost;
 use crate::course::{self, CourseCeiling};
 use crate::finding::ReplicaNow;
 use crate::history::HistoryBlock;
-use crate::history::gather::{Gathering, KeptCounts};
+use crate::history::gather::{HistoryBuilder, KeptCounts};
 use crate::pages::{self, Pages};
 use crate::reads::Reads;
 use crate::recall::Recall;
@@ -29,7 +29,7 @@ use crate::{Alert, AlertSpec, FleetNow, WatchFinding};
 
 /// The settings of a watch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct WatchSpec {
+pub struct BudgetWatchSpec {
     pub every: Span,
     pub window: Span,
 }
@@ -39,16 +39,16 @@ const VERSION_LABELS: [&str; 3] = ["version", "revision", "image"];
 
 /// A budget file and the observed traffic.
 #[derive(Clone, Debug)]
-pub struct Watched {
+pub struct BudgetWatch {
     file: BudgetFile,
     rows: LiveRows,
-    spec: WatchSpec,
+    spec: BudgetWatchSpec,
     reads: Reads,
     recall: Recall,
     blocks: VecDeque<TickBlock>,
     pages: Pages,
     /// Counters since the last block.
-    came: Came,
+    came: TickCounts,
     /// Newest scrape of the last tick with a scrape.
     last: Option<At>,
     /// Requests that ended since the last tick; `None` if metrics endpoints are watched.
@@ -59,17 +59,17 @@ pub struct Watched {
     /// Requests of the last minutes; `None` if no windows of alerts are recorded.
     recent: Option<Recent>,
     /// History; `None` if none is kept.
-    history: Option<Gathering>,
+    history: Option<HistoryBuilder>,
     /// Price; `None` if there is none.
     price: Option<PriceSpec>,
     alerts: AlertBoard,
 }
 
-impl Watched {
+impl BudgetWatch {
     /// Returns a watch without data.
-    pub fn new(file: BudgetFile, spec: WatchSpec) -> Watched {
+    pub fn new(file: BudgetFile, spec: BudgetWatchSpec) -> BudgetWatch {
         let rows = LiveRows::on_pages(&file);
-        Watched {
+        BudgetWatch {
             alerts: AlertBoard::new(&rows, AlertSpec::default(), spec.every),
             file,
             rows,
@@ -78,7 +78,7 @@ impl Watched {
             recall: Recall::default(),
             blocks: VecDeque::new(),
             pages: Pages::default(),
-            came: Came::default(),
+            came: TickCounts::default(),
             last: None,
             requests: None,
             unanswered: HashMap::new(),
@@ -88,11 +88,11 @@ impl Watched {
         }
     }
 
-    /// Enables the history: [`Watched::blocks_ended`]. `wall_ns` is the wall-clock time of `At::ZERO`, ns since 1970.
+    /// Enables the history: [`BudgetWatch::blocks_ended`]. `wall_ns` is the wall-clock time of `At::ZERO`, ns since 1970.
     #[must_use]
-    pub fn keeping(mut self, wall_ns: i64) -> Watched {
+    pub fn keeping(mut self, wall_ns: i64) -> BudgetWatch {
         self.came.kept = Some(KeptCounts::default());
-        Watched { history: Some(Gathering::new(wall_ns)), ..self }
+        BudgetWatch { history: Some(HistoryBuilder::new(wall_ns)), ..self }
     }
 
     /// Returns the history blocks that have ended since the last call. With `all`, the open one is included, at the
@@ -102,22 +102,22 @@ impl Watched {
     }
 
     #[must_use]
-    pub fn priced(self, price: Option<PriceSpec>) -> Watched {
-        Watched { price, ..self }
+    pub fn priced(self, price: Option<PriceSpec>) -> BudgetWatch {
+        BudgetWatch { price, ..self }
     }
 
     /// Enables the recording of alert windows, which keeps requests.
     #[must_use]
-    pub fn recording(self) -> Watched {
-        Watched { recent: Some(Recent::default()), ..self }
+    pub fn recording(self) -> BudgetWatch {
+        BudgetWatch { recent: Some(Recent::default()), ..self }
     }
 
     /// Watches requests from this instant on, instead of metrics endpoints.
     #[must_use]
-    pub fn of_requests(self, alerts: AlertSpec, now: At) -> Watched {
+    pub fn of_requests(self, alerts: AlertSpec, now: At) -> BudgetWatch {
         let rows = LiveRows::on_requests(&self.file);
         let alerts = AlertBoard::new(&rows, alerts, self.spec.every);
-        Watched { rows, alerts, requests: Some(Vec::new()), last: Some(now), ..self }
+        BudgetWatch { rows, alerts, requests: Some(Vec::new()), last: Some(now), ..self }
     }
 
     pub fn take(&mut self, attempts: impl IntoIterator<Item = Attempt>) {
@@ -128,13 +128,13 @@ impl Watched {
 
     /// Sets the alert settings, before any data.
     #[must_use]
-    pub fn alerting(self, alerts: AlertSpec) -> Watched {
-        Watched { alerts: AlertBoard::new(&self.rows, alerts, self.spec.every), ..self }
+    pub fn alerting(self, alerts: AlertSpec) -> BudgetWatch {
+        BudgetWatch { alerts: AlertBoard::new(&self.rows, alerts, self.spec.every), ..self }
     }
 
     /// Resumes an earlier watch; its times are on this watch's clock.
     #[must_use]
-    pub fn resuming(mut self, kept: BoardState, now: At) -> Watched {
+    pub fn resuming(mut self, kept: BoardState, now: At) -> BudgetWatch {
         // A stalled replica stays stalled until it makes progress, however short this watch is.
         let stalled = kept.alerts.iter().filter(|alert| alert.kind == AlertKind::Stalled && alert.stands());
         stalled.for_each(|alert| self.pages.stood(alert.about.clone(), board::at(alert.since_s)));
@@ -212,7 +212,7 @@ impl Watched {
 
     /// Sets the start of the watch on the wall clock.
     #[must_use]
-    pub fn begun_at(mut self, unix_s: f64) -> Watched {
+    pub fn begun_at(mut self, unix_s: f64) -> BudgetWatch {
         self.alerts.cold.began(unix_s);
         self
     }

@@ -8,9 +8,9 @@ use std::collections::{HashMap, VecDeque};
 use plimsoll_model::{At, Span};
 
 use super::burn::{Minute, span_words};
-use super::cold::{ColdStarts, ReplicaSeen};
+use super::cold::{ColdStarts, ReplicaPresence};
 use super::detect::threshold;
-use super::doubled::Doubled;
+use super::doubled::TtftRegression;
 use super::row::{BLOCK, RowWatch, evidence};
 use super::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState};
 use crate::block::TickBlock;
@@ -38,7 +38,7 @@ pub(crate) struct TickFacts<'a> {
     /// Replicas whose endpoint fails.
     pub silent: &'a [String],
     /// State of each replica that responds.
-    pub replicas: &'a [ReplicaSeen],
+    pub replicas: &'a [ReplicaPresence],
 }
 
 /// The state that a watch leaves to the next one: its alerts and counts, on the next one's clock.
@@ -52,7 +52,7 @@ pub struct BoardState {
 
 /// Waiting requests per replica over an interval, by the gauge and by queue times.
 #[derive(Copy, Clone, Debug)]
-struct Waited {
+struct QueueInterval {
     length: Span,
     gauge: f64,
     little: Option<f64>,
@@ -72,8 +72,8 @@ pub struct AlertBoard {
     number: u64,
     /// Start of each condition that must last before it is an alert.
     since: HashMap<(AlertKind, String), At>,
-    queue: VecDeque<Waited>,
-    doubled: Doubled,
+    queue: VecDeque<QueueInterval>,
+    doubled: TtftRegression,
     pub(crate) cold: ColdStarts,
     asked: bool,
 }
@@ -98,7 +98,7 @@ impl AlertBoard {
             number: 0,
             since: HashMap::new(),
             queue: VecDeque::new(),
-            doubled: Doubled::default(),
+            doubled: TtftRegression::default(),
             cold: ColdStarts::default(),
             asked: false,
         }
@@ -310,8 +310,8 @@ impl AlertBoard {
     fn queue(&mut self, block: &TickBlock, now: At) {
         let (Some(target), Some(waiting)) = (self.spec.queue_per_replica, block.waiting) else { return };
         let little = block.waiting_by_little;
-        self.queue.push_back(Waited { length: block.length, gauge: waiting, little });
-        let known = |queue: &VecDeque<Waited>| queue.iter().map(|part| part.length.0).sum::<i64>();
+        self.queue.push_back(QueueInterval { length: block.length, gauge: waiting, little });
+        let known = |queue: &VecDeque<QueueInterval>| queue.iter().map(|part| part.length.0).sum::<i64>();
         while self.queue.front().is_some_and(|oldest| known(&self.queue) - oldest.length.0 >= QUEUE.0) {
             self.queue.pop_front();
         }
@@ -319,7 +319,7 @@ impl AlertBoard {
         if known < QUEUE.0 {
             return;
         }
-        let mean = |of: fn(&Waited) -> Option<f64>| -> Option<f64> {
+        let mean = |of: fn(&QueueInterval) -> Option<f64>| -> Option<f64> {
             let parts = self.queue.iter().map(|part| Some(part.length.0 as f64 * of(part)?));
             Some(parts.sum::<Option<f64>>()? / known as f64)
         };

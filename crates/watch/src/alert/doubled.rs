@@ -84,7 +84,7 @@ struct Ceiling {
 
 /// The detector of a doubled time to first token.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Doubled {
+pub(crate) struct TtftRegression {
     /// Healthy minutes, oldest first, and the open one.
     good: VecDeque<FirstTokens>,
     open: Option<(At, FirstTokens)>,
@@ -96,7 +96,7 @@ pub(crate) struct Doubled {
     fired: Option<At>,
 }
 
-impl Doubled {
+impl TtftRegression {
     /// Processes an interval. `good` is set if no latency or failure alert fires. Returns the start and the
     /// description of a doubling.
     pub fn step(

@@ -20,12 +20,12 @@ pub struct ExportRow {
     #[serde(skip)]
     pub allowed: f64,
     #[serde(skip)]
-    pub(crate) counted: Option<Counted>,
+    pub(crate) counted: Option<CountExpression>,
 }
 
 /// The counted series of a row.
 #[derive(Clone, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountExpression {
     /// Histogram with the edges at or above the ceiling, and at or below it (`None` for zero); `None` without a
     /// latency.
     pub latency: Option<Latency>,
@@ -67,7 +67,7 @@ fn row(live: &LiveRow, lint: LintRow, source: &ExportSource) -> ExportRow {
         }
         (true, RowSource::Errors) => {
             let finished = source.metrics(Signal::Finished, &SignalPart::Counter);
-            ExportRow { lint, allowed, counted: Some(Counted { latency: None, finished, failed }) }
+            ExportRow { lint, allowed, counted: Some(CountExpression { latency: None, finished, failed }) }
         }
         (true, RowSource::Latency { signal, .. }) => {
             let Some(latency) = lint.edges_s.and_then(|edges| latency(*signal, edges, source)) else {
@@ -81,7 +81,7 @@ fn row(live: &LiveRow, lint: LintRow, source: &ExportSource) -> ExportRow {
                 ""
             };
             let failed = if is_of_requests { failed } else { Vec::new() };
-            let counted = Some(Counted { latency: Some(latency), finished: Vec::new(), failed });
+            let counted = Some(CountExpression { latency: Some(latency), finished: Vec::new(), failed });
             ExportRow { lint: LintRow { says: lint.says.clone() + uncounted, ..lint }, allowed, counted }
         }
         (true, RowSource::TailRatio { .. }) => {
@@ -113,7 +113,7 @@ fn sum(metrics: &[Metric], window: &str) -> String {
     each.join(" + ")
 }
 
-impl Counted {
+impl CountExpression {
     /// Returns the number of requests in a window.
     pub fn requests(&self, window: &str) -> String {
         match &self.latency {

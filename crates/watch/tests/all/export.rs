@@ -8,7 +8,7 @@ use std::process::Command;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_lab::parts;
 use plimsoll_model::{At, Sample, join_labels};
-use plimsoll_watch::export::{ExportKind, ExportSource, ExportSpec, Exported, PAGES, export};
+use plimsoll_watch::export::{ExportKind, ExportResult, ExportSource, ExportSpec, PAGES, export};
 use serde_json::Value;
 
 const BUDGET: &str = r#"{"version": 1, "name": "chat", "budgets": [
@@ -56,7 +56,7 @@ fn spec() -> ExportSpec {
     ExportSpec { queue_per_replica: Some(4.0), deployment: Some("chat".to_owned()), prometheus: None }
 }
 
-fn exported(kind: ExportKind, name: &str) -> Exported {
+fn exported(kind: ExportKind, name: &str) -> ExportResult {
     export(kind, &budget(), &source(name), &spec()).expect("everything is said")
 }
 
