@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::file::{BudgetFile, BudgetKind};
 use super::lint::{design_effect, nearest_level, needed};
 use super::row::RowPlan;
+use plimsoll_math::far;
 use plimsoll_measure::budget::MetricKind;
 use plimsoll_measure::findings::Findings;
 
@@ -47,15 +48,43 @@ pub struct PlannedLevel {
     /// Burst of the file; `None` for the steady load.
     pub burst: Option<String>,
     pub offer: PlannedLoad,
-    /// Minimum time to judge every row, s.
+    /// Minimum time to judge every row by counting, s.
     pub least_s: f64,
+    /// Minimum time to judge every row if the limits of its latencies are far above the slowest request, s.
+    pub far_s: f64,
+    /// Row that takes longest, if the distance of its limit can prove it; else `None`.
+    far: Option<FarRow>,
     /// Time to judge every row if half of the allowed share is over, s.
     pub planned_s: f64,
     /// Id of the row that takes longest.
     pub longest: String,
 }
 
+/// A row that passes if its limit is far enough above the slowest request.
+#[derive(Copy, Clone, PartialEq, Debug)]
+struct FarRow {
+    allowed: f64,
+    /// Requests per effective one.
+    effect: f64,
+}
+
+/// The numbers of requests that a row needs.
+#[derive(Copy, Clone, Default)]
+struct RequestCounts {
+    far: f64,
+    least: f64,
+    planned: f64,
+    far_row: Option<FarRow>,
+}
+
 impl PlannedLevel {
+    /// Returns the distance at which the limit of the longest row passes after this time, as a multiple of the slowest request. Returns `None` if
+    /// the time suffices for counting.
+    pub fn far_limit(&self, time_s: f64, alpha: f64) -> Option<f64> {
+        let row = self.far.filter(|_| time_s < self.least_s)?;
+        far::end(time_s / (1.0 + WARM_UP) * self.rate_per_s()? / row.effect, row.allowed, alpha)
+    }
+
     /// Returns the rate of an open loop; `None` for a saturating load.
     pub fn rate_per_s(&self) -> Option<f64> {
         match self.offer {
@@ -94,7 +123,7 @@ pub fn plan(
     let mut levels: BTreeMap<(usize, String), Vec<PlannedLevel>> = BTreeMap::new();
     let mut sweep_for = None;
     if let (Some(_), Some(offer)) = (floor, of_file) {
-        let level = level(offer, (0.0, 0.0), window, "the batch");
+        let level = level(offer, RequestCounts::default(), window, "the batch");
         let place = (0, format!("{} {offer:?}", steady()));
         levels.entry(place).or_default().push(PlannedLevel { traffic: steady(), ..level });
     }
@@ -120,36 +149,39 @@ pub fn plan(
         levels.entry(place).or_default().push(PlannedLevel { traffic, burst, ..level });
     }
     let longest = |same: Vec<PlannedLevel>| {
-        let planned_s = same.iter().map(|level| level.planned_s).fold(0.0, f64::max);
+        let max = |of: fn(&PlannedLevel) -> f64| same.iter().map(of).fold(0.0, f64::max);
+        let (far_s, planned_s) = (max(|level| level.far_s), max(|level| level.planned_s));
         // Of equal ones the first, because the batch comes first.
         let longest = same.into_iter().rev().max_by(|a, b| a.least_s.total_cmp(&b.least_s))?;
-        Some(PlannedLevel { planned_s, ..longest })
+        Some(PlannedLevel { far_s, planned_s, ..longest })
     };
     Ok(MeasurementPlan { levels: levels.into_values().filter_map(longest).collect(), sweep_for })
 }
 
 /// Returns a level with the minimum and planned times of these numbers of requests.
-fn level(offer: PlannedLoad, (least, planned): (f64, f64), window_s: f64, longest: &str) -> PlannedLevel {
+fn level(offer: PlannedLoad, counts: RequestCounts, window_s: f64, longest: &str) -> PlannedLevel {
+    let RequestCounts { far, least, planned, far_row } = counts;
     let uncounted = if least > 0.0 { 0.0 } else { LEAST_LEVEL_S };
-    let (least_s, planned_s) = match offer {
+    let (far_s, least_s, planned_s) = match offer {
         PlannedLoad::Rate(rate_per_s) => {
             let seconds = |n: f64| (n / rate_per_s).max(uncounted).max(window_s) * (1.0 + WARM_UP);
             // A shorter level has no design effect.
-            (seconds(least), seconds(planned).max(LEAST_LEVEL_S))
+            (seconds(far).max(LEAST_LEVEL_S), seconds(least), seconds(planned).max(LEAST_LEVEL_S))
         }
         // Its speed is unknown, so the planned time uses the rate that the batch needs.
         PlannedLoad::Saturating(floor_per_s) => {
             let hold = LEAST_LEVEL_S.max(window_s) * (1.0 + WARM_UP);
             let planned = (planned / floor_per_s).max(3.0 * LEAST_LEVEL_S).max(window_s) * (1.0 + WARM_UP);
-            (LEAST_SEARCH_S + hold, LEAST_SEARCH_S + planned)
+            (f64::INFINITY, LEAST_SEARCH_S + hold, LEAST_SEARCH_S + planned)
         }
     };
     let (traffic, longest) = (String::new(), longest.to_owned());
-    PlannedLevel { traffic, burst: None, offer, least_s, planned_s: planned_s.max(least_s), longest }
+    let (far_s, planned_s) = (far_s.min(least_s), planned_s.max(least_s));
+    PlannedLevel { traffic, burst: None, offer, least_s, far_s, far: far_row, planned_s, longest }
 }
 
-/// Returns the minimum and the planned number of requests of a row, at the correlation of the earlier run.
-fn requests(file: &BudgetFile, row: &RowPlan, before: Option<&Findings>) -> (f64, f64) {
+/// Returns the numbers of requests of a row, at the correlation of the earlier run.
+fn requests(file: &BudgetFile, row: &RowPlan, before: Option<&Findings>) -> RequestCounts {
     let level = before.and_then(|findings| nearest_level(file, findings));
     let effect = level
         .zip(row.allowed)
@@ -158,7 +190,12 @@ fn requests(file: &BudgetFile, row: &RowPlan, before: Option<&Findings>) -> (f64
     let counts = row.allowed.and_then(|allowed| needed(allowed, file.policy.alpha));
     let (least, planned) = counts.map_or((0.0, 0.0), |counts| (counts.least, counts.planned));
     let own = row.row.min_n_eff.unwrap_or(0.0);
-    (effect * least.max(own), effect * planned.max(own))
+    // Only latencies have a distance to the limit.
+    let is_latency = row.metric.kind() == MetricKind::Percentile && row.row.relative.is_none();
+    let far_row = row.allowed.filter(|_| is_latency).map(|allowed| FarRow { allowed, effect });
+    let far = far_row.map_or(least, |_| far::LEAST);
+    let [far, least, planned] = [far, least, planned].map(|takes| effect * takes.max(own));
+    RequestCounts { far, least, planned, far_row }
 }
 
 /// A time divided over the sweep and the levels.
@@ -171,18 +208,26 @@ pub struct TimePlan {
 }
 
 impl MeasurementPlan {
-    /// Returns the minimum time in total, s.
-    pub fn least_s(&self) -> f64 {
+    /// Returns the minimum time in total, s: by counting, or with `far_s` of each level.
+    pub fn least_s(&self, of: fn(&PlannedLevel) -> f64) -> f64 {
         let sweep = if self.sweep_for.is_some() { LEAST_SWEEP_S } else { 0.0 };
-        sweep + self.levels.iter().map(|level| level.least_s).sum::<f64>()
+        sweep + self.levels.iter().map(of).sum::<f64>()
     }
 
-    /// Divides a time: the minimum of each level, and the rest by planned times. Returns `None` if the time is too short.
+    /// Divides a time: the minimum of each level, and the rest by planned times. Returns `None` if the time is too short even for limits far above
+    /// the slowest request.
     pub fn times(&self, time_s: f64) -> Option<TimePlan> {
-        let left = time_s - self.least_s();
-        if left < 0.0 {
-            return None;
+        let far = self.least_s(|level| level.far_s);
+        let least = self.least_s(|level| level.least_s);
+        if time_s < least {
+            // All levels get the same part of the way from their shortest time to that of counting.
+            let part = (time_s - far) / (least - far);
+            let time = |level: &PlannedLevel| level.far_s + part * (level.least_s - level.far_s);
+            let sweep_s = if self.sweep_for.is_some() { LEAST_SWEEP_S } else { 0.0 };
+            let levels_s = self.levels.iter().map(time).collect();
+            return (time_s >= far).then_some(TimePlan { sweep_s, levels_s });
         }
+        let left = time_s - least;
         // The sweep gets half of the rest, because it measures a dozen loads.
         let (sweep, rest) = match (self.sweep_for.is_some(), self.levels.is_empty()) {
             (true, true) => (LEAST_SWEEP_S + left, 0.0),

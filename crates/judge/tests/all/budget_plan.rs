@@ -33,7 +33,13 @@ fn a_level_lasts_as_long_as_its_hardest_percentile() {
     assert_eq!((found.levels[0].traffic.as_str(), found.levels[0].longest.as_str()), ("steady", "tail"));
     assert!((found.levels[0].least_s - 230.0).abs() < 1e-9, "{}", found.levels[0].least_s);
     assert_eq!(found.sweep_for, None);
-    assert_eq!(found.times(229.0), None);
+    // Eight requests and the warm-up are the least for a limit far above the slowest; less than 10 s has no design effect.
+    assert_eq!((found.levels[0].far_s, found.times(9.9)), (10.0, None));
+    assert_eq!(found.times(100.0).map(|times| times.levels_s), Some(vec![100.0]));
+    // 100 s at 2/s are 160 requests behind the warm-up: 1 − 0.025^(1/160) = 2.279 %, and 1.5 × ∛2.279 = 1.974.
+    let limit = found.levels[0].far_limit(100.0, 0.025).expect("too short for counting");
+    assert!((limit - 1.974).abs() < 1e-3, "{limit}");
+    assert_eq!(found.levels[0].far_limit(230.0, 0.025), None);
     assert_eq!(found.times(400.0).map(|times| times.levels_s), Some(vec![400.0]));
 }
 

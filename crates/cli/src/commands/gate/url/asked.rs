@@ -74,11 +74,24 @@ pub(super) fn said(args: &GateUrlArgs) -> Option<(&'static str, &str)> {
     time.or(args.max.as_deref().map(|text| ("--max", text)))
 }
 
+/// Returns what a short time can decide: for each level the distance of the limit, and the time of counting. Empty if the time suffices.
+pub(super) fn short(plan: &MeasurementPlan, times: &TimePlan, alpha: f64) -> Vec<String> {
+    let levels = plan.levels.iter().zip(&times.levels_s);
+    let far = levels.filter_map(|(level, time_s)| {
+        let distance = figure::number(level.far_limit(*time_s, alpha)?);
+        let (time, longest, counting) = (words(*time_s), &level.longest, words(level.least_s));
+        Some(format!(
+            "in {time} {longest} passes only if its limit is {distance} times the slowest request or more; counting takes {counting}"
+        ))
+    });
+    far.collect()
+}
+
 /// Divides the time; fails with the required time if it is too short.
-pub(super) fn times(plan: &MeasurementPlan, time_s: f64) -> Result<TimePlan, Stop> {
+pub(super) fn times(plan: &MeasurementPlan, (flag, time_s): (&str, f64)) -> Result<TimePlan, Stop> {
     plan.times(time_s).ok_or_else(|| {
         let level = |level: &PlannedLevel| {
-            let takes = words(level.least_s);
+            let takes = words(level.far_s);
             match level.offer {
                 PlannedLoad::Rate(rate) => {
                     let rate = figure::number(rate);
@@ -94,9 +107,9 @@ pub(super) fn times(plan: &MeasurementPlan, time_s: f64) -> Result<TimePlan, Sto
             plan.sweep_for.iter().map(|id| format!("a sweep takes {} for {id}", words(LEAST_SWEEP_S))),
         );
         Stop::usage(format!(
-            "--time {}: can't be enough; it takes {} at the least: {}",
+            "{flag} {}: can't be enough; it takes {} at the least: {}",
             words(time_s),
-            words(plan.least_s()),
+            words(plan.least_s(|level| level.far_s)),
             parts.join(", ")
         ))
     })
@@ -140,11 +153,11 @@ impl Trace {
                     figure::number(needs / rate * speed(scenario))
                 )));
             }
-            if level.least_s > window.as_secs_f64() {
+            if level.far_s > window.as_secs_f64() {
                 return Err(Stop::usage(format!(
                     "{} takes {} of this traffic at the least, and the trace lasts {}",
                     level.longest,
-                    words(level.least_s),
+                    words(level.far_s),
                     words(window.as_secs_f64())
                 )));
             }

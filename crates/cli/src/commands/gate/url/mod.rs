@@ -52,7 +52,8 @@ pub fn measure(
     let plan =
         plan(file, asked, before).map_err(|why| Stop::usage(format!("{}: {why}", budget.path.display())))?;
     let time_s = time(args, file)?;
-    let times = times(&plan, time_s)?;
+    let flag = asked::said(args).map_or("load.duration", |(flag, _)| flag);
+    let times = times(&plan, (flag, time_s))?;
     let limits = limits(args)?;
     let over = |level: &&PlannedLevel, most: f64| level.rate_per_s().is_some_and(|rate| rate > most);
     if let Some(most) = limits.max_rate_per_s
@@ -347,6 +348,10 @@ impl Gate<'_> {
             (false, true) => "",
         };
         measure.screen.say(&format!("the budgets take: {}{worth}{more}", parts.join(", ")));
+        let alpha = self.file.policy.alpha / self.looks.unwrap_or(1) as f64;
+        for short in asked::short(&self.plan, &self.times, alpha) {
+            measure.screen.say(&short);
+        }
     }
 
     fn level(
