@@ -1,8 +1,7 @@
-//! A budget file, read from YAML or JSON, with the line and column of everything in it.
+//! Reads a budget file from YAML or JSON, with line and column of every key.
 //!
-//! Refusals come from three places (the YAML reader, the schema, the file's own check) and all of them end as
-//! `FILE:LINE:COLUMN: what is wrong`. A tree of places is read beside the values, because a deserialised value no longer knows
-//! where it stood; the gate's SARIF points at the same places.
+//! Errors come from the YAML reader, the schema and the file's own check; all have the form `FILE:LINE:COLUMN: problem`. The places are read in a
+//! second pass, because a deserialised value has none. The gate's SARIF uses them too.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,13 +25,13 @@ pub struct TextPlace {
     pub column: u32,
 }
 
-/// A budget file as it was read.
+/// A budget file with the places of its keys.
 pub struct BudgetText {
     pub path: PathBuf,
     pub file: BudgetFile,
     /// SLOs of `--slo`; empty if a file sets the budget.
     pub slo: Vec<String>,
-    /// Where each thing stands, by its dotted path.
+    /// Place of each key, by its dotted path.
     places: BTreeMap<String, TextPlace>,
 }
 
@@ -70,7 +69,7 @@ impl BudgetText {
         }
     }
 
-    /// Where this stands, or the nearest thing around it.
+    /// Returns the place of a path, or of the nearest enclosing key.
     pub fn place(&self, path: &str) -> TextPlace {
         place(&self.places, path)
     }
@@ -84,7 +83,7 @@ pub fn read(path: &Path) -> Result<BudgetText, Stop> {
     Ok(BudgetText { path: path.to_path_buf(), file, slo: Vec::new(), places })
 }
 
-/// The ceilings of a budget file that hold for every request; `what` is done with them, for a refusal where there are none.
+/// Returns the ceilings of a budget file for every request. `what` describes their use, for the error without any.
 pub fn per_request(path: &Path, what: &str) -> Result<BudgetSpec, Stop> {
     let budget = read(path)?.file.per_request();
     if budget.latency.is_empty() {
@@ -94,7 +93,7 @@ pub fn per_request(path: &Path, what: &str) -> Result<BudgetSpec, Stop> {
     Ok(budget)
 }
 
-/// The text of a budget file → what it says and where; a refusal begins with `:LINE:COLUMN: `.
+/// Parses a budget file. An error begins with `:LINE:COLUMN: `.
 fn parse(text: &str) -> Result<(BudgetFile, BTreeMap<String, TextPlace>), String> {
     let of_yaml = |e: serde_saphyr::Error| crate::yaml::wrong(&e);
     let value: Value = serde_saphyr::from_str(text).map_err(of_yaml)?;
@@ -139,7 +138,7 @@ fn place(places: &BTreeMap<String, TextPlace>, path: &str) -> TextPlace {
     }
 }
 
-/// The shape of a document with its places, and none of its values.
+/// The structure of a document with its places, without values.
 enum Tree {
     Map(Vec<(String, TextPlace, Tree)>),
     List(Vec<(TextPlace, Tree)>),
@@ -278,7 +277,7 @@ budgets:
         assert!(BudgetText::inline(&["ttft p99 > 1s".to_owned()]).is_err());
     }
 
-    /// The stage budgets of the specification: 2850 of 3000 ms, with a margin of 150 ms, are fine; 250 ms more are not.
+    /// 2850 of 3000 ms with a margin of 150 ms are valid; 250 ms more are not.
     #[test]
     fn slices_that_add_up_past_the_total_name_the_sum() {
         let over = GOOD.replace("prefill: 400ms", "prefill: 650ms").replace("  margin: 150ms\n", "");

@@ -2,13 +2,13 @@
 //!
 //! A page beside the file lost: what is pasted loses it, and why a slice is as large as it is belongs where the slice stands.
 
-use plimsoll_judge::budget::{Amount, Percentile, Split};
+use plimsoll_judge::budget::{Amount, BudgetSplit, PercentileLevel};
 
 use crate::words;
 
 /// The whole text; it is read by `budget lint` as it is.
-pub fn budget_file(name: &str, split: &Split) -> String {
-    let p = |share: f64| Percentile(share);
+pub fn budget_file(name: &str, split: &BudgetSplit) -> String {
+    let p = |share: f64| PercentileLevel(share);
     let mut out = String::new();
     let margin = match split.margin_s {
         0.0 => "without a margin".to_owned(),

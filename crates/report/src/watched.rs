@@ -2,7 +2,7 @@
 
 use plimsoll_model::Span;
 use plimsoll_watch::lint::{LintRow, out_of_reach};
-use plimsoll_watch::replay::Replayed;
+use plimsoll_watch::replay::ReplayFinding;
 use plimsoll_watch::{Alert, AlertDiagnosis, AlertState, CostNow, RowState, WatchFinding, WatchRow};
 
 use crate::table::Table;
@@ -176,12 +176,12 @@ fn rows(rows: &[WatchRow]) -> String {
 }
 
 /// The rows over all of a stretch.
-pub fn over_all(found: &Replayed) -> String {
+pub fn over_all(found: &ReplayFinding) -> String {
     format!("Over all {}:\n{}", words::time(found.watched_s), rows(&found.rows))
 }
 
 /// What a watch would have said of a run: each alert when it fires and when it is resolved, and the rows over all of it. `what`: `its requests`.
-pub fn replayed(what: &str, found: &Replayed) -> String {
+pub fn replayed(what: &str, found: &ReplayFinding) -> String {
     let every = words::time(found.every_s);
     let mut told: Vec<(f64, Alert)> = Vec::new();
     for one in &found.alerts {

@@ -1,11 +1,10 @@
 //! The histogram edges that enclose a percentile with certainty. The test is that of a ceiling at every edge.
 
-use plimsoll_measure::budget::decide;
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::server_side::Buckets;
 use serde::Serialize;
 
-use crate::over::{OverCount, count, over};
+use crate::over::{OverCount, decide_blocks, over};
 
 /// A percentile between two edges; `None` if no edge bounds it.
 #[derive(Copy, Clone, PartialEq, Default, Debug, Serialize)]
@@ -49,8 +48,8 @@ impl EdgeBracket {
         edges.dedup();
         let held = |edge: &f64| {
             let counts: Vec<OverCount> = parts.iter().filter_map(|part| over(part, *edge)).collect();
-            let all = counts.iter().copied().fold(OverCount::default(), OverCount::with);
-            (all.n > 0).then(|| decide(&count(&counts, all), 1.0 - p, alpha).held)
+            let (all, decision) = decide_blocks(&counts, 1.0 - p, alpha);
+            (all.n > 0).then_some(decision.held)
         };
         let held: Vec<(f64, Held)> =
             edges.into_iter().filter_map(|edge| Some((edge, held(&edge)?))).collect();

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_judge::budget::{Budget, BudgetFile};
 use plimsoll_measure::server_side::{Buckets, Signal};
 use plimsoll_model::At;
 
@@ -13,7 +12,7 @@ use crate::alert::FirstTokens;
 use crate::block::TickBlock;
 use crate::history::gather::KeptCounts;
 use crate::over::OverCount;
-use crate::rows::{self, RowSource};
+use crate::source::{LiveRow, LiveRows, RowSource};
 
 /// Counters that are summed.
 pub(crate) const GAINED: [Signal; 6] = [
@@ -27,15 +26,15 @@ pub(crate) const GAINED: [Signal; 6] = [
 
 /// The origin of a signal.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Teller {
+pub(crate) enum SignalOrigin {
     Engines,
     Gateways,
 }
 
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Came {
-    engines: Part,
-    gateways: Part,
+pub(crate) struct TickCounts {
+    engines: OriginCounts,
+    gateways: OriginCounts,
     /// Time of the newest successful scrape.
     pub newest: Option<At>,
     /// Oldest scrape that anything is counted from; `None` if nothing is counted yet.
@@ -48,7 +47,7 @@ pub(crate) struct Came {
 
 /// The counters of one origin.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Part {
+pub(crate) struct OriginCounts {
     gained: [Option<f64>; GAINED.len()],
     rows: Vec<Option<OverCount>>,
     tails: BTreeMap<usize, Buckets>,
@@ -60,8 +59,8 @@ pub(crate) struct Part {
 }
 
 /// The state of all endpoints apart from counters.
-pub(crate) struct Around<'a> {
-    pub teller: &'a dyn Fn(Signal) -> Teller,
+pub(crate) struct FleetView<'a> {
+    pub teller: &'a dyn Fn(Signal) -> SignalOrigin,
     /// Set if an endpoint would export failed requests.
     pub counts_failures: bool,
     /// Number of gateway endpoints, and of replicas that respond.
@@ -69,7 +68,7 @@ pub(crate) struct Around<'a> {
     pub answering: usize,
 }
 
-impl Part {
+impl OriginCounts {
     pub fn gain(&mut self, place: usize, value: f64) {
         *self.gained[place].get_or_insert(0.0) += value;
     }
@@ -115,28 +114,28 @@ fn add(all: &mut Option<(f64, f64)>, one: (f64, f64)) {
     *all = (all.0 + one.0, all.1 + one.1);
 }
 
-impl Came {
+impl TickCounts {
     /// Returns empty counters for the next tick, with the present settings.
-    pub fn next(&self) -> Came {
-        Came { kept: self.kept.as_ref().map(|_| KeptCounts::default()), ..Came::default() }
+    pub fn next(&self) -> TickCounts {
+        TickCounts { kept: self.kept.as_ref().map(|_| KeptCounts::default()), ..TickCounts::default() }
     }
 
-    pub fn of(&mut self, teller: Teller) -> &mut Part {
+    pub fn of(&mut self, teller: SignalOrigin) -> &mut OriginCounts {
         match teller {
-            Teller::Engines => &mut self.engines,
-            Teller::Gateways => &mut self.gateways,
+            SignalOrigin::Engines => &mut self.engines,
+            SignalOrigin::Gateways => &mut self.gateways,
         }
     }
 
     /// Returns the counters as a block.
-    pub fn block(&self, file: &BudgetFile, (from, to): (At, At), around: &Around<'_>) -> TickBlock {
+    pub fn block(&self, rows: &LiveRows, (from, to): (At, At), around: &FleetView<'_>) -> TickBlock {
         let part = |signal| match (around.teller)(signal) {
-            Teller::Engines => &self.engines,
-            Teller::Gateways => &self.gateways,
+            SignalOrigin::Engines => &self.engines,
+            SignalOrigin::Gateways => &self.gateways,
         };
         let gained = |signal| part(signal).gained(signal);
         let failed: f64 = [Signal::Failed, Signal::Refused].into_iter().filter_map(gained).sum();
-        let tail = |(place, budget): (usize, &Budget)| match rows::source(budget) {
+        let tail = |(place, row): (usize, &LiveRow)| match row.source {
             RowSource::TailRatio { signal, .. } => {
                 let mut own = part(signal).tails.get(&place)?.clone();
                 if let Some(last) = own.counts.last_mut().filter(|_| failed >= 1.0) {
@@ -148,9 +147,9 @@ impl Came {
             }
             _ => None,
         };
-        let tails = file.budgets.iter().enumerate().filter_map(tail).collect();
+        let tails = rows.rows.iter().enumerate().filter_map(tail).collect();
         let failed = OverCount::failed(failed.max(0.0).round() as u64);
-        let row = |(place, budget): (usize, &Budget)| match rows::source(budget) {
+        let row = |(place, row): (usize, &LiveRow)| match row.source {
             RowSource::Latency { signal, .. } => {
                 let all: OverCount = part(signal).rows.get(place).copied().flatten()?;
                 // Token gaps belong to no request that could fail.
@@ -173,7 +172,7 @@ impl Came {
         TickBlock {
             at: to,
             length: to - from,
-            rows: file.budgets.iter().enumerate().map(row).collect(),
+            rows: rows.rows.iter().enumerate().map(row).collect(),
             tails,
             first: first.map(|buckets| FirstTokens { buckets, computed, waited_s }),
             finished: gained(Signal::Finished),
@@ -189,13 +188,13 @@ impl Came {
     }
 }
 
-impl Around<'_> {
+impl FleetView<'_> {
     /// Returns a mean over replica seconds; a gateway has one queue for all replicas.
     fn per_replica(&self, summed: Option<(f64, f64)>, signal: Signal) -> Option<f64> {
         let (sum, seconds) = summed.filter(|summed| summed.1 > 0.0 && self.answering > 0)?;
         Some(match (self.teller)(signal) {
-            Teller::Engines => sum / seconds,
-            Teller::Gateways => sum / seconds * self.gateways as f64 / self.answering as f64,
+            SignalOrigin::Engines => sum / seconds,
+            SignalOrigin::Gateways => sum / seconds * self.gateways as f64 / self.answering as f64,
         })
     }
 }

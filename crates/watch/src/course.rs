@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::order;
 use plimsoll_measure::server_side::table::Layer;
 use plimsoll_measure::server_side::{Buckets, Signal};
@@ -15,7 +14,7 @@ use serde::Serialize;
 
 use crate::bracket::EdgeBracket;
 use crate::history::{Grain, HistoryBlock, cell};
-use crate::rows::{self, RowSource};
+use crate::source::{LiveRow, LiveRows, RowSource};
 
 pub const SHOWN: Span = Span::from_secs(3 * 3600);
 /// Latencies with a chart, if an endpoint exports them.
@@ -65,7 +64,7 @@ pub struct CourseCeiling {
 
 /// The chart points of the last hours.
 #[derive(Clone, Debug)]
-pub struct Course {
+pub struct ChartData {
     /// Wall-clock time of `At::ZERO`, ns since 1970.
     wall_ns: i64,
     ended: VecDeque<CoursePoint>,
@@ -74,9 +73,9 @@ pub struct Course {
     last: Option<CoursePoint>,
 }
 
-impl Course {
-    pub fn new(wall_ns: i64) -> Course {
-        Course { wall_ns, ended: VecDeque::new(), open: None, last: None }
+impl ChartData {
+    pub fn new(wall_ns: i64) -> ChartData {
+        ChartData { wall_ns, ended: VecDeque::new(), open: None, last: None }
     }
 
     /// Adds blocks in order of time.
@@ -103,15 +102,17 @@ impl Course {
     }
 }
 
-/// Returns the ceilings on latencies that endpoints export.
-pub(crate) fn ceilings(file: &BudgetFile) -> Vec<CourseCeiling> {
-    let of = |budget: &plimsoll_judge::budget::Budget| match rows::source(budget) {
-        RowSource::Latency { signal, limit_s } => {
-            Some(CourseCeiling { id: budget.id.clone(), latency: signal.name(), p: budget.p?.0, limit_s })
-        }
-        _ => None,
+/// Returns the ceilings on latencies of all requests.
+pub(crate) fn ceilings(rows: &LiveRows) -> Vec<CourseCeiling> {
+    let of = |LiveRow { plan, source }: &LiveRow| {
+        let (latency, limit_s) = match *source {
+            RowSource::Latency { signal, limit_s } => (signal.name(), limit_s),
+            RowSource::Values { metric, limit_s } if plan.row.slice.is_none() => (metric.name(), limit_s),
+            _ => return None,
+        };
+        Some(CourseCeiling { id: plan.row.id.clone(), latency, p: plan.row.p?.0, limit_s })
     };
-    file.budgets.iter().filter_map(of).collect()
+    rows.rows.iter().filter_map(of).collect()
 }
 
 fn point(block: &HistoryBlock, wall_ns: i64) -> CoursePoint {

@@ -48,59 +48,36 @@ pub struct WatchRow {
     pub unseen: String,
 }
 
-/// The state of a budget row.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RowState {
-    /// The share over the ceiling exceeds the allowed share with certainty.
-    Broken,
-    /// Every replica is stalled: requests run without progress.
-    Stalled,
-    /// All metrics endpoints of the row fail.
-    SourceLost,
-    /// The row's signal is missing on every metrics endpoint.
-    Absent,
-    /// The evidence is inconclusive.
-    CannotTell,
-    NoTraffic,
-    /// The share over the ceiling is within the allowed share with certainty.
-    Holds,
+plimsoll_model::named! {
+    /// The state of a budget row.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum RowState {
+        /// The share over the ceiling exceeds the allowed share with certainty.
+        Broken => "broken",
+        /// Every replica is stalled: requests run without progress.
+        Stalled => "stalled",
+        /// All metrics endpoints of the row fail.
+        SourceLost => "source_lost",
+        /// The row's signal is missing on every metrics endpoint.
+        Absent => "absent",
+        /// The evidence is inconclusive.
+        CannotTell => "cannot_tell",
+        NoTraffic => "no_traffic",
+        /// The share over the ceiling is within the allowed share with certainty.
+        Holds => "holds",
+    }
 }
 
 impl RowState {
-    pub const ALL: [RowState; 7] = [
-        RowState::Broken,
-        RowState::Stalled,
-        RowState::SourceLost,
-        RowState::Absent,
-        RowState::CannotTell,
-        RowState::NoTraffic,
-        RowState::Holds,
-    ];
-
     /// Returns the displayed text.
     pub fn words(self) -> &'static str {
         match self {
-            RowState::Broken => "broken",
-            RowState::Stalled => "stalled",
             RowState::SourceLost => "source lost",
             RowState::Absent => "no signal",
             RowState::CannotTell => "inconclusive",
             RowState::NoTraffic => "no traffic",
-            RowState::Holds => "holds",
-        }
-    }
-
-    /// Returns the value of a metric label.
-    pub fn name(self) -> &'static str {
-        match self {
-            RowState::Broken => "broken",
-            RowState::Stalled => "stalled",
-            RowState::SourceLost => "source_lost",
-            RowState::Absent => "absent",
-            RowState::CannotTell => "cannot_tell",
-            RowState::NoTraffic => "no_traffic",
-            RowState::Holds => "holds",
+            other => other.name(),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! instant.
 //!
 //! Reading order: [`over`] (histogram buckets → counts over a ceiling), [`bracket`] (histogram buckets → edges that
-//! enclose a percentile). Then `block` (counters between two ticks), [`requests`] (such counters from rows of a run).
+//! enclose a percentile). Then `source` (budget rows with the sources of their counts), `block` (counters between two ticks), [`requests`] (such counters from rows of a run).
 //! Then `reads` (rows of a run → scrapes), `scraped` (values of an endpoint between scrapes). Then `pages` (counters
 //! of each endpoint), `came` (sums over all endpoints), [`window`] (blocks of time). Then [`rows`] (blocks → verdict
 //! rows), `tail` (tail ratios), [`alert`] (blocks → alerts), `recall` (data for diagnosing an alert). Then [`record`]
@@ -36,10 +36,11 @@ pub mod replay;
 pub mod requests;
 pub mod rows;
 mod scraped;
+mod source;
 mod tail;
 pub mod window;
 
 pub use alert::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState, BoardState, Minute};
 pub use finding::{CostNow, FleetNow, RowState, WatchFinding, WatchRow};
 pub use light::Light;
-pub use window::{WatchSpec, Watched};
+pub use window::{BudgetWatch, BudgetWatchSpec};

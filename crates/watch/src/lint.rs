@@ -1,15 +1,15 @@
 //! The rows of a budget that a source can evaluate, before a watch starts. For latencies it lists the nearest edges
 //! of the source's buckets.
 
-use plimsoll_judge::budget::{Budget, BudgetFile};
-use plimsoll_measure::budget::{Unit, shown};
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_measure::budget::{AmountUnit, shown};
 use plimsoll_measure::say::number;
 use plimsoll_measure::server_side::{Buckets, ServerSide, Signal};
 use plimsoll_model::At;
 use serde::Serialize;
 
 use crate::alert::Pair;
-use crate::rows::{RowSource, allowed, source, words};
+use crate::source::{LiveRow, LiveRows, RowSource};
 
 /// The ability of a source to evaluate one row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -38,8 +38,12 @@ pub struct LintPair {
 
 /// Returns every row with the ability of an endpoint. `until` is the last scrape.
 pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> Vec<LintRow> {
-    let row = |budget: &Budget| {
-        let (judged, says, edges_s) = match source(budget) {
+    lint_rows(&LiveRows::on_pages(file), pairs, side, until)
+}
+
+pub(crate) fn lint_rows(rows: &LiveRows, pairs: &[Pair], side: &ServerSide, until: At) -> Vec<LintRow> {
+    let row = |live: &LiveRow| {
+        let (judged, says, edges_s) = match live.source {
             RowSource::Nothing(why) => (false, why.to_owned(), None),
             RowSource::Errors => {
                 match (side.has(Signal::Finished), counts_failures(|signal| side.may_say(signal))) {
@@ -54,11 +58,11 @@ pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> 
             RowSource::TailRatio { signal, .. } => tail(side, signal, until),
             RowSource::Values { .. } | RowSource::Shares(_) => (true, "request by request".to_owned(), None),
         };
-        let reach = |pair: &Pair| LintPair { pair: *pair, reachable: pair.reachable(allowed(budget)) };
-        let burn = if is_counted(budget) { pairs.iter().map(reach).collect() } else { Vec::new() };
-        LintRow { id: budget.id.clone(), budget: words(file, budget), judged, says, edges_s, burn }
+        let reach = |pair: &Pair| LintPair { pair: *pair, reachable: pair.reachable(live.allowed()) };
+        let burn = if live.is_count() { pairs.iter().map(reach).collect() } else { Vec::new() };
+        LintRow { id: live.plan.row.id.clone(), budget: live.plan.words(), judged, says, edges_s, burn }
     };
-    file.budgets.iter().map(row).collect()
+    rows.rows.iter().map(row).collect()
 }
 
 /// Returns whether the endpoint would export failed requests. A server that does not count them never shows errors.
@@ -66,24 +70,21 @@ pub(crate) fn counts_failures(may_say: impl Fn(Signal) -> bool) -> bool {
     [Signal::Failed, Signal::Refused].into_iter().any(may_say)
 }
 
-fn is_counted(budget: &Budget) -> bool {
-    source(budget).is_count()
-}
-
 /// Returns the burn rates that no row of the file can reach, with a replacement; `None` if each is reachable by a
 /// row. A file without counted rows has no burn rates.
 pub fn dead_pairs(file: &BudgetFile, pairs: &[Pair]) -> Option<String> {
-    let counted = file.budgets.iter().filter(|budget| is_counted(budget));
-    let strictest = counted.min_by(|a, b| allowed(a).total_cmp(&allowed(b)))?;
-    let allowed = allowed(strictest);
+    let rows = LiveRows::on_pages(file).rows;
+    let counted = rows.iter().filter(|row| row.is_count());
+    let strictest = counted.min_by(|a, b| a.allowed().total_cmp(&b.allowed()))?;
+    let allowed = strictest.allowed();
     let dead: Vec<String> = pairs.iter().filter(|pair| !pair.reachable(allowed)).map(Pair::words).collect();
     (!dead.is_empty()).then(|| {
         format!(
             "alerts.burn: {} can never fire: {} allows {}, so that even all requests over it burn at {:.1}; write factors below that in the watch \
              file: alerts: {{burn: [{{long_s: 3600, short_s: 300, factor: {}}}]}}",
             dead.join(", "),
-            strictest.id,
-            shown(allowed, &Unit::Share),
+            strictest.plan.row.id,
+            shown(allowed, &AmountUnit::Share),
             1.0 / allowed,
             number(0.9 / allowed)
         )

@@ -10,8 +10,10 @@
 //! Some senders report the smallest and the largest observation (OpenTelemetry). Then no bucket extends beyond them:
 //! a largest one within B decides the count, and the bucket above all edges has an end.
 
+use std::iter::Sum;
+
 use plimsoll_math::quantile::{BATCHES, EffectiveN, ShareVariance};
-use plimsoll_measure::budget::Count;
+use plimsoll_measure::budget::{Count, Decision, decide};
 use plimsoll_measure::server_side::Buckets;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +45,12 @@ impl OverCount {
             least: self.least.saturating_sub(some.least),
             most: self.most.saturating_sub(some.most),
         }
+    }
+}
+
+impl Sum for OverCount {
+    fn sum<I: Iterator<Item = OverCount>>(counts: I) -> OverCount {
+        counts.fold(OverCount::default(), OverCount::with)
     }
 }
 
@@ -80,6 +88,12 @@ pub fn over(buckets: &Buckets, limit_s: f64) -> Option<OverCount> {
             .and_then(|sum| sharper((edges, [lowest, highest]), &counts, place, limit_s, sum))
             .unwrap_or(plain),
     )
+}
+
+/// Returns the sum of the blocks and its evaluation against an allowed share.
+pub(crate) fn decide_blocks(blocks: &[OverCount], allowed: f64, alpha: f64) -> (OverCount, Decision) {
+    let all = blocks.iter().copied().sum();
+    (all, decide(&count(blocks, all), allowed, alpha))
 }
 
 /// Returns the blocks as one count. Its n_eff follows from the variation of the share between blocks.

@@ -7,19 +7,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use plimsoll_diagnose::gauges::STALLED;
-use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::table::SignalPart;
 use plimsoll_measure::server_side::{PageLayout, Series, ServerSide, Signal};
 use plimsoll_model::{At, SeriesName, Span};
 
-use crate::alert::cold::ReplicaSeen;
-use crate::came::{Around, Came, GAINED, Teller};
+use crate::alert::cold::ReplicaPresence;
+use crate::came::{FleetView, GAINED, SignalOrigin, TickCounts};
 use crate::finding::ReplicaNow;
 use crate::history::{KeptSignal, gather};
 use crate::lint::counts_failures;
 use crate::over::{OverCount, over};
-use crate::rows::{self, RowSource};
-use crate::scraped::{Layouts, Scraped, Step};
+use crate::scraped::{Layouts, PageState, ScrapeDelta};
+use crate::source::{LiveRows, RowSource};
 
 /// Number of scrape intervals without success after which an endpoint is lost, because a scrape may be slow.
 const LOST_AFTER: i64 = 3;
@@ -65,7 +64,7 @@ struct Page {
     tried: Option<At>,
     /// Error of the last scrape; empty after a success.
     why: String,
-    scraped: Scraped,
+    scraped: PageState,
     /// Time after which the endpoint is lost, if its sender sets one; else `None`.
     patience: Option<Span>,
     replicas: Vec<ReplicaState>,
@@ -76,7 +75,7 @@ struct Page {
 /// A replica at its last successful scrape.
 #[derive(Clone, Debug)]
 struct ReplicaState {
-    seen: ReplicaSeen,
+    seen: ReplicaPresence,
     running: Option<f64>,
     waiting: Option<f64>,
     kv_usage: Option<f64>,
@@ -122,15 +121,15 @@ impl Pages {
         name: &str,
         at: At,
         said: (Arc<[SeriesName]>, Vec<f64>),
-        (file, came): (&BudgetFile, &mut Came),
+        (rows, came): (&LiveRows, &mut TickCounts),
     ) -> bool {
         let page = self.pages.entry(name.to_owned()).or_default();
         page.tried = page.tried.max(Some(at));
         page.why.clear();
         let Some(step) = page.scraped.read(name, at, said, &mut self.layouts) else { return false };
-        let Step { side, layout, from, is_other } = step;
+        let ScrapeDelta { side, layout, from, is_other } = step;
         if let Some(from) = from {
-            count(&side, &layout, (from, at), (file, came));
+            count(&side, &layout, (from, at), (rows, came));
         }
         if let Some(kept) = &mut came.kept {
             from.into_iter().for_each(|from| kept.add(&side, &layout, (from, at)));
@@ -160,13 +159,13 @@ impl Pages {
     }
 
     /// Passes the state of all endpoints, apart from counters, to `with`.
-    pub fn around<T>(&self, answering: usize, with: impl FnOnce(&Around<'_>) -> T) -> T {
+    pub fn around<T>(&self, answering: usize, with: impl FnOnce(&FleetView<'_>) -> T) -> T {
         let layouts: Vec<&PageLayout> = self.layouts.each().collect();
         let is_engines = |signal| layouts.iter().any(|layout| layout.is_engines(signal));
-        let teller = |signal| if is_engines(signal) { Teller::Engines } else { Teller::Gateways };
+        let teller = |signal| if is_engines(signal) { SignalOrigin::Engines } else { SignalOrigin::Gateways };
         let counts_failures = layouts.iter().any(|layout| counts_failures(|signal| layout.may_say(signal)));
         let gateways = self.pages.values().filter(|page| page.replicas.is_empty()).count();
-        with(&Around { teller: &teller, counts_failures, gateways, answering })
+        with(&FleetView { teller: &teller, counts_failures, gateways, answering })
     }
 
     /// Returns the endpoints without a successful scrape for several intervals.
@@ -191,7 +190,7 @@ impl Pages {
     }
 
     /// Returns the state of each replica that responds.
-    pub fn seen(&self, now: At, every: Span) -> Vec<ReplicaSeen> {
+    pub fn seen(&self, now: At, every: Span) -> Vec<ReplicaPresence> {
         let answering = self.pages.values().filter(|page| !page.is_lost(now, every));
         answering.flat_map(|page| page.replicas.iter().map(|replica| replica.seen.clone())).collect()
     }
@@ -243,17 +242,18 @@ fn count(
     side: &ServerSide,
     layout: &PageLayout,
     (from, to): (At, At),
-    (file, came): (&BudgetFile, &mut Came),
+    (rows, came): (&LiveRows, &mut TickCounts),
 ) {
-    let teller = |signal| if layout.is_engines(signal) { Teller::Engines } else { Teller::Gateways };
+    let teller =
+        |signal| if layout.is_engines(signal) { SignalOrigin::Engines } else { SignalOrigin::Gateways };
     came.since = Some(came.since.map_or(from, |since| since.min(from)));
     for (place, signal) in GAINED.into_iter().enumerate() {
         if let Some(gained) = side.gained(signal, from, to) {
             came.of(teller(signal)).gain(place, gained.value);
         }
     }
-    for (place, budget) in file.budgets.iter().enumerate() {
-        match rows::source(budget) {
+    for (place, row) in rows.rows.iter().enumerate() {
+        match row.source {
             RowSource::Latency { signal, limit_s } => {
                 let over = latency(side, signal, limit_s, (from, to));
                 over.into_iter().for_each(|over| came.of(teller(signal)).row(place, over));
@@ -284,7 +284,7 @@ fn latency(side: &ServerSide, signal: Signal, limit_s: f64, (from, to): (At, At)
     let each: Vec<OverCount> = each.filter_map(|buckets| over(&buckets, limit_s)).collect();
     match each.is_empty() {
         true => over(&side.histogram(signal, from, to)?, limit_s),
-        false => Some(each.into_iter().fold(OverCount::default(), OverCount::with)),
+        false => Some(each.into_iter().sum()),
     }
 }
 
@@ -307,7 +307,7 @@ fn state(
     let moves = is_idle || is_written || gained.iter().any(|gained| gained.value > 0.0);
     let came = before.and_then(|before| side.histogram_of(number, Signal::Ttft, before, at));
     ReplicaState {
-        seen: ReplicaSeen {
+        seen: ReplicaPresence {
             name: side.replicas()[number].name.clone(),
             began_s: level(Signal::StartTime),
             fell: gained.iter().any(|gained| gained.resets > 0),

@@ -8,7 +8,7 @@ use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, split_lab
 
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Reads {
-    pages: HashMap<String, Standing>,
+    pages: HashMap<String, PageRows>,
     /// Whether the scrape marks name their endpoints; `None` if unknown yet. If not, a label of that name belongs to
     /// the server.
     named: Option<bool>,
@@ -16,7 +16,7 @@ pub(crate) struct Reads {
 
 /// The present values of an endpoint.
 #[derive(Clone, Default, Debug)]
-struct Standing {
+struct PageRows {
     /// Time of the open scrape; `None` if there is none.
     open: Option<At>,
     /// Set if the endpoint has no series.
@@ -76,7 +76,7 @@ impl Reads {
     }
 }
 
-impl Standing {
+impl PageRows {
     fn set(&mut self, (name, text): (&str, &str), labels: Vec<(String, String)>, value: f64) {
         let key = (name.to_owned(), text.to_owned());
         let place = *self.places.entry(key).or_insert_with(|| {

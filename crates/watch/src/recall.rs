@@ -26,7 +26,7 @@ const MARGIN: Span = Span::from_secs(20);
 
 /// The values of an endpoint at one instant.
 #[derive(Clone, Debug)]
-struct Standing {
+struct PageSnapshot {
     series: Arc<[SeriesName]>,
     values: Vec<f64>,
 }
@@ -36,7 +36,7 @@ enum Change {
     /// Changed values with their positions.
     Values(Box<[(u32, f64)]>),
     /// All values, because the set of series changed.
-    All(Standing),
+    All(PageSnapshot),
     Failed(String),
 }
 
@@ -48,16 +48,16 @@ struct Scrape {
 }
 
 #[derive(Clone, Default, Debug)]
-struct Remembered {
+struct BufferedPage {
     /// Values before the oldest kept scrape; `None` if there are none.
-    before: Option<Standing>,
+    before: Option<PageSnapshot>,
     /// Number of kept scrapes, at least one.
     scrapes: usize,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Recall {
-    pages: HashMap<Arc<str>, Remembered>,
+    pages: HashMap<Arc<str>, BufferedPage>,
     scrapes: VecDeque<Scrape>,
     values: usize,
     most: usize,
@@ -87,7 +87,7 @@ impl Recall {
             PageSaid::Failed(why) => Change::Failed(why.clone()),
             PageSaid::Values(series, values) => match last.filter(|last| Arc::ptr_eq(last.0, series)) {
                 Some((_, last)) if known.is_some() => changed(last, values),
-                _ => Change::All(Standing { series: Arc::clone(series), values: values.clone() }),
+                _ => Change::All(PageSnapshot { series: Arc::clone(series), values: values.clone() }),
             },
             PageSaid::Left | PageSaid::Patience(_) => return,
         };
@@ -159,7 +159,7 @@ impl Recall {
 
     /// Returns the rows of a time range as in a run: all values at an endpoint's first scrape, then changes.
     pub fn samples(&self, from: At, to: At) -> Vec<Sample> {
-        let mut told: HashMap<&str, (Option<Standing>, bool)> =
+        let mut told: HashMap<&str, (Option<PageSnapshot>, bool)> =
             self.pages.iter().map(|(page, known)| (&**page, (known.before.clone(), false))).collect();
         let mut rows = Vec::new();
         for scrape in self.scrapes.iter().take_while(|scrape| scrape.at <= to) {
@@ -188,8 +188,8 @@ impl Recall {
 /// Writes the rows of one scrape. `before` has the earlier values, `None` for the first scrape.
 fn tell(
     scrape: &Scrape,
-    stands: &Standing,
-    (is_first, before): (bool, Option<Standing>),
+    stands: &PageSnapshot,
+    (is_first, before): (bool, Option<PageSnapshot>),
     rows: &mut Vec<Sample>,
 ) {
     let (page, at) = (&*scrape.page, scrape.at);
@@ -207,7 +207,7 @@ fn tell(
     }
 }
 
-impl Standing {
+impl PageSnapshot {
     fn take(&mut self, values: &[(u32, f64)]) {
         for (place, value) in values {
             if let Some(stands) = self.values.get_mut(*place as usize) {

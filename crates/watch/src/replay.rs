@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::HistoryBlock;
 use crate::record::{AlertWindow, ended};
-use crate::{Alert, AlertKind, AlertSpec, WatchRow, WatchSpec, Watched};
+use crate::{Alert, AlertKind, AlertSpec, BudgetWatch, BudgetWatchSpec, WatchRow};
 
 /// The result of a replay.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Replayed {
+pub struct ReplayFinding {
     /// Tick interval, s.
     pub every_s: f64,
     /// Duration of the data, s.
@@ -33,7 +33,8 @@ pub type Keep<'a> = dyn FnMut(AlertWindow) -> String + 'a;
 /// wall clock, ns since 1970.
 pub fn history(file: &BudgetFile, every: Span, samples: &[Sample], wall_ns: i64) -> Vec<HistoryBlock> {
     let Some((samples, every, (from, to))) = of_servers(samples, every) else { return Vec::new() };
-    let mut watched = Watched::new(file.clone(), WatchSpec { every, window: every }).keeping(wall_ns);
+    let mut watched =
+        BudgetWatch::new(file.clone(), BudgetWatchSpec { every, window: every }).keeping(wall_ns);
     let (mut samples, mut now) = (samples.into_iter().peekable(), from);
     loop {
         while let Some(sample) = samples.next_if(|sample| sample.at <= now) {
@@ -54,12 +55,12 @@ pub fn of_requests(
     alerts: &AlertSpec,
     mut rows: Vec<Attempt>,
     keep: Option<&mut Keep<'_>>,
-) -> Option<Replayed> {
+) -> Option<ReplayFinding> {
     rows.sort_by_key(ended);
     let from = rows.iter().map(|row| row.due).min()?;
     let to = rows.last().map(ended)?.max(from + Span(1));
-    let spec = WatchSpec { every, window: to - from + every };
-    let watched = Watched::new(file.clone(), spec).of_requests(alerts.clone(), from);
+    let spec = BudgetWatchSpec { every, window: to - from + every };
+    let watched = BudgetWatch::new(file.clone(), spec).of_requests(alerts.clone(), from);
     let watched = if keep.is_some() { watched.recording() } else { watched };
     let mut rows = rows.into_iter().peekable();
     Some(go(watched, (from, to), (every, keep), |watched, now| {
@@ -75,10 +76,10 @@ pub fn of_pages(
     alerts: &AlertSpec,
     samples: &[Sample],
     keep: Option<&mut Keep<'_>>,
-) -> Option<Replayed> {
+) -> Option<ReplayFinding> {
     let (samples, every, (from, to)) = of_servers(samples, every)?;
-    let spec = WatchSpec { every, window: to - from + every };
-    let watched = Watched::new(file.clone(), spec).alerting(alerts.clone());
+    let spec = BudgetWatchSpec { every, window: to - from + every };
+    let watched = BudgetWatch::new(file.clone(), spec).alerting(alerts.clone());
     let mut samples = samples.into_iter().peekable();
     Some(go(watched, (from, to), (every, keep), |watched, now| {
         while let Some(sample) = samples.next_if(|sample| sample.at <= now) {
@@ -103,11 +104,11 @@ fn of_servers(samples: &[Sample], every: Span) -> Option<(Vec<Sample>, Span, (At
 
 /// Ticks from one instant to another; data up to a tick is passed in before it.
 fn go(
-    mut watched: Watched,
+    mut watched: BudgetWatch,
     (from, to): (At, At),
     (every, mut keep): (Span, Option<&mut Keep<'_>>),
-    mut come: impl FnMut(&mut Watched, At),
-) -> Replayed {
+    mut come: impl FnMut(&mut BudgetWatch, At),
+) -> ReplayFinding {
     let (mut now, mut alerts) = (from, Vec::new());
     loop {
         come(&mut watched, now);
@@ -122,7 +123,7 @@ fn go(
         }
         now = (now + every).min(to);
     }
-    Replayed {
+    ReplayFinding {
         every_s: every.as_secs_f64(),
         watched_s: (to - from).as_secs_f64(),
         alerts,
@@ -132,7 +133,7 @@ fn go(
 
 /// Keeps the last state of each alert, because a watch forgets alerts that were resolved long ago. The watchdog is
 /// left out because it concerns the watch itself.
-fn note(told: &mut Vec<Alert>, watched: &Watched) {
+fn note(told: &mut Vec<Alert>, watched: &BudgetWatch) {
     for alert in watched.alerts().into_iter().rev().filter(|alert| alert.kind != AlertKind::Watchdog) {
         match told.iter_mut().rev().find(|before| before.id == alert.id) {
             Some(before) => *before = alert,

@@ -4,7 +4,7 @@
 //! Each request is over a ceiling or not, by the columns of the gate, without buckets. Failed and shed requests are
 //! over every ceiling, so that rejections improve no figure; shed requests are also counted separately.
 
-use plimsoll_judge::budget::{Budget, BudgetFile, Limit, Scope};
+use plimsoll_judge::budget::{BudgetFile, BudgetScope};
 use plimsoll_measure::budget::BudgetMetric;
 use plimsoll_measure::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
 use plimsoll_measure::server_side::Signal;
@@ -12,68 +12,20 @@ use plimsoll_measure::server_side::table::Layer;
 use plimsoll_model::{At, Attempt, How};
 
 use crate::block::TickBlock;
-use crate::course::{CourseCeiling, SHOWN};
+use crate::course::SHOWN;
 use crate::history::{Grain, HistoryBlock, cell};
 use crate::over::OverCount;
 use crate::record::ended;
-use crate::rows::RowSource;
-
-/// Returns the source of this row's counts.
-pub fn source(file: &BudgetFile, budget: &Budget) -> RowSource {
-    use BudgetMetric::*;
-    if let Some(slice) = &budget.slice
-        && (slice.model.is_some() || slice.route.is_some() || class(budget).is_err())
-    {
-        return RowSource::Nothing("rows tell classes by number and prompts by length, no more");
-    }
-    if budget.under.is_some() {
-        return RowSource::Nothing("it holds under a burst, and nothing says when there is one");
-    }
-    let metric = Limit::of(file, budget).metric;
-    let ceiling = budget.max.as_ref().and_then(|_| budget.held_to());
-    match (metric, ceiling, budget.p) {
-        (Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot, Some(limit_s), Some(_)) => {
-            RowSource::Values { metric, limit_s }
-        }
-        (Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot, ..) => {
-            RowSource::Nothing("only a ceiling on a percentile is a count")
-        }
-        (ErrorRate | RetryRate | ErrorAndRetryRate, Some(_), _) => RowSource::Shares(metric),
-        (ErrorRate | RetryRate | ErrorAndRetryRate, None, _) => {
-            RowSource::Nothing("it has no ceiling: it is tracked")
-        }
-        (SessionE2e, ..) => {
-            RowSource::Nothing("how many turns a session has is known to the client that plays it")
-        }
-        _ => RowSource::Nothing("it is no count of requests; the gate judges it from a run"),
-    }
-}
-
-/// Returns the class number of a slice.
-fn class(budget: &Budget) -> Result<Option<u16>, ()> {
-    let named = budget.slice.as_ref().and_then(|slice| slice.class.as_ref());
-    named.map(|name| name.parse().map_err(|_| ())).transpose()
-}
-
-/// Returns the ceilings on latencies of all requests, for charts.
-pub(crate) fn ceilings(file: &BudgetFile) -> Vec<CourseCeiling> {
-    let of = |budget: &Budget| match source(file, budget) {
-        RowSource::Values { metric, limit_s } => {
-            Some(CourseCeiling { id: budget.id.clone(), latency: metric.name(), p: budget.p?.0, limit_s })
-        }
-        _ => None,
-    };
-    file.budgets.iter().filter(|budget| budget.slice.is_none()).filter_map(of).collect()
-}
+use crate::source::{LiveRow, LiveRows, RowSource};
 
 /// Returns the latencies with a chart: those with a ceiling, and the usual ones in the file's scope.
-fn charted(file: &BudgetFile) -> Vec<BudgetMetric> {
+fn charted(rows: &LiveRows) -> Vec<BudgetMetric> {
     let usual = [BudgetMetric::Ttft, BudgetMetric::Tpot, BudgetMetric::E2e];
-    let mut all =
-        usual.map(|metric| if file.scope == Scope::User { metric } else { metric.after_send() }).to_vec();
-    let own = file.budgets.iter().filter(|budget| budget.slice.is_none()).map(|budget| source(file, budget));
-    all.extend(own.filter_map(|source| match source {
-        RowSource::Values { metric, .. } => Some(metric),
+    let mut all = usual
+        .map(|metric| if rows.scope == BudgetScope::User { metric } else { metric.after_send() })
+        .to_vec();
+    all.extend(rows.rows.iter().filter_map(|row| match row.source {
+        RowSource::Values { metric, .. } if row.plan.row.slice.is_none() => Some(metric),
         _ => None,
     }));
     all.sort_unstable();
@@ -85,6 +37,7 @@ fn charted(file: &BudgetFile) -> Vec<BudgetMetric> {
 /// wall-clock time of `At::ZERO`, ns since 1970.
 pub fn before(file: &BudgetFile, mut rows: Vec<Attempt>, (wall_ns, now): (i64, At)) -> Vec<HistoryBlock> {
     let Some(first) = rows.iter().map(|row| row.due).min() else { return Vec::new() };
+    let live = LiveRows::on_requests(file);
     // One more minute, because the oldest displayed minute must be complete.
     let from = first.max(now - SHOWN - Grain::Minute.length());
     rows.retain(|row| ended(row) >= from);
@@ -96,13 +49,13 @@ pub fn before(file: &BudgetFile, mut rows: Vec<Attempt>, (wall_ns, now): (i64, A
     // An interval without requests is an empty block.
     let block = |at: i64| {
         let own: Vec<Attempt> = std::iter::from_fn(|| rows.next_if(|row| number(ended(row)) <= at)).collect();
-        charts(file, &own, (begins(at).max(from), begins(at + 1).min(now)))
+        charts(&live, &own, (begins(at).max(from), begins(at + 1).min(now)))
     };
     (number(from)..=number(now)).map(block).collect()
 }
 
 /// Returns the counters between two ticks for the charts.
-pub(crate) fn charts(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At)) -> HistoryBlock {
+pub(crate) fn charts(rows: &LiveRows, attempts: &[Attempt], (from, to): (At, At)) -> HistoryBlock {
     let own: Vec<&Attempt> = attempts.iter().collect();
     let columns = Columns::read(&own);
     let count = |is: fn(&Fate) -> bool| columns.fate.iter().filter(|fate| is(fate)).count() as f64;
@@ -118,7 +71,7 @@ pub(crate) fn charts(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, A
     HistoryBlock {
         watched: to - from,
         counters: counted.into_iter().map(|(signal, count)| ((Layer::Engine, signal), count)).collect(),
-        latencies: charted(file).into_iter().map(|metric| (metric.name(), values(metric))).collect(),
+        latencies: charted(rows).into_iter().map(|metric| (metric.name(), values(metric))).collect(),
         ..HistoryBlock::empty(from, to)
     }
 }
@@ -134,7 +87,7 @@ fn all_tokens(columns: &Columns, column: &[u32]) -> Option<f64> {
 }
 
 /// Returns the counters between two ticks.
-pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At)) -> TickBlock {
+pub(crate) fn block(live: &LiveRows, attempts: &[Attempt], (from, to): (At, At)) -> TickBlock {
     let own: Vec<&Attempt> = attempts.iter().collect();
     let columns = Columns::read(&own);
     let shed = own.iter().filter(|attempt| attempt.outcome.how == How::Shed).count() as u64;
@@ -144,7 +97,7 @@ pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At
         first: None,
         tails: Default::default(),
         length: to - from,
-        rows: file.budgets.iter().map(|budget| row(file, budget, (&own, &columns))).collect(),
+        rows: live.rows.iter().map(|live| row(live, &columns)).collect(),
         finished: Some(count(|fate| fate.ended_well()) as f64),
         output_tokens: all_tokens(&columns, &columns.output),
         prompt_tokens: all_tokens(&columns, &columns.prompt),
@@ -157,20 +110,11 @@ pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At
     }
 }
 
-fn row(file: &BudgetFile, budget: &Budget, (own, columns): (&[&Attempt], &Columns)) -> Option<OverCount> {
-    let class = class(budget).ok().flatten();
-    let lengths = budget.slice.as_ref().and_then(|slice| slice.prompt_tokens);
-    let taken = |row: &usize| {
-        let tokens = match columns.prompt[*row] {
-            UNKNOWN => columns.asked_prompt[*row],
-            tokens => tokens,
-        };
-        class.is_none_or(|class| own[columns.last[*row] as usize].class == class)
-            && lengths.is_none_or(|lengths| lengths.holds(tokens))
-    };
-    let rows = (0..columns.len()).filter(taken);
+fn row(live: &LiveRow, columns: &Columns) -> Option<OverCount> {
+    let requests = live.requests();
+    let rows = (0..columns.len()).filter(|row| requests.contains(columns, *row));
     let mut over = OverCount::default();
-    match source(file, budget) {
+    match live.source {
         RowSource::Values { metric, limit_s } => {
             let limit_ns = limit_s * 1e9;
             let (mut has_one, mut lacks_it) = (false, false);
@@ -189,14 +133,7 @@ fn row(file: &BudgetFile, budget: &Budget, (own, columns): (&[&Attempt], &Column
             }
         }
         RowSource::Shares(metric) => {
-            for row in rows.filter(|row| columns.fate[*row] != Fate::Cancelled) {
-                let (failed, again) = (columns.fate[row] != Fate::Finished, columns.attempts(row) > 1);
-                over = over.with(one(match metric {
-                    BudgetMetric::RetryRate => again,
-                    BudgetMetric::ErrorAndRetryRate => failed || again,
-                    _ => failed,
-                }));
-            }
+            over = rows.filter_map(|row| metric.counts_against(columns, row)).map(one).sum();
         }
         RowSource::Latency { .. }
         | RowSource::TailRatio { .. }

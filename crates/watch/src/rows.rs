@@ -8,15 +8,15 @@
 
 use std::collections::VecDeque;
 
-use plimsoll_judge::budget::{Budget, BudgetFile, Limit, Scope};
+use plimsoll_judge::budget::{BudgetScope, RowPlan};
 use plimsoll_math::quantile::EffectiveN;
-use plimsoll_measure::budget::{BudgetMetric, Unit, shown};
-use plimsoll_measure::budget::{Count, Decision, decide};
+use plimsoll_measure::budget::{AmountUnit, BudgetMetric, Count, Decision, decide, shown};
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::server_side::{Buckets, Signal};
 
 use crate::block::TickBlock;
-use crate::over::{LEAST_BLOCKS, OverCount, count};
+use crate::over::{LEAST_BLOCKS, OverCount, count, decide_blocks};
+use crate::source::{LiveRow, LiveRows, RowSource};
 use crate::tail;
 use crate::{RowState, WatchRow};
 
@@ -26,102 +26,6 @@ use crate::{RowState, WatchRow};
 /// two-level step model was rejected because it treats any burst at the end as a step.
 const NEWEST: [(&str, usize); 2] = [("half", 2), ("quarter", 4)];
 const NEWEST_ALPHA: f64 = 1e-5;
-
-/// The source of a row's counts.
-#[derive(Clone, PartialEq, Debug)]
-pub enum RowSource {
-    /// A latency histogram against a ceiling.
-    Latency {
-        /// Signal with the histogram.
-        signal: Signal,
-        /// Ceiling, s.
-        limit_s: f64,
-    },
-    /// A latency histogram whose p99 is compared with its median.
-    TailRatio {
-        /// Signal with the histogram.
-        signal: Signal,
-        /// Maximum ratio of p99 to median.
-        most: f64,
-    },
-    /// Failed and rejected requests over all requests.
-    Errors,
-    /// The latency of each request against a ceiling.
-    Values {
-        metric: BudgetMetric,
-        /// Ceiling, s.
-        limit_s: f64,
-    },
-    /// Failed or retried requests over all requests.
-    Shares(BudgetMetric),
-    /// Not observable from this source, with the reason as a phrase.
-    Nothing(&'static str),
-}
-
-impl RowSource {
-    /// Returns whether the row is a share of requests. Only such rows can have alerts.
-    pub(crate) fn is_count(&self) -> bool {
-        !matches!(self, RowSource::Nothing(_) | RowSource::TailRatio { .. })
-    }
-
-    /// Returns the singular and plural name of the counted event.
-    pub fn counted(&self) -> (&'static str, &'static str) {
-        match self {
-            RowSource::Latency { signal: Signal::Itl, .. } => ("gap between tokens", "gaps between tokens"),
-            _ => ("request", "requests"),
-        }
-    }
-}
-
-/// Returns the source of a row's counts on metrics endpoints.
-pub fn source(budget: &Budget) -> RowSource {
-    use BudgetMetric::*;
-    if budget.slice.is_some() {
-        return RowSource::Nothing(
-            "a page does not tell these requests from others; spans or the gateway's log do",
-        );
-    }
-    if budget.under.is_some() {
-        return RowSource::Nothing("it holds under a burst, and no page says when there is one");
-    }
-    let ceiling = budget.max.as_ref().and_then(|_| budget.held_to());
-    let latency = |signal| match (ceiling, budget.p) {
-        (Some(limit_s), Some(_)) => RowSource::Latency { signal, limit_s },
-        _ => RowSource::Nothing("only a ceiling on a percentile is a count that a page can show"),
-    };
-    let ratio = |signal| match ceiling {
-        Some(most) => RowSource::TailRatio { signal, most },
-        None => RowSource::Nothing("it has no ceiling: it is tracked"),
-    };
-    match budget.metric {
-        Ttft | TtftAfterSend => latency(Signal::Ttft),
-        E2e | E2eAfterSend => latency(Signal::E2e),
-        Tpot => latency(Signal::Tpot),
-        Itl => latency(Signal::Itl),
-        ErrorRate => match ceiling {
-            Some(_) => RowSource::Errors,
-            None => RowSource::Nothing("it has no ceiling: it is tracked"),
-        },
-        SessionE2e => RowSource::Nothing("a page does not know which requests are one session"),
-        RetryRate | ErrorAndRetryRate => {
-            RowSource::Nothing("a page does not know which request is a second try")
-        }
-        Ttfb | Ttfot | Ntpot | EventGap => {
-            RowSource::Nothing("no server measures it; a client or a gateway does")
-        }
-        TtftTailRatio => ratio(Signal::Ttft),
-        TpotTailRatio => ratio(Signal::Tpot),
-        E2eTailRatio => ratio(Signal::E2e),
-        Goodput => RowSource::Nothing("which requests met all ceilings at once is not on a page"),
-        Throughput | OutputTokensPerS => RowSource::Nothing(
-            "how much comes is not the server's doing; the gate judges it under a load of its own",
-        ),
-        ThroughputBeforeOnset | Utilisation => RowSource::Nothing("it needs the lines of a sweep"),
-        CostPerRequest | CostPerGoodRequest | CostPerSession => {
-            RowSource::Nothing("it depends on how much comes; the gate judges it under a load of its own")
-        }
-    }
-}
 
 /// The evidence that a row is evaluated on.
 pub(crate) struct RowEvidence<'a> {
@@ -134,18 +38,13 @@ pub(crate) struct RowEvidence<'a> {
     pub stalled: [usize; 2],
     pub stalled_s: f64,
     pub began: bool,
-    /// Set if the counts come from requests and not from metrics endpoints.
-    pub of_requests: bool,
 }
 
-pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEvidence<'_>) -> WatchRow {
-    let source = match seen.of_requests {
-        true => crate::requests::source(file, budget),
-        false => source(budget),
-    };
+pub(crate) fn row(rows: &LiveRows, place: usize, seen: &RowEvidence<'_>) -> WatchRow {
+    let LiveRow { plan, source } = &rows.rows[place];
     let row = WatchRow {
-        id: budget.id.clone(),
-        budget: words(file, budget),
+        id: plan.row.id.clone(),
+        budget: plan.words(),
         state: RowState::Absent,
         why: String::new(),
         n: 0,
@@ -156,34 +55,39 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
     };
     let tails: Vec<Buckets> =
         seen.blocks.iter().filter_map(|block| block.tails.get(&place).cloned()).collect();
-    let mut counts: Vec<OverCount> = match &source {
+    let mut counts: Vec<OverCount> = match source {
         RowSource::TailRatio { .. } => tails.iter().map(requests).collect(),
         _ => seen.blocks.iter().filter_map(|block| block.rows.get(place).copied().flatten()).collect(),
     };
     // If responses lack this latency, only failures remain, and these represent requests without the latency too.
-    if seen.of_requests && counts.len() < seen.blocks.len() && counts.iter().all(|one| one.least == one.n) {
+    if rows.of_requests && counts.len() < seen.blocks.len() && counts.iter().all(|one| one.least == one.n) {
         counts.clear();
     }
-    let all = counts.iter().fold(OverCount::default(), |all, one| all.with(*one));
-    if let Some((state, why)) = uncounted(&source, seen, &counts, all) {
-        let unseen = if state == RowState::Absent { "" } else { unseen(file, budget, &source) };
+    let all = counts.iter().copied().sum();
+    if let Some((state, why)) = uncounted(source, rows.of_requests, seen, &counts, all) {
+        let unseen = if state == RowState::Absent { "" } else { unseen(plan, source) };
         return WatchRow { state, why, unseen: unseen.to_owned(), ..row };
     }
     if let RowSource::TailRatio { most, .. } = source {
-        let found = tail::judge(&tails, most, file.policy.alpha);
+        let found = tail::judge(&tails, *most, rows.alpha);
         let (state, why) = stated(found.held, found.why, (seen.lost, seen.stalled));
-        return WatchRow { state, why, n: found.n, unseen: unseen(file, budget, &source).to_owned(), ..row };
+        return WatchRow { state, why, n: found.n, unseen: unseen(plan, source).to_owned(), ..row };
     }
-    let allowed = allowed(budget);
-    let decision = decide(&count(&counts, all), allowed, file.policy.alpha);
+    let allowed = rows.rows[place].allowed();
+    let (_, decision) = decide_blocks(&counts, allowed, rows.alpha);
     let share = |of: OverCount| [of.least, of.most].map(|over| over as f64 / of.n as f64);
     // If some endpoints fail, the newest blocks come from other replicas than the earlier blocks.
     let may_be_newest = decision.held == Held::Inconclusive && share(all)[0] > allowed && seen.lost[0] == 0;
     let newest = may_be_newest.then(|| newest_broken(&counts, allowed)).flatten();
     let (part, all, decision) = newest.map_or(("", all, decision), |(part, all, found)| (part, all, found));
     let over = share(all);
-    let (state, mut why) =
-        verdict(&source, (seen.lost, seen.stalled), counts.len(), (all, over), (allowed, &decision));
+    let (state, mut why) = verdict(
+        &rows.rows[place],
+        (seen.lost, seen.stalled),
+        counts.len(),
+        (all, over),
+        (allowed, &decision),
+    );
     if !part.is_empty() {
         why.push_str(&format!(", in the newest {part} of the window"));
     }
@@ -194,7 +98,7 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
         over: Some(over),
         interval: Some([decision.share.lower, decision.share.upper]),
         allowed: Some(allowed),
-        unseen: unseen(file, budget, &source).to_owned(),
+        unseen: unseen(plan, source).to_owned(),
         ..row
     }
 }
@@ -204,7 +108,7 @@ fn newest_broken(counts: &[OverCount], allowed: f64) -> Option<(&'static str, Ov
     NEWEST.into_iter().find_map(|(name, part)| {
         let newest = counts[counts.len() - counts.len() / part..].iter().copied();
         let newest: Vec<OverCount> = newest.filter(|block| block.n > 0).collect();
-        let all = newest.iter().copied().fold(OverCount::default(), OverCount::with);
+        let all = newest.iter().copied().sum();
         let counted = count(&newest, all);
         // If every request is over the ceiling, the correlation within a scrape can't be estimated. Each scrape then
         // counts as at most one observation.
@@ -240,6 +144,7 @@ fn stated(
 /// Returns the state and reason of a row without data, or `None` if requests were counted.
 fn uncounted(
     source: &RowSource,
+    of_requests: bool,
     seen: &RowEvidence<'_>,
     counts: &[OverCount],
     all: OverCount,
@@ -253,7 +158,7 @@ fn uncounted(
         return Some((RowState::SourceLost, said));
     }
     if !seen.began || seen.blocks.is_empty() {
-        let why = match seen.of_requests {
+        let why = match of_requests {
             true => "nothing has been looked at yet",
             false => "there are no two scrapes yet to count between",
         };
@@ -276,28 +181,20 @@ fn uncounted(
     (all.n == 0).then(|| (RowState::NoTraffic, format!("no request ended in {seconds:.0} s")))
 }
 
-/// Returns the share of requests that may exceed the ceiling.
-pub(crate) fn allowed(budget: &Budget) -> f64 {
-    match budget.p {
-        Some(p) => 1.0 - p.0,
-        None => budget.held_to().unwrap_or(0.0),
-    }
-}
-
 /// Returns the state that the counts prove, and a phrase with the evidence.
 fn verdict(
-    source: &RowSource,
+    row: &LiveRow,
     unseen: ([usize; 2], [usize; 2]),
     scrapes: usize,
     (all, over): (OverCount, [f64; 2]),
     (allowed, decision): (f64, &Decision),
 ) -> (RowState, String) {
-    let percent = |share: f64| shown(share, &Unit::Share);
+    let percent = |share: f64| shown(share, &AmountUnit::Share);
     let bracket = match all.least == all.most {
         true => percent(over[0]),
         false => format!("{} to {}", percent(over[0]), percent(over[1])),
     };
-    let verb = match source {
+    let verb = match row.source {
         RowSource::Shares(BudgetMetric::RetryRate) => "were tried again",
         RowSource::Shares(BudgetMetric::ErrorAndRetryRate) => "failed or were tried again",
         RowSource::Errors | RowSource::Shares(_) => "failed",
@@ -306,12 +203,12 @@ fn verdict(
         | RowSource::Values { .. }
         | RowSource::Nothing(_) => "are over it",
     };
-    let unit = if matches!(source, RowSource::Values { .. } | RowSource::Shares(_)) {
+    let unit = if matches!(row.source, RowSource::Values { .. } | RowSource::Shares(_)) {
         "readings"
     } else {
         "scrapes"
     };
-    let (one, many) = source.counted();
+    let (one, many) = row.counted();
     let counted = plural(all.n as usize, one, many);
     let what = format!("{bracket} of {counted} {verb}, {} allowed", percent(allowed));
     match stated(decision.held, what.clone(), unseen) {
@@ -332,25 +229,19 @@ fn verdict(
 }
 
 /// Returns a sentence on the limitations of the source for the row, or an empty string.
-fn unseen(file: &BudgetFile, budget: &Budget, source: &RowSource) -> &'static str {
-    let scope = budget.scope.unwrap_or(file.scope);
+fn unseen(plan: &RowPlan, source: &RowSource) -> &'static str {
+    let scope = plan.scope;
     match source {
-        RowSource::Latency { signal: Signal::Ttft | Signal::E2e, .. } if scope == Scope::User => {
+        RowSource::Latency { signal: Signal::Ttft | Signal::E2e, .. } if scope == BudgetScope::User => {
             "the server's clock starts when a request has reached it: what lies before is not counted, so it can prove the budget broken, and that it \
              holds only as far as the server sees"
         }
-        RowSource::TailRatio { signal: Signal::Ttft | Signal::E2e, .. } if scope == Scope::User => {
+        RowSource::TailRatio { signal: Signal::Ttft | Signal::E2e, .. } if scope == BudgetScope::User => {
             "the server's clock starts when a request has reached it: it is the ratio of what the server sees, and with what lies before it is another"
         }
         RowSource::Errors => "requests that never reached the server are not counted",
         _ => "",
     }
-}
-
-/// Returns the limit in the wording of the gate, for example `ttft p99 ≤ 350 ms`.
-pub fn words(file: &BudgetFile, budget: &Budget) -> String {
-    let limit = budget.held_to().map(|_| format!(" {}", Limit::of(file, budget).words()));
-    format!("{}{}", budget.what(), limit.unwrap_or_default())
 }
 
 pub(crate) fn plural(n: usize, one: &str, many: &str) -> String {

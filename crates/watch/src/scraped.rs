@@ -17,7 +17,7 @@ const MOST_GONE: usize = 1_000;
 pub(crate) struct Layouts(HashMap<usize, (Arc<[SeriesName]>, Arc<PageLayout>)>);
 
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Scraped {
+pub(crate) struct PageState {
     /// Time of the last successful scrape.
     pub good: Option<At>,
     read: Option<Values>,
@@ -32,7 +32,7 @@ struct Values {
     values: Vec<f64>,
 }
 
-pub(crate) struct Step {
+pub(crate) struct ScrapeDelta {
     /// New values and earlier values.
     pub side: ServerSide,
     pub layout: Arc<PageLayout>,
@@ -69,7 +69,7 @@ impl Layouts {
     }
 }
 
-impl Scraped {
+impl PageState {
     /// Processes a successful scrape; returns `None` if it is not newer than the last one.
     pub fn read(
         &mut self,
@@ -77,7 +77,7 @@ impl Scraped {
         at: At,
         (series, values): (Arc<[SeriesName]>, Vec<f64>),
         layouts: &mut Layouts,
-    ) -> Option<Step> {
+    ) -> Option<ScrapeDelta> {
         let from = self.good;
         if from.is_some_and(|good| good >= at) {
             return None;
@@ -99,7 +99,7 @@ impl Scraped {
             there.for_each(|(was, now)| *was = now);
         }
         self.good = Some(at);
-        Some(Step { side, layout: Arc::clone(&read.layout), from, is_other })
+        Some(ScrapeDelta { side, layout: Arc::clone(&read.layout), from, is_other })
     }
 
     /// Returns the series of the endpoint and their last values.

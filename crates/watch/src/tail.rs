@@ -1,20 +1,17 @@
 //! Tail ratios, "p99 is at most N times p50", from buckets: the edges that enclose the median, and the requests over
 //! N times each.
 //!
-//! The rule is the gate's for requests. The ratio is broken if more than 1 % of the requests exceed `most` times an
-//! upper edge of the median. The ratio holds if at most 1 % exceed `most` times a lower edge. In between it is
-//! undecided.
+//! The rule is that of the gate ([`decide_ratio`]). The ratio is broken if more than 1 % of the requests exceed `most`
+//! times an upper edge of the median. The ratio holds if at most 1 % exceed `most` times a lower edge.
 
-use plimsoll_measure::budget::{Unit, decide, shown};
+use plimsoll_measure::budget::{AmountUnit, OF_THE_MEDIAN, decide_ratio, shown};
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::say::number;
 use plimsoll_measure::server_side::Buckets;
 
 use crate::bracket::EdgeBracket;
-use crate::over::{OverCount, count, over};
+use crate::over::{OverCount, decide_blocks, over};
 
-/// Share of the error probability that is spent on the median, as in the gate.
-const OF_THE_MEDIAN: f64 = 0.02;
 /// Share of requests over a p99.
 const BEYOND: f64 = 0.01;
 
@@ -33,12 +30,12 @@ pub(crate) fn judge(parts: &[Buckets], most: f64, alpha: f64) -> TailFound {
     let median = EdgeBracket::of(parts, 0.5, OF_THE_MEDIAN * alpha).unwrap_or_default();
     let beyond = |median_s: f64| {
         let counts: Vec<OverCount> = parts.iter().filter_map(|part| over(part, most * median_s)).collect();
-        let all = counts.iter().copied().fold(OverCount::default(), OverCount::with);
-        decide(&count(&counts, all), BEYOND, alpha).held
+        decide_blocks(&counts, BEYOND, alpha).1
     };
+    let [p_pass, p_fail] = decide_ratio([median.over_s, median.most_s], alpha, beyond);
     let held = match () {
-        () if median.most_s.is_some_and(|highest| beyond(highest) == Held::Fail) => Held::Fail,
-        () if median.over_s.is_some_and(|lowest| beyond(lowest) == Held::Pass) => Held::Pass,
+        () if p_fail <= alpha => Held::Fail,
+        () if p_pass <= alpha => Held::Pass,
         () => Held::Inconclusive,
     };
     TailFound { n, held, why: why(parts, (n, most), (median, alpha)) }
@@ -56,5 +53,5 @@ fn why(parts: &[Buckets], (n, most): (u64, f64), (median, alpha): (EdgeBracket, 
         (None, Some(upper)) => format!("at most {} times p50", number(upper)),
         (None, None) => "so many times p50 as these buckets and requests do not tell".to_owned(),
     };
-    format!("p99 is {said} ({n} requests), {} allowed", shown(most, &Unit::Plain))
+    format!("p99 is {said} ({n} requests), {} allowed", shown(most, &AmountUnit::Plain))
 }

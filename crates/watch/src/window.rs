@@ -12,23 +12,24 @@ use plimsoll_model::{At, Attempt, PageRead, PageSaid, Sample, SeriesName, Span};
 
 use crate::alert::{AlertBoard, AlertKind, BoardState, Minute, board};
 use crate::block::TickBlock;
-use crate::came::Came;
+use crate::came::TickCounts;
 use crate::cost::cost;
 use crate::course::{self, CourseCeiling};
 use crate::finding::ReplicaNow;
 use crate::history::HistoryBlock;
-use crate::history::gather::{Gathering, KeptCounts};
+use crate::history::gather::{HistoryBuilder, KeptCounts};
 use crate::pages::{self, Pages};
 use crate::reads::Reads;
 use crate::recall::Recall;
 use crate::record::{AlertWindow, BEFORE, Recent};
 use crate::requests;
 use crate::rows;
+use crate::source::LiveRows;
 use crate::{Alert, AlertSpec, FleetNow, WatchFinding};
 
 /// The settings of a watch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct WatchSpec {
+pub struct BudgetWatchSpec {
     pub every: Span,
     pub window: Span,
 }
@@ -38,15 +39,16 @@ const VERSION_LABELS: [&str; 3] = ["version", "revision", "image"];
 
 /// A budget file and the observed traffic.
 #[derive(Clone, Debug)]
-pub struct Watched {
+pub struct BudgetWatch {
     file: BudgetFile,
-    spec: WatchSpec,
+    rows: LiveRows,
+    spec: BudgetWatchSpec,
     reads: Reads,
     recall: Recall,
     blocks: VecDeque<TickBlock>,
     pages: Pages,
     /// Counters since the last block.
-    came: Came,
+    came: TickCounts,
     /// Newest scrape of the last tick with a scrape.
     last: Option<At>,
     /// Requests that ended since the last tick; `None` if metrics endpoints are watched.
@@ -57,24 +59,26 @@ pub struct Watched {
     /// Requests of the last minutes; `None` if no windows of alerts are recorded.
     recent: Option<Recent>,
     /// History; `None` if none is kept.
-    history: Option<Gathering>,
+    history: Option<HistoryBuilder>,
     /// Price; `None` if there is none.
     price: Option<PriceSpec>,
     alerts: AlertBoard,
 }
 
-impl Watched {
+impl BudgetWatch {
     /// Returns a watch without data.
-    pub fn new(file: BudgetFile, spec: WatchSpec) -> Watched {
-        Watched {
-            alerts: AlertBoard::new(&file, AlertSpec::default(), spec.every),
+    pub fn new(file: BudgetFile, spec: BudgetWatchSpec) -> BudgetWatch {
+        let rows = LiveRows::on_pages(&file);
+        BudgetWatch {
+            alerts: AlertBoard::new(&rows, AlertSpec::default(), spec.every),
             file,
+            rows,
             spec,
             reads: Reads::default(),
             recall: Recall::default(),
             blocks: VecDeque::new(),
             pages: Pages::default(),
-            came: Came::default(),
+            came: TickCounts::default(),
             last: None,
             requests: None,
             unanswered: HashMap::new(),
@@ -84,11 +88,11 @@ impl Watched {
         }
     }
 
-    /// Enables the history: [`Watched::blocks_ended`]. `wall_ns` is the wall-clock time of `At::ZERO`, ns since 1970.
+    /// Enables the history: [`BudgetWatch::blocks_ended`]. `wall_ns` is the wall-clock time of `At::ZERO`, ns since 1970.
     #[must_use]
-    pub fn keeping(mut self, wall_ns: i64) -> Watched {
+    pub fn keeping(mut self, wall_ns: i64) -> BudgetWatch {
         self.came.kept = Some(KeptCounts::default());
-        Watched { history: Some(Gathering::new(wall_ns)), ..self }
+        BudgetWatch { history: Some(HistoryBuilder::new(wall_ns)), ..self }
     }
 
     /// Returns the history blocks that have ended since the last call. With `all`, the open one is included, at the
@@ -98,21 +102,22 @@ impl Watched {
     }
 
     #[must_use]
-    pub fn priced(self, price: Option<PriceSpec>) -> Watched {
-        Watched { price, ..self }
+    pub fn priced(self, price: Option<PriceSpec>) -> BudgetWatch {
+        BudgetWatch { price, ..self }
     }
 
     /// Enables the recording of alert windows, which keeps requests.
     #[must_use]
-    pub fn recording(self) -> Watched {
-        Watched { recent: Some(Recent::default()), ..self }
+    pub fn recording(self) -> BudgetWatch {
+        BudgetWatch { recent: Some(Recent::default()), ..self }
     }
 
     /// Watches requests from this instant on, instead of metrics endpoints.
     #[must_use]
-    pub fn of_requests(self, alerts: AlertSpec, now: At) -> Watched {
-        let alerts = AlertBoard::of_requests(&self.file, alerts, self.spec.every);
-        Watched { alerts, requests: Some(Vec::new()), last: Some(now), ..self }
+    pub fn of_requests(self, alerts: AlertSpec, now: At) -> BudgetWatch {
+        let rows = LiveRows::on_requests(&self.file);
+        let alerts = AlertBoard::new(&rows, alerts, self.spec.every);
+        BudgetWatch { rows, alerts, requests: Some(Vec::new()), last: Some(now), ..self }
     }
 
     pub fn take(&mut self, attempts: impl IntoIterator<Item = Attempt>) {
@@ -123,13 +128,13 @@ impl Watched {
 
     /// Sets the alert settings, before any data.
     #[must_use]
-    pub fn alerting(self, alerts: AlertSpec) -> Watched {
-        Watched { alerts: AlertBoard::new(&self.file, alerts, self.spec.every), ..self }
+    pub fn alerting(self, alerts: AlertSpec) -> BudgetWatch {
+        BudgetWatch { alerts: AlertBoard::new(&self.rows, alerts, self.spec.every), ..self }
     }
 
     /// Resumes an earlier watch; its times are on this watch's clock.
     #[must_use]
-    pub fn resuming(mut self, kept: BoardState, now: At) -> Watched {
+    pub fn resuming(mut self, kept: BoardState, now: At) -> BudgetWatch {
         // A stalled replica stays stalled until it makes progress, however short this watch is.
         let stalled = kept.alerts.iter().filter(|alert| alert.kind == AlertKind::Stalled && alert.stands());
         stalled.for_each(|alert| self.pages.stood(alert.about.clone(), board::at(alert.since_s)));
@@ -177,10 +182,7 @@ impl Watched {
 
     /// Returns the ceilings for its charts.
     pub fn ceilings(&self) -> Vec<CourseCeiling> {
-        match self.is_of_requests() {
-            true => requests::ceilings(&self.file),
-            false => course::ceilings(&self.file),
-        }
+        course::ceilings(&self.rows)
     }
 
     /// Adds a row of a run. Rows of one scrape have one time and are processed together.
@@ -195,7 +197,7 @@ impl Watched {
         match said {
             PageSaid::Values(series, values) => {
                 let names = series.clone();
-                if self.pages.read(&page, at, (series, values), (&self.file, &mut self.came)) {
+                if self.pages.read(&page, at, (series, values), (&self.rows, &mut self.came)) {
                     names.iter().for_each(|series| self.version(&page, series));
                 }
             }
@@ -210,7 +212,7 @@ impl Watched {
 
     /// Sets the start of the watch on the wall clock.
     #[must_use]
-    pub fn begun_at(mut self, unix_s: f64) -> Watched {
+    pub fn begun_at(mut self, unix_s: f64) -> BudgetWatch {
         self.alerts.cold.began(unix_s);
         self
     }
@@ -237,9 +239,9 @@ impl Watched {
             let ended = std::mem::take(pending);
             let span = (self.last.unwrap_or(now), now);
             let whole = self.with_earlier_attempts(ended.clone(), now);
-            let block = requests::block(&self.file, &whole, span);
+            let block = requests::block(&self.rows, &whole, span);
             if let Some(history) = &mut self.history {
-                history.take(requests::charts(&self.file, &ended, span));
+                history.take(requests::charts(&self.rows, &ended, span));
             }
             self.blocks.push_back(block.clone());
             self.alert(now, Some(&block));
@@ -269,7 +271,7 @@ impl Watched {
     fn with_earlier_attempts(&mut self, mut ended: Vec<Attempt>, now: At) -> Vec<Attempt> {
         let again: Vec<u64> = ended.iter().filter(|row| row.attempt > 0).map(|row| row.request).collect();
         for (at, earlier) in again.into_iter().filter_map(|request| self.unanswered.remove(&request)) {
-            let counted = requests::block(&self.file, &earlier, (at, at));
+            let counted = requests::block(&self.rows, &earlier, (at, at));
             if let Some(block) = self.blocks.iter_mut().rev().find(|block| block.at == at) {
                 block.take_out(&counted);
             }
@@ -337,7 +339,7 @@ impl Watched {
     fn block(&self, (from, to): (At, At), now: At) -> TickBlock {
         let replicas = self.pages.replicas(now, self.spec.every);
         let answering = replicas.iter().filter(|replica| replica.answers).count();
-        self.pages.around(answering, |around| self.came.block(&self.file, (from, to), around))
+        self.pages.around(answering, |around| self.came.block(&self.rows, (from, to), around))
     }
 
     /// Returns the number of stored entries: endpoints, their values, replicas, former series, layouts; blocks;
@@ -362,10 +364,8 @@ impl Watched {
             stalled: [still.len(), fleet.replicas.iter().filter(busy).count()],
             stalled_s: still.iter().copied().fold(0.0, f64::max),
             began: self.last.is_some(),
-            of_requests,
         };
-        let rows = self.file.budgets.iter().enumerate();
-        let rows = rows.map(|(place, budget)| rows::row(&self.file, budget, place, &seen)).collect();
+        let rows = (0..self.rows.rows.len()).map(|place| rows::row(&self.rows, place, &seen)).collect();
         let cost = self.price.as_ref().map(|price| cost(price, &self.blocks, &fleet, of_requests));
         WatchFinding {
             budget: self.file.name.clone(),

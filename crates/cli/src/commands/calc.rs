@@ -6,7 +6,7 @@
 use crate::rows;
 use std::path::Path;
 
-use plimsoll_judge::budget::Percentile;
+use plimsoll_judge::budget::PercentileLevel;
 use plimsoll_plan::calc::{self, Demand, Latencies, LawError, LawFinding, Served, StationSpec};
 use plimsoll_report::{calc as page, figure};
 use plimsoll_sim::ModeSpec;
@@ -73,8 +73,9 @@ fn share(flag: &str, text: &str) -> Result<f64, Stop> {
 }
 
 fn percentiles(texts: &[String]) -> Result<Vec<f64>, Stop> {
-    let one =
-        |text: &String| Percentile::parse(text).map(|p| p.0).map_err(|e| Stop::usage(format!("--p: {e}")));
+    let one = |text: &String| {
+        PercentileLevel::parse(text).map(|p| p.0).map_err(|e| Stop::usage(format!("--p: {e}")))
+    };
     texts.iter().map(one).collect()
 }
 

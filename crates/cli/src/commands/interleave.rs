@@ -16,7 +16,7 @@ use plimsoll_judge::compare::Margins;
 use plimsoll_judge::compare::finding::Comparison;
 use plimsoll_judge::quality::Quality;
 use plimsoll_judge::sequential::{
-    InterleaveState, InterleaveWatch, PercentileGuard, SequentialVerdict, WatchSpec,
+    InterleaveState, InterleaveWatch, PercentileGuard, SequentialSpec, SequentialVerdict,
 };
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::{Attempt, EndedBy, Load, Span};
@@ -68,7 +68,7 @@ struct Plan {
     window: Span,
     requests: Option<u64>,
     pause: Span,
-    watch: WatchSpec,
+    watch: SequentialSpec,
     command: String,
 }
 
@@ -94,7 +94,7 @@ impl Plan {
             LoadSpec::Closed { requests, .. } => requests,
             _ => None,
         };
-        let watch = WatchSpec { alpha: args.alpha, least_time, least_n_eff: args.least_n_eff };
+        let watch = SequentialSpec { alpha: args.alpha, least_time, least_n_eff: args.least_n_eff };
         let command = command(args, &scenario);
         Ok(Plan { scenarios: [scenario, b.0], load, window, requests, pause, watch, command })
     }

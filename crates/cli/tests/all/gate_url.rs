@@ -158,7 +158,7 @@ fn what_an_interim_analysis_decides_is_not_measured_further() {
     }
 }
 
-/// 368 requests at 1/s, and a quarter more: 460 s.
+/// Eight requests at 1/s, and a quarter more: 10 s.
 #[test]
 fn a_time_that_can_t_be_enough_is_refused_with_what_it_takes() {
     let engine = Engine::start("canned");
@@ -172,14 +172,27 @@ fn a_time_that_can_t_be_enough_is_refused_with_what_it_takes() {
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     };
     refused(
-        &["--time", "5m"],
-        "it takes 7 min 40 s at the least: steady at 1.00/s takes 7 min 40 s for tail",
+        &["--time", "5s"],
+        "--time 5.00 s: can't be enough; it takes 10.0 s at the least: steady at 1.00/s takes 10.0 s for tail",
     );
     refused(&[], "--time 5m or --until-decided --max 15m: say how long");
     refused(&["--time", "30m", "--max-rate", "30/m"], "tail needs 1.00/s, over --max-rate 0.5/s");
     assert!(!folder.path().join("plimsoll-runs").exists(), "nothing was begun");
     let ended = gate(&folder, "some/run", &["--time", "5m"]);
     assert!(ended.code == 2 && ended.stderr.contains("judged as it was measured"), "{}", ended.stderr);
+}
+
+/// Counting takes 115 s at 4/s. In 12 s the p99 passes because its limit is far above the slowest request, and the gate names that beforehand.
+#[test]
+fn a_short_time_decides_a_limit_far_above_the_slowest() {
+    let engine = Engine::start("canned");
+    let folder = with_budget(
+        "version: 1\nload: {rate: 4/s}\nbudgets:\n  - {id: tail, metric: ttft, p: 99, max: 20s}\n",
+    );
+    let ended = gate(&folder, &engine.url, &["--time", "12s"]);
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    let says = "in 12.0 s tail passes only if its limit is 3.14 times the slowest request or more; counting takes 115 s";
+    assert!(ended.stderr.contains(says), "{}", ended.stderr);
 }
 
 #[test]

@@ -1,7 +1,6 @@
-//! Validation of a budget file. Each error has a dotted path, so that the reader of the text can report line and column.
+//! Errors in a budget file, each with its dotted path, so that the reader of the text can name line and column.
 //!
-//! The schema checks keys and names. This module checks units, sums, contradictions and references between names, which a schema
-//! cannot express. The lint checks whether a run can evaluate a budget.
+//! The schema checks keys and names. This module checks units, sums, contradictions and references. The lint checks whether a row can be judged.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +8,15 @@ use plimsoll_workload::{SpecError, check};
 use serde_json::Value;
 
 use super::file::{BUDGET_VERSION, Budget, BudgetFile, BudgetKind};
-use plimsoll_measure::budget::{Amount, Unit};
+use plimsoll_measure::budget::{Amount, AmountUnit};
 use plimsoll_measure::budget::{BudgetMetric, StageBudget};
-use plimsoll_measure::budget::{Judged, no_measure_of_load};
+use plimsoll_measure::budget::{MetricKind, no_measure_of_load};
 use plimsoll_measure::say::ms;
 
-/// Checks keys and names of the text against the schema; the error suggests the nearest allowed name.
+/// Checks keys and names against the schema.
 ///
 /// # Errors
-/// Fails at the first unknown key or name.
+/// Fails at the first unknown key or name, with the nearest allowed one.
 pub fn check_shape(value: &Value) -> Result<(), SpecError> {
     let budgets = value.get("budgets").and_then(Value::as_array);
     for (i, budget) in budgets.into_iter().flatten().enumerate() {
@@ -30,10 +29,10 @@ pub fn check_shape(value: &Value) -> Result<(), SpecError> {
 }
 
 impl BudgetFile {
-    /// Checks the file for consistency.
+    /// Checks the file for contradictions.
     ///
     /// # Errors
-    /// Fails at the first contradiction or invalid value.
+    /// Fails at the first one.
     pub fn check(&self) -> Result<(), SpecError> {
         if self.version != BUDGET_VERSION {
             let want = "1: the only version this program reads";
@@ -83,7 +82,7 @@ impl BudgetFile {
         for (i, id) in self.policy.primary.iter().enumerate() {
             let slices =
                 self.stages.iter().flat_map(|stages| stages.slices.keys().map(|name| Self::stage_id(name)));
-            let totals = self.stage_total().into_iter().map(|total| total.id);
+            let totals = self.stage_total().into_iter().map(|total| total.row.id);
             let allowed: Vec<String> =
                 self.budgets.iter().map(|budget| budget.id.clone()).chain(totals).chain(slices).collect();
             if !allowed.contains(id) {
@@ -103,12 +102,12 @@ impl BudgetFile {
         if budget.id.trim().is_empty() {
             return Err(missing(&place("id"), "a name such as ttft-p99"));
         }
-        let judged = budget.metric.judged();
+        let judged = budget.metric.kind();
         match (judged, budget.p) {
-            (Judged::Percentile, None) => {
+            (MetricKind::Percentile, None) => {
                 return Err(missing(&place("p"), "the percentile that is held, such as 99"));
             }
-            (Judged::Percentile, Some(_)) | (_, None) => {}
+            (MetricKind::Percentile, Some(_)) | (_, None) => {}
             (_, Some(_)) => {
                 let what = format!("{} has no percentile; drop `p`", budget.metric.name());
                 return Err(conflict(&place("p"), what));
@@ -118,12 +117,12 @@ impl BudgetFile {
         let unit = budget.metric.unit();
         for (key, amount) in [("max", &budget.max), ("min", &budget.min)] {
             let Some(amount) = amount.as_ref().filter(|amount| !amount.unit.like(&unit)) else { continue };
-            // A bare 1 may mean a ratio of 1 or 1 %, which differ by a factor of a hundred, so it is rejected.
+            // A bare number is no share, because 1 could be a ratio of 1 or 1 %.
             let want = format!("{} of {}", unit.want(), budget.metric.name());
             return Err(SpecError::value(&place(key), amount, &want));
         }
         if let Some(amount) = &budget.max
-            && unit == Unit::Share
+            && unit == AmountUnit::Share
             && amount.value >= 1.0
         {
             return Err(SpecError::value(&place("max"), amount, "a share below 100%"));
@@ -165,7 +164,7 @@ impl BudgetFile {
         }
         if let Some(relative) = budget.relative {
             let has_change =
-                budget.metric.judged() != Judged::TailRatio && budget.metric != BudgetMetric::Utilisation;
+                budget.metric.kind() != MetricKind::TailRatio && budget.metric != BudgetMetric::Utilisation;
             if !has_change {
                 let what = format!(
                     "a change against the baseline is judged for latencies, shares, rates, costs and the onset, not for {name}"
@@ -180,14 +179,14 @@ impl BudgetFile {
                 return Err(conflict(&place("relative"), what));
             }
         }
-        if budget.is_tracked() && budget.metric.judged() != Judged::Cost {
+        if budget.is_tracked() && budget.metric.kind() != MetricKind::Cost {
             let side = if budget.metric.has_floor() { "min" } else { "max" };
             return Err(missing(&place(side), &format!("what {name} is held to")));
         }
         Ok(())
     }
 
-    /// Checks that the ceilings of one latency rise with the percentile.
+    /// Checks that the ceilings of a latency rise with the percentile.
     fn check_contradictions(&self) -> Result<(), SpecError> {
         for (i, high) in self.budgets.iter().enumerate() {
             let same = |other: &&Budget| {
@@ -202,9 +201,9 @@ impl BudgetFile {
                 if p.0 > q.0 && max.value < least.value {
                     let what = format!(
                         "{} is held to {} while {} may be {}: a higher percentile can't be the smaller one",
-                        high.what(),
+                        high.metric_name(),
                         max.shown(),
-                        low.what(),
+                        low.metric_name(),
                         least.shown()
                     );
                     return Err(conflict(&format!("budgets.{i}.max"), what));
@@ -215,13 +214,13 @@ impl BudgetFile {
     }
 }
 
-fn check_margin(budget: &Budget, at: &str, unit: &Unit) -> Result<(), SpecError> {
+fn check_margin(budget: &Budget, at: &str, unit: &AmountUnit) -> Result<(), SpecError> {
     let Some(margin) = &budget.margin else { return Ok(()) };
     let path = format!("{at}.margin");
     let Some(limit) = budget.max.as_ref().or(budget.min.as_ref()) else {
         return Err(conflict(&path, "a margin is kept from a ceiling or a floor, and there is none"));
     };
-    if margin.unit != Unit::Share && !margin.unit.like(unit) {
+    if margin.unit != AmountUnit::Share && !margin.unit.like(unit) {
         let want = format!("{} or a share of the limit such as 5%", unit.want());
         return Err(SpecError::value(&path, margin, &want));
     }
@@ -231,15 +230,15 @@ fn check_margin(budget: &Budget, at: &str, unit: &Unit) -> Result<(), SpecError>
     Ok(())
 }
 
-/// Returns the amount by which a margin tightens a limit. A share is a share of the limit, even if the limit is a share.
+/// Returns the part of a limit that a margin keeps free. A share is a share of the limit, also if the limit is a share.
 pub(crate) fn reserve(limit: &Amount, margin: &Amount) -> f64 {
-    if margin.unit == Unit::Share { margin.value * limit.value } else { margin.value }
+    if margin.unit == AmountUnit::Share { margin.value * limit.value } else { margin.value }
 }
 
 fn check_stages(stages: &StageBudget) -> Result<(), SpecError> {
     let time = |path: &str, amount: &Amount| match amount.unit {
-        Unit::Time => Ok(amount.value),
-        _ => Err(SpecError::value(path, amount, Unit::Time.want())),
+        AmountUnit::Time => Ok(amount.value),
+        _ => Err(SpecError::value(path, amount, AmountUnit::Time.want())),
     };
     let total = time("stages.total", &stages.total)?;
     let mut sum = 0.0;
@@ -251,10 +250,10 @@ fn check_stages(stages: &StageBudget) -> Result<(), SpecError> {
     }
     let margin = match &stages.margin {
         None => 0.0,
-        Some(margin) if margin.unit == Unit::Share => margin.value * total,
+        Some(margin) if margin.unit == AmountUnit::Share => margin.value * total,
         Some(margin) => time("stages.margin", margin)?,
     };
-    // The tolerance allows for the binary error of sums of decimal milliseconds.
+    // With tolerance, because sums of decimal milliseconds are rounded.
     if sum + margin <= total * (1.0 + 1e-9) {
         return Ok(());
     }

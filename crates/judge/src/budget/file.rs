@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::PriceSpec;
-use plimsoll_measure::budget::{Amount, Percentile, PromptBucket, Relative};
+use plimsoll_measure::budget::{Amount, PercentileLevel, PromptBucket, Relative};
 use plimsoll_measure::budget::{BudgetMetric, StageBudget};
 use plimsoll_measure::findings::BudgetSpec;
 
@@ -39,7 +39,7 @@ pub struct BudgetFile {
     pub load: Option<BudgetLoad>,
     /// Start of latencies: `user` or `engine`.
     #[serde(default)]
-    pub scope: Scope,
+    pub scope: BudgetScope,
     /// Consumer of the responses: `interactive` or `batch`.
     #[serde(default)]
     pub kind: BudgetKind,
@@ -86,7 +86,8 @@ pub struct BudgetLoad {
 /// The start of the latency that is evaluated.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+#[schemars(rename = "Scope")]
+pub enum BudgetScope {
     /// User latency, from the due time of a request.
     #[default]
     User,
@@ -168,7 +169,7 @@ pub struct Budget {
     pub metric: BudgetMetric,
     /// Percentile of the metric; for latencies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p: Option<Percentile>,
+    pub p: Option<PercentileLevel>,
     /// Maximum value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Amount>,
@@ -198,7 +199,7 @@ pub struct Budget {
     pub under: Option<String>,
     /// Start of the latency; `null` for the file's scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scope: Option<Scope>,
+    pub scope: Option<BudgetScope>,
     /// Owner of the budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -271,7 +272,7 @@ impl Budget {
         Budget {
             id: id.into(),
             metric,
-            p: p.map(Percentile),
+            p: p.map(PercentileLevel),
             max: Some(max),
             min: None,
             relative: None,
@@ -286,19 +287,6 @@ impl Budget {
             since: None,
         }
     }
-
-    /// Returns whether the budget has no limit. It is then shown with the others and decides nothing.
-    pub fn is_tracked(&self) -> bool {
-        self.max.is_none() && self.min.is_none() && self.relative.is_none()
-    }
-
-    /// Returns the metric with its percentile: `ttft p99`.
-    pub fn what(&self) -> String {
-        match self.p {
-            Some(p) => format!("{} {}", self.metric.name(), p.name()),
-            None => self.metric.name().to_owned(),
-        }
-    }
 }
 
 impl BudgetFile {
@@ -310,7 +298,7 @@ impl BudgetFile {
             note: None,
             baseline: None,
             load: None,
-            scope: Scope::default(),
+            scope: BudgetScope::default(),
             kind: BudgetKind::default(),
             batch: None,
             price: None,
@@ -319,12 +307,6 @@ impl BudgetFile {
             stages: None,
             budgets,
         }
-    }
-
-    /// Returns the total of the stages as a budget: `e2e` at the percentile of the slices.
-    pub fn stage_total(&self) -> Option<Budget> {
-        let stages = self.stages.as_ref()?;
-        Some(Budget::ceiling("stages total", BudgetMetric::E2e, Some(stages.p.0), stages.total.clone()))
     }
 
     /// Returns the id of a stage's slice, which a policy uses.

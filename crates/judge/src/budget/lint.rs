@@ -1,40 +1,41 @@
-//! Lint of budget files: limits that contradict each other, and budgets that no measurement of their load can evaluate.
+//! The lint of a budget file: contradictory ceilings, and rows that no measurement of their load could decide.
 //!
-//! An *error* is a budget that cannot be met or proven. A *warning* is a budget that will often be inconclusive, or whose alert
-//! stays silent. A *note* is information. Rules of thumb ("a thousand requests") were rejected. The counts are inversions of
-//! the Beta bounds that the gate uses, at the measured design effect.
+//! An *error* is a row that cannot be met or cannot be shown to be met. A *warning* is a row that often stays inconclusive, or whose alert never
+//! fires. A *note* is information. Rules of thumb ("a thousand requests") were rejected: the numbers invert the Beta bounds of the gate at the
+//! measured design effect.
 
 use serde::Serialize;
 
 use super::file::{Budget, BudgetFile};
+use super::row::RowPlan;
 use crate::history::measured;
 use plimsoll_math::far;
-use plimsoll_measure::budget::Unit;
-use plimsoll_measure::budget::to_decide;
-use plimsoll_measure::budget::{BudgetMetric, Judged};
+use plimsoll_measure::budget::{AmountUnit, shown, to_decide};
+use plimsoll_measure::budget::{BudgetMetric, MetricKind};
 use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Percentiles};
 use plimsoll_measure::say::{ms, number};
 use plimsoll_model::Load;
 
+/// Severity of a remark.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// The budget cannot be met or cannot be proven.
+pub enum LintSeverity {
+    /// The row cannot be met, or cannot be shown to be met.
     Error,
-    /// The budget will often be inconclusive, or its alert will stay silent.
+    /// The row often stays inconclusive, or its alert never fires.
     Warning,
-    /// Information for the user.
+    /// Information.
     Note,
 }
 
-/// A remark of the lint.
+/// A remark on a budget file.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Remark {
-    /// Position as a dotted path into the file.
+    /// Dotted path in the file.
     pub path: String,
     /// Kind of remark: a stable word.
     pub kind: &'static str,
-    pub severity: Severity,
+    pub severity: LintSeverity,
     /// Problem and remedy.
     pub what: String,
 }
@@ -42,52 +43,53 @@ pub struct Remark {
 /// The evidence in addition to the file.
 #[derive(Copy, Clone, Default)]
 pub struct LintEvidence<'a> {
-    /// A run at the file's load.
+    /// Run at the load of the file; `None` without one.
     pub run: Option<&'a Findings>,
     /// Output tokens per request; `None` if not given.
     pub output_tokens: Option<f64>,
 }
 
-/// Planned share of the allowed exceedances for a healthy endpoint: half of them.
+/// Planned use of the allowed share by a healthy endpoint.
 const PLANNED: f64 = 0.5;
 
-/// Returns the remarks on a file, in the order of the file.
+/// Returns the remarks on a file, in file order.
 pub fn lint(file: &BudgetFile, evidence: &LintEvidence<'_>) -> Vec<Remark> {
     let level = evidence.run.and_then(|findings| nearest_level(file, findings));
     let mut remarks = Vec::new();
-    for (i, budget) in file.budgets.iter().enumerate() {
-        let mut about = About { path: format!("budgets.{i}"), kind: "", remarks: &mut remarks };
+    for plan in file.rows() {
+        let (row, budget) = (&plan, &plan.row);
+        let mut about = RowRemarks { path: plan.path.clone(), kind: "", remarks: &mut remarks };
         about.kind = "adds_up";
         adds_up(file, budget, tokens(evidence, level), &mut about);
         about.kind = "requests";
-        can_be_judged(file, budget, level, &mut about);
+        can_be_judged(file, row, level, &mut about);
         about.kind = "sources";
         has_its_sources(file, budget, evidence.run, &mut about);
         about.kind = "floor";
-        over_the_floor(budget, evidence.run, &mut about);
+        over_the_floor(row, evidence.run, &mut about);
         about.kind = "burn_alert";
-        can_alert(file, budget, &mut about);
+        can_alert(file, row, &mut about);
         about.kind = "histogram_edge";
-        has_an_edge(budget, &mut about);
+        has_an_edge(row, &mut about);
     }
     stages_fit(file, &mut remarks);
     remarks
 }
 
-struct About<'a> {
+struct RowRemarks<'a> {
     path: String,
     kind: &'static str,
     remarks: &'a mut Vec<Remark>,
 }
 
-impl About<'_> {
-    fn say(&mut self, key: &str, severity: Severity, what: String) {
+impl RowRemarks<'_> {
+    fn say(&mut self, key: &str, severity: LintSeverity, what: String) {
         let path = if key.is_empty() { self.path.clone() } else { format!("{}.{key}", self.path) };
         self.remarks.push(Remark { path, kind: self.kind, severity, what });
     }
 }
 
-/// Returns the level of a run whose offered load is nearest to the file's load, or the last level if the file has no load.
+/// Returns the level with the offered load nearest to the file's, or the last one.
 pub(super) fn nearest_level<'a>(file: &BudgetFile, findings: &'a Findings) -> Option<&'a LevelFinding> {
     let rate = file.load.as_ref().and_then(|load| load.rate).map(|rate| rate.as_per_s());
     let mut open = findings.levels.iter().filter(|level| matches!(level.summary.load, Load::Open { .. }));
@@ -99,16 +101,15 @@ pub(super) fn nearest_level<'a>(file: &BudgetFile, findings: &'a Findings) -> Op
     }
 }
 
-/// Returns the output tokens per request: as given, else as the run's server reports them, else as the run requested.
+/// Returns the output tokens per request: as given, else as the server reports them, else as the run requested.
 fn tokens(evidence: &LintEvidence<'_>, level: Option<&LevelFinding>) -> Option<f64> {
     let of_run = level.map(|level| &level.summary.lengths.output);
     evidence.output_tokens.or_else(|| of_run.map(|output| output.reported_mean.unwrap_or(output.asked_mean)))
 }
 
-/// Checks that TTFT + (n − 1) × TPOT is within E2E, for ceilings of equal requests at no higher percentile.
-///
-/// Both parts may be at their ceilings, so their sum may be at its maximum.
-fn adds_up(file: &BudgetFile, whole: &Budget, tokens: Option<f64>, about: &mut About<'_>) {
+/// Checks TTFT + (n − 1) × TPOT ≤ E2E, for ceilings of the same requests at the same or a lower percentile. If both parts may be at their
+/// ceilings, so may their sum.
+fn adds_up(file: &BudgetFile, whole: &Budget, tokens: Option<f64>, about: &mut RowRemarks<'_>) {
     let (BudgetMetric::E2e, Some(p), Some(max)) = (whole.metric, whole.p, &whole.max) else { return };
     let part = |metric: BudgetMetric| {
         let same = file.budgets.iter().filter(|b| b.slice == whole.slice && b.under == whole.under);
@@ -120,82 +121,70 @@ fn adds_up(file: &BudgetFile, whole: &Budget, tokens: Option<f64>, about: &mut A
     if ttft > max.value {
         let what = format!(
             "{} may be {} and {} only {}: the whole can't be shorter than its beginning",
-            first.what(),
+            first.metric_name(),
             ms(ttft),
-            whole.what(),
+            whole.metric_name(),
             max.shown()
         );
-        return about.say("max", Severity::Error, what);
+        return about.say("max", LintSeverity::Error, what);
     }
     let Some((each, tpot)) = part(BudgetMetric::Tpot) else { return };
     let Some(n) = tokens else {
         let what = format!(
             "{} {} and {} {} fit under {} up to {} output tokens: --output-tokens or --run says how long answers are",
-            first.what(),
+            first.metric_name(),
             ms(ttft),
-            each.what(),
+            each.metric_name(),
             ms(tpot),
             max.shown(),
             number((1.0 + (max.value - ttft) / tpot).floor())
         );
-        return about.say("max", Severity::Note, what);
+        return about.say("max", LintSeverity::Note, what);
     };
     let sum = ttft + (n - 1.0).max(0.0) * tpot;
     if sum > max.value * (1.0 + 1e-9) {
         about.say(
             "max",
-            Severity::Error,
+            LintSeverity::Error,
             format!(
                 "{} {} + {} × {} {} is {} s at {} output tokens, past {} {}: raise it, or lower the parts",
-                first.what(),
+                first.metric_name(),
                 ms(ttft),
                 number((n - 1.0).max(0.0)),
-                each.what(),
+                each.metric_name(),
                 ms(tpot),
                 number(sum),
                 number(n),
-                whole.what(),
+                whole.metric_name(),
                 max.shown()
             ),
         );
     }
 }
 
-/// The effective number of requests that a budget needs.
+/// The effective requests that a row needs to pass.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Needed {
-    /// Number for a pass by distance, if the ceiling is [`FAR`] times the slowest request.
+pub struct RequiredRequests {
+    /// Number with which a ceiling of [`FAR`] times the slowest request passes by its distance.
     pub far: f64,
-    /// Number for a pass if no request is over the ceiling, at any distance of the slowest.
+    /// Number with which the row passes if none is over, regardless of the slowest.
     pub least: f64,
-    /// Number for a pass if half of the allowed share is over the ceiling.
+    /// Number with which the row passes if half of the allowed share is over.
     pub planned: f64,
 }
 
-/// Ratio of the ceiling to the slowest request, for the number of effective requests in remarks.
+/// Ceiling as a multiple of the slowest request, for the named number of requests.
 const FAR: f64 = 3.0;
 
-/// Returns the effective number of requests for a verdict on a share of `allowed`; a percentile p allows 1 − p.
-///
-/// The number follows from the bounds of the gate. `None` if the allowed share is 0, because no number can prove that.
-pub fn needed(allowed: f64, alpha: f64) -> Option<Needed> {
+/// Returns the effective requests for an allowed share, by the bounds that judge it; a percentile p allows 1 − p. Returns `None` for an
+/// allowed share of 0, which no count can show.
+pub fn needed(allowed: f64, alpha: f64) -> Option<RequiredRequests> {
     let takes = |share: f64| to_decide(share, allowed, alpha);
     let far = far::needed(FAR, allowed, alpha)?.ceil();
-    Some(Needed { far, least: takes(0.0)?, planned: takes(PLANNED * allowed)? })
+    Some(RequiredRequests { far, least: takes(0.0)?, planned: takes(PLANNED * allowed)? })
 }
 
-/// Returns the share of requests that may exceed a budget's limit; `None` if the metric is not evaluated as a share.
-pub fn allowed(budget: &Budget) -> Option<f64> {
-    match budget.metric.judged() {
-        Judged::Percentile => budget.p.map(|p| 1.0 - p.0),
-        Judged::Share => budget.max.as_ref().map(|max| max.value),
-        // The verdict on p99 / p50 depends on the p99.
-        Judged::TailRatio => Some(0.01),
-        Judged::Rate | Judged::Line | Judged::Cost => None,
-    }
-}
-
-/// Returns the number of requests per independent request, measured at this percentile or at the next lower one.
+/// Returns the design effect at this percentile, or at the next lower measured one.
 pub fn design_effect(level: &LevelFinding, metric: BudgetMetric, p: f64) -> Option<f64> {
     let metric = metric.latency_of_ratio().unwrap_or(metric);
     let latency = &level.summary.latency;
@@ -211,30 +200,22 @@ fn below(set: &Percentiles, p: f64) -> Option<&Estimate> {
     set.rows().into_iter().rev().filter(|(q, _)| *q <= p + 1e-9).find_map(|(_, reading)| reading.estimate())
 }
 
-/// Checks that the file's time gives enough requests for the percentile, at the measured design effect.
-fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding>, about: &mut About<'_>) {
-    let Some(allowed) = allowed(budget) else { return };
-    let Some(Needed { far, least, planned }) = needed(allowed, file.policy.alpha) else {
+/// Checks that the planned time has enough requests for the row at the measured design effect.
+fn can_be_judged(file: &BudgetFile, row: &RowPlan, level: Option<&LevelFinding>, about: &mut RowRemarks<'_>) {
+    let (budget, Some(allowed)) = (&row.row, row.allowed) else { return };
+    let Some(RequiredRequests { far, least, planned }) = needed(allowed, file.policy.alpha) else {
         let what =
             "no number of requests shows that none fails: write the share that can be borne, such as 0.1%";
-        return about.say("max", Severity::Error, what.into());
+        return about.say("max", LintSeverity::Error, what.into());
     };
     let own = budget.min_n_eff.unwrap_or(0.0);
     let [far, least, planned] = [far, least, planned].map(|takes| takes.max(own));
-    // A distance exists for latencies only.
-    let far = (budget.metric.judged() == Judged::Percentile).then_some(far);
-    let effect = level.and_then(|level| design_effect(level, budget.metric, 1.0 - allowed));
+    // Only latencies have a distance to the limit.
+    let far = (budget.metric.kind() == MetricKind::Percentile).then_some(far);
+    let effect = level.and_then(|level| design_effect(level, row.metric, 1.0 - allowed));
     let d = effect.unwrap_or(1.0);
-    let burst = budget.under.as_ref().and_then(|name| file.bursts.get(name));
-    let load = file.load.as_ref();
-    let (rate, time) = match (&budget.under, burst) {
-        (Some(_), burst) => (burst.and_then(|b| b.rate), burst.and_then(|b| b.duration)),
-        (None, _) => (load.and_then(|l| l.rate), load.and_then(|l| l.duration)),
-    };
-    let own_load = budget.slice.as_ref().and_then(|slice| slice.load);
-    let rate = own_load.or(rate).map(|rate| rate.as_per_s());
-    let measured = level.map(|level| level.summary.rates.offered_per_s).filter(|_| budget.under.is_none());
-    let rate = rate.or(measured).filter(|rate| *rate > 0.0);
+    let measured = level.map(|level| level.summary.rates.offered_per_s).filter(|_| row.load.burst.is_none());
+    let rate = row.load.rate_per_s.or(measured).filter(|rate| *rate > 0.0);
     let gaps = if budget.metric == BudgetMetric::EventGap || budget.metric == BudgetMetric::Itl {
         " gaps"
     } else {
@@ -247,7 +228,7 @@ fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding
     };
     let takes = format!(
         "{} takes {}{gaps} to pass if none is over{}, {} if half of what is allowed is{worth}",
-        budget.what(),
+        budget.metric_name(),
         whole(least * d),
         far.map_or(String::new(), |far| format!(
             " ({} if the slowest takes a third of the limit)",
@@ -258,34 +239,35 @@ fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding
     let part =
         budget.slice.as_ref().filter(|slice| slice.load.is_none()).map_or("", |_| ", of the slice alone");
     let Some(rate) = rate else {
-        return about.say("", Severity::Note, format!("{takes}{part}"));
+        return about.say("", LintSeverity::Note, format!("{takes}{part}"));
     };
     let in_time = |n: f64| minutes(n * d / rate);
     let takes = format!("{takes}{part}: {} and {} at {}/s", in_time(least), in_time(planned), number(rate));
-    let Some(time) = time.map(|time| time.as_secs_f64()) else {
-        return about.say("", Severity::Note, takes);
+    let Some(time) = row.load.duration.map(|time| time.as_secs_f64()) else {
+        return about.say("", LintSeverity::Note, takes);
     };
     let planned_n = rate * time;
     let plan = format!("{takes}; {} are planned", minutes(time));
     if planned_n < far.map_or(least, |_| far::LEAST.max(own)) {
-        about.say("", Severity::Error, format!("can't pass: {plan}"));
+        about.say("", LintSeverity::Error, format!("can't pass: {plan}"));
     } else if planned_n < least {
         about.say(
             "",
-            Severity::Warning,
+            LintSeverity::Warning,
             format!("passes only if the slowest is far under the limit: {plan}"),
         );
     } else if planned_n < least * d {
         about.say(
             "",
-            Severity::Warning,
+            LintSeverity::Warning,
             format!("could not have passed at the correlation of this run: {plan}"),
         );
     } else if planned_n < planned * d {
-        about.say("", Severity::Warning, format!("will often stay undecided: {plan}"));
+        about.say("", LintSeverity::Warning, format!("will often stay undecided: {plan}"));
     }
 }
 
+/// Returns a count, rounded up.
 fn whole(n: f64) -> String {
     format!("{}", n.ceil())
 }
@@ -298,80 +280,74 @@ fn minutes(seconds: f64) -> String {
     }
 }
 
-/// Checks the inputs that a budget needs in addition to requests.
-fn has_its_sources(file: &BudgetFile, budget: &Budget, run: Option<&Findings>, about: &mut About<'_>) {
+/// Checks the baseline, price, sweep and burst that a row needs.
+fn has_its_sources(file: &BudgetFile, budget: &Budget, run: Option<&Findings>, about: &mut RowRemarks<'_>) {
     if budget.relative.is_some() && file.baseline.is_none() {
         let what = "is held against a baseline, and the file names none: add `baseline: NAME`, or give --baseline to the gate";
-        about.say("relative", Severity::Warning, what.into());
+        about.say("relative", LintSeverity::Warning, what.into());
     }
-    if budget.metric.judged() == Judged::Cost && file.price.is_none() {
+    if budget.metric.kind() == MetricKind::Cost && file.price.is_none() {
         about.say(
             "metric",
-            Severity::Warning,
+            LintSeverity::Warning,
             "costs need a price: add `price:`, or give --price to the gate".into(),
         );
     }
-    if budget.metric.judged() == Judged::Line && run.is_some_and(|run| run.lines.is_empty()) {
+    if budget.metric.kind() == MetricKind::Line && run.is_some_and(|run| run.lines.is_empty()) {
         let what = format!("{} is read from a sweep's lines, and this run is none", budget.metric.name());
-        about.say("metric", Severity::Warning, what);
+        about.say("metric", LintSeverity::Warning, what);
     }
     let silent = budget.under.as_ref().and_then(|name| Some((name, file.bursts.get(name)?)));
     if let Some((name, burst)) = silent.filter(|(_, burst)| burst.rate.is_none() || burst.duration.is_none())
     {
         let lacks = if burst.rate.is_none() { "rate" } else { "duration" };
         let what = format!("burst `{name}` has no {lacks}: nobody can tell whether it sends enough requests");
-        about.say("under", Severity::Warning, what);
+        about.say("under", LintSeverity::Warning, what);
     }
 }
 
-/// Checks that a ceiling is not below the latency of isolated requests, because no load can meet it then.
-fn over_the_floor(budget: &Budget, run: Option<&Findings>, about: &mut About<'_>) {
-    let (Some(max), Some(p), Some(run)) = (&budget.max, budget.p, run) else { return };
+/// Checks the ceiling against the latency of isolated requests, because no load is faster.
+fn over_the_floor(row: &RowPlan, run: Option<&Findings>, about: &mut RowRemarks<'_>) {
+    let (Some(limit_s), Some(p), Some(run)) = (row.limit, row.row.p, run) else { return };
+    let limit = shown(limit_s, &AmountUnit::Time);
     let alone = run.levels.iter().find(|level| level.summary.load == Load::Closed { concurrency: 1 });
     let Some(level) = alone.filter(|level| level.summary.purpose != "warmup") else { return };
     let latency = &level.summary.latency;
-    let Some(set) = latency.all().into_iter().find(|set| set.metric == budget.metric.name()) else { return };
+    let Some(set) = latency.all().into_iter().find(|set| set.metric == row.metric.name()) else { return };
     let found = set.rows().into_iter().rev().filter(|(q, _)| *q <= p.0 + 1e-9);
     let Some((q, floor)) = found.filter_map(|(q, reading)| Some((q, reading.estimate()?))).next() else {
         return;
     };
-    if floor.lower > max.value {
+    if floor.lower > limit_s {
         about.say(
             "max",
-            Severity::Error,
+            LintSeverity::Error,
             format!(
-                "{} is below what one isolated request takes: {} p{} is {} ({} to {}) at concurrency 1; no load is low enough",
-                max.shown(),
-                budget.metric.name(),
+                "{limit} is below what one isolated request takes: {} p{} is {} ({} to {}) at concurrency 1; no load is low enough",
+                row.metric.name(),
                 number(100.0 * q),
                 ms(floor.value),
                 ms(floor.lower),
                 ms(floor.upper)
             ),
         );
-    } else if floor.upper > max.value {
-        let what = format!(
-            "{} is within the noise of what one isolated request takes, {}",
-            max.shown(),
-            ms(floor.value)
-        );
-        about.say("max", Severity::Warning, what);
+    } else if floor.upper > limit_s {
+        let takes = ms(floor.value);
+        let what = format!("{limit} is within the noise of what one isolated request takes, {takes}");
+        about.say("max", LintSeverity::Warning, what);
     }
 }
 
-/// The burn rates of the usual alerts on a month's budget. The rates are 2 % in 1 h, 5 % in 6 h, 10 % in a day, 10 % in three days.
+/// Burn rates of the usual alerts: 2 % of a month's budget in an hour, 5 % in six, 10 % in a day, 10 % in three days.
 const BURNS: [(f64, &str); 4] =
     [(14.4, "page in 1 h"), (6.0, "page in 6 h"), (3.0, "ticket in 1 d"), (1.0, "ticket in 3 d")];
 
-/// Checks that the alerts of a budget can fire.
-///
-/// If every request is over the limit, the budget burns 1 / allowed times as fast as it may. An alert at a higher rate never
-/// fires.
-fn can_alert(file: &BudgetFile, budget: &Budget, about: &mut About<'_>) {
-    if !matches!(budget.metric.judged(), Judged::Percentile | Judged::Share) {
+/// Checks the burn rates. With every request over, the burn rate is 1 / allowed, so an alert at a higher rate never fires.
+fn can_alert(file: &BudgetFile, row: &RowPlan, about: &mut RowRemarks<'_>) {
+    if !matches!(row.metric.kind(), MetricKind::Percentile | MetricKind::Share) {
         return;
     }
-    let Some(allowed) = allowed(budget).filter(|allowed| *allowed > 0.0) else { return };
+    let (budget, Some(allowed)) = (&row.row, row.allowed.filter(|allowed| *allowed > 0.0)) else { return };
     let most = 1.0 / allowed;
     let silent: Vec<String> = BURNS
         .iter()
@@ -381,23 +357,23 @@ fn can_alert(file: &BudgetFile, budget: &Budget, about: &mut About<'_>) {
     if silent.is_empty() {
         return;
     }
-    // A median has a limit for information; alerts use the tail budget of the metric.
+    // A higher percentile of the metric pages, so a median needs no alert.
     let higher =
         |other: &&Budget| other.metric == budget.metric && other.slice == budget.slice && other.p > budget.p;
     let (severity, advice) = match file.budgets.iter().find(higher) {
-        Some(_) => (Severity::Note, ""),
-        None => (Severity::Warning, "; hold a higher percentile beside it"),
+        Some(_) => (LintSeverity::Note, ""),
+        None => (LintSeverity::Warning, "; hold a higher percentile beside it"),
     };
     let what = format!(
         "{} burns at most {}× even if every request is over: alerts at {} never fire{advice}",
-        budget.what(),
+        budget.metric_name(),
         number(most),
         silent.join(", ")
     );
     about.say(if budget.p.is_some() { "p" } else { "max" }, severity, what);
 }
 
-/// Upper edges in seconds of servers' histograms: those of vLLM, and those of OpenTelemetry's GenAI conventions.
+/// Upper edges of server histograms in s: those of vLLM, and of OpenTelemetry's GenAI conventions.
 const EDGES: [(BudgetMetric, &str, &[f64]); 5] = [
     (
         BudgetMetric::Ttft,
@@ -432,17 +408,14 @@ const EDGES: [(BudgetMetric, &str, &[f64]); 5] = [
     ),
 ];
 
-/// Checks that the ceiling is an edge of the servers' histograms, because live shares are known at edges only.
-fn has_an_edge(budget: &Budget, about: &mut About<'_>) {
-    let (Some(max), Judged::Percentile) = (&budget.max, budget.metric.judged()) else { return };
-    if max.unit != Unit::Time {
-        return;
-    }
+/// Checks that the ceiling is an edge of the usual histograms, because a histogram counts exactly at its edges only.
+fn has_an_edge(row: &RowPlan, about: &mut RowRemarks<'_>) {
+    let (Some(limit_s), MetricKind::Percentile) = (row.limit, row.metric.kind()) else { return };
     let mut off = Vec::new();
-    for (_, whose, edges) in EDGES.iter().filter(|(metric, ..)| *metric == budget.metric) {
-        let above = edges.iter().position(|edge| *edge >= max.value * (1.0 - 1e-9));
+    for (_, whose, edges) in EDGES.iter().filter(|(metric, ..)| *metric == row.row.metric) {
+        let above = edges.iter().position(|edge| *edge >= limit_s * (1.0 - 1e-9));
         match above {
-            Some(i) if (edges[i] / max.value - 1.0).abs() < 1e-9 => {}
+            Some(i) if (edges[i] / limit_s - 1.0).abs() < 1e-9 => {}
             Some(0) => off.push(format!("{whose}'s begins at {}", ms(edges[0]))),
             Some(i) => off.push(format!("{whose}'s has {} and {}", ms(edges[i - 1]), ms(edges[i]))),
             None => off.push(format!("{whose}'s ends at {}", ms(edges[edges.len() - 1]))),
@@ -451,14 +424,14 @@ fn has_an_edge(budget: &Budget, about: &mut About<'_>) {
     if !off.is_empty() {
         let what = format!(
             "{} is no edge of the histograms that servers expose: {}; from those alone it is judged between two edges",
-            max.shown(),
+            shown(limit_s, &AmountUnit::Time),
             off.join(", ")
         );
-        about.say("max", Severity::Note, what);
+        about.say("max", LintSeverity::Note, what);
     }
 }
 
-/// Checks that the stages' total is not above a ceiling of the whole response, because stages are a part of it.
+/// Checks the total of the stages against the ceilings of the whole response.
 fn stages_fit(file: &BudgetFile, remarks: &mut Vec<Remark>) {
     let Some(stages) = &file.stages else { return };
     let whole = file
@@ -473,7 +446,7 @@ fn stages_fit(file: &BudgetFile, remarks: &mut Vec<Remark>) {
         remarks.push(Remark {
             path: "stages.total".into(),
             kind: "stages",
-            severity: Severity::Error,
+            severity: LintSeverity::Error,
             what: format!(
                 "the stages may take {} at {}, and the whole only {max} at {}: lower the total or raise {}",
                 stages.total.shown(),

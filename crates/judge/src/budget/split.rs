@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::check::reserve;
-use plimsoll_measure::budget::{Amount, Percentile, Unit};
+use plimsoll_measure::budget::{Amount, AmountUnit, PercentileLevel};
 use plimsoll_measure::say::{self, ms};
 
 /// Default percentile of slices.
@@ -34,7 +34,7 @@ pub struct SplitFile {
     pub margin: Option<Amount>,
     /// Percentile that slices apply to [default: 99].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p: Option<Percentile>,
+    pub p: Option<PercentileLevel>,
     /// Stages by name.
     pub stages: BTreeMap<String, StagePart>,
 }
@@ -90,7 +90,7 @@ pub struct WholeAndStages {
 
 /// A total latency divided into slices.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
-pub struct Split {
+pub struct BudgetSplit {
     /// Total latency in seconds.
     pub total_s: f64,
     /// Reserve in seconds.
@@ -142,13 +142,13 @@ pub fn read_split(value: &Value) -> Result<SplitFile, SpecError> {
 ///
 /// # Errors
 /// Fails if a value is invalid, or if the slices do not fit; the error contains their sum.
-pub fn split(spec: &SplitSpec<'_>) -> Result<Split, SpecError> {
+pub fn split(spec: &SplitSpec<'_>) -> Result<BudgetSplit, SpecError> {
     let file = spec.file;
     let total = file.total.as_ref().ok_or_else(|| missing("total", "what is divided: --total 3s"))?;
     let total_s = time("total", total)?;
     let margin_s = match &file.margin {
         None => 0.0,
-        Some(margin) if margin.unit == Unit::Share => reserve(total, margin),
+        Some(margin) if margin.unit == AmountUnit::Share => reserve(total, margin),
         Some(margin) => time("margin", margin)?,
     };
     if margin_s >= total_s {
@@ -165,7 +165,7 @@ pub fn split(spec: &SplitSpec<'_>) -> Result<Split, SpecError> {
     let (slices, left_s) =
         divide(file, (total_s, margin_s), (slices_p, p)).map_err(|e| hint(e, spec, p, total_s - margin_s))?;
     let mut split =
-        Split { total_s, margin_s, p, slices_p, joint: spec.joint, slices, left_s, notes: Vec::new() };
+        BudgetSplit { total_s, margin_s, p, slices_p, joint: spec.joint, slices, left_s, notes: Vec::new() };
     split.notes = notes(&split, spec);
     Ok(split)
 }
@@ -304,7 +304,7 @@ fn claim<'a>(
         return Ok(claim(time(&place("fixed"), fixed)?, "fixed".into()));
     }
     if let Some(share) = &part.share {
-        if share.unit != Unit::Share {
+        if share.unit != AmountUnit::Share {
             return Err(SpecError::value(&place("share"), share, "a share of the total such as 15%"));
         }
         return Ok(claim(share.value * total, format!("{share} of the total")));
@@ -360,7 +360,7 @@ fn hint(error: SpecError, spec: &SplitSpec<'_>, p: f64, pot: f64) -> SpecError {
     }
 }
 
-fn notes(split: &Split, spec: &SplitSpec<'_>) -> Vec<String> {
+fn notes(split: &BudgetSplit, spec: &SplitSpec<'_>) -> Vec<String> {
     let k = split.slices.len() as f64;
     let p = split.slices_p;
     let mut notes = vec![format!(
@@ -395,13 +395,13 @@ fn notes(split: &Split, spec: &SplitSpec<'_>) -> Vec<String> {
 }
 
 fn name(p: f64) -> String {
-    Percentile(p).name()
+    PercentileLevel(p).name()
 }
 
 fn time(path: &str, amount: &Amount) -> Result<f64, SpecError> {
     match amount.unit {
-        Unit::Time => Ok(amount.value),
-        _ => Err(SpecError::value(path, amount, Unit::Time.want())),
+        AmountUnit::Time => Ok(amount.value),
+        _ => Err(SpecError::value(path, amount, AmountUnit::Time.want())),
     }
 }
 

@@ -1,81 +1,110 @@
-//! What a gate finds: one row per budget and slice with every number behind its verdict.
+//! The result of a gate: one row per budget and slice with every number behind its verdict.
 //!
-//! Plain data, like all findings: the writers of text, JUnit, Markdown and SARIF show it, none of them computes.
+//! The types are plain data. The writers of text, JUnit, Markdown and SARIF show them and compute nothing.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::budget::{Count, Decision, RowRole};
 use plimsoll_measure::findings::{Estimate, Held, Reading, Validity, VerdictBasis};
 
 /// Version of this layout.
 pub const GATE_SCHEMA: u32 = 1;
 
 plimsoll_model::named! {
-    /// What a release is told.
+    /// Verdict of a gate.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum GateVerdict {
-        /// Every budget that decides holds, with confidence.
+        /// Every deciding row holds, with confidence.
         Pass => "pass",
-        /// At least one could not be decided, and none is broken.
+        /// At least one deciding row is inconclusive, and none is broken.
         Inconclusive => "inconclusive",
-        /// At least one is broken, with confidence.
+        /// At least one deciding row is broken, with confidence.
         Broken => "broken",
-        /// The measurement is not the target's: nothing is judged by it.
+        /// The measurement is not valid for the target, so nothing is judged.
         Invalid => "invalid",
     }
 }
 
-/// Whether a row decides.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RowRole {
-    /// In the primary family.
-    Decides,
-    /// Judged with control of false discoveries, and decides nothing.
-    Watched,
-    /// Held against nothing.
-    Tracked,
-}
-
-/// A budget file, held against a run.
+/// The result of a budget file on a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct GateFinding {
     /// Version of this layout.
     pub schema: u32,
-    /// The verdict.
     pub verdict: GateVerdict,
-    /// One sentence that says it.
+    /// Verdict in one sentence.
     pub headline: String,
-    /// What else is to be known first: a mean that improved while its tail broke, why a run is invalid.
+    /// Objections to the run, such as an improved mean with a broken tail, or the reason why the run is invalid.
     pub refusals: Vec<String>,
-    /// What was cut as warm-up of the levels that were judged, with its own figures.
+    /// Warm-up that was cut from the judged levels, with its own figures.
     #[serde(default)]
     pub cut: Vec<String>,
-    /// The budget's name.
+    /// Name of the budget.
     pub budget: String,
-    /// Identity of the run.
+    /// Id of the run.
     pub run: String,
-    /// From the first level's start to the end of the last, s.
+    /// Time from the start of the first level to the end of the last, s.
     #[serde(default)]
     pub measured_s: f64,
-    /// Identity of the baseline, where one was given.
+    /// Id of the baseline; `None` without one.
     pub baseline: Option<String>,
-    /// Chance of a wrong verdict that every bound stands at.
+    /// Error probability of every bound.
     pub alpha: f64,
-    /// How often the run was analysed before it ended, this time counted in: alpha is the file's over this.
+    /// Number of analyses of the run, including this one; alpha is that of the file divided by it.
     #[serde(alias = "looks")]
     pub analyses: usize,
-    /// Rows that decide: the family among which a failure must stand.
+    /// Number of deciding rows, for which failures are corrected.
     pub family: usize,
-    /// The rows, in the order of the file.
+    /// Rows in file order.
     pub rows: Vec<GateRow>,
-    /// How far the run may be trusted.
+    /// Validity of the run.
     pub validity: Validity,
 }
 
+impl GateRow {
+    /// Returns a row without data.
+    pub(super) fn new(id: String, place: String, what: String, role: RowRole) -> GateRow {
+        GateRow {
+            id,
+            place,
+            what,
+            slice: String::new(),
+            owner: None,
+            role,
+            levels: Vec::new(),
+            offered_per_s: None,
+            limit: None,
+            limit_shown: "–".into(),
+            measured: Reading::refused("not measured", 0),
+            measured_shown: "–".into(),
+            share_over: None,
+            allowed: None,
+            p_pass: 1.0,
+            p_fail: 1.0,
+            p_fail_family: 1.0,
+            design_effect: None,
+            held: Held::Inconclusive,
+            by: None,
+            missing: false,
+            needed: None,
+            needed_s: None,
+            why: String::new(),
+        }
+    }
+
+    /// Records the evaluation of a count over a period of `length_s`.
+    pub(super) fn decided(&mut self, count: &Count, decision: &Decision, length_s: f64) {
+        (self.p_pass, self.p_fail, self.by) = (decision.p_pass, decision.p_fail, decision.by);
+        (self.share_over, self.allowed) = (Some(decision.share), Some(decision.allowed));
+        self.design_effect = count.worth.map(|worth| count.n as f64 / worth.n_eff);
+        self.needed = decision.needed;
+        self.needed_s = decision.needed.map(|needed| needed as f64 * length_s.max(1e-9) / count.n as f64);
+    }
+}
+
 impl GateFinding {
-    /// The rows, worst first: broken, inconclusive, watched, passed; among equals the order of the file.
+    /// Returns the rows, worst first: broken, inconclusive, watched, passed; equal ones in file order.
     pub fn worst_first(&self) -> Vec<&GateRow> {
         let mut rows: Vec<&GateRow> = self.rows.iter().collect();
         rows.sort_by_key(|row| {
@@ -86,56 +115,54 @@ impl GateFinding {
     }
 }
 
-/// One budget, or one slice of it.
+/// A row of the budget.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct GateRow {
-    /// The budget's id.
+    /// Id of the row.
     pub id: String,
-    /// Its place in the file, dotted: `budgets.3`.
+    /// Dotted path in the file, such as `budgets.3`.
     pub place: String,
-    /// The metric with its percentile: `ttft p99`.
+    /// Metric with its percentile, such as `ttft p99`.
     pub what: String,
-    /// The requests it is about; empty = all.
+    /// Requests of the row; empty for all.
     pub slice: String,
-    /// Who answers for it.
+    /// Owner of the row; `None` if the file names none.
     pub owner: Option<String>,
-    /// Whether it decides.
     pub role: RowRole,
-    /// The levels it was read from.
+    /// Ids of the judged levels.
     pub levels: Vec<u32>,
-    /// Their load, requests/s.
+    /// Offered load of these levels, requests/s; `None` without levels.
     pub offered_per_s: Option<f64>,
-    /// What it is held to, less the margin, in the unit of the metric.
+    /// Limit with its margin, in the unit of the metric; `None` without one.
     pub limit: Option<f64>,
-    /// The same as it is shown: `≤ 350 ms`.
+    /// Limit for display, such as `≤ 350 ms`.
     pub limit_shown: String,
-    /// What was measured; its interval holds the limits that would be left undecided.
+    /// Measured figure with its interval.
     pub measured: Reading,
-    /// The same as it is shown.
+    /// Measured figure for display.
     pub measured_shown: String,
-    /// The share of the requests over the limit with its one-sided bounds, where shares are what is judged.
+    /// Share of requests over the limit with its one-sided bounds; `None` if the row is not judged by a share.
     pub share_over: Option<Estimate>,
-    /// The share that may be.
+    /// Allowed share over the limit; `None` if the row is not judged by a share.
     pub allowed: Option<f64>,
-    /// Chance of data as good as these if the budget were broken.
+    /// Probability of such good data if the row is broken.
     pub p_pass: f64,
-    /// Chance of data as bad as these if it held.
+    /// Probability of such bad data if the row holds.
     pub p_fail: f64,
-    /// The same after all other tests of the family (Holm), or of those watched (Benjamini and Hochberg).
+    /// `p_fail` corrected for all deciding rows (Holm), or that of a watched row (Benjamini and Hochberg).
     pub p_fail_family: f64,
-    /// Observations per independent one.
+    /// Design effect: observations per independent one; `None` if unknown.
     pub design_effect: Option<f64>,
-    /// The verdict.
     pub held: Held,
-    /// By which rule it stands, where shares are what is judged.
+    /// Rule that decided; `None` if inconclusive, or if the row is not judged by a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<VerdictBasis>,
-    /// The data it needs are not in the run.
+    /// Set if the run lacks the required data.
     pub missing: bool,
-    /// Inconclusive: about how many requests in all would settle it.
+    /// Approximate total number of requests that would decide; `None` if decided or unknown.
     pub needed: Option<u64>,
-    /// The same in seconds of this load.
+    /// `needed` in seconds of this load.
     pub needed_s: Option<f64>,
-    /// One sentence: what is broken and where, what is missing, what would settle it.
+    /// Reason in one sentence: the place of a failure, the missing data, or the requests that would decide.
     pub why: String,
 }

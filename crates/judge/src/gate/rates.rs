@@ -1,31 +1,32 @@
-//! Budgets on what is no request's own: rates, a batch by its deadline, the lines of a sweep, costs.
+//! Rows on metrics of whole levels: rates, a batch by its deadline, the lines of a sweep, costs.
 //!
-//! Each is a figure with an interval, read as Student's (over batches) or as log-normal, each side by itself. A bracket of loads
-//! has no chance in it: it decides when both of its ends do.
+//! Each metric is a figure with an interval: Student's over batches, or log-normal, each side separately. A bracket of loads has no error
+//! probability; it decides if both ends do.
 
 use plimsoll_math::special::{normal_cdf, normal_inv, student_t_cdf, student_t_inv};
 use plimsoll_model::Load;
 
-use super::judge::{Judgement, figure};
-use super::select::{Chosen, MeasuredRun, Picks, per_s};
-use crate::budget::{BudgetFile, BudgetMetric, Limit, Unit, shown};
+use super::judge::figure;
+use super::select::{MeasuredRun, SelectedLevels, per_s};
+use super::{GateInput, GateRow};
+use crate::budget::{AmountUnit, Batch, BudgetMetric, RowPlan, SelectedRequests, shown};
 use crate::cost;
 use plimsoll_measure::findings::{CapacityLine, Estimate, KeptUp, LevelFinding, Reading};
 
-/// How far the interval of a figure may be read.
+/// The interpretation of an interval.
 #[derive(Copy, Clone, PartialEq)]
-enum Law {
-    /// A two-sided 95 % interval of Student's law over [`RATE_BATCHES`] batches.
+enum IntervalRule {
+    /// Two-sided 95 % interval of Student's distribution over [`RATE_BATCHES`] batches.
     Batches,
-    /// A two-sided 95 % interval that is normal in the logarithm, each side by itself: a load at which something is reached. An end
-    /// at zero or without bound is not known, and proves nothing.
+    /// Two-sided 95 % interval that is normal in the logarithm, each side separately, of a load. An end at zero or infinity is unknown
+    /// and proves nothing.
     Ratio,
-    /// The two ends of a bracket of loads, between which nothing is known.
+    /// Bracket of loads, between whose ends nothing is known.
     Bracket,
 }
 
-/// (chance that a floor or ceiling is broken all the same, chance that it holds all the same) of a figure with its interval.
-fn chances(estimate: &Estimate, limit: f64, floor: bool, law: Law) -> (f64, f64) {
+/// Returns the error probabilities of a pass and of a failure of a figure with its interval.
+fn chances(estimate: &Estimate, limit: f64, floor: bool, law: IntervalRule) -> (f64, f64) {
     let Estimate { value, lower, upper, .. } = *estimate;
     if floor {
         let broken = against(value, lower, limit, law, |end| end >= limit);
@@ -36,35 +37,39 @@ fn chances(estimate: &Estimate, limit: f64, floor: bool, law: Law) -> (f64, f64)
     }
 }
 
-/// Chance of this value where the truth lies at the limit, by the end of the interval on the limit's side; `proves` = that end
-/// settles it.
-fn against(value: f64, end: f64, limit: f64, law: Law, proves: impl Fn(f64) -> bool) -> f64 {
-    if law == Law::Bracket || end == value {
+/// Returns the probability of this value if the true one is at the limit. `end` is the end of the interval on the limit's side, and `proves`
+/// returns whether that end decides.
+fn against(value: f64, end: f64, limit: f64, law: IntervalRule, proves: impl Fn(f64) -> bool) -> f64 {
+    if law == IntervalRule::Bracket || end == value {
         return if proves(end) { 0.0 } else { 1.0 };
     }
-    if !end.is_finite() || (law == Law::Ratio && end <= 0.0) {
+    if !end.is_finite() || (law == IntervalRule::Ratio && end <= 0.0) {
         return 1.0;
     }
     if !value.is_finite() {
         return if proves(end) { 0.025 } else { 1.0 };
     }
     match law {
-        // A limit of nothing lies any number of times below.
-        Law::Ratio => {
+        // A limit of zero is infinitely far below.
+        IntervalRule::Ratio => {
             let gap = libm::log(limit.max(f64::MIN_POSITIVE) / value) / libm::log(end / value);
             1.0 - normal_cdf(gap * normal_inv(0.975))
         }
-        Law::Batches | Law::Bracket => {
+        IntervalRule::Batches | IntervalRule::Bracket => {
             let (gap, freedom) = ((limit - value) / (end - value), RATE_BATCHES - 1.0);
             1.0 - student_t_cdf(gap * student_t_inv(0.975, freedom), freedom)
         }
     }
 }
 
-/// Batches that rates are read from.
+/// Number of batches of a rate.
 const RATE_BATCHES: f64 = 20.0;
 
-pub(super) fn rate(row: &mut Judgement, metric: BudgetMetric, chosen: &Chosen<'_>) -> Result<(), String> {
+pub(super) fn rate(
+    row: &mut GateRow,
+    metric: BudgetMetric,
+    chosen: &SelectedLevels<'_>,
+) -> Result<(), String> {
     let reading = over_levels(chosen, |level| {
         let rates = &level.summary.rates;
         Ok(match metric {
@@ -77,20 +82,20 @@ pub(super) fn rate(row: &mut Judgement, metric: BudgetMetric, chosen: &Chosen<'_
             _ => rates.achieved_per_s.clone(),
         })
     })?;
-    of_reading(row, reading, &Unit::Rate, true, Law::Batches)?;
+    of_reading(row, reading, &AmountUnit::Rate, true, IntervalRule::Batches)?;
     if asked_too_little(row, metric, chosen) {
         row.p_fail = 1.0;
-        row.note = format!(
+        row.why = format!(
             "the load asked for no more: {} arrived, and the target kept up with it; offer at least as much as the floor",
-            shown(chosen.offered_per_s(), &Unit::Rate)
+            shown(chosen.offered_per_s(), &AmountUnit::Rate)
         );
     }
     Ok(())
 }
 
-/// Is the floor missed for want of load? An open loop finishes no more than arrives, so that a target that keeps up with
-/// less than the floor was never asked whether it can do it.
-fn asked_too_little(row: &Judgement, metric: BudgetMetric, chosen: &Chosen<'_>) -> bool {
+/// Returns whether the floor is missed only because the load was too low. An open loop completes no more than arrives, so a stable target below
+/// the floor was never tested at the floor.
+fn asked_too_little(row: &GateRow, metric: BudgetMetric, chosen: &SelectedLevels<'_>) -> bool {
     let (Some(limit), Some(measured)) = (row.limit, row.measured.estimate()) else { return false };
     let keeps_up = |level: &LevelFinding| {
         let (summary, offered) = (&level.summary, level.summary.rates.offered_per_s);
@@ -103,18 +108,18 @@ fn asked_too_little(row: &Judgement, metric: BudgetMetric, chosen: &Chosen<'_>) 
         matches!(summary.load, Load::Open { .. }) && kept
     };
     let all_of_it = match metric {
-        // Tokens are asked for by the request; how many more would have come is not known.
+        // Requests set their number of tokens, so the possible maximum is unknown.
         BudgetMetric::OutputTokensPerS => true,
-        // What arrived and was late is the target's.
+        // Late responses to requests that arrived are the target's failure.
         BudgetMetric::Goodput => chosen.offered_per_s() < limit && measured.upper >= chosen.offered_per_s(),
         _ => chosen.offered_per_s() < limit,
     };
     measured.value < limit && all_of_it && chosen.levels.iter().all(|(_, level)| keeps_up(level))
 }
 
-/// A rate over several levels of one load, each counting for as long as it was: their intervals are of different requests.
+/// Returns a rate over several levels of one load, weighted by their lengths. Their intervals are independent.
 fn over_levels(
-    chosen: &Chosen<'_>,
+    chosen: &SelectedLevels<'_>,
     read: impl Fn(&LevelFinding) -> Result<Reading, String>,
 ) -> Result<Reading, String> {
     if let [(_, only)] = chosen.levels[..] {
@@ -127,7 +132,7 @@ fn over_levels(
         let Reading::Estimate(own) = reading else { return Ok(reading) };
         let part = level.summary.window.length_s / whole_s;
         all.value += part * own.value;
-        // Half-widths until all are added up.
+        // Half-widths until the sum is complete.
         all.lower = libm::hypot(all.lower, part * (own.value - own.lower));
         all.upper = libm::hypot(all.upper, part * (own.upper - own.value));
         all.n += own.n;
@@ -136,24 +141,25 @@ fn over_levels(
     Ok(Reading::Estimate(Estimate { lower: all.value - all.lower, upper: all.value + all.upper, ..all }))
 }
 
-/// So many items by a deadline: a floor on what is finished per second. Of the levels of a search for saturation the best one is
-/// held to it, as one of so many that were tried; the batch is late only where every one of them would be.
+/// Evaluates a number of items by a deadline as a floor on the rate. Of a search for saturation the best level is evaluated, corrected for the
+/// number of levels tried. The batch is late only if every level would be.
 pub(super) fn batch(
-    file: &BudgetFile,
+    row: &mut GateRow,
+    batch: Batch,
     run: &MeasuredRun<'_>,
-    chosen: &Chosen<'_>,
-) -> Result<Judgement, String> {
-    let batch = file.batch.ok_or("no batch")?;
+    chosen: &SelectedLevels<'_>,
+) -> Result<(), String> {
     let (deadline_s, floor) = (batch.deadline.as_secs_f64(), batch.floor_per_s());
-    let what = format!("{} items by {}", batch.items, shown(deadline_s, &Unit::Time));
-    let mut row = Judgement::new(what, Some(floor), format!("≥ {}", shown(floor, &Unit::Rate)));
+    row.what = format!("{} items by {}", batch.items, shown(deadline_s, &AmountUnit::Time));
+    (row.limit, row.limit_shown) = (Some(floor), format!("≥ {}", shown(floor, &AmountUnit::Rate)));
     let reading = over_levels(chosen, |level| Ok(per_s(level)))?;
-    of_reading(&mut row, reading, &Unit::Rate, true, Law::Batches)?;
+    of_reading(row, reading, &AmountUnit::Rate, true, IntervalRule::Batches)?;
     let best = chosen.levels.first().map(|(_, level)| *level).ok_or("no level")?;
     let beside = run.tried_beside(&chosen.traffic, best);
     row.p_pass = (row.p_pass * (1 + beside.len()) as f64).min(1.0);
     for other in &beside {
-        let late = per_s(other).estimate().map_or(1.0, |rate| chances(rate, floor, true, Law::Batches).1);
+        let late =
+            per_s(other).estimate().map_or(1.0, |rate| chances(rate, floor, true, IntervalRule::Batches).1);
         row.p_fail = row.p_fail.max(late);
     }
     if let Some(rate) = row.measured.value() {
@@ -163,17 +169,17 @@ pub(super) fn batch(
             }
             _ => "at this rate".to_owned(),
         };
-        row.note = format!("{with} it takes {}", shown(batch.items as f64 / rate, &Unit::Time));
+        row.why = format!("{with} it takes {}", shown(batch.items as f64 / rate, &AmountUnit::Time));
     }
-    Ok(row)
+    Ok(())
 }
 
 fn of_reading(
-    row: &mut Judgement,
+    row: &mut GateRow,
     reading: Reading,
-    unit: &Unit,
+    unit: &AmountUnit,
     floor: bool,
-    law: Law,
+    law: IntervalRule,
 ) -> Result<(), String> {
     let Reading::Estimate(estimate) = &reading else {
         let Reading::Refused { why, .. } = reading else { return Err("not measured".into()) };
@@ -187,52 +193,48 @@ fn of_reading(
     Ok(())
 }
 
-/// A slice of what is measured for all requests together is missing.
-pub(super) fn whole(metric: BudgetMetric, picks: Picks) -> Result<(), String> {
-    match picks.all() {
+/// Fails for a slice, because the metric is measured for all requests together.
+pub(super) fn whole(metric: BudgetMetric, requests: SelectedRequests) -> Result<(), String> {
+    match requests.is_all() {
         true => Ok(()),
         false => Err(format!("{} is measured for all requests together, not for a slice", metric.name())),
     }
 }
 
 pub(super) fn line(
-    row: &mut Judgement,
-    file: &BudgetFile,
-    metric: BudgetMetric,
-    run: &MeasuredRun<'_>,
-    baseline: Option<&MeasuredRun<'_>>,
-    chosen: &Chosen<'_>,
+    row: &mut GateRow,
+    gate: &GateInput<'_>,
+    plan: &RowPlan,
+    chosen: &SelectedLevels<'_>,
 ) -> Result<(), String> {
-    let own = run.findings.lines.iter().find(|lines| lines.traffic == chosen.traffic);
+    let own = gate.run.lines(&chosen.traffic);
     let limit = row.limit.ok_or("no limit")?;
-    if metric == BudgetMetric::ThroughputBeforeOnset {
+    if plan.metric == BudgetMetric::ThroughputBeforeOnset {
         let lines = own.ok_or("the queueing onset takes a sweep: plimsoll sweep")?;
         return match &lines.onset {
             CapacityLine::Found { rate, .. } => {
-                of_reading(row, Reading::Estimate(*rate), &Unit::Rate, true, Law::Ratio)
+                of_reading(row, Reading::Estimate(*rate), &AmountUnit::Rate, true, IntervalRule::Ratio)
             }
             CapacityLine::Above { rate_per_s, .. } => {
-                row.measured_shown = format!("onset above {}", shown(*rate_per_s, &Unit::Rate));
+                row.measured_shown = format!("onset above {}", shown(*rate_per_s, &AmountUnit::Rate));
                 row.p_pass = if *rate_per_s >= limit { 0.0 } else { 1.0 };
                 Ok(())
             }
             CapacityLine::Below { rate_per_s, .. } => {
-                row.measured_shown = format!("onset below {}", shown(*rate_per_s, &Unit::Rate));
+                row.measured_shown = format!("onset below {}", shown(*rate_per_s, &AmountUnit::Rate));
                 row.p_fail = if *rate_per_s <= limit { 0.0 } else { 1.0 };
                 Ok(())
             }
             CapacityLine::CannotTell { why } => Err(why.clone()),
         };
     }
-    let of_baseline =
-        baseline.and_then(|b| b.findings.lines.iter().find(|lines| lines.traffic == chosen.traffic));
+    let of_baseline = gate.baseline.and_then(|base| base.lines(&chosen.traffic));
     let lines = own.or(of_baseline).ok_or(
         "utilisation is offered load / measured stability limit, and no sweep measured the limit: gate a sweep, or give one \
          as --baseline",
     )?;
-    let offered =
-        file.load.as_ref().and_then(|load| load.rate).map_or(chosen.offered_per_s(), |rate| rate.as_per_s());
-    // The ends of the bracket: at least and at most this used.
+    let offered = gate.file.steady_load().rate_per_s.unwrap_or_else(|| chosen.offered_per_s());
+    // The ends of the bracket: minimum and maximum utilisation.
     let (least, most) = match &lines.stability {
         CapacityLine::Found { rate, .. } => (offered / rate.upper, offered / rate.lower),
         CapacityLine::Above { rate_per_s, .. } => (0.0, offered / rate_per_s),
@@ -243,37 +245,39 @@ pub(super) fn line(
     row.p_fail = if least > limit { 0.0 } else { 1.0 };
     let value = lines.stability.rate().map_or(most, |rate| offered / rate.value);
     row.measured = Reading::Estimate(Estimate { value, lower: least, upper: most, n: 0, n_eff: 0.0 });
-    row.measured_shown = figure(&row.measured, &Unit::Share);
+    row.measured_shown = figure(&row.measured, &AmountUnit::Share);
     if own.is_none() {
-        row.note = "against the stability limit of the baseline".into();
+        row.why = "against the stability limit of the baseline".into();
     }
     Ok(())
 }
 
 pub(super) fn price(
-    row: &mut Judgement,
-    file: &BudgetFile,
-    limit: &Limit<'_>,
-    run: &MeasuredRun<'_>,
-    chosen: &Chosen<'_>,
+    row: &mut GateRow,
+    gate: &GateInput<'_>,
+    plan: &RowPlan,
+    chosen: &SelectedLevels<'_>,
 ) -> Result<(), String> {
-    let spec = file
+    let spec = gate
+        .file
         .price
         .as_ref()
         .ok_or("no price: `price: {price: 2.49USD/gpu-hour, gpus: 1, date: …, source: …}`")?;
     let bill = spec.bill().map_err(|e| e.to_string())?;
-    let unit = Unit::Money(bill.currency.clone());
-    if let Some(Unit::Money(asked)) = limit.amount.map(|max| &max.unit).filter(|asked| **asked != unit) {
+    let unit = AmountUnit::Money(bill.currency.clone());
+    if let Some(AmountUnit::Money(asked)) =
+        plan.row.max.as_ref().map(|max| &max.unit).filter(|asked| **asked != unit)
+    {
         return Err(format!("the ceiling is in {asked} and the price in {}", bill.currency));
     }
-    let found = cost::cost(&run.findings, &bill);
+    let found = cost::cost(&gate.run.findings, &bill);
     let at_line = found.at_budget.iter().find(|line| line.traffic == chosen.traffic && line.rate.is_some());
-    // How many sessions a rate between two levels would finish nobody knows.
-    let at_line = at_line.filter(|_| limit.metric != BudgetMetric::CostPerSession);
+    // The number of sessions at a rate between two levels is unknown.
+    let at_line = at_line.filter(|_| plan.metric != BudgetMetric::CostPerSession);
     let (costs, note) = match at_line {
         Some(line) => {
             let rate = line.rate.map_or(0.0, |rate| rate.value);
-            (&line.costs, format!("at the budget line, {}", shown(rate, &Unit::Rate)))
+            (&line.costs, format!("at the budget line, {}", shown(rate, &AmountUnit::Rate)))
         }
         None => {
             let longest = chosen.levels.iter().map(|(_, level)| &level.summary);
@@ -283,15 +287,15 @@ pub(super) fn price(
             (&level.costs, "at the load as it ran: only a sweep finds the budget line".to_owned())
         }
     };
-    let reading = match limit.metric {
+    let reading = match plan.metric {
         BudgetMetric::CostPerGoodRequest => costs.per_good_request.clone(),
         BudgetMetric::CostPerSession => {
             costs.per_session.clone().ok_or("no session was played to a good end")?
         }
         _ => costs.per_request.clone(),
     };
-    let law = if at_line.is_some() { Law::Bracket } else { Law::Batches };
+    let law = if at_line.is_some() { IntervalRule::Bracket } else { IntervalRule::Batches };
     of_reading(row, reading, &unit, false, law)?;
-    row.note = note;
+    row.why = note;
     Ok(())
 }

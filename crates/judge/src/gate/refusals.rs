@@ -1,17 +1,17 @@
-//! What speaks against a run beside its budgets: that it can't be trusted, or that its mean improved while its tail broke.
+//! Objections to a run apart from its rows: an untrusted measurement, or a mean that improved while the tail broke.
 
 use plimsoll_math::series;
 use plimsoll_model::RunState;
 
-use super::select::{Picks, values};
-use super::{GateRow, JudgedRow, MeasuredRun, RowRole};
-use crate::budget::{Budget, BudgetFile, Judged, Limit, Unit, shown, signed};
+use super::select::values;
+use super::{GateInput, GateRow, JudgedRow, MeasuredRun, RowRole};
+use crate::budget::{AmountUnit, MetricKind, RowPlan, shown, signed};
 use plimsoll_measure::columns::INFINITE;
 use plimsoll_measure::findings::{Held, LevelFinding, Reason, Trust};
 use plimsoll_measure::say::count;
 use plimsoll_measure::validity::lets_nothing_pass;
 
-/// How far what was judged may be trusted: the levels it came from, or the run where it came from none.
+/// Returns the trust in the judged levels, or in the run if no level was judged.
 pub fn trust(run: &MeasuredRun<'_>, judged: &[JudgedRow]) -> Trust {
     let used: Vec<u32> = judged.iter().flat_map(|one| one.row.levels.iter().copied()).collect();
     let of_levels = run.findings.levels.iter().filter(|level| used.contains(&level.summary.level));
@@ -22,12 +22,12 @@ pub fn trust(run: &MeasuredRun<'_>, judged: &[JudgedRow]) -> Trust {
     }
 }
 
-/// Takes back what passed on records of which some that matter to it are missing; says whether there was any.
+/// Makes passed rows inconclusive if records that matter to them are missing. Returns whether a deciding row was one of them.
 pub fn bar(run: &MeasuredRun<'_>, judged: &mut [JudgedRow]) -> bool {
     let mut barred = false;
     for one in judged.iter_mut().filter(|one| one.row.role != RowRole::Tracked && one.row.held == Held::Pass)
     {
-        let metric = one.budget.as_ref().map(|budget| budget.metric);
+        let metric = one.plan.as_ref().map(|plan| plan.row.metric);
         let used = |level: &&LevelFinding| {
             one.row.levels.is_empty() || one.row.levels.contains(&level.summary.level)
         };
@@ -40,25 +40,19 @@ pub fn bar(run: &MeasuredRun<'_>, judged: &mut [JudgedRow]) -> bool {
     barred
 }
 
-pub fn refusals(
-    file: &BudgetFile,
-    run: &MeasuredRun<'_>,
-    baseline: Option<&MeasuredRun<'_>>,
-    judged: &[JudgedRow],
-    trust: Trust,
-) -> Vec<String> {
-    let mut said = doubts(run, judged, trust);
-    if let RunState::Partial { why } = &run.manifest.progress {
+pub fn refusals(gate: &GateInput<'_>, judged: &[JudgedRow], trust: Trust) -> Vec<String> {
+    let mut said = doubts(gate.run, judged, trust);
+    if let RunState::Partial { why } = &gate.run.manifest.progress {
         said.push(format!("the run is partial: {why}. What is judged are the levels that are there"));
     }
     if trust == Trust::Invalid {
         return said;
     }
-    let Some(baseline) = baseline else { return said };
+    let Some(baseline) = gate.baseline else { return said };
     let broken = judged.iter().filter(|one| one.row.held == Held::Fail && one.row.role == RowRole::Decides);
     for one in broken {
-        let Some(budget) = one.budget.as_ref().filter(|budget| is_tail(budget)) else { continue };
-        if let Some(line) = better_mean(file, budget, &one.row, run, baseline)
+        let Some(plan) = one.plan.as_ref().filter(|plan| is_tail(plan)) else { continue };
+        if let Some(line) = better_mean(gate, plan, &one.row, baseline)
             && !said.contains(&line)
         {
             said.push(line);
@@ -67,7 +61,7 @@ pub fn refusals(
     said
 }
 
-/// What was cut of the levels that were judged: no row holds it, so it is said beside them.
+/// Returns the warm-up that was cut from the judged levels, because no row contains it.
 pub fn cut(run: &MeasuredRun<'_>, judged: &[JudgedRow]) -> Vec<String> {
     let used = |id: u32| judged.iter().any(|one| one.row.levels.contains(&id));
     let levels = run.findings.levels.iter().filter(|level| used(level.summary.level));
@@ -78,7 +72,7 @@ pub fn cut(run: &MeasuredRun<'_>, judged: &[JudgedRow]) -> Vec<String> {
         .collect()
 }
 
-/// Why the measurement is not, or not quite, to be trusted: of the run and of the levels that were judged.
+/// Returns the reasons why the run or the judged levels are not fully trusted.
 fn doubts(run: &MeasuredRun<'_>, judged: &[JudgedRow], trust: Trust) -> Vec<String> {
     if trust == Trust::Valid {
         return Vec::new();
@@ -86,10 +80,10 @@ fn doubts(run: &MeasuredRun<'_>, judged: &[JudgedRow], trust: Trust) -> Vec<Stri
     let used = |id: u32| judged.iter().any(|one| one.row.levels.contains(&id));
     let levels =
         run.findings.levels.iter().filter(|level| trust == Trust::Invalid || used(level.summary.level));
-    // Those of the levels that were judged first: of a sweep's dozen levels one line a check is enough.
+    // The levels come first. A sweep has a dozen levels, so each check has one line.
     let reasons = levels.flat_map(|level| &level.validity.reasons).chain(&run.findings.validity.reasons);
     let mut checks: Vec<(&Reason, Vec<&str>)> = Vec::new();
-    // What has too few requests for its own budget says so in its row; how many a p99 would take that nobody asks for is no doubt.
+    // Without the check of sample sizes, because a row with too few requests reports that itself.
     for reason in reasons.filter(|reason| reason.verdict == trust && reason.check != "samples") {
         match checks.iter_mut().find(|(first, _)| first.check == reason.check) {
             Some((_, figures)) if figures.contains(&reason.figure.as_str()) => {}
@@ -108,39 +102,37 @@ fn doubts(run: &MeasuredRun<'_>, judged: &[JudgedRow], trust: Trust) -> Vec<Stri
     checks.into_iter().map(line).collect()
 }
 
-fn is_tail(budget: &Budget) -> bool {
-    budget.metric.judged() == Judged::Percentile && budget.p.is_some_and(|p| p.0 >= 0.9)
+fn is_tail(plan: &RowPlan) -> bool {
+    plan.metric.kind() == MetricKind::Percentile && plan.row.p.is_some_and(|p| p.0 >= 0.9)
 }
 
-/// Batches of a mean.
+/// Number of batches of a mean.
 const MEAN_BATCHES: usize = 20;
 
-/// "Improves the mean and breaks p99": in those words, where the mean really is lower than the baseline's.
+/// Returns that the change improves the mean and breaks the tail, if the mean is certainly lower than the baseline's.
 fn better_mean(
-    file: &BudgetFile,
-    budget: &Budget,
+    gate: &GateInput<'_>,
+    plan: &RowPlan,
     row: &GateRow,
-    run: &MeasuredRun<'_>,
     baseline: &MeasuredRun<'_>,
 ) -> Option<String> {
-    let limit = Limit::of(file, budget);
     let mean = |measured: &MeasuredRun<'_>| {
-        let chosen = measured.choose(file, budget).ok()?;
-        let picks: Picks = measured.picks(limit.slice).ok()?;
-        let finite = values(&chosen, limit.metric, picks).into_iter().filter(|ns| *ns != INFINITE);
+        let levels = measured.select(gate.file, &plan.load).ok()?;
+        let requests = measured.requests(plan.row.slice.as_ref()).ok()?;
+        let finite = values(&levels, plan.metric, requests).into_iter().filter(|ns| *ns != INFINITE);
         series::mean(&finite.map(|ns| ns as f64 / 1e9).collect::<Vec<_>>(), MEAN_BATCHES, 0.9)
     };
-    let (now, then) = (mean(run)?, mean(baseline)?);
+    let (now, then) = (mean(gate.run)?, mean(baseline)?);
     let half = |mean: &series::Mean| 0.5 * (mean.interval.upper - mean.interval.lower);
     let sure = then.value - now.value > libm::hypot(half(&now), half(&then));
     sure.then(|| {
         format!(
             "Refused: the change improves the mean of {} by {} % ({}, was {}) and breaks {}: {} against {}.",
-            limit.metric.name(),
+            plan.metric.name(),
             signed(100.0 * (1.0 - now.value / then.value)).trim_start_matches('+'),
-            shown(now.value, &Unit::Time),
-            shown(then.value, &Unit::Time),
-            budget.p.map_or("its tail".into(), |p| p.name()),
+            shown(now.value, &AmountUnit::Time),
+            shown(then.value, &AmountUnit::Time),
+            plan.row.p.map_or("its tail".into(), |p| p.name()),
             row.measured_shown.split(" [").next().unwrap_or_default(),
             row.limit_shown
         )

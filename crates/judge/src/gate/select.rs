@@ -1,40 +1,37 @@
-//! Which levels of a run, and which of their requests, a budget is about.
+//! The levels and requests of a run that a row is about.
 //!
-//! A budget that names a load is held against the lowest level that offered it: more load than promised and still within is no
-//! excuse to look at less. Levels that were not run at the load are never extrapolated to; a budget without data is missing, and
-//! missing never passes.
+//! A row with a load uses the lowest levels that offered it. Extrapolating to other loads was rejected, because latency is not linear in load.
+//! A row without data is missing, and missing data never pass.
 
 use plimsoll_model::{Load, Manifest};
 use serde_json::Value;
 
-use crate::budget::{Budget, BudgetFile, BudgetKind, BudgetMetric, RequestSlice};
-use plimsoll_measure::columns::{ABSENT, Fate, INFINITE, UNKNOWN};
-use plimsoll_measure::findings::{CapacityLine, Estimate, Findings, LevelFinding, Reading};
+use crate::budget::{BudgetFile, BudgetKind, BudgetMetric, RequestSlice, RowLoad, SelectedRequests};
+use plimsoll_measure::columns::{ABSENT, Fate, INFINITE};
+use plimsoll_measure::findings::{CapacityLine, CapacityLines, Estimate, Findings, LevelFinding, Reading};
 use plimsoll_measure::say::number;
 use plimsoll_measure::whole::LevelRows;
 
-/// A run with everything that a budget may ask of it.
+/// A run with the data that a gate may need.
 pub struct MeasuredRun<'a> {
-    /// What it is.
     pub manifest: &'a Manifest,
-    /// What was found.
     pub findings: Findings,
     pub(super) levels: Vec<LevelRows>,
 }
 
-/// The levels a budget is about.
-pub(super) struct Chosen<'m> {
+/// The levels of a row, and their traffic.
+pub(super) struct SelectedLevels<'m> {
     pub levels: Vec<(&'m LevelRows, &'m LevelFinding)>,
     pub traffic: String,
 }
 
-impl Chosen<'_> {
-    /// Length of the judged stretches, s.
+impl SelectedLevels<'_> {
+    /// Returns the length of the judged periods, s.
     pub fn length_s(&self) -> f64 {
         self.levels.iter().map(|(_, finding)| finding.summary.window.length_s).sum()
     }
 
-    /// Offered load, requests/s.
+    /// Returns the offered load, requests/s.
     pub fn offered_per_s(&self) -> f64 {
         let requests: f64 = self.levels.iter().map(|(_, f)| f.summary.counts.requests as f64).sum();
         if self.length_s() > 0.0 { requests / self.length_s() } else { 0.0 }
@@ -45,7 +42,7 @@ impl Chosen<'_> {
     }
 }
 
-/// Share of the promised load that a level must at least have offered.
+/// Minimum offered load of a level, as a share of the row's load.
 const CLOSE: f64 = 0.95;
 
 impl<'a> MeasuredRun<'a> {
@@ -53,10 +50,14 @@ impl<'a> MeasuredRun<'a> {
         self.levels.iter().any(|rows| rows.level.purpose != "run")
     }
 
-    /// The queueing onset of this traffic, where the run is a sweep that found one.
+    /// Returns the lines of this traffic; `None` if the run is no sweep.
+    pub(super) fn lines(&self, traffic: &str) -> Option<&CapacityLines> {
+        self.findings.lines.iter().find(|lines| lines.traffic == traffic)
+    }
+
+    /// Returns the queueing onset of this traffic; an error names the reason why there is none.
     pub(super) fn onset(&self, traffic: &str) -> Result<Estimate, String> {
-        let lines = self.findings.lines.iter().find(|lines| lines.traffic == traffic);
-        match lines.map(|lines| &lines.onset) {
+        match self.lines(traffic).map(|lines| &lines.onset) {
             Some(CapacityLine::Found { rate, .. }) => Ok(*rate),
             Some(CapacityLine::CannotTell { why }) => Err(why.clone()),
             Some(_) => Err("the sweep bounds the onset on one side only".into()),
@@ -64,43 +65,34 @@ impl<'a> MeasuredRun<'a> {
         }
     }
 
-    fn finding(&self, id: u32) -> Option<&LevelFinding> {
+    pub(super) fn finding(&self, id: u32) -> Option<&LevelFinding> {
         self.findings.levels.iter().find(|level| level.summary.level == id)
     }
 
-    /// The levels of a budget, or what is missing.
-    pub(super) fn choose(&self, file: &BudgetFile, budget: &Budget) -> Result<Chosen<'_>, String> {
-        let rate = budget.slice.as_ref().and_then(|slice| slice.load);
-        match &budget.under {
-            None => {
-                let load = file.load.clone().unwrap_or_default();
-                self.of_load(load.profile.as_deref(), rate.or(load.rate).map(|rate| rate.as_per_s()), file)
-            }
-            Some(name) => {
-                let burst = file.bursts.get(name).cloned().unwrap_or_default();
-                let traffic = burst.traffic.as_deref().unwrap_or(name);
-                let rate = rate.or(burst.rate).map(|rate| rate.as_per_s());
-                let by_arrivals = burst.arrivals.as_deref().is_some_and(|text| self.arrives(text));
-                let named = self.levels.iter().any(|rows| rows.level.traffic == traffic);
-                match (named, by_arrivals) {
-                    (true, _) => self.of_load(Some(traffic), rate, file),
-                    (false, true) if !self.is_sweep() => self.of_load(None, rate, file),
-                    _ => Err(format!(
-                        "no level of the run is the burst `{name}`: run it with `plimsoll sweep --traffic {traffic}=…` or \
-                         `plimsoll run --arrivals {}`",
-                        burst.arrivals.as_deref().unwrap_or("gamma:3")
-                    )),
-                }
-            }
+    /// Returns the levels of this load; an error names the missing data.
+    pub(super) fn select(&self, file: &BudgetFile, load: &RowLoad) -> Result<SelectedLevels<'_>, String> {
+        let (Some(name), Some(traffic)) = (&load.burst, &load.traffic) else {
+            return self.of_load(load.traffic.as_deref(), load, file);
+        };
+        let by_arrivals = load.arrivals.as_deref().is_some_and(|text| self.arrives(text));
+        let named = self.levels.iter().any(|rows| rows.level.traffic == *traffic);
+        match (named, by_arrivals) {
+            (true, _) => self.of_load(Some(traffic), load, file),
+            (false, true) if !self.is_sweep() => self.of_load(None, load, file),
+            _ => Err(format!(
+                "no level of the run is the burst `{name}`: run it with `plimsoll sweep --traffic {traffic}=…` or \
+                 `plimsoll run --arrivals {}`",
+                load.arrivals.as_deref().unwrap_or("gamma:3")
+            )),
         }
     }
 
     fn of_load(
         &self,
         profile: Option<&str>,
-        rate: Option<f64>,
+        load: &RowLoad,
         file: &BudgetFile,
-    ) -> Result<Chosen<'_>, String> {
+    ) -> Result<SelectedLevels<'_>, String> {
         let bursts: Vec<&str> =
             file.bursts.iter().map(|(name, b)| b.traffic.as_deref().unwrap_or(name)).collect();
         let of_kind = |traffic: &str| match profile {
@@ -113,7 +105,7 @@ impl<'a> MeasuredRun<'a> {
         };
         let traffic = first.level.traffic.clone();
         let own = own.into_iter().filter(|rows| rows.level.traffic == traffic);
-        let held = match rate {
+        let held = match load.rate_per_s {
             None => self.at_any_rate(own.collect(), file)?,
             Some(rate) => at_rate(own.collect(), rate)?,
         };
@@ -122,7 +114,7 @@ impl<'a> MeasuredRun<'a> {
         if levels.iter().all(|(_, finding)| finding.summary.counts.requests == 0) {
             return Err("no request was due in the window".into());
         }
-        let chosen = Chosen { levels, traffic };
+        let chosen = SelectedLevels { levels, traffic };
         match file.load.as_ref().and_then(|load| load.window) {
             Some(window) if chosen.length_s() < 0.999 * window.as_secs_f64() => Err(format!(
                 "the level holds {} s behind its warm-up; the budget's window is {} s",
@@ -133,8 +125,8 @@ impl<'a> MeasuredRun<'a> {
         }
     }
 
-    /// The levels where no rate is asked for: those that were run for their own sake, else what a sweep held. What a batch is worked off
-    /// with is what the search for saturation found: measured anew where that was done, else its best level.
+    /// Returns the levels for a row without a rate: those of the run, or the held ones of a sweep. A batch uses the saturating level: the one
+    /// that was measured again, or the best one of the search.
     fn at_any_rate<'m>(
         &'m self,
         own: Vec<&'m LevelRows>,
@@ -164,7 +156,7 @@ impl<'a> MeasuredRun<'a> {
         }
     }
 
-    /// What a search for saturation tried beside this level, as far as it finished anything.
+    /// Returns the other levels of a search for saturation.
     pub(super) fn tried_beside(&self, traffic: &str, chosen: &LevelFinding) -> Vec<&LevelFinding> {
         if !matches!(chosen.summary.load, Load::Saturating { .. }) {
             return Vec::new();
@@ -177,7 +169,7 @@ impl<'a> MeasuredRun<'a> {
         .collect()
     }
 
-    /// Do the arrivals of the run's scenario have this process? The short form names the process and its first figure.
+    /// Returns whether the scenario has these arrivals, given as the process and its first parameter.
     fn arrives(&self, text: &str) -> bool {
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
         let name = if name == "onoff" { "on_off" } else { name };
@@ -192,7 +184,7 @@ impl<'a> MeasuredRun<'a> {
             }
     }
 
-    /// The index of a class by its name in the scenario, or by its number.
+    /// Returns the index of a class by its name in the scenario, or by its number.
     fn class(&self, name: &str) -> Option<u16> {
         let classes = self.manifest.scenario.get("classes").and_then(Value::as_array);
         let named = classes.and_then(|classes| {
@@ -205,7 +197,7 @@ impl<'a> MeasuredRun<'a> {
         self.manifest.target.facts.get("model")?.as_deref()
     }
 
-    /// The classes that asked for this model, a bit each; `None` = all requests did.
+    /// Returns the classes with this model, one bit each; `None` for all.
     fn classes_of(&self, model: &str) -> Result<Option<u128>, String> {
         let classes = self.manifest.scenario.get("classes").and_then(Value::as_array);
         let own = |class: &'a Value| class.get("model").and_then(Value::as_str).or_else(|| self.model());
@@ -228,9 +220,9 @@ impl<'a> MeasuredRun<'a> {
         }
     }
 
-    /// What a slice leaves of the requests; an error says why nothing can be left.
-    pub(super) fn picks(&self, slice: Option<&RequestSlice>) -> Result<Picks, String> {
-        let Some(slice) = slice else { return Ok(Picks::default()) };
+    /// Returns the requests of a slice; an error names the reason why there are none.
+    pub(super) fn requests(&self, slice: Option<&RequestSlice>) -> Result<SelectedRequests, String> {
+        let Some(slice) = slice else { return Ok(SelectedRequests::default()) };
         let of_model = slice.model.as_deref().map_or(Ok(None), |model| self.classes_of(model))?;
         let url = &self.manifest.target.url;
         if let Some(route) = slice
@@ -246,17 +238,17 @@ impl<'a> MeasuredRun<'a> {
                 Some(self.class(name).ok_or_else(|| format!("the run's scenario has no class {name}"))?)
             }
         };
-        Ok(Picks { class, of_model, prompt_tokens: slice.prompt_tokens })
+        Ok(SelectedRequests { class, of_model, prompt_tokens: slice.prompt_tokens })
     }
 }
 
-/// What a level finished per second: items, where requests hold several.
+/// Returns the completed requests per second of a level, or items if requests contain several.
 pub(super) fn per_s(level: &LevelFinding) -> Reading {
     let rates = &level.summary.rates;
     rates.items_per_s.clone().unwrap_or_else(|| rates.achieved_per_s.clone())
 }
 
-/// The lowest levels that offered this load.
+/// Returns the lowest levels that offered this load.
 fn at_rate(own: Vec<&LevelRows>, rate: f64) -> Result<Vec<&LevelRows>, String> {
     let asked = |rows: &LevelRows| match rows.level.load {
         Load::Open { rate_per_s } => Some(rate_per_s),
@@ -278,54 +270,38 @@ fn at_rate(own: Vec<&LevelRows>, rate: f64) -> Result<Vec<&LevelRows>, String> {
     })
 }
 
-/// The requests of a slice.
-#[derive(Copy, Clone, Default)]
-pub(super) struct Picks {
-    class: Option<u16>,
-    /// Classes of a model, a bit each.
-    of_model: Option<u128>,
-    prompt_tokens: Option<crate::budget::PromptBucket>,
-}
-
-impl Picks {
-    pub fn all(&self) -> bool {
-        self.class.is_none() && self.of_model.is_none() && self.prompt_tokens.is_none()
-    }
-
-    fn takes(&self, rows: &LevelRows, row: usize) -> bool {
-        let columns = &rows.columns;
-        let tokens =
-            if columns.prompt[row] == UNKNOWN { columns.asked_prompt[row] } else { columns.prompt[row] };
-        let own = columns.class(row);
-        self.class.is_none_or(|class| own == class)
-            && self.of_model.is_none_or(|mask| own < 128 && mask & 1 << own != 0)
-            && self.prompt_tokens.is_none_or(|bucket| bucket.holds(tokens))
-    }
-}
-
-/// The rows of chosen levels that a slice takes.
-fn each<'m>(chosen: &'m Chosen<'m>, picks: Picks) -> impl Iterator<Item = (&'m LevelRows, usize)> {
+/// Returns the selected requests of the levels.
+fn each<'m>(
+    chosen: &'m SelectedLevels<'m>,
+    requests: SelectedRequests,
+) -> impl Iterator<Item = (&'m LevelRows, usize)> {
     chosen.levels.iter().flat_map(move |(rows, _)| {
-        (rows.window.0..rows.window.1).filter(move |row| picks.takes(rows, *row)).map(move |row| (*rows, row))
+        (rows.window.0..rows.window.1)
+            .filter(move |row| requests.contains(&rows.columns, *row))
+            .map(move |row| (*rows, row))
     })
 }
 
-/// The values of a latency, ns, in the order of due times; what is absent is left out.
-pub(super) fn values(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) -> Vec<i64> {
+/// Returns the values of a latency in ns, in order of due times, without absent ones.
+pub(super) fn values(
+    chosen: &SelectedLevels<'_>,
+    metric: BudgetMetric,
+    requests: SelectedRequests,
+) -> Vec<i64> {
     if matches!(metric, BudgetMetric::EventGap | BudgetMetric::Itl) {
-        return gaps(chosen, metric, picks);
+        return gaps(chosen, metric, requests);
     }
     let mut values = Vec::new();
     for (rows, _) in &chosen.levels {
         let (from, to) = rows.window;
-        let taken = (from..to).filter(|row| picks.all() || picks.takes(rows, *row));
+        let taken = (from..to).filter(|row| requests.is_all() || requests.contains(&rows.columns, *row));
         values.extend(taken.map(|row| metric.of_row(&rows.columns, row)).filter(|ns| *ns != ABSENT));
     }
-    // Of answers that come whole only the failures would be left, and a metric nobody has is missing, not infinite.
+    // Unstreamed responses lack the latency, so only failures would remain. The metric is then missing, not infinite.
     if values.iter().all(|ns| *ns == INFINITE)
         && !matches!(metric, BudgetMetric::E2e | BudgetMetric::E2eAfterSend | BudgetMetric::SessionE2e)
     {
-        let finished = each(chosen, picks).any(|(rows, row)| rows.columns.fate[row].ended_well());
+        let finished = each(chosen, requests).any(|(rows, row)| rows.columns.fate[row].ended_well());
         if finished {
             return Vec::new();
         }
@@ -333,17 +309,17 @@ pub(super) fn values(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) ->
     values
 }
 
-/// Gaps of all requests. One that failed stands for as many gaps without end as a finished one has on average: left out, an
-/// endpoint that breaks its streams would keep the better gaps the more of them it breaks.
-fn gaps(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) -> Vec<i64> {
+/// Returns the gaps of all requests. A failed request counts as many infinite gaps as a completed one has on average. Otherwise an endpoint
+/// that breaks its streams would improve its gaps.
+fn gaps(chosen: &SelectedLevels<'_>, metric: BudgetMetric, requests: SelectedRequests) -> Vec<i64> {
     let mut values = Vec::new();
     let of_row = |rows: &LevelRows, row: usize| rows.columns.gaps(row, row + 1).len();
-    let finished = || each(chosen, picks).filter(|(rows, row)| rows.columns.fate[*row] == Fate::Finished);
+    let finished = || each(chosen, requests).filter(|(rows, row)| rows.columns.fate[*row] == Fate::Finished);
     let (whole, sum) = finished().fold((0, 0), |(n, sum), (rows, row)| (n + 1, sum + of_row(rows, row)));
     let usual = if sum == 0 { 0 } else { (sum / whole).max(1) };
-    for (rows, row) in each(chosen, picks) {
+    for (rows, row) in each(chosen, requests) {
         let columns = &rows.columns;
-        // Tokens of one event come at one instant, so gaps per token need to know how many an event holds.
+        // Tokens of one event arrive together, so gaps per token need one token per event.
         if metric == BudgetMetric::Itl && !columns.one_token_events {
             return Vec::new();
         }
@@ -356,27 +332,20 @@ fn gaps(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) -> Vec<i64> {
     values
 }
 
-/// Which of the requests exceed an allowance of this kind, in the order of due times; planned cancellations are left out.
-pub(super) fn flags(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) -> Vec<bool> {
-    each(chosen, picks)
-        .filter(|(rows, row)| rows.columns.fate[*row] != Fate::Cancelled)
-        .map(|(rows, row)| {
-            let failed = rows.columns.fate[row] != Fate::Finished;
-            let again = rows.columns.attempts(row) > 1;
-            match metric {
-                BudgetMetric::RetryRate => again,
-                BudgetMetric::ErrorAndRetryRate => failed || again,
-                _ => failed,
-            }
-        })
-        .collect()
+/// Returns whether each request counts against a share metric, in order of due times, without cancelled requests.
+pub(super) fn flags(
+    chosen: &SelectedLevels<'_>,
+    metric: BudgetMetric,
+    requests: SelectedRequests,
+) -> Vec<bool> {
+    each(chosen, requests).filter_map(|(rows, row)| metric.counts_against(&rows.columns, row)).collect()
 }
 
-/// The times of a stage, ns, as the server reported them, and how many finished requests do not have it. What failed is over every
-/// slice, like every latency of it; an answer left on purpose counts with what it reports.
-pub(super) fn stage_times(chosen: &Chosen<'_>, stage: &str) -> (Vec<i64>, u64) {
+/// Returns the reported times of a stage in ns, and the number of completed requests without it. Failed requests are over every slice.
+/// Cancelled requests count if they report the stage.
+pub(super) fn stage_times(chosen: &SelectedLevels<'_>, stage: &str) -> (Vec<i64>, u64) {
     let (mut times, mut lacking, mut reported) = (Vec::new(), 0, false);
-    for (rows, row) in each(chosen, Picks::default()) {
+    for (rows, row) in each(chosen, SelectedRequests::default()) {
         let own = rows.columns.stages(row).filter(|(known, _)| *known == stage);
         let time = own.map(|(_, ns)| ns).reduce(|a, b| a + b);
         reported |= time.is_some();
@@ -387,12 +356,12 @@ pub(super) fn stage_times(chosen: &Chosen<'_>, stage: &str) -> (Vec<i64>, u64) {
             (Fate::Cancelled, None) => {}
         }
     }
-    // Where nobody reports it, failures alone are no stage.
+    // Without any report, failures do not make a stage.
     if reported { (times, lacking) } else { (Vec::new(), 0) }
 }
 
-/// Can this stage be a part of that latency? What begins with the first token is none of the way to it, and the time per token
-/// behind it is none of what came before. Of a server's own names nothing is known, and they stay.
+/// Returns whether a stage can be a part of a latency: stages after the first token are no part of `ttft`, stages before it no part of `tpot`.
+/// Unknown stage names are kept.
 fn is_part(stage: &str, metric: BudgetMetric) -> bool {
     let is = |names: &[&str]| names.contains(&stage.replace(['-', ' '], "_").as_str());
     match metric {
@@ -406,11 +375,15 @@ fn is_part(stage: &str, metric: BudgetMetric) -> bool {
     }
 }
 
-/// The mean time of every stage of this latency among the requests whose latency is over a limit, s, largest first.
-pub(super) fn stages_beyond(chosen: &Chosen<'_>, metric: BudgetMetric, limit_ns: i64) -> Vec<(String, f64)> {
+/// Returns the mean time of each stage of this latency in s, largest first, over the requests above a limit.
+pub(super) fn stages_beyond(
+    chosen: &SelectedLevels<'_>,
+    metric: BudgetMetric,
+    limit_ns: i64,
+) -> Vec<(String, f64)> {
     let mut sums: std::collections::BTreeMap<&str, i64> = std::collections::BTreeMap::new();
     let mut n = 0u64;
-    for (rows, row) in each(chosen, Picks::default()) {
+    for (rows, row) in each(chosen, SelectedRequests::default()) {
         let ns = metric.of_row(&rows.columns, row);
         let mut stages = rows.columns.stages(row).peekable();
         if ns <= limit_ns || ns == INFINITE || stages.peek().is_none() {

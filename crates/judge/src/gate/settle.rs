@@ -1,15 +1,19 @@
-//! The family of budgets: who passes and who fails among all that is judged, and what that amounts to.
+//! All rows of a gate together: corrected verdicts, the verdict of the file, and the headline.
+//!
+//! A release fails if any row is broken, so failures are corrected over the primary family (Holm 1979). It passes only if every row does, so plain
+//! alpha for each is enough (intersection–union, Berger 1982). Correcting passes too was rejected, because more rows would make a pass harder.
+//! Watched rows have a false discovery rate (Benjamini and Hochberg 1995).
 
 use plimsoll_math::two_sample::holm;
 
-use super::{GateRow, GateVerdict, JudgedRow, RowRole};
-use crate::budget::{BudgetFile, OnInconclusive, OnMissing, family};
+use super::{GateInput, GateRow, GateVerdict, JudgedRow, RowRole};
+use crate::budget::{OnInconclusive, OnMissing};
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::say::{count, number};
 
-/// The family: who passes, who fails among all the judged, and what that amounts to.
-pub fn settle(file: &BudgetFile, judged: &mut [JudgedRow]) {
-    let alpha = file.policy.alpha;
+/// Sets the verdict of each row, corrected for all rows that decide or are watched.
+pub fn settle(gate: &GateInput<'_>, judged: &mut [JudgedRow]) {
+    let alpha = gate.alpha;
     let of = |role: RowRole, judged: &[JudgedRow]| -> Vec<usize> {
         (0..judged.len()).filter(|i| judged[*i].row.role == role && !judged[*i].row.missing).collect()
     };
@@ -20,17 +24,39 @@ pub fn settle(file: &BudgetFile, judged: &mut [JudgedRow]) {
     let adjusted = holm(&chances(&primary, judged));
     for (i, p) in primary.into_iter().zip(adjusted) {
         judged[i].row.p_fail_family = p;
-        judged[i].row.held = family::verdict(judged[i].row.p_pass, alpha, p <= alpha);
+        judged[i].row.held = held(judged[i].row.p_pass, alpha, p <= alpha);
     }
     let watched = of(RowRole::Watched, judged);
-    let falls = family::benjamini_hochberg(&chances(&watched, judged), file.policy.false_discovery);
+    let falls = benjamini_hochberg(&chances(&watched, judged), gate.file.policy.false_discovery);
     for (i, falls) in watched.into_iter().zip(falls) {
         judged[i].row.p_fail_family = judged[i].row.p_fail;
-        judged[i].row.held = family::verdict(judged[i].row.p_pass, alpha, falls);
+        judged[i].row.held = held(judged[i].row.p_pass, alpha, falls);
     }
     for one in judged {
         finish(one, alpha);
     }
+}
+
+/// Returns the verdict of a row: a pass at plain alpha, or a corrected failure.
+fn held(p_pass: f64, alpha: f64, falls: bool) -> Held {
+    match falls {
+        _ if p_pass <= alpha => Held::Pass,
+        true => Held::Fail,
+        false => Held::Inconclusive,
+    }
+}
+
+/// Returns whether each hypothesis is rejected by Benjamini and Hochberg's step-up at this false discovery rate.
+pub fn benjamini_hochberg(p: &[f64], rate: f64) -> Vec<bool> {
+    let m = p.len() as f64;
+    let mut order: Vec<usize> = (0..p.len()).collect();
+    order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
+    let last = order.iter().enumerate().rposition(|(i, at)| p[*at] <= rate * (i + 1) as f64 / m);
+    let mut falls = vec![false; p.len()];
+    for at in order.into_iter().take(last.map_or(0, |last| last + 1)) {
+        falls[at] = true;
+    }
+    falls
 }
 
 fn finish(one: &mut JudgedRow, alpha: f64) {
@@ -40,13 +66,13 @@ fn finish(one: &mut JudgedRow, alpha: f64) {
         return;
     }
     let (worth, least) =
-        (row.share_over.map(|share| share.n_eff), one.budget.as_ref().and_then(|budget| budget.min_n_eff));
+        (row.share_over.map(|share| share.n_eff), one.plan.as_ref().and_then(|plan| plan.row.min_n_eff));
     if let Some((worth, least)) = worth.zip(least).filter(|(worth, least)| worth < least)
         && !(one.outgrown && row.held == Held::Fail)
     {
         row.held = Held::Inconclusive;
         row.why = format!("{}; {} are the least to judge by", effective_requests(worth), number(least));
-        // The least to judge by is not yet what a verdict takes.
+        // A verdict may need more than the minimum.
         if let Some(share) = row.share_over.filter(|share| share.n_eff > 0.0) {
             let judged = (least * share.n as f64 / share.n_eff).ceil() as u64;
             let per_s = row.offered_per_s.filter(|per_s| *per_s > 0.0);
@@ -62,7 +88,7 @@ fn finish(one: &mut JudgedRow, alpha: f64) {
     if row.held == Held::Inconclusive {
         row.by = None;
     }
-    if let Some(budget) = &one.budget {
+    if let Some(budget) = one.plan.as_ref().map(|plan| &plan.row) {
         let strict = match row.missing {
             true => budget.on_missing == OnMissing::Fail,
             false => budget.on_inconclusive == OnInconclusive::Fail,
@@ -108,12 +134,12 @@ pub fn verdict(judged: &[JudgedRow]) -> GateVerdict {
     let decides = || judged.iter().filter(|one| one.row.role == RowRole::Decides);
     let warns = |one: &JudgedRow| {
         !one.row.missing
-            && one.budget.as_ref().is_some_and(|budget| budget.on_inconclusive == OnInconclusive::Warn)
+            && one.plan.as_ref().is_some_and(|plan| plan.row.on_inconclusive == OnInconclusive::Warn)
     };
     if decides().any(|one| one.row.held == Held::Fail) {
         GateVerdict::Broken
     } else if decides().count() == 0 {
-        // Where nothing was held to anything, nothing was shown to hold.
+        // Without a limit nothing is shown to hold.
         GateVerdict::Inconclusive
     } else if decides().any(|one| one.row.held == Held::Inconclusive && !warns(one)) {
         GateVerdict::Inconclusive
@@ -122,7 +148,7 @@ pub fn verdict(judged: &[JudgedRow]) -> GateVerdict {
     }
 }
 
-/// Nothing is said to hold, or to be broken, by a measurement that is not the target's.
+/// Makes every row inconclusive, because an invalid measurement proves nothing about the target.
 pub fn unjudge(judged: &mut [JudgedRow]) {
     for row in judged.iter_mut().map(|one| &mut one.row).filter(|row| row.role != RowRole::Tracked) {
         row.held = Held::Inconclusive;

@@ -13,7 +13,7 @@ use plimsoll_math::proportion::Interval;
 use plimsoll_math::quantile::{self, BATCHES};
 use plimsoll_model::Span;
 
-use super::{SequentialVerdict, WatchSpec};
+use super::{SequentialSpec, SequentialVerdict};
 
 /// The error of a baseline that is too short.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -24,19 +24,19 @@ pub struct TooShort {
 
 /// A percentile of an earlier run as a ceiling.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Baseline {
+pub struct BaselinePercentile {
     /// Ceiling: with confidence 1 − alpha/2 the baseline's quantile is not above it.
     pub ceiling: f64,
     /// Remaining alpha for the test.
     pub alpha: f64,
 }
 
-impl Baseline {
+impl BaselinePercentile {
     /// Returns the ceiling from values in order of sending; +∞ for failed requests.
     ///
     /// # Errors
     /// Fails with [`TooShort`] if the run has no upper bound for the percentile.
-    pub fn new(in_send_order: &[f64], percentile: f64, alpha: f64) -> Result<Baseline, TooShort> {
+    pub fn new(in_send_order: &[f64], percentile: f64, alpha: f64) -> Result<BaselinePercentile, TooShort> {
         let mut sorted = in_send_order.to_vec();
         quantile::sort(&mut sorted);
         let Some(value) = quantile::of_sorted(&sorted, percentile) else {
@@ -46,7 +46,9 @@ impl Baseline {
         // The bound uses counts only. A parametric bound far beyond the slowest value would pass anything slower.
         let (_, upper) = quantile::interval_ranks(sorted.len(), worth, percentile, 0.5 * alpha);
         match sorted.get(upper - 1) {
-            Some(ceiling) if ceiling.is_finite() => Ok(Baseline { ceiling: *ceiling, alpha: 0.5 * alpha }),
+            Some(ceiling) if ceiling.is_finite() => {
+                Ok(BaselinePercentile { ceiling: *ceiling, alpha: 0.5 * alpha })
+            }
             _ => Err(TooShort { n_eff: worth.n_eff }),
         }
     }
@@ -55,7 +57,7 @@ impl Baseline {
 /// A sequential test of a percentile against its ceiling.
 #[derive(Clone, Debug)]
 pub struct CeilingWatch {
-    spec: WatchSpec,
+    spec: SequentialSpec,
     percentile: f64,
     ceiling: f64,
     /// Wealth of the bets, created at the first block, whose length gives the expected exceedances.
@@ -67,14 +69,14 @@ pub struct CeilingWatch {
 
 impl CeilingWatch {
     /// Returns a test against a fixed ceiling in the unit of the values.
-    pub fn new(spec: WatchSpec, percentile: f64, ceiling: f64) -> CeilingWatch {
+    pub fn new(spec: SequentialSpec, percentile: f64, ceiling: f64) -> CeilingWatch {
         let (time, requests) = (Span::ZERO, 0);
         CeilingWatch { spec, percentile, ceiling, wealth: None, shares: Vec::new(), time, requests }
     }
 
     /// Returns a test against the measured percentile of a baseline.
-    pub fn against(spec: WatchSpec, percentile: f64, baseline: Baseline) -> CeilingWatch {
-        CeilingWatch::new(WatchSpec { alpha: baseline.alpha, ..spec }, percentile, baseline.ceiling)
+    pub fn against(spec: SequentialSpec, percentile: f64, baseline: BaselinePercentile) -> CeilingWatch {
+        CeilingWatch::new(SequentialSpec { alpha: baseline.alpha, ..spec }, percentile, baseline.ceiling)
     }
 
     /// Adds a block of latencies, +∞ for failed requests, and its duration. Empty blocks are ignored.
@@ -127,7 +129,7 @@ impl CeilingWatch {
 }
 
 /// Returns the condition that is still missing before a promotion, if any.
-pub(super) fn enough(spec: &WatchSpec, time: Span, n_eff: f64) -> Option<String> {
+pub(super) fn enough(spec: &SequentialSpec, time: Span, n_eff: f64) -> Option<String> {
     if time < spec.least_time {
         let (have, least) = (time.as_secs_f64(), spec.least_time.as_secs_f64());
         return Some(format!("holds so far; {have:.0} of at least {least:.0} s seen"));

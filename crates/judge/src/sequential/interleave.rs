@@ -7,7 +7,7 @@ use plimsoll_model::{Attempt, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{PairFinding, PairWatch, PercentileGuard, SequentialVerdict, WatchSpec};
+use super::{PairFinding, PairWatch, PercentileGuard, SequentialSpec, SequentialVerdict};
 use plimsoll_measure::columns::{ABSENT, Columns, INFINITE};
 
 /// The state of a sequential comparison after the pairs so far.
@@ -36,7 +36,7 @@ pub struct LookedAt {
 
 /// A sequential comparison of two targets from their records.
 pub struct InterleaveWatch {
-    spec: WatchSpec,
+    spec: SequentialSpec,
     guards: Vec<PercentileGuard>,
     /// Tests by metric, created at the first pair, which shows whether responses stream.
     watches: Vec<(&'static str, PairWatch)>,
@@ -44,7 +44,7 @@ pub struct InterleaveWatch {
 
 impl InterleaveWatch {
     /// Returns a comparison without data.
-    pub fn new(spec: WatchSpec, guards: Vec<PercentileGuard>) -> InterleaveWatch {
+    pub fn new(spec: SequentialSpec, guards: Vec<PercentileGuard>) -> InterleaveWatch {
         InterleaveWatch { spec, guards, watches: Vec::new() }
     }
 
@@ -55,7 +55,7 @@ impl InterleaveWatch {
         if self.watches.is_empty() {
             let streams = a.leading().0 == "ttft" || b.leading().0 == "ttft";
             let metrics: &[&'static str] = if streams { &["ttft", "e2e"] } else { &["e2e"] };
-            let spec = WatchSpec { alpha: self.spec.alpha / metrics.len() as f64, ..self.spec };
+            let spec = SequentialSpec { alpha: self.spec.alpha / metrics.len() as f64, ..self.spec };
             self.watches = metrics.iter().map(|name| (*name, PairWatch::new(spec, &self.guards))).collect();
         }
         for (metric, watch) in &mut self.watches {

@@ -20,13 +20,13 @@ use plimsoll_model::Span;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use ceiling::{Baseline, CeilingWatch, TooShort};
+pub use ceiling::{BaselinePercentile, CeilingWatch, TooShort};
 pub use interleave::{InterleaveState, InterleaveWatch, LookedAt};
 pub use pairs::{PairFinding, PairWatch, PercentileGuard, guards};
 
 /// The criteria of a sequential test.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct WatchSpec {
+pub struct SequentialSpec {
     /// Probability of a false alarm over all checks, and separately of a false promotion.
     pub alpha: f64,
     /// Minimum measured time before a promotion.
@@ -35,10 +35,10 @@ pub struct WatchSpec {
     pub least_n_eff: f64,
 }
 
-impl Default for WatchSpec {
-    fn default() -> WatchSpec {
+impl Default for SequentialSpec {
+    fn default() -> SequentialSpec {
         // Ten exceedances of a p99, which is also the minimum for showing the percentile.
-        WatchSpec { alpha: 0.05, least_time: Span::ZERO, least_n_eff: 1000.0 }
+        SequentialSpec { alpha: 0.05, least_time: Span::ZERO, least_n_eff: 1000.0 }
     }
 }
 

@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ceiling::{block_effect, enough};
-use super::{SequentialVerdict, WatchSpec};
+use super::{SequentialSpec, SequentialVerdict};
 
 /// A percentile with its margin.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -51,7 +51,7 @@ pub struct PairFinding {
     pub not_worse: bool,
 }
 
-struct Guarded {
+struct PercentileEvidence {
     guard: PercentileGuard,
     worse: Signs,
     not_worse: Signs,
@@ -59,8 +59,8 @@ struct Guarded {
 
 /// A sequential test of two targets in alternation.
 pub struct PairWatch {
-    spec: WatchSpec,
-    guarded: Vec<Guarded>,
+    spec: SequentialSpec,
+    guarded: Vec<PercentileEvidence>,
     /// Share of each candidate block among the slowest of its pair, for the design effect of the highest percentile.
     shares: Vec<f64>,
     requests: u64,
@@ -70,8 +70,8 @@ pub struct PairWatch {
 
 impl PairWatch {
     /// Returns a test without data.
-    pub fn new(spec: WatchSpec, guards: &[PercentileGuard]) -> PairWatch {
-        let of = |guard: &PercentileGuard| Guarded {
+    pub fn new(spec: SequentialSpec, guards: &[PercentileGuard]) -> PairWatch {
+        let of = |guard: &PercentileGuard| PercentileEvidence {
             guard: *guard,
             worse: Signs::default(),
             not_worse: Signs::default(),
@@ -121,7 +121,7 @@ impl PairWatch {
     /// Returns the results of each percentile.
     pub fn findings(&self) -> Vec<PairFinding> {
         let alpha = self.alpha_of_one();
-        let of = |guarded: &Guarded| PairFinding {
+        let of = |guarded: &PercentileEvidence| PairFinding {
             guard: guarded.guard,
             evidence_worse: guarded.worse.ln_peak().exp(),
             evidence_not_worse: guarded.not_worse.ln_peak().exp(),

@@ -1,6 +1,6 @@
 //! Measurement plans of budget files, compared with times calculated by hand.
 
-use plimsoll_judge::budget::plan::{Offer, Plan, plan};
+use plimsoll_judge::budget::plan::{MeasurementPlan, PlannedLoad, plan};
 use plimsoll_judge::budget::{
     Amount, Batch, Budget, BudgetFile, BudgetKind, BudgetLoad, BudgetMetric, Burst,
 };
@@ -20,7 +20,7 @@ fn p99(id: &str) -> Budget {
     Budget::ceiling(id, BudgetMetric::Ttft, Some(0.99), Amount::seconds(0.5))
 }
 
-fn of(file: &BudgetFile) -> Plan {
+fn of(file: &BudgetFile) -> MeasurementPlan {
     plan(file, None, None).expect("measurable")
 }
 
@@ -33,7 +33,13 @@ fn a_level_lasts_as_long_as_its_hardest_percentile() {
     assert_eq!((found.levels[0].traffic.as_str(), found.levels[0].longest.as_str()), ("steady", "tail"));
     assert!((found.levels[0].least_s - 230.0).abs() < 1e-9, "{}", found.levels[0].least_s);
     assert_eq!(found.sweep_for, None);
-    assert_eq!(found.times(229.0), None);
+    // Eight requests and the warm-up are the least for a limit far above the slowest; less than 10 s has no design effect.
+    assert_eq!((found.levels[0].far_s, found.times(9.9)), (10.0, None));
+    assert_eq!(found.times(100.0).map(|times| times.levels_s), Some(vec![100.0]));
+    // 100 s at 2/s are 160 requests behind the warm-up: 1 − 0.025^(1/160) = 2.279 %, and 1.5 × ∛2.279 = 1.974.
+    let limit = found.levels[0].far_limit(100.0, 0.025).expect("too short for counting");
+    assert!((limit - 1.974).abs() < 1e-3, "{limit}");
+    assert_eq!(found.levels[0].far_limit(230.0, 0.025), None);
     assert_eq!(found.times(400.0).map(|times| times.levels_s), Some(vec![400.0]));
 }
 
@@ -75,7 +81,7 @@ fn what_has_no_load_is_said() {
     // The scenario may set the rate.
     assert_eq!(
         plan(&BudgetFile::of(vec![p99("tail")]), Some(3.0), None).expect("a load").levels[0].offer,
-        Offer::Rate(3.0)
+        PlannedLoad::Rate(3.0)
     );
     // The window is longer than the time that the percentile needs.
     let load = BudgetLoad { rate: rate("100/s"), window: Some(Span::from_secs(60)), ..BudgetLoad::default() };
@@ -95,11 +101,11 @@ fn a_batch_is_measured_as_fast_as_it_goes_unless_a_rate_is_said() {
     let found = of(&file);
     assert_eq!(found.levels.len(), 1, "the batch and its errors are one load");
     let level = &found.levels[0];
-    assert_eq!((level.offer, level.least_s), (Offer::Saturating(2.0), 22.5));
+    assert_eq!((level.offer, level.least_s), (PlannedLoad::Saturating(2.0), 22.5));
     assert!(level.planned_s > 10.0 + 1.25 * 368.0 / 2.0, "{}", level.planned_s);
     let said = plan(&file, Some(5.0), None).expect("a rate").levels;
     assert_eq!(said.len(), 1);
-    assert_eq!(said[0].offer, Offer::Rate(5.0));
+    assert_eq!(said[0].offer, PlannedLoad::Rate(5.0));
     // Without budgets it takes the minimum time of a rate.
     let alone = BudgetFile { budgets: Vec::new(), ..file.clone() };
     assert_eq!(of(&alone).levels[0].planned_s, 10.0 + 37.5);

@@ -1,8 +1,8 @@
 //! A budget file checked against runs with a known truth: verdicts, families, slices, and the text of a broken row.
 
 use plimsoll_judge::budget::{
-    Amount, Batch, Budget, BudgetFile, BudgetKind, BudgetLoad, BudgetMetric, OnInconclusive, OnMissing,
-    Relative, RequestSlice, Unit,
+    Amount, AmountUnit, Batch, Budget, BudgetFile, BudgetKind, BudgetLoad, BudgetMetric, OnInconclusive,
+    OnMissing, Relative, RequestSlice,
 };
 use plimsoll_judge::gate::{GateFinding, GateVerdict, MeasuredRun, RowRole, gate};
 use plimsoll_math::dist::exponential;
@@ -279,7 +279,7 @@ fn the_tail_ratio_is_that_of_the_law() {
     let mut stream = Stream::new(3, "ratio", 0);
     let run = made((0..20_000).map(|_| 1 + (1e2 * exponential(&mut stream, 1.0)) as i64));
     let ratio = |most: f64| {
-        let max = Amount { value: most, unit: plimsoll_judge::budget::Unit::Plain };
+        let max = Amount { value: most, unit: plimsoll_judge::budget::AmountUnit::Plain };
         Budget::ceiling(format!("{most}"), BudgetMetric::TtftTailRatio, None, max)
     };
     let finding = run.gate(&file(vec![ratio(5.5), ratio(6.64), ratio(8.0)]));
@@ -504,12 +504,12 @@ fn what_fails_breaks_a_budget_of_gaps_too() {
 /// The total of the stages decides, although its slices are only reported.
 #[test]
 fn a_total_of_stages_decides_and_an_empty_family_never_passes() {
-    use plimsoll_judge::budget::{Percentile, StageBudget};
+    use plimsoll_judge::budget::{PercentileLevel, StageBudget};
     let run = mixture(2_000, 1_000_000);
     let stages = |total_s: f64| {
         let slices = [("rerank".to_owned(), Amount::seconds(total_s / 2.0))].into();
         let stages =
-            StageBudget { total: Amount::seconds(total_s), p: Percentile(0.95), margin: None, slices };
+            StageBudget { total: Amount::seconds(total_s), p: PercentileLevel(0.95), margin: None, slices };
         run.gate(&BudgetFile { stages: Some(stages), ..file(Vec::new()) })
     };
     // Answers take 70 ms, and none of them reports its stages.
@@ -538,7 +538,7 @@ fn a_total_of_stages_decides_and_an_empty_family_never_passes() {
 fn floor_under_onset(lower: f64, upper: f64, floor: f64) -> Held {
     let run = mixture(2_000, 1_000_000);
     let metric = BudgetMetric::ThroughputBeforeOnset;
-    let floor = Amount { value: floor, unit: Unit::Rate };
+    let floor = Amount { value: floor, unit: AmountUnit::Rate };
     let ceiling = Budget::ceiling("floor", metric, None, floor.clone());
     let floor = Budget { max: None, min: Some(floor), ..ceiling };
     let file = file(vec![floor]);
@@ -621,9 +621,9 @@ fn a_run_that_piles_up_breaks_what_most_of_its_requests_are_over() {
 /// Answers without the stage are reported, or are too many.
 #[test]
 fn a_slice_of_a_stage_decides_where_it_is_named() {
-    use plimsoll_judge::budget::{Percentile, StageBudget};
+    use plimsoll_judge::budget::{PercentileLevel, StageBudget};
     let slices = [("prefill".to_owned(), Amount::seconds(0.03))].into();
-    let stages = StageBudget { total: Amount::seconds(0.2), p: Percentile(0.95), margin: None, slices };
+    let stages = StageBudget { total: Amount::seconds(0.2), p: PercentileLevel(0.95), margin: None, slices };
     let mut file = BudgetFile { stages: Some(stages), ..file(Vec::new()) };
     // Prefill takes 40 ms of 70; every `lacking`th answer does not report it, every `failing`th request fails.
     let run = |lacking: u64, failing: u64| {

@@ -1,7 +1,7 @@
 //! A gate that measures: the savings of an interim analysis, the remaining load, and the limits of a batch.
 
 use plimsoll_judge::budget::{ALPHA, Batch, BudgetFile, BudgetKind, Count, decide};
-use plimsoll_judge::gate::{GateVerdict, More, after_interim};
+use plimsoll_judge::gate::{GateVerdict, RemainingTime, after_interim};
 use plimsoll_math::quantile::EffectiveN;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Held;
@@ -79,15 +79,15 @@ fn an_interim_analysis_leaves_what_is_undecided_or_says_that_it_takes_too_long()
     let more = |left_s: f64| after_interim(&open, &[vec![0]], &[20.0], left_s);
     // A quarter is added for the warm-up, and the measured time is subtracted.
     let want = 1.25 * takes_s - 20.0;
-    let More::Levels(levels) = more(1_000.0) else { panic!("{:?}", more(1_000.0)) };
+    let RemainingTime::Levels(levels) = more(1_000.0) else { panic!("{:?}", more(1_000.0)) };
     assert!((levels[0] / want - 1.0).abs() < 0.02, "{levels:?} for {want}");
-    let More::Levels(short) = more(0.7 * want) else { panic!("{:?}", more(0.7 * want)) };
+    let RemainingTime::Levels(short) = more(0.7 * want) else { panic!("{:?}", more(0.7 * want)) };
     assert!((short[0] / (0.7 * want) - 1.0).abs() < 1e-9, "all that is left: {short:?}");
-    assert!(matches!(more(0.4 * want), More::TooMuch(takes) if (takes / want - 1.0).abs() < 0.02));
+    assert!(matches!(more(0.4 * want), RemainingTime::TooMuch(takes) if (takes / want - 1.0).abs() < 0.02));
     let holds = mixture(10_000, 1_000).gate(&budgets);
-    assert_eq!(after_interim(&holds, &[vec![0]], &[100.0], 50.0), More::Nothing);
+    assert_eq!(after_interim(&holds, &[vec![0]], &[100.0], 50.0), RemainingTime::Nothing);
     // A load without an undecided row gets no further time.
-    let More::Levels(two) = after_interim(&open, &[vec![7], vec![0]], &[20.0, 20.0], 1_000.0) else {
+    let RemainingTime::Levels(two) = after_interim(&open, &[vec![7], vec![0]], &[20.0, 20.0], 1_000.0) else {
         panic!()
     };
     assert_eq!(two[0], 0.0);

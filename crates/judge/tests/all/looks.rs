@@ -1,7 +1,7 @@
 //! Sequential tests on traffic of known distributions: frequency and delay of alarms over sixty checks of 500 requests.
 
 use plimsoll_judge::sequential::{
-    Baseline, CeilingWatch, PairWatch, PercentileGuard, SequentialVerdict, WatchSpec,
+    BaselinePercentile, CeilingWatch, PairWatch, PercentileGuard, SequentialSpec, SequentialVerdict,
 };
 use plimsoll_math::dist::exponential;
 use plimsoll_math::proportion::proves_over;
@@ -90,7 +90,7 @@ pub fn fixed(traffic: Traffic, times: f64, replications: u64) -> Alarms {
     (0..replications)
         .map(|i| {
             let mut source = traffic.source(i, "fixed");
-            let mut watch = CeilingWatch::new(WatchSpec::default(), 0.99, ceiling);
+            let mut watch = CeilingWatch::new(SequentialSpec::default(), 0.99, ceiling);
             (1..=LOOKS).find(|_| {
                 watch.push(&source.take(BLOCK), TOOK);
                 is_harm(&watch.verdict())
@@ -128,7 +128,7 @@ pub enum Against {
 
 /// Tests an equal candidate against the p99 of a baseline of 12 000 requests.
 pub fn measured(traffic: Traffic, against: Against, replications: u64) -> Alarms {
-    let spec = WatchSpec::default();
+    let spec = SequentialSpec::default();
     (0..replications)
         .filter_map(|i| {
             let before = traffic.source(i, "baseline").take(BASELINE);
@@ -138,9 +138,11 @@ pub fn measured(traffic: Traffic, against: Against, replications: u64) -> Alarms
                     sort(&mut sorted);
                     CeilingWatch::new(spec, 0.99, of_sorted(&sorted, 0.99)?)
                 }
-                Against::Bound => {
-                    CeilingWatch::against(spec, 0.99, Baseline::new(&before, 0.99, spec.alpha).ok()?)
-                }
+                Against::Bound => CeilingWatch::against(
+                    spec,
+                    0.99,
+                    BaselinePercentile::new(&before, 0.99, spec.alpha).ok()?,
+                ),
             };
             let mut source = traffic.source(i, "candidate");
             Some((1..=LOOKS).find(|_| {
@@ -157,7 +159,7 @@ pub fn pairs(traffic: Traffic, slower: f64, replications: u64) -> Alarms {
     (0..replications)
         .map(|i| {
             let (mut a, mut b) = (traffic.source(i, "a"), traffic.source(i, "b"));
-            let mut watch = PairWatch::new(WatchSpec::default(), &guards);
+            let mut watch = PairWatch::new(SequentialSpec::default(), &guards);
             (1..=LOOKS).find(|_| {
                 let candidate: Vec<f64> = b.take(BLOCK).iter().map(|v| v * slower).collect();
                 watch.push(&a.take(BLOCK), &candidate, TOOK);
@@ -172,7 +174,7 @@ pub fn promoted(traffic: Traffic, slower: f64, replications: u64) -> Alarms {
     (0..replications)
         .map(|i| {
             let (mut a, mut b) = (traffic.source(i, "a"), traffic.source(i, "b"));
-            let mut watch = PairWatch::new(WatchSpec::default(), &plimsoll_judge::sequential::guards());
+            let mut watch = PairWatch::new(SequentialSpec::default(), &plimsoll_judge::sequential::guards());
             (1..=LOOKS).find(|_| {
                 let candidate: Vec<f64> = b.take(BLOCK).iter().map(|v| v * slower).collect();
                 watch.push(&a.take(BLOCK), &candidate, TOOK);

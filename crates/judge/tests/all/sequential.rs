@@ -1,6 +1,8 @@
 //! Sequential tests on traffic with known properties. `examples/looks.rs` prints the whole table.
 
-use plimsoll_judge::sequential::{Baseline, CeilingWatch, PairWatch, SequentialVerdict, WatchSpec, guards};
+use plimsoll_judge::sequential::{
+    BaselinePercentile, CeilingWatch, PairWatch, SequentialSpec, SequentialVerdict, guards,
+};
 use plimsoll_model::Span;
 
 use crate::looks::{Against, Traffic, alarmed, fixed, fixed_sample, measured, median_delay, pairs, promoted};
@@ -56,7 +58,7 @@ fn what_is_worse_than_allowed_is_not_promoted() {
 
 #[test]
 fn a_promotion_waits_for_its_time_and_its_requests() {
-    let spec = WatchSpec { least_time: Span::from_secs(600), ..WatchSpec::default() };
+    let spec = SequentialSpec { least_time: Span::from_secs(600), ..SequentialSpec::default() };
     let mut watch = PairWatch::new(spec, &guards());
     let (slow, fast) = (vec![2.0; 200], vec![1.0; 200]);
     for _ in 0..12 {
@@ -83,7 +85,7 @@ fn a_promotion_waits_for_its_time_and_its_requests() {
         matches!(watch.verdict(), SequentialVerdict::Harm { why } if why.contains("p99 worse by more than 10 %"))
     );
     // The n_eff of two hundred requests is below a thousand.
-    let mut watch = PairWatch::new(WatchSpec::default(), &guards()[..1]);
+    let mut watch = PairWatch::new(SequentialSpec::default(), &guards()[..1]);
     (0..20).for_each(|_| watch.push(&[2.0; 10], &[1.0; 10], Span::from_secs(30)));
     assert!(
         matches!(watch.verdict(), SequentialVerdict::GoOn { why } if why.contains("n_eff 200 of at least 1000"))
@@ -92,12 +94,12 @@ fn a_promotion_waits_for_its_time_and_its_requests() {
 
 #[test]
 fn a_failure_is_slower_than_any_answer() {
-    let mut watch = PairWatch::new(WatchSpec::default(), &guards());
+    let mut watch = PairWatch::new(SequentialSpec::default(), &guards());
     let mut failing = vec![1.0; 200];
     failing[..20].fill(f64::INFINITY);
     (0..12).for_each(|_| watch.push(&[1.0; 200], &failing, Span::from_secs(10)));
     assert!(matches!(watch.verdict(), SequentialVerdict::Harm { .. }), "{:?}", watch.verdict());
-    let mut watch = CeilingWatch::new(WatchSpec::default(), 0.95, 2.0);
+    let mut watch = CeilingWatch::new(SequentialSpec::default(), 0.95, 2.0);
     (0..12).for_each(|_| watch.push(&failing, Span::from_secs(10)));
     assert!(matches!(watch.verdict(), SequentialVerdict::Harm { .. }), "{:?}", watch.verdict());
     let (share, bounds) = watch.share().expect("blocks came");
@@ -106,8 +108,8 @@ fn a_failure_is_slower_than_any_answer() {
 
 #[test]
 fn a_ceiling_that_holds_is_promoted_when_blocks_are_many() {
-    let mut watch = CeilingWatch::new(WatchSpec::default(), 0.9, 2.0);
+    let mut watch = CeilingWatch::new(SequentialSpec::default(), 0.9, 2.0);
     (0..200).for_each(|_| watch.push(&[1.0; 20], Span::from_secs(1)));
     assert_eq!(watch.verdict(), SequentialVerdict::Promote);
-    assert!(Baseline::new(&[1.0; 50], 0.99, 0.05).is_err());
+    assert!(BaselinePercentile::new(&[1.0; 50], 0.99, 0.05).is_err());
 }

@@ -232,7 +232,7 @@ fn false_discoveries_are_held_down_as_in_the_paper() {
         0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719,
         0.6528, 0.7590, 1.0,
     ];
-    let found = plimsoll_judge::budget::benjamini_hochberg(&p, 0.05);
+    let found = plimsoll_judge::gate::benjamini_hochberg(&p, 0.05);
     assert_eq!(found.iter().filter(|found| **found).count(), 4);
     assert!(found[..4].iter().all(|found| *found));
 }

@@ -1,9 +1,8 @@
-//! The evaluator: how many exceeded a limit, worth how many independent observations, and what that proves.
+//! The fixed-sample evaluator: counts of observations over a limit → bounds, verdict and its error probability.
 //!
-//! "p99 ≤ B" is "at most 1 % exceed B", whatever the evidence is: values one by one, a sketch, a histogram. All of them come
-//! down to a [`Count`], and one function ([`decide`]) turns it into bounds, a verdict and the chance behind it. What failed or never
-//! ended exceeds every limit. Where a limit lies inside a bucket the count is a bracket and stays one: interpolation lost,
-//! because it is wrong by up to half a bucket, and always to the same side.
+//! "p99 ≤ B" means "at most 1 % exceed B" for every kind of evidence: values, sketches, histograms. Each kind becomes a [`Count`], and
+//! [`decide`] evaluates it for runs, metrics endpoints, live requests and alerts. Failed requests exceed every limit. If a limit is inside a
+//! bucket, the count is a bracket. Interpolation was rejected, because it is wrong by up to half a bucket, always to one side.
 
 use plimsoll_math::far;
 use plimsoll_math::proportion::{exceedance_bounds, n_to_decide};
@@ -14,35 +13,35 @@ use crate::columns::ABSENT;
 use crate::findings::{Estimate, Held, KeptUp, Pool, Stability, VerdictBasis};
 use crate::order::{Column, batches_for, seconds};
 
-/// Independent observations below which no failure stands: the correlation that they were discounted by is itself unknown.
+/// Minimum n_eff for a failure, because below it the estimated correlation is itself uncertain.
 pub const LEAST_N_EFF: f64 = 20.0;
 
-/// What was counted against one limit.
+/// Observations counted against one limit.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Count {
-    /// Observations.
+    /// Number of observations.
     pub n: u64,
-    /// Those that exceed the limit for certain.
+    /// Number that certainly exceeds the limit.
     pub over_least: u64,
-    /// Those that may exceed it: more only where the limit lies inside a bucket.
+    /// Number that may exceed the limit; larger than `over_least` only if the limit is inside a bucket.
     pub over_most: u64,
-    /// The observations' worth in independent ones; `None` = too short to know.
+    /// Effective sample size; `None` if the level is too short to estimate it.
     pub worth: Option<EffectiveN>,
-    /// The slowest of them and the limit, s; `None` where one failed, or values were not at hand.
+    /// Slowest value; `None` if a request failed, or without values.
     pub slowest: Option<Slowest>,
 }
 
-/// The slowest of some values, and what they are held to.
+/// The slowest value and its limit.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Slowest {
-    /// The slowest, s.
+    /// Slowest value, s.
     pub value_s: f64,
-    /// The limit, s.
+    /// Limit, s.
     pub limit_s: f64,
 }
 
 impl Count {
-    /// A count of flags or buckets, which have no slowest value.
+    /// Returns a count of flags or buckets, which have no slowest value.
     pub fn bare(n: u64, [over_least, over_most]: [u64; 2], worth: Option<EffectiveN>) -> Count {
         Count { n, over_least, over_most, worth, slowest: None }
     }
@@ -54,7 +53,7 @@ impl Count {
         Pool { over: self.over_most as f64 / n.max(1.0) * n_eff, n_eff, times: self.times().unwrap_or(0.0) }
     }
 
-    /// The limit in slowest values, where none is over it.
+    /// Returns the limit as a multiple of the slowest value, if none exceeds it.
     fn times(&self) -> Option<f64> {
         let slowest = self.slowest.filter(|slowest| self.over_most == 0 && slowest.value_s > 0.0)?;
         Some(slowest.limit_s / slowest.value_s)
@@ -82,31 +81,31 @@ impl Pool {
     }
 }
 
-/// What a count proves.
+/// The evaluation of a count.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Decision {
-    /// The share over the limit with its one-sided bounds. Of a bracket: the middle, with the outer bounds.
+    /// Share over the limit with its one-sided bounds; of a bracket the middle with the outer bounds.
     pub share: Estimate,
-    /// Chance of so few over the limit if more than allowed were: a pass stands when it is at most alpha.
+    /// Probability of so few over the limit if more than the allowed share were. A pass needs at most alpha.
     pub p_pass: f64,
-    /// Chance of so many if no more than allowed were: a failure stands when it is at most alpha.
+    /// Probability of so many over the limit if only the allowed share were. A failure needs at most alpha.
     pub p_fail: f64,
-    /// The verdict of this limit alone.
+    /// Verdict of this limit only.
     pub held: Held,
-    /// By which rule a verdict stands; `None` = inconclusive.
+    /// Rule that decided; `None` if inconclusive.
     pub by: Option<VerdictBasis>,
-    /// Inconclusive: the observations in all that would settle it, by the share as it is now.
+    /// Total number of observations that would decide at the present share; `None` if decided, or if no number would.
     pub needed: Option<u64>,
-    /// The share that may be over the limit.
+    /// Allowed share over the limit.
     pub allowed: f64,
-    /// Passed with none over the limit and no correlation found: an outbreak of so many observations could have been missed.
+    /// Size of an outbreak that could have been missed; set for a pass with none over the limit and no correlation.
     pub missed: Option<u64>,
 }
 
-/// Holds a count against the share that may be over the limit.
+/// Compares a count with the allowed share over the limit.
 ///
-/// A pass stands on counting ([`EffectiveN::sure`]) or, where none is over the limit, on its distance from the slowest ([`far`]). A failure
-/// stands on counting alone.
+/// A pass is based on counting ([`EffectiveN::sure`]). If none is over the limit, the distance of the slowest value may prove it too ([`far`]). A
+/// failure is based on counting only.
 pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
     let n = count.n as f64;
     let shares = [count.over_least, count.over_most].map(|over| over as f64 / n.max(1.0));
@@ -118,7 +117,7 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
     };
     let worth = all.n_eff;
     let least = shares[0] * worth;
-    // What a pass may count on.
+    // The effective sample size that a pass may use.
     let sure = all.sure(n, allowed);
     let sure_most = shares[1] * sure;
     let lower = exceedance_bounds(least, worth, alpha).0;
@@ -143,7 +142,7 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
         () if lower > allowed && worth >= LEAST_N_EFF => (Held::Fail, Some(VerdictBasis::Counted)),
         () => (Held::Inconclusive, None),
     };
-    // Inside a bucket more requests settle nothing: the edge has to move.
+    // Inside a bucket more requests decide nothing, because only another edge would.
     let exact = count.over_least == count.over_most;
     let needed =
         (held == Held::Inconclusive && exact).then(|| to_settle(count, &all, allowed, alpha)).flatten();
@@ -153,22 +152,34 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
     Decision { share, p_pass: p_counted.min(p_far), p_fail, held, by, needed, allowed, missed }
 }
 
-/// Design effect up to which values are printed as their own.
+/// Design effect up to which values count as uncorrelated.
 const UNCORRELATED: f64 = 1.05;
 
-/// Observations of an outbreak that `n` taken for independent could have missed while more than allowed are over the limit: outbreaks of
-/// this length and rate leave a run of n untouched with the chance alpha.
+/// Returns the size of an outbreak that `n` observations, assumed independent, could have missed. Outbreaks of this size and rate leave a
+/// run of `n` untouched with probability alpha.
 fn outbreak(n: f64, allowed: f64, alpha: f64) -> u64 {
     (n * allowed / -alpha.ln()).floor().max(1.0) as u64
 }
 
-/// Share over the limit from which a level that piles up has broken it.
+/// Share over the limit from which a level with a growing queue breaks it.
 const MOST: f64 = 0.5;
 
+/// Share of alpha that is spent on the uncertainty of a median.
+pub const OF_THE_MEDIAN: f64 = 0.02;
+
+/// Returns the error probabilities of a pass and of a failure of "p99 ≤ R × p50": at most 1 % exceed R times what the median may be. `median` has
+/// the bounds of the median at [`OF_THE_MEDIAN`] of alpha, `None` if unknown. `beyond` decides on the requests over R times a median.
+pub fn decide_ratio(median: [Option<f64>; 2], alpha: f64, beyond: impl Fn(f64) -> Decision) -> [f64; 2] {
+    let spent = OF_THE_MEDIAN * alpha;
+    let [lowest, highest] = median.map(|bound| bound.map(&beyond));
+    [lowest.map_or(1.0, |found| found.p_pass), highest.map_or(1.0, |found| found.p_fail)]
+        .map(|p| (p + spent).min(1.0))
+}
+
 impl Decision {
-    /// The same of latencies that contain the queue, in a level that may pile up. Such a level has no steady state, so that its requests
-    /// are worth an unknown number of independent ones and counts prove nothing; but its queue, and every latency with it, grows as long
-    /// as the load lasts. Where most requests are over the limit already, the limit is broken, as surely as the queue grows.
+    /// Returns the decision for a latency that includes queue time, on a level whose queue may grow. Such a level has no steady state, so its
+    /// n_eff is unknown and counts prove nothing. The queue, and every latency with it, grows as long as the load lasts. If most requests
+    /// are over the limit already, the limit is broken with the certainty of that growth.
     #[must_use]
     pub fn where_it_piles_up(self, stability: &Stability, alpha: f64) -> Decision {
         let Some(growth) = stability.growth_share.filter(|_| stability.verdict == KeptUp::Unstable) else {
@@ -178,7 +189,7 @@ impl Decision {
         if self.share.value < MOST || excess <= 0.0 {
             return self;
         }
-        // The interval is Student's, two-sided, 95 %; its wider quantile makes this chance larger than it is.
+        // The interval is Student's, two-sided, 95 %. Its wider quantile only makes this probability larger.
         let z = excess / (half / normal_inv(0.975)).max(f64::MIN_POSITIVE);
         let p_fail = self.p_fail.min(normal_cdf(-z));
         let held = if p_fail <= alpha { Held::Fail } else { self.held };
@@ -187,15 +198,15 @@ impl Decision {
     }
 }
 
-/// Factor of the named length over the length that the present share would take, because half of the runs that follow are worse. It settles 55 % of
-/// the open verdicts at 700 requests and 67 % at 2000 (`scripts/lab decided`); 85 % is the goal.
+/// Factor of the named length over the length that the present share would take, because half of the runs that follow are worse. It decides
+/// 55 % of the open verdicts at 700 requests and 67 % at 2000 (`scripts/lab decided`); 85 % is the goal.
 const SAFELY: f64 = 2.0;
-/// Times as long from which and up to which a run is worth naming: hardly longer, what its requests are worth is read anew; far longer, a lower load or a
-/// wider ceiling is the answer, unless the run was hardly begun.
+/// Minimum and maximum factor of a named length. Below the minimum, n_eff changes more than the length. Above the maximum, a lower load or a
+/// wider ceiling is the answer, unless the run has fewer requests than [`FEW`].
 const LONGER: [f64; 2] = [1.2, 10.0];
 const FEW: f64 = 200.0;
 
-/// Observations in all with which the verdict falls, whichever it is.
+/// Returns the total number of observations with which either verdict is decided.
 fn to_settle(count: &Count, worth: &EffectiveN, allowed: f64, alpha: f64) -> Option<u64> {
     let n = count.n as f64;
     let over = count.over_most as f64 / n;
@@ -210,13 +221,12 @@ fn to_settle(count: &Count, worth: &EffectiveN, allowed: f64, alpha: f64) -> Opt
     (needed <= LONGER[1] * n.max(FEW)).then(|| needed.ceil() as u64)
 }
 
-/// Independent observations with which this `share` over the limit decides by counting, were it seen again. `None` where no number does.
+/// Returns the n_eff at which this `share` over the limit decides by counting; `None` if no number does.
 pub fn to_decide(share: f64, allowed: f64, alpha: f64) -> Option<f64> {
     n_to_decide(share, allowed, alpha).map(|takes| takes.max(far::LEAST))
 }
 
-/// Counts values in the order of due times, ns, over a stretch of `length_s`; what failed is over every limit, and what is absent
-/// does not count.
+/// Counts values in ns, in order of due times, over a period of `length_s`. Failed requests are over every limit; absent values do not count.
 pub fn of_values(values: &[i64], limit_s: f64, p: f64, length_s: f64) -> Count {
     let kept: Vec<i64>;
     let values = if values.contains(&ABSENT) {
@@ -231,7 +241,7 @@ pub fn of_values(values: &[i64], limit_s: f64, p: f64, length_s: f64) -> Count {
     counted(&column, limit_s, p, batches_for(length_s, longest_s))
 }
 
-/// Counts values of which none is absent, by a number of batches of their level; `None` = too short a level.
+/// Counts values of which none is absent. `batches` is the number of batches of their level; `None` if the level is too short.
 pub fn of_batches(values: &[i64], limit_s: f64, p: f64, batches: Option<usize>) -> Count {
     counted(&Column::new(values), limit_s, p, batches)
 }
@@ -245,7 +255,7 @@ fn counted(column: &Column<'_>, limit_s: f64, p: f64, batches: Option<usize>) ->
     Count { n, over_least: over, over_most: over, worth, slowest }
 }
 
-/// Counts flags in the order of due times.
+/// Counts flags, in order of due times.
 pub fn of_flags(over: &[bool]) -> Count {
     let n = over.len();
     let total = over.iter().filter(|over| **over).count() as u64;

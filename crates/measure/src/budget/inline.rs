@@ -1,22 +1,23 @@
-//! The budget of `--slo`, judged on one level by the one evaluator: shares over a ceiling against what is allowed.
+//! The budget of `--slo` on one level: shares over each ceiling against the allowed share.
 //!
-//! The question "is p99 under 500 ms?" is asked as "is the share over 500 ms at most 1 %?", because a share has exact
-//! bounds where a percentile has only an interval. Point comparisons lost: at 500 requests they are a coin. A sweep asks this of
-//! every level many times over, so it takes columns that were read already; a family of verdicts is the gate's question.
+//! "p99 under 500 ms" is evaluated as "at most 1 % over 500 ms", because a share has exact bounds and a percentile only an interval. Comparing
+//! points was rejected, because at 500 requests it decides at random. A sweep evaluates every level often, so the input is columns. The gate
+//! corrects for several budgets.
 
 use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_math::quantile::design_effect;
 
 use super::ALPHA;
 use super::exceed::{Decision, decide, of_flags, of_values};
-use super::quantity::{Unit, shown};
+use super::metric::BudgetMetric;
+use super::quantity::{AmountUnit, shown};
 use crate::columns::{ABSENT, Columns, Fate, INFINITE};
 use crate::findings::{
     BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Estimate, Held, LevelSummary, Metric, Pool, Reading,
 };
 use crate::order;
 
-/// Whether a request met every ceiling that applies to it.
+/// Returns whether a request met every ceiling that applies to it.
 pub fn is_good(columns: &Columns, row: usize, budget: &BudgetSpec) -> bool {
     let within = |ceiling: &Ceiling| match column(columns, ceiling.metric)[row] {
         INFINITE => false,
@@ -34,7 +35,7 @@ fn column(columns: &Columns, metric: Metric) -> &[i64] {
     }
 }
 
-/// Judges the window `from..to` of a level.
+/// Evaluates the window `from..to` of a level.
 pub fn judge(
     columns: &Columns,
     (from, to): (usize, usize),
@@ -60,18 +61,19 @@ pub fn judge(
         let contradicts = metric == Metric::Tpot && columns.contradicts();
         let decision = match metric {
             Metric::Ttft | Metric::E2e => decision.where_it_piles_up(&summary.stability, ALPHA),
-            // No verdict rests on counts that contradict each other.
+            // Contradicting counts allow no verdict.
             Metric::Tpot if contradicts => Decision { held: Held::Inconclusive, ..decision },
-            // Time per token has an end where all slots are taken, however long the queue is.
+            // Time per token stays bounded with a growing queue, because the slots are full.
             Metric::Tpot => decision,
         };
-        let note = decision.words(&count, &format!("over {}", shown(limit_s, &Unit::Time)), per_s(count.n));
+        let note =
+            decision.words(&count, &format!("over {}", shown(limit_s, &AmountUnit::Time)), per_s(count.n));
         let pool = if contradicts { Pool::default() } else { count.pool(decision.allowed) };
         rows.push(BudgetRow { note, pool, ..row(metric.name(), percentile, limit_s, reading, decision) });
     }
     if let Some(ceiling) = budget.error_rate {
-        let fates = columns.fate[from..to].iter().filter(|fate| **fate != Fate::Cancelled);
-        let failed: Vec<bool> = fates.map(|fate| *fate != Fate::Finished).collect();
+        let failed: Vec<bool> =
+            (from..to).filter_map(|row| BudgetMetric::ErrorRate.counts_against(columns, row)).collect();
         let measured = match summary.counts.error_rate {
             Some(estimate) => Reading::Estimate(estimate),
             None => Reading::refused("no requests", 0),
@@ -103,7 +105,7 @@ fn row(metric: &str, percentile: f64, ceiling: f64, measured: Reading, decision:
     }
 }
 
-/// A share of values in send order with its two-sided Clopper–Pearson bounds at n/D.
+/// Returns the share of values over a limit, in send order, with its two-sided Clopper–Pearson bounds at n_eff.
 pub fn share_over<T>(values: &[T], over: impl Fn(&T) -> bool, batches: usize) -> Estimate {
     let n = values.len();
     let flags: Vec<bool> = values.iter().map(over).collect();

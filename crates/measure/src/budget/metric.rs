@@ -1,183 +1,122 @@
-//! What a budget may hold down or up, by the names that files use: each with its unit, the side it is held on and whether a
-//! percentile of it is judged.
+//! The metrics of a budget: names in files, units, the side of the limit, and the kind of evaluation.
 //!
-//! One closed list. A name that nobody measures is an error in the file, never a budget that can't break; readings of a
-//! GPU's use are refused by name, because they lag and are no measure of load.
+//! The list is closed. An unknown name is an error in the file, because a row that nobody measures can never break. Readings of GPU
+//! utilisation are rejected by name, because they lag and do not measure load.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::quantity::Unit;
-use crate::columns::{ABSENT, Columns};
+use super::quantity::AmountUnit;
+use crate::columns::{ABSENT, Columns, Fate};
 use crate::findings::Metric;
 
-/// A quantity that a budget holds.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum BudgetMetric {
-    /// First generated token, from the due time.
-    Ttft,
-    /// The same from the sent time.
-    TtftAfterSend,
-    /// First byte.
-    Ttfb,
-    /// First visible token.
-    Ttfot,
-    /// The whole answer, from the due time.
-    E2e,
-    /// The same from the sent time.
-    E2eAfterSend,
-    /// Time per output token after the first.
-    Tpot,
-    /// The whole answer over its tokens.
-    Ntpot,
-    /// Gaps between token-bearing events.
-    EventGap,
-    /// Gaps per token.
-    Itl,
-    /// A whole session, from its first due time.
-    SessionE2e,
-    /// p99 / p50 of `ttft`.
-    TtftTailRatio,
-    /// p99 / p50 of `tpot`.
-    TpotTailRatio,
-    /// p99 / p50 of `e2e`.
-    E2eTailRatio,
-    /// Requests that failed or came back broken.
-    ErrorRate,
-    /// Requests that were tried more than once.
-    RetryRate,
-    /// Requests that failed or were tried more than once.
-    ErrorAndRetryRate,
-    /// Requests finished per second.
-    Throughput,
-    /// Requests per second that met every latency ceiling of the file.
-    Goodput,
-    /// Generated tokens per second.
-    OutputTokensPerS,
-    /// The load up to which nothing queues: the onset of a sweep.
-    ThroughputBeforeOnset,
-    /// Offered load / measured stability limit.
-    Utilisation,
-    /// Cost of a request.
-    CostPerRequest,
-    /// Cost of a request that met every latency ceiling of the file.
-    CostPerGoodRequest,
-    /// Cost of a session that was played to a good end.
-    CostPerSession,
+plimsoll_model::named! {
+    /// Metric that a budget limits.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum BudgetMetric {
+        /// Time to first token, from the due time.
+        Ttft => "ttft",
+        /// Time to first token, from the send time.
+        TtftAfterSend => "ttft_after_send",
+        /// Time to first byte.
+        Ttfb => "ttfb",
+        /// Time to first visible token.
+        Ttfot => "ttfot",
+        /// Latency of the whole response, from the due time.
+        E2e => "e2e",
+        /// Latency of the whole response, from the send time.
+        E2eAfterSend => "e2e_after_send",
+        /// Time per output token after the first.
+        Tpot => "tpot",
+        /// Latency of the whole response over its tokens.
+        Ntpot => "ntpot",
+        /// Gaps between events that contain tokens.
+        EventGap => "event_gap",
+        /// Gaps between tokens.
+        Itl => "itl",
+        /// Duration of a session, from its first due time.
+        SessionE2e => "session_e2e",
+        /// p99 / p50 of `ttft`.
+        TtftTailRatio => "ttft_tail_ratio",
+        /// p99 / p50 of `tpot`.
+        TpotTailRatio => "tpot_tail_ratio",
+        /// p99 / p50 of `e2e`.
+        E2eTailRatio => "e2e_tail_ratio",
+        /// Share of requests that failed.
+        ErrorRate => "error_rate",
+        /// Share of requests that were retried.
+        RetryRate => "retry_rate",
+        /// Share of requests that failed or were retried.
+        ErrorAndRetryRate => "error_and_retry_rate",
+        /// Completed requests per second.
+        Throughput => "throughput",
+        /// Requests per second that met every latency ceiling of the file.
+        Goodput => "goodput",
+        /// Generated tokens per second.
+        OutputTokensPerS => "output_tokens_per_s",
+        /// Load at which queueing begins: the onset of a sweep.
+        ThroughputBeforeOnset => "throughput_before_onset",
+        /// Offered load / measured stability limit.
+        Utilisation => "utilisation",
+        /// Cost of a request.
+        CostPerRequest => "cost_per_request",
+        /// Cost of a request that met every latency ceiling of the file.
+        CostPerGoodRequest => "cost_per_good_request",
+        /// Cost of a session that ended well.
+        CostPerSession => "cost_per_session",
+    }
 }
 
-/// How a metric is judged.
+/// The evaluation of a metric.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Judged {
-    /// A percentile of a latency: the share of requests over the ceiling.
+pub enum MetricKind {
+    /// Percentile of a latency: the share of requests over the ceiling.
     Percentile,
-    /// A share of the requests.
+    /// Share of the requests.
     Share,
     /// p99 / p50.
     TailRatio,
-    /// A rate of one level, by its interval.
+    /// Rate of a level, by its interval.
     Rate,
-    /// A figure that needs the lines of a sweep.
+    /// Figure that needs the lines of a sweep.
     Line,
-    /// A sum of money.
+    /// Sum of money.
     Cost,
 }
 
 impl BudgetMetric {
-    /// Every metric.
-    pub const ALL: [BudgetMetric; 25] = [
-        BudgetMetric::Ttft,
-        BudgetMetric::TtftAfterSend,
-        BudgetMetric::Ttfb,
-        BudgetMetric::Ttfot,
-        BudgetMetric::E2e,
-        BudgetMetric::E2eAfterSend,
-        BudgetMetric::Tpot,
-        BudgetMetric::Ntpot,
-        BudgetMetric::EventGap,
-        BudgetMetric::Itl,
-        BudgetMetric::SessionE2e,
-        BudgetMetric::TtftTailRatio,
-        BudgetMetric::TpotTailRatio,
-        BudgetMetric::E2eTailRatio,
-        BudgetMetric::ErrorRate,
-        BudgetMetric::RetryRate,
-        BudgetMetric::ErrorAndRetryRate,
-        BudgetMetric::Throughput,
-        BudgetMetric::Goodput,
-        BudgetMetric::OutputTokensPerS,
-        BudgetMetric::ThroughputBeforeOnset,
-        BudgetMetric::Utilisation,
-        BudgetMetric::CostPerRequest,
-        BudgetMetric::CostPerGoodRequest,
-        BudgetMetric::CostPerSession,
-    ];
-
-    /// The name in files and on the screen.
-    pub fn name(self) -> &'static str {
-        use BudgetMetric::*;
-        match self {
-            Ttft => "ttft",
-            TtftAfterSend => "ttft_after_send",
-            Ttfb => "ttfb",
-            Ttfot => "ttfot",
-            E2e => "e2e",
-            E2eAfterSend => "e2e_after_send",
-            Tpot => "tpot",
-            Ntpot => "ntpot",
-            EventGap => "event_gap",
-            Itl => "itl",
-            SessionE2e => "session_e2e",
-            TtftTailRatio => "ttft_tail_ratio",
-            TpotTailRatio => "tpot_tail_ratio",
-            E2eTailRatio => "e2e_tail_ratio",
-            ErrorRate => "error_rate",
-            RetryRate => "retry_rate",
-            ErrorAndRetryRate => "error_and_retry_rate",
-            Throughput => "throughput",
-            Goodput => "goodput",
-            OutputTokensPerS => "output_tokens_per_s",
-            ThroughputBeforeOnset => "throughput_before_onset",
-            Utilisation => "utilisation",
-            CostPerRequest => "cost_per_request",
-            CostPerGoodRequest => "cost_per_good_request",
-            CostPerSession => "cost_per_session",
-        }
-    }
-
-    /// How it is judged.
-    pub fn judged(self) -> Judged {
+    pub fn kind(self) -> MetricKind {
         use BudgetMetric::*;
         match self {
             Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot | EventGap | Itl
-            | SessionE2e => Judged::Percentile,
-            TtftTailRatio | TpotTailRatio | E2eTailRatio => Judged::TailRatio,
-            ErrorRate | RetryRate | ErrorAndRetryRate => Judged::Share,
-            Throughput | Goodput | OutputTokensPerS => Judged::Rate,
-            ThroughputBeforeOnset | Utilisation => Judged::Line,
-            CostPerRequest | CostPerGoodRequest | CostPerSession => Judged::Cost,
+            | SessionE2e => MetricKind::Percentile,
+            TtftTailRatio | TpotTailRatio | E2eTailRatio => MetricKind::TailRatio,
+            ErrorRate | RetryRate | ErrorAndRetryRate => MetricKind::Share,
+            Throughput | Goodput | OutputTokensPerS => MetricKind::Rate,
+            ThroughputBeforeOnset | Utilisation => MetricKind::Line,
+            CostPerRequest | CostPerGoodRequest | CostPerSession => MetricKind::Cost,
         }
     }
 
-    /// The unit of its ceiling or floor.
-    pub fn unit(self) -> Unit {
-        match (self, self.judged()) {
-            (BudgetMetric::Utilisation, _) | (_, Judged::Share) => Unit::Share,
-            (_, Judged::Percentile) => Unit::Time,
-            (_, Judged::TailRatio) => Unit::Plain,
-            (_, Judged::Rate | Judged::Line) => Unit::Rate,
-            (_, Judged::Cost) => Unit::Money(String::new()),
+    /// Returns the unit of the ceiling or floor.
+    pub fn unit(self) -> AmountUnit {
+        match (self, self.kind()) {
+            (BudgetMetric::Utilisation, _) | (_, MetricKind::Share) => AmountUnit::Share,
+            (_, MetricKind::Percentile) => AmountUnit::Time,
+            (_, MetricKind::TailRatio) => AmountUnit::Plain,
+            (_, MetricKind::Rate | MetricKind::Line) => AmountUnit::Rate,
+            (_, MetricKind::Cost) => AmountUnit::Money(String::new()),
         }
     }
 
-    /// Is more of it better, so that it has a floor and no ceiling?
+    /// Returns whether more is better, so that the metric has a floor and no ceiling.
     pub fn has_floor(self) -> bool {
         use BudgetMetric::*;
         matches!(self, Throughput | Goodput | OutputTokensPerS | ThroughputBeforeOnset)
     }
 
-    /// The latency of which this is the p99 / p50.
+    /// Returns the latency of a p99 / p50 ratio.
     pub fn latency_of_ratio(self) -> Option<BudgetMetric> {
         match self {
             BudgetMetric::TtftTailRatio => Some(BudgetMetric::Ttft),
@@ -187,14 +126,14 @@ impl BudgetMetric {
         }
     }
 
-    /// Is the wait in the target's queue part of it, so that it grows as long as the queue does?
+    /// Returns whether the metric includes queue time, so that it grows with the queue.
     pub fn holds_the_queue(self) -> bool {
         use BudgetMetric::{E2e, E2eAfterSend, SessionE2e, Ttfot, Ttft, TtftAfterSend};
-        // Not ttfb: servers may send headers before a request is queued.
+        // Without ttfb, because servers may send headers before a request is queued.
         matches!(self, Ttft | TtftAfterSend | Ttfot | E2e | E2eAfterSend | SessionE2e)
     }
 
-    /// The same counted from the instant a request was sent: what a budget of the engine's scope judges.
+    /// Returns the metric counted from the send time, for a budget with engine scope.
     pub fn after_send(self) -> BudgetMetric {
         match self {
             BudgetMetric::Ttft => BudgetMetric::TtftAfterSend,
@@ -203,7 +142,7 @@ impl BudgetMetric {
         }
     }
 
-    /// This latency of a request; `ttft` for what is no latency of a request. That of sessions is absent where there are none.
+    /// Returns this latency of a request, or `ttft` for other metrics. Without sessions, their latency is absent.
     pub fn of_row(self, columns: &Columns, row: usize) -> i64 {
         match self {
             BudgetMetric::TtftAfterSend => columns.ttft_after_send(row),
@@ -217,9 +156,19 @@ impl BudgetMetric {
             _ => columns.ttft[row],
         }
     }
+
+    /// Returns whether a request counts against a share metric; `None` if its client cancelled it.
+    pub fn counts_against(self, columns: &Columns, row: usize) -> Option<bool> {
+        let (fate, is_retried) = (columns.fate[row], columns.attempts(row) > 1);
+        (fate != Fate::Cancelled).then(|| match self {
+            BudgetMetric::RetryRate => is_retried,
+            BudgetMetric::ErrorAndRetryRate => fate != Fate::Finished || is_retried,
+            _ => fate != Fate::Finished,
+        })
+    }
 }
 
-/// Why a name is refused that people write for load and that is none.
+/// Returns why a GPU reading is rejected as a measure of load; `None` for other names.
 pub fn no_measure_of_load(name: &str) -> Option<String> {
     let low = name.to_ascii_lowercase();
     let gpu = low.contains("gpu")

@@ -1,8 +1,7 @@
-//! What a ceiling is, and how one level is held against it.
+//! Budgets: metrics, units, and the evaluation of one limit on one level.
 //!
-//! Reading order: `metric` and `quantity` (the words of every budget), `stages` (a latency divided over stages), `exceed` (the
-//! evaluator: counts against a limit, from values, sketches, histograms or a stream), `words` (a decision in a sentence), `inline` (the short form of `--slo`, on one
-//! level). Whole files of budgets, and verdicts on a run, are judged a crate above.
+//! Reading order: `metric` and `quantity` (vocabulary of budgets), `stages` (latency divided over stages). Then `exceed` (counts against a
+//! limit), `words` (decision as text), `inline` (`--slo` on one level). The crate `judge` evaluates whole budget files.
 
 mod exceed;
 mod inline;
@@ -11,12 +10,14 @@ mod quantity;
 mod stages;
 mod words;
 
-pub use exceed::{Count, Decision, LEAST_N_EFF, Slowest, decide, of_batches, of_flags, of_values, to_decide};
+pub use exceed::{
+    Count, Decision, LEAST_N_EFF, OF_THE_MEDIAN, Slowest, decide, decide_ratio, of_batches, of_flags,
+    of_values, to_decide,
+};
 pub use inline::{is_good, judge, share_over};
-pub use metric::{BudgetMetric, Judged, no_measure_of_load};
-pub use quantity::{Amount, Percentile, PromptBucket, Relative, Unit, shown};
+pub use metric::{BudgetMetric, MetricKind, no_measure_of_load};
+pub use quantity::{Amount, AmountUnit, PercentileLevel, PromptBucket, Relative, shown};
 pub use stages::StageBudget;
 
-/// Chance of a wrong verdict on each side, unless the file says otherwise: the bounds that judge are the two ends of the 95 %
-/// interval that is shown everywhere.
+/// Default probability of a wrong verdict on each side. The bounds that decide are the two ends of the displayed 95 % interval.
 pub const ALPHA: f64 = 0.025;

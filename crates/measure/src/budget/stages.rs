@@ -1,28 +1,28 @@
-//! A latency divided over stages: what a profile is held against.
+//! A latency divided over stages, for the check of a profile.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::quantity::{Amount, Percentile};
+use super::quantity::{Amount, PercentileLevel};
 
 /// A latency divided over stages, with a margin.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StageBudget {
-    /// The whole: what slices and margin may add up to.
+    /// Maximum of the sum of slices and margin.
     pub total: Amount,
-    /// Percentile at which each slice is held, where stage times are known.
+    /// Percentile of each slice [default: 95].
     #[serde(default = "ninety_fifth")]
-    pub p: Percentile,
-    /// What is kept back for variance: a time, or a share of the total.
+    pub p: PercentileLevel,
+    /// Reserve for variance: a time, or a share of the total.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<Amount>,
-    /// Each stage's slice.
+    /// Slice of each stage, by name.
     pub slices: BTreeMap<String, Amount>,
 }
 
-fn ninety_fifth() -> Percentile {
-    Percentile(0.95)
+fn ninety_fifth() -> PercentileLevel {
+    PercentileLevel(0.95)
 }

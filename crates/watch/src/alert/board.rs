@@ -5,19 +5,17 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::{At, Span};
 
 use super::burn::{Minute, span_words};
-use super::cold::{ColdStarts, ReplicaSeen};
+use super::cold::{ColdStarts, ReplicaPresence};
 use super::detect::threshold;
-use super::doubled::Doubled;
+use super::doubled::TtftRegression;
 use super::row::{BLOCK, RowWatch, evidence};
 use super::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState};
 use crate::block::TickBlock;
 use crate::pages::{LostPage, by};
-use crate::requests;
-use crate::rows::{self, RowSource};
+use crate::source::{LiveRow, LiveRows};
 
 /// Number of resolved alerts that are kept.
 pub const PAST: usize = 200;
@@ -40,7 +38,7 @@ pub(crate) struct TickFacts<'a> {
     /// Replicas whose endpoint fails.
     pub silent: &'a [String],
     /// State of each replica that responds.
-    pub replicas: &'a [ReplicaSeen],
+    pub replicas: &'a [ReplicaPresence],
 }
 
 /// The state that a watch leaves to the next one: its alerts and counts, on the next one's clock.
@@ -54,7 +52,7 @@ pub struct BoardState {
 
 /// Waiting requests per replica over an interval, by the gauge and by queue times.
 #[derive(Copy, Clone, Debug)]
-struct Waited {
+struct QueueInterval {
     length: Span,
     gauge: f64,
     little: Option<f64>,
@@ -74,51 +72,33 @@ pub struct AlertBoard {
     number: u64,
     /// Start of each condition that must last before it is an alert.
     since: HashMap<(AlertKind, String), At>,
-    queue: VecDeque<Waited>,
-    doubled: Doubled,
+    queue: VecDeque<QueueInterval>,
+    doubled: TtftRegression,
     pub(crate) cold: ColdStarts,
     asked: bool,
 }
 
 impl AlertBoard {
-    pub fn new(file: &BudgetFile, spec: AlertSpec, every: Span) -> AlertBoard {
-        AlertBoard::counting(file, spec, every, &rows::source)
-    }
-
-    /// Returns a board for requests instead of metrics endpoints.
-    pub fn of_requests(file: &BudgetFile, spec: AlertSpec, every: Span) -> AlertBoard {
-        let board = AlertBoard::counting(file, spec, every, &|budget| requests::source(file, budget));
-        AlertBoard { of_requests: true, ..board }
-    }
-
-    fn counting(
-        file: &BudgetFile,
-        spec: AlertSpec,
-        every: Span,
-        source: &dyn Fn(&plimsoll_judge::budget::Budget) -> RowSource,
-    ) -> AlertBoard {
-        let row = |budget: &plimsoll_judge::budget::Budget| {
-            let allowed = rows::allowed(budget);
-            let source = source(budget);
-            let is_counted = source.is_count();
-            // A bet against "all may exceed" is impossible, and "none may exceed" needs a single observation only.
-            (is_counted && allowed < 1.0)
-                .then(|| RowWatch::new(allowed.max(1e-9), source.counted().1, every, spec.pairs()))
+    pub(crate) fn new(live: &LiveRows, spec: AlertSpec, every: Span) -> AlertBoard {
+        // A bet against "all may exceed" is impossible, and "none may exceed" needs a single observation only.
+        let row = |row: &LiveRow| {
+            (row.is_count() && row.allowed() < 1.0)
+                .then(|| RowWatch::new(row.allowed().max(1e-9), row.counted().1, every, spec.pairs()))
         };
-        let rows = file.budgets.iter().map(row).collect();
+        let rows = live.rows.iter().map(row).collect();
         AlertBoard {
             spec,
-            alpha: file.policy.alpha,
+            alpha: live.alpha,
             block_s: BLOCK.max(every).as_secs_f64(),
             rows,
-            words: file.budgets.iter().map(|budget| (budget.id.clone(), rows::words(file, budget))).collect(),
-            of_requests: false,
+            words: live.rows.iter().map(|row| (row.plan.row.id.clone(), row.plan.words())).collect(),
+            of_requests: live.of_requests,
             standing: Vec::new(),
             past: VecDeque::new(),
             number: 0,
             since: HashMap::new(),
             queue: VecDeque::new(),
-            doubled: Doubled::default(),
+            doubled: TtftRegression::default(),
             cold: ColdStarts::default(),
             asked: false,
         }
@@ -330,8 +310,8 @@ impl AlertBoard {
     fn queue(&mut self, block: &TickBlock, now: At) {
         let (Some(target), Some(waiting)) = (self.spec.queue_per_replica, block.waiting) else { return };
         let little = block.waiting_by_little;
-        self.queue.push_back(Waited { length: block.length, gauge: waiting, little });
-        let known = |queue: &VecDeque<Waited>| queue.iter().map(|part| part.length.0).sum::<i64>();
+        self.queue.push_back(QueueInterval { length: block.length, gauge: waiting, little });
+        let known = |queue: &VecDeque<QueueInterval>| queue.iter().map(|part| part.length.0).sum::<i64>();
         while self.queue.front().is_some_and(|oldest| known(&self.queue) - oldest.length.0 >= QUEUE.0) {
             self.queue.pop_front();
         }
@@ -339,7 +319,7 @@ impl AlertBoard {
         if known < QUEUE.0 {
             return;
         }
-        let mean = |of: fn(&Waited) -> Option<f64>| -> Option<f64> {
+        let mean = |of: fn(&QueueInterval) -> Option<f64>| -> Option<f64> {
             let parts = self.queue.iter().map(|part| Some(part.length.0 as f64 * of(part)?));
             Some(parts.sum::<Option<f64>>()? / known as f64)
         };

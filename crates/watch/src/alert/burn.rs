@@ -173,7 +173,7 @@ impl Burn {
     /// short window has too few minutes for a design effect, so it uses that of the long one.
     fn over(&self, now: At, window_s: i64, limit: f64, effect: Option<f64>) -> Option<(f64, f64)> {
         let minutes: Vec<OverCount> = self.window(now, window_s).map(|minute| minute.over).collect();
-        let all = minutes.iter().copied().fold(OverCount::default(), OverCount::with);
+        let all: OverCount = minutes.iter().copied().sum();
         let share = all.least as f64 / all.n.max(1) as f64;
         if share <= limit {
             return None;

@@ -45,7 +45,7 @@ const WARM: Span = Span::from_secs(600);
 
 /// The state of a replica at a tick.
 #[derive(Clone, PartialEq, Default, Debug)]
-pub struct ReplicaSeen {
+pub struct ReplicaPresence {
     pub name: String,
     /// Start time of its process, Unix time in s; `None` if unknown.
     pub began_s: Option<f64>,
@@ -60,7 +60,7 @@ pub struct ReplicaSeen {
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct KnownReplica {
     began_s: Option<f64>,
     seen: At,
     looks: u64,
@@ -81,7 +81,7 @@ struct Start {
 
 /// Starts and the time in which they happened.
 #[derive(Copy, Clone, Default, Debug)]
-struct Counted {
+struct StartCount {
     starts: u64,
     watched_s: f64,
 }
@@ -93,7 +93,7 @@ struct Deploy {
     /// Replicas that have had their deploy start, and the maximum number of such starts.
     own: HashSet<String>,
     most: usize,
-    since: Counted,
+    since: StartCount,
     tests: u64,
     /// First requests after the starts: sum of their times to first token in s, number of requests, number of starts.
     first: (f64, f64, u64),
@@ -101,13 +101,13 @@ struct Deploy {
 
 #[derive(Clone, Default, Debug)]
 pub struct ColdStarts {
-    replicas: HashMap<String, Known>,
+    replicas: HashMap<String, KnownReplica>,
     /// Number of replicas at the tick before.
     count: usize,
     begun: Option<At>,
     /// Unix time of the start of the watch in s; `None` if unknown.
     wall_s: Option<f64>,
-    before: Counted,
+    before: StartCount,
     deploy: Option<Deploy>,
     recent: VecDeque<Start>,
     gone: VecDeque<At>,
@@ -144,7 +144,7 @@ impl ColdStarts {
 
     /// Processes a tick that comes `took` after the one before. Returns the start and the description of more
     /// frequent starts at the tick that proves them.
-    pub fn step(&mut self, now: At, took: Span, seen: &[ReplicaSeen]) -> Option<(At, String)> {
+    pub fn step(&mut self, now: At, took: Span, seen: &[ReplicaPresence]) -> Option<(At, String)> {
         if seen.is_empty() {
             return None;
         }
@@ -164,7 +164,7 @@ impl ColdStarts {
     }
 
     /// Returns whether the process of this replica changed.
-    fn started(&mut self, replica: &ReplicaSeen, now: At) -> Option<Start> {
+    fn started(&mut self, replica: &ReplicaPresence, now: At) -> Option<Start> {
         let start = |is_new| {
             let counted = self.deploy.as_ref().map_or(self.before, |deploy| deploy.since);
             Start { at: now, name: replica.name.clone(), is_new, watched_s: counted.watched_s }
@@ -176,7 +176,7 @@ impl ColdStarts {
                 _ => replica.answered == Some(0.0),
             };
             let found = (self.begun.is_some() && is_young).then(|| start(true));
-            let known = Known {
+            let known = KnownReplica {
                 began_s: replica.began_s,
                 seen: now,
                 looks: 1,
@@ -248,7 +248,7 @@ impl ColdStarts {
             says,
             own: HashSet::new(),
             most,
-            since: Counted::default(),
+            since: StartCount::default(),
             tests: 0,
             first: (0.0, 0.0, 0),
         };
@@ -266,7 +266,7 @@ impl ColdStarts {
     }
 
     /// Records the times to first token of first requests after a start, and of warm requests.
-    fn first_requests(&mut self, now: At, seen: &[ReplicaSeen]) {
+    fn first_requests(&mut self, now: At, seen: &[ReplicaPresence]) {
         let (mut warm_s, mut warm) = (0.0, 0.0);
         for replica in seen {
             let Some(known) = self.replicas.get_mut(&replica.name) else { continue };
@@ -292,7 +292,7 @@ impl ColdStarts {
         let before = self.before;
         let deploy =
             self.deploy.as_mut().filter(|deploy| deploy.since.starts > 0 && now - deploy.at >= LEAST)?;
-        let Counted { starts, watched_s } = deploy.since;
+        let StartCount { starts, watched_s } = deploy.since;
         deploy.tests += 1;
         let share = watched_s / (watched_s + before.watched_s);
         let chance = 1.0 - binomial_cdf(starts - 1, starts + before.starts, share.clamp(0.0, 1.0));
@@ -335,9 +335,9 @@ impl ColdStarts {
     }
 }
 
-impl Counted {
-    fn with(self, other: Counted) -> Counted {
-        Counted { starts: self.starts + other.starts, watched_s: self.watched_s + other.watched_s }
+impl StartCount {
+    fn with(self, other: StartCount) -> StartCount {
+        StartCount { starts: self.starts + other.starts, watched_s: self.watched_s + other.watched_s }
     }
 }
 

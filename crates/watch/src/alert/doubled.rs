@@ -10,7 +10,6 @@
 use std::collections::VecDeque;
 
 use plimsoll_math::series;
-use plimsoll_measure::budget::decide;
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::say::{ms, number, percent};
 use plimsoll_measure::server_side::Buckets;
@@ -18,7 +17,7 @@ use plimsoll_model::{At, Span};
 
 use super::detect::threshold;
 use super::row::{BLOCK, RowWatch};
-use crate::over::{OverCount, count, over};
+use crate::over::{OverCount, decide_blocks, over};
 
 /// Length of the stored parts of the healthy hour.
 const PART: Span = Span::from_secs(60);
@@ -85,7 +84,7 @@ struct Ceiling {
 
 /// The detector of a doubled time to first token.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Doubled {
+pub(crate) struct TtftRegression {
     /// Healthy minutes, oldest first, and the open one.
     good: VecDeque<FirstTokens>,
     open: Option<(At, FirstTokens)>,
@@ -97,7 +96,7 @@ pub(crate) struct Doubled {
     fired: Option<At>,
 }
 
-impl Doubled {
+impl TtftRegression {
     /// Processes an interval. `good` is set if no latency or failure alert fires. Returns the start and the
     /// description of a doubling.
     pub fn step(
@@ -242,8 +241,8 @@ fn ceiling(hour: &[FirstTokens], share: f64, every: Span, alpha: f64) -> Option<
     let edges = &hour.first()?.buckets.edges;
     let holds = |edge: &f64| {
         let parts: Vec<OverCount> = hour.iter().filter_map(|minute| over(&minute.buckets, *edge)).collect();
-        let all = parts.iter().copied().fold(OverCount::default(), OverCount::with);
-        all.n > 0 && decide(&count(&parts, all), share, alpha).held == Held::Pass
+        let (all, decision) = decide_blocks(&parts, share, alpha);
+        all.n > 0 && decision.held == Held::Pass
     };
     let was_s = edges.iter().copied().find(holds)?;
     let is_s = edges.iter().copied().find(|edge| *edge >= TIMES * was_s * (1.0 - 1e-9))?;

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use plimsoll_measure::budget::{Unit, decide, shown};
+use plimsoll_measure::budget::{AmountUnit, shown};
 use plimsoll_measure::findings::Held;
 use plimsoll_model::{At, Span};
 
 use super::burn::{Burn, Pair};
 use super::detect::Detector;
-use crate::over::{OverCount, count};
+use crate::over::{OverCount, decide_blocks};
 
 /// Minimum length of a block of the detector. A block lasts until it has a request, but at most a minute.
 pub const BLOCK: Span = Span::from_secs(10);
@@ -79,23 +79,16 @@ impl RowWatch {
         let first = self.recent.len().saturating_sub(blocks);
         let since = self.recent.get(first)?.0;
         let stands = self.detector.evidence() >= threshold && now - since >= FOR;
-        stands.then(|| {
-            (since, self.recent.range(first..).fold(OverCount::default(), |all, one| all.with(one.2)))
-        })
+        stands.then(|| (since, self.recent.range(first..).map(|block| block.2).sum()))
     }
 
     /// Returns whether blocks after this instant prove that the row passes again.
     pub(crate) fn holds_since(&self, fired: At, alpha: f64) -> bool {
         let first = self.recent.partition_point(|block| block.0 < fired);
         let since: Vec<OverCount> = self.recent.range(first..).map(|block| block.2).collect();
-        PROOFS.iter().filter(|proof| since.len() >= **proof).any(|proof| {
-            let blocks = &since[since.len() - proof..];
-            let all = blocks.iter().copied().fold(OverCount::default(), OverCount::with);
-            decide(&count(blocks, all), self.allowed, alpha).held == Held::Pass
-        }) || (since.len() > PROOFS[0] && {
-            let all = since.iter().copied().fold(OverCount::default(), OverCount::with);
-            decide(&count(&since, all), self.allowed, alpha).held == Held::Pass
-        })
+        let holds = |blocks: &[OverCount]| decide_blocks(blocks, self.allowed, alpha).1.held == Held::Pass;
+        let mut proofs = PROOFS.iter().filter(|proof| since.len() >= **proof);
+        proofs.any(|proof| holds(&since[since.len() - proof..])) || (since.len() > PROOFS[0] && holds(&since))
     }
 
     /// Drops the evidence after the end of an alert.
@@ -106,7 +99,7 @@ impl RowWatch {
 
 /// Returns `4 % to 6 % of 2218 requests in 70 s are over it, 1 % allowed`.
 pub fn evidence(what: &str, (since, over): (At, OverCount), now: At, row: &RowWatch) -> String {
-    let percent = |count: u64| shown(count as f64 / over.n.max(1) as f64, &Unit::Share);
+    let percent = |count: u64| shown(count as f64 / over.n.max(1) as f64, &AmountUnit::Share);
     let share = match over.least == over.most {
         true => percent(over.least),
         false => format!("{} to {}", percent(over.least), percent(over.most)),
@@ -116,6 +109,6 @@ pub fn evidence(what: &str, (since, over): (At, OverCount), now: At, row: &RowWa
         "{what}: {share} of {} {} in {seconds:.0} s went over it, {} allowed",
         over.n,
         row.counted,
-        shown(row.allowed, &Unit::Share)
+        shown(row.allowed, &AmountUnit::Share)
     )
 }

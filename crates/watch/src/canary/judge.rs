@@ -49,7 +49,7 @@ pub struct ReplicaMinute {
 
 /// A latency with an edge, or failures.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Measured {
+pub struct CanaryMeasure {
     /// Name of the measure: `ttft over 0.25 s`.
     pub what: String,
     /// Maximum accepted increase of the share.
@@ -58,7 +58,7 @@ pub struct Measured {
 
 #[derive(Clone, Debug)]
 struct Evidence {
-    of: Measured,
+    of: CanaryMeasure,
     ranks: Ranks,
     within: Wealth,
     /// Requests and those over the edge with the new version: base, canary.
@@ -71,7 +71,7 @@ struct Evidence {
 
 /// The result for one measure.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Known {
+pub struct MeasureEvidence {
     /// Requests and those over the edge with the new version: base, canary.
     pub seen: [(u64, u64); 2],
     /// Evidence that the canary's share is larger, as odds.
@@ -90,8 +90,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    pub fn new(spec: CanarySpec, measures: Vec<Measured>) -> Judge {
-        let evidence = |of: Measured| Evidence {
+    pub fn new(spec: CanarySpec, measures: Vec<CanaryMeasure>) -> Judge {
+        let evidence = |of: CanaryMeasure| Evidence {
             within: Wealth::against(Claim::AtLeast, 0.5 * (1.0 + of.margin), Bets::wide()),
             of,
             ranks: Ranks::default(),
@@ -165,9 +165,9 @@ impl Judge {
     }
 
     /// Returns each measure with its result.
-    pub fn known(&self) -> impl ExactSizeIterator<Item = (&Measured, Known)> {
+    pub fn known(&self) -> impl ExactSizeIterator<Item = (&CanaryMeasure, MeasureEvidence)> {
         self.measures.iter().map(|one| {
-            let known = Known {
+            let known = MeasureEvidence {
                 seen: one.seen,
                 worse: odds(one.ranks.ln_now()),
                 is_within: one.within.proves(self.spec.alpha),

@@ -13,6 +13,6 @@ pub mod requests;
 pub mod trial;
 
 pub use finding::{CanaryFinding, CanaryRow, CanaryVerdict};
-pub use judge::{CanarySpec, Judge, Measured, ReplicaMinute};
+pub use judge::{CanaryMeasure, CanarySpec, Judge, ReplicaMinute};
 pub use pages::Canary;
 pub use requests::RequestsTrial;

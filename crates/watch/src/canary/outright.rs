@@ -22,7 +22,7 @@ const MOST: f64 = 1e12;
 const BASE: (f64, f64) = (0.005, 0.9);
 
 /// Number of ended requests, and of failed ones among them.
-pub type Counts = (u64, u64);
+pub type OutrightCounts = (u64, u64);
 
 #[derive(Clone, Debug, Default)]
 pub struct Outright {
@@ -32,7 +32,7 @@ pub struct Outright {
     blocks: u64,
     peak: f64,
     /// Counts of all bets: base, canary.
-    seen: [Counts; 2],
+    seen: [OutrightCounts; 2],
 }
 
 impl Outright {
@@ -57,7 +57,7 @@ impl Outright {
     }
 
     /// Adds a block of requests of both sides.
-    pub fn block(&mut self, base: Counts, canary: Counts) {
+    pub fn block(&mut self, base: OutrightCounts, canary: OutrightCounts) {
         if base.0 == 0 || canary.0 == 0 {
             return;
         }
@@ -88,12 +88,12 @@ impl Outright {
     }
 
     /// Returns the counts behind the evidence: base, canary.
-    pub fn seen(&self) -> [Counts; 2] {
+    pub fn seen(&self) -> [OutrightCounts; 2] {
         self.seen
     }
 }
 
 /// Returns the log-likelihood ratio of these counts under the shares `with` and `than`.
-fn ln_ratio((n, failed): Counts, with: f64, than: f64) -> f64 {
+fn ln_ratio((n, failed): OutrightCounts, with: f64, than: f64) -> f64 {
     failed as f64 * (with / than).ln() + (n - failed) as f64 * ((1.0 - with) / (1.0 - than)).ln()
 }

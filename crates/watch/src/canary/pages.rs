@@ -10,9 +10,9 @@ use plimsoll_model::{Arm, At, PageRead, PageSaid, Span};
 
 use super::finding::CanaryFinding;
 use super::judge::CanarySpec;
-use super::trial::{MINUTE, MinuteSource, ReplicaSeen, SIGNALS, Trial};
+use super::trial::{CanaryTrial, MINUTE, MinuteSource, ReplicaMinuteCounts, SIGNALS};
 use crate::lint::counts_failures;
-use crate::scraped::{Layouts, Scraped, Step};
+use crate::scraped::{Layouts, PageState, ScrapeDelta};
 
 /// Maximum distance of two scrapes. Beyond it the gain is left out, because a returning endpoint reports its whole
 /// outage, which is the load of no minute. One lost scrape at the slowest interval (30 s) is within it.
@@ -23,16 +23,16 @@ const TOGETHER: Span = Span(MINUTE.0 / 2 * 3);
 pub struct Canary {
     arms: HashMap<String, Arm>,
     layouts: Layouts,
-    pages: HashMap<String, Scraped>,
+    pages: HashMap<String, PageState>,
     /// Counts of each replica in the open minute, by name.
-    minute: HashMap<String, Counted>,
-    trial: Trial,
+    minute: HashMap<String, ScrapedMinute>,
+    trial: CanaryTrial,
 }
 
 /// The counts of a replica.
 #[derive(Clone, Debug)]
-struct Counted {
-    seen: ReplicaSeen,
+struct ScrapedMinute {
+    seen: ReplicaMinuteCounts,
     scraped: Span,
     fell: bool,
 }
@@ -45,7 +45,7 @@ impl Canary {
             layouts: Layouts::default(),
             pages: HashMap::new(),
             minute: HashMap::new(),
-            trial: Trial::new(spec, budget, MinuteSource::Pages),
+            trial: CanaryTrial::new(spec, budget, MinuteSource::Pages),
         }
     }
 
@@ -54,7 +54,7 @@ impl Canary {
         let PageRead { page, at, said: PageSaid::Values(series, values) } = read else { return };
         let Some(arm) = self.arms.get(&page).copied() else { return };
         let scraped = self.pages.entry(page.clone()).or_default();
-        let Some(Step { side, layout, from: Some(from), .. }) =
+        let Some(ScrapeDelta { side, layout, from: Some(from), .. }) =
             scraped.read(&page, at, (series, values), &mut self.layouts)
         else {
             return;
@@ -63,8 +63,12 @@ impl Canary {
             return;
         }
         for (number, replica) in side.replicas().iter().enumerate() {
-            let fresh = || Counted {
-                seen: ReplicaSeen { name: replica.name.clone(), arm, ..ReplicaSeen::default() },
+            let fresh = || ScrapedMinute {
+                seen: ReplicaMinuteCounts {
+                    name: replica.name.clone(),
+                    arm,
+                    ..ReplicaMinuteCounts::default()
+                },
                 scraped: Span::ZERO,
                 fell: false,
             };
@@ -78,9 +82,9 @@ impl Canary {
         let Some(minute) = self.trial.due(now) else { return false };
         self.layouts.forget();
         // The process must have lived through the minute, with scrapes for at least half of it.
-        let lived = |one: &Counted| !one.fell && one.scraped >= Span(MINUTE.0 / 2);
+        let lived = |one: &ScrapedMinute| !one.fell && one.scraped >= Span(MINUTE.0 / 2);
         let each = self.minute.drain().map(|(_, one)| one).filter(lived);
-        let mut seen: Vec<ReplicaSeen> = each.map(|one| one.seen).collect();
+        let mut seen: Vec<ReplicaMinuteCounts> = each.map(|one| one.seen).collect();
         // A fixed order, because groups are drawn from it by a seed.
         seen.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         self.trial.minute(&seen, minute);
@@ -93,7 +97,7 @@ impl Canary {
     }
 }
 
-impl Counted {
+impl ScrapedMinute {
     /// Adds the counts between two scrapes.
     fn count(&mut self, (side, number): (&ServerSide, usize), layout: &PageLayout, (from, to): (At, At)) {
         let gained = |signal| side.gained_of(number, signal, from, to);

@@ -11,7 +11,7 @@ use plimsoll_model::{Arm, At, Attempt, How, Span};
 
 use super::finding::CanaryFinding;
 use super::judge::CanarySpec;
-use super::trial::{MinuteSource, ReplicaSeen, Trial};
+use super::trial::{CanaryTrial, MinuteSource, ReplicaMinuteCounts};
 
 /// Lowest edge in s, ratio between neighbouring edges, and number of edges; the highest is 2 h.
 const FIRST_EDGE_S: f64 = 1e-4;
@@ -23,8 +23,8 @@ const EDGES: i32 = 914;
 pub struct RequestsTrial {
     arms: HashMap<String, Arm>,
     edges: Vec<f64>,
-    minute: HashMap<String, ReplicaSeen>,
-    trial: Trial,
+    minute: HashMap<String, ReplicaMinuteCounts>,
+    trial: CanaryTrial,
 }
 
 impl RequestsTrial {
@@ -34,7 +34,7 @@ impl RequestsTrial {
             arms,
             edges: (0..EDGES).map(|n| FIRST_EDGE_S * RATIO.powi(n)).collect(),
             minute: HashMap::new(),
-            trial: Trial::new(spec, budget, MinuteSource::Requests),
+            trial: CanaryTrial::new(spec, budget, MinuteSource::Requests),
         }
     }
 
@@ -85,14 +85,14 @@ impl RequestsTrial {
                 one.failed.get_or_insert(0);
             }
         }
-        let mut minute: Vec<ReplicaSeen> = self.minute.drain().map(|(_, one)| one).collect();
+        let mut minute: Vec<ReplicaMinuteCounts> = self.minute.drain().map(|(_, one)| one).collect();
         // A fixed order, because groups are drawn from it by a seed.
         minute.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         self.trial.minute(&minute, span);
         true
     }
 
-    /// Calls [`Trial::share_changed`].
+    /// Calls [`CanaryTrial::share_changed`].
     pub fn share_changed(&mut self) {
         self.trial.share_changed();
     }
@@ -103,8 +103,12 @@ impl RequestsTrial {
     }
 }
 
-fn seen<'a>(minute: &'a mut HashMap<String, ReplicaSeen>, name: &str, arm: Arm) -> &'a mut ReplicaSeen {
-    let fresh = || ReplicaSeen { name: name.to_owned(), arm, ..ReplicaSeen::default() };
+fn seen<'a>(
+    minute: &'a mut HashMap<String, ReplicaMinuteCounts>,
+    name: &str,
+    arm: Arm,
+) -> &'a mut ReplicaMinuteCounts {
+    let fresh = || ReplicaMinuteCounts { name: name.to_owned(), arm, ..ReplicaMinuteCounts::default() };
     minute.entry(name.to_owned()).or_insert_with(fresh)
 }
 

@@ -8,10 +8,10 @@ use plimsoll_measure::server_side::{Buckets, Signal};
 use plimsoll_model::{Arm, At, Span};
 
 use super::finding::{CanaryFinding, CanaryRow, CanaryVerdict};
-use super::judge::{CanarySpec, Judge, LEAST_BEFORE, Measured, ReplicaMinute};
+use super::judge::{CanaryMeasure, CanarySpec, Judge, LEAST_BEFORE, ReplicaMinute};
 use super::outright::Outright;
 use crate::over::over;
-use crate::rows::{self, RowSource};
+use crate::source::{LiveRow, LiveRows, RowSource};
 
 pub(super) const MINUTE: Span = Span::from_secs(60);
 /// Latencies whose shares are compared, if the source has them.
@@ -48,7 +48,7 @@ struct Traffic {
 
 /// The data of one replica in a minute; `None` fields are unknown.
 #[derive(Clone, Default, Debug)]
-pub struct ReplicaSeen {
+pub struct ReplicaMinuteCounts {
     /// Name of the replica, equal in every minute.
     pub name: String,
     pub arm: Arm,
@@ -71,9 +71,9 @@ pub enum MinuteSource {
 
 /// The two sides of a fleet and their data.
 #[derive(Clone, Debug)]
-pub struct Trial {
+pub struct CanaryTrial {
     spec: CanarySpec,
-    budget: Option<BudgetFile>,
+    limits: Vec<LiveRow>,
     from: MinuteSource,
     /// Latencies of the base until edges are chosen.
     base: HashMap<Signal, Buckets>,
@@ -87,11 +87,11 @@ pub struct Trial {
     traffic: [Traffic; 2],
 }
 
-impl Trial {
-    pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, from: MinuteSource) -> Trial {
-        Trial {
+impl CanaryTrial {
+    pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, from: MinuteSource) -> CanaryTrial {
+        CanaryTrial {
             spec,
-            budget,
+            limits: budget.map(|file| LiveRows::on_pages(&file).rows).unwrap_or_default(),
             from,
             base: HashMap::new(),
             edges: Vec::new(),
@@ -115,7 +115,7 @@ impl Trial {
         self.traffic = [Traffic::default(); 2];
     }
 
-    /// Adds a request that ended; metrics endpoints provide only [minutes](Trial::minute).
+    /// Adds a request that ended; metrics endpoints provide only [minutes](CanaryTrial::minute).
     pub fn request(&mut self, arm: Arm, failed: bool) {
         let is_out = self.last.is_some_and(|last| last > At::ZERO + self.spec.before);
         if is_out || self.spec.before == Span::ZERO {
@@ -124,7 +124,7 @@ impl Trial {
     }
 
     /// Adds a minute with the replicas that responded in it.
-    pub fn minute(&mut self, replicas: &[ReplicaSeen], (from, to): (At, At)) {
+    pub fn minute(&mut self, replicas: &[ReplicaMinuteCounts], (from, to): (At, At)) {
         self.last = Some(to);
         for (place, arm) in [Arm::Base, Arm::Canary].into_iter().enumerate() {
             self.replicas[place] = replicas.iter().filter(|replica| replica.arm == arm).count();
@@ -164,7 +164,7 @@ impl Trial {
     }
 
     /// Chooses edges from the base's latencies once there are enough. Minutes used for the choice are not evaluated.
-    fn choose(&mut self, replicas: &[ReplicaSeen]) {
+    fn choose(&mut self, replicas: &[ReplicaMinuteCounts]) {
         for replica in replicas.iter().filter(|replica| replica.arm == Arm::Base) {
             for (signal, buckets) in &replica.latencies {
                 match self.base.get_mut(signal) {
@@ -186,12 +186,11 @@ impl Trial {
                 measured.push((Edge::Latency(signal, edge), (MARGIN.0 * share).min(MARGIN.1)));
             }
         }
-        for budget in self.budget.iter().flat_map(|file| &file.budgets) {
-            if let RowSource::Latency { signal, limit_s } = rows::source(budget)
+        for row in &self.limits {
+            if let RowSource::Latency { signal, limit_s } = row.source
                 && self.base.contains_key(&signal)
             {
-                measured
-                    .push((Edge::Latency(signal, limit_s), (MARGIN.0 * rows::allowed(budget)).min(MARGIN.1)));
+                measured.push((Edge::Latency(signal, limit_s), (MARGIN.0 * row.allowed()).min(MARGIN.1)));
             }
         }
         if replicas.iter().any(|replica| replica.failed.is_some()) {
@@ -203,7 +202,7 @@ impl Trial {
                 kept.push((edge, margin));
             }
         }
-        let named = kept.iter().map(|(edge, margin)| Measured { what: words(*edge), margin: *margin });
+        let named = kept.iter().map(|(edge, margin)| CanaryMeasure { what: words(*edge), margin: *margin });
         self.judge = Some(Judge::new(self.spec.clone(), named.collect()));
         self.edges = kept.into_iter().map(|(edge, _)| edge).collect();
     }
@@ -342,7 +341,7 @@ impl Trial {
     }
 }
 
-fn counted(replica: &ReplicaSeen, edge: Edge) -> Option<(u64, u64)> {
+fn counted(replica: &ReplicaMinuteCounts, edge: Edge) -> Option<(u64, u64)> {
     match edge {
         Edge::Latency(signal, edge_s) => {
             let over = over(replica.latencies.get(&signal)?, edge_s)?;

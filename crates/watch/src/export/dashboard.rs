@@ -140,7 +140,7 @@ fn share(at: Value, id: usize, row: &ExportRow, budget: &str) -> Value {
     let of = |what: &str| recorded(what, &row.lint.id, budget);
     let (n, least) = (of("requests:increase5m"), of("over_least:increase5m"));
     let mut targets = vec![target(0, &format!("{least} / ({n} > 0)"), "over for certain")];
-    if !row.counted.as_ref().is_some_and(super::row::Counted::is_exact) {
+    if !row.counted.as_ref().is_some_and(super::row::CountExpression::is_exact) {
         let maybe = format!("({} - {least}) / ({n} > 0)", of("over_most:increase5m"));
         targets.push(target(1, &maybe, "perhaps over"));
     }

@@ -62,7 +62,7 @@ pub struct ExportFile {
 
 /// The exported files, and the result for each row of the budget.
 #[derive(Clone, Debug)]
-pub struct Exported {
+pub struct ExportResult {
     pub files: Vec<ExportFile>,
     /// Rows in the order of the budget.
     pub rows: Vec<ExportRow>,
@@ -77,7 +77,7 @@ pub fn export(
     file: &BudgetFile,
     source: &ExportSource,
     spec: &ExportSpec,
-) -> Result<Exported, String> {
+) -> Result<ExportResult, String> {
     let rows = row::rows(file, source, &PAIRS);
     let name = slug(&spec.name(file));
     let one = |name: String, text: String| ExportFile { name, text };
@@ -97,7 +97,7 @@ pub fn export(
             vec![one(format!("{name}-tail-sampling.yaml"), sampling::processor(file, spec))]
         }
     };
-    Ok(Exported { files, rows })
+    Ok(ExportResult { files, rows })
 }
 
 /// Returns the header comment of a file: its origin, and the method or limitation of each row.

@@ -1,14 +1,14 @@
 //! A budget row as queries on a source's counters: requests, and the minimum and maximum over the ceiling.
 
-use plimsoll_judge::budget::{Budget, BudgetFile};
+use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::Signal;
 use plimsoll_measure::server_side::table::SignalPart;
 use serde::Serialize;
 
 use super::source::{ExportSource, Metric, UNTIL, decimal};
 use crate::alert::Pair;
-use crate::lint::{LintRow, lint};
-use crate::rows::{self, RowSource};
+use crate::lint::{LintRow, lint_rows};
+use crate::source::{LiveRow, LiveRows, RowSource};
 
 /// A budget row and the ability of a source to evaluate it.
 #[derive(Clone, Debug, Serialize)]
@@ -20,12 +20,12 @@ pub struct ExportRow {
     #[serde(skip)]
     pub allowed: f64,
     #[serde(skip)]
-    pub(crate) counted: Option<Counted>,
+    pub(crate) counted: Option<CountExpression>,
 }
 
 /// The counted series of a row.
 #[derive(Clone, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountExpression {
     /// Histogram with the edges at or above the ceiling, and at or below it (`None` for zero); `None` without a
     /// latency.
     pub latency: Option<Latency>,
@@ -47,40 +47,41 @@ pub(crate) struct Latency {
 
 /// Returns every row of the file in order.
 pub(crate) fn rows(file: &BudgetFile, source: &ExportSource, pairs: &[Pair]) -> Vec<ExportRow> {
-    let said = lint(file, pairs, &source.side, UNTIL);
-    file.budgets.iter().zip(said).map(|(budget, lint)| row(budget, lint, source)).collect()
+    let live = LiveRows::on_pages(file);
+    let said = lint_rows(&live, pairs, &source.side, UNTIL);
+    live.rows.iter().zip(said).map(|(live, lint)| row(live, lint, source)).collect()
 }
 
-fn row(budget: &Budget, lint: LintRow, source: &ExportSource) -> ExportRow {
-    let allowed = decimal(rows::allowed(budget));
+fn row(live: &LiveRow, lint: LintRow, source: &ExportSource) -> ExportRow {
+    let allowed = decimal(live.allowed());
     let refused = |why: &str, lint: LintRow| ExportRow {
         lint: LintRow { judged: false, says: why.to_owned(), ..lint },
         allowed,
         counted: None,
     };
     let failed = failed(source);
-    match (lint.judged, rows::source(budget)) {
+    match (lint.judged, &live.source) {
         (true, _) if allowed >= 1.0 => refused("it allows every request to be over", lint),
         (true, RowSource::Errors) if failed.is_empty() => {
             refused("the page shows no counter of failed requests yet", lint)
         }
         (true, RowSource::Errors) => {
             let finished = source.metrics(Signal::Finished, &SignalPart::Counter);
-            ExportRow { lint, allowed, counted: Some(Counted { latency: None, finished, failed }) }
+            ExportRow { lint, allowed, counted: Some(CountExpression { latency: None, finished, failed }) }
         }
         (true, RowSource::Latency { signal, .. }) => {
-            let Some(latency) = lint.edges_s.and_then(|edges| latency(signal, edges, source)) else {
+            let Some(latency) = lint.edges_s.and_then(|edges| latency(*signal, edges, source)) else {
                 return refused("the page has no histogram whose edges can be named", lint);
             };
             // Token gaps belong to no request that could fail.
-            let is_of_requests = signal != Signal::Itl;
+            let is_of_requests = *signal != Signal::Itl;
             let uncounted = if is_of_requests && failed.is_empty() {
                 "; failed requests are not on the page"
             } else {
                 ""
             };
             let failed = if is_of_requests { failed } else { Vec::new() };
-            let counted = Some(Counted { latency: Some(latency), finished: Vec::new(), failed });
+            let counted = Some(CountExpression { latency: Some(latency), finished: Vec::new(), failed });
             ExportRow { lint: LintRow { says: lint.says.clone() + uncounted, ..lint }, allowed, counted }
         }
         (true, RowSource::TailRatio { .. }) => {
@@ -112,7 +113,7 @@ fn sum(metrics: &[Metric], window: &str) -> String {
     each.join(" + ")
 }
 
-impl Counted {
+impl CountExpression {
     /// Returns the number of requests in a window.
     pub fn requests(&self, window: &str) -> String {
         match &self.latency {

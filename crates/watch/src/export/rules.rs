@@ -8,12 +8,12 @@
 use std::fmt::Write as _;
 
 use plimsoll_judge::budget::BudgetFile;
-use plimsoll_measure::budget::{Unit, shown};
+use plimsoll_measure::budget::{AmountUnit, shown};
 use plimsoll_measure::server_side::Signal;
 use plimsoll_measure::server_side::table::SignalPart;
 
 use super::evidence::{ALERT_ALPHA, lower, upper};
-use super::row::{Counted, ExportRow};
+use super::row::{CountExpression, ExportRow};
 use super::source::{ExportSource, Metric, decimal, quoted};
 use super::{ExportSpec, comments, slug};
 use crate::alert::burn::span_words;
@@ -68,7 +68,7 @@ fn expression(out: &mut String, expr: &str) {
     expr.lines().for_each(|line| _ = writeln!(out, "          {line}"));
 }
 
-struct Alerting<'a> {
+struct AlertRule<'a> {
     kind: AlertKind,
     expr: String,
     lasts: &'a str,
@@ -76,7 +76,7 @@ struct Alerting<'a> {
     summary: String,
 }
 
-fn alert(out: &mut String, rule: &Alerting<'_>) {
+fn alert(out: &mut String, rule: &AlertRule<'_>) {
     let _ = writeln!(out, "      - alert: {}", rule.kind.alert_name());
     expression(out, &rule.expr);
     let _ = writeln!(out, "        for: {}", rule.lasts);
@@ -88,7 +88,7 @@ fn alert(out: &mut String, rule: &Alerting<'_>) {
 
 struct Row<'a> {
     row: &'a ExportRow,
-    counted: &'a Counted,
+    counted: &'a CountExpression,
     budget: &'a str,
     file: &'a BudgetFile,
 }
@@ -194,11 +194,11 @@ impl Row<'_> {
         let summary = format!(
             "{}: more than {{{{ $value | humanizePercentage }}}} of the requests of 5 min are over it, proven at 1e-5; {} may be",
             row.lint.budget,
-            shown(row.allowed, &Unit::Share)
+            shown(row.allowed, &AmountUnit::Share)
         );
         alert(
             out,
-            &Alerting {
+            &AlertRule {
                 kind: AlertKind::CeilingBroken,
                 expr: format!("{proven}\n> {}", row.allowed),
                 lasts: "1m",
@@ -225,7 +225,7 @@ impl Row<'_> {
             );
             alert(
                 out,
-                &Alerting {
+                &AlertRule {
                     kind: AlertKind::BurnRate,
                     expr,
                     lasts: "0s",
@@ -258,7 +258,7 @@ impl Row<'_> {
         let n = self.own("over_least:increase5m");
         alert(
             out,
-            &Alerting {
+            &AlertRule {
                 kind: AlertKind::Absent,
                 expr: format!("absent({n})"),
                 lasts: "10m",
@@ -308,7 +308,7 @@ fn fleet(out: &mut String, source: &ExportSource, budget: &str, spec: &ExportSpe
     found.iter().flatten().for_each(|rule| alert(out, rule));
     let summary = "always fires: where it is missing nobody watches".to_owned();
     let (kind, expr) = (AlertKind::Watchdog, "vector(1)".to_owned());
-    alert(out, &Alerting { kind, expr, lasts: "0s", labels: of_fleet(budget, "none"), summary });
+    alert(out, &AlertRule { kind, expr, lasts: "0s", labels: of_fleet(budget, "none"), summary });
 }
 
 fn of_fleet<'a>(budget: &'a str, severity: &'a str) -> Vec<(&'a str, &'a str)> {
@@ -316,11 +316,11 @@ fn of_fleet<'a>(budget: &'a str, severity: &'a str) -> Vec<(&'a str, &'a str)> {
 }
 
 /// Returns the alert on waiting requests per replica over the limit, as a mean over a minute.
-fn queue<'a>(source: &ExportSource, budget: &'a str, spec: &ExportSpec) -> Option<Alerting<'a>> {
+fn queue<'a>(source: &ExportSource, budget: &'a str, spec: &ExportSpec) -> Option<AlertRule<'a>> {
     let (target, waiting) = (spec.queue_per_replica?, gauge(source, Signal::Waiting)?);
     let running = source.metrics(Signal::Running, &SignalPart::Gauge);
     let replicas = format!("count({})", running.first()?.with(&[]));
-    Some(Alerting {
+    Some(AlertRule {
         kind: AlertKind::QueueOverTarget,
         expr: format!("avg_over_time((({waiting}) / {replicas})[1m:15s]) > {target}"),
         lasts: "1m",
@@ -330,14 +330,14 @@ fn queue<'a>(source: &ExportSource, budget: &'a str, spec: &ExportSpec) -> Optio
 }
 
 /// Returns the alert on running requests without progress.
-fn stalled<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
+fn stalled<'a>(source: &ExportSource, budget: &'a str) -> Option<AlertRule<'a>> {
     let running = source.metrics(Signal::Running, &SignalPart::Gauge).first()?.with(&[]);
     let (moving, window) = moving(source);
     let gained = |metric: &str| format!("sum by (instance) (increase({metric}[{window}]))");
     let (counted, others) = moving.split_first()?;
     let still = format!("sum by (instance) ({running}) >= 1\nand {} == 0", gained(counted));
     let but = others.iter().map(|other| format!("\nunless {} > 0", gained(other)));
-    Some(Alerting {
+    Some(AlertRule {
         kind: AlertKind::Stalled,
         expr: std::iter::once(still).chain(but).collect(),
         lasts: "0s",
@@ -347,10 +347,10 @@ fn stalled<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
 }
 
 /// Returns the alert on missing traffic.
-fn silent<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
+fn silent<'a>(source: &ExportSource, budget: &'a str) -> Option<AlertRule<'a>> {
     let finished = source.metrics(Signal::Finished, &SignalPart::Counter).first()?.with(&[]);
     let asked = |window: &str, back: &str| format!("sum(increase({finished}[{window}]{back}))");
-    Some(Alerting {
+    Some(AlertRule {
         kind: AlertKind::NoTraffic,
         expr: format!("{} == 0 and {} > 0", asked("10m", ""), asked("1h", " offset 10m")),
         lasts: "0s",
@@ -370,14 +370,14 @@ pub(crate) fn always_there(source: &ExportSource) -> Option<Metric> {
 
 /// Returns the alert on a failing target, or on no target, because `up` is missing then too. `up` has only target
 /// labels.
-fn lost<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
+fn lost<'a>(source: &ExportSource, budget: &'a str) -> Option<AlertRule<'a>> {
     let of_target = source.scope.iter().filter(|(label, _)| label == "job" || label == "instance");
     let matchers: Vec<String> =
         of_target.map(|(label, value)| format!("{label}={}", quoted(value))).collect();
     let down = (!matchers.is_empty()).then(|| format!("up{{{}}} == 0", matchers.join(",")));
     let gone = always_there(source).map(|metric| format!("absent({})", metric.with(&[])));
     let exprs: Vec<String> = down.into_iter().chain(gone).collect();
-    (!exprs.is_empty()).then(|| Alerting {
+    (!exprs.is_empty()).then(|| AlertRule {
         kind: AlertKind::SourceLost,
         expr: exprs.join("\nor "),
         lasts: "2m",

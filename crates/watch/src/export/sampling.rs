@@ -4,7 +4,7 @@
 //! The collector's threshold is fixed, whereas `watch` follows the p99. Its wait counts from a trace's first span, so
 //! it must exceed the slowest response to keep.
 
-use plimsoll_judge::budget::{Budget, BudgetFile};
+use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::budget::BudgetMetric;
 
 use super::ExportSpec;
@@ -18,9 +18,8 @@ const LEAST_S: f64 = 10.0;
 /// Returns the section of the processor.
 pub(crate) fn processor(file: &BudgetFile, spec: &ExportSpec) -> String {
     let whole = |metric| matches!(metric, BudgetMetric::E2e | BudgetMetric::E2eAfterSend);
-    let ceilings = file.budgets.iter().filter(|budget| whole(budget.metric) && budget.slice.is_none());
-    let ceilings: Vec<f64> = ceilings.filter_map(Budget::held_to).collect();
-    let past = ceilings.iter().copied().reduce(f64::max);
+    let ceilings = file.rows().filter(|plan| whole(plan.metric) && plan.row.slice.is_none());
+    let past = ceilings.filter_map(|plan| plan.limit).reduce(f64::max);
     let wait = past.map_or(60.0, |ceiling| (LONGER * ceiling).max(LEAST_S)).ceil();
     let mut out = format!(
         "# plimsoll export: budget {}. Merge it into the collector's configuration.\n",

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use plimsoll_judge::budget::BudgetFile;
 
-use super::row::{Counted, ExportRow};
+use super::row::{CountExpression, ExportRow};
 use super::rules::{INTERVAL_S, always_there};
 use super::source::{ExportSource, Metric, quoted};
 use super::{ExportSpec, slug};
@@ -33,7 +33,7 @@ pub(crate) fn tests(
     (source, spec): (&ExportSource, &ExportSpec),
 ) -> String {
     let budget = spec.name(file);
-    let counted: Vec<(&ExportRow, &Counted)> =
+    let counted: Vec<(&ExportRow, &CountExpression)> =
         rows.iter().filter_map(|row| Some((row, row.counted.as_ref()?))).collect();
     let mut out = format!(
         "# promtool test rules {name}-rules-test.yml\nrule_files: [{name}-rules.yml]\nevaluation_interval: {INTERVAL_S}s\ntests:\n"
@@ -45,8 +45,9 @@ pub(crate) fn tests(
         there.iter().for_each(|there| _ = all.entry(there.clone()).or_insert([0; 3]));
         all
     };
-    let all =
-        |of: fn(&Counted) -> Vec<Input>| series(&mut counted.iter().flat_map(|(_, counted)| of(counted)));
+    let all = |of: fn(&CountExpression) -> Vec<Input>| {
+        series(&mut counted.iter().flat_map(|(_, counted)| of(counted)))
+    };
     if !counted.is_empty() {
         test(&mut out, &HOUR, "a healthy source calls for nobody", &all(healthy));
         let any = format!("ALERTS{{alertname!={}}}", quoted(&AlertKind::Watchdog.alert_name()));
@@ -67,8 +68,9 @@ pub(crate) fn tests(
     }
     // One test covers slow requests of all latencies, because they share their counters; another covers failures.
     for (is_latency, what) in [(true, "slow"), (false, "failed")] {
-        let allows =
-            |row: &ExportRow, counted: &Counted| row.allowed > 0.0 && counted.latency.is_some() == is_latency;
+        let allows = |row: &ExportRow, counted: &CountExpression| {
+            row.allowed > 0.0 && counted.latency.is_some() == is_latency
+        };
         let of: Vec<_> = counted.iter().filter(|(row, counted)| allows(row, counted)).collect();
         if of.is_empty() {
             continue;
@@ -131,7 +133,7 @@ fn expect(out: &mut String, when: &When, expr: &str, count: Option<u64>) {
 }
 
 /// Returns the increments of the buckets up to an edge, and of all.
-fn inputs(counted: &Counted, below: [u64; 3], all: [u64; 3], failed: [u64; 3]) -> Vec<Input> {
+fn inputs(counted: &CountExpression, below: [u64; 3], all: [u64; 3], failed: [u64; 3]) -> Vec<Input> {
     let bucket = |metric: &Metric, le: &str, grows| Input { series: metric.example(&[le]), grows };
     let mut inputs = Vec::new();
     if let Some(latency) = &counted.latency {
@@ -152,19 +154,19 @@ fn inputs(counted: &Counted, below: [u64; 3], all: [u64; 3], failed: [u64; 3]) -
     inputs
 }
 
-fn healthy(counted: &Counted) -> Vec<Input> {
+fn healthy(counted: &CountExpression) -> Vec<Input> {
     let (busy, none) = ([BUSY, BUSY, BUSY], [0; 3]);
     inputs(counted, busy, busy, none)
 }
 
-fn broken(counted: &Counted) -> Vec<Input> {
+fn broken(counted: &CountExpression) -> Vec<Input> {
     let (busy, stops, none, begins) = ([BUSY; 3], [BUSY, 0, 0], [0; 3], [0, 0, BUSY]);
     let is_latency = counted.latency.is_some();
     inputs(counted, stops, busy, if is_latency { none } else { begins })
 }
 
 /// Returns the inputs of two requests per minute, with a single one over the ceiling.
-fn lonely(counted: &Counted) -> Vec<Input> {
+fn lonely(counted: &CountExpression) -> Vec<Input> {
     let (quiet, none) = ([1, 1, 1], [0; 3]);
     match counted.latency.is_some() {
         true => inputs(counted, [1, 0, 1], quiet, none),

@@ -80,16 +80,16 @@ pub(crate) fn fleet<'a>(
 
 /// The conversion of ticks to blocks.
 #[derive(Clone, Debug)]
-pub(crate) struct Gathering {
+pub(crate) struct HistoryBuilder {
     /// Wall-clock time of `At::ZERO`, ns since 1970.
     wall_ns: i64,
     open: Option<HistoryBlock>,
     closed: Vec<HistoryBlock>,
 }
 
-impl Gathering {
-    pub fn new(wall_ns: i64) -> Gathering {
-        Gathering { wall_ns, open: None, closed: Vec::new() }
+impl HistoryBuilder {
+    pub fn new(wall_ns: i64) -> HistoryBuilder {
+        HistoryBuilder { wall_ns, open: None, closed: Vec::new() }
     }
 
     /// Adds the counters between two scrapes.

@@ -12,7 +12,7 @@ use super::{GaugeRange, HistoryBlock, KeptSignal};
 
 /// The meaning of a series.
 #[derive(Clone, PartialEq, Debug)]
-enum Kept {
+enum SeriesMeaning {
     Watched,
     Restarts,
     Counter(KeptSignal),
@@ -62,7 +62,7 @@ pub fn blocks(samples: &[Sample]) -> Vec<HistoryBlock> {
 #[derive(Default)]
 struct Columns {
     places: HashMap<(SharedText, SharedText), Option<usize>>,
-    kept: Vec<Kept>,
+    kept: Vec<SeriesMeaning>,
 }
 
 impl Columns {
@@ -88,12 +88,12 @@ impl Columns {
             let (was, now) = (was(place), *now);
             let gained = now - if was.is_nan() { 0.0 } else { was };
             match kept {
-                Kept::Gauge(key, of) => gauges.entry(*key).or_insert([f64::NAN; 3])[*of] = was,
+                SeriesMeaning::Gauge(key, of) => gauges.entry(*key).or_insert([f64::NAN; 3])[*of] = was,
                 _ if now.is_nan() => {}
-                Kept::Watched => block.watched = Span::from_secs_f64(gained),
-                Kept::Restarts => block.restarts = gained.round() as u64,
-                Kept::Counter(key) => _ = block.counters.insert(*key, gained),
-                Kept::Histogram(key, number, part) => {
+                SeriesMeaning::Watched => block.watched = Span::from_secs_f64(gained),
+                SeriesMeaning::Restarts => block.restarts = gained.round() as u64,
+                SeriesMeaning::Counter(key) => _ = block.counters.insert(*key, gained),
+                SeriesMeaning::Histogram(key, number, part) => {
                     let ladder = ladders.entry((*key, *number)).or_default();
                     match part {
                         Part::Sum => ladder.sum = Some(gained),
@@ -148,10 +148,10 @@ impl Ladder {
 }
 
 /// Returns the meaning of a series; `None` if it does not belong to a history.
-fn kept(sample: &Sample) -> Option<Kept> {
+fn kept(sample: &Sample) -> Option<SeriesMeaning> {
     match sample.name.as_str() {
-        WATCHED => return Some(Kept::Watched),
-        RESTARTS => return Some(Kept::Restarts),
+        WATCHED => return Some(SeriesMeaning::Watched),
+        RESTARTS => return Some(SeriesMeaning::Restarts),
         _ => {}
     }
     let row = Table::shipped().of(&sample.name).iter().find(|row| row.server == HISTORY)?;
@@ -162,13 +162,13 @@ fn kept(sample: &Sample) -> Option<Kept> {
     let part = match row.part {
         SignalPart::Gauge => {
             let of = [None, Some("min"), Some("max")].iter().position(|of| *of == label(OF))?;
-            return Some(Kept::Gauge(key, of));
+            return Some(SeriesMeaning::Gauge(key, of));
         }
-        SignalPart::Counter => return Some(Kept::Counter(key)),
+        SignalPart::Counter => return Some(SeriesMeaning::Counter(key)),
         SignalPart::Bucket => Part::Edge(label("le")?.parse().ok()?),
         SignalPart::Sum => Part::Sum,
         SignalPart::Count => Part::Count,
         _ => return None,
     };
-    Some(Kept::Histogram(key, ladder, part))
+    Some(SeriesMeaning::Histogram(key, ladder, part))
 }

@@ -8,7 +8,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_measure::SweepSpec;
 use plimsoll_measure::findings::Held;
 use plimsoll_model::{At, Attempt, Broken, How, Span};
-use plimsoll_watch::{AlertSpec, RowState, WatchSpec, Watched};
+use plimsoll_watch::{AlertSpec, BudgetWatch, BudgetWatchSpec, RowState};
 
 const BUDGET: &str = r#"{"version": 1, "name": "t", "budgets": [
     {"id": "ttft", "metric": "ttft", "p": "95", "max": "500ms"},
@@ -68,8 +68,8 @@ fn verdicts(rows: &[Attempt]) -> Vec<(String, Option<Held>, Option<Held>)> {
     let manifest = manifest(vec![level]);
     let spec = SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(50);
     let gated = gate(&file, &MeasuredRun::read(&manifest, rows, &[], &spec, &file), None);
-    let spec = WatchSpec { every: Span::from_secs(1), window: Span::from_secs(2 * LENGTH_S) };
-    let mut watched = Watched::new(file, spec).of_requests(AlertSpec::default(), At::ZERO);
+    let spec = BudgetWatchSpec { every: Span::from_secs(1), window: Span::from_secs(2 * LENGTH_S) };
+    let mut watched = BudgetWatch::new(file, spec).of_requests(AlertSpec::default(), At::ZERO);
     let mut rows = rows.to_vec();
     rows.sort_by_key(|row| row.end.expect("it ended"));
     let mut coming = rows.into_iter().peekable();

@@ -7,7 +7,7 @@ use plimsoll_watch::alert::burn::{Burn, PAIRS};
 use plimsoll_watch::alert::detect::{Detector, threshold};
 use plimsoll_watch::alert::row::RowWatch;
 use plimsoll_watch::over::OverCount;
-use plimsoll_watch::{Alert, AlertKind, AlertState, BoardState, Watched};
+use plimsoll_watch::{Alert, AlertKind, AlertState, BoardState, BudgetWatch};
 
 use crate::watched::{Page, TTFT, load, play, watched};
 use crate::weeks::{Weeks, alarms};
@@ -168,7 +168,7 @@ fn a_broken_ceiling_fires_once_and_is_resolved() {
 }
 
 /// Returns the alerts of two replicas; `b` hangs from 100 s on, or its endpoint fails.
-fn pair(until_s: i64, hangs: bool, watched: &mut Watched) -> Vec<Alert> {
+fn pair(until_s: i64, hangs: bool, watched: &mut BudgetWatch) -> Vec<Alert> {
     let (mut a, mut b) = (Page::default(), Page::default());
     for second in 0..=until_s {
         load(1000)(second, &mut a);

@@ -3,7 +3,7 @@
 use plimsoll_math::rng::Stream;
 use plimsoll_math::special::normal_inv;
 use plimsoll_model::{Arm, At, Span};
-use plimsoll_watch::canary::{CanarySpec, Judge, Measured, ReplicaMinute};
+use plimsoll_watch::canary::{CanaryMeasure, CanarySpec, Judge, ReplicaMinute};
 
 /// Standard deviation of the logarithm of a latency with median 1.
 const SIGMA: f64 = 0.5;
@@ -41,7 +41,7 @@ pub fn spec(before: u64) -> CanarySpec {
 pub fn watch(fleet: Fleet, minutes: u64, seed: u64) -> Judge {
     let mut chance = Stream::new(seed, "canary fleet", 0);
     let edges = SHARES.map(|share| (SIGMA * normal_inv(1.0 - share)).exp());
-    let what = |share: f64| Measured { what: format!("{share}"), margin: (0.5 * share).min(0.05) };
+    let what = |share: f64| CanaryMeasure { what: format!("{share}"), margin: (0.5 * share).min(0.05) };
     let mut judge = Judge::new(spec(fleet.before), SHARES.map(what).to_vec());
     let replicas = fleet.base + fleet.canary;
     let normal = |chance: &mut Stream| normal_inv(chance.uniform());

@@ -2,8 +2,8 @@
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
-use plimsoll_watch::alert::cold::{ColdStarts, ReplicaSeen};
-use plimsoll_watch::{Alert, AlertKind, AlertSpec, AlertState, WatchSpec, Watched};
+use plimsoll_watch::alert::cold::{ColdStarts, ReplicaPresence};
+use plimsoll_watch::{Alert, AlertKind, AlertSpec, AlertState, BudgetWatch, BudgetWatchSpec};
 
 use crate::watched::{Page, TTFT};
 
@@ -26,8 +26,8 @@ fn at(seconds: i64) -> At {
 fn fleet(starts: &[(usize, i64)], tells: bool, until: i64) -> Vec<Alert> {
     let file = format!("{{\"version\": 1, \"budgets\": [{TTFT}]}}");
     let file = serde_json::from_str(&file).expect("a budget");
-    let spec = WatchSpec { every: Span::from_secs(EVERY), window: Span::from_secs(600) };
-    let mut watched = Watched::new(file, spec).alerting(AlertSpec::default()).begun_at(WALL as f64);
+    let spec = BudgetWatchSpec { every: Span::from_secs(EVERY), window: Span::from_secs(600) };
+    let mut watched = BudgetWatch::new(file, spec).alerting(AlertSpec::default()).begun_at(WALL as f64);
     let began = |at: i64| tells.then_some((WALL + at) as f64);
     let mut pages = vec![Page { began: began(-HOUR), ttft: vec![WARM_S; 3], ..Page::default() }; 4];
     for second in 0..=until {
@@ -95,8 +95,8 @@ fn a_deploys_own_starts_and_starts_without_one_are_no_alert() {
     }
 }
 
-fn replica(name: String, began: f64) -> ReplicaSeen {
-    ReplicaSeen { name, began_s: Some(began), answered: Some(50.0), ..ReplicaSeen::default() }
+fn replica(name: String, began: f64) -> ReplicaPresence {
+    ReplicaPresence { name, began_s: Some(began), answered: Some(50.0), ..ReplicaPresence::default() }
 }
 
 /// Returns whether there is an alarm for eight replicas: a day, a new version, and another day with `times` as many

@@ -3,7 +3,7 @@
 use plimsoll_judge::cost::{Price, PriceSpec};
 use plimsoll_lab::records::answer;
 use plimsoll_model::{At, Attempt, By, How, Outcome, TokensRule};
-use plimsoll_watch::{AlertSpec, CostNow, WatchFinding, Watched};
+use plimsoll_watch::{AlertSpec, BudgetWatch, CostNow, WatchFinding};
 
 use crate::watched::{Page, TTFT, load, watched};
 
@@ -103,7 +103,7 @@ fn what_nobody_knows_is_unknown() {
 
 /// Returns the state for ten requests per second for a minute, changed by `change` per second, at this price.
 fn requests(text: &str, change: impl Fn(i64, &mut Attempt)) -> WatchFinding {
-    let mut watched: Watched =
+    let mut watched: BudgetWatch =
         watched(TTFT).priced(Some(price(text))).of_requests(AlertSpec::default(), at(0));
     for s in 0..60 {
         let mut rows: Vec<Attempt> =

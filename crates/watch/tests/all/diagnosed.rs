@@ -8,7 +8,7 @@ use plimsoll_measure::server_side::{SCRAPE, ServerSide};
 use plimsoll_model::{At, Attempt, Load, Sample, Span};
 use plimsoll_sim::catalogue::profile;
 use plimsoll_sim::{FaultSpec, LevelPlan, ModeSpec, RowSink, World, WorldSpec, simulate_into};
-use plimsoll_watch::replay::{Replayed, of_pages};
+use plimsoll_watch::replay::{ReplayFinding, of_pages};
 use plimsoll_watch::{Alert, AlertKind, AlertSpec};
 use plimsoll_workload::{BlockNames, Scenario, SharedPrefix, Size};
 
@@ -72,7 +72,7 @@ pub fn pages(then: &Then) -> Vec<Sample> {
     rows.0
 }
 
-fn watched(then: &Then) -> Replayed {
+fn watched(then: &Then) -> ReplayFinding {
     let budget = r#"{"version": 1, "budgets": [
         {"id": "ttft", "metric": "ttft", "p": "95", "max": "200ms"}, {"id": "itl", "metric": "itl", "p": "95", "max": "50ms"}]}"#;
     let file: BudgetFile = serde_json::from_str(budget).expect("a budget");
@@ -81,7 +81,7 @@ fn watched(then: &Then) -> Replayed {
 }
 
 /// Returns the alerts with a diagnosis, and the cause of each.
-fn causes(found: &Replayed) -> Vec<(&Alert, &str)> {
+fn causes(found: &ReplayFinding) -> Vec<(&Alert, &str)> {
     let diagnosed =
         found.alerts.iter().filter_map(|alert| Some((alert, alert.diagnosis.as_ref()?.cause.as_str())));
     diagnosed.collect()

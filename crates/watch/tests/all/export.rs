@@ -8,7 +8,7 @@ use std::process::Command;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_lab::parts;
 use plimsoll_model::{At, Sample, join_labels};
-use plimsoll_watch::export::{ExportKind, ExportSource, ExportSpec, Exported, PAGES, export};
+use plimsoll_watch::export::{ExportKind, ExportResult, ExportSource, ExportSpec, PAGES, export};
 use serde_json::Value;
 
 const BUDGET: &str = r#"{"version": 1, "name": "chat", "budgets": [
@@ -56,8 +56,18 @@ fn spec() -> ExportSpec {
     ExportSpec { queue_per_replica: Some(4.0), deployment: Some("chat".to_owned()), prometheus: None }
 }
 
-fn exported(kind: ExportKind, name: &str) -> Exported {
+fn exported(kind: ExportKind, name: &str) -> ExportResult {
     export(kind, &budget(), &source(name), &spec()).expect("everything is said")
+}
+
+/// A tail ratio has no allowed share of requests, and the export names that as the reason.
+#[test]
+fn a_tail_ratio_is_left_out_as_a_ratio() {
+    let file = r#"{"version": 1, "budgets": [{"id": "tail", "metric": "ttft_tail_ratio", "max": "3"}]}"#;
+    let file: BudgetFile = serde_json::from_str(file).expect("a budget");
+    let found = export(ExportKind::Rules, &file, &source("vllm"), &spec()).expect("rules");
+    let lint = &found.rows[0].lint;
+    assert!(!lint.judged && lint.says == "a ratio of two percentiles is no share of requests", "{lint:?}");
 }
 
 /// Runs promtool in a folder; returns `false` if it is not installed.

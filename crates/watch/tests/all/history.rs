@@ -5,7 +5,7 @@ use plimsoll_measure::server_side::{Buckets, ServerSide, Signal};
 use plimsoll_model::{At, Sample, Span};
 use plimsoll_watch::RowState;
 use plimsoll_watch::bracket::EdgeBracket;
-use plimsoll_watch::course::Course;
+use plimsoll_watch::course::ChartData;
 use plimsoll_watch::history::rows::HistoryRows;
 use plimsoll_watch::history::{Grain, HistoryBlock, fold, read};
 use plimsoll_watch::replay::of_pages;
@@ -323,7 +323,7 @@ fn minutes_on_the_page_are_the_logs() {
     let (log, mut blocks) = days(4, 3);
     // From 3 h on, ten minutes were not watched.
     blocks.retain(|block| !(10_800..11_400).contains(&(block.from.0 / 1_000_000_000)));
-    let mut course = Course::new(WALL_NS);
+    let mut course = ChartData::new(WALL_NS);
     course.take(blocks.clone());
     let points = course.points();
     let at = |unix_s: f64| At(((unix_s * 1e9).round() as i64) - WALL_NS);

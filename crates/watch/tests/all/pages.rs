@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_model::{At, PageRead, PageSaid, SeriesName, Span};
 use plimsoll_watch::history::rows::HistoryRows;
-use plimsoll_watch::{RowState, Watched};
+use plimsoll_watch::{BudgetWatch, RowState};
 
 use crate::watched::{TTFT, watched};
 
@@ -55,7 +55,7 @@ fn at(seconds: f64) -> At {
     At::ZERO + Span::from_secs_f64(seconds)
 }
 
-fn counted(watched: &Watched, now: At) -> (u64, f64) {
+fn counted(watched: &BudgetWatch, now: At) -> (u64, f64) {
     let row = &watched.finding(now).rows[0];
     (row.n, row.over.map_or(0.0, |over| over[0] * row.n as f64))
 }

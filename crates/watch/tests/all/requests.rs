@@ -3,8 +3,8 @@
 use plimsoll_lab::records::{answer, failure};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, BudgetState, By, How, Outcome, Span};
-use plimsoll_watch::course::{Course, CoursePercentile, CoursePoint, SHOWN};
-use plimsoll_watch::{AlertKind, AlertSpec, Light, RowState, WatchFinding, Watched, requests};
+use plimsoll_watch::course::{ChartData, CoursePercentile, CoursePoint, SHOWN};
+use plimsoll_watch::{AlertKind, AlertSpec, BudgetWatch, Light, RowState, WatchFinding, requests};
 
 use crate::watched::watched;
 
@@ -17,7 +17,7 @@ fn at(s: i64) -> At {
     At(s * 1_000_000_000)
 }
 
-fn begun(budgets: &str) -> Watched {
+fn begun(budgets: &str) -> BudgetWatch {
     watched(budgets).of_requests(AlertSpec::default(), at(0))
 }
 
@@ -136,12 +136,12 @@ fn ended(row: &Attempt) -> At {
 }
 
 /// Returns the charts of a watch, tick by tick; it reads earlier requests than `from_s` at its start.
-fn course(log: &[Attempt], from_s: i64) -> Course {
+fn course(log: &[Attempt], from_s: i64) -> ChartData {
     let mut watched = watched(ROWS).of_requests(AlertSpec::default(), at(from_s)).keeping(WALL_NS);
     let mut rows: Vec<Attempt> = log.to_vec();
     rows.sort_by_key(ended);
     let mut rows = rows.into_iter().peekable();
-    let mut course = Course::new(WALL_NS);
+    let mut course = ChartData::new(WALL_NS);
     let before = std::iter::from_fn(|| rows.next_if(|row| ended(row) <= at(from_s))).collect();
     course.take(requests::before(watched.file(), before, (WALL_NS, at(from_s))));
     let last = log.iter().map(ended).max().expect("rows");
@@ -251,7 +251,7 @@ fn charts_begin_no_earlier_than_they_show() {
     let now = at(5 * hour);
     let blocks = requests::before(begun(ROWS).file(), rows, (WALL_NS, now));
     assert_eq!(blocks.first().expect("blocks").from, now - SHOWN - Span::from_secs(60));
-    let mut course = Course::new(WALL_NS);
+    let mut course = ChartData::new(WALL_NS);
     course.take(blocks);
     let points = course.points();
     let answered =

@@ -18,7 +18,7 @@ use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, join_labels};
 use plimsoll_watch::export::{ExportKind, ExportSource, ExportSpec, export};
-use plimsoll_watch::{Alert, AlertKind, WatchSpec, Watched};
+use plimsoll_watch::{Alert, AlertKind, BudgetWatch, BudgetWatchSpec};
 use serde_json::Value;
 
 /// Scrape interval, s.
@@ -86,7 +86,7 @@ pub struct Fleet {
     stream: Stream,
     replicas: Vec<Replica>,
     series: Arc<[SeriesName]>,
-    watched: Watched,
+    watched: BudgetWatch,
     alerts: BTreeMap<String, Alert>,
 }
 
@@ -116,12 +116,12 @@ fn series() -> Vec<SeriesName> {
 
 impl Fleet {
     pub fn new(system: System) -> Fleet {
-        let spec = WatchSpec { every: Span::from_secs(EVERY_S as i64), window: Span::from_secs(300) };
+        let spec = BudgetWatchSpec { every: Span::from_secs(EVERY_S as i64), window: Span::from_secs(300) };
         Fleet {
             stream: Stream::new(system.seed, "usual", 0),
             replicas: vec![Replica::default(); REPLICAS],
             series: series().into(),
-            watched: Watched::new(budget(&system.name), spec),
+            watched: BudgetWatch::new(budget(&system.name), spec),
             alerts: BTreeMap::new(),
             system,
         }

@@ -4,7 +4,7 @@ use plimsoll_judge::budget::BudgetFile;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::server_side::{FAILED, SCRAPE};
 use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, split_labels};
-use plimsoll_watch::{AlertSpec, RowState, WatchFinding, WatchSpec, Watched};
+use plimsoll_watch::{AlertSpec, BudgetWatch, BudgetWatchSpec, RowState, WatchFinding};
 
 /// vLLM's edges of the time to first token, s.
 const EDGES: [f64; 9] = [0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5];
@@ -75,15 +75,15 @@ impl Page {
     }
 }
 
-pub fn watched(budgets: &str) -> Watched {
+pub fn watched(budgets: &str) -> BudgetWatch {
     watched_with(budgets, None)
 }
 
-pub fn watched_with(budgets: &str, queue_per_replica: Option<f64>) -> Watched {
+pub fn watched_with(budgets: &str, queue_per_replica: Option<f64>) -> BudgetWatch {
     let file: BudgetFile =
         serde_json::from_str(&format!("{{\"version\": 1, \"budgets\": [{budgets}]}}")).expect("a budget");
     let alerts = AlertSpec { queue_per_replica, ..AlertSpec::default() };
-    Watched::new(file, WatchSpec { every: Span::from_secs(EVERY), window: Span::from_secs(300) })
+    BudgetWatch::new(file, BudgetWatchSpec { every: Span::from_secs(EVERY), window: Span::from_secs(300) })
         .alerting(alerts)
 }
 
@@ -92,7 +92,7 @@ const ERRORS: &str = r#"{"id": "errors", "metric": "error_rate", "max": "1%"}"#;
 
 /// Scrapes until `until_s`; the caller adds the requests of each second.
 pub fn play(
-    watched: &mut Watched,
+    watched: &mut BudgetWatch,
     page: &mut Page,
     from_s: i64,
     until_s: i64,
@@ -307,11 +307,11 @@ fn errors_are_not_judged_where_no_failure_is_counted() {
 }
 
 /// Returns a watch that scrapes every `every_s` seconds, with one p95 of 500 ms over a minute.
-fn of_a_minute(every_s: i64) -> Watched {
+fn of_a_minute(every_s: i64) -> BudgetWatch {
     let budgets =
         r#"{"version": 1, "budgets": [{"id": "ttft", "metric": "ttft", "p": "95", "max": "500ms"}]}"#;
-    let spec = WatchSpec { every: Span::from_secs(every_s), window: Span::from_secs(60) };
-    Watched::new(serde_json::from_str(budgets).expect("a budget"), spec)
+    let spec = BudgetWatchSpec { every: Span::from_secs(every_s), window: Span::from_secs(60) };
+    BudgetWatch::new(serde_json::from_str(budgets).expect("a budget"), spec)
 }
 
 /// The requests of one scrape count as one observation: thirty of them, all over the ceiling, in the newest quarter

@@ -1,11 +1,10 @@
-//! Where a budget file begins: conventions, said to be conventions, or what a run measured with a margin.
+//! New budget files: presets, or the figures of a run with a margin.
 //!
-//! The text is written by hand and not by a serialiser, for half of it is comments: a ceiling without the figure that it rests on would
-//! be a number out of the air in a month.
+//! The text is not serialised, because half of it is comments. Without its measured figure a ceiling could not be explained later.
 
 use std::fmt::Write as _;
 
-use plimsoll_judge::budget::{ALPHA, Amount, Unit, lint};
+use plimsoll_judge::budget::{ALPHA, Amount, AmountUnit, lint};
 use plimsoll_judge::history::measured;
 use plimsoll_measure::findings::{CapacityLine, Estimate, Findings, LevelFinding, LevelSummary, Trust};
 use plimsoll_model::{Load, Manifest};
@@ -25,13 +24,13 @@ pub fn preset(preset: Preset) -> &'static str {
     }
 }
 
-/// Least error ceiling that is proposed: fewer than this takes ten thousand requests to show.
+/// Minimum proposed error ceiling, because a lower one takes ten thousand requests to show.
 const LEAST_ERRORS: f64 = 0.001;
 
-/// A budget file from what a run measured: upper bounds and a margin.
+/// Returns a budget file with the upper bounds of a run and a margin.
 ///
 /// # Errors
-/// A margin that is none, a run that shows nothing to hold.
+/// Fails if the margin is out of range, or if the run has no valid percentile.
 pub fn proposal(manifest: &Manifest, findings: &Findings, margin: f64) -> Result<String, Stop> {
     if !(0.0..=10.0).contains(&margin) {
         return Err(Stop::usage(format!("--margin {margin}: a share from 0 to 10, such as 0.2")));
@@ -73,7 +72,7 @@ fn head(manifest: &Manifest, level: &LevelFinding, margin: f64) -> String {
         summary.traffic
     );
     if let Load::Open { rate_per_s } = summary.load {
-        let rate = Amount { value: digits(rate_per_s, 4), unit: Unit::Rate };
+        let rate = Amount { value: digits(rate_per_s, 4), unit: AmountUnit::Rate };
         let _ = writeln!(text, "  rate: {rate}");
     }
     let planned = manifest.levels.iter().find(|l| l.id == summary.level).map(|l| l.window());
@@ -84,7 +83,7 @@ fn head(manifest: &Manifest, level: &LevelFinding, margin: f64) -> String {
     text
 }
 
-/// A ceiling per percentile that is shown; the whole answer's leaves room for its parts at theirs.
+/// Returns a ceiling per measured percentile. That of `e2e` has room for `ttft` and `tpot` at their ceilings.
 fn latencies(level: &LevelFinding, margin: f64) -> Vec<String> {
     let LevelSummary { latency, lengths, .. } = &level.summary;
     let output = &lengths.output;
@@ -145,7 +144,7 @@ fn errors(level: &LevelFinding, margin: f64) -> String {
     )
 }
 
-/// Of a sweep: the floor under the onset, and the usual share of the stability limit.
+/// Returns the rows of a sweep: a floor below the onset, and the usual share of the stability limit.
 fn lines(findings: &Findings) -> String {
     let Some(lines) =
         findings.lines.iter().find(|lines| lines.traffic == "steady").or(findings.lines.first())
@@ -154,7 +153,7 @@ fn lines(findings: &Findings) -> String {
     };
     let mut text = String::new();
     if let CapacityLine::Found { rate, .. } = &lines.onset {
-        let floor = Amount { value: rounded_down(rate.lower), unit: Unit::Rate };
+        let floor = Amount { value: rounded_down(rate.lower), unit: AmountUnit::Rate };
         let _ = write!(
             text,
             "  # queueing begins at {} ({} to {})\n  - {{id: before-queueing, metric: throughput_before_onset, min: {floor}}}\n",
@@ -175,17 +174,17 @@ fn lines(findings: &Findings) -> String {
     text
 }
 
-/// The nearest number of so many digits.
+/// Returns the nearest number with this many digits.
 fn digits(value: f64, count: i32) -> f64 {
     format!("{value:.*e}", count.max(1) as usize - 1).parse().unwrap_or(value)
 }
 
-/// Two digits, upwards.
+/// Rounds up to two digits.
 fn rounded_up(value: f64) -> f64 {
     rounded(value, f64::ceil)
 }
 
-/// Two digits, downwards.
+/// Rounds down to two digits.
 fn rounded_down(value: f64) -> f64 {
     rounded(value, f64::floor)
 }
@@ -194,10 +193,10 @@ fn rounded(value: f64, way: fn(f64) -> f64) -> f64 {
     if value <= 0.0 || !value.is_finite() {
         return value;
     }
-    // By a power of ten that is a whole number: 0.35 is 35 / 100, and 35 × 0.01 is not.
+    // Divides by a whole power of ten, because 35 / 100 is exactly 0.35 and 35 × 0.01 is not.
     let places = 1 - value.log10().floor() as i32;
     let scale = 10f64.powi(places.abs());
-    // What is a hair from a step is meant as that step.
+    // A value within rounding of a step is that step.
     let steps = if places >= 0 { value * scale } else { value / scale };
     let steps = if (steps - steps.round()).abs() < 1e-9 { steps.round() } else { way(steps) };
     if places >= 0 { steps / scale } else { steps * scale }

@@ -1,5 +1,4 @@
-//! `plimsoll budget`: is a budget file meant as it is written, can it be judged, and where does one come from? Splitting a total over stages is
-//! [`split`]'s.
+//! `plimsoll budget`: lints a budget file, creates one, or splits a total over stages ([`split`]).
 
 pub mod init;
 mod split;
@@ -7,7 +6,7 @@ mod split;
 use crate::rows;
 use std::path::Path;
 
-use plimsoll_judge::budget::lint::{LintEvidence, Remark, Severity, lint};
+use plimsoll_judge::budget::lint::{LintEvidence, LintSeverity, Remark, lint};
 use plimsoll_measure::findings::Findings;
 use serde_json::json;
 
@@ -15,7 +14,6 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, Format, Preset};
 use crate::{baseline, budget_file, out};
 
-/// Lints, begins a file, or splits.
 pub fn run(args: &BudgetArgs) -> Result<Exit, Stop> {
     match &args.action {
         BudgetAction::Lint(args) => check(args),
@@ -35,7 +33,7 @@ fn check(args: &BudgetLintArgs) -> Result<Exit, Stop> {
         Format::Json => out::json(&as_json(&text, &remarks)),
         Format::Text => out::line(&spelt(&text, &remarks)),
     }
-    let is_wrong = remarks.iter().any(|remark| remark.severity == Severity::Error);
+    let is_wrong = remarks.iter().any(|remark| remark.severity == LintSeverity::Error);
     Ok(if is_wrong { Exit::Usage } else { Exit::Done })
 }
 
@@ -44,11 +42,11 @@ fn of_run(run: &str) -> Result<Findings, Stop> {
     Ok(rows::load(&dir)?.1)
 }
 
-fn word(severity: Severity) -> &'static str {
+fn word(severity: LintSeverity) -> &'static str {
     match severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-        Severity::Note => "note",
+        LintSeverity::Error => "error",
+        LintSeverity::Warning => "warning",
+        LintSeverity::Note => "note",
     }
 }
 
@@ -79,20 +77,20 @@ fn spelt(text: &budget_file::BudgetText, remarks: &[Remark]) -> String {
         ));
     }
     let counted = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
-    let count = |severity: Severity| {
+    let count = |severity: LintSeverity| {
         counted(remarks.iter().filter(|remark| remark.severity == severity).count(), word(severity))
     };
     lines.push(format!(
         "{file}: {}, {}, {}, {}",
         counted(text.file.budgets.len(), "budget"),
-        count(Severity::Error),
-        count(Severity::Warning),
-        count(Severity::Note)
+        count(LintSeverity::Error),
+        count(LintSeverity::Warning),
+        count(LintSeverity::Note)
     ));
     lines.join("\n")
 }
 
-/// The id of the budget that a remark is about.
+/// Returns the id of the row that a remark is about.
 fn id<'a>(text: &'a budget_file::BudgetText, remark: &Remark) -> Option<&'a str> {
     let index: usize = remark.path.split('.').nth(1)?.parse().ok()?;
     Some(text.file.budgets.get(index)?.id.as_str())

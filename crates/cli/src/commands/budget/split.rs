@@ -1,10 +1,10 @@
-//! `plimsoll budget split`: a total over stages, as slices that fit it with a margin and can be pasted into a budget file.
+//! `plimsoll budget split`: splits a total over stages into slices with a margin, as a part of a budget file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use plimsoll_judge::budget::{
-    Amount, Percentile, SplitFile, SplitSpec, StagePart, WholeAndStages, read_split, split,
+    Amount, PercentileLevel, SplitFile, SplitSpec, StagePart, WholeAndStages, read_split, split,
 };
 use plimsoll_profile::{DurationFigures, Latency, ProfileFinding};
 use plimsoll_report::split as page;
@@ -15,7 +15,6 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{BudgetSplitArgs, Format};
 use crate::{out, resolve};
 
-/// Splits and prints.
 pub fn run(args: &BudgetSplitArgs) -> Result<Exit, Stop> {
     let (name, mut file, whole) = match (&args.stages, &args.from) {
         (_, Some(path)) => {
@@ -34,7 +33,7 @@ pub fn run(args: &BudgetSplitArgs) -> Result<Exit, Stop> {
         file.margin = Some(amount("margin", text)?);
     }
     if let Some(text) = &args.p {
-        file.p = Some(Percentile::parse(text).map_err(|e| Stop::usage(format!("--p: {e}")))?);
+        file.p = Some(PercentileLevel::parse(text).map_err(|e| Stop::usage(format!("--p: {e}")))?);
     }
     let found = split(&SplitSpec { file: &file, whole: whole.as_ref(), joint: args.joint })
         .map_err(|e| Stop::usage(format!("{name}: {e}")))?;
@@ -63,10 +62,10 @@ fn of_profile(path: &Path) -> Result<(SplitFile, WholeAndStages), Stop> {
     split_of_profile(&profile).map_err(|e| Stop::usage(format!("--from {name}: {e}")))
 }
 
-/// The stages of a profile as a file of measured ones, and the whole beside them.
+/// Returns the stages of a profile with their measured percentiles, and the whole response.
 ///
 /// # Errors
-/// A profile without an end to end, or without stages.
+/// Fails if the profile has no whole response or no stages.
 fn split_of_profile(profile: &ProfileFinding) -> Result<(SplitFile, WholeAndStages), &'static str> {
     let path = profile.path(Latency::E2e).ok_or("paths: the profile has no end to end (e2e) to split")?;
     let of = |times: &DurationFigures| [&times.p50, &times.p90, &times.p95, &times.p99].map(|r| r.value());

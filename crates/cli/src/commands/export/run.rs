@@ -25,7 +25,7 @@ use crate::{out, rows};
 const REPORT: &str = "benchmark_report_stage_";
 
 /// The data of a run for the format writers.
-struct Exported {
+struct ExportResult {
     rows: Foreign,
     id: String,
     requests: usize,
@@ -35,7 +35,7 @@ struct Exported {
     beside: Vec<Value>,
 }
 
-impl Exported {
+impl ExportResult {
     fn wrote(&self, files: u64, lost: &str) -> Wrote {
         let others = match self.others {
             0 => String::new(),
@@ -107,14 +107,14 @@ fn nothing(dir: &Path) -> Stop {
     Stop::usage(format!("{}: no requests in it, so that there is nothing to export", dir.display()))
 }
 
-fn exported(dir: &Path) -> Result<Exported, Stop> {
+fn exported(dir: &Path) -> Result<ExportResult, Stop> {
     let WholeRun { manifest, attempts, findings, .. } = whole(dir)?;
     let beside = beside(&manifest, &findings);
     let others = manifest.levels.len() - beside.len();
     let rows = foreign::of_run(&manifest, attempts, &findings);
     match rows.parts.iter().map(|part| part.rows.len()).sum::<usize>() {
         0 => Err(nothing(dir)),
-        requests => Ok(Exported { rows, id: manifest.id, requests, others, beside }),
+        requests => Ok(ExportResult { rows, id: manifest.id, requests, others, beside }),
     }
 }
 
@@ -184,7 +184,7 @@ fn summary(level: &LevelSummary) -> Option<Value> {
 
 /// Writes benchmark reports: one file for one level, a folder of files for several levels, or all of them to
 /// stdout. Returns the number of files.
-fn reports(run: &Exported, to: Option<&Path>) -> Result<u64, Stop> {
+fn reports(run: &ExportResult, to: Option<&Path>) -> Result<u64, Stop> {
     let reports = write_report(&run.rows, &run.id, &run.beside, rfc3339);
     let Some(path) = to else {
         let text = serde_saphyr::to_string_multiple(&reports).map_err(unwritable)?;

@@ -1,7 +1,7 @@
-//! `plimsoll gate`: a budget file held against a run; the exit code is the verdict.
+//! `plimsoll gate`: evaluates a budget file on a run; the exit code is the verdict.
 //!
-//! The rows are judged anew, whatever `run.json` says was found, for the budget decides what is good. Files for CI are written before
-//! the verdict is printed, so that a build that stops at the exit code has them.
+//! Rows are evaluated again, because the budget determines the good requests of `run.json`. Files for CI are written before the verdict is
+//! printed, so that a build that stops at the exit code has them.
 
 pub mod url;
 
@@ -24,11 +24,11 @@ use crate::flags::{Format, GateArgs};
 use crate::measure::{line_spec, verdict as trust};
 use crate::{baseline, history, out, recover, rows};
 
-/// Judges and prints.
+/// Evaluates and prints.
 pub fn run(args: &GateArgs) -> Result<Exit, Stop> {
     let map = mapping(&args.map_exit)?;
     let ended = judged(args).or_else(|stop| {
-        // A source that can't be read is a verdict of its own, which may be mapped like the others; slips of the caller stay.
+        // An unreadable source is a verdict, which may be mapped like the others; usage errors are not.
         if stop.exit == Exit::Unreachable {
             out::note(&format!("plimsoll: {}", stop.line));
             Ok(Exit::Unreachable)
@@ -69,7 +69,7 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
             "--label {label}: a label goes on the line of a named baseline; give one with --baseline NAME"
         )));
     }
-    // Stages take as much memory as all else: they are read where the file has ceilings for them, or once something is over and has to be located.
+    // Stages take as much memory as all other columns, so they are read only for their ceilings or to locate a failure.
     let columns = if budget.file.stages.is_some() { Columns::Budget } else { Columns::Findings };
     let baseline = named.map(|name| read(name, columns)).transpose()?;
     let (base, base_rows) = baseline.unzip();
@@ -111,9 +111,9 @@ fn head(finding: &GateFinding, run: &str) -> AnswerHead {
     }
 }
 
-/// The run's verdict. Where a row fails, one that is only watched too, its rows are read again with the stages that say where the time goes.
+/// Returns the verdict of a run. If a row fails, the run is read again with its stages, which show the slow one.
 fn located<'a>(
-    (run, rows): (&'a Named, Rows),
+    (run, rows): (&'a GatedRun, Rows),
     (name, columns): (&str, Columns),
     file: &BudgetFile,
     base: Option<&MeasuredRun<'_>>,
@@ -129,7 +129,7 @@ fn located<'a>(
     Ok((measured, finding))
 }
 
-/// What metrics pages say of a budget in an alert's window.
+/// Evaluates the metrics endpoints in the window of an alert.
 fn of_window(args: &GateArgs, budget: &BudgetText, window: &PageWindow) -> Result<Exit, Stop> {
     let given = [
         (args.baseline.is_some(), "--baseline"),
@@ -147,13 +147,13 @@ fn of_window(args: &GateArgs, budget: &BudgetText, window: &PageWindow) -> Resul
     window.gate(&budget.file, args.format)
 }
 
-/// A run to be judged.
-struct Named {
+/// A run to judge.
+struct GatedRun {
     dir: PathBuf,
     manifest: Manifest,
 }
 
-/// Its rows: what was taken of each as it was read, or all of them.
+/// The rows of a run: streamed ones, or all in memory.
 enum Rows {
     Streamed(Box<Streamed>, Vec<Sample>),
     Held(Vec<Attempt>, Vec<Sample>),
@@ -169,16 +169,18 @@ impl Rows {
     }
 }
 
-/// Reads a run folder, or the one behind a baseline's name, without holding its rows where that can be.
-fn read(name: &str, columns: Columns) -> Result<(Named, Rows), Stop> {
+/// Reads a run folder, or that of a named baseline, and streams its rows if possible.
+fn read(name: &str, columns: Columns) -> Result<(GatedRun, Rows), Stop> {
     let dir = baseline::resolve(name)?.dir;
     let mut rows = Streamed::default();
     let streamed = rows::each(&dir, columns, |attempt| rows.push(attempt)).map_err(unavailable)?;
     match streamed {
-        Some((manifest, samples)) => Ok((Named { dir, manifest }, Rows::Streamed(Box::new(rows), samples))),
+        Some((manifest, samples)) => {
+            Ok((GatedRun { dir, manifest }, Rows::Streamed(Box::new(rows), samples)))
+        }
         None => {
             let Run { dir, manifest, attempts, samples, .. } = whole(&dir)?;
-            Ok((Named { dir, manifest }, Rows::Held(attempts, samples)))
+            Ok((GatedRun { dir, manifest }, Rows::Held(attempts, samples)))
         }
     }
 }
@@ -187,10 +189,10 @@ fn unavailable(error: StoreError) -> Stop {
     Stop { exit: Exit::Unreachable, line: error.to_string() }
 }
 
-/// Reads a run folder, or the one behind a baseline's name, with what a killed generator left in flight.
+/// Reads a run folder, or that of a named baseline, with the requests that a killed generator left in flight.
 ///
 /// # Errors
-/// There is none that could be read.
+/// Fails if the run cannot be read.
 pub fn open(name: &str) -> Result<Run, Stop> {
     whole(&baseline::resolve(name)?.dir)
 }
@@ -204,12 +206,12 @@ fn whole(dir: &Path) -> Result<Run, Stop> {
     Ok(run)
 }
 
-/// Is this a named baseline, which has a line of results?
+/// Returns whether this is a named baseline, which has a history.
 fn on_a_line(name: &str) -> bool {
     baseline::is_name(name) && baseline::file(name).exists()
 }
 
-/// A result that was held against a named baseline goes on its line.
+/// Adds the result to the history of a named baseline.
 fn record(
     name: &str,
     label: Option<&str>,
@@ -265,7 +267,7 @@ fn write(args: &GateArgs, budget: &BudgetText, finding: &GateFinding) -> Result<
     Ok(())
 }
 
-/// The budget file relative to where the command runs, as scanners want it; spaces and the like are escaped.
+/// Returns the escaped path of the budget file, relative to the working directory, for scanners.
 fn uri(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();
     let shown = path.strip_prefix(&here).unwrap_or(path).to_string_lossy().into_owned();
@@ -278,7 +280,7 @@ fn uri(path: &Path) -> String {
     if escaped.starts_with('/') { format!("file://{escaped}") } else { escaped }
 }
 
-/// `3=0,4=1`: exit codes that the caller's CI wants to see as others.
+/// Parses `3=0,4=1`, which maps exit codes for the caller's CI.
 fn mapping(pairs: &[String]) -> Result<BTreeMap<u8, u8>, Stop> {
     let mut map = BTreeMap::new();
     for pair in pairs {

@@ -120,7 +120,7 @@ fn budget(folder: &Path, text: &str) -> BudgetText {
 }
 
 /// The run's verdict in all its forms.
-fn forms(budget: &BudgetText, (run, rows): (Named, Rows), base: &Option<MeasuredRun<'_>>) -> Vec<String> {
+fn forms(budget: &BudgetText, (run, rows): (GatedRun, Rows), base: &Option<MeasuredRun<'_>>) -> Vec<String> {
     let measured = rows.measured(&run.manifest, &budget.file);
     let finding = gate::gate(&budget.file, &measured, base.as_ref());
     let place = |path: &str| {
@@ -137,13 +137,13 @@ fn forms(budget: &BudgetText, (run, rows): (Named, Rows), base: &Option<Measured
     ]
 }
 
-fn held(run: &str) -> (Named, Rows) {
+fn held(run: &str) -> (GatedRun, Rows) {
     let Run { dir, manifest, attempts, samples, .. } =
         open(run).unwrap_or_else(|stop| panic!("{}", stop.line));
-    (Named { dir, manifest }, Rows::Held(attempts, samples))
+    (GatedRun { dir, manifest }, Rows::Held(attempts, samples))
 }
 
-fn streamed(run: &str) -> (Named, Rows) {
+fn streamed(run: &str) -> (GatedRun, Rows) {
     let read = read(run, Columns::Budget).unwrap_or_else(|stop| panic!("{}", stop.line));
     assert!(matches!(read.1, Rows::Streamed(..)), "held");
     read

@@ -5,8 +5,7 @@
 //! percentile would reject requests that the budget allows.
 
 use plimsoll_gateway::GatewaySpec;
-use plimsoll_judge::budget::{Budget, BudgetFile, RequestSlice};
-use plimsoll_measure::budget::{BudgetMetric, Unit};
+use plimsoll_judge::budget::{BudgetFile, BudgetMetric, RequestSlice, RowPlan};
 
 use crate::budget_file;
 use crate::exit::Stop;
@@ -48,17 +47,14 @@ fn ceiling_ms(file: &BudgetFile, class: &str, place: usize) -> Option<f64> {
         (!is_partly).then(|| class.clone())
     };
     let ceilings = |own: bool| {
-        let is_its = move |budget: &&Budget| match budget.slice.as_ref().map(of) {
+        let is_its = move |plan: &RowPlan| match plan.row.slice.as_ref().map(of) {
             None | Some(Some(None)) => !own,
             Some(Some(Some(name))) => own && (name == class || name == place.to_string()),
             Some(None) => false,
         };
-        let rows = file
-            .budgets
-            .iter()
-            .filter(|budget| budget.metric == BudgetMetric::Ttft && budget.under.is_none());
-        let is_time = |budget: &&Budget| budget.max.as_ref().is_some_and(|max| max.unit == Unit::Time);
-        let most = rows.filter(is_its).filter(is_time).filter_map(Budget::held_to);
+        let rows =
+            file.rows().filter(|plan| plan.row.metric == BudgetMetric::Ttft && plan.load.burst.is_none());
+        let most = rows.filter(is_its).filter_map(|plan| plan.limit);
         most.map(|most_s| most_s * 1e3).reduce(f64::max)
     };
     ceilings(true).or_else(|| ceilings(false))

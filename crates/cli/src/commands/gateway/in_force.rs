@@ -8,7 +8,7 @@ use plimsoll_client::Clock;
 use plimsoll_gateway::budget::{Budget, BudgetPages};
 use plimsoll_model::{At, Attempt, BudgetState, Span};
 use plimsoll_policy::ClassSpec;
-use plimsoll_watch::{AlertSpec, Light, RowState, WatchFinding, WatchSpec, Watched};
+use plimsoll_watch::{AlertSpec, BudgetWatch, BudgetWatchSpec, Light, RowState, WatchFinding};
 use plimsoll_wire::prometheus::PrometheusPage;
 use serde_json::json;
 
@@ -24,7 +24,7 @@ const WINDOW: Span = Span::from_secs(300);
 
 /// The evaluation of an active budget.
 pub struct Watching {
-    watched: Watched,
+    watched: BudgetWatch,
     light: Light,
     told: Arc<Budget>,
     clock: Clock,
@@ -60,7 +60,7 @@ impl Watching {
         }
         let window = file.load.as_ref().and_then(|load| load.window).unwrap_or(WINDOW).max(Span(8 * EVERY.0));
         let now = clock.now();
-        let watched = Watched::new(file, WatchSpec { every: EVERY, window });
+        let watched = BudgetWatch::new(file, BudgetWatchSpec { every: EVERY, window });
         let watched = watched.of_requests(AlertSpec::default(), now);
         let mut watching = Watching {
             watched,

@@ -9,7 +9,7 @@ use plimsoll_client::target::without_user;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::cost::PriceSpec;
 use plimsoll_model::{Span, Time};
-use plimsoll_watch::{AlertSpec, WatchSpec};
+use plimsoll_watch::{AlertSpec, BudgetWatchSpec};
 use plimsoll_workload::TargetSpec;
 use plimsoll_workload::parse_span;
 use plimsoll_workload::scrape::ScrapeSpec;
@@ -50,7 +50,7 @@ pub struct AskedWatch {
     pub pushed: Vec<PushSpec>,
     /// A run in progress, or a folder of runs, that is watched instead of metrics endpoints.
     pub run: Option<PathBuf>,
-    pub spec: WatchSpec,
+    pub spec: BudgetWatchSpec,
     pub alerts: AlertSpec,
     pub senders: Senders,
     pub journal: Option<PathBuf>,
@@ -160,15 +160,15 @@ fn source_run(sources: &[String], doing: Doing) -> Result<Option<PathBuf>, Stop>
 }
 
 /// Returns the scrape interval and the evaluation window.
-fn cadence(args: &WatchArgs, (file, budget): (&WatchFile, &BudgetFile)) -> Result<WatchSpec, Stop> {
+fn cadence(args: &WatchArgs, (file, budget): (&WatchFile, &BudgetFile)) -> Result<BudgetWatchSpec, Stop> {
     let every = span("--every", args.every.as_ref().or(file.every.as_ref()))?.unwrap_or(EVERY);
     let own = budget.load.as_ref().and_then(|load| load.window);
     let window = span("--window", args.window.as_ref().or(file.window.as_ref()))?.or(own).unwrap_or(WINDOW);
-    checked(WatchSpec { every, window })
+    checked(BudgetWatchSpec { every, window })
 }
 
-fn checked(spec: WatchSpec) -> Result<WatchSpec, Stop> {
-    let WatchSpec { every, window } = spec;
+fn checked(spec: BudgetWatchSpec) -> Result<BudgetWatchSpec, Stop> {
+    let BudgetWatchSpec { every, window } = spec;
     if every < Span::from_millis(100) {
         return Err(Stop::usage("--every: from 100ms"));
     }
@@ -220,7 +220,7 @@ impl AskedWatch {
     /// Raises the scrape interval to at least `cadence`.
     pub fn no_faster(&mut self, cadence: Option<Span>) -> Result<(), Stop> {
         let every = self.spec.every.max(cadence.unwrap_or_default());
-        self.spec = checked(WatchSpec { every, ..self.spec })?;
+        self.spec = checked(BudgetWatchSpec { every, ..self.spec })?;
         self.scrape.every = every;
         Ok(())
     }

@@ -15,7 +15,7 @@ use plimsoll_model::{At, Manifest, Sample, Span};
 use plimsoll_report::watched as words;
 use plimsoll_watch::history::compare::{StretchComparison, compare};
 use plimsoll_watch::history::{HistoryBlock, read};
-use plimsoll_watch::replay::{Replayed, history, of_pages};
+use plimsoll_watch::replay::{ReplayFinding, history, of_pages};
 use plimsoll_watch::{AlertSpec, RowState, WatchRow};
 use serde::Serialize;
 
@@ -143,7 +143,7 @@ impl PageWindow {
         (at().min().unwrap_or(At::ZERO), at().max().unwrap_or(At::ZERO))
     }
 
-    fn rows(&self, budget: &BudgetFile) -> Result<Replayed, Stop> {
+    fn rows(&self, budget: &BudgetFile) -> Result<ReplayFinding, Stop> {
         let every = Span::from_secs_f64(self.note.every_s);
         of_pages(budget, every, &AlertSpec::default(), &self.samples, None)
             .ok_or_else(|| Stop::invalid("no metrics page was read in this window".to_owned()))

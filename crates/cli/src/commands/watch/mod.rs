@@ -32,9 +32,9 @@ use plimsoll_measure::server_side::table::Table;
 use plimsoll_measure::server_side::{SCRAPE, ServerSide};
 use plimsoll_model::{At, Attempt, PageRead, Sample, Span};
 use plimsoll_report::watched as words;
-use plimsoll_watch::course::Course;
+use plimsoll_watch::course::ChartData;
 use plimsoll_watch::lint::{dead_pairs, lint};
-use plimsoll_watch::{Alert, AlertKind, Minute, RowState, WatchFinding, WatchSpec, Watched};
+use plimsoll_watch::{Alert, AlertKind, BudgetWatch, BudgetWatchSpec, Minute, RowState, WatchFinding};
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, WatchAction, WatchArgs, WatchCommand};
@@ -174,7 +174,7 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
         // Parent processes wait for this line, so it is printed even with `--quiet`.
         out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));
     }
-    let mut watched = Watched::new(asked.budget.clone(), asked.spec)
+    let mut watched = BudgetWatch::new(asked.budget.clone(), asked.spec)
         .alerting(asked.alerts.clone())
         .priced(asked.price.clone())
         .begun_at(clock.anchor().realtime_ns as f64 / 1e9);
@@ -243,7 +243,7 @@ enum Coming {
 
 /// A watch and the channel of its data.
 struct Seeing {
-    watched: Watched,
+    watched: BudgetWatch,
     coming: mpsc::Receiver<Coming>,
 }
 
@@ -262,7 +262,7 @@ impl Seeing {
 fn go(
     mut seen: Seeing,
     told: &mut Telling<'_>,
-    (clock, spec, until): (Clock, WatchSpec, Option<At>),
+    (clock, spec, until): (Clock, BudgetWatchSpec, Option<At>),
     ended: &AtomicBool,
 ) -> Option<WatchFinding> {
     let (mut due, mut last) = (clock.now(), None);
@@ -313,7 +313,7 @@ struct Telling<'a> {
     recorder: Option<Recorder>,
     history: Option<HistoryWriter>,
     /// Chart data of the last hours; `None` if the status page is off.
-    course: Option<Course>,
+    course: Option<ChartData>,
     served: Option<StatusServer>,
     /// Receivers of pushed metrics, whose counts are shown.
     receiving: Vec<Receiving>,
@@ -330,7 +330,7 @@ impl<'a> Telling<'a> {
         Telling { args, states, alerts, notifier, recorder, history, course, served, receiving }
     }
 
-    fn tell(&mut self, found: &WatchFinding, watched: &Watched, minutes: Vec<(String, Minute)>) {
+    fn tell(&mut self, found: &WatchFinding, watched: &BudgetWatch, minutes: Vec<(String, Minute)>) {
         self.notifier.tick(&found.alerts, minutes);
         changes(self.args, found, &mut self.states);
         called(self.args, found, &mut self.alerts);

@@ -1,8 +1,8 @@
 //! The output of a watch over HTTP: the status page and the Prometheus metrics of the watch itself.
 
 use plimsoll_client::pushed::PushCounts;
-use plimsoll_watch::course::Course;
-use plimsoll_watch::{AlertState, CostNow, RowState, WatchFinding, Watched};
+use plimsoll_watch::course::ChartData;
+use plimsoll_watch::{AlertState, BudgetWatch, CostNow, RowState, WatchFinding};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
 use serde::Serialize;
@@ -40,7 +40,7 @@ pub fn bodies(
 }
 
 /// Returns the chart data of the last hours, with the ceilings for the charts.
-pub fn course(course: &Course, watched: &Watched) -> Body {
+pub fn course(course: &ChartData, watched: &BudgetWatch) -> Body {
     let of = if watched.is_of_requests() { "requests" } else { "pages" };
     let said = serde_json::json!({"of": of, "minutes": course.points(), "ceilings": watched.ceilings()});
     Body::new("/v1/course", "application/json", said.to_string())

@@ -15,7 +15,7 @@ use plimsoll_client::told::ToRows;
 use plimsoll_model::{At, PageRead, PageSaid, Span};
 use plimsoll_report::watched as words;
 use plimsoll_server::collector::{self, Bearer, Collecting, CollectorConfig, PushSink};
-use plimsoll_watch::Watched;
+use plimsoll_watch::BudgetWatch;
 use plimsoll_wire::otlp_metrics;
 
 use super::file::PushSpec;
@@ -97,7 +97,7 @@ impl Receiving {
 
     /// Marks the source as lost after a silent grace period. Warns once if an exporter pushes too rarely for the
     /// window.
-    pub fn tick(&mut self, now: At, (every, window): (Span, Span), watched: &mut Watched) {
+    pub fn tick(&mut self, now: At, (every, window): (Span, Span), watched: &mut BudgetWatch) {
         let counts = self.counts();
         let is_heard = counts.taken > 0;
         let mark = |said| PageRead { page: self.name.clone(), at: now, said };

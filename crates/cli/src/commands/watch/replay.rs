@@ -3,7 +3,7 @@
 
 use plimsoll_model::Manifest;
 use plimsoll_report::watched as words;
-use plimsoll_watch::replay::{Keep, Replayed, of_pages, of_requests};
+use plimsoll_watch::replay::{Keep, ReplayFinding, of_pages, of_requests};
 use plimsoll_watch::{RowState, WatchRow};
 use serde::Serialize;
 
@@ -18,9 +18,9 @@ use crate::out;
 #[derive(Serialize)]
 struct Tested {
     run: String,
-    requests: Option<Replayed>,
+    requests: Option<ReplayFinding>,
     /// Result from the metrics endpoints that were scraped during the run; `None` without scrapes.
-    pages: Option<Replayed>,
+    pages: Option<ReplayFinding>,
 }
 
 /// Replays a run and prints the result.

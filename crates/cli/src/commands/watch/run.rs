@@ -9,7 +9,7 @@ use plimsoll_client::Clock;
 use plimsoll_model::{At, Attempt, Span};
 use plimsoll_report::watched as words;
 use plimsoll_store::{Follow, StoreError};
-use plimsoll_watch::{Watched, requests};
+use plimsoll_watch::{BudgetWatch, requests};
 
 use super::asked::AskedWatch;
 use super::notify::Notifier;
@@ -43,7 +43,7 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
         out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));
     }
     let recorder = asked.recorder(clock)?;
-    let mut watched = Watched::new(asked.budget.clone(), asked.spec).priced(asked.price.clone());
+    let mut watched = BudgetWatch::new(asked.budget.clone(), asked.spec).priced(asked.price.clone());
     if recorder.is_some() {
         watched = watched.recording();
     }

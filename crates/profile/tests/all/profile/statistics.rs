@@ -2,7 +2,7 @@
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
-use plimsoll_measure::budget::{Amount, Percentile, StageBudget};
+use plimsoll_measure::budget::{Amount, PercentileLevel, StageBudget};
 use plimsoll_measure::findings::{Held, Reading};
 use plimsoll_profile::Stage::*;
 use plimsoll_profile::{
@@ -135,7 +135,7 @@ fn slices_are_judged_as_the_gate_judges() {
     // p95 of an exponential of 10 ms is 30 ms.
     let budget = StageBudget {
         total: Amount::seconds(1.0),
-        p: Percentile(0.95),
+        p: PercentileLevel(0.95),
         margin: None,
         slices: [("prefill", 0.060), ("decode", 0.020), ("lunch", 0.1)]
             .into_iter()

@@ -1,9 +1,9 @@
-//! What a gate on a URL was asked for: the traffic, the time, and whether the one can be had in the other.
+//! The inputs of a gate on a URL: traffic, time, and the check that the time suffices.
 
 use std::path::PathBuf;
 
 use plimsoll_judge::budget::BudgetFile;
-use plimsoll_judge::budget::plan::{LEAST_SWEEP_S, Offer, Plan, PlannedLevel, TimePlan};
+use plimsoll_judge::budget::plan::{LEAST_SWEEP_S, MeasurementPlan, PlannedLevel, PlannedLoad, TimePlan};
 use plimsoll_report::figure;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 
@@ -13,7 +13,7 @@ use crate::flags::{ClientArgs, GateUrlArgs, TargetArgs};
 use crate::measure::random;
 use crate::resolve::Draft;
 
-/// The scenario, the one of --spec, else the one that the budget file names beside itself; and whether it says a nonce.
+/// Returns the scenario of --spec, or the one next to the budget file, and whether it sets a nonce.
 pub(super) fn scenario(url: &str, args: &GateUrlArgs, budget: &BudgetText) -> Result<(Scenario, bool), Stop> {
     let named = budget.file.load.as_ref().and_then(|load| load.scenario.as_ref());
     let beside = named.map(|name| budget.path.parent().map_or_else(|| name.into(), |dir| dir.join(name)));
@@ -37,7 +37,7 @@ pub(super) fn scenario(url: &str, args: &GateUrlArgs, budget: &BudgetText) -> Re
     Ok((draft.finish(random())?, nonce_is_said))
 }
 
-/// The number in flight that the scenario asks for.
+/// Returns the concurrency of the scenario; `None` for an open loop.
 pub(super) fn in_flight(scenario: &Scenario) -> Option<u32> {
     match scenario.load {
         LoadSpec::Closed { concurrency, .. } => Some(concurrency),
@@ -45,7 +45,7 @@ pub(super) fn in_flight(scenario: &Scenario) -> Option<u32> {
     }
 }
 
-/// The rate that the scenario asks for: its own, or its trace's.
+/// Returns the rate of the scenario or its trace; `None` for a closed loop.
 pub(super) fn asked(scenario: &Scenario) -> Result<Option<f64>, Stop> {
     match (&scenario.load, &scenario.arrivals) {
         (LoadSpec::Open { .. }, ArrivalSpec::Trace { .. }) => {
@@ -74,17 +74,32 @@ pub(super) fn said(args: &GateUrlArgs) -> Option<(&'static str, &str)> {
     time.or(args.max.as_deref().map(|text| ("--max", text)))
 }
 
-/// The time divided, or what it would take.
-pub(super) fn times(plan: &Plan, time_s: f64) -> Result<TimePlan, Stop> {
+/// Returns what a short time can decide: for each level the distance of the limit, and the time of counting. Empty if the time suffices.
+pub(super) fn short(plan: &MeasurementPlan, times: &TimePlan, alpha: f64) -> Vec<String> {
+    let levels = plan.levels.iter().zip(&times.levels_s);
+    let far = levels.filter_map(|(level, time_s)| {
+        let distance = figure::number(level.far_limit(*time_s, alpha)?);
+        let (time, longest, counting) = (words(*time_s), &level.longest, words(level.least_s));
+        Some(format!(
+            "in {time} {longest} passes only if its limit is {distance} times the slowest request or more; counting takes {counting}"
+        ))
+    });
+    far.collect()
+}
+
+/// Divides the time; fails with the required time if it is too short.
+pub(super) fn times(plan: &MeasurementPlan, (flag, time_s): (&str, f64)) -> Result<TimePlan, Stop> {
     plan.times(time_s).ok_or_else(|| {
         let level = |level: &PlannedLevel| {
-            let takes = words(level.least_s);
+            let takes = words(level.far_s);
             match level.offer {
-                Offer::Rate(rate) => {
+                PlannedLoad::Rate(rate) => {
                     let rate = figure::number(rate);
                     format!("{} at {rate}/s takes {takes} for {}", level.traffic, level.longest)
                 }
-                Offer::Saturating(_) => format!("a saturating load takes {takes} for {}", level.longest),
+                PlannedLoad::Saturating(_) => {
+                    format!("a saturating load takes {takes} for {}", level.longest)
+                }
             }
         };
         let mut parts: Vec<String> = plan.levels.iter().map(level).collect();
@@ -92,29 +107,31 @@ pub(super) fn times(plan: &Plan, time_s: f64) -> Result<TimePlan, Stop> {
             plan.sweep_for.iter().map(|id| format!("a sweep takes {} for {id}", words(LEAST_SWEEP_S))),
         );
         Stop::usage(format!(
-            "--time {}: can't be enough; it takes {} at the least: {}",
+            "{flag} {}: can't be enough; it takes {} at the least: {}",
             words(time_s),
-            words(plan.least_s()),
+            words(plan.least_s(|level| level.far_s)),
             parts.join(", ")
         ))
     })
 }
 
-/// A length of time, s, in words.
+/// Returns a duration in s as text.
 pub(super) fn words(s: f64) -> String {
     figure::duration_ns(s.ceil() * 1e9)
 }
 
-/// A recording that is replayed in place of made arrivals.
+/// A recording that is replayed instead of drawn arrivals.
 pub(super) struct Trace {
-    /// Its length as it is replayed, s.
+    /// Length of the replay, s.
     pub length_s: f64,
 }
 
 impl Trace {
-    /// `None` where arrivals are made. A recording has the load that it has: what asks for another one is refused, and so is a
-    /// recording that is too short for what is asked.
-    pub fn of(scenario: &Scenario, plan: &Plan) -> Result<Option<Trace>, Stop> {
+    /// Returns the recording of a scenario; `None` for drawn arrivals.
+    ///
+    /// # Errors
+    /// Fails if a row needs another load than the recording's, or more time.
+    pub fn of(scenario: &Scenario, plan: &MeasurementPlan) -> Result<Option<Trace>, Stop> {
         let of_spec = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
         let Some(window) = scenario.trace_window().map_err(of_spec)? else { return Ok(None) };
         let rate = scenario.rate().map_err(of_spec)?;
@@ -136,11 +153,11 @@ impl Trace {
                     figure::number(needs / rate * speed(scenario))
                 )));
             }
-            if level.least_s > window.as_secs_f64() {
+            if level.far_s > window.as_secs_f64() {
                 return Err(Stop::usage(format!(
                     "{} takes {} of this traffic at the least, and the trace lasts {}",
                     level.longest,
-                    words(level.least_s),
+                    words(level.far_s),
                     words(window.as_secs_f64())
                 )));
             }

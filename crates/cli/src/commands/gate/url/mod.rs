@@ -1,9 +1,8 @@
-//! `plimsoll gate URL`: measures what a budget file needs, into a run that is kept; judging it is the gate's business.
+//! `plimsoll gate URL`: measures the loads of a budget file into a run, which the gate then evaluates.
 //!
-//! What is measured is planned before the first request: the loads that the budgets name, each for as long as its percentiles take,
-//! what a batch is worked off with, and a sweep where a line is asked for. A time that can't be enough is refused with the minutes it takes, because a gate that is
-//! inconclusive after an hour by construction is an hour lost. Where the time has room for it, what was planned is looked at when it is measured, and only what
-//! is still undecided is measured further.
+//! The measurement is planned before the first request: each load for the time of its percentiles, a saturating load for a batch, and a sweep for
+//! lines. A time that is certainly too short is rejected with the required time. If the time suffices, the planned part is analysed first, and
+//! only inconclusive loads are measured further.
 
 mod asked;
 
@@ -11,8 +10,10 @@ use std::path::PathBuf;
 
 use plimsoll_client::StopLimits;
 use plimsoll_judge::budget::BudgetFile;
-use plimsoll_judge::budget::plan::{Offer, Plan, PlannedLevel, SEARCH_SHARE, TimePlan, plan};
-use plimsoll_judge::gate::{GateVerdict, MeasuredRun, More, after_interim};
+use plimsoll_judge::budget::plan::{
+    MeasurementPlan, PlannedLevel, PlannedLoad, SEARCH_SHARE, TimePlan, plan,
+};
+use plimsoll_judge::gate::{GateVerdict, MeasuredRun, RemainingTime, after_interim};
 use plimsoll_measure::Sweep;
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::sweep::SweepNext;
@@ -31,12 +32,12 @@ use crate::shard::{Asked, Upload, of_shard};
 use crate::{out, resolve};
 use asked::{Trace, asked, in_flight, scenario, time, times, words};
 
-/// Is this something to measure, and no run?
+/// Returns whether the text is a URL and not a run.
 pub fn is_url(text: &str) -> bool {
     resolve::SCHEMES.iter().any(|scheme| text.starts_with(scheme))
 }
 
-/// Measures what the budgets need, as many requests as the correlation of an earlier run says; gives the run folder.
+/// Measures the loads of a budget, with the correlation of an earlier run, and returns the run folder.
 pub fn measure(
     url: &str,
     args: &GateUrlArgs,
@@ -51,7 +52,8 @@ pub fn measure(
     let plan =
         plan(file, asked, before).map_err(|why| Stop::usage(format!("{}: {why}", budget.path.display())))?;
     let time_s = time(args, file)?;
-    let times = times(&plan, time_s)?;
+    let flag = asked::said(args).map_or("load.duration", |(flag, _)| flag);
+    let times = times(&plan, (flag, time_s))?;
     let limits = limits(args)?;
     let over = |level: &&PlannedLevel, most: f64| level.rate_per_s().is_some_and(|rate| rate > most);
     if let Some(most) = limits.max_rate_per_s
@@ -71,7 +73,7 @@ pub fn measure(
     )
 }
 
-/// Measures, as a shard that is not the first, what shard 0 says; `None` where this is none.
+/// Measures the levels of shard 0 as another shard; returns `None` if this is shard 0 or no shard.
 pub fn follow(
     url: &str,
     args: &GateUrlArgs,
@@ -105,11 +107,11 @@ struct Gate<'a> {
     scenario: Scenario,
     file: &'a BudgetFile,
     base: Option<&'a MeasuredRun<'a>>,
-    plan: Plan,
+    plan: MeasurementPlan,
     times: TimePlan,
     trace: Option<Trace>,
     limits: StopLimits,
-    /// Whether an earlier run said what n_eff of its requests is.
+    /// Set if an earlier run gives the correlation of the requests.
     counted: bool,
     /// Number of looks with `--until-decided`.
     looks: Option<usize>,
@@ -118,13 +120,13 @@ struct Gate<'a> {
 /// Instants of the looks of `--until-decided`, as shares of its time. They are fixed beforehand because they share the error.
 const LOOKS: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
 
-/// How far the planned levels have got.
+/// The progress of the planned levels.
 struct Progress {
-    /// The levels of the run that each planned one has been.
+    /// Ids of the run's levels, per planned level.
     ids: Vec<Vec<u32>>,
-    /// For so long, s.
+    /// Measured time per planned level, s.
     spent_s: Vec<f64>,
-    /// In flight, of each that saturates: as the scenario says, else as a search finds it.
+    /// Concurrency per saturating level, of the scenario or of a search; `None` if unknown.
     found: Vec<Option<u32>>,
 }
 
@@ -184,7 +186,7 @@ impl Gate<'_> {
         }
     }
 
-    /// Every planned level until the interim analysis, and again where that left something open that the time can decide.
+    /// Measures every planned level until the interim analysis, and then the levels that the time left can decide.
     fn levels(
         &self,
         measure: &mut Measure,
@@ -212,18 +214,18 @@ impl Gate<'_> {
         let open: Vec<&str> = open.map(|row| row.id.as_str()).collect();
         match after_interim(&found, &progress.ids, &progress.spent_s, left_s) {
             _ if found.verdict == GateVerdict::Invalid => Ok(()),
-            More::Nothing => {
+            RemainingTime::Nothing => {
                 measure.screen.say(&format!("decided with {} of the time left", words(left_s)));
                 Ok(())
             }
-            More::TooMuch(takes_s) => {
+            RemainingTime::TooMuch(takes_s) => {
                 let (open, takes, left) = (open.join(", "), words(takes_s), words(left_s));
                 measure.screen.say(&format!(
                     "not decided yet: {open}; that takes about {takes} more, and {left} are left: not begun"
                 ));
                 Ok(())
             }
-            More::Levels(more_s) => {
+            RemainingTime::Levels(more_s) => {
                 let more = words(more_s.iter().sum());
                 measure.screen.say(&format!("not decided yet: {}; measuring {more} more", open.join(", ")));
                 for (i, seconds) in more_s.iter().enumerate().filter(|(_, seconds)| **seconds > 0.0) {
@@ -270,14 +272,14 @@ impl Gate<'_> {
     /// Returns whether the looks can happen during one level. Its requests must suffice for the verdict, and their numbers must follow due times.
     fn goes_on(&self, measure: &Measure) -> bool {
         let [level] = self.plan.levels.as_slice() else { return false };
-        matches!(level.offer, Offer::Rate(_))
+        matches!(level.offer, PlannedLoad::Rate(_))
             && self.base.is_none()
             && self.trace.is_none()
             && self.scenario.prompts.sessions.is_none()
             && !measure.is_shard()
     }
 
-    /// The arrivals of every burst that is measured, by its traffic.
+    /// Returns the arrivals of every measured burst, by traffic.
     fn bursts(&self) -> Result<Vec<(String, ArrivalSpec)>, Stop> {
         let mut found: Vec<(String, ArrivalSpec)> = Vec::new();
         for level in &self.plan.levels {
@@ -296,7 +298,7 @@ impl Gate<'_> {
         Ok(found)
     }
 
-    /// The sweep that lines need.
+    /// Returns the sweep for lines; `None` if no row needs one.
     fn search(&self) -> Result<Option<search::Plan>, Stop> {
         if self.plan.sweep_for.is_none() {
             return Ok(None);
@@ -316,12 +318,12 @@ impl Gate<'_> {
         let part = |(level, s): (&PlannedLevel, &f64)| {
             let (traffic, time) = (&level.traffic, figure::duration_ns(s.round() * 1e9));
             match level.offer {
-                Offer::Rate(rate) => {
+                PlannedLoad::Rate(rate) => {
                     let requests = figure::number((rate * s).round());
                     let rate = figure::per_second(rate);
                     format!("{traffic} {rate} for {time} (about {requests} requests)")
                 }
-                Offer::Saturating(floor) => {
+                PlannedLoad::Saturating(floor) => {
                     let floor = figure::number(floor);
                     format!(
                         "{traffic} traffic, as many in flight as finish most (the batch needs {floor}/s), for {time}"
@@ -346,6 +348,10 @@ impl Gate<'_> {
             (false, true) => "",
         };
         measure.screen.say(&format!("the budgets take: {}{worth}{more}", parts.join(", ")));
+        let alpha = self.file.policy.alpha / self.looks.unwrap_or(1) as f64;
+        for short in asked::short(&self.plan, &self.times, alpha) {
+            measure.screen.say(&short);
+        }
     }
 
     fn level(
@@ -361,8 +367,8 @@ impl Gate<'_> {
         }
         let level = &self.plan.levels[i];
         let (load, seconds) = match level.offer {
-            Offer::Rate(rate_per_s) => (Load::Open { rate_per_s }, seconds),
-            Offer::Saturating(_) => {
+            PlannedLoad::Rate(rate_per_s) => (Load::Open { rate_per_s }, seconds),
+            PlannedLoad::Saturating(_) => {
                 let (concurrency, took_s) = match progress.found[i] {
                     Some(concurrency) => (concurrency, 0.0),
                     None => saturation(measure, &level.traffic, SEARCH_SHARE * seconds)?,
@@ -394,7 +400,7 @@ impl Gate<'_> {
     }
 }
 
-/// The number in flight that finishes most, and how long it took to find, s.
+/// Returns the concurrency with the highest throughput, and the time of its search, s.
 fn saturation(measure: &mut Measure, traffic: &str, time_s: f64) -> Result<(u32, f64), Stop> {
     let time = Span::from_secs_f64(time_s);
     // Twelve doublings reach the most that is tried.
@@ -411,7 +417,7 @@ fn saturation(measure: &mut Measure, traffic: &str, time_s: f64) -> Result<(u32,
     Ok((n, found.took.as_secs_f64()))
 }
 
-/// The planner's experiments, their rows kept beside the levels'.
+/// Runs the experiments of a sweep and keeps their rows.
 fn sweep(measure: &mut Measure, plan: search::Plan) -> Result<(), Stop> {
     let mut sweep = Sweep::new(plan.spec).map_err(|e| Stop::usage(e.to_string()))?;
     while let SweepNext::Run(experiment) = sweep.next() {

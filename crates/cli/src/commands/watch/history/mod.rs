@@ -15,7 +15,7 @@ use plimsoll_client::Clock;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::{At, Manifest, Span};
 use plimsoll_store::{RunWriter, StoreError};
-use plimsoll_watch::course::{self, Course};
+use plimsoll_watch::course::{self, ChartData};
 use plimsoll_watch::history::rows::HistoryRows;
 use plimsoll_watch::history::{Grain, HistoryBlock, cell};
 
@@ -165,9 +165,9 @@ impl HistoryWriter {
 }
 
 /// Returns the chart data of the hours before this watch. It is empty without a history.
-pub fn course(history: Option<&mut HistoryWriter>, clock: Clock) -> Course {
+pub fn course(history: Option<&mut HistoryWriter>, clock: Clock) -> ChartData {
     let wall_ns = clock.anchor().realtime_ns;
-    let mut course = Course::new(wall_ns);
+    let mut course = ChartData::new(wall_ns);
     match history.map(|history| history.since(wall_ns - course::SHOWN.0)) {
         Some(Ok(blocks)) => course.take(blocks),
         Some(Err(error)) => out::note(&format!("history: {error}; the page begins without it")),
