@@ -16,10 +16,10 @@ use plimsoll_wire::prometheus::{self, PrometheusPage};
 use serde_json::json;
 
 use crate::doors;
-use crate::pool::Shown;
+use crate::pool::ReplicaStatus;
 use crate::proxy::Worker;
 use crate::replica::{ATTEMPTS, Replica};
-use crate::rollout::{ReplicaRole, Rollout, RolloutAsk};
+use crate::rollout::{ReplicaRole, Rollout, RolloutCommand};
 use crate::stats::{ENDS, REASONS};
 use crate::telemetry::PAGES;
 
@@ -107,7 +107,7 @@ async fn rollout(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Fu
     let Ok(Ok(body)) = tokio::time::timeout(BODY_WITHIN, reading).await else {
         return text(StatusCode::BAD_REQUEST, "the body is too long, or did not come\n");
     };
-    let ask = match serde_json::from_slice::<RolloutAsk>(&body.to_bytes()) {
+    let ask = match serde_json::from_slice::<RolloutCommand>(&body.to_bytes()) {
         Ok(ask) => ask,
         Err(error) => {
             let forms = r#"write {"do": "share", "share": 0.25}, {"do": "promote"} or {"do": "roll_back"}"#;
@@ -136,7 +136,7 @@ fn text(status: StatusCode, line: impl Into<String>) -> Response<Full<Bytes>> {
 }
 
 /// Returns the prefill speed in tokens per s, or `None` if it is not learnt yet.
-fn per_s(shown: &Shown) -> Option<f64> {
+fn per_s(shown: &ReplicaStatus) -> Option<f64> {
     (shown.speed.prefill.per > 0.0).then(|| 1.0 / shown.speed.prefill.per)
 }
 
@@ -150,7 +150,7 @@ fn replicas(worker: &Worker) -> String {
     json!({"replicas": each, "retries_left": left, "prompt_blocks_remembered": remembered}).to_string()
 }
 
-fn listed(shown: &[Shown], role: impl Fn(&Replica) -> ReplicaRole) -> Vec<serde_json::Value> {
+fn listed(shown: &[ReplicaStatus], role: impl Fn(&Replica) -> ReplicaRole) -> Vec<serde_json::Value> {
     let each = shown.iter().map(|shown| {
         json!({
             "models": shown.replica.models(),
@@ -186,7 +186,7 @@ fn page(page: &PageView) -> serde_json::Value {
 }
 
 /// Writes the scraped metrics of replicas. A replica without a successful scrape has none.
-fn pages(shown: &[&Shown], page: &mut PrometheusPage) {
+fn pages(shown: &[&ReplicaStatus], page: &mut PrometheusPage) {
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&PageView) -> Option<f64>| {
         let known: Vec<([(&str, &str); 1], f64)> = shown
             .iter()
@@ -238,12 +238,12 @@ fn metrics(worker: &Worker) -> String {
     rules.doors.write(&mut page);
     rules.cache.iter().for_each(|cache| cache.write(&mut page));
     // Each replica name has one time series. A draining replica with the name of an active one is left out.
-    let is_shown = |one: &&Shown| {
+    let is_shown = |one: &&ReplicaStatus| {
         one.replica.is_named()
             || shown.iter().all(|other| !other.replica.is_named() || other.replica.name != one.replica.name)
     };
-    let shown: Vec<&Shown> = shown.iter().filter(is_shown).collect();
-    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Shown) -> f64| {
+    let shown: Vec<&ReplicaStatus> = shown.iter().filter(is_shown).collect();
+    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&ReplicaStatus) -> f64| {
         let labels: Vec<[(&str, &str); 1]> =
             shown.iter().map(|shown| [("replica", shown.replica.name.as_str())]).collect();
         let each: Vec<(&[(&str, &str)], f64)> =

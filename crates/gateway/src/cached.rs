@@ -14,23 +14,23 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use plimsoll_model::Span;
 
-use crate::cache::flight::{Reader, SharedFlight};
+use crate::cache::flight::{ResponseReader, SharedResponse};
 use crate::cache::semantic::SIMILARITY;
 use crate::cache::{CACHE, Cache, CacheKey, CacheLookup, CacheUse};
-use crate::doors::Toll;
-use crate::proxy::{Call, EXPLAIN, Gone, QUEUE_MS, REPLICA, REQUEST_ID, Worker};
-use crate::reply::{self, Out, RelayEnd};
-use crate::stats::End;
-use near::Near;
+use crate::doors::RateCharge;
+use crate::proxy::{CancelOnDrop, EXPLAIN, QUEUE_MS, REPLICA, REQUEST_ID, RequestContext, Worker};
+use crate::reply::{self, RelayError, ReplyBody};
+use crate::stats::RequestEnd;
+use near::SemanticLookup;
 
 pub(crate) async fn answer(
     worker: &Rc<Worker>,
-    call: Call,
+    call: RequestContext,
     (cache, key): (Arc<Cache>, CacheKey),
-    gone: Gone,
-) -> Response<Out> {
-    let mut near = Near::look(worker, &call, (&cache, key)).await;
-    if let Some((flight, age, similarity)) = near.as_mut().and_then(Near::serves) {
+    gone: CancelOnDrop,
+) -> Response<ReplyBody> {
+    let mut near = SemanticLookup::look(worker, &call, (&cache, key)).await;
+    if let Some((flight, age, similarity)) = near.as_mut().and_then(SemanticLookup::serves) {
         let reader = flight.join();
         let head = head(&reader).await;
         taken(worker, call, (&cache, CacheUse::Semantic), gone);
@@ -40,7 +40,7 @@ pub(crate) async fn answer(
     }
     let class = call.terms.class;
     match cache.find((key, &call.message.headers), class, worker.pool.clock.now()) {
-        CacheLookup::Whole(flight, age) => match Near::repeats(&call, &cache, &flight) {
+        CacheLookup::Whole(flight, age) => match SemanticLookup::repeats(&call, &cache, &flight) {
             Some(again) => first(worker, call, (cache, key), (gone, None), Some(again)).await,
             None => {
                 let reader = flight.join();
@@ -73,11 +73,11 @@ pub(crate) async fn answer(
 /// reference the response is compared with.
 async fn first(
     worker: &Rc<Worker>,
-    call: Call,
+    call: RequestContext,
     (cache, key): (Arc<Cache>, CacheKey),
-    (gone, flight): (Gone, Option<(Arc<SharedFlight>, Reader)>),
-    near: Option<Near>,
-) -> Response<Out> {
+    (gone, flight): (CancelOnDrop, Option<(Arc<SharedResponse>, ResponseReader)>),
+    near: Option<SemanticLookup>,
+) -> Response<ReplyBody> {
     cache.used(CacheUse::Miss);
     // From here on, the flight is counted and not the first client.
     gone.counted();
@@ -99,26 +99,26 @@ async fn first(
     }
 }
 
-async fn head(reader: &Reader) -> Option<(StatusCode, HeaderMap)> {
+async fn head(reader: &ResponseReader) -> Option<(StatusCode, HeaderMap)> {
     poll_fn(|cx| reader.poll_head(cx)).await
 }
 
 /// Counts a request that is answered without its own replica, at no charge to its key.
-fn taken(worker: &Worker, mut call: Call, (cache, how): (&Cache, CacheUse), gone: Gone) {
+fn taken(worker: &Worker, mut call: RequestContext, (cache, how): (&Cache, CacheUse), gone: CancelOnDrop) {
     cache.used(how);
-    call.toll.take().into_iter().for_each(Toll::waive);
+    call.toll.take().into_iter().for_each(RateCharge::waive);
     // The request is not recorded, because no replica served it.
-    call.recording.take().into_iter().for_each(crate::traffic::Recording::forget);
-    worker.stats.end(End::Cached);
+    call.recording.take().into_iter().for_each(crate::traffic::RequestRecord::forget);
+    worker.stats.end(RequestEnd::Cached);
     gone.counted();
 }
 
 /// Returns a response that another request obtained first.
 fn others(
-    reader: Reader,
+    reader: ResponseReader,
     head: Option<(StatusCode, HeaderMap)>,
     (how, age): (CacheUse, Option<Span>),
-) -> Response<Out> {
+) -> Response<ReplyBody> {
     let (status, mut headers) = head.unwrap_or_default();
     [REQUEST_ID, QUEUE_MS, EXPLAIN].iter().for_each(|name| drop(headers.remove(name)));
     headers.insert(CACHE, how.header());
@@ -129,24 +129,24 @@ fn others(
     of(reader, status, headers)
 }
 
-fn of(reader: Reader, status: StatusCode, headers: HeaderMap) -> Response<Out> {
-    let mut response = Response::new(Out::Shared(reader));
+fn of(reader: ResponseReader, status: StatusCode, headers: HeaderMap) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::Shared(reader));
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     response
 }
 
-async fn next(body: &mut Out) -> Option<Result<Frame<Bytes>, RelayEnd>> {
+async fn next(body: &mut ReplyBody) -> Option<Result<Frame<Bytes>, RelayError>> {
     poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
 }
 
 /// Copies a replica's response into the flight until its end, or until the last reader leaves.
 async fn fly(
     worker: &Rc<Worker>,
-    call: Call,
+    call: RequestContext,
     (cache, key): (&Cache, (CacheKey, usize)),
-    flight: &Arc<SharedFlight>,
+    flight: &Arc<SharedResponse>,
 ) {
-    let gone = Gone::new(worker);
+    let gone = CancelOnDrop::new(worker);
     let abandoned = || poll_fn(|cx| flight.poll_abandoned(cx));
     let response = tokio::select! {
         biased;

@@ -58,7 +58,7 @@ pub struct KeySource {
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Default)]
-struct Written {
+struct KeySourceFields {
     sha256: Option<String>,
     env: Option<String>,
     file: Option<PathBuf>,
@@ -68,8 +68,8 @@ impl<'de> Deserialize<'de> for KeySource {
     /// This is implemented manually, because the derived parser quotes invalid values. A key in place of its source
     /// would appear in a log.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<KeySource, D::Error> {
-        struct Source;
-        impl<'de> Visitor<'de> for Source {
+        struct KeySourceVisitor;
+        impl<'de> Visitor<'de> for KeySourceVisitor {
             type Value = KeySource;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,11 +81,12 @@ impl<'de> Deserialize<'de> for KeySource {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<KeySource, A::Error> {
-                let Written { sha256, env, file } = Written::deserialize(MapAccessDeserializer::new(map))?;
+                let KeySourceFields { sha256, env, file } =
+                    KeySourceFields::deserialize(MapAccessDeserializer::new(map))?;
                 Ok(KeySource { sha256, env, file })
             }
         }
-        from.deserialize_any(Source)
+        from.deserialize_any(KeySourceVisitor)
     }
 }
 

@@ -69,10 +69,10 @@ pub mod serve;
 
 pub use error::GatewayError;
 pub use record::RecordSpec;
-pub use reload::{Reloaded, Reloader};
+pub use reload::{ReloadOutcome, Reloader};
 pub use rollout::{ReplicaRole, Rollout, RolloutSpec, ShadowSpec};
 pub use serve::{Gateway, GatewayStopper};
 pub use spec::{GatewaySpec, PickerSpec, ReplicaSpec};
 pub use telemetry::TelemetrySpec;
 pub use traces::TracesSpec;
-pub use traffic::Traffic;
+pub use traffic::TrafficRecorder;

@@ -12,14 +12,14 @@ use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol};
 use plimsoll_wire::{Decoded, Decoder};
 
-use crate::doors::Toll;
-use crate::judged::JudgedHead;
-use crate::owners::{Looked, MadeObject};
-use crate::pool::Booked;
+use crate::doors::RateCharge;
+use crate::judged::HeadVerdict;
+use crate::owners::{MadeObject, ObjectSearch};
+use crate::pool::ReplicaLease;
 use crate::request::packed;
-use crate::stats::{End, RequestStage, Stats};
+use crate::stats::{RequestEnd, RequestStage, Stats};
 use crate::traffic::tail::TailReader;
-use crate::traffic::{Recording, TryEnd};
+use crate::traffic::{RequestRecord, TryEnd};
 use crate::usage::cached_share;
 
 /// Returns the protocol of the responses of a path.
@@ -51,24 +51,24 @@ pub(crate) fn has_events(protocol: Protocol, headers: &HeaderMap) -> bool {
 }
 
 /// A response whose head has arrived.
-pub struct BegunAnswer {
+pub struct StartedResponse {
     /// Arrival time of the request head.
     pub came: At,
     /// Arrival time of the response head.
     pub head: At,
-    pub booked: Booked,
-    pub judged: JudgedHead,
-    pub toll: Option<Toll>,
-    pub recording: Option<Recording>,
+    pub booked: ReplicaLease,
+    pub judged: HeadVerdict,
+    pub toll: Option<RateCharge>,
+    pub recording: Option<RequestRecord>,
     pub ends: Arc<Stats>,
     /// Parser that finds a stored object in the response; `None` if the path creates none.
     pub made: Option<MadeObject>,
 }
 
 /// The accounting state of a response. A drop before the end means that the client disconnected.
-pub struct PassingAnswer {
-    booked: Option<Booked>,
-    judged: JudgedHead,
+pub struct ResponseObserver {
+    booked: Option<ReplicaLease>,
+    judged: HeadVerdict,
     tail: TailReader,
     is_success: bool,
     stats: Arc<Stats>,
@@ -77,8 +77,8 @@ pub struct PassingAnswer {
     came: At,
     head: At,
     events: Option<Events>,
-    toll: Option<Toll>,
-    recording: Option<Recording>,
+    toll: Option<RateCharge>,
+    recording: Option<RequestRecord>,
     made: Option<MadeObject>,
 }
 
@@ -151,20 +151,20 @@ impl Events {
     }
 }
 
-impl PassingAnswer {
+impl ResponseObserver {
     /// Starts the accounting. `stream` is the protocol of an event stream, `None` for other responses.
     pub fn new(
-        mut begun: BegunAnswer,
+        mut begun: StartedResponse,
         stream: Option<Protocol>,
         stats: Arc<Stats>,
         clock: Clock,
-    ) -> PassingAnswer {
+    ) -> ResponseObserver {
         if stream.is_some() {
             begun.recording.iter_mut().for_each(|recording| recording.of_try(|one| one.streams = true));
         }
         let mut tail = TailReader::default();
         tail.set_unread(begun.judged.is_unread);
-        PassingAnswer {
+        ResponseObserver {
             booked: Some(begun.booked),
             judged: begun.judged,
             tail,
@@ -209,7 +209,7 @@ impl PassingAnswer {
     /// Searches the bytes for the object that the replica created.
     fn looks(&mut self, data: &[u8], is_end: bool) {
         let (Some(made), Some(booked)) = (&mut self.made, &self.booked) else { return };
-        if let Looked::Over(object) = made.passes(data, is_end) {
+        if let ObjectSearch::Over(object) = made.passes(data, is_end) {
             object.into_iter().for_each(|object| booked.made(object));
             self.made = None;
         }
@@ -246,7 +246,7 @@ impl PassingAnswer {
         if let Some(mut toll) = self.toll.take() {
             output.into_iter().for_each(|tokens| toll.reports(tokens));
         }
-        self.is_success = end == End::Answered;
+        self.is_success = end == RequestEnd::Answered;
         self.records(Some(if whole { TryEnd::Whole } else { TryEnd::Cut }));
         booked.end(verdict);
         self.ends.end(end);
@@ -265,11 +265,11 @@ impl PassingAnswer {
     }
 }
 
-impl Drop for PassingAnswer {
+impl Drop for ResponseObserver {
     fn drop(&mut self) {
         if self.booked.is_some() {
             self.records(None);
-            self.ends.end(End::Cancelled);
+            self.ends.end(RequestEnd::Cancelled);
         }
     }
 }

@@ -6,27 +6,27 @@ use plimsoll_model::At;
 use plimsoll_policy::{Refusal, Ticket};
 use tokio::sync::oneshot;
 
-use crate::pool::{Booked, ReplicaPool};
+use crate::pool::{ReplicaLease, ReplicaPool};
 use crate::timer::soon;
 
 /// The result of placing a request.
-pub enum Placing {
-    Booked(Booked),
-    Waits(QueuedWait),
+pub enum Placement {
+    Booked(ReplicaLease),
+    Waits(QueueWait),
     Refused(Refusal),
 }
 
 /// A queued request. A drop before the end removes it from the queue, because its client disconnected.
-pub struct QueuedWait {
+pub struct QueueWait {
     pub(crate) pool: Arc<ReplicaPool>,
     pub(crate) ticket: Ticket,
     pub(crate) until: At,
-    pub(crate) given: oneshot::Receiver<Result<Booked, Refusal>>,
+    pub(crate) given: oneshot::Receiver<Result<ReplicaLease, Refusal>>,
 }
 
-impl QueuedWait {
+impl QueueWait {
     /// Waits for a replica until the queue timeout. Fails if the request got no replica.
-    pub async fn wait(mut self) -> Result<Booked, Refusal> {
+    pub async fn wait(mut self) -> Result<ReplicaLease, Refusal> {
         let due = soon(self.until - self.pool.clock.now());
         if let Ok(given) = tokio::time::timeout_at(due, &mut self.given).await {
             return given.unwrap_or(Err(Refusal::NoReplica));
@@ -39,7 +39,7 @@ impl QueuedWait {
     }
 }
 
-impl Drop for QueuedWait {
+impl Drop for QueueWait {
     fn drop(&mut self) {
         self.pool.leave(self.ticket);
     }

@@ -16,10 +16,10 @@ use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol, Span};
 use tokio::time::Sleep;
 
-use crate::passing::{BegunAnswer, PassingAnswer};
-use crate::reply::{RelayEnd, broken_stream};
+use crate::passing::{ResponseObserver, StartedResponse};
+use crate::reply::{RelayError, broken_stream};
 use crate::stats::Stats;
-use crate::upstream::Lent;
+use crate::upstream::PooledConnection;
 
 /// Comment that keeps a silent stream's connection open. Readers of event streams skip comments.
 const COMMENT: &[u8] = b": keep-alive\n\n";
@@ -38,8 +38,8 @@ pub struct Relay {
     is_in_data: bool,
     /// Trailers that follow the buffered data.
     trailers: Option<Frame<Bytes>>,
-    lent: Option<Lent>,
-    passing: PassingAnswer,
+    lent: Option<PooledConnection>,
+    passing: ResponseObserver,
     clock: Clock,
     /// Timer of the keep-alive comment.
     quiet: Option<Pin<Box<Sleep>>>,
@@ -52,11 +52,11 @@ pub struct Relay {
 }
 
 /// The parts that a relay starts from.
-pub struct RelayedAnswer {
-    pub begun: BegunAnswer,
+pub struct RelayInput {
+    pub begun: StartedResponse,
     /// Frames received since the head, with their arrival times.
     pub held: VecDeque<(At, Bytes)>,
-    pub lent: Lent,
+    pub lent: PooledConnection,
     /// Silence before a keep-alive comment; zero disables it.
     pub keep_alive: Duration,
 }
@@ -65,12 +65,12 @@ impl Relay {
     /// Returns the relay of a response. `stream` is the protocol of an event stream, `None` for other responses.
     pub fn new(
         answer: Incoming,
-        relayed: RelayedAnswer,
+        relayed: RelayInput,
         stream: Option<Protocol>,
         stats: Arc<Stats>,
         clock: Clock,
     ) -> Relay {
-        let RelayedAnswer { begun, held, lent, keep_alive } = relayed;
+        let RelayInput { begun, held, lent, keep_alive } = relayed;
         let last = begun.head;
         let mut relay = Relay {
             answer,
@@ -80,7 +80,7 @@ impl Relay {
             is_in_data: false,
             trailers: None,
             lent: Some(lent),
-            passing: PassingAnswer::new(begun, stream, stats, clock),
+            passing: ResponseObserver::new(begun, stream, stats, clock),
             clock,
             quiet: None,
             limit: keep_alive,
@@ -95,7 +95,7 @@ impl Relay {
         relay
     }
 
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         if let Some(trailers) = self.trailers.take() {
             return Poll::Ready(Some(Ok(trailers)));
         }
@@ -177,7 +177,7 @@ impl Relay {
 
     /// Handles a broken response. A stream ends with an error event. If an event is incomplete or the response is no
     /// stream, the connection closes instead.
-    fn breaks(&mut self, error: hyper::Error) -> Result<Frame<Bytes>, RelayEnd> {
+    fn breaks(&mut self, error: hyper::Error) -> Result<Frame<Bytes>, RelayError> {
         self.end(false);
         match self.passing.stream().filter(|_| !self.is_in_line && !self.is_in_data) {
             Some(protocol) => Ok(Frame::data(Bytes::from_static(broken_stream(protocol)))),
@@ -216,7 +216,7 @@ impl Relay {
     }
 
     /// Returns a keep-alive comment after a long silence, if the stream is between two events.
-    fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
+    fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         // Streams of JSON lines have no comments.
         let has_comments = self.passing.stream().is_some_and(|protocol| !protocol.sends_lines());
         if self.limit.is_zero() || !has_comments {
@@ -246,7 +246,7 @@ impl Relay {
         self.passing.end(whole);
         // Otherwise the drop closes the replica's connection, which cancels its request.
         if whole {
-            lent.into_iter().for_each(Lent::give_back);
+            lent.into_iter().for_each(PooledConnection::give_back);
         }
     }
 }

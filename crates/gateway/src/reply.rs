@@ -10,83 +10,83 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use plimsoll_model::Protocol;
 
-use crate::cache::flight::Reader;
+use crate::cache::flight::ResponseReader;
 use crate::relay::Relay;
 
 /// A response body.
-pub enum Out {
+pub enum ReplyBody {
     /// Bytes of the gateway, or of a buffered response.
     Own(Full<Bytes>),
     /// A replica's response that is forwarded as it arrives.
     Relayed(Box<Relay>),
     /// A response shared with other requests, or cached.
-    Shared(Reader),
+    Shared(ResponseReader),
 }
 
-impl Out {
+impl ReplyBody {
     /// Returns whether the finished response was successful.
     pub(crate) fn is_success(&self) -> bool {
         match self {
             // A buffered response of a replica is a failure that no other replica improved.
-            Out::Own(_) => false,
-            Out::Shared(_) => true,
-            Out::Relayed(relay) => relay.is_success(),
+            ReplyBody::Own(_) => false,
+            ReplyBody::Shared(_) => true,
+            ReplyBody::Relayed(relay) => relay.is_success(),
         }
     }
 
     /// Returns whether the finished response is complete.
     pub(crate) fn came_whole(&self) -> bool {
         match self {
-            Out::Own(_) | Out::Shared(_) => true,
-            Out::Relayed(relay) => relay.came_whole(),
+            ReplyBody::Own(_) | ReplyBody::Shared(_) => true,
+            ReplyBody::Relayed(relay) => relay.came_whole(),
         }
     }
 }
 
 /// Returns a JSON response of the gateway.
-pub fn json(body: String) -> Response<Out> {
-    let mut response = Response::new(Out::Own(Full::new(Bytes::from(body))));
+pub fn json(body: String) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::Own(Full::new(Bytes::from(body))));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
 /// The error that ends an incomplete response.
-pub type RelayEnd = Box<dyn std::error::Error + Send + Sync>;
+pub type RelayError = Box<dyn std::error::Error + Send + Sync>;
 
-impl Body for Out {
+impl Body for ReplyBody {
     type Data = Bytes;
-    type Error = RelayEnd;
+    type Error = RelayError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         match self.get_mut() {
-            Out::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
-            Out::Relayed(relay) => relay.poll(cx),
-            Out::Shared(reader) => reader.poll(cx),
+            ReplyBody::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+            ReplyBody::Relayed(relay) => relay.poll(cx),
+            ReplyBody::Shared(reader) => reader.poll(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Out::Own(body) => body.is_end_stream(),
-            Out::Relayed(relay) => relay.is_end(),
-            Out::Shared(reader) => reader.is_end(),
+            ReplyBody::Own(body) => body.is_end_stream(),
+            ReplyBody::Relayed(relay) => relay.is_end(),
+            ReplyBody::Shared(reader) => reader.is_end(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Out::Own(body) => body.size_hint(),
-            Out::Relayed(relay) => relay.size_hint(),
-            Out::Shared(_) => SizeHint::default(),
+            ReplyBody::Own(body) => body.size_hint(),
+            ReplyBody::Relayed(relay) => relay.size_hint(),
+            ReplyBody::Shared(_) => SizeHint::default(),
         }
     }
 }
 
 /// Returns an error response. `code` is machine-readable; `retry_s` sets `Retry-After`.
-pub fn error(status: StatusCode, code: &str, message: &str, retry_s: Option<u64>) -> Response<Out> {
+pub fn error(status: StatusCode, code: &str, message: &str, retry_s: Option<u64>) -> Response<ReplyBody> {
     let mut response = json(error_body(status, code, message));
     *response.status_mut() = status;
     if let Some(seconds) = retry_s {

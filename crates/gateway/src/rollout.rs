@@ -121,7 +121,7 @@ fn is_share(name: &str, share: Option<f64>) -> Result<(), SettingError> {
 
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "stage")]
-pub enum Stand {
+pub enum RolloutState {
     /// The canary serves a share of the traffic.
     Trial {
         /// Share of sessions, from 0 to 1.
@@ -135,7 +135,7 @@ pub enum Stand {
 /// A command of an operator, as JSON.
 #[derive(Copy, Clone, PartialEq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do", deny_unknown_fields)]
-pub enum RolloutAsk {
+pub enum RolloutCommand {
     /// Sets the share. A finished trial restarts.
     Share {
         /// Share of sessions, from 0 to 1.
@@ -153,7 +153,7 @@ pub enum RolloutAsk {
 
 /// The verdict on a canary.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct SplitJudged {
+pub struct SplitVerdict {
     /// Set if the canary is proven not worse over the minimum observation.
     pub may_promote: bool,
     /// Reason for the verdict.
@@ -168,8 +168,8 @@ pub struct SplitJudged {
 pub struct Rollout {
     /// The share as the bits of an `f64`. It is atomic because each request reads it.
     share: AtomicU64,
-    stand: Mutex<Stand>,
-    judged: Mutex<SplitJudged>,
+    stand: Mutex<RolloutState>,
+    judged: Mutex<SplitVerdict>,
 }
 
 impl Rollout {
@@ -177,7 +177,7 @@ impl Rollout {
     pub fn new(share: f64) -> Rollout {
         Rollout {
             share: AtomicU64::new(share.to_bits()),
-            stand: Mutex::new(Stand::Trial { share }),
+            stand: Mutex::new(RolloutState::Trial { share }),
             judged: Mutex::default(),
         }
     }
@@ -187,49 +187,49 @@ impl Rollout {
         f64::from_bits(self.share.load(Ordering::Relaxed))
     }
 
-    pub fn stand(&self) -> Stand {
+    pub fn stand(&self) -> RolloutState {
         *lock(&self.stand)
     }
 
     /// Sets the stage. The pool applies it to the replicas.
-    pub(crate) fn set(&self, stand: Stand) {
+    pub(crate) fn set(&self, stand: RolloutState) {
         let share = match stand {
-            Stand::Trial { share } => share,
-            Stand::Promoted | Stand::RolledBack => 0.0,
+            RolloutState::Trial { share } => share,
+            RolloutState::Promoted | RolloutState::RolledBack => 0.0,
         };
         *lock(&self.stand) = stand;
         self.share.store(share.to_bits(), Ordering::Relaxed);
     }
 
     /// Returns the latest verdict.
-    pub fn judged(&self) -> SplitJudged {
+    pub fn judged(&self) -> SplitVerdict {
         lock(&self.judged).clone()
     }
 
-    pub fn judge(&self, judged: SplitJudged) {
+    pub fn judge(&self, judged: SplitVerdict) {
         *lock(&self.judged) = judged;
     }
 
     /// Returns the stage that an operator's command leads to. `budget` is the state of the active SLO budget. Fails
     /// with a one-sentence reason against the command.
-    pub fn asked(&self, ask: RolloutAsk, budget: Option<BudgetState>) -> Result<Stand, String> {
+    pub fn asked(&self, ask: RolloutCommand, budget: Option<BudgetState>) -> Result<RolloutState, String> {
         match ask {
-            RolloutAsk::RollBack => Ok(Stand::RolledBack),
-            RolloutAsk::Share { share } if !(0.0..=1.0).contains(&share) => {
+            RolloutCommand::RollBack => Ok(RolloutState::RolledBack),
+            RolloutCommand::Share { share } if !(0.0..=1.0).contains(&share) => {
                 Err(format!("{share} is no share from 0 to 1"))
             }
-            RolloutAsk::Share { share } => match budget.filter(|state| *state != BudgetState::Green) {
+            RolloutCommand::Share { share } => match budget.filter(|state| *state != BudgetState::Green) {
                 Some(state) if share > self.share() => Err(format!(
                     "the budget in force is {}: a canary does not grow until it is green",
                     state.name()
                 )),
-                _ => Ok(Stand::Trial { share }),
+                _ => Ok(RolloutState::Trial { share }),
             },
-            RolloutAsk::Promote { anyway: true } => Ok(Stand::Promoted),
-            RolloutAsk::Promote { anyway: false } => {
+            RolloutCommand::Promote { anyway: true } => Ok(RolloutState::Promoted),
+            RolloutCommand::Promote { anyway: false } => {
                 let judged = lock(&self.judged);
                 match (judged.may_promote, judged.why.as_str()) {
-                    (true, _) => Ok(Stand::Promoted),
+                    (true, _) => Ok(RolloutState::Promoted),
                     (false, "") => Err(
                         "it was not judged yet; {\"do\": \"promote\", \"anyway\": true} does it all the same"
                             .to_owned(),

@@ -46,7 +46,7 @@ const STAGES: [(RequestStage, &str); 8] = [
 
 /// The outcome of a request from the client's view.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum RequestEnd {
     /// A replica's response with a status below 400.
     Answered,
     /// A cached response, or the shared response of an identical request.
@@ -77,25 +77,25 @@ pub enum End {
     HeldBack,
 }
 
-pub const ENDS: [(End, &str); 14] = [
-    (End::Answered, "answered"),
-    (End::Cached, "cached"),
-    (End::Refused, "refused"),
-    (End::Shed, "shed"),
-    (End::Failed, "failed"),
-    (End::Broken, "broken"),
-    (End::Cancelled, "cancelled"),
-    (End::Bad, "bad_request"),
-    (End::NoReplica, "no_replica"),
-    (End::Unauthorized, "unauthorized"),
-    (End::Limited, "limited"),
-    (End::Overloaded, "overloaded"),
-    (End::Expired, "expired"),
-    (End::HeldBack, "held_back"),
+pub const ENDS: [(RequestEnd, &str); 14] = [
+    (RequestEnd::Answered, "answered"),
+    (RequestEnd::Cached, "cached"),
+    (RequestEnd::Refused, "refused"),
+    (RequestEnd::Shed, "shed"),
+    (RequestEnd::Failed, "failed"),
+    (RequestEnd::Broken, "broken"),
+    (RequestEnd::Cancelled, "cancelled"),
+    (RequestEnd::Bad, "bad_request"),
+    (RequestEnd::NoReplica, "no_replica"),
+    (RequestEnd::Unauthorized, "unauthorized"),
+    (RequestEnd::Limited, "limited"),
+    (RequestEnd::Overloaded, "overloaded"),
+    (RequestEnd::Expired, "expired"),
+    (RequestEnd::HeldBack, "held_back"),
 ];
 
 #[derive(Default)]
-struct Timed {
+struct StageHistogram {
     buckets: [AtomicU64; BOUNDS.len() + 1],
     sum_ns: AtomicU64,
 }
@@ -103,7 +103,7 @@ struct Timed {
 #[derive(Default)]
 pub struct Stats {
     ends: [AtomicU64; ENDS.len()],
-    stages: [Timed; STAGES.len()],
+    stages: [StageHistogram; STAGES.len()],
     /// Stream events forwarded to clients.
     pub events: AtomicU64,
     /// Attempts after the first of a request that reached a replica.
@@ -120,11 +120,11 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub fn end(&self, end: End) {
+    pub fn end(&self, end: RequestEnd) {
         self.ends[end as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn ended(&self, end: End) -> u64 {
+    pub fn ended(&self, end: RequestEnd) -> u64 {
         self.ends[end as usize].load(Ordering::Relaxed)
     }
 

@@ -4,10 +4,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{AdmissionSpec, BlockEnds, Facts, QueuedAsk, Refusal, Terms};
 
-use crate::doors::KeyInForce;
-use crate::reply::{self, Out};
+use crate::doors::ActiveKey;
+use crate::reply::{self, ReplyBody};
 use crate::request::{ParsedRequest, hash};
-use crate::stats::End;
+use crate::stats::RequestEnd;
 
 const SLO: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
 const CLASS: HeaderName = HeaderName::from_static("x-plimsoll-class");
@@ -38,7 +38,7 @@ impl QueuedAsk for ParsedRequest {
 pub fn terms(
     spec: &AdmissionSpec,
     headers: &HeaderMap,
-    key: Option<&KeyInForce>,
+    key: Option<&ActiveKey>,
     came: At,
     bytes: usize,
 ) -> Result<Terms, (&'static str, String)> {
@@ -67,7 +67,7 @@ pub fn terms(
 }
 
 /// Returns the response to a rejected request, and its outcome.
-pub fn refused(refusal: Refusal) -> (Response<Out>, End) {
+pub fn refused(refusal: Refusal) -> (Response<ReplyBody>, RequestEnd) {
     let seconds = |span: Span| Some(span.as_secs_f64().ceil() as u64);
     let (status, code, why, after, end) = match refusal {
         Refusal::Late(after) => (
@@ -75,32 +75,36 @@ pub fn refused(refusal: Refusal) -> (Response<Out>, End) {
             "would_be_late",
             "With what waits already, the first token would come after this request's time limit for it.",
             seconds(after),
-            End::Overloaded,
+            RequestEnd::Overloaded,
         ),
         Refusal::Full(after) => (
             StatusCode::TOO_MANY_REQUESTS,
             "queue_full",
             "As many requests wait as may.",
             seconds(after),
-            End::Overloaded,
+            RequestEnd::Overloaded,
         ),
         Refusal::HeldBack(after) => (
             StatusCode::TOO_MANY_REQUESTS,
             "held_back",
             "The budget in force is broken, and this request's class gives way.",
             seconds(after),
-            End::HeldBack,
+            RequestEnd::HeldBack,
         ),
         Refusal::Expired => (
             StatusCode::GATEWAY_TIMEOUT,
             "queue_timeout",
             "The request's time ran out while it waited for a replica.",
             None,
-            End::Expired,
+            RequestEnd::Expired,
         ),
-        Refusal::NoReplica => {
-            (StatusCode::SERVICE_UNAVAILABLE, "no_replica", "No replica answers.", Some(1), End::NoReplica)
-        }
+        Refusal::NoReplica => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no_replica",
+            "No replica answers.",
+            Some(1),
+            RequestEnd::NoReplica,
+        ),
     };
     (reply::error(status, code, why, after), end)
 }

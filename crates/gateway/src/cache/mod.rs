@@ -24,8 +24,8 @@ use quick_cache::sync::Cache as Store;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use flight::{Reader, SharedFlight};
-use semantic::question::Question;
+use flight::{ResponseReader, SharedResponse};
+use semantic::question::SemanticQuery;
 use semantic::{Semantic, SemanticSpec};
 
 use crate::same::digest;
@@ -135,11 +135,11 @@ pub type CacheKey = [u8; 32];
 /// The result of a cache lookup.
 pub enum CacheLookup {
     /// A complete response and its age.
-    Whole(Arc<SharedFlight>, Span),
+    Whole(Arc<SharedResponse>, Span),
     /// The response in flight of an identical request.
-    Flying(Reader),
+    Flying(ResponseReader),
     /// A miss. The request goes to a replica, and identical requests can join the new flight.
-    Nothing(Arc<SharedFlight>, Reader),
+    Nothing(Arc<SharedResponse>, ResponseReader),
 }
 
 plimsoll_model::named! {
@@ -166,7 +166,7 @@ impl CacheUse {
 
 #[derive(Clone)]
 struct Whole {
-    flight: Arc<SharedFlight>,
+    flight: Arc<SharedResponse>,
     came: At,
     bytes: u64,
     lasts_s: f64,
@@ -185,7 +185,7 @@ pub struct Cache {
     spec: CacheSpec,
     whole: Store<CacheKey, Whole, ByBytes>,
     /// Responses in flight by key and priority class, so that no request waits in the queue of another class.
-    flying: Mutex<HashMap<(CacheKey, usize), Arc<SharedFlight>>>,
+    flying: Mutex<HashMap<(CacheKey, usize), Arc<SharedResponse>>>,
     uses: [AtomicU64; CacheUse::ALL.len()],
     /// Headers that responses named in `Vary`.
     varied: Mutex<Vec<HeaderName>>,
@@ -250,14 +250,20 @@ impl Cache {
     }
 
     /// Returns the question of a request, or `None` if the request cannot be compared by meaning.
-    pub fn question(&self, path: &str, headers: &HeaderMap, body: &Bytes, tenant: u64) -> Option<Question> {
+    pub fn question(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        body: &Bytes,
+        tenant: u64,
+    ) -> Option<SemanticQuery> {
         let most = self.semantic.as_ref()?.spec().text_bytes;
         let tenant = self.tenant(tenant);
-        Question::read(body, self.before(path, headers, &tenant), most)
+        SemanticQuery::read(body, self.before(path, headers, &tenant), most)
     }
 
     /// Returns a complete response within its lifetime, and its age.
-    pub fn kept(&self, key: &CacheKey, now: At) -> Option<(Arc<SharedFlight>, Span)> {
+    pub fn kept(&self, key: &CacheKey, now: At) -> Option<(Arc<SharedResponse>, Span)> {
         let whole = self.whole.get(key)?;
         let age = now - whole.came;
         if age.as_secs_f64() < whole.lasts_s {
@@ -295,8 +301,8 @@ impl Cache {
     }
 
     /// Returns a separate flight for a request that goes to a replica although a response is cached.
-    pub fn anew(&self, headers: &HeaderMap) -> (Arc<SharedFlight>, Reader) {
-        let flight = Arc::new(SharedFlight::new(self.spec.answer_bytes, headers.clone()));
+    pub fn anew(&self, headers: &HeaderMap) -> (Arc<SharedResponse>, ResponseReader) {
+        let flight = Arc::new(SharedResponse::new(self.spec.answer_bytes, headers.clone()));
         let reader = flight.join();
         (flight, reader)
     }
@@ -307,7 +313,7 @@ impl Cache {
     }
 
     /// Ends a flight. A complete response is stored, and no further request joins the flight.
-    pub fn landed(&self, (key, class): (CacheKey, usize), flight: &Arc<SharedFlight>, now: At) {
+    pub fn landed(&self, (key, class): (CacheKey, usize), flight: &Arc<SharedResponse>, now: At) {
         if let Some(bytes) = flight.kept().filter(|_| self.is_keyed(flight)) {
             let lasts_s = flight.lasts_s().map_or(self.spec.ttl_s, |lasts| lasts.min(self.spec.ttl_s));
             self.whole.insert(key, Whole { flight: Arc::clone(flight), came: now, bytes, lasts_s });
@@ -320,7 +326,7 @@ impl Cache {
 
     /// Returns whether the key contains all headers that the response varies by. Missing headers are added to future
     /// keys.
-    fn is_keyed(&self, flight: &SharedFlight) -> bool {
+    fn is_keyed(&self, flight: &SharedResponse) -> bool {
         let Some(names) = flight.varies() else { return false };
         let own = self.spec.scope == Scope::Tenant;
         let mut varied = self.varied.lock().unwrap_or_else(PoisonError::into_inner);
@@ -371,14 +377,14 @@ fn changes_answer(name: &HeaderName) -> bool {
 /// Returns whether the model's response is deterministic.
 fn is_deterministic(path: &str, body: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Sampling {
+    struct SamplingFields {
         temperature: Option<f64>,
     }
     let last = path.rsplit('/').next().unwrap_or_default();
     if matches!(last, "embeddings" | "rerank" | "score" | "pooling" | "classify") {
         return true;
     }
-    serde_json::from_slice(body).is_ok_and(|asked: Sampling| asked.temperature == Some(0.0))
+    serde_json::from_slice(body).is_ok_and(|asked: SamplingFields| asked.temperature == Some(0.0))
 }
 
 #[cfg(test)]

@@ -19,66 +19,73 @@ use plimsoll_wire::ext_proc::{
 use plimsoll_wire::grpc::Code;
 use tokio::time::{Instant, timeout_at};
 
-use super::call::{CallEnd, Inbox, Outbox};
+use super::call::{GrpcCallError, GrpcReplies, GrpcRequests};
 use super::told;
-use crate::doors::Toll;
-use crate::judged::JudgedHead;
+use crate::doors::RateCharge;
+use crate::judged::HeadVerdict;
 use crate::owners::MadeObject;
-use crate::passing::{self, BegunAnswer, PassingAnswer};
-use crate::pool::Booked;
-use crate::proxy::{Call, Entered, Gone, REQUEST_ID, Refused, Renamed, Worker, unpacked};
+use crate::passing::{self, ResponseObserver, StartedResponse};
+use crate::pool::ReplicaLease;
+use crate::proxy::{
+    AuthenticatedRequest, CancelOnDrop, REQUEST_ID, RejectedRequest, RequestContext, TierRewrite, Worker,
+    unpacked,
+};
 use crate::reply;
-use crate::stats::{End, RequestStage};
+use crate::stats::{RequestEnd, RequestStage};
 use crate::timer::soon;
-use crate::traffic::Recording;
+use crate::traffic::RequestRecord;
 
 const FULL_DUPLEX: BodyModes = BodyModes { request: BodyMode::FullDuplex, response: BodyMode::FullDuplex };
 
-pub async fn run(worker: Rc<Worker>, mut inbox: Inbox, outbox: Outbox) -> Result<(), CallEnd> {
+pub async fn run(
+    worker: Rc<Worker>,
+    mut inbox: GrpcRequests,
+    outbox: GrpcReplies,
+) -> Result<(), GrpcCallError> {
     let limit = soon(Span::from_secs_f64(worker.rules.now().limits.body_s));
     let exchange = Exchange { worker: &worker, outbox: &outbox, limit };
     match exchange.came(&mut inbox).await? {
-        Some(Came::Whole(asked)) => exchange.placed(*asked, &mut inbox).await,
-        Some(Came::Refused(refused, begun)) => exchange.refuses(*refused, begun).await,
+        Some(PickerRequest::Whole(asked)) => exchange.placed(*asked, &mut inbox).await,
+        Some(PickerRequest::Refused(refused, begun)) => exchange.refuses(*refused, begun).await,
         // Another filter has already answered the client, or there is no request.
-        Some(Came::Overtaken) | None => Ok(()),
+        Some(PickerRequest::Overtaken) | None => Ok(()),
     }
 }
 
 struct Exchange<'a> {
     worker: &'a Worker,
-    outbox: &'a Outbox,
+    outbox: &'a GrpcReplies,
     /// Deadline for the complete request.
     limit: Instant,
 }
 
 /// The result of reading a request.
-enum Came {
-    Whole(Box<Asked>),
-    Refused(Box<Refused>, Begun),
+enum PickerRequest {
+    Whole(Box<RoutableRequest>),
+    Refused(Box<RejectedRequest>, RequestStart),
     Overtaken,
 }
 
 /// A request whose head has arrived. A drop without an outcome counts as a client disconnect.
-struct Begun {
-    gone: Gone,
+struct RequestStart {
+    gone: CancelOnDrop,
     id: HeaderValue,
-    recording: Option<Recording>,
+    recording: Option<RequestRecord>,
 }
 
 /// A request that is ready for routing.
-struct Asked {
-    entered: Entered,
+struct RoutableRequest {
+    entered: AuthenticatedRequest,
     body: Bytes,
-    begun: Begun,
+    begun: RequestStart,
     modes: BodyModes,
     subset: Option<Vec<String>>,
-    due: Due,
+    due: PendingReply,
 }
 
 /// The reply that the proxy waits for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Due {
+enum PendingReply {
     /// The reply to the head, without a body.
     Head,
     /// The reply to the complete body.
@@ -90,8 +97,8 @@ enum Due {
 }
 
 /// A request that a replica serves.
-struct Sent {
-    call: Call,
+struct RoutedRequest {
+    call: RequestContext,
     modes: BodyModes,
     /// Set if the proxy shows the response body while it streams.
     sees: bool,
@@ -100,76 +107,76 @@ struct Sent {
 
 enum Stage {
     /// The response has not started.
-    Waits(Booked, Gone),
-    Answers(Box<PassingAnswer>),
+    Waits(ReplicaLease, CancelOnDrop),
+    Answers(Box<ResponseObserver>),
     Over,
 }
 
 /// Returns a rejection of an invalid request.
-fn bad(status: StatusCode, code: &str, why: &str) -> Box<Refused> {
-    Box::new(Refused { end: End::Bad, response: reply::error(status, code, why, None) })
+fn bad(status: StatusCode, code: &str, why: &str) -> Box<RejectedRequest> {
+    Box::new(RejectedRequest { end: RequestEnd::Bad, response: reply::error(status, code, why, None) })
 }
 
-fn read(message: &[u8]) -> Result<ProcessingRequest<'_>, CallEnd> {
-    ProcessingRequest::read(message).map_err(|e| CallEnd::new(Code::InvalidArgument, e.to_string()))
+fn read(message: &[u8]) -> Result<ProcessingRequest<'_>, GrpcCallError> {
+    ProcessingRequest::read(message).map_err(|e| GrpcCallError::new(Code::InvalidArgument, e.to_string()))
 }
 
 impl Exchange<'_> {
     /// Reads a request until it is ready for routing. Returns `None` if the stream contains no request.
-    async fn came(&self, inbox: &mut Inbox) -> Result<Option<Came>, CallEnd> {
-        let late = |_| CallEnd::new(Code::DeadlineExceeded, "no request came in time");
+    async fn came(&self, inbox: &mut GrpcRequests) -> Result<Option<PickerRequest>, GrpcCallError> {
+        let late = |_| GrpcCallError::new(Code::DeadlineExceeded, "no request came in time");
         let message = timeout_at(self.limit, inbox.next()).await.map_err(late)??;
         let Some(message) = message else { return Ok(None) };
         let came = self.worker.pool.clock.now();
         let first = read(&message)?;
         let Some(Said::RequestHeaders(lines, is_end)) = &first.said else {
             let why = "no request headers: write request_header_mode: SEND (or DEFAULT) in processing_mode";
-            return Err(CallEnd::new(Code::InvalidArgument, why));
+            return Err(GrpcCallError::new(Code::InvalidArgument, why));
         };
         let modes = first.modes.unwrap_or(FULL_DUPLEX);
         if first.only_observes || modes.request == BodyMode::Other {
             let why = "observability_mode, and body modes other than NONE, STREAMED, BUFFERED, BUFFERED_PARTIAL and FULL_DUPLEX_STREAMED, leave nothing to pick";
-            return Err(CallEnd::new(Code::FailedPrecondition, why));
+            return Err(GrpcCallError::new(Code::FailedPrecondition, why));
         }
         let recorded =
             self.worker.traffic.as_ref().filter(|_| told::pseudo(lines, ":method") == Some(b"POST"));
-        let recording = recorded.map(|to| Recording::begin(to, self.worker.pool.clock, came));
-        let gone = Gone::new(self.worker);
+        let recording = recorded.map(|to| RequestRecord::begin(to, self.worker.pool.clock, came));
+        let gone = CancelOnDrop::new(self.worker);
         let parts = parts(lines);
         let id = self.worker.id(parts.as_ref().map_or(&HeaderMap::new(), |parts| &parts.headers));
-        let begun = Begun { gone, id: id.clone(), recording };
+        let begun = RequestStart { gone, id: id.clone(), recording };
         let entered = match self.enter(came, id, parts, lines.len()) {
             Ok(entered) => entered,
-            Err(refused) => return Ok(Some(Came::Refused(refused, begun))),
+            Err(refused) => return Ok(Some(PickerRequest::Refused(refused, begun))),
         };
         let gathered = match (is_end, modes.request) {
             (true, _) | (_, BodyMode::None | BodyMode::Streamed | BodyMode::Other) => {
-                Gathered::Whole(Bytes::new(), Due::Head)
+                BufferedBody::Whole(Bytes::new(), PendingReply::Head)
             }
             (false, BodyMode::Buffered | BodyMode::BufferedPartial) => {
                 self.goes_on(Answers::RequestHeaders).await;
-                self.gather(inbox, &entered, Due::Body).await?
+                self.gather(inbox, &entered, PendingReply::Body).await?
             }
             (false, BodyMode::FullDuplex) => {
-                self.gather(inbox, &entered, Due::Both { trailers: false }).await?
+                self.gather(inbox, &entered, PendingReply::Both { trailers: false }).await?
             }
         };
         Ok(Some(match gathered {
-            Gathered::Whole(body, due) => {
+            BufferedBody::Whole(body, due) => {
                 let subset = first.subset;
-                Came::Whole(Box::new(Asked { entered, body, begun, modes, subset, due }))
+                PickerRequest::Whole(Box::new(RoutableRequest { entered, body, begun, modes, subset, due }))
             }
-            Gathered::TooLarge => {
+            BufferedBody::TooLarge => {
                 let why =
                     format!("The request's body is larger than {} bytes.", entered.rules.limits.body_bytes);
-                Came::Refused(bad(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", &why), begun)
+                PickerRequest::Refused(bad(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", &why), begun)
             }
-            Gathered::Late => {
+            BufferedBody::Late => {
                 let why =
                     format!("The request's body did not come within {} s.", entered.rules.limits.body_s);
-                Came::Refused(bad(StatusCode::REQUEST_TIMEOUT, "slow_body", &why), begun)
+                PickerRequest::Refused(bad(StatusCode::REQUEST_TIMEOUT, "slow_body", &why), begun)
             }
-            Gathered::Overtaken => Came::Overtaken,
+            BufferedBody::Overtaken => PickerRequest::Overtaken,
         }))
     }
 
@@ -180,7 +187,7 @@ impl Exchange<'_> {
         id: HeaderValue,
         parts: Option<Parts>,
         lines: usize,
-    ) -> Result<Entered, Box<Refused>> {
+    ) -> Result<AuthenticatedRequest, Box<RejectedRequest>> {
         let most = self.worker.rules.now().limits.headers;
         if lines > most {
             let why = format!("The request has more than {most} header lines.");
@@ -191,32 +198,37 @@ impl Exchange<'_> {
     }
 
     /// Reads a body to its end.
-    async fn gather(&self, inbox: &mut Inbox, entered: &Entered, due: Due) -> Result<Gathered, CallEnd> {
+    async fn gather(
+        &self,
+        inbox: &mut GrpcRequests,
+        entered: &AuthenticatedRequest,
+        due: PendingReply,
+    ) -> Result<BufferedBody, GrpcCallError> {
         let most = entered.rules.limits.body_bytes;
         let mut body = BytesMut::new();
         loop {
             let message = match timeout_at(self.limit, inbox.next()).await {
                 Ok(Ok(Some(message))) => message,
-                Ok(Ok(None)) => return Ok(Gathered::Overtaken),
-                Ok(Err(end)) if end.is_too_large() => return Ok(Gathered::TooLarge),
+                Ok(Ok(None)) => return Ok(BufferedBody::Overtaken),
+                Ok(Err(end)) if end.is_too_large() => return Ok(BufferedBody::TooLarge),
                 Ok(Err(end)) => return Err(end),
-                Err(_) => return Ok(Gathered::Late),
+                Err(_) => return Ok(BufferedBody::Late),
             };
             let (is_end, due) = match read(&message)?.said {
                 Some(Said::RequestBody(piece)) if body.len() + piece.body.len() > most => {
-                    return Ok(Gathered::TooLarge);
+                    return Ok(BufferedBody::TooLarge);
                 }
                 Some(Said::RequestBody(piece)) => {
                     body.extend_from_slice(piece.body);
                     // A buffered body arrives in one message, which the proxy may have truncated at its limit.
-                    (piece.is_end || due == Due::Body, due)
+                    (piece.is_end || due == PendingReply::Body, due)
                 }
-                Some(Said::RequestTrailers) if due == Due::Body => (true, Due::Trailers),
-                Some(Said::RequestTrailers) => (true, Due::Both { trailers: true }),
-                _ => return Ok(Gathered::Overtaken),
+                Some(Said::RequestTrailers) if due == PendingReply::Body => (true, PendingReply::Trailers),
+                Some(Said::RequestTrailers) => (true, PendingReply::Both { trailers: true }),
+                _ => return Ok(BufferedBody::Overtaken),
             };
             if is_end {
-                return Ok(Gathered::Whole(body.freeze(), due));
+                return Ok(BufferedBody::Whole(body.freeze(), due));
             }
         }
     }
@@ -226,8 +238,8 @@ impl Exchange<'_> {
     }
 
     /// Sends a rejection to the client.
-    async fn refuses(&self, refused: Refused, begun: Begun) -> Result<(), CallEnd> {
-        let Begun { gone, id, recording } = begun;
+    async fn refuses(&self, refused: RejectedRequest, begun: RequestStart) -> Result<(), GrpcCallError> {
+        let RequestStart { gone, id, recording } = begun;
         self.worker.stats.end(refused.end);
         gone.counted();
         let mut response = refused.response;
@@ -240,23 +252,23 @@ impl Exchange<'_> {
     }
 
     /// Routes a request, names its replica and accounts for the visible part of the response.
-    async fn placed(&self, asked: Asked, inbox: &mut Inbox) -> Result<(), CallEnd> {
+    async fn placed(&self, asked: RoutableRequest, inbox: &mut GrpcRequests) -> Result<(), GrpcCallError> {
         let worker = self.worker;
-        let Asked { entered, body, begun, modes, subset, due } = asked;
+        let RoutableRequest { entered, body, begun, modes, subset, due } = asked;
         let sees = matches!(modes.response, BodyMode::Streamed | BodyMode::FullDuplex);
         let read = unpacked(&entered, &body).await;
         let mut call = match read.and_then(|text| worker.call(entered, (body, text), sees)) {
             Ok(call) => call,
             Err(refused) => return self.refuses(*refused, begun).await,
         };
-        let Begun { gone, recording, .. } = begun;
+        let RequestStart { gone, recording, .. } = begun;
         if let Some(allowed) = subset.as_ref().map(|subset| worker.pool.at(subset)) {
             let owner = call.asked.among.take().filter(|owner| owner.iter().all(|one| allowed.contains(one)));
             call.asked.among = Some(owner.unwrap_or(allowed));
         }
         call.recording = recording.map(|recording| call.begun(recording, worker.pool.clock.now()));
         if let Some(page) = worker.models(&call) {
-            worker.stats.end(End::Answered);
+            worker.stats.end(RequestEnd::Answered);
             gone.counted();
             self.outbox.send(&told::instead(reply::json(page)).await).await;
             return Ok(());
@@ -272,7 +284,7 @@ impl Exchange<'_> {
             Err(refusal) => {
                 let mut response = worker.refuse(&mut call, refusal);
                 gone.counted();
-                call.toll.take().into_iter().for_each(Toll::waive);
+                call.toll.take().into_iter().for_each(RateCharge::waive);
                 response.headers_mut().entry(REQUEST_ID).or_insert(call.id.clone());
                 self.outbox.send(&told::instead(response).await).await;
                 return Ok(());
@@ -280,7 +292,7 @@ impl Exchange<'_> {
         };
         worker.sends(&mut call, &mut booked);
         self.names(&call, &booked, due).await;
-        let mut sent = Sent { call, modes, sees, stage: Stage::Waits(booked, gone) };
+        let mut sent = RoutedRequest { call, modes, sees, stage: Stage::Waits(booked, gone) };
         while let Some(message) = inbox.next().await? {
             self.follows(&mut sent, &message).await?;
             if matches!(sent.stage, Stage::Over) {
@@ -291,7 +303,7 @@ impl Exchange<'_> {
     }
 
     /// Sends the chosen replica to the proxy.
-    async fn names(&self, call: &Call, booked: &Booked, due: Due) {
+    async fn names(&self, call: &RequestContext, booked: &ReplicaLease, due: PendingReply) {
         let worker = self.worker;
         let of_key = |name: &str| call.rules.bearer(name);
         let own_key = of_key(&booked.replica().name);
@@ -299,16 +311,18 @@ impl Exchange<'_> {
         // The request carries one key, so a fallback replica must use an equal key.
         further.retain(|one| of_key(&one.name) == own_key);
         let endpoints = told::endpoints(booked, further.iter().map(Arc::as_ref));
-        let Renamed { path, body } = worker.renamed(call, booked.tier());
+        let TierRewrite { path, body } = worker.renamed(call, booked.tier());
         let told = told::for_replica(call, booked, &endpoints, (path.as_ref(), body.as_ref()));
         let (to, change) = match (due, &body) {
-            (Due::Body, Some(body)) => (Answers::RequestBody, BodyChange::Replace(body)),
-            (Due::Body, None) => (Answers::RequestBody, BodyChange::Keep),
-            (Due::Trailers, _) => (Answers::RequestTrailers, BodyChange::Keep),
-            (Due::Head | Due::Both { .. }, _) => (Answers::RequestHeaders, BodyChange::Keep),
+            (PendingReply::Body, Some(body)) => (Answers::RequestBody, BodyChange::Replace(body)),
+            (PendingReply::Body, None) => (Answers::RequestBody, BodyChange::Keep),
+            (PendingReply::Trailers, _) => (Answers::RequestTrailers, BodyChange::Keep),
+            (PendingReply::Head | PendingReply::Both { .. }, _) => {
+                (Answers::RequestHeaders, BodyChange::Keep)
+            }
         };
         self.outbox.send(&go_on(to, &told, change, Some(&endpoints))).await;
-        if let Due::Both { trailers } = due {
+        if let PendingReply::Both { trailers } = due {
             let body = body.as_ref().unwrap_or(&call.message.body);
             told::back(self.outbox, Answers::RequestBody, body, !trailers).await;
             if trailers {
@@ -318,7 +332,7 @@ impl Exchange<'_> {
     }
 
     /// Handles a message after the request was routed.
-    async fn follows(&self, sent: &mut Sent, message: &[u8]) -> Result<(), CallEnd> {
+    async fn follows(&self, sent: &mut RoutedRequest, message: &[u8]) -> Result<(), GrpcCallError> {
         let request = read(message)?;
         match request.said {
             // The body of a request that was routed by its head.
@@ -346,7 +360,7 @@ impl Exchange<'_> {
             }
             Some(Said::RequestHeaders(..)) | None => {
                 let why = "a message that does not come after the request's head, or that nobody knows";
-                return Err(CallEnd::new(Code::InvalidArgument, why));
+                return Err(GrpcCallError::new(Code::InvalidArgument, why));
             }
         }
         Ok(())
@@ -363,22 +377,22 @@ impl Exchange<'_> {
     /// Handles the response head: evaluates it and returns the headers to add.
     fn heads(
         &self,
-        sent: &mut Sent,
+        sent: &mut RoutedRequest,
         lines: &HeaderLines<'_>,
         is_end: bool,
         served: Option<&str>,
-    ) -> Result<Mutation, CallEnd> {
+    ) -> Result<Mutation, GrpcCallError> {
         let worker = self.worker;
         let now = worker.pool.clock.now();
         let Stage::Waits(booked, gone) = std::mem::replace(&mut sent.stage, Stage::Over) else {
-            return Err(CallEnd::new(Code::InvalidArgument, "a second head of a response"));
+            return Err(GrpcCallError::new(Code::InvalidArgument, "a second head of a response"));
         };
         let call = &mut sent.call;
         let booked = self.at_last(call, booked, served);
         let status = told::pseudo(lines, ":status").and_then(|status| StatusCode::from_bytes(status).ok());
         let headers = told::headers(lines).unwrap_or_default();
         let head = (status.unwrap_or_default(), &headers);
-        let mut judged = JudgedHead::of(head, (call.judged_by(), false), now, worker.pool.clock);
+        let mut judged = HeadVerdict::of(head, (call.judged_by(), false), now, worker.pool.clock);
         // With the end of the stream after the head, it is unknown whether the proxy hides the body.
         judged.is_unread |= is_end
             || matches!(sent.modes.response, BodyMode::None | BodyMode::BufferedPartial | BodyMode::Other);
@@ -397,24 +411,25 @@ impl Exchange<'_> {
         // Rejected and failed requests are not charged.
         let toll = call.toll.take();
         let (toll, waived) = match judged.end {
-            End::Answered | End::Refused => (toll, None),
+            RequestEnd::Answered | RequestEnd::Refused => (toll, None),
             _ => (None, toll),
         };
-        waived.into_iter().for_each(Toll::waive);
+        waived.into_iter().for_each(RateCharge::waive);
         let recording = call.recording.take();
         let ends = Arc::clone(&call.ends);
         let made = call.makes_object().then(|| MadeObject::new(&headers, has_events));
-        let begun = BegunAnswer { came: call.came, head: now, booked, judged, toll, recording, ends, made };
+        let begun =
+            StartedResponse { came: call.came, head: now, booked, judged, toll, recording, ends, made };
         gone.counted();
         let (stats, clock) = (Arc::clone(&worker.stats), worker.pool.clock);
-        let answer = PassingAnswer::new(begun, is_stream.then_some(protocol), stats, clock);
+        let answer = ResponseObserver::new(begun, is_stream.then_some(protocol), stats, clock);
         sent.stage = Stage::Answers(Box::new(answer));
         Ok(told::set(&own))
     }
 
     /// Returns the booking on the replica that served the request. It differs from the choice if that was unreachable
     /// and the proxy reports the actual replica. The choice is not penalised, because the cause is not reported.
-    fn at_last(&self, call: &mut Call, booked: Booked, served: Option<&str>) -> Booked {
+    fn at_last(&self, call: &mut RequestContext, booked: ReplicaLease, served: Option<&str>) -> ReplicaLease {
         let chosen = booked.replica().place.endpoint().map(|endpoint| endpoint.to_string());
         let Some(served) = served.filter(|served| Some(*served) != chosen.as_deref()) else { return booked };
         let at = self.worker.pool.at(&[served.to_owned()]);
@@ -432,15 +447,15 @@ impl Exchange<'_> {
 }
 
 /// The result of reading a body.
-enum Gathered {
-    Whole(Bytes, Due),
+enum BufferedBody {
+    Whole(Bytes, PendingReply),
     TooLarge,
     Late,
     /// The client was answered by another filter, or disconnected.
     Overtaken,
 }
 
-impl Sent {
+impl RoutedRequest {
     fn ends(&mut self, is_end: bool) {
         if let (true, Stage::Answers(answer)) = (is_end, &mut self.stage) {
             answer.end(true);
@@ -449,7 +464,7 @@ impl Sent {
     }
 }
 
-impl Drop for Sent {
+impl Drop for RoutedRequest {
     fn drop(&mut self) {
         // A proxy that hides the body drops the call at the end of the response. If it shows the body, a drop means
         // that the client disconnected.

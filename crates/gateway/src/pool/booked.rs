@@ -7,11 +7,11 @@ use plimsoll_model::{At, Span};
 use plimsoll_policy::{ReplicaOutcome, SentRequest};
 
 use super::{Inner, ReplicaPool};
-use crate::explain::Choice;
+use crate::explain::RouteExplanation;
 use crate::replica::Replica;
 
 /// A request on a replica. A drop without an end counts as cancelled; the load is released in any case.
-pub struct Booked {
+pub struct ReplicaLease {
     pool: Arc<ReplicaPool>,
     replica: Arc<Replica>,
     pub(super) sent: SentRequest,
@@ -20,23 +20,23 @@ pub struct Booked {
     is_blind: bool,
     open: bool,
     /// Explanation of the routing decision, if requested.
-    pub explained: Option<Box<Choice>>,
+    pub explained: Option<Box<RouteExplanation>>,
 }
 
-impl Booked {
+impl ReplicaLease {
     pub(super) fn new(
         pool: &Arc<ReplicaPool>,
         each: &[Arc<Replica>],
         sent: SentRequest,
-        explained: Option<Box<Choice>>,
-    ) -> Booked {
+        explained: Option<Box<RouteExplanation>>,
+    ) -> ReplicaLease {
         let replica = Arc::clone(&each[sent.booking.replica as usize]);
         let pool = Arc::clone(pool);
         let is_blind = !sent.streams;
         if sent.is_generation() {
             replica.begins(is_blind, sent.booking.sent);
         }
-        Booked { pool, replica, sent, events: 0, is_blind, open: true, explained }
+        ReplicaLease { pool, replica, sent, events: 0, is_blind, open: true, explained }
     }
 
     /// Returns the number of the replica.
@@ -122,7 +122,7 @@ impl Booked {
     }
 }
 
-impl Drop for Booked {
+impl Drop for ReplicaLease {
     fn drop(&mut self) {
         self.close(None);
     }

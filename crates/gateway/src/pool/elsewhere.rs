@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use plimsoll_policy::QueuedAsk;
 
-use super::{Booked, ReplicaPool};
+use super::{ReplicaLease, ReplicaPool};
 use crate::replica::Replica;
 use crate::request::ParsedRequest;
 
@@ -27,7 +27,7 @@ impl ReplicaPool {
     }
 
     /// Returns up to `most` fallback replicas, best first, in case the booked one is unreachable. Nothing is booked.
-    pub fn next_best(&self, asked: &ParsedRequest, booked: &Booked, most: usize) -> Vec<Arc<Replica>> {
+    pub fn next_best(&self, asked: &ParsedRequest, booked: &ReplicaLease, most: usize) -> Vec<Arc<Replica>> {
         let now = self.clock.now();
         let mut inner = self.lock();
         let ranked = inner.front.next_best(&asked.facts(), &booked.sent, now);

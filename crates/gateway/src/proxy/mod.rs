@@ -25,24 +25,24 @@ use tokio::sync::watch;
 
 use crate::cache::{Cache, CacheKey};
 use crate::cached;
-use crate::doors::{self, KeyInForce, Shut, Toll};
-use crate::explain::Choice;
-use crate::judged::JudgedBy;
+use crate::doors::{self, ActiveKey, AuthError, RateCharge};
+use crate::explain::RouteExplanation;
+use crate::judged::ResponseKind;
 use crate::passing;
 use crate::paths::has_dot_segment;
 use crate::pool::ReplicaPool;
-use crate::reply::{self, Out};
+use crate::reply::{self, ReplyBody};
 use crate::request::packed::{self, UnpackError};
 use crate::request::{self, ParsedRequest, PromptBlocks, target};
-use crate::rules::{InForce, Rules};
+use crate::rules::{ActiveConfig, ConfigHandle};
 use crate::spec::LimitSpec;
-use crate::stats::{End, RequestStage, Stats};
+use crate::stats::{RequestEnd, RequestStage, Stats};
 use crate::terms;
 use crate::trace_context::TraceContext;
-use crate::traffic::{Recording, Traffic, head_bytes};
+use crate::traffic::{RequestRecord, TrafficRecorder, head_bytes};
 use crate::upstream::Upstreams;
 
-pub(crate) use tries::Renamed;
+pub(crate) use tries::TierRewrite;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
@@ -68,14 +68,14 @@ pub struct Worker {
     /// Connections of this thread to the replicas.
     pub upstreams: Rc<Upstreams>,
     pub stats: Arc<Stats>,
-    pub rules: Arc<InForce>,
+    pub rules: Arc<ConfigHandle>,
     pub admission: AdmissionSpec,
     /// Hedging settings; `None` if hedging is off.
     pub hedge: Option<HedgeSpec>,
     /// Counter of request numbers, shared by all threads.
     pub numbers: Arc<AtomicU64>,
-    pub traffic: Option<Arc<Traffic>>,
-    pub shadow: Option<Shadow>,
+    pub traffic: Option<Arc<TrafficRecorder>>,
+    pub shadow: Option<ShadowTraffic>,
     pub traces: bool,
     /// Number of stop requests.
     pub stop: watch::Receiver<u8>,
@@ -84,7 +84,7 @@ pub struct Worker {
 }
 
 /// Replicas that get copies of requests and whose responses are discarded.
-pub struct Shadow {
+pub struct ShadowTraffic {
     /// Worker of the shadows, with separate counters and connections.
     pub worker: Rc<Worker>,
     /// Share of sessions that is copied.
@@ -93,7 +93,7 @@ pub struct Shadow {
 
 /// A request without the parts that depend on its replica.
 #[derive(Clone)]
-pub(crate) struct Message {
+pub(crate) struct ForwardRequest {
     pub method: Method,
     pub path: Uri,
     pub headers: HeaderMap,
@@ -102,11 +102,11 @@ pub(crate) struct Message {
 }
 
 /// A parsed request in progress.
-pub(crate) struct Call {
-    pub rules: Arc<Rules>,
+pub(crate) struct RequestContext {
+    pub rules: Arc<ActiveConfig>,
     pub came: At,
     pub id: HeaderValue,
-    pub message: Message,
+    pub message: ForwardRequest,
     pub asked: ParsedRequest,
     /// Hash of the session or of the request id. It decides the side of a traffic split.
     split: u64,
@@ -115,8 +115,8 @@ pub(crate) struct Call {
     /// Number of attempts.
     sent: usize,
     held: Span,
-    pub toll: Option<Toll>,
-    pub recording: Option<Recording>,
+    pub toll: Option<RateCharge>,
+    pub recording: Option<RequestRecord>,
     pub ends: Arc<Stats>,
     /// Reason why the gateway itself rejected the request.
     refused: Option<Refusal>,
@@ -126,10 +126,10 @@ pub(crate) struct Call {
     why: Option<HeaderValue>,
 }
 
-impl Call {
+impl RequestContext {
     /// Returns the cache and the key of a cacheable request.
     fn cached(&self) -> Option<(Arc<Cache>, CacheKey)> {
-        let Message { method, path, headers, text, .. } = &self.message;
+        let ForwardRequest { method, path, headers, text, .. } = &self.message;
         let cache = self.rules.cache.as_ref().filter(|_| *method == Method::POST && !self.asks_why)?;
         // A query may select another result.
         let path = path.query().is_none().then(|| path.path())?;
@@ -138,8 +138,8 @@ impl Call {
     }
 
     /// Returns the rules for evaluating the response.
-    pub(crate) fn judged_by(&self) -> JudgedBy {
-        JudgedBy::of(&self.message.method, self.message.path.path())
+    pub(crate) fn judged_by(&self) -> ResponseKind {
+        ResponseKind::of(&self.message.method, self.message.path.path())
     }
 
     /// Returns whether the request may be resent after a replica has received it. See [`request::may_repeat`].
@@ -154,7 +154,7 @@ impl Call {
 
     /// Returns a hash of path and body, which is equal for a client's own retry.
     fn hash(&self) -> u64 {
-        let Message { path, body, .. } = &self.message;
+        let ForwardRequest { path, body, .. } = &self.message;
         request::hash(path.path().as_bytes()) ^ request::hash(body).rotate_left(1)
     }
 
@@ -164,7 +164,7 @@ impl Call {
     }
 
     /// Returns the recording with the data of the parsed request.
-    pub fn begun(&mut self, mut recording: Recording, now: At) -> Recording {
+    pub fn begun(&mut self, mut recording: RequestRecord, now: At) -> RequestRecord {
         recording.note(|told| {
             told.read = now - self.came;
             told.class = self.terms.class as u16;
@@ -183,7 +183,7 @@ impl Call {
             || self.recording.as_ref().is_some_and(|recording| !tried.is_empty() || recording.explains())
     }
 
-    fn explain(&mut self, choice: Choice) {
+    fn explain(&mut self, choice: RouteExplanation) {
         if self.asks_why {
             self.why = serde_json::to_string(&choice).ok().and_then(|text| HeaderValue::try_from(text).ok());
         }
@@ -193,8 +193,8 @@ impl Call {
     }
 
     /// Returns a copy of the request that is not charged. `ends` receives its outcome.
-    fn copy(&self, ends: Arc<Stats>) -> Call {
-        Call {
+    fn copy(&self, ends: Arc<Stats>) -> RequestContext {
+        RequestContext {
             rules: Arc::clone(&self.rules),
             came: self.came,
             id: self.id.clone(),
@@ -214,7 +214,7 @@ impl Call {
         }
     }
 
-    pub fn record(&mut self, note: impl FnOnce(&mut Recording)) {
+    pub fn record(&mut self, note: impl FnOnce(&mut RequestRecord)) {
         if let Some(recording) = &mut self.recording {
             note(recording);
         }
@@ -222,10 +222,10 @@ impl Call {
 }
 
 /// A request that was admitted by its head.
-pub(crate) struct Entered {
-    pub rules: Arc<Rules>,
+pub(crate) struct AuthenticatedRequest {
+    pub rules: Arc<ActiveConfig>,
     /// API key of the request; `None` if all clients are accepted.
-    key: Option<Arc<KeyInForce>>,
+    key: Option<Arc<ActiveKey>>,
     came: At,
     id: HeaderValue,
     method: Method,
@@ -234,26 +234,26 @@ pub(crate) struct Entered {
 }
 
 /// A rejected request with its response.
-pub(crate) struct Refused {
-    pub end: End,
-    pub response: Response<Out>,
+pub(crate) struct RejectedRequest {
+    pub end: RequestEnd,
+    pub response: Response<ReplyBody>,
 }
 
 /// Answers a request and counts its outcome exactly once.
-pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<Out> {
+pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<ReplyBody> {
     let came = worker.pool.clock.now();
     let (parts, body) = request.into_parts();
     let id = worker.id(&parts.headers);
-    let gone = Gone::new(&worker);
+    let gone = CancelOnDrop::new(&worker);
     // Requests without work, such as GET /v1/models, are not recorded.
     let recorded = worker.traffic.as_ref().filter(|_| parts.method == Method::POST);
-    let mut recording = recorded.map(|traffic| Recording::begin(traffic, worker.pool.clock, came));
+    let mut recording = recorded.map(|traffic| RequestRecord::begin(traffic, worker.pool.clock, came));
     let mut response = match worker.read(came, id.clone(), parts, body).await {
         Ok(mut call) => {
             call.recording = recording.map(|recording| call.begun(recording, worker.pool.clock.now()));
             match (call.cached(), worker.models(&call)) {
                 (_, Some(page)) => {
-                    worker.stats.end(End::Answered);
+                    worker.stats.end(RequestEnd::Answered);
                     gone.counted();
                     reply::json(page)
                 }
@@ -274,14 +274,14 @@ pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<
 }
 
 /// A guard that counts a request as cancelled if its client disconnects before a response.
-pub(crate) struct Gone {
+pub(crate) struct CancelOnDrop {
     stats: Arc<Stats>,
     counted: bool,
 }
 
-impl Gone {
-    pub fn new(worker: &Worker) -> Gone {
-        Gone { stats: Arc::clone(&worker.stats), counted: false }
+impl CancelOnDrop {
+    pub fn new(worker: &Worker) -> CancelOnDrop {
+        CancelOnDrop { stats: Arc::clone(&worker.stats), counted: false }
     }
 
     /// Disarms the guard, because the request was counted elsewhere.
@@ -290,10 +290,10 @@ impl Gone {
     }
 }
 
-impl Drop for Gone {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         if !self.counted {
-            self.stats.end(End::Cancelled);
+            self.stats.end(RequestEnd::Cancelled);
         }
     }
 }
@@ -324,7 +324,7 @@ impl Worker {
         id: HeaderValue,
         parts: Parts,
         body: Incoming,
-    ) -> Result<Call, Box<Refused>> {
+    ) -> Result<RequestContext, Box<RejectedRequest>> {
         let entered = self.enter(came, id, parts)?;
         if asks_upgrade(&entered.headers) {
             let why = "This gateway does not upgrade connections, for WebSockets or others; use this API over plain HTTP.";
@@ -337,11 +337,16 @@ impl Worker {
 
     /// Admits a request by its head. It runs before the body is read, because a rejected client must not occupy
     /// memory.
-    pub(crate) fn enter(&self, came: At, id: HeaderValue, parts: Parts) -> Result<Entered, Box<Refused>> {
+    pub(crate) fn enter(
+        &self,
+        came: At,
+        id: HeaderValue,
+        parts: Parts,
+    ) -> Result<AuthenticatedRequest, Box<RejectedRequest>> {
         let rules = self.rules.now();
         let key = rules.doors.admit(&parts.headers).map_err(|shut| {
             let mut refused = unread(StatusCode::UNAUTHORIZED, "invalid_api_key", words(shut));
-            refused.end = End::Unauthorized;
+            refused.end = RequestEnd::Unauthorized;
             refused.response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             refused
         })?;
@@ -364,22 +369,22 @@ impl Worker {
             );
             return Err(unread(StatusCode::FORBIDDEN, "path_not_open", &why));
         }
-        Ok(Entered { rules, key, came, id, method: parts.method, path, headers: parts.headers })
+        Ok(AuthenticatedRequest { rules, key, came, id, method: parts.method, path, headers: parts.headers })
     }
 
     /// Returns the call of an admitted request. The body is given as received and decompressed. `sees` is set if the
     /// response passes this gateway, so that its first token is visible.
     pub(crate) fn call(
         &self,
-        entered: Entered,
+        entered: AuthenticatedRequest,
         (body, text): (Bytes, Bytes),
         sees: bool,
-    ) -> Result<Call, Box<Refused>> {
-        let Entered { rules, key, came, id, method, path, mut headers } = entered;
+    ) -> Result<RequestContext, Box<RejectedRequest>> {
+        let AuthenticatedRequest { rules, key, came, id, method, path, mut headers } = entered;
         let terms = terms::terms(&self.admission, &headers, key.as_deref(), came, body.len().max(text.len()));
         let terms = terms.map_err(|(code, why)| {
             let response = reply::error(StatusCode::BAD_REQUEST, code, &why, None);
-            Box::new(Refused { end: End::Bad, response })
+            Box::new(RejectedRequest { end: RequestEnd::Bad, response })
         })?;
         for_next_hop(&mut headers);
         headers.remove(HOST);
@@ -390,7 +395,8 @@ impl Worker {
         let is_post = method == Method::POST;
         let mut asked = ParsedRequest::of((&method, path.path()), &headers, &text, self.cut());
         asked.streams &= sees;
-        let tolled = key.map(|key| Toll::take(key, asked.prompt_tokens, asked.most_tokens, self.pool.clock));
+        let tolled =
+            key.map(|key| RateCharge::take(key, asked.prompt_tokens, asked.most_tokens, self.pool.clock));
         let toll = tolled.transpose().map_err(|wait| Box::new(over_limit(wait)))?;
         if toll.is_some() && !rules.forward_keys {
             doors::strip(&mut headers);
@@ -407,11 +413,11 @@ impl Worker {
             TraceContext::of(&mut headers, [request::hash(id.as_bytes()), self.pool.clock.now().0 as u64])
         });
         self.stats.took(RequestStage::Read, self.pool.clock.now() - came);
-        Ok(Call {
+        Ok(RequestContext {
             rules,
             came,
             id,
-            message: Message { method, path, headers, body, text },
+            message: ForwardRequest { method, path, headers, body, text },
             asked,
             split,
             terms,
@@ -437,8 +443,8 @@ impl Worker {
     }
 
     /// Returns the merged model list, or the entry of a name with a fallback list, if a replica alone cannot answer.
-    pub(crate) fn models(&self, call: &Call) -> Option<String> {
-        let Message { method, path, .. } = &call.message;
+    pub(crate) fn models(&self, call: &RequestContext) -> Option<String> {
+        let ForwardRequest { method, path, .. } = &call.message;
         match path.path().strip_prefix(MODELS).filter(|_| *method == Method::GET)? {
             "" => self.pool.models_page(),
             one => self.pool.tiers.entry(one.strip_prefix('/')?).map(ToString::to_string),
@@ -446,18 +452,18 @@ impl Worker {
     }
 
     /// Answers a request through a replica.
-    pub(crate) async fn answers(&self, mut call: Call, gone: Gone) -> Response<Out> {
+    pub(crate) async fn answers(&self, mut call: RequestContext, gone: CancelOnDrop) -> Response<ReplyBody> {
         self.mirror(&call);
         let response = self.serve(&mut call).await;
         // A forwarded response has already taken the charge.
-        call.toll.take().into_iter().for_each(Toll::waive);
+        call.toll.take().into_iter().for_each(RateCharge::waive);
         gone.counted();
         response
     }
 
     /// Sends a copy to a shadow if the session is in the shadow share and the active SLO budget is green. The result
     /// is discarded.
-    pub(crate) fn mirror(&self, call: &Call) {
+    pub(crate) fn mirror(&self, call: &RequestContext) {
         let Some(shadow) = &self.shadow else { return };
         let is_green = self.budget_state().is_none_or(|state| state == BudgetState::Green);
         let is_one = split::arm(mix(call.split), shadow.share) == Arm::Canary;
@@ -473,7 +479,7 @@ impl Worker {
         tokio::task::spawn_local(async move {
             let now = worker.pool.clock.now();
             let recording =
-                worker.traffic.as_ref().map(|traffic| Recording::begin(traffic, worker.pool.clock, now));
+                worker.traffic.as_ref().map(|traffic| RequestRecord::begin(traffic, worker.pool.clock, now));
             call.came = now;
             call.recording = recording.map(|recording| call.begun(recording, now));
             let mut body = worker.serve(&mut call).await.into_body();
@@ -489,15 +495,15 @@ impl Worker {
 }
 
 /// Returns the rejection of a request that was not read completely.
-fn unread(status: StatusCode, code: &str, message: &str) -> Box<Refused> {
+fn unread(status: StatusCode, code: &str, message: &str) -> Box<RejectedRequest> {
     let mut response = reply::error(status, code, message, None);
     // The connection closes, because the unread body cannot be separated from the next request.
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    Box::new(Refused { end: End::Bad, response })
+    Box::new(RejectedRequest { end: RequestEnd::Bad, response })
 }
 
 /// Reads a complete body within the limits of time and size.
-async fn whole(limits: &LimitSpec, body: Incoming) -> Result<Bytes, Box<Refused>> {
+async fn whole(limits: &LimitSpec, body: Incoming) -> Result<Bytes, Box<RejectedRequest>> {
     let (stated, most) = (body.size_hint().lower(), limits.body_bytes);
     let too_large = |of: &str| {
         let why = format!("The request's body{of} is larger than {most} bytes.");
@@ -524,7 +530,10 @@ async fn whole(limits: &LimitSpec, body: Incoming) -> Result<Bytes, Box<Refused>
     }
 }
 
-pub(crate) async fn unpacked(entered: &Entered, body: &Bytes) -> Result<Bytes, Box<Refused>> {
+pub(crate) async fn unpacked(
+    entered: &AuthenticatedRequest,
+    body: &Bytes,
+) -> Result<Bytes, Box<RejectedRequest>> {
     let most = entered.rules.limits.body_bytes;
     let text = match packed::is_packed(&entered.headers) && body.len() > UNPACKED_HERE {
         false => packed::unpacked(body, &entered.headers, most),
@@ -536,7 +545,7 @@ pub(crate) async fn unpacked(entered: &Entered, body: &Bytes) -> Result<Bytes, B
     };
     let refused = |status, code, why: &str| {
         let response = reply::error(status, code, why, None);
-        Box::new(Refused { end: End::Bad, response })
+        Box::new(RejectedRequest { end: RequestEnd::Bad, response })
     };
     text.map_err(|error| match error {
         UnpackError::Unknown(coding) => {
@@ -569,19 +578,19 @@ fn asks_upgrade(headers: &HeaderMap) -> bool {
     })
 }
 
-fn words(shut: Shut) -> &'static str {
+fn words(shut: AuthError) -> &'static str {
     match shut {
-        Shut::Missing => "No API key came: send it as Authorization: Bearer KEY.",
-        Shut::Unknown => "The API key is none of those that are let in here.",
+        AuthError::Missing => "No API key came: send it as Authorization: Bearer KEY.",
+        AuthError::Unknown => "The API key is none of those that are let in here.",
     }
 }
 
 /// Returns the rejection of a request whose key is over its limit. The body was read, so the connection stays open.
-fn over_limit(wait: Span) -> Refused {
+fn over_limit(wait: Span) -> RejectedRequest {
     let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
     let why = format!("The API key is over its rate limit; try again in {seconds} s.");
     let response = reply::error(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded", &why, Some(seconds));
-    Refused { end: End::Limited, response }
+    RejectedRequest { end: RequestEnd::Limited, response }
 }
 
 /// Removes hop-by-hop headers, and the headers that `Connection` names. Chunked encoding overrides a length (RFC

@@ -18,37 +18,37 @@ use plimsoll_model::{BudgetState, Protocol, Span};
 use plimsoll_wire::Decoder;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::tries::Answer;
-use super::{Call, Worker};
+use super::tries::UpstreamResponse;
+use super::{RequestContext, Worker};
 use crate::passing::{self, stream_type};
-use crate::pool::Booked;
-use crate::stats::End;
+use crate::pool::ReplicaLease;
+use crate::stats::RequestEnd;
 use crate::timer::soon;
 use crate::traffic::TryEnd;
-use crate::upstream::Unanswered;
+use crate::upstream::UpstreamError;
 
 /// Limit on the buffered bytes of a response: the first token is within the first few hundred bytes.
 const MOST_HELD: usize = 64 << 10;
 /// Limit on the buffering time if keep-alive comments are disabled.
 const HELD_WITHIN: Duration = Duration::from_secs(15);
 
-type Sending = Pin<Box<dyn Future<Output = Result<Answer, Unanswered>>>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<UpstreamResponse, UpstreamError>>>>;
 
 /// An attempt that may still answer the request.
-struct Lead {
-    booked: Booked,
+struct HedgeAttempt {
+    booked: ReplicaLease,
     number: usize,
     clock: Clock,
     protocol: Protocol,
-    sending: Option<Sending>,
-    answered: Option<Result<Answer, Unanswered>>,
+    sending: Option<ResponseFuture>,
+    answered: Option<Result<UpstreamResponse, UpstreamError>>,
     /// Decoder that searches for the first token.
     decoder: Decoder,
     /// Buffered bytes.
     held: usize,
 }
 
-impl Lead {
+impl HedgeAttempt {
     /// Waits for the response head or a failure. The future is cancel-safe.
     async fn head(&mut self) {
         let Some(sending) = &mut self.sending else { return };
@@ -74,7 +74,7 @@ impl Lead {
                     answer.held.push_back((self.clock.now(), data));
                 }
                 // Nothing was forwarded, so the request can be retried.
-                Some(Err(error)) => self.answered = Some(Err(Unanswered::Broken(error.to_string()))),
+                Some(Err(error)) => self.answered = Some(Err(UpstreamError::Broken(error.to_string()))),
                 None => return,
             }
             if decoded.drain(..).any(|one| one.kind.is_token()) || self.decoder.is_stopped() {
@@ -93,47 +93,56 @@ impl Lead {
     }
 
     /// Returns the booking and the response.
-    fn end(self) -> (Booked, Result<Answer, Unanswered>) {
-        let none = || Err(Unanswered::Broken("no answer".to_owned()));
+    fn end(self) -> (ReplicaLease, Result<UpstreamResponse, UpstreamError>) {
+        let none = || Err(UpstreamError::Broken("no answer".to_owned()));
         (self.booked, self.answered.unwrap_or_else(none))
     }
 }
 
-fn answers(answer: &Answer) -> bool {
-    matches!(answer.judged.end, End::Answered | End::Refused)
+fn answers(answer: &UpstreamResponse) -> bool {
+    matches!(answer.judged.end, RequestEnd::Answered | RequestEnd::Refused)
 }
 
 impl Worker {
     /// Returns whether this request may be hedged.
-    pub(super) fn may_hedge(&self, call: &Call) -> bool {
+    pub(super) fn may_hedge(&self, call: &RequestContext) -> bool {
         let path = call.message.path.path();
         let is_one = |paths: &[String]| paths.iter().any(|of| of == path);
         let is_stream = call.asked.streams && call.message.method == Method::POST;
         is_stream && self.hedge.as_ref().is_some_and(|hedge| is_one(&hedge.paths))
     }
 
-    fn lead(&self, call: &Call, booked: Booked, number: usize) -> Lead {
+    fn lead(&self, call: &RequestContext, booked: ReplicaLease, number: usize) -> HedgeAttempt {
         let (upstreams, clock) = (Rc::clone(&self.upstreams), self.pool.clock);
         let (replica, request) = (Arc::clone(booked.replica()), self.request(call, &booked, number));
         let (by, may_reuse) = (call.judged_by(), call.may_reuse());
         let sending = Box::pin(async move {
             let answered = upstreams.send(&replica, may_reuse, || request.clone()).await;
-            answered.map(|(response, lent)| Answer::new(response, lent, by, clock))
+            answered.map(|(response, lent)| UpstreamResponse::new(response, lent, by, clock))
         });
         let protocol = passing::protocol(call.message.path.path());
         let decoder = Decoder::new(protocol, true, 200, Some(stream_type(protocol)), false);
-        Lead { booked, number, clock, protocol, sending: Some(sending), answered: None, decoder, held: 0 }
+        HedgeAttempt {
+            booked,
+            number,
+            clock,
+            protocol,
+            sending: Some(sending),
+            answered: None,
+            decoder,
+            held: 0,
+        }
     }
 
     /// Sends a request and hedges it if it is late. Returns the booking and the response of the deciding replica;
     /// another one that failed is added to `tried`.
     pub(super) async fn race(
         &self,
-        call: &mut Call,
-        (booked, number): (Booked, usize),
+        call: &mut RequestContext,
+        (booked, number): (ReplicaLease, usize),
         mut after: Span,
         tried: &mut Vec<u32>,
-    ) -> (Booked, Result<Answer, Unanswered>) {
+    ) -> (ReplicaLease, Result<UpstreamResponse, UpstreamError>) {
         let sent = booked.sent();
         let mut first = self.lead(call, booked, number);
         let limit = match Duration::from_secs_f64(call.rules.limits.keep_alive_s) {
@@ -147,7 +156,7 @@ impl Worker {
                 tokio::select! {
                     biased;
                     () = first.head() => {}
-                    () = self.until_lost(call, &of, tried) => first.answered = Some(Err(Unanswered::Lost)),
+                    () = self.until_lost(call, &of, tried) => first.answered = Some(Err(UpstreamError::Lost)),
                 }
                 return first.end();
             }
@@ -173,11 +182,11 @@ impl Worker {
     /// Waits for the first token of either attempt.
     async fn decide(
         &self,
-        call: &mut Call,
-        (mut first, mut second): (Lead, Lead),
+        call: &mut RequestContext,
+        (mut first, mut second): (HedgeAttempt, HedgeAttempt),
         limit: Instant,
         tried: &mut Vec<u32>,
-    ) -> (Booked, Result<Answer, Unanswered>) {
+    ) -> (ReplicaLease, Result<UpstreamResponse, UpstreamError>) {
         let is_second = tokio::select! {
             biased;
             () = first.first_token() => false,
@@ -216,7 +225,7 @@ impl Worker {
     }
 
     /// Records the failure of one attempt; the other one continues.
-    fn falls(&self, call: &mut Call, one: Lead) {
+    fn falls(&self, call: &mut RequestContext, one: HedgeAttempt) {
         let (booked, answered) = one.end();
         match answered {
             Ok(answer) => {

@@ -16,22 +16,22 @@ use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol, Span};
 use plimsoll_policy::{Refusal, ReplicaOutcome};
 
-use super::{Call, EXPLAIN, Message, QUEUE_MS, REPLICA, REQUEST_ID, Worker, for_next_hop};
-use crate::explain::Explains;
-use crate::judged::{JudgedBy, JudgedHead};
+use super::{EXPLAIN, ForwardRequest, QUEUE_MS, REPLICA, REQUEST_ID, RequestContext, Worker, for_next_hop};
+use crate::explain::ExplainMode;
+use crate::judged::{HeadVerdict, ResponseKind};
 use crate::owners::MadeObject;
-use crate::passing::{self, BegunAnswer};
-use crate::pool::Booked;
-use crate::queue::Placing;
-use crate::relay::{Relay, RelayedAnswer};
+use crate::passing::{self, StartedResponse};
+use crate::pool::ReplicaLease;
+use crate::queue::Placement;
+use crate::relay::{Relay, RelayInput};
 use crate::replica::Replica;
-use crate::reply::{self, Out};
-use crate::stats::{self, End, RequestStage};
+use crate::reply::{self, ReplyBody};
+use crate::stats::{self, RequestEnd, RequestStage};
 use crate::terms;
 use crate::tiers::MODEL;
 use crate::timer::soon;
 use crate::traffic::TryEnd;
-use crate::upstream::{Lent, Unanswered};
+use crate::upstream::{PooledConnection, UpstreamError};
 
 /// Limits in bytes and time on a rejection that is kept during a retry.
 const MOST_KEPT: usize = 64 << 10;
@@ -40,27 +40,32 @@ const KEPT_WITHIN: Span = Span::from_secs(1);
 const LOOKS: Span = Span::from_millis(250);
 
 /// A rejection that is kept during a retry on another replica.
-struct Kept {
-    response: Response<Out>,
-    end: End,
+struct DeferredResponse {
+    response: Response<ReplyBody>,
+    end: RequestEnd,
 }
 
 /// A response whose head has arrived.
-pub(super) struct Answer {
+pub(super) struct UpstreamResponse {
     pub response: Response<Incoming>,
-    pub lent: Lent,
-    pub judged: JudgedHead,
+    pub lent: PooledConnection,
+    pub judged: HeadVerdict,
     pub head: At,
     /// Frames buffered before the decision to forward the response, with their arrival times.
     pub held: VecDeque<(At, Bytes)>,
 }
 
-impl Answer {
-    pub fn new(response: Response<Incoming>, lent: Lent, by: JudgedBy, clock: Clock) -> Answer {
+impl UpstreamResponse {
+    pub fn new(
+        response: Response<Incoming>,
+        lent: PooledConnection,
+        by: ResponseKind,
+        clock: Clock,
+    ) -> UpstreamResponse {
         let now = clock.now();
         let is_empty = response.body().is_end_stream();
-        let judged = JudgedHead::of((response.status(), response.headers()), (by, is_empty), now, clock);
-        Answer { response, lent, judged, head: now, held: VecDeque::new() }
+        let judged = HeadVerdict::of((response.status(), response.headers()), (by, is_empty), now, clock);
+        UpstreamResponse { response, lent, judged, head: now, held: VecDeque::new() }
     }
 
     /// Returns whether the response is a stream of this protocol.
@@ -71,13 +76,13 @@ impl Answer {
 
 impl Worker {
     /// Routes and sends a request until it has a response.
-    pub(super) async fn serve(&self, call: &mut Call) -> Response<Out> {
+    pub(super) async fn serve(&self, call: &mut RequestContext) -> Response<ReplyBody> {
         self.pool.came();
         if !self.pool.may_send(|| call.hash()) {
             return failed(call, "request_breaks_replicas", BREAKS);
         }
         let mut tried: Vec<u32> = Vec::new();
-        let mut kept: Option<Kept> = None;
+        let mut kept: Option<DeferredResponse> = None;
         // The replica whose rejection is checked on another replica.
         let mut doubted = None;
         // Counts attempts that reached a replica. The others cost the request nothing and are not retries.
@@ -112,15 +117,16 @@ impl Worker {
                 Ok(answer) => {
                     self.heard(call, &answer, &booked);
                     let end = answer.judged.end;
-                    if let (Some(before), End::Answered | End::Refused) = (doubted.take(), end) {
-                        self.pool.compared(before, end == End::Refused);
+                    if let (Some(before), RequestEnd::Answered | RequestEnd::Refused) = (doubted.take(), end)
+                    {
+                        self.pool.compared(before, end == RequestEnd::Refused);
                     }
                     let is_doubted = answer.judged.verdict == ReplicaOutcome::Refused
                         && kept.is_none()
                         && self.pool.doubts(&call.asked, &booked);
                     let again = (answer.judged.again || is_doubted) && call.may_repeat();
-                    let is_worse = matches!(end, End::Failed | End::Shed)
-                        && kept.as_ref().is_some_and(|kept| kept.end == End::Refused);
+                    let is_worse = matches!(end, RequestEnd::Failed | RequestEnd::Shed)
+                        && kept.as_ref().is_some_and(|kept| kept.end == RequestEnd::Refused);
                     if !is_worse && (!again || !self.may_retry(sent)) {
                         self.pool.answered(|| call.hash());
                         return self.pass(call, answer, booked);
@@ -136,16 +142,16 @@ impl Worker {
                 Err(unanswered) => {
                     self.broke(call, booked, &unanswered);
                     match unanswered {
-                        Unanswered::NotSent(_) => {
+                        UpstreamError::NotSent(_) => {
                             sent -= 1;
                             if sent > 0 {
                                 self.stats.retries.fetch_sub(1, Ordering::Relaxed);
                             }
                         }
                         // The check found another replica and retry budget, so the loop continues.
-                        Unanswered::Lost if call.may_repeat() => {}
+                        UpstreamError::Lost if call.may_repeat() => {}
                         broken => {
-                            let died = matches!(broken, Unanswered::Died(_));
+                            let died = matches!(broken, UpstreamError::Died(_));
                             let may_break = self.pool.broke(call.hash(), died);
                             if may_break && call.may_repeat() && self.may_retry(sent) {
                                 continue;
@@ -166,10 +172,10 @@ impl Worker {
     /// others that failed are added to `tried`.
     async fn send(
         &self,
-        call: &mut Call,
-        mut booked: Booked,
+        call: &mut RequestContext,
+        mut booked: ReplicaLease,
         tried: &mut Vec<u32>,
-    ) -> (Booked, Result<Answer, Unanswered>) {
+    ) -> (ReplicaLease, Result<UpstreamResponse, UpstreamError>) {
         let number = self.sends(call, &mut booked);
         let after = if self.may_hedge(call) { self.pool.hedge_after(&booked) } else { None };
         if let Some(after) = after {
@@ -180,16 +186,16 @@ impl Worker {
         let answered = tokio::select! {
             biased;
             answered = self.upstreams.send(booked.replica(), call.may_reuse(), request) => answered,
-            () = self.until_lost(call, &of, tried) => Err(Unanswered::Lost),
+            () = self.until_lost(call, &of, tried) => Err(UpstreamError::Lost),
         };
-        (booked, answered.map(|(response, lent)| Answer::new(response, lent, by, self.pool.clock)))
+        (booked, answered.map(|(response, lent)| UpstreamResponse::new(response, lent, by, self.pool.clock)))
     }
 
     /// Waits until a request without a response head should move. That is the case if its replica is gone, or if the
     /// replica is silent and this is the first attempt.
     pub(super) async fn until_lost(
         &self,
-        call: &Call,
+        call: &RequestContext,
         (replica, number): &(Arc<Replica>, u32),
         tried: &[u32],
     ) {
@@ -211,13 +217,13 @@ impl Worker {
     }
 
     /// Forwards the kept rejection, because no better response exists.
-    fn instead(&self, call: &Call, kept: Kept) -> Response<Out> {
+    fn instead(&self, call: &RequestContext, kept: DeferredResponse) -> Response<ReplyBody> {
         call.ends.end(kept.end);
         kept.response
     }
 
     /// Records the start of an attempt, and returns its number from 0.
-    pub(crate) fn sends(&self, call: &mut Call, booked: &mut Booked) -> usize {
+    pub(crate) fn sends(&self, call: &mut RequestContext, booked: &mut ReplicaLease) -> usize {
         if let Some(choice) = booked.explained.take() {
             call.explain(*choice);
         }
@@ -229,30 +235,30 @@ impl Worker {
     }
 
     /// Records the arrival of a response head.
-    pub(super) fn heard(&self, call: &mut Call, answer: &Answer, booked: &Booked) {
+    pub(super) fn heard(&self, call: &mut RequestContext, answer: &UpstreamResponse, booked: &ReplicaLease) {
         self.stats.took(RequestStage::Head, answer.head - booked.sent());
         let told = (answer.head, answer.response.status().as_u16(), answer.judged.retry_after());
         call.record(|recording| recording.head(told, answer.response.headers(), Some(answer.lent.way)));
     }
 
     /// Records an attempt without a response.
-    pub(super) fn broke(&self, call: &mut Call, booked: Booked, unanswered: &Unanswered) {
+    pub(super) fn broke(&self, call: &mut RequestContext, booked: ReplicaLease, unanswered: &UpstreamError) {
         let replica = Arc::clone(booked.replica());
         match unanswered {
             // The replica is already ejected as silent; whether it fails is unknown.
-            Unanswered::Lost => drop(booked),
+            UpstreamError::Lost => drop(booked),
             _ => booked.end(ReplicaOutcome::Failed),
         }
         let end = match unanswered {
-            Unanswered::NotSent(why) => {
+            UpstreamError::NotSent(why) => {
                 self.pool.set_up(&replica, false);
                 TryEnd::NotSent(why.clone())
             }
-            Unanswered::Died(why) => {
+            UpstreamError::Died(why) => {
                 self.pool.set_up(&replica, false);
                 TryEnd::Broken(why.clone())
             }
-            Unanswered::Broken(_) | Unanswered::Lost => TryEnd::Broken(unanswered.why().to_owned()),
+            UpstreamError::Broken(_) | UpstreamError::Lost => TryEnd::Broken(unanswered.why().to_owned()),
         };
         call.record(|recording| recording.ends(end));
     }
@@ -266,10 +272,15 @@ impl Worker {
     }
 
     /// Returns the request for a replica. It has the identical body, except for a renamed model, and another host.
-    pub(super) fn request(&self, call: &Call, booked: &Booked, number: usize) -> Request<Full<Bytes>> {
+    pub(super) fn request(
+        &self,
+        call: &RequestContext,
+        booked: &ReplicaLease,
+        number: usize,
+    ) -> Request<Full<Bytes>> {
         let place = &booked.replica().place;
-        let Message { method, path, headers, body, .. } = &call.message;
-        let Renamed { path: own_path, body: own_body } = self.renamed(call, booked.tier());
+        let ForwardRequest { method, path, headers, body, .. } = &call.message;
+        let TierRewrite { path: own_path, body: own_body } = self.renamed(call, booked.tier());
         let (path, is_repacked) = (own_path.as_ref().unwrap_or(path), own_body.is_some());
         let mut request = Request::new(Full::new(own_body.unwrap_or_else(|| body.clone())));
         *request.method_mut() = method.clone();
@@ -293,17 +304,17 @@ impl Worker {
     }
 
     /// Returns the path or body with the model of the chosen tier. A renamed body is the decompressed text.
-    pub(crate) fn renamed(&self, call: &Call, tier: u32) -> Renamed {
-        let Some(tier) = self.pool.tiers.of(&call.asked, tier) else { return Renamed::default() };
+    pub(crate) fn renamed(&self, call: &RequestContext, tier: u32) -> TierRewrite {
+        let Some(tier) = self.pool.tiers.of(&call.asked, tier) else { return TierRewrite::default() };
         match call.asked.is_model_in_path {
-            true => Renamed { path: tier.named_in_path(&call.message.path, &call.asked), body: None },
-            false if call.message.body.is_empty() => Renamed::default(),
-            false => Renamed { path: None, body: Some(tier.named_in(&call.message.text, &call.asked)) },
+            true => TierRewrite { path: tier.named_in_path(&call.message.path, &call.asked), body: None },
+            false if call.message.body.is_empty() => TierRewrite::default(),
+            false => TierRewrite { path: None, body: Some(tier.named_in(&call.message.text, &call.asked)) },
         }
     }
 
     /// Books a replica, immediately or after queueing, for a request that another proxy sends.
-    pub(crate) async fn book(&self, call: &mut Call) -> Result<Booked, Refusal> {
+    pub(crate) async fn book(&self, call: &mut RequestContext) -> Result<ReplicaLease, Refusal> {
         self.pool.came();
         let booked = match self.at_once(call, &[]) {
             Some(booked) => booked,
@@ -315,7 +326,7 @@ impl Worker {
 
     /// Books a replica for a request that does not queue: a retry, or a request other than POST. The latter is no
     /// inference and must not wait behind any.
-    fn at_once(&self, call: &mut Call, tried: &[u32]) -> Option<Booked> {
+    fn at_once(&self, call: &mut RequestContext, tried: &[u32]) -> Option<ReplicaLease> {
         if tried.is_empty() && call.message.method == Method::POST {
             return None;
         }
@@ -326,20 +337,20 @@ impl Worker {
     }
 
     /// Books a replica, immediately or after queueing.
-    async fn place(&self, call: &mut Call) -> Result<Booked, Refusal> {
+    async fn place(&self, call: &mut RequestContext) -> Result<ReplicaLease, Refusal> {
         let began = self.pool.clock.now();
         let state = self.budget_state().unwrap_or_default();
         let explains = match call.explains(&[]) {
-            true => Explains::Always,
-            false if call.recording.is_some() => Explains::PassedOver,
-            false => Explains::Never,
+            true => ExplainMode::Always,
+            false if call.recording.is_some() => ExplainMode::PassedOver,
+            false => ExplainMode::Never,
         };
         let placing = self.pool.place(&call.asked, &call.terms, state, explains);
         self.routed(call, began);
         let waits = match placing {
-            Placing::Booked(booked) => return Ok(booked),
-            Placing::Refused(refusal) => return Err(refusal),
-            Placing::Waits(waits) => waits,
+            Placement::Booked(booked) => return Ok(booked),
+            Placement::Refused(refusal) => return Err(refusal),
+            Placement::Waits(waits) => waits,
         };
         let given = waits.wait().await;
         let held = self.pool.clock.now() - began;
@@ -349,13 +360,13 @@ impl Worker {
         given
     }
 
-    fn routed(&self, call: &mut Call, began: At) {
+    fn routed(&self, call: &mut RequestContext, began: At) {
         let routed = self.pool.clock.now() - began;
         self.stats.took(RequestStage::Route, routed);
         call.record(|recording| recording.note(|told| told.routed += routed));
     }
 
-    pub(crate) fn refuse(&self, call: &mut Call, refusal: Refusal) -> Response<Out> {
+    pub(crate) fn refuse(&self, call: &mut RequestContext, refusal: Refusal) -> Response<ReplyBody> {
         call.refused = Some(refusal);
         self.pool.refused[call.terms.class][stats::reason(refusal)].fetch_add(1, Ordering::Relaxed);
         let (mut response, end) = terms::refused(refusal);
@@ -370,29 +381,39 @@ impl Worker {
     }
 
     /// Forwards a response as it arrives.
-    fn pass(&self, call: &mut Call, answer: Answer, booked: Booked) -> Response<Out> {
+    fn pass(
+        &self,
+        call: &mut RequestContext,
+        answer: UpstreamResponse,
+        booked: ReplicaLease,
+    ) -> Response<ReplyBody> {
         let protocol = passing::protocol(call.message.path.path());
         let stream = Some(protocol).filter(|protocol| answer.is_stream(*protocol));
-        let Answer { response, lent, judged, head, held } = answer;
+        let UpstreamResponse { response, lent, judged, head, held } = answer;
         let (mut parts, body) = response.into_parts();
         self.mark(call, &mut parts.headers, &booked);
         let keep_alive = Duration::from_secs_f64(call.rules.limits.keep_alive_s);
         // Rejected and failed requests are not charged.
-        let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
+        let toll = call.toll.take_if(|_| matches!(judged.end, RequestEnd::Answered | RequestEnd::Refused));
         let recording = call.recording.take();
         let ends = Arc::clone(&call.ends);
         let made = call
             .makes_object()
             .then(|| MadeObject::new(&parts.headers, passing::has_events(protocol, &parts.headers)));
-        let begun = BegunAnswer { came: call.came, head, booked, judged, toll, recording, ends, made };
-        let relayed = RelayedAnswer { begun, held, lent, keep_alive };
+        let begun = StartedResponse { came: call.came, head, booked, judged, toll, recording, ends, made };
+        let relayed = RelayInput { begun, held, lent, keep_alive };
         let relay = Relay::new(body, relayed, stream, Arc::clone(&self.stats), self.pool.clock);
-        Response::from_parts(parts, Out::Relayed(Box::new(relay)))
+        Response::from_parts(parts, ReplyBody::Relayed(Box::new(relay)))
     }
 
     /// Reads a complete rejection, so that it can be forwarded if no other replica does better.
-    async fn keep(&self, call: &Call, answer: Answer, booked: Booked) -> Option<Kept> {
-        let Answer { response, lent, judged, held, .. } = answer;
+    async fn keep(
+        &self,
+        call: &RequestContext,
+        answer: UpstreamResponse,
+        booked: ReplicaLease,
+    ) -> Option<DeferredResponse> {
+        let UpstreamResponse { response, lent, judged, held, .. } = answer;
         let (mut parts, body) = response.into_parts();
         self.mark(call, &mut parts.headers, &booked);
         let reading = Limited::new(body, MOST_KEPT).collect();
@@ -404,11 +425,14 @@ impl Worker {
             true => rest,
             false => held.iter().flat_map(|(_, data)| data).chain(&rest).copied().collect(),
         };
-        Some(Kept { response: Response::from_parts(parts, Out::Own(Full::new(body))), end: judged.end })
+        Some(DeferredResponse {
+            response: Response::from_parts(parts, ReplyBody::Own(Full::new(body))),
+            end: judged.end,
+        })
     }
 
     /// Sets the gateway's response headers.
-    pub(crate) fn mark(&self, call: &Call, headers: &mut HeaderMap, booked: &Booked) {
+    pub(crate) fn mark(&self, call: &RequestContext, headers: &mut HeaderMap, booked: &ReplicaLease) {
         for_next_hop(headers);
         headers.insert(REPLICA, booked.replica().header.clone());
         call.why.iter().for_each(|why| {
@@ -428,16 +452,16 @@ const BREAKS: &str =
 
 /// The parts of a request that change for its replica; `None` if unchanged.
 #[derive(Default)]
-pub(crate) struct Renamed {
+pub(crate) struct TierRewrite {
     pub path: Option<Uri>,
     pub body: Option<Bytes>,
 }
 
-fn failed(call: &Call, code: &str, why: &str) -> Response<Out> {
-    call.ends.end(End::Failed);
+fn failed(call: &RequestContext, code: &str, why: &str) -> Response<ReplyBody> {
+    call.ends.end(RequestEnd::Failed);
     reply::error(StatusCode::BAD_GATEWAY, code, why, None)
 }
 
-fn queue_ms(call: &Call) -> HeaderValue {
+fn queue_ms(call: &RequestContext) -> HeaderValue {
     HeaderValue::from((call.held.0 / 1_000_000).max(0))
 }

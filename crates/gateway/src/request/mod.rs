@@ -17,7 +17,7 @@ use http::{HeaderMap, Method};
 use plimsoll_model::{Arm, Protocol};
 use siphasher::sip::SipHasher13;
 
-use target::Target;
+use target::RequestTarget;
 
 /// Returns the hash of a session or model name.
 pub fn hash(name: &[u8]) -> u64 {
@@ -127,7 +127,7 @@ impl ParsedRequest {
             (true, Some(boundary)) => ParsedRequest::read_form(text, boundary, cut),
             (true, None) => ParsedRequest::read_as(text, cut, streams_unasked(path)),
         };
-        let target = Target::read(method, path);
+        let target = RequestTarget::read(method, path);
         asked.streams |= target.streams;
         if let Some(model) = &target.model {
             asked.names(model, cut);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_client::Clock;
-use plimsoll_gateway::budget::{Budget, BudgetPages};
+use plimsoll_gateway::budget::{BudgetStatusPages, LiveBudget};
 use plimsoll_model::{At, Attempt, BudgetState, Span};
 use plimsoll_policy::ClassSpec;
 use plimsoll_watch::{AlertSpec, Light, RowState, WatchFinding, WatchSpec, Watched};
@@ -26,7 +26,7 @@ const WINDOW: Span = Span::from_secs(300);
 pub struct Watching {
     watched: Watched,
     light: Light,
-    told: Arc<Budget>,
+    told: Arc<LiveBudget>,
     clock: Clock,
     due: At,
     state: BudgetState,
@@ -41,7 +41,7 @@ impl Watching {
     pub fn start(
         path: &Path,
         classes: &[ClassSpec],
-        told: Arc<Budget>,
+        told: Arc<LiveBudget>,
         (clock, quiet): (Clock, bool),
     ) -> Result<Watching, Stop> {
         let mut file = budget_file::read(path)?.file;
@@ -97,7 +97,7 @@ impl Watching {
         }
         self.state = state;
         let json = json!({"state": state, "finding": found}).to_string();
-        self.told.tell(state, BudgetPages { json, metrics: metrics(state, &found) });
+        self.told.tell(state, BudgetStatusPages { json, metrics: metrics(state, &found) });
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll_client::{Clock, Poster};
 use plimsoll_gateway::traffic::TrafficRow;
 use plimsoll_gateway::traffic::spans::{SpanNames, spans};
-use plimsoll_gateway::{GatewaySpec, TracesSpec, Traffic};
+use plimsoll_gateway::{GatewaySpec, TracesSpec, TrafficRecorder};
 use plimsoll_model::{At, Attempt, AttributeValue, How, Span, TraceSpan};
 use plimsoll_policy::{EndedTrace, KeptTrace, TailSampler};
 use plimsoll_wire::prometheus::PrometheusPage;
@@ -36,7 +36,7 @@ impl Traces {
         spec: &GatewaySpec,
         asked: &TracesSpec,
         clock: Clock,
-        told: &Traffic,
+        told: &TrafficRecorder,
     ) -> Result<Traces, Stop> {
         let key = asked.key.as_ref();
         let target = TargetSpec {

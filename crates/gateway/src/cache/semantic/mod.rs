@@ -21,9 +21,9 @@ use plimsoll_policy::{NearUse, SimilarityRule, ThresholdStanding};
 use plimsoll_wire::prometheus::PrometheusPage;
 
 use super::CacheKey;
-use endpoint::{ASKED, Asking, Endpoint};
+use endpoint::{ASKED, SideModel, SideModelCall};
 use index::{Index, cosine};
-use question::Question;
+use question::SemanticQuery;
 use spec::{EMBEDDINGS, JUDGE};
 pub use spec::{EndpointSpec, SameAnswer, SemanticSpec};
 
@@ -52,7 +52,7 @@ pub enum ComparedPair {
 
 /// The result of a comparison of two responses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Sameness {
+pub enum AnswerMatch {
     Seen(bool),
     /// Decided by an auxiliary server; `None` if the server did not answer.
     Asked(Option<bool>),
@@ -63,8 +63,8 @@ const SAME: [(Option<bool>, &str); 3] = [(Some(true), "yes"), (Some(false), "no"
 
 pub struct Semantic {
     spec: SemanticSpec,
-    embedder: Endpoint,
-    judge: Option<Endpoint>,
+    embedder: SideModel,
+    judge: Option<SideModel>,
     index: RwLock<Index>,
     rule: Mutex<SimilarityRule>,
     /// Set if the last comparison failed because an auxiliary server did not answer.
@@ -79,8 +79,8 @@ impl Semantic {
     pub fn new(spec: &SemanticSpec, seed: u64) -> Result<Semantic, SettingError> {
         let bound = (spec.max_false_hits, spec.confidence);
         Ok(Semantic {
-            embedder: Endpoint::new(EMBEDDINGS, &spec.embeddings)?,
-            judge: spec.judge().map(|judge| Endpoint::new(JUDGE, judge)).transpose()?,
+            embedder: SideModel::new(EMBEDDINGS, &spec.embeddings)?,
+            judge: spec.judge().map(|judge| SideModel::new(JUDGE, judge)).transpose()?,
             index: RwLock::new(Index::new(spec.entries)),
             rule: Mutex::new(SimilarityRule::new(&spec.thresholds, bound, spec.audit, seed)),
             blind: AtomicBool::new(false),
@@ -142,7 +142,7 @@ impl Semantic {
     }
 
     /// Returns the embedding of a text. A failure is counted.
-    pub async fn embed(&self, asking: &Asking<'_>, text: &str) -> Option<Box<[f32]>> {
+    pub async fn embed(&self, asking: &SideModelCall<'_>, text: &str) -> Option<Box<[f32]>> {
         let vector = self.embedder.embed(asking, &[text]).await.and_then(|mut each| each.pop());
         if vector.is_none() {
             self.count(None);
@@ -194,13 +194,13 @@ impl Semantic {
     /// different.
     pub async fn same(
         &self,
-        asking: &Asking<'_>,
-        question: &Question,
+        asking: &SideModelCall<'_>,
+        question: &SemanticQuery,
         (ours, theirs): (Option<&str>, &str),
-    ) -> Sameness {
-        let Some(ours) = ours else { return Sameness::Seen(false) };
+    ) -> AnswerMatch {
+        let Some(ours) = ours else { return AnswerMatch::Seen(false) };
         if answer::same_words(ours, theirs) {
-            return Sameness::Seen(true);
+            return AnswerMatch::Seen(true);
         }
         let embedded = async |least: f64| {
             let each = self.embedder.embed(asking, &[ours, theirs]).await?;
@@ -208,19 +208,19 @@ impl Semantic {
             Some(cosine(ours, theirs)? >= least)
         };
         match (&self.spec.same, &self.judge) {
-            (SameAnswer::Embedding(least), _) => Sameness::Asked(embedded(*least).await),
+            (SameAnswer::Embedding(least), _) => AnswerMatch::Asked(embedded(*least).await),
             (SameAnswer::Judge(_), Some(judge)) => {
-                Sameness::Asked(judge.judge(asking, &question.text, [ours, theirs]).await)
+                AnswerMatch::Asked(judge.judge(asking, &question.text, [ours, theirs]).await)
             }
-            (SameAnswer::Text | SameAnswer::Judge(_), _) => Sameness::Seen(false),
+            (SameAnswer::Text | SameAnswer::Judge(_), _) => AnswerMatch::Seen(false),
         }
     }
 
     /// Records a comparison of two responses. `similarity` is that of the two requests.
-    pub fn compared(&self, pair: ComparedPair, similarity: f64, found: Sameness) {
+    pub fn compared(&self, pair: ComparedPair, similarity: f64, found: AnswerMatch) {
         let same = match found {
-            Sameness::Seen(same) => Some(same),
-            Sameness::Asked(same) => {
+            AnswerMatch::Seen(same) => Some(same),
+            AnswerMatch::Asked(same) => {
                 self.blind.store(same.is_none(), Ordering::Relaxed);
                 same
             }
