@@ -35,10 +35,10 @@ impl ReplyBody {
     }
 
     /// Returns whether the finished response is complete.
-    pub(crate) fn came_whole(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         match self {
             ReplyBody::Own(_) | ReplyBody::Shared(_) => true,
-            ReplyBody::Relayed(relay) => relay.came_whole(),
+            ReplyBody::Relayed(relay) => relay.is_complete(),
         }
     }
 }

@@ -465,7 +465,7 @@ async fn http_on(
     let service = service_fn(move |request| {
         let (worker, refused) = (Rc::clone(&worker), Rc::clone(&refused));
         async move {
-            let response = proxy::answer(worker, request).await;
+            let response = proxy::serve_request(worker, request).await;
             // The `Connection` header marks a rejection before the end of the request.
             refused.set(response.headers().contains_key(CONNECTION));
             Ok::<_, Infallible>(response)

@@ -1,5 +1,6 @@
 //! Metrics of the gateway: requests by outcome, attempts per replica and stage times from 10 µs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll_model::Span;
@@ -93,6 +94,36 @@ pub const ENDS: [(RequestEnd, &str); 14] = [
     (RequestEnd::Expired, "expired"),
     (RequestEnd::HeldBack, "held_back"),
 ];
+
+/// The counter of a request's outcome, which counts it once. A drop before that means that the client disconnected.
+pub struct EndCounter {
+    stats: Arc<Stats>,
+    is_counted: bool,
+}
+
+impl EndCounter {
+    pub(crate) fn new(stats: &Arc<Stats>) -> EndCounter {
+        EndCounter { stats: Arc::clone(stats), is_counted: false }
+    }
+
+    pub(crate) fn count(&mut self, end: RequestEnd) {
+        if !std::mem::replace(&mut self.is_counted, true) {
+            self.stats.end(end);
+        }
+    }
+
+    /// Moves the outcome to a new counter; a drop of this one counts nothing.
+    pub(crate) fn take(&mut self) -> EndCounter {
+        let is_counted = std::mem::replace(&mut self.is_counted, true);
+        EndCounter { stats: Arc::clone(&self.stats), is_counted }
+    }
+}
+
+impl Drop for EndCounter {
+    fn drop(&mut self) {
+        self.count(RequestEnd::Cancelled);
+    }
+}
 
 #[derive(Default)]
 struct StageHistogram {

@@ -55,16 +55,17 @@ struct NeighbourMatch {
 
 impl SemanticLookup {
     /// Starts the lookup after a cache miss. Waits for the result if the neighbour's response may be served.
-    pub async fn look(
+    pub async fn start(
         worker: &Rc<Worker>,
-        call: &RequestContext,
-        (cache, key): (&Arc<Cache>, CacheKey),
+        context: &RequestContext,
+        cache: &Arc<Cache>,
+        key: CacheKey,
     ) -> Option<SemanticLookup> {
         let semantic = cache.semantic()?;
-        if cache.finds(key, call.terms.class, worker.pool.clock.now()) {
+        if cache.finds(key, context.terms.class, worker.pool.clock.now()) {
             return None;
         }
-        let asked = LookupRequest::new(call, cache).filter(|_| !limits_age(&call.message.headers))?;
+        let asked = LookupRequest::new(context, cache).filter(|_| !limits_age(&context.request.headers))?;
         let may_serve = semantic.serves();
         let (looking, worker) = (asked.clone(), Rc::clone(worker));
         let looking =
@@ -85,12 +86,12 @@ impl SemanticLookup {
 
     /// Returns a lookup if a cached response is audited: a replica answers the identical request again.
     pub fn repeats(
-        call: &RequestContext,
+        context: &RequestContext,
         cache: &Arc<Cache>,
         flight: &Arc<SharedResponse>,
     ) -> Option<SemanticLookup> {
         let semantic = cache.semantic()?;
-        let asked = LookupRequest::new(call, cache)?;
+        let asked = LookupRequest::new(context, cache)?;
         semantic
             .repeats()
             .then(|| SemanticLookup { asked, held_against: ComparisonTarget::Repeat(Arc::clone(flight)) })
@@ -130,12 +131,12 @@ impl SemanticLookup {
 }
 
 impl LookupRequest {
-    fn new(call: &RequestContext, cache: &Arc<Cache>) -> Option<LookupRequest> {
-        let message = &call.message;
+    fn new(context: &RequestContext, cache: &Arc<Cache>) -> Option<LookupRequest> {
+        let message = &context.request;
         let path = message.path.path();
-        let question = cache.question(path, &message.headers, &message.text, call.terms.tenant)?;
+        let question = cache.question(path, &message.headers, &message.text, context.terms.tenant)?;
         Some(LookupRequest {
-            rules: Arc::clone(&call.rules),
+            rules: Arc::clone(&context.rules),
             cache: Arc::clone(cache),
             path: path.to_owned(),
             question,

@@ -44,26 +44,26 @@ pub fn endpoints<'a>(booked: &'a ReplicaLease, further: impl Iterator<Item = &'a
 
 /// Returns the header changes for a replica. `path` and `body` are `None` if unchanged.
 pub(crate) fn for_replica(
-    call: &RequestContext,
+    context: &RequestContext,
     booked: &ReplicaLease,
     endpoints: &str,
     (path, body): (Option<&Uri>, Option<&Bytes>),
 ) -> Mutation {
     let mut told = Mutation::default();
     told.set(ENDPOINT, endpoints.as_bytes());
-    if let Some(id) = call.message.headers.get(REQUEST_ID) {
+    if let Some(id) = context.request.headers.get(REQUEST_ID) {
         told.set(REQUEST_ID.as_str(), id.as_bytes());
     }
     told.remove.push(EXPLAIN.as_str().to_owned());
-    if call.toll.is_some() && !call.rules.forward_keys {
+    if context.charge.is_some() && !context.rules.forward_keys {
         told.remove.extend(doors::IN.iter().map(|name| name.as_str().to_owned()));
     }
-    if let Some(bearer) = call.rules.bearer(&booked.replica().name) {
+    if let Some(bearer) = context.rules.bearer(&booked.replica().name) {
         told.remove.retain(|name| name != AUTHORIZATION.as_str());
         told.set(AUTHORIZATION.as_str(), bearer.as_bytes());
     }
     let mut traced = HeaderMap::new();
-    call.context.iter().for_each(|context| context.write(0, &mut traced));
+    context.trace.iter().for_each(|trace| trace.write(0, &mut traced));
     traced.iter().for_each(|(name, value)| told.set(name.as_str(), value.as_bytes()));
     if let Some(path) = path {
         told.set(":path", path.to_string().as_bytes());
