@@ -11,6 +11,7 @@ use plimsoll_model::Span;
 use plimsoll_policy::{RateLimit, SettingError};
 use plimsoll_wire::prometheus::PrometheusPage;
 
+use crate::error::conflict;
 use crate::keys::{Digest, KeySpec, MOST_KEYS, is_plain};
 use crate::request::BYTES_PER_TOKEN;
 
@@ -60,9 +61,8 @@ impl Authenticator {
         clock: Clock,
     ) -> Result<Authenticator, SettingError> {
         let mut doors = Authenticator::default();
-        let wrong = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
         if specs.len() > MOST_KEYS {
-            return wrong("keys", format!("{} are more than {MOST_KEYS}", specs.len()));
+            return conflict("keys", format!("{} are more than {MOST_KEYS}", specs.len()));
         }
         let known: HashMap<&str, &Arc<ActiveKey>> =
             before.iter().flat_map(|doors| &doors.keys).map(|key| (key.id.as_str(), key)).collect();
@@ -72,17 +72,17 @@ impl Authenticator {
             let tenant = spec.tenant.as_ref().unwrap_or(&spec.id);
             for name in [&spec.id, tenant].into_iter().chain(&spec.class) {
                 if !is_plain(name) {
-                    return wrong("keys", format!("{name:?}: write 1 to 64 letters, digits and -_.:@/"));
+                    return conflict("keys", format!("{name:?}: write 1 to 64 letters, digits and -_.:@/"));
                 }
             }
             let what = format!("keys: {}", spec.id);
             if !ids.insert(&spec.id) {
-                return wrong(&what, "is there twice; give each its own id".to_owned());
+                return conflict(&what, "is there twice; give each its own id");
             }
             spec.rate.validate(&what)?;
             let digest = spec.key.digest(&what)?;
             if let Some(other) = doors.find(&digest) {
-                return wrong(&what, format!("is the same key as {}", other.id));
+                return conflict(&what, format!("is the same key as {}", other.id));
             }
             let used = match known.get(spec.id.as_str()) {
                 Some(key) => Arc::clone(&key.used),
@@ -132,15 +132,11 @@ impl Authenticator {
         let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         let mut family =
             |name: &str, help: &str, label: &str, read: &dyn Fn(&KeyUsage) -> [(&'static str, f64); 2]| {
-                let mut all: Vec<([(&str, &str); 3], f64)> = Vec::new();
-                for key in &self.keys {
-                    for (which, count) in read(&key.used) {
-                        all.push(([("key", &key.id), ("tenant", &key.tenant), (label, which)], count));
-                    }
-                }
-                let each: Vec<(&[(&str, &str)], f64)> =
-                    all.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-                page.counter(name, help, &each);
+                let each = self.keys.iter().flat_map(|key| {
+                    let labels = [("key", &*key.id), ("tenant", &*key.tenant)];
+                    read(&key.used).map(|(which, count)| ([labels[0], labels[1], (label, which)], count))
+                });
+                page.counter(name, help, each);
             };
         family(
             "plimsoll_gateway_key_requests_total",

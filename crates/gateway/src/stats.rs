@@ -193,65 +193,50 @@ impl Stats {
 
     /// Writes all metrics to a Prometheus page.
     pub fn write(&self, page: &mut PrometheusPage) {
-        let ends: Vec<([(&str, &str); 1], f64)> =
-            ENDS.iter().map(|(end, name)| ([("outcome", *name)], self.ended(*end) as f64)).collect();
-        let ends: Vec<(&[(&str, &str)], f64)> =
-            ends.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-        page.counter(
-            "plimsoll_gateway_requests_total",
-            "Requests by how they ended for their client.",
-            &ends,
-        );
+        let ends = ENDS.iter().map(|(end, name)| ([("outcome", *name)], self.ended(*end) as f64));
+        page.counter("plimsoll_gateway_requests_total", "Requests by how they ended for their client.", ends);
         let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         page.counter(
             "plimsoll_gateway_retries_total",
             "Attempts beyond a request's first.",
-            &[(&[], value(&self.retries))],
+            [([], value(&self.retries))],
         );
         page.counter(
             "plimsoll_gateway_retries_denied_total",
             "Retries that the budget did not allow.",
-            &[(&[], value(&self.denied))],
+            [([], value(&self.denied))],
         );
-        let hedges = [([("first_token", "second")], 0), ([("first_token", "first")], 1)];
-        let hedges = hedges.each_ref().map(|(labels, of)| (&labels[..], value(&self.hedges[*of])));
-        page.counter("plimsoll_gateway_hedges_total", "Hedged requests by which replica was first.", &hedges);
-        let withheld = WITHHELD.map(|(_, why)| [("why", why)]);
-        let withheld: Vec<_> =
-            withheld.iter().zip(&self.withheld).map(|(labels, count)| (&labels[..], value(count))).collect();
+        let hedges = ["second", "first"].into_iter().zip(&self.hedges);
+        let hedges = hedges.map(|(replica, count)| ([("first_token", replica)], value(count)));
+        page.counter("plimsoll_gateway_hedges_total", "Hedged requests by which replica was first.", hedges);
+        let withheld = WITHHELD.iter().zip(&self.withheld);
+        let withheld = withheld.map(|((_, why), count)| ([("why", *why)], value(count)));
         page.counter(
             "plimsoll_gateway_hedges_withheld_total",
             "Times that a request was late and no second replica was asked.",
-            &withheld,
+            withheld,
         );
         page.counter(
             "plimsoll_gateway_reloads_total",
             "Further readings of the gateway's file.",
-            &[
-                (&[("outcome", "in_force")], value(&self.reloads[0])),
-                (&[("outcome", "refused")], value(&self.reloads[1])),
-            ],
+            ["in_force", "refused"]
+                .into_iter()
+                .zip(&self.reloads)
+                .map(|(of, n)| ([("outcome", of)], value(n))),
         );
         let stale = f64::from(u8::from(self.stale.load(Ordering::Relaxed)));
         let help = "1: the file was read again and refused; what was in force before it still is.";
-        page.gauge("plimsoll_gateway_file_refused", help, &[(&[], stale)]);
+        page.gauge("plimsoll_gateway_file_refused", help, [([], stale)]);
         page.counter(
             "plimsoll_gateway_events_total",
             "Events of streams that were passed on.",
-            &[(&[], value(&self.events))],
+            [([], value(&self.events))],
         );
-        let counts: Vec<(Vec<u64>, f64)> = self
-            .stages
-            .iter()
-            .map(|timed| {
-                let buckets = timed.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
-                (buckets, timed.sum_ns.load(Ordering::Relaxed) as f64 / 1e9)
-            })
-            .collect();
-        let labels: Vec<[(&str, &str); 1]> = STAGES.iter().map(|(_, name)| [("stage", *name)]).collect();
-        let each = labels.iter().zip(&counts);
-        let each: Vec<_> = each.map(|(labels, (buckets, sum))| (&labels[..], &buckets[..], *sum)).collect();
-        page.histograms("plimsoll_gateway_stage_seconds", "Time by stage of a request.", &BOUNDS, &each);
+        let each = STAGES.iter().zip(&self.stages).map(|((_, stage), timed)| {
+            let buckets: Vec<u64> = timed.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+            ([("stage", *stage)], buckets, value(&timed.sum_ns) / 1e9)
+        });
+        page.histograms("plimsoll_gateway_stage_seconds", "Time by stage of a request.", &BOUNDS, each);
     }
 }
 

@@ -28,6 +28,7 @@ use flight::{ResponseReader, SharedResponse};
 use semantic::question::SemanticQuery;
 use semantic::{Semantic, SemanticSpec};
 
+use crate::error::{self, conflict, within};
 use crate::same::digest;
 
 /// Response header with the cache result.
@@ -111,19 +112,14 @@ impl Default for CacheSpec {
 impl CacheSpec {
     /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
-        let wrong = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
-        if let Some(path) = self.paths.iter().find(|path| !path.starts_with('/')) {
-            return wrong("cache.paths", format!("{path:?} is no path; it begins with /"));
-        }
+        self.paths.iter().try_for_each(|path| error::path("cache.paths", path))?;
         if self.paths.is_empty() {
-            return wrong("cache.paths", "there is none; leave cache: out to keep nothing".to_owned());
+            return conflict("cache.paths", "there is none; leave cache: out to keep nothing");
         }
-        if !(0.1..=31_536_000.0).contains(&self.ttl_s) {
-            return wrong("cache.ttl_s", format!("{} is not from 0.1 to 31536000 s", self.ttl_s));
-        }
+        within("cache.ttl_s", self.ttl_s, 0.1..=31_536_000.0, " s")?;
         if !(1 << 10..=1 << 30).contains(&self.answer_bytes) || self.bytes < self.answer_bytes as u64 {
             let why = "write answer_bytes from 1024 to 1 GiB, and bytes no smaller than that";
-            return wrong("cache", why.to_owned());
+            return conflict("cache", why);
         }
         self.semantic.as_ref().map_or(Ok(()), SemanticSpec::validate)
     }
@@ -340,18 +336,18 @@ impl Cache {
 
     /// Writes the metrics to a Prometheus page.
     pub fn write(&self, page: &mut PrometheusPage) {
-        let labels = CacheUse::ALL.map(|how| [("result", how.name())]);
-        let counts = CacheUse::ALL.map(|how| self.uses[how as usize].load(Ordering::Relaxed) as f64);
-        let each: Vec<(&[(&str, &str)], f64)> =
-            labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
+        let each = CacheUse::ALL.map(|how| {
+            let count = self.uses[how as usize].load(Ordering::Relaxed);
+            ([("result", how.name())], count as f64)
+        });
         let help = "Requests that the cache could have answered: from what it keeps, from a twin's answer under way, by a replica, with the answer to the same in other words.";
-        page.counter("plimsoll_gateway_cache_requests_total", help, &each);
+        page.counter("plimsoll_gateway_cache_requests_total", help, each);
         page.gauge(
             "plimsoll_gateway_cache_bytes",
             "Answers kept, bytes.",
-            &[(&[], self.whole.weight() as f64)],
+            [([], self.whole.weight() as f64)],
         );
-        page.gauge("plimsoll_gateway_cache_answers", "Answers kept.", &[(&[], self.whole.len() as f64)]);
+        page.gauge("plimsoll_gateway_cache_answers", "Answers kept.", [([], self.whole.len() as f64)]);
         self.semantic.iter().for_each(|semantic| semantic.write(page));
     }
 }

@@ -118,8 +118,8 @@ fn why(found: &WatchFinding) -> String {
 fn metrics(state: BudgetState, found: &WatchFinding) -> String {
     let mut page = PrometheusPage::new();
     let help = "Where the budget stands: 0 green, 1 amber, 2 red.";
-    page.gauge("plimsoll_gateway_budget_state", help, &[(&[], f64::from(state as u8))]);
+    page.gauge("plimsoll_gateway_budget_state", help, [([], f64::from(state as u8))]);
     let help = "Requests of the window that were shed; each is over every ceiling.";
-    page.gauge("plimsoll_gateway_budget_shed", help, &[(&[], found.shed.unwrap_or(0) as f64)]);
+    page.gauge("plimsoll_gateway_budget_shed", help, [([], found.shed.unwrap_or(0) as f64)]);
     page.finish() + &page::metrics(found, &[], &[])
 }

@@ -115,20 +115,15 @@ impl Traces {
     fn metrics(&self) -> String {
         let mut page = PrometheusPage::new();
         let each = self.sampler.counted();
-        let each: Vec<_> = each
-            .iter()
-            .flat_map(|(stratum, came, kept)| {
-                [("ended", came), ("kept", kept)]
-                    .map(|(what, n)| ([("stratum", stratum.name()), ("what", what)], *n as f64))
-            })
-            .collect();
-        let each: Vec<(&[(&str, &str)], f64)> = each.iter().map(|(labels, n)| (&labels[..], *n)).collect();
-        page.counter("plimsoll_gateway_traces_total", "Traces that ended, and those that were kept.", &each);
+        let each = each.iter().flat_map(|(stratum, came, kept)| {
+            [("ended", came), ("kept", kept)]
+                .map(|(what, n)| ([("stratum", stratum.name()), ("what", what)], *n as f64))
+        });
+        page.counter("plimsoll_gateway_traces_total", "Traces that ended, and those that were kept.", each);
         let counts = self.sender.counts();
         let named = counts.named().map(|(outcome, n)| ([("outcome", outcome)], n as f64));
-        let named: Vec<(&[(&str, &str)], f64)> = named.iter().map(|(labels, n)| (&labels[..], *n)).collect();
-        page.counter("plimsoll_gateway_spans_total", "Spans that were kept, by what became of them.", &named);
-        page.gauge("plimsoll_gateway_spans_waiting", "Spans to be sent.", &[(&[], counts.waiting as f64)]);
+        page.counter("plimsoll_gateway_spans_total", "Spans that were kept, by what became of them.", named);
+        page.gauge("plimsoll_gateway_spans_waiting", "Spans to be sent.", [([], counts.waiting as f64)]);
         page.finish()
     }
 

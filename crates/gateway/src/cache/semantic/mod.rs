@@ -241,24 +241,20 @@ impl Semantic {
     pub fn write(&self, page: &mut PrometheusPage) {
         self.write_counts(page);
         let texts = self.index.read().unwrap_or_else(PoisonError::into_inner).len();
-        page.gauge("plimsoll_gateway_semantic_texts", "Texts that are remembered.", &[(&[], texts as f64)]);
+        page.gauge("plimsoll_gateway_semantic_texts", "Texts that are remembered.", [([], texts as f64)]);
         let (serving, standings): (_, Vec<ThresholdStanding>) =
             (self.standing(), self.rule().standings().collect());
         let help = "1: answers are given to near texts.";
-        page.gauge(
-            "plimsoll_gateway_semantic_serving",
-            help,
-            &[(&[], f64::from(u8::from(serving.is_some())))],
-        );
+        page.gauge("plimsoll_gateway_semantic_serving", help, [([], f64::from(u8::from(serving.is_some())))]);
         if let Some(serving) = serving {
             let help = "The similarity from which on answers are given.";
-            page.gauge("plimsoll_gateway_semantic_threshold", help, &[(&[], serving.threshold)]);
+            page.gauge("plimsoll_gateway_semantic_threshold", help, [([], serving.threshold)]);
         }
         let names: Vec<String> = standings.iter().map(|of| of.threshold.to_string()).collect();
         let mut each = |name: &str, help: &str, value: &dyn Fn(&ThresholdStanding) -> f64| {
             let of =
                 names.iter().zip(&standings).map(|(name, of)| ([("threshold", name.as_str())], value(of)));
-            family(PrometheusPage::gauge, page, (name, help), of);
+            page.gauge(name, help, of);
         };
         let help = "Upper bound of the share of false hits at or over a similarity.";
         each("plimsoll_gateway_semantic_false_hits_bound", help, &|of| of.upper);
@@ -272,35 +268,19 @@ impl Semantic {
         let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         let uses = USES.iter().zip(&self.uses).map(|((_, name), count)| ([("use", *name)], value(count)));
         let help = "Requests that may ask the same as another, by what became of them.";
-        family(PrometheusPage::counter, page, ("plimsoll_gateway_semantic_requests_total", help), uses);
+        page.counter("plimsoll_gateway_semantic_requests_total", help, uses);
         let compared = PAIRS.iter().zip(&self.compared).flat_map(|((_, pair), counts)| {
             SAME.iter()
                 .zip(counts)
                 .map(|((_, same), count)| ([("pair", *pair), ("same", *same)], value(count)))
         });
         let help = "Pairs of answers that were compared: to two near texts, and to one request twice.";
-        family(PrometheusPage::counter, page, ("plimsoll_gateway_semantic_compared_total", help), compared);
+        page.counter("plimsoll_gateway_semantic_compared_total", help, compared);
         let endpoints = [Some(&self.embedder), self.judge.as_ref()].into_iter().flatten();
         let asked = endpoints.flat_map(|of| {
             ASKED.iter().zip(of.counts()).map(|(what, n)| ([("endpoint", of.name()), ("outcome", *what)], n))
         });
         let help = "Times that a server was to be asked for embeddings, or whether answers are the same.";
-        family(PrometheusPage::counter, page, ("plimsoll_gateway_semantic_asked_total", help), asked);
+        page.counter("plimsoll_gateway_semantic_asked_total", help, asked);
     }
 }
-
-/// Writes a metric family with [`PrometheusPage::counter`] or [`PrometheusPage::gauge`].
-fn family<'a, const N: usize>(
-    kind: Family,
-    page: &mut PrometheusPage,
-    (name, help): (&str, &str),
-    each: impl Iterator<Item = ([(&'a str, &'a str); N], f64)>,
-) {
-    let each: Vec<_> = each.collect();
-    let each: Vec<(&[(&str, &str)], f64)> =
-        each.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-    kind(page, name, help, &each);
-}
-
-type Family =
-    for<'a> fn(&'a mut PrometheusPage, &str, &str, &[(&[(&str, &str)], f64)]) -> &'a mut PrometheusPage;
