@@ -15,6 +15,8 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
+use crate::error::conflict;
+
 /// Minimum length of a key in characters: 16 characters of base64 are 96 bits, which cannot be guessed.
 pub(crate) const SHORTEST: usize = 16;
 pub(crate) const MOST_KEYS: usize = 100_000;
@@ -180,10 +182,9 @@ impl KeySource {
 pub fn fresh() -> Result<(String, Digest), SettingError> {
     use ring::rand::SecureRandom;
     let mut bytes = [0u8; 32];
-    ring::rand::SystemRandom::new().fill(&mut bytes).map_err(|_| SettingError::Conflict {
-        name: "key".to_owned(),
-        why: "the system gives no random bytes".to_owned(),
-    })?;
+    ring::rand::SystemRandom::new()
+        .fill(&mut bytes)
+        .or_else(|_| conflict("key", "the system gives no random bytes"))?;
     let key = bytes.iter().fold("pl-".to_owned(), |text, byte| format!("{text}{byte:02x}"));
     let digest = Digest::of(key.as_bytes());
     Ok((key, digest))

@@ -13,6 +13,8 @@ use plimsoll_policy::SettingError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::{self, conflict, within};
+
 /// Role of a replica [default: serve].
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -81,17 +83,15 @@ impl Default for ShadowSpec {
 impl RolloutSpec {
     /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
-        is_share("canary.share", self.share)?;
+        self.share.map_or(Ok(()), |share| error::share("canary.share", share))?;
         if self.before_s != 0.0 && !(600.0..=604_800.0).contains(&self.before_s) {
             let why = "in less than 600 s a replica's own share is not known; write 0 or 600 to 604800";
-            return Err(conflict("canary.before_s", format!("{}: {why}", self.before_s)));
+            return conflict("canary.before_s", format!("{}: {why}", self.before_s));
         }
-        if !(0.0..=31_536_000.0).contains(&self.least_s) {
-            return Err(conflict("canary.least_s", format!("{} is not from 0 to 31536000 s", self.least_s)));
-        }
+        within("canary.least_s", self.least_s, 0.0..=31_536_000.0, " s")?;
         if !(self.alpha > 0.0 && self.alpha < 0.5) {
             let why = format!("{} is no share above 0 and under 0.5, such as 0.05", self.alpha);
-            return Err(conflict("canary.alpha", why));
+            return conflict("canary.alpha", why);
         }
         Ok(())
     }
@@ -100,22 +100,11 @@ impl RolloutSpec {
 impl ShadowSpec {
     /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
-        is_share("shadow.share", self.share)?;
+        self.share.map_or(Ok(()), |share| error::share("shadow.share", share))?;
         match self.requests {
-            0 => Err(conflict("shadow.requests", "0 would send no copy; write 1 or more".to_owned())),
+            0 => conflict("shadow.requests", "0 would send no copy; write 1 or more"),
             _ => Ok(()),
         }
-    }
-}
-
-fn conflict(name: &str, why: String) -> SettingError {
-    SettingError::Conflict { name: name.to_owned(), why }
-}
-
-fn is_share(name: &str, share: Option<f64>) -> Result<(), SettingError> {
-    match share.filter(|share| !(0.0..=1.0).contains(share)) {
-        Some(share) => Err(conflict(name, format!("{share} is no share from 0 to 1"))),
-        None => Ok(()),
     }
 }
 
