@@ -15,7 +15,7 @@ use plimsoll_policy::{PageStanding, PageView, QueueShare, Standing};
 use plimsoll_wire::prometheus::{self, PrometheusPage};
 use serde_json::json;
 
-use crate::doors;
+use crate::auth;
 use crate::pool::ReplicaStatus;
 use crate::proxy::Worker;
 use crate::replica::{ATTEMPTS, Replica};
@@ -32,7 +32,7 @@ pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response
     let key = worker.rules.now().admin_key;
     // Probes of orchestrators need no key, because their responses contain no sensitive data.
     let is_open = matches!(path, "/healthz" | "/readyz");
-    if key.is_some_and(|key| !is_open && !doors::is_shown(request.headers(), &key)) {
+    if key.is_some_and(|key| !is_open && !auth::is_shown(request.headers(), &key)) {
         let mut refused = text(StatusCode::UNAUTHORIZED, "show the admin key as Authorization: Bearer\n");
         refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return refused;

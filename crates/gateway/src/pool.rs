@@ -4,12 +4,12 @@
 //! otherwise two threads would choose the same idle replica. Counters that every stream event updates are atomic and
 //! outside the lock.
 
-mod booked;
-mod elsewhere;
+mod lease;
 
-pub use booked::ReplicaLease;
+pub use lease::{Placement, QueueWait, ReplicaLease};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,7 +27,6 @@ use crate::explain::{
 };
 use crate::models::{self, ServedModel};
 use crate::owners::Owners;
-use crate::queue::{Placement, QueueWait};
 use crate::replica::Replica;
 use crate::request::{self, ParsedRequest};
 use crate::rollout::{ReplicaRole, Rollout, RolloutState};
@@ -597,6 +596,29 @@ impl ReplicaPool {
             asked_of: tier(sent.tier).map(|model| SelectedModel { model, passed_over: passed.collect() }),
             retries_left: front.retries_left(),
         })
+    }
+
+    /// Returns the numbers of the replicas at these addresses in ascending order. An address is `ip:port`, or an `ip`
+    /// for all its ports; invalid addresses are ignored.
+    pub fn at(&self, addresses: &[String]) -> Vec<u32> {
+        // The addresses are parsed before the lock is taken, because there may be thousands.
+        let exact: HashSet<SocketAddr> = addresses.iter().filter_map(|one| one.parse().ok()).collect();
+        let hosts: HashSet<IpAddr> = addresses.iter().filter_map(|one| one.parse().ok()).collect();
+        let inner = self.lock();
+        let endpoints = inner.each().filter_map(|one| Some((one.place.endpoint()?, one.number)));
+        let is_named = |endpoint: &SocketAddr| exact.contains(endpoint) || hosts.contains(&endpoint.ip());
+        let mut numbers: Vec<u32> =
+            endpoints.filter(|(endpoint, _)| is_named(endpoint)).map(|(_, number)| number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Returns up to `most` fallback replicas, best first, in case the booked one is unreachable. Nothing is booked.
+    pub fn next_best(&self, asked: &ParsedRequest, booked: &ReplicaLease, most: usize) -> Vec<Arc<Replica>> {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let ranked = inner.front.next_best(&asked.facts(), &booked.sent, now);
+        ranked.into_iter().take(most).map(|number| Arc::clone(&inner.each[number as usize])).collect()
     }
 
     /// Sends queued requests that have a replica now, and rejects requests that can get none.

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use http::Method;
 use plimsoll_model::{At, Span};
 
+use crate::active_config::{ActiveConfig, ConfigHandle};
 use crate::models;
-use crate::pages;
 use crate::pool::ReplicaPool;
 use crate::replica::Replica;
-use crate::rules::{ActiveConfig, ConfigHandle};
+use crate::replica_scrape;
 use crate::timer::soon;
 use crate::upstream::{InternalRequest, InternalRequestError, Upstreams};
 
@@ -42,7 +42,7 @@ pub async fn look(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, rules: Arc<C
             let (of_pool, of_upstreams, of_replica, by) = with();
             tokio::task::spawn_local(probe(of_pool, of_upstreams, of_replica, by));
             let (of_pool, of_upstreams, of_replica, by) = with();
-            tokio::task::spawn_local(pages::read_pages(of_pool, of_upstreams, of_replica, by));
+            tokio::task::spawn_local(replica_scrape::read_pages(of_pool, of_upstreams, of_replica, by));
         }
         if changes.changed().await.is_err() {
             return;

@@ -16,8 +16,8 @@ use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol, Span};
 use tokio::time::Sleep;
 
-use crate::passing::{ResponseObserver, StartedResponse};
 use crate::reply::{RelayError, broken_stream};
+use crate::response_observer::{ResponseObserver, StartedResponse};
 use crate::stats::Stats;
 use crate::upstream::PooledConnection;
 

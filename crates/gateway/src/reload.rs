@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
+use crate::active_config::{ActiveConfig, ConfigHandle};
 use crate::cache::Cache;
 use crate::error::GatewayError;
 use crate::pool::ReplicaPool;
 use crate::rollout::ReplicaRole;
-use crate::rules::{ActiveConfig, ConfigHandle};
 use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::Stats;
 

@@ -8,10 +8,12 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
-use plimsoll_model::Protocol;
+use plimsoll_model::{Protocol, Span};
+use plimsoll_policy::Refusal;
 
 use crate::cache::flight::ResponseReader;
 use crate::relay::Relay;
+use crate::stats::RequestEnd;
 
 /// A response body.
 pub enum ReplyBody {
@@ -93,6 +95,49 @@ pub fn error(status: StatusCode, code: &str, message: &str, retry_s: Option<u64>
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
+}
+
+/// Returns the response to a rejected request, and its outcome.
+pub fn refused(refusal: Refusal) -> (Response<ReplyBody>, RequestEnd) {
+    let seconds = |span: Span| Some(span.as_secs_f64().ceil() as u64);
+    let (status, code, why, after, end) = match refusal {
+        Refusal::Late(after) => (
+            StatusCode::TOO_MANY_REQUESTS,
+            "would_be_late",
+            "With what waits already, the first token would come after this request's time limit for it.",
+            seconds(after),
+            RequestEnd::Overloaded,
+        ),
+        Refusal::Full(after) => (
+            StatusCode::TOO_MANY_REQUESTS,
+            "queue_full",
+            "As many requests wait as may.",
+            seconds(after),
+            RequestEnd::Overloaded,
+        ),
+        Refusal::HeldBack(after) => (
+            StatusCode::TOO_MANY_REQUESTS,
+            "held_back",
+            "The budget in force is broken, and this request's class gives way.",
+            seconds(after),
+            RequestEnd::HeldBack,
+        ),
+        Refusal::Expired => (
+            StatusCode::GATEWAY_TIMEOUT,
+            "queue_timeout",
+            "The request's time ran out while it waited for a replica.",
+            None,
+            RequestEnd::Expired,
+        ),
+        Refusal::NoReplica => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no_replica",
+            "No replica answers.",
+            Some(1),
+            RequestEnd::NoReplica,
+        ),
+    };
+    (error(status, code, why, after), end)
 }
 
 pub fn error_body(status: StatusCode, code: &str, message: &str) -> String {

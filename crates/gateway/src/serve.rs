@@ -26,6 +26,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 
+use crate::active_config::{ActiveConfig, ConfigHandle};
 use crate::admin;
 use crate::error::GatewayError;
 use crate::picker;
@@ -33,7 +34,6 @@ use crate::pool::ReplicaPool;
 use crate::prober;
 use crate::proxy::{self, ShadowTraffic, Worker};
 use crate::reload::Reloader;
-use crate::rules::{ActiveConfig, ConfigHandle};
 use crate::socket::LateReader;
 use crate::spec::GatewaySpec;
 use crate::stats::Stats;

@@ -16,7 +16,7 @@ use crate::error::{self, conflict};
 
 /// Counters; any computation increases at least one of them.
 const PROGRESS: [Signal; 4] = [Signal::OutputTokens, Signal::PromptTokens, Signal::Steps, Signal::Finished];
-/// Results of a scrape: the names of [`Replica::pages`](crate::replica::Replica::pages).
+/// Results of a scrape, in the order of the counts in `Replica::pages`.
 pub const PAGES: [&str; 3] = ["read", "unreadable", "silent"];
 
 /// Replica metrics settings.

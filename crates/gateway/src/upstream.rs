@@ -20,8 +20,8 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::active_config::ConfigHandle;
 use crate::replica::{ConnectionUse, Replica};
-use crate::rules::ConfigHandle;
 use crate::socket::EarlyAnswer;
 use crate::spec::ReplicaAddress;
 

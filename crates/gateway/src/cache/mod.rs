@@ -29,7 +29,6 @@ use semantic::question::SemanticQuery;
 use semantic::{Semantic, SemanticSpec};
 
 use crate::error::{self, conflict, within};
-use crate::same::digest;
 
 /// Response header with the cache result.
 pub(crate) const CACHE: HeaderName = HeaderName::from_static("x-plimsoll-cache");
@@ -350,6 +349,19 @@ impl Cache {
         page.gauge("plimsoll_gateway_cache_answers", "Answers kept.", [([], self.whole.len() as f64)]);
         self.semantic.iter().for_each(|semantic| semantic.write(page));
     }
+}
+
+/// Returns the digest of the parts in order. Part boundaries contribute to the digest. SHA-256 is used, because
+/// no client may construct a collision with another client's content.
+pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
+    for part in parts {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    let mut name = [0; 32];
+    name.copy_from_slice(hash.finish().as_ref());
+    name
 }
 
 /// Returns whether the request limits the age of responses. It then gets no response of a similar request.

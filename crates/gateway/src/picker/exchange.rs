@@ -20,12 +20,12 @@ use plimsoll_wire::grpc::Code;
 use tokio::time::{Instant, timeout_at};
 
 use super::call::{GrpcCallError, GrpcReplies, GrpcRequests};
-use super::told;
-use crate::judged::HeadVerdict;
-use crate::passing::{self, ResponseObserver};
+use super::reply as picker_reply;
+use crate::head_verdict::HeadVerdict;
 use crate::pool::ReplicaLease;
 use crate::proxy::{REQUEST_ID, RejectedRequest, RequestContext, TierRewrite, Worker, authenticate};
 use crate::reply::{self, ReplyBody};
+use crate::response_observer::{self, ResponseObserver};
 use crate::stats::{RequestEnd, RequestStage};
 use crate::timer::soon;
 
@@ -212,7 +212,7 @@ impl Exchange<'_> {
     /// Sends a response of the gateway to the client.
     async fn answers(&self, mut response: Response<ReplyBody>, context: &RequestContext) {
         response.headers_mut().entry(REQUEST_ID).or_insert(context.id.clone());
-        self.outbox.send(&told::instead(response).await).await;
+        self.outbox.send(&picker_reply::instead(response).await).await;
     }
 
     /// Routes a request, names its replica and accounts for the visible part of the response.
@@ -230,7 +230,7 @@ impl Exchange<'_> {
         }
         if let Some(page) = worker.models(&context) {
             context.end.count(RequestEnd::Answered);
-            self.outbox.send(&told::instead(reply::json(page)).await).await;
+            self.outbox.send(&picker_reply::instead(reply::json(page)).await).await;
             return Ok(());
         }
         worker.mirror(&context);
@@ -267,9 +267,9 @@ impl Exchange<'_> {
         let mut further = worker.pool.next_best(&context.parsed, lease, worker.fallbacks);
         // The request carries one key, so a fallback replica must use an equal key.
         further.retain(|one| of_key(&one.name) == own_key);
-        let endpoints = told::endpoints(lease, further.iter().map(Arc::as_ref));
+        let endpoints = picker_reply::endpoints(lease, further.iter().map(Arc::as_ref));
         let TierRewrite { path, body } = worker.rewrite(context, lease.tier());
-        let told = told::for_replica(context, lease, &endpoints, (path.as_ref(), body.as_ref()));
+        let told = picker_reply::for_replica(context, lease, &endpoints, (path.as_ref(), body.as_ref()));
         let (to, change) = match (due, &body) {
             (PendingReply::Body, Some(body)) => (Answers::RequestBody, BodyChange::Replace(body)),
             (PendingReply::Body, None) => (Answers::RequestBody, BodyChange::Keep),
@@ -281,7 +281,7 @@ impl Exchange<'_> {
         self.outbox.send(&go_on(to, &told, change, Some(&endpoints))).await;
         if let PendingReply::Both { trailers } = due {
             let body = body.as_ref().unwrap_or(&context.request.body);
-            told::back(self.outbox, Answers::RequestBody, body, !trailers).await;
+            picker_reply::back(self.outbox, Answers::RequestBody, body, !trailers).await;
             if trailers {
                 self.goes_on(Answers::RequestTrailers).await;
             }
@@ -326,7 +326,7 @@ impl Exchange<'_> {
     /// Replies to a part of a body without changing it.
     async fn piece(&self, to: Answers, mode: BodyMode, piece: HttpPiece<'_>) {
         match mode {
-            BodyMode::FullDuplex => told::back(self.outbox, to, piece.body, piece.is_end).await,
+            BodyMode::FullDuplex => picker_reply::back(self.outbox, to, piece.body, piece.is_end).await,
             _ => self.goes_on(to).await,
         }
     }
@@ -346,9 +346,10 @@ impl Exchange<'_> {
         };
         let context = &mut sent.context;
         let lease = self.at_last(context, lease, served);
-        let status = told::pseudo(lines, ":status").and_then(|status| StatusCode::from_bytes(status).ok());
+        let status =
+            picker_reply::pseudo(lines, ":status").and_then(|status| StatusCode::from_bytes(status).ok());
         let status = status.unwrap_or_default();
-        let headers = told::headers(lines).unwrap_or_default();
+        let headers = picker_reply::headers(lines).unwrap_or_default();
         let kind = context.response_kind();
         let mut verdict = HeadVerdict::of((status, &headers), (kind, false), now, worker.pool.clock);
         // With the end of the stream after the head, it is unknown whether the proxy hides the body.
@@ -359,16 +360,16 @@ impl Exchange<'_> {
         context.record(|record| record.head(head, &headers, None));
         let mut own = HeaderMap::new();
         worker.set_response_headers(context, &mut own, &lease);
-        let protocol = passing::protocol(context.request.path.path());
-        if passing::has_events(protocol, &headers) && sent.modes.response == BodyMode::Buffered {
+        let protocol = response_observer::protocol(context.request.path.path());
+        if response_observer::has_events(protocol, &headers) && sent.modes.response == BodyMode::Buffered {
             // A buffered event stream arrives in one piece but is read as a stream anyway.
             context.record(|record| record.of_try(|one| one.streams = true));
         }
-        let stream = Some(protocol).filter(|_| sent.sees && passing::is_stream(protocol, &headers));
+        let stream = Some(protocol).filter(|_| sent.sees && response_observer::is_stream(protocol, &headers));
         let started = context.start_response(now, lease, verdict, &headers);
         let observer = ResponseObserver::new(started, stream, Arc::clone(&worker.stats), worker.pool.clock);
         sent.stage = Stage::Answers(Box::new(observer));
-        Ok(told::set(&own))
+        Ok(picker_reply::set(&own))
     }
 
     /// Returns the booking on the replica that served the request. It differs from the choice if that was unreachable
@@ -445,9 +446,10 @@ fn admit_head(
 /// Returns the request head in the form of HTTP/1, and whether all its parts are valid.
 fn parts(lines: &HeaderLines<'_>) -> (Parts, bool) {
     let mut parts = Request::new(()).into_parts().0;
-    let method = told::pseudo(lines, ":method").and_then(|method| Method::from_bytes(method).ok());
-    let uri = told::pseudo(lines, ":path").and_then(|path| std::str::from_utf8(path).ok()?.parse().ok());
-    let headers = told::headers(lines);
+    let method = picker_reply::pseudo(lines, ":method").and_then(|method| Method::from_bytes(method).ok());
+    let uri =
+        picker_reply::pseudo(lines, ":path").and_then(|path| std::str::from_utf8(path).ok()?.parse().ok());
+    let headers = picker_reply::headers(lines);
     let is_sound = method.is_some() && uri.is_some() && headers.is_some();
     (parts.method, parts.uri) = (method.unwrap_or_default(), uri.unwrap_or_default());
     parts.headers = headers.unwrap_or_default();

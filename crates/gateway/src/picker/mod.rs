@@ -3,14 +3,14 @@
 //! The protocol is Envoy's external processing (gRPC, one stream per request), as the Gateway API inference extension
 //! uses it. Reading, admission, queueing and booking share their code with [`proxy`](crate::proxy); only the transfer
 //! differs. The picker therefore does not retry, hedge or cache. After the reply, the proxy continues alone, and
-//! [`passing`](crate::passing) accounts for the part of the response that it shows. The load is released however the
+//! [`response_observer`](crate::response_observer) accounts for the part of the response that it shows. The load is released however the
 //! stream ends.
 //!
-//! `call` contains the messages of a call, `exchange` the steps of a request, and `told` the messages to the proxy.
+//! `call` contains the messages of a call, `exchange` the steps of a request, and `reply` the messages to the proxy.
 
 mod call;
 mod exchange;
-mod told;
+mod reply;
 
 use std::convert::Infallible;
 use std::rc::Rc;

@@ -11,22 +11,25 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri
 use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use plimsoll_model::Span;
-use plimsoll_policy::split;
+use plimsoll_model::{At, Span};
+use plimsoll_policy::{AdmissionSpec, Terms, split};
 
 use super::context::RequestContext;
 use super::worker::Worker;
 use super::{EXPLAIN, REQUEST_ID};
-use crate::doors::{self, AuthError, RateCharge};
+use crate::auth::{self, ActiveKey, AuthError, RateCharge};
 use crate::paths::has_dot_segment;
 use crate::reply::{self, ReplyBody};
 use crate::request::packed::{self, UnpackError};
 use crate::request::{self, ParsedRequest};
 use crate::spec::LimitSpec;
 use crate::stats::{RequestEnd, RequestStage};
-use crate::terms;
 use crate::trace_context::TraceContext;
 
+const SLO: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
+const CLASS: HeaderName = HeaderName::from_static("x-plimsoll-class");
+/// Tenant of requests without a tenant.
+const NOBODY: u64 = 0;
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -203,7 +206,7 @@ impl Worker {
         let RequestContext { rules, request, id, arrived, .. } = context;
         let (key, headers) = (context.key.take(), &mut request.headers);
         let bytes = request.body.len().max(request.text.len());
-        context.terms = terms::terms(&self.admission, headers, key.as_deref(), *arrived, bytes)
+        context.terms = admission_terms(&self.admission, headers, key.as_deref(), *arrived, bytes)
             .map_err(|(code, why)| RejectedRequest::bad(StatusCode::BAD_REQUEST, code, &why))?;
         remove_hop_headers(headers);
         headers.remove(HOST);
@@ -218,7 +221,7 @@ impl Worker {
             key.map(|key| RateCharge::take(key, parsed.prompt_tokens, parsed.most_tokens, self.pool.clock));
         context.charge = charge.transpose().map_err(RejectedRequest::over_limit)?;
         if context.charge.is_some() && !rules.forward_keys {
-            doors::strip(headers);
+            auth::strip(headers);
         }
         parsed.session = headers.get(SESSION).map(|name| request::hash(name.as_bytes()));
         context.split = parsed.session.unwrap_or_else(|| request::hash(id.as_bytes()));
@@ -249,6 +252,41 @@ impl Worker {
         context.record(|record| record.note(|row| row.own_status = Some(status)));
         rejected.response
     }
+}
+
+/// Returns the terms of a request from its key and headers.
+///
+/// # Errors
+/// Fails with an error code and a message if a header is invalid.
+fn admission_terms(
+    spec: &AdmissionSpec,
+    headers: &HeaderMap,
+    key: Option<&ActiveKey>,
+    came: At,
+    bytes: usize,
+) -> Result<Terms, (&'static str, String)> {
+    let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim());
+    // The class of a key takes precedence, because its holder may not change it.
+    let class = match key.and_then(|key| key.class.as_deref()).or(text(&CLASS)) {
+        None => 0,
+        Some(name) => spec.class(name).ok_or_else(|| {
+            let known: Vec<&str> = spec.classes.iter().map(|class| class.name.as_str()).collect();
+            ("unknown_class", format!("{CLASS}: {name:?} is none of {}.", known.join(", ")))
+        })?,
+    };
+    let slo = match text(&SLO) {
+        None => spec.slo(class),
+        Some(text) => {
+            let ms = text.parse().ok().filter(|ms: &f64| (1.0..=86_400_000.0).contains(ms));
+            let ms = ms.ok_or_else(|| {
+                ("bad_slo", format!("{SLO}: {text:?} is no number of milliseconds from 1."))
+            })?;
+            Some(Span::from_secs_f64(ms / 1e3))
+        }
+    };
+    let named = spec.tenant_header.as_ref().and_then(|name| headers.get(name)).map(HeaderValue::as_bytes);
+    let tenant = key.map(|key| key.tenant.as_bytes()).or(named).map_or(NOBODY, request::hash);
+    Ok(Terms { class, tenant, came, slo, bytes: bytes as u64 })
 }
 
 /// Removes hop-by-hop headers, and the headers that `Connection` names. Chunked encoding overrides a length (RFC

@@ -10,15 +10,15 @@ use plimsoll_policy::Terms;
 
 use super::Worker;
 use super::retry::DeferredResponse;
+use crate::active_config::ActiveConfig;
+use crate::auth::{ActiveKey, RateCharge};
 use crate::cache::{Cache, CacheKey};
-use crate::doors::{ActiveKey, RateCharge};
 use crate::explain::RouteExplanation;
-use crate::judged::{HeadVerdict, ResponseKind};
+use crate::head_verdict::{HeadVerdict, ResponseKind};
 use crate::owners::MadeObject;
-use crate::passing::{self, StartedResponse};
 use crate::pool::ReplicaLease;
 use crate::request::{self, ParsedRequest, target};
-use crate::rules::ActiveConfig;
+use crate::response_observer::{self, StartedResponse};
 use crate::stats::{EndCounter, RequestEnd};
 use crate::trace_context::TraceContext;
 use crate::traffic::{RequestRecord, head_bytes};
@@ -182,7 +182,7 @@ impl RequestContext {
             row.read = now - self.arrived;
             row.class = self.terms.class as u16;
             row.context = self.trace;
-            row.protocol = passing::protocol(self.request.path.path());
+            row.protocol = response_observer::protocol(self.request.path.path());
             row.asked = self.parsed.clone();
             row.bytes = self.request.body.len() as u64 + head_bytes(&self.request.headers);
         });
@@ -207,7 +207,7 @@ impl RequestContext {
         if !matches!(verdict.end, RequestEnd::Answered | RequestEnd::Refused) {
             self.refund();
         }
-        let has_events = passing::has_events(passing::protocol(self.path()), headers);
+        let has_events = response_observer::has_events(response_observer::protocol(self.path()), headers);
         StartedResponse {
             arrived: self.arrived,
             head,

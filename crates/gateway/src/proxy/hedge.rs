@@ -21,8 +21,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::context::RequestContext;
 use super::retry::UpstreamResponse;
 use super::worker::Worker;
-use crate::passing::{self, stream_type};
 use crate::pool::ReplicaLease;
+use crate::response_observer::{self, stream_type};
 use crate::stats::RequestEnd;
 use crate::timer::soon;
 use crate::traffic::TryEnd;
@@ -122,7 +122,7 @@ impl Worker {
             let result = upstreams.send(&replica, may_reuse, || request.clone()).await;
             result.map(|(response, connection)| UpstreamResponse::new(response, connection, kind, clock))
         });
-        let protocol = passing::protocol(context.request.path.path());
+        let protocol = response_observer::protocol(context.request.path.path());
         let decoder = Decoder::new(protocol, true, 200, Some(stream_type(protocol)), false);
         HedgeAttempt {
             lease,

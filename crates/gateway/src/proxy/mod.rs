@@ -3,12 +3,12 @@
 //! ```text
 //! receive   head: id, arrival time, recording
 //! admit     key, path, body, prompt, admission terms, charge   ──► rejection
-//!           cached or shared response (`cached`)               ──► client
+//!           cached or shared response (`cache_lookup`)               ──► client
 //! route     replica from the pool, or the queue                ──► rejection   ◄─┐
 //! send      request to the replica, hedged if late                               │
 //!           evaluation of the response head                    ──► retry ────────┘
 //! relay     frames to the client (`relay`)                     ──► client
-//! account   outcome, charge, circuit breaker and record (`passing`)
+//! account   outcome, charge, circuit breaker and record (`response_observer`)
 //! ```
 //!
 //! [`serve_request`] and [`forward`] call the phases in this order. All phases share one [`RequestContext`]. Its
@@ -30,15 +30,13 @@ use hyper::body::Incoming;
 use plimsoll_model::At;
 use plimsoll_policy::Refusal;
 
-use crate::cached;
+use crate::cache_lookup;
 use crate::explain::ExplainMode;
-use crate::passing;
-use crate::pool::ReplicaLease;
-use crate::queue::Placement;
+use crate::pool::{Placement, ReplicaLease};
 use crate::relay::{Relay, RelayInput};
 use crate::reply::{self, ReplyBody};
+use crate::response_observer;
 use crate::stats::{self, RequestEnd, RequestStage};
-use crate::terms;
 use crate::tiers::MODEL;
 use crate::upstream::UpstreamError;
 pub(crate) use admission::{RejectedRequest, authenticate};
@@ -65,7 +63,7 @@ pub async fn serve_request(worker: Rc<Worker>, request: Request<Incoming>) -> Re
                 context.end.count(RequestEnd::Answered);
                 reply::json(page)
             }
-            (None, Some((cache, key))) => cached::serve_cached(&worker, context, cache, key).await,
+            (None, Some((cache, key))) => cache_lookup::serve_cached(&worker, context, cache, key).await,
             (None, None) => forward(&worker, context).await,
         },
     };
@@ -179,7 +177,7 @@ impl Worker {
     /// Counts and records a request without a replica, and returns its response.
     fn refuse(&self, context: &mut RequestContext, refusal: Refusal) -> Response<ReplyBody> {
         self.pool.refused[context.terms.class][stats::reason(refusal)].fetch_add(1, Ordering::Relaxed);
-        let (mut response, end) = terms::refused(refusal);
+        let (mut response, end) = reply::refused(refusal);
         context.end.count(end);
         context.refund();
         response.headers_mut().insert(QUEUE_MS, queue_ms(context));
@@ -219,14 +217,14 @@ impl Worker {
         (lease, result)
     }
 
-    /// Relays a response as it arrives. The relay accounts for it: see [`passing::ResponseObserver`].
+    /// Relays a response as it arrives. The relay accounts for it: see [`response_observer::ResponseObserver`].
     fn relay(
         &self,
         context: &mut RequestContext,
         response: UpstreamResponse,
         lease: ReplicaLease,
     ) -> Response<ReplyBody> {
-        let protocol = passing::protocol(context.request.path.path());
+        let protocol = response_observer::protocol(context.request.path.path());
         let stream = Some(protocol).filter(|protocol| response.is_stream(*protocol));
         let UpstreamResponse { response, connection, verdict, head, frames } = response;
         let (mut parts, body) = response.into_parts();

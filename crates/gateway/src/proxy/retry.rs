@@ -16,11 +16,11 @@ use plimsoll_policy::ReplicaOutcome;
 
 use super::context::{ForwardRequest, RequestContext};
 use super::worker::{TierRewrite, Worker};
-use crate::judged::{HeadVerdict, ResponseKind};
-use crate::passing;
+use crate::head_verdict::{HeadVerdict, ResponseKind};
 use crate::pool::ReplicaLease;
 use crate::replica::Replica;
 use crate::reply::{self, ReplyBody};
+use crate::response_observer;
 use crate::stats::{RequestEnd, RequestStage};
 use crate::timer::soon;
 use crate::traffic::TryEnd;
@@ -76,7 +76,7 @@ impl UpstreamResponse {
 
     /// Returns whether the response is a stream of this protocol.
     pub fn is_stream(&self, protocol: Protocol) -> bool {
-        passing::is_stream(protocol, self.response.headers())
+        response_observer::is_stream(protocol, self.response.headers())
     }
 }
 

@@ -13,9 +13,9 @@ use tokio::sync::watch;
 
 use super::context::RequestContext;
 use super::{REQUEST_ID, forward};
+use crate::active_config::ConfigHandle;
 use crate::pool::ReplicaPool;
 use crate::request::PromptBlocks;
-use crate::rules::ConfigHandle;
 use crate::stats::Stats;
 use crate::traffic::TrafficRecorder;
 use crate::upstream::Upstreams;

@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use http::{HeaderMap, Method};
 use plimsoll_model::{Arm, Protocol};
+use plimsoll_policy::{BlockEnds, Facts, QueuedAsk};
 use siphasher::sip::SipHasher13;
 
 use target::RequestTarget;
@@ -112,6 +113,23 @@ pub struct ParsedRequest {
     pub among: Option<Vec<u32>>,
     /// Model name, kept only with [`PromptBlocks::Whole`].
     pub model: Option<Box<str>>,
+}
+
+impl QueuedAsk for ParsedRequest {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            session: self.session,
+            blocks: &self.blocks,
+            ends: BlockEnds::At(&self.ends),
+            prompt_tokens: self.prompt_tokens,
+            most_tokens: self.most_tokens,
+            streams: self.streams,
+            arm: self.arm,
+            model: self.model_hash,
+            tier: self.tier,
+            among: self.among.as_deref(),
+        }
+    }
 }
 
 impl ParsedRequest {

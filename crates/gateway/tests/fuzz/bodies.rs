@@ -8,7 +8,7 @@ use plimsoll_gateway::cache::semantic::question::SemanticQuery;
 use plimsoll_gateway::owners::MadeObject;
 use plimsoll_gateway::request::target::RequestTarget;
 use plimsoll_gateway::request::{ParsedRequest, PromptBlocks, packed};
-use plimsoll_gateway::{models, paths, usage};
+use plimsoll_gateway::{models, paths, response_observer};
 
 pub fn check(bytes: &[u8]) {
     let plain = ParsedRequest::read(bytes, PromptBlocks::No);
@@ -35,7 +35,7 @@ pub fn check(bytes: &[u8]) {
     assert!(path.get(target.model_at.clone()).is_some());
     let _ = (paths::has_dot_segment(&path), MadeObject::new(&form, true).passes(bytes, true));
     let _ = models::read(bytes);
-    let _ = usage::cached_share(bytes);
+    let _ = response_observer::cached_share(bytes);
     for one in embeddings(bytes, 1).into_iter().flatten() {
         let length: f32 = one.iter().map(|x| x * x).sum();
         assert!((length - 1.0).abs() < 1e-3, "{length}");

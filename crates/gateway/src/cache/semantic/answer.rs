@@ -4,7 +4,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use plimsoll_wire::Decoder;
 
 use crate::cache::flight::SharedResponse;
-use crate::passing;
+use crate::response_observer;
 
 /// Returns the text of the first choice. Returns `None` if the response calls tools, is empty or compressed, or
 /// exceeds `most` bytes.
@@ -14,7 +14,7 @@ pub fn text(flight: &SharedResponse, path: &str, most: usize) -> Option<String> 
         return None;
     }
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let mut decoder = Decoder::new(passing::protocol(path), false, 200, kind, true);
+    let mut decoder = Decoder::new(response_observer::protocol(path), false, 200, kind, true);
     decoder.feed(&body, &mut Vec::new());
     let verdict = decoder.finish(true);
     let calls_tools = verdict.answer.finish_reason.as_deref() == Some("tool_calls");

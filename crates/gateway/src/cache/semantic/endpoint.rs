@@ -16,8 +16,8 @@ use serde_json::json;
 
 use super::index::normalised;
 use super::spec::EndpointSpec;
+use crate::active_config::ActiveConfig;
 use crate::replica::Replica;
-use crate::rules::ActiveConfig;
 use crate::upstream::{InternalRequest, Upstreams};
 
 /// Limit on concurrent requests to one server; further requests are skipped.

@@ -7,8 +7,8 @@
 
 use serde_json::value::RawValue;
 
+use crate::cache::digest;
 use crate::request::members;
-use crate::same::digest;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SemanticQuery {

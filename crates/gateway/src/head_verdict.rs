@@ -7,7 +7,7 @@ use plimsoll_model::{At, How, Outcome, Protocol, Span};
 use plimsoll_policy::ReplicaOutcome;
 use plimsoll_wire::head::Head;
 
-use crate::passing::{self, generates, stream_type};
+use crate::response_observer::{self, generates, stream_type};
 use crate::stats::RequestEnd;
 use crate::traffic::tail::TailReader;
 
@@ -40,7 +40,10 @@ impl ResponseKind {
     /// Returns the rules for a request.
     pub fn of(method: &Method, path: &str) -> ResponseKind {
         let is_work = method == Method::POST;
-        ResponseKind { protocol: if is_work { passing::protocol(path) } else { Protocol::Http }, is_work }
+        ResponseKind {
+            protocol: if is_work { response_observer::protocol(path) } else { Protocol::Http },
+            is_work,
+        }
     }
 }
 

@@ -224,10 +224,6 @@ impl RateCharge {
         Ok(RateCharge { key, clock, prompt, taken, answer: 0, waived: false })
     }
 
-    pub fn key(&self) -> &Arc<ActiveKey> {
-        &self.key
-    }
-
     /// Records output tokens.
     pub fn answered(&mut self, tokens: u64) {
         self.answer += tokens;

@@ -1,7 +1,7 @@
 //! Handling of a cacheable request: a cached response, the response in flight of an identical request, or the
-//! response to a similar request ([`near`]). Otherwise a replica answers, and identical requests share that response.
+//! response to a similar request ([`semantic`]). Otherwise a replica answers, and identical requests share that response.
 
-mod near;
+mod semantic;
 
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::proxy::{EXPLAIN, QUEUE_MS, REPLICA, REQUEST_ID, RequestContext, Worke
 use crate::reply::{self, ReplyBody};
 use crate::stats::RequestEnd;
 use crate::traffic::RequestRecord;
-use near::SemanticLookup;
+use semantic::SemanticLookup;
 
 /// Serves a cacheable request from the cache, or forwards it.
 pub(crate) async fn serve_cached(

@@ -8,7 +8,7 @@ use plimsoll_wire::ext_proc::response::{go_on, immediate};
 use plimsoll_wire::ext_proc::{Answers, BodyChange, ENDPOINT, HeaderLines, Mutation};
 
 use super::call::GrpcReplies;
-use crate::doors;
+use crate::auth;
 use crate::pool::ReplicaLease;
 use crate::proxy::{EXPLAIN, REQUEST_ID, RequestContext};
 use crate::replica::Replica;
@@ -56,7 +56,7 @@ pub(crate) fn for_replica(
     }
     told.remove.push(EXPLAIN.as_str().to_owned());
     if context.charge.is_some() && !context.rules.forward_keys {
-        told.remove.extend(doors::IN.iter().map(|name| name.as_str().to_owned()));
+        told.remove.extend(auth::IN.iter().map(|name| name.as_str().to_owned()));
     }
     if let Some(bearer) = context.rules.bearer(&booked.replica().name) {
         told.remove.retain(|name| name != AUTHORIZATION.as_str());

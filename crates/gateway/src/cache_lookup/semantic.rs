@@ -12,13 +12,13 @@ use plimsoll_model::Span;
 use plimsoll_policy::NearUse;
 use tokio::task::JoinHandle;
 
+use crate::active_config::ActiveConfig;
 use crate::cache::flight::SharedResponse;
 use crate::cache::semantic::endpoint::SideModelCall;
 use crate::cache::semantic::question::SemanticQuery;
 use crate::cache::semantic::{ComparedPair, answer};
 use crate::cache::{Cache, CacheKey, limits_age};
 use crate::proxy::{RequestContext, Worker};
-use crate::rules::ActiveConfig;
 
 pub(super) struct SemanticLookup {
     asked: LookupRequest,

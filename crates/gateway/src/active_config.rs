@@ -7,9 +7,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use http::HeaderValue;
 use plimsoll_client::Clock;
 
+use crate::auth::Authenticator;
 use crate::cache::Cache;
 use crate::cache::semantic::SemanticSpec;
-use crate::doors::Authenticator;
 use crate::error::GatewayError;
 use crate::keys::Digest;
 use crate::paths::OpenPaths;

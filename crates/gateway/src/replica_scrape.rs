@@ -12,10 +12,10 @@ use http::Method;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 
+use crate::active_config::ConfigHandle;
 use crate::pool::ReplicaPool;
 use crate::prober::ProbedReplica;
 use crate::replica::Replica;
-use crate::rules::ConfigHandle;
 use crate::telemetry::{self, TelemetrySpec};
 use crate::timer::soon;
 use crate::upstream::Upstreams;
