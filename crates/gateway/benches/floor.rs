@@ -25,7 +25,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use plimsoll_client::Clock;
 use plimsoll_gateway::traffic::rows::RowMaker;
-use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec, Traffic};
+use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec, TrafficRecorder};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::At;
 use plimsoll_policy::{BlockEnds, Facts, Load, ReplicaView, Router};
@@ -195,7 +195,7 @@ fn gateway(replicas: &[String], recorded: bool) {
         ..GatewaySpec::default()
     };
     let traffic = recorded.then(|| {
-        let (traffic, from) = Traffic::channel(0.1);
+        let (traffic, from) = TrafficRecorder::channel(0.1);
         std::thread::spawn(move || {
             let mut maker = RowMaker::new(7);
             from.iter().map(|told| maker.rows(&told, At::ZERO).len()).sum::<usize>()

@@ -2,7 +2,7 @@
 //! rollout.
 
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,11 +15,11 @@ use plimsoll_policy::{PageStanding, PageView, QueueShare, Standing};
 use plimsoll_wire::prometheus::{self, PrometheusPage};
 use serde_json::json;
 
-use crate::doors;
-use crate::pool::Shown;
+use crate::auth;
+use crate::pool::ReplicaStatus;
 use crate::proxy::Worker;
 use crate::replica::{ATTEMPTS, Replica};
-use crate::rollout::{ReplicaRole, Rollout, RolloutAsk};
+use crate::rollout::{ReplicaRole, Rollout, RolloutCommand};
 use crate::stats::{ENDS, REASONS};
 use crate::telemetry::PAGES;
 
@@ -32,7 +32,7 @@ pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response
     let key = worker.rules.now().admin_key;
     // Probes of orchestrators need no key, because their responses contain no sensitive data.
     let is_open = matches!(path, "/healthz" | "/readyz");
-    if key.is_some_and(|key| !is_open && !doors::is_shown(request.headers(), &key)) {
+    if key.is_some_and(|key| !is_open && !auth::is_shown(request.headers(), &key)) {
         let mut refused = text(StatusCode::UNAUTHORIZED, "show the admin key as Authorization: Bearer\n");
         refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return refused;
@@ -107,7 +107,7 @@ async fn rollout(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Fu
     let Ok(Ok(body)) = tokio::time::timeout(BODY_WITHIN, reading).await else {
         return text(StatusCode::BAD_REQUEST, "the body is too long, or did not come\n");
     };
-    let ask = match serde_json::from_slice::<RolloutAsk>(&body.to_bytes()) {
+    let ask = match serde_json::from_slice::<RolloutCommand>(&body.to_bytes()) {
         Ok(ask) => ask,
         Err(error) => {
             let forms = r#"write {"do": "share", "share": 0.25}, {"do": "promote"} or {"do": "roll_back"}"#;
@@ -136,7 +136,7 @@ fn text(status: StatusCode, line: impl Into<String>) -> Response<Full<Bytes>> {
 }
 
 /// Returns the prefill speed in tokens per s, or `None` if it is not learnt yet.
-fn per_s(shown: &Shown) -> Option<f64> {
+fn per_s(shown: &ReplicaStatus) -> Option<f64> {
     (shown.speed.prefill.per > 0.0).then(|| 1.0 / shown.speed.prefill.per)
 }
 
@@ -150,7 +150,7 @@ fn replicas(worker: &Worker) -> String {
     json!({"replicas": each, "retries_left": left, "prompt_blocks_remembered": remembered}).to_string()
 }
 
-fn listed(shown: &[Shown], role: impl Fn(&Replica) -> ReplicaRole) -> Vec<serde_json::Value> {
+fn listed(shown: &[ReplicaStatus], role: impl Fn(&Replica) -> ReplicaRole) -> Vec<serde_json::Value> {
     let each = shown.iter().map(|shown| {
         json!({
             "models": shown.replica.models(),
@@ -185,16 +185,31 @@ fn page(page: &PageView) -> serde_json::Value {
     })
 }
 
+fn replica_label(shown: &ReplicaStatus) -> [(&str, &str); 1] {
+    [("replica", &shown.replica.name)]
+}
+
+fn value(count: &AtomicU64) -> f64 {
+    count.load(Ordering::Relaxed) as f64
+}
+
+/// Returns the counts of each replica, labelled by replica and outcome.
+fn by_outcome<'a, const N: usize>(
+    shown: &[&'a ReplicaStatus],
+    outcomes: [&'static str; N],
+    counts: fn(&Replica) -> &[AtomicU64; N],
+) -> impl Iterator<Item = ([(&'a str, &'a str); 2], f64)> {
+    shown.iter().copied().flat_map(move |shown| {
+        let label = move |(outcome, count)| ([replica_label(shown)[0], ("outcome", outcome)], value(count));
+        outcomes.into_iter().zip(counts(&shown.replica)).map(label)
+    })
+}
+
 /// Writes the scraped metrics of replicas. A replica without a successful scrape has none.
-fn pages(shown: &[&Shown], page: &mut PrometheusPage) {
+fn pages(shown: &[&ReplicaStatus], page: &mut PrometheusPage) {
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&PageView) -> Option<f64>| {
-        let known: Vec<([(&str, &str); 1], f64)> = shown
-            .iter()
-            .filter_map(|shown| Some(([("replica", shown.replica.name.as_str())], value(&shown.page)?)))
-            .collect();
-        let each: Vec<(&[(&str, &str)], f64)> =
-            known.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-        page.gauge(name, help, &each);
+        let known = shown.iter().filter_map(|shown| Some((replica_label(shown), value(&shown.page)?)));
+        page.gauge(name, help, known);
     };
     gauge("plimsoll_gateway_replica_page_age_seconds", "How old the replica's own page is.", &|page| {
         page.age.map(Span::as_secs_f64)
@@ -212,22 +227,8 @@ fn pages(shown: &[&Shown], page: &mut PrometheusPage) {
         "Requests that others are taken to have there.",
         &|page| Some(f64::from(page.others)),
     );
-    let labels: Vec<[(&str, &str); 2]> = shown
-        .iter()
-        .flat_map(|shown| {
-            PAGES.map(|outcome| [("replica", shown.replica.name.as_str()), ("outcome", outcome)])
-        })
-        .collect();
-    let counts = shown
-        .iter()
-        .flat_map(|shown| shown.replica.pages.iter().map(|count| count.load(Ordering::Relaxed) as f64));
-    let each: Vec<(&[(&str, &str)], f64)> =
-        labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
-    page.counter(
-        "plimsoll_gateway_pages_total",
-        "Replicas' own pages by what came of asking for them.",
-        &each,
-    );
+    let help = "Replicas' own pages by what came of asking for them.";
+    page.counter("plimsoll_gateway_pages_total", help, by_outcome(shown, PAGES, |replica| &replica.pages));
 }
 
 fn metrics(worker: &Worker) -> String {
@@ -238,17 +239,13 @@ fn metrics(worker: &Worker) -> String {
     rules.doors.write(&mut page);
     rules.cache.iter().for_each(|cache| cache.write(&mut page));
     // Each replica name has one time series. A draining replica with the name of an active one is left out.
-    let is_shown = |one: &&Shown| {
+    let is_shown = |one: &&ReplicaStatus| {
         one.replica.is_named()
             || shown.iter().all(|other| !other.replica.is_named() || other.replica.name != one.replica.name)
     };
-    let shown: Vec<&Shown> = shown.iter().filter(is_shown).collect();
-    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Shown) -> f64| {
-        let labels: Vec<[(&str, &str); 1]> =
-            shown.iter().map(|shown| [("replica", shown.replica.name.as_str())]).collect();
-        let each: Vec<(&[(&str, &str)], f64)> =
-            labels.iter().zip(&shown).map(|(labels, shown)| (&labels[..], value(shown))).collect();
-        page.gauge(name, help, &each);
+    let shown: Vec<&ReplicaStatus> = shown.iter().filter(is_shown).collect();
+    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&ReplicaStatus) -> f64| {
+        page.gauge(name, help, shown.iter().map(|shown| (replica_label(shown), value(shown))));
     };
     gauge("plimsoll_gateway_replica_usable", "1: the replica may get requests.", &|shown| {
         f64::from(u8::from(matches!(shown.standing, Standing::Ready | Standing::Trial)))
@@ -267,22 +264,13 @@ fn metrics(worker: &Worker) -> String {
     gauge("plimsoll_gateway_replica_penalty_seconds", "What is laid on its cost for shedding.", &|shown| {
         shown.penalty.as_secs_f64()
     });
-    let labels: Vec<[(&str, &str); 2]> = shown
-        .iter()
-        .flat_map(|shown| {
-            ATTEMPTS.map(|outcome| [("replica", shown.replica.name.as_str()), ("outcome", outcome)])
-        })
-        .collect();
-    let counts = shown
-        .iter()
-        .flat_map(|shown| shown.replica.attempts.iter().map(|count| count.load(Ordering::Relaxed) as f64));
-    let each: Vec<(&[(&str, &str)], f64)> =
-        labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
-    page.counter("plimsoll_gateway_attempts_total", "Attempts by replica and by how they ended.", &each);
+    let help = "Attempts by replica and by how they ended.";
+    let attempts = by_outcome(&shown, ATTEMPTS, |replica| &replica.attempts);
+    page.counter("plimsoll_gateway_attempts_total", help, attempts);
     pages(&shown, &mut page);
-    page.gauge("plimsoll_gateway_retries_left", "Retries that the budget holds.", &[(&[], left)]);
+    page.gauge("plimsoll_gateway_retries_left", "Retries that the budget holds.", [([], left)]);
     let help = "Blocks of prompts that the router remembers.";
-    page.gauge("plimsoll_gateway_prompt_blocks", help, &[(&[], remembered as f64)]);
+    page.gauge("plimsoll_gateway_prompt_blocks", help, [([], remembered as f64)]);
     queue(worker, &mut page);
     let judged = trials(worker, &mut page);
     let budget = worker.traffic.as_ref().map(|traffic| traffic.budget.pages().metrics);
@@ -298,16 +286,15 @@ fn trials(worker: &Worker, page: &mut PrometheusPage) -> String {
     let mut judged = String::new();
     if let Some(rollout) = &worker.pool.rollout {
         let help = "The canary's share of sessions; 0 once it is promoted or rolled back.";
-        page.gauge("plimsoll_gateway_canary_share", help, &[(&[], rollout.share())]);
+        page.gauge("plimsoll_gateway_canary_share", help, [([], rollout.share())]);
         let help = "Requests that went to the other side, because theirs had no room.";
-        page.counter("plimsoll_gateway_strayed_total", help, &[(&[], worker.pool.strayed() as f64)]);
+        page.counter("plimsoll_gateway_strayed_total", help, [([], worker.pool.strayed() as f64)]);
         judged += &rollout.judged().metrics;
     }
     if let Some(shadow) = &worker.shadow {
         let stats = &shadow.worker.stats;
         let ends = ENDS.map(|(end, name)| ([("outcome", name)], stats.ended(end) as f64));
-        let ends: Vec<(&[(&str, &str)], f64)> = ends.iter().map(|(labels, n)| (&labels[..], *n)).collect();
-        page.counter("plimsoll_gateway_shadow_requests_total", "Copies by how they ended.", &ends);
+        page.counter("plimsoll_gateway_shadow_requests_total", "Copies by how they ended.", ends);
         judged += &worker.traffic.as_ref().map(|traffic| traffic.shadow().metrics).unwrap_or_default();
     }
     judged
@@ -317,11 +304,8 @@ fn trials(worker: &Worker, page: &mut PrometheusPage) -> String {
 fn queue(worker: &Worker, page: &mut PrometheusPage) {
     let (held, signal) = worker.pool.queued();
     let names: Vec<&str> = worker.admission.classes.iter().map(|class| class.name.as_str()).collect();
-    let labels: Vec<[(&str, &str); 1]> = names.iter().map(|name| [("class", *name)]).collect();
     let mut by_class = |name: &str, help: &str, value: &dyn Fn(&QueueShare) -> f64| {
-        let each: Vec<(&[(&str, &str)], f64)> =
-            labels.iter().zip(&held).map(|(labels, held)| (&labels[..], value(held))).collect();
-        page.gauge(name, help, &each);
+        page.gauge(name, help, names.iter().zip(&held).map(|(name, held)| ([("class", *name)], value(held))));
     };
     by_class("plimsoll_gateway_queue_requests", "Requests that wait for a replica.", &|held| {
         f64::from(held.requests)
@@ -329,13 +313,12 @@ fn queue(worker: &Worker, page: &mut PrometheusPage) {
     by_class("plimsoll_gateway_queue_tokens", "Their prompt tokens that no replica has cached.", &|held| {
         held.tokens as f64
     });
-    let labels: Vec<[(&str, &str); 2]> =
-        names.iter().flat_map(|name| REASONS.map(|reason| [("class", *name), ("reason", reason)])).collect();
-    let counts = worker.pool.refused.iter().flatten().map(|count| count.load(Ordering::Relaxed) as f64);
-    let each: Vec<(&[(&str, &str)], f64)> =
-        labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
+    let sheds = names.iter().zip(&worker.pool.refused).flat_map(|(name, counts)| {
+        let count = |(reason, count)| ([("class", *name), ("reason", reason)], value(count));
+        REASONS.into_iter().zip(counts).map(count)
+    });
     let help = "Requests that were not sent, by class and reason.";
-    page.counter("plimsoll_gateway_sheds_total", help, &each);
+    page.counter("plimsoll_gateway_sheds_total", help, sheds);
     for (name, help, value) in [
         ("offered_tokens_per_second", "Uncached prompt tokens that come.", signal.offered_tokens_per_s),
         (
@@ -346,6 +329,6 @@ fn queue(worker: &Worker, page: &mut PrometheusPage) {
         ("pool_saturation", "What comes over what the replicas can do.", signal.saturation),
         ("desired_replicas", "Replicas that the load asks for.", f64::from(signal.desired_replicas)),
     ] {
-        page.gauge(&format!("plimsoll_gateway_{name}"), help, &[(&[], value)]);
+        page.gauge(&format!("plimsoll_gateway_{name}"), help, [([], value)]);
     }
 }

@@ -13,44 +13,44 @@ use plimsoll_model::BudgetState;
 const NONE: u8 = u8::MAX;
 
 #[derive(Debug)]
-pub struct Budget {
+pub struct LiveBudget {
     state: AtomicU8,
-    pages: Mutex<BudgetPages>,
+    pages: Mutex<BudgetStatusPages>,
 }
 
 /// The budget's reports for the admin API.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct BudgetPages {
+pub struct BudgetStatusPages {
     /// Budget rows as JSON.
     pub json: String,
     /// Budget rows as Prometheus metrics.
     pub metrics: String,
 }
 
-impl Default for Budget {
-    fn default() -> Budget {
-        Budget { state: AtomicU8::new(NONE), pages: Mutex::default() }
+impl Default for LiveBudget {
+    fn default() -> LiveBudget {
+        LiveBudget { state: AtomicU8::new(NONE), pages: Mutex::default() }
     }
 }
 
-impl Budget {
+impl LiveBudget {
     /// Returns the state, or `None` without a budget.
     pub fn state(&self) -> Option<BudgetState> {
         BudgetState::from_u8(self.state.load(Ordering::Relaxed))
     }
 
     /// Stores the result of an evaluation.
-    pub fn tell(&self, state: BudgetState, pages: BudgetPages) {
+    pub fn tell(&self, state: BudgetState, pages: BudgetStatusPages) {
         *self.lock() = pages;
         self.state.store(state as u8, Ordering::Relaxed);
     }
 
     /// Returns the latest reports.
-    pub fn pages(&self) -> BudgetPages {
+    pub fn pages(&self) -> BudgetStatusPages {
         self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BudgetPages> {
+    fn lock(&self) -> MutexGuard<'_, BudgetStatusPages> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

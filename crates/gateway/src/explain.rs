@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// The choices that are explained.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Explains {
+pub enum ExplainMode {
     /// Explains none, because no consumer keeps the explanation.
     Never,
     /// Explains a choice that skips a model of higher priority, because operators need the reason for a fallback.
@@ -18,33 +18,33 @@ pub enum Explains {
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Choice {
+pub struct RouteExplanation {
     /// Name of the chosen replica.
     pub chosen: String,
     /// Eligible replicas with their state before the request was booked.
     pub candidates: Vec<ExplainedReplica>,
     /// Ineligible replicas with the reason: their standing, or an earlier attempt.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<ExcludedReplica>,
     /// Prompt length in tokens, estimated from the length of the prompt.
     pub prompt_tokens: u32,
     /// Model that the request is sent to; `None` if the requested name has no fallback list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked_of: Option<AskedOf>,
+    pub asked_of: Option<SelectedModel>,
     /// Retries left in the retry budget.
     pub retries_left: f64,
 }
 
 /// The model that a request is sent to, and the skipped models of higher priority.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct AskedOf {
+pub struct SelectedModel {
     pub model: String,
     /// Skipped models in order of priority, each with its reason.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<SkippedModel>,
 }
 
 /// A model of higher priority that the router skipped.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct PassedOver {
+pub struct SkippedModel {
     pub model: String,
     /// Estimated lateness of the first token in s; `None` if no eligible replica serves the model.
     pub late_s: Option<f64>,
@@ -80,7 +80,7 @@ pub struct PageTerm {
 
 /// A replica that was not eligible for a request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct ExcludedReplica {
     pub replica: String,
     /// Health state of the replica. `None` if the replica is healthy but had no capacity (first attempt) or was
     /// already tried (retry).
@@ -89,18 +89,18 @@ pub struct LeftOut {
 
 /// A request and its choices: one line of a run's `explain.jsonl`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Explained {
+pub struct ExplainRecord {
     pub request: u64,
     /// Value of the `x-request-id` header.
     pub id: String,
     /// One choice per attempt.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<RouteExplanation>,
 }
 
 /// The cost term that favoured the chosen replica over the cheapest alternative.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Because {
+pub enum ChoiceReason {
     Alone,
     /// The costs were equal, so the router picked at random.
     Level,
@@ -118,23 +118,23 @@ pub enum Because {
     Rule,
 }
 
-impl Because {
+impl ChoiceReason {
     /// Returns the reason as text for the terminal.
     pub fn words(self) -> &'static str {
         match self {
-            Because::Alone => "nobody else might get it",
-            Because::Level => "others cost as much; chance decided",
-            Because::Prompt => "less of the prompt was to be computed there, or faster",
-            Because::Wait => "less waited there",
-            Because::Decoding => "fewer streams decoded there, or it steps faster",
-            Because::Penalty => "the next one had refused requests a moment ago",
-            Because::Base => "its first tokens come sooner whatever is there",
-            Because::Rule => "the route's rule; it weighs no seconds",
+            ChoiceReason::Alone => "nobody else might get it",
+            ChoiceReason::Level => "others cost as much; chance decided",
+            ChoiceReason::Prompt => "less of the prompt was to be computed there, or faster",
+            ChoiceReason::Wait => "less waited there",
+            ChoiceReason::Decoding => "fewer streams decoded there, or it steps faster",
+            ChoiceReason::Penalty => "the next one had refused requests a moment ago",
+            ChoiceReason::Base => "its first tokens come sooner whatever is there",
+            ChoiceReason::Rule => "the route's rule; it weighs no seconds",
         }
     }
 }
 
-impl Choice {
+impl RouteExplanation {
     /// Returns the chosen replica's entry among the candidates.
     pub fn winner(&self) -> Option<&ExplainedReplica> {
         self.candidates.iter().find(|candidate| candidate.replica == self.chosen)
@@ -149,20 +149,23 @@ impl Choice {
     }
 
     /// Returns the cost term by which the chosen replica beats the cheapest alternative most.
-    pub fn because(&self) -> Because {
-        let (Some(winner), Some(next)) = (self.winner(), self.next()) else { return Because::Alone };
-        let (Some(own), Some(other)) = (winner.terms, next.terms) else { return Because::Rule };
+    pub fn because(&self) -> ChoiceReason {
+        let (Some(winner), Some(next)) = (self.winner(), self.next()) else { return ChoiceReason::Alone };
+        let (Some(own), Some(other)) = (winner.terms, next.terms) else { return ChoiceReason::Rule };
         let least = own.cost_s().min(other.cost_s());
         if own.cost_s().max(other.cost_s()) <= least * (1.0 + LEVEL) + LEVEL_S {
-            return Because::Level;
+            return ChoiceReason::Level;
         }
         let gains = [
-            (other.own_s - own.own_s, Because::Prompt),
-            (other.wait_s - own.wait_s, Because::Wait),
-            (other.step_s + other.others_s - own.step_s - own.others_s, Because::Decoding),
-            (other.penalty_s - own.penalty_s, Because::Penalty),
-            (other.base_s - own.base_s, Because::Base),
+            (other.own_s - own.own_s, ChoiceReason::Prompt),
+            (other.wait_s - own.wait_s, ChoiceReason::Wait),
+            (other.step_s + other.others_s - own.step_s - own.others_s, ChoiceReason::Decoding),
+            (other.penalty_s - own.penalty_s, ChoiceReason::Penalty),
+            (other.base_s - own.base_s, ChoiceReason::Base),
         ];
-        gains.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or(Because::Level, |(_, because)| because)
+        gains
+            .into_iter()
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .map_or(ChoiceReason::Level, |(_, because)| because)
     }
 }

@@ -15,6 +15,8 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
+use crate::error::conflict;
+
 /// Minimum length of a key in characters: 16 characters of base64 are 96 bits, which cannot be guessed.
 pub(crate) const SHORTEST: usize = 16;
 pub(crate) const MOST_KEYS: usize = 100_000;
@@ -58,7 +60,7 @@ pub struct KeySource {
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Default)]
-struct Written {
+struct KeySourceFields {
     sha256: Option<String>,
     env: Option<String>,
     file: Option<PathBuf>,
@@ -68,8 +70,8 @@ impl<'de> Deserialize<'de> for KeySource {
     /// This is implemented manually, because the derived parser quotes invalid values. A key in place of its source
     /// would appear in a log.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<KeySource, D::Error> {
-        struct Source;
-        impl<'de> Visitor<'de> for Source {
+        struct KeySourceVisitor;
+        impl<'de> Visitor<'de> for KeySourceVisitor {
             type Value = KeySource;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,11 +83,12 @@ impl<'de> Deserialize<'de> for KeySource {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<KeySource, A::Error> {
-                let Written { sha256, env, file } = Written::deserialize(MapAccessDeserializer::new(map))?;
+                let KeySourceFields { sha256, env, file } =
+                    KeySourceFields::deserialize(MapAccessDeserializer::new(map))?;
                 Ok(KeySource { sha256, env, file })
             }
         }
-        from.deserialize_any(Source)
+        from.deserialize_any(KeySourceVisitor)
     }
 }
 
@@ -179,10 +182,9 @@ impl KeySource {
 pub fn fresh() -> Result<(String, Digest), SettingError> {
     use ring::rand::SecureRandom;
     let mut bytes = [0u8; 32];
-    ring::rand::SystemRandom::new().fill(&mut bytes).map_err(|_| SettingError::Conflict {
-        name: "key".to_owned(),
-        why: "the system gives no random bytes".to_owned(),
-    })?;
+    ring::rand::SystemRandom::new()
+        .fill(&mut bytes)
+        .or_else(|_| conflict("key", "the system gives no random bytes"))?;
     let key = bytes.iter().fold("pl-".to_owned(), |text, byte| format!("{text}{byte:02x}"));
     let digest = Digest::of(key.as_bytes());
     Ok((key, digest))

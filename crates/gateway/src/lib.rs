@@ -1,28 +1,19 @@
 //! The gateway: a streaming reverse proxy in front of replicas.
 //!
 //! Decisions (routing, retries, ejection) are in `policy`, whose code `sim` runs in virtual time. This crate moves
-//! bytes, counts, and reports events to the policies. A request passes these modules:
-//!
-//! * [`serve`] accepts the connection.
-//! * [`proxy`] reads the request; [`request`] finds its prompt in the bytes.
-//! * [`pool`] books a replica or puts the request into the [`queue`].
-//! * [`upstream`] sends the request to the replica, unless [`cached`] answers it from the [`cache`].
-//! * [`relay`] forwards the response as it arrives.
-//! * [`traffic`] passes the recording to its writer.
-//!
-//! If another proxy moves the bytes, the [`picker`] names the replica.
+//! bytes, counts, and reports events to the policies. `proxy` contains the path of a request. If another proxy moves
+//! the bytes, the `picker` names the replica.
 //!
 //! Reading order:
 //!
-//! * configuration: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`]
-//! * state: [`stats`], [`doors`] (authentication), [`paths`] (path allowlist), [`rules`] (active configuration),
-//!   [`explain`], [`replica`], [`owners`], [`pool`], [`queue`]
-//! * a request: [`request`], [`terms`], [`upstream`], [`trace_context`], [`traces`], [`traffic`]
-//! * a response: [`passing`], [`relay`], [`reply`], [`proxy`], [`cached`], [`picker`]
-//! * operation: [`prober`], [`pages`], [`admin`], [`serve`], [`reload`]
+//! * configuration: [`spec`], [`record`], [`rollout`], [`telemetry`], [`traces`], [`budget`], [`keys`], [`tls`]
+//! * state: [`stats`], `auth`, [`paths`] (path allowlist), `active_config`, [`explain`], `replica`, [`owners`], [`pool`]
+//! * a request: `proxy`, [`request`], `upstream`, [`trace_context`], [`traffic`] (recording)
+//! * a response: `head_verdict`, `relay`, [`response_observer`], `reply`, [`cache`], `cache_lookup`, `picker`
+//! * operation: `serve`, `prober`, `replica_scrape`, `admin`, [`reload`]
 
 pub mod budget;
-pub mod error;
+mod error;
 pub mod keys;
 pub mod record;
 pub mod rollout;
@@ -30,49 +21,45 @@ pub mod spec;
 pub mod telemetry;
 pub mod tls;
 
+mod active_config;
+mod auth;
 pub mod cache;
-pub mod doors;
 pub mod explain;
-pub mod judged;
+mod head_verdict;
 pub mod models;
 pub mod owners;
 pub mod paths;
 pub mod pool;
-pub mod queue;
-pub mod replica;
-pub mod rules;
-mod same;
+mod replica;
 pub mod stats;
 
-pub mod cached;
-pub mod pages;
-pub mod passing;
-pub mod picker;
-pub(crate) mod prober;
-pub mod proxy;
-pub mod relay;
-pub mod reply;
+mod cache_lookup;
+mod picker;
+mod prober;
+mod proxy;
+mod relay;
+mod replica_scrape;
+mod reply;
 pub mod request;
+pub mod response_observer;
 mod socket;
-pub mod terms;
-pub mod tiers;
+mod tiers;
 mod timer;
 pub mod trace_context;
 pub mod traces;
 pub mod traffic;
-pub mod upstream;
-pub mod usage;
+mod upstream;
 
-pub mod admin;
+mod admin;
 pub mod reload;
-pub mod serve;
+mod serve;
 
 pub use error::GatewayError;
 pub use record::RecordSpec;
-pub use reload::{Reloaded, Reloader};
+pub use reload::{ReloadOutcome, Reloader};
 pub use rollout::{ReplicaRole, Rollout, RolloutSpec, ShadowSpec};
 pub use serve::{Gateway, GatewayStopper};
 pub use spec::{GatewaySpec, PickerSpec, ReplicaSpec};
 pub use telemetry::TelemetrySpec;
 pub use traces::TracesSpec;
-pub use traffic::Traffic;
+pub use traffic::TrafficRecorder;

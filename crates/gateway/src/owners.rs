@@ -54,7 +54,7 @@ impl MadeObject {
 
     /// Parses more bytes, or the end. Parsing stops once the hash of the object is known or the size limit is
     /// reached.
-    pub fn passes(&mut self, data: &[u8], is_end: bool) -> Looked {
+    pub fn passes(&mut self, data: &[u8], is_end: bool) -> ObjectSearch {
         self.text.extend_from_slice(data);
         if let Some(headers) = self.packed.take_if(|_| is_end) {
             let text = packed::unpacked(&Bytes::from(std::mem::take(&mut self.text)), &headers, MOST_BYTES);
@@ -67,17 +67,17 @@ impl MadeObject {
                 .filter(|text| is_end || self.packed.is_none() && text.trim_ascii_end().ends_with(b"}")),
         };
         match read.map(name) {
-            Some(Some(name)) => Looked::Over(Some(hash(name))),
-            Some(None) if self.is_stream => Looked::Over(None),
-            _ if is_end || self.text.len() > MOST_BYTES => Looked::Over(None),
-            _ => Looked::On,
+            Some(Some(name)) => ObjectSearch::Over(Some(hash(name))),
+            Some(None) if self.is_stream => ObjectSearch::Over(None),
+            _ if is_end || self.text.len() > MOST_BYTES => ObjectSearch::Over(None),
+            _ => ObjectSearch::On,
         }
     }
 }
 
 /// The state of the parser.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Looked {
+pub enum ObjectSearch {
     /// More data is needed.
     On,
     /// Parsing is finished; contains the hash of the object if one was created.
@@ -109,13 +109,13 @@ mod tests {
     fn look(text: &str, is_stream: bool, size: usize) -> Option<u64> {
         let mut made = MadeObject::new(&HeaderMap::new(), is_stream);
         for piece in text.as_bytes().chunks(size) {
-            if let Looked::Over(found) = made.passes(piece, false) {
+            if let ObjectSearch::Over(found) = made.passes(piece, false) {
                 return found;
             }
         }
         match made.passes(b"", true) {
-            Looked::Over(found) => found,
-            Looked::On => panic!("the end is one"),
+            ObjectSearch::Over(found) => found,
+            ObjectSearch::On => panic!("the end is one"),
         }
     }
 

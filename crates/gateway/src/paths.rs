@@ -8,6 +8,8 @@ use std::collections::HashSet;
 
 use plimsoll_policy::SettingError;
 
+use crate::error::conflict;
+
 /// Word that represents [`PUBLIC`] in the configuration.
 pub(crate) const PUBLIC_WORD: &str = "public";
 
@@ -147,16 +149,14 @@ impl OpenPaths {
                 PUBLIC.iter().for_each(|path| open.add(path));
                 continue;
             }
+            let wrong = |why: &str| conflict("paths", format!("{line:?} {why}"));
             let inside = line.strip_suffix("/**").unwrap_or(line);
             let wildcards = inside.split('/').filter(|segment| segment.contains('*'));
             if !line.starts_with('/') || line.contains(['?', '#']) || has_dot_segment(line) {
-                return Err(wrong(line, "is neither a path such as /pause nor the word public"));
+                return wrong("is neither a path such as /pause nor the word public");
             }
             if wildcards.into_iter().any(|segment| segment != "*") {
-                return Err(wrong(
-                    line,
-                    "has a * inside a segment; write /a/* for one segment, /a/** for all below",
-                ));
+                return wrong("has a * inside a segment; write /a/* for one segment, /a/** for all below");
             }
             open.add(line);
         }
@@ -183,10 +183,6 @@ impl OpenPaths {
         is_open(path)
             || path.strip_prefix("/openai").is_some_and(|path| path.starts_with("/v1/") && is_open(path))
     }
-}
-
-fn wrong(line: &str, why: &str) -> SettingError {
-    SettingError::Conflict { name: "paths".to_owned(), why: format!("{line:?} {why}") }
 }
 
 fn matches(pattern: &str, path: &str) -> bool {

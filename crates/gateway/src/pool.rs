@@ -4,12 +4,12 @@
 //! otherwise two threads would choose the same idle replica. Counters that every stream event updates are atomic and
 //! outside the lock.
 
-mod booked;
-mod elsewhere;
+mod lease;
 
-pub use booked::Booked;
+pub use lease::{Placement, QueueWait, ReplicaLease};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,13 +22,14 @@ use plimsoll_policy::{
 };
 use tokio::sync::{oneshot, watch};
 
-use crate::explain::{AskedOf, Choice, ExplainedReplica, Explains, LeftOut, PageTerm, PassedOver};
+use crate::explain::{
+    ExcludedReplica, ExplainMode, ExplainedReplica, PageTerm, RouteExplanation, SelectedModel, SkippedModel,
+};
 use crate::models::{self, ServedModel};
 use crate::owners::Owners;
-use crate::queue::{Placing, QueuedWait};
 use crate::replica::Replica;
 use crate::request::{self, ParsedRequest};
-use crate::rollout::{ReplicaRole, Rollout, Stand};
+use crate::rollout::{ReplicaRole, Rollout, RolloutState};
 use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::REASONS;
 use crate::tiers::Tiers;
@@ -60,7 +61,7 @@ pub struct ReplicaPool {
 struct Inner {
     front: Front<ParsedRequest>,
     /// Queued requests with their reply channels.
-    waiting: HashMap<Ticket, Waiting>,
+    waiting: HashMap<Ticket, QueueEntry>,
     chance: Stream,
     /// Replicas by number. A removed replica keeps its slot until a new one gets its number.
     each: Vec<Arc<Replica>>,
@@ -106,15 +107,15 @@ pub(crate) struct ReplicaChanges {
     pub drains: Vec<String>,
 }
 
-struct Waiting {
-    to: oneshot::Sender<Result<Booked, Refusal>>,
+struct QueueEntry {
+    to: oneshot::Sender<Result<ReplicaLease, Refusal>>,
     /// The parsed request, kept only if the choice will be explained.
     asked: Option<ParsedRequest>,
 }
 
 /// The status of a replica for the admin API and metrics.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct ReplicaStatus {
     pub replica: Arc<Replica>,
     /// Health state, which decides whether the replica gets requests.
     pub standing: Standing,
@@ -189,29 +190,29 @@ impl ReplicaPool {
         asked: &ParsedRequest,
         terms: &Terms,
         state: BudgetState,
-        explains: Explains,
-    ) -> Placing {
+        explains: ExplainMode,
+    ) -> Placement {
         let now = self.clock.now();
         let mut inner = self.lock();
         let Inner { front, waiting, chance, each, .. } = &mut *inner;
         front.set_budget_state(state);
         match front.offer(&asked.facts(), terms, now, chance, || asked.clone()) {
             Offer::Sent(sent) => {
-                let passed = explains == Explains::PassedOver && !front.passed().is_empty();
-                let explained = (explains == Explains::Always || passed)
+                let passed = explains == ExplainMode::PassedOver && !front.passed().is_empty();
+                let explained = (explains == ExplainMode::Always || passed)
                     .then(|| self.explained(front, each, (&sent, asked), now));
-                Placing::Booked(Booked::new(self, each, sent, explained))
+                Placement::Booked(ReplicaLease::new(self, each, sent, explained))
             }
             Offer::Queued { ticket, until } => {
                 let (to, given) = oneshot::channel();
                 waiting.insert(
                     ticket,
-                    Waiting { to, asked: (explains == Explains::Always).then(|| asked.clone()) },
+                    QueueEntry { to, asked: (explains == ExplainMode::Always).then(|| asked.clone()) },
                 );
                 self.settle(inner);
-                Placing::Waits(QueuedWait { pool: Arc::clone(self), ticket, until, given })
+                Placement::Waits(QueueWait { pool: Arc::clone(self), ticket, until, given })
             }
-            Offer::Refused(refusal) => Placing::Refused(refusal),
+            Offer::Refused(refusal) => Placement::Refused(refusal),
         }
     }
 
@@ -222,18 +223,18 @@ impl ReplicaPool {
         asked: &ParsedRequest,
         tried: &[u32],
         explains: bool,
-    ) -> Option<Booked> {
+    ) -> Option<ReplicaLease> {
         let now = self.clock.now();
         let mut inner = self.lock();
         let Inner { front, chance, each, .. } = &mut *inner;
         let sent = front.again(&asked.facts(), tried, now, chance)?;
         let explained = explains.then(|| self.explained(front, each, (&sent, asked), now));
-        Some(Booked::new(self, each, sent, explained))
+        Some(ReplicaLease::new(self, each, sent, explained))
     }
 
     /// Returns the time after sending at which a request counts as late, or `None` if it is unknown or hedging is
     /// off.
-    pub fn hedge_after(&self, booked: &Booked) -> Option<Span> {
+    pub fn hedge_after(&self, booked: &ReplicaLease) -> Option<Span> {
         self.lock().front.hedge_after(&booked.sent)
     }
 
@@ -244,22 +245,22 @@ impl ReplicaPool {
     pub fn hedge(
         self: &Arc<ReplicaPool>,
         asked: &ParsedRequest,
-        late: &Booked,
+        late: &ReplicaLease,
         state: BudgetState,
         explains: bool,
-    ) -> Result<Booked, Withheld> {
+    ) -> Result<ReplicaLease, Withheld> {
         let now = self.clock.now();
         let mut inner = self.lock();
         let Inner { front, chance, each, .. } = &mut *inner;
         front.set_budget_state(state);
         let sent = front.hedge(&asked.facts(), &late.sent, now, chance)?;
         let explained = explains.then(|| self.explained(front, each, (&sent, asked), now));
-        Ok(Booked::new(self, each, sent, explained))
+        Ok(ReplicaLease::new(self, each, sent, explained))
     }
 
     /// Records the first token of a hedged request. `won` is set if it came from the second replica; `slower` is
     /// cancelled.
-    pub fn hedge_ended(&self, won: bool, slower: Option<&Booked>) {
+    pub fn hedge_ended(&self, won: bool, slower: Option<&ReplicaLease>) {
         let now = self.clock.now();
         self.lock().front.hedge_ended(won, slower.map(|booked| &booked.sent), now);
     }
@@ -296,7 +297,7 @@ impl ReplicaPool {
 
     /// Returns whether a rejection or failure of this replica should be checked on another replica, and one is
     /// eligible.
-    pub fn doubts(&self, asked: &ParsedRequest, booked: &Booked) -> bool {
+    pub fn doubts(&self, asked: &ParsedRequest, booked: &ReplicaLease) -> bool {
         let now = self.clock.now();
         self.lock().front.doubts(&asked.facts(), booked.number(), now)
     }
@@ -451,7 +452,7 @@ impl ReplicaPool {
     }
 
     /// Applies a new stage of the canary rollout.
-    pub fn set_stand(self: &Arc<ReplicaPool>, stand: Stand) {
+    pub fn set_stand(self: &Arc<ReplicaPool>, stand: RolloutState) {
         let Some(rollout) = &self.rollout else { return };
         let mut inner = self.lock();
         rollout.set(stand);
@@ -464,13 +465,13 @@ impl ReplicaPool {
         let stand = self.rollout.as_ref().map(Rollout::stand);
         // Without a share, the canary gets no requests, not even when the other replicas have no capacity.
         let is_out = match stand {
-            Some(Stand::Trial { share }) => share == 0.0,
-            Some(Stand::RolledBack) => true,
-            Some(Stand::Promoted) | None => false,
+            Some(RolloutState::Trial { share }) => share == 0.0,
+            Some(RolloutState::RolledBack) => true,
+            Some(RolloutState::Promoted) | None => false,
         };
         let Inner { front, each, .. } = inner;
         for replica in each.iter().filter(|replica| !replica.is_gone()) {
-            let arm = if stand == Some(Stand::Promoted) { Arm::Base } else { replica.arm };
+            let arm = if stand == Some(RolloutState::Promoted) { Arm::Base } else { replica.arm };
             front.set_arm(replica.number, arm);
             let drains = !replica.is_named() || is_out && replica.arm == Arm::Canary;
             front.set_draining(replica.number, drains);
@@ -529,12 +530,12 @@ impl ReplicaPool {
     }
 
     /// Returns the status of every replica, the retries left and the size of the prefix index in blocks.
-    pub fn shown(&self) -> (Vec<Shown>, f64, usize) {
+    pub fn shown(&self) -> (Vec<ReplicaStatus>, f64, usize) {
         let now = self.clock.now();
         let mut inner = self.lock();
         inner.front.bring_pages(now);
         let front = &inner.front;
-        let shown = inner.each().map(|replica| Shown {
+        let shown = inner.each().map(|replica| ReplicaStatus {
             replica: Arc::clone(replica),
             standing: front.health().standing(replica.number, now),
             load: front.load(replica.number),
@@ -560,12 +561,12 @@ impl ReplicaPool {
         each: &[Arc<Replica>],
         (sent, asked): (&SentRequest, &ParsedRequest),
         now: At,
-    ) -> Box<Choice> {
+    ) -> Box<RouteExplanation> {
         let name = |replica: u32| each[replica as usize].name.clone();
         let weighed = front.weighed(&asked.facts());
         let is_weighed = |number| weighed.iter().any(|(view, ..)| view.replica == number);
         let out = each.iter().filter(|replica| !replica.is_gone() && !is_weighed(replica.number));
-        let left_out = out.map(|replica| LeftOut {
+        let left_out = out.map(|replica| ExcludedReplica {
             replica: replica.name.clone(),
             standing: Some(front.health().standing(replica.number, now)).filter(|s| *s != Standing::Ready),
         });
@@ -585,16 +586,39 @@ impl ReplicaPool {
         });
         let tier = |tier| self.tiers.of(asked, tier).map(|tier| tier.model.clone());
         let passed = front.passed().iter().filter_map(|&(passed, late)| {
-            Some(PassedOver { model: tier(passed)?, late_s: late.map(Span::as_secs_f64) })
+            Some(SkippedModel { model: tier(passed)?, late_s: late.map(Span::as_secs_f64) })
         });
-        Box::new(Choice {
+        Box::new(RouteExplanation {
             chosen: name(sent.booking.replica),
             candidates: candidates.collect(),
             left_out,
             prompt_tokens: asked.prompt_tokens,
-            asked_of: tier(sent.tier).map(|model| AskedOf { model, passed_over: passed.collect() }),
+            asked_of: tier(sent.tier).map(|model| SelectedModel { model, passed_over: passed.collect() }),
             retries_left: front.retries_left(),
         })
+    }
+
+    /// Returns the numbers of the replicas at these addresses in ascending order. An address is `ip:port`, or an `ip`
+    /// for all its ports; invalid addresses are ignored.
+    pub fn at(&self, addresses: &[String]) -> Vec<u32> {
+        // The addresses are parsed before the lock is taken, because there may be thousands.
+        let exact: HashSet<SocketAddr> = addresses.iter().filter_map(|one| one.parse().ok()).collect();
+        let hosts: HashSet<IpAddr> = addresses.iter().filter_map(|one| one.parse().ok()).collect();
+        let inner = self.lock();
+        let endpoints = inner.each().filter_map(|one| Some((one.place.endpoint()?, one.number)));
+        let is_named = |endpoint: &SocketAddr| exact.contains(endpoint) || hosts.contains(&endpoint.ip());
+        let mut numbers: Vec<u32> =
+            endpoints.filter(|(endpoint, _)| is_named(endpoint)).map(|(_, number)| number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Returns up to `most` fallback replicas, best first, in case the booked one is unreachable. Nothing is booked.
+    pub fn next_best(&self, asked: &ParsedRequest, booked: &ReplicaLease, most: usize) -> Vec<Arc<Replica>> {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let ranked = inner.front.next_best(&asked.facts(), &booked.sent, now);
+        ranked.into_iter().take(most).map(|number| Arc::clone(&inner.each[number as usize])).collect()
     }
 
     /// Sends queued requests that have a replica now, and rejects requests that can get none.
@@ -611,7 +635,7 @@ impl ReplicaPool {
                 Given::Sent(sent) => {
                     let asked = one.as_ref().and_then(|one| one.asked.as_ref());
                     let explained = asked.map(|asked| self.explained(front, each, (&sent, asked), now));
-                    Ok(Booked::new(self, each, sent, explained))
+                    Ok(ReplicaLease::new(self, each, sent, explained))
                 }
                 Given::Refused(refusal) => Err(refusal),
             };

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use http::Method;
 use plimsoll_model::{At, Span};
 
+use crate::active_config::{ActiveConfig, ConfigHandle};
 use crate::models;
-use crate::pages;
 use crate::pool::ReplicaPool;
 use crate::replica::Replica;
-use crate::rules::{InForce, Rules};
+use crate::replica_scrape;
 use crate::timer::soon;
-use crate::upstream::{OwnRequest, Unasked, Upstreams};
+use crate::upstream::{InternalRequest, InternalRequestError, Upstreams};
 
 /// Check interval of an unhealthy replica, and of silent streams.
 const OFTEN: Span = Span::from_millis(250);
@@ -31,7 +31,7 @@ const MOST_MODELS: usize = 4 << 20;
 const MODELS: Span = Span::from_secs(30);
 
 /// Starts the permanent checks of all replicas, including replicas that are added later.
-pub async fn look(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, rules: Arc<InForce>) {
+pub async fn look(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, rules: Arc<ConfigHandle>) {
     let (mut changes, mut newest) = (pool.changes(), 0);
     loop {
         let before = newest;
@@ -42,7 +42,7 @@ pub async fn look(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, rules: Arc<I
             let (of_pool, of_upstreams, of_replica, by) = with();
             tokio::task::spawn_local(probe(of_pool, of_upstreams, of_replica, by));
             let (of_pool, of_upstreams, of_replica, by) = with();
-            tokio::task::spawn_local(pages::read_pages(of_pool, of_upstreams, of_replica, by));
+            tokio::task::spawn_local(replica_scrape::read_pages(of_pool, of_upstreams, of_replica, by));
         }
         if changes.changed().await.is_err() {
             return;
@@ -51,7 +51,12 @@ pub async fn look(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, rules: Arc<I
 }
 
 /// Checks a replica until its removal. A draining replica is not checked, because it gets no requests anyway.
-async fn probe(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, replica: Arc<Replica>, rules: Arc<InForce>) {
+async fn probe(
+    pool: Arc<ReplicaPool>,
+    upstreams: Rc<Upstreams>,
+    replica: Arc<Replica>,
+    rules: Arc<ConfigHandle>,
+) {
     let mut failed = 0;
     let mut due = pool.clock.now();
     // Number of attempts at the last observed use, and the time of that observation.
@@ -59,7 +64,7 @@ async fn probe(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, replica: Arc<Re
     let mut models_due = due;
     while !replica.is_gone() {
         let rules = rules.now();
-        let one = One { pool: &pool, upstreams: &upstreams, replica: &replica, rules: &rules };
+        let one = ProbedReplica { pool: &pool, upstreams: &upstreams, replica: &replica, rules: &rules };
         let every = Span::from_secs_f64(rules.health.every_s);
         if !replica.is_named() {
             tokio::time::sleep_until(soon(OFTEN)).await;
@@ -108,23 +113,23 @@ enum HealthSeen {
 }
 
 /// A replica with everything that its checks need.
-pub(crate) struct One<'a> {
+pub(crate) struct ProbedReplica<'a> {
     pub pool: &'a ReplicaPool,
     pub upstreams: &'a Rc<Upstreams>,
     pub replica: &'a Arc<Replica>,
-    pub rules: &'a Rules,
+    pub rules: &'a ActiveConfig,
 }
 
-impl One<'_> {
+impl ProbedReplica<'_> {
     async fn look(&self) -> HealthSeen {
         let spec = &self.rules.health;
         let within = Duration::from_secs_f64(spec.timeout_s);
         let bearer = self.rules.bearer(&self.replica.name);
-        let request = OwnRequest { method: Method::GET, path: &spec.path, body: "", bearer };
+        let request = InternalRequest { method: Method::GET, path: &spec.path, body: "", bearer };
         match self.upstreams.asked(self.replica, &request, (within, MOST_PAGE)).await {
             Ok((status, _)) if status < 500 => HealthSeen::Answers,
-            Err(Unasked::Late) => HealthSeen::Late,
-            Ok(_) | Err(Unasked::Failed) => HealthSeen::Fails,
+            Err(InternalRequestError::Late) => HealthSeen::Late,
+            Ok(_) | Err(InternalRequestError::Failed) => HealthSeen::Fails,
         }
     }
 
@@ -177,7 +182,7 @@ impl One<'_> {
         (within, most): (Duration, usize),
     ) -> Option<(u16, Option<Bytes>)> {
         let bearer = self.rules.bearer(&self.replica.name);
-        let request = OwnRequest { method, path, body, bearer };
+        let request = InternalRequest { method, path, body, bearer };
         self.upstreams.ask(self.replica, &request, (within, most)).await
     }
 }

@@ -6,6 +6,8 @@ use plimsoll_policy::SettingError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::{conflict, share, within};
+
 /// Request recording settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -51,16 +53,11 @@ impl RecordSpec {
 
     /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
-        let conflict = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
         if self.dir.as_os_str().is_empty() {
-            return conflict("record.dir", "names no folder".to_owned());
+            return conflict("record.dir", "names no folder");
         }
-        if !(1.0..=604_800.0).contains(&self.every_s) {
-            return conflict("record.every_s", format!("{} is not from 1 to 604800 s", self.every_s));
-        }
-        if !(0.0..=1.0).contains(&self.explain) {
-            return conflict("record.explain", format!("{} is no share from 0 to 1", self.explain));
-        }
+        within("record.every_s", self.every_s, 1.0..=604_800.0, " s")?;
+        share("record.explain", self.explain)?;
         if self.bytes < 64 << 10 {
             return conflict("record.bytes", format!("{} is less than 65536", self.bytes));
         }

@@ -16,10 +16,10 @@ use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol, Span};
 use tokio::time::Sleep;
 
-use crate::passing::{BegunAnswer, PassingAnswer};
-use crate::reply::{RelayEnd, broken_stream};
+use crate::reply::{RelayError, broken_stream};
+use crate::response_observer::{ResponseObserver, StartedResponse};
 use crate::stats::Stats;
-use crate::upstream::Lent;
+use crate::upstream::PooledConnection;
 
 /// Comment that keeps a silent stream's connection open. Readers of event streams skip comments.
 const COMMENT: &[u8] = b": keep-alive\n\n";
@@ -29,7 +29,7 @@ const MOST_HALF: usize = 64 << 10;
 pub struct Relay {
     answer: Incoming,
     /// Frames received before the decision to forward the response, with their arrival times.
-    held: VecDeque<(At, Bytes)>,
+    frames: VecDeque<(At, Bytes)>,
     /// Start of an incomplete line of a stream. It is buffered, because a truncated line would be read as an event.
     half: Bytes,
     /// Set if the start of an incomplete line was forwarded because the line is long.
@@ -38,8 +38,8 @@ pub struct Relay {
     is_in_data: bool,
     /// Trailers that follow the buffered data.
     trailers: Option<Frame<Bytes>>,
-    lent: Option<Lent>,
-    passing: PassingAnswer,
+    connection: Option<PooledConnection>,
+    observer: ResponseObserver,
     clock: Clock,
     /// Timer of the keep-alive comment.
     quiet: Option<Pin<Box<Sleep>>>,
@@ -52,35 +52,35 @@ pub struct Relay {
 }
 
 /// The parts that a relay starts from.
-pub struct RelayedAnswer {
-    pub begun: BegunAnswer,
+pub(crate) struct RelayInput {
+    pub started: StartedResponse,
     /// Frames received since the head, with their arrival times.
-    pub held: VecDeque<(At, Bytes)>,
-    pub lent: Lent,
+    pub frames: VecDeque<(At, Bytes)>,
+    pub connection: PooledConnection,
     /// Silence before a keep-alive comment; zero disables it.
     pub keep_alive: Duration,
 }
 
 impl Relay {
     /// Returns the relay of a response. `stream` is the protocol of an event stream, `None` for other responses.
-    pub fn new(
+    pub(crate) fn new(
         answer: Incoming,
-        relayed: RelayedAnswer,
+        input: RelayInput,
         stream: Option<Protocol>,
         stats: Arc<Stats>,
         clock: Clock,
     ) -> Relay {
-        let RelayedAnswer { begun, held, lent, keep_alive } = relayed;
-        let last = begun.head;
+        let RelayInput { started, frames, connection, keep_alive } = input;
+        let last = started.head;
         let mut relay = Relay {
             answer,
-            held,
+            frames,
             half: Bytes::new(),
             is_in_line: false,
             is_in_data: false,
             trailers: None,
-            lent: Some(lent),
-            passing: PassingAnswer::new(begun, stream, stats, clock),
+            connection: Some(connection),
+            observer: ResponseObserver::new(started, stream, stats, clock),
             clock,
             quiet: None,
             limit: keep_alive,
@@ -95,13 +95,13 @@ impl Relay {
         relay
     }
 
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         if let Some(trailers) = self.trailers.take() {
             return Poll::Ready(Some(Ok(trailers)));
         }
         while !self.ended {
-            let (at, data) = match self.held.pop_front() {
-                Some(held) => held,
+            let (at, data) = match self.frames.pop_front() {
+                Some(frame) => frame,
                 None => match Pin::new(&mut self.answer).poll_frame(cx) {
                     Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                         Ok(data) => (self.clock.now(), data),
@@ -116,7 +116,7 @@ impl Relay {
                 },
             };
             self.passes(&data, at);
-            let is_last = self.held.is_empty() && self.answer.is_end_stream();
+            let is_last = self.frames.is_empty() && self.answer.is_end_stream();
             if is_last {
                 self.end(true);
             }
@@ -131,7 +131,7 @@ impl Relay {
     fn lines(&mut self, data: Bytes, is_last: bool) -> Option<Bytes> {
         let was_in_line = self.is_in_line;
         let lines = self.whole_lines(data, is_last)?;
-        if self.passing.stream().is_some_and(|protocol| !protocol.sends_lines()) {
+        if self.observer.stream().is_some_and(|protocol| !protocol.sends_lines()) {
             self.is_in_data = ends_in_data(&lines, was_in_line || self.is_in_data);
         }
         Some(lines)
@@ -139,7 +139,7 @@ impl Relay {
 
     fn whole_lines(&mut self, data: Bytes, is_last: bool) -> Option<Bytes> {
         let ends_line = matches!(data.last(), Some(b'\n' | b'\r') | None);
-        if self.passing.stream().is_none() || self.half.is_empty() && (ends_line || is_last) {
+        if self.observer.stream().is_none() || self.half.is_empty() && (ends_line || is_last) {
             self.is_in_line = false;
             return Some(data);
         }
@@ -177,9 +177,9 @@ impl Relay {
 
     /// Handles a broken response. A stream ends with an error event. If an event is incomplete or the response is no
     /// stream, the connection closes instead.
-    fn breaks(&mut self, error: hyper::Error) -> Result<Frame<Bytes>, RelayEnd> {
+    fn breaks(&mut self, error: hyper::Error) -> Result<Frame<Bytes>, RelayError> {
         self.end(false);
-        match self.passing.stream().filter(|_| !self.is_in_line && !self.is_in_data) {
+        match self.observer.stream().filter(|_| !self.is_in_line && !self.is_in_data) {
             Some(protocol) => Ok(Frame::data(Bytes::from_static(broken_stream(protocol)))),
             None => Err(error.into()),
         }
@@ -187,38 +187,38 @@ impl Relay {
 
     /// Returns whether no frame follows.
     pub fn is_end(&self) -> bool {
-        let has_more = self.trailers.is_some() || !self.half.is_empty() || !self.held.is_empty();
+        let has_more = self.trailers.is_some() || !self.half.is_empty() || !self.frames.is_empty();
         self.ended && self.trailers.is_none() || !has_more && self.answer.is_end_stream()
     }
 
     /// Returns whether the complete response arrived.
-    pub(crate) fn came_whole(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.is_whole
     }
 
     /// Returns whether the complete response arrived and was successful.
     pub(crate) fn is_success(&self) -> bool {
-        self.is_whole && self.passing.is_success()
+        self.is_whole && self.observer.is_success()
     }
 
     /// Returns the remaining size if known.
     pub fn size_hint(&self) -> SizeHint {
         match self.ended {
             true => SizeHint::with_exact(0),
-            false if self.held.is_empty() && self.half.is_empty() => self.answer.size_hint(),
+            false if self.frames.is_empty() && self.half.is_empty() => self.answer.size_hint(),
             false => SizeHint::default(),
         }
     }
 
     fn passes(&mut self, data: &[u8], now: At) {
         self.last = now;
-        self.passing.passes(data, now);
+        self.observer.passes(data, now);
     }
 
     /// Returns a keep-alive comment after a long silence, if the stream is between two events.
-    fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
+    fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         // Streams of JSON lines have no comments.
-        let has_comments = self.passing.stream().is_some_and(|protocol| !protocol.sends_lines());
+        let has_comments = self.observer.stream().is_some_and(|protocol| !protocol.sends_lines());
         if self.limit.is_zero() || !has_comments {
             return Poll::Pending;
         }
@@ -234,7 +234,7 @@ impl Relay {
                 continue;
             }
             self.last = now;
-            if self.passing.is_between_events() {
+            if self.observer.is_between_events() {
                 return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(COMMENT)))));
             }
         }
@@ -242,11 +242,11 @@ impl Relay {
 
     fn end(&mut self, whole: bool) {
         (self.ended, self.is_whole) = (true, whole);
-        let lent = self.lent.take();
-        self.passing.end(whole);
+        let connection = self.connection.take();
+        self.observer.end(whole);
         // Otherwise the drop closes the replica's connection, which cancels its request.
         if whole {
-            lent.into_iter().for_each(Lent::give_back);
+            connection.into_iter().for_each(PooledConnection::give_back);
         }
     }
 }

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
+use crate::active_config::{ActiveConfig, ConfigHandle};
 use crate::cache::Cache;
 use crate::error::GatewayError;
 use crate::pool::ReplicaPool;
 use crate::rollout::ReplicaRole;
-use crate::rules::{InForce, Rules};
 use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::Stats;
 
@@ -34,7 +34,7 @@ const AT_ONCE: [&str; 14] = [
 /// A handle that applies new versions of the configuration.
 #[derive(Clone)]
 pub struct Reloader {
-    pub(crate) rules: Arc<InForce>,
+    pub(crate) rules: Arc<ConfigHandle>,
     pub(crate) pool: Arc<ReplicaPool>,
     pub(crate) stats: Arc<Stats>,
     /// Configuration at the start, which the later check compares with.
@@ -45,7 +45,7 @@ pub struct Reloader {
 
 /// The result of a reload.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Reloaded {
+pub struct ReloadOutcome {
     /// Added replicas; they get requests after their first successful health check.
     pub joined: Vec<String>,
     /// Draining replicas; they get no further requests and are removed after their last one.
@@ -61,17 +61,17 @@ impl Reloader {
     ///
     /// # Errors
     /// Fails if a setting is invalid; the active configuration stays.
-    pub fn reload(&self, spec: &GatewaySpec) -> Result<Reloaded, GatewayError> {
+    pub fn reload(&self, spec: &GatewaySpec) -> Result<ReloadOutcome, GatewayError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let rules = spec.validate().map_err(GatewayError::from);
-        let rules = rules.and_then(|()| Rules::new(spec, Some(&self.rules.now()), self.pool.clock));
+        let rules = rules.and_then(|()| ActiveConfig::new(spec, Some(&self.rules.now()), self.pool.clock));
         self.stats.reloaded(rules.is_ok());
         self.rules.set(rules?);
         let moved = self.pool.set_replicas(&spec.replicas)?;
         self.pool.set_said_models(spec);
         let mut later = self.later(spec);
         later.extend(self.replicas_later(spec));
-        Ok(Reloaded { joined: moved.joined, drains: moved.drains, later, replicas: self.replicas(spec) })
+        Ok(ReloadOutcome { joined: moved.joined, drains: moved.drains, later, replicas: self.replicas(spec) })
     }
 
     /// Returns the response cache of the active configuration.

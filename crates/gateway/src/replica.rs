@@ -47,7 +47,7 @@ pub(crate) const ATTEMPTS: [&str; 5] = ["worked", "shed", "failed", "cancelled",
 
 /// The connection data of a request to its replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct UpstreamWay {
+pub struct ConnectionUse {
     pub connected: At,
     /// Time at which the request was passed to the connection.
     pub sent: At,

@@ -13,6 +13,8 @@ use plimsoll_policy::SettingError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::{self, conflict, within};
+
 /// Role of a replica [default: serve].
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -81,17 +83,15 @@ impl Default for ShadowSpec {
 impl RolloutSpec {
     /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
-        is_share("canary.share", self.share)?;
+        self.share.map_or(Ok(()), |share| error::share("canary.share", share))?;
         if self.before_s != 0.0 && !(600.0..=604_800.0).contains(&self.before_s) {
             let why = "in less than 600 s a replica's own share is not known; write 0 or 600 to 604800";
-            return Err(conflict("canary.before_s", format!("{}: {why}", self.before_s)));
+            return conflict("canary.before_s", format!("{}: {why}", self.before_s));
         }
-        if !(0.0..=31_536_000.0).contains(&self.least_s) {
-            return Err(conflict("canary.least_s", format!("{} is not from 0 to 31536000 s", self.least_s)));
-        }
+        within("canary.least_s", self.least_s, 0.0..=31_536_000.0, " s")?;
         if !(self.alpha > 0.0 && self.alpha < 0.5) {
             let why = format!("{} is no share above 0 and under 0.5, such as 0.05", self.alpha);
-            return Err(conflict("canary.alpha", why));
+            return conflict("canary.alpha", why);
         }
         Ok(())
     }
@@ -100,28 +100,17 @@ impl RolloutSpec {
 impl ShadowSpec {
     /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
-        is_share("shadow.share", self.share)?;
+        self.share.map_or(Ok(()), |share| error::share("shadow.share", share))?;
         match self.requests {
-            0 => Err(conflict("shadow.requests", "0 would send no copy; write 1 or more".to_owned())),
+            0 => conflict("shadow.requests", "0 would send no copy; write 1 or more"),
             _ => Ok(()),
         }
     }
 }
 
-fn conflict(name: &str, why: String) -> SettingError {
-    SettingError::Conflict { name: name.to_owned(), why }
-}
-
-fn is_share(name: &str, share: Option<f64>) -> Result<(), SettingError> {
-    match share.filter(|share| !(0.0..=1.0).contains(share)) {
-        Some(share) => Err(conflict(name, format!("{share} is no share from 0 to 1"))),
-        None => Ok(()),
-    }
-}
-
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "stage")]
-pub enum Stand {
+pub enum RolloutState {
     /// The canary serves a share of the traffic.
     Trial {
         /// Share of sessions, from 0 to 1.
@@ -135,7 +124,7 @@ pub enum Stand {
 /// A command of an operator, as JSON.
 #[derive(Copy, Clone, PartialEq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do", deny_unknown_fields)]
-pub enum RolloutAsk {
+pub enum RolloutCommand {
     /// Sets the share. A finished trial restarts.
     Share {
         /// Share of sessions, from 0 to 1.
@@ -153,7 +142,7 @@ pub enum RolloutAsk {
 
 /// The verdict on a canary.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct SplitJudged {
+pub struct SplitVerdict {
     /// Set if the canary is proven not worse over the minimum observation.
     pub may_promote: bool,
     /// Reason for the verdict.
@@ -168,8 +157,8 @@ pub struct SplitJudged {
 pub struct Rollout {
     /// The share as the bits of an `f64`. It is atomic because each request reads it.
     share: AtomicU64,
-    stand: Mutex<Stand>,
-    judged: Mutex<SplitJudged>,
+    stand: Mutex<RolloutState>,
+    judged: Mutex<SplitVerdict>,
 }
 
 impl Rollout {
@@ -177,7 +166,7 @@ impl Rollout {
     pub fn new(share: f64) -> Rollout {
         Rollout {
             share: AtomicU64::new(share.to_bits()),
-            stand: Mutex::new(Stand::Trial { share }),
+            stand: Mutex::new(RolloutState::Trial { share }),
             judged: Mutex::default(),
         }
     }
@@ -187,49 +176,49 @@ impl Rollout {
         f64::from_bits(self.share.load(Ordering::Relaxed))
     }
 
-    pub fn stand(&self) -> Stand {
+    pub fn stand(&self) -> RolloutState {
         *lock(&self.stand)
     }
 
     /// Sets the stage. The pool applies it to the replicas.
-    pub(crate) fn set(&self, stand: Stand) {
+    pub(crate) fn set(&self, stand: RolloutState) {
         let share = match stand {
-            Stand::Trial { share } => share,
-            Stand::Promoted | Stand::RolledBack => 0.0,
+            RolloutState::Trial { share } => share,
+            RolloutState::Promoted | RolloutState::RolledBack => 0.0,
         };
         *lock(&self.stand) = stand;
         self.share.store(share.to_bits(), Ordering::Relaxed);
     }
 
     /// Returns the latest verdict.
-    pub fn judged(&self) -> SplitJudged {
+    pub fn judged(&self) -> SplitVerdict {
         lock(&self.judged).clone()
     }
 
-    pub fn judge(&self, judged: SplitJudged) {
+    pub fn judge(&self, judged: SplitVerdict) {
         *lock(&self.judged) = judged;
     }
 
     /// Returns the stage that an operator's command leads to. `budget` is the state of the active SLO budget. Fails
     /// with a one-sentence reason against the command.
-    pub fn asked(&self, ask: RolloutAsk, budget: Option<BudgetState>) -> Result<Stand, String> {
+    pub fn asked(&self, ask: RolloutCommand, budget: Option<BudgetState>) -> Result<RolloutState, String> {
         match ask {
-            RolloutAsk::RollBack => Ok(Stand::RolledBack),
-            RolloutAsk::Share { share } if !(0.0..=1.0).contains(&share) => {
+            RolloutCommand::RollBack => Ok(RolloutState::RolledBack),
+            RolloutCommand::Share { share } if !(0.0..=1.0).contains(&share) => {
                 Err(format!("{share} is no share from 0 to 1"))
             }
-            RolloutAsk::Share { share } => match budget.filter(|state| *state != BudgetState::Green) {
+            RolloutCommand::Share { share } => match budget.filter(|state| *state != BudgetState::Green) {
                 Some(state) if share > self.share() => Err(format!(
                     "the budget in force is {}: a canary does not grow until it is green",
                     state.name()
                 )),
-                _ => Ok(Stand::Trial { share }),
+                _ => Ok(RolloutState::Trial { share }),
             },
-            RolloutAsk::Promote { anyway: true } => Ok(Stand::Promoted),
-            RolloutAsk::Promote { anyway: false } => {
+            RolloutCommand::Promote { anyway: true } => Ok(RolloutState::Promoted),
+            RolloutCommand::Promote { anyway: false } => {
                 let judged = lock(&self.judged);
                 match (judged.may_promote, judged.why.as_str()) {
-                    (true, _) => Ok(Stand::Promoted),
+                    (true, _) => Ok(RolloutState::Promoted),
                     (false, "") => Err(
                         "it was not judged yet; {\"do\": \"promote\", \"anyway\": true} does it all the same"
                             .to_owned(),

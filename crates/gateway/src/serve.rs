@@ -26,19 +26,19 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 
+use crate::active_config::{ActiveConfig, ConfigHandle};
 use crate::admin;
 use crate::error::GatewayError;
 use crate::picker;
 use crate::pool::ReplicaPool;
 use crate::prober;
-use crate::proxy::{self, Shadow, Worker};
+use crate::proxy::{self, ShadowTraffic, Worker};
 use crate::reload::Reloader;
-use crate::rules::{InForce, Rules};
 use crate::socket::LateReader;
 use crate::spec::GatewaySpec;
 use crate::stats::Stats;
 use crate::timer::soon;
-use crate::traffic::Traffic;
+use crate::traffic::TrafficRecorder;
 use crate::upstream::Upstreams;
 
 /// Size of the kernel's accept queue.
@@ -102,13 +102,13 @@ impl Gateway {
     pub fn recording(
         spec: &GatewaySpec,
         clock: Clock,
-        traffic: Option<&Arc<Traffic>>,
+        traffic: Option<&Arc<TrafficRecorder>>,
     ) -> Result<Gateway, GatewayError> {
         spec.validate()?;
         let pool = Arc::new(ReplicaPool::new(spec, clock)?);
         let shadows =
             spec.shadow_share().map(|share| Shadows::new(spec, share, clock, traffic)).transpose()?;
-        let rules = Arc::new(InForce::new(Rules::new(spec, None, clock)?));
+        let rules = Arc::new(ConfigHandle::new(ActiveConfig::new(spec, None, clock)?));
         let bind = |addr: SocketAddr, key| {
             let listener = listen(addr).map_err(|source| GatewayError::Listen { addr, key, source })?;
             let addr = listener.local_addr()?;
@@ -205,11 +205,11 @@ struct Start {
     probes: bool,
     pool: Arc<ReplicaPool>,
     stats: Arc<Stats>,
-    rules: Arc<InForce>,
+    rules: Arc<ConfigHandle>,
     spec: GatewaySpec,
     stop: watch::Receiver<u8>,
     numbers: Arc<AtomicU64>,
-    traffic: Option<Arc<Traffic>>,
+    traffic: Option<Arc<TrafficRecorder>>,
     shadows: Option<Shadows>,
     threads: usize,
 }
@@ -221,7 +221,7 @@ struct Shadows {
     spec: Arc<GatewaySpec>,
     pool: Arc<ReplicaPool>,
     stats: Arc<Stats>,
-    traffic: Option<Arc<Traffic>>,
+    traffic: Option<Arc<TrafficRecorder>>,
 }
 
 impl Shadows {
@@ -229,7 +229,7 @@ impl Shadows {
         spec: &GatewaySpec,
         share: f64,
         clock: Clock,
-        traffic: Option<&Arc<Traffic>>,
+        traffic: Option<&Arc<TrafficRecorder>>,
     ) -> Result<Shadows, GatewayError> {
         let spec = Arc::new(spec.shadows());
         Ok(Shadows {
@@ -242,7 +242,12 @@ impl Shadows {
     }
 
     /// Returns the shadow worker of a thread.
-    fn worker(self, rules: &Arc<InForce>, numbers: &Arc<AtomicU64>, stop: &watch::Receiver<u8>) -> Shadow {
+    fn worker(
+        self,
+        rules: &Arc<ConfigHandle>,
+        numbers: &Arc<AtomicU64>,
+        stop: &watch::Receiver<u8>,
+    ) -> ShadowTraffic {
         let head_bytes = self.spec.limits.head_bytes;
         let upstreams = Upstreams::new(self.pool.clock, Arc::clone(rules), head_bytes);
         let worker = Worker {
@@ -259,7 +264,7 @@ impl Shadows {
             stop: stop.clone(),
             fallbacks: 0,
         };
-        Shadow { worker: Rc::new(worker), share: self.share }
+        ShadowTraffic { worker: Rc::new(worker), share: self.share }
     }
 }
 
@@ -272,7 +277,7 @@ fn look_at_replicas(worker: &Worker) {
 
 /// The open connections of a thread.
 #[derive(Default)]
-struct Open {
+struct OpenConnections {
     count: Cell<usize>,
     emptied: Notify,
 }
@@ -297,8 +302,11 @@ fn run(start: Start) -> io::Result<()> {
             stop: stop.clone(),
             fallbacks: spec.picker.as_ref().map_or(0, |picker| picker.fallbacks),
         });
-        let clients = Door::new(start.listener, Speech::Http)?;
-        let picker = start.picker.map(|listener| Door::new(listener, Speech::ExtProc)).transpose()?;
+        let clients = ListenSocket::new(start.listener, ListenerProtocol::Http)?;
+        let picker = start
+            .picker
+            .map(|listener| ListenSocket::new(listener, ListenerProtocol::ExtProc))
+            .transpose()?;
         if start.probes {
             look_at_replicas(&worker);
             worker.shadow.iter().for_each(|shadow| look_at_replicas(&shadow.worker));
@@ -341,7 +349,7 @@ fn run(start: Start) -> io::Result<()> {
 
 /// The protocol of a listener.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Speech {
+enum ListenerProtocol {
     /// HTTP/1 for clients.
     Http,
     /// gRPC for proxies that use the picker.
@@ -349,15 +357,15 @@ enum Speech {
 }
 
 /// A listener and its open connections.
-struct Door {
+struct ListenSocket {
     listener: TcpListener,
-    speech: Speech,
-    open: Rc<Open>,
+    speech: ListenerProtocol,
+    open: Rc<OpenConnections>,
 }
 
-impl Door {
-    fn new(listener: std::net::TcpListener, speech: Speech) -> io::Result<Door> {
-        Ok(Door { listener: TcpListener::from_std(listener)?, speech, open: Rc::default() })
+impl ListenSocket {
+    fn new(listener: std::net::TcpListener, speech: ListenerProtocol) -> io::Result<ListenSocket> {
+        Ok(ListenSocket { listener: TcpListener::from_std(listener)?, speech, open: Rc::default() })
     }
 
     async fn accept(&self, worker: &Rc<Worker>, threads: usize, stop: &watch::Receiver<u8>) -> Infallible {
@@ -374,7 +382,7 @@ impl Door {
     }
 
     /// Accepts the listen backlog, whose clients connected before the stop, and closes the listener.
-    fn close(self, worker: &Rc<Worker>, stop: &watch::Receiver<u8>) -> io::Result<Rc<Open>> {
+    fn close(self, worker: &Rc<Worker>, stop: &watch::Receiver<u8>) -> io::Result<Rc<OpenConnections>> {
         let listener = self.listener.into_std()?;
         while let Ok((socket, _)) = listener.accept() {
             socket.set_nonblocking(true)?;
@@ -387,7 +395,7 @@ impl Door {
 fn take(
     socket: TcpStream,
     worker: &Rc<Worker>,
-    (open, speech): (&Rc<Open>, Speech),
+    (open, speech): (&Rc<OpenConnections>, ListenerProtocol),
     stop: &watch::Receiver<u8>,
 ) {
     open.count.set(open.count.get() + 1);
@@ -402,13 +410,18 @@ fn take(
 }
 
 /// Serves a connection to its end. Errors are ignored, because they concern the peer only.
-async fn connection(socket: TcpStream, worker: Rc<Worker>, speech: Speech, stop: watch::Receiver<u8>) {
+async fn connection(
+    socket: TcpStream,
+    worker: Rc<Worker>,
+    speech: ListenerProtocol,
+    stop: watch::Receiver<u8>,
+) {
     let _ = socket.set_nodelay(true);
     let rules = worker.rules.now();
     let limit = soon(Span::from_secs_f64(rules.limits.handshake_s));
     let tls = match speech {
-        Speech::Http => rules.tls.clients.clone(),
-        Speech::ExtProc => rules.tls.picker.clone(),
+        ListenerProtocol::Http => rules.tls.clients.clone(),
+        ListenerProtocol::ExtProc => rules.tls.picker.clone(),
     };
     match tls {
         None => speak(socket, worker, speech, stop).await,
@@ -425,12 +438,12 @@ async fn connection(socket: TcpStream, worker: Rc<Worker>, speech: Speech, stop:
 async fn speak(
     socket: impl AsyncRead + AsyncWrite + Unpin + 'static,
     worker: Rc<Worker>,
-    speech: Speech,
+    speech: ListenerProtocol,
     stop: watch::Receiver<u8>,
 ) {
     match speech {
-        Speech::Http => http_on(socket, worker, stop).await,
-        Speech::ExtProc => calls_on(socket, worker, stop).await,
+        ListenerProtocol::Http => http_on(socket, worker, stop).await,
+        ListenerProtocol::ExtProc => calls_on(socket, worker, stop).await,
     }
 }
 
@@ -452,7 +465,7 @@ async fn http_on(
     let service = service_fn(move |request| {
         let (worker, refused) = (Rc::clone(&worker), Rc::clone(&refused));
         async move {
-            let response = proxy::answer(worker, request).await;
+            let response = proxy::serve_request(worker, request).await;
             // The `Connection` header marks a rejection before the end of the request.
             refused.set(response.headers().contains_key(CONNECTION));
             Ok::<_, Infallible>(response)

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 use crate::cache::CacheSpec;
+use crate::error::{self, conflict, within};
 use crate::keys::{KeySource, KeySpec};
 use crate::paths::{OpenPaths, PUBLIC_WORD};
 use crate::record::RecordSpec;
@@ -23,6 +24,8 @@ use crate::tls::{CertSpec, TlsSpec};
 use crate::traces::TracesSpec;
 
 pub const MOST_REPLICAS: usize = 1_000;
+/// Limit on time settings.
+const DAY_S: f64 = 86_400.0;
 
 /// Gateway configuration.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -358,9 +361,7 @@ impl GatewaySpec {
     pub fn validate(&self) -> Result<(), SettingError> {
         self.validate_replicas()?;
         self.validate_tiers()?;
-        if !(1..=1_000).contains(&self.gateways) {
-            return conflict("gateways", format!("{} is not from 1 to 1000", self.gateways));
-        }
+        within("gateways", self.gateways, 1..=1_000, "")?;
         self.record.as_ref().map_or(Ok(()), RecordSpec::validate)?;
         self.cache.as_ref().map_or(Ok(()), CacheSpec::validate)?;
         self.traces.as_ref().map_or(Ok(()), TracesSpec::validate)?;
@@ -385,7 +386,7 @@ impl GatewaySpec {
 
     fn validate_replicas(&self) -> Result<(), SettingError> {
         match self.replicas.len() {
-            0 => return conflict("replicas", "there is none; write - url: http://host:8000".to_owned()),
+            0 => return conflict("replicas", "there is none; write - url: http://host:8000"),
             many if many > MOST_REPLICAS => {
                 return conflict("replicas", format!("{many} are more than {MOST_REPLICAS}"));
             }
@@ -406,7 +407,7 @@ impl GatewaySpec {
             names.push(name);
         }
         if self.of(ReplicaRole::Serve).next().is_none() {
-            return conflict("replicas", "none of them serves: each is a canary or a shadow".to_owned());
+            return conflict("replicas", "none of them serves: each is a canary or a shadow");
         }
         for (key, asked, role) in [
             ("canary", self.canary.is_some(), ReplicaRole::Canary),
@@ -452,10 +453,7 @@ impl GatewaySpec {
 
     fn validate_paths(&self) -> Result<(), SettingError> {
         if self.paths.is_empty() {
-            return conflict(
-                "paths",
-                "no path is open; write public, or the paths that clients may ask for".to_owned(),
-            );
+            return conflict("paths", "no path is open; write public, or the paths that clients may ask for");
         }
         let open = OpenPaths::new(&self.paths)?;
         let cached = self.cache.iter().flat_map(|cache| &cache.paths).map(|path| ("cache.paths", path));
@@ -507,26 +505,20 @@ impl GatewaySpec {
 
 impl HealthSpec {
     fn validate(&self) -> Result<(), SettingError> {
-        if !self.path.starts_with('/') {
-            return conflict("health.path", format!("{:?} is no path; it begins with /", self.path));
-        }
-        if let Some(path) = self.models.as_ref().filter(|path| !path.starts_with('/')) {
-            return conflict("health.models", format!("{path:?} is no path; it begins with /"));
-        }
-        seconds("health.every_s", self.every_s, 0.01)?;
-        seconds("health.timeout_s", self.timeout_s, 0.01)
+        error::path("health.path", &self.path)?;
+        self.models.as_ref().map_or(Ok(()), |path| error::path("health.models", path))?;
+        within("health.every_s", self.every_s, 0.01..=DAY_S, " s")?;
+        within("health.timeout_s", self.timeout_s, 0.01..=DAY_S, " s")
     }
 }
 
 impl WarmSpec {
     fn validate(&self) -> Result<(), SettingError> {
-        if !self.path.starts_with('/') {
-            return conflict("warm_up.path", format!("{:?} is no path; it begins with /", self.path));
-        }
+        error::path("warm_up.path", &self.path)?;
         let sound = (0.01..=3_600.0).contains(&self.within_s) && (0.0..=86_400.0).contains(&self.idle_s);
         if !sound || self.requests > 1_000 {
             let why = "write at most 1000 requests, within_s from 0.01 to 3600 and idle_s from 0 to 86400";
-            return conflict("warm_up", why.to_owned());
+            return conflict("warm_up", why);
         }
         Ok(())
     }
@@ -534,27 +526,16 @@ impl WarmSpec {
 
 impl LimitSpec {
     fn validate(&self) -> Result<(), SettingError> {
-        seconds("limits.handshake_s", self.handshake_s, 0.01)?;
-        seconds("limits.head_s", self.head_s, 0.01)?;
-        seconds("limits.body_s", self.body_s, 0.01)?;
-        seconds("limits.linger_s", self.linger_s, 0.0)?;
-        seconds("limits.drain_s", self.drain_s, 0.0)?;
-        seconds("limits.keep_alive_s", self.keep_alive_s, 0.0)?;
+        within("limits.handshake_s", self.handshake_s, 0.01..=DAY_S, " s")?;
+        within("limits.head_s", self.head_s, 0.01..=DAY_S, " s")?;
+        within("limits.body_s", self.body_s, 0.01..=DAY_S, " s")?;
+        within("limits.linger_s", self.linger_s, 0.0..=DAY_S, " s")?;
+        within("limits.drain_s", self.drain_s, 0.0..=DAY_S, " s")?;
+        within("limits.keep_alive_s", self.keep_alive_s, 0.0..=DAY_S, " s")?;
         match (8 << 10..=16 << 20).contains(&self.head_bytes) {
             true => Ok(()),
             false => conflict("limits.head_bytes", format!("{} is not from 8192 to 16 MiB", self.head_bytes)),
         }
-    }
-}
-
-fn conflict(name: &str, why: String) -> Result<(), SettingError> {
-    Err(SettingError::Conflict { name: name.to_owned(), why })
-}
-
-fn seconds(name: &str, seconds: f64, least: f64) -> Result<(), SettingError> {
-    match (least..=86_400.0).contains(&seconds) {
-        true => Ok(()),
-        false => conflict(name, format!("{seconds} is not from {least} to 86400 s")),
     }
 }
 
@@ -597,9 +578,8 @@ impl ReplicaSpec {
         let mut hash = SipHasher13::new();
         name.hash(&mut hash);
         let shown = if name_it { name.clone() } else { format!("{:08x}", hash.finish() as u32) };
-        HeaderValue::from_str(&shown).map_err(|_| SettingError::Conflict {
-            name: "replicas".to_owned(),
-            why: format!("{name:?} can't be in a header; use letters, digits and dashes"),
+        HeaderValue::from_str(&shown).or_else(|_| {
+            conflict("replicas", format!("{name:?} can't be in a header; use letters, digits and dashes"))
         })
     }
 

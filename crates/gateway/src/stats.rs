@@ -1,5 +1,6 @@
 //! Metrics of the gateway: requests by outcome, attempts per replica and stage times from 10 µs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll_model::Span;
@@ -46,7 +47,7 @@ const STAGES: [(RequestStage, &str); 8] = [
 
 /// The outcome of a request from the client's view.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum RequestEnd {
     /// A replica's response with a status below 400.
     Answered,
     /// A cached response, or the shared response of an identical request.
@@ -77,25 +78,55 @@ pub enum End {
     HeldBack,
 }
 
-pub const ENDS: [(End, &str); 14] = [
-    (End::Answered, "answered"),
-    (End::Cached, "cached"),
-    (End::Refused, "refused"),
-    (End::Shed, "shed"),
-    (End::Failed, "failed"),
-    (End::Broken, "broken"),
-    (End::Cancelled, "cancelled"),
-    (End::Bad, "bad_request"),
-    (End::NoReplica, "no_replica"),
-    (End::Unauthorized, "unauthorized"),
-    (End::Limited, "limited"),
-    (End::Overloaded, "overloaded"),
-    (End::Expired, "expired"),
-    (End::HeldBack, "held_back"),
+pub const ENDS: [(RequestEnd, &str); 14] = [
+    (RequestEnd::Answered, "answered"),
+    (RequestEnd::Cached, "cached"),
+    (RequestEnd::Refused, "refused"),
+    (RequestEnd::Shed, "shed"),
+    (RequestEnd::Failed, "failed"),
+    (RequestEnd::Broken, "broken"),
+    (RequestEnd::Cancelled, "cancelled"),
+    (RequestEnd::Bad, "bad_request"),
+    (RequestEnd::NoReplica, "no_replica"),
+    (RequestEnd::Unauthorized, "unauthorized"),
+    (RequestEnd::Limited, "limited"),
+    (RequestEnd::Overloaded, "overloaded"),
+    (RequestEnd::Expired, "expired"),
+    (RequestEnd::HeldBack, "held_back"),
 ];
 
+/// The counter of a request's outcome, which counts it once. A drop before that means that the client disconnected.
+pub struct EndCounter {
+    stats: Arc<Stats>,
+    is_counted: bool,
+}
+
+impl EndCounter {
+    pub(crate) fn new(stats: &Arc<Stats>) -> EndCounter {
+        EndCounter { stats: Arc::clone(stats), is_counted: false }
+    }
+
+    pub(crate) fn count(&mut self, end: RequestEnd) {
+        if !std::mem::replace(&mut self.is_counted, true) {
+            self.stats.end(end);
+        }
+    }
+
+    /// Moves the outcome to a new counter; a drop of this one counts nothing.
+    pub(crate) fn take(&mut self) -> EndCounter {
+        let is_counted = std::mem::replace(&mut self.is_counted, true);
+        EndCounter { stats: Arc::clone(&self.stats), is_counted }
+    }
+}
+
+impl Drop for EndCounter {
+    fn drop(&mut self) {
+        self.count(RequestEnd::Cancelled);
+    }
+}
+
 #[derive(Default)]
-struct Timed {
+struct StageHistogram {
     buckets: [AtomicU64; BOUNDS.len() + 1],
     sum_ns: AtomicU64,
 }
@@ -103,7 +134,7 @@ struct Timed {
 #[derive(Default)]
 pub struct Stats {
     ends: [AtomicU64; ENDS.len()],
-    stages: [Timed; STAGES.len()],
+    stages: [StageHistogram; STAGES.len()],
     /// Stream events forwarded to clients.
     pub events: AtomicU64,
     /// Attempts after the first of a request that reached a replica.
@@ -120,11 +151,11 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub fn end(&self, end: End) {
+    pub fn end(&self, end: RequestEnd) {
         self.ends[end as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn ended(&self, end: End) -> u64 {
+    pub fn ended(&self, end: RequestEnd) -> u64 {
         self.ends[end as usize].load(Ordering::Relaxed)
     }
 
@@ -162,65 +193,50 @@ impl Stats {
 
     /// Writes all metrics to a Prometheus page.
     pub fn write(&self, page: &mut PrometheusPage) {
-        let ends: Vec<([(&str, &str); 1], f64)> =
-            ENDS.iter().map(|(end, name)| ([("outcome", *name)], self.ended(*end) as f64)).collect();
-        let ends: Vec<(&[(&str, &str)], f64)> =
-            ends.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-        page.counter(
-            "plimsoll_gateway_requests_total",
-            "Requests by how they ended for their client.",
-            &ends,
-        );
+        let ends = ENDS.iter().map(|(end, name)| ([("outcome", *name)], self.ended(*end) as f64));
+        page.counter("plimsoll_gateway_requests_total", "Requests by how they ended for their client.", ends);
         let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         page.counter(
             "plimsoll_gateway_retries_total",
             "Attempts beyond a request's first.",
-            &[(&[], value(&self.retries))],
+            [([], value(&self.retries))],
         );
         page.counter(
             "plimsoll_gateway_retries_denied_total",
             "Retries that the budget did not allow.",
-            &[(&[], value(&self.denied))],
+            [([], value(&self.denied))],
         );
-        let hedges = [([("first_token", "second")], 0), ([("first_token", "first")], 1)];
-        let hedges = hedges.each_ref().map(|(labels, of)| (&labels[..], value(&self.hedges[*of])));
-        page.counter("plimsoll_gateway_hedges_total", "Hedged requests by which replica was first.", &hedges);
-        let withheld = WITHHELD.map(|(_, why)| [("why", why)]);
-        let withheld: Vec<_> =
-            withheld.iter().zip(&self.withheld).map(|(labels, count)| (&labels[..], value(count))).collect();
+        let hedges = ["second", "first"].into_iter().zip(&self.hedges);
+        let hedges = hedges.map(|(replica, count)| ([("first_token", replica)], value(count)));
+        page.counter("plimsoll_gateway_hedges_total", "Hedged requests by which replica was first.", hedges);
+        let withheld = WITHHELD.iter().zip(&self.withheld);
+        let withheld = withheld.map(|((_, why), count)| ([("why", *why)], value(count)));
         page.counter(
             "plimsoll_gateway_hedges_withheld_total",
             "Times that a request was late and no second replica was asked.",
-            &withheld,
+            withheld,
         );
         page.counter(
             "plimsoll_gateway_reloads_total",
             "Further readings of the gateway's file.",
-            &[
-                (&[("outcome", "in_force")], value(&self.reloads[0])),
-                (&[("outcome", "refused")], value(&self.reloads[1])),
-            ],
+            ["in_force", "refused"]
+                .into_iter()
+                .zip(&self.reloads)
+                .map(|(of, n)| ([("outcome", of)], value(n))),
         );
         let stale = f64::from(u8::from(self.stale.load(Ordering::Relaxed)));
         let help = "1: the file was read again and refused; what was in force before it still is.";
-        page.gauge("plimsoll_gateway_file_refused", help, &[(&[], stale)]);
+        page.gauge("plimsoll_gateway_file_refused", help, [([], stale)]);
         page.counter(
             "plimsoll_gateway_events_total",
             "Events of streams that were passed on.",
-            &[(&[], value(&self.events))],
+            [([], value(&self.events))],
         );
-        let counts: Vec<(Vec<u64>, f64)> = self
-            .stages
-            .iter()
-            .map(|timed| {
-                let buckets = timed.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
-                (buckets, timed.sum_ns.load(Ordering::Relaxed) as f64 / 1e9)
-            })
-            .collect();
-        let labels: Vec<[(&str, &str); 1]> = STAGES.iter().map(|(_, name)| [("stage", *name)]).collect();
-        let each = labels.iter().zip(&counts);
-        let each: Vec<_> = each.map(|(labels, (buckets, sum))| (&labels[..], &buckets[..], *sum)).collect();
-        page.histograms("plimsoll_gateway_stage_seconds", "Time by stage of a request.", &BOUNDS, &each);
+        let each = STAGES.iter().zip(&self.stages).map(|((_, stage), timed)| {
+            let buckets: Vec<u64> = timed.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+            ([("stage", *stage)], buckets, value(&timed.sum_ns) / 1e9)
+        });
+        page.histograms("plimsoll_gateway_stage_seconds", "Time by stage of a request.", &BOUNDS, each);
     }
 }
 

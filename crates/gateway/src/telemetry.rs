@@ -12,9 +12,11 @@ use plimsoll_wire::exposition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::{self, conflict};
+
 /// Counters; any computation increases at least one of them.
 const PROGRESS: [Signal; 4] = [Signal::OutputTokens, Signal::PromptTokens, Signal::Steps, Signal::Finished];
-/// Results of a scrape: the names of [`Replica::pages`](crate::replica::Replica::pages).
+/// Results of a scrape, in the order of the counts in `Replica::pages`.
 pub const PAGES: [&str; 3] = ["read", "unreadable", "silent"];
 
 /// Replica metrics settings.
@@ -37,10 +39,7 @@ impl Default for TelemetrySpec {
 impl TelemetrySpec {
     /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
-        let conflict = |name: &str, why| Err(SettingError::Conflict { name: name.to_owned(), why });
-        if !self.path.starts_with('/') {
-            return conflict("telemetry.path", format!("{:?} is no path; it begins with /", self.path));
-        }
+        error::path("telemetry.path", &self.path)?;
         if !(0.1..=5.0).contains(&self.every_s) {
             let why = format!("{} is not from 0.1 to 5 s: an older page says nothing of now", self.every_s);
             return conflict("telemetry.every_s", why);

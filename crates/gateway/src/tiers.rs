@@ -8,6 +8,7 @@ use http::{HeaderName, HeaderValue, Uri};
 use plimsoll_policy::SettingError;
 use serde_json::{Value, json};
 
+use crate::error::conflict;
 use crate::models::ServedModel;
 use crate::paths::escaped;
 use crate::request::{ParsedRequest, hash};
@@ -71,9 +72,11 @@ impl Tiers {
 
 impl Tier {
     fn new(model: &str) -> Result<Tier, SettingError> {
-        let header = HeaderValue::from_bytes(model.as_bytes()).map_err(|_| SettingError::Conflict {
-            name: "tiers".to_owned(),
-            why: format!("{model:?} can't be in a header; use letters, digits, dashes and slashes"),
+        let header = HeaderValue::from_bytes(model.as_bytes()).or_else(|_| {
+            conflict(
+                "tiers",
+                format!("{model:?} can't be in a header; use letters, digits, dashes and slashes"),
+            )
         })?;
         Ok(Tier { model: model.to_owned(), header, json: Value::from(model).to_string() })
     }

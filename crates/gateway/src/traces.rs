@@ -6,6 +6,7 @@ use plimsoll_policy::{SamplingSpec, SettingError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::conflict;
 use crate::keys::KeySource;
 
 /// Trace export and sampling settings.
@@ -53,7 +54,7 @@ impl TracesSpec {
     pub fn validate(&self) -> Result<(), SettingError> {
         if !self.to.starts_with("http://") && !self.to.starts_with("https://") {
             let why = format!("{:?} is no URL; write http://host:4318", self.to);
-            return Err(SettingError::Conflict { name: "traces.to".to_owned(), why });
+            return conflict("traces.to", why);
         }
         self.keep.validate()
     }

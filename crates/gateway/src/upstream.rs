@@ -20,8 +20,8 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::replica::{Replica, UpstreamWay};
-use crate::rules::InForce;
+use crate::active_config::ConfigHandle;
+use crate::replica::{ConnectionUse, Replica};
 use crate::socket::EarlyAnswer;
 use crate::spec::ReplicaAddress;
 
@@ -47,7 +47,7 @@ struct Sender {
 
 pub struct Upstreams {
     clock: Clock,
-    rules: Arc<InForce>,
+    rules: Arc<ConfigHandle>,
     http: Builder,
     /// Idle connections by the id of their replica.
     idle: RefCell<HashMap<u64, Idle>>,
@@ -63,7 +63,7 @@ struct Idle {
 
 /// An attempt without a response.
 #[derive(Debug)]
-pub enum Unanswered {
+pub enum UpstreamError {
     /// The connection could not be established; the replica never received the request.
     NotSent(String),
     /// The connection broke before the response head.
@@ -74,19 +74,19 @@ pub enum Unanswered {
     Lost,
 }
 
-impl Unanswered {
+impl UpstreamError {
     /// Returns the reason as text.
     pub fn why(&self) -> &str {
         match self {
-            Unanswered::NotSent(why) | Unanswered::Broken(why) | Unanswered::Died(why) => why,
-            Unanswered::Lost => "nothing came of any of the replica's requests",
+            UpstreamError::NotSent(why) | UpstreamError::Broken(why) | UpstreamError::Died(why) => why,
+            UpstreamError::Lost => "nothing came of any of the replica's requests",
         }
     }
 }
 
 /// A failure of a request that the gateway sends itself.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Unasked {
+pub enum InternalRequestError {
     /// The connection could not be established, or broke.
     Failed,
     /// The request was sent, but the response did not arrive in time.
@@ -94,14 +94,14 @@ pub enum Unasked {
 }
 
 /// A connection that returns to the pool after a complete response.
-pub struct Lent {
+pub struct PooledConnection {
     from: Rc<Upstreams>,
     replica: Arc<Replica>,
     sender: Option<Sender>,
-    pub way: UpstreamWay,
+    pub way: ConnectionUse,
 }
 
-impl Lent {
+impl PooledConnection {
     /// Returns the connection to the pool after a complete response.
     pub(crate) fn give_back(mut self) {
         let Some(sender) = self.sender.take() else { return };
@@ -113,7 +113,7 @@ impl Lent {
 }
 
 /// A request of the gateway itself.
-pub struct OwnRequest<'a> {
+pub struct InternalRequest<'a> {
     pub method: Method,
     /// Path, appended to the path of the server's URL.
     pub path: &'a str,
@@ -123,7 +123,7 @@ pub struct OwnRequest<'a> {
     pub bearer: Option<&'a HeaderValue>,
 }
 
-impl OwnRequest<'_> {
+impl InternalRequest<'_> {
     fn to(&self, place: &ReplicaAddress) -> Option<Request<Full<Bytes>>> {
         let mut request = Request::new(Full::new(Bytes::copy_from_slice(self.body.as_bytes())));
         *request.method_mut() = self.method.clone();
@@ -140,7 +140,7 @@ impl OwnRequest<'_> {
 
 impl Upstreams {
     /// Returns an empty pool. `most_bytes` limits the bytes read ahead of a slow client.
-    pub fn new(clock: Clock, rules: Arc<InForce>, most_bytes: usize) -> Upstreams {
+    pub fn new(clock: Clock, rules: Arc<ConfigHandle>, most_bytes: usize) -> Upstreams {
         let mut http = Builder::new();
         http.max_buf_size(most_bytes.max(8 << 10)).preserve_header_case(false);
         Upstreams { clock, rules, http, idle: RefCell::default(), swept: Cell::new(0) }
@@ -167,7 +167,7 @@ impl Upstreams {
         replica: &Arc<Replica>,
         may_reuse: bool,
         request: impl Fn() -> Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, Lent), Unanswered> {
+    ) -> Result<(Response<Incoming>, PooledConnection), UpstreamError> {
         let mut broke = None;
         if let Some(sender) = self.kept(replica).filter(|_| may_reuse) {
             match self.on((replica, true), sender, request()).await {
@@ -182,8 +182,8 @@ impl Upstreams {
         }
         let sender = match (self.connect(replica).await, broke) {
             (Ok(sender), _) => sender,
-            (Err(why), None) => return Err(Unanswered::NotSent(why)),
-            (Err(_), Some(why)) => return Err(Unanswered::Died(why)),
+            (Err(why), None) => return Err(UpstreamError::NotSent(why)),
+            (Err(_), Some(why)) => return Err(UpstreamError::Died(why)),
         };
         match self.on((replica, false), sender, request()).await {
             Ok(answered) => Ok(answered),
@@ -192,12 +192,12 @@ impl Upstreams {
     }
 
     /// Checks whether the process died with its connection.
-    async fn broken(&self, replica: &Replica, why: String) -> Unanswered {
+    async fn broken(&self, replica: &Replica, why: String) -> UpstreamError {
         let place = &replica.place;
         let connecting = TcpStream::connect((place.host.as_str(), place.port));
         match tokio::time::timeout(LOOKS, connecting).await {
-            Ok(Err(_)) => Unanswered::Died(why),
-            Ok(Ok(_)) | Err(_) => Unanswered::Broken(why),
+            Ok(Err(_)) => UpstreamError::Died(why),
+            Ok(Ok(_)) | Err(_) => UpstreamError::Broken(why),
         }
     }
 
@@ -206,7 +206,7 @@ impl Upstreams {
     pub async fn ask(
         self: &Rc<Upstreams>,
         replica: &Arc<Replica>,
-        request: &OwnRequest<'_>,
+        request: &InternalRequest<'_>,
         bounds: (Duration, usize),
     ) -> Option<(u16, Option<Bytes>)> {
         self.asked(replica, request, bounds).await.ok()
@@ -216,17 +216,18 @@ impl Upstreams {
     pub async fn asked(
         self: &Rc<Upstreams>,
         replica: &Arc<Replica>,
-        request: &OwnRequest<'_>,
+        request: &InternalRequest<'_>,
         (within, most): (Duration, usize),
-    ) -> Result<(u16, Option<Bytes>), Unasked> {
-        let request = request.to(&replica.place).ok_or(Unasked::Failed)?;
+    ) -> Result<(u16, Option<Bytes>), InternalRequestError> {
+        let request = request.to(&replica.place).ok_or(InternalRequestError::Failed)?;
         let is_sent = Cell::new(false);
         let asking = async {
             let request = || {
                 is_sent.set(true);
                 request.clone()
             };
-            let (response, lent) = self.send(replica, true, request).await.map_err(|_| Unasked::Failed)?;
+            let (response, lent) =
+                self.send(replica, true, request).await.map_err(|_| InternalRequestError::Failed)?;
             let status = response.status().as_u16();
             let page =
                 Limited::new(response.into_body(), most).collect().await.ok().map(|page| page.to_bytes());
@@ -235,7 +236,7 @@ impl Upstreams {
             }
             Ok((status, page))
         };
-        let late = |_| if is_sent.get() { Unasked::Late } else { Unasked::Failed };
+        let late = |_| if is_sent.get() { InternalRequestError::Late } else { InternalRequestError::Failed };
         tokio::time::timeout(within, asking).await.map_err(late)?
     }
 
@@ -244,13 +245,13 @@ impl Upstreams {
         (replica, reused): (&Arc<Replica>, bool),
         mut sender: Sender,
         request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, Lent), hyper::Error> {
+    ) -> Result<(Response<Incoming>, PooledConnection), hyper::Error> {
         let sent = self.clock.now();
-        let way = UpstreamWay { connected: sender.made, sent, connection: sender.number, reused };
+        let way = ConnectionUse { connected: sender.made, sent, connection: sender.number, reused };
         match sender.http.send_request(request).await {
             Ok(response) => {
                 let (from, replica) = (Rc::clone(self), Arc::clone(replica));
-                Ok((response, Lent { from, replica, sender: Some(sender), way }))
+                Ok((response, PooledConnection { from, replica, sender: Some(sender), way }))
             }
             Err(error) => Err(error),
         }

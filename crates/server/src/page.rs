@@ -41,18 +41,18 @@ fn engine(page: &mut PrometheusPage, server: &Server) {
     let names = engines(replicas.len());
     let labels: Vec<[Label<'_>; 2]> =
         names.iter().map(|name| [("engine", name.as_str()), ("model_name", server.model.as_str())]).collect();
-    let lines = |value: fn(&EngineGauges) -> f64| -> Vec<(&[Label<'_>], f64)> {
-        labels.iter().zip(&replicas).map(|(labels, gauges)| (&labels[..], value(gauges))).collect()
+    let lines = |value: fn(&EngineGauges) -> f64| {
+        labels.iter().zip(&replicas).map(move |(labels, gauges)| (labels, value(gauges)))
     };
     page.gauge(
         "vllm:num_requests_running",
         "Number of requests in model execution batches.",
-        &lines(|gauges| f64::from(gauges.running)),
+        lines(|gauges| f64::from(gauges.running)),
     );
     page.gauge(
         "vllm:num_requests_waiting",
         "Number of requests waiting to be processed.",
-        &lines(|gauges| f64::from(gauges.waiting)),
+        lines(|gauges| f64::from(gauges.waiting)),
     );
     waiting_by_reason(page, &labels, &replicas);
     if replicas.iter().any(|gauges| gauges.kv_blocks > 0) {
@@ -61,12 +61,12 @@ fn engine(page: &mut PrometheusPage, server: &Server) {
     page.counter(
         "vllm:num_preemptions_total",
         "Cumulative number of preemption from the engine.",
-        &lines(|gauges| gauges.totals.preempted as f64),
+        lines(|gauges| gauges.totals.preempted as f64),
     );
     page.gauge(
         "plimsoll_replicas_ready",
         "Replicas that take requests.",
-        &[(&[], f64::from(server.engine.gauges().ready))],
+        [([], f64::from(server.engine.gauges().ready))],
     );
 }
 
@@ -76,33 +76,32 @@ fn waiting_by_reason(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], repli
         lines.push(([labels[0], labels[1], ("reason", "capacity")], f64::from(gauges.waiting)));
         lines.push(([labels[0], labels[1], ("reason", "deferred")], 0.0));
     }
-    let lines: Vec<(&[Label<'_>], f64)> = lines.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-    page.gauge("vllm:num_requests_waiting_by_reason", "Number of waiting requests by reason.", &lines);
+    page.gauge("vllm:num_requests_waiting_by_reason", "Number of waiting requests by reason.", lines);
 }
 
 /// Writes the metrics of the KV cache and prefix cache, if the engine has one.
 fn cache(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[EngineGauges]) {
-    let lines = |value: fn(&EngineGauges) -> f64| -> Vec<(&[Label<'_>], f64)> {
-        labels.iter().zip(replicas).map(|(labels, gauges)| (&labels[..], value(gauges))).collect()
+    let lines = |value: fn(&EngineGauges) -> f64| {
+        labels.iter().zip(replicas).map(move |(labels, gauges)| (labels, value(gauges)))
     };
     page.gauge(
         "vllm:kv_cache_usage_perc",
         "KV-cache usage. 1 means 100 percent usage.",
-        &lines(EngineGauges::kv_usage),
+        lines(EngineGauges::kv_usage),
     );
     page.counter(
         "vllm:prefix_cache_queries_total",
         "Prefix cache queries, in terms of number of queried tokens.",
-        &lines(|gauges| gauges.totals.prefix_queries as f64),
+        lines(|gauges| gauges.totals.prefix_queries as f64),
     );
     page.counter(
         "vllm:prefix_cache_hits_total",
         "Prefix cache hits, in terms of number of cached tokens.",
-        &lines(|gauges| gauges.totals.prefix_hits as f64),
+        lines(|gauges| gauges.totals.prefix_hits as f64),
     );
     if replicas.iter().any(|gauges| gauges.totals.drafts.checked > 0) {
         let mut drafts = |what: &str, help: &str, value: fn(&EngineGauges) -> f64| {
-            page.counter(&format!("vllm:spec_decode_num_{what}_total"), help, &lines(value));
+            page.counter(&format!("vllm:spec_decode_num_{what}_total"), help, lines(value));
         };
         drafts("drafts", "Number of spec decoding drafts.", |of| of.totals.drafts.checked as f64);
         drafts("draft_tokens", "Number of draft tokens.", |of| of.totals.drafts.proposed as f64);
@@ -110,13 +109,10 @@ fn cache(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[Engin
     }
     let size = BLOCK_TOKENS.to_string();
     let blocks: Vec<String> = replicas.iter().map(|gauges| gauges.kv_blocks.to_string()).collect();
-    let lines: Vec<[Label<'_>; 3]> = labels
-        .iter()
-        .zip(&blocks)
-        .map(|(labels, blocks)| [("block_size", size.as_str()), labels[0], ("num_gpu_blocks", blocks)])
-        .collect();
-    let lines: Vec<(&[Label<'_>], f64)> = lines.iter().map(|labels| (&labels[..], 1.0)).collect();
-    page.gauge("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", &lines);
+    let lines = labels.iter().zip(&blocks).map(|(labels, blocks)| {
+        ([("block_size", size.as_str()), labels[0], ("num_gpu_blocks", blocks)], 1.0)
+    });
+    page.gauge("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", lines);
 }
 
 /// Writes the request metrics of each replica.
@@ -126,10 +122,7 @@ fn requests(page: &mut PrometheusPage, server: &Server) {
     let names = engines(metrics.meters.len());
     let each = || names.iter().map(|name| [("engine", name.as_str()), model]).zip(&metrics.meters);
     let totals = |page: &mut PrometheusPage, name: &str, help: &str, value: fn(&Meter) -> u64| {
-        let lines: Vec<_> = each().map(|(labels, meter)| (labels, value(meter) as f64)).collect();
-        let lines: Vec<(&[Label<'_>], f64)> =
-            lines.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-        page.counter(name, help, &lines);
+        page.counter(name, help, each().map(|(labels, meter)| (labels, value(meter) as f64)));
     };
     totals(page, "vllm:prompt_tokens_total", "Number of prefill tokens processed.", |meter| {
         meter.prompt_tokens
@@ -137,17 +130,14 @@ fn requests(page: &mut PrometheusPage, server: &Server) {
     totals(page, "vllm:generation_tokens_total", "Number of generation tokens processed.", |meter| {
         meter.generation_tokens
     });
-    let ended: Vec<_> = each()
-        .flat_map(|(labels, meter)| {
-            meter.ended().map(|(reason, n)| ([labels[0], labels[1], ("finished_reason", reason)], n as f64))
-        })
-        .collect();
-    let ended: Vec<(&[Label<'_>], f64)> = ended.iter().map(|(labels, n)| (&labels[..], *n)).collect();
-    page.counter("vllm:request_success_total", "Count of successfully processed requests.", &ended);
+    let ended = each().flat_map(|(labels, meter)| {
+        meter.ended().map(move |(reason, n)| ([labels[0], labels[1], ("finished_reason", reason)], n as f64))
+    });
+    page.counter("vllm:request_success_total", "Count of successfully processed requests.", ended);
     page.counter(
         "vllm:admission_rejections_total",
         "Number of admission attempts rejected by a queue limit, by reason.",
-        &[(&[model, ("reason", "max_num_queued_reqs")], metrics.refused_queue as f64)],
+        [([model, ("reason", "max_num_queued_reqs")], metrics.refused_queue as f64)],
     );
     let labels: Vec<[Label<'_>; 2]> = each().map(|(labels, _)| labels).collect();
     let times = metrics.meters.first().map(Meter::times);
@@ -181,12 +171,9 @@ fn per_engine(
 ) {
     let Some(first) = all.first() else { return };
     let bounds: Vec<f64> = first.bounds.iter().map(|bound| *bound as f64 / unit).collect();
-    let each: Vec<(&[Label<'_>], &[u64], f64)> = labels
-        .iter()
-        .zip(all)
-        .map(|(labels, histogram)| (&labels[..], histogram.counts.as_slice(), histogram.sum as f64 / unit))
-        .collect();
-    page.histograms(&format!("vllm:{name}"), help(name), &bounds, &each);
+    let each = labels.iter().zip(all);
+    let each = each.map(|(labels, histogram)| (labels, &histogram.counts, histogram.sum as f64 / unit));
+    page.histograms(&format!("vllm:{name}"), help(name), &bounds, each);
 }
 
 /// Returns vLLM's help text of a histogram.
@@ -224,7 +211,7 @@ fn own(page: &mut PrometheusPage, server: &Server) {
         &[],
         &metrics.write_late,
     );
-    page.gauge("plimsoll_engine_connections", "Open connections.", &[(&[], server.open() as f64)]);
+    page.gauge("plimsoll_engine_connections", "Open connections.", [([], server.open() as f64)]);
     let counters: [(&str, &str, f64); 6] = [
         (
             "plimsoll_engine_requests_total",
@@ -250,7 +237,7 @@ fn own(page: &mut PrometheusPage, server: &Server) {
         ("process_cpu_seconds_total", "CPU time of the process.", clock::process_cpu_ns() as f64 / 1e9),
     ];
     for (name, help, value) in counters {
-        page.counter(name, help, &[(&[], value)]);
+        page.counter(name, help, [([], value)]);
     }
 }
 
@@ -263,7 +250,7 @@ pub(crate) fn seconds(
     histogram: &BucketHistogram,
 ) {
     let bounds: Vec<f64> = histogram.bounds.iter().map(|ns| *ns as f64 / 1e9).collect();
-    page.histogram(name, help, labels, &bounds, &histogram.counts, histogram.sum as f64 / 1e9);
+    page.histograms(name, help, &bounds, [(labels, &histogram.counts, histogram.sum as f64 / 1e9)]);
 }
 
 /// Writes a histogram of token counts.
@@ -275,5 +262,5 @@ fn counts(
     histogram: &BucketHistogram,
 ) {
     let bounds: Vec<f64> = histogram.bounds.iter().map(|bound| *bound as f64).collect();
-    page.histogram(name, help, labels, &bounds, &histogram.counts, histogram.sum as f64);
+    page.histograms(name, help, &bounds, [(labels, &histogram.counts, histogram.sum as f64)]);
 }

@@ -32,7 +32,7 @@ pub(crate) fn write(page: &mut PrometheusPage, server: &Server) {
         ("num_retracted_requests_total", "Number of retracted requests.", gauges.totals.preempted as f64),
     ];
     for (name, help, value) in counters {
-        page.counter(&format!("sglang:{name}"), help, &[(&labels, value)]);
+        page.counter(&format!("sglang:{name}"), help, [(&labels, value)]);
     }
     for (name, help, histogram) in [
         ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", &meter.ttft),
@@ -68,6 +68,6 @@ fn state(page: &mut PrometheusPage, labels: &[Label<'_>; 1], gauges: &EngineGaug
             totals.drafts.accepted_length().unwrap_or(0.0),
         ),
     ] {
-        page.gauge(&format!("sglang:{name}"), help, &[(labels, value)]);
+        page.gauge(&format!("sglang:{name}"), help, [(labels, value)]);
     }
 }

@@ -25,7 +25,7 @@ pub fn write(page: &mut PrometheusPage, server: &Server) {
     };
     let us = |ns: u64| (ns / 1_000) as f64;
     let mut counter = |name: &str, help: &str, value: f64| {
-        page.counter(&format!("nv_inference_{name}"), help, &[(&labels, value)]);
+        page.counter(&format!("nv_inference_{name}"), help, [(&labels, value)]);
     };
     counter(
         "request_success",
@@ -69,15 +69,14 @@ pub fn write(page: &mut PrometheusPage, server: &Server) {
     }
     let reasons = [("REJECTED", metrics.expired), ("CANCELED", meter.aborted), ("BACKEND", 0), ("OTHER", 0)];
     let samples = reasons.map(|(reason, n)| ([labels[0], ("reason", reason), labels[1]], n as f64));
-    let samples: Vec<(&[Label<'_>], f64)> = samples.iter().map(|(labels, n)| (&labels[..], *n)).collect();
     page.counter(
         "nv_inference_request_failure",
         "Number of failed inference requests, all batch sizes",
-        &samples,
+        samples,
     );
     page.gauge(
         "nv_inference_pending_request_count",
         "Instantaneous number of pending requests awaiting execution per-model.",
-        &[(&labels, f64::from(gauges.waiting))],
+        [(&labels, f64::from(gauges.waiting))],
     );
 }

@@ -23,57 +23,48 @@ impl PrometheusPage {
     }
 
     /// A counter with one sample per set of labels. By convention the name ends in `_total`.
-    pub fn counter(
+    pub fn counter<'a, L: AsRef<[Label<'a>]>>(
         &mut self,
         name: &str,
         help: &str,
-        samples: &[(&[Label<'_>], f64)],
-    ) -> &mut PrometheusPage {
-        self.family(name, help, "counter", samples)
+        samples: impl IntoIterator<Item = (L, f64)>,
+    ) {
+        self.family(name, help, "counter", samples);
     }
 
     /// A gauge with one sample per set of labels.
-    pub fn gauge(&mut self, name: &str, help: &str, samples: &[(&[Label<'_>], f64)]) -> &mut PrometheusPage {
-        self.family(name, help, "gauge", samples)
-    }
-
-    /// A histogram. `bounds`: ascending upper bounds, without `+Inf`; `counts`: observations per bucket (not cumulative),
-    /// one more than `bounds`, the last for what lies above them; missing ones count as zero.
-    pub fn histogram(
+    pub fn gauge<'a, L: AsRef<[Label<'a>]>>(
         &mut self,
         name: &str,
         help: &str,
-        labels: &[Label<'_>],
-        bounds: &[f64],
-        counts: &[u64],
-        sum: f64,
-    ) -> &mut PrometheusPage {
-        self.histograms(name, help, bounds, &[(labels, counts, sum)])
+        samples: impl IntoIterator<Item = (L, f64)>,
+    ) {
+        self.family(name, help, "gauge", samples);
     }
 
-    /// A histogram with these bounds for each set of labels: its counts per bucket, and its sum.
-    pub fn histograms(
+    /// A histogram per set of labels: its observations per bucket (not cumulative), and their sum. `bounds` are the
+    /// ascending upper bounds, without `+Inf`. The last bucket is above them; missing buckets count as zero.
+    pub fn histograms<'a, L: AsRef<[Label<'a>]>, C: AsRef<[u64]>>(
         &mut self,
         name: &str,
         help: &str,
         bounds: &[f64],
-        each: &[(&[Label<'_>], &[u64], f64)],
-    ) -> &mut PrometheusPage {
+        each: impl IntoIterator<Item = (L, C, f64)>,
+    ) {
         self.head(name, help, "histogram");
         for (labels, counts, sum) in each {
+            let (labels, counts) = (labels.as_ref(), counts.as_ref());
             let mut total = 0;
             for (i, bound) in bounds.iter().copied().chain([f64::INFINITY]).enumerate() {
                 total += counts.get(i).copied().unwrap_or(0);
                 let mut text = String::new();
                 figure(bound, &mut text);
-                let mut all = labels.to_vec();
-                all.push(("le", &text));
+                let all = [labels, &[("le", text.as_str())]].concat();
                 self.sample(&format!("{name}_bucket"), &all, total as f64);
             }
-            self.sample(&format!("{name}_sum"), labels, *sum);
+            self.sample(&format!("{name}_sum"), labels, sum);
             self.sample(&format!("{name}_count"), labels, total as f64);
         }
-        self
     }
 
     /// The page's text.
@@ -81,18 +72,15 @@ impl PrometheusPage {
         self.out
     }
 
-    fn family(
+    fn family<'a, L: AsRef<[Label<'a>]>>(
         &mut self,
         name: &str,
         help: &str,
         kind: &str,
-        samples: &[(&[Label<'_>], f64)],
-    ) -> &mut PrometheusPage {
+        samples: impl IntoIterator<Item = (L, f64)>,
+    ) {
         self.head(name, help, kind);
-        for (labels, value) in samples {
-            self.sample(name, labels, *value);
-        }
-        self
+        samples.into_iter().for_each(|(labels, value)| self.sample(name, labels.as_ref(), value));
     }
 
     fn head(&mut self, name: &str, help: &str, kind: &str) {

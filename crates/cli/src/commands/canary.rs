@@ -185,10 +185,9 @@ pub fn metrics(found: &CanaryFinding, what: &str) -> String {
     let verdicts = [CanaryVerdict::Promote, CanaryVerdict::RollBack, CanaryVerdict::KeepWatching];
     let names =
         verdicts.map(|one| (one.words().replace(' ', "_"), f64::from(u8::from(one == found.verdict))));
-    let labels = names.each_ref().map(|(name, is)| ([("verdict", name.as_str())], *is));
-    let samples = labels.each_ref().map(|(labels, is)| (&labels[..], *is));
-    page.gauge(&format!("plimsoll_{what}_verdict"), &format!("1 for the verdict on the {what}"), &samples);
+    let samples = names.each_ref().map(|(name, is)| ([("verdict", name.as_str())], *is));
+    page.gauge(&format!("plimsoll_{what}_verdict"), &format!("1 for the verdict on the {what}"), samples);
     let odds = format!("Evidence that the {what} is worse, this many to one");
-    page.gauge(&format!("plimsoll_{what}_worse_odds"), &odds, &[(&[], found.worse)]);
+    page.gauge(&format!("plimsoll_{what}_worse_odds"), &odds, [([], found.worse)]);
     page.finish()
 }

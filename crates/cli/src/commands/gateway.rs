@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use plimsoll_client::Clock;
 use plimsoll_gateway::keys;
-use plimsoll_gateway::pool::Shown;
+use plimsoll_gateway::pool::ReplicaStatus;
 use plimsoll_gateway::stats::{ENDS, Stats};
 use plimsoll_gateway::{
     Gateway, GatewayError, GatewaySpec, PickerSpec, RecordSpec, ReplicaRole, ReplicaSpec,
@@ -219,7 +219,7 @@ struct Standings(BTreeMap<u64, (String, Standing)>);
 
 impl Standings {
     /// Returns a line for each change.
-    fn look(&mut self, shown: &[Shown]) -> Vec<String> {
+    fn look(&mut self, shown: &[ReplicaStatus]) -> Vec<String> {
         let mut lines = Vec::new();
         let mut now = BTreeMap::new();
         for shown in shown {
@@ -292,7 +292,7 @@ fn fresh_key(args: &GatewayKeyArgs) -> Result<Exit, Stop> {
 /// Prints the settings of a gateway file and the replicas that respond.
 fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
     let gateway = started(spec, Clock::start(), None)?;
-    let mut shown: Vec<Shown> = Vec::new();
+    let mut shown: Vec<ReplicaStatus> = Vec::new();
     for _ in 0..CHECK_LOOKS {
         shown = gateway.pool.shown().0;
         if shown.iter().all(|shown| shown.standing == Standing::Ready) {

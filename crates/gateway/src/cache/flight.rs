@@ -16,17 +16,17 @@ use http::{HeaderMap, HeaderName, StatusCode};
 use http_body::Frame;
 
 use super::control;
-use crate::reply::RelayEnd;
+use crate::reply::RelayError;
 
-pub struct SharedFlight {
-    state: Mutex<State>,
+pub struct SharedResponse {
+    state: Mutex<FlightState>,
     most: usize,
     /// Headers of the first request.
     asked: HeaderMap,
 }
 
 #[derive(Default)]
-struct State {
+struct FlightState {
     head: Option<(StatusCode, HeaderMap)>,
     frames: VecDeque<Bytes>,
     /// Number of frames dropped from the front of the buffer.
@@ -34,7 +34,7 @@ struct State {
     /// Buffered bytes.
     held: usize,
     is_all: bool,
-    end: Option<End>,
+    end: Option<FlightEnd>,
     /// Set if the response ended completely and successfully.
     is_success: bool,
     readers: HashMap<u64, (usize, Option<Waker>)>,
@@ -44,18 +44,22 @@ struct State {
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum End {
+enum FlightEnd {
     Whole,
     /// The response broke, and its last bytes report the error to the readers.
     Told,
     Broken,
 }
 
-impl SharedFlight {
+impl SharedResponse {
     /// Returns a response without readers. `most` limits the buffer in bytes; `asked` are the headers of the first
     /// request.
-    pub fn new(most: usize, asked: HeaderMap) -> SharedFlight {
-        SharedFlight { state: Mutex::new(State { is_all: true, ..State::default() }), most, asked }
+    pub fn new(most: usize, asked: HeaderMap) -> SharedResponse {
+        SharedResponse {
+            state: Mutex::new(FlightState { is_all: true, ..FlightState::default() }),
+            most,
+            asked,
+        }
     }
 
     /// Returns whether the response's head permits sharing it with a request that has these headers.
@@ -76,17 +80,17 @@ impl SharedFlight {
         control::lasts_s(&self.state().head.as_ref()?.1)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FlightState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a reader that starts at the first frame.
-    pub fn join(self: &Arc<SharedFlight>) -> Reader {
+    pub fn join(self: &Arc<SharedResponse>) -> ResponseReader {
         let mut state = self.state();
         state.number += 1;
         let number = state.number;
         state.readers.insert(number, (0, None));
-        Reader { flight: Arc::clone(self), number }
+        ResponseReader { flight: Arc::clone(self), number }
     }
 
     /// Returns whether a new reader can still get the whole response, and its status is 200 or still unknown.
@@ -94,7 +98,7 @@ impl SharedFlight {
         let state = self.state();
         let sound = state.head.as_ref().is_none_or(|(status, _)| *status == StatusCode::OK);
         // Without readers, the task is about to end.
-        let ends_well = matches!(state.end, None | Some(End::Whole));
+        let ends_well = matches!(state.end, None | Some(FlightEnd::Whole));
         state.is_all && sound && ends_well && !state.readers.is_empty()
     }
 
@@ -108,7 +112,7 @@ impl SharedFlight {
         (sound && may && !tells_error(&state, headers)).then_some((state.held + names + 256) as u64)
     }
 
-    /// Returns the head and the body if the response may be [kept](SharedFlight::kept).
+    /// Returns the head and the body if the response may be [kept](SharedResponse::kept).
     pub fn whole(&self) -> Option<(HeaderMap, Vec<u8>)> {
         self.kept()?;
         let state = self.state();
@@ -134,14 +138,14 @@ impl SharedFlight {
         self.change(|state| {
             state.is_success = whole && is_success;
             state.end = Some(match whole {
-                true => End::Whole,
-                false if is_told => End::Told,
-                false => End::Broken,
+                true => FlightEnd::Whole,
+                false if is_told => FlightEnd::Told,
+                false => FlightEnd::Broken,
             });
         });
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut FlightState)) {
         let mut state = self.state();
         change(&mut state);
         let wakers: Vec<Waker> = state.readers.values_mut().filter_map(|(_, waker)| waker.take()).collect();
@@ -180,7 +184,7 @@ impl SharedFlight {
 }
 
 /// Returns whether a stream contains an error event. The relay checks the end of the stream separately.
-fn tells_error(state: &State, headers: &HeaderMap) -> bool {
+fn tells_error(state: &FlightState, headers: &HeaderMap) -> bool {
     if !is_stream(headers) {
         return false;
     }
@@ -194,12 +198,12 @@ fn is_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-pub struct Reader {
-    flight: Arc<SharedFlight>,
+pub struct ResponseReader {
+    flight: Arc<SharedResponse>,
     number: u64,
 }
 
-impl Reader {
+impl ResponseReader {
     /// Returns the response head, or `None` if the response ended without one.
     pub(crate) fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Option<(StatusCode, HeaderMap)>> {
         let mut state = self.flight.state();
@@ -214,7 +218,7 @@ impl Reader {
     }
 
     /// Returns the next frame, or `None` at the end. Fails if the replica's response broke.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         let mut state = self.flight.state();
         let at = state.readers.get(&self.number).map_or(0, |(at, _)| *at);
         let frame = at.checked_sub(state.gone).and_then(|place| state.frames.get(place)).cloned();
@@ -229,8 +233,8 @@ impl Reader {
             return Poll::Ready(Some(Ok(Frame::data(frame))));
         }
         match state.end {
-            Some(End::Whole | End::Told) => Poll::Ready(None),
-            Some(End::Broken) => Poll::Ready(Some(Err("the replica's answer broke off".into()))),
+            Some(FlightEnd::Whole | FlightEnd::Told) => Poll::Ready(None),
+            Some(FlightEnd::Broken) => Poll::Ready(Some(Err("the replica's answer broke off".into()))),
             None => {
                 state.waits(self.number, cx);
                 Poll::Pending
@@ -247,11 +251,11 @@ impl Reader {
     pub fn is_end(&self) -> bool {
         let state = self.flight.state();
         let at = state.readers.get(&self.number).map_or(0, |(at, _)| *at);
-        state.end == Some(End::Whole) && at >= state.gone + state.frames.len()
+        state.end == Some(FlightEnd::Whole) && at >= state.gone + state.frames.len()
     }
 }
 
-impl State {
+impl FlightState {
     fn waits(&mut self, reader: u64, cx: &Context<'_>) {
         if let Some((_, waker)) = self.readers.get_mut(&reader) {
             *waker = Some(cx.waker().clone());
@@ -259,7 +263,7 @@ impl State {
     }
 }
 
-impl Drop for Reader {
+impl Drop for ResponseReader {
     fn drop(&mut self) {
         let mut state = self.flight.state();
         state.readers.remove(&self.number);

@@ -24,11 +24,11 @@ use quick_cache::sync::Cache as Store;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use flight::{Reader, SharedFlight};
-use semantic::question::Question;
+use flight::{ResponseReader, SharedResponse};
+use semantic::question::SemanticQuery;
 use semantic::{Semantic, SemanticSpec};
 
-use crate::same::digest;
+use crate::error::{self, conflict, within};
 
 /// Response header with the cache result.
 pub(crate) const CACHE: HeaderName = HeaderName::from_static("x-plimsoll-cache");
@@ -111,19 +111,14 @@ impl Default for CacheSpec {
 impl CacheSpec {
     /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
-        let wrong = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
-        if let Some(path) = self.paths.iter().find(|path| !path.starts_with('/')) {
-            return wrong("cache.paths", format!("{path:?} is no path; it begins with /"));
-        }
+        self.paths.iter().try_for_each(|path| error::path("cache.paths", path))?;
         if self.paths.is_empty() {
-            return wrong("cache.paths", "there is none; leave cache: out to keep nothing".to_owned());
+            return conflict("cache.paths", "there is none; leave cache: out to keep nothing");
         }
-        if !(0.1..=31_536_000.0).contains(&self.ttl_s) {
-            return wrong("cache.ttl_s", format!("{} is not from 0.1 to 31536000 s", self.ttl_s));
-        }
+        within("cache.ttl_s", self.ttl_s, 0.1..=31_536_000.0, " s")?;
         if !(1 << 10..=1 << 30).contains(&self.answer_bytes) || self.bytes < self.answer_bytes as u64 {
             let why = "write answer_bytes from 1024 to 1 GiB, and bytes no smaller than that";
-            return wrong("cache", why.to_owned());
+            return conflict("cache", why);
         }
         self.semantic.as_ref().map_or(Ok(()), SemanticSpec::validate)
     }
@@ -135,11 +130,11 @@ pub type CacheKey = [u8; 32];
 /// The result of a cache lookup.
 pub enum CacheLookup {
     /// A complete response and its age.
-    Whole(Arc<SharedFlight>, Span),
+    Whole(Arc<SharedResponse>, Span),
     /// The response in flight of an identical request.
-    Flying(Reader),
+    Flying(ResponseReader),
     /// A miss. The request goes to a replica, and identical requests can join the new flight.
-    Nothing(Arc<SharedFlight>, Reader),
+    Nothing(Arc<SharedResponse>, ResponseReader),
 }
 
 plimsoll_model::named! {
@@ -166,7 +161,7 @@ impl CacheUse {
 
 #[derive(Clone)]
 struct Whole {
-    flight: Arc<SharedFlight>,
+    flight: Arc<SharedResponse>,
     came: At,
     bytes: u64,
     lasts_s: f64,
@@ -185,7 +180,7 @@ pub struct Cache {
     spec: CacheSpec,
     whole: Store<CacheKey, Whole, ByBytes>,
     /// Responses in flight by key and priority class, so that no request waits in the queue of another class.
-    flying: Mutex<HashMap<(CacheKey, usize), Arc<SharedFlight>>>,
+    flying: Mutex<HashMap<(CacheKey, usize), Arc<SharedResponse>>>,
     uses: [AtomicU64; CacheUse::ALL.len()],
     /// Headers that responses named in `Vary`.
     varied: Mutex<Vec<HeaderName>>,
@@ -250,14 +245,20 @@ impl Cache {
     }
 
     /// Returns the question of a request, or `None` if the request cannot be compared by meaning.
-    pub fn question(&self, path: &str, headers: &HeaderMap, body: &Bytes, tenant: u64) -> Option<Question> {
+    pub fn question(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        body: &Bytes,
+        tenant: u64,
+    ) -> Option<SemanticQuery> {
         let most = self.semantic.as_ref()?.spec().text_bytes;
         let tenant = self.tenant(tenant);
-        Question::read(body, self.before(path, headers, &tenant), most)
+        SemanticQuery::read(body, self.before(path, headers, &tenant), most)
     }
 
     /// Returns a complete response within its lifetime, and its age.
-    pub fn kept(&self, key: &CacheKey, now: At) -> Option<(Arc<SharedFlight>, Span)> {
+    pub fn kept(&self, key: &CacheKey, now: At) -> Option<(Arc<SharedResponse>, Span)> {
         let whole = self.whole.get(key)?;
         let age = now - whole.came;
         if age.as_secs_f64() < whole.lasts_s {
@@ -295,8 +296,8 @@ impl Cache {
     }
 
     /// Returns a separate flight for a request that goes to a replica although a response is cached.
-    pub fn anew(&self, headers: &HeaderMap) -> (Arc<SharedFlight>, Reader) {
-        let flight = Arc::new(SharedFlight::new(self.spec.answer_bytes, headers.clone()));
+    pub fn anew(&self, headers: &HeaderMap) -> (Arc<SharedResponse>, ResponseReader) {
+        let flight = Arc::new(SharedResponse::new(self.spec.answer_bytes, headers.clone()));
         let reader = flight.join();
         (flight, reader)
     }
@@ -307,7 +308,7 @@ impl Cache {
     }
 
     /// Ends a flight. A complete response is stored, and no further request joins the flight.
-    pub fn landed(&self, (key, class): (CacheKey, usize), flight: &Arc<SharedFlight>, now: At) {
+    pub fn landed(&self, (key, class): (CacheKey, usize), flight: &Arc<SharedResponse>, now: At) {
         if let Some(bytes) = flight.kept().filter(|_| self.is_keyed(flight)) {
             let lasts_s = flight.lasts_s().map_or(self.spec.ttl_s, |lasts| lasts.min(self.spec.ttl_s));
             self.whole.insert(key, Whole { flight: Arc::clone(flight), came: now, bytes, lasts_s });
@@ -320,7 +321,7 @@ impl Cache {
 
     /// Returns whether the key contains all headers that the response varies by. Missing headers are added to future
     /// keys.
-    fn is_keyed(&self, flight: &SharedFlight) -> bool {
+    fn is_keyed(&self, flight: &SharedResponse) -> bool {
         let Some(names) = flight.varies() else { return false };
         let own = self.spec.scope == Scope::Tenant;
         let mut varied = self.varied.lock().unwrap_or_else(PoisonError::into_inner);
@@ -334,20 +335,33 @@ impl Cache {
 
     /// Writes the metrics to a Prometheus page.
     pub fn write(&self, page: &mut PrometheusPage) {
-        let labels = CacheUse::ALL.map(|how| [("result", how.name())]);
-        let counts = CacheUse::ALL.map(|how| self.uses[how as usize].load(Ordering::Relaxed) as f64);
-        let each: Vec<(&[(&str, &str)], f64)> =
-            labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
+        let each = CacheUse::ALL.map(|how| {
+            let count = self.uses[how as usize].load(Ordering::Relaxed);
+            ([("result", how.name())], count as f64)
+        });
         let help = "Requests that the cache could have answered: from what it keeps, from a twin's answer under way, by a replica, with the answer to the same in other words.";
-        page.counter("plimsoll_gateway_cache_requests_total", help, &each);
+        page.counter("plimsoll_gateway_cache_requests_total", help, each);
         page.gauge(
             "plimsoll_gateway_cache_bytes",
             "Answers kept, bytes.",
-            &[(&[], self.whole.weight() as f64)],
+            [([], self.whole.weight() as f64)],
         );
-        page.gauge("plimsoll_gateway_cache_answers", "Answers kept.", &[(&[], self.whole.len() as f64)]);
+        page.gauge("plimsoll_gateway_cache_answers", "Answers kept.", [([], self.whole.len() as f64)]);
         self.semantic.iter().for_each(|semantic| semantic.write(page));
     }
+}
+
+/// Returns the digest of the parts in order. Part boundaries contribute to the digest. SHA-256 is used, because
+/// no client may construct a collision with another client's content.
+pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
+    for part in parts {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    let mut name = [0; 32];
+    name.copy_from_slice(hash.finish().as_ref());
+    name
 }
 
 /// Returns whether the request limits the age of responses. It then gets no response of a similar request.
@@ -371,14 +385,14 @@ fn changes_answer(name: &HeaderName) -> bool {
 /// Returns whether the model's response is deterministic.
 fn is_deterministic(path: &str, body: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Sampling {
+    struct SamplingFields {
         temperature: Option<f64>,
     }
     let last = path.rsplit('/').next().unwrap_or_default();
     if matches!(last, "embeddings" | "rerank" | "score" | "pooling" | "classify") {
         return true;
     }
-    serde_json::from_slice(body).is_ok_and(|asked: Sampling| asked.temperature == Some(0.0))
+    serde_json::from_slice(body).is_ok_and(|asked: SamplingFields| asked.temperature == Some(0.0))
 }
 
 #[cfg(test)]

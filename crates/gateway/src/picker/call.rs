@@ -24,15 +24,15 @@ const MOST_AHEAD: usize = 16;
 
 /// An unsuccessful end of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CallEnd {
+pub struct GrpcCallError {
     code: Code,
     why: String,
 }
 
-impl CallEnd {
+impl GrpcCallError {
     /// Returns an end with a status code and a message.
-    pub fn new(code: Code, why: impl Into<String>) -> CallEnd {
-        CallEnd { code, why: why.into() }
+    pub fn new(code: Code, why: impl Into<String>) -> GrpcCallError {
+        GrpcCallError { code, why: why.into() }
     }
 
     /// Returns whether a message exceeded the size limit.
@@ -41,51 +41,53 @@ impl CallEnd {
     }
 }
 
-impl From<FrameError> for CallEnd {
-    fn from(error: FrameError) -> CallEnd {
+impl From<FrameError> for GrpcCallError {
+    fn from(error: FrameError) -> GrpcCallError {
         let code = match error {
             FrameError::TooLarge(_) => Code::ResourceExhausted,
             FrameError::Compressed => Code::Unimplemented,
             FrameError::Broken(_) => Code::InvalidArgument,
         };
-        CallEnd::new(code, error.to_string())
+        GrpcCallError::new(code, error.to_string())
     }
 }
 
 /// The messages from the caller.
-pub struct Inbox {
+pub struct GrpcRequests {
     body: Incoming,
     pieces: CallMessages,
     ahead: VecDeque<Bytes>,
 }
 
-impl Inbox {
+impl GrpcRequests {
     /// Returns the unread inbox of a call. `most` limits a message in bytes.
-    pub fn new(body: Incoming, most: usize) -> Inbox {
-        Inbox { body, pieces: CallMessages::new(most), ahead: VecDeque::new() }
+    pub fn new(body: Incoming, most: usize) -> GrpcRequests {
+        GrpcRequests { body, pieces: CallMessages::new(most), ahead: VecDeque::new() }
     }
 
     /// Returns the next message, or `None` after the last. The future is cancel-safe.
     ///
     /// # Errors
     /// Fails if the framing is invalid or the caller disconnected.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, CallEnd> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, GrpcCallError> {
         match self.ahead.pop_front() {
             Some(message) => Ok(Some(message)),
             None => self.read().await,
         }
     }
 
-    async fn read(&mut self) -> Result<Option<Bytes>, CallEnd> {
+    async fn read(&mut self) -> Result<Option<Bytes>, GrpcCallError> {
         loop {
             if let Some(message) = self.pieces.take()? {
                 return Ok(Some(message));
             }
             match self.body.frame().await {
                 Some(Ok(frame)) => frame.data_ref().into_iter().for_each(|data| self.pieces.push(data)),
-                Some(Err(_)) => return Err(CallEnd::new(Code::Unavailable, "the caller has gone")),
+                Some(Err(_)) => return Err(GrpcCallError::new(Code::Unavailable, "the caller has gone")),
                 None if self.pieces.is_empty() => return Ok(None),
-                None => return Err(CallEnd::new(Code::InvalidArgument, "the call ends within a message")),
+                None => {
+                    return Err(GrpcCallError::new(Code::InvalidArgument, "the call ends within a message"));
+                }
             }
         }
     }
@@ -105,9 +107,9 @@ impl Inbox {
 
 /// The messages to the caller: one slot that is emptied when the connection has capacity.
 #[derive(Clone, Default)]
-pub struct Outbox(Rc<Cell<Option<Bytes>>>);
+pub struct GrpcReplies(Rc<Cell<Option<Bytes>>>);
 
-impl Outbox {
+impl GrpcReplies {
     /// Sends a message once the slot is empty.
     pub async fn send(&self, message: &[u8]) {
         let mut framed = Some(Bytes::from(grpc::framed(message)));
@@ -127,33 +129,36 @@ impl Outbox {
 }
 
 /// The future that handles a call.
-type Work = Pin<Box<dyn Future<Output = Result<(), CallEnd>>>>;
+type CallFuture = Pin<Box<dyn Future<Output = Result<(), GrpcCallError>>>>;
 
 /// The response body of a call, which contains and polls the call's future.
-pub struct CallBody {
-    work: Option<Work>,
-    outbox: Outbox,
+pub struct GrpcStreamBody {
+    work: Option<CallFuture>,
+    outbox: GrpcReplies,
     trailers: Option<HeaderMap>,
 }
 
-impl CallBody {
+impl GrpcStreamBody {
     /// Returns the body that runs a call.
-    pub fn new(outbox: &Outbox, work: impl Future<Output = Result<(), CallEnd>> + 'static) -> CallBody {
-        CallBody { work: Some(Box::pin(work)), outbox: outbox.clone(), trailers: None }
+    pub fn new(
+        outbox: &GrpcReplies,
+        work: impl Future<Output = Result<(), GrpcCallError>> + 'static,
+    ) -> GrpcStreamBody {
+        GrpcStreamBody { work: Some(Box::pin(work)), outbox: outbox.clone(), trailers: None }
     }
 
     /// Returns a body with only a status.
-    pub fn ended(end: CallEnd) -> CallBody {
-        CallBody { work: None, outbox: Outbox::default(), trailers: Some(trailers(Err(end))) }
+    pub fn ended(end: GrpcCallError) -> GrpcStreamBody {
+        GrpcStreamBody { work: None, outbox: GrpcReplies::default(), trailers: Some(trailers(Err(end))) }
     }
 
     /// Returns an empty body for a request that is not a gRPC call.
-    pub fn empty() -> CallBody {
-        CallBody { work: None, outbox: Outbox::default(), trailers: None }
+    pub fn empty() -> GrpcStreamBody {
+        GrpcStreamBody { work: None, outbox: GrpcReplies::default(), trailers: None }
     }
 }
 
-impl Body for CallBody {
+impl Body for GrpcStreamBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -182,7 +187,7 @@ impl Body for CallBody {
     }
 }
 
-fn trailers(end: Result<(), CallEnd>) -> HeaderMap {
+fn trailers(end: Result<(), GrpcCallError>) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     let code = end.as_ref().err().map_or(Code::Ok, |end| end.code);
     trailers.insert("grpc-status", HeaderValue::from(code as u16));

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
-use plimsoll_model::{At, Span};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use plimsoll_model::Span;
 use plimsoll_wire::ext_proc::response::go_on;
 use plimsoll_wire::ext_proc::{
     Answers, BodyChange, BodyMode, BodyModes, HeaderLines, HttpPiece, Mutation, ProcessingRequest, Said,
@@ -19,66 +19,59 @@ use plimsoll_wire::ext_proc::{
 use plimsoll_wire::grpc::Code;
 use tokio::time::{Instant, timeout_at};
 
-use super::call::{CallEnd, Inbox, Outbox};
-use super::told;
-use crate::doors::Toll;
-use crate::judged::JudgedHead;
-use crate::owners::MadeObject;
-use crate::passing::{self, BegunAnswer, PassingAnswer};
-use crate::pool::Booked;
-use crate::proxy::{Call, Entered, Gone, REQUEST_ID, Refused, Renamed, Worker, unpacked};
-use crate::reply;
-use crate::stats::{End, RequestStage};
+use super::call::{GrpcCallError, GrpcReplies, GrpcRequests};
+use super::reply as picker_reply;
+use crate::head_verdict::HeadVerdict;
+use crate::pool::ReplicaLease;
+use crate::proxy::{REQUEST_ID, RejectedRequest, RequestContext, TierRewrite, Worker, authenticate};
+use crate::reply::{self, ReplyBody};
+use crate::response_observer::{self, ResponseObserver};
+use crate::stats::{RequestEnd, RequestStage};
 use crate::timer::soon;
-use crate::traffic::Recording;
 
 const FULL_DUPLEX: BodyModes = BodyModes { request: BodyMode::FullDuplex, response: BodyMode::FullDuplex };
 
-pub async fn run(worker: Rc<Worker>, mut inbox: Inbox, outbox: Outbox) -> Result<(), CallEnd> {
+pub async fn run(
+    worker: Rc<Worker>,
+    mut inbox: GrpcRequests,
+    outbox: GrpcReplies,
+) -> Result<(), GrpcCallError> {
     let limit = soon(Span::from_secs_f64(worker.rules.now().limits.body_s));
     let exchange = Exchange { worker: &worker, outbox: &outbox, limit };
     match exchange.came(&mut inbox).await? {
-        Some(Came::Whole(asked)) => exchange.placed(*asked, &mut inbox).await,
-        Some(Came::Refused(refused, begun)) => exchange.refuses(*refused, begun).await,
+        Some(PickerRequest::Whole(asked)) => exchange.placed(*asked, &mut inbox).await,
+        Some(PickerRequest::Refused(rejected, context)) => exchange.refuses(*rejected, *context).await,
         // Another filter has already answered the client, or there is no request.
-        Some(Came::Overtaken) | None => Ok(()),
+        Some(PickerRequest::Overtaken) | None => Ok(()),
     }
 }
 
 struct Exchange<'a> {
     worker: &'a Worker,
-    outbox: &'a Outbox,
+    outbox: &'a GrpcReplies,
     /// Deadline for the complete request.
     limit: Instant,
 }
 
 /// The result of reading a request.
-enum Came {
-    Whole(Box<Asked>),
-    Refused(Box<Refused>, Begun),
+enum PickerRequest {
+    Whole(Box<RoutableRequest>),
+    Refused(Box<RejectedRequest>, Box<RequestContext>),
     Overtaken,
 }
 
-/// A request whose head has arrived. A drop without an outcome counts as a client disconnect.
-struct Begun {
-    gone: Gone,
-    id: HeaderValue,
-    recording: Option<Recording>,
-}
-
 /// A request that is ready for routing.
-struct Asked {
-    entered: Entered,
+struct RoutableRequest {
+    context: RequestContext,
     body: Bytes,
-    begun: Begun,
     modes: BodyModes,
     subset: Option<Vec<String>>,
-    due: Due,
+    due: PendingReply,
 }
 
 /// The reply that the proxy waits for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Due {
+enum PendingReply {
     /// The reply to the head, without a body.
     Head,
     /// The reply to the complete body.
@@ -90,8 +83,8 @@ enum Due {
 }
 
 /// A request that a replica serves.
-struct Sent {
-    call: Call,
+struct RoutedRequest {
+    context: RequestContext,
     modes: BodyModes,
     /// Set if the proxy shows the response body while it streams.
     sees: bool,
@@ -100,123 +93,103 @@ struct Sent {
 
 enum Stage {
     /// The response has not started.
-    Waits(Booked, Gone),
-    Answers(Box<PassingAnswer>),
+    Waits(ReplicaLease),
+    Answers(Box<ResponseObserver>),
     Over,
 }
 
-/// Returns a rejection of an invalid request.
-fn bad(status: StatusCode, code: &str, why: &str) -> Box<Refused> {
-    Box::new(Refused { end: End::Bad, response: reply::error(status, code, why, None) })
-}
-
-fn read(message: &[u8]) -> Result<ProcessingRequest<'_>, CallEnd> {
-    ProcessingRequest::read(message).map_err(|e| CallEnd::new(Code::InvalidArgument, e.to_string()))
+fn read(message: &[u8]) -> Result<ProcessingRequest<'_>, GrpcCallError> {
+    ProcessingRequest::read(message).map_err(|e| GrpcCallError::new(Code::InvalidArgument, e.to_string()))
 }
 
 impl Exchange<'_> {
     /// Reads a request until it is ready for routing. Returns `None` if the stream contains no request.
-    async fn came(&self, inbox: &mut Inbox) -> Result<Option<Came>, CallEnd> {
-        let late = |_| CallEnd::new(Code::DeadlineExceeded, "no request came in time");
+    async fn came(&self, inbox: &mut GrpcRequests) -> Result<Option<PickerRequest>, GrpcCallError> {
+        let late = |_| GrpcCallError::new(Code::DeadlineExceeded, "no request came in time");
         let message = timeout_at(self.limit, inbox.next()).await.map_err(late)??;
         let Some(message) = message else { return Ok(None) };
-        let came = self.worker.pool.clock.now();
+        let arrived = self.worker.pool.clock.now();
         let first = read(&message)?;
         let Some(Said::RequestHeaders(lines, is_end)) = &first.said else {
             let why = "no request headers: write request_header_mode: SEND (or DEFAULT) in processing_mode";
-            return Err(CallEnd::new(Code::InvalidArgument, why));
+            return Err(GrpcCallError::new(Code::InvalidArgument, why));
         };
         let modes = first.modes.unwrap_or(FULL_DUPLEX);
         if first.only_observes || modes.request == BodyMode::Other {
             let why = "observability_mode, and body modes other than NONE, STREAMED, BUFFERED, BUFFERED_PARTIAL and FULL_DUPLEX_STREAMED, leave nothing to pick";
-            return Err(CallEnd::new(Code::FailedPrecondition, why));
+            return Err(GrpcCallError::new(Code::FailedPrecondition, why));
         }
-        let recorded =
-            self.worker.traffic.as_ref().filter(|_| told::pseudo(lines, ":method") == Some(b"POST"));
-        let recording = recorded.map(|to| Recording::begin(to, self.worker.pool.clock, came));
-        let gone = Gone::new(self.worker);
-        let parts = parts(lines);
-        let id = self.worker.id(parts.as_ref().map_or(&HeaderMap::new(), |parts| &parts.headers));
-        let begun = Begun { gone, id: id.clone(), recording };
-        let entered = match self.enter(came, id, parts, lines.len()) {
-            Ok(entered) => entered,
-            Err(refused) => return Ok(Some(Came::Refused(refused, begun))),
-        };
+        let (parts, is_sound) = parts(lines);
+        let mut context = RequestContext::new(self.worker, arrived, parts);
+        if let Err(rejected) = admit_head(&mut context, lines.len(), is_sound) {
+            return Ok(Some(PickerRequest::Refused(rejected, Box::new(context))));
+        }
         let gathered = match (is_end, modes.request) {
             (true, _) | (_, BodyMode::None | BodyMode::Streamed | BodyMode::Other) => {
-                Gathered::Whole(Bytes::new(), Due::Head)
+                BufferedBody::Whole(Bytes::new(), PendingReply::Head)
             }
             (false, BodyMode::Buffered | BodyMode::BufferedPartial) => {
                 self.goes_on(Answers::RequestHeaders).await;
-                self.gather(inbox, &entered, Due::Body).await?
+                self.gather(inbox, &context, PendingReply::Body).await?
             }
             (false, BodyMode::FullDuplex) => {
-                self.gather(inbox, &entered, Due::Both { trailers: false }).await?
+                self.gather(inbox, &context, PendingReply::Both { trailers: false }).await?
             }
         };
-        Ok(Some(match gathered {
-            Gathered::Whole(body, due) => {
+        let (status, code, why) = match gathered {
+            BufferedBody::Whole(body, due) => {
                 let subset = first.subset;
-                Came::Whole(Box::new(Asked { entered, body, begun, modes, subset, due }))
+                let routable = RoutableRequest { context, body, modes, subset, due };
+                return Ok(Some(PickerRequest::Whole(Box::new(routable))));
             }
-            Gathered::TooLarge => {
-                let why =
-                    format!("The request's body is larger than {} bytes.", entered.rules.limits.body_bytes);
-                Came::Refused(bad(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", &why), begun)
+            BufferedBody::Overtaken => return Ok(Some(PickerRequest::Overtaken)),
+            BufferedBody::TooLarge => {
+                let most = context.rules.limits.body_bytes;
+                let why = format!("The request's body is larger than {most} bytes.");
+                (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", why)
             }
-            Gathered::Late => {
-                let why =
-                    format!("The request's body did not come within {} s.", entered.rules.limits.body_s);
-                Came::Refused(bad(StatusCode::REQUEST_TIMEOUT, "slow_body", &why), begun)
+            BufferedBody::Late => {
+                let within = context.rules.limits.body_s;
+                let why = format!("The request's body did not come within {within} s.");
+                (StatusCode::REQUEST_TIMEOUT, "slow_body", why)
             }
-            Gathered::Overtaken => Came::Overtaken,
-        }))
-    }
-
-    /// Admits a request by its head. `lines` is the number of header lines.
-    fn enter(
-        &self,
-        came: At,
-        id: HeaderValue,
-        parts: Option<Parts>,
-        lines: usize,
-    ) -> Result<Entered, Box<Refused>> {
-        let most = self.worker.rules.now().limits.headers;
-        if lines > most {
-            let why = format!("The request has more than {most} header lines.");
-            return Err(bad(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers", &why));
-        }
-        let unread = || bad(StatusCode::BAD_REQUEST, "bad_head", "The request's head can't be read.");
-        self.worker.enter(came, id, parts.ok_or_else(unread)?)
+        };
+        let rejected = RejectedRequest::bad(status, code, &why);
+        Ok(Some(PickerRequest::Refused(rejected, Box::new(context))))
     }
 
     /// Reads a body to its end.
-    async fn gather(&self, inbox: &mut Inbox, entered: &Entered, due: Due) -> Result<Gathered, CallEnd> {
-        let most = entered.rules.limits.body_bytes;
+    async fn gather(
+        &self,
+        inbox: &mut GrpcRequests,
+        context: &RequestContext,
+        due: PendingReply,
+    ) -> Result<BufferedBody, GrpcCallError> {
+        let most = context.rules.limits.body_bytes;
         let mut body = BytesMut::new();
         loop {
             let message = match timeout_at(self.limit, inbox.next()).await {
                 Ok(Ok(Some(message))) => message,
-                Ok(Ok(None)) => return Ok(Gathered::Overtaken),
-                Ok(Err(end)) if end.is_too_large() => return Ok(Gathered::TooLarge),
+                Ok(Ok(None)) => return Ok(BufferedBody::Overtaken),
+                Ok(Err(end)) if end.is_too_large() => return Ok(BufferedBody::TooLarge),
                 Ok(Err(end)) => return Err(end),
-                Err(_) => return Ok(Gathered::Late),
+                Err(_) => return Ok(BufferedBody::Late),
             };
             let (is_end, due) = match read(&message)?.said {
                 Some(Said::RequestBody(piece)) if body.len() + piece.body.len() > most => {
-                    return Ok(Gathered::TooLarge);
+                    return Ok(BufferedBody::TooLarge);
                 }
                 Some(Said::RequestBody(piece)) => {
                     body.extend_from_slice(piece.body);
                     // A buffered body arrives in one message, which the proxy may have truncated at its limit.
-                    (piece.is_end || due == Due::Body, due)
+                    (piece.is_end || due == PendingReply::Body, due)
                 }
-                Some(Said::RequestTrailers) if due == Due::Body => (true, Due::Trailers),
-                Some(Said::RequestTrailers) => (true, Due::Both { trailers: true }),
-                _ => return Ok(Gathered::Overtaken),
+                Some(Said::RequestTrailers) if due == PendingReply::Body => (true, PendingReply::Trailers),
+                Some(Said::RequestTrailers) => (true, PendingReply::Both { trailers: true }),
+                _ => return Ok(BufferedBody::Overtaken),
             };
             if is_end {
-                return Ok(Gathered::Whole(body.freeze(), due));
+                return Ok(BufferedBody::Whole(body.freeze(), due));
             }
         }
     }
@@ -226,61 +199,57 @@ impl Exchange<'_> {
     }
 
     /// Sends a rejection to the client.
-    async fn refuses(&self, refused: Refused, begun: Begun) -> Result<(), CallEnd> {
-        let Begun { gone, id, recording } = begun;
-        self.worker.stats.end(refused.end);
-        gone.counted();
-        let mut response = refused.response;
-        if let Some(mut recording) = recording {
-            recording.note(|told| told.own_status = Some(response.status().as_u16()));
-        }
-        response.headers_mut().entry(REQUEST_ID).or_insert(id);
-        self.outbox.send(&told::instead(response).await).await;
+    async fn refuses(
+        &self,
+        rejected: RejectedRequest,
+        mut context: RequestContext,
+    ) -> Result<(), GrpcCallError> {
+        let response = self.worker.reject(&mut context, rejected);
+        self.answers(response, &context).await;
         Ok(())
     }
 
+    /// Sends a response of the gateway to the client.
+    async fn answers(&self, mut response: Response<ReplyBody>, context: &RequestContext) {
+        response.headers_mut().entry(REQUEST_ID).or_insert(context.id.clone());
+        self.outbox.send(&picker_reply::instead(response).await).await;
+    }
+
     /// Routes a request, names its replica and accounts for the visible part of the response.
-    async fn placed(&self, asked: Asked, inbox: &mut Inbox) -> Result<(), CallEnd> {
+    async fn placed(&self, routable: RoutableRequest, inbox: &mut GrpcRequests) -> Result<(), GrpcCallError> {
         let worker = self.worker;
-        let Asked { entered, body, begun, modes, subset, due } = asked;
+        let RoutableRequest { mut context, body, modes, subset, due } = routable;
         let sees = matches!(modes.response, BodyMode::Streamed | BodyMode::FullDuplex);
-        let read = unpacked(&entered, &body).await;
-        let mut call = match read.and_then(|text| worker.call(entered, (body, text), sees)) {
-            Ok(call) => call,
-            Err(refused) => return self.refuses(*refused, begun).await,
-        };
-        let Begun { gone, recording, .. } = begun;
-        if let Some(allowed) = subset.as_ref().map(|subset| worker.pool.at(subset)) {
-            let owner = call.asked.among.take().filter(|owner| owner.iter().all(|one| allowed.contains(one)));
-            call.asked.among = Some(owner.unwrap_or(allowed));
+        if let Err(rejected) = worker.parse(&mut context, body, sees).await {
+            return self.refuses(*rejected, context).await;
         }
-        call.recording = recording.map(|recording| call.begun(recording, worker.pool.clock.now()));
-        if let Some(page) = worker.models(&call) {
-            worker.stats.end(End::Answered);
-            gone.counted();
-            self.outbox.send(&told::instead(reply::json(page)).await).await;
+        if let Some(allowed) = subset.as_ref().map(|subset| worker.pool.at(subset)) {
+            let owner = context.parsed.among.take();
+            let owner = owner.filter(|owner| owner.iter().all(|one| allowed.contains(one)));
+            context.parsed.among = Some(owner.unwrap_or(allowed));
+        }
+        if let Some(page) = worker.models(&context) {
+            context.end.count(RequestEnd::Answered);
+            self.outbox.send(&picker_reply::instead(reply::json(page)).await).await;
             return Ok(());
         }
-        worker.mirror(&call);
-        let placed = tokio::select! {
+        worker.mirror(&context);
+        worker.pool.came();
+        let routed = tokio::select! {
             biased;
-            placed = worker.book(&mut call) => placed,
+            routed = worker.route(&mut context) => routed,
             () = inbox.ended() => return Ok(()),
         };
-        let mut booked = match placed {
-            Ok(booked) => booked,
-            Err(refusal) => {
-                let mut response = worker.refuse(&mut call, refusal);
-                gone.counted();
-                call.toll.take().into_iter().for_each(Toll::waive);
-                response.headers_mut().entry(REQUEST_ID).or_insert(call.id.clone());
-                self.outbox.send(&told::instead(response).await).await;
+        let mut lease = match routed {
+            Ok(lease) => lease,
+            Err(response) => {
+                self.answers(response, &context).await;
                 return Ok(());
             }
         };
-        worker.sends(&mut call, &mut booked);
-        self.names(&call, &booked, due).await;
-        let mut sent = Sent { call, modes, sees, stage: Stage::Waits(booked, gone) };
+        worker.record_send(&mut context, &mut lease);
+        self.names(&context, &lease, due).await;
+        let mut sent = RoutedRequest { context, modes, sees, stage: Stage::Waits(lease) };
         while let Some(message) = inbox.next().await? {
             self.follows(&mut sent, &message).await?;
             if matches!(sent.stage, Stage::Over) {
@@ -291,26 +260,28 @@ impl Exchange<'_> {
     }
 
     /// Sends the chosen replica to the proxy.
-    async fn names(&self, call: &Call, booked: &Booked, due: Due) {
+    async fn names(&self, context: &RequestContext, lease: &ReplicaLease, due: PendingReply) {
         let worker = self.worker;
-        let of_key = |name: &str| call.rules.bearer(name);
-        let own_key = of_key(&booked.replica().name);
-        let mut further = worker.pool.next_best(&call.asked, booked, worker.fallbacks);
+        let of_key = |name: &str| context.rules.bearer(name);
+        let own_key = of_key(&lease.replica().name);
+        let mut further = worker.pool.next_best(&context.parsed, lease, worker.fallbacks);
         // The request carries one key, so a fallback replica must use an equal key.
         further.retain(|one| of_key(&one.name) == own_key);
-        let endpoints = told::endpoints(booked, further.iter().map(Arc::as_ref));
-        let Renamed { path, body } = worker.renamed(call, booked.tier());
-        let told = told::for_replica(call, booked, &endpoints, (path.as_ref(), body.as_ref()));
+        let endpoints = picker_reply::endpoints(lease, further.iter().map(Arc::as_ref));
+        let TierRewrite { path, body } = worker.rewrite(context, lease.tier());
+        let told = picker_reply::for_replica(context, lease, &endpoints, (path.as_ref(), body.as_ref()));
         let (to, change) = match (due, &body) {
-            (Due::Body, Some(body)) => (Answers::RequestBody, BodyChange::Replace(body)),
-            (Due::Body, None) => (Answers::RequestBody, BodyChange::Keep),
-            (Due::Trailers, _) => (Answers::RequestTrailers, BodyChange::Keep),
-            (Due::Head | Due::Both { .. }, _) => (Answers::RequestHeaders, BodyChange::Keep),
+            (PendingReply::Body, Some(body)) => (Answers::RequestBody, BodyChange::Replace(body)),
+            (PendingReply::Body, None) => (Answers::RequestBody, BodyChange::Keep),
+            (PendingReply::Trailers, _) => (Answers::RequestTrailers, BodyChange::Keep),
+            (PendingReply::Head | PendingReply::Both { .. }, _) => {
+                (Answers::RequestHeaders, BodyChange::Keep)
+            }
         };
         self.outbox.send(&go_on(to, &told, change, Some(&endpoints))).await;
-        if let Due::Both { trailers } = due {
-            let body = body.as_ref().unwrap_or(&call.message.body);
-            told::back(self.outbox, Answers::RequestBody, body, !trailers).await;
+        if let PendingReply::Both { trailers } = due {
+            let body = body.as_ref().unwrap_or(&context.request.body);
+            picker_reply::back(self.outbox, Answers::RequestBody, body, !trailers).await;
             if trailers {
                 self.goes_on(Answers::RequestTrailers).await;
             }
@@ -318,7 +289,7 @@ impl Exchange<'_> {
     }
 
     /// Handles a message after the request was routed.
-    async fn follows(&self, sent: &mut Sent, message: &[u8]) -> Result<(), CallEnd> {
+    async fn follows(&self, sent: &mut RoutedRequest, message: &[u8]) -> Result<(), GrpcCallError> {
         let request = read(message)?;
         match request.said {
             // The body of a request that was routed by its head.
@@ -346,7 +317,7 @@ impl Exchange<'_> {
             }
             Some(Said::RequestHeaders(..)) | None => {
                 let why = "a message that does not come after the request's head, or that nobody knows";
-                return Err(CallEnd::new(Code::InvalidArgument, why));
+                return Err(GrpcCallError::new(Code::InvalidArgument, why));
             }
         }
         Ok(())
@@ -355,7 +326,7 @@ impl Exchange<'_> {
     /// Replies to a part of a body without changing it.
     async fn piece(&self, to: Answers, mode: BodyMode, piece: HttpPiece<'_>) {
         match mode {
-            BodyMode::FullDuplex => told::back(self.outbox, to, piece.body, piece.is_end).await,
+            BodyMode::FullDuplex => picker_reply::back(self.outbox, to, piece.body, piece.is_end).await,
             _ => self.goes_on(to).await,
         }
     }
@@ -363,84 +334,78 @@ impl Exchange<'_> {
     /// Handles the response head: evaluates it and returns the headers to add.
     fn heads(
         &self,
-        sent: &mut Sent,
+        sent: &mut RoutedRequest,
         lines: &HeaderLines<'_>,
         is_end: bool,
         served: Option<&str>,
-    ) -> Result<Mutation, CallEnd> {
+    ) -> Result<Mutation, GrpcCallError> {
         let worker = self.worker;
         let now = worker.pool.clock.now();
-        let Stage::Waits(booked, gone) = std::mem::replace(&mut sent.stage, Stage::Over) else {
-            return Err(CallEnd::new(Code::InvalidArgument, "a second head of a response"));
+        let Stage::Waits(lease) = std::mem::replace(&mut sent.stage, Stage::Over) else {
+            return Err(GrpcCallError::new(Code::InvalidArgument, "a second head of a response"));
         };
-        let call = &mut sent.call;
-        let booked = self.at_last(call, booked, served);
-        let status = told::pseudo(lines, ":status").and_then(|status| StatusCode::from_bytes(status).ok());
-        let headers = told::headers(lines).unwrap_or_default();
-        let head = (status.unwrap_or_default(), &headers);
-        let mut judged = JudgedHead::of(head, (call.judged_by(), false), now, worker.pool.clock);
+        let context = &mut sent.context;
+        let lease = self.at_last(context, lease, served);
+        let status =
+            picker_reply::pseudo(lines, ":status").and_then(|status| StatusCode::from_bytes(status).ok());
+        let status = status.unwrap_or_default();
+        let headers = picker_reply::headers(lines).unwrap_or_default();
+        let kind = context.response_kind();
+        let mut verdict = HeadVerdict::of((status, &headers), (kind, false), now, worker.pool.clock);
         // With the end of the stream after the head, it is unknown whether the proxy hides the body.
-        judged.is_unread |= is_end
+        verdict.is_unread |= is_end
             || matches!(sent.modes.response, BodyMode::None | BodyMode::BufferedPartial | BodyMode::Other);
-        worker.stats.took(RequestStage::Head, now - booked.sent());
-        let status = status.unwrap_or_default().as_u16();
-        call.record(|recording| recording.head((now, status, judged.retry_after()), &headers, None));
+        worker.stats.took(RequestStage::Head, now - lease.sent());
+        let head = (now, status.as_u16(), verdict.retry_after());
+        context.record(|record| record.head(head, &headers, None));
         let mut own = HeaderMap::new();
-        worker.mark(call, &mut own, &booked);
-        let protocol = passing::protocol(call.message.path.path());
-        let has_events = passing::has_events(protocol, &headers);
-        let is_stream = sent.sees && passing::is_stream(protocol, &headers);
-        if has_events && sent.modes.response == BodyMode::Buffered {
+        worker.set_response_headers(context, &mut own, &lease);
+        let protocol = response_observer::protocol(context.request.path.path());
+        if response_observer::has_events(protocol, &headers) && sent.modes.response == BodyMode::Buffered {
             // A buffered event stream arrives in one piece but is read as a stream anyway.
-            call.record(|recording| recording.of_try(|one| one.streams = true));
+            context.record(|record| record.of_try(|one| one.streams = true));
         }
-        // Rejected and failed requests are not charged.
-        let toll = call.toll.take();
-        let (toll, waived) = match judged.end {
-            End::Answered | End::Refused => (toll, None),
-            _ => (None, toll),
-        };
-        waived.into_iter().for_each(Toll::waive);
-        let recording = call.recording.take();
-        let ends = Arc::clone(&call.ends);
-        let made = call.makes_object().then(|| MadeObject::new(&headers, has_events));
-        let begun = BegunAnswer { came: call.came, head: now, booked, judged, toll, recording, ends, made };
-        gone.counted();
-        let (stats, clock) = (Arc::clone(&worker.stats), worker.pool.clock);
-        let answer = PassingAnswer::new(begun, is_stream.then_some(protocol), stats, clock);
-        sent.stage = Stage::Answers(Box::new(answer));
-        Ok(told::set(&own))
+        let stream = Some(protocol).filter(|_| sent.sees && response_observer::is_stream(protocol, &headers));
+        let started = context.start_response(now, lease, verdict, &headers);
+        let observer = ResponseObserver::new(started, stream, Arc::clone(&worker.stats), worker.pool.clock);
+        sent.stage = Stage::Answers(Box::new(observer));
+        Ok(picker_reply::set(&own))
     }
 
     /// Returns the booking on the replica that served the request. It differs from the choice if that was unreachable
     /// and the proxy reports the actual replica. The choice is not penalised, because the cause is not reported.
-    fn at_last(&self, call: &mut Call, booked: Booked, served: Option<&str>) -> Booked {
-        let chosen = booked.replica().place.endpoint().map(|endpoint| endpoint.to_string());
-        let Some(served) = served.filter(|served| Some(*served) != chosen.as_deref()) else { return booked };
+    fn at_last(
+        &self,
+        context: &mut RequestContext,
+        lease: ReplicaLease,
+        served: Option<&str>,
+    ) -> ReplicaLease {
+        let chosen = lease.replica().place.endpoint().map(|endpoint| endpoint.to_string());
+        let Some(served) = served.filter(|served| Some(*served) != chosen.as_deref()) else { return lease };
         let at = self.worker.pool.at(&[served.to_owned()]);
         if at.is_empty() {
-            return booked;
+            return lease;
         }
-        let among = call.asked.among.replace(at);
-        let moved = self.worker.pool.again(&call.asked, &[], false);
-        call.asked.among = among;
-        let Some(mut moved) = moved else { return booked };
-        drop(booked);
-        self.worker.sends(call, &mut moved);
+        let among = context.parsed.among.replace(at);
+        let moved = self.worker.pool.again(&context.parsed, &[], false);
+        context.parsed.among = among;
+        let Some(mut moved) = moved else { return lease };
+        drop(lease);
+        self.worker.record_send(context, &mut moved);
         moved
     }
 }
 
 /// The result of reading a body.
-enum Gathered {
-    Whole(Bytes, Due),
+enum BufferedBody {
+    Whole(Bytes, PendingReply),
     TooLarge,
     Late,
     /// The client was answered by another filter, or disconnected.
     Overtaken,
 }
 
-impl Sent {
+impl RoutedRequest {
     fn ends(&mut self, is_end: bool) {
         if let (true, Stage::Answers(answer)) = (is_end, &mut self.stage) {
             answer.end(true);
@@ -449,7 +414,7 @@ impl Sent {
     }
 }
 
-impl Drop for Sent {
+impl Drop for RoutedRequest {
     fn drop(&mut self) {
         // A proxy that hides the body drops the call at the end of the response. If it shows the body, a drop means
         // that the client disconnected.
@@ -459,11 +424,34 @@ impl Drop for Sent {
     }
 }
 
-/// Returns the request head in the form of HTTP/1.
-fn parts(lines: &HeaderLines<'_>) -> Option<Parts> {
+/// Admits a request by its head of `lines` header lines.
+fn admit_head(
+    context: &mut RequestContext,
+    lines: usize,
+    is_sound: bool,
+) -> Result<(), Box<RejectedRequest>> {
+    let most = context.rules.limits.headers;
+    if lines > most {
+        let why = format!("The request has more than {most} header lines.");
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(RejectedRequest::bad(status, "too_many_headers", &why));
+    }
+    if !is_sound {
+        let why = "The request's head can't be read.";
+        return Err(RejectedRequest::bad(StatusCode::BAD_REQUEST, "bad_head", why));
+    }
+    authenticate(context)
+}
+
+/// Returns the request head in the form of HTTP/1, and whether all its parts are valid.
+fn parts(lines: &HeaderLines<'_>) -> (Parts, bool) {
     let mut parts = Request::new(()).into_parts().0;
-    parts.method = Method::from_bytes(told::pseudo(lines, ":method")?).ok()?;
-    parts.uri = std::str::from_utf8(told::pseudo(lines, ":path")?).ok()?.parse().ok()?;
-    parts.headers = told::headers(lines)?;
-    Some(parts)
+    let method = picker_reply::pseudo(lines, ":method").and_then(|method| Method::from_bytes(method).ok());
+    let uri =
+        picker_reply::pseudo(lines, ":path").and_then(|path| std::str::from_utf8(path).ok()?.parse().ok());
+    let headers = picker_reply::headers(lines);
+    let is_sound = method.is_some() && uri.is_some() && headers.is_some();
+    (parts.method, parts.uri) = (method.unwrap_or_default(), uri.unwrap_or_default());
+    parts.headers = headers.unwrap_or_default();
+    (parts, is_sound)
 }

@@ -15,9 +15,10 @@ use std::ops::Range;
 
 use http::{HeaderMap, Method};
 use plimsoll_model::{Arm, Protocol};
+use plimsoll_policy::{BlockEnds, Facts, QueuedAsk};
 use siphasher::sip::SipHasher13;
 
-use target::Target;
+use target::RequestTarget;
 
 /// Returns the hash of a session or model name.
 pub fn hash(name: &[u8]) -> u64 {
@@ -114,6 +115,23 @@ pub struct ParsedRequest {
     pub model: Option<Box<str>>,
 }
 
+impl QueuedAsk for ParsedRequest {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            session: self.session,
+            blocks: &self.blocks,
+            ends: BlockEnds::At(&self.ends),
+            prompt_tokens: self.prompt_tokens,
+            most_tokens: self.most_tokens,
+            streams: self.streams,
+            arm: self.arm,
+            model: self.model_hash,
+            tier: self.tier,
+            among: self.among.as_deref(),
+        }
+    }
+}
+
 impl ParsedRequest {
     /// Parses a request. `text` is the decompressed body.
     pub fn of(
@@ -127,7 +145,7 @@ impl ParsedRequest {
             (true, Some(boundary)) => ParsedRequest::read_form(text, boundary, cut),
             (true, None) => ParsedRequest::read_as(text, cut, streams_unasked(path)),
         };
-        let target = Target::read(method, path);
+        let target = RequestTarget::read(method, path);
         asked.streams |= target.streams;
         if let Some(model) = &target.model {
             asked.names(model, cut);

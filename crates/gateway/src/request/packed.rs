@@ -30,7 +30,7 @@ pub enum UnpackError {
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Coding {
+enum ContentCoding {
     Gzip,
     Deflate,
 }
@@ -41,14 +41,14 @@ pub(crate) fn is_packed(headers: &HeaderMap) -> bool {
 }
 
 /// Returns the codings of a body in the order in which they were applied.
-fn codings(headers: &HeaderMap) -> Result<Vec<Coding>, UnpackError> {
+fn codings(headers: &HeaderMap) -> Result<Vec<ContentCoding>, UnpackError> {
     let lines = headers.get_all(CONTENT_ENCODING).iter().map(|line| line.to_str().unwrap_or("?"));
     let mut codings = Vec::new();
     for name in lines.flat_map(|line| line.split(',')).map(|name| name.trim().to_ascii_lowercase()) {
         match name.as_str() {
             "" | "identity" => {}
-            "gzip" | "x-gzip" => codings.push(Coding::Gzip),
-            "deflate" => codings.push(Coding::Deflate),
+            "gzip" | "x-gzip" => codings.push(ContentCoding::Gzip),
+            "deflate" => codings.push(ContentCoding::Deflate),
             _ => return Err(UnpackError::Unknown(name)),
         }
     }
@@ -69,8 +69,8 @@ pub fn unpacked(body: &Bytes, headers: &HeaderMap, most: usize) -> Result<Bytes,
     }
     for coding in codings(headers)?.into_iter().rev() {
         text = match coding {
-            Coding::Gzip => gunzip(&text, most)?,
-            Coding::Deflate => inflate(&text, most)?,
+            ContentCoding::Gzip => gunzip(&text, most)?,
+            ContentCoding::Deflate => inflate(&text, most)?,
         };
     }
     Ok(text)

@@ -26,7 +26,7 @@ const KEPT: [&str; 9] = [
 const PREFIXES: [&str; 3] = ["/v1", "/openai/v1", "/openai"];
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Target<'a> {
+pub struct RequestTarget<'a> {
     /// Model name; `None` if the path contains no model.
     pub model: Option<Cow<'a, [u8]>>,
     /// Byte range of the model name in the path.
@@ -36,11 +36,11 @@ pub struct Target<'a> {
     pub object: Option<&'a str>,
 }
 
-impl Target<'_> {
-    pub fn read<'a>(method: &Method, path: &'a str) -> Target<'a> {
+impl RequestTarget<'_> {
+    pub fn read<'a>(method: &Method, path: &'a str) -> RequestTarget<'a> {
         let model_at = model(method, path);
         let last = path.rsplit(['/', ':']).next().unwrap_or_default();
-        Target {
+        RequestTarget {
             model: model_at.clone().map(|at| unescaped(&path[at])),
             model_at: model_at.unwrap_or_default(),
             streams: matches!(last, "generate_stream" | "streamGenerateContent"),
@@ -89,7 +89,9 @@ mod tests {
     #[test]
     fn the_model_is_read_off_each_form_of_path() {
         let post = |path: &'static str| {
-            Target::read(&Method::POST, path).model.map(|name| String::from_utf8_lossy(&name).into_owned())
+            RequestTarget::read(&Method::POST, path)
+                .model
+                .map(|name| String::from_utf8_lossy(&name).into_owned())
         };
         for (path, model) in [
             ("/v2/models/llama/infer", "llama"),
@@ -113,9 +115,9 @@ mod tests {
         ] {
             assert_eq!(post(path), None, "{path}");
         }
-        let get = Target::read(&Method::GET, "/v1/models/llama3:8b");
+        let get = RequestTarget::read(&Method::GET, "/v1/models/llama3:8b");
         assert_eq!(get.model.as_deref(), Some(&b"llama3:8b"[..]));
-        let streams = |path| Target::read(&Method::POST, path).streams;
+        let streams = |path| RequestTarget::read(&Method::POST, path).streams;
         assert!(
             streams("/v2/models/a/generate_stream")
                 && streams("/v1beta/models/a:streamGenerateContent")
@@ -126,7 +128,7 @@ mod tests {
 
     #[test]
     fn stored_objects_are_told_from_what_makes_them() {
-        let object = |path: &'static str| Target::read(&Method::GET, path).object;
+        let object = |path: &'static str| RequestTarget::read(&Method::GET, path).object;
         for (path, id) in [
             ("/v1/responses/resp_1", Some("resp_1")),
             ("/v1/responses/resp_1/cancel", Some("resp_1")),

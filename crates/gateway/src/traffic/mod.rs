@@ -1,6 +1,6 @@
 //! Recording of requests: facts and times, never text.
 //!
-//! A serving thread fills a [`Recording`] and passes it on at the end of the request. A dropped recording means that
+//! A serving thread fills a [`RequestRecord`] and passes it on at the end of the request. A dropped recording means that
 //! the client disconnected. The channel to the writer is bounded and never blocks, because recording must not slow
 //! down requests. If the writer is too slow, the request is served and counted as not recorded. Expensive work, such
 //! as parsing token counts and naming prompt blocks ([`rows`]), happens at the receiver.
@@ -18,11 +18,11 @@ use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol, Span};
 use plimsoll_wire::Decoded;
 
-use crate::budget::Budget;
-use crate::explain::Choice;
-use crate::replica::{Replica, UpstreamWay};
+use crate::budget::LiveBudget;
+use crate::explain::RouteExplanation;
+use crate::replica::{ConnectionUse, Replica};
 use crate::request::ParsedRequest;
-use crate::rollout::SplitJudged;
+use crate::rollout::SplitVerdict;
 use crate::trace_context::TraceContext;
 use tail::TailReader;
 
@@ -30,28 +30,28 @@ use tail::TailReader;
 pub(crate) const PENDING: usize = 16_384;
 
 /// The serving threads' end of the recording channel.
-pub struct Traffic {
+pub struct TrafficRecorder {
     to: SyncSender<Box<TrafficRow>>,
     numbers: Arc<AtomicU64>,
     lost: AtomicU64,
     /// Interval of explained requests: one request in this many; 0 for none.
     explains: u64,
     /// State of the SLO budget that is evaluated on the recording.
-    pub budget: Arc<Budget>,
-    shadow: Mutex<SplitJudged>,
+    pub budget: Arc<LiveBudget>,
+    shadow: Mutex<SplitVerdict>,
     /// Prometheus metrics of the trace export.
     pub traced: Arc<Mutex<String>>,
     /// Set if this end records copies for shadows.
     is_shadow: bool,
 }
 
-impl Traffic {
+impl TrafficRecorder {
     /// Returns both ends of a recording channel. `explain` is the share of explained requests.
-    pub fn channel(explain: f64) -> (Arc<Traffic>, Receiver<Box<TrafficRow>>) {
+    pub fn channel(explain: f64) -> (Arc<TrafficRecorder>, Receiver<Box<TrafficRow>>) {
         let (to, from) = sync_channel(PENDING);
         let explains = if explain > 0.0 { (1.0 / explain).round() as u64 } else { 0 };
         (
-            Arc::new(Traffic {
+            Arc::new(TrafficRecorder {
                 to,
                 numbers: Arc::default(),
                 lost: AtomicU64::new(0),
@@ -67,8 +67,8 @@ impl Traffic {
 
     /// Returns another end of the channel for shadow copies. They are numbered separately, because they are not
     /// client requests.
-    pub(crate) fn of_shadows(&self) -> Arc<Traffic> {
-        Arc::new(Traffic {
+    pub(crate) fn of_shadows(&self) -> Arc<TrafficRecorder> {
+        Arc::new(TrafficRecorder {
             to: self.to.clone(),
             numbers: Arc::default(),
             lost: AtomicU64::new(0),
@@ -81,11 +81,11 @@ impl Traffic {
     }
 
     /// Returns the latest verdict on the shadows.
-    pub fn shadow(&self) -> SplitJudged {
+    pub fn shadow(&self) -> SplitVerdict {
         self.shadow.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn judge_shadow(&self, judged: SplitJudged) {
+    pub fn judge_shadow(&self, judged: SplitVerdict) {
         *self.shadow.lock().unwrap_or_else(PoisonError::into_inner) = judged;
     }
 
@@ -135,14 +135,14 @@ pub struct TrafficRow {
     /// Set if the request was rejected because the active SLO budget is broken.
     pub held_back: bool,
     /// Attempts in order; of concurrent attempts, the one that answered is last.
-    pub tries: Vec<Try>,
+    pub tries: Vec<UpstreamAttempt>,
     /// `x-request-id` and routing decisions, if explained.
-    pub explained: Option<(String, Vec<Choice>)>,
+    pub explained: Option<(String, Vec<RouteExplanation>)>,
 }
 
 /// One attempt of a request.
 #[derive(Debug)]
-pub struct Try {
+pub struct UpstreamAttempt {
     /// Attempt number of the request, counted from 0.
     pub number: usize,
     pub replica: Arc<Replica>,
@@ -151,7 +151,7 @@ pub struct Try {
     /// Time at which the attempt was passed to a connection; until then, the time of the booking.
     pub sent: At,
     /// Connection data; `None` before a response.
-    pub way: Option<UpstreamWay>,
+    pub way: Option<ConnectionUse>,
     /// Arrival time, status and `Retry-After` of the response head; `None` without a response.
     pub head: Option<(At, u16, Option<Span>)>,
     pub streams: bool,
@@ -184,15 +184,15 @@ pub enum TryEnd {
 }
 
 /// The recording of a request in progress. A drop passes it to the writer.
-pub struct Recording {
-    to: Arc<Traffic>,
+pub struct RequestRecord {
+    to: Arc<TrafficRecorder>,
     clock: Clock,
     told: Option<Box<TrafficRow>>,
 }
 
-impl Recording {
+impl RequestRecord {
     /// Starts the recording of a request whose head has arrived.
-    pub fn begin(to: &Arc<Traffic>, clock: Clock, came: At) -> Recording {
+    pub fn begin(to: &Arc<TrafficRecorder>, clock: Clock, came: At) -> RequestRecord {
         let number = to.numbers.fetch_add(1, Ordering::Relaxed);
         let told = TrafficRow {
             number,
@@ -212,7 +212,7 @@ impl Recording {
             tries: Vec::new(),
             explained: None,
         };
-        Recording { to: Arc::clone(to), clock, told: Some(Box::new(told)) }
+        RequestRecord { to: Arc::clone(to), clock, told: Some(Box::new(told)) }
     }
 
     /// Changes the recorded data of the request.
@@ -229,7 +229,7 @@ impl Recording {
     }
 
     /// Adds the explanation of a routing decision.
-    pub fn because(&mut self, id: &HeaderValue, choice: Choice) {
+    pub fn because(&mut self, id: &HeaderValue, choice: RouteExplanation) {
         self.note(|told| {
             let id = || id.to_str().unwrap_or_default().to_owned();
             told.explained.get_or_insert_with(|| (id(), Vec::new())).1.push(choice);
@@ -239,7 +239,7 @@ impl Recording {
     /// Adds an attempt that was booked on a replica.
     pub fn sends(&mut self, (replica, model): (&Arc<Replica>, Option<String>), at: At, number: usize) {
         self.note(|told| {
-            told.tries.push(Try {
+            told.tries.push(UpstreamAttempt {
                 number,
                 replica: Arc::clone(replica),
                 model,
@@ -267,7 +267,7 @@ impl Recording {
     }
 
     /// Changes the recorded data of the current attempt.
-    pub(crate) fn of_try(&mut self, note: impl FnOnce(&mut Try)) {
+    pub(crate) fn of_try(&mut self, note: impl FnOnce(&mut UpstreamAttempt)) {
         if let Some(one) = self.told.as_mut().and_then(|told| told.tries.last_mut()) {
             note(one);
         }
@@ -278,7 +278,7 @@ impl Recording {
         &mut self,
         (at, status, retry_after): (At, u16, Option<Span>),
         headers: &HeaderMap,
-        way: Option<UpstreamWay>,
+        way: Option<ConnectionUse>,
     ) {
         self.of_try(|one| {
             one.sent = way.map_or(one.sent, |way| way.sent);
@@ -322,7 +322,7 @@ impl Recording {
     }
 }
 
-impl Drop for Recording {
+impl Drop for RequestRecord {
     fn drop(&mut self) {
         let Some(mut told) = self.told.take() else { return };
         told.over = self.clock.now();

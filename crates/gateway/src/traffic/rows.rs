@@ -6,7 +6,7 @@ use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{At, Attempt, Outcome, ServerStage, Span, TokensRule};
 use plimsoll_wire::head;
 
-use super::{TrafficRow, Try, TryEnd};
+use super::{TrafficRow, TryEnd, UpstreamAttempt};
 
 /// Tokens per prompt block in run folders.
 const BLOCK_TOKENS: f64 = 16.0;
@@ -114,7 +114,7 @@ fn blank(told: &TrafficRow, attempt: u16) -> Attempt {
 }
 
 /// Fills in the outcome of an attempt.
-fn answered(row: &mut Attempt, told: &TrafficRow, one: &Try) {
+fn answered(row: &mut Attempt, told: &TrafficRow, one: &UpstreamAttempt) {
     row.sent = Some(one.sent).filter(|_| !matches!(one.how, TryEnd::NotSent(_)));
     row.end = Some(one.end);
     row.bytes_in = one.bytes;
@@ -148,7 +148,7 @@ fn answered(row: &mut Attempt, told: &TrafficRow, one: &Try) {
 }
 
 /// Fills in the content of a response with a success status.
-fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &Try, status: u16) {
+fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &UpstreamAttempt, status: u16) {
     let whole = one.how == TryEnd::Whole;
     if let Some((at, visible)) = one.first {
         (row.first_token, row.last_token) = (Some(at), Some(at));

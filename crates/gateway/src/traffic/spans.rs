@@ -3,7 +3,7 @@
 
 use plimsoll_model::{At, Attempt, AttributeValue, How, SpanEvent, SpanKind, TraceSpan};
 
-use super::{TrafficRow, Try};
+use super::{TrafficRow, UpstreamAttempt};
 
 /// The values that the spans of all requests share.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub fn spans(told: &TrafficRow, rows: &[Attempt], zero_ns: i64, names: &SpanName
 /// Returns the span of an attempt, or `None` if it was not sent.
 fn try_span(
     told: &TrafficRow,
-    (row, one): (&Attempt, &Try),
+    (row, one): (&Attempt, &UpstreamAttempt),
     (blank, ns): (TraceSpan, impl Fn(At) -> i64),
 ) -> Option<TraceSpan> {
     let (context, at) = (told.context?, row.sent?);

@@ -5,7 +5,7 @@
 //! circuit breaker, cache, retries, canary trials and learnt speeds use its outcome. A second definition from status
 //! and framing alone lost, because replicas that failed fast looked fast.
 
-use crate::passing::{generates, stream_type};
+use crate::response_observer::{generates, stream_type};
 use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{At, Broken, EventKind, Outcome, Protocol};
 use plimsoll_wire::failed::is_failure;

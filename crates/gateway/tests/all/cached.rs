@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use plimsoll_gateway::cache::{CacheSpec, CachedKinds, Scope};
-use plimsoll_gateway::stats::End;
+use plimsoll_gateway::stats::RequestEnd;
 use plimsoll_gateway::{Gateway, GatewaySpec};
 
 use crate::kit::{Act, EVENT, Mock, gateway, is_empty, post, request, until};
@@ -70,7 +70,7 @@ fn who_asks_again_gets_the_same_bytes_without_a_replica() {
         assert_ne!(first.header("x-request-id"), again.header("x-request-id"));
     }
     assert_eq!(mock.count(), 2);
-    assert_eq!([End::Answered, End::Cached].map(|end| gateway.stats.ended(end)), [2, 2]);
+    assert_eq!([RequestEnd::Answered, RequestEnd::Cached].map(|end| gateway.stats.ended(end)), [2, 2]);
     is_empty(&gateway);
 }
 
@@ -159,7 +159,7 @@ fn who_asks_the_same_meanwhile_reads_along_from_the_beginning() {
     until("the replica has it", || mock.count() == 1);
     sleep(Duration::from_millis(150));
     let followers: Vec<TcpStream> = (0..5).map(|_| asked(gateway.addr)).collect();
-    until("all read along", || gateway.stats.ended(End::Cached) == 5);
+    until("all read along", || gateway.stats.ended(RequestEnd::Cached) == 5);
     // A disconnect of the first or another client does not affect the remaining ones.
     drop(leader);
     let mut followers = followers.into_iter();
@@ -171,7 +171,7 @@ fn who_asks_the_same_meanwhile_reads_along_from_the_beginning() {
     }
     assert_eq!((mock.count(), mock.gone.load(Ordering::SeqCst)), (1, 0));
     is_empty(&gateway);
-    assert_eq!([End::Answered, End::Cached].map(|end| gateway.stats.ended(end)), [1, 5]);
+    assert_eq!([RequestEnd::Answered, RequestEnd::Cached].map(|end| gateway.stats.ended(end)), [1, 5]);
     // The response is complete although its first client never read the end.
     assert_eq!(events(&rest(asked(gateway.addr))), 40);
     assert_eq!(mock.count(), 1);

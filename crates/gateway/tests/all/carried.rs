@@ -9,7 +9,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use http::{HeaderMap, HeaderValue, Method, header};
 use plimsoll_gateway::cache::{CacheSpec, CachedKinds};
 use plimsoll_gateway::request::{ParsedRequest, PromptBlocks};
-use plimsoll_gateway::stats::End;
+use plimsoll_gateway::stats::RequestEnd;
 use plimsoll_gateway::{Gateway, ReplicaSpec};
 
 use crate::kit::{ASK, Act, Answer, Mock, ask, gateway, get, is_empty, message, post, request, send, until};
@@ -134,7 +134,7 @@ fn what_cannot_be_unpacked_goes_nowhere() {
         assert_eq!(code(&answer), (status, wanted.to_owned()), "{encoding}");
         assert_eq!(answer.header("accept-encoding"), (status == 415).then_some("gzip, deflate"));
     }
-    assert_eq!((mock.count(), gateway.stats.ended(End::Bad)), (0, 7));
+    assert_eq!((mock.count(), gateway.stats.ended(RequestEnd::Bad)), (0, 7));
     assert_eq!(
         sends(&gateway, "/v1/completions", "Content-Encoding: identity\r\n", ASK.as_bytes()).status,
         200

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use plimsoll_gateway::stats::End;
+use plimsoll_gateway::stats::RequestEnd;
 
 use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
 
@@ -23,7 +23,7 @@ fn told_within(act: Act) -> Duration {
     until("the replica hears of it", || mock.gone.load(Ordering::SeqCst) == 1);
     let told = began.elapsed();
     is_empty(&gateway);
-    assert_eq!(gateway.stats.ended(End::Cancelled), 1);
+    assert_eq!(gateway.stats.ended(RequestEnd::Cancelled), 1);
     // The disconnect is not a failure of the replica.
     assert!(gateway.pool.is_up(0));
     told

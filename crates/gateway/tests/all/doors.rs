@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_gateway::keys::{Digest, KeySource, KeySpec, fresh};
-use plimsoll_gateway::stats::End;
+use plimsoll_gateway::stats::RequestEnd;
 use plimsoll_gateway::{Gateway, GatewaySpec};
 use plimsoll_policy::RateSpec;
 
@@ -61,7 +61,7 @@ fn a_key_opens_the_door_and_ends_there_and_the_replica_gets_its_own() {
         assert_eq!(body["error"]["type"], "invalid_request_error");
         assert!(!answer.text().contains("canary"), "{}", answer.text());
     }
-    assert_eq!((mock.count(), gateway.stats.ended(End::Unauthorized)), (0, 7));
+    assert_eq!((mock.count(), gateway.stats.ended(RequestEnd::Unauthorized)), (0, 7));
     for header in
         [bearer(ALICE), format!("authorization: bearer {ALICE}\r\n"), format!("x-api-key: {ALICE}\r\n")]
     {
@@ -102,7 +102,7 @@ fn requests_over_a_keys_rate_are_told_when_to_come_back() {
     assert!((1..=60).contains(&wait), "{wait}");
     assert!(over.text().contains("rate_limit_exceeded"), "{}", over.text());
     assert_eq!(ask("another-key-of-bob").status, 200, "who has no limit is not held to another's");
-    assert_eq!((mock.count(), gateway.stats.ended(End::Limited)), (3, 1));
+    assert_eq!((mock.count(), gateway.stats.ended(RequestEnd::Limited)), (3, 1));
     let metrics = get(gateway.admin.expect("an admin address"), "/metrics", "").text();
     for line in [
         "plimsoll_gateway_key_requests_total{key=\"alice\",tenant=\"alice\",outcome=\"admitted\"} 2",
@@ -294,7 +294,7 @@ fn a_client_that_leaves_gets_back_what_it_did_not_use() {
         std::io::Write::write_all(&mut socket, text.as_bytes()).expect("sent");
         until("the request is there", || mock.count() == round);
         drop(socket);
-        until("it is counted", || gateway.stats.ended(End::Cancelled) == round as u64);
+        until("it is counted", || gateway.stats.ended(RequestEnd::Cancelled) == round as u64);
         is_empty(&gateway);
     }
 }

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use plimsoll_gateway::Gateway;
-use plimsoll_gateway::stats::End;
+use plimsoll_gateway::stats::RequestEnd;
 use plimsoll_policy::Standing;
 
 use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
@@ -24,7 +24,7 @@ fn a_storm_of_429_is_not_multiplied_and_keeps_its_retry_after() {
     // The retries are a tenth of the requests, plus the reserve of three per s.
     let most = 300.0 * 1.1 + 3.0 * (2.0 + began.elapsed().as_secs_f64());
     assert!((300..=most as usize).contains(&attempts), "{attempts} attempts for 300 requests");
-    assert_eq!(gateway.stats.ended(End::Shed), 300);
+    assert_eq!(gateway.stats.ended(RequestEnd::Shed), 300);
     is_empty(&gateway);
 }
 
@@ -121,7 +121,7 @@ fn nobody_there_is_503_in_time_with_a_word_on_when_to_come_back() {
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
     assert!(answer.text().contains("\"code\":\"no_replica\""), "{}", answer.text());
     assert!(began.elapsed() >= Duration::from_millis(400));
-    assert_eq!(gateway.stats.ended(End::NoReplica), 1);
+    assert_eq!(gateway.stats.ended(RequestEnd::NoReplica), 1);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_clients_own_mistake_ejects_nobody_and_is_not_asked_twice_of_one_replica() {
     let a = Mock::new(Act::Status(400, ""));
     let gateway = gateway(&[&a], |_| {});
     (0..60).for_each(|_| assert_eq!(ask(&gateway).status, 400));
-    assert_eq!((a.count(), gateway.stats.ended(End::Refused)), (60, 60));
+    assert_eq!((a.count(), gateway.stats.ended(RequestEnd::Refused)), (60, 60));
     assert_eq!(gateway.pool.shown().0[0].standing, Standing::Ready);
     is_empty(&gateway);
     let (a, b) = (Mock::new(Act::Status(422, "")), Mock::new(Act::Status(422, "")));

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use plimsoll_gateway::Gateway;
-use plimsoll_gateway::traffic::{Traffic, TrafficRow, TryEnd};
+use plimsoll_gateway::traffic::{TrafficRecorder, TrafficRow, TryEnd};
 use plimsoll_policy::{HedgeSpec, RouteSpec};
 
 use crate::kit::{Act, Mock, ask, gateway, is_empty, recorded, until};
@@ -99,7 +99,7 @@ fn when_one_of_two_fails_the_other_goes_on() {
 #[test]
 fn both_attempts_are_recorded_and_the_one_that_answered_is_last() {
     let (a, b) = (Mock::new(FAST), Mock::new(FAST));
-    let (traffic, told) = Traffic::channel(0.0);
+    let (traffic, told) = TrafficRecorder::channel(0.0);
     let gateway = recorded(&[&a, &b], Some(traffic), |spec| {
         spec.route = RouteSpec::RoundRobin {};
         spec.breaker.silence_s = 0.0;

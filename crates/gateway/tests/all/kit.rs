@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use plimsoll_client::Clock;
-use plimsoll_gateway::traffic::Traffic;
+use plimsoll_gateway::traffic::TrafficRecorder;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
 
 /// The scripted behaviour of a replica.
@@ -354,7 +354,7 @@ pub fn gateway(mocks: &[&Mock], change: impl FnOnce(&mut GatewaySpec)) -> Gatewa
 /// Starts a gateway as [`gateway`] does, with recording.
 pub fn recorded(
     mocks: &[&Mock],
-    traffic: Option<Arc<Traffic>>,
+    traffic: Option<Arc<TrafficRecorder>>,
     change: impl FnOnce(&mut GatewaySpec),
 ) -> Gateway {
     started(mocks, Clock::start(), traffic, change)
@@ -364,7 +364,7 @@ pub fn recorded(
 pub fn started(
     mocks: &[&Mock],
     clock: Clock,
-    traffic: Option<Arc<Traffic>>,
+    traffic: Option<Arc<TrafficRecorder>>,
     change: impl FnOnce(&mut GatewaySpec),
 ) -> Gateway {
     let mut spec = GatewaySpec {

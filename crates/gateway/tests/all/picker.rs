@@ -6,9 +6,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use plimsoll_client::Clock;
-use plimsoll_gateway::stats::End;
+use plimsoll_gateway::stats::RequestEnd;
 use plimsoll_gateway::traffic::rows::RowMaker;
-use plimsoll_gateway::{Gateway, PickerSpec, ReplicaRole, Traffic};
+use plimsoll_gateway::{Gateway, PickerSpec, ReplicaRole, TrafficRecorder};
 use plimsoll_model::{At, How};
 use plimsoll_policy::RouteSpec;
 
@@ -75,7 +75,7 @@ fn in_every_mode_somebody_is_named_once_and_given_back_at_the_end() {
             assert_eq!(call.ended(), "0", "{request} {answer}");
             is_empty(&gateway);
             asked += 1;
-            assert_eq!((gateway.stats.ended(End::Answered), gateway.stats.all()), (asked, asked));
+            assert_eq!((gateway.stats.ended(RequestEnd::Answered), gateway.stats.all()), (asked, asked));
         }
     }
     assert_eq!(mock.count(), 0, "it sends nothing itself");
@@ -114,7 +114,7 @@ fn trailers_and_heads_alone_are_ends_too() {
     call.say(&response(200, &[], true, None));
     assert_eq!((call.hear().kind, call.ended().as_str()), (2, "0"));
     is_empty(&gateway);
-    assert_eq!(gateway.stats.ended(End::Answered), 3);
+    assert_eq!(gateway.stats.ended(RequestEnd::Answered), 3);
 }
 
 /// After each message of a request, the proxy disconnects or ends its stream. No load stays booked, and one request
@@ -150,7 +150,8 @@ fn a_proxy_that_goes_away_at_any_point_leaves_nothing_behind() {
             until("it is counted", || gateway.stats.all() >= counted);
         }
     }
-    let (answered, gone) = (gateway.stats.ended(End::Answered), gateway.stats.ended(End::Cancelled));
+    let (answered, gone) =
+        (gateway.stats.ended(RequestEnd::Answered), gateway.stats.ended(RequestEnd::Cancelled));
     assert_eq!(answered, 2, "whole ones");
     assert!((8..=10).contains(&gone) && gateway.stats.all() == answered + gone, "{gone}, each of them once");
 }
@@ -263,14 +264,14 @@ fn who_is_not_let_in_and_what_can_not_be_read_is_told_off() {
     let headless = Ask { headers: own.headers[3..].to_vec(), ..own };
     assert_eq!(refused(&Call::ask(&gateway, &headless, ASK).1), (400, "bad_head".to_owned()));
     is_empty(&gateway);
-    assert_eq!(gateway.stats.ended(End::Bad), 5);
+    assert_eq!(gateway.stats.ended(RequestEnd::Bad), 5);
     // The body never arrives.
     let quick = picking(&[&mock], |spec| spec.limits.body_s = 0.1);
     let call = Call::begin(quick.picker.expect("asked for"), PROCESS);
     call.say(&ask.message());
     assert_eq!(refused(&[call.hear()]), (408, "slow_body".to_owned()));
-    assert_eq!((quick.stats.ended(End::Bad), quick.stats.all()), (1, 1));
-    assert_eq!(gateway.stats.ended(End::Unauthorized), 1);
+    assert_eq!((quick.stats.ended(RequestEnd::Bad), quick.stats.all()), (1, 1));
+    assert_eq!(gateway.stats.ended(RequestEnd::Unauthorized), 1);
 }
 
 #[test]
@@ -306,7 +307,10 @@ fn a_full_queue_sheds_and_who_waits_gets_the_next_place() {
     assert_eq!(fourth.hear().first(), mock.addr.to_string());
     drop(fourth);
     is_empty(&gateway);
-    assert_eq!((gateway.stats.ended(End::Overloaded), gateway.stats.ended(End::Cancelled)), (1, 4));
+    assert_eq!(
+        (gateway.stats.ended(RequestEnd::Overloaded), gateway.stats.ended(RequestEnd::Cancelled)),
+        (1, 4)
+    );
 }
 
 #[test]
@@ -424,11 +428,11 @@ fn what_a_replica_answers_is_held_against_it() {
     let mock = Mock::new(Act::Silence);
     let gateway = picking(&[&mock], |_| {});
     for (status, headers, end) in [
-        (200, &[][..], End::Answered),
-        (404, &[][..], End::Refused),
-        (429, &[("retry-after", "3")][..], End::Shed),
-        (503, &[("retry-after", "3")][..], End::Shed),
-        (500, &[][..], End::Failed),
+        (200, &[][..], RequestEnd::Answered),
+        (404, &[][..], RequestEnd::Refused),
+        (429, &[("retry-after", "3")][..], RequestEnd::Shed),
+        (503, &[("retry-after", "3")][..], RequestEnd::Shed),
+        (500, &[][..], RequestEnd::Failed),
     ] {
         let before = gateway.stats.ended(end);
         let (call, _) = Call::ask(&gateway, &Ask::new((DUPLEX, DUPLEX)), ASK);
@@ -479,7 +483,7 @@ fn a_tiers_request_names_the_model_that_it_is_asked_of() {
 #[test]
 fn what_is_picked_is_recorded() {
     let mock = Mock::new(Act::Silence);
-    let (traffic, told) = Traffic::channel(0.0);
+    let (traffic, told) = TrafficRecorder::channel(0.0);
     let gateway = recorded(&[&mock], Some(traffic), |spec| {
         spec.picker = Some(PickerSpec::new(([127, 0, 0, 1], 0).into()));
     });

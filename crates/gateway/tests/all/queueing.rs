@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use plimsoll_client::Clock;
-use plimsoll_gateway::budget::BudgetPages;
-use plimsoll_gateway::stats::{End, RequestStage};
+use plimsoll_gateway::budget::BudgetStatusPages;
+use plimsoll_gateway::stats::{RequestEnd, RequestStage};
 use plimsoll_gateway::traffic::rows::RowMaker;
-use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec, Traffic};
+use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec, TrafficRecorder};
 use plimsoll_model::{At, BudgetState, How};
 
 use crate::kit::{ASK, Act, Answer, Mock, ask, gateway, is_empty, request, send, until};
@@ -63,7 +63,7 @@ fn a_tenant_with_few_requests_does_not_wait_behind_one_with_many() {
     // arrival it would be 30.
     assert!(before <= 20, "{before} of the many went before the last of the few: {order:?}");
     is_empty(&gateway);
-    assert_eq!(gateway.stats.ended(End::Answered), 35);
+    assert_eq!(gateway.stats.ended(RequestEnd::Answered), 35);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn where_the_queue_is_full_the_next_hears_when_to_come_back() {
     assert!(answer.text().contains("\"code\":\"queue_full\""), "{}", answer.text());
     let after: u64 = answer.header("retry-after").expect("said").parse().expect("seconds");
     assert!((1..=60).contains(&after), "{after}");
-    assert_eq!(gateway.stats.ended(End::Overloaded), 1);
+    assert_eq!(gateway.stats.ended(RequestEnd::Overloaded), 1);
     // A disconnected client leaves the queue, and its load is released. The one in service disconnects last, because
     // otherwise the next one would take its place.
     drop(waiters);
@@ -132,7 +132,7 @@ fn where_the_queue_is_full_the_next_hears_when_to_come_back() {
     drop(served);
     is_empty(&gateway);
     assert_eq!(mock.count(), 1, "those that waited were never sent");
-    assert_eq!(gateway.stats.ended(End::Cancelled), 3);
+    assert_eq!(gateway.stats.ended(RequestEnd::Cancelled), 3);
 }
 
 #[test]
@@ -159,9 +159,9 @@ fn a_storm_with_short_deadlines_is_refused_early_and_is_over_when_it_is_over() {
     let late = send(gateway.addr, &with("X-Slo-Ttft-Ms: 20000\r\n")).expect("an answer");
     assert_eq!(late.status, 200);
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
-    assert_eq!(gateway.stats.ended(End::Answered) as usize, 2 + of(200));
-    assert_eq!(gateway.stats.ended(End::Overloaded) as usize, of(429));
-    assert_eq!(gateway.stats.ended(End::Expired) as usize, of(504));
+    assert_eq!(gateway.stats.ended(RequestEnd::Answered) as usize, 2 + of(200));
+    assert_eq!(gateway.stats.ended(RequestEnd::Overloaded) as usize, of(429));
+    assert_eq!(gateway.stats.ended(RequestEnd::Expired) as usize, of(504));
 }
 
 #[test]
@@ -179,14 +179,14 @@ fn headers_that_mean_nothing_are_named() {
         assert!(answer.text().contains(code), "{headers:?}: {}", answer.text());
     }
     assert_eq!(mock.count(), 0);
-    assert_eq!(gateway.stats.ended(End::Bad), 4);
+    assert_eq!(gateway.stats.ended(RequestEnd::Bad), 4);
 }
 
 /// The lower class is rejected only while the budget is broken, and each request is recorded with its class.
 #[test]
 fn a_broken_budget_holds_bulk_back_and_nobody_else() {
     let mock = Mock::new(Act::Answer);
-    let (traffic, told) = Traffic::channel(0.0);
+    let (traffic, told) = TrafficRecorder::channel(0.0);
     let spec = GatewaySpec {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         replicas: vec![ReplicaSpec::new(format!("http://{}", mock.addr), None)],
@@ -198,7 +198,7 @@ fn a_broken_budget_holds_bulk_back_and_nobody_else() {
     let bulk = || send(gateway.addr, &with("X-Plimsoll-Class: bulk\r\n")).expect("an answer");
     let mut statuses = Vec::new();
     for state in [BudgetState::Green, BudgetState::Amber, BudgetState::Red, BudgetState::Green] {
-        traffic.budget.tell(state, BudgetPages::default());
+        traffic.budget.tell(state, BudgetStatusPages::default());
         let answer = bulk();
         statuses.push((answer.status, ask(&gateway).status));
         if state == BudgetState::Red {
@@ -208,7 +208,10 @@ fn a_broken_budget_holds_bulk_back_and_nobody_else() {
         }
     }
     assert_eq!(statuses, [(200, 200), (200, 200), (429, 200), (200, 200)]);
-    assert_eq!((gateway.stats.ended(End::HeldBack), gateway.stats.ended(End::Answered)), (1, 7));
+    assert_eq!(
+        (gateway.stats.ended(RequestEnd::HeldBack), gateway.stats.ended(RequestEnd::Answered)),
+        (1, 7)
+    );
     is_empty(&gateway);
     drop(gateway);
     drop(traffic);
@@ -226,7 +229,7 @@ fn a_broken_budget_holds_bulk_back_and_nobody_else() {
 #[test]
 fn a_request_that_waited_is_explained_by_what_was_there_at_its_turn() {
     let mock = Mock::new(Act::Stream(2, Duration::from_millis(20)));
-    let (traffic, told) = Traffic::channel(1.0);
+    let (traffic, told) = TrafficRecorder::channel(1.0);
     let mut spec = GatewaySpec {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         replicas: vec![ReplicaSpec::new(format!("http://{}", mock.addr), Some("r0".to_owned()))],

@@ -176,7 +176,7 @@ fn no_request_is_lost_in_a_stop_under_load() {
     gateway.wait().expect("a clean end");
     let answered = clients.end();
     assert_eq!(mock.count(), answered, "each was sent once");
-    assert_eq!(stats.ended(plimsoll_gateway::stats::End::Answered), answered as u64);
+    assert_eq!(stats.ended(plimsoll_gateway::stats::RequestEnd::Answered), answered as u64);
 }
 
 #[test]

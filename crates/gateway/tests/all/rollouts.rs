@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_gateway::rollout::{SplitJudged, Stand};
-use plimsoll_gateway::stats::End;
+use plimsoll_gateway::rollout::{RolloutState, SplitVerdict};
+use plimsoll_gateway::stats::RequestEnd;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaRole, RolloutSpec, ShadowSpec};
 
 use crate::kit::{ASK, Act, Answer, Mock, ask, gateway, get, is_empty, request, send, until};
@@ -99,12 +99,12 @@ fn an_operator_promotes_rolls_back_and_begins_again() {
     let mocks = [Mock::new(Act::Answer), Mock::new(Act::Answer)];
     let gateway = on_trial(&[&mocks[0], &mocks[1]], ReplicaRole::Canary, |_| {});
     let stand = || gateway.pool.rollout.as_ref().expect("a canary").stand();
-    assert_eq!(stand(), Stand::Trial { share: 0.5 });
+    assert_eq!(stand(), RolloutState::Trial { share: 0.5 });
     let refused = does(&gateway, r#"{"do": "promote"}"#);
-    assert_eq!((refused.status, stand()), (409, Stand::Trial { share: 0.5 }));
+    assert_eq!((refused.status, stand()), (409, RolloutState::Trial { share: 0.5 }));
     assert!(refused.text().contains("not judged yet"), "{}", refused.text());
     assert_eq!(does(&gateway, r#"{"do": "roll_back"}"#).status, 200);
-    assert_eq!(stand(), Stand::RolledBack);
+    assert_eq!(stand(), RolloutState::RolledBack);
     assert_eq!(sessions_of(&gateway, "r1", 40), Vec::<usize>::new());
     // This holds even if no other replica answers.
     mocks[0].set(Act::Status(503, "retry-after: 1\r\n"));
@@ -118,9 +118,9 @@ fn an_operator_promotes_rolls_back_and_begins_again() {
         .rollout
         .as_ref()
         .expect("a canary")
-        .judge(SplitJudged { may_promote: true, ..SplitJudged::default() });
+        .judge(SplitVerdict { may_promote: true, ..SplitVerdict::default() });
     assert_eq!(does(&gateway, r#"{"do": "promote"}"#).status, 200);
-    assert_eq!(stand(), Stand::Promoted);
+    assert_eq!(stand(), RolloutState::Promoted);
     assert!(!sessions_of(&gateway, "r1", 40).is_empty(), "it serves like all others");
     let shown = get(gateway.admin.expect("an address"), "/v1/canary", "");
     assert!(shown.text().contains(r#""stage":"promoted""#));
@@ -142,7 +142,7 @@ fn what_an_operator_can_not_mean_changes_nothing() {
     }
     // A page in a browser can send this content type without permission.
     assert_eq!(operate(&gateway, "text/plain", r#"{"do": "roll_back"}"#).status, 415);
-    assert_eq!(gateway.pool.rollout.as_ref().expect("a canary").stand(), Stand::Trial { share: 0.5 });
+    assert_eq!(gateway.pool.rollout.as_ref().expect("a canary").stand(), RolloutState::Trial { share: 0.5 });
     let plain = crate::kit::gateway(&[&mocks[0]], |spec| {
         spec.admin = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
     });
@@ -168,7 +168,7 @@ fn a_shadow_gets_the_same_bytes_and_no_client_waits_for_it() {
     };
     assert_eq!(body(&mocks[0]), body(&mocks[1]));
     assert_eq!((mocks[0].count(), mocks[1].count()), (5, 3), "no more copies than may be in progress");
-    assert_eq!(gateway.stats.ended(End::Answered), 5);
+    assert_eq!(gateway.stats.ended(RequestEnd::Answered), 5);
     assert_eq!(gateway.stats.all(), 5, "copies are no requests of clients'");
     let page = get(gateway.admin.expect("an address"), "/metrics", "").text();
     assert!(page.contains(r#"plimsoll_gateway_shadow_requests_total{outcome="overloaded"} 2"#), "{page}");

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use plimsoll_gateway::stats::End;
+use plimsoll_gateway::stats::RequestEnd;
 
 use crate::kit::{Act, EVENT, Mock, ask, gateway, is_empty, request, until};
 
@@ -35,7 +35,7 @@ fn events_come_one_by_one_and_whole() {
     assert_eq!(all.windows(EVENT.len()).filter(|text| *text == EVENT).count(), 5);
     assert!(all.ends_with(b"0\r\n\r\n"));
     is_empty(&gateway);
-    assert_eq!(gateway.stats.ended(End::Answered), 1);
+    assert_eq!(gateway.stats.ended(RequestEnd::Answered), 1);
     let speed = gateway.pool.shown().0[0].speed.step;
     // A single stream leans on the initial estimate of 20 ms.
     assert!((0.03..1.0).contains(&speed.at(1.0)), "steps of 100 ms, longer on a busy machine: {speed:?}");
@@ -55,7 +55,7 @@ fn a_stream_that_breaks_ends_with_an_error_event() {
     let error: serde_json::Value =
         serde_json::from_str(events[2].strip_prefix("data: ").expect("an event")).expect("JSON");
     assert_eq!(error["error"]["code"], "stream_broken");
-    assert_eq!(gateway.stats.ended(End::Broken), 1);
+    assert_eq!(gateway.stats.ended(RequestEnd::Broken), 1);
     assert_eq!(mock.count(), 1, "nothing is tried again after the first byte");
     is_empty(&gateway);
 }
@@ -90,5 +90,5 @@ fn a_slow_reader_slows_its_replica_and_nothing_gathers() {
     assert!(before < 40_000_000, "{before} of {} bytes were taken", CHUNKS * 65_008);
     drop(socket);
     is_empty(&gateway);
-    assert_eq!(gateway.stats.ended(End::Cancelled), 1);
+    assert_eq!(gateway.stats.ended(RequestEnd::Cancelled), 1);
 }

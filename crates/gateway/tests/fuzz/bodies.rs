@@ -4,11 +4,11 @@
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 use plimsoll_gateway::cache::semantic::endpoint::embeddings;
-use plimsoll_gateway::cache::semantic::question::Question;
+use plimsoll_gateway::cache::semantic::question::SemanticQuery;
 use plimsoll_gateway::owners::MadeObject;
-use plimsoll_gateway::request::target::Target;
+use plimsoll_gateway::request::target::RequestTarget;
 use plimsoll_gateway::request::{ParsedRequest, PromptBlocks, packed};
-use plimsoll_gateway::{models, paths, usage};
+use plimsoll_gateway::{models, paths, response_observer};
 
 pub fn check(bytes: &[u8]) {
     let plain = ParsedRequest::read(bytes, PromptBlocks::No);
@@ -31,18 +31,18 @@ pub fn check(bytes: &[u8]) {
         assert!(text.map_or(0, |text| text.len()) <= 1 << 16);
     }
     let path = String::from_utf8_lossy(bytes);
-    let target = Target::read(&Method::POST, &path);
+    let target = RequestTarget::read(&Method::POST, &path);
     assert!(path.get(target.model_at.clone()).is_some());
     let _ = (paths::has_dot_segment(&path), MadeObject::new(&form, true).passes(bytes, true));
     let _ = models::read(bytes);
-    let _ = usage::cached_share(bytes);
+    let _ = response_observer::cached_share(bytes);
     for one in embeddings(bytes, 1).into_iter().flatten() {
         let length: f32 = one.iter().map(|x| x * x).sum();
         assert!((length - 1.0).abs() < 1e-3, "{length}");
     }
-    if let Some(question) = Question::read(bytes, Vec::new(), 1 << 16) {
+    if let Some(question) = SemanticQuery::read(bytes, Vec::new(), 1 << 16) {
         // Different context data must lead to another context.
-        let other = Question::read(bytes, vec![b"x"], 1 << 16).expect("the same body");
+        let other = SemanticQuery::read(bytes, vec![b"x"], 1 << 16).expect("the same body");
         assert!(other.text == question.text && other.context != question.context);
     }
 }

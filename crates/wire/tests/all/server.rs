@@ -254,22 +254,16 @@ fn metrics_pages() {
     page.counter(
         "http_requests_total",
         "The total number\nof \\ requests.",
-        &[(&[("method", "post"), ("code", "200")], 1027.0), (&[("method", "post"), ("code", "400")], 3.0)],
+        [([("method", "post"), ("code", "200")], 1027.0), ([("method", "post"), ("code", "400")], 3.0)],
     );
     page.gauge(
         "g",
         "A gauge.",
-        &[(&[("path", "C:\\DIR\\FILE.TXT"), ("error", "Cannot find:\n\"FILE\"")], 1.458_255_915e9)],
+        [([("path", "C:\\DIR\\FILE.TXT"), ("error", "Cannot find:\n\"FILE\"")], 1.458_255_915e9)],
     );
-    page.gauge("odd", "Odd values.", &[(&[], f64::NAN), (&[("a", "b")], f64::NEG_INFINITY)]);
-    page.histogram(
-        "h_seconds",
-        "A histogram.",
-        &[("m", "x")],
-        &[0.05, 0.1, 1.0],
-        &[24_054, 9_390, 96_000],
-        53_423.0,
-    );
+    page.gauge("odd", "Odd values.", [(&[][..], f64::NAN), (&[("a", "b")], f64::NEG_INFINITY)]);
+    let counts = [24_054, 9_390, 96_000];
+    page.histograms("h_seconds", "A histogram.", &[0.05, 0.1, 1.0], [([("m", "x")], counts, 53_423.0)]);
     let expected = r#"# HELP http_requests_total The total number\nof \\ requests.
 # TYPE http_requests_total counter
 http_requests_total{method="post",code="200"} 1027

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
 use plimsoll_client::Clock;
-use plimsoll_gateway::pool::Shown;
+use plimsoll_gateway::pool::ReplicaStatus;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
 use plimsoll_model::Span;
 use plimsoll_policy::{RouteSpec, Standing};
@@ -104,7 +104,7 @@ fn measure(args: &DemoArgs, route: &RouteSpec, each: Span, dir: &Path) -> Result
     let (_, findings) = rows::load(dir)?;
     let met = rows::level(&findings, None, "no request was sent")?.clone();
     let shown = gateway.pool.shown().0;
-    let taken = |shown: &Shown| ReplicaShare {
+    let taken = |shown: &ReplicaStatus| ReplicaShare {
         name: shown.replica.name.clone(),
         requests: shown.replica.attempted(),
         step_s: shown.speed.step.at(1.0),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll_gateway::explain::{AskedOf, Because, Choice, Explained, PageTerm};
+use plimsoll_gateway::explain::{ChoiceReason, ExplainRecord, PageTerm, RouteExplanation, SelectedModel};
 use plimsoll_model::{Attempt, How};
 use plimsoll_policy::PageStanding;
 use plimsoll_report::figure::{self, counted};
@@ -35,7 +35,7 @@ pub fn run(format: Format, run: &str, request: Option<&str>) -> Result<Exit, Sto
         return Ok(Exit::Done);
     };
     let asked: Option<u64> = request.parse().ok();
-    let is = |one: &&Explained| one.id == request || asked == Some(one.request);
+    let is = |one: &&ExplainRecord| one.id == request || asked == Some(one.request);
     let Some(one) = explained.iter().find(is) else {
         let (of, all) = (counted(explained.len() as u64, "request"), recorded.attempts.len());
         return Err(Stop::usage(format!(
@@ -51,7 +51,7 @@ pub fn run(format: Format, run: &str, request: Option<&str>) -> Result<Exit, Sto
 }
 
 /// Reads the recorded decisions. A line that a kill cut off is skipped.
-fn read(dir: &Path) -> Result<Vec<Explained>, Stop> {
+fn read(dir: &Path) -> Result<Vec<ExplainRecord>, Stop> {
     let path = dir.join(EXPLAINED);
     let text = std::fs::read_to_string(&path).map_err(|e| out::unread(path.display(), &e))?;
     Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
@@ -59,7 +59,7 @@ fn read(dir: &Path) -> Result<Vec<Explained>, Stop> {
 
 // -------------------------------------------------------------------------------------------- one request
 
-fn request_text(one: &Explained, tries: &[&Attempt]) -> String {
+fn request_text(one: &ExplainRecord, tries: &[&Attempt]) -> String {
     let mut page = Vec::new();
     for (n, choice) in one.choices.iter().enumerate() {
         let row = tries.iter().find(|row| row.answer.replica.as_deref() == Some(&choice.chosen));
@@ -97,7 +97,7 @@ fn request_text(one: &Explained, tries: &[&Attempt]) -> String {
 }
 
 /// Describes the choice between several models.
-fn asked_of(of: &AskedOf) -> String {
+fn asked_of(of: &SelectedModel) -> String {
     let passed = of.passed_over.iter().map(|passed| match passed.late_s {
         Some(late_s) => {
             format!("of {} it would have been {} late", passed.model, figure::duration_ns(late_s * 1e9))
@@ -110,7 +110,7 @@ fn asked_of(of: &AskedOf) -> String {
 }
 
 /// Returns a table with the cost terms of each candidate, ms.
-fn candidates(choice: &Choice) -> String {
+fn candidates(choice: &RouteExplanation) -> String {
     let mut table = Table::new(&[
         "<replica",
         "requests",
@@ -160,7 +160,7 @@ fn page(page: PageTerm) -> String {
     }
 }
 
-fn came_of_it(choice: &Choice, row: &Attempt) -> String {
+fn came_of_it(choice: &RouteExplanation, row: &Attempt) -> String {
     let held = row.answer.stages.iter().find(|stage| stage.name == "gateway_hold");
     let held = held.map_or(String::new(), |stage| {
         format!("waited {} while no replica could take it; ", figure::duration_ns(stage.took.0 as f64))
@@ -180,7 +180,7 @@ fn came_of_it(choice: &Choice, row: &Attempt) -> String {
 
 /// Returns the expected cached share of the prompt on the chosen replica. The gateway estimates tokens from
 /// bytes, so the server's count can differ.
-fn expected_share(choice: &Choice) -> Option<f64> {
+fn expected_share(choice: &RouteExplanation) -> Option<f64> {
     let cached = choice.winner()?.cached;
     Some(f64::from(cached) / f64::from(choice.prompt_tokens.max(1)))
 }
@@ -194,7 +194,7 @@ struct Whole {
     explained: u64,
     /// Attempts by replica, with the explained ones by reason.
     replicas: BTreeMap<String, Went>,
-    because: BTreeMap<Because, u64>,
+    because: BTreeMap<ChoiceReason, u64>,
     /// Expected cached prompt tokens, and the cached tokens that servers reported for these requests.
     expected_cached: f64,
     reported_cached: f64,
@@ -213,7 +213,7 @@ struct Went {
 }
 
 impl Whole {
-    fn of(attempts: &[Attempt], explained: &[Explained]) -> Whole {
+    fn of(attempts: &[Attempt], explained: &[ExplainRecord]) -> Whole {
         let mut whole = Whole {
             requests: attempts.iter().filter(|row| row.attempt == 0).count() as u64,
             explained: explained.len() as u64,
@@ -277,7 +277,7 @@ impl Whole {
             table.render(2).trim_end().to_owned(),
             format!("Why, of the {} that are explained:", counted(self.explained, "request")),
         ];
-        let mut because: Vec<(&Because, &u64)> = self.because.iter().collect();
+        let mut because: Vec<(&ChoiceReason, &u64)> = self.because.iter().collect();
         because.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         page.extend(because.iter().map(|(because, count)| format!("  {count:>6}  {}", because.words())));
         page.push(match self.came_true {

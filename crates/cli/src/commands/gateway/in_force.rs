@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_client::Clock;
-use plimsoll_gateway::budget::{Budget, BudgetPages};
+use plimsoll_gateway::budget::{BudgetStatusPages, LiveBudget};
 use plimsoll_model::{At, Attempt, BudgetState, Span};
 use plimsoll_policy::ClassSpec;
 use plimsoll_watch::{AlertSpec, BudgetWatch, BudgetWatchSpec, Light, RowState, WatchFinding};
@@ -26,7 +26,7 @@ const WINDOW: Span = Span::from_secs(300);
 pub struct Watching {
     watched: BudgetWatch,
     light: Light,
-    told: Arc<Budget>,
+    told: Arc<LiveBudget>,
     clock: Clock,
     due: At,
     state: BudgetState,
@@ -41,7 +41,7 @@ impl Watching {
     pub fn start(
         path: &Path,
         classes: &[ClassSpec],
-        told: Arc<Budget>,
+        told: Arc<LiveBudget>,
         (clock, quiet): (Clock, bool),
     ) -> Result<Watching, Stop> {
         let mut file = budget_file::read(path)?.file;
@@ -97,7 +97,7 @@ impl Watching {
         }
         self.state = state;
         let json = json!({"state": state, "finding": found}).to_string();
-        self.told.tell(state, BudgetPages { json, metrics: metrics(state, &found) });
+        self.told.tell(state, BudgetStatusPages { json, metrics: metrics(state, &found) });
     }
 }
 
@@ -118,8 +118,8 @@ fn why(found: &WatchFinding) -> String {
 fn metrics(state: BudgetState, found: &WatchFinding) -> String {
     let mut page = PrometheusPage::new();
     let help = "Where the budget stands: 0 green, 1 amber, 2 red.";
-    page.gauge("plimsoll_gateway_budget_state", help, &[(&[], f64::from(state as u8))]);
+    page.gauge("plimsoll_gateway_budget_state", help, [([], f64::from(state as u8))]);
     let help = "Requests of the window that were shed; each is over every ceiling.";
-    page.gauge("plimsoll_gateway_budget_shed", help, &[(&[], found.shed.unwrap_or(0) as f64)]);
+    page.gauge("plimsoll_gateway_budget_shed", help, [([], found.shed.unwrap_or(0) as f64)]);
     page.finish() + &page::metrics(found, &[], &[])
 }

@@ -15,10 +15,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use plimsoll_client::Clock;
-use plimsoll_gateway::explain::Explained;
+use plimsoll_gateway::explain::ExplainRecord;
 use plimsoll_gateway::traffic::TrafficRow;
 use plimsoll_gateway::traffic::rows::RowMaker;
-use plimsoll_gateway::{GatewaySpec, RecordSpec, ReplicaRole, ReplicaSpec, Traffic};
+use plimsoll_gateway::{GatewaySpec, RecordSpec, ReplicaRole, ReplicaSpec, TrafficRecorder};
 use plimsoll_measure::traffic::Extent;
 use plimsoll_model::{At, Attempt, ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, Time};
 use plimsoll_report::figure::counted;
@@ -53,7 +53,7 @@ pub type Behind = Arc<Mutex<Vec<ReplicaSpec>>>;
 /// A record in progress.
 pub struct TrafficRecord {
     /// Channel from the gateway.
-    pub traffic: Arc<Traffic>,
+    pub traffic: Arc<TrafficRecorder>,
     /// Replicas for the manifest of the next folder.
     pub replicas: Behind,
     /// Canary and shadow trials, which are judged from the recorded requests; `None` without a trial.
@@ -85,7 +85,7 @@ impl TrafficRecord {
             return Ok(None);
         }
         let explain = spec.record.as_ref().map_or(0.0, |record| record.explain);
-        let (traffic, from) = Traffic::channel(explain);
+        let (traffic, from) = TrafficRecorder::channel(explain);
         let told = Arc::clone(&traffic.budget);
         let classes = &spec.admission.classes;
         let watching = spec
@@ -399,7 +399,7 @@ impl Folder {
     fn explain(&mut self, told: &TrafficRow) {
         let (Some((id, choices)), Some(file)) = (&told.explained, &mut self.explained) else { return };
         let explained =
-            Explained { request: told.number - self.first, id: id.clone(), choices: choices.clone() };
+            ExplainRecord { request: told.number - self.first, id: id.clone(), choices: choices.clone() };
         let Ok(line) = serde_json::to_string(&explained) else { return };
         self.explained_bytes += line.len();
         if self.explained_bytes > MOST_EXPLAINED {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll_client::{Clock, Poster};
 use plimsoll_gateway::traffic::TrafficRow;
 use plimsoll_gateway::traffic::spans::{SpanNames, spans};
-use plimsoll_gateway::{GatewaySpec, TracesSpec, Traffic};
+use plimsoll_gateway::{GatewaySpec, TracesSpec, TrafficRecorder};
 use plimsoll_model::{At, Attempt, AttributeValue, How, Span, TraceSpan};
 use plimsoll_policy::{EndedTrace, KeptTrace, TailSampler};
 use plimsoll_wire::prometheus::PrometheusPage;
@@ -36,7 +36,7 @@ impl Traces {
         spec: &GatewaySpec,
         asked: &TracesSpec,
         clock: Clock,
-        told: &Traffic,
+        told: &TrafficRecorder,
     ) -> Result<Traces, Stop> {
         let key = asked.key.as_ref();
         let target = TargetSpec {
@@ -115,20 +115,15 @@ impl Traces {
     fn metrics(&self) -> String {
         let mut page = PrometheusPage::new();
         let each = self.sampler.counted();
-        let each: Vec<_> = each
-            .iter()
-            .flat_map(|(stratum, came, kept)| {
-                [("ended", came), ("kept", kept)]
-                    .map(|(what, n)| ([("stratum", stratum.name()), ("what", what)], *n as f64))
-            })
-            .collect();
-        let each: Vec<(&[(&str, &str)], f64)> = each.iter().map(|(labels, n)| (&labels[..], *n)).collect();
-        page.counter("plimsoll_gateway_traces_total", "Traces that ended, and those that were kept.", &each);
+        let each = each.iter().flat_map(|(stratum, came, kept)| {
+            [("ended", came), ("kept", kept)]
+                .map(|(what, n)| ([("stratum", stratum.name()), ("what", what)], *n as f64))
+        });
+        page.counter("plimsoll_gateway_traces_total", "Traces that ended, and those that were kept.", each);
         let counts = self.sender.counts();
         let named = counts.named().map(|(outcome, n)| ([("outcome", outcome)], n as f64));
-        let named: Vec<(&[(&str, &str)], f64)> = named.iter().map(|(labels, n)| (&labels[..], *n)).collect();
-        page.counter("plimsoll_gateway_spans_total", "Spans that were kept, by what became of them.", &named);
-        page.gauge("plimsoll_gateway_spans_waiting", "Spans to be sent.", &[(&[], counts.waiting as f64)]);
+        page.counter("plimsoll_gateway_spans_total", "Spans that were kept, by what became of them.", named);
+        page.gauge("plimsoll_gateway_spans_waiting", "Spans to be sent.", [([], counts.waiting as f64)]);
         page.finish()
     }
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_gateway::pool::ReplicaPool;
-use plimsoll_gateway::rollout::{SplitJudged, Stand};
-use plimsoll_gateway::{GatewaySpec, ReplicaRole, RolloutSpec, Traffic};
+use plimsoll_gateway::rollout::{RolloutState, SplitVerdict};
+use plimsoll_gateway::{GatewaySpec, ReplicaRole, RolloutSpec, TrafficRecorder};
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::{Arm, At, Attempt, Span};
 use plimsoll_policy::Standing;
@@ -76,7 +76,7 @@ pub struct Trials {
     canary: Option<Judging>,
     shadow: Option<Judging>,
     roll_back: bool,
-    stand: Option<Stand>,
+    stand: Option<RolloutState>,
     kept: Option<Kept>,
 }
 
@@ -90,7 +90,7 @@ struct Kept {
 #[derive(Serialize, Deserialize)]
 struct KeptStand {
     of: Vec<String>,
-    stand: Stand,
+    stand: RolloutState,
 }
 
 impl Trials {
@@ -116,7 +116,7 @@ impl Trials {
             roll_back: asked.roll_back,
             // The initial stage, and not the current one. An operator may already have changed it, and that
             // change must be saved.
-            stand: spec.canary_share().map(|share| Stand::Trial { share }),
+            stand: spec.canary_share().map(|share| RolloutState::Trial { share }),
             kept: spec.record.as_ref().filter(|_| canary).map(|record| Kept {
                 path: record.dir.join(KEPT),
                 of: spec.of(ReplicaRole::Canary).map(|one| format!("{} {}", one.named(), one.url)).collect(),
@@ -149,18 +149,18 @@ impl Trials {
         now: At,
         pool: &Arc<ReplicaPool>,
         shadows: Option<&Arc<ReplicaPool>>,
-        told: &Traffic,
+        told: &TrafficRecorder,
     ) -> Vec<String> {
         let mut lines = Vec::new();
         self.follow(now, pool, &mut lines);
-        let on_trial = matches!(self.stand, Some(Stand::Trial { share }) if share > 0.0);
+        let on_trial = matches!(self.stand, Some(RolloutState::Trial { share }) if share > 0.0);
         if let (Some(judging), Some(rollout)) = (self.canary.as_mut().filter(|_| on_trial), &pool.rollout)
             && let Some(found) = judging.tick(now, &[&**pool])
         {
             rollout.judge(judged(&found, "canary"));
             lines.extend(changed(judging, &found, "canary"));
             if found.verdict == CanaryVerdict::RollBack && self.roll_back {
-                pool.set_stand(Stand::RolledBack);
+                pool.set_stand(RolloutState::RolledBack);
                 self.follow(now, pool, &mut lines);
             }
         }
@@ -184,21 +184,23 @@ impl Trials {
         self.kept.iter().zip(stand).for_each(|(kept, stand)| lines.extend(kept.write(stand)));
         let Some(judging) = &mut self.canary else { return };
         match (before, stand) {
-            (Some(Stand::Trial { .. }), Some(Stand::Trial { .. })) => judging.trial.share_changed(),
-            (_, Some(Stand::Trial { .. })) => judging.begin_again(now),
+            (Some(RolloutState::Trial { .. }), Some(RolloutState::Trial { .. })) => {
+                judging.trial.share_changed()
+            }
+            (_, Some(RolloutState::Trial { .. })) => judging.begin_again(now),
             _ => {}
         }
     }
 }
 
 impl Kept {
-    fn read(&self) -> Option<Stand> {
+    fn read(&self) -> Option<RolloutState> {
         let kept: KeptStand = serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()?;
         (kept.of == self.of).then_some(kept.stand)
     }
 
     /// Saves the stage. Returns a message if saving fails.
-    fn write(&self, stand: Stand) -> Option<String> {
+    fn write(&self, stand: RolloutState) -> Option<String> {
         let bytes = serde_json::to_vec(&KeptStand { of: self.of.clone(), stand }).unwrap_or_default();
         replace(&self.path, &bytes)
             .err()
@@ -212,8 +214,8 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::rename(&draft, path)
 }
 
-fn judged(found: &CanaryFinding, what: &str) -> SplitJudged {
-    SplitJudged {
+fn judged(found: &CanaryFinding, what: &str) -> SplitVerdict {
+    SplitVerdict {
         may_promote: found.verdict == CanaryVerdict::Promote,
         why: found.why.clone(),
         json: serde_json::to_string(found).unwrap_or_default(),
@@ -226,13 +228,13 @@ fn changed(judging: &mut Judging, found: &CanaryFinding, what: &str) -> Option<S
     (before != found.verdict).then(|| format!("{what}: {}: {}", found.verdict.words(), found.why))
 }
 
-fn words(stand: Option<Stand>) -> String {
+fn words(stand: Option<RolloutState>) -> String {
     match stand {
-        Some(Stand::Trial { share }) => {
+        Some(RolloutState::Trial { share }) => {
             format!("it gets {} of the sessions", plimsoll_measure::say::percent(share))
         }
-        Some(Stand::Promoted) => "promoted; its replicas serve like all others".to_owned(),
-        Some(Stand::RolledBack) => "rolled back; its replicas get no requests".to_owned(),
+        Some(RolloutState::Promoted) => "promoted; its replicas serve like all others".to_owned(),
+        Some(RolloutState::RolledBack) => "rolled back; its replicas get no requests".to_owned(),
         None => "there is none".to_owned(),
     }
 }

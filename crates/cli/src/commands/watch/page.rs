@@ -133,27 +133,20 @@ fn receivers(page: &mut PrometheusPage, sinks: &[SinkHealth]) {
 
 /// Writes the counts of pushed samples by result.
 fn came(page: &mut PrometheusPage, pushed: &[(String, PushCounts)]) {
-    let each = |(name, counts): &'_ (String, PushCounts)| {
+    let samples = pushed.iter().flat_map(|(name, counts)| {
         [
             ("taken", counts.taken),
             ("out_of_order", counts.out_of_order),
             ("unknown_name", counts.unknown),
             ("over_bound", counts.over_bound),
         ]
-        .map(|(outcome, count)| ([name.clone(), outcome.to_owned()], count as f64))
-    };
-    let all: Vec<([String; 2], f64)> = pushed.iter().flat_map(each).collect();
-    let labelled: Vec<([Label<'_>; 2], f64)> = all
-        .iter()
-        .map(|([name, outcome], count)| ([("source", name.as_str()), ("outcome", outcome.as_str())], *count))
-        .collect();
-    let samples: Vec<(&[Label<'_>], f64)> =
-        labelled.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-    if !samples.is_empty() {
+        .map(|(outcome, count)| ([("source", name.as_str()), ("outcome", outcome)], count as f64))
+    });
+    if !pushed.is_empty() {
         page.counter(
             "plimsoll_watch_pushed_samples_total",
             "Samples that were pushed, by what became of them",
-            &samples,
+            samples,
         );
     }
 }
@@ -217,7 +210,5 @@ fn gauge<const N: usize>(
     help: &str,
     samples: &[([Label<'_>; N], f64)],
 ) {
-    let samples: Vec<(&[Label<'_>], f64)> =
-        samples.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-    page.gauge(name, help, &samples);
+    page.gauge(name, help, samples.iter().map(|(labels, value)| (labels, *value)));
 }

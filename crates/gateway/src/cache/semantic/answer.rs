@@ -3,18 +3,18 @@
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use plimsoll_wire::Decoder;
 
-use crate::cache::flight::SharedFlight;
-use crate::passing;
+use crate::cache::flight::SharedResponse;
+use crate::response_observer;
 
 /// Returns the text of the first choice. Returns `None` if the response calls tools, is empty or compressed, or
 /// exceeds `most` bytes.
-pub fn text(flight: &SharedFlight, path: &str, most: usize) -> Option<String> {
+pub fn text(flight: &SharedResponse, path: &str, most: usize) -> Option<String> {
     let (headers, body) = flight.whole()?;
     if headers.contains_key(CONTENT_ENCODING) {
         return None;
     }
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let mut decoder = Decoder::new(passing::protocol(path), false, 200, kind, true);
+    let mut decoder = Decoder::new(response_observer::protocol(path), false, 200, kind, true);
     decoder.feed(&body, &mut Vec::new());
     let verdict = decoder.finish(true);
     let calls_tools = verdict.answer.finish_reason.as_deref() == Some("tool_calls");
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     fn answered(kind: &str, body: &str) -> Option<String> {
-        let flight = Arc::new(SharedFlight::new(1 << 20, HeaderMap::new()));
+        let flight = Arc::new(SharedResponse::new(1 << 20, HeaderMap::new()));
         let kind = HeaderValue::from_str(kind).expect("a header");
         flight.begin(StatusCode::OK, HeaderMap::from_iter([(CONTENT_TYPE, kind)]));
         flight.push(&Bytes::copy_from_slice(body.as_bytes()));

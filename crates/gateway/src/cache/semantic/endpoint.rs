@@ -16,9 +16,9 @@ use serde_json::json;
 
 use super::index::normalised;
 use super::spec::EndpointSpec;
+use crate::active_config::ActiveConfig;
 use crate::replica::Replica;
-use crate::rules::Rules;
-use crate::upstream::{OwnRequest, Upstreams};
+use crate::upstream::{InternalRequest, Upstreams};
 
 /// Limit on concurrent requests to one server; further requests are skipped.
 const AT_ONCE: usize = 64;
@@ -34,7 +34,7 @@ static NUMBERS: AtomicU64 = AtomicU64::new(u64::MAX);
 /// The metric labels of the outcomes of a request to an endpoint.
 pub const ASKED: [&str; 4] = ["answered", "failed", "busy", "resting"];
 
-pub struct Endpoint {
+pub struct SideModel {
     spec: EndpointSpec,
     replica: Arc<Replica>,
     under_way: AtomicUsize,
@@ -44,9 +44,9 @@ pub struct Endpoint {
 }
 
 /// The per-thread resources that a request to an endpoint needs.
-pub struct Asking<'a> {
+pub struct SideModelCall<'a> {
     pub upstreams: &'a Rc<Upstreams>,
-    pub rules: &'a Rules,
+    pub rules: &'a ActiveConfig,
     pub clock: Clock,
 }
 
@@ -58,12 +58,12 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-impl Endpoint {
+impl SideModel {
     /// Returns a client. `name` is the setting's name for messages. Fails if the URL is invalid.
-    pub fn new(name: &str, spec: &EndpointSpec) -> Result<Endpoint, SettingError> {
+    pub fn new(name: &str, spec: &EndpointSpec) -> Result<SideModel, SettingError> {
         let id = NUMBERS.fetch_sub(1, Ordering::Relaxed);
         let replica = Replica::new(&spec.replica(name), false)?.numbered(id, 0);
-        Ok(Endpoint {
+        Ok(SideModel {
             spec: spec.clone(),
             replica: Arc::new(replica),
             under_way: AtomicUsize::new(0),
@@ -83,13 +83,18 @@ impl Endpoint {
     }
 
     /// Returns the embeddings of `texts` as unit vectors, or `None` if the request fails.
-    pub async fn embed(&self, asking: &Asking<'_>, texts: &[&str]) -> Option<Vec<Box<[f32]>>> {
+    pub async fn embed(&self, asking: &SideModelCall<'_>, texts: &[&str]) -> Option<Vec<Box<[f32]>>> {
         let body = json!({"model": self.spec.model, "input": texts, "encoding_format": "float"});
         self.ask(asking, "/v1/embeddings", &body, |answer| embeddings(answer, texts.len())).await
     }
 
     /// Returns whether the judge model considers two answers to a question equal, or `None` without a verdict.
-    pub async fn judge(&self, asking: &Asking<'_>, question: &str, answers: [&str; 2]) -> Option<bool> {
+    pub async fn judge(
+        &self,
+        asking: &SideModelCall<'_>,
+        question: &str,
+        answers: [&str; 2],
+    ) -> Option<bool> {
         let [first, second] = answers;
         let asked = json!({"question": question, "answer_1": first, "answer_2": second});
         let body = json!({
@@ -103,7 +108,7 @@ impl Endpoint {
 
     async fn ask<T>(
         &self,
-        asking: &Asking<'_>,
+        asking: &SideModelCall<'_>,
         path: &str,
         body: &serde_json::Value,
         read: impl Fn(&[u8]) -> Option<T>,
@@ -121,7 +126,7 @@ impl Endpoint {
         let _under_way = UnderWay(&self.under_way);
         let (bearer, body) = (asking.rules.bearer(self.name()), body.to_string());
         let within = (Duration::from_secs_f64(self.spec.timeout_s), MOST_ANSWER);
-        let request = OwnRequest { method: Method::POST, path, body: &body, bearer };
+        let request = InternalRequest { method: Method::POST, path, body: &body, bearer };
         let answer: Option<(u16, Option<Bytes>)> =
             asking.upstreams.ask(&self.replica, &request, within).await;
         let read = answer.filter(|(status, _)| *status == 200).and_then(|(_, body)| read(&body?));

@@ -21,9 +21,9 @@ use plimsoll_policy::{NearUse, SimilarityRule, ThresholdStanding};
 use plimsoll_wire::prometheus::PrometheusPage;
 
 use super::CacheKey;
-use endpoint::{ASKED, Asking, Endpoint};
+use endpoint::{ASKED, SideModel, SideModelCall};
 use index::{Index, cosine};
-use question::Question;
+use question::SemanticQuery;
 use spec::{EMBEDDINGS, JUDGE};
 pub use spec::{EndpointSpec, SameAnswer, SemanticSpec};
 
@@ -52,7 +52,7 @@ pub enum ComparedPair {
 
 /// The result of a comparison of two responses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Sameness {
+pub enum AnswerMatch {
     Seen(bool),
     /// Decided by an auxiliary server; `None` if the server did not answer.
     Asked(Option<bool>),
@@ -63,8 +63,8 @@ const SAME: [(Option<bool>, &str); 3] = [(Some(true), "yes"), (Some(false), "no"
 
 pub struct Semantic {
     spec: SemanticSpec,
-    embedder: Endpoint,
-    judge: Option<Endpoint>,
+    embedder: SideModel,
+    judge: Option<SideModel>,
     index: RwLock<Index>,
     rule: Mutex<SimilarityRule>,
     /// Set if the last comparison failed because an auxiliary server did not answer.
@@ -79,8 +79,8 @@ impl Semantic {
     pub fn new(spec: &SemanticSpec, seed: u64) -> Result<Semantic, SettingError> {
         let bound = (spec.max_false_hits, spec.confidence);
         Ok(Semantic {
-            embedder: Endpoint::new(EMBEDDINGS, &spec.embeddings)?,
-            judge: spec.judge().map(|judge| Endpoint::new(JUDGE, judge)).transpose()?,
+            embedder: SideModel::new(EMBEDDINGS, &spec.embeddings)?,
+            judge: spec.judge().map(|judge| SideModel::new(JUDGE, judge)).transpose()?,
             index: RwLock::new(Index::new(spec.entries)),
             rule: Mutex::new(SimilarityRule::new(&spec.thresholds, bound, spec.audit, seed)),
             blind: AtomicBool::new(false),
@@ -142,7 +142,7 @@ impl Semantic {
     }
 
     /// Returns the embedding of a text. A failure is counted.
-    pub async fn embed(&self, asking: &Asking<'_>, text: &str) -> Option<Box<[f32]>> {
+    pub async fn embed(&self, asking: &SideModelCall<'_>, text: &str) -> Option<Box<[f32]>> {
         let vector = self.embedder.embed(asking, &[text]).await.and_then(|mut each| each.pop());
         if vector.is_none() {
             self.count(None);
@@ -194,13 +194,13 @@ impl Semantic {
     /// different.
     pub async fn same(
         &self,
-        asking: &Asking<'_>,
-        question: &Question,
+        asking: &SideModelCall<'_>,
+        question: &SemanticQuery,
         (ours, theirs): (Option<&str>, &str),
-    ) -> Sameness {
-        let Some(ours) = ours else { return Sameness::Seen(false) };
+    ) -> AnswerMatch {
+        let Some(ours) = ours else { return AnswerMatch::Seen(false) };
         if answer::same_words(ours, theirs) {
-            return Sameness::Seen(true);
+            return AnswerMatch::Seen(true);
         }
         let embedded = async |least: f64| {
             let each = self.embedder.embed(asking, &[ours, theirs]).await?;
@@ -208,19 +208,19 @@ impl Semantic {
             Some(cosine(ours, theirs)? >= least)
         };
         match (&self.spec.same, &self.judge) {
-            (SameAnswer::Embedding(least), _) => Sameness::Asked(embedded(*least).await),
+            (SameAnswer::Embedding(least), _) => AnswerMatch::Asked(embedded(*least).await),
             (SameAnswer::Judge(_), Some(judge)) => {
-                Sameness::Asked(judge.judge(asking, &question.text, [ours, theirs]).await)
+                AnswerMatch::Asked(judge.judge(asking, &question.text, [ours, theirs]).await)
             }
-            (SameAnswer::Text | SameAnswer::Judge(_), _) => Sameness::Seen(false),
+            (SameAnswer::Text | SameAnswer::Judge(_), _) => AnswerMatch::Seen(false),
         }
     }
 
     /// Records a comparison of two responses. `similarity` is that of the two requests.
-    pub fn compared(&self, pair: ComparedPair, similarity: f64, found: Sameness) {
+    pub fn compared(&self, pair: ComparedPair, similarity: f64, found: AnswerMatch) {
         let same = match found {
-            Sameness::Seen(same) => Some(same),
-            Sameness::Asked(same) => {
+            AnswerMatch::Seen(same) => Some(same),
+            AnswerMatch::Asked(same) => {
                 self.blind.store(same.is_none(), Ordering::Relaxed);
                 same
             }
@@ -241,24 +241,20 @@ impl Semantic {
     pub fn write(&self, page: &mut PrometheusPage) {
         self.write_counts(page);
         let texts = self.index.read().unwrap_or_else(PoisonError::into_inner).len();
-        page.gauge("plimsoll_gateway_semantic_texts", "Texts that are remembered.", &[(&[], texts as f64)]);
+        page.gauge("plimsoll_gateway_semantic_texts", "Texts that are remembered.", [([], texts as f64)]);
         let (serving, standings): (_, Vec<ThresholdStanding>) =
             (self.standing(), self.rule().standings().collect());
         let help = "1: answers are given to near texts.";
-        page.gauge(
-            "plimsoll_gateway_semantic_serving",
-            help,
-            &[(&[], f64::from(u8::from(serving.is_some())))],
-        );
+        page.gauge("plimsoll_gateway_semantic_serving", help, [([], f64::from(u8::from(serving.is_some())))]);
         if let Some(serving) = serving {
             let help = "The similarity from which on answers are given.";
-            page.gauge("plimsoll_gateway_semantic_threshold", help, &[(&[], serving.threshold)]);
+            page.gauge("plimsoll_gateway_semantic_threshold", help, [([], serving.threshold)]);
         }
         let names: Vec<String> = standings.iter().map(|of| of.threshold.to_string()).collect();
         let mut each = |name: &str, help: &str, value: &dyn Fn(&ThresholdStanding) -> f64| {
             let of =
                 names.iter().zip(&standings).map(|(name, of)| ([("threshold", name.as_str())], value(of)));
-            family(PrometheusPage::gauge, page, (name, help), of);
+            page.gauge(name, help, of);
         };
         let help = "Upper bound of the share of false hits at or over a similarity.";
         each("plimsoll_gateway_semantic_false_hits_bound", help, &|of| of.upper);
@@ -272,35 +268,19 @@ impl Semantic {
         let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         let uses = USES.iter().zip(&self.uses).map(|((_, name), count)| ([("use", *name)], value(count)));
         let help = "Requests that may ask the same as another, by what became of them.";
-        family(PrometheusPage::counter, page, ("plimsoll_gateway_semantic_requests_total", help), uses);
+        page.counter("plimsoll_gateway_semantic_requests_total", help, uses);
         let compared = PAIRS.iter().zip(&self.compared).flat_map(|((_, pair), counts)| {
             SAME.iter()
                 .zip(counts)
                 .map(|((_, same), count)| ([("pair", *pair), ("same", *same)], value(count)))
         });
         let help = "Pairs of answers that were compared: to two near texts, and to one request twice.";
-        family(PrometheusPage::counter, page, ("plimsoll_gateway_semantic_compared_total", help), compared);
+        page.counter("plimsoll_gateway_semantic_compared_total", help, compared);
         let endpoints = [Some(&self.embedder), self.judge.as_ref()].into_iter().flatten();
         let asked = endpoints.flat_map(|of| {
             ASKED.iter().zip(of.counts()).map(|(what, n)| ([("endpoint", of.name()), ("outcome", *what)], n))
         });
         let help = "Times that a server was to be asked for embeddings, or whether answers are the same.";
-        family(PrometheusPage::counter, page, ("plimsoll_gateway_semantic_asked_total", help), asked);
+        page.counter("plimsoll_gateway_semantic_asked_total", help, asked);
     }
 }
-
-/// Writes a metric family with [`PrometheusPage::counter`] or [`PrometheusPage::gauge`].
-fn family<'a, const N: usize>(
-    kind: Family,
-    page: &mut PrometheusPage,
-    (name, help): (&str, &str),
-    each: impl Iterator<Item = ([(&'a str, &'a str); N], f64)>,
-) {
-    let each: Vec<_> = each.collect();
-    let each: Vec<(&[(&str, &str)], f64)> =
-        each.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-    kind(page, name, help, &each);
-}
-
-type Family =
-    for<'a> fn(&'a mut PrometheusPage, &str, &str, &[(&[(&str, &str)], f64)]) -> &'a mut PrometheusPage;

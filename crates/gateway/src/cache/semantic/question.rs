@@ -7,20 +7,20 @@
 
 use serde_json::value::RawValue;
 
+use crate::cache::digest;
 use crate::request::members;
-use crate::same::digest;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Question {
+pub struct SemanticQuery {
     pub text: String,
     /// SHA-256 of the rest of the request, including the numbers in the text.
     pub context: [u8; 32],
 }
 
-impl Question {
+impl SemanticQuery {
     /// Parses a body. `before` is further data that must match. Returns `None` without a user question, above `most`
     /// bytes, or if servers may read the body differently.
-    pub fn read<'a>(body: &'a [u8], before: Vec<&'a [u8]>, most: usize) -> Option<Question> {
+    pub fn read<'a>(body: &'a [u8], before: Vec<&'a [u8]>, most: usize) -> Option<SemanticQuery> {
         let mut parts = before;
         let messages = set_apart(body, b"messages", &mut parts)?;
         let messages = list(messages)?;
@@ -36,7 +36,7 @@ impl Question {
         }
         let numbers = numbers(&text);
         let context = digest(parts.into_iter().chain([numbers.as_bytes()]));
-        Some(Question { text, context })
+        Some(SemanticQuery { text, context })
     }
 }
 
@@ -90,11 +90,11 @@ fn numbers(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(body: &str) -> Option<Question> {
-        Question::read(body.as_bytes(), vec![b"path"], 64)
+    fn read(body: &str) -> Option<SemanticQuery> {
+        SemanticQuery::read(body.as_bytes(), vec![b"path"], 64)
     }
 
-    fn chat(rest: &str, messages: &str) -> Option<Question> {
+    fn chat(rest: &str, messages: &str) -> Option<SemanticQuery> {
         read(&format!("{{\"model\": \"m\"{rest}, \"messages\": [{messages}], \"temperature\": 0}}"))
     }
 
@@ -145,8 +145,11 @@ mod tests {
             assert_ne!(other, same, "{number}");
         }
         assert_ne!(contexts[6], contexts[7]);
-        let elsewhere =
-            Question::read(format!("{{\"messages\":[{}]}}", user("a")).as_bytes(), vec![b"other path"], 64);
+        let elsewhere = SemanticQuery::read(
+            format!("{{\"messages\":[{}]}}", user("a")).as_bytes(),
+            vec![b"other path"],
+            64,
+        );
         assert_ne!(
             elsewhere.map(|one| one.context),
             read(&format!("{{\"messages\":[{}]}}", user("a"))).map(|one| one.context)

@@ -4,6 +4,7 @@ use plimsoll_policy::setting::SettingError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::{conflict, within};
 use crate::keys::KeySource;
 use crate::spec::{ReplicaAddress, ReplicaSpec};
 
@@ -140,34 +141,22 @@ impl SemanticSpec {
         for (name, endpoint) in self.endpoints() {
             endpoint.validate(name)?;
         }
-        let share = |name: &str, value: f64, least: f64, most: f64| match (least..=most).contains(&value) {
-            true => Ok(()),
-            false => {
-                wrong(&format!("cache.semantic.{name}"), format!("{value} is not from {least} to {most}"))
-            }
-        };
+        let check =
+            |name: &str, value: f64, limits| within(&format!("cache.semantic.{name}"), value, limits, "");
         if let SameAnswer::Embedding(similarity) = self.same {
-            share("same.embedding", similarity, 0.5, 1.0)?;
+            check("same.embedding", similarity, 0.5..=1.0)?;
         }
-        share("max_false_hits", self.max_false_hits, 0.0005, 0.2)?;
-        share("confidence", self.confidence, 0.5, 0.9999)?;
-        share("audit", self.audit, 0.001, 1.0)?;
+        check("max_false_hits", self.max_false_hits, 0.0005..=0.2)?;
+        check("confidence", self.confidence, 0.5..=0.9999)?;
+        check("audit", self.audit, 0.001..=1.0)?;
         let rises = self.thresholds.windows(2).all(|pair| pair[0] < pair[1]);
         let sound = self.thresholds.iter().all(|at| (0.1..=1.0).contains(at));
         if !(1..=32).contains(&self.thresholds.len()) || !rises || !sound {
             let why = "write 1 to 32 similarities from 0.1 to 1, each greater than the one before";
-            return wrong("cache.semantic.thresholds", why.to_owned());
+            return conflict("cache.semantic.thresholds", why);
         }
-        if !(16..=65_536).contains(&self.entries) {
-            return wrong("cache.semantic.entries", format!("{} is not from 16 to 65536", self.entries));
-        }
-        if !(16..=65_536).contains(&self.text_bytes) {
-            return wrong(
-                "cache.semantic.text_bytes",
-                format!("{} is not from 16 to 65536", self.text_bytes),
-            );
-        }
-        Ok(())
+        within("cache.semantic.entries", self.entries, 16..=65_536, "")?;
+        within("cache.semantic.text_bytes", self.text_bytes, 16..=65_536, "")
     }
 }
 
@@ -175,11 +164,11 @@ impl EndpointSpec {
     fn validate(&self, name: &str) -> Result<(), SettingError> {
         self.place(name)?;
         if self.model.is_empty() {
-            return wrong(name, "model is empty; write the name that the server knows it by".to_owned());
+            return conflict(name, "model is empty; write the name that the server knows it by");
         }
         match (0.01..=60.0).contains(&self.timeout_s) {
             true => Ok(()),
-            false => wrong(name, format!("timeout_s {} is not from 0.01 to 60 s", self.timeout_s)),
+            false => conflict(name, format!("timeout_s {} is not from 0.01 to 60 s", self.timeout_s)),
         }
     }
 
@@ -195,10 +184,6 @@ impl EndpointSpec {
     pub fn replica(&self, name: &str) -> ReplicaSpec {
         ReplicaSpec::new(self.url.clone(), Some(name.to_owned()))
     }
-}
-
-fn wrong(name: &str, why: String) -> Result<(), SettingError> {
-    Err(SettingError::Conflict { name: name.to_owned(), why })
 }
 
 #[cfg(test)]

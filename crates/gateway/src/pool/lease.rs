@@ -1,17 +1,19 @@
-//! The booking of a request on a replica.
+//! The lease of a replica by a request, and the wait for one in the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use plimsoll_model::{At, Span};
-use plimsoll_policy::{ReplicaOutcome, SentRequest};
+use plimsoll_policy::{Refusal, ReplicaOutcome, SentRequest, Ticket};
+use tokio::sync::oneshot;
 
 use super::{Inner, ReplicaPool};
-use crate::explain::Choice;
+use crate::explain::RouteExplanation;
 use crate::replica::Replica;
+use crate::timer::soon;
 
 /// A request on a replica. A drop without an end counts as cancelled; the load is released in any case.
-pub struct Booked {
+pub struct ReplicaLease {
     pool: Arc<ReplicaPool>,
     replica: Arc<Replica>,
     pub(super) sent: SentRequest,
@@ -20,23 +22,23 @@ pub struct Booked {
     is_blind: bool,
     open: bool,
     /// Explanation of the routing decision, if requested.
-    pub explained: Option<Box<Choice>>,
+    pub explained: Option<Box<RouteExplanation>>,
 }
 
-impl Booked {
+impl ReplicaLease {
     pub(super) fn new(
         pool: &Arc<ReplicaPool>,
         each: &[Arc<Replica>],
         sent: SentRequest,
-        explained: Option<Box<Choice>>,
-    ) -> Booked {
+        explained: Option<Box<RouteExplanation>>,
+    ) -> ReplicaLease {
         let replica = Arc::clone(&each[sent.booking.replica as usize]);
         let pool = Arc::clone(pool);
         let is_blind = !sent.streams;
         if sent.is_generation() {
             replica.begins(is_blind, sent.booking.sent);
         }
-        Booked { pool, replica, sent, events: 0, is_blind, open: true, explained }
+        ReplicaLease { pool, replica, sent, events: 0, is_blind, open: true, explained }
     }
 
     /// Returns the number of the replica.
@@ -122,8 +124,44 @@ impl Booked {
     }
 }
 
-impl Drop for Booked {
+impl Drop for ReplicaLease {
     fn drop(&mut self) {
         self.close(None);
+    }
+}
+
+/// The result of placing a request.
+pub enum Placement {
+    Booked(ReplicaLease),
+    Waits(QueueWait),
+    Refused(Refusal),
+}
+
+/// A queued request. A drop before the end removes it from the queue, because its client disconnected.
+pub struct QueueWait {
+    pub(super) pool: Arc<ReplicaPool>,
+    pub(super) ticket: Ticket,
+    pub(super) until: At,
+    pub(super) given: oneshot::Receiver<Result<ReplicaLease, Refusal>>,
+}
+
+impl QueueWait {
+    /// Waits for a replica until the queue timeout. Fails if the request got no replica.
+    pub async fn wait(mut self) -> Result<ReplicaLease, Refusal> {
+        let due = soon(self.until - self.pool.clock.now());
+        if let Ok(given) = tokio::time::timeout_at(due, &mut self.given).await {
+            return given.unwrap_or(Err(Refusal::NoReplica));
+        }
+        match self.pool.expire(self.ticket) {
+            Some(refusal) => Err(refusal),
+            // The request got a replica at the moment of the timeout.
+            None => (&mut self.given).await.unwrap_or(Err(Refusal::NoReplica)),
+        }
+    }
+}
+
+impl Drop for QueueWait {
+    fn drop(&mut self) {
+        self.pool.leave(self.ticket);
     }
 }

@@ -11,6 +11,7 @@ use plimsoll_model::Span;
 use plimsoll_policy::{RateLimit, SettingError};
 use plimsoll_wire::prometheus::PrometheusPage;
 
+use crate::error::conflict;
 use crate::keys::{Digest, KeySpec, MOST_KEYS, is_plain};
 use crate::request::BYTES_PER_TOKEN;
 
@@ -18,17 +19,17 @@ use crate::request::BYTES_PER_TOKEN;
 pub(crate) const IN: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
 
-pub struct KeyInForce {
+pub struct ActiveKey {
     pub id: String,
     pub tenant: String,
     pub class: Option<String>,
     digest: Digest,
     limited: bool,
-    used: Arc<Used>,
+    used: Arc<KeyUsage>,
 }
 
 /// The usage of a key. It survives configuration reloads.
-struct Used {
+struct KeyUsage {
     rate: Mutex<RateLimit>,
     requests: AtomicU64,
     refused: AtomicU64,
@@ -37,30 +38,33 @@ struct Used {
 }
 
 #[derive(Default)]
-pub struct Doors {
-    keys: Vec<Arc<KeyInForce>>,
-    by_digest: HashMap<u64, Vec<Arc<KeyInForce>>>,
+pub struct Authenticator {
+    keys: Vec<Arc<ActiveKey>>,
+    by_digest: HashMap<u64, Vec<Arc<ActiveKey>>>,
 }
 
 /// The reason for an authentication failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shut {
+pub enum AuthError {
     Missing,
     Unknown,
 }
 
-impl Doors {
+impl Authenticator {
     /// Returns the keys of a configuration. A key that `before` contains keeps its remaining rate limit.
     ///
     /// # Errors
     /// Fails if a key is unavailable or configured twice.
-    pub fn new(specs: &[KeySpec], before: Option<&Doors>, clock: Clock) -> Result<Doors, SettingError> {
-        let mut doors = Doors::default();
-        let wrong = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
+    pub fn new(
+        specs: &[KeySpec],
+        before: Option<&Authenticator>,
+        clock: Clock,
+    ) -> Result<Authenticator, SettingError> {
+        let mut doors = Authenticator::default();
         if specs.len() > MOST_KEYS {
-            return wrong("keys", format!("{} are more than {MOST_KEYS}", specs.len()));
+            return conflict("keys", format!("{} are more than {MOST_KEYS}", specs.len()));
         }
-        let known: HashMap<&str, &Arc<KeyInForce>> =
+        let known: HashMap<&str, &Arc<ActiveKey>> =
             before.iter().flat_map(|doors| &doors.keys).map(|key| (key.id.as_str(), key)).collect();
         let mut ids = std::collections::HashSet::new();
         let now = clock.now();
@@ -68,23 +72,23 @@ impl Doors {
             let tenant = spec.tenant.as_ref().unwrap_or(&spec.id);
             for name in [&spec.id, tenant].into_iter().chain(&spec.class) {
                 if !is_plain(name) {
-                    return wrong("keys", format!("{name:?}: write 1 to 64 letters, digits and -_.:@/"));
+                    return conflict("keys", format!("{name:?}: write 1 to 64 letters, digits and -_.:@/"));
                 }
             }
             let what = format!("keys: {}", spec.id);
             if !ids.insert(&spec.id) {
-                return wrong(&what, "is there twice; give each its own id".to_owned());
+                return conflict(&what, "is there twice; give each its own id");
             }
             spec.rate.validate(&what)?;
             let digest = spec.key.digest(&what)?;
             if let Some(other) = doors.find(&digest) {
-                return wrong(&what, format!("is the same key as {}", other.id));
+                return conflict(&what, format!("is the same key as {}", other.id));
             }
             let used = match known.get(spec.id.as_str()) {
                 Some(key) => Arc::clone(&key.used),
-                None => Arc::new(Used::new(RateLimit::new(&spec.rate, now))),
+                None => Arc::new(KeyUsage::new(RateLimit::new(&spec.rate, now))),
             };
-            let key = Arc::new(KeyInForce {
+            let key = Arc::new(ActiveKey {
                 id: spec.id.clone(),
                 tenant: tenant.clone(),
                 class: spec.class.clone(),
@@ -108,15 +112,15 @@ impl Doors {
     }
 
     /// Returns the key of a request, or `None` if all clients are accepted. Fails if the key is missing or unknown.
-    pub fn admit(&self, headers: &HeaderMap) -> Result<Option<Arc<KeyInForce>>, Shut> {
+    pub fn admit(&self, headers: &HeaderMap) -> Result<Option<Arc<ActiveKey>>, AuthError> {
         if self.are_open() {
             return Ok(None);
         }
-        let key = shown(headers).ok_or(Shut::Missing)?;
-        self.find(&Digest::of(key)).map(|key| Some(Arc::clone(key))).ok_or(Shut::Unknown)
+        let key = shown(headers).ok_or(AuthError::Missing)?;
+        self.find(&Digest::of(key)).map(|key| Some(Arc::clone(key))).ok_or(AuthError::Unknown)
     }
 
-    fn find(&self, digest: &Digest) -> Option<&Arc<KeyInForce>> {
+    fn find(&self, digest: &Digest) -> Option<&Arc<ActiveKey>> {
         self.by_digest.get(&digest.short())?.iter().find(|key| key.digest.is(digest))
     }
 
@@ -127,16 +131,12 @@ impl Doors {
         }
         let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         let mut family =
-            |name: &str, help: &str, label: &str, read: &dyn Fn(&Used) -> [(&'static str, f64); 2]| {
-                let mut all: Vec<([(&str, &str); 3], f64)> = Vec::new();
-                for key in &self.keys {
-                    for (which, count) in read(&key.used) {
-                        all.push(([("key", &key.id), ("tenant", &key.tenant), (label, which)], count));
-                    }
-                }
-                let each: Vec<(&[(&str, &str)], f64)> =
-                    all.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-                page.counter(name, help, &each);
+            |name: &str, help: &str, label: &str, read: &dyn Fn(&KeyUsage) -> [(&'static str, f64); 2]| {
+                let each = self.keys.iter().flat_map(|key| {
+                    let labels = [("key", &*key.id), ("tenant", &*key.tenant)];
+                    read(&key.used).map(|(which, count)| ([labels[0], labels[1], (label, which)], count))
+                });
+                page.counter(name, help, each);
             };
         family(
             "plimsoll_gateway_key_requests_total",
@@ -153,10 +153,10 @@ impl Doors {
     }
 }
 
-impl Used {
-    fn new(rate: RateLimit) -> Used {
+impl KeyUsage {
+    fn new(rate: RateLimit) -> KeyUsage {
         let none = AtomicU64::default;
-        Used {
+        KeyUsage {
             rate: Mutex::new(rate),
             requests: none(),
             refused: none(),
@@ -190,8 +190,8 @@ pub fn strip(headers: &mut HeaderMap) {
 }
 
 /// The rate-limit charge of a request. A drop refunds the unused part.
-pub struct Toll {
-    key: Arc<KeyInForce>,
+pub struct RateCharge {
+    key: Arc<ActiveKey>,
     clock: Clock,
     prompt: u64,
     taken: u64,
@@ -199,17 +199,17 @@ pub struct Toll {
     waived: bool,
 }
 
-impl Toll {
+impl RateCharge {
     /// Charges a request to its key.
     ///
     /// # Errors
     /// Fails with the time to wait if the key exceeds its limit.
     pub fn take(
-        key: Arc<KeyInForce>,
+        key: Arc<ActiveKey>,
         prompt: u32,
         most_answer: Option<u32>,
         clock: Clock,
-    ) -> Result<Toll, Span> {
+    ) -> Result<RateCharge, Span> {
         let prompt = u64::from(prompt);
         let taken = prompt + u64::from(most_answer.unwrap_or(0));
         if key.limited {
@@ -221,11 +221,7 @@ impl Toll {
             }
         }
         key.used.requests.fetch_add(1, Ordering::Relaxed);
-        Ok(Toll { key, clock, prompt, taken, answer: 0, waived: false })
-    }
-
-    pub fn key(&self) -> &Arc<KeyInForce> {
-        &self.key
+        Ok(RateCharge { key, clock, prompt, taken, answer: 0, waived: false })
     }
 
     /// Records output tokens.
@@ -250,7 +246,7 @@ impl Toll {
     }
 }
 
-impl Drop for Toll {
+impl Drop for RateCharge {
     fn drop(&mut self) {
         let (prompt, answer) = if self.waived { (0, 0) } else { (self.prompt, self.answer) };
         let used = &self.key.used;

@@ -7,12 +7,12 @@ use http_body_util::BodyExt;
 use plimsoll_wire::ext_proc::response::{go_on, immediate};
 use plimsoll_wire::ext_proc::{Answers, BodyChange, ENDPOINT, HeaderLines, Mutation};
 
-use super::call::Outbox;
-use crate::doors;
-use crate::pool::Booked;
-use crate::proxy::{Call, EXPLAIN, REQUEST_ID};
+use super::call::GrpcReplies;
+use crate::auth;
+use crate::pool::ReplicaLease;
+use crate::proxy::{EXPLAIN, REQUEST_ID, RequestContext};
 use crate::replica::Replica;
-use crate::reply::Out;
+use crate::reply::ReplyBody;
 
 /// Limit on the bytes of a body per message, because some proxies reject more than 64 KiB.
 const PIECE: usize = 60 << 10;
@@ -36,7 +36,7 @@ pub fn pseudo<'a>(lines: &HeaderLines<'a>, name: &str) -> Option<&'a [u8]> {
 }
 
 /// Returns the addresses of the booked replica and of its fallbacks, separated by commas.
-pub fn endpoints<'a>(booked: &'a Booked, further: impl Iterator<Item = &'a Replica>) -> String {
+pub fn endpoints<'a>(booked: &'a ReplicaLease, further: impl Iterator<Item = &'a Replica>) -> String {
     let each = std::iter::once(&**booked.replica()).chain(further);
     let each: Vec<String> = each.filter_map(|one| Some(one.place.endpoint()?.to_string())).collect();
     each.join(",")
@@ -44,26 +44,26 @@ pub fn endpoints<'a>(booked: &'a Booked, further: impl Iterator<Item = &'a Repli
 
 /// Returns the header changes for a replica. `path` and `body` are `None` if unchanged.
 pub(crate) fn for_replica(
-    call: &Call,
-    booked: &Booked,
+    context: &RequestContext,
+    booked: &ReplicaLease,
     endpoints: &str,
     (path, body): (Option<&Uri>, Option<&Bytes>),
 ) -> Mutation {
     let mut told = Mutation::default();
     told.set(ENDPOINT, endpoints.as_bytes());
-    if let Some(id) = call.message.headers.get(REQUEST_ID) {
+    if let Some(id) = context.request.headers.get(REQUEST_ID) {
         told.set(REQUEST_ID.as_str(), id.as_bytes());
     }
     told.remove.push(EXPLAIN.as_str().to_owned());
-    if call.toll.is_some() && !call.rules.forward_keys {
-        told.remove.extend(doors::IN.iter().map(|name| name.as_str().to_owned()));
+    if context.charge.is_some() && !context.rules.forward_keys {
+        told.remove.extend(auth::IN.iter().map(|name| name.as_str().to_owned()));
     }
-    if let Some(bearer) = call.rules.bearer(&booked.replica().name) {
+    if let Some(bearer) = context.rules.bearer(&booked.replica().name) {
         told.remove.retain(|name| name != AUTHORIZATION.as_str());
         told.set(AUTHORIZATION.as_str(), bearer.as_bytes());
     }
     let mut traced = HeaderMap::new();
-    call.context.iter().for_each(|context| context.write(0, &mut traced));
+    context.trace.iter().for_each(|trace| trace.write(0, &mut traced));
     traced.iter().for_each(|(name, value)| told.set(name.as_str(), value.as_bytes()));
     if let Some(path) = path {
         told.set(":path", path.to_string().as_bytes());
@@ -83,7 +83,7 @@ pub fn set(headers: &HeaderMap) -> Mutation {
 }
 
 /// Returns an immediate response of the gateway to the client.
-pub async fn instead(response: Response<Out>) -> Vec<u8> {
+pub async fn instead(response: Response<ReplyBody>) -> Vec<u8> {
     let (parts, body) = response.into_parts();
     // The body is already complete in memory.
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
@@ -94,7 +94,7 @@ pub async fn instead(response: Response<Out>) -> Vec<u8> {
 }
 
 /// Returns a body to the proxy in a full-duplex stream. `is_end` is set if nothing follows.
-pub async fn back(outbox: &Outbox, to: Answers, body: &[u8], is_end: bool) {
+pub async fn back(outbox: &GrpcReplies, to: Answers, body: &[u8], is_end: bool) {
     let mut left = body;
     loop {
         let (piece, rest) = left.split_at(left.len().min(PIECE));

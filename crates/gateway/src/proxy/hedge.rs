@@ -18,43 +18,44 @@ use plimsoll_model::{BudgetState, Protocol, Span};
 use plimsoll_wire::Decoder;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::tries::Answer;
-use super::{Call, Worker};
-use crate::passing::{self, stream_type};
-use crate::pool::Booked;
-use crate::stats::End;
+use super::context::RequestContext;
+use super::retry::UpstreamResponse;
+use super::worker::Worker;
+use crate::pool::ReplicaLease;
+use crate::response_observer::{self, stream_type};
+use crate::stats::RequestEnd;
 use crate::timer::soon;
 use crate::traffic::TryEnd;
-use crate::upstream::Unanswered;
+use crate::upstream::UpstreamError;
 
 /// Limit on the buffered bytes of a response: the first token is within the first few hundred bytes.
 const MOST_HELD: usize = 64 << 10;
 /// Limit on the buffering time if keep-alive comments are disabled.
 const HELD_WITHIN: Duration = Duration::from_secs(15);
 
-type Sending = Pin<Box<dyn Future<Output = Result<Answer, Unanswered>>>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<UpstreamResponse, UpstreamError>>>>;
 
 /// An attempt that may still answer the request.
-struct Lead {
-    booked: Booked,
+struct HedgeAttempt {
+    lease: ReplicaLease,
     number: usize,
     clock: Clock,
     protocol: Protocol,
-    sending: Option<Sending>,
-    answered: Option<Result<Answer, Unanswered>>,
+    sending: Option<ResponseFuture>,
+    result: Option<Result<UpstreamResponse, UpstreamError>>,
     /// Decoder that searches for the first token.
     decoder: Decoder,
     /// Buffered bytes.
     held: usize,
 }
 
-impl Lead {
+impl HedgeAttempt {
     /// Waits for the response head or a failure. The future is cancel-safe.
     async fn head(&mut self) {
         let Some(sending) = &mut self.sending else { return };
-        let answered = sending.await;
+        let result = sending.await;
         self.sending = None;
-        self.answered = Some(answered);
+        self.result = Some(result);
     }
 
     /// Waits for the first token or a failure. The future is cancel-safe.
@@ -62,7 +63,7 @@ impl Lead {
         self.head().await;
         let mut decoded = Vec::new();
         loop {
-            let Some(Ok(answer)) = &mut self.answered else { return };
+            let Some(Ok(answer)) = &mut self.result else { return };
             if !answer.is_stream(self.protocol) || !answers(answer) || self.held > MOST_HELD {
                 return;
             }
@@ -71,10 +72,10 @@ impl Lead {
                     let Ok(data) = frame.into_data() else { return };
                     self.decoder.feed(&data, &mut decoded);
                     self.held += data.len();
-                    answer.held.push_back((self.clock.now(), data));
+                    answer.frames.push_back((self.clock.now(), data));
                 }
                 // Nothing was forwarded, so the request can be retried.
-                Some(Err(error)) => self.answered = Some(Err(Unanswered::Broken(error.to_string()))),
+                Some(Err(error)) => self.result = Some(Err(UpstreamError::Broken(error.to_string()))),
                 None => return,
             }
             if decoded.drain(..).any(|one| one.kind.is_token()) || self.decoder.is_stopped() {
@@ -85,7 +86,7 @@ impl Lead {
 
     /// Returns whether the attempt has a response that another replica could not improve.
     fn answers(&self) -> bool {
-        matches!(&self.answered, Some(Ok(answer)) if answers(answer))
+        matches!(&self.result, Some(Ok(answer)) if answers(answer))
     }
 
     fn has_head(&self) -> bool {
@@ -93,61 +94,71 @@ impl Lead {
     }
 
     /// Returns the booking and the response.
-    fn end(self) -> (Booked, Result<Answer, Unanswered>) {
-        let none = || Err(Unanswered::Broken("no answer".to_owned()));
-        (self.booked, self.answered.unwrap_or_else(none))
+    fn end(self) -> (ReplicaLease, Result<UpstreamResponse, UpstreamError>) {
+        let none = || Err(UpstreamError::Broken("no answer".to_owned()));
+        (self.lease, self.result.unwrap_or_else(none))
     }
 }
 
-fn answers(answer: &Answer) -> bool {
-    matches!(answer.judged.end, End::Answered | End::Refused)
+fn answers(answer: &UpstreamResponse) -> bool {
+    matches!(answer.verdict.end, RequestEnd::Answered | RequestEnd::Refused)
 }
 
 impl Worker {
     /// Returns whether this request may be hedged.
-    pub(super) fn may_hedge(&self, call: &Call) -> bool {
-        let path = call.message.path.path();
+    pub(super) fn may_hedge(&self, context: &RequestContext) -> bool {
+        let path = context.request.path.path();
         let is_one = |paths: &[String]| paths.iter().any(|of| of == path);
-        let is_stream = call.asked.streams && call.message.method == Method::POST;
+        let is_stream = context.parsed.streams && context.request.method == Method::POST;
         is_stream && self.hedge.as_ref().is_some_and(|hedge| is_one(&hedge.paths))
     }
 
-    fn lead(&self, call: &Call, booked: Booked, number: usize) -> Lead {
+    fn lead(&self, context: &RequestContext, lease: ReplicaLease, number: usize) -> HedgeAttempt {
         let (upstreams, clock) = (Rc::clone(&self.upstreams), self.pool.clock);
-        let (replica, request) = (Arc::clone(booked.replica()), self.request(call, &booked, number));
-        let (by, may_reuse) = (call.judged_by(), call.may_reuse());
+        let (replica, request) =
+            (Arc::clone(lease.replica()), self.upstream_request(context, &lease, number));
+        let (kind, may_reuse) = (context.response_kind(), context.may_reuse());
         let sending = Box::pin(async move {
-            let answered = upstreams.send(&replica, may_reuse, || request.clone()).await;
-            answered.map(|(response, lent)| Answer::new(response, lent, by, clock))
+            let result = upstreams.send(&replica, may_reuse, || request.clone()).await;
+            result.map(|(response, connection)| UpstreamResponse::new(response, connection, kind, clock))
         });
-        let protocol = passing::protocol(call.message.path.path());
+        let protocol = response_observer::protocol(context.request.path.path());
         let decoder = Decoder::new(protocol, true, 200, Some(stream_type(protocol)), false);
-        Lead { booked, number, clock, protocol, sending: Some(sending), answered: None, decoder, held: 0 }
+        HedgeAttempt {
+            lease,
+            number,
+            clock,
+            protocol,
+            sending: Some(sending),
+            result: None,
+            decoder,
+            held: 0,
+        }
     }
 
-    /// Sends a request and hedges it if it is late. Returns the booking and the response of the deciding replica;
-    /// another one that failed is added to `tried`.
-    pub(super) async fn race(
+    /// Sends a request and hedges it if it is late. Returns the booking and the response of the deciding replica.
+    /// Another one that failed counts as tried.
+    pub(super) async fn send_hedged(
         &self,
-        call: &mut Call,
-        (booked, number): (Booked, usize),
+        context: &mut RequestContext,
+        lease: ReplicaLease,
+        number: usize,
         mut after: Span,
-        tried: &mut Vec<u32>,
-    ) -> (Booked, Result<Answer, Unanswered>) {
-        let sent = booked.sent();
-        let mut first = self.lead(call, booked, number);
-        let limit = match Duration::from_secs_f64(call.rules.limits.keep_alive_s) {
+    ) -> (ReplicaLease, Result<UpstreamResponse, UpstreamError>) {
+        let sent = lease.sent();
+        let mut first = self.lead(context, lease, number);
+        let limit = match Duration::from_secs_f64(context.rules.limits.keep_alive_s) {
             Duration::ZERO => HELD_WITHIN,
             limit => limit,
         };
         let most = Span(limit.as_nanos() as i64);
         let second = loop {
-            let of = (Arc::clone(first.booked.replica()), first.booked.number());
+            let of = (Arc::clone(first.lease.replica()), first.lease.number());
             if after > most {
                 tokio::select! {
                     biased;
                     () = first.head() => {}
-                    () = self.until_lost(call, &of, tried) => first.answered = Some(Err(Unanswered::Lost)),
+                    () = self.until_lost(context, &of) => first.result = Some(Err(UpstreamError::Lost)),
                 }
                 return first.end();
             }
@@ -156,8 +167,8 @@ impl Worker {
                 return first.end();
             }
             let state = self.budget_state().unwrap_or(BudgetState::Green);
-            let explains = call.explains(&[first.booked.number()]);
-            match self.pool.hedge(&call.asked, &first.booked, state, explains) {
+            let explains = context.explains(true);
+            match self.pool.hedge(&context.parsed, &first.lease, state, explains) {
                 Ok(second) => break second,
                 Err(why) => self.stats.withheld(why),
             }
@@ -165,19 +176,18 @@ impl Worker {
             after = after + after;
         };
         let mut second = second;
-        let number = self.sends(call, &mut second);
-        let second = self.lead(call, second, number);
-        self.decide(call, (first, second), Instant::now() + limit, tried).await
+        let number = self.record_send(context, &mut second);
+        let second = self.lead(context, second, number);
+        self.decide(context, (first, second), Instant::now() + limit).await
     }
 
     /// Waits for the first token of either attempt.
     async fn decide(
         &self,
-        call: &mut Call,
-        (mut first, mut second): (Lead, Lead),
+        context: &mut RequestContext,
+        (mut first, mut second): (HedgeAttempt, HedgeAttempt),
         limit: Instant,
-        tried: &mut Vec<u32>,
-    ) -> (Booked, Result<Answer, Unanswered>) {
+    ) -> (ReplicaLease, Result<UpstreamResponse, UpstreamError>) {
         let is_second = tokio::select! {
             biased;
             () = first.first_token() => false,
@@ -195,17 +205,17 @@ impl Worker {
         let (one, mut other) = if is_second { (second, first) } else { (first, second) };
         // The second replica wins if it answers, or if the first one failed.
         let won = is_second == one.answers();
-        self.pool.hedge_ended(won, one.answers().then_some(&other.booked));
+        self.pool.hedge_ended(won, one.answers().then_some(&other.lease));
         self.stats.hedges[usize::from(!won)].fetch_add(1, Ordering::Relaxed);
-        call.record(|recording| recording.turns_to(one.number));
+        context.record(|recording| recording.turns_to(one.number));
         if !one.answers() {
-            tried.push(one.booked.number());
-            self.falls(call, one);
-            call.record(|recording| recording.turns_to(other.number));
+            context.tried.push(one.lease.number());
+            self.record_loser(context, one);
+            context.record(|recording| recording.turns_to(other.number));
             other.head().await;
             return other.end();
         }
-        call.record(|recording| {
+        context.record(|recording| {
             recording.turns_to(other.number);
             recording.ends(TryEnd::Superseded);
             recording.turns_to(one.number);
@@ -216,15 +226,15 @@ impl Worker {
     }
 
     /// Records the failure of one attempt; the other one continues.
-    fn falls(&self, call: &mut Call, one: Lead) {
-        let (booked, answered) = one.end();
-        match answered {
+    fn record_loser(&self, context: &mut RequestContext, one: HedgeAttempt) {
+        let (lease, result) = one.end();
+        match result {
             Ok(answer) => {
-                self.heard(call, &answer, &booked);
-                booked.end(answer.judged.verdict);
-                call.record(|recording| recording.ends(TryEnd::Whole));
+                self.record_head(context, &answer, &lease);
+                lease.end(answer.verdict.verdict);
+                context.record(|recording| recording.ends(TryEnd::Whole));
             }
-            Err(unanswered) => self.broke(call, booked, &unanswered),
+            Err(error) => self.record_failure(context, lease, &error),
         }
     }
 }

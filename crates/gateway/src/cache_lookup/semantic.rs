@@ -12,94 +12,106 @@ use plimsoll_model::Span;
 use plimsoll_policy::NearUse;
 use tokio::task::JoinHandle;
 
-use crate::cache::flight::SharedFlight;
-use crate::cache::semantic::endpoint::Asking;
-use crate::cache::semantic::question::Question;
+use crate::active_config::ActiveConfig;
+use crate::cache::flight::SharedResponse;
+use crate::cache::semantic::endpoint::SideModelCall;
+use crate::cache::semantic::question::SemanticQuery;
 use crate::cache::semantic::{ComparedPair, answer};
 use crate::cache::{Cache, CacheKey, limits_age};
-use crate::proxy::{Call, Worker};
-use crate::rules::Rules;
+use crate::proxy::{RequestContext, Worker};
 
-pub(super) struct Near {
-    asked: Asked,
-    held_against: HeldAgainst,
+pub(super) struct SemanticLookup {
+    asked: LookupRequest,
+    held_against: ComparisonTarget,
 }
 
 /// The parts of a request that outlive the request.
 #[derive(Clone)]
-struct Asked {
-    rules: Arc<Rules>,
+struct LookupRequest {
+    rules: Arc<ActiveConfig>,
     cache: Arc<Cache>,
     path: String,
-    question: Question,
+    question: SemanticQuery,
 }
 
 /// The reference that a replica's response is compared with.
-enum HeldAgainst {
+enum ComparisonTarget {
     /// The nearest text's response; the lookup is in progress.
-    Looking(JoinHandle<Option<Neighbourhood>>),
+    Looking(JoinHandle<Option<NeighbourMatch>>),
     /// The nearest text's response; `None` if the lookup failed.
-    Found(Option<Neighbourhood>),
+    Found(Option<NeighbourMatch>),
     /// The earlier response to the identical request.
-    Repeat(Arc<SharedFlight>),
+    Repeat(Arc<SharedResponse>),
 }
 
 /// The embedding of a text and its nearest neighbour.
-struct Neighbourhood {
+struct NeighbourMatch {
     vector: Box<[f32]>,
     /// Similarity, response and age of the nearest text with a cached response; `None` if there is no such text.
-    nearest: Option<(f64, (Arc<SharedFlight>, Span))>,
+    nearest: Option<(f64, (Arc<SharedResponse>, Span))>,
     /// Decision on the use of the neighbour.
     is_for: NearUse,
 }
 
-impl Near {
+impl SemanticLookup {
     /// Starts the lookup after a cache miss. Waits for the result if the neighbour's response may be served.
-    pub async fn look(
+    pub async fn start(
         worker: &Rc<Worker>,
-        call: &Call,
-        (cache, key): (&Arc<Cache>, CacheKey),
-    ) -> Option<Near> {
+        context: &RequestContext,
+        cache: &Arc<Cache>,
+        key: CacheKey,
+    ) -> Option<SemanticLookup> {
         let semantic = cache.semantic()?;
-        if cache.finds(key, call.terms.class, worker.pool.clock.now()) {
+        if cache.finds(key, context.terms.class, worker.pool.clock.now()) {
             return None;
         }
-        let asked = Asked::new(call, cache).filter(|_| !limits_age(&call.message.headers))?;
+        let asked = LookupRequest::new(context, cache).filter(|_| !limits_age(&context.request.headers))?;
         let may_serve = semantic.serves();
         let (looking, worker) = (asked.clone(), Rc::clone(worker));
         let looking =
             tokio::task::spawn_local(async move { looking.neighbourhood(&worker, key, may_serve).await });
         let held_against = match may_serve {
-            true => HeldAgainst::Found(looking.await.ok().flatten()),
-            false => HeldAgainst::Looking(looking),
+            true => ComparisonTarget::Found(looking.await.ok().flatten()),
+            false => ComparisonTarget::Looking(looking),
         };
-        Some(Near { asked, held_against })
+        Some(SemanticLookup { asked, held_against })
     }
 
     /// Returns the neighbour's response, its age and the similarity, if the response may be served.
-    pub fn serves(&mut self) -> Option<(Arc<SharedFlight>, Span, HeaderValue)> {
-        let HeldAgainst::Found(Some(found)) = &mut self.held_against else { return None };
+    pub fn serves(&mut self) -> Option<(Arc<SharedResponse>, Span, HeaderValue)> {
+        let ComparisonTarget::Found(Some(found)) = &mut self.held_against else { return None };
         let (similarity, (flight, age)) = found.nearest.take_if(|_| found.is_for == NearUse::Serve)?;
         Some((flight, age, HeaderValue::try_from(format!("{similarity:.4}")).ok()?))
     }
 
     /// Returns a lookup if a cached response is audited: a replica answers the identical request again.
-    pub fn repeats(call: &Call, cache: &Arc<Cache>, flight: &Arc<SharedFlight>) -> Option<Near> {
+    pub fn repeats(
+        context: &RequestContext,
+        cache: &Arc<Cache>,
+        flight: &Arc<SharedResponse>,
+    ) -> Option<SemanticLookup> {
         let semantic = cache.semantic()?;
-        let asked = Asked::new(call, cache)?;
-        semantic.repeats().then(|| Near { asked, held_against: HeldAgainst::Repeat(Arc::clone(flight)) })
+        let asked = LookupRequest::new(context, cache)?;
+        semantic
+            .repeats()
+            .then(|| SemanticLookup { asked, held_against: ComparisonTarget::Repeat(Arc::clone(flight)) })
     }
 
     /// Processes a replica's response: compares it with the reference and adds it to the index.
-    pub async fn landed(self, worker: &Rc<Worker>, key: CacheKey, flight: &Arc<SharedFlight>) -> Option<()> {
-        let Near { asked, held_against } = self;
+    pub async fn landed(
+        self,
+        worker: &Rc<Worker>,
+        key: CacheKey,
+        flight: &Arc<SharedResponse>,
+    ) -> Option<()> {
+        let SemanticLookup { asked, held_against } = self;
         let semantic = asked.cache.semantic()?;
         flight.kept()?;
         let ours = answer::text(flight, &asked.path, semantic.longest_answer());
         let found = match held_against {
-            HeldAgainst::Looking(looking) => looking.await.ok()?,
-            HeldAgainst::Found(found) => found,
-            HeldAgainst::Repeat(before) => {
+            ComparisonTarget::Looking(looking) => looking.await.ok()?,
+            ComparisonTarget::Found(found) => found,
+            ComparisonTarget::Repeat(before) => {
                 asked.compare(worker, ours.as_deref(), (&before, ComparedPair::Repeat, 1.0)).await;
                 return None;
             }
@@ -118,24 +130,24 @@ impl Near {
     }
 }
 
-impl Asked {
-    fn new(call: &Call, cache: &Arc<Cache>) -> Option<Asked> {
-        let message = &call.message;
+impl LookupRequest {
+    fn new(context: &RequestContext, cache: &Arc<Cache>) -> Option<LookupRequest> {
+        let message = &context.request;
         let path = message.path.path();
-        let question = cache.question(path, &message.headers, &message.text, call.terms.tenant)?;
-        Some(Asked {
-            rules: Arc::clone(&call.rules),
+        let question = cache.question(path, &message.headers, &message.text, context.terms.tenant)?;
+        Some(LookupRequest {
+            rules: Arc::clone(&context.rules),
             cache: Arc::clone(cache),
             path: path.to_owned(),
             question,
         })
     }
 
-    fn asking<'a>(&'a self, worker: &'a Worker) -> Asking<'a> {
-        Asking { upstreams: &worker.upstreams, rules: &self.rules, clock: worker.pool.clock }
+    fn asking<'a>(&'a self, worker: &'a Worker) -> SideModelCall<'a> {
+        SideModelCall { upstreams: &worker.upstreams, rules: &self.rules, clock: worker.pool.clock }
     }
 
-    async fn neighbourhood(&self, worker: &Worker, own: CacheKey, may_serve: bool) -> Option<Neighbourhood> {
+    async fn neighbourhood(&self, worker: &Worker, own: CacheKey, may_serve: bool) -> Option<NeighbourMatch> {
         let semantic = self.cache.semantic()?;
         let vector = semantic.embed(&self.asking(worker), &self.question.text).await?;
         let now = worker.pool.clock.now();
@@ -143,7 +155,7 @@ impl Asked {
         let kept = |key: &CacheKey| if *key == own { None } else { self.cache.kept(key, now) };
         let nearest = semantic.nearest(&self.question.context, &vector, kept);
         let similarity = nearest.as_ref().map(|(similarity, _)| *similarity);
-        Some(Neighbourhood { vector, nearest, is_for: semantic.decide(similarity, may_serve) })
+        Some(NeighbourMatch { vector, nearest, is_for: semantic.decide(similarity, may_serve) })
     }
 
     /// Compares a replica's response with the reference and learns from the result.
@@ -151,7 +163,7 @@ impl Asked {
         &self,
         worker: &Worker,
         ours: Option<&str>,
-        (theirs, pair, similarity): (&SharedFlight, ComparedPair, f64),
+        (theirs, pair, similarity): (&SharedResponse, ComparedPair, f64),
     ) -> Option<()> {
         let semantic = self.cache.semantic()?;
         let theirs = answer::text(theirs, &self.path, semantic.longest_answer())?;

@@ -7,9 +7,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use http::HeaderValue;
 use plimsoll_client::Clock;
 
+use crate::auth::Authenticator;
 use crate::cache::Cache;
 use crate::cache::semantic::SemanticSpec;
-use crate::doors::Doors;
 use crate::error::GatewayError;
 use crate::keys::Digest;
 use crate::paths::OpenPaths;
@@ -17,7 +17,7 @@ use crate::spec::{GatewaySpec, HealthSpec, LimitSpec, WarmSpec};
 use crate::telemetry::TelemetrySpec;
 use crate::tls::Tls;
 
-pub struct Rules {
+pub struct ActiveConfig {
     pub limits: LimitSpec,
     pub health: HealthSpec,
     /// Scraping of replica metrics; `None` disables it.
@@ -26,7 +26,7 @@ pub struct Rules {
     pub warm_up: Option<WarmSpec>,
     /// Response cache; `None` if it is off.
     pub cache: Option<Arc<Cache>>,
-    pub doors: Doors,
+    pub doors: Authenticator,
     pub paths: OpenPaths,
     pub admin_key: Option<Digest>,
     pub tls: Tls,
@@ -38,12 +38,16 @@ pub struct Rules {
     bearers: HashMap<String, HeaderValue>,
 }
 
-impl Rules {
+impl ActiveConfig {
     /// Returns the rules of a configuration. `before` are the rules that they replace.
     ///
     /// # Errors
     /// Fails if a key is unavailable or a certificate is unusable.
-    pub fn new(spec: &GatewaySpec, before: Option<&Rules>, clock: Clock) -> Result<Rules, GatewayError> {
+    pub fn new(
+        spec: &GatewaySpec,
+        before: Option<&ActiveConfig>,
+        clock: Clock,
+    ) -> Result<ActiveConfig, GatewayError> {
         let mut bearers = HashMap::new();
         for replica in &spec.replicas {
             if let Some(key) = &replica.key {
@@ -65,7 +69,7 @@ impl Rules {
             (Some(asked), Some(cache)) if cache.spec() == asked => Some(cache),
             (Some(asked), _) => Some(Arc::new(Cache::new(asked, clock.anchor().realtime_ns as u64)?)),
         };
-        Ok(Rules {
+        Ok(ActiveConfig {
             limits: spec.limits.clone(),
             health: spec.health.clone(),
             telemetry: spec.telemetry.clone(),
@@ -78,7 +82,7 @@ impl Rules {
             explain_header: spec.explain_header,
             bearers,
             // This comes last, because it changes the rates of existing keys and no failure may follow.
-            doors: Doors::new(&spec.keys, before.map(|rules| &rules.doors), clock)?,
+            doors: Authenticator::new(&spec.keys, before.map(|rules| &rules.doors), clock)?,
         })
     }
 
@@ -89,19 +93,19 @@ impl Rules {
 }
 
 /// The active rules, shared by all threads.
-pub struct InForce(RwLock<Arc<Rules>>);
+pub struct ConfigHandle(RwLock<Arc<ActiveConfig>>);
 
-impl InForce {
+impl ConfigHandle {
     /// Returns a holder with these rules.
-    pub fn new(rules: Rules) -> InForce {
-        InForce(RwLock::new(Arc::new(rules)))
+    pub fn new(rules: ActiveConfig) -> ConfigHandle {
+        ConfigHandle(RwLock::new(Arc::new(rules)))
     }
 
-    pub fn now(&self) -> Arc<Rules> {
+    pub fn now(&self) -> Arc<ActiveConfig> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub fn set(&self, rules: Rules) {
+    pub fn set(&self, rules: ActiveConfig) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
     }
 }

@@ -12,10 +12,10 @@ use http::Method;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 
+use crate::active_config::ConfigHandle;
 use crate::pool::ReplicaPool;
-use crate::prober::One;
+use crate::prober::ProbedReplica;
 use crate::replica::Replica;
-use crate::rules::InForce;
 use crate::telemetry::{self, TelemetrySpec};
 use crate::timer::soon;
 use crate::upstream::Upstreams;
@@ -34,7 +34,7 @@ pub(crate) async fn read_pages(
     pool: Arc<ReplicaPool>,
     upstreams: Rc<Upstreams>,
     replica: Arc<Replica>,
-    rules: Arc<InForce>,
+    rules: Arc<ConfigHandle>,
 ) {
     // The first scrape is at a random time, because gateways that start together would scrape all replicas
     // simultaneously.
@@ -58,7 +58,7 @@ pub(crate) async fn read_pages(
         }
         due = Some(now + every);
         if let Some(spec) = asks.as_ref().filter(|_| replica.is_named() && pool.is_up(replica.number)) {
-            let one = One { pool: &pool, upstreams: &upstreams, replica: &replica, rules: &rules };
+            let one = ProbedReplica { pool: &pool, upstreams: &upstreams, replica: &replica, rules: &rules };
             let read = one.read_page(spec).await;
             failed = if read { 0 } else { failed + 1 };
             let pause = Span((every.0 << failed.min(8)).min(SELDOM.0.max(every.0)));
@@ -67,7 +67,7 @@ pub(crate) async fn read_pages(
     }
 }
 
-impl One<'_> {
+impl ProbedReplica<'_> {
     /// Scrapes a page and reports it to the pool. Returns whether the page was readable.
     async fn read_page(&self, spec: &TelemetrySpec) -> bool {
         let asked = self.pool.clock.now();
