@@ -32,6 +32,7 @@ mod out;
 mod page_server;
 mod place;
 mod price;
+mod progress;
 mod recover;
 mod resolve;
 mod result;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         return Exit::Done.into();
     }
     let wants_json = answer::is_asked(&words);
+    progress::begin(&words);
     let parsed = help::command(help::asked(words.iter().cloned()))
         .try_get_matches()
         .and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (cli, matches)));

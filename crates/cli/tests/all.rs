@@ -112,6 +112,8 @@ mod plan_later;
 mod plan_live;
 #[path = "all/profile.rs"]
 mod profile;
+#[path = "all/progress.rs"]
+mod progress;
 #[path = "all/protocol.rs"]
 mod protocol;
 #[path = "all/quality.rs"]
