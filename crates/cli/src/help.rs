@@ -54,7 +54,7 @@ const OTHER: &[Topic] = &[
         "plimsoll export rules -b budget.yaml --source vllm -o rules",
     ),
     ("This machine", &["doctor", "selftest", "dev"], "plimsoll doctor"),
-    ("Manual", &["docs"], "plimsoll docs gate"),
+    ("Manual and agents", &["docs", "mcp"], "plimsoll docs gate"),
 ];
 
 /// Flags that `--help` leaves out, because few users need them: each sets a field of the scenario file or a detail of the client.

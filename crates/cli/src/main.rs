@@ -138,6 +138,12 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Canary(args) => commands::canary::run(args),
         Command::Export(args) => commands::export::run(args),
         Command::Docs(args) => commands::docs::run(args),
+        #[cfg(feature = "mcp")]
+        Command::Mcp(args) => commands::mcp::run(args),
+        #[cfg(not(feature = "mcp"))]
+        Command::Mcp(_) => Err(Stop::usage(
+            "mcp: this build has no tools for agents; take a packaged one, or build with --features mcp",
+        )),
         Command::Schema(args) => commands::schema::run(args),
         Command::Completions(args) => commands::shell::completions(args),
         Command::Man(args) => commands::shell::man(args),

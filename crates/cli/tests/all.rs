@@ -87,6 +87,9 @@ mod lint;
 mod listed;
 #[path = "all/manual.rs"]
 mod manual;
+#[cfg(feature = "mcp")]
+#[path = "all/mcp.rs"]
+mod mcp;
 #[path = "all/media.rs"]
 mod media;
 #[path = "all/network.rs"]

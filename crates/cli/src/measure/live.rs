@@ -53,7 +53,8 @@ pub fn watch<T: Send>(
         let begun = view.clock.now();
         let before = view.live.totals();
         let earlier_levels = progress::so_far();
-        screen.begin(view.title);
+        // A title can end with the time left, which the lines have by themselves.
+        screen.begin(view.title.split(" · ").next().unwrap_or_default());
         let mut past = VecDeque::from([(begun, before.clone())]);
         while wait.recv_timeout(REDRAW) == Err(mpsc::RecvTimeoutError::Timeout) {
             let now = view.clock.now();

@@ -94,7 +94,7 @@ fn client(args: &GateUrlArgs) -> ClientArgs {
 
 fn limits(args: &GateUrlArgs) -> Result<StopLimits, Stop> {
     let max_rate_per_s = max_rate(args.max_rate.as_deref())?;
-    Ok(StopLimits { max_rate_per_s, max_errors: args.max_errors, max_requests: None })
+    Ok(StopLimits { max_rate_per_s, max_errors: args.max_errors, max_requests: args.max_requests })
 }
 
 fn output(args: &GateUrlArgs) -> OutputArgs {
