@@ -115,8 +115,13 @@ pub fn begin(matches: &ArgMatches) {
     let _ = COMMAND.set(names.join(" "));
 }
 
+/// Returns the name of the command.
+pub fn command() -> String {
+    COMMAND.get().cloned().unwrap_or_default()
+}
+
 fn answer<T>(head: AnswerHead, data: Option<T>, error: Option<JsonError>) -> JsonAnswer<T> {
-    let command = COMMAND.get().cloned().unwrap_or_default();
+    let command = command();
     let AnswerHead { verdict, headline, reasons, next, run } = head;
     JsonAnswer { schema: SCHEMA, command, verdict, headline, reasons, next, run, data, error }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use crate::flags::Cli;
+use crate::progress;
 
 /// The flags that a help text shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +54,7 @@ const OTHER: &[Topic] = &[
         "plimsoll export rules -b budget.yaml --source vllm -o rules",
     ),
     ("This machine", &["doctor", "selftest", "dev"], "plimsoll doctor"),
-    ("Manual", &["docs"], "plimsoll docs gate"),
+    ("Manual and agents", &["docs", "mcp"], "plimsoll docs gate"),
 ];
 
 /// Flags that `--help` leaves out, because few users need them: each sets a field of the scenario file or a detail of the client.
@@ -287,9 +288,9 @@ pub fn command(detail: Detail) -> Command {
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}{{options}}{{after-help}}"
     ));
     let names: Vec<String> = cli.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    names
-        .iter()
-        .fold(compact(cli), |cli, name| cli.mut_subcommand(name, |command| with_detail(command, detail)))
+    names.iter().fold(compact(cli), |cli, name| {
+        cli.mut_subcommand(name, |command| with_detail(progress::with_flag(command), detail))
+    })
 }
 
 /// Returns the detail that a command line requests.
@@ -355,6 +356,7 @@ fn with_detail(command: Command, detail: Detail) -> Command {
         let id = arg.get_id().as_str();
         match (detail, short) {
             (Detail::Summary, Some((_, shown, _))) => !arg.is_positional() && !shown.contains(&id),
+            (Detail::Summary, _) if id == "progress" => true,
             (Detail::Full, _) => false,
             _ => {
                 let of_run =
@@ -374,7 +376,7 @@ fn with_detail(command: Command, detail: Detail) -> Command {
     };
     let command = command.mut_args(|arg| {
         let hide = arg.is_hide_set() || hidden(&arg);
-        let is_format = arg.get_id() == "format";
+        let is_format = ["format", "progress"].contains(&arg.get_id().as_str());
         arg.hide(hide).hide_possible_values(is_format)
     });
     match (after, more.trim_start()) {

@@ -32,6 +32,7 @@ mod out;
 mod page_server;
 mod place;
 mod price;
+mod progress;
 mod recover;
 mod resolve;
 mod result;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         return Exit::Done.into();
     }
     let wants_json = answer::is_asked(&words);
+    progress::begin(&words);
     let parsed = help::command(help::asked(words.iter().cloned()))
         .try_get_matches()
         .and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (cli, matches)));
@@ -136,6 +138,12 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Canary(args) => commands::canary::run(args),
         Command::Export(args) => commands::export::run(args),
         Command::Docs(args) => commands::docs::run(args),
+        #[cfg(feature = "mcp")]
+        Command::Mcp(args) => commands::mcp::run(args),
+        #[cfg(not(feature = "mcp"))]
+        Command::Mcp(_) => Err(Stop::usage(
+            "mcp: this build has no tools for agents; take a packaged one, or build with --features mcp",
+        )),
         Command::Schema(args) => commands::schema::run(args),
         Command::Completions(args) => commands::shell::completions(args),
         Command::Man(args) => commands::shell::man(args),

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::answer::{self, AnswerHead};
 use crate::exit::Stop;
+use crate::progress;
 
 /// Returns whether stdout is a terminal whose user allows colour (<https://no-color.org>).
 fn coloured() -> bool {
@@ -71,6 +72,9 @@ pub fn raw_json<T: Serialize + ?Sized>(value: &T) {
 
 /// Prints a progress message or warning to stderr.
 pub fn note(text: &str) {
+    if progress::is_json() {
+        return progress::message(text);
+    }
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! The progress display: a live block on a terminal, plain lines elsewhere. Everything goes to stderr.
+//! The progress display: a live block on a terminal, plain lines elsewhere, JSON lines on request. Everything goes to stderr.
 //!
 //! The block is redrawn in place with three escape sequences. A full-screen interface was rejected, because it hides earlier
 //! output, and users scroll back after the run to see the finished levels.
@@ -14,11 +14,19 @@ use std::time::Duration;
 use crossterm::event::{Event, KeyCode, KeyModifiers};
 use crossterm::terminal;
 
+use crate::progress::{self, ProgressFigures};
+
 /// Redraw interval of the live block.
 pub const REDRAW: Duration = Duration::from_millis(250);
 
 /// Interval of plain lines without a terminal, in seconds.
 const PLAIN_EVERY_S: f64 = 5.0;
+
+/// Interval of JSON lines with figures, in seconds.
+const JSON_EVERY_S: f64 = 1.0;
+
+/// Environment variable of a command whose load stops immediately if its stdin ends, so that it ends with its parent.
+pub const STOP_WITH_STDIN: &str = "PLIMSOLL_STOP_WITH_STDIN";
 
 pub struct Screen {
     kind: Kind,
@@ -26,6 +34,8 @@ pub struct Screen {
     drawn: usize,
     /// Time of the last plain line, in seconds.
     last_plain_s: f64,
+    /// Longest time of the load after the phase that runs, s; `None` if unknown.
+    pub after_s: Option<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,6 +43,7 @@ enum Kind {
     Quiet,
     Plain,
     Terminal,
+    Json,
 }
 
 impl Screen {
@@ -40,17 +51,20 @@ impl Screen {
     pub fn new(quiet: bool) -> Screen {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let kind = match (quiet, std::io::stderr().is_terminal() && !dumb) {
+            _ if progress::is_json() => Kind::Json,
             (true, _) => Kind::Quiet,
             (false, true) => Kind::Terminal,
             (false, false) => Kind::Plain,
         };
-        Screen { kind, drawn: 0, last_plain_s: f64::NEG_INFINITY }
+        Screen { kind, drawn: 0, last_plain_s: f64::NEG_INFINITY, after_s: Some(0.0) }
     }
 
     /// Prints a permanent line above the live block.
     pub fn say(&mut self, line: &str) {
-        if self.kind == Kind::Quiet {
-            return;
+        match self.kind {
+            Kind::Quiet => return,
+            Kind::Json => return line.lines().for_each(progress::message),
+            Kind::Plain | Kind::Terminal => {}
         }
         let mut out = self.erased();
         out.push_str(line);
@@ -66,9 +80,13 @@ impl Screen {
         match self.kind {
             Kind::Quiet => {}
             Kind::Plain => {
-                if elapsed_s - self.last_plain_s >= PLAIN_EVERY_S || elapsed_s < self.last_plain_s {
-                    self.last_plain_s = elapsed_s;
+                if self.is_due(elapsed_s, PLAIN_EVERY_S) {
                     write(&format!("{plain}\n"));
+                }
+            }
+            Kind::Json => {
+                if self.is_due(elapsed_s, JSON_EVERY_S) {
+                    progress::phase(plain);
                 }
             }
             Kind::Terminal => {
@@ -81,6 +99,36 @@ impl Screen {
                 self.drawn = block.len();
                 write(&out);
             }
+        }
+    }
+
+    /// Returns whether `every_s` passed since the last line, and records the line.
+    fn is_due(&mut self, elapsed_s: f64, every_s: f64) -> bool {
+        let is_due = elapsed_s - self.last_plain_s >= every_s || elapsed_s < self.last_plain_s;
+        if is_due {
+            self.last_plain_s = elapsed_s;
+        }
+        is_due
+    }
+
+    /// Begins a load, for JSON lines.
+    pub fn begin(&mut self, phase: &str) {
+        if self.kind == Kind::Json {
+            self.last_plain_s = 0.0;
+            progress::phase(phase);
+        }
+    }
+
+    /// Returns whether a JSON line with figures is due.
+    pub fn wants_figures(&mut self, elapsed_s: f64) -> bool {
+        self.kind == Kind::Json && self.is_due(elapsed_s, JSON_EVERY_S)
+    }
+
+    /// Writes the figures of a load as a JSON line; nothing on other screens. `left_s` is the time to the end of the load, s.
+    pub fn figures(&self, left_s: Option<f64>, figures: ProgressFigures) {
+        if self.kind == Kind::Json {
+            let eta_s = left_s.zip(self.after_s).map(|(left_s, after_s)| left_s + after_s);
+            progress::state(eta_s, Some(figures));
         }
     }
 
@@ -131,6 +179,15 @@ impl KeyWatch {
         let (ready, caught) = mpsc::channel();
         // The thread sleeps in the kernel until a signal comes and dies with the process.
         std::thread::spawn(move || watch_signals(ready, &*on_signal));
+        if std::env::var_os(STOP_WITH_STDIN).is_some() {
+            let on_end = Arc::clone(&stop);
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+                // Two stops end the load immediately.
+                on_end();
+                on_end();
+            });
+        }
         // An error means that the thread could not start; then signals have their default effect.
         let _ = caught.recv();
         let interactive = keyboard && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();

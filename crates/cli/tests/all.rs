@@ -87,6 +87,9 @@ mod lint;
 mod listed;
 #[path = "all/manual.rs"]
 mod manual;
+#[cfg(feature = "mcp")]
+#[path = "all/mcp.rs"]
+mod mcp;
 #[path = "all/media.rs"]
 mod media;
 #[path = "all/network.rs"]
@@ -112,6 +115,8 @@ mod plan_later;
 mod plan_live;
 #[path = "all/profile.rs"]
 mod profile;
+#[path = "all/progress.rs"]
+mod progress;
 #[path = "all/protocol.rs"]
 mod protocol;
 #[path = "all/quality.rs"]

@@ -44,6 +44,70 @@ fn page(asked: &str) -> Result<&'static str, String> {
     }
 }
 
+/// Most bytes of the passages about a word.
+#[cfg(feature = "mcp")]
+const PASSAGES_BYTES: usize = 3000;
+
+/// Returns the lines of the manual that define or use a word, with their page and heading, definitions first.
+///
+/// # Errors
+/// Fails if no page has the word; the text names similar words.
+#[cfg(feature = "mcp")]
+pub fn passages(word: &str) -> Result<String, String> {
+    let word = word.trim().trim_matches('`').to_lowercase();
+    let mut found: Vec<(usize, String)> = Vec::new();
+    for (page, text) in PAGES {
+        let mut heading = String::new();
+        for line in text.lines() {
+            if line.starts_with('#') {
+                heading = line.trim_start_matches(['#', ' ']).replace('`', "");
+            }
+            let lower = line.to_lowercase();
+            if word.is_empty() || !format!(" {} ", words(&lower)).contains(&format!(" {} ", words(&word))) {
+                continue;
+            }
+            // The name of a table's row or of a list's item is what the line defines.
+            let defined = lower
+                .trim_start_matches(['|', '*', '-', ' '])
+                .split(['|', ':', '.'])
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            let defines = defined.contains(&format!("`{word}`")) || defined.contains(&format!("**{word}**"));
+            let is_method = page.starts_with("methods/");
+            let rank = match (defines, is_method) {
+                (true, true) => 0,
+                (true, false) => 1,
+                (false, true) => 2,
+                (false, false) => 3,
+            };
+            found.push((rank, format!("{page} · {heading}: {}", line.trim())));
+        }
+    }
+    if found.is_empty() {
+        return Err(format!("{word}: the manual has no such word; {}", near(&word)));
+    }
+    found.sort_by_key(|(rank, _)| *rank);
+    let mut all = String::new();
+    for (_, line) in found {
+        if all.len() + line.len() > PASSAGES_BYTES {
+            break;
+        }
+        all += &line;
+        all.push('\n');
+    }
+    Ok(
+        all + "Intervals, the window and failed requests: methods/measuring. Rules of verdicts: methods/judging. plimsoll docs PAGE prints a page."
+    )
+}
+
+/// Returns the words of a line, with one space between them.
+#[cfg(feature = "mcp")]
+fn words(line: &str) -> String {
+    let is_between = |c: char| !c.is_alphanumeric() && c != '_';
+    line.split(is_between).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
 /// Returns a phrase with the pages that are spelled like this word, or else use it most.
 fn near(word: &str) -> String {
     let names = || PAGES.iter().flat_map(|page| [page.0, short(page.0)]);

@@ -24,6 +24,8 @@ pub mod interleave;
 pub mod k8s;
 pub mod levers;
 pub mod ls;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 pub mod merge;
 pub mod plan;
 pub mod profile;

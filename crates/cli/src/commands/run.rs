@@ -161,8 +161,11 @@ pub fn run_load(
     max_in_flight: Option<u32>,
 ) -> Result<(), Stop> {
     let spec = measure.scenario().load.clone();
+    let isolated_first = spec.warm_up() + spec.alone() > 0;
+    measure.screen.after_s = isolated_first.then(|| window.as_secs_f64()).or(Some(0.0));
     warm_up(measure, &spec)?;
     alone(measure, &spec)?;
+    measure.screen.after_s = Some(0.0);
     // After a stop during the warm-up the measured part is not sent.
     if measure.stopped() {
         return Ok(());
@@ -423,6 +426,8 @@ pub fn saturate(measure: &mut Measure, search: &Saturate<'_>) -> Result<Saturate
     let most = search.max_in_flight.unwrap_or(MOST_CONCURRENCY);
     let mut found = Saturated { concurrency: 1, took: Span(0), stopped_growing: false };
     let (mut concurrency, mut best) = (1u32, 0.0f64);
+    // The number of levels is unknown, and with it the end.
+    measure.screen.after_s = None;
     while !measure.stopped() && search.time.is_none_or(|time| found.took < time) {
         let load = Load::Saturating { concurrency };
         let tried = level(measure, search.traffic, load, search.window, (search.max_requests, None))?;

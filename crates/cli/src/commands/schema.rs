@@ -22,6 +22,7 @@ use crate::answer::JsonAnswer;
 use crate::exit::{Exit, Stop};
 use crate::flags::{SchemaArgs, SchemaOf};
 use crate::out;
+use crate::progress::ProgressLine;
 use crate::simulation::SimulationSpec;
 
 /// Returns the schema of a scenario with the additional keys of a run folder: search, traffic kinds, metrics
@@ -72,5 +73,6 @@ pub fn of(file: SchemaOf) -> schemars::Schema {
         SchemaOf::Split => schema_for!(SplitFile),
         SchemaOf::Answer => schema_for!(JsonAnswer<serde_json::Value>),
         SchemaOf::Law => schema_for!(LawFinding),
+        SchemaOf::Progress => schema_for!(ProgressLine),
     }
 }

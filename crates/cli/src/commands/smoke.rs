@@ -9,6 +9,7 @@ use plimsoll_measure::findings::{Findings, LevelSummary, Trust};
 use plimsoll_report::figure;
 use serde_json::json;
 
+use crate::answer::{self, AnswerHead};
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, RunArgs};
 use crate::out;
@@ -37,10 +38,14 @@ pub fn answer(format: Format, findings: &Findings, dir: &Path) -> Exit {
     let says = no.unwrap_or_else(|| summary.map(whole).unwrap_or_default());
     match format {
         Format::Text => {
-            out::line(&format!("{}: {says}", if yes { "yes" } else { "no" }));
+            out::line(head(yes, &says).headline.as_deref().unwrap_or_default());
             out::line(&format!("Run     {}", dir.display()));
         }
-        Format::Json => out::json(&json!({"yes": yes, "says": says, "run": dir.display().to_string()})),
+        Format::Json => {
+            let run = dir.display().to_string();
+            let head = AnswerHead { run: Some(run.clone()), ..head(yes, &says) };
+            answer::print(head, &json!({"yes": yes, "says": says, "run": run}));
+        }
     }
     if yes { Exit::Done } else { Exit::Broken }
 }
@@ -49,9 +54,15 @@ pub fn answer(format: Format, findings: &Findings, dir: &Path) -> Exit {
 pub fn unreachable(args: &RunArgs, stop: &Stop) -> Exit {
     match args.output.format {
         Format::Text => out::line(&format!("no: {}", stop.line)),
-        Format::Json => out::json(&json!({"yes": false, "says": stop.line})),
+        Format::Json => answer::print(head(false, &stop.line), &json!({"yes": false, "says": stop.line})),
     }
     Exit::Broken
+}
+
+/// Returns the head with the sentence of the screen.
+fn head(yes: bool, says: &str) -> AnswerHead {
+    let headline = format!("{}: {says}", if yes { "yes" } else { "no" });
+    AnswerHead { headline: Some(headline), ..AnswerHead::default() }
 }
 
 /// Returns the problem of the endpoint; `None` if it works.

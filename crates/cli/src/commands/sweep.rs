@@ -195,6 +195,7 @@ pub fn measure(
             break;
         }
         let title = title(&sweep, &experiment);
+        measure.screen.after_s = Some(after_s(&sweep, &experiment));
         let step = LevelStep::of_sweep(experiment, &traffic);
         let MeasuredLevel { level, rows, samples } = measure.level(&step, &title)?;
         let finding = match rows {
@@ -227,6 +228,12 @@ pub fn title(sweep: &Sweep, experiment: &SweepLevel) -> String {
     };
     let left = (progress.time_s - progress.spent_s).max(0.0);
     format!("{}, {load} · at most {} left", progress.phase, figure::duration_ns(left * 1e9))
+}
+
+/// Returns the longest time of a sweep after this level, s.
+pub fn after_s(sweep: &Sweep, experiment: &SweepLevel) -> f64 {
+    let progress = sweep.progress();
+    (progress.time_s - progress.spent_s - experiment.window.as_secs_f64()).max(0.0)
 }
 
 fn preview(plan: &Plan) -> Preview {

@@ -66,6 +66,9 @@ pub struct GateUrlArgs {
     /// Never offer more than this rate
     #[arg(long, value_name = "RATE", help_heading = "Measuring a URL")]
     pub max_rate: Option<String>,
+    /// Stop after this many requests
+    #[arg(long, value_name = "N", help_heading = "Measuring a URL")]
+    pub max_requests: Option<u64>,
     /// Stop after this many failed requests
     #[arg(long, value_name = "N", help_heading = "Measuring a URL")]
     pub max_errors: Option<u64>,

@@ -21,6 +21,7 @@ mod import;
 mod interleave;
 mod k8s;
 mod levers;
+mod mcp;
 mod measure;
 mod plan;
 mod price;
@@ -56,6 +57,7 @@ pub use import::ImportArgs;
 pub use interleave::InterleaveArgs;
 pub use k8s::K8sArgs;
 pub use levers::{LeversArgs, RankBy};
+pub use mcp::McpArgs;
 pub use measure::{DemoArgs, DemoOf, RunArgs, SearchArgs, SloArgs, SweepArgs};
 pub use plan::{PlanAction, PlanArgs, PlanSearchArgs, PlanVerifyArgs, PromiseArgs};
 pub use price::PriceArgs;
@@ -162,6 +164,8 @@ pub enum Command {
     Selftest(SelftestArgs),
     /// Print a page of the manual, without a network
     Docs(DocsArgs),
+    /// Serve the commands as tools for agents (MCP)
+    Mcp(Box<McpArgs>),
     /// Print the JSON Schema of a file format
     #[command(hide = true)]
     Schema(SchemaArgs),

@@ -161,6 +161,8 @@ pub enum SchemaOf {
     Split,
     /// Output of plimsoll calc --format json.
     Law,
+    /// A line of --progress json.
+    Progress,
 }
 
 /// `plimsoll schema`

@@ -110,7 +110,9 @@ impl DecidedLooks {
         let levels = vec![Level { stop, arrivals: rows.len() as u64, ..level }];
         let manifest = Manifest { levels, ..self.manifest.clone() };
         let run = MeasuredRun::read(&manifest, rows, &[], &line_spec(&manifest), &self.file);
-        Some(gate_at(&self.file, &run, None, self.looks))
+        let found = gate_at(&self.file, &run, None, self.looks);
+        crate::progress::judged(found.verdict.name());
+        Some(found)
     }
 }
 

@@ -5,9 +5,10 @@ use std::sync::mpsc;
 use std::thread;
 
 use plimsoll_client::{Clock, LevelPlan, LiveCounters, Totals};
-use plimsoll_model::{At, Load, SizeUnit};
+use plimsoll_model::{At, Load, SizeUnit, Span};
 use plimsoll_report::figure;
 
+use crate::progress::{self, ProgressFigures};
 use crate::screen::{REDRAW, Screen, bar};
 
 /// Lookback window of the rates and percentiles on the screen, in seconds.
@@ -51,6 +52,9 @@ pub fn watch<T: Send>(
         });
         let begun = view.clock.now();
         let before = view.live.totals();
+        let earlier_levels = progress::so_far();
+        // A title can end with the time left, which the lines have by themselves.
+        screen.begin(view.title.split(" · ").next().unwrap_or_default());
         let mut past = VecDeque::from([(begun, before.clone())]);
         while wait.recv_timeout(REDRAW) == Err(mpsc::RecvTimeoutError::Timeout) {
             let now = view.clock.now();
@@ -61,8 +65,14 @@ pub fn watch<T: Send>(
                 past.pop_front();
             }
             if let Some((since, earlier)) = past.front() {
+                let elapsed_s = (now - begun).as_secs_f64();
+                if screen.wants_figures(elapsed_s) {
+                    let recent = (now - *since, earlier);
+                    let figures = figures(view, &earlier_levels, (&before, &totals), recent);
+                    screen.figures(left_s(view, elapsed_s, totals.ended - before.ended), figures);
+                }
                 let (block, line) = draw(view, (begun, now), &before, &totals, (*since, earlier));
-                screen.show((now - begun).as_secs_f64(), &block, &line);
+                screen.show(elapsed_s, &block, &line);
             }
             past.push_back((now, totals));
             if let Some(line) = each(now) {
@@ -70,11 +80,47 @@ pub fn watch<T: Send>(
             }
         }
         screen.clear();
+        let totals = view.live.totals();
+        let recent = (view.clock.now() - begun, &before);
+        screen.figures(Some(0.0), figures(view, &earlier_levels, (&before, &totals), recent));
         match worker.join() {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
+}
+
+/// Returns the figures of the command so far: those of earlier levels, and those of this level since `before`.
+fn figures(
+    view: &View<'_>,
+    levels: &ProgressFigures,
+    (before, totals): (&Totals, &Totals),
+    (over, earlier): (Span, &Totals),
+) -> ProgressFigures {
+    let finished = |totals: &Totals| totals.ended.saturating_sub(totals.errors);
+    let recent = finished(totals).saturating_sub(finished(earlier)) as f64;
+    let latency = |p: f64| totals.ttft_since(earlier, p).map(Span::as_secs_f64);
+    ProgressFigures {
+        requests: levels.requests + totals.requests.saturating_sub(before.requests),
+        finished: levels.finished + finished(totals).saturating_sub(finished(before)),
+        failed: levels.failed + totals.errors.saturating_sub(before.errors),
+        in_flight: totals.in_flight(),
+        tokens_in: levels.tokens_in + totals.tokens_in.saturating_sub(before.tokens_in),
+        tokens_out: levels.tokens_out + totals.tokens_out.saturating_sub(before.tokens_out),
+        done_per_s: recent / over.as_secs_f64().max(1e-3),
+        metric: if view.counts.streams { "ttft" } else { "e2e" }.to_owned(),
+        p50_s: latency(0.5),
+        p99_s: latency(0.99),
+    }
+}
+
+/// Returns the time to the end of the level, s; `None` if it ends with its requests and none has ended.
+fn left_s(view: &View<'_>, elapsed_s: f64, ended: u64) -> Option<f64> {
+    match view.requests {
+        Some(_) if ended == 0 => None,
+        Some(most) => Some(elapsed_s * most.saturating_sub(ended) as f64 / ended as f64),
+        None => Some((view.plan.window.as_secs_f64() - elapsed_s).max(0.0)),
+    }
 }
 
 /// Returns the live block and its one-line form.

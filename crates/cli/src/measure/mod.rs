@@ -481,7 +481,9 @@ impl Measure {
         let samples = self.seen();
         let spec = line_spec(&manifest);
         let measured = gate::MeasuredRun::read(&manifest, &self.attempts, &samples, &spec, file);
-        gate::gate_at(file, &measured, baseline, looks)
+        let found = gate::gate_at(file, &measured, baseline, looks);
+        crate::progress::judged(found.verdict.name());
+        found
     }
 
     /// Writes the findings and closes the run folder.

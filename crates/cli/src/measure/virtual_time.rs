@@ -128,6 +128,7 @@ impl Measure {
         }
         let events = events(driver.events, &scenario, step, &mut self.screen);
         driver.world.set_detail(detail(&scenario, events));
+        self.screen.begin(title);
         self.screen.show(0.0, &[title.to_string()], title);
         let plan = plan(&scenario, step, self.levels, driver.now, events);
         let most =

@@ -96,7 +96,7 @@ fn client(args: &GateUrlArgs) -> ClientArgs {
 
 fn limits(args: &GateUrlArgs) -> Result<StopLimits, Stop> {
     let max_rate_per_s = max_rate(args.max_rate.as_deref())?;
-    Ok(StopLimits { max_rate_per_s, max_errors: args.max_errors, max_requests: None })
+    Ok(StopLimits { max_rate_per_s, max_errors: args.max_errors, max_requests: args.max_requests })
 }
 
 fn output(args: &GateUrlArgs) -> OutputArgs {
@@ -392,6 +392,9 @@ impl Gate<'_> {
             Load::Closed { concurrency } => format!("{}, {concurrency} in flight", level.traffic),
             _ => format!("{}, {}", level.traffic, figure::per_second(level.rate_per_s().unwrap_or_default())),
         };
+        let planned_s = self.times.sweep_s + self.times.levels_s.iter().sum::<f64>();
+        let spent_s = progress.spent_s.iter().sum::<f64>() + seconds;
+        measure.screen.after_s = Some((planned_s - spent_s).max(0.0));
         let measured = measure.level(&step, &title)?;
         progress.ids[i].push(measured.level.id);
         progress.spent_s[i] += seconds;
@@ -426,6 +429,7 @@ fn sweep(measure: &mut Measure, plan: search::Plan) -> Result<(), Stop> {
             break;
         }
         let title = search::title(&sweep, &experiment);
+        measure.screen.after_s = Some(search::after_s(&sweep, &experiment));
         let measured = measure.level(&LevelStep::of_sweep(experiment, &plan.traffic), &title)?;
         sweep.observe(&measured.level, measured.records(), &measured.samples);
         measure.keep(measured);
