@@ -81,6 +81,10 @@ impl UpstreamResponse {
 }
 
 /// The step after an attempt.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one value for each request, used at once; a box would allocate for each"
+)]
 pub(super) enum NextStep {
     Relay(UpstreamResponse, ReplicaLease),
     Retry,
