@@ -20,7 +20,7 @@ pub struct GatewayCommand {
 #[derive(Subcommand, Debug)]
 pub enum GatewayAction {
     /// Check a gateway file and its replicas, then end
-    Check(GatewayArgs),
+    Check(Box<GatewayArgs>),
     /// Explain the routing of recorded requests
     Explain(GatewayExplainArgs),
     /// Create a client key and its entry for the file

@@ -20,9 +20,9 @@ pub struct WatchCommand {
 #[derive(Subcommand, Debug)]
 pub enum WatchAction {
     /// Report which rows of a budget the metrics pages can decide
-    Lint(WatchArgs),
+    Lint(Box<WatchArgs>),
     /// Report the alerts that a finished run would have raised
-    Test(WatchTestArgs),
+    Test(Box<WatchTestArgs>),
     /// Write a time range of a history as a run
     Cut(WatchCutArgs),
 }
