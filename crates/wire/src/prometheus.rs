@@ -1,20 +1,20 @@
-//! The Prometheus text exposition format, version 0.0.4: just enough to write a `/metrics` page.
+//! Writes a metrics endpoint in the Prometheus text exposition format, version 0.0.4.
 //!
-//! A client library would bring a registry of live metrics; the engine's counts live in the engine, and a page is a
+//! A client library was rejected, because it brings a registry of live metrics. The engine owns its counts, and an exposition is a
 //! snapshot of them.
 
 use std::fmt::Write as _;
 
-/// `Content-Type` of a page.
+/// Media type of the exposition.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A page under construction.
+/// An exposition under construction.
 #[derive(Clone, Debug, Default)]
 pub struct PrometheusPage {
     out: String,
 }
 
-/// One label: name and value.
+/// Name and value of a label.
 pub type Label<'a> = (&'a str, &'a str);
 
 impl PrometheusPage {
@@ -22,7 +22,7 @@ impl PrometheusPage {
         PrometheusPage::default()
     }
 
-    /// A counter with one sample per set of labels. By convention the name ends in `_total`.
+    /// Adds a counter with one sample per set of labels. By convention the name ends in `_total`.
     pub fn counter(
         &mut self,
         name: &str,
@@ -32,13 +32,13 @@ impl PrometheusPage {
         self.family(name, help, "counter", samples)
     }
 
-    /// A gauge with one sample per set of labels.
+    /// Adds a gauge with one sample per set of labels.
     pub fn gauge(&mut self, name: &str, help: &str, samples: &[(&[Label<'_>], f64)]) -> &mut PrometheusPage {
         self.family(name, help, "gauge", samples)
     }
 
-    /// A histogram. `bounds`: ascending upper bounds, without `+Inf`; `counts`: observations per bucket (not cumulative),
-    /// one more than `bounds`, the last for what lies above them; missing ones count as zero.
+    /// Adds a histogram. `bounds`: ascending upper bounds, without `+Inf`. `counts`: observations per bucket (not cumulative),
+    /// one more than `bounds`; the last is for values above all bounds. Missing counts are zero.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -51,7 +51,7 @@ impl PrometheusPage {
         self.histograms(name, help, bounds, &[(labels, counts, sum)])
     }
 
-    /// A histogram with these bounds for each set of labels: its counts per bucket, and its sum.
+    /// Adds a histogram with these bounds for each set of labels: its counts per bucket, and its sum.
     pub fn histograms(
         &mut self,
         name: &str,
@@ -76,7 +76,7 @@ impl PrometheusPage {
         self
     }
 
-    /// The page's text.
+    /// Returns the text of the exposition.
     pub fn finish(self) -> String {
         self.out
     }
@@ -125,7 +125,7 @@ impl PrometheusPage {
     }
 }
 
-/// A number as the format spells it: Go's spelling of the infinities and of NaN.
+/// Appends a number in the format's spelling: Go's spelling of the infinities and of NaN.
 fn figure(value: f64, out: &mut String) {
     if value.is_nan() {
         out.push_str("NaN");
