@@ -1,6 +1,6 @@
 //! Decodes an answer while its bytes arrive.
 //!
-//! The first bytes decide how the body is parsed, not the request or the media type alone. A server may answer a streaming request
+//! The first bytes decide how the body is parsed, not only the request or the media type. A server may answer a streaming request
 //! with one JSON object, or the other way round, under either type. HTML is malformed under every protocol, because a login page or a
 //! proxy's error is the usual reason. A compressed body is decompressed ([`crate::unpack`]).
 //!
@@ -79,7 +79,7 @@ impl AnswerVerdict {
     }
 }
 
-/// The way in which the body is parsed.
+/// The parsing mode of the body.
 #[derive(Debug)]
 enum Reading {
     /// Not decided yet: the first bytes so far, and the media type.
@@ -113,7 +113,7 @@ pub struct Decoder {
 impl Decoder {
     /// Creates a decoder for an answer with this status and content type.
     ///
-    /// `stream` says whether a stream was requested. The received bytes decide instead, except in a gRPC call, because its bytes do not show it.
+    /// `stream` is true if a stream was requested. The received bytes decide instead, except in a gRPC call, because its bytes do not show it.
     pub fn new(
         protocol: Protocol,
         stream: bool,

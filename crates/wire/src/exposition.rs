@@ -4,7 +4,7 @@
 //! Its own length and [`MOST_ROWS`] bound everything. Types and units in comments are ignored, because half of all
 //! expositions have them wrong. A table of metric names states the meaning of each name instead.
 //!
-//! An exposition without its end is rejected ([`CutPage`]): its last number may lack digits, and a histogram without all
+//! An exposition without its end is rejected ([`CutPage`]): its last number may lack digits. A histogram without all
 //! its buckets counts requests that never existed.
 
 use std::collections::HashMap;
@@ -131,7 +131,7 @@ pub struct PageText {
 }
 
 impl PageText {
-    /// Returns the text of this exposition and its wanted rows; only these are read again.
+    /// Returns the text of this exposition and its wanted rows; only these are parsed later.
     ///
     /// Returns `None` if lines have more than values (timestamps, exemplars), because these change with each scrape.
     /// Also returns `None` if the exposition is not text or a part of it is missing.

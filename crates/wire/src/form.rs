@@ -2,8 +2,8 @@
 //!
 //! A server prints the chunks of one stream from one template: only the text and the running counts differ.
 //! A form is learnt from a fully parsed chunk: its bytes, with holes in place of the text and the counts.
-//! Another chunk fits if it equals the bytes outside the holes, has the inside of a non-empty JSON string in the
-//! text's hole and a plain JSON integer in each count's. It then *is* the learnt JSON with
+//! Another chunk fits if it equals the bytes outside the holes, and has fitting values in the holes.
+//! These are the inside of a non-empty JSON string for the text, and a plain JSON integer for each count. It then *is* the learnt JSON with
 //! another text and other counts, so full parsing would give an equal result. Any other chunk is parsed in
 //! full. A hand-written scanner for "content": was rejected: it is as fast, but only probably right.
 

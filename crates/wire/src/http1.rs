@@ -1,7 +1,7 @@
 //! Parses HTTP/1.1 answers while their bytes arrive: the head, the body without its transfer coding, and connection reuse.
 //!
 //! The rules are RFC 9112 as hyper's client applies it, because a load generator must match the clients that users
-//! run. hyper's own parser, `httparse`, parses heads in place. hyper itself was rejected: its connection is a separate future behind a
+//! run. The parser of heads is hyper's own, `httparse`, which works in place. The library hyper was rejected: its connection is a separate future behind a
 //! channel. This costs 2 µs and a dozen allocations for every small answer, and buffers for every open stream.
 //!
 //! It covers only the needs of this driver: answers to GET and POST (so only the status can exclude a body), no upgrades, trailers

@@ -6,7 +6,7 @@
 //!
 //! **Usage.** `input_tokens` excludes tokens that were read from the cache or written to it; the prompt is the sum of the three.
 //! Both `message_start` and `message_delta` report usage as running totals. A later figure replaces an earlier one, unless all of its
-//! input is zero: proxies that learn the input at the end open with zeros, and older servers close without input.
+//! input is zero. Proxies that learn the input at the end open with zeros, and older servers close without input.
 
 use plimsoll_model::{EventKind, Message, Payload, Role};
 use serde::Deserialize;

@@ -9,7 +9,7 @@
 //! - A blank line dispatches an event.
 //!
 //! Two rules are Plimsoll's. Comments are reported, because a keep-alive is received data. A stray line that starts with `{` or `<`
-//! is reported, because a proxy's bare JSON or HTML error under an event-stream header would otherwise be an empty stream.
+//! is reported too. Otherwise a proxy's bare JSON or HTML error under an event-stream header would be an empty stream.
 //!
 //! An event in one piece of input is returned as a slice of it; only an event across two reads is copied. A
 //! regular expression or a codec over `BytesMut` was rejected: it is shorter, but copies every event.

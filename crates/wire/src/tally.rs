@@ -10,8 +10,8 @@
 //! So usage is kept per choice, where a later one replaces an earlier one, and separately for chunks without choices. The latter
 //! are added only if there are as many of them as choices, and more than one.
 //!
-//! **Growth without text.** A chunk with an empty delta whose running total grew carried a token with delayed or
-//! invisible text (vLLM's `reasoning: ""`, an end-of-text token on the finish chunk). It is a token event of the kind that its
+//! **Growth without text.** If the running total grows on a chunk with an empty delta, the chunk carried a token with delayed or
+//! invisible text. Examples are vLLM's `reasoning: ""` and an end-of-text token on the finish chunk. It is a token event of the kind that its
 //! delta names, or of the kind before. This applies only while every token event so far had a running total and
 //! the choice has not finished. A single total at the end never makes its chunk a token event.
 
@@ -390,7 +390,7 @@ impl Tally {
         self.repeat.uniform && self.repeat.count >= REPEATS
     }
 
-    /// Returns the counts of the whole answer, and the way in which tokens fall on its events.
+    /// Returns the counts of the whole answer, and the assignment of tokens to its events.
     pub fn tokens(&self) -> (Tokens, SilentTokens) {
         let accounted = |state: &ChoiceState| !state.unaccounted && state.flat <= 1 + state.counted / 20;
         let counted: u64 = self.choices.iter().map(|state| u64::from(state.counted)).sum();

@@ -1,7 +1,7 @@
 //! Parses the answer of an inference over gRPC: messages from pieces of any size, and the status in the trailers.
 //!
 //! The response of a unary call is one event at the end of the call, like a whole answer over HTTP. In a stream (Triton's decoupled
-//! models), each response with outputs is an event and counts as one token, because the protocol does not report token counts.
+//! models), each response with outputs is an event. It counts as one token, because the protocol has no token counts.
 //! The empty response that ends the stream (`triton_final_response`) is not an event.
 
 use plimsoll_model::outcome::{By, How};

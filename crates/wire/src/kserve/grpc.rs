@@ -77,7 +77,7 @@ pub(crate) struct Asks<'a> {
     pub timeout_us: Option<u64>,
     /// The user's fields; a message has room only for `parameters`.
     pub extra: &'a Map<String, Json>,
-    /// Whether the responses are a stream; then the request asks for a separate final response.
+    /// Whether the responses are a stream; then the request wants a separate final response.
     pub stream: bool,
 }
 

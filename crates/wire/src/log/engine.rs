@@ -1,7 +1,7 @@
 //! Parses the logs of engines: vLLM's with `--enable-log-requests`, and llama.cpp's.
 //!
-//! vLLM logs when a request arrived, to the second and without a year, and no lengths. llama.cpp logs for each slot when it
-//! began a task and how many tokens it computed, without a wall clock. Its `n_tokens` at the end is prompt plus answer less the last
+//! vLLM logs when a request arrived, to the second and without a year, and no lengths. The log of llama.cpp has for each slot the start
+//! of a task and the computed tokens, without a wall clock. Its `n_tokens` at the end is prompt plus answer less the last
 //! token, which is never computed.
 
 use std::collections::BTreeMap;

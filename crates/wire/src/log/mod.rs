@@ -1,8 +1,12 @@
 //! Parses production logs of gateways, proxies and engines into requests without their text; content decides the format.
 //!
 //! A [`LogFeed`] takes a file's bytes as they arrive and buffers one line. One file per family in this folder defines its fields:
-//! `litellm`, `dynamo`, `access` (Envoy and nginx), `engine` (vLLM and llama.cpp), `weka` (sessions of coding agents), and [`spans`]
-//! for requests in traces.
+//!
+//! - `litellm`, `dynamo`
+//! - `access`: Envoy and nginx
+//! - `engine`: vLLM and llama.cpp
+//! - `weka`: sessions of coding agents
+//! - [`spans`]: requests in traces
 //!
 //! Only fields that are named here are read. Messages are read only if prompts are hashed. Then each block of
 //! sixty-four bytes becomes a number, made with a key that the caller draws and discards. So no reader can test a guess against it.

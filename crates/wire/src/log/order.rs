@@ -2,14 +2,14 @@
 //!
 //! A request follows the requests that had ended before it began *and could lead to it*. These are its siblings, or siblings of an
 //! enclosing span. Only the last of them count, because they wait for all earlier ones. Requests that overlap in time are
-//! concurrent sub-agents. An order of all requests by time alone was rejected: two sub-agents whose calls happen to alternate
+//! concurrent sub-agents. An order of all requests only by time was rejected: two sub-agents whose calls happen to alternate
 //! would wait for each other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
-/// Limit of predecessors per request; beyond it, those that ended last are kept, because the request began after them.
+/// Limit of predecessors per request; beyond it, the last to end are kept, because the request began after them.
 const MOST: usize = 256;
 
 /// The facts of a span that order requests.

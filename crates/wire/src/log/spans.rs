@@ -4,7 +4,7 @@
 //! because it is nearest to the server. A span without tokens is not a request here. The file lacks requests that sampling removed;
 //! the weights state how many.
 //!
-//! A trace with several requests, of which one followed another, belongs to an agent. Each trace is then a session, whose turns wait for
+//! A trace in which one request followed another belongs to an agent. Each trace is then a session, whose turns wait for
 //! each other as the spans show ([`super::order`]). The later turn waits for the time between the two, including tools.
 
 use std::collections::{HashMap, HashSet};

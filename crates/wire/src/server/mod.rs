@@ -1,8 +1,8 @@
 //! The server's half of the text protocols, for the embedded engine: parses requests and encodes answers.
 //!
-//! **Tokens.** One whitespace-separated word is one token. This holds for the prompts that the engine receives, for its
-//! generated text and for its reported usage. The synthetic prompts of the load generator follow this convention, so
-//! that the requested and the reported lengths agree exactly and a disagreement is always a defect.
+//! **Tokens.** One whitespace-separated word is one token. This applies to the prompts that the engine receives, to its
+//! generated text and to its reported usage. The synthetic prompts of the load generator follow this convention.
+//! So the requested and the reported lengths agree exactly, and a disagreement is always a defect.
 //!
 //! Reading order:
 //!

@@ -1,7 +1,7 @@
 //! The engine's stage times in an answer, as in vLLM with `--enable-per-request-metrics`.
 //!
-//! They are an object `metrics` at the top of a whole answer, or of the usage chunk of a stream. vLLM counts "time to
-//! first token" from when the request was *scheduled*, so that its two spans and the queue before them add up. A header
+//! They are an object `metrics` at the top of a whole answer, or of the usage chunk of a stream. In vLLM, "time to
+//! first token" starts when the request was *scheduled*, so that its two spans and the queue before them add up. A header
 //! `Server-Timing` was rejected: the head of a stream is sent long before its stages end.
 
 use plimsoll_model::Span;
@@ -30,7 +30,7 @@ pub struct Timing {
 impl Timing {
     /// Returns the object, computed by vLLM's formulas.
     ///
-    /// Undefined values (a gap between tokens for a single token) are left out, as in vLLM's streams. vLLM's whole answers contain
+    /// Undefined values (a gap between tokens for a single token) are left out, as in vLLM's streams. Whole answers of vLLM contain
     /// null instead, which is equivalent.
     pub fn json(&self) -> String {
         let ms = |span: Span| span.0 as f64 / 1e6;

@@ -1,7 +1,7 @@
 //! Parses traces while their bytes arrive, so that a file need not fit in memory.
 //!
-//! Three formats are divisible, and only one piece of them is buffered: consecutive JSON documents (JSON lines in any layout),
-//! length-prefixed protobuf messages, and the resources of one protobuf message. Any other format (a single document, a
+//! Three formats are divisible: consecutive JSON documents (JSON lines in any layout),
+//! length-prefixed protobuf messages, and the resources of one protobuf message. Only one piece of them is buffered. Any other format (a single document, a
 //! profiler's timeline, SQLite) is buffered to its end and then parsed by [`read`](super::read_each).
 
 use plimsoll_model::TraceSpan;

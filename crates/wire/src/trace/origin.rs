@@ -7,8 +7,8 @@ use super::id::{NAME_MAX, short};
 
 /// Attributes of a resource that identify the *origin* of a span and are therefore kept with it.
 ///
-/// The rest of a resource (the SDK's name and version, the command line, the operating system) is equal in all its spans
-/// and does not help to analyse one.
+/// The rest of a resource is equal in all its spans and does not help to analyse one. Examples are the SDK's name
+/// and version, the command line and the operating system.
 const KEPT: &[&str] = &[
     "container.id",
     "host.id",

@@ -1,4 +1,4 @@
-//! Finds the end of a JSON document by its brackets, so that a file of many documents is parsed one at a time as its bytes arrive.
+//! Finds the end of a JSON document by its brackets. So a file of many documents is parsed one at a time as its bytes arrive.
 //!
 //! The parser decides later whether it is valid JSON: brackets of the wrong kind close as well, and a scalar has no end.
 

@@ -2,8 +2,8 @@
 //!
 //! A profiler records *when* each slice ran on which track; the nesting shows the cause. A slice within another on the
 //! track is its child. The call that launched GPU work is its parent, by the correlation id. A trace contains the slices below
-//! one top-level annotation (`ProfilerStep#3`, an NVTX range), because this is the unit of the user who
-//! placed it. Slices below none form one trace per file. A trace per top-level call was rejected: it gives a
+//! one top-level annotation (`ProfilerStep#3`, an NVTX range), because this is the user's
+//! unit of work. Slices below none form one trace per file. A trace per top-level call was rejected: it gives a
 //! million traces of one span, in which no stage is a share of a whole.
 
 use std::collections::HashMap;
