@@ -1,6 +1,6 @@
-//! The frame that every page shares: one file that opens offline, whose policy forbids the network, with its charts' script where it has any.
+//! The frame of every page: one file that opens offline, without network by its policy, with a script only if it has charts.
 //!
-//! A template engine with inheritance lost: several pages and one frame are a function.
+//! A template engine with inheritance was rejected: several pages and one frame are a function.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -11,7 +11,7 @@ const UPLOT_CSS: &str = include_str!("../../vendor/uplot/uPlot.min.css");
 const PAGE_CSS: &str = include_str!("page.css");
 const PAGE_JS: &str = include_str!("page.js");
 
-/// A page of `content` under `title`. `css` is what only this page needs; with `charts` the script that draws them comes along.
+/// Returns a page of `content` under `title`. `css` is the page's own style; `charts` adds the drawing script.
 pub(crate) fn page(title: &str, css: &str, charts: Option<&Charts>, content: &Markup) -> String {
     let policy = match charts {
         Some(_) => "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
@@ -41,7 +41,7 @@ pub(crate) fn page(title: &str, css: &str, charts: Option<&Charts>, content: &Ma
     .into_string()
 }
 
-/// The charts' data and what draws them; a `<` in a name must not end the element that it stands in.
+/// Returns the charts' data and the drawing script; a `<` in a name is escaped because it could end the element.
 fn drawn(charts: &Charts) -> Markup {
     let data = serde_json::to_string(charts).unwrap_or_else(|_| "{}".into()).replace('<', "\\u003c");
     html! {
