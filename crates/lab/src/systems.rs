@@ -11,7 +11,6 @@ use plimsoll_math::rng::Stream;
 /// A system and one of its latencies.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum System {
-    /// A first-come-first-served queue.
     Queue {
         servers: usize,
         /// Share of the server capacity that the arrivals use.
@@ -34,7 +33,6 @@ pub enum System {
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Service {
     Exponential,
-    /// Constant service time.
     Fixed,
     /// Log-normal with sigma 1.
     LogNormal,

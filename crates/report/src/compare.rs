@@ -16,7 +16,6 @@ use crate::document::{Document, Phrase};
 use crate::table::Table;
 use crate::{figure, words};
 
-/// Returns the comparison as text.
 pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> String {
     document(comparison).text(&format!("Plimsoll compare: {candidate} against {base}"))
 }

@@ -7,7 +7,6 @@ use crate::document::Document;
 use crate::table::Table;
 use crate::{figure, words};
 
-/// Adds the section on costs.
 pub(crate) fn fill(document: &mut Document, found: &CostFinding, findings: &Findings) {
     let columns = ["<", "<request [95 %]", "<good request [95 %]", "<M input tokens", "<M output tokens"];
     let mut table = Table::new(&columns);

@@ -27,7 +27,6 @@ const HOST: Part = ("idle: host", "#d9534f");
 const IDLE: Part = ("idle", "#a8a8a8");
 const OTHER: Part = ("exchange and copy", "#7a8ca3");
 
-/// Returns the finding as text.
 pub fn render(name: &str, finding: &DeviceFinding) -> String {
     document(finding).text(&format!("Profiler's timeline {name}"))
 }

@@ -82,7 +82,6 @@ pub(crate) fn latency(reading: &Reading) -> Phrase {
     Phrase::drawn(value, drawn)
 }
 
-/// An element of a document.
 #[derive(Clone, Debug)]
 enum Block {
     Section(Phrase, Vec<Block>),

@@ -12,7 +12,6 @@ pub struct LoggedMetric {
     pub key: String,
     /// Value, always finite, because MLflow draws it.
     pub value: f64,
-    /// Number of the level.
     pub step: u32,
 }
 

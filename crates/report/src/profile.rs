@@ -18,7 +18,6 @@ const UNMAPPED: usize = 8;
 /// Share of a gap below which no sentence names a stage.
 const NAMED: f64 = 0.05;
 
-/// Returns the profile as text.
 pub fn render(name: &str, finding: &ProfileFinding) -> String {
     document(finding).text(&format!("Plimsoll profile: {name}"))
 }

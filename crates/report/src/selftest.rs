@@ -5,7 +5,6 @@ use serde::Serialize;
 use crate::document::{Document, Phrase};
 use crate::table::Table;
 
-/// The result of one check.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct SelftestRow {
     /// Name of the check: `every request once`.
@@ -22,7 +21,6 @@ pub struct SelftestRow {
 pub struct Selftest {
     /// Name and version: `plimsoll 0.1.0`.
     pub tool: String,
-    /// Description of the machine.
     pub machine: String,
     /// Duration of the self-test, s.
     pub took_s: f64,

@@ -6,7 +6,6 @@ use plimsoll_measure::server_side::{LevelReport, ServerReport};
 
 use crate::{figure, words};
 
-/// Returns the section's heading.
 pub(crate) fn heading(told: &ServerReport) -> String {
     let cadence = told.cadence_s.map_or("once".to_owned(), |every| format!("every {}", words::time(every)));
     let replicas = if told.replicas > 1 { format!(", {} replicas", told.replicas) } else { String::new() };

@@ -31,7 +31,6 @@ pub fn line(looked: &InterleaveState, of: u32) -> String {
     format!("pair {} of {of} · {most}{verdict}", looked.pairs)
 }
 
-/// Returns the whole result.
 pub fn text(looked: &InterleaveState) -> String {
     let mut table =
         Table::new(&["<B against A", "allowed", "evidence worse", "evidence not worse", "<so far"]);

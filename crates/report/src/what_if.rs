@@ -11,7 +11,6 @@ use crate::figure::centile;
 use crate::table::Table;
 use crate::{figure, words};
 
-/// Returns the predictions as text.
 pub fn render(name: &str, finding: &WhatIfFinding) -> String {
     let limit = finding
         .limit_per_s

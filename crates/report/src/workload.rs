@@ -7,7 +7,6 @@ use crate::document::Document;
 use crate::figure::{self, counted};
 use crate::table::Table;
 
-/// Returns the reconstruction as text.
 pub fn text(made: &Reconstruction, effect: &Result<EffectFinding, String>) -> String {
     let mut page = Document::default();
     page.list(several_models(made));

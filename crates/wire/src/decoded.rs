@@ -2,7 +2,6 @@
 
 use plimsoll_model::EventKind;
 
-/// One event of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Decoded {
     pub kind: EventKind,

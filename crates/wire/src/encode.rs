@@ -18,7 +18,6 @@ use crate::{kserve, media, messages as anthropic, ollama, scores, transcriptions
 /// Settings that all requests to one target share; `max_tokens` and `id` vary between requests.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RequestOptions {
-    /// Protocol of the endpoint.
     pub protocol: Protocol,
     /// Model name, if the endpoint needs one.
     pub model: Option<String>,

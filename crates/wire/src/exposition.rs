@@ -22,7 +22,6 @@ const LONGEST: usize = 4_096;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct ExposedValue {
-    /// Name of the metric, unchanged.
     pub name: String,
     /// Labels in the order of the exposition.
     pub labels: Vec<(String, String)>,
@@ -30,7 +29,6 @@ pub struct ExposedValue {
     pub value: f64,
 }
 
-/// The rows of one exposition.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Exposition {
     /// Rows, without the `_created` times of the client libraries.
@@ -39,7 +37,6 @@ pub struct Exposition {
     pub skipped: usize,
 }
 
-/// Errors of an incomplete exposition.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CutPage {
     /// The connection ended before the exposition did.

@@ -15,7 +15,6 @@ use serde_json::value::RawValue;
 /// Failed attempts to learn after which a stream is treated as having no form.
 const TRIES: u8 = 6;
 
-/// The content of a hole.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Hole {
     Text,

@@ -26,7 +26,6 @@ pub enum Code {
     FailedPrecondition = 9,
     Unimplemented = 12,
     Internal = 13,
-    /// The service is temporarily unavailable.
     Unavailable = 14,
     Unauthenticated = 16,
 }
@@ -186,7 +185,6 @@ impl CallMessages {
     }
 }
 
-/// Path of the health check.
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 
 /// Parses the service of a `HealthCheckRequest`; empty for the whole server.

@@ -14,9 +14,7 @@ pub(crate) const STAGES_MAX: usize = 16;
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Head {
     pub status: u16,
-    /// Unchanged value of `Content-Type`.
     pub content_type: Option<String>,
-    /// Unchanged value of `Content-Encoding`.
     pub content_encoding: Option<String>,
     /// `Retry-After` (or `retry-after-ms`), as a wait from now.
     pub retry_after: Option<Span>,

@@ -23,7 +23,6 @@ const EXTENSIONS_MAX: u32 = 16 * 1024;
 /// First byte of a TLS alert; no text begins with it.
 const TLS_ALERT: u8 = 21;
 
-/// Errors of parsing an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HttpFault {
     #[error("the answer's head is not HTTP: {0}")]
@@ -40,7 +39,6 @@ pub enum HttpFault {
     /// HTTP/1.0 has no transfer coding.
     #[error("an HTTP/1.0 answer with a transfer coding")]
     Coding,
-    /// The chunked coding is malformed.
     #[error("broken transfer coding: {0}")]
     Chunk(&'static str),
 }

@@ -41,7 +41,6 @@ pub struct MeasuredPoint {
     pub value: MeasuredValue,
 }
 
-/// The value of a point.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MeasuredValue {
     /// Value at one instant.
@@ -51,7 +50,6 @@ pub enum MeasuredValue {
     Histogram(MeasuredHistogram),
 }
 
-/// A histogram of observations.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MeasuredHistogram {
     pub count: u64,
@@ -61,7 +59,6 @@ pub struct MeasuredHistogram {
     pub buckets: MeasuredBuckets,
 }
 
-/// Bucket bounds and counts.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MeasuredBuckets {
     /// Upper bounds, inclusive, ascending; one more count than bounds.

@@ -1,4 +1,4 @@
-//! Writes a message with media in each protocol's parts: pictures and audio first, because users ask about them, then the text.
+//! Writes a message with media in each protocol's parts: pictures and audio first, because questions refer to them, then the text.
 
 use plimsoll_model::{Media, Message, Protocol};
 

@@ -5,7 +5,6 @@
 
 use std::fmt::Write as _;
 
-/// Media type of the exposition.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// An exposition under construction.

@@ -31,7 +31,6 @@ pub const PLACEHOLDERS: [&str; 7] =
 const NAMES: [Name; 7] =
     [Name::Prompt, Name::Messages, Name::Model, Name::MaxTokens, Name::Temperature, Name::Stream, Name::Id];
 
-/// Errors of parsing a template.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TemplateError {
     /// A placeholder that does not exist.
@@ -40,7 +39,6 @@ pub enum TemplateError {
         /// Unknown name in the template.
         name: String,
     },
-    /// A `{{` without a `}}`.
     #[error("placeholder opened at byte {at} is never closed")]
     Unclosed {
         /// Byte offset of the `{{`.

@@ -14,14 +14,12 @@ use crate::{figure, words};
 const SHORT: Most = Most { rows: 14, reasons: 5, refusals: 3 };
 const ALL: Most = Most { rows: usize::MAX, reasons: usize::MAX, refusals: usize::MAX };
 
-/// The limits of a summary.
 struct Most {
     rows: usize,
     reasons: usize,
     refusals: usize,
 }
 
-/// Returns the finding as text.
 pub fn render(finding: &GateFinding) -> String {
     let verdict = words::marked(verdict_words(finding.verdict));
     document(finding, &ALL).text(&format!("{verdict}: {}", finding.headline))

@@ -35,7 +35,6 @@ pub struct Beside<'a> {
     pub planned: Option<&'a PlanFinding>,
 }
 
-/// Returns the whole page.
 pub fn render(manifest: &Manifest, findings: &Findings, beside: Beside<'_>) -> String {
     let Beside { diagnosed, planned } = beside;
     let mut charts = charts::all(findings);

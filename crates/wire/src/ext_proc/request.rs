@@ -7,7 +7,6 @@ use crate::protobuf::{Fields, ProtobufError, Value};
 const MOST_HEADERS: usize = 1_000;
 const MOST_ENDPOINTS: usize = 10_000;
 
-/// Errors of parsing a message.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ExtProcError {
     #[error("not a ProcessingRequest: {0}")]
@@ -80,7 +79,6 @@ pub enum Said<'a> {
     ResponseTrailers,
 }
 
-/// One parsed message of Envoy.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProcessingRequest<'a> {
     /// Content of the message; `None` if it is of an unknown kind.

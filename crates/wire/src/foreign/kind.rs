@@ -4,7 +4,6 @@
 pub const UNDERSTOOD: &str = "results of vLLM bench, SGLang bench, GuideLLM (JSON), AIPerf, MLPerf LoadGen and Endpoints \
     and k6 (--out json or csv)";
 
-/// A known file format.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// `vllm bench serve --save-result`, also as JSON Lines.

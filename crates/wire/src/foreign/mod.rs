@@ -37,7 +37,6 @@ pub enum ForeignError {
     Unknown,
     #[error("line {line}: expected {expected} ({tool})")]
     Broken {
-        /// Name of the tool.
         tool: &'static str,
         /// Line number, from 1.
         line: u64,
@@ -47,7 +46,6 @@ pub enum ForeignError {
     /// A known file that lacks the data for an import.
     #[error("{tool}: {why}")]
     Refused {
-        /// Name of the tool.
         tool: &'static str,
         /// Reason, and the file to import instead.
         why: String,
@@ -107,7 +105,6 @@ impl ForeignFeed {
         }
     }
 
-    /// Parses the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if let Content::Whole(whole) = &mut self.taken.content {
             whole.extend_from_slice(bytes);

@@ -20,7 +20,6 @@ use crate::protobuf::{Fields, Pen, ProtobufError};
 /// Path prefix of the service, with the slash before a method.
 const SERVICE: &str = "/inference.GRPCInferenceService/";
 
-/// Media type of every call.
 pub const CONTENT_TYPE: &str = "application/grpc";
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -140,7 +140,6 @@ impl LogFeed {
         }
     }
 
-    /// Parses the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         let mut lines = std::mem::take(&mut self.lines);
         lines.push(bytes, |line| self.line(line));

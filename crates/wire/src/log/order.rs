@@ -17,7 +17,6 @@ const MOST: usize = 256;
 pub(super) struct Within {
     /// Index of the enclosing span; `None` for a root.
     pub parent: Option<usize>,
-    /// Start of the span, ns.
     pub start_ns: i64,
     pub end_ns: i64,
     /// Whether the span is a request; a request has no spans below it.

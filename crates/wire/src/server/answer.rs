@@ -40,7 +40,6 @@ pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     Bytes::from(body.to_string())
 }
 
-/// The encoding of embeddings.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum EmbeddingsFormat {
     Float,

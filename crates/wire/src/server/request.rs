@@ -17,7 +17,6 @@ pub const BLOCK_WORDS: usize = 16;
 /// Longest output that a request may set, in tokens.
 const OUTPUT_MAX: u32 = 1 << 20;
 
-/// The endpoint of a request.
 pub type Endpoint = Protocol;
 
 /// The options and prompt statistics of a request.
@@ -48,7 +47,6 @@ pub struct GenerateRequest {
     pub blocks: Vec<u64>,
     /// Numbers of pictures and audio parts in the prompt.
     pub media: MediaCounts,
-    /// Prompt tokens of the media.
     pub media_tokens: u32,
     /// Hash of the whole prompt at temperature 0, where the prompt determines the answer; `None` otherwise.
     pub greedy: Option<u64>,

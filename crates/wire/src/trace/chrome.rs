@@ -105,7 +105,6 @@ struct ProcessName {
 }
 
 impl<'a> Chrome<'a> {
-    /// Adds one event.
     pub(crate) fn push(&mut self, event: Event<'a>, name: String) {
         self.events += 1;
         match event.phase {

@@ -306,7 +306,6 @@ impl Process {
     }
 }
 
-/// A resource of OTLP.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(crate) struct Resource {

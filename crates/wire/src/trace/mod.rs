@@ -38,7 +38,6 @@ pub(crate) const SCOPE: &str = "otel.scope.name";
 pub(crate) const STATUS_MESSAGE: &str = "otel.status_description";
 
 plimsoll_model::named! {
-    /// A supported trace format.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub enum Format {
         /// OTLP `ExportTraceServiceRequest`, a single one, or several with length prefixes.
@@ -81,7 +80,6 @@ impl Notes {
     }
 }
 
-/// The result of parsing traces.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parsed {
     pub format: Format,
@@ -91,7 +89,6 @@ pub struct Parsed {
     pub notes: Notes,
 }
 
-/// Errors of parsing traces.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TraceError {
     /// The bytes begin as JSON and are malformed.
@@ -108,7 +105,6 @@ pub enum TraceError {
     Protobuf {
         /// Offset in bytes from the beginning of the (inner) message.
         at: usize,
-        /// Expected content at this place.
         expected: &'static str,
     },
     /// The JSON has fields that are not OTLP's.
