@@ -2,7 +2,7 @@
 //!
 //! On a page, each interval is a small hand-written SVG, which needs no script and prints unchanged. A chart library was rejected:
 //! it has no axis for both a ratio and a difference of shares. The numbers of each interval are next to it.
-//! The terminal shows all figures of the deciding family, and a descriptive one only if its verdict differs. The page and the JSON have all figures.
+//! The terminal shows all figures of the deciding family, and a descriptive one only if it shows a change. The page and the JSON have all figures.
 
 use maud::{Markup, html};
 use plimsoll_judge::compare::finding::{
@@ -170,7 +170,7 @@ fn rows(document: &mut Document, rows: &[ComparedFigure]) {
     });
 }
 
-/// Returns whether a row is shown: median, p99 and rates always, another row if its verdict differs.
+/// Returns whether a row is shown: median, p99 and rates of the deciding family always, other rows unless they show no change.
 fn is_shown(row: &ComparedFigure) -> bool {
     // A separate sentence covers rows that more requests would decide.
     if row.needs_s.is_some() {

@@ -195,7 +195,7 @@ fn no_socket(level: &LevelSummary) -> u64 {
     level.generator.room.as_ref().map_or(0, |room| room.no_socket)
 }
 
-/// Returns the sentence for a level without answers: the target or this machine fails, so there are no latencies to be too few.
+/// Returns the sentence for a level without answers: the target or this machine fails. A note on too few latencies would mislead.
 fn of_failure(level: &LevelSummary) -> Option<String> {
     let counts = &level.counts;
     if counts.requests == 0 || counts.finished + counts.cancelled > 0 {

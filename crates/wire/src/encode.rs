@@ -259,7 +259,7 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
     body.close()
 }
 
-/// Writes the other fields of a recorded conversation; fields that the target sets take precedence.
+/// Writes the other fields of the user's conversation; the target's temperature takes precedence.
 fn beside_messages(body: &mut Body<'_>, payload: &Payload, options: &RequestOptions) {
     let Payload::Messages(all) = payload else { return };
     let written = all.first().and_then(|message| message.written.as_ref());

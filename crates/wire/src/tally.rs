@@ -420,7 +420,7 @@ impl Tally {
         self.timings.unwrap_or_default()
     }
 
-    /// Returns whether one usage of all choices was sent several times. Then each equals the number of events.
+    /// Returns whether one usage of all choices was sent several times. Then each is at least the number of token events.
     fn repeats_usage(&self) -> bool {
         self.bare.windows(2).all(|pair| pair[0] == pair[1])
             && self.bare[0].output.is_some_and(|n| u64::from(n) >= self.token_events)

@@ -302,7 +302,7 @@ impl About<'_> {
                 numbers(&input.shape)
             )));
         }
-        // Without rows, the model's input is missing from the batch.
+        // An input without rows lacks the bytes that the model reads for the other rows of the batch.
         if batched && input.shape.first() == Some(&0) {
             let row = input.shape[1..].iter().fold(1u64, |all, length| all.saturating_mul(*length));
             let each = input.datatype.size().unwrap_or(0) as u64;
