@@ -1,4 +1,4 @@
-//! What people read, held still: the findings of one real sweep, as text and as a page.
+//! Snapshots of the rendered findings of one real sweep, as text and as a page.
 
 use plimsoll_measure::findings::{Findings, LevelFinding, Trust};
 use plimsoll_measure::server_side::ServerReport;
@@ -22,7 +22,7 @@ fn the_terminal_says_the_same_as_ever() {
     insta::assert_snapshot!(plimsoll_report::text::render(&manifest, &findings, Detail::Full));
 }
 
-/// What a person sees without asking for more: a screen, as wide as a terminal is, with the result where the prompt comes back.
+/// The default output is one screen of a terminal's width, with the result where the prompt comes back.
 #[test]
 fn the_short_page_is_a_screen_and_ends_in_the_result() {
     let (manifest, findings) = sweep();
@@ -33,14 +33,14 @@ fn the_short_page_is_a_screen_and_ends_in_the_result() {
     let last = lines[lines.len() - sentences.len()..].join(" ");
     let result = sentences.last().expect("a result");
     assert!(last.split_whitespace().collect::<Vec<_>>().join(" ").ends_with(result.as_str()), "{text}");
-    // Nothing is lost by it.
+    // The full page still contains all of it.
     let full = plimsoll_report::text::render(&manifest, &findings, Detail::Full);
     assert!(full.contains("Checked and fine") && !text.contains("Checked and fine"));
     assert!(full.lines().all(|line| line.chars().count() <= 80), "{full}");
 }
 
-/// A ceiling on requests in flight was reached two seconds into the level: it is no open loop any more, and no heading
-/// says that it is.
+/// A concurrency limit was reached two seconds into the level: it is not an open loop any more, and no heading
+/// may call it one.
 #[test]
 fn a_level_that_a_ceiling_closed_is_not_called_open() {
     let (manifest, mut findings) = sweep();
@@ -64,7 +64,7 @@ fn findings_survive_their_json() {
     let again = serde_json::to_value(&findings).expect("json");
     let read: Findings = serde_json::from_value(again).expect("findings");
     assert_eq!(read, findings);
-    // The run is of an older version: counts that it lacks are zero.
+    // The run is from an older version: counts that it lacks are zero.
     let then: Findings = serde_json::from_value(manifest.findings.expect("findings")).expect("findings");
     assert_eq!(read, then);
 }
@@ -96,7 +96,7 @@ fn what_a_target_says_is_text_on_the_page_and_never_markup() {
     assert!(!page.contains("<script>alert"), "a target's text became markup");
 }
 
-/// Headings that say something are shown with nothing to say below them.
+/// Headings with information are shown even without content below them.
 #[test]
 fn the_verdict_and_the_scrapes_stand_there_without_anything_below_them() {
     let (manifest, mut findings) = sweep();

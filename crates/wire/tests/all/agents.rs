@@ -1,4 +1,4 @@
-//! Agents' calls in a trace: spans of a schedule that is known come back with the order that it had.
+//! Agents' calls in a trace: spans of a known schedule must be parsed to the order of the schedule.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use plimsoll_model::{Logged, LoggedRequest, TraceSpan};
 use plimsoll_wire::log::spans::Spans;
 use proptest::prelude::*;
 
-/// What a call comes after and how long it takes, as its schedule has it.
+/// A scheduled call: its predecessors and its duration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Call {
     after: Vec<u64>,
@@ -16,7 +16,7 @@ struct Call {
     agent: u64,
 }
 
-/// Agents that work in a trace, span by span.
+/// The work of agents in a trace, span by span.
 struct Work {
     dice: Vec<u32>,
     thrown: usize,
@@ -32,7 +32,7 @@ impl Work {
     }
 
     fn span(&mut self, parent: Option<u64>, operation: &str, (start_ns, end_ns): (i64, i64)) -> u64 {
-        // Ids say nothing of the order.
+        // Ids must not reveal the order.
         let id = (self.spans.len() as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut span = TraceSpan { trace: self.trace, id, parent, start_ns, end_ns, ..TraceSpan::blank() };
         if !operation.is_empty() {
@@ -49,7 +49,7 @@ impl Work {
         span.attributes.push(("gen_ai.usage.output_tokens".into(), AttributeValue::Int(output)));
     }
 
-    /// An agent's work from `at` on: calls, and between two of them tools that begin together, some of them agents. Its end, and its last call.
+    /// Adds an agent's work from `at` on: calls, with concurrent tools between two calls, some of them agents. Returns its end, and its last call.
     fn agent(&mut self, parent: Option<u64>, at: i64, mut after: Vec<u64>, depth: u32) -> (i64, u64) {
         let place = self.spans.len();
         let agent = self.span(parent, "invoke_agent", (at, at));
@@ -63,7 +63,7 @@ impl Work {
             let step = (call % 2 == 1).then(|| self.span(Some(agent), "", (now, now + took_ns)));
             let chat = self.span(step.or(Some(agent)), "chat", (now, now + took_ns));
             self.tokens(100, 10);
-            // What the client library says of the same call, from within.
+            // A span of the client library for the call, from within.
             let inner = self.span(Some(chat), "", (now + 1, now + took_ns - 1));
             self.tokens(100, 10);
             self.calls.insert(inner, Call { after, start_ns: now + 1, took_ns: took_ns - 2, agent });
@@ -119,7 +119,7 @@ proptest! {
             let mut work = Work { dice: dice.clone(), thrown: trace as usize * 13, trace, spans: Vec::new(), calls: HashMap::new() };
             let root = work.span(None, "", (0, i64::MAX / 2));
             let (end, last) = work.agent(Some(root), 7_000, Vec::new(), 0);
-            // The same agent is asked again once it has answered.
+            // The agent is called again after it has answered.
             work.agent(Some(root), end + 5, vec![last], 0);
             spans.append(&mut work.spans);
             known.push(work.calls);
@@ -143,7 +143,7 @@ proptest! {
         }
     }
 
-    /// Parents that go round in a circle, spans that end before they begin, stamps of any size: requests all the same.
+    /// Cyclic parents, spans that end before they begin, and arbitrary timestamps still give requests.
     #[test]
     fn damaged_spans_are_requests_without_an_order_or_with_some(
         all in prop::collection::vec((0u64..6, prop::option::of(0u64..6), any::<i64>(), any::<i64>(), any::<bool>()), 1..30)
@@ -165,7 +165,7 @@ proptest! {
     }
 }
 
-/// Side by side though their calls take turns: neither waits for the other.
+/// Concurrent sub-agents with alternating calls don't wait for each other.
 #[test]
 fn sub_agents_whose_calls_take_turns_wait_for_themselves_alone() {
     let mut work = Work { dice: vec![1], thrown: 0, trace: 1, spans: Vec::new(), calls: HashMap::new() };
@@ -216,7 +216,7 @@ fn prompts_in_spans_become_names_of_blocks_and_no_text() {
     }
     let named = read(&work.spans, Some(7));
     let blocks: Vec<&Vec<u64>> = named.requests.iter().map(|one| &one.blocks).collect();
-    // 188 bytes are the same: two blocks of 64 and a part of the third.
+    // The first 188 bytes are equal: two blocks of 64 and a part of the third.
     let shared = blocks[0].iter().zip(blocks[1]).take_while(|(a, b)| a == b).count();
     assert_eq!((shared, blocks[0].len(), blocks[1].len()), (2, 4, 4));
     assert!(named.block_tokens > 0 && !format!("{named:?}").contains("harbour"));

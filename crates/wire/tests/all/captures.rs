@@ -1,4 +1,4 @@
-//! Every recorded answer decodes to what a person read off it, however its bytes are cut.
+//! Every recorded answer decodes to the values that were read off it manually, for any split of its bytes.
 
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Broken, Protocol, TokensRule};
@@ -8,13 +8,13 @@ use crate::support::{Recorded, capture, read, read_pieces};
 
 use Protocol::{Chat, Completions, Embeddings, Http, Kserve, Messages};
 
-/// What a person reads off a capture.
+/// The values read manually off a capture.
 struct Row {
     name: &'static str,
     protocol: Protocol,
     word: &'static str,
     finish: &'static str,
-    /// Prompt, output, reasoning, cached; -1 = not told.
+    /// Prompt, output, reasoning, cached; -1 if not reported.
     tokens: [i64; 4],
     rule: TokensRule,
     how: How,
@@ -42,11 +42,11 @@ const RUNNING: TokensRule = TokensRule::UsageRunning;
 const TOTAL: TokensRule = TokensRule::UsageTotal;
 
 const STREAMS: &[Row] = &[
-    // 8 tokens in 7 text chunks: half a character was held back.
+    // 8 tokens in 7 text chunks: half a character was delayed.
     row("llama.cpp/chat_stream_usage", Chat, "cccccccfud", "length", [17, 8, -1, 0], UNKNOWN),
-    // Without usage, `timings` tells the counts: 1 prompt token computed and 16 cached.
+    // Without usage, `timings` has the counts: 1 prompt token computed and 16 cached.
     row("llama.cpp/chat_stream_no_usage", Chat, "cccccccfd", "length", [17, 8, -1, 16], UNKNOWN),
-    // One token and no text at all, yet not empty: `timings` says one was predicted.
+    // One token without text, yet not empty: `timings` reports one predicted token.
     row("llama.cpp/chat_stream_one_token", Chat, "fd", "length", [17, 1, -1, 16], UNKNOWN),
     row("llama.cpp/chat_stream_logprobs", Chat, "ccfd", "length", [17, 3, -1, 16], UNKNOWN),
     row("llama.cpp/chat_stream_reasoning_content", Chat, "Rrrrrrrfud", "length", [62, 6, -1, 0], TOTAL),
@@ -60,7 +60,7 @@ const STREAMS: &[Row] = &[
         UNKNOWN,
     ),
     row("llama.cpp/completion_stream", Completions, "ccccccfd", "length", [11, 6, -1, 0], TOTAL),
-    // The fourth text is a lone DEL.
+    // The fourth text is a single DEL.
     row("llama.cpp/native_completion_stream", Http, "ccccf", "limit", [4, 4, -1, -1], RUNNING),
     row("vllm-cpu/chat_stream_usage", Chat, "Rccccccccud", "length", [11, 8, -1, -1], TOTAL),
     row("vllm-cpu/chat_stream_no_usage", Chat, "Rccccccccd", "length", NONE, UNKNOWN),
@@ -105,7 +105,7 @@ const STREAMS: &[Row] = &[
     row("transformers-serve/chat_stream_logprobs", Chat, "Rcccf", "length", [11, 3, -1, -1], TOTAL),
     row("transformers-serve/completion_stream", Completions, "ccccccf", "length", [5, 6, -1, -1], TOTAL),
     failed("transformers-serve/error_too_long", Chat, "E", How::StreamError),
-    // The first chunk holds role and text: a token.
+    // The first chunk contains role and text: a token.
     row("litellm-proxy/chat_stream_usage", Chat, "cccccccfud", "length", [17, 8, 0, 16], UNKNOWN),
     row("litellm-proxy/chat_stream_no_usage", Chat, "Rrrrrrrrrfd", "length", NONE, UNKNOWN),
     row("litellm-proxy/chat_stream_logprobs", Chat, "Rrrrfd", "length", NONE, UNKNOWN),
@@ -115,9 +115,9 @@ const STREAMS: &[Row] = &[
         ..row("litellm-proxy/chat_stream_one_token", Chat, "fd", "length", NONE, UNKNOWN)
     },
     row("llama.cpp/messages_stream", Messages, "Reccccccccefd", "length", [25, 8, -1, 0], TOTAL),
-    // `input_tokens` is 1: the cache held the other 21.
+    // `input_tokens` is 1: the other 21 were cached.
     row("llama.cpp/messages_stream_cached", Messages, "Reccccccefd", "length", [22, 6, -1, 21], TOTAL),
-    // It opens with zeros, and tells the input at the end.
+    // It opens with zeros, and reports the input at the end.
     row("litellm-proxy/messages_stream", Messages, "Reccccccefd", "length", [4, 6, -1, -1], TOTAL),
     row("litellm-proxy/completion_stream", Completions, "ccccccfud", "length", [5, 6, 0, -1], TOTAL),
     row("triton/generate_stream_ok", Http, "cccccc", "", NONE, UNKNOWN),
@@ -127,7 +127,7 @@ const STREAMS: &[Row] = &[
 const WHOLE: &[Row] = &[
     row("llama.cpp/chat_nonstream", Chat, "B", "length", [17, 8, -1, 16], UNKNOWN),
     row("llama.cpp/completion_nonstream", Completions, "B", "length", [11, 6, -1, 10], UNKNOWN),
-    // An unknown model is answered by the one that is there.
+    // The only model answers for an unknown model.
     row("llama.cpp/error_unknown_model", Chat, "B", "length", [17, 4, -1, 16], UNKNOWN),
     row("llama.cpp/embeddings_two_inputs", Embeddings, "B", "", [17, -1, -1, -1], UNKNOWN),
     row("llama.cpp/embeddings_base64", Embeddings, "B", "", [6, -1, -1, -1], UNKNOWN),
@@ -154,14 +154,14 @@ const WHOLE: &[Row] = &[
     row("mlserver/infer_json", Kserve, "B", "", NONE, UNKNOWN),
     // 140 bytes of JSON and four of a float.
     row("triton/infer_binary_output", Kserve, "B", "", NONE, UNKNOWN),
-    // 200, and nothing but an error in it.
+    // Status 200 with only an error in the body.
     failed("triton/generate_error_many_responses", Http, "E", How::StreamError),
     failed("vllm-cpu/engine_death_2_next_request", Chat, "", How::ServerError),
     failed("transformers-serve/after_worker_death_503", Chat, "", How::Shed),
     failed("litellm-proxy/one_of_two_backends_down_500", Chat, "", How::ServerError),
 ];
 
-/// Error answers: status class and the words that must reach the record.
+/// Error answers: the outcome, and the words that must reach the record.
 const ERRORS: &[(&str, How, &str)] = &[
     ("llama.cpp/error_404", How::ClientError, "File Not Found"),
     (
@@ -284,7 +284,7 @@ fn pieces<'a>(answer: &'a Recorded, cuts: &[usize]) -> Vec<&'a [u8]> {
     pieces
 }
 
-/// At every place in two, and byte by byte.
+/// Splits at every position into two, and byte by byte.
 #[test]
 fn streams_decode_alike_at_every_split() {
     for row in STREAMS {
@@ -313,7 +313,7 @@ fn whole_answers_decode_alike_at_every_split() {
     }
 }
 
-/// Cut off anywhere before its end, a stream is never taken for a whole one, and its events are a beginning of the whole.
+/// A stream cut anywhere before its end is never complete, and its events are a prefix of all events.
 #[test]
 fn a_stream_cut_short_is_never_finished() {
     for row in STREAMS.iter().filter(|row| row.how == How::Finished && row.protocol != Http) {
@@ -345,7 +345,7 @@ proptest! {
         prop_assert_eq!(read, whole);
     }
 
-    /// Bytes changed, lost and added: some outcome, the same at every split, and no panic.
+    /// Changed, lost and added bytes: any outcome, equal at every split, and no panic.
     #[test]
     fn mutated_captures_decode_alike_at_random_splits(
         which in 0..STREAMS.len(),

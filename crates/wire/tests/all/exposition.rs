@@ -1,4 +1,4 @@
-//! Pages of metrics: real ones, the corners of both formats, and bytes that nobody meant.
+//! Metrics endpoints: real expositions, the corners of both formats, and damaged bytes.
 
 use plimsoll_wire::exposition::{
     CutPage, ExposedValue, Exposition, PageText, check_end, llamacpp_props, llamacpp_slots, sglang_loads,
@@ -33,7 +33,7 @@ fn bits(values: impl IntoIterator<Item = f64>) -> Vec<u64> {
     values.into_iter().map(f64::to_bits).collect()
 }
 
-/// Read again by its text a page says what it says read word by word; of others with this text too.
+/// Parsing an exposition by its known text gives the result of a full parse, also for others with this text.
 #[test]
 fn a_page_that_is_read_again_says_the_same() {
     for page in PAGES {
@@ -116,7 +116,7 @@ fn lines_that_are_none_are_skipped_and_counted() {
     assert_eq!(read(b"").rows.len(), 0);
 }
 
-/// Wherever a page is cut inside a line or inside a histogram it is no page, and nobody's counts come of it.
+/// An exposition that ends inside a line or inside a histogram is rejected, so that it gives no counts.
 #[test]
 fn a_page_whose_end_is_missing_is_no_page() {
     let page = PAGES[1];
@@ -131,9 +131,9 @@ fn a_page_whose_end_is_missing_is_no_page() {
             histograms.iter().find_map(|part| line.split_once(part)).map(|(stem, _)| stem.to_owned())
         };
         let is_line = !cut.ends_with(b"\n") && !last.is_empty();
-        // Counts stand before sums here, so that behind both nothing is missing.
+        // Counts precede sums here, so that after both nothing is missing.
         let is_histogram = last.contains("_bucket{") && stem(last) == stem(next);
-        // A page that ends inside its first sample has nothing to count.
+        // An exposition that ends inside its first sample has nothing to count.
         let has_sample = text[..end].lines().filter(|line| !line.starts_with('#')).count() > 1;
         if has_sample && (is_line || is_histogram) {
             cuts[usize::from(!is_line)] += 1;
@@ -156,13 +156,13 @@ fn a_page_says_what_is_missing() {
         bucket.to_owned(),
         format!("{bucket}h_count{{m=\"a\"}} 2\n"),
         format!("{bucket}h_bucket{{m=\"a\",le=\"+Inf\"}} 2\nh_sum{{m=\"a\"}} 2\n"),
-        // Another one's parts.
+        // Parts of another histogram.
         format!("{bucket}h_bucket{{le=\"+Inf\",m=\"b\"}} 2\nh_count{{m=\"b\"}} 2\n"),
         format!("{bucket}h_bucket{{le=\"+Inf\",m=\"a\"}} 2\nh_count{{m=\"b\"}} 2\n# EO\n"),
     ] {
         assert!(why(&page).is_some_and(|why| why.contains("histogram h ")), "{page}");
     }
-    // Whole ones: counts first, the mark of OpenMetrics (without an end of its own), a login page, a gauge with a histogram's name.
+    // Complete ones: counts first, the mark of OpenMetrics (without a final newline), a login page, a gauge with a histogram's name.
     for page in [
         format!("h_count{{m=\"a\"}} 2\n{bucket}h_bucket{{le=\"+Inf\",m=\"a\"}} 2\n"),
         format!("{bucket}# EOF"),
@@ -205,7 +205,7 @@ proptest! {
         let _ = (sglang_loads(&bytes), llamacpp_props(&bytes), llamacpp_slots(&bytes));
     }
 
-    /// A real page with bytes changed, cut out or doubled somewhere.
+    /// A real exposition with bytes changed, cut out or repeated somewhere.
     #[test]
     fn a_damaged_page_is_read(
         which in 0..PAGES.len(),
@@ -222,7 +222,7 @@ proptest! {
         }
         let reading = plimsoll_wire::exposition::read(&page);
         prop_assert!(reading.iter().flat_map(|reading| &reading.rows).all(|row| !row.name.is_empty()));
-        // By the text of the sound page: the same, or nothing.
+        // By the text of the undamaged exposition: an equal result, or none.
         let known = PageText::of(PAGES[which], |_| true).and_then(|(text, _)| text.values(&page));
         let reading = reading.unwrap_or_default();
         if let Some(values) = known {

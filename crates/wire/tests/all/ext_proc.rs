@@ -1,5 +1,6 @@
-//! Envoy's external processing. The truth are messages that Envoy 1.40 sent (`fixtures/ext_proc/envoy-1.40`), and what Envoy's own definitions make of each, read and written by
-//! Google's codec (`crates/cli/tests/servers/ext_proc.py fixtures`).
+//! Envoy's external processing. The references are messages of Envoy 1.40 (`fixtures/ext_proc/envoy-1.40`).
+//!
+//! Google's codec wrote and parsed them with Envoy's own definitions (`crates/cli/tests/servers/ext_proc.py fixtures`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("text")
 }
 
-/// What we read of a message, in the words of the truth.
+/// Returns the parsed message in the reference's terms.
 fn held(message: &[u8]) -> BTreeMap<&'static str, Value> {
     let read = ProcessingRequest::read(message).expect("a message");
     let lines = |lines: &HeaderLines<'_>| -> Value {
@@ -69,7 +70,7 @@ fn held(message: &[u8]) -> BTreeMap<&'static str, Value> {
     found
 }
 
-/// The same of the truth: the two entries of its metadata and the one of its attributes that are for a picker.
+/// Returns the reference: the two metadata entries and the attribute that are for a picker.
 fn true_of(said: &Value) -> BTreeMap<&'static str, Value> {
     let mut found = BTreeMap::new();
     for key in ["observes", "headers", "end", "body", "kind", "modes"] {
@@ -87,7 +88,7 @@ fn true_of(said: &Value) -> BTreeMap<&'static str, Value> {
         Value::Array(all) => {
             Some(all.iter().flat_map(|one| each(one.as_str().unwrap_or_default())).collect())
         }
-        // A hint that says nothing allows nobody.
+        // An empty hint allows no endpoint.
         _ => Some(Vec::new()),
     };
     found.insert("subset", json!(subset));
@@ -141,7 +142,7 @@ fn answers_are_the_bytes_that_envoys_definitions_make_of_them() {
     }
 }
 
-/// Cut at every byte, a call has the same messages, and what is left of one is seen.
+/// A call split at every byte has equal messages, and an incomplete message is detected.
 #[test]
 fn a_call_is_cut_into_its_messages_wherever_it_is_split() {
     let messages: Vec<Vec<u8>> = all_held().keys().map(|name| bytes(name)).collect();
@@ -194,7 +195,7 @@ fn health_is_asked_and_told() {
 }
 
 proptest! {
-    /// Bytes that are cut off or damaged are an error or another message, and never more than there is.
+    /// Truncated or damaged bytes give an error or another message, and never more than the input contains.
     #[test]
     fn damaged_messages_do_no_harm(pick in 0usize..100, at in 0usize..1_000, with: u8) {
         let all: Vec<String> = all_held().into_keys().collect();

@@ -1,4 +1,4 @@
-//! Files that are read as their bytes come: the same spans as of the whole file, wherever it was cut, and no more held than has to be.
+//! Incremental parsing of trace files: for any split the spans equal those of the whole file, with minimal buffering.
 
 use plimsoll_model::{AttributeValue, SpanKind, TraceSpan};
 use plimsoll_wire::trace::feed::{Fed, TraceFeed};
@@ -6,7 +6,7 @@ use plimsoll_wire::trace::{Format, TraceError, otlp, read};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Reads `bytes` in pieces of this size. What came before an error came. Also the most bytes that were held.
+/// Parses `bytes` in pieces of this size; returns the spans before any error, and the most buffered bytes.
 fn fed(bytes: &[u8], piece: usize) -> (Result<Fed, TraceError>, Vec<TraceSpan>, usize) {
     let (mut feed, mut spans, mut most) = (TraceFeed::default(), Vec::new(), 0);
     for piece in bytes.chunks(piece) {
@@ -19,7 +19,7 @@ fn fed(bytes: &[u8], piece: usize) -> (Result<Fed, TraceError>, Vec<TraceSpan>, 
     (end, spans, most)
 }
 
-/// It reads as the whole does, in pieces of any size. Gives back the most bytes that were held with small ones.
+/// Checks that pieces of any size give the result of the whole. Returns the most buffered bytes with small pieces.
 fn same(bytes: &[u8]) -> usize {
     let whole = read(bytes).unwrap_or_else(|e| panic!("{e}"));
     let mut held = 0;
@@ -34,7 +34,7 @@ fn same(bytes: &[u8]) -> usize {
     held
 }
 
-/// Spans of several services, of which neighbours share a resource.
+/// Spans of several services; adjacent spans share a resource.
 fn spans(n: u64) -> Vec<TraceSpan> {
     let one = |i: u64| {
         let mut span = TraceSpan::blank();
@@ -51,7 +51,7 @@ fn spans(n: u64) -> Vec<TraceSpan> {
     (0..n).map(one).collect()
 }
 
-/// OTLP's JSON of these spans, one document per ten of them.
+/// Returns OTLP's JSON of these spans, one document per ten spans.
 fn documents(spans: &[TraceSpan]) -> Vec<String> {
     let one = |span: &TraceSpan| {
         serde_json::json!({
@@ -90,7 +90,7 @@ fn documents_one_after_the_other_are_read_one_by_one() {
         let held = same(text.as_bytes());
         assert!(held < document + 64, "{held} held of documents of {document}");
     }
-    // A list of them is one document.
+    // A list of documents is one document.
     same(format!("[{}]", lines.join(",")).as_bytes());
 }
 
@@ -103,7 +103,7 @@ fn messages_and_resources_are_read_one_by_one() {
         .iter()
         .flat_map(|message| [&(message.len() as u32).to_be_bytes()[..], message].concat())
         .collect();
-    // One message is its resources, and so are several one after the other.
+    // One message consists of its resources, and concatenated messages do too.
     for bytes in [with_lengths, messages.concat(), otlp::encode(&spans)] {
         let held = same(&bytes);
         assert!(held < longest + 64, "{held} held of messages of {longest}");
@@ -116,12 +116,12 @@ fn what_can_be_read_only_whole_is_read_whole() {
     let event =
         |name: &str, ts: u64| format!(r#"{{"ph":"X","name":"{name}","pid":1,"tid":1,"ts":{ts},"dur":2}}"#);
     let events = [event("a", 1), event("b", 1), event("c", 9)];
-    // Events of one profile on lines of their own belong together, and a list of them may lack its end.
+    // Events of one profile on separate lines belong together, and a list of them may lack its end.
     same(events.join("\n").as_bytes());
     same(format!("[{}", events.join(",")).as_bytes());
     same(b"\xef\xbb\xbf{\"resourceSpans\":[]}");
     same(b"\n\n {\"resourceSpans\":[]} ");
-    // A line that is no trace among others that are.
+    // A line that is not a trace, among traces.
     let lines = documents(&spans(20));
     same(format!("{{\"level\":\"info\"}}\n{}\n{{}}\n{}", lines[0], lines[1]).as_bytes());
 }
@@ -142,7 +142,7 @@ fn what_breaks_is_said_with_its_place_in_the_file() {
         let (read, ..) = fed(text.as_bytes(), 64);
         let unknown = matches!(whole, TraceError::Unknown { .. });
         match read.expect_err("broken") {
-            // Which of the unknown keys are listed is another matter.
+            // The listed unknown keys may differ.
             TraceError::Unknown { .. } if unknown => {}
             error => assert_eq!(error, whole, "{text}"),
         }
@@ -155,7 +155,7 @@ fn what_breaks_is_said_with_its_place_in_the_file() {
 }
 
 proptest! {
-    /// Bytes that lie are no panic; what both ways read is the same.
+    /// Arbitrary bytes cause no panic, and both ways give an equal result.
     #[test]
     fn any_bytes(head in prop::sample::select(vec![&b""[..], b"{", b"[{", b"\x0a", b"\0\0\0\x04\x0a", b"SQLite format 3\0"]), bytes in vec(any::<u8>(), 0..200), piece in 1usize..40) {
         let bytes = [head, &bytes].concat();
@@ -166,7 +166,7 @@ proptest! {
         }
     }
 
-    /// Documents with any bytes changed.
+    /// Documents with arbitrary changed bytes.
     #[test]
     fn any_damage(at in 0usize..4_000, with in any::<u8>(), piece in 1usize..400) {
         let mut bytes = documents(&spans(20)).join("\n").into_bytes();

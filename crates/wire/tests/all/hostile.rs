@@ -1,4 +1,4 @@
-//! Bytes that mean harm, or nothing.
+//! Hostile and meaningless bytes.
 
 use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{Broken, Protocol};
@@ -55,7 +55,7 @@ fn a_body_without_end_is_malformed_after_the_bound() {
     }
     assert!(decoder.is_stopped());
     assert_eq!(decoder.finish(true).outcome.how, How::Malformed);
-    // An error's body is looked at as far as needed and then only counted.
+    // An error's body is parsed up to its limit and then only counted.
     let mut decoder = Decoder::new(Chat, true, 500, None, false);
     for _ in 0..65 {
         decoder.feed(&piece, &mut Vec::new());
@@ -74,7 +74,7 @@ fn half_a_character_at_the_end_is_truncated() {
         assert_eq!(read.verdict.outcome.by, if clean { By::Server } else { By::Network });
         assert_eq!(read.word(), "");
     }
-    // In the middle of a stream it is broken bytes.
+    // In the middle of a stream these bytes are malformed.
     let mut body = whole.as_bytes()[..cut].to_vec();
     body.extend_from_slice(b"\"}}]}\n\n");
     assert_eq!(how(Chat, "text/event-stream", &body), How::Malformed);
@@ -122,7 +122,7 @@ fn an_empty_answer_failed() {
         assert_eq!(verdict.outcome.how, How::StreamError, "{content_type}");
         assert_eq!(verdict.answer.broken, Some(Broken::Empty), "{content_type}");
     }
-    // But not where the connection broke.
+    // But not if the connection broke.
     let head = Head { status: 200, content_type: Some("text/event-stream".into()), ..Head::default() };
     assert_eq!(read_pieces(Chat, &head, [], false, (None, false)).verdict.outcome.how, How::Reset);
 }

@@ -1,19 +1,19 @@
-//! Answers off a connection: the framing rules of RFC 9112, and bytes in any pieces.
+//! Answers off a connection: the framing rules of RFC 9112, and bytes in pieces of any size.
 
 use plimsoll_wire::Head;
 use plimsoll_wire::http1::{AnswerPart, HEAD_MAX, HttpFault, Reader};
 use proptest::prelude::*;
 
-/// What came out of one connection's bytes, until its answer ended or they did.
+/// The parsed content of a connection, up to the end of its answer or of its bytes.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Got {
     heads: Vec<Head>,
     body: Vec<u8>,
-    /// It ended; by its framing, or with the connection.
+    /// Whether the answer ended, by its framing or with the connection.
     whole: bool,
     fault: Option<HttpFault>,
     reusable: bool,
-    /// Bytes after the end.
+    /// Number of bytes after the end.
     left: usize,
 }
 
@@ -63,7 +63,7 @@ fn cut<'a>(bytes: &'a [u8], at: &[usize]) -> Vec<&'a [u8]> {
     ends.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
 }
 
-/// Whole and byte by byte.
+/// Checks the text as a whole and byte by byte.
 #[track_caller]
 fn check(text: &str, status: u16, body: &str, whole: bool, reusable: bool) {
     let got = read(&[text.as_bytes()]);
@@ -74,7 +74,7 @@ fn check(text: &str, status: u16, body: &str, whole: bool, reusable: bool) {
 
 #[test]
 fn where_a_body_ends_and_what_that_means_for_the_connection() {
-    // RFC 9112, 6.3: in its order.
+    // The cases of RFC 9112, 6.3, in its order.
     check("HTTP/1.1 204 No Content\r\n\r\n", 204, "", true, true);
     check("HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", 304, "", true, true);
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n";
@@ -87,7 +87,7 @@ fn where_a_body_ends_and_what_that_means_for_the_connection() {
     );
     check(&format!("{chunked}1\r\na\r\n0\r\nage: 3\r\nx: y\r\n\r\n"), 200, "a", true, true);
     check(&format!("{chunked}5\r\nabc"), 200, "abc", false, false);
-    // Transfer-Encoding stands over Content-Length.
+    // Transfer-Encoding takes precedence over Content-Length.
     let both =
         "HTTP/1.1 200 OK\r\ncontent-length: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n";
     check(both, 200, "a", true, true);
@@ -109,7 +109,7 @@ fn who_keeps_a_connection() {
     check(&head("1.1", "connection: x, close\r\nconnection: keep-alive\r\n"), 200, "a", true, false);
     check(&head("1.0", ""), 200, "a", true, false);
     check(&head("1.0", "Connection: Keep-Alive\r\n"), 200, "a", true, true);
-    // Another protocol from here on.
+    // The connection switches to another protocol.
     check("HTTP/1.1 101 Switching Protocols\r\n\r\n", 101, "", true, false);
 }
 

@@ -1,4 +1,4 @@
-//! KServe v2, both sides: what servers say of themselves, what is sent, and what the embedded engine makes of bytes.
+//! KServe v2, both sides: metadata of servers, sent requests, and the embedded engine's handling of bytes.
 
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Broken, Datatype, Payload, Protocol, Span, Tensor};
@@ -52,7 +52,7 @@ fn servers_and_models_say_what_they_are() {
     assert_eq!(model.versions, ["1"]);
     let inputs: Vec<_> = model.inputs.iter().map(|i| (i.name.as_str(), i.datatype, &i.shape[..])).collect();
     assert_eq!(inputs, [("A", Datatype::Fp32, &[-1, 4][..]), ("B", Datatype::Fp32, &[-1, 4])]);
-    // These two say nothing of their inputs, and one not even of its versions.
+    // These two report no inputs, and one not even its versions.
     for silent in ["kserve/model_metadata", "mlserver/model_metadata"] {
         assert!(read_model(&capture(silent).body).expect("readable").inputs.is_empty(), "{silent}");
     }
@@ -73,7 +73,7 @@ fn what_is_no_metadata_is_refused_in_words() {
     assert!(read_model(many.to_string().as_bytes()).is_err());
 }
 
-/// Elements by hand: 0, 128/256 = ½, 255/256, and 129 mod 128 = 1.
+/// Elements computed manually: 0, 128/256 = ½, 255/256, and 129 mod 128 = 1.
 #[test]
 fn elements_follow_from_their_bytes() {
     let spelt = |datatype| {
@@ -128,7 +128,7 @@ fn answers_are_told_from_errors_under_a_good_status() {
     assert_eq!(read(Protocol::Kserve, &binary).verdict.outcome.how, How::Malformed);
 }
 
-/// Statuses and words are those of Triton 2.51 for the same request.
+/// Statuses and messages equal those of Triton 2.51 for an equal request.
 #[test]
 fn the_engine_refuses_as_triton_does() {
     let one = |shape: Value, data: Value| {
@@ -158,7 +158,7 @@ fn the_engine_refuses_as_triton_does() {
     assert_eq!(server::parse(&strings, text.as_bytes(), None).expect("two strings").items, 1);
 }
 
-/// Fifty requests to a real Triton, right and wrong, with what it said: the engine that declares the same says the same.
+/// Fifty valid and invalid requests to a real Triton: the engine with an equal declaration gives equal answers.
 #[test]
 fn what_triton_refuses_is_refused_in_its_words() {
     let of = |text| server::ServedInput::parse(text).expect("an input");
@@ -171,7 +171,7 @@ fn what_triton_refuses_is_refused_in_its_words() {
     assert_eq!(lines.lines().count(), 50);
     for line in lines.lines() {
         let case: Value = serde_json::from_str(line).expect("JSON");
-        // Its output has a name of its own.
+        // Its output has a different name.
         let request = case["request"].to_string().replace("\"SUM\"", "\"OUTPUT\"");
         let said = match server::parse(&lockstep, request.as_bytes(), None) {
             Ok(asked) => (200, format!("{}", asked.items)),
@@ -217,7 +217,7 @@ fn datatypes() -> impl Strategy<Value = Datatype> {
 }
 
 proptest! {
-    /// What the client sends, in either encoding, the engine takes and counts as many rows of; its answer reads back.
+    /// The engine accepts the client's requests in either encoding and counts their rows; its answer can be parsed.
     #[test]
     fn both_sides_agree(
         datatype in datatypes(),
@@ -237,7 +237,7 @@ proptest! {
         prop_assert_eq!((answer.word(), answer.verdict.outcome.how), ("B".to_owned(), How::Finished));
     }
 
-    /// Foreign bytes are refused or read, never a panic; however a good request is cut or bent.
+    /// Foreign bytes are rejected or parsed without a panic, for any cut or change of a valid request.
     #[test]
     fn bent_requests_never_panic(at in 0usize..400, byte in any::<u8>(), cut in 0usize..400, header in 0usize..500) {
         let mut body = sent(vec![tensor(Datatype::Fp32, &[2, 8], &[7; 16])], true).body.to_vec();
@@ -277,7 +277,7 @@ fn a_place_in_the_queue_is_asked_for_in_the_parameters() {
         let sent = asked(wish, binary);
         let json: Value =
             serde_json::from_slice(&sent.body[..sent.header_length.unwrap_or(sent.body.len())]).unwrap();
-        // Not a part of a microsecond less than was meant.
+        // Rounded up to a whole microsecond.
         assert_eq!(json["parameters"], json!({"priority": 2, "timeout": 20_001}));
         let read = parse(&sent.body, sent.header_length, 8).unwrap();
         assert_eq!((read.items, read.priority, read.timeout_us), (2, 2, Some(20_001)));

@@ -1,4 +1,4 @@
-//! KServe v2 over gRPC: what is sent is what a foreign encoder writes, and what Triton 2.51 answered is read, at every cut.
+//! KServe v2 over gRPC: requests equal those of a foreign encoder, and recorded answers of Triton 2.51 parse at every split.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use plimsoll_model::{Broken, Datatype, Outcome, Payload, Protocol, Span, Tensor,
 use plimsoll_wire::kserve::grpc::{self, Method};
 use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head, QueueWish, RequestOptions, encode};
 
-/// Bytes of Triton's, or of its Python client's own encoder (`infer.request`).
+/// Returns bytes of Triton, or of its Python client's encoder (`infer.request`).
 fn recorded(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/triton/grpc").join(name);
     std::fs::read(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
@@ -22,10 +22,10 @@ fn head(fields: &[(&str, &str)]) -> Head {
     Head::read(200, kind.iter().chain(fields).map(|(name, value)| (*name, value.as_bytes())), 0)
 }
 
-/// Status OK in the trailers.
+/// Trailers with status OK.
 const OK: &[(&str, &str)] = &[("grpc-status", "0"), ("grpc-message", "")];
 
-/// What comes of a call: its bytes in these pieces, its trailers, and whether its stream ended as HTTP/2 promises.
+/// Parses a call: its bytes in these pieces, its trailers, and whether its stream ended as HTTP/2 requires.
 fn read<'a>(
     stream: bool,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -103,7 +103,7 @@ fn servers_and_models_say_what_they_are() {
     );
 }
 
-/// Triton's bytes, cut anywhere, mean the same.
+/// Triton's bytes, split anywhere, have an equal meaning.
 #[test]
 fn answers_are_read_at_every_cut() {
     let unary = framed(&recorded("infer"));
@@ -134,7 +134,7 @@ fn a_unary_answer_is_one_event_and_a_stream_one_for_each_response() {
     assert_eq!((verdict.answer.tokens.output, verdict.answer.tokens.rule), (Some(6), TokensRule::UsageTotal));
     assert_eq!(verdict.answer.text.as_deref(), Some("drop 0 drop 1 drop 2 drop 3 drop 4 drop 5 "));
 
-    // It answers twice and breaks off: the call ends with status OK, and the error is in a message.
+    // Two responses and an abort: the call ends with status OK, and the error is in a message.
     let (events, verdict) = read(true, [&recorded("stream_error")[..]], Some(OK));
     assert_eq!(word(&events), "content content error");
     assert_eq!(verdict.outcome, Outcome::new(How::StreamError, By::Server, true));
@@ -163,11 +163,11 @@ fn every_status_has_its_outcome() {
             ended(&verdict),
             (Outcome::new(how, By::Server, retryable), &*format!("{name}: no more…"))
         );
-        // The same in a head that is all of the answer.
+        // The status in a head without a body.
         let verdict = Decoder::with_head(Protocol::KserveGrpc, false, head(&trailers), false).finish(true);
         assert_eq!((verdict.outcome.how, verdict.answer.status), (how, Some(200)));
     }
-    // Once responses have come it is an error inside of a stream.
+    // After responses it is an error inside of a stream.
     let stream = recorded("stream");
     let (_, verdict) = read(true, [&stream[..110]], Some(&[("grpc-status", "14")]));
     assert_eq!(ended(&verdict), (Outcome::new(How::StreamError, By::Server, true), "UNAVAILABLE"));
@@ -178,19 +178,19 @@ fn what_is_cut_off_or_no_call_is_told() {
     let (unary, stream) = (framed(&recorded("infer")), recorded("stream"));
     let of = |is_stream, bytes: &[u8], trailers| read(is_stream, [bytes], trailers).1;
     let cut = |by| Outcome::new(How::Truncated, by, true);
-    // All the messages, and no trailers.
+    // All the messages, without trailers.
     assert_eq!(of(true, &stream, None).outcome, cut(By::Server));
     assert_eq!(of(false, &unary, None).outcome, cut(By::Server));
-    // Inside of a message, or without one, and yet OK.
+    // Truncated inside of a message, or without one, and nevertheless OK.
     let malformed =
         |verdict: &AnswerVerdict| verdict.outcome == Outcome::new(How::Malformed, By::Server, false);
     for (is_stream, bytes) in [(false, &unary[..20]), (true, &stream[..100]), (false, &[][..])] {
         assert!(malformed(&of(is_stream, bytes, Some(OK))), "{}", bytes.len());
     }
-    // An empty stream that is OK answers nothing.
+    // An empty stream with status OK is empty.
     let empty = of(true, &[], Some(OK));
     assert_eq!((empty.outcome.how, empty.answer.broken), (How::StreamError, Some(Broken::Empty)));
-    // Two responses to one unary call, a compressed one, one of two gibibytes, which nobody waits for, and bytes that are no message.
+    // Two responses to one unary call, a compressed one, one of two gibibytes, which is not awaited, and bytes that are not a message.
     let twice = [&unary[..], &unary].concat();
     let [compressed, huge, odd] = [&b"\x01\0\0\0\x01x"[..], b"\0\x80\0\0\0", b"\0\0\0\0\x02\xff\xff"];
     for (bytes, why) in
@@ -199,13 +199,13 @@ fn what_is_cut_off_or_no_call_is_told() {
         let verdict = of(false, bytes, Some(OK));
         assert!(malformed(&verdict) && ended(&verdict).1.contains(why), "{why}: {verdict:?}");
     }
-    // The connection broke: before the first byte it is a reset, inside of a stream it is cut.
+    // The connection broke: before the first byte it is a reset, inside of a stream it is truncated.
     for (bytes, how) in [(&[][..], How::Reset), (&stream[..110], How::Truncated)] {
         let mut decoder = Decoder::with_head(Protocol::KserveGrpc, true, head(&[]), false);
         decoder.feed(bytes, &mut Vec::new());
         assert_eq!(decoder.finish(false).outcome, Outcome::new(how, By::Network, true));
     }
-    // Something else answers.
+    // Another server answers.
     let page = Head { status: 200, content_type: Some("text/html".into()), ..Head::default() };
     let verdict = Decoder::with_head(Protocol::KserveGrpc, false, page, false).finish(true);
     assert!(malformed(&verdict) && ended(&verdict).1.contains("text/html"));

@@ -1,4 +1,4 @@
-//! Anthropic Messages: the orders of events that its reference prints, what servers do with accounts, and the engine's half.
+//! Anthropic Messages: the event orders of its reference, servers' usage reports, and the engine's half.
 
 use bytes::BytesMut;
 use plimsoll_model::outcome::How;
@@ -13,14 +13,14 @@ use crate::support::{Read, Recorded, made, read, read_pieces, sse};
 
 use Protocol::Messages;
 
-/// Events as they are sent: each named twice.
+/// Returns events in their wire format: each has its name twice.
 fn stream(events: &[Value]) -> Recorded {
     let one =
         |event: &Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().expect("a type"));
     sse(events.iter().map(one).collect::<String>())
 }
 
-/// Read whole, and byte by byte alike.
+/// Parses the answer as a whole and byte by byte, with equal results.
 fn every_way(answer: &Recorded) -> Read {
     let whole = read(Messages, answer);
     let bytes = read_pieces(Messages, &answer.head, answer.body.chunks(1), true, (None, false));
@@ -46,8 +46,9 @@ fn ends(reason: &str, usage: Value) -> [Value; 2] {
     [json!({"type": "message_delta", "delta": delta, "usage": usage}), json!({"type": "message_stop"})]
 }
 
-/// The reference's example of thinking and of a tool, one after the other: a signature is no token, nor is a piece of JSON
-/// that is empty, nor a ping, nor an event that is new.
+/// The reference's examples of thinking and of a tool, in sequence.
+///
+/// A signature, an empty piece of JSON, a ping and an unknown event are not tokens.
 #[test]
 fn thinking_tools_and_pings() {
     let tool = json!({"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {}});
@@ -81,7 +82,7 @@ fn thinking_tools_and_pings() {
     assert_eq!(visible, 3, "thinking is not seen");
 }
 
-/// The prompt is what was computed, what was read from the cache and what was written to it.
+/// The prompt is the sum of computed tokens, cache reads and cache writes.
 #[test]
 fn cached_tokens_are_part_of_the_prompt() {
     let cases = [
@@ -96,13 +97,13 @@ fn cached_tokens_are_part_of_the_prompt() {
             json!({"output_tokens": 2}),
             (188_107, Some(188_086)),
         ),
-        // Told again at the end, as running totals.
+        // Repeated at the end, as running totals.
         (
             json!({"input_tokens": 21, "cache_read_input_tokens": 60, "output_tokens": 1}),
             json!({"input_tokens": 21, "cache_read_input_tokens": 60, "output_tokens": 2}),
             (81, Some(60)),
         ),
-        // Known at the end alone, or divided there.
+        // Known only at the end, or divided there.
         (
             json!({"input_tokens": 0, "output_tokens": 0, "cache_read_input_tokens": 0}),
             json!({"input_tokens": 81, "output_tokens": 2}),
@@ -113,7 +114,7 @@ fn cached_tokens_are_part_of_the_prompt() {
             json!({"input_tokens": 21, "cache_read_input_tokens": 60, "output_tokens": 2}),
             (81, Some(60)),
         ),
-        // Known at the start alone.
+        // Known only at the start.
         (
             json!({"input_tokens": 81, "output_tokens": 0}),
             json!({"input_tokens": 0, "output_tokens": 2}),

@@ -1,4 +1,4 @@
-//! Ollama's own API: the figures that its reference prints, and the engine's half.
+//! Ollama's own API: the figures of its reference, and the engine's half.
 
 use bytes::BytesMut;
 use plimsoll_model::outcome::How;
@@ -18,7 +18,7 @@ fn lines(lines: &[Value]) -> Recorded {
     made("application/x-ndjson", body)
 }
 
-/// Read whole, at every place in two, and byte by byte alike.
+/// Parses the answer as a whole, at every split into two, and byte by byte, with equal results.
 fn every_way(protocol: Protocol, answer: &Recorded) -> Read {
     let whole = read(protocol, answer);
     let same = |pieces: Vec<&[u8]>| {
@@ -72,7 +72,7 @@ fn thinking_and_tools_are_generated_and_an_end_may_carry_text() {
         (read.verdict.outcome.how, read.verdict.answer.text.as_deref()),
         (How::Finished, Some("ä\n!"))
     );
-    // A prompt that the cache held whole is not counted by older servers: not told is not zero.
+    // Older servers don't count a fully cached prompt: unreported is not zero.
     assert_eq!(read.verdict.answer.tokens.prompt, None);
 }
 
@@ -141,7 +141,7 @@ fn what_is_sent_keeps_the_users_own_options() {
     options = RequestOptions { protocol: OllamaGenerate, ..RequestOptions::default() };
     let sent = body(&options, &Payload::Text("a b".into()));
     assert_eq!(json_of(&sent), json!({"prompt": "a b", "stream": false}));
-    // It streams unless it is told not to, and -1 is no length.
+    // It streams unless `stream` is false, and -1 is not a length.
     let read =
         parse(OllamaGenerate, br#"{"prompt":"a b","system":"c","options":{"num_predict":-1}}"#, 1 << 20)
             .expect("good");

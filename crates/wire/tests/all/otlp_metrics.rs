@@ -1,4 +1,4 @@
-//! OTLP's metrics: bodies of the real SDK, as its own protobuf classes read them, and bytes that are none.
+//! OTLP metrics: bodies of the real SDK with the values of its own protobuf classes, and invalid bytes.
 
 use plimsoll_wire::otlp_metrics::{MeasuredBuckets, MeasuredHistogram, MeasuredPoint, MeasuredValue, read};
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn histogram(point: &MeasuredPoint) -> &MeasuredHistogram {
     }
 }
 
-/// Figures as `ExportMetricsServiceRequest.ParseFromString` of opentelemetry-proto gave them.
+/// Values from `ExportMetricsServiceRequest.ParseFromString` of opentelemetry-proto.
 #[test]
 fn points_are_what_the_senders_own_classes_read() {
     let found = points(DELTA);
@@ -46,7 +46,7 @@ fn points_are_what_the_senders_own_classes_read() {
     };
     assert_eq!((found[0].is_delta, held.count, *scale, *zero, *offset), (false, 6, 5, 0, -227));
     assert_eq!((counts.len(), counts.iter().sum::<u64>(), counts[0]), (160, 6, 1));
-    // The smallest lies in the first bucket, the largest in the last.
+    // The smallest value is in the first bucket, the largest in the last.
     let edge = |index: i32| (f64::from(index) / 32.0).exp2();
     assert!(held.min.is_some_and(|min| edge(-227) < min && min <= edge(-226)), "{held:?}");
     let last = -227 + counts.iter().rposition(|count| *count > 0).expect("some") as i32;
@@ -55,7 +55,7 @@ fn points_are_what_the_senders_own_classes_read() {
 
 #[test]
 fn buckets_that_do_not_add_up_are_left_out_and_counted() {
-    // The count of the first point is six: fixed64 in field 4, of which one byte is changed.
+    // The count of the first point is six: fixed64 in field 4, with one byte changed.
     let place = DELTA.windows(9).position(|bytes| bytes == [0x21, 6, 0, 0, 0, 0, 0, 0, 0]).expect("a count");
     let mut body = DELTA.to_vec();
     body[place + 1] = 7;

@@ -1,4 +1,4 @@
-//! What servers do to streams in public bug reports, and neighbours of each: one test a kind.
+//! Stream defects from public bug reports, and neighbours of each: one test per kind.
 
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Broken, Event, EventKind, Protocol, Span, Tokens, TokensRule};
@@ -31,7 +31,7 @@ fn tokens(read: &Read) -> Tokens {
     read.verdict.answer.tokens
 }
 
-/// The kinds of the events once the end is known, a letter each, with their tokens.
+/// Returns the kinds of the events after the end is known, a letter each, with their tokens.
 fn settled(read: &Read) -> String {
     let event = |one: &plimsoll_wire::Decoded| Event {
         offset: Span(0),
@@ -54,9 +54,9 @@ fn empty_events_become_tokens_where_they_make_the_total() {
     let read = of(&total(4));
     assert_eq!((tokens(&read).output, tokens(&read).rule), (Some(4), UsageTotal));
     assert_eq!(settled(&read), "role0 content1 content1 content1 content1 finish0 usage0 done0 ");
-    // The last came with the finish reason.
+    // The last token came with the finish reason.
     assert!(settled(&of(&total(5))).contains("content1 content1 content1 content1 content1 usage0"));
-    // Neither: the texts are all, or it is unknown which.
+    // Neither: the texts are all tokens, or their events are unknown.
     assert_eq!(settled(&of(&total(2))), "role0 content1 content1 empty0 empty0 finish0 usage0 done0 ");
     assert_eq!((tokens(&of(&total(9))).output, tokens(&of(&total(9))).claimed), (None, Some(9)));
 }
@@ -117,7 +117,7 @@ fn wrong_counts_are_unknown_and_kept() {
             "{account}"
         );
     }
-    // A place holder in every chunk, the total at the end.
+    // A placeholder in every chunk, the total at the end.
     let zeros = texts.iter().map(|text| text.replacen('{', "{\"usage\":{\"completion_tokens\":0},", 1));
     let read = of(&zeros.chain([chunk("", "stop"), usage("\"completion_tokens\":10")]).collect::<Vec<_>>());
     assert_eq!((tokens(&read).output, tokens(&read).rule), (Some(10), UsageTotal));
@@ -174,7 +174,7 @@ fn fields_that_nobody_reads_break_nothing() {
         let read = of(&[data, chunk("", "stop")]);
         assert_eq!((read.word().as_str(), read.verdict.outcome.how), ("cf", How::Finished), "{:.40}", odd);
     }
-    // Those that are read, in a shape that says nothing.
+    // Known fields in a form without information.
     for (from, to) in
         [("\"finish_reason\":null", "\"finish_reason\":7"), ("\"delta\"", "\"usage\":[3],\"delta\"")]
     {
@@ -219,7 +219,7 @@ fn a_failed_finish_is_a_failure() {
         let failed = how(Chat, &events(&[&says("a"), data, "[DONE]"]));
         assert_eq!(failed, (How::StreamError, "upstream".to_owned()), "{data}");
     }
-    // A field of errors that holds none.
+    // An error field without an error.
     for none in ["null", "\"\"", "{}", "[]", "false"] {
         let fine = says("a").replacen('{', &format!("{{\"error\":{none},"), 1);
         assert_eq!(how(Chat, &events(&[&fine, &chunk("", "stop")])).0, How::Finished, "{none}");
@@ -290,7 +290,7 @@ fn a_whole_answer_is_one_body_under_every_media_type() {
             }
         }
     }
-    // One that repeats what was streamed (MiniMax) holds nothing new.
+    // An event that repeats the streamed text (MiniMax) adds nothing.
     let read = of(&[says("w0"), says("w1"), chat.into()]);
     assert_eq!((read.word().as_str(), read.verdict.answer.text.as_deref()), ("ccf", Some("w0w1")));
 }

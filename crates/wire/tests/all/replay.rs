@@ -1,4 +1,4 @@
-//! What coverage-guided fuzzing learnt (`scripts/fuzz`), once more: every input that reached something new, and each of them damaged.
+//! Replay of the corpus of coverage-guided fuzzing (`scripts/fuzz`): every input that reached new code, and damaged copies of each.
 
 use plimsoll_lab::corpus::replay;
 

@@ -1,4 +1,4 @@
-//! Requests, read back by a JSON reader that is not ours.
+//! Requests, parsed by an independent JSON reader.
 
 use plimsoll_model::{Message, Payload, Protocol, Role};
 use plimsoll_wire::{RequestOptions, Template, TemplateError, encode};
@@ -101,7 +101,7 @@ fn templates_are_filled_and_escaped() {
     options.max_tokens = None;
     let found = body(&payload, &options);
     assert_eq!((&found["n"], &found["quoted"]), (&Value::Null, &json!("/m")));
-    // A body that is not JSON is filled as it is.
+    // A body that is not JSON is filled without escapes.
     options.template = Some(Template::parse("q={{prompt}}&n={{max_tokens}}").unwrap());
     let encoded = encode(&Payload::Text("a\"b".into()), &options);
     assert_eq!(&encoded.body[..], b"q=a\"b&n=");

@@ -1,4 +1,4 @@
-//! Rerank, score, pooling and classify: the answers that references print, what is wrong with others, and the engine's half.
+//! Rerank, score, pooling and classify: the answers of references, faults of others, and the engine's half.
 
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Broken, Payload, Protocol};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use Protocol::{Classify, Pooling, Rerank, Score};
 
-/// Reads a whole answer, in one piece and byte by byte alike, where so many results are due.
+/// Parses a whole answer, in one piece and byte by byte, with this number of required results.
 fn read(protocol: Protocol, body: &[u8], results: Option<u32>) -> AnswerVerdict {
     let pieces = |size: usize| {
         let decoder = Decoder::new(protocol, false, 200, Some("application/json"), false);
@@ -23,7 +23,7 @@ fn read(protocol: Protocol, body: &[u8], results: Option<u32>) -> AnswerVerdict 
 
 #[test]
 fn answers_of_the_references_are_counted() {
-    // Cohere's, vLLM's rerank and score, TEI's bare list.
+    // Formats of Cohere, of vLLM's rerank and score, and TEI's bare list.
     let cohere = json!({"results": [{"index": 3, "relevance_score": 0.999_071}, {"index": 4, "relevance_score": 0.786_786_7},
         {"index": 0, "relevance_score": 0.327_130_68}], "id": "07734bd2", "meta": {"billed_units": {"search_units": 1}}});
     let vllm = json!({"id": "rerank-fae5", "model": "BAAI/bge-reranker-base", "usage": {"total_tokens": 56}, "results": [
@@ -32,7 +32,7 @@ fn answers_of_the_references_are_counted() {
     let score = json!({"id": "score-request-id", "object": "list", "created": 693_447, "model": "BAAI/bge-reranker-v2-m3",
         "data": [{"index": 0, "object": "score", "score": 1}, {"index": 1, "object": "score", "score": 0.001}],
         "usage": {"prompt_tokens": 31, "total_tokens": 31}});
-    // LiteLLM's 1.108.7, in front of our engine.
+    // LiteLLM 1.108.7, in front of the embedded engine.
     let litellm = json!({"id": "cmpl-4e", "results": [{"index": 0, "relevance_score": 1.0}, {"index": 1, "relevance_score": 0.5}],
         "meta": {"billed_units": {"total_tokens": 4}, "tokens": {"input_tokens": 4}}});
     let tei = json!([{"index": 1, "score": 0.9976}, {"index": 0, "score": 0.0038}]);
@@ -94,7 +94,7 @@ fn what_is_sent_is_what_is_asked_and_answered() {
         assert_eq!(body, json!({"model": "m", one: "a \"b\"", many: ["c d e", "f"]}));
         assert_eq!(sent.path, path);
         let asked = parse(protocol, &sent.body, 1 << 20).expect("good");
-        // The query is read with each document.
+        // The query is counted with each document.
         assert_eq!((asked.inputs, asked.prompt_tokens, asked.stream), (2, 8, false));
         answered(&asked, 2);
         for (bad, param) in

@@ -1,4 +1,4 @@
-//! Streams that were not recorded: protocols and quirks, each told in its own bytes.
+//! Streams without a recording: protocols and quirks, each as literal bytes.
 
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Broken, Event, EventKind, Protocol, Span, TokensRule};
@@ -26,7 +26,7 @@ fn says(text: &str) -> String {
     chunk(0, &format!("\"content\":\"{text}\""), "")
 }
 
-/// llama.cpp, n = 2: interleaved, index 1 first, and one usage chunk per choice, which add up; the prompt counts once.
+/// llama.cpp, n = 2: interleaved, index 1 first. One usage chunk per choice, which add up; the prompt counts once.
 #[test]
 fn accounts_of_two_choices_add_up() {
     let usage = |cached: u32| {
@@ -54,7 +54,7 @@ fn accounts_of_two_choices_add_up() {
     assert_eq!(read.verdict.answer.text.as_deref(), Some("bc"));
 }
 
-/// llama.cpp, completions of several prompts: a lone null between events. It carries nothing, and is an event all the same.
+/// llama.cpp, completions of several prompts: a single null between events. It is empty, and nevertheless an event.
 #[test]
 fn a_null_between_events_is_skipped_and_counted() {
     let text = |n: u32| format!("{{\"choices\":[{{\"index\":{n},\"text\":\"a\",\"finish_reason\":null}}]}}");
@@ -102,7 +102,7 @@ fn running_totals_are_kept_per_choice() {
     assert_eq!(read.verdict.answer.tokens.output, Some(9));
 }
 
-/// llama.cpp, two prompts in one request: each finish chunk has its own prompt's account; both counts add up.
+/// llama.cpp, two prompts in one request: each finish chunk has the usage of its prompt; both counts add up.
 #[test]
 fn accounts_of_two_prompts_add_up() {
     let text = |index: u32, text: &str, rest: &str| {
@@ -150,7 +150,7 @@ fn running_totals_say_how_many_tokens_an_event_carries() {
     assert_eq!(read.verdict.answer.finish_reason.as_deref(), Some("stop"));
 }
 
-/// The last total is another than the running ones led to: then nothing is known of single events.
+/// The last total contradicts the running ones: then the tokens of single events are unknown.
 #[test]
 fn totals_that_disagree_leave_the_rule_unknown() {
     let answer = stream(&[
@@ -219,7 +219,7 @@ fn lengths_are_judged_by_the_servers_count() {
         let read = read_pieces(Chat, &answer.head, [&answer.body[..]], true, (Some(asked), ignore_eos));
         assert_eq!(read.verdict.answer.broken, expected, "{asked} {ignore_eos} {got}");
     }
-    // Without a count, nothing is said.
+    // Without a count, there is no verdict.
     let answer = stream(&[says("a"), chunk(0, "", "stop"), "[DONE]".into()]);
     let read = read_pieces(Chat, &answer.head, [&answer.body[..]], true, (Some(8), true));
     assert_eq!(read.verdict.answer.broken, None);
@@ -239,7 +239,7 @@ fn only_one_piece_over_and_over_is_repeated() {
     assert_eq!(broken(mixed), None);
     let engine: Vec<&str> = (0..200).map(plimsoll_wire::server::word).collect();
     assert_eq!(broken(engine), None);
-    // A whole answer is judged by its words.
+    // The words of a whole answer decide.
     let whole = |text: &str| {
         let body = format!("{{\"choices\":[{{\"message\":{{\"content\":\"{text}\"}}}}]}}");
         read(Chat, &made("application/json", body)).verdict.answer.broken
@@ -253,7 +253,7 @@ fn the_media_type_decides_and_not_the_request() {
     let json = "{\"choices\":[{\"index\":0,\"message\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}],\
                 \"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}";
     let body = format!("data: {}\n\ndata: [DONE]\n\n", chunk(0, "\"content\":\"a\"", "stop"));
-    // Unlabelled or vaguely labelled bodies are told by their first bytes, at every split.
+    // The first bytes decide about bodies without a label or with a vague one, at every split.
     for (answer, word) in
         [(made("text/plain", json), "B"), (made("text/plain", body.clone()), "cd"), (sse(body), "cd")]
     {
@@ -375,7 +375,7 @@ fn responses_that_fail_or_come_whole() {
     assert_eq!(told.verdict.answer.finish_reason.as_deref(), Some("stop"));
 }
 
-/// TGI's generate_stream, as its documentation shows it, and Ollama's newline-delimited answers.
+/// TGI's generate_stream, as in its documentation, and Ollama's newline-delimited answers.
 #[test]
 fn other_protocols_by_their_fields() {
     let tgi = sse(concat!(
@@ -396,7 +396,7 @@ fn other_protocols_by_their_fields() {
     assert_eq!(told.word(), "cf");
     let tokens = told.verdict.answer.tokens;
     assert_eq!((tokens.prompt, tokens.output, tokens.rule), (Some(5), Some(1), TokensRule::UsageTotal));
-    // An unknown shape, and plain text: generated, nothing more is known.
+    // An unknown format, and plain text: generated, without further facts.
     let odd = events(&["{\"y\":[1,2]}", "plain", "[3]"]);
     let told = read(Http, &odd);
     assert_eq!((told.word().as_str(), told.verdict.outcome.how), ("ccc", How::Finished));
@@ -435,7 +435,7 @@ fn heads_tell_status_waits_and_redirects() {
         assert_eq!((outcome.how, outcome.by, outcome.retryable), (how, By::Server, retryable), "{status}");
     }
     assert_eq!(outcome(200), None);
-    // Against the sender's own clock, where it says what that reads.
+    // Relative to the sender's own clock, if it reports a date.
     let dated = |date: &'static [u8]| {
         let headers: [(&str, &[u8]); 2] = [("Retry-After", b"Sun, 06 Nov 1994 08:49:37 GMT"), ("Date", date)];
         Head::read(429, headers, 1_900_000_000).retry_after

@@ -1,33 +1,33 @@
-//! A small language for decoding tests: an answer is a head and a body, its events a word of one letter each.
+//! A small language for decoding tests: an answer is a head and a body, and its events are a word of one letter each.
 
 use std::path::Path;
 
 use plimsoll_model::{EventKind, Protocol};
 use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head};
 
-/// An answer as bytes.
+/// A recorded answer with its head.
 #[derive(Clone)]
 pub struct Recorded {
     pub head: Head,
     pub body: Vec<u8>,
 }
 
-/// Everything that decoding one answer gave.
+/// All results of decoding one answer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Read {
-    /// The events, the tail last.
+    /// Decoded events, the tail last.
     pub events: Vec<Decoded>,
     pub verdict: AnswerVerdict,
 }
 
 impl Read {
-    /// One letter per event: c content, r reasoning, t tool call, R role, e empty, f finish, u usage, E error, d done,
+    /// Returns one letter per event: c content, r reasoning, t tool call, R role, e empty, f finish, u usage, E error, d done,
     /// B body.
     pub fn word(&self) -> String {
         self.events.iter().map(|event| letter(event.kind)).collect()
     }
 
-    /// Tokens of the token events.
+    /// Returns the tokens of the token events.
     pub fn tokens(&self) -> Vec<u16> {
         self.events.iter().filter(|event| event.kind.is_token()).map(|event| event.tokens).collect()
     }
@@ -48,7 +48,7 @@ fn letter(kind: EventKind) -> char {
     }
 }
 
-/// A recorded answer from `fixtures/`.
+/// Loads a recorded answer from `fixtures/`.
 pub fn capture(name: &str) -> Recorded {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(format!("{name}.http"));
     let bytes = std::fs::read(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
@@ -61,7 +61,7 @@ pub fn capture(name: &str) -> Recorded {
     Recorded { head: Head::read(status, headers, 0), body: bytes[cut + 4..].to_vec() }
 }
 
-/// A made answer of status 200.
+/// Returns a synthetic answer of status 200.
 pub fn made(content_type: &str, body: impl Into<Vec<u8>>) -> Recorded {
     let head = Head { status: 200, content_type: Some(content_type.into()), ..Head::default() };
     Recorded { head, body: body.into() }
@@ -71,7 +71,7 @@ pub fn sse(body: impl Into<Vec<u8>>) -> Recorded {
     made("text/event-stream", body)
 }
 
-/// Events with these data lines.
+/// Returns server-sent events with these data lines.
 pub fn events(data: &[&str]) -> Recorded {
     sse(data.iter().map(|data| format!("data: {data}\n\n")).collect::<String>())
 }

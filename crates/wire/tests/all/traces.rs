@@ -1,4 +1,4 @@
-//! Traces of others: known documents, both ways of OTLP, and bytes that lie.
+//! Traces of other tools: known documents, OTLP in both directions, and wrong bytes.
 
 use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 use plimsoll_wire::trace::{Format, Parsed, TraceError, otlp, read, read_otlp_json};
@@ -94,7 +94,7 @@ fn otlps_json_is_read_whole_by_line_and_as_a_list() {
             SpanEvent { at_ns: 1544712660300000000, name: "early".into() },
             SpanEvent { at_ns: 1544712660900000000, name: "late".into() },
         ],
-        // A threshold of 0x8… lets half of them through.
+        // A threshold of 0x8… samples half of them.
         weight: 2.0,
     };
     assert_eq!(*span, expected);
@@ -103,7 +103,7 @@ fn otlps_json_is_read_whole_by_line_and_as_a_list() {
     assert_eq!(check(format!("[{line},{line}]").as_bytes(), Format::OtlpJson).spans.len(), 2);
     assert_eq!(read_otlp_json(OTLP.as_bytes()).map(|parsed| parsed.spans.len()), Ok(1));
     assert!(read_otlp_json(br#"{"data":[]}"#).is_err());
-    // A request without spans is one, as it is in protobuf; anything else is told what was wanted, and not what files may be.
+    // An empty object is a request without spans, as in protobuf; any other error names the expected format, without the list of file formats.
     assert_eq!(read_otlp_json(b"{}").map(|parsed| parsed.spans.len()), Ok(0));
     assert_eq!(read_otlp_json(br#"{"resourceSpans":[]}"#).map(|parsed| parsed.spans.len()), Ok(0));
     for wrong in [&br#"{"resource_metrics":[]}"#[..], b"[]", br#"{"traceEvents":[]}"#] {
@@ -130,11 +130,11 @@ fn jaegers_download_is_read() {
     assert_eq!(front.events, vec![SpanEvent { at_ns: 1700000000000700000, name: "first".into() }]);
     assert_eq!(front.attribute("host.name"), Some(&text("h")));
     assert_eq!((store.parent, store.failed, store.service.as_deref()), (Some(1), true, Some("store")));
-    // The root alone says what the sampler's share was; it holds for the trace.
+    // Only the root has the sampler's share; it applies to the trace.
     assert_eq!((front.weight, store.weight), (100.0, 100.0));
 }
 
-/// As PyTorch 2.6 writes it, cut to what matters: two steps, a launch in each, one kernel before the first.
+/// Output of PyTorch 2.6, shortened to two steps, a launch in each, and one kernel before the first.
 const KINETO: &str = r#"{"schemaVersion":1,"deviceProperties":[{"id":0,"name":"NVIDIA H200"}],"cuda_runtime_version":12040,"with_stack":0,"traceEvents":[
  {"ph":"X","cat":"user_annotation","name":"ProfilerStep#1","pid":77,"tid":77,"ts":1000.500,"dur":400,"args":{"External id":1}},
  {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":77,"tid":77,"ts":1010,"dur":100,"args":{"External id":2,"Input Dims":[[8,8],[8,8]]}},
@@ -166,7 +166,7 @@ fn a_profilers_slices_become_steps() {
     assert_eq!((step.start_ns, step.took_ns(), step.parent), (1700000000001000500, 400_000, None));
     assert_eq!(step.service.as_deref(), Some("python (CPU)"));
     assert_eq!(step.attribute("thread.name"), Some(&text("thread 77 (main)")));
-    // The kernel hangs below the call that launched it, and so in the step, though another track ran it.
+    // The parent of the kernel is the call that launched it, in its step, although another track ran it.
     for (child, of) in
         [("gemm", "cudaLaunchKernel"), ("cudaLaunchKernel", "aten::mm"), ("aten::mm", "ProfilerStep#1")]
     {
@@ -212,7 +212,7 @@ fn what_is_no_trace_is_named() {
         })
     );
     assert!(said(b"\x0a\x05ab").contains("as many bytes as a length says"));
-    // A line of a log has ids too and is no span.
+    // A log line has ids too and is not a span.
     assert!(said(br#"{"trace_id":"ab","span_id":"cd","message":"hi"}"#).contains("message"));
 }
 
@@ -275,7 +275,7 @@ prop_compose! {
     }
 }
 
-/// A document of every format, to be damaged.
+/// Returns a document of every format, to be damaged.
 fn documents() -> Vec<Vec<u8>> {
     vec![
         otlp::encode(&[plain(), TraceSpan { id: 2, parent: Some(1), failed: true, ..plain() }]),
@@ -339,7 +339,7 @@ proptest! {
     }
 }
 
-/// Every field of the document once as null and once left out.
+/// Returns every field of the document, once as null and once left out.
 fn nulled(json: &serde_json::Value) -> Vec<[serde_json::Value; 2]> {
     fn paths(value: &serde_json::Value, path: String, all: &mut Vec<String>) {
         use serde_json::Value;

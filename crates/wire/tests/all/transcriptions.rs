@@ -1,4 +1,4 @@
-//! Forms that ask for a transcript, as clients write them and as nobody should.
+//! Transcription forms, as clients write them and as none should.
 
 use plimsoll_model::{Media, Payload, Protocol};
 use plimsoll_wire::server::{TranscriptFormat, parse_form};
@@ -37,7 +37,7 @@ fn what_is_sent_is_read() {
     assert!(!text.contains("stream_include_usage") && text.contains("stream_continuous_usage_stats"));
 }
 
-/// As curl, browsers and Python's clients write them: a quoted boundary, a preamble, no quotes, blanks after a boundary, an epilogue.
+/// Forms of curl, browsers and Python's clients: a quoted boundary, a preamble, no quotes, blanks after a boundary, an epilogue.
 #[test]
 fn other_spellings_are_read() {
     let file = media::file(&SOUND);
@@ -89,11 +89,11 @@ fn what_is_no_form_is_refused_with_the_reason() {
     assert_eq!(parse_form(kind, &body, 1_000).expect_err("large").status, 413);
 }
 
-/// A head that claims more than there is makes no request of millions of tokens.
+/// A header that claims more samples than exist does not make a request of millions of tokens.
 #[test]
 fn a_sound_is_as_long_as_its_bytes() {
     let (kind, mut body) = sent();
-    // The last "data" in front of the noise, behind the one in "form-data".
+    // The last "data" before the noise, after the one in "form-data".
     let sound = body.windows(4).position(|four| four == b"RIFF").expect("a sound");
     let at = sound + 36 + 4;
     assert_eq!(&body[at - 4..at], b"data");

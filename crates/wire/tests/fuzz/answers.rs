@@ -1,4 +1,4 @@
-//! What servers answer, as every protocol reads it: whole, cut in two anywhere, and byte by byte, which must come to the same.
+//! Answers of servers under every protocol: whole, split anywhere into two, and byte by byte, with equal results.
 
 use plimsoll_model::Protocol;
 use plimsoll_wire::{Decoder, Head};

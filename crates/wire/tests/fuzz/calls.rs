@@ -1,12 +1,12 @@
-//! What a proxy sends an endpoint picker: gRPC's frames, cut anywhere, and Envoy's messages in them.
+//! A proxy's calls to an endpoint picker: gRPC's frames, split anywhere, and Envoy's messages in them.
 
 use plimsoll_wire::ext_proc::{ProcessingRequest, Said};
 use plimsoll_wire::grpc::{self, CallMessages, FrameError};
 
-/// Bytes that a message may have here.
+/// Largest message in bytes here.
 const MOST: usize = 4_096;
 
-/// The messages of a call that comes in pieces of this size, and why there are no more.
+/// Returns the messages of a call in pieces of this size, and the error that ended them.
 fn cut(bytes: &[u8], size: usize) -> (Vec<Vec<u8>>, Option<FrameError>, bool) {
     let (mut call, mut found) = (CallMessages::new(MOST), Vec::new());
     for piece in bytes.chunks(size) {
@@ -38,7 +38,7 @@ pub fn check(bytes: &[u8]) {
             _ => 0,
         };
         let subset: usize = read.subset.iter().flatten().map(String::len).sum();
-        // Bytes that are no text become a longer one.
+        // Invalid UTF-8 becomes a longer text.
         assert!(held + subset / 3 <= message.len(), "what is read is in the message, once");
     };
     read(bytes);

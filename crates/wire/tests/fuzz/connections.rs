@@ -1,8 +1,8 @@
-//! The bytes of a connection as HTTP/1.1 answers, one after the other, in pieces of any size.
+//! The bytes of a connection as consecutive HTTP/1.1 answers, in pieces of any size.
 
 use plimsoll_wire::http1::{AnswerPart, Reader};
 
-/// What comes of it: the data together, and how it ended.
+/// Returns the concatenated data, and the end.
 fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, String) {
     let mut reader = Reader::default();
     let (mut data, mut answers) = (Vec::new(), 0);
@@ -20,7 +20,7 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, String) {
             }
         }
     }
-    // A fault in a head that has no end is seen at once or when the connection ends: it is the same fault.
+    // An error in an unfinished head appears immediately or at the end of the connection, and is equal.
     let ended =
         reader.ended().map_or_else(|fault| format!("{fault:?}"), |whole| format!("{answers} {whole}"));
     (data, ended)

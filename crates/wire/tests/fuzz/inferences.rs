@@ -1,5 +1,5 @@
-//! What a server of KServe v2 answers over gRPC: a call's bytes, cut anywhere, and the messages about itself and its models. The first byte
-//! says whether the call streams, and how it ends.
+//! Answers of a KServe v2 server over gRPC: a call's bytes, split anywhere, and the metadata messages. The first byte
+//! decides whether the call streams, and its end.
 
 use plimsoll_model::Protocol;
 use plimsoll_wire::kserve::grpc;
@@ -10,7 +10,7 @@ fn head(status: &str) -> Head {
     Head::read(200, fields.into_iter().take(if status.is_empty() { 1 } else { 2 }), 0)
 }
 
-/// What comes of a call whose bytes come in pieces of this size.
+/// Parses a call in pieces of this size.
 fn read(how: u8, bytes: &[u8], size: usize) -> (Vec<Decoded>, AnswerVerdict) {
     let mut decoder = Decoder::with_head(Protocol::KserveGrpc, how & 1 == 1, head(""), how & 2 == 2);
     let mut events = Vec::new();
@@ -32,7 +32,7 @@ pub fn check(bytes: &[u8]) {
         assert_eq!(read(*how, bytes, size), whole, "in pieces of {size}");
     }
     assert!(whole.0.len() <= bytes.len() / 5 + 1, "each event has a frame");
-    // Bytes that are no text become a longer one.
+    // Invalid UTF-8 becomes a longer text.
     assert!(whole.1.answer.text.map_or(0, |text| text.len()) <= 3 * bytes.len());
     let _ = (
         grpc::read_ready(bytes),

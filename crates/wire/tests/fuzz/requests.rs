@@ -1,4 +1,4 @@
-//! What clients ask of the simulated engine, the media in it, bodies as templates, and what KServe servers say of their models.
+//! Clients' requests to the simulated engine, their media, body templates, and the model metadata of KServe servers.
 
 use plimsoll_model::Protocol;
 use plimsoll_wire::kserve::metadata;
@@ -20,7 +20,7 @@ pub fn check(bytes: &[u8]) {
         inputs: vec![ServedInput::usual()],
     };
     let _ = parse_inference(&model, bytes, None);
-    // As Triton's clients send it: so many bytes of JSON, and the tensors after them.
+    // In the format of Triton's clients: a number of JSON bytes, and the tensors after them.
     if let [length, body @ ..] = bytes {
         let _ = parse_inference(&model, body, Some(&length.to_string()));
     }

@@ -1,4 +1,4 @@
-//! What other load generators wrote, of every kind, whether or not its first bytes say that kind.
+//! Result files of other load generators, parsed as every kind, with or without matching first bytes.
 
 use plimsoll_wire::foreign::{ForeignFeed, assemble, sniff};
 
