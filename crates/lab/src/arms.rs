@@ -1,7 +1,7 @@
-//! Two arms with known truth, and the tests that are wrong for them. Times in mean services.
+//! Pairs of arms with known truth, and naive tests that are wrong for such data. Times in mean services.
 //!
-//! Arms are queues of sixteen servers by the recursion of Kiefer and Wolfowitz, so that the judge's own simulator has no part in
-//! its truth. The naive tests stand here because the product has none of them.
+//! Arms are queues of sixteen servers, simulated by the recursion of Kiefer and Wolfowitz. The judge's own simulator was rejected,
+//! because then it would take part in its own truth. The naive tests are here because the product has none of them.
 
 use plimsoll_math::queueing::Mmc;
 use plimsoll_math::rng::Stream;
@@ -9,18 +9,18 @@ use plimsoll_math::special::{normal_cdf, student_t_cdf};
 use plimsoll_math::two_sample::Arm;
 use plimsoll_math::{dist, quantile};
 
-/// Servers of every queue here.
+/// Number of servers of every queue in this file.
 pub const SERVERS: usize = 16;
-/// Customers thrown away from the empty start: some thirty times what such a queue remembers at load 0.8.
+/// Customers discarded after the empty start: about thirty times the memory of such a queue at load 0.8.
 pub const BURN: usize = 2_000;
 
-/// What n customers bring: exponential gaps and service times, at this load.
+/// Returns exponential gaps and service times of n customers at this load.
 pub fn customers(stream: &mut Stream, n: usize, load: f64) -> (Vec<f64>, Vec<f64>) {
     let gap = 1.0 / (load * SERVERS as f64);
     (0..n).map(|_| (dist::exponential(stream, gap), dist::exponential(stream, 1.0))).unzip()
 }
 
-/// Their sojourns, first come first served.
+/// Returns the sojourn times, first come first served.
 pub fn sojourns(gaps: &[f64], services: &[f64]) -> Vec<f64> {
     let mut left = [0.0f64; SERVERS];
     gaps.iter()
@@ -41,17 +41,17 @@ pub fn sojourns(gaps: &[f64], services: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// n sojourns of a queue in its steady state.
+/// Returns n sojourns of a queue in its steady state.
 pub fn steady(stream: &mut Stream, n: usize, load: f64) -> Vec<f64> {
     let (gaps, services) = customers(stream, BURN + n, load);
     sojourns(&gaps, &services).split_off(BURN)
 }
 
-/// What a long request takes beyond a short one: some two standard deviations of such a sojourn.
+/// Extra sojourn of a long request: about two standard deviations of a short sojourn.
 const LONGER: f64 = 2.0;
 
-/// n sojourns of a queue in its steady state, and whether each was of the long kind, which takes longer after the queue. So a kind has one
-/// law whatever the mix is, and neighbours have waited alike.
+/// Returns n sojourns of a queue in its steady state, and whether each request is long. A long request takes longer after the queue,
+/// so that each kind has one distribution for every mix, and neighbours have similar waits.
 pub fn mixed(stream: &mut Stream, n: usize, load: f64, long: f64) -> Vec<(f64, bool)> {
     let waited = steady(stream, n, load);
     waited
@@ -63,7 +63,7 @@ pub fn mixed(stream: &mut Stream, n: usize, load: f64, long: f64) -> Vec<(f64, b
         .collect()
 }
 
-/// The base, the candidate weighted to the base's mix, and the candidate as it came, in contiguous units.
+/// Returns the base, the candidate weighted to the base's mix, and the unweighted candidate, in contiguous units.
 pub fn weighed(base: &[(f64, bool)], candidate: &[(f64, bool)], units: usize) -> [Arm; 3] {
     let share = |arm: &[(f64, bool)], kind: bool| {
         arm.iter().filter(|(_, is_long)| *is_long == kind).count() as f64 / arm.len() as f64
@@ -82,39 +82,41 @@ pub fn weighed(base: &[(f64, bool)], candidate: &[(f64, bool)], units: usize) ->
     ]
 }
 
-/// Contiguous units of equal length.
+/// Splits the values into contiguous units of equal length.
 pub fn units(values: &[f64], units: usize) -> Arm {
     let n = values.len();
     let cut = |unit: usize| values[unit * n / units..(unit + 1) * n / units].to_vec();
     Arm::new(&(0..units).map(cut).collect::<Vec<_>>())
 }
 
-/// A change that is better in the middle and worse in the tail: factors at the median and below, and at the p99 and above, with
-/// the logarithm of the factor rising evenly in the logarithm of the value between.
+/// A change that is better in the middle and worse in the tail.
+///
+/// One factor applies at the median and below, another at the p99 and above.
+/// Between them, the logarithm of the factor rises linearly in the logarithm of the value.
 pub struct Bent {
     low: (f64, f64),
     high: (f64, f64),
 }
 
 impl Bent {
-    /// Between these values of the median and the p99.
+    /// Creates a change from (value, factor) at the median and (value, factor) at the p99.
     pub fn new((median, at_median): (f64, f64), (p99, at_p99): (f64, f64)) -> Bent {
         Bent { low: (median.ln(), at_median.ln()), high: (p99.ln(), at_p99.ln()) }
     }
 
-    /// The value as the change makes it; it keeps the order, so percentiles change by exactly the factor there.
+    /// Returns the changed value. The change is monotonic, so percentiles change by exactly the factor at their value.
     pub fn apply(&self, value: f64) -> f64 {
         let along = (value.ln() - self.low.0) / (self.high.0 - self.low.0);
         value * (self.low.1 + along.clamp(0.0, 1.0) * (self.high.1 - self.low.1)).exp()
     }
 }
 
-/// The percentile of such a queue's sojourns, by formula.
+/// Returns the percentile of the sojourns of such a queue, by formula.
 pub fn truth(load: f64, p: f64) -> f64 {
     Mmc { servers: SERVERS as u32, load, service_mean: 1.0 }.sojourn_quantile(p)
 }
 
-/// Mann and Whitney's test of raw values, two-sided (normal approximation; no ties here).
+/// Returns the p value of Mann and Whitney's test of raw values, two-sided (normal approximation; no ties here).
 pub fn mann_whitney(a: &[f64], b: &[f64]) -> f64 {
     let mut all: Vec<(f64, bool)> =
         a.iter().map(|v| (*v, false)).chain(b.iter().map(|v| (*v, true))).collect();
@@ -127,7 +129,7 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> f64 {
     2.0 * normal_cdf(-z.abs())
 }
 
-/// Kolmogorov and Smirnov's test of raw values (the limiting law).
+/// Returns the p value of Kolmogorov and Smirnov's test of raw values (limiting distribution).
 pub fn kolmogorov_smirnov(a: &[f64], b: &[f64]) -> f64 {
     let (mut a, mut b) = (a.to_vec(), b.to_vec());
     quantile::sort(&mut a);
@@ -147,7 +149,7 @@ pub fn kolmogorov_smirnov(a: &[f64], b: &[f64]) -> f64 {
     (2.0 * (1..=100).map(term).sum::<f64>()).clamp(0.0, 1.0)
 }
 
-/// Welch's t test of raw values.
+/// Returns the p value of Welch's t test of raw values.
 pub fn welch(a: &[f64], b: &[f64]) -> f64 {
     let moments = |values: &[f64]| {
         let n = values.len() as f64;

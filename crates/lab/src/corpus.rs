@@ -1,17 +1,17 @@
-//! Inputs that fuzzing kept, replayed without a fuzzer: `scripts/fuzz keep` writes them, tests of the parser's crate read them.
+//! Replay of fuzzing inputs without a fuzzer: `scripts/fuzz keep` writes them, and tests of the parser's crate read them.
 //!
-//! A file of them beside the check, not a folder with thousands: each input with its length before it, 4 bytes, little-endian, the shortest first.
-//! Besides itself each is tried cut and with bytes changed, by a rule and not by chance, so that a failure comes again.
+//! A corpus is one file next to the check; a folder with thousands of files was rejected. Each input follows its length (4 bytes, little-endian),
+//! the shortest first. The replay also tries truncated and changed copies of each input. A rule decides the changes, so that a failure repeats.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// How often each input is tried damaged.
+/// Number of damaged copies of each input.
 const DAMAGED: u64 = 8;
 
-/// Gives `check` each input of `corpus` and what damage makes of it; what fails is on the screen as Rust would write it.
+/// Passes each input of `corpus` and its damaged copies to `check`. Prints a failing input as a Rust literal.
 ///
 /// # Panics
-/// `check` does, or `corpus` is not what `scripts/fuzz keep` writes.
+/// Panics if `check` panics, or if `corpus` does not have the format of `scripts/fuzz keep`.
 pub fn replay(corpus: &[u8], check: impl Fn(&[u8])) {
     let inputs = inputs(corpus);
     assert!(!inputs.is_empty(), "a corpus without an input proves nothing");
@@ -43,7 +43,7 @@ fn tried(check: impl Fn(&[u8]), input: &[u8]) {
     }
 }
 
-/// Cut, one byte changed, a stretch twice, or the end of another's: what a fuzzer does most.
+/// Returns the input truncated, with one byte changed, with a section repeated, or with the end of another input: the usual mutations of a fuzzer.
 fn damaged(input: &[u8], other: &[u8], seed: u64) -> Vec<u8> {
     // Splitmix64's mixing (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
     let mixed = |salt: u64| {

@@ -1,7 +1,14 @@
-//! What tests hold the product against: records made by hand, and systems whose truth is known without it.
+//! Reference systems for tests: hand-written records, and systems whose truth is known without the product.
 //!
-//! [`records`] is a small language for records, [`queues`] steps queues by their recursion, [`sessions`] sessions whose turns wait for each other, [`systems`] are steady servers with their percentiles, [`arms`] are pairs of them with the
-//! tests that are wrong for such data, [`parts`] are what a test needs of the machine, [`corpus`] is what fuzzing learnt. Nothing here is in the binary.
+//! - [`records`] is a small language for records.
+//! - [`queues`] simulates queues by their recursion.
+//! - [`sessions`] simulates sessions whose turns wait for each other.
+//! - [`systems`] contains steady servers with their percentiles.
+//! - [`arms`] contains pairs of queues with the tests that are wrong for such data.
+//! - [`parts`] checks for the external programs that a test needs.
+//! - [`corpus`] replays inputs that fuzzing found.
+//!
+//! The binary does not contain this crate.
 
 pub mod arms;
 pub mod corpus;

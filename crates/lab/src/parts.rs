@@ -1,12 +1,12 @@
-//! Parts that a test needs and this machine may lack: another's server, a browser, a library of Python's.
+//! External parts that a test needs and a machine may lack: another server, a browser, a Python library.
 //!
-//! On a developer's machine such a test says why it is skipped and passes. Where `PLIMSOLL_REQUIRE` is set (`.ci/run` sets it, after it has installed
-//! them) it fails, because a test that is always skipped proves nothing.
+//! On a developer's machine a test without its part prints the reason and passes. If `PLIMSOLL_REQUIRE` is set, the test fails,
+//! because a test that is always skipped proves nothing. `.ci/run` sets the variable after it has installed the parts.
 
-/// The part, or the reason on the screen.
+/// Returns the part, or prints the reason and returns `None`.
 ///
 /// # Panics
-/// It is missing where all parts are required.
+/// Panics if the part is missing and all parts are required.
 #[expect(clippy::print_stderr, reason = "a test that is skipped says why")]
 pub fn or_skipped<T>(part: Result<T, String>) -> Option<T> {
     match part {

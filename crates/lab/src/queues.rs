@@ -1,19 +1,19 @@
-//! Queues simulated by recursion, from an empty start that is thrown away. Times in mean services.
+//! Queues simulated by recursion. Each run starts empty and discards its warm-up. Times in mean services.
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
 
-/// The sojourns, in order of arrival, of `n` customers of a queue that runs on from call to call.
+/// A queue that continues from call to call and returns the sojourns of `n` customers in order of arrival.
 pub trait Queue {
-    /// The next `n` customers.
+    /// Returns the sojourns of the next `n` customers.
     fn run(&mut self, stream: &mut Stream, n: usize) -> Vec<f64>;
 }
 
-/// First come first served at c servers, exponential or fixed service.
+/// A queue with c servers, first come first served, with exponential or fixed service.
 pub struct Servers {
-    /// Share of the servers that the arrivals need.
+    /// Share of the server capacity that the arrivals use.
     pub load: f64,
-    /// Is every service one mean long?
+    /// Whether every service takes exactly one mean.
     pub fixed: bool,
     free_in: Vec<f64>,
 }
@@ -25,7 +25,7 @@ impl Servers {
 }
 
 impl Queue for Servers {
-    // Kiefer and Wolfowitz: each server's work left, as the next arrival finds it.
+    // Kiefer and Wolfowitz: the remaining work of each server, as the next arrival finds it.
     fn run(&mut self, stream: &mut Stream, n: usize) -> Vec<f64> {
         let gap = 1.0 / (self.load * self.free_in.len() as f64);
         (0..n)
@@ -49,13 +49,13 @@ impl Queue for Servers {
     }
 }
 
-/// One server that takes all who wait, up to `most`, and serves them together in 1 + per · number.
+/// One server that takes all waiting customers, up to `most`, and serves them together in 1 + per · number.
 pub struct Batching {
-    /// Most customers served together.
+    /// Largest batch, customers.
     pub most: usize,
-    /// What each customer of a batch adds to its service.
+    /// Service time that each customer of a batch adds.
     pub per: f64,
-    /// Share of the server, at full batches, that the arrivals need.
+    /// Share of the server's capacity, at full batches, that the arrivals use.
     pub load: f64,
     clock: f64,
     free_at: f64,

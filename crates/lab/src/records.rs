@@ -1,4 +1,4 @@
-//! A small language for records: every number in it is milliseconds from the due time.
+//! A small language for records. All its times are milliseconds from the due time.
 
 use plimsoll_model::{
     Answer, At, Attempt, Broken, By, EndedBy, Event, EventKind, GeneratorHealth, How, Level, Load, Manifest,
@@ -6,10 +6,10 @@ use plimsoll_model::{
 };
 use serde_json::json;
 
-/// A millisecond, ns.
+/// One millisecond in ns.
 pub const MS: i64 = 1_000_000;
 
-/// A level of this many seconds at this rate, run as a single one.
+/// Returns a single level of this many seconds at this rate.
 pub fn level(rate_per_s: f64, seconds: i64) -> Level {
     Level {
         id: 0,
@@ -28,8 +28,9 @@ pub fn level(rate_per_s: f64, seconds: i64) -> Level {
     }
 }
 
-/// A request due at this millisecond that got a whole answer: sent at once, first byte and token after `ttft`, end
-/// after `e2e`, `tokens` tokens evenly between.
+/// Returns a complete attempt of a request that is due at this millisecond.
+///
+/// The request is sent immediately; first byte and token arrive after `ttft`, and the end after `e2e`. The `tokens` tokens are evenly spaced.
 pub fn answer(request: u64, due_ms: i64, ttft: i64, e2e: i64, tokens: u32) -> Attempt {
     let due = At(due_ms * MS);
     let at = |ms: i64| Some(due + Span(ms * MS));
@@ -78,7 +79,7 @@ pub fn answer(request: u64, due_ms: i64, ttft: i64, e2e: i64, tokens: u32) -> At
     }
 }
 
-/// A request that failed this way, this long after its due time.
+/// Returns an attempt that failed this way, this long after its due time.
 pub fn failure(request: u64, due_ms: i64, how: How, after: i64) -> Attempt {
     let mut attempt = answer(request, due_ms, after, after, 5);
     (attempt.first_byte, attempt.first_token, attempt.first_visible, attempt.last_token) =
@@ -89,14 +90,14 @@ pub fn failure(request: u64, due_ms: i64, how: How, after: i64) -> Attempt {
     attempt
 }
 
-/// A content event at this millisecond from `sent` with so many tokens.
+/// Returns a content event at this millisecond from `sent` with this many tokens.
 pub fn event(ms: i64, tokens: u16) -> Event {
     Event { offset: Span(ms * MS), user_delay_ns: 0, tokens, kind: EventKind::Content, coalesced: false }
 }
 
-/// Chained changes of a record.
+/// Chained changes of a record in time.
 pub trait Later: Sized {
-    /// The same, later.
+    /// Returns the record shifted by `offset`.
     fn after(self, offset: Span) -> Self;
 }
 
@@ -106,13 +107,13 @@ impl Later for Event {
     }
 }
 
-/// A whole answer that is wrong.
+/// Returns the attempt with a complete but wrong answer.
 pub fn broken(mut attempt: Attempt, what: Broken) -> Attempt {
     attempt.answer.broken = Some(what);
     attempt
 }
 
-/// The manifest of a simulated run of these levels.
+/// Returns the manifest of a simulated run of these levels.
 pub fn manifest(levels: Vec<Level>) -> Manifest {
     serde_json::from_value(json!({
         "schema": 1, "tool": "test", "kind": "simulate", "id": "", "progress": {"state": "complete"},

@@ -1,12 +1,12 @@
-//! Sessions whose turns wait for each other, stepped by their recursion over first come first served servers. Times in ns.
+//! Sessions whose turns wait for each other, simulated by recursion on first-come-first-served servers. Times in ns.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 pub struct Turn {
-    /// The turns that it comes after, by their place in the list.
+    /// Indices of the turns that this turn follows.
     pub after: Vec<usize>,
-    /// From the end of the last of them to the moment it is due; of one that comes after none, from the session's beginning.
+    /// Time from the end of the last preceding turn to the due time; without preceding turns, from the start of the session.
     pub wait: i64,
 }
 
@@ -15,10 +15,10 @@ pub struct Session {
     pub turns: Vec<Turn>,
 }
 
-/// When each turn of each session is due and when it ends, if every one of them takes a server for `service`.
+/// Returns the due time and the end of each turn of each session, if every turn takes a server for `service`.
 ///
-/// Lindley's recursion with a feedback: who is due first is served first, by whoever is free first, and its end makes others due. A turn is due no
-/// earlier than what it comes after, so that the earliest that is known is the earliest there is.
+/// This is Lindley's recursion with feedback. The earliest due turn gets the first free server, and its end makes other turns due.
+/// A turn is never due before its predecessors end, so the earliest known due time is the earliest due time.
 pub fn step(sessions: &[Session], servers: usize, service: i64) -> Vec<Vec<(i64, i64)>> {
     let mut times: Vec<Vec<Option<(i64, i64)>>> =
         sessions.iter().map(|one| vec![None; one.turns.len()]).collect();

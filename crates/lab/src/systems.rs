@@ -1,8 +1,9 @@
-//! Thirteen steady systems of known truth, and one with an incident: what verdicts on percentiles are held against.
+//! Thirteen steady systems with known truth, and one with an incident: references for verdicts on percentiles.
 //!
-//! Queues with one line and several servers (exponential, fixed and log-normal services), and an engine that batches: step time a, b per token made,
-//! c per prompt token + d per token of context, chunked prompts within a token budget, admission in order of coming. Times in seconds.
-//! Each stretch is stationary: a warm-up is run and thrown away.
+//! The systems are queues with one line and several servers (exponential, fixed and log-normal services), and a batching engine.
+//! A step of the engine takes a, plus b per output token, c per prompt token and d per token of context.
+//! Prompts are chunked within a token budget, and admission is in order of arrival. Times in seconds.
+//! Each series is stationary: the warm-up is simulated and discarded.
 
 use plimsoll_math::dist::{exponential, lognormal, normal};
 use plimsoll_math::rng::Stream;
@@ -10,49 +11,45 @@ use plimsoll_math::rng::Stream;
 /// A system and one of its latencies.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum System {
-    /// First come first served.
     Queue {
-        /// Servers.
         servers: usize,
-        /// Share of them that the arrivals need.
+        /// Share of the server capacity that the arrivals use.
         load: f64,
-        /// Law of the services.
+        /// Distribution of the service times.
         service: Service,
-        /// A tenth of the stretch at three times the service time, somewhere in it.
+        /// Whether a tenth of the series has three times the service time.
         incident: bool,
     },
-    /// An engine that batches, at a share of what it can do.
+    /// A batching engine at a share of its capacity.
     Engine {
-        /// The latency.
+        /// The latency that is evaluated.
         metric: Metric,
-        /// The share.
+        /// Offered load as a share of the capacity.
         load: f64,
     },
 }
 
-/// Law of the services, of mean [`SERVICE_S`].
+/// Distribution of the service times, with mean [`SERVICE_S`].
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Service {
-    /// Exponential.
     Exponential,
-    /// All alike.
     Fixed,
-    /// Log-normal of sigma 1.
+    /// Log-normal with sigma 1.
     LogNormal,
 }
 
-/// A latency of a request of an engine.
+/// A latency of one engine request.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Metric {
-    /// Until the first token.
+    /// Time to first token.
     Ttft,
-    /// Until the last token.
+    /// Time to last token.
     E2e,
-    /// From token to token.
+    /// Time per output token.
     Tpot,
 }
 
-/// Mean service of a queue, s.
+/// Mean service time of a queue, s.
 pub const SERVICE_S: f64 = 0.02;
 
 const fn queue(servers: usize, load: f64, service: Service) -> System {
@@ -63,7 +60,7 @@ const fn engine(metric: Metric, load: f64) -> System {
     System::Engine { metric, load }
 }
 
-/// The steady ones.
+/// The thirteen stationary systems.
 pub const STEADY: [System; 13] = [
     queue(4, 0.5, Service::Exponential),
     queue(4, 0.7, Service::Exponential),
@@ -80,15 +77,15 @@ pub const STEADY: [System; 13] = [
     engine(Metric::Tpot, 0.8),
 ];
 
-/// Its stretches are three times as slow for a tenth of their length.
+/// The system with an incident: a tenth of each series is three times as slow.
 pub const INCIDENT: System =
     System::Queue { servers: 4, load: 0.25, service: Service::Exponential, incident: true };
 
-/// Requests per second that the engine can do, of 20 000 that wait from the start ([`capacity_per_s`]).
+/// Capacity of the engine in requests per second, measured with 20 000 queued requests ([`capacity_per_s`]).
 const CAPACITY_PER_S: f64 = 21.0;
 
 impl System {
-    /// As it is printed: `M/M/4@0.7`, `batching ttft@0.6`.
+    /// Returns the printed name: `M/M/4@0.7`, `batching ttft@0.6`.
     pub fn name(self) -> String {
         match self {
             System::Queue { incident: true, .. } => "incident, 3 x slower".to_owned(),
@@ -104,7 +101,7 @@ impl System {
         }
     }
 
-    /// Arrivals per second.
+    /// Returns the arrival rate per second.
     pub fn rate_per_s(self) -> f64 {
         match self {
             System::Queue { servers, load, .. } => load * servers as f64 / SERVICE_S,
@@ -112,7 +109,7 @@ impl System {
         }
     }
 
-    /// `n` latencies in the order of arrival, s.
+    /// Returns `n` latencies in the order of arrival, s.
     pub fn draw(self, stream: &mut Stream, n: usize) -> Vec<f64> {
         match self {
             System::Queue { servers, load, service, incident } => {
@@ -123,7 +120,7 @@ impl System {
                     let one = match service {
                         Service::Exponential => exponential(stream, SERVICE_S),
                         Service::Fixed => SERVICE_S,
-                        // Of sigma 1 the mean is e^(1/2) medians.
+                        // With sigma 1, the mean is e^(1/2) medians.
                         Service::LogNormal => lognormal(stream, SERVICE_S * (-0.5f64).exp(), 1.0),
                     };
                     if within(i) { 3.0 * one } else { one }
@@ -158,7 +155,7 @@ fn first_come(
     (servers, gap_s): (usize, f64),
     service: impl Fn(&mut Stream, usize) -> f64,
 ) -> Vec<f64> {
-    // Kiefer and Wolfowitz: when each server is free, as the next arrival finds it.
+    // Kiefer and Wolfowitz: the time when each server is free, as the next arrival finds it.
     let (mut free, mut at) = (vec![0.0f64; servers], 0.0);
     let one = |i: usize| {
         at += exponential(stream, gap_s);
@@ -174,7 +171,7 @@ fn first_come(
     (0..n).map(one).collect()
 }
 
-/// A request of the engine: when it comes, and its lengths in tokens.
+/// A request of the engine: its arrival time and its lengths in tokens.
 struct Request {
     at: f64,
     prompt: u32,
@@ -189,12 +186,12 @@ impl Request {
     }
 }
 
-/// Tokens of a step, running requests, and tokens of KV cache at most.
+/// Limits: tokens of a step, running requests, and tokens of KV cache.
 const BUDGET: u32 = 512;
 const SLOTS: usize = 32;
 const KV: u32 = 9_000;
 
-/// When the first and the last token of each request come.
+/// Returns the times of the first and the last token of each request.
 fn batching(stream: &mut Stream, requests: &[Request]) -> Vec<(f64, f64)> {
     struct Running {
         who: usize,
@@ -251,7 +248,7 @@ fn batching(stream: &mut Stream, requests: &[Request]) -> Vec<(f64, f64)> {
     ends
 }
 
-/// Requests per second of so many that all wait from the start, between the first and the last tenth.
+/// Returns the throughput in requests per second of n requests that all wait from the start, between the first and the last tenth.
 pub fn capacity_per_s(stream: &mut Stream, n: usize) -> f64 {
     let requests: Vec<Request> = (0..n).map(|_| Request::drawn(stream, 0.0)).collect();
     let mut ends: Vec<f64> = batching(stream, &requests).into_iter().map(|(_, last)| last).collect();

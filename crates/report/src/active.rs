@@ -1,4 +1,4 @@
-//! What an active diagnosis tried, and what each experiment showed.
+//! Renders the experiments of an active diagnosis, and the result of each.
 
 use maud::html;
 use plimsoll_diagnose::active::tell::Tried;
@@ -9,7 +9,7 @@ use plimsoll_measure::findings::Estimate;
 use crate::document::{Document, Phrase};
 use crate::figure;
 
-/// The experiments, in the order in which they were made.
+/// Adds the experiments, in their order of execution.
 pub(crate) fn of_experiments(document: &mut Document, tried: &[Tried]) {
     for one in tried {
         let took = figure::duration_ns(one.took_s * 1e9);
@@ -27,7 +27,7 @@ pub(crate) fn of_experiments(document: &mut Document, tried: &[Tried]) {
     document.says(Phrase::from("! it is so, - it is not, ? unclear").soft());
 }
 
-/// One letter for how a fact turned out.
+/// Returns one letter for the state of a fact.
 fn mark(state: Is) -> &'static str {
     match state {
         Is::Yes => "!",
@@ -36,7 +36,7 @@ fn mark(state: Is) -> &'static str {
     }
 }
 
-/// The figure in its sentence, with its interval where it has one.
+/// Returns the figure in its sentence, with its interval if it has one.
 fn says(shown: &Finding) -> String {
     let bounded =
         |value: &&Estimate| value.lower.is_finite() && value.upper.is_finite() && value.lower < value.upper;

@@ -1,11 +1,11 @@
-//! What a law says, for a terminal: answer first, then the formula, what it takes for granted, and where it does not hold.
+//! Renders the result of a formula for a terminal: the answer, the formula, its assumptions, and its limits.
 
 use plimsoll_plan::calc::{CalcFigure, LawFinding, Quantity};
 
 use crate::figure;
 use crate::table::Table;
 
-/// The laws, one a line.
+/// Returns the list of formulas, one per line.
 pub fn list(laws: &[(&str, &str)]) -> String {
     let mut out = String::from("Laws (plimsoll calc LAW --help says what each takes)\n\n");
     for (name, what) in laws {
@@ -14,7 +14,7 @@ pub fn list(laws: &[(&str, &str)]) -> String {
     out
 }
 
-/// A law's answer.
+/// Returns the result of a formula as text.
 pub fn render(found: &LawFinding) -> String {
     let mut out = format!("{}\n\n", found.title);
     out.push_str(&table(&found.given));
@@ -56,7 +56,7 @@ fn table(figures: &[CalcFigure]) -> String {
     table.render(2)
 }
 
-/// A figure of a law with its unit: four digits, for a formula has no error of its own.
+/// Formats a figure of a formula with its unit: four digits, because a formula has no error.
 pub fn spelt(value: f64, quantity: Quantity) -> String {
     match quantity {
         Quantity::Time => figure::exact_time(value),
@@ -69,7 +69,7 @@ pub fn spelt(value: f64, quantity: Quantity) -> String {
     }
 }
 
-/// A line of formulas, broken between them where they do not all fit.
+/// Formats a line of formulas, broken between them if they do not all fit.
 fn parts(line: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in line.split(";  ") {
@@ -92,13 +92,13 @@ fn several(name: &str, lines: &[&str]) -> String {
     out
 }
 
-/// A text broken into lines of eighty columns, those after the first set under it.
+/// Breaks a text into lines of eighty columns, with a hanging indent under `head`.
 fn wrapped(head: &str, text: &str) -> String {
     const WIDTH: usize = 80;
     let indent = if head.chars().count() > 9 { 2 } else { head.chars().count() };
     let (mut out, mut line) = (String::new(), head.to_owned());
     let mut fresh = true;
-    // Formulas keep the spaces that set their parts apart.
+    // Formulas keep the spaces between their parts.
     for word in text.split(' ') {
         if !fresh && line.chars().count() + 1 + word.chars().count() > WIDTH {
             out.push_str(line.trim_end());

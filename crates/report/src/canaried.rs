@@ -1,4 +1,4 @@
-//! A canary in text.
+//! Renders a canary as text.
 
 use plimsoll_model::Span;
 use plimsoll_watch::canary::{CanaryFinding, CanarySpec};
@@ -6,6 +6,7 @@ use plimsoll_watch::canary::{CanaryFinding, CanarySpec};
 use crate::table::Table;
 use crate::{figure, words};
 
+/// Returns the first line of a canary:
 /// `8 replicas of the base and 2 of the canary, minute by minute; no promotion within 24 h; Ctrl-C ends it`.
 pub fn begins([base, canary]: [usize; 2], spec: &CanarySpec) -> String {
     let time = |span: Span| words::time(span.as_secs_f64());
@@ -21,12 +22,13 @@ pub fn begins([base, canary]: [usize; 2], spec: &CanarySpec) -> String {
     )
 }
 
+/// Returns a line for a change of the verdict:
 /// `+120 s  keep watching: waiting for 300 requests of the base, to choose edges by`.
 pub fn change(found: &CanaryFinding) -> String {
     format!("{:>8}  {}: {}", format!("+{:.0} s", found.at_s), found.verdict.words(), found.why)
 }
 
-/// The verdict and what it rests on.
+/// Returns the verdict and its evidence.
 pub fn text(found: &CanaryFinding) -> String {
     let percent = plimsoll_measure::say::percent;
     let share = |share: Option<f64>| share.map_or("–".to_owned(), percent);

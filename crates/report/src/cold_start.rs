@@ -1,4 +1,4 @@
-//! What a request pays after idling.
+//! Renders the extra latency of a request after an idle time.
 
 use plimsoll_measure::findings::Reading;
 use plimsoll_measure::findings::cold_start::{ColdPart, ColdPhase, ColdStartFinding, ColdTrial, ColdVerdict};
@@ -7,14 +7,14 @@ use crate::document::Document;
 use crate::figure::{self, counted};
 use crate::table::Table;
 
-/// What was found, for a terminal.
+/// Returns the finding for a terminal.
 pub fn render(found: &ColdStartFinding) -> String {
     let mut document = Document::default();
     inside(&mut document, found);
     document.text(verdict(found))
 }
 
-/// The same as a section of a run's report.
+/// Adds the finding as a section of a run's report.
 pub(crate) fn fill(document: &mut Document, found: &ColdStartFinding) {
     document.section(verdict(found), |section| inside(section, found));
 }
@@ -28,7 +28,7 @@ fn verdict(found: &ColdStartFinding) -> &'static str {
     }
 }
 
-/// The figure first, then the idle stretches one by one.
+/// Adds the figure, and then each idle period.
 fn inside(section: &mut Document, found: &ColdStartFinding) {
     section.says(found.why.as_str());
     section.list(averages(found));
@@ -78,12 +78,12 @@ fn what_a_start_is(found: &ColdStartFinding) -> Vec<&'static str> {
     found.trials.iter().all(is_held).then_some(held).into_iter().chain([unseen]).collect()
 }
 
-/// Is there more to tell than that a request was answered?
+/// Returns whether the trial shows more than an answered request.
 fn waited_for_more(trial: &ColdTrial) -> bool {
     trial.parts.iter().any(|part| matches!(part.phase, ColdPhase::NoListener | ColdPhase::NotReady))
 }
 
-/// Each part with the least and the most that it can have been.
+/// Returns a table of the parts, each with its lower and upper bound.
 fn split(parts: &[ColdPart]) -> Table {
     let mut table = Table::new(&["<", "time", "<at least, at most", "<"]);
     for part in parts {

@@ -1,8 +1,8 @@
-//! Two runs side by side: the verdict in sentences, the figures behind it, what to know.
+//! Renders the comparison of two runs: the verdict in sentences, its figures, and notes.
 //!
-//! On a page the intervals are drawn by hand as small SVG pictures: they need no script, print as they are, and a chart library has no axis on
-//! which a ratio and a difference of shares stand side by side. What they show stands beside them in numbers.
-//! At a terminal the family that decides is shown in full; what only describes is shown where it says something else. All of it is on the page and in the JSON.
+//! On a page, each interval is a small hand-written SVG, which needs no script and prints unchanged. A chart library was rejected:
+//! it has no axis for both a ratio and a difference of shares. The numbers of each interval are next to it.
+//! The terminal shows all figures of the deciding family, and a descriptive one only if it shows a change. The page and the JSON have all figures.
 
 use maud::{Markup, html};
 use plimsoll_judge::compare::finding::{
@@ -16,12 +16,11 @@ use crate::document::{Document, Phrase};
 use crate::table::Table;
 use crate::{figure, words};
 
-/// The comparison as text.
 pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> String {
     document(comparison).text(&format!("Plimsoll compare: {candidate} against {base}"))
 }
 
-/// The comparison as a page: every figure with its interval against its margin.
+/// Returns the comparison as a page: every figure with its interval against its margin.
 pub fn page((base, candidate): (&str, &str), comparison: &Comparison) -> String {
     let heading = format!("{candidate} against {base}");
     document(comparison).page(&format!("Plimsoll compare: {heading}"), &heading.as_str().into(), "")
@@ -66,7 +65,7 @@ fn class(change: ChangeVerdict) -> &'static str {
     }
 }
 
-/// How a load was put side by side, and from how many units.
+/// Describes the pairing of a load, and its number of units.
 fn how(group: &Group, design: Design) -> String {
     let unit = match (group.unit, group.units) {
         (Unit::Alternation, n) => format!("{n} alternations"),
@@ -113,7 +112,7 @@ fn stages(document: &mut Document, stages: &[ComparedStage]) {
     });
 }
 
-/// The mix: where it moved, and on a page all of it.
+/// Adds the mix: the changed parts, and on a page all parts.
 fn slices(document: &mut Document, slices: &[ComparedSlice]) {
     let mut table = Table::new(&["<slice", "of the base", "of the candidate", "<median's change [95 %]"]);
     for slice in slices {
@@ -171,9 +170,9 @@ fn rows(document: &mut Document, rows: &[ComparedFigure]) {
     });
 }
 
-/// Median, p99 and rates always; the rest where it says something.
+/// Returns whether a row is shown: median, p99 and rates of the deciding family always, other rows unless they show no change.
 fn is_shown(row: &ComparedFigure) -> bool {
-    // What more requests would settle has its one sentence.
+    // A separate sentence covers rows that more requests would decide.
     if row.needs_s.is_some() {
         return row.primary && row.effect.is_some();
     }
@@ -187,7 +186,7 @@ fn is_shown(row: &ComparedFigure) -> bool {
     !silent || row.primary && matches!(row.statistic.as_str(), "p50" | "p99" | "rate")
 }
 
-/// The margins of the figures shown, each once: `Margins: 5.0 % of p50, mean; 1 point of errors`.
+/// Returns the margins of the shown figures, each once: `Margins: 5.0 % of p50, mean; 1 point of errors`.
 fn margins(shown: &[&ComparedFigure]) -> String {
     let mut all: Vec<(String, Vec<&str>)> = Vec::new();
     for row in shown.iter().filter(|row| row.effect.is_some()) {
@@ -203,7 +202,7 @@ fn margins(shown: &[&ComparedFigure]) -> String {
     format!("Margins: {}", each.join("; "))
 }
 
-/// How much worse is still no change.
+/// Returns the margin within which a change does not count.
 fn margin(row: &ComparedFigure) -> String {
     match row.effect.map(|effect| effect.scale) {
         Some(Scale::Difference) => format!("{} points", figure::number(100.0 * row.margin)),
@@ -211,7 +210,7 @@ fn margin(row: &ComparedFigure) -> String {
     }
 }
 
-/// The verdict; a page has its reason beside it.
+/// Returns the verdict; on a page with its reason.
 fn judged(row: &ComparedFigure) -> Phrase {
     let drawn = Phrase::drawn(row.verdict.words(), html! { span.(class(row.verdict)) { (verdict(row)) } });
     if row.why.is_some() { drawn.sentence() } else { drawn }
@@ -226,7 +225,7 @@ fn verdict(row: &ComparedFigure) -> String {
     }
 }
 
-/// What a stage adds to the tail, with its interval.
+/// Returns a stage's contribution to the tail, with its interval.
 fn gap(gap: Option<&Estimate>) -> String {
     gap.map_or_else(String::new, |gap| {
         format!(
@@ -237,7 +236,7 @@ fn gap(gap: Option<&Estimate>) -> String {
     })
 }
 
-/// A figure in the unit of its metric.
+/// Formats a figure in the unit of its metric.
 fn value(row: &ComparedFigure, side: &ArmFigure) -> String {
     let Some(value) = side.value else {
         return if row.statistic == "per request" { String::new() } else { "–".to_owned() };
@@ -249,7 +248,7 @@ fn value(row: &ComparedFigure, side: &ArmFigure) -> String {
     }
 }
 
-/// `+13.0 % [+4.1, +22.3]`; a difference of shares in points of hundred.
+/// Formats a change: `+13.0 % [+4.1, +22.3]`; a difference of shares in percentage points.
 fn change(effect: &Effect) -> String {
     let of = |x: f64| match effect.scale {
         Scale::Ratio => 100.0 * (x - 1.0),
@@ -271,7 +270,7 @@ fn change(effect: &Effect) -> String {
     format!("{} {unit} {ends}", signed(of(effect.value)))
 }
 
-/// What is known to have changed of the target.
+/// Describes the known changes of the target.
 fn target_words(comparison: &Comparison) -> String {
     let changed = comparison.target.iter().filter_map(|(name, fact)| match fact {
         Fact::Changed { base, candidate } => {
@@ -285,7 +284,7 @@ fn target_words(comparison: &Comparison) -> String {
     format!("Changed in the target: {said}.")
 }
 
-/// Long values from where they part.
+/// Shortens long values to start at their first difference.
 fn apart(a: &str, b: &str) -> (String, String) {
     const SHOWN: usize = 32;
     let same = a.chars().zip(b.chars()).take_while(|(x, y)| x == y).count();
@@ -299,12 +298,12 @@ fn apart(a: &str, b: &str) -> (String, String) {
     (part(a), part(b))
 }
 
-/// Width and height of a picture, and how many margins fit on either side of its middle.
+/// Width and height of a picture, and the number of margins on either side of its middle.
 const WIDTH: f64 = 160.0;
 const HEIGHT: f64 = 18.0;
 const MARGINS: f64 = 3.0;
 
-/// The interval against the margin, worse to the right. What lies outside ends at the edge.
+/// Draws the interval against the margin; worse values are to the right. A value outside is drawn at the edge.
 fn picture(row: &ComparedFigure, effect: &Effect) -> Markup {
     let of = |x: f64| match effect.scale {
         Scale::Ratio => x.max(1e-12).ln() / row.margin.ln_1p(),
@@ -326,7 +325,7 @@ fn picture(row: &ComparedFigure, effect: &Effect) -> Markup {
             0.5 * HEIGHT + 6.0
         )
     };
-    // The side on which each end lies, where it is off the scale.
+    // The side of each end that is off the scale.
     let clipped: Vec<bool> = [effect.lower, effect.upper, effect.value]
         .into_iter()
         .filter(|end| beyond(*end))

@@ -1,4 +1,4 @@
-//! Costs in words and rows, for the terminal and the page alike.
+//! Renders costs as sentences and rows, for the terminal and the page.
 
 use plimsoll_judge::cost::{Bill, CostFinding, Per, UnitCosts};
 use plimsoll_measure::findings::{Findings, Reading};
@@ -7,7 +7,6 @@ use crate::document::Document;
 use crate::table::Table;
 use crate::{figure, words};
 
-/// The section.
 pub(crate) fn fill(document: &mut Document, found: &CostFinding, findings: &Findings) {
     let columns = ["<", "<request [95 %]", "<good request [95 %]", "<M input tokens", "<M output tokens"];
     let mut table = Table::new(&columns);
@@ -18,7 +17,7 @@ pub(crate) fn fill(document: &mut Document, found: &CostFinding, findings: &Find
     });
 }
 
-/// `cost at 2.49 USD per GPU-hour, 2 GPUs (2026-11-01, provider's list)`.
+/// Returns the title: `cost at 2.49 USD per GPU-hour, 2 GPUs (2026-11-01, provider's list)`.
 pub(crate) fn title(bill: &Bill) -> String {
     let (given, currency) = (&bill.given, &bill.currency);
     let many = |count: Option<u32>, what: &str| match count {
@@ -41,14 +40,14 @@ pub(crate) fn title(bill: &Bill) -> String {
     format!("Cost in {currency} at {price} ({said})")
 }
 
-/// One row per throughput that costs are said at: the budget lines first.
+/// Returns one row per throughput with a cost: the budget lines first.
 fn rows(cost: &CostFinding, findings: &Findings) -> Vec<[String; 5]> {
     let lines = cost.at_budget.iter().filter(|line| line.rate.is_some()).map(|line| {
         let at = line.rate.map_or(String::new(), |rate| figure::per_second(rate.value));
         row(format!("budget line, {}, {at}", line.traffic), &line.costs)
     });
     let mut rows: Vec<[String; 5]> = lines.collect();
-    // The levels of a sweep are loads it tried, not loads that anyone plans with.
+    // The levels of a sweep are search steps, not planned loads.
     if rows.is_empty() {
         for level in &cost.levels {
             let summary = findings.levels.iter().find(|l| l.summary.level == level.level);
@@ -59,7 +58,7 @@ fn rows(cost: &CostFinding, findings: &Findings) -> Vec<[String; 5]> {
     rows
 }
 
-/// What a session costs, level by level, where there are some.
+/// Returns the cost of a session at each level with sessions.
 fn sessions(cost: &CostFinding) -> Vec<String> {
     let of_level = |level: &plimsoll_judge::cost::LevelCost| {
         let reading = level.costs.per_session.as_ref()?;
@@ -68,7 +67,7 @@ fn sessions(cost: &CostFinding) -> Vec<String> {
     cost.levels.iter().filter_map(of_level).collect()
 }
 
-/// Why there is no cost at a budget line, where there is none.
+/// Returns the reason for a missing cost at a budget line.
 fn missing(cost: &CostFinding) -> Option<String> {
     let why = |reading: &Reading| match reading {
         Reading::Refused { why, .. } => Some(why.clone()),

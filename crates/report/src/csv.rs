@@ -1,11 +1,11 @@
-//! The requests of a run as comma-separated values, one row each. A number that is not known is empty, one without an end is `inf`.
+//! Renders the requests of a run as comma-separated values, one row each. An unknown number is empty, an infinite one is `inf`.
 
 use plimsoll_measure::requests::RequestRow;
 
-/// The columns, in this order.
+/// Column names in the order of the values.
 const HEADER: &str = "level,request,attempts,due_s,ttft_s,e2e_s,tpot_s,prompt_tokens,output_tokens,outcome\n";
 
-/// The table.
+/// Returns the table with its header.
 pub fn render(rows: &[RequestRow]) -> String {
     let mut text = String::from(HEADER);
     let time = |seconds: Option<f64>| seconds.map(|s| format!("{s}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What `plimsoll demo gateway` prints: two runs of the same requests side by side, and which way was the better one for them. It may be either.
+//! Renders `plimsoll demo gateway`: two runs of equal requests, and the better route for them. It may be either.
 
 use plimsoll_measure::findings::{LevelSummary, Reading};
 use serde::Serialize;
@@ -6,30 +6,30 @@ use serde::Serialize;
 use crate::table::Table;
 use crate::{figure, words};
 
-/// One of the two ways, as it was measured.
+/// The measurement of one of the two routes.
 #[derive(Clone, Debug, Serialize)]
 pub struct DemoRoute {
     pub met: LevelSummary,
-    /// The replicas, in order.
+    /// Shares of the replicas, in order.
     pub replicas: Vec<ReplicaShare>,
-    /// Attempts after the first.
+    /// Number of attempts after the first.
     pub retries: u64,
-    /// Requests that were not sent on.
+    /// Number of requests that were not forwarded.
     pub refused: u64,
-    /// Was a replica taken out for a while?
+    /// Whether a replica was ejected for a time.
     pub ejected: bool,
 }
 
-/// What a replica got.
+/// The part of a replica in a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplicaShare {
     pub name: String,
     pub requests: u64,
-    /// How long it is taken to need for a token with one stream, s.
+    /// Assumed time per token with one stream, s.
     pub step_s: f64,
 }
 
-/// The page. `scene`: what was done, in a few sentences; `again`: the command line.
+/// Returns the page. `scene`: a description of the runs, in a few sentences; `again`: the command line.
 pub fn render(scene: &str, robin: &DemoRoute, gateway: &DemoRoute, again: &str) -> String {
     let mut table = Table::new(&["", "round robin", "plimsoll gateway"]);
     let mut row =
@@ -78,7 +78,7 @@ fn latency(reading: Option<&Reading>) -> String {
     }
 }
 
-/// Which way was the better one for these requests.
+/// Returns the better route for these requests.
 fn verdict(robin: &DemoRoute, gateway: &DemoRoute) -> String {
     match (p95(robin), p95(gateway)) {
         (Some(robin), Some(gateway)) => between(robin, gateway),
@@ -106,7 +106,7 @@ fn between(robin: &Reading, gateway: &Reading) -> String {
     }
 }
 
-/// What the gateway found out by itself.
+/// Describes the values that the gateway measured automatically.
 fn learnt(gateway: &DemoRoute) -> String {
     let steps: Vec<String> = gateway
         .replicas

@@ -1,7 +1,7 @@
-//! A profiler's timeline: what the time went by, the devices, their work by kind and by name, launches, steps.
+//! Renders a profiler's timeline: the use of time, the devices, their work by kind and by name, launches, steps.
 //!
-//! On a page each device's time and the steps are bars beside each other. Bars are plain elements, as on the page of a profile: they print,
-//! and need no script.
+//! On a page, bars next to each other show each device's time and the steps. Bars are plain elements, as on the page of a profile:
+//! they print, and need no script.
 
 use maud::{Markup, html};
 use plimsoll_diagnose::device::{Device, DeviceFinding, DeviceStep, HostShare, Launches, Top};
@@ -11,13 +11,13 @@ use crate::html::bars::{BARS_CSS, Piece, bar, swatch};
 use crate::table::Table;
 use crate::{figure, words};
 
-/// Longest name shown, letters.
+/// Longest name shown, in characters.
 const NAME: usize = 68;
-/// Steps in the terminal's table and drawn on a page; of more, the slowest.
+/// Limit of steps in the terminal's table and on a page; the slowest are shown.
 const STEPS: usize = 16;
 const DRAWN_STEPS: usize = 40;
 
-/// What a device's time goes by, with the bar's colour: as on a profile's page, red is waiting and blue is computing.
+/// A use of a device's time, with the bar's colour: as on a profile's page, red is waiting and blue is computing.
 type Part = (&'static str, &'static str);
 const COMPUTING: Part = ("computing", "#2f6fb5");
 const EXCHANGE: Part = ("exchange only", "#8f7fc4");
@@ -27,7 +27,6 @@ const HOST: Part = ("idle: host", "#d9534f");
 const IDLE: Part = ("idle", "#a8a8a8");
 const OTHER: Part = ("exchange and copy", "#7a8ca3");
 
-/// The finding as text.
 pub fn render(name: &str, finding: &DeviceFinding) -> String {
     document(finding).text(&format!("Profiler's timeline {name}"))
 }
@@ -77,7 +76,7 @@ fn share(share: Option<f64>) -> String {
     share.map_or_else(|| "–".to_owned(), figure::percent)
 }
 
-/// A name that fits a line: C++ says its arguments at length.
+/// Shortens a name to one line, because C++ names include their arguments.
 fn short(name: &str) -> String {
     let name = name.strip_prefix("void ").unwrap_or(name);
     if name.chars().count() <= NAME {
@@ -128,12 +127,12 @@ fn bands(finding: &DeviceFinding) -> Markup {
     } }
 }
 
-/// A share of a device's time, drawn so wide.
+/// Returns a piece with this share of a device's time, drawn with width `wide`.
 fn piece((name, colour): Part, share: f64, wide: f64) -> Piece {
     Piece { says: format!("{name} {}", figure::percent(share)), colour, share: wide, inferred: false }
 }
 
-/// A device's time, exclusive and whole.
+/// Returns the uses of a device's time, exclusive and complete.
 fn shares(device: &Device) -> Vec<(Part, f64)> {
     let other = device.busy - device.computing - device.collective_alone - device.copy_alone;
     let mut all = vec![
@@ -192,7 +191,7 @@ fn meanwhile(host: &[HostShare]) -> Table {
     table
 }
 
-/// The slowest steps, at most so many, in the order in which they came.
+/// Returns at most `most` of the slowest steps, in their original order.
 fn slowest(steps: &[DeviceStep], most: usize) -> Vec<&DeviceStep> {
     let mut shown: Vec<&DeviceStep> = steps.iter().collect();
     if steps.len() > most {
@@ -236,7 +235,7 @@ fn steps(document: &mut Document, steps: &[DeviceStep]) {
     });
 }
 
-/// Each step to one scale: how long it took, and what its devices did.
+/// Returns the steps on one scale: the duration, and the work of the devices.
 fn step_bands(steps: &[DeviceStep], longest_s: f64) -> Markup {
     let of = |step: &DeviceStep| {
         let host = step.host_idle.unwrap_or(0.0);

@@ -1,6 +1,6 @@
-//! A run's diagnosis: the verdict in the first lines, then what speaks for it, then what was cleared and what could not be asked.
+//! Renders a run's diagnosis: the verdict in the first lines, then its evidence, then the excluded causes and the open questions.
 //!
-//! The evidence first lost: a person who reads ten seconds must have read the layer, the cause, and what to do.
+//! Evidence before the verdict was rejected, because a reader with ten seconds must see the layer, the cause, and the next step.
 
 use maud::{Markup, html};
 use plimsoll_diagnose::active::tell::Tried;
@@ -11,7 +11,7 @@ use crate::headline::of_trust;
 use crate::table::Table;
 use crate::{active, figure};
 
-/// The diagnosis as text. `tried` are the experiments of an active diagnosis.
+/// Returns the diagnosis as text. `tried` are the experiments of an active diagnosis.
 pub fn render(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
     let mut document = Document::default();
     let first = diagnosis.verdicts.first();
@@ -26,8 +26,7 @@ pub fn page(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
     document.page(&format!("Plimsoll diagnose: {name}"), &format!("Diagnosis of {name}").into(), "")
 }
 
-/// The verdict first, then what speaks for it, then what was cleared and what could not be asked: who reads ten seconds must have read the
-/// layer, the cause, and what to do.
+/// Adds the verdict, its evidence, the excluded causes and the open questions, in this order.
 pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, tried: &[Tried]) {
     for (place, found) in diagnosis.verdicts.iter().enumerate() {
         document.drawn(card(place, found, diagnosis.answer));
@@ -41,7 +40,7 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
         });
     }
     document.section("What was judged", |section| {
-        // The experiments say what they were; one level that was judged must be named.
+        // Experiments describe themselves; a single diagnosed level needs its name.
         let subject = tried.is_empty().then(|| subject(name, diagnosis));
         section.list(diagnosis.validity.as_ref().map(of_trust).into_iter().chain(subject));
     });
@@ -76,7 +75,7 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
     });
 }
 
-/// `MODEL: the model or its kernels are slower`.
+/// Returns the title with its layer: `MODEL: the model or its kernels are slower`.
 fn titled(found: &Verdict, answer: Answer) -> String {
     match answer {
         Answer::Found | Answer::Invalid => {
@@ -86,7 +85,7 @@ fn titled(found: &Verdict, answer: Answer) -> String {
     }
 }
 
-/// What a person reads in ten seconds, below the title.
+/// Adds the summary below the title, readable in ten seconds.
 fn head(document: &mut Document, found: &Verdict) {
     document.list([
         found.says.clone(),
@@ -95,7 +94,7 @@ fn head(document: &mut Document, found: &Verdict) {
     ]);
 }
 
-/// The same on a page.
+/// Returns the summary for a page.
 fn card(place: usize, found: &Verdict, answer: Answer) -> Markup {
     let class = match answer {
         Answer::NothingMaterial => "valid",
@@ -113,10 +112,10 @@ fn card(place: usize, found: &Verdict, answer: Answer) -> Markup {
     }
 }
 
-/// What a verdict says, in a few words.
+/// Returns a verdict in a few words.
 fn title(found: &Verdict, answer: Answer) -> &'static str {
     match answer {
-        // What so few requests can't rule out is not said to be fine.
+        // Few requests can't exclude a cause, so the title does not exclude it.
         Answer::NothingMaterial if found.confidence < 0.5 => "Nothing material is shown.",
         Answer::NothingMaterial => "Nothing material is wrong.",
         Answer::Unknown => "Inconclusive: the cause is unknown.",
@@ -140,7 +139,7 @@ fn subject(name: &str, diagnosis: &Diagnosis) -> String {
         (Reference::Probe, _) => "without a baseline: against its own single requests".to_owned(),
         _ => "without a baseline: against its own quiet parts".to_owned(),
     };
-    // Metrics pages are of no level, and say of no request whether it was alone.
+    // Metrics endpoints have no levels, and do not show whether a request was isolated.
     let alone = subject.level.map_or(String::new(), |_| {
         format!("; {} had the target to themselves", figure::count(subject.alone))
     });
@@ -149,7 +148,9 @@ fn subject(name: &str, diagnosis: &Diagnosis) -> String {
     format!("{name}{level}{chosen}: {requests} requests at {}, {against}{alone}{excerpt}", subject.load)
 }
 
-/// What speaks for a verdict: every figure with its interval, what it had to reach and what it rests on, for one without them is an opinion.
+/// Adds the evidence of a verdict.
+///
+/// Every figure has its interval, its threshold and its source, because a verdict without them is an opinion.
 fn why(document: &mut Document, found: &Verdict) {
     let unknown = found.cause == Cause::Unknown;
     let heading = match unknown {
@@ -174,7 +175,7 @@ fn why(document: &mut Document, found: &Verdict) {
             }
             Counter::NoneExists => {}
         }
-        // Of what is unknown the candidates stand in the first lines, and the experiment is what to do first.
+        // For an unknown cause the first lines list the candidates, and the experiment is the next step.
         if unknown {
             return;
         }
@@ -189,7 +190,7 @@ fn why(document: &mut Document, found: &Verdict) {
 
 const INFERRED: &str = "[inferred from the client's side]";
 
-/// The cells of a figure.
+/// Returns the table cells of a figure.
 fn evidence(line: &Evidence) -> [Phrase; 5] {
     let ends = line.value.filter(|value| value.lower.is_finite() || value.upper.is_finite());
     let interval = ends.map(|of| figure::interval(&figure::number(of.lower), &figure::number(of.upper)));
@@ -213,7 +214,7 @@ fn in_a_line(line: &Evidence, found: &Verdict) -> String {
     let counts = line.value.map_or(String::new(), |value| {
         format!(" (n {}, n_eff {})", figure::count(value.n), figure::number(value.n_eff))
     });
-    // The figure that decides stands in the first lines already.
+    // The first lines contain the deciding figure already.
     let says = if line.says == found.says { "The figure above" } else { line.says.as_str() };
     let inferred = if line.inferred { format!(" {INFERRED}") } else { String::new() };
     format!("{says}{counts}{inferred}")

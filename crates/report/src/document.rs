@@ -1,7 +1,7 @@
-//! What a command found, said once: a document of sections, sentences, tables and drawings, read at a terminal as text and sent round as a page.
+//! A document of sections, sentences, tables and drawings, shown at a terminal as text and as an HTML page.
 //!
-//! Each place shows it in its own way: the terminal indents and leaves drawings out, a page sets headings and may show more columns and rows.
-//! A section in which nothing stands is not shown, so that who writes one need not ask first.
+//! Each output shows it differently. The terminal indents and omits drawings; a page sets headings and may show more columns and rows.
+//! An empty section is omitted, so that callers need no check.
 
 use maud::{Markup, html};
 use plimsoll_measure::findings::Reading;
@@ -11,7 +11,7 @@ use crate::html::page::page;
 use crate::table::Table;
 use crate::words;
 
-/// Words with how a page sets them off, where it does: a badge, code, soft type. The terminal has the words alone.
+/// A text, optionally with a page's markup for it: a badge, code, soft type. The terminal shows only the text.
 #[derive(Clone, Debug, Default)]
 pub struct Phrase {
     pub(crate) text: String,
@@ -19,32 +19,32 @@ pub struct Phrase {
     is_sentence: bool,
 }
 
-/// What is longer than so many letters is taken for a sentence.
+/// Length in characters above which a text counts as a sentence.
 const SENTENCE: usize = 40;
 
 impl Phrase {
-    /// Words that a page shows in another way.
+    /// Creates a phrase with different markup on a page.
     pub fn drawn(text: impl Into<String>, page: Markup) -> Phrase {
         Phrase { text: text.into(), page: Some(page), is_sentence: false }
     }
 
-    /// The same in a page's soft type: how a figure is to be read, and not what was found.
+    /// Shows the phrase in a page's soft type: an explanation of a figure, not a result.
     pub fn soft(self) -> Phrase {
         self.class("soft")
     }
 
-    /// The same with a class of the pages' style.
+    /// Shows the phrase with a class of the pages' style.
     pub fn class(self, class: &str) -> Phrase {
         let page = Some(html! { span.(class) { (self.markup()) } });
         Phrase { page, ..self }
     }
 
-    /// The same where a page shows a sentence, which may wrap: what it draws does not tell its length.
+    /// Marks the phrase as a sentence, which a page may wrap, because the length of its markup is unknown.
     pub fn sentence(self) -> Phrase {
         Phrase { is_sentence: true, ..self }
     }
 
-    /// May a page wrap it? A figure may not be.
+    /// Returns whether a page may wrap the phrase; a figure must not wrap.
     pub(crate) fn wraps(&self) -> bool {
         self.is_sentence || self.text.chars().count() > SENTENCE
     }
@@ -70,7 +70,7 @@ impl From<&str> for Phrase {
     }
 }
 
-/// A latency in ms; a page has its interval below it, and why there is none under the pointer.
+/// Formats a latency in ms. On a page its interval is below it, and the reason for a missing interval is a tooltip.
 pub(crate) fn latency(reading: &Reading) -> Phrase {
     let (value, interval) = words::latency_cell(reading);
     let why = match reading {
@@ -82,7 +82,6 @@ pub(crate) fn latency(reading: &Reading) -> Phrase {
     Phrase::drawn(value, drawn)
 }
 
-/// A part of a document.
 #[derive(Clone, Debug)]
 enum Block {
     Section(Phrase, Vec<Block>),
@@ -103,19 +102,19 @@ pub struct Document {
 }
 
 impl Document {
-    /// A section: what `fill` puts into it, under this heading.
+    /// Adds a section with this heading and the content that `fill` adds.
     pub fn section(&mut self, heading: impl Into<Phrase>, fill: impl FnOnce(&mut Document)) {
         let mut inside = Document::default();
         fill(&mut inside);
         self.blocks.push(Block::Section(heading.into(), inside.blocks));
     }
 
-    /// A sentence.
+    /// Adds a sentence or a phrase.
     pub fn says(&mut self, sentence: impl Into<Phrase>) {
         self.blocks.push(Block::Says(sentence.into()));
     }
 
-    /// The sentences that sum the whole up: larger on a page.
+    /// Adds the sentences of the verdict: larger on a page.
     pub fn verdict(&mut self, sentences: &[String]) {
         let drawn = html! { div.verdict { @for sentence in sentences { p { (sentence.replace(" %", "\u{a0}%")) } } } };
         self.drawn(drawn);
@@ -126,7 +125,7 @@ impl Document {
         self.blocks.push(Block::List(items.into_iter().map(Into::into).collect()));
     }
 
-    /// What to know of the whole.
+    /// Adds notes on the whole document.
     pub fn notes(&mut self, notes: impl IntoIterator<Item = String>) {
         self.blocks.push(Block::Notes(notes.into_iter().collect()));
     }
@@ -135,41 +134,41 @@ impl Document {
         self.blocks.push(Block::Table(table));
     }
 
-    /// A table under a heading of its own.
+    /// Adds a table under a separate heading.
     pub(crate) fn titled(&mut self, heading: impl Into<Phrase>, table: Table) {
         self.section(heading, |inside| inside.table(table));
     }
 
-    /// How what stands beside it is to be read: in small type, on pages only.
+    /// Adds an explanation of the neighbouring element: in small type, on pages only.
     pub fn small(&mut self, says: impl Into<String>) {
         self.blocks.push(Block::Small(says.into()));
     }
 
-    /// What only a page can show, or says beside what it shows.
+    /// Adds markup for pages only.
     pub fn drawn(&mut self, markup: Markup) {
         self.blocks.push(Block::Drawn(markup));
     }
 
-    /// What only the terminal needs, because a page draws it.
+    /// Adds content for the terminal only, because a page draws it.
     pub fn terminal(&mut self, fill: impl FnOnce(&mut Document)) {
         let mut inside = Document::default();
         fill(&mut inside);
         self.blocks.push(Block::Terminal(inside.blocks));
     }
 
-    /// What stands apart from what is before and behind it, without a heading.
+    /// Adds content separated from its neighbours, without a heading.
     pub fn apart(&mut self, fill: impl FnOnce(&mut Document)) {
         let mut inside = Document::default();
         fill(&mut inside);
         self.blocks.push(Block::Apart(inside.blocks));
     }
 
-    /// All of another document, behind this.
+    /// Appends all of another document.
     pub fn append(&mut self, other: Document) {
         self.blocks.extend(other.blocks);
     }
 
-    /// The document as text under its title.
+    /// Returns the document as text under its title.
     pub fn text(&self, title: &str) -> String {
         let mut out = words::wrap(0, title);
         text_of(&self.blocks, 0, &mut out);
@@ -177,19 +176,19 @@ impl Document {
         out
     }
 
-    /// The document as Markdown under its title, which is Markdown itself, for a pull request.
+    /// Returns the document as Markdown under its title, which is Markdown itself, for a pull request.
     pub fn markdown(&self, title: &str) -> String {
         let mut out = format!("### {title}\n");
         markdown_of(&self.blocks, 3, &mut out);
         out
     }
 
-    /// The document as the inside of a page.
+    /// Returns the document as the inside of a page.
     pub fn markup(&self) -> Markup {
         html! { @for block in &self.blocks { (markup_of(block, 0)) } }
     }
 
-    /// The document as a page of its own. `css` is what only its drawings need.
+    /// Returns the document as a separate page. `css` is for its drawings.
     pub fn page(&self, name: &str, heading: &Phrase, css: &str) -> String {
         page(name, css, None, &self.under(heading))
     }
@@ -203,7 +202,7 @@ impl Document {
     }
 }
 
-/// Is there nothing to be read at a terminal?
+/// Returns whether a block has no content for a terminal.
 fn is_silent(block: &Block) -> bool {
     match block {
         Block::Section(_, inside) | Block::Apart(inside) | Block::Terminal(inside) => {
@@ -218,7 +217,7 @@ fn is_silent(block: &Block) -> bool {
 }
 
 fn text_of(blocks: &[Block], depth: usize, out: &mut String) {
-    // What stands under the title is as deep as what stands under a section's heading.
+    // Content under the title has the depth of content under a section's heading.
     let indent = 2 * depth.max(1);
     let mut after_section = false;
     for block in blocks.iter().filter(|block| !is_silent(block)) {
@@ -245,13 +244,13 @@ fn text_of(blocks: &[Block], depth: usize, out: &mut String) {
     }
 }
 
-/// An item whose further lines stand two columns in.
+/// Indents an item, with two more columns for its continuation lines.
 fn hanging(indent: usize, text: &str) -> String {
     let wrapped = words::wrap(indent + 2, text);
     wrapped.strip_prefix("  ").map(str::to_owned).unwrap_or(wrapped)
 }
 
-/// One empty line, unless there is one.
+/// Adds one empty line, unless there is one.
 fn gap(out: &mut String) {
     if !out.is_empty() && !out.ends_with("\n\n") {
         out.push('\n');
@@ -280,7 +279,7 @@ fn markdown_of(blocks: &[Block], depth: usize, out: &mut String) {
     }
 }
 
-/// Text within a line of Markdown or a cell of its tables: what would end the cell or begin markup of its own is escaped.
+/// Escapes text within a line of Markdown or a table cell, so that it can't end the cell or begin markup.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -295,12 +294,12 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
-/// Is there nothing to be seen on a page?
+/// Returns whether a block has no content on a page.
 fn is_blank(block: &Block) -> bool {
     match block {
         Block::Section(_, inside) | Block::Apart(inside) => inside.iter().all(is_blank),
         Block::Drawn(markup) => markup.0.is_empty(),
-        // A word on how to read nothing.
+        // Explanations don't count as content.
         Block::Terminal(_) | Block::Small(_) => true,
         Block::Table(table) => table.is_empty(),
         other => is_silent(other),

@@ -1,4 +1,4 @@
-//! A load that went to several endpoints: what each came to, beside the whole.
+//! Renders a load on several endpoints: the result of each, and the total.
 
 use plimsoll_measure::findings::LevelSummary;
 use plimsoll_model::Manifest;
@@ -7,7 +7,7 @@ use crate::document::{Phrase, latency};
 use crate::figure;
 use crate::table::Table;
 
-/// The endpoints of a run, as its rows number them.
+/// Returns the endpoints of a run, in the order of their numbers in its rows.
 pub(crate) fn of(manifest: &Manifest) -> Vec<String> {
     let target = manifest.scenario.get("target");
     let further = target.and_then(|target| target.get("further_urls")?.as_array());
@@ -15,7 +15,7 @@ pub(crate) fn of(manifest: &Manifest) -> Vec<String> {
     std::iter::once(manifest.target.url.clone()).chain(further).collect()
 }
 
-/// What was measured, in a title: the first endpoint, and how many there are beside it.
+/// Returns the target in a title: the first endpoint, and the number of further ones.
 pub(crate) fn title(manifest: &Manifest) -> String {
     match of(manifest).len() - 1 {
         0 => manifest.target.url.clone(),
@@ -25,7 +25,7 @@ pub(crate) fn title(manifest: &Manifest) -> String {
     }
 }
 
-/// A row for each endpoint; a line has no room for `tpot`. Empty where there is one endpoint.
+/// Returns a table with a row per endpoint; a line has no room for `tpot`. Empty for one endpoint.
 pub(crate) fn table(summary: &LevelSummary, endpoints: &[String]) -> Table {
     let columns = [
         "<endpoint",

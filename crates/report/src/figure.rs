@@ -1,10 +1,10 @@
-//! How numbers look: three significant digits, a unit, and never more precision than is known.
+//! Formats numbers: three significant digits, a unit, and never more precision than is known.
 //!
-//! Every number that a person reads passes through here, in the terminal and in the page, so that the same figure
-//! never appears in two spellings. Durations are shown in ms up to a second, because that is the unit in which
-//! latency is talked about (tables keep it throughout), and lengths of time in seconds from one second on.
+//! Every displayed number is formatted here, in the terminal and on the page, so that a figure
+//! never has two spellings. Latencies are in ms up to a second, because this is their usual unit (tables keep it throughout).
+//! Time spans are in seconds from one second on.
 
-/// A number with three significant digits and thousands set apart by thin spaces: `1 250`, `0.0312`.
+/// Formats a number with three significant digits and thin spaces between thousands: `1 250`, `0.0312`.
 pub fn number(value: f64) -> String {
     if value.is_nan() {
         return "–".into();
@@ -28,7 +28,7 @@ pub fn number(value: f64) -> String {
     text.replace('-', "−")
 }
 
-/// A number of a formula, which has no error of its own: four significant digits, no trailing zeros: `18.05`, `51.2`, `1250`.
+/// Formats a number of a formula, which has no error: four significant digits, no trailing zeros: `18.05`, `51.2`, `1250`.
 pub fn exact(value: f64) -> String {
     if !value.is_finite() || value == 0.0 {
         return if value == 0.0 { "0".into() } else { number(value) };
@@ -38,7 +38,7 @@ pub fn exact(value: f64) -> String {
     if decimals == 0 { group(text).replace('-', "−") } else { trim_zeros(text).replace('-', "−") }
 }
 
-/// A time of a formula in seconds, in the unit that people use.
+/// Formats a time of a formula in the usual unit; the argument is in seconds.
 pub(crate) fn exact_time(seconds: f64) -> String {
     if !seconds.is_finite() {
         return number(seconds);
@@ -51,36 +51,36 @@ pub(crate) fn exact_time(seconds: f64) -> String {
     }
 }
 
-/// A percentile as its share, with as many digits as its distance from one needs: `p99.49`, `p99.90`, `p99.99990`.
+/// Formats a percentile as its share, with as many digits as its distance from one needs: `p99.49`, `p99.90`, `p99.99990`.
 pub fn percentile(share: f64) -> String {
     let decimals = (-(1.0 - share).log10()).floor().clamp(0.0, 12.0) as usize;
     format!("p{:.decimals$}", 100.0 * share)
 }
 
-/// A round number as it is, for the ticks of an axis: `0`, `0.5`, `10 000`.
+/// Formats a round number for the ticks of an axis: `0`, `0.5`, `10 000`.
 pub fn plain(value: f64) -> String {
     let short: f64 = format!("{value:.9e}").parse().unwrap_or(value);
     let text = format!("{short}");
     if text.contains('.') { text.replace('-', "−") } else { group(text).replace('-', "−") }
 }
 
-/// `1 request`, `12 345 requests`.
+/// Formats a count with its noun: `1 request`, `12 345 requests`.
 pub fn counted(n: u64, one: &str) -> String {
     format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// A whole number with its thousands set apart: `12 345`.
+/// Formats a whole number with separated thousands: `12 345`.
 pub fn count(value: u64) -> String {
     group(value.to_string())
 }
 
-/// A duration given in nanoseconds: `12.3 ms`, `845 µs`, `12.4 s`, `3 min 20 s`.
+/// Formats a duration in nanoseconds: `12.3 ms`, `845 µs`, `12.4 s`, `3 min 20 s`.
 pub fn duration_ns(ns: f64) -> String {
     if !ns.is_finite() {
         return number(ns);
     }
     let magnitude = ns.abs();
-    // Stamps are whole nanoseconds: what arithmetic leaves below half of one is nothing.
+    // Timestamps are whole nanoseconds, so a result below half of one is zero.
     if magnitude < 0.5 {
         "0 ms".into()
     } else if magnitude < 100_000.0 {
@@ -100,12 +100,12 @@ pub fn duration_ns(ns: f64) -> String {
     }
 }
 
-/// Milliseconds without a unit, for columns whose header names it.
+/// Formats milliseconds without a unit, for columns with the unit in the header.
 pub(crate) fn millis(ns: f64) -> String {
     number(ns / 1e6)
 }
 
-/// A share between 0 and 1 as a percentage: `98.3 %`.
+/// Formats a share between 0 and 1 as a percentage: `98.3 %`.
 pub fn percent(share: f64) -> String {
     if !share.is_finite() {
         return number(share);
@@ -127,7 +127,7 @@ pub fn percent(share: f64) -> String {
     format!("{} %", text.replace('-', "−"))
 }
 
-/// A chance that was estimated from few cases, as a percentage: never the certainty that rounding would make of it.
+/// Formats a probability from few cases as a percentage, never rounded to certainty.
 pub fn chance(p: f64) -> String {
     match p {
         p if p > 0.999 => "over 99.9 %".to_owned(),
@@ -136,31 +136,31 @@ pub fn chance(p: f64) -> String {
     }
 }
 
-/// A rate per second: `512/s`.
+/// Formats a rate per second: `512/s`.
 pub fn per_second(rate: f64) -> String {
     format!("{}/s", number(rate))
 }
 
-/// An interval of numbers already spelt: `[480, 545]`.
+/// Formats an interval of formatted numbers: `[480, 545]`.
 pub fn interval(lower: &str, upper: &str) -> String {
     format!("[{lower}, {upper}]")
 }
 
-/// A date and time in UTC, from nanoseconds since 1970.
+/// Formats a date and time in UTC, from nanoseconds since 1970.
 pub fn date(realtime_ns: i64) -> String {
     let seconds = realtime_ns.div_euclid(1_000_000_000);
     let (days, in_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     format!("{} {:02}:{:02} UTC", day(days), in_day / 3600, in_day % 3600 / 60)
 }
 
-/// An instant as other programs read it (RFC 3339): `2026-11-20T11:56:04.631Z`, from milliseconds since 1970.
+/// Formats an instant for other programs (RFC 3339): `2026-11-20T11:56:04.631Z`, from milliseconds since 1970.
 pub fn rfc3339(realtime_ms: i64) -> String {
     let (days, in_day) = (realtime_ms.div_euclid(86_400_000), realtime_ms.rem_euclid(86_400_000));
     let (seconds, ms) = (in_day / 1000, in_day % 1000);
     format!("{}T{:02}:{:02}:{:02}.{ms:03}Z", day(days), seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// A day as `2026-11-20`, from days since 1970 (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`).
+/// Formats a day as `2026-11-20`, from days since 1970 (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`).
 fn day(days: i64) -> String {
     let z = days + 719_468;
     let era = z.div_euclid(146_097);
@@ -174,7 +174,7 @@ fn day(days: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// Thousands set apart by spaces, from five digits on (four read well without).
+/// Separates thousands by spaces, from five digits on (four read well without).
 fn group(digits: String) -> String {
     let (sign, digits) = match digits.strip_prefix('-') {
         Some(rest) => ("-", rest.to_string()),
@@ -197,7 +197,7 @@ fn trim_zeros(text: String) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text }
 }
 
-/// `99`, `99.9`: a probability as the number of its percentile.
+/// Formats a probability as the number of its percentile: `99`, `99.9`.
 pub fn centile(p: f64) -> String {
     let text = format!("{:.2}", p * 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_string()

@@ -1,10 +1,10 @@
-//! Sentences folded to a terminal's width; tables stay as they are.
+//! Folds sentences to a terminal's width; tables stay unchanged.
 //!
-//! Only what is read at a terminal is folded: in a pipe a sentence stays on its line, where a search finds it.
+//! Only terminal output is folded: in a pipe a sentence stays on its line, where a search finds it.
 
 use crate::words::wrap_at;
 
-/// The text with every sentence that is wider than this folded at spaces, at its own indent. A line with two spaces inside is a row of a
+/// Folds every sentence that exceeds the width at spaces, with its own indent. A line with two spaces inside is a row of a
 /// table.
 pub fn fold(text: &str, width: usize) -> String {
     let folded = text.lines().map(|line| {

@@ -1,7 +1,7 @@
-//! The verdict in a few sentences, for a person with ten seconds.
+//! The verdict in a few sentences, for a reader with ten seconds.
 //!
-//! What was found comes first, then how far it may be trusted. Each sentence stands alone: it is read aloud in meetings
-//! by people who did not see the rest.
+//! The result comes first, then its trust. Each sentence is complete on its own, because readers quote it in meetings
+//! without the rest.
 
 use plimsoll_measure::findings::{
     BudgetFinding, CapacityLine, CapacityLines, CurvePoint, Findings, Held, Hold, KeptUp, LevelSummary,
@@ -12,7 +12,7 @@ use plimsoll_model::Load;
 
 use crate::{figure, words};
 
-/// The sentences.
+/// Returns the sentences of the verdict.
 pub fn headline(findings: &Findings) -> Vec<String> {
     let several = findings.lines.len() > 1;
     let mut said: Vec<String> = Vec::new();
@@ -31,7 +31,7 @@ pub fn headline(findings: &Findings) -> Vec<String> {
 
 fn of_lines(lines: &CapacityLines, several: bool) -> Vec<String> {
     let kind = of_kind(lines, several);
-    // Where the time could not support a p99, the onset is another figure and must say so.
+    // If the time could not support a p99, the onset uses another percentile, and the sentence must name it.
     let read = match words::not_p99(lines) {
         None => String::new(),
         Some(p) => format!(" (read from {p}; by p99 it lies lower as a rule)"),
@@ -70,7 +70,7 @@ fn carries(lines: &CapacityLines, findings: &Findings) -> Option<String> {
         let point = curve.points.iter().find(|point| point.offered_per_s == rate)?;
         Some(level(point.level)?.window.length_s)
     };
-    // The heaviest load clearly below the break at which no more requests were over a ceiling than may be.
+    // The heaviest load clearly below the break whose share of requests over a ceiling is within its limit.
     let within = |point: &&CurvePoint| {
         broken.is_none_or(|broken| point.offered_per_s < CLEARLY * broken)
             && point.stability != KeptUp::Unstable
@@ -190,12 +190,12 @@ fn of_level(level: &LevelSummary) -> String {
     format!("At {load}: {latency}; {failed} of {requests} requests failed{local}{left}{kept}.")
 }
 
-/// Attempts for which this machine had no socket.
+/// Returns the number of attempts without a socket on this machine.
 fn no_socket(level: &LevelSummary) -> u64 {
     level.generator.room.as_ref().map_or(0, |room| room.no_socket)
 }
 
-/// Where nothing came back there is no latency for which there could be too few requests: the target fails, or this machine does.
+/// Returns the sentence for a level without answers: the target or this machine fails. A note on too few latencies would mislead.
 fn of_failure(level: &LevelSummary) -> Option<String> {
     let counts = &level.counts;
     if counts.requests == 0 || counts.finished + counts.cancelled > 0 {
@@ -216,7 +216,7 @@ fn of_failure(level: &LevelSummary) -> Option<String> {
     Some(format!("{who}: none of {} finished ({ends}){said}", figure::counted(counts.requests, "request")))
 }
 
-/// How far the measurement may be trusted, in a sentence or two.
+/// Returns the trust of the measurement, in a sentence or two.
 pub(crate) fn of_trust(validity: &Validity) -> String {
     let first = validity.reasons.first().map(|reason| words::sentence(&reason.means)).unwrap_or_default();
     match validity.verdict {

@@ -1,4 +1,4 @@
-//! A baseline's line for a terminal: a course per metric, and since when it has moved.
+//! Renders a baseline's history for a terminal: a time series per metric, and the start of each change.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,10 @@ use plimsoll_judge::history::{Course, Entry, HistoryLine};
 use crate::table::Table;
 use crate::{figure, words};
 
-/// Results that a course draws, the latest.
+/// Number of latest results in a drawn time series.
 const DRAWN: usize = 32;
 
-/// The line in a few rows. `since`: the entry from which on a change counts as news.
+/// Returns the history in a few rows. `since`: the first entry whose changes count as news.
 pub fn render(name: &str, line: &HistoryLine, since: usize) -> String {
     let mut text = String::new();
     let (Some(first), Some(last)) = (line.entries.first(), line.entries.last()) else {
@@ -37,7 +37,7 @@ pub fn render(name: &str, line: &HistoryLine, since: usize) -> String {
             let _ = writeln!(text, "  {} {said}: left out", results(count));
         }
     }
-    // A cut that is longer than usual explains a better figure: the newest result's is said.
+    // A longer cut than usual can explain a better figure, so the cut of the newest result is shown.
     for cut in &last.cut {
         text.push_str(&words::wrap(2, &format!("{}: {cut}", last.run)));
     }
@@ -69,7 +69,7 @@ fn verdict(line: &HistoryLine, since: usize) -> String {
     "Nothing has got worse".into()
 }
 
-/// What changed, by how much, and with which version.
+/// Describes a change: the metric, its size, and the version.
 fn moved(change: &ChangePoint, entries: &[Entry]) -> String {
     let (before, at) = (&entries[change.at.saturating_sub(1)], &entries[change.at]);
     let which = match (&before.version, &at.version) {
@@ -89,20 +89,20 @@ fn version(entry: &Entry) -> &str {
     entry.version.as_deref().unwrap_or(&entry.measured)
 }
 
-/// A ratio as a signed percentage: `+21.0 %`.
+/// Formats a ratio as a signed percentage: `+21.0 %`.
 fn percent(ratio: f64) -> String {
     let share = ratio - 1.0;
     let sign = if share >= 0.0 { "+" } else { "−" };
     format!("{sign}{}", figure::percent(share.abs()))
 }
 
-/// The latest values as bars of eight heights between the least and the largest, ∞ as a cross.
+/// Draws the latest values as bars of eight heights between minimum and maximum, and ∞ as a cross.
 fn drawn(course: &Course) -> String {
     let values: Vec<f64> = course.values.iter().map(|(_, value)| *value).collect();
     let values = &values[values.len().saturating_sub(DRAWN)..];
     let finite = || values.iter().copied().filter(|value| value.is_finite());
     let (low, high) = (finite().fold(f64::INFINITY, f64::min), finite().fold(0.0, f64::max));
-    // Under a tenth of difference everything is flat: noise should not fill the height.
+    // Below a tenth of difference all bars are flat, because noise should not fill the height.
     let span = (high - low).max(0.1 * high).max(f64::MIN_POSITIVE);
     let bar = |value: &f64| match value.is_finite() {
         true => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']

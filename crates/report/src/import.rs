@@ -1,4 +1,4 @@
-//! What another tool's file comes to, for the terminal: its own aggregates first, ours beside them, then the three lists.
+//! Renders an imported file for the terminal: the tool's aggregates, Plimsoll's figures next to them, then the three lists.
 
 use plimsoll_measure::findings::{Percentiles, Reading};
 use plimsoll_measure::foreign::{Imported, ImportedPart, Recomputed};
@@ -9,12 +9,12 @@ use crate::figure::{self, counted};
 use crate::table::Table;
 use crate::words;
 
-/// Aggregates that are named one by one.
+/// Limit of aggregates that are named individually.
 const NAMED: usize = 8;
-/// A definition that says nothing.
+/// A definition without information.
 const AS_KEPT: &str = "as the rows keep it";
 
-/// What is read of a file.
+/// Returns the text for an imported file.
 pub fn text(imported: &Imported) -> String {
     let version = imported.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
     let model = imported.model.as_ref().map(|model| format!(", model {model}")).unwrap_or_default();
@@ -40,7 +40,7 @@ pub fn text(imported: &Imported) -> String {
     page.text(&format!("{}{version}, {}{model}", imported.tool, imported.format))
 }
 
-/// Whether the tool's own figures follow from its rows.
+/// Adds whether the tool's figures follow from its rows.
 fn recomputed(page: &mut Document, found: &Recomputed) {
     page.section("Recomputed by the tool's own definitions", |section| {
         section.says(match found.of {
@@ -76,7 +76,7 @@ fn recomputed(page: &mut Document, found: &Recomputed) {
     });
 }
 
-/// Our figures; an open one is what was seen, which no verdict may rest on.
+/// Adds Plimsoll's figures; an open one is an observed value without enough evidence for a verdict.
 fn ours(page: &mut Document, part: &ImportedPart, clock: ForeignClock) {
     let mut table = Table::new(&["<metric", "n", "p50 ms", "p90 ms", "p99 ms"]);
     for ours in &part.ours {
@@ -92,7 +92,7 @@ fn ours(page: &mut Document, part: &ImportedPart, clock: ForeignClock) {
     });
 }
 
-/// The value; in brackets where too few requests, or no order of them, let no verdict rest on it.
+/// Returns the value; in brackets if the requests are too few or have no order, so that it supports no verdict.
 fn cell(reading: &Reading) -> String {
     match (reading.estimate(), reading.seen()) {
         (Some(estimate), _) => {

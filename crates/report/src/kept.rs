@@ -1,4 +1,4 @@
-//! The history of a watch, for a terminal: what is kept of the past, and the stretch that was cut out of it.
+//! Renders the history of a watch for a terminal: the retained data, and the period cut out of it.
 
 use plimsoll_judge::compare::finding::ChangeVerdict;
 use plimsoll_watch::bracket::EdgeBracket;
@@ -8,6 +8,7 @@ use plimsoll_watch::history::compare::{MeanRow, StretchComparison};
 use crate::table::Table;
 use crate::{figure, words};
 
+/// Describes a cut:
 /// `RUN: 10 min from 2026-11-27T10:00:00Z on, in 60 blocks of 10 s; 10 min of it watched`.
 pub fn cut(run: &str, kept: &KeptStretch) -> String {
     format!(
@@ -20,7 +21,7 @@ pub fn cut(run: &str, kept: &KeptStretch) -> String {
     )
 }
 
-/// A row for each length of blocks.
+/// Returns a row for each length of blocks.
 pub fn kept(stretches: &[KeptStretch]) -> String {
     let mut table = Table::new(&["blocks", "<from", "<to", "watched", "MB"]);
     for kept in stretches {
@@ -39,11 +40,11 @@ pub fn kept(stretches: &[KeptStretch]) -> String {
 }
 
 fn instant(unix_s: f64) -> String {
-    // What lies below a second is nobody's question here.
+    // Fractions of a second are irrelevant here.
     figure::rfc3339(unix_s.floor() as i64 * 1000).replace(".000Z", "Z")
 }
 
-/// Two stretches of live traffic, compared.
+/// Returns the comparison of two periods of live traffic.
 pub fn compared((base, candidate): (&str, &str), found: &StretchComparison) -> String {
     let mut page = vec![
         format!("Plimsoll compare: {candidate} against {base}, by servers' pages"),
@@ -57,7 +58,7 @@ pub fn compared((base, candidate): (&str, &str), found: &StretchComparison) -> S
     }
     for row in &found.percentiles {
         let verdict = match row.verdict {
-            // Within the edges both may be the same or not.
+            // Within the edges, both may be equal or not.
             ChangeVerdict::Inconclusive => String::new(),
             proven => proven.words().to_owned(),
         };
@@ -79,7 +80,7 @@ pub fn compared((base, candidate): (&str, &str), found: &StretchComparison) -> S
     page.join("\n")
 }
 
-/// What failures are called among the means.
+/// Name of the failures among the means.
 const FAILED: &str = "failed";
 
 fn said(found: &StretchComparison) -> String {
@@ -101,11 +102,11 @@ fn mean(row: &MeanRow, [value, lower, upper]: [f64; 3]) -> String {
         FAILED => figure::percent(value.max(0.0)),
         _ => words::time(value.max(0.0)),
     };
-    // As far to either side: the interval is Student's.
+    // The interval is symmetric, because it is Student's.
     format!("{} ± {}", shown(value), shown(0.5 * (upper - lower)))
 }
 
-/// `80 to 100 ms`, `over 10 s`, `≤ 100 ms`.
+/// Formats a bracket: `80 to 100 ms`, `over 10 s`, `≤ 100 ms`.
 fn bracket(bracket: EdgeBracket) -> String {
     match (bracket.over_s, bracket.most_s) {
         (Some(over), Some(most)) => format!("{} to {}", words::time(over), words::time(most)),

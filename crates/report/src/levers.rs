@@ -1,4 +1,4 @@
-//! The ranking of levers for a terminal: the first three in full, the rest in a table, then what is ruled out and why.
+//! Renders the ranking of levers for a terminal: the first three in full, the rest in a table, then the excluded ones with reasons.
 
 use plimsoll_measure::findings::{Estimate, Reading};
 use plimsoll_plan::levers::evidence::SharesFrom;
@@ -12,12 +12,12 @@ use crate::figure::centile;
 use crate::table::Table;
 use crate::{figure, words};
 
-/// Levers shown in full.
+/// Number of levers in full.
 const IN_FULL: usize = 3;
-/// Share of the latency that a model twice as fast must save to be called the constraint.
+/// Share of the latency that a model of twice the speed must save to count as the constraint.
 const CONSTRAINT: f64 = 0.1;
 
-/// What to change first, for a terminal or a pipe.
+/// Returns the ranking for a terminal or a pipe.
 pub fn render(name: &str, finding: &LeverFinding) -> String {
     let mut page = Document::default();
     let goal = goal(&finding.goal);
@@ -59,8 +59,9 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
     page.text(&format!("Levers for {name}, level {level}: {goal} {}{ceiling}", now(&finding.now)))
 }
 
-/// Levers that help by the same term of the latency, the one in which the slow requests spend most: each was predicted by itself,
-/// and what one has taken away the other can't.
+/// Returns a note on levers that reduce one term of the latency, the largest of the slow requests.
+///
+/// Each was predicted separately, and savings of one are not available to another.
 fn overlap(helpful: &[Ranked], evidence: &LeverEvidence) -> Option<String> {
     let catalogue = catalogue::all();
     let moves = |lever: &Ranked| {
@@ -82,7 +83,7 @@ fn overlap(helpful: &[Ranked], evidence: &LeverEvidence) -> Option<String> {
     ))
 }
 
-/// The whole catalogue.
+/// Returns the whole catalogue of levers.
 pub fn list(levers: &[Lever]) -> String {
     let mut page = Vec::new();
     for lever in levers {
@@ -170,7 +171,7 @@ fn evidence(evidence: &LeverEvidence, metric: &str) -> Vec<String> {
     lines
 }
 
-/// The load against the onset: what is worth doing about a queue depends on it.
+/// Describes the load relative to the onset, because the value of queueing changes depends on it.
 fn place(load: &LoadPlace) -> String {
     let offered = figure::per_second(load.offered_per_s);
     let Some(onset) = load.onset_per_s else {
@@ -200,7 +201,7 @@ fn simulated(finding: &LeverFinding) -> String {
     }
 }
 
-/// How the schedules came about.
+/// Describes the origin of the schedules.
 fn drawn(finding: &LeverFinding) -> &'static str {
     match finding.redrawn {
         Some(Redrawn::Blocks) => {
@@ -214,7 +215,7 @@ fn drawn(finding: &LeverFinding) -> &'static str {
     }
 }
 
-/// What admission control trades, beside the levers that serve everyone.
+/// Describes the trade-off of admission control, next to levers that serve every request.
 fn admission(found: &Admission, goal: &str, limit_s: Option<f64>) -> Vec<String> {
     let time = |e: &Estimate| {
         format!("{} {}", words::time(e.value), figure::interval(&words::time(e.lower), &words::time(e.upper)))
@@ -266,7 +267,7 @@ fn faster_model(faster: &FasterModel, goal: &str) -> String {
     }
 }
 
-/// `−8.9 % [−11.7, −6.1]`: a share saved, as the change that a person sees.
+/// Formats a saved share as a change: `−8.9 % [−11.7, −6.1]`.
 fn change(saved: &Estimate) -> String {
     let percent = |share: f64| match figure::percent(-share).replace(" %", "").replace('-', "−") {
         none if none == "−0" || none == "−0.0" => "0".to_owned(),

@@ -1,15 +1,19 @@
-//! Findings → bytes: the terminal's text and the page.
+//! Renders findings as text and as pages.
 //!
-//! Nothing is computed here: a figure that is not in [`plimsoll_measure::Findings`] or the manifest is not shown. What this
-//! crate decides is order, wording and drawing. JSON output needs nothing from here: the findings serialise as they
-//! are.
+//! This crate computes no figures: a figure that is not in [`plimsoll_measure::Findings`] or the manifest is not shown. It
+//! decides order, wording and drawing. JSON output bypasses it, because the findings serialise
+//! unchanged.
 //!
-//! What a command says is a [`document::Document`] (sections, sentences, tables, drawings), made once and read at a terminal, as a page or as
-//! Markdown; JUnit and SARIF stand beside it in [`gate`].
+//! The output of a command is a [`document::Document`] (sections, sentences, tables, drawings). It is built once and rendered for a terminal,
+//! as a page or as Markdown; JUnit and SARIF are in [`gate`].
 //!
-//! Reading order: [`figure`] (how numbers look), [`table`] and [`document`] (what a page is made of), [`headline`] (the verdict in sentences),
-//! [`text`] and [`html`] (a run at a terminal and as a page), then a file for each command: [`compare`], [`diagnose`], [`profile`], [`wait`],
-//! [`plan`], [`gate`] and so on.
+//! Reading order:
+//!
+//! - [`figure`]: number formats
+//! - [`table`] and [`document`]: elements of a page
+//! - [`headline`]: the verdict in sentences
+//! - [`text`] and [`html`]: a run at a terminal and as a page
+//! - one file per command: [`compare`], [`diagnose`], [`profile`], [`wait`], [`plan`], [`gate`] and so on
 
 mod active;
 pub mod browse;

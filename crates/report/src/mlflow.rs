@@ -1,21 +1,21 @@
-//! A run's findings as MLflow keeps them: numbers by name, with the level as the step. A figure that is refused is not logged, and one that
-//! is has its bounds and its count beside it.
+//! Converts a run's findings to MLflow metrics: numbers by name, with the level as the step.
+//!
+//! A refused figure is not logged, and a logged one has its bounds and its count with it.
 
 use plimsoll_measure::findings::{Findings, LevelSummary, Percentiles, Reading};
 use plimsoll_model::Load;
 
-/// One number.
+/// One logged number.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LoggedMetric {
-    /// Its name, the unit last.
+    /// Metric name, ending in the unit.
     pub key: String,
-    /// Its value, always finite: MLflow draws it.
+    /// Value, always finite, because MLflow draws it.
     pub value: f64,
-    /// The level that it is of.
     pub step: u32,
 }
 
-/// Every figure of every level.
+/// Returns every figure of every level.
 pub fn metrics(findings: &Findings) -> Vec<LoggedMetric> {
     findings.levels.iter().flat_map(|level| of_level(&level.summary)).collect()
 }
@@ -57,7 +57,7 @@ fn of_level(level: &LevelSummary) -> Vec<LoggedMetric> {
     finite.map(|(key, value)| LoggedMetric { key, value, step: level.level }).collect()
 }
 
-/// A figure with its bounds, where a verdict may rest on it.
+/// Returns a figure with its bounds if it supports a verdict.
 fn shown(name: &str, unit: &str, reading: &Reading) -> Vec<(String, f64)> {
     let Some(estimate) = reading.estimate() else { return Vec::new() };
     vec![

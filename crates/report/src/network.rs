@@ -1,11 +1,11 @@
-//! The section about the network: what this machine's kernel says of the connections to the target.
+//! Renders the section about the network: kernel statistics of the connections to the target.
 
 use plimsoll_measure::network::Network;
 
 use crate::document::Document;
 use crate::{figure, words};
 
-/// The section.
+/// Adds the section on the network.
 pub(crate) fn fill(document: &mut Document, found: &Network) {
     let heading = "Network, as this machine's kernel sees it (to the first hop that ends TCP)";
     document.section(heading, |section| section.list(lines(found)));

@@ -1,16 +1,16 @@
-//! Colour for a terminal: the marked verdicts, and nothing else.
+//! Colours the marked verdicts for a terminal, and no other text.
 //!
-//! Text is made without colour and painted on its way out, so that a pipe, a file and a test read the same letters; what is
-//! painted is a mark with its word, never a figure.
+//! Text is built without colour and painted on output, so that a pipe, a file and a test get equal text. Only
+//! a mark with its word is painted, never a figure.
 
-/// The marks with the colour of each (ECMA-48): green, red, yellow.
+/// Marks with their colours (ECMA-48): green, red, yellow.
 const MARKS: [(&str, &str); 3] = [("\u{2713} ", "32"), ("\u{2717} ", "31"), ("? ", "33")];
 
-/// The words that stand behind a mark.
+/// Words that follow a mark.
 const WORDS: [&str; 8] =
     ["valid", "holds", "invalid", "broken", "short", "suspect", "inconclusive", "missing"];
 
-/// The text with its marked verdicts in colour.
+/// Returns the text with its marked verdicts in colour.
 pub fn paint(text: &str) -> String {
     let mut painted = String::with_capacity(text.len());
     let mut rest = text;
@@ -23,11 +23,11 @@ pub fn paint(text: &str) -> String {
     painted
 }
 
-/// Where the next marked verdict begins, how long it is and its colour.
+/// Returns the position, the length and the colour of the next marked verdict.
 fn next(text: &str) -> Option<(usize, usize, &'static str)> {
     let of = |(mark, colour): &(&'static str, &'static str)| {
         text.match_indices(mark).find_map(|(at, _)| {
-            // A question mark at the end of a word asks.
+            // A question mark at the end of a word is punctuation.
             if !text[..at].chars().next_back().is_none_or(char::is_whitespace) {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! A capacity plan: the number first, what is expected of it, where it breaks, what it costs, and then why.
+//! Renders a capacity plan: the number first, its expected figures, its breaking load, its cost, and then the reasons.
 
 use maud::{Markup, html};
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Reading};
@@ -13,7 +13,7 @@ use crate::html::plan_charts;
 use crate::plan_envelope::{fleet, load};
 use crate::{cost, figure, plan_tables as tables, words};
 
-/// The plan for a terminal or a pipe.
+/// Returns the plan for a terminal or a pipe.
 pub fn render(plan: &PlanFinding) -> String {
     let said = headline(plan);
     let (first, rest) = said.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
@@ -23,7 +23,7 @@ pub fn render(plan: &PlanFinding) -> String {
     document.text(first)
 }
 
-/// The plan as a page, to be sent round. `asked`: the command that repeats it.
+/// Returns the plan as a separate page. `asked`: the command that repeats it.
 pub fn page(plan: &PlanFinding, asked: &str) -> String {
     let charts = plan_charts::of(plan);
     let mut document = Document::default();
@@ -33,13 +33,13 @@ pub fn page(plan: &PlanFinding, asked: &str) -> String {
     document.charted(&format!("Plimsoll plan: {}", plan.engine), &title(plan), &charts)
 }
 
-/// The plan as a part of a run's page, whose `charts` hold those of the plan.
+/// Adds the plan as a part of a run's page, whose `charts` include the plan's charts.
 pub(crate) fn beside(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
     document.section(title(plan), |section| said(section, plan));
     fill(document, plan, charts);
 }
 
-/// What it plans for, and how sure it is of it.
+/// Returns the planned load, and the confidence.
 fn title(plan: &PlanFinding) -> Phrase {
     let (word, class) = match plan.chosen.as_ref().map(|chosen| chosen.held) {
         _ if plan.simulated.is_none() => ("not simulated", "suspect"),
@@ -51,18 +51,18 @@ fn title(plan: &PlanFinding) -> Phrase {
     Phrase::drawn(title.as_str(), html! { (title) " " span.badge.(class) { (word) } })
 }
 
-/// What is planned for, and the result in sentences.
+/// Adds the planned load, and the result in sentences.
 fn said(document: &mut Document, plan: &PlanFinding) {
     let asked = load(plan.load.rate_per_s, plan.rules.peak);
     document.says(Phrase::from(format!("{asked} · {}", promise(&plan.slo))).soft());
     document.verdict(&headline(plan));
 }
 
-/// What a reader decides about money with: the figures, then what they rest on.
+/// Adds the figures for a purchase decision, then their evidence.
 fn fill(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
     document.drawn(cards(plan));
     curve_section(document, plan, charts);
-    // On the first screen, because the number is wrong for whom one of these does not hold.
+    // On the first screen, because the number is wrong if one of these does not apply.
     let assumptions = plan.assumptions.iter().map(|line| words::sentence(line));
     document
         .section("Taken for granted, and what would change the answer", |section| section.list(assumptions));
@@ -160,7 +160,7 @@ fn card(name: &str, value: &str, why: &str) -> Markup {
     html! { div.card { div.name { (name) } div.figure { (value) } p.small.soft { (why) } } }
 }
 
-/// What is to be said first, in sentences.
+/// Returns the first sentences of a plan.
 fn headline(plan: &PlanFinding) -> Vec<String> {
     let asked = load(plan.load.rate_per_s, plan.rules.peak);
     let promise = promise(&plan.slo);
@@ -194,7 +194,7 @@ fn headline(plan: &PlanFinding) -> Vec<String> {
     said
 }
 
-/// The verb for so many replicas.
+/// Returns the verb for the number of replicas.
 fn verb(chosen: &Chosen, many: &'static str) -> &'static str {
     match (chosen.replicas.saturating_add(chosen.spare), many) {
         (1, "carry") => "carries",
@@ -210,7 +210,7 @@ fn counted(plan: &PlanFinding, chosen: &Chosen) -> String {
     format!("{}{gpus} of {}", fleet(chosen.replicas, chosen.spare), plan.engine)
 }
 
-/// `ttft p99 < 500 ms, errors < 1 %`.
+/// Formats an SLO: `ttft p99 < 500 ms, errors < 1 %`.
 fn promise(slo: &BudgetSpec) -> String {
     let mut said: Vec<String> = slo
         .latency
@@ -261,7 +261,7 @@ fn breaks(plan: &PlanFinding, chosen: &Chosen) -> String {
     }
 }
 
-/// A rate with its interval, where it has any width.
+/// Formats a rate, with its interval unless it has no width.
 pub(crate) fn rate(e: &Estimate) -> String {
     match e.lower < e.upper {
         true => words::rate(e),
@@ -269,7 +269,7 @@ pub(crate) fn rate(e: &Estimate) -> String {
     }
 }
 
-/// `59.8 USD an hour, 0.000166 per request, 2.1 per million output tokens`.
+/// Formats the cost: `59.8 USD an hour, 0.000166 per request, 2.1 per million output tokens`.
 fn cost_line(found: &PlanCost) -> Option<String> {
     let currency = &found.bill.currency;
     let each = found.at_mean.per_request.value().map(|c| format!("{} per request", figure::number(c)));
@@ -300,7 +300,7 @@ pub(crate) fn named(expected: &Expected) -> String {
     expected.percentile.map_or_else(|| format!("{metric} mean"), |p| format!("{metric} p{}", centile(p)))
 }
 
-/// A latency with its interval, or the dash of a refusal.
+/// Formats a latency with its interval, or a dash if it is refused.
 pub(crate) fn latency(reading: &Reading) -> String {
     match reading {
         Reading::Estimate(e) if e.lower < e.upper => words::latency(reading),
@@ -309,7 +309,7 @@ pub(crate) fn latency(reading: &Reading) -> String {
     }
 }
 
-/// What no plan can go below, in sentences.
+/// Describes the lower bounds of every plan, in sentences.
 fn bounds_words(bounds: &PlanBounds) -> String {
     if !bounds.limit_per_s.is_finite() {
         return "The engine has no stability limit: its answers take drawn times whatever the load."
@@ -325,7 +325,7 @@ fn bounds_words(bounds: &PlanBounds) -> String {
     )
 }
 
-/// What binds, with its figures.
+/// Describes the binding limit, with its figures.
 fn slots_words(slots: &Slots) -> String {
     let mut said = format!(
         "A replica holds {} requests at once, bound by {}: {}",
@@ -344,12 +344,12 @@ fn slots_words(slots: &Slots) -> String {
     said
 }
 
-/// `Cost in USD at 2.49 USD per GPU-hour, 28 GPUs (…)`, or nothing.
+/// Returns the title `Cost in USD at 2.49 USD per GPU-hour, 28 GPUs (…)`, or an empty text.
 fn cost_title(plan: &PlanFinding) -> String {
     plan.cost.as_ref().map_or(String::new(), |found| cost::title(&found.bill))
 }
 
-/// `Static against queue depth 4 (cold start 86.4 s)`.
+/// Returns the title `Static against queue depth 4 (cold start 86.4 s)`.
 fn scaling_title(found: &ScalingFinding) -> String {
     format!("Static against autoscaled: {} (cold start {})", found.policy, words::time(found.cold_start_s))
 }
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// Two replicas, with these numbers tried.
+    /// A plan of two replicas, with these numbers tried.
     fn plan(numbers: &[u32]) -> PlanFinding {
         let load = LoadFinding {
             source: "told".to_owned(),
@@ -435,7 +435,7 @@ mod tests {
         let text = render(&plan(&[1, 2, 5, 8, 16]));
         assert!(text.contains("and 2 more numbers, up to 16, on the page (--html)"), "{text}");
         assert!(!render(&plan(&[1, 2, 5])).contains("more number"));
-        // And what is taken for granted stands before the figures.
+        // And the assumptions precede the figures.
         let at = |said: &str| text.find(said).expect(said);
         assert!(at("Taken for granted") < at("Replicas tried"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! The back-of-an-envelope plan in text: the formulas with their figures put in, one line each, and the curve.
+//! Renders the back-of-an-envelope plan: the formulas with their figures, one line each, and the curve.
 
 use plimsoll_plan::envelope::{EnvelopeCost, EnvelopeFinding};
 
@@ -6,7 +6,7 @@ use crate::document::Document;
 use crate::table::Table;
 use crate::{figure, words};
 
-/// The plan for a terminal or a pipe.
+/// Returns the plan for a terminal or a pipe.
 pub fn render(plan: &EnvelopeFinding) -> String {
     let mut page = Document::default();
     page.list(busy(plan));
@@ -23,7 +23,7 @@ pub fn render(plan: &EnvelopeFinding) -> String {
     page.text(&head(plan))
 }
 
-/// `16 replicas + 1 spare`.
+/// Formats a fleet: `16 replicas + 1 spare`.
 pub(crate) fn fleet(replicas: u32, spare: u32) -> String {
     let ones = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     match spare {
@@ -32,7 +32,7 @@ pub(crate) fn fleet(replicas: u32, spare: u32) -> String {
     }
 }
 
-/// `50/s`, or `50/s × 2 = 100/s`.
+/// Formats a load: `50/s`, or `50/s × 2 = 100/s`.
 pub(crate) fn load(rate: f64, factor: f64) -> String {
     match factor == 1.0 {
         true => figure::per_second(rate),
@@ -121,7 +121,7 @@ fn formulas(plan: &EnvelopeFinding) -> Table {
     table
 }
 
-/// `+3.1 %`, `−0.4 %`.
+/// Formats a signed share: `+3.1 %`, `−0.4 %`.
 pub(crate) fn signed(share: f64) -> String {
     let text = format!("{:.1} %", 100.0 * share.abs());
     match text == "0.0 %" {

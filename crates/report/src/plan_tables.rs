@@ -1,4 +1,4 @@
-//! The tables of a capacity plan, at a terminal and on its page.
+//! Renders the tables of a capacity plan, for a terminal and for its page.
 
 use plimsoll_judge::cost::UnitCosts;
 use plimsoll_measure::findings::{Estimate, Reading};
@@ -12,9 +12,9 @@ use crate::plan_envelope::signed;
 use crate::table::Table;
 use crate::{figure, words};
 
-/// Options at a terminal; the plan file and the page have all.
+/// Limit of options at a terminal; the plan file and the page have all.
 const OPTIONS: usize = 12;
-/// Numbers of replicas that were tried above the chosen one, at a terminal.
+/// Limit of tried replica numbers above the chosen one, at a terminal.
 const NEAR: u32 = 3;
 
 pub(crate) fn curve_table(plan: &PlanFinding) -> Table {
@@ -33,7 +33,7 @@ fn ceiling(expected: &Expected) -> String {
     expected.limit_s.map(words::ms).unwrap_or_default()
 }
 
-/// What is expected of the plan.
+/// Returns the expected figures of the plan.
 pub(crate) fn expected_table(plan: &PlanFinding) -> Table {
     let mut table = Table::new(&["<ms", "ceiling", "<simulated [95 %]", "<"]);
     for row in plan.chosen.iter().flat_map(|chosen| &chosen.expected) {
@@ -43,7 +43,7 @@ pub(crate) fn expected_table(plan: &PlanFinding) -> Table {
     table
 }
 
-/// The numbers of replicas that were simulated.
+/// Returns the numbers of replicas that were simulated.
 pub(crate) fn tried_table(plan: &PlanFinding) -> Table {
     let Some(simulated) = &plan.simulated else { return Table::new(&[]) };
     let first = simulated.tried.first().map_or(&[][..], |tried| &tried.figures);
@@ -63,12 +63,12 @@ pub(crate) fn tried_table(plan: &PlanFinding) -> Table {
     table
 }
 
-/// Is it near enough to the answer for a terminal? The page has all.
+/// Returns whether a number is near enough to the answer for a terminal. The page has all.
 fn is_near(plan: &PlanFinding, tried: &TriedReplicas) -> bool {
     plan.chosen.as_ref().is_none_or(|chosen| tried.replicas <= chosen.replicas.saturating_add(NEAR))
 }
 
-/// The numbers that the terminal leaves out, counted.
+/// Counts the numbers that the terminal omits.
 pub(crate) fn not_shown(plan: &PlanFinding) -> Option<String> {
     let tried = plan.simulated.iter().flat_map(|simulated| &simulated.tried);
     let far: Vec<u32> = tried.filter(|tried| !is_near(plan, tried)).map(|tried| tried.replicas).collect();
@@ -77,13 +77,13 @@ pub(crate) fn not_shown(plan: &PlanFinding) -> Option<String> {
     Some(format!("and {numbers}, up to {most}, on the page (--html)"))
 }
 
-/// Why a number of replicas that was simulated can't be told, a sentence each.
+/// Returns the reasons why simulated numbers of replicas are inconclusive, a sentence each.
 pub(crate) fn undecided(plan: &PlanFinding) -> impl Iterator<Item = String> {
     let tried = plan.simulated.iter().flat_map(|simulated| &simulated.tried);
     tried.filter_map(|tried| Some(format!("{}: {}.", tried.replicas, tried.why.as_ref()?)))
 }
 
-/// Formula against simulation, figure by figure.
+/// Returns formula against simulation, figure by figure.
 pub(crate) fn disagreement_table(plan: &PlanFinding) -> Table {
     let mut table = Table::new(&["<", "formula", "<simulated [95 %]", "formula is off by"]);
     for row in &plan.disagreements {
@@ -104,7 +104,7 @@ pub(crate) fn disagreement_table(plan: &PlanFinding) -> Table {
     table
 }
 
-/// A figure in its unit, which its name tells: replicas are counted, limits are rates, the rest are times.
+/// Formats a figure in the unit of its name: replicas are counted, limits are rates, the rest are times.
 fn unit(name: &str, value: f64) -> String {
     if name.contains("replicas") {
         figure::number(value).trim_end_matches(".00").to_owned()
@@ -115,7 +115,7 @@ fn unit(name: &str, value: f64) -> String {
     }
 }
 
-/// Each ceiling against isolated requests.
+/// Returns each ceiling against isolated requests.
 pub(crate) fn floor_table(rows: &[FloorRow]) -> Table {
     let mut table = Table::new(&["<ms", "ceiling", "isolated", "left for load"]);
     for row in rows {
@@ -129,7 +129,7 @@ pub(crate) fn floor_table(rows: &[FloorRow]) -> Table {
     table
 }
 
-/// What things cost at the mean load and at the load at which it breaks.
+/// Returns the costs at the mean load and at the breaking load.
 pub(crate) fn cost_table(plan: &PlanFinding) -> Table {
     let mut table =
         Table::new(&["<", "an hour", "<request", "<good request", "<M input tokens", "<M output tokens"]);
@@ -152,7 +152,7 @@ pub(crate) fn cost_table(plan: &PlanFinding) -> Table {
     table
 }
 
-/// The fleets on the same arrivals.
+/// Returns the fleets on equal arrivals.
 pub(crate) fn scaling_table(found: &ScalingFinding) -> Table {
     let first = found.rows.first().map_or(&[][..], |row| &row.figures);
     let columns: Vec<String> =
@@ -187,7 +187,7 @@ fn estimate(e: &Estimate, spell: impl Fn(f64) -> String) -> String {
     }
 }
 
-/// Options beside the plan; those that are refused come last, with their reason.
+/// Returns the options next to the plan; refused ones are last, with their reason.
 pub(crate) fn options_table(plan: &PlanFinding) -> Table {
     let first = plan.slo.latency.first();
     let ceiling = first

@@ -1,4 +1,4 @@
-//! A plan held against a run, in text: how many predictions held, each of them, and what was learnt.
+//! Renders the comparison of a plan with a run: the number of correct predictions, each of them, and the conclusions.
 
 use plimsoll_measure::findings::Reading;
 use plimsoll_plan::verify::{VerifyFinding, VerifyRow};
@@ -11,7 +11,7 @@ use crate::plan_envelope::signed;
 use crate::table::Table;
 use crate::{figure, words};
 
-/// The comparison for a terminal or a pipe.
+/// Returns the comparison for a terminal or a pipe.
 pub fn render(plan: &str, run: &str, found: &VerifyFinding) -> String {
     let case = found.case.as_ref().map_or(String::new(), |ask| format!(" for {ask:?}"));
     let title = match found.compared {
@@ -60,7 +60,7 @@ fn verdict(inside: Option<bool>) -> &'static str {
     }
 }
 
-/// A sweep's lines.
+/// Returns the lines of a sweep.
 fn lines(rows: &[LineRow]) -> Table {
     let mut table = Table::new(&[
         "<requests/s",

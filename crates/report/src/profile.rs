@@ -1,4 +1,4 @@
-//! Where the time went: a bar per band of requests, the stages of each latency, where its tail comes from, how far a faster stage would go.
+//! Renders a latency profile: a bar per band of requests, the stages of each latency, the cause of its tail, the effect of faster stages.
 
 use maud::{Markup, html};
 use plimsoll_measure::findings::{Estimate, Held, Reading};
@@ -13,12 +13,11 @@ use crate::html::bars::{BARS_CSS, Piece, bar, swatch};
 use crate::table::Table;
 use crate::words;
 
-/// Names without a stage that are shown.
+/// Limit of shown names without a stage.
 const UNMAPPED: usize = 8;
-/// Parts of a gap under which a stage is not named in a sentence.
+/// Share of a gap below which no sentence names a stage.
 const NAMED: f64 = 0.05;
 
-/// The profile as text.
 pub fn render(name: &str, finding: &ProfileFinding) -> String {
     document(finding).text(&format!("Plimsoll profile: {name}"))
 }
@@ -45,7 +44,7 @@ fn document(finding: &ProfileFinding) -> Document {
     document
 }
 
-/// What was read, in a sentence.
+/// Describes the input, in a sentence.
 fn read(finding: &ProfileFinding) -> String {
     let count = &finding.count;
     let stands = if finding.stand_for > 1.001 * count.profiled as f64 {
@@ -68,7 +67,7 @@ fn read(finding: &ProfileFinding) -> String {
     )
 }
 
-/// What the profile amounts to, in sentences.
+/// Returns the results of the profile, in sentences.
 fn says(finding: &ProfileFinding) -> Vec<String> {
     let mut says = Vec::new();
     for path in &finding.paths {
@@ -155,17 +154,17 @@ fn of_path(document: &mut Document, path: &PathFinding) {
     });
 }
 
-/// `1 %`: the share of the slowest.
+/// Formats the share of the slowest: `1 %`.
 fn slowest(share: f64) -> String {
     figure::percent(share).replace(".0 %", " %")
 }
 
-/// A stage's name, on a page with its colour.
+/// Returns the name of a stage, on a page with its colour.
 fn named(stage: Stage) -> Phrase {
     Phrase::drawn(stage.to_string(), html! { (swatch(colour(stage))) code { (stage) } })
 }
 
-/// One bar for the middle and one for the slowest, to one scale: how the slow differ is seen at once.
+/// Returns one bar for the middle and one for the slowest, on one scale, so that the difference is visible.
 fn bars(path: &PathFinding) -> Markup {
     let mean: Vec<(Stage, f64)> = path.stages.iter().map(|found| (found.stage, found.times.mean_s)).collect();
     let TailReason::Attributed(tail) = &path.tail else {
@@ -201,7 +200,7 @@ fn stacked(name: &str, parts: &[(Stage, f64)], total_s: f64, widest_s: f64) -> M
     bar(name, parts.iter().map(piece), &words::time(total_s))
 }
 
-/// Stages of one kind share a hue: before the model, the queue, the model, behind it, nobody's.
+/// Returns the colour of a stage. Stages of one kind share a hue: before the model, the queue, the model, after it, unassigned.
 fn colour(stage: Stage) -> &'static str {
     match stage {
         Stage::ClientWait => "#7a8ca3",
@@ -228,12 +227,12 @@ fn colour(stage: Stage) -> &'static str {
     }
 }
 
-/// A share; what is next to nothing is nothing.
+/// Formats a share; a negligible one is zero.
 fn share(share: f64) -> String {
     if share.abs() < 5e-5 { "0 %".to_owned() } else { figure::percent(share).replace('-', "−") }
 }
 
-/// The cells of a stage behind its name.
+/// Returns the table cells of a stage after its name.
 fn stage(found: &StageFinding) -> [String; 8] {
     let how = match found.known {
         KnownBy::Traced => String::new(),
@@ -278,15 +277,15 @@ fn gap(tail: &TailFinding) -> Table {
     table
 }
 
-/// The interval of a duration in ms.
+/// Formats the interval of a duration in ms.
 fn bounds(e: &Estimate) -> String {
     figure::interval(&words::ms(e.lower), &words::ms(e.upper))
 }
 
-/// Which percentile of a ceiling is shown.
+/// The percentile of a ceiling that is shown.
 type CeilingColumn = fn(&CeilingAt) -> Option<f64>;
 
-/// The highest of p99, p95 and p50 that every cell has.
+/// Returns the highest of p99, p95 and p50 that every cell has.
 fn ceiling_column(found: &Ceilings) -> (&'static str, CeilingColumn) {
     let columns: [(&'static str, CeilingColumn); 3] =
         [("p99", |at| at.p99.value()), ("p95", |at| at.p95.value()), ("p50", |at| at.p50.value())];
@@ -323,12 +322,12 @@ fn ceilings(document: &mut Document, path: &PathFinding, found: &Ceilings) {
     });
 }
 
-/// `2 ×`, `gone`.
+/// Formats a factor: `2 ×`, or `gone` if the stage takes no time.
 fn factor(factor: Option<f64>) -> String {
     factor.map_or_else(|| "gone".to_owned(), |factor| format!("{factor} ×"))
 }
 
-/// `1.54 ×`.
+/// Formats a speed-up: `1.54 ×`.
 fn faster(at: &CeilingAt) -> String {
     at.speed_up.map_or_else(|| "∞".to_owned(), |times| format!("{} ×", figure::number(times)))
 }
@@ -418,7 +417,7 @@ fn of_change(document: &mut Document, change: &ChangeFinding) {
     });
 }
 
-/// What moved the tail, in a sentence.
+/// Describes the cause of a change of the tail, in a sentence.
 fn moved(change: &ChangeFinding) -> String {
     let sure = |e: &Estimate| e.lower > 0.0 || e.upper < 0.0;
     let parts: Vec<String> = change
@@ -446,7 +445,7 @@ fn moved(change: &ChangeFinding) -> String {
     }
 }
 
-/// What the model takes where no server is around it.
+/// Describes the time of the model without a server around it.
 fn floors(finding: &ProfileFinding) -> Vec<String> {
     let floor = |floor: &FloorFinding| {
         let measured = match (floor.measured_s, floor.ratio) {

@@ -1,14 +1,14 @@
-//! What a change costs in answers, in words.
+//! Renders the effect of a change on the quality of answers.
 
 use plimsoll_judge::quality::{Alike, Quality, QualityFigure, ScoreVerdict, Scores};
 
 use crate::figure;
 use crate::table::Table;
 
-/// Share of its own tokens that an endpoint must repeat for agreement with another one to mean something.
+/// Share of tokens that an endpoint must repeat itself before agreement with another endpoint has meaning.
 const STEADY: f64 = 0.5;
 
-/// The whole.
+/// Returns the whole finding as text.
 pub fn text(found: &Quality) -> String {
     let mut out = String::new();
     for (name, target) in ["A", "B"].iter().zip(&found.targets) {
@@ -40,7 +40,7 @@ pub fn text(found: &Quality) -> String {
     out.trim_end().to_owned()
 }
 
-/// What ended at the most tokens asked for, and whether the scores rest on it.
+/// Describes the answers that ended at the token limit, and whether the scores depend on it.
 fn cut(found: &Quality) -> String {
     let [a, b] = [0, 1].map(|i| found.targets.get(i).map_or(0, |target| target.cut));
     if a + b == 0 {
@@ -64,7 +64,7 @@ fn cut(found: &Quality) -> String {
     out
 }
 
-/// One line, for a comparison.
+/// Returns one line, for a comparison.
 pub fn line(found: &Quality) -> String {
     let between = figure::percent(found.agreement.between.tokens.value);
     let itself = found
@@ -161,7 +161,7 @@ fn verdict(verdict: ScoreVerdict, margin: f64) -> String {
     }
 }
 
-/// A difference of shares in points: `−6.7 points [−12, −1.2]`.
+/// Formats a difference of shares in points: `−6.7 points [−12, −1.2]`.
 fn points(difference: &QualityFigure) -> String {
     let of = |share: f64| format!("{}{}", if share > 0.0 { "+" } else { "" }, figure::number(100.0 * share));
     format!(

@@ -1,18 +1,17 @@
-//! A self-test: what was asked or true, what was sent or printed, and how far apart they may be.
+//! Renders a self-test: the true or requested value, the sent or printed one, and the allowed difference.
 
 use serde::Serialize;
 
 use crate::document::{Document, Phrase};
 use crate::table::Table;
 
-/// What came of one check.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct SelftestRow {
-    /// `every request once`.
+    /// Name of the check: `every request once`.
     pub check: String,
-    /// What was asked, or what the witness saw.
+    /// Requested value, or the reference server's observation.
     pub truth: String,
-    /// What the witness saw of it, or what was printed.
+    /// The reference server's observation, or the printed value.
     pub found: String,
     pub bar: String,
     pub holds: bool,
@@ -20,13 +19,12 @@ pub struct SelftestRow {
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Selftest {
-    /// `plimsoll 0.1.0`.
+    /// Name and version: `plimsoll 0.1.0`.
     pub tool: String,
-    /// The machine, in words.
     pub machine: String,
-    /// How long it took, s.
+    /// Duration of the self-test, s.
     pub took_s: f64,
-    /// Is what is asked what is sent?
+    /// Checks that the sent load equals the requested load.
     pub sent: Vec<SelftestRow>,
     pub printed: Vec<SelftestRow>,
 }
@@ -40,7 +38,7 @@ impl Selftest {
         self.rows().all(|row| row.holds)
     }
 
-    /// In a sentence.
+    /// Returns the verdict in a sentence.
     pub(crate) fn verdict(&self) -> String {
         let failed = self.rows().filter(|row| !row.holds).count();
         match failed {
@@ -56,12 +54,12 @@ const HOW: &str = "A witness, a server that shares no code with the client, answ
 const HELP: &str =
     "plimsoll doctor says what keeps a machine from measuring; on a busy one the times fail first.";
 
-/// For a terminal.
+/// Returns the text for a terminal.
 pub fn text(found: &Selftest) -> String {
     document(found).text(&found.verdict())
 }
 
-/// As a page, to be shown to those who ask whether figures can be trusted.
+/// Returns a page, as evidence that the figures can be trusted.
 pub fn page(found: &Selftest) -> String {
     let mut document = document(found);
     let again = "Again on any machine: plimsoll selftest";

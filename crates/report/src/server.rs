@@ -1,12 +1,11 @@
-//! The section about the server's own side: what it said of itself, and what it did not.
+//! Renders the section about the server's side: its reported figures, and the missing ones.
 //!
-//! Sentences rather than a table: half of the figures are unknown on most servers, and a column of dashes says less.
+//! A table was rejected, because half of the figures are unknown on most servers, and sentences need no columns of dashes.
 
 use plimsoll_measure::server_side::{LevelReport, ServerReport};
 
 use crate::{figure, words};
 
-/// The section's heading.
 pub(crate) fn heading(told: &ServerReport) -> String {
     let cadence = told.cadence_s.map_or("once".to_owned(), |every| format!("every {}", words::time(every)));
     let replicas = if told.replicas > 1 { format!(", {} replicas", told.replicas) } else { String::new() };
@@ -14,12 +13,12 @@ pub(crate) fn heading(told: &ServerReport) -> String {
     format!("Server, as it says of itself (read {cadence}, {scrapes}{replicas})")
 }
 
-/// The lines of the section, for these levels.
+/// Returns the lines of the section, for these levels.
 pub(crate) fn lines(told: &ServerReport, shown: &[u32]) -> Vec<String> {
     let levels: Vec<&LevelReport> = told.levels.iter().filter(|level| shown.contains(&level.level)).collect();
     let mut lines = Vec::new();
     if levels.is_empty() {
-        // That it was read, and how often, stands in the heading, which goes with an empty section.
+        // The heading contains the number of scrapes, and disappears with an empty section.
         lines.push("No level that is shown has figures of it.".to_owned());
     }
     for level in &levels {

@@ -1,12 +1,12 @@
-//! A split total as a budget file: the slices as YAML, everything there is to know about them as its comments.
+//! Renders a split total as a budget file: the slices as YAML, and their explanations as comments.
 //!
-//! A page beside the file lost: what is pasted loses it, and why a slice is as large as it is belongs where the slice stands.
+//! A separate page was rejected: pasting the file would lose it, and the reason for the size of a slice belongs next to the slice.
 
 use plimsoll_judge::budget::{Amount, BudgetSplit, PercentileLevel};
 
 use crate::words;
 
-/// The whole text; it is read by `budget lint` as it is.
+/// Returns the whole text, which `budget lint` accepts unchanged.
 pub fn budget_file(name: &str, split: &BudgetSplit) -> String {
     let p = |share: f64| PercentileLevel(share);
     let mut out = String::new();
@@ -50,14 +50,14 @@ fn amount(seconds: f64) -> Amount {
     Amount::seconds(seconds)
 }
 
-/// A sentence as comment lines of a hundred columns.
+/// Appends a sentence as comment lines of a hundred columns.
 fn comment(out: &mut String, text: &str) {
     for line in words::wrap(0, text).lines() {
         out.push_str(&format!("# {line}\n"));
     }
 }
 
-/// A stage's name as a YAML key: bare where it is a plain word, else quoted as JSON is.
+/// Formats a stage's name as a YAML key: bare if it is a plain word, otherwise quoted as in JSON.
 fn key(name: &str) -> String {
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
         && name.starts_with(|c: char| c.is_ascii_alphabetic())

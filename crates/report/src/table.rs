@@ -1,7 +1,6 @@
-//! Tables: at a terminal columns aligned by spaces, readable without colour and when piped; on a page the same rows, with what only a page has room for.
+//! Tables: at a terminal, aligned columns that need no colour; on a page, also the cells that need more room.
 //!
-//! Box-drawing lines were tried and dropped: they break when a line is cut, and a table that is pasted into a chat
-//! should survive it.
+//! Box-drawing lines were rejected: they break when a line is cut, and a table must survive pasting into a chat.
 
 use maud::{Markup, html};
 
@@ -29,7 +28,7 @@ struct Row {
 }
 
 impl Table {
-    /// A table with these columns. A name's signs are dropped: `<` aligns to the left, a `+` before it keeps the column for pages.
+    /// Creates a table with these columns. Name prefixes are removed: `<` aligns to the left, a `+` before it keeps the column for pages.
     pub fn new(columns: &[&str]) -> Table {
         let column = |name: &&str| Column {
             name: name.trim_start_matches(['+', '<']).to_owned(),
@@ -44,29 +43,29 @@ impl Table {
         self.rows.push(Row { cells: cells.into_iter().map(Into::into).collect(), page_only: false });
     }
 
-    /// Adds a row that only a page has room for.
+    /// Adds a row for pages only.
     pub(crate) fn page_row<C: Into<Phrase>>(&mut self, cells: impl IntoIterator<Item = C>) {
         self.rows.push(Row { cells: cells.into_iter().map(Into::into).collect(), page_only: true });
     }
 
-    /// No rows yet?
+    /// Returns whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// No rows that a terminal shows?
+    /// Returns whether the table has no rows for a terminal.
     pub(crate) fn is_silent(&self) -> bool {
         self.rows.iter().all(|row| row.page_only)
     }
 
-    /// The columns that are shown: those with something in them, in the rows that are shown there.
+    /// Returns the shown columns: those with content in the rows that are shown.
     fn shown(&self, page: bool) -> Vec<usize> {
         let rows = || self.rows.iter().filter(move |row| page || !row.page_only);
         let has = |i: usize| rows().any(|row| row.cells.get(i).is_some_and(|cell| !cell.is_empty()));
         (0..self.columns.len()).filter(|&i| (page || !self.columns[i].page_only) && has(i)).collect()
     }
 
-    /// The table on a page.
+    /// Returns the markup for a page.
     pub(crate) fn markup(&self) -> Markup {
         let shown = self.shown(true);
         let class = |column: usize| self.columns[column].left.then_some("left");
@@ -89,7 +88,7 @@ impl Table {
         }
     }
 
-    /// The header and the rows as the terminal has them, each cell with whether it is aligned to the left.
+    /// Returns the header and the rows for a terminal, each cell with whether it is left-aligned.
     fn cells(&self) -> Vec<Vec<(&str, bool)>> {
         let shown = self.shown(false);
         let header = shown.iter().map(|&i| (self.columns[i].name.as_str(), self.columns[i].left)).collect();
@@ -98,12 +97,12 @@ impl Table {
                 |&i: &usize| (row.cells.get(i).map_or("", |cell| cell.text.as_str()), self.columns[i].left);
             shown.iter().map(cell).collect()
         });
-        // Names of nothing are no header.
+        // A header with only empty names is omitted.
         let named = shown.iter().any(|&i| !self.columns[i].name.is_empty());
         named.then_some(header).into_iter().chain(rows).collect()
     }
 
-    /// The table in Markdown, where a table has to have a header.
+    /// Returns the table in Markdown, which requires a header.
     pub(crate) fn markdown(&self) -> String {
         let shown = self.shown(false);
         let line = |cells: &mut dyn Iterator<Item = String>| {
@@ -122,8 +121,9 @@ impl Table {
         out
     }
 
-    /// The table, each line indented by `indent` spaces. Columns that are empty in every row are left out; those that do not fit into
-    /// [`WIDTH`] columns go on below, the first column again beside them.
+    /// Returns the table, each line indented by `indent` spaces.
+    ///
+    /// Columns that are empty in every row are left out. Columns that exceed [`WIDTH`] continue below, next to a copy of the first column.
     pub fn render(&self, indent: usize) -> String {
         let cells = self.cells();
         let columns = cells.first().map_or(0, Vec::len);
@@ -145,7 +145,7 @@ impl Table {
             let goes_on =
                 block.last() != Some(&(columns.max(1) - 1)) || block.get(1).is_some_and(|at| *at > 1);
             for row in &cells {
-                // What stands in the first column only stood in the first block.
+                // A row with only its first column was in the first block already.
                 let empty = block.iter().skip(1).all(|at| row[*at].0.is_empty());
                 if goes_on && block.get(1).is_some_and(|at| *at > 1) && empty {
                     continue;
@@ -175,7 +175,7 @@ fn line(indent: usize, block: &[usize], row: &[(&str, bool)], widths: &[usize]) 
     format!("{}\n", line.trim_end())
 }
 
-/// Columns a text takes: one per character, which holds for everything printed here.
+/// Returns the columns of a text: one per character, which is correct for all printed text.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

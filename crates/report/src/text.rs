@@ -1,7 +1,7 @@
-//! The terminal's page: what was found, in the order in which a person asks.
+//! Renders a run for the terminal, in the order of a reader's questions.
 //!
-//! Verdict first, then what it rests on, then how far it may be trusted, then where everything is. No colour carries
-//! meaning, so that a pipe, a log and a person who can't tell red from green read the same.
+//! The verdict comes first, then its evidence, then its trust, then the file locations. No colour carries
+//! meaning, so that a pipe, a log and a colour-blind user get equal information.
 
 use plimsoll_measure::findings::{
     BudgetFinding, BudgetRow, CapacityLine, CapacityLines, Curve, Findings, KeptUp, LevelFinding,
@@ -15,17 +15,17 @@ use crate::table::Table;
 use crate::words;
 use crate::{cold_start, cost, endpoints, figure, network, server};
 
-/// How much is printed.
+/// The amount of detail in the output.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Detail {
-    /// What fits a screen: what was measured, its leading figures, what speaks against them, and last the result.
+    /// One screen: the measurement, its leading figures, the evidence against them, and last the result.
     #[default]
     Short,
-    /// Every metric, the server's own word, the network, and each check that was passed.
+    /// Every metric, the server's figures, the network, and each passed check.
     Full,
 }
 
-/// The result of a run, for a terminal or a pipe: the sentences that sum it up stand last, where a terminal leaves them in sight.
+/// Returns the result of a run, for a terminal or a pipe. The summary sentences are last, because they stay visible in a terminal.
 pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> String {
     let full = detail == Detail::Full;
     let endpoints = endpoints::of(manifest);
@@ -37,7 +37,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> Strin
     findings.lines.iter().for_each(|lines| lines_of(&mut page, lines, detail));
     let curves = findings.curves.iter().filter(|curve| !curve.points.is_empty());
     curves.for_each(|found| curve(&mut page, found, detail));
-    // Of a sweep the curve has the levels' leading figures.
+    // The curve of a sweep contains the levels' leading figures.
     if full || findings.curves.is_empty() {
         detailed(findings)
             .into_iter()
@@ -49,7 +49,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> Strin
     if let Some(found) = &findings.cost {
         cost::fill(&mut page, found, findings);
     }
-    // Of one that is valid or only short the sentences below say all.
+    // For a valid or short run, the sentences below contain all of it.
     if full || matches!(findings.validity.verdict, Trust::Suspect | Trust::Invalid) {
         validity(&mut page, &findings.validity, detail);
     }
@@ -57,7 +57,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> Strin
     page.text(&title(manifest))
 }
 
-/// One line that says what was measured.
+/// Returns one line with the target and the load.
 fn title(manifest: &Manifest) -> String {
     let model = manifest.target.facts.get("model").and_then(Option::as_deref);
     let model = model.map(|name| format!(", model {name}")).unwrap_or_default();
@@ -66,8 +66,9 @@ fn title(manifest: &Manifest) -> String {
     format!("Plimsoll {} of {}{model}{by}", manifest.kind, endpoints::title(manifest))
 }
 
-/// The levels shown in detail: all of a plain run, the best of a saturating one, the held level of a
-/// sweep or, without one, the level nearest to the onset.
+/// Returns the levels shown in detail: all of a plain run, the best of a saturating one.
+///
+/// Of a sweep it is the level of the hold phase, or without one the level nearest to the onset.
 pub fn detailed(findings: &Findings) -> Vec<&LevelFinding> {
     if let Some(best) = words::saturated(findings) {
         return vec![best];
@@ -100,7 +101,7 @@ fn is_open(summary: &LevelSummary) -> bool {
     matches!(summary.load, plimsoll_model::Load::Open { .. })
 }
 
-/// What is to be known of a run before anything else.
+/// Adds the notes that precede all results.
 fn head(page: &mut Document, manifest: &Manifest) {
     if let RunState::Partial { why } = &manifest.progress {
         page.says(format!("This run is partial: {why}"));
@@ -125,7 +126,7 @@ fn head(page: &mut Document, manifest: &Manifest) {
     }
 }
 
-/// What the server and the network path say.
+/// Adds the sections on the server and on the network path.
 fn beside(page: &mut Document, findings: &Findings) {
     if let Some(told) = &findings.server {
         let shown: Vec<u32> = detailed(findings).iter().map(|level| level.summary.level).collect();
@@ -215,7 +216,7 @@ fn full_curve(curve: &Curve) -> Table {
 fn short_curve(curve: &Curve) -> Table {
     let mut table = Table::new(&["offered/s", "in flight", "p50", "<p99 [95 %]", "failed", "<"]);
     for point in &curve.points {
-        // What is as it should be is not worth a word, and of what is invalid nothing else is.
+        // A normal point needs no word, and an invalid one has no other.
         let kept = Some(words::kept(point.stability)).filter(|_| point.stability != KeptUp::Stable);
         let trust = Some(words::trust(point.trust)).filter(|_| point.trust != Trust::Valid);
         let said: Vec<&str> = match point.trust {
@@ -330,7 +331,7 @@ fn percentiles(page: &mut Document, summary: &LevelSummary, detail: Detail) {
         let shown = if short { IN_SHORT } else { usize::MAX };
         for mut row in [percentile_row(set), interval_row(set)] {
             if short {
-                // A screen has no room for each metric's own n: the requests stand above. An empty column is left out.
+                // A screen has no room for the n of each metric, and the number of requests is above. An empty column is left out.
                 row[1].clear();
                 row.truncate(2 + IN_SHORT);
             }
@@ -386,12 +387,12 @@ fn validity(page: &mut Document, validity: &Validity, detail: Detail) {
     });
 }
 
-/// The metrics that a person asks for first: of others `--details`.
+/// The leading metrics; `--details` shows the others.
 const LEADING: [&str; 4] = ["ttft", "tpot", "e2e", "session_e2e"];
-/// Percentiles of each on a screen: p50, p90, p95, p99.
+/// Percentiles per metric on a screen: p50, p90, p95, p99.
 const IN_SHORT: usize = 4;
 
-/// The cells of one metric: name, n, the percentiles, max.
+/// Returns the cells of one metric: name, n, the percentiles, max.
 fn percentile_row(set: &Percentiles) -> Vec<String> {
     let mut cells = vec![set.metric.clone(), figure::count(set.n)];
     cells.extend(set.rows().into_iter().map(|(_, reading)| words::latency_cell(reading).0));
@@ -421,13 +422,13 @@ fn budget_row_name(row: &BudgetRow) -> String {
     }
 }
 
-/// The assumptions of its passes, and provisional answers.
+/// Returns the assumptions of its passes, and provisional answers.
 pub(crate) fn budget_notes(budget: &BudgetFinding) -> Vec<String> {
     let noted = budget.rows.iter().filter(|row| !row.note.is_empty());
     noted.map(|row| format!("{}: {}", budget_row_name(row), row.note)).collect()
 }
 
-/// Least share that is printed, because a bound by distance can be smaller than any run could count.
+/// Smallest printed share, because a bound by distance can be smaller than any run could count.
 const LEAST_SHARE: f64 = 1e-5;
 
 fn upper_share(share: f64) -> String {
@@ -454,7 +455,7 @@ fn budget_cells(row: &BudgetRow) -> Vec<String> {
     ]
 }
 
-/// One level in one line: what a sweep says when it has measured one.
+/// Returns one level in one line, which a sweep prints after each level.
 pub fn level_line(level: &LevelFinding) -> String {
     let summary = &level.summary;
     let leading = summary.latency.leading();

@@ -1,14 +1,14 @@
-//! What lies in a heap of spans, for the terminal.
+//! Renders an overview of spans for the terminal.
 
 use plimsoll_profile::traces::Overview;
 
 use crate::figure::{self, counted};
 use crate::table::Table;
 
-/// Services that are named one by one.
+/// Limit of services that are named individually.
 const SERVICES_SHOWN: usize = 12;
 
-/// The counts in a few lines.
+/// Returns the counts in a few lines.
 pub fn text(overview: &Overview) -> String {
     let (Some(from), Some(to)) = (overview.from_ns, overview.to_ns) else {
         return "no spans\n".into();
@@ -46,7 +46,7 @@ pub fn text(overview: &Overview) -> String {
     text
 }
 
-/// An instant of the Unix epoch as `2026-11-20 11:56:04.631 UTC`.
+/// Formats an instant of the Unix epoch as `2026-11-20 11:56:04.631 UTC`.
 fn utc(ns: i64) -> String {
     figure::rfc3339(ns.div_euclid(1_000_000)).replace('T', " ").replace('Z', " UTC")
 }

@@ -1,6 +1,6 @@
-//! Where the time of a run's requests went: the parts with how each is known, the tail, the ceilings, the slices.
+//! Renders the time of a run's requests: the parts with the source of each, the tail, the ceilings, the slices.
 //!
-//! What was inferred is hatched in a page's bars and stands with its bounds in the table.
+//! Inferred parts are hatched in a page's bars and have their bounds in the table.
 
 use maud::{Markup, html};
 use plimsoll_profile::infer::{
@@ -16,10 +16,10 @@ use crate::html::bars::{BARS_CSS, Piece, bar};
 use crate::table::Table;
 use crate::{figure, words};
 
-/// Share of a time under which a part is not named in a sentence.
+/// Share of a time below which no sentence names a part.
 const NAMED: f64 = 0.01;
 
-/// The levels of a run, one after the other, as text.
+/// Returns the levels of a run in sequence, as text.
 pub fn render(name: &str, levels: &[WaitFinding]) -> String {
     document(levels).text(&format!("Where the time went in {name}"))
 }
@@ -45,7 +45,7 @@ fn level(section: &mut Document, found: &WaitFinding) {
     }
     let own: &[String] = if found.answers.is_some() { &[] } else { &found.notes };
     if found.requests == 0 {
-        // Why there is nothing to take apart stands in them.
+        // The notes contain the reason why the time can't be split.
         section.notes(own.iter().cloned());
         return;
     }
@@ -59,7 +59,7 @@ fn level(section: &mut Document, found: &WaitFinding) {
     section.notes(own.iter().cloned().chain(dashes(found)));
 }
 
-/// What the level is, and where the split comes from.
+/// Describes the level, and the source of the split.
 fn head(found: &WaitFinding) -> String {
     if let Some(answers) = &found.answers {
         return format!(
@@ -94,7 +94,7 @@ fn head(found: &WaitFinding) -> String {
     format!("Level {}: {}{left_out}; {how}", found.level, counted(found.requests, "request"))
 }
 
-/// What it amounts to, in sentences: where the time went, and what the slowest spent more of.
+/// Returns the results in sentences: the parts of the time, and the extra parts of the slowest requests.
 fn says(found: &WaitFinding) -> Vec<String> {
     if let Some(answers) = &found.answers {
         let mut large: Vec<_> = answers.parts.iter().filter(|part| part.share.abs() >= NAMED).collect();
@@ -144,7 +144,7 @@ fn says(found: &WaitFinding) -> Vec<String> {
     says
 }
 
-/// What a sentence or a bar is made of: the parts, and those that nothing tells apart as one.
+/// Returns the parts for sentences and bars; indistinguishable parts are combined.
 fn shown(found: &WaitFinding) -> Vec<&PartFinding> {
     let mut all: Vec<&PartFinding> = Vec::new();
     for part in &found.parts {
@@ -161,7 +161,7 @@ fn joined(parts: &[String], none: &str) -> String {
     if parts.is_empty() { none.to_owned() } else { parts.join(", ") }
 }
 
-/// A part's name within a sentence. Several together have the place of the last of them, and are measured, which none of them is alone.
+/// Returns a part's name within a sentence. Combined parts have the name of the last of them, and are measured, unlike each single part.
 fn short(part: &PartFinding) -> &'static str {
     match (part.part, part.basis) {
         (WaitPart::Prefill, Basis::Measured) => WAIT,
@@ -171,7 +171,7 @@ fn short(part: &PartFinding) -> &'static str {
     }
 }
 
-/// A part's share of the mean, with how it is known where it is not measured.
+/// Formats a part's share of the mean, with its source unless it is measured.
 fn share_of(part: &PartFinding, whole_s: f64) -> String {
     let share = figure::percent(part.share.unwrap_or_default());
     let known = match part.basis {
@@ -189,9 +189,9 @@ fn share_of(part: &PartFinding, whole_s: f64) -> String {
     format!("{} {share}{known}{unknown}", short(part))
 }
 
-/// The three parts of the wait together.
+/// Name of the three parts of the wait together.
 const WAIT: &str = "sent to first token";
-/// What stands before the prompt, where the server tells the prompt alone.
+/// Name of the time before the prompt, if the server reports only the prompt.
 const BEFORE_PROMPT: &str = "front and queue";
 
 fn name_of(part: WaitPart) -> &'static str {
@@ -214,7 +214,7 @@ fn mean(part: &PartFinding) -> Option<f64> {
     part.mean.map(|mean| mean.value)
 }
 
-/// Mean, p50, p95 and p99, each only where the requests are enough to say it, as everywhere; the mean is a fact of these requests.
+/// Returns mean, p50, p95 and p99; a percentile only with enough requests. The mean is a fact of these requests.
 fn figures(part: &PartFinding) -> [Option<Bounded>; 4] {
     let enough = |value: Option<Bounded>, of: fn(&DurationFigures) -> &Reading| {
         value.filter(|_| part.sampled.as_ref().is_some_and(|times| of(times).estimate().is_some()))
@@ -227,17 +227,17 @@ fn figures(part: &PartFinding) -> [Option<Bounded>; 4] {
     ]
 }
 
-/// The parts with their sums below them, each with its name.
+/// Returns the parts with their sums below them, each with its name.
 fn named(found: &WaitFinding) -> Vec<(&'static str, &PartFinding)> {
     let parts = found.parts.iter().map(|part| (name_of(part.part), part));
-    // All that nothing tells apart may be the whole wait, which has a line of its own.
+    // The combined part may be the whole wait, which has a separate line.
     let untold = found.untold.iter().map(|part| (short(part), part)).filter(|(name, _)| *name != WAIT);
     let wait = found.wait.iter().map(|part| (WAIT, part));
     let whole = found.whole.iter().map(|part| ("due to last byte", part));
     parts.chain(untold).chain(wait).chain(whole).collect()
 }
 
-/// The middle fifth, the mean and the slowest to one scale; of too few requests for a tail, the mean.
+/// Returns the middle fifth, the mean and the slowest on one scale; with too few requests for a tail, only the mean.
 fn bars(found: &WaitFinding) -> Markup {
     let shown = shown(found);
     let whole = found.whole.as_ref();
@@ -248,7 +248,7 @@ fn bars(found: &WaitFinding) -> Markup {
     };
     let middle = |part: &PartFinding| (slow(part) - part.slowest_over_middle_s.unwrap_or_default()).max(0.0);
     let widest = found.bands.map_or(mean_s, |bands| bands.slowest_s.max(mean_s)).max(1e-9);
-    // A part that has no visible box has no place in the legend.
+    // A part without a visible box has no place in the legend.
     let drawn: Vec<&&PartFinding> =
         shown.iter().filter(|part| mean(part).max(slow(part)) > 1e-3 * widest).collect();
     let inferred = drawn.iter().any(|part| part.basis == Basis::Inferred);
@@ -278,7 +278,7 @@ fn bars(found: &WaitFinding) -> Markup {
     }
 }
 
-/// What stands before the first token, drawn again to its own scale: beside a long answer it is too thin to be read.
+/// Returns the parts before the first token on a separate scale, because they are too thin next to a long answer.
 fn until_first<'a>(
     shown: &[&'a PartFinding],
     mean: &dyn Fn(&PartFinding) -> f64,
@@ -308,7 +308,7 @@ fn stacked(
     bar(name, parts.iter().map(piece), &seconds(total_s))
 }
 
-/// The colours of a profile's page; what nothing tells apart has nobody's.
+/// Returns the colour of a part, as on a profile's page; combined parts have the colour of no stage.
 fn colour(part: &PartFinding) -> &'static str {
     match (part.part, part.basis) {
         (WaitPart::Queue | WaitPart::Prefill, Basis::Measured) => "#a8a8a8",
@@ -326,7 +326,7 @@ fn known(part: &PartFinding) -> String {
     if part.mean_told { "inferred, mean reported".into() } else { part.basis.word().to_string() }
 }
 
-/// Where a mean request went that was answered whole.
+/// Returns the parts of a mean request with a whole answer.
 fn of_answers(answers: &WholeAnswers) -> Table {
     let mut table = Table::new(&["<part", "<known", "mean", "share"]);
     for part in &answers.parts {
@@ -340,10 +340,10 @@ fn of_answers(answers: &WholeAnswers) -> Table {
     table
 }
 
-/// The parts and what each took.
+/// Returns the parts and the time of each.
 fn parts(found: &WaitFinding) -> Table {
     let slowest = match found.bands {
-        // Of few requests five are more than a hundredth.
+        // With few requests, five are more than a hundredth.
         Some(bands) if bands.slowest_requests * 100 > found.requests + 100 => {
             format!("slowest {}", bands.slowest_requests)
         }
@@ -372,7 +372,7 @@ fn signed(s: f64) -> String {
     if s < 0.0 { format!("−{}", seconds(-s)) } else { format!("+{}", seconds(s)) }
 }
 
-/// The error bounds of what was inferred.
+/// Returns the error bounds of the inferred parts.
 fn bounds(found: &WaitFinding) -> Table {
     let mut table = Table::new(&["<inferred: lies between", "mean", "p50", "p95", "p99"]);
     for part in found.parts.iter().filter(|part| part.basis == Basis::Inferred) {
@@ -385,7 +385,7 @@ fn bounds(found: &WaitFinding) -> Table {
     table
 }
 
-/// The intervals of every part that is known; empty where there are too few requests for any.
+/// Returns the intervals of every known part; empty with too few requests.
 fn intervals(found: &WaitFinding) -> Table {
     let mut table = Table::new(&["<95 % interval", "mean", "p50", "p95", "p99"]);
     let range = |reading: &Reading| match reading.estimate() {
@@ -397,7 +397,7 @@ fn intervals(found: &WaitFinding) -> Table {
     if known.iter().all(|(_, times)| times.mean.estimate().is_none() && times.p50.estimate().is_none()) {
         return table;
     }
-    // A part that takes nobody any time has no line.
+    // A part without any time has no line.
     for (name, times) in known.iter().filter(|(_, times)| times.mean_s > 0.0) {
         let cells = [&times.mean, &times.p50, &times.p95, &times.p99].map(range);
         table.row(std::iter::once((*name).to_owned()).chain(cells));
@@ -405,7 +405,7 @@ fn intervals(found: &WaitFinding) -> Table {
     table
 }
 
-/// Why a figure is a dash.
+/// Returns the reason for a dash in place of a figure.
 fn dashes(found: &WaitFinding) -> Option<String> {
     let times = || named(found).into_iter().filter_map(|(_, part)| part.sampled.as_ref());
     let mut readings = times().flat_map(|times| [&times.mean, &times.p50, &times.p95, &times.p99]);
@@ -415,7 +415,7 @@ fn dashes(found: &WaitFinding) -> Option<String> {
     })
 }
 
-/// The parts held to their slices.
+/// Returns the parts against their slices.
 fn slices(slices: &[PartSlice]) -> Table {
     let mut table = Table::new(&[
         "<slice",
@@ -455,7 +455,7 @@ fn slices(slices: &[PartSlice]) -> Table {
     table
 }
 
-/// One row per part, one column per factor: what is saved of the mean, and the p99 where the part takes no time.
+/// Returns one row per part and one column per factor: the saving of the mean, and the p99 if the part takes no time.
 fn ceilings(found: &WaitFinding) -> Table {
     let ceilings: &[PartCeiling] = &found.ceilings;
     let p99_known = found.whole.as_ref().is_some_and(|whole| figures(whole)[3].is_some());
@@ -472,7 +472,7 @@ fn ceilings(found: &WaitFinding) -> Table {
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let mut table = Table::new(&columns);
     for own in ceilings.chunk_by(|a, b| a.part == b.part) {
-        // What saves less than half a per cent is no ceiling worth a line.
+        // A saving below half a per cent needs no line.
         if own.iter().all(|ceiling| ceiling.saved < 0.005) {
             continue;
         }

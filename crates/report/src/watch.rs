@@ -1,4 +1,4 @@
-//! Verdicts that may be looked at at any time, in words: a line after every pair, and the whole at the end.
+//! Renders verdicts that are valid at any time: a line after every pair, and the whole result at the end.
 
 use plimsoll_judge::sequential::{InterleaveState, PairFinding, SequentialVerdict};
 
@@ -9,7 +9,7 @@ use crate::figure::centile;
 use crate::table::Table;
 use crate::words;
 
-/// What is known after a pair, on one line.
+/// Returns the state after a pair, on one line.
 pub fn line(looked: &InterleaveState, of: u32) -> String {
     let most = looked
         .metrics
@@ -31,7 +31,6 @@ pub fn line(looked: &InterleaveState, of: u32) -> String {
     format!("pair {} of {of} · {most}{verdict}", looked.pairs)
 }
 
-/// The whole.
 pub fn text(looked: &InterleaveState) -> String {
     let mut table =
         Table::new(&["<B against A", "allowed", "evidence worse", "evidence not worse", "<so far"]);
@@ -63,7 +62,7 @@ pub fn text(looked: &InterleaveState) -> String {
     text
 }
 
-/// One arm: its name, its endpoint, how far it may be trusted and why not further, and where its run lies.
+/// Describes one arm: its name, its endpoint, its trust with the reason, and the folder of its run.
 pub fn arm(name: &str, url: &str, findings: &Findings, folder: &str) -> String {
     let validity = &findings.validity;
     let why = validity.reasons.first().map_or(String::new(), |reason| format!(" ({})", reason.figure));

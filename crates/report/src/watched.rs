@@ -1,4 +1,4 @@
-//! A watch in text: a line when a row changes, a table at the end, and what a source can judge.
+//! Renders a watch as text: a line for each change of a row, a table at the end, and the rows that a source supports.
 
 use plimsoll_model::Span;
 use plimsoll_watch::lint::{LintRow, out_of_reach};
@@ -8,12 +8,14 @@ use plimsoll_watch::{Alert, AlertDiagnosis, AlertState, CostNow, RowState, Watch
 use crate::table::Table;
 use crate::{figure, words};
 
+/// Returns the first line of a watch:
 /// `watching 2 pages every 5s against budget.yaml; Ctrl-C ends it`.
 pub fn begins(pages: usize, every: Span, budget: &str) -> String {
     let pages = counted(pages);
     format!("watching {pages} every {} against {budget}; Ctrl-C ends it", words::time(every.as_secs_f64()))
 }
 
+/// Returns the first line of a watch with pushed metrics:
 /// `watching 1 page and what is pushed to 2 addresses, every 5s, against budget.yaml; Ctrl-C ends it`.
 pub fn begins_pushed(pages: usize, addresses: usize, every: Span, budget: &str) -> String {
     let every = words::time(every.as_secs_f64());
@@ -24,6 +26,7 @@ pub fn begins_pushed(pages: usize, addresses: usize, every: Span, budget: &str) 
     )
 }
 
+/// Returns the summary of a receiver:
 /// `otlp 127.0.0.1:9465: 1200 samples in 40 requests; left out: 3 twice or behind newer ones`.
 pub fn came(name: &str, [taken, requests]: [u64; 2], left_out: &[(u64, &str)]) -> String {
     let left_out: Vec<String> = left_out
@@ -40,6 +43,7 @@ pub fn came(name: &str, [taken, requests]: [u64; 2], left_out: &[(u64, &str)]) -
     )
 }
 
+/// Returns a warning about rare samples:
 /// `otlp 127.0.0.1:9465: samples come every 60 s, and a window of 5m holds fewer than eight of them: …`.
 pub fn pushed_too_seldom(name: &str, cadence: Span, window: Span) -> String {
     let (every, least) = (cadence.as_secs_f64(), 8.0 * cadence.as_secs_f64());
@@ -49,7 +53,7 @@ pub fn pushed_too_seldom(name: &str, cadence: Span, window: Span) -> String {
     )
 }
 
-/// `2 pages watched now`.
+/// Returns the new number of metrics endpoints: `2 pages watched now`.
 pub fn pages_now(count: usize) -> String {
     format!("{} watched now", counted(count))
 }
@@ -58,18 +62,21 @@ fn counted(pages: usize) -> String {
     figure::counted(pages as u64, "page")
 }
 
+/// Returns the first line of a watch at a Prometheus server:
 /// `watching what Prometheus scrapes, every 15s, against budget.yaml; Ctrl-C ends it`.
 pub fn begins_at_prometheus(every: Span, budget: &str) -> String {
     let every = words::time(every.as_secs_f64());
     format!("watching what Prometheus scrapes, every {every}, against {budget}; Ctrl-C ends it")
 }
 
+/// Returns the first line of a watch of a run:
 /// `watching the requests of traffic every 5s against budget.yaml; Ctrl-C ends it`.
 pub fn follows(run: &str, every: Span, budget: &str) -> String {
     let every = words::time(every.as_secs_f64());
     format!("watching the requests of {run} every {every} against {budget}; Ctrl-C ends it")
 }
 
+/// Returns a line for a changed row:
 /// `+65 s  ttft-p99 (ttft p99 ≤ 350 ms): holds → broken: 4 % of 3000 requests are over it, 1 % allowed`.
 pub fn change(at_s: f64, row: &WatchRow, before: Option<RowState>) -> String {
     let from = before.map_or(String::new(), |before| format!("{} → ", before.words()));
@@ -83,12 +90,12 @@ pub fn change(at_s: f64, row: &WatchRow, before: Option<RowState>) -> String {
     )
 }
 
-/// `+75 s  ALERT ceiling broken (ttft-p99), for 65 s: …`; `resolved` when it is over.
+/// Returns a line for an alert: `+75 s  ALERT ceiling broken (ttft-p99), for 65 s: …`; `resolved` at its end.
 pub fn alert(at_s: f64, alert: &Alert) -> String {
     with_steps(at_s, alert, &steps(alert))
 }
 
-/// The same without what to do, because it was just said of another of its kind.
+/// Returns an alert without its next steps, because a similar alert just listed them.
 pub fn alert_again(at_s: f64, alert: &Alert) -> String {
     with_steps(at_s, alert, &[])
 }
@@ -98,7 +105,7 @@ fn with_steps(at_s: f64, alert: &Alert, steps: &[String]) -> String {
         AlertState::Firing => "ALERT",
         AlertState::Resolved => "resolved",
     };
-    // What an earlier watch has left began before this one did.
+    // An alert of an earlier watch began before this one.
     let since = match alert.since_s < 0.0 {
         true => format!("{} before the start", words::time(-alert.since_s)),
         false => format!("+{:.0} s", alert.since_s),
@@ -119,7 +126,7 @@ fn with_steps(at_s: f64, alert: &Alert, steps: &[String]) -> String {
     said
 }
 
-/// What is to blame and what to do, a line each.
+/// Returns the cause and the next steps, a line each.
 fn steps(alert: &Alert) -> Vec<String> {
     let found = |of: fn(&AlertDiagnosis) -> &String| alert.diagnosis.as_deref().map_or("", |found| of(found));
     let named = [
@@ -132,7 +139,7 @@ fn steps(alert: &Alert) -> Vec<String> {
     told.map(|(name, text)| format!("{name}: {text}")).collect()
 }
 
-/// Everything that is known at the end.
+/// Returns the final result.
 pub fn text(found: &WatchFinding) -> String {
     let head = format!("Over the last {}:", words::time(found.window_s));
     let cost = found
@@ -142,6 +149,7 @@ pub fn text(found: &WatchFinding) -> String {
     format!("{head}\n{}{cost}", rows(&found.rows))
 }
 
+/// Formats the cost:
 /// `Cost at 2.5USD/replica-hour: 7.5 USD an hour (3 replicas, all that there are), 0.002 USD a request, 4.1 USD per million output tokens.`
 fn paid(cost: &CostNow) -> String {
     let CostNow { currency, basis, .. } = cost;
@@ -158,7 +166,7 @@ fn paid(cost: &CostNow) -> String {
     )
 }
 
-/// A table of the rows, why each is so, and what the source can't see.
+/// Returns a table of the rows, the reason for each state, and the unsupported rows.
 fn rows(rows: &[WatchRow]) -> String {
     let mut table = Table::new(&["<row", "<budget", "<state"]);
     for row in rows {
@@ -180,7 +188,7 @@ pub fn over_all(found: &ReplayFinding) -> String {
     format!("Over all {}:\n{}", words::time(found.watched_s), rows(&found.rows))
 }
 
-/// What a watch would have said of a run: each alert when it fires and when it is resolved, and the rows over all of it. `what`: `its requests`.
+/// Returns a replay of a watch on a run: the start and the end of each alert, and the rows over the whole run. `what`: `its requests`.
 pub fn replayed(what: &str, found: &ReplayFinding) -> String {
     let every = words::time(found.every_s);
     let mut told: Vec<(f64, Alert)> = Vec::new();
@@ -198,7 +206,7 @@ pub fn replayed(what: &str, found: &ReplayFinding) -> String {
     page.join("\n")
 }
 
-/// Which rows a source can judge.
+/// Returns the rows that a source supports.
 pub fn lint(rows: &[LintRow]) -> String {
     let mut table = Table::new(&["<row", "<budget", "<judged"]);
     for row in rows {

@@ -1,6 +1,6 @@
-//! Predictions of what would become of a run, and the engine that was fitted to one, for a terminal.
+//! Renders predictions of changes of a run, and the fitted engine, for a terminal.
 //!
-//! Every line of figures says that it is predicted: a page that is sent round loses its heading first.
+//! Every line of figures is marked as predicted, because a forwarded page loses its heading first.
 
 use plimsoll_measure::findings::{Held, Reading};
 use plimsoll_plan::fit::{Fitted, From, Setting};
@@ -11,7 +11,6 @@ use crate::figure::centile;
 use crate::table::Table;
 use crate::{figure, words};
 
-/// The predictions.
 pub fn render(name: &str, finding: &WhatIfFinding) -> String {
     let limit = finding
         .limit_per_s
@@ -34,6 +33,7 @@ pub fn render(name: &str, finding: &WhatIfFinding) -> String {
     ))
 }
 
+/// Returns the title of a case:
 /// `rate 2x: 80.0/s; it then carries 61.2/s; the promise would be broken; 15 replicas would do by formula`.
 fn title(case: &Predicted) -> String {
     if case.refused.is_some() && case.replicas.is_none() {
@@ -59,7 +59,7 @@ fn title(case: &Predicted) -> String {
     said.join("; ")
 }
 
-/// Now and then, figure by figure.
+/// Returns the current and the predicted figures.
 fn table(case: &Predicted) -> Table {
     let measured = case.figures.iter().any(|figure| figure.measured.is_some());
     let now = if measured { "measured" } else { "simulated now" };
@@ -69,7 +69,7 @@ fn table(case: &Predicted) -> Table {
 }
 
 fn row(one: &FigureChange, measured: bool) -> [String; 5] {
-    // What the fitted engine would give is not what was measured, however few requests there were.
+    // A figure of the fitted engine is not a measurement, even with few requests.
     let now = match (&one.measured, measured) {
         (Some(reading), _) => words::cell(reading, words::time).0,
         (None, true) => "–".to_owned(),
@@ -88,7 +88,7 @@ fn row(one: &FigureChange, measured: bool) -> [String; 5] {
     ]
 }
 
-/// The fitted engine with where each setting comes from, and how far off it was on what it had not seen.
+/// Returns the fitted engine with the source of each setting, and its error on unseen data.
 pub fn fitted(name: &str, fitted: &Fitted) -> String {
     let mut settings = Table::new(&["<setting", "value", "<± one standard error", "<from"]);
     fitted.settings.iter().for_each(|one| settings.row(setting(one)));

@@ -1,4 +1,4 @@
-//! Sentences and cells that the terminal and the page share, so that both say the same thing in the same words.
+//! Sentences and cells for both the terminal and the page, so that both have equal wording.
 
 use plimsoll_measure::findings::{
     CapacityLine, CapacityLines, ErrorCount, Estimate, Findings, Held, KeptUp, LengthFigures, Lengths,
@@ -11,20 +11,20 @@ use plimsoll_model::{Load, Manifest, SizeUnit};
 use crate::figure;
 use crate::table::Table;
 
-/// Seconds as milliseconds, without the unit.
+/// Formats seconds as milliseconds, without the unit.
 pub fn ms(seconds: f64) -> String {
     figure::millis(seconds * 1e9)
 }
 
-/// A duration in seconds with its unit.
+/// Formats a duration in seconds with its unit.
 pub fn time(seconds: f64) -> String {
     figure::duration_ns(seconds * 1e9)
 }
 
-/// Columns of a line of words: those of a terminal that nobody has widened, and of a pipe.
+/// Columns of a line of text: the default width of a terminal, and the width for a pipe.
 pub const WIDTH: usize = 80;
 
-/// A verdict with its mark, for a terminal: what is well, what is wrong, what is doubtful. Readable without colour, which [`crate::paint()`] adds.
+/// Returns a verdict with its mark, for a terminal: good, bad, or doubtful. It is readable without colour, which [`crate::paint()`] adds.
 pub fn marked(verdict: &str) -> String {
     let mark = match verdict.to_ascii_lowercase().as_str() {
         "valid" | "holds" => "✓",
@@ -35,18 +35,19 @@ pub fn marked(verdict: &str) -> String {
     format!("{mark} {verdict}")
 }
 
-/// Marks a figure from too few requests for a verdict.
+/// Mark of a figure with too few requests for a verdict.
 pub const FEW: &str = "*";
-/// What the mark says, and what a lower bound is.
+/// Explanation of the mark, and of a lower bound.
 pub(crate) const FEW_SAYS: &str = "* few requests: fewer than ten are expected beyond it; ≥ or ≤: the one end of its interval that is known";
 
-/// Value and interval of a latency, in milliseconds: `12.3` and `[11.9, 12.8]`. From few requests it is marked. Of an interval with an open end
-/// the known one is shown, `≥ 11.9`. A dash where nothing was seen.
+/// Formats value and interval of a latency, in milliseconds: `12.3` and `[11.9, 12.8]`.
+///
+/// A value from few requests is marked. Of an interval with an open end the known end is shown, `≥ 11.9`. A dash if there is no value.
 pub(crate) fn latency_cell(reading: &Reading) -> (String, Option<String>) {
     cell(reading, ms)
 }
 
-/// The same in any unit.
+/// Formats value and interval in any unit.
 pub fn cell(reading: &Reading, spell: impl Fn(f64) -> String) -> (String, Option<String>) {
     let interval = |e: &Estimate| match (e.lower.is_finite(), e.upper.is_finite()) {
         (true, true) => Some(figure::interval(&spell(e.lower), &spell(e.upper))),
@@ -61,15 +62,15 @@ pub fn cell(reading: &Reading, spell: impl Fn(f64) -> String) -> (String, Option
     }
 }
 
-/// How long a run of this load would have to be for what is marked few: its p99s, and its p99.9s unless `short`. `None` where
-/// nothing is.
+/// Returns the run time that would remove the mark: of its p99s, and of its p99.9s unless `short`. `None` if no figure is
+/// marked.
 pub(crate) fn settles_in(summary: &LevelSummary, short: bool) -> Option<String> {
     let longest = |of: &dyn Fn(f64) -> bool| -> Option<f64> {
         let sets = summary.latency.all();
         let rows = sets.iter().flat_map(|set| set.rows()).filter(|(p, _)| of(*p));
         rows.filter_map(|(p, reading)| summary.settles_in_s(reading, p)).max_by(f64::total_cmp)
     };
-    // More than a day is no advice.
+    // A run of more than a day is not a useful recommendation.
     let said = |name: &str, seconds: Option<f64>| {
         seconds.filter(|s| *s < 86_400.0).map(|s| format!("{} settles every {name}", time(s.ceil())))
     };
@@ -78,7 +79,7 @@ pub(crate) fn settles_in(summary: &LevelSummary, short: bool) -> Option<String> 
     (!all.is_empty()).then(|| format!("At this load a level of about {}.", all.join(", one of ")))
 }
 
-/// Value and interval in one cell.
+/// Formats value and interval in one cell.
 pub fn latency(reading: &Reading) -> String {
     match latency_cell(reading) {
         (value, Some(interval)) => format!("{value} {interval}"),
@@ -86,13 +87,13 @@ pub fn latency(reading: &Reading) -> String {
     }
 }
 
-/// A rate with its interval: `812/s [780, 850]`.
+/// Formats a rate with its interval: `812/s [780, 850]`.
 pub fn rate(e: &Estimate) -> String {
     let interval = figure::interval(&figure::number(e.lower), &figure::number(e.upper));
     format!("{} {interval}", figure::per_second(e.value))
 }
 
-/// The load of a level in a few characters.
+/// Formats the load of a level in a few characters.
 pub fn load(load: &Load) -> String {
     match load {
         Load::Open { rate_per_s: 0.0 } => "all at once".to_owned(),
@@ -103,13 +104,13 @@ pub fn load(load: &Load) -> String {
     }
 }
 
-/// When a ceiling made an open loop follow the server, from the level's start.
+/// Returns when the concurrency limit made an open loop follow the server, in seconds from the level's start.
 fn closed_since_s(summary: &LevelSummary) -> Option<f64> {
     let since = summary.generator.closed_since?;
     Some((since - summary.window.start).as_secs_f64() + summary.window.warm_up_s)
 }
 
-/// The load of a level in a table: its rate, and whether a ceiling held it back.
+/// Formats the load of a level in a table: its rate, and whether a limit throttled it.
 pub(crate) fn load_kept(summary: &LevelSummary) -> String {
     match (summary.load, closed_since_s(summary)) {
         (Load::Open { .. }, Some(_)) => format!("{}, closed", load(&summary.load)),
@@ -117,7 +118,7 @@ pub(crate) fn load_kept(summary: &LevelSummary) -> String {
     }
 }
 
-/// A level in words: what was put on the target, for how long.
+/// Describes a level: the load on the target, and its duration.
 pub fn level(summary: &LevelSummary) -> String {
     let kind = match summary.load {
         Load::Open { rate_per_s: 0.0 } => "open loop, all due at once: no rate".to_owned(),
@@ -138,7 +139,7 @@ pub fn level(summary: &LevelSummary) -> String {
     format!("{} ({kind})", summary.traffic)
 }
 
-/// What the mix of lengths is, for the lines to hold for.
+/// Describes the mix of lengths, for which the lines are valid.
 pub fn mix(lengths: &Lengths) -> String {
     let side = |f: &LengthFigures, name: &str| {
         if f.asked_p99 > f.asked_p50 * 1.01 {
@@ -158,7 +159,7 @@ pub fn mix(lengths: &Lengths) -> String {
     }
     let prompt = side(&lengths.prompt, "prompt tokens");
     let mut text = match lengths.output.asked_p99 {
-        // Nothing was generated, and nothing asked for.
+        // No tokens were generated, and none requested.
         0.0 if lengths.output.reported == 0 => prompt,
         _ => format!("{prompt}, {}", side(&lengths.output, "output tokens")),
     };
@@ -168,7 +169,7 @@ pub fn mix(lengths: &Lengths) -> String {
     text
 }
 
-/// What of a run over HTTP/2 is to be known before its times are read.
+/// Returns the note on the times of a run over HTTP/2.
 pub fn http2(manifest: &Manifest) -> Option<&'static str> {
     let said = |path: &str| manifest.scenario.pointer(path);
     let is_over = said("/target/http").is_some_and(|version| version == "2")
@@ -180,7 +181,7 @@ pub fn http2(manifest: &Manifest) -> Option<&'static str> {
     })
 }
 
-/// How many sessions there were, and what became of them.
+/// Returns the number of sessions, and their outcomes.
 pub fn sessions(counts: &SessionCounts) -> String {
     let n = |n: u64, what: &str| (n > 0).then(|| format!("{} {what}", figure::count(n)));
     let mean = figure::number(counts.turns as f64 / counts.begun.max(1) as f64);
@@ -194,7 +195,7 @@ pub fn sessions(counts: &SessionCounts) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// What a session comes to in tokens, on average.
+/// Describes the mean tokens of a session.
 pub(crate) fn session_tokens(tokens: &SessionTokens) -> String {
     let share = |part: f64, of: f64| figure::percent(part / of.max(1.0));
     let mut parts = vec![format!(
@@ -214,7 +215,7 @@ pub(crate) fn session_tokens(tokens: &SessionTokens) -> String {
     parts.join(", ")
 }
 
-/// The same as a table: what, the mean of a session, the share of its prompt.
+/// Returns the tokens of a session as a table: the kind, the mean of a session, the share of its prompt.
 pub(crate) fn session_table(counts: &SessionCounts, rates: &Rates) -> Table {
     let mut table = Table::new(&["<of a session", "mean", "share"]);
     let Some(tokens) = &counts.tokens else { return table };
@@ -238,7 +239,7 @@ pub(crate) fn session_table(counts: &SessionCounts, rates: &Rates) -> Table {
     table
 }
 
-/// The same load in tokens, requests in flight and users.
+/// Expresses the load in tokens, requests in flight and users.
 pub fn load_words(words: &LoadWords, think_time_s: f64) -> String {
     let mut parts = Vec::new();
     if let Some(tokens) = words.input_tokens_per_s {
@@ -259,7 +260,7 @@ pub fn load_words(words: &LoadWords, think_time_s: f64) -> String {
     parts.join(", ")
 }
 
-/// The three lines of one kind of traffic with their names, in the order in which they are crossed.
+/// Returns the three lines of one kind of traffic with their names, in ascending order of load.
 pub(crate) fn named_lines(lines: &CapacityLines) -> Vec<(String, &CapacityLine)> {
     let onset = not_p99(lines).map_or_else(String::new, |p| format!(" by {p}"));
     let mut named =
@@ -270,13 +271,13 @@ pub(crate) fn named_lines(lines: &CapacityLines) -> Vec<(String, &CapacityLine)>
     named
 }
 
-/// The percentile that the onset was read from, where it is not the p99 that defines it: another figure, which must say so.
+/// Returns the percentile of the onset if it is not the p99 that defines it, because the text must name it.
 pub(crate) fn not_p99(lines: &CapacityLines) -> Option<String> {
     let p = lines.onset_percentile?;
     ((p - 0.99).abs() > 1e-9).then(|| format!("p{}", crate::figure::centile(p)))
 }
 
-/// A line's figure, and the sentence that explains it.
+/// Returns a line's figure, and the sentence that explains it.
 pub fn line(line: &CapacityLine) -> (String, &str) {
     match line {
         CapacityLine::Found { rate: estimate, how, .. } => (rate(estimate), how),
@@ -290,7 +291,7 @@ pub fn line(line: &CapacityLine) -> (String, &str) {
     }
 }
 
-/// The word for a trust verdict.
+/// Returns the word for a trust verdict.
 pub fn trust(trust: Trust) -> &'static str {
     match trust {
         Trust::Valid => "valid",
@@ -300,7 +301,7 @@ pub fn trust(trust: Trust) -> &'static str {
     }
 }
 
-/// The word for a stability verdict.
+/// Returns the word for a stability verdict.
 pub fn kept(kept: KeptUp) -> &'static str {
     match kept {
         KeptUp::Stable => "stable",
@@ -309,7 +310,7 @@ pub fn kept(kept: KeptUp) -> &'static str {
     }
 }
 
-/// The word for a budget verdict.
+/// Returns the word for a budget verdict.
 pub fn held(held: Held) -> &'static str {
     match held {
         Held::Pass => "holds",
@@ -318,15 +319,15 @@ pub fn held(held: Held) -> &'static str {
     }
 }
 
-/// Reasons that say the same of several levels, as one.
+/// Equal reasons of several levels, as one.
 pub struct Group<'a> {
-    /// The worst of them: the first, as they come worst first.
+    /// Worst reason: the first, because reasons are sorted worst first.
     pub worst: &'a Reason,
-    /// `on level 3`, `on levels 3, 5 and 7 (the worst: 3)`, or empty for the run.
+    /// Levels with this reason: `on level 3`, `on levels 3, 5 and 7 (the worst: 3)`, or empty for the run.
     pub levels: String,
 }
 
-/// Puts reasons of the same check and meaning together; the order stays that of each group's worst.
+/// Groups reasons of equal check and meaning; the order is that of each group's worst.
 pub fn grouped(reasons: &[Reason]) -> Vec<Group<'_>> {
     let mut groups: Vec<(&Reason, Vec<u32>)> = Vec::new();
     for reason in reasons {
@@ -355,12 +356,13 @@ fn level_list(worst: Option<u32>, mut levels: Vec<u32>) -> String {
     }
 }
 
-/// What stands below the verdict where neither a reason nor a passed check does: a heading with nothing below it goes, and with it the verdict.
+/// Returns the text below the verdict if there is neither a reason nor a passed check. An empty heading would be omitted together
+/// with the verdict.
 pub fn unchecked(validity: &Validity) -> Option<&'static str> {
     (validity.reasons.is_empty() && validity.passed.is_empty()).then_some("No check applied.")
 }
 
-/// A sentence part as a sentence: a capital first, one full stop last.
+/// Formats a phrase as a sentence: a capital first, one full stop last.
 pub fn sentence(part: &str) -> String {
     let mut letters = part.trim().trim_end_matches('.').chars();
     match letters.next() {
@@ -369,7 +371,7 @@ pub fn sentence(part: &str) -> String {
     }
 }
 
-/// The level of a saturating run at which most was done; `None` for any other run.
+/// Returns the level of a saturating run with the highest throughput; `None` for any other run.
 pub fn saturated(findings: &Findings) -> Option<&LevelFinding> {
     let all = findings.levels.iter();
     let saturating = all.filter(|level| matches!(level.summary.load, Load::Saturating { .. }));
@@ -377,8 +379,8 @@ pub fn saturated(findings: &Findings) -> Option<&LevelFinding> {
     saturating.max_by(|a, b| done(a).total_cmp(&done(b)))
 }
 
-/// Did the last step of a saturating run still do more than any before it? Then a ceiling, the time or the user ended the search, and
-/// what the target can do is not known.
+/// Returns whether the last step of a saturating run still exceeded all before it. Then a ceiling, the time or the user ended the
+/// search, and the target's capacity is unknown.
 pub(crate) fn still_grew(findings: &Findings) -> bool {
     let steps = findings.levels.iter().filter_map(|level| match level.summary.load {
         Load::Saturating { concurrency } => Some((concurrency, level.summary.rates.achieved_per_s.value()?)),
@@ -391,14 +393,14 @@ pub(crate) fn still_grew(findings: &Findings) -> bool {
     last >= before * (1.0 + SATURATED_GROWTH)
 }
 
-/// An error in one line: `12 × client error (HTTP 404): the model does not exist`.
+/// Formats an error in one line: `12 × client error (HTTP 404): the model does not exist`.
 pub fn error(error: &ErrorCount) -> String {
     let status = error.status.map(|status| format!(" (HTTP {status})")).unwrap_or_default();
     let said = if error.text.is_empty() { String::new() } else { format!(": {}", error.text) };
     format!("{} × {}{status}{said}", figure::count(error.attempts), error.how.name().replace('_', " "))
 }
 
-/// Answers of which a stream was asked and which came in one piece.
+/// Returns a note on answers that were requested as a stream and arrived in one piece.
 pub fn in_one_event(manifest: &Manifest, summary: &LevelSummary) -> Option<String> {
     let records = &summary.records;
     let (one, of) = (records.in_one_event, records.multi_token);
@@ -413,11 +415,11 @@ pub fn in_one_event(manifest: &Manifest, summary: &LevelSummary) -> Option<Strin
     Some(format!("{} of {} came in one event: {means}", figure::count(one), figure::counted(of, "answer")))
 }
 
-/// Of a load that several machines sent: how many, and how far apart their clocks were.
+/// Describes a load from several machines: their number, and the difference of their clocks.
 pub fn shards(manifest: &Manifest) -> Option<String> {
     let of = manifest.shards.first()?.shard.of;
     let apart = manifest.levels.iter().filter_map(|level| Some(level.generator.shards?.clocks_apart_ns));
-    // Where one level's are unknown, nobody knows of all.
+    // If the difference of one level is unknown, so is the largest.
     let apart = apart.collect::<Option<Vec<i64>>>().and_then(|each| each.into_iter().max());
     let clocks = match apart {
         Some(ns) => format!("no two of their clocks more than {} apart", figure::duration_ns(ns as f64)),
@@ -426,7 +428,7 @@ pub fn shards(manifest: &Manifest) -> Option<String> {
     Some(format!("Sent by {of} shards, {clocks}"))
 }
 
-/// How the load was put on, where more is to be said than the level's own line does: an end by requests, a wave, a warm-up.
+/// Describes the load protocol beyond the level's own line: an end by requests, a wave, a warm-up.
 pub fn protocol(manifest: &Manifest) -> Option<String> {
     let load = manifest.scenario.get("load")?;
     let number = |key: &str| load.get(key).and_then(serde_json::Value::as_u64);
@@ -456,16 +458,16 @@ pub fn protocol(manifest: &Manifest) -> Option<String> {
     (!said.is_empty()).then(|| format!("Protocol: {}", said.join("; ")))
 }
 
-/// A sentence broken into lines of a hundred columns, each indented.
+/// Breaks a sentence into lines of a hundred columns, each indented.
 pub(crate) fn wrap(indent: usize, text: &str) -> String {
     wrap_at(indent, text, WIDTH)
 }
 
-/// The same at another width.
+/// Breaks a sentence into lines of `width` columns, each indented.
 pub(crate) fn wrap_at(indent: usize, text: &str, width: usize) -> String {
     let (mut out, mut line) = (String::new(), String::new());
     let pad = " ".repeat(indent);
-    // A figure and its per cent sign stay together: no line ends at a character that is no space.
+    // A figure and its per cent sign stay together: no line ends at a character that is not a space.
     let text = text.replace(" %", "\u{1}%");
     for word in text.split_whitespace() {
         if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > width {

@@ -1,4 +1,4 @@
-//! What became of a log: what was taken of it, how like it the workload is, and what the difference does.
+//! Renders a workload from a log: the used entries, the fidelity of the workload, and the effect of the difference.
 
 use plimsoll_measure::faithful::{Likeness, Property, Reconstruction};
 use plimsoll_plan::effect::EffectFinding;
@@ -7,7 +7,6 @@ use crate::document::Document;
 use crate::figure::{self, counted};
 use crate::table::Table;
 
-/// What is read of it.
 pub fn text(made: &Reconstruction, effect: &Result<EffectFinding, String>) -> String {
     let mut page = Document::default();
     page.list(several_models(made));

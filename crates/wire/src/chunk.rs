@@ -1,8 +1,8 @@
-//! The JSON of stream chunks and whole answers, read into borrowed structs.
+//! Parses the JSON of stream chunks and whole answers into borrowed structs.
 //!
-//! Reading is lenient where servers differ (a missing field, a null, a list of parts where a text is usual) and strict
-//! where leniency would invent a measurement: JSON must be JSON. A `serde_json::Value` per chunk would be shorter and cost
-//! five times as much; the time goes into allocations that nobody reads.
+//! The parser is lenient where servers differ: a missing field, a null, a list of parts in place of a text. It is strict
+//! where leniency would invent a measurement: JSON must be JSON. A `serde_json::Value` per chunk was rejected: it is shorter but
+//! costs five times as much, because of allocations that no caller reads.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,17 +11,17 @@ use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A text that may be missing, null, or something else altogether (then it counts as missing).
+/// A text that may be missing, null, or of another type (which counts as missing).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Text<'a>(pub Option<Cow<'a, str>>);
 
 impl Text<'_> {
-    /// The text; missing reads as empty.
+    /// Returns the text; a missing text is empty.
     pub fn get(&self) -> &str {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Was there a text, if only an empty one?
+    /// Returns whether the field was a text, possibly empty.
     pub fn is_named(&self) -> bool {
         self.0.is_some()
     }
@@ -43,12 +43,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 
 /// The content of a message: a text, a list of parts, one part, or nothing.
 ///
-/// Only the fields that hold words are parsed, and a part of an unknown kind is passed over: a picture, a signature or a citation beside
-/// the words can't break an answer.
+/// Only the fields with text are parsed, and a part of an unknown kind is skipped.
+/// So a picture, a signature or a citation next to the text can't break an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said<'a> {
     pub text: Text<'a>,
-    /// The text of parts that are reasoning.
+    /// The text of the reasoning parts.
     pub thinking: Text<'a>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Said<'a> {
             Some(b'[') => {
                 let parts: Vec<&'a RawValue> = serde_json::from_str(raw).unwrap_or_default();
                 parts.iter().fold(Said::default(), |all, part| {
-                    // A nested list is not descended into: depth is the sender's choice.
+                    // A nested list is not parsed, because the sender chooses its depth.
                     let part =
                         if part.get().starts_with('[') { Said::default() } else { Said::of(part.get()) };
                     all.and(part)
@@ -76,7 +76,7 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// One object of a list of parts, by its type or by the fields that it has.
+    /// Parses one object of a list of parts, by its type or by its fields.
     fn part(raw: &'a str) -> Said<'a> {
         let Ok(part) = serde_json::from_str::<Part<'a>>(raw) else { return Said::default() };
         let kind = part.kind.map_or(Cow::Borrowed(""), |raw| words(raw).0.unwrap_or_default());
@@ -122,7 +122,7 @@ struct Part<'a> {
     content: Option<&'a RawValue>,
 }
 
-/// A text, or the texts of a list of texts and of objects that hold one. Anything else has no words.
+/// Returns a text, or the joined texts of a list of texts and of objects with a text. Any other value has no text.
 fn words(raw: &RawValue) -> Text<'_> {
     #[derive(Deserialize)]
     struct Inner<'a> {
@@ -147,7 +147,7 @@ fn words(raw: &RawValue) -> Text<'_> {
     }
 }
 
-/// The text of a JSON string with its quotes. A surrogate without its partner becomes U+FFFD: JavaScript cuts texts inside of a character.
+/// Returns the text of a quoted JSON string. A surrogate without its partner becomes U+FFFD, because JavaScript cuts texts inside of a character.
 fn unquoted(quoted: &str) -> Cow<'_, str> {
     let inside = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
     match inside.contains('\\') {
@@ -160,7 +160,7 @@ fn unquoted(quoted: &str) -> Cow<'_, str> {
     }
 }
 
-/// The same string with each lone surrogate's escape replaced.
+/// Returns the string with the escape of each unpaired surrogate replaced.
 fn paired(quoted: &str) -> String {
     let escape = |at: usize| {
         let hex = quoted.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -189,7 +189,7 @@ fn paired(quoted: &str) -> String {
     out
 }
 
-/// A field that is read where it has the usual shape, and passed over where it has another one.
+/// Deserializes a field if it has the usual type, and treats it as missing otherwise.
 pub(crate) fn loose<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -197,12 +197,12 @@ pub(crate) fn loose<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     Ok(serde_json::from_str(raw.get()).ok())
 }
 
-/// Returns whether an `error` field holds an error: some servers send the field with every chunk, empty.
+/// Returns whether an `error` field contains an error: some servers send the field with every chunk, empty.
 pub(crate) fn is_error(raw: Option<&RawValue>) -> bool {
     raw.is_some_and(|raw| !matches!(raw.get(), "null" | "false" | "0" | "\"\"" | "{}" | "[]"))
 }
 
-/// A count that may be missing, null, a float, or nonsense (then missing).
+/// A count; `None` if the field is missing, null or not a count. A float is accepted.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count(pub Option<u32>);
 
@@ -214,12 +214,12 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// The choices of a chunk. Nearly always one, which then needs no allocation.
+/// The choices of a chunk. A single choice, the usual case, needs no allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Choices<'a> {
     pub first: Option<Choice<'a>>,
     pub more: Vec<Choice<'a>>,
-    /// Was there a list at all, if only an empty one?
+    /// Whether the chunk had a list of choices, possibly empty.
     pub named: bool,
 }
 
@@ -265,16 +265,16 @@ pub(crate) struct Choice<'a> {
     pub text: Text<'a>,
     #[serde(borrow, default)]
     pub finish_reason: Text<'a>,
-    /// Moonshot tells the accounting here.
+    /// Token usage in Moonshot's place.
     #[serde(default, deserialize_with = "loose")]
     pub usage: Option<Box<RawUsage>>,
-    /// OpenRouter tells an upstream's error here.
+    /// Error of the upstream, in OpenRouter's place.
     #[serde(borrow)]
     pub error: Option<&'a RawValue>,
 }
 
 impl Choice<'_> {
-    /// Is it a message that has ended, and not a piece of one?
+    /// Returns whether the choice is a complete message, not a part of one.
     pub(crate) fn closes_whole(&self) -> bool {
         self.delta.is_none() && self.message.is_some() && !self.finish_reason.is_empty()
     }
@@ -290,15 +290,15 @@ pub(crate) struct Delta<'a> {
     pub reasoning: Text<'a>,
     #[serde(borrow, default)]
     pub reasoning_content: Text<'a>,
-    /// Ollama's name.
+    /// Reasoning under Ollama's field name.
     #[serde(borrow, default)]
     pub thinking: Text<'a>,
     #[serde(borrow, default)]
     pub reasoning_text: Text<'a>,
-    /// OpenRouter's list.
+    /// Reasoning in the list that OpenRouter sends.
     #[serde(borrow, default)]
     pub reasoning_details: Text<'a>,
-    /// LiteLLM's list.
+    /// Reasoning in the list that LiteLLM sends.
     #[serde(borrow, default)]
     pub thinking_blocks: Text<'a>,
     #[serde(borrow, default)]
@@ -310,7 +310,7 @@ pub(crate) struct Delta<'a> {
 }
 
 impl<'a> Delta<'a> {
-    /// The reasoning under each of its names.
+    /// Returns the reasoning under each of its field names.
     fn thoughts(&self) -> [&Text<'a>; 7] {
         [
             &self.reasoning,
@@ -323,7 +323,7 @@ impl<'a> Delta<'a> {
         ]
     }
 
-    /// Every text that it may hold.
+    /// Returns every text that the message may contain.
     pub fn texts(&self) -> impl Iterator<Item = &Text<'a>> {
         self.thoughts().into_iter().chain([&self.content.text, &self.refusal])
     }
@@ -332,7 +332,7 @@ impl<'a> Delta<'a> {
         self.thoughts().into_iter().map(Text::get).find(|text| !text.is_empty()).unwrap_or_default()
     }
 
-    /// Is there a field of reasoning, if only an empty one?
+    /// Returns whether the message has a reasoning field, possibly empty.
     pub(crate) fn names_reasoning(&self) -> bool {
         self.thoughts().into_iter().any(Text::is_named)
     }
@@ -370,7 +370,7 @@ impl Function<'_> {
     }
 }
 
-/// Token accounting, in the words of chat completions and of responses.
+/// Token usage, with the field names of chat completions and of the Responses API.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct RawUsage {
@@ -389,7 +389,7 @@ pub(crate) struct RawUsage {
     input_tokens_details: Option<Details>,
     #[serde(deserialize_with = "loose")]
     output_tokens_details: Option<Details>,
-    // Groq tells its stage times here, in seconds.
+    // Groq reports its stage times here, in seconds.
     #[serde(deserialize_with = "loose")]
     queue_time: Option<f64>,
     #[serde(deserialize_with = "loose")]
@@ -405,7 +405,7 @@ struct Details {
     reasoning_tokens: Count,
 }
 
-/// Token accounting, whatever it was called.
+/// Token usage, independent of the field names.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub prompt: Option<u32>,
@@ -432,7 +432,7 @@ impl RawUsage {
         }
     }
 
-    /// Stage times told inside the accounting, as (name, milliseconds).
+    /// Returns the stage times inside the usage, as (name, milliseconds).
     pub fn stages(&self) -> impl Iterator<Item = (&'static str, f64)> {
         [("queue", self.queue_time), ("prompt", self.prompt_time), ("completion", self.completion_time)]
             .into_iter()
@@ -447,7 +447,7 @@ pub(crate) struct Chunk<'a> {
     pub choices: Choices<'a>,
     #[serde(default, deserialize_with = "loose")]
     usage: Option<Box<RawUsage>>,
-    /// Groq tells the accounting of a stream in here.
+    /// Groq's place for the token usage of a stream.
     #[serde(default, deserialize_with = "loose")]
     x_groq: Option<Nest>,
     #[serde(borrow)]
@@ -456,7 +456,7 @@ pub(crate) struct Chunk<'a> {
     pub timings: Option<&'a RawValue>,
     #[serde(borrow)]
     pub time_info: Option<&'a RawValue>,
-    /// vLLM's per-request metrics.
+    /// Per-request metrics of vLLM.
     #[serde(borrow)]
     pub metrics: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -478,7 +478,7 @@ struct Nest {
 }
 
 impl<'a> Chunk<'a> {
-    /// The error that it carries, in one of the shapes that errors have: beside an answer or in a choice, or words where no answer is.
+    /// Returns the error of the chunk: next to an answer, in a choice, or as a text if there is no answer.
     pub(crate) fn complaint(&self) -> Option<&'a RawValue> {
         let own = self.choices.iter().map(|choice| choice.error);
         let error = [self.error].into_iter().chain(own).flatten().find(|raw| is_error(Some(raw)));
@@ -487,20 +487,21 @@ impl<'a> Chunk<'a> {
         error.or_else(|| words.into_iter().flatten().find(|raw| !answers && is_error(Some(raw))))
     }
 
-    /// The accounting, wherever it stands.
+    /// Returns the token usage, from any of its places.
     pub fn usage(&self) -> Option<&RawUsage> {
         let nested = || self.x_groq.as_ref().and_then(|nest| nest.usage.as_deref());
         self.usage.as_deref().or_else(nested)
     }
 
-    /// Is some of the accounting where the form of a stream does not look for it?
+    /// Returns whether some of the usage is in a place that the stream's form does not cover.
     pub(crate) fn nests_usage(&self) -> bool {
         self.x_groq.is_some() || self.choices.iter().any(|choice| choice.usage.is_some())
     }
 }
 
-/// The parts of an answer of another kind that are looked for: Triton and KServe generate, TGI, llama.cpp's own
-/// completion, Ollama; anything else passes through untouched.
+/// The parts of answers of other kinds that are parsed: Triton and KServe generate, TGI, llama.cpp's own completion, Ollama.
+///
+/// Any other field is ignored.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Other<'a> {
     #[serde(borrow, default)]
@@ -535,7 +536,7 @@ pub(crate) struct Other<'a> {
     pub prompt_eval_count: Count,
 }
 
-/// The closing words of TGI's stream.
+/// The closing details of TGI's stream.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct TgiDetails<'a> {
     #[serde(borrow, default)]
@@ -544,7 +545,7 @@ pub(crate) struct TgiDetails<'a> {
     pub generated_tokens: Count,
 }
 
-/// True, or anything else.
+/// Whether the field is `true`; any other value is false.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Flag(pub bool);
 
@@ -572,7 +573,7 @@ pub(crate) struct ResponseEvent<'a> {
     pub delta: Text<'a>,
     #[serde(borrow)]
     pub response: Option<&'a RawValue>,
-    /// There in a response object, which is no event.
+    /// Output of a response object; an event has no such field.
     #[serde(borrow)]
     pub output: Option<&'a RawValue>,
     #[serde(borrow)]

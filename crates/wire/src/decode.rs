@@ -1,19 +1,19 @@
-//! An answer, decoded as its bytes arrive.
+//! Decodes an answer while its bytes arrive.
 //!
-//! How the body is read follows its first bytes, not the request and not the media type alone: a server may answer a streaming request
-//! with one JSON object and the other way round, under either type. HTML is malformed under every protocol, since a login page or a
-//! proxy's error is the usual reason. A body that came compressed is unpacked ([`crate::unpack`]).
+//! The first bytes decide how the body is parsed, not only the request or the media type. A server may answer a streaming request
+//! with one JSON object, or the other way round, under either type. HTML is malformed under every protocol, because a login page or a
+//! proxy's error is the usual reason. A compressed body is decompressed ([`crate::unpack`]).
 //!
-//! When an answer is whole:
-//! - `[DONE]` came (or the closing event of the responses protocol), whatever happened to the connection after;
-//! - or every choice gave its finish reason and the body ended cleanly (transformers sends no `[DONE]`);
-//! - or the body ended cleanly without a single event;
-//! - under [`Protocol::Http`], when the body ended cleanly: nothing more can be asked of an unknown protocol.
+//! An answer is complete in these cases:
+//! - `[DONE]` or the closing event of the Responses API arrived; later connection errors do not matter.
+//! - Every choice has its finish reason and the body ended cleanly (transformers sends no `[DONE]`).
+//! - The body ended cleanly without a single event.
+//! - Under [`Protocol::Http`], the body ended cleanly: an unknown protocol has no other sign.
 //!
-//! A whole answer failed where it reports an error (an object, an event, a finish reason: [`crate::failed`]) and where nothing is in it
-//! ([`Broken::Empty`]): both are [`How::StreamError`].
+//! A complete answer failed if it reports an error (an object, an event, a finish reason: [`crate::failed`]) or if it is empty
+//! ([`Broken::Empty`]). Both are [`How::StreamError`].
 //!
-//! An event that stands unclosed at a clean end (no blank line) counts if it reads; else the answer is truncated.
+//! An unfinished event at a clean end (no blank line) counts if it can be parsed; otherwise the answer is truncated.
 
 use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{Answer, Broken, Event, EventKind, Outcome, Protocol, TokensRule};
@@ -32,26 +32,29 @@ use crate::whole;
 
 /// Longest body of an answer that does not stream, in bytes.
 pub const BODY_MAX: usize = 64 << 20;
-/// As much of an error's body as is looked at, in bytes.
+/// Longest part of an error's body that is parsed, in bytes.
 const ERROR_BODY_MAX: usize = 64 << 10;
 
-/// What an answer came to.
+/// The outcome, the answer and the last event of a decoded response.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AnswerVerdict {
-    /// How it ended, as far as bytes tell.
+    /// Outcome, based on the received bytes.
     pub outcome: Outcome,
     pub answer: Answer,
-    /// An event that only the end of the body completed: the whole body of an answer that does not stream, or a last
-    /// event without its blank line. It arrived with the last byte.
+    /// An event that only the end of the body completed; it arrived with the last byte.
+    ///
+    /// This is the whole body of an answer that does not stream, or a last event without its blank line.
     pub tail: Option<Decoded>,
-    /// Events without text that carry tokens all the same.
+    /// Events without text that nevertheless carry tokens.
     silent: SilentTokens,
 }
 
 impl AnswerVerdict {
-    /// Brings the events into line with what the end told: one token each under [`TokensRule::UsageTotal`], unknown (0) under
-    /// [`TokensRule::Unknown`]. Events without text that carry a token become events of the kind before them. Returns whether there are
-    /// any of these: then the first and the last token are to be looked for again.
+    /// Updates the events with the token counts known at the end: one token each under [`TokensRule::UsageTotal`], unknown (0) under
+    /// [`TokensRule::Unknown`].
+    ///
+    /// Events without text that carry a token get the kind of the event before them. Returns whether there are any;
+    /// then the first and the last token must be determined again.
     pub fn settle(&self, events: &mut [Event]) -> bool {
         let each = match self.answer.tokens.rule {
             TokensRule::UsageTotal => Some(1),
@@ -76,18 +79,18 @@ impl AnswerVerdict {
     }
 }
 
-/// How the body is read.
+/// The parsing mode of the body.
 #[derive(Debug)]
 enum Reading {
-    /// By its first bytes, which are not all there yet, and the media type.
+    /// Not decided yet: the first bytes so far, and the media type.
     Unknown(Vec<u8>, Media),
     Events(Parser),
-    /// Message by message, of a gRPC call.
+    /// As the messages of a gRPC call.
     Call(CallReading),
     Whole(Vec<u8>),
     /// As the explanation of an error status.
     Refusal(Vec<u8>),
-    /// No more: what is wrong with it.
+    /// Parsing ended because of this error.
     Stopped(Malformed),
 }
 
@@ -108,8 +111,9 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// For an answer with this status and content type. `stream` says what was asked for; what came decides, but in a gRPC call,
-    /// whose bytes do not tell.
+    /// Creates a decoder for an answer with this status and content type.
+    ///
+    /// `stream` is true if a stream was requested. The received bytes decide instead, except in a gRPC call, because its bytes do not show it.
     pub fn new(
         protocol: Protocol,
         stream: bool,
@@ -121,7 +125,7 @@ impl Decoder {
         Decoder::with_head(protocol, stream, Head { status, content_type, ..Head::default() }, keep_text)
     }
 
-    /// For an answer with this head, whose waiting wish, replica and stage times then reach the answer.
+    /// Creates a decoder for an answer with this head. The head's `Retry-After`, replica and stage times become part of the answer.
     pub fn with_head(protocol: Protocol, stream: bool, head: Head, keep_text: bool) -> Decoder {
         let reading = if head::outcome(head.status).is_some() {
             Reading::Refusal(Vec::new())
@@ -150,9 +154,10 @@ impl Decoder {
         }
     }
 
-    /// Says how many output tokens were asked for per choice and whether the end was pinned there (`ignore_eos`), so
-    /// that an answer of another length is told: [`Broken::CutShort`], [`Broken::TooLong`]. Lengths are judged by the
-    /// server's own count alone; where it gives none, nothing is said.
+    /// Sets the requested output tokens per choice and whether the end was pinned there (`ignore_eos`).
+    ///
+    /// An answer of another length is then reported: [`Broken::CutShort`], [`Broken::TooLong`]. Only the server's own count decides;
+    /// without it, no length error is reported.
     #[must_use]
     pub fn expecting(mut self, output_tokens: Option<u32>, ignore_eos: bool) -> Decoder {
         self.asked_output = output_tokens;
@@ -160,21 +165,21 @@ impl Decoder {
         self
     }
 
-    /// Says how many results an answer must have, so that another number of them is told: [`Broken::WrongCount`].
+    /// Sets the required number of results; another number is reported as [`Broken::WrongCount`].
     #[must_use]
     pub fn expecting_results(mut self, results: Option<u32>) -> Decoder {
         self.results = results;
         self
     }
 
-    /// Says how long the sound was that was sent, so that an answer to another length is told: [`Broken::CutShort`], [`Broken::TooLong`].
+    /// Sets the length of the audio that was sent. An answer to another length is reported: [`Broken::CutShort`], [`Broken::TooLong`].
     #[must_use]
     pub fn expecting_sound(mut self, sound_ms: Option<u64>) -> Decoder {
         self.sound_ms = sound_ms;
         self
     }
 
-    /// Takes the next bytes of the body; every event that they complete is appended to `out`, in order.
+    /// Parses the next bytes of the body and appends every completed event to `out`, in order.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<Decoded>) {
         let Some(mut unpacker) = self.unpacker.take() else { return self.take(bytes, out) };
         let unpacked = unpacker.push(bytes, &mut |bytes| self.take(bytes, out));
@@ -184,7 +189,7 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes that are not compressed.
+    /// Parses bytes that are not compressed.
     fn take(&mut self, bytes: &[u8], out: &mut Vec<Decoded>) {
         self.bytes += bytes.len() as u64;
         if self.start.len() < BEGINNING {
@@ -234,30 +239,30 @@ impl Decoder {
         }
     }
 
-    /// The trailers came, as far as a head holds them.
+    /// Records the trailers, to the extent that a head contains them.
     pub fn trailers(&mut self, trailers: Head) {
         if let Reading::Call(call) = &mut self.reading {
             call.status = trailers.call;
         }
     }
 
-    /// Starts over with what was held back, now that it is known how to read it.
+    /// Parses the buffered bytes again after the way of parsing is decided.
     fn reread(&mut self, reading: Reading, seen: &[u8], out: &mut Vec<Decoded>) {
         self.reading = reading;
         self.read(seen, out);
     }
 
-    /// Did the bytes turn out to be broken? Then reading on is of no use.
+    /// Returns whether the bytes are malformed, so that further bytes are useless.
     pub fn is_stopped(&self) -> bool {
         matches!(self.reading, Reading::Stopped(_))
     }
 
-    /// Body bytes taken so far.
+    /// Returns the number of body bytes so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The body has ended: `clean_eof` when it ended as its framing promised, false when the connection broke.
+    /// Ends the body. `clean_eof` is true if the body ended as its framing requires, and false if the connection broke.
     pub fn finish(mut self, clean_eof: bool) -> AnswerVerdict {
         let mut tail = Vec::new();
         if let Some(mut unpacker) = self.unpacker.take() {
@@ -289,7 +294,7 @@ impl Decoder {
         let mut tally = self.stream.tally;
         let (tokens, silent) = tally.tokens();
         let mut stages = self.head.stages;
-        // What the body tells comes from nearer to the engine.
+        // Stages of the body replace those of the head, because they come from nearer to the engine.
         stages.retain(|of_head| tally.stages.iter().all(|of_body| of_body.name != of_head.name));
         stages.append(&mut tally.stages);
         stages.truncate(head::STAGES_MAX);
@@ -327,7 +332,7 @@ impl Decoder {
         (outcome, said.or_else(|| Some(format!("HTTP status {}", self.head.status))))
     }
 
-    /// The end of a body that was read event by event.
+    /// Ends a body that was parsed event by event.
     fn ended(
         &mut self,
         mut parser: Parser,
@@ -372,7 +377,7 @@ impl Decoder {
                 Some("closed before the body ended".into()),
             );
         }
-        // A transcript may be asked for as plain text.
+        // A transcript may be requested as plain text.
         let any = matches!(self.protocol, Protocol::Http | Protocol::Transcriptions);
         let json = head::media(self.head.content_type.as_deref()) == Media::Json || !any;
         let (body, raw) = match self.head.json_length.filter(|_| self.protocol == Protocol::Kserve) {
@@ -398,8 +403,8 @@ impl Decoder {
         (Outcome::FINISHED, None)
     }
 
-    /// The outcome of an error that came under a good status, if one came. EffectiveN another try unless the server blames
-    /// the request.
+    /// Returns the outcome of an error under a success status, if there is one. It is retryable unless the server attributes
+    /// the error to the request.
     fn told(&self) -> Option<(Outcome, Option<String>)> {
         let fault = self.stream.tally.fault()?;
         let retryable = !fault.code.is_some_and(|code| (400..500).contains(&code) && code != 429);
@@ -407,7 +412,7 @@ impl Decoder {
     }
 }
 
-/// How the body of a call with this head is read.
+/// Returns the way to parse the body of a call with this head.
 fn call(stream: bool, head: &Head) -> Reading {
     let kind = head.content_type.as_deref().unwrap_or_default();
     match kind.starts_with(kserve::grpc::CONTENT_TYPE) || head.call.is_some() {
@@ -417,10 +422,10 @@ fn call(stream: bool, head: &Head) -> Reading {
 }
 
 const MALFORMED: Outcome = Outcome::new(How::Malformed, By::Server, false);
-/// Nothing was generated: nothing is lost by another try.
+/// Outcome of an empty answer; it is retryable because nothing was generated.
 const EMPTY: Outcome = Outcome::new(How::StreamError, By::Server, true);
 
-/// What is wrong with a whole answer, the gravest first.
+/// Returns the fault of a complete answer, the most severe first.
 fn broken(
     protocol: Protocol,
     tally: &Tally,
@@ -445,7 +450,7 @@ fn broken(
     tally.is_repeated().then_some(Broken::Repeated)
 }
 
-/// Rounding of what a server says it heard: a twentieth, and half a second.
+/// Returns the fault if the reported audio length differs by more than the server's rounding: a twentieth, and half a second.
 fn other_length(heard: u64, sent: u64) -> Option<Broken> {
     let off = heard.abs_diff(sent);
     match off > 500 && off > sent / 20 {
@@ -455,10 +460,10 @@ fn other_length(heard: u64, sent: u64) -> Option<Broken> {
     }
 }
 
-/// As many first bytes decide how a body is read that gives no other sign.
+/// Number of first bytes that decide how a body without another sign is parsed.
 const SNIFFED: usize = 4096;
 
-/// Decides by the first bytes; `None` = more are needed. With `end`, no more will come.
+/// Decides by the first bytes; `None` if more bytes are needed. With `end`, the body has no more bytes.
 fn sniff(seen: &[u8], media: Media, protocol: Protocol, end: bool) -> Option<Reading> {
     let end = end || seen.len() >= SNIFFED;
     let seen = seen.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(seen).trim_ascii_start();
@@ -480,12 +485,12 @@ fn sniff(seen: &[u8], media: Media, protocol: Protocol, end: bool) -> Option<Rea
     }
 }
 
-/// A JSON object opens the body: the only one, or a line of several.
+/// Decides about a body that starts with a JSON object: a single object, or JSON Lines.
 fn sniff_json(seen: &[u8], media: Media, protocol: Protocol, end: bool) -> Option<Reading> {
     let whole = || Some(Reading::Whole(Vec::new()));
     let Some(line) = memchr::memchr(b'\n', seen).map(|at| &seen[..at]) else {
         return match media {
-            // Its line is read as an event once it has ended.
+            // A complete line is parsed as an event.
             Media::EventStream if end && seen.len() >= SNIFFED => Some(Reading::Events(Parser::new())),
             _ if end => whole(),
             _ => None,
@@ -505,7 +510,7 @@ fn sniff_json(seen: &[u8], media: Media, protocol: Protocol, end: bool) -> Optio
     }
 }
 
-/// A whole answer without a byte-order mark, and without the end of a stream that some gateways put behind it.
+/// Returns a complete answer without a byte-order mark, and without the end-of-stream mark that some gateways append.
 fn without_done(body: &[u8]) -> &[u8] {
     let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
     let cut = |body: &[u8]| {

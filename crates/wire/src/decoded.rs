@@ -1,15 +1,14 @@
-//! One event of an answer, whatever protocol it came by.
+//! One event of an answer, independent of its protocol.
 
 use plimsoll_model::EventKind;
 
-/// One event of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Decoded {
     pub kind: EventKind,
-    /// Tokens in it by the server's running total; 0 = not known (yet): see [`crate::AnswerVerdict::settle`]. On an event without text:
-    /// 1 where a token without text may have come with it.
+    /// Tokens in the event by the server's running total; 0 if not known (yet): see [`crate::AnswerVerdict::settle`].
+    /// On an event without text: 1 if it may carry a token without text.
     pub tokens: u16,
-    /// Does it hold text that a reader sees (content or tool call, not reasoning)?
+    /// Whether the event contains text that a reader sees (content or tool call, not reasoning).
     pub visible: bool,
 }
 
@@ -18,12 +17,12 @@ impl Decoded {
         Decoded { kind, tokens: 0, visible: false }
     }
 
-    /// An event of a choice without text, which may hold a token that has none.
+    /// Creates the event of a choice without text, which may carry a token without text.
     pub(crate) fn silent(kind: EventKind) -> Decoded {
         Decoded { kind, tokens: 1, visible: false }
     }
 
-    /// Two choices in one event: the more telling kind stands, tokens add.
+    /// Merges two choices of one event: the more significant kind wins, and tokens add up.
     pub(crate) fn and(self, other: Decoded) -> Decoded {
         let rank = |kind: EventKind| match kind {
             EventKind::Content | EventKind::Body | EventKind::Error => 0,

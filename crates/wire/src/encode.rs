@@ -1,8 +1,8 @@
-//! Requests: what is asked, as the bytes of one protocol.
+//! Encodes requests as the bytes of one protocol.
 //!
-//! Bodies are written straight into one buffer; a `serde_json::Value` would copy every prompt once more. A streaming
-//! request asks for `include_usage` and `continuous_usage_stats`: without the first no token is counted, without the second
-//! (vLLM and relatives) no event's tokens are known. Servers that refuse an unknown option get it taken out by `extra`.
+//! Bodies are written into one buffer; a `serde_json::Value` was rejected because it copies every prompt again. A streaming
+//! request sets `include_usage` and `continuous_usage_stats`. Without the first, no token is counted; without the second
+//! (vLLM and relatives), the tokens of an event are unknown. For servers that reject an unknown option, `extra` removes it.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -15,42 +15,41 @@ use crate::kserve::grpc::{Asks, Method};
 use crate::template::{Filling, Template, escape, flat, messages};
 use crate::{kserve, media, messages as anthropic, ollama, scores, transcriptions};
 
-/// What every request of one target shares, and what varies between two of them (`max_tokens`, `id`).
+/// Settings that all requests to one target share; `max_tokens` and `id` vary between requests.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RequestOptions {
-    /// How the endpoint is spoken to.
     pub protocol: Protocol,
-    /// Model name, where the endpoint wants one.
+    /// Model name, if the endpoint needs one.
     pub model: Option<String>,
-    /// Version of the model, where one is asked for (KServe v2).
+    /// Requested version of the model; `None` for no version (KServe v2).
     pub version: Option<String>,
-    /// Send tensors as raw bytes behind a JSON header (KServe v2)?
+    /// Whether tensors are sent as raw bytes after a JSON header (KServe v2).
     pub binary: bool,
-    /// What is asked of the server's queue (KServe v2).
+    /// Priority and timeout in the server's queue (KServe v2).
     pub queue: QueueWish,
-    /// Ask for a stream? Means nothing to embeddings.
+    /// Whether a stream is requested; has no effect on embeddings.
     pub stream: bool,
-    /// Output tokens asked for; `None` leaves it to the server.
+    /// Requested output tokens; `None` leaves the number to the server.
     pub max_tokens: Option<u32>,
-    /// Name of the field that asks for this length; `None` = the protocol's.
+    /// Name of the field that requests this length; `None` for the protocol's field.
     pub length_field: Option<String>,
-    /// Pin the length: no end before `max_tokens`.
+    /// Whether the length is fixed: the server must not end before `max_tokens`.
     pub ignore_eos: bool,
     /// Sampling temperature; `None` leaves it to the server.
     pub temperature: Option<f64>,
-    /// Fields added to the body. One that is there already is replaced; `null` takes it out.
+    /// Fields added to the body. An existing field is replaced; `null` removes it.
     pub extra: Map<String, Value>,
-    /// A body of the user's own, in place of the protocol's. [`Protocol::Http`] without one uses [`Template::plain`].
+    /// The user's body in place of the protocol's. [`Protocol::Http`] without a template uses [`Template::plain`].
     pub template: Option<Template>,
-    /// The request's identity, for `{{id}}`.
+    /// Identity of the request, for `{{id}}`.
     pub id: String,
 }
 
-/// The fields that ask for an output length, in the protocols that have one.
+/// The fields that request an output length, in the protocols that have such a field.
 const LENGTH_FIELDS: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
 
 impl RequestOptions {
-    /// The field that asks for the output length.
+    /// Returns the name of the field that requests the output length.
     fn length_name(&self) -> &str {
         self.length_field.as_deref().unwrap_or(match self.protocol {
             Protocol::Responses => "max_output_tokens",
@@ -58,7 +57,7 @@ impl RequestOptions {
         })
     }
 
-    /// The output length that a request asks for, of one that was drawn: the user's own fields win, as they do in the body. 0 = none is asked for.
+    /// Returns the output length that a request with this drawn length requests: the user's fields win, as in the body. 0 if none is requested.
     pub fn asked_output(&self, drawn: u32) -> u32 {
         let own = || LENGTH_FIELDS.into_iter().chain([self.length_name()]);
         if self.template.is_some() || !own().any(|name| self.extra.contains_key(name)) {
@@ -72,22 +71,22 @@ impl RequestOptions {
     }
 }
 
-/// What a request asks of the queue of a server of batches, in the words of Triton's request parameters.
+/// Options for the queue of a batching server, as Triton's request parameters.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct QueueWish {
-    /// `priority`: 1 the highest; none = the server's default.
+    /// `priority`: 1 is the highest; `None` for the server's default.
     pub priority: Option<u32>,
-    /// `timeout`: how long it may wait there; none = the server's default.
+    /// `timeout`: longest wait in the queue; `None` for the server's default.
     pub timeout: Option<Span>,
 }
 
 impl QueueWish {
-    /// Its wait in whole microseconds; a part of one would be none, which is no limit.
+    /// Returns the timeout in whole microseconds, rounded up because 0 means no limit.
     fn timeout_us(&self) -> Option<u64> {
         self.timeout.map(|wait| (wait.0.max(0) as u64).div_ceil(1_000))
     }
 
-    /// As the `parameters` of a request; `None` where nothing is asked for.
+    /// Returns the JSON of the request's `parameters`; `None` without options.
     fn parameters(&self) -> Option<String> {
         let mut fields = Map::new();
         if let Some(level) = self.priority {
@@ -103,16 +102,15 @@ impl QueueWish {
 /// A request, ready to be sent by POST.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Encoded {
-    /// Path below the endpoint's base URL (`…/v1`); empty under [`Protocol::Http`], where the URL is taken as it is.
+    /// Path below the endpoint's base URL (`…/v1`); empty under [`Protocol::Http`], which uses the URL unchanged.
     pub path: Cow<'static, str>,
-    /// `Content-Type`.
     pub content_type: &'static str,
-    /// Bytes of the body that are JSON, where raw tensors follow: the value of [`crate::kserve::HEADER_LENGTH`].
+    /// Length of the JSON part of the body if raw tensors follow: the value of [`crate::kserve::HEADER_LENGTH`].
     pub header_length: Option<usize>,
     pub body: Bytes,
 }
 
-/// The path of these requests below the base URL.
+/// Returns the path of these requests below the base URL.
 pub fn path(options: &RequestOptions) -> Cow<'static, str> {
     match options.protocol.path() {
         Some(path) => path.into(),
@@ -124,12 +122,12 @@ pub fn path(options: &RequestOptions) -> Cow<'static, str> {
     }
 }
 
-/// Which method of gRPC these requests call.
+/// Returns the gRPC method that these requests call.
 fn method(options: &RequestOptions) -> Method {
     if options.stream { Method::ModelStreamInfer } else { Method::ModelInfer }
 }
 
-/// Headers that every request of this protocol has.
+/// Returns the headers of every request of this protocol.
 pub fn headers(protocol: Protocol) -> &'static [(&'static str, &'static str)] {
     match protocol {
         Protocol::KserveGrpc => &[("te", "trailers"), ("grpc-accept-encoding", "identity")],
@@ -138,7 +136,7 @@ pub fn headers(protocol: Protocol) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// A header that carries the key as it is, beside `Authorization: Bearer`, which servers of any protocol may want.
+/// Returns the header that carries the plain key, in addition to `Authorization: Bearer`, which servers of any protocol may require.
 pub fn key_header(protocol: Protocol) -> Option<&'static str> {
     (protocol == Protocol::Messages).then_some("x-api-key")
 }
@@ -261,7 +259,7 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
     body.close()
 }
 
-/// The fields that a conversation of the user's own came with; those that the target sets are the target's.
+/// Writes the other fields of the user's conversation; the target's temperature takes precedence.
 fn beside_messages(body: &mut Body<'_>, payload: &Payload, options: &RequestOptions) {
     let Payload::Messages(all) = payload else { return };
     let written = all.first().and_then(|message| message.written.as_ref());
@@ -273,7 +271,7 @@ fn beside_messages(body: &mut Body<'_>, payload: &Payload, options: &RequestOpti
 }
 
 fn generation(body: &mut Body<'_>, options: &RequestOptions) {
-    // Of Anthropic's it is written already: it is no option there.
+    // The Messages API has its length already, because it is a required field there.
     if let (true, Some(n)) = (options.protocol != Protocol::Messages, options.max_tokens) {
         body.raw(options.length_name(), |out| push(out, n));
     }
@@ -293,17 +291,17 @@ fn generation(body: &mut Body<'_>, options: &RequestOptions) {
     }
 }
 
-/// Appends a number.
+/// Appends a number in decimal.
 pub(crate) fn push(out: &mut String, number: impl std::fmt::Display) {
     // Writing to a string cannot fail.
     let _ = write!(out, "{number}");
 }
 
-/// Bytes of text in a payload.
+/// Returns the bytes of text in a payload.
 fn length(payload: &Payload) -> usize {
     match payload {
         Payload::Text(text) => text.len(),
-        // With the braces and names around each.
+        // Includes the braces and names around each message.
         Payload::Messages(messages) => messages
             .iter()
             .map(|message| message.content.len() + 40 + message.media.iter().map(media::room).sum::<usize>())
@@ -315,17 +313,17 @@ fn length(payload: &Payload) -> usize {
     }
 }
 
-/// Room for everything in a body beside its text, the model's name and the user's own fields.
+/// Reserved bytes for a body without its text, the model's name and the user's fields.
 const FIELDS: usize = 192;
 
-/// A JSON object under construction, in which the user's own fields win.
+/// A JSON object under construction, in which the user's fields win.
 pub(crate) struct Body<'a> {
     out: String,
     extra: &'a Map<String, Value>,
 }
 
 impl<'a> Body<'a> {
-    /// With room for `text` bytes of it: a body that grows is copied each time.
+    /// Creates a body with room for `text` bytes of text, because a growing body is copied each time.
     fn new(extra: &'a Map<String, Value>, text: usize) -> Body<'a> {
         let mut out = String::with_capacity(text + FIELDS);
         out.push('{');

@@ -1,18 +1,18 @@
-//! What `/metrics` pages say: the Prometheus text format 0.0.4 and OpenMetrics, read as one.
+//! Parser of metrics endpoints: the Prometheus text format 0.0.4 and OpenMetrics, read alike.
 //!
-//! Pages come from servers nobody has seen yet, so that a line which can't be read is skipped and counted, never an error for the
-//! page; everything is bounded by the page's own length and by [`MOST_ROWS`]. Types and units of the comments are not read:
-//! what a name means stands in a table of names, because half of all pages have them wrong.
+//! Expositions come from unknown servers. So an unreadable line is skipped and counted, and never an error for the exposition.
+//! Its own length and [`MOST_ROWS`] bound everything. Types and units in comments are ignored, because half of all
+//! expositions have them wrong. A table of metric names states the meaning of each name instead.
 //!
-//! A page whose end is missing is no page ([`CutPage`]): its last number may lack digits, and buckets without the others
-//! beside them count requests that never were.
+//! An exposition without its end is rejected ([`CutPage`]): its last number may lack digits. A histogram without all
+//! its buckets counts requests that never existed.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::Value;
 
-/// Rows of a page that are kept; the rest is counted as skipped.
+/// Limit of rows per exposition; further rows are counted as skipped.
 pub const MOST_ROWS: usize = 100_000;
 
 const MOST_LABELS: usize = 64;
@@ -22,52 +22,49 @@ const LONGEST: usize = 4_096;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct ExposedValue {
-    /// The metric's name as it is spelt.
     pub name: String,
-    /// Its labels, in the page's order.
+    /// Labels in the order of the exposition.
     pub labels: Vec<(String, String)>,
-    /// The value; NaN and the infinities are values.
+    /// Value; NaN and infinities are valid.
     pub value: f64,
 }
 
-/// A page.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Exposition {
-    /// What it says, without the `_created` times of the client libraries.
+    /// Rows, without the `_created` times of the client libraries.
     pub rows: Vec<ExposedValue>,
-    /// Lines that could not be read.
+    /// Number of lines that could not be parsed.
     pub skipped: usize,
 }
 
-/// Why a page is no page: a part of it is missing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CutPage {
-    /// The connection ended before the page did.
+    /// The connection ended before the exposition did.
     #[error("the page was cut short")]
     Connection,
     /// The last line has no end, so that its number may lack digits.
     #[error("the page was cut short: it ends inside a line")]
     InsideLine,
-    /// An OpenMetrics page has no `# EOF`.
+    /// An OpenMetrics exposition has no `# EOF`.
     #[error("the page was cut short: it is OpenMetrics and has no # EOF")]
     NoEof,
-    /// A histogram has buckets, and not all of them.
+    /// A histogram lacks some of its buckets.
     #[error("the page was cut short: of the histogram {0} the bucket +Inf or the count is missing")]
     Histogram(String),
 }
 
-/// The mark at the end of an OpenMetrics page, which proves that the page is whole.
+/// Returns whether the exposition has the end mark of OpenMetrics, which proves that it is complete.
 fn has_eof(page: &[u8]) -> bool {
     page.trim_ascii_end().ends_with(b"# EOF")
 }
 
-/// Checks the end of a page of this `Content-Type`.
+/// Checks the end of an exposition of this `Content-Type`.
 pub fn check_end(page: &[u8], content_type: Option<&str>) -> Result<(), CutPage> {
     let is_open = content_type.is_some_and(|kind| kind.starts_with("application/openmetrics-text"));
     if is_open && !has_eof(page) { Err(CutPage::NoEof) } else { Ok(()) }
 }
 
-/// Checks the rows of one scrape that somebody else read.
+/// Checks the rows of one scrape by another parser.
 pub fn check_rows(rows: &[ExposedValue]) -> Result<(), CutPage> {
     let mut histograms = Histograms::default();
     rows.iter().for_each(|row| histograms.add(row));
@@ -85,7 +82,7 @@ fn ends_inside_line(page: &[u8]) -> bool {
     !page.is_empty() && !page.ends_with(b"\n")
 }
 
-/// The histograms of a page: the name of each, and the parts that were seen.
+/// The histograms of an exposition: the name of each, and the parts that were seen.
 #[derive(Default)]
 struct Histograms(HashMap<u64, (String, u8)>);
 
@@ -119,19 +116,22 @@ impl Histograms {
     }
 }
 
-/// A page's text up to each of its values: a page that is read again, or another like it, is read by comparing bytes and reading numbers,
-/// because nothing else of a page changes for hours.
+/// The text of an exposition between its values.
+///
+/// A later exposition with this text is parsed by comparing bytes and reading numbers, because the text stays constant for hours.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PageText {
-    /// What stands before each value, after the end of the line before, and last what stands behind all of them; one after the other.
+    /// Text before each value, from the end of the line before; last the text after all values. All are concatenated.
     between: Vec<u8>,
-    /// Where each of these ends, and whether its value is wanted.
+    /// End of each text, and whether its value is wanted.
     ends: Vec<(usize, bool)>,
 }
 
 impl PageText {
-    /// The text of this page, and its rows; of these only those that are wanted will be read again. `None` where its lines have more than values (stamps, exemplars),
-    /// which are other ones each time, or are no text, and where a part of the page is missing.
+    /// Returns the text of this exposition and its wanted rows; only these are parsed later.
+    ///
+    /// Returns `None` if lines have more than values (timestamps, exemplars), because these change with each scrape.
+    /// Also returns `None` if the exposition is not text or a part of it is missing.
     pub fn of(
         page: &[u8],
         mut wants: impl FnMut(&ExposedValue) -> bool,
@@ -165,7 +165,7 @@ impl PageText {
         Some((PageText { between, ends }, rows))
     }
 
-    /// The wanted values of a page with this text; `None` where it has another, or ends inside a line.
+    /// Returns the wanted values of an exposition with this text; `None` if the text differs or ends inside a line.
     pub fn values(&self, page: &[u8]) -> Option<Vec<f64>> {
         if ends_inside_line(page) && !has_eof(page) {
             return None;
@@ -187,19 +187,21 @@ impl PageText {
         None
     }
 
-    /// How much memory it takes, bytes.
+    /// Returns the used memory, bytes.
     pub fn size(&self) -> usize {
         self.between.len() + self.ends.len() * size_of::<(usize, bool)>()
     }
 }
 
-/// Reads a page of text. Bytes that are no UTF-8 are replaced.
+/// Parses an exposition. Bytes that are not UTF-8 are replaced.
 pub fn read(page: &[u8]) -> Result<Exposition, CutPage> {
     read_of(page, |_| true)
 }
 
-/// Reads those rows of a page whose names are wanted, for whoever needs three of a thousand every second. Lines of one name mostly follow each other: it is asked for
-/// once then. Lines of histograms are read in any case, because they prove that the page is whole.
+/// Parses only the rows whose names are wanted, for a caller that needs three of a thousand every second.
+///
+/// Lines of one name mostly follow each other, so `wants` is called once for them. Lines of histograms are always parsed,
+/// because they prove that the exposition is complete.
 pub fn read_of(page: &[u8], wants: impl Fn(&str) -> bool) -> Result<Exposition, CutPage> {
     let text = String::from_utf8_lossy(page);
     let (mut reading, mut histograms, mut is_page) = (Exposition::default(), Histograms::default(), false);
@@ -209,7 +211,7 @@ pub fn read_of(page: &[u8], wants: impl Fn(&str) -> bool) -> Result<Exposition, 
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        // Empty where it stands quoted among the labels: then it is known later.
+        // Empty if the name is quoted among the labels; then it is known later.
         let name = &line[..name_end(line)];
         if name != last {
             (last, wanted) = (name, name.is_empty() || wants(name));
@@ -231,7 +233,7 @@ pub fn read_of(page: &[u8], wants: impl Fn(&str) -> bool) -> Result<Exposition, 
             _ => reading.skipped += 1,
         }
     }
-    // Without a single row it is another thing, such as a login page, and nobody needs its end.
+    // Without a single row it is another document, such as a login page, and its end does not matter.
     if is_page {
         check_text(page, &histograms)?;
     }
@@ -242,7 +244,7 @@ fn name_end(line: &str) -> usize {
     line.find(|c: char| c == '{' || c.is_whitespace()).unwrap_or(line.len())
 }
 
-/// `name{labels} value [timestamp] [# exemplar]`, and from the value on; the name may stand quoted among the labels.
+/// Parses `name{labels} value [timestamp] [# exemplar]` and returns the text from the value on. The name may be quoted among the labels.
 fn row(line: &str) -> Option<(ExposedValue, &str)> {
     let (name, rest) = line.split_at(name_end(line));
     let mut row = ExposedValue { name: name.to_owned(), labels: Vec::new(), value: f64::NAN };
@@ -258,7 +260,7 @@ fn row(line: &str) -> Option<(ExposedValue, &str)> {
     Some((row, rest))
 }
 
-/// Reads the labels up to the closing brace, and says what stands behind it.
+/// Parses the labels up to the closing brace and returns the text after it.
 fn labels<'a>(mut text: &'a str, row: &mut ExposedValue) -> Option<&'a str> {
     loop {
         text = text.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
@@ -270,7 +272,7 @@ fn labels<'a>(mut text: &'a str, row: &mut ExposedValue) -> Option<&'a str> {
             let behind = behind.trim_start();
             match behind.strip_prefix('=') {
                 Some(value) => text = add(row, word, value)?,
-                // A name that is no identifier is quoted, and has no value.
+                // A name that is not an identifier is quoted, and has no value.
                 None if row.name.is_empty() => (row.name, text) = (word, behind),
                 None => return None,
             }
@@ -282,7 +284,7 @@ fn labels<'a>(mut text: &'a str, row: &mut ExposedValue) -> Option<&'a str> {
     }
 }
 
-/// Adds a label whose quoted value follows, and says what stands behind it.
+/// Adds a label whose quoted value follows, and returns the text after it.
 fn add<'a>(row: &mut ExposedValue, name: String, text: &'a str) -> Option<&'a str> {
     let (value, behind) = quoted(text.trim_start().strip_prefix('"')?)?;
     if name.is_empty() || name.len() > LONGEST || value.len() > LONGEST || row.labels.len() >= MOST_LABELS {
@@ -292,7 +294,7 @@ fn add<'a>(row: &mut ExposedValue, name: String, text: &'a str) -> Option<&'a st
     Some(behind)
 }
 
-/// A string up to its closing quote, escapes undone, and what stands behind it.
+/// Parses a string up to its closing quote, resolves escapes, and returns the text after it.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut out = String::new();
     let mut letters = text.char_indices();
@@ -314,7 +316,7 @@ fn number_of(text: &str) -> Option<f64> {
         "NaN" | "nan" | "Nan" => Some(f64::NAN),
         "+Inf" | "Inf" | "inf" | "+inf" => Some(f64::INFINITY),
         "-Inf" | "-inf" => Some(f64::NEG_INFINITY),
-        // Rust reads "infinity" and "nan" in any spelling; a page that has them elsewhere is no page.
+        // Rust parses "infinity" and "nan" in any spelling; only the spellings of the format are accepted.
         text if text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) => {
             text.parse().ok().filter(|value: &f64| value.is_finite())
         }
@@ -322,8 +324,9 @@ fn number_of(text: &str) -> Option<f64> {
     }
 }
 
-/// SGLang's `/v1/loads`: one object per data-parallel rank, its figures as `sglang_loads_FIELD`. Nothing where it is none, and
-/// of a rank whose cache has no size yet (it is not ready).
+/// Parses SGLang's `/v1/loads`: one object per data-parallel rank, with fields as `sglang_loads_FIELD`.
+///
+/// Returns no rows for another document, and none for a rank whose cache has no size yet (it is not ready).
 pub fn sglang_loads(body: &[u8]) -> Vec<ExposedValue> {
     let Ok(value) = serde_json::from_slice::<Value>(body) else { return Vec::new() };
     let Some(loads) = value.get("loads").and_then(Value::as_array) else { return Vec::new() };
@@ -342,14 +345,14 @@ pub fn sglang_loads(body: &[u8]) -> Vec<ExposedValue> {
     rows
 }
 
-/// llama.cpp's `/props`: how many slots it has.
+/// Parses the number of slots from llama.cpp's `/props`.
 pub fn llamacpp_props(body: &[u8]) -> Vec<ExposedValue> {
     let value = serde_json::from_slice::<Value>(body).ok();
     let slots = value.and_then(|value| value.get("total_slots")?.as_f64());
     slots.map(|slots| plain("llamacpp_props_total_slots", slots)).into_iter().collect()
 }
 
-/// llama.cpp's `/slots`: how many slots it has, and how many of them are busy.
+/// Parses the number of slots and of busy slots from llama.cpp's `/slots`.
 pub fn llamacpp_slots(body: &[u8]) -> Vec<ExposedValue> {
     let Ok(Value::Array(slots)) = serde_json::from_slice::<Value>(body) else { return Vec::new() };
     let busy: Option<Vec<bool>> = slots.iter().map(|slot| slot.get("is_processing")?.as_bool()).collect();

@@ -1,10 +1,17 @@
 //! The finish reasons that report a failed generation.
 //!
-//! Servers close a failed stream under status 200 with `error` (OpenRouter, Mistral, vLLM), `abort` (vLLM, SGLang), `cancelled` and
-//! `timeout` (TensorRT-LLM), `network_error` (Zhipu) or `insufficient_system_resource` (DeepSeek), often without an error object. A list of exact
-//! words would miss the next server's, so the words inside a reason decide. `content_filter` and `refusal` are answers: the server did what it does.
+//! Servers end a failed stream under status 200, often without an error object, with one of these reasons:
+//!
+//! - `error`: OpenRouter, Mistral, vLLM
+//! - `abort`: vLLM, SGLang
+//! - `cancelled` and `timeout`: TensorRT-LLM
+//! - `network_error`: Zhipu
+//! - `insufficient_system_resource`: DeepSeek
+//!
+//! A list of exact reasons was rejected, because it
+//! would miss the next server's; so the words inside a reason decide. `content_filter` and `refusal` are regular answers.
 
-/// The words, each as the beginning of a word of a reason.
+/// Words of failure, each the beginning of a word of a reason.
 const WORDS: [&str; 15] = [
     "error",
     "abort",

@@ -1,8 +1,12 @@
-//! What servers say went wrong, in all the shapes they say it.
+//! Parses the error messages of servers, in all their forms.
 //!
-//! `{"error":{"message":…,"type":…,"code":…}}` (OpenAI, vLLM, LiteLLM, llama.cpp), `{"error":"…"}` (Triton, transformers),
-//! `{"type":"error","error":{"type":"overloaded_error","message":…}}` (Anthropic), `{"detail":"…"}` and `{"detail":[{"msg":…,"loc":[…]}]}` (FastAPI), `{"message":…}`, or plain text.
-//! A refused field that only the structure names (`param`, `loc`, `field`) is put behind the words.
+//! - `{"error":{"message":…,"type":…,"code":…}}`: OpenAI, vLLM, LiteLLM, llama.cpp
+//! - `{"error":"…"}`: Triton, transformers
+//! - `{"type":"error","error":{"type":"overloaded_error","message":…}}`: Anthropic
+//! - `{"detail":"…"}` and `{"detail":[{"msg":…,"loc":[…]}]}`: FastAPI
+//! - `{"message":…}`, or plain text
+//!
+//! A rejected field that only the structure names (`param`, `loc`, `field`) is appended to the text.
 
 use serde_json::Value;
 
@@ -10,36 +14,36 @@ use crate::head::bounded;
 
 /// Longest error text kept, in bytes.
 const TEXT_MAX: usize = 512;
-/// Most errors of a list that are kept.
+/// Limit of errors kept from a list.
 const LIST_MAX: usize = 8;
-/// Keys under which servers name the field of a request that they refuse.
+/// Keys under which servers name the rejected field of a request.
 const FIELD_KEYS: [&str; 7] = ["param", "loc", "field", "parameter", "property", "pointer", "path"];
 
-/// An error as told by a server.
+/// An error that a server reported.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
-    /// Bounded, on one line.
+    /// Message on one line, at most `TEXT_MAX` bytes.
     pub text: String,
-    /// A numeric code between 100 and 599, where one is given as number or text.
+    /// Numeric code between 100 and 599, from a number or a text; `None` if there is no code.
     pub code: Option<u16>,
 }
 
-/// Bytes that are not what the protocol promises.
+/// Bytes that violate the protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Malformed {
-    /// What they are, and are not.
+    /// Type of the bytes, and the expected type.
     what: String,
-    /// Where they begin, if that is not where the body does.
+    /// Beginning of the bytes; `None` if it is the beginning of the body.
     begins: Option<String>,
-    /// A parser's words.
+    /// Message of the parser.
     detail: String,
 }
 
-/// Longest beginning of what can't be read that is shown, in bytes.
+/// Longest quoted beginning of unreadable bytes, in bytes.
 pub(crate) const BEGINNING: usize = 60;
 
 impl Malformed {
-    /// An event or a body that is not JSON.
+    /// Creates the error of an event or a body that is not JSON.
     pub fn json(what: &str, text: &str, why: &serde_json::Error) -> Malformed {
         let begins = Some(bounded(text.trim_start(), BEGINNING));
         Malformed {
@@ -49,7 +53,7 @@ impl Malformed {
         }
     }
 
-    /// For people: what came, under which content type, and how it begins. The body began with `start`.
+    /// Returns the message for users: the type, the content type, and the beginning of the bytes. The body began with `start`.
     pub fn told(&self, content_type: Option<&str>, start: &[u8]) -> String {
         let start = || bounded(String::from_utf8_lossy(start).trim_start(), BEGINNING);
         let begins = self.begins.clone().unwrap_or_else(start);
@@ -77,7 +81,7 @@ impl From<&str> for Malformed {
 }
 
 impl Fault {
-    /// From the value of an `error` field, or a whole error body.
+    /// Parses the value of an `error` field, or a whole error body.
     pub fn from_json(json: &str) -> Fault {
         match serde_json::from_str::<Value>(json) {
             Ok(value) => Fault::from_item(&value),
@@ -85,7 +89,7 @@ impl Fault {
         }
     }
 
-    /// From the body of an error answer, whatever it is made of.
+    /// Parses the body of an error response in any format.
     pub(crate) fn from_body(body: &[u8]) -> Option<Fault> {
         let text = String::from_utf8_lossy(body);
         let text = text.trim();
@@ -93,7 +97,7 @@ impl Fault {
         (!text.is_empty()).then(|| Fault::from_json(text.split("\n\n").next().unwrap_or(text)))
     }
 
-    /// One of several errors, with the field that it blames.
+    /// Parses one of several errors, with the field that it names.
     fn from_item(value: &Value) -> Fault {
         let fault = Fault::from_value(value);
         match named(value).filter(|name| !fault.text.contains(name.as_str())) {
@@ -126,7 +130,7 @@ impl Fault {
     }
 }
 
-/// The request's field that an error blames, by the keys that servers use for it; below `body`, as pydantic has it.
+/// Returns the request field that an error names, by the keys that servers use; below `body`, as in pydantic.
 fn named(value: &Value) -> Option<String> {
     let place = |value: &Value| match value {
         Value::String(name) => Some(name.trim_start_matches(['/', '$', '.']).to_owned()),
@@ -147,7 +151,7 @@ fn named(value: &Value) -> Option<String> {
     }
 }
 
-/// The status that Anthropic's word for an error stands for; OpenAI uses some of them alike.
+/// Returns the status for an error type of Anthropic; OpenAI uses some of these types with an equal meaning.
 fn kind(word: &str) -> Option<u16> {
     Some(match word {
         "invalid_request_error" => 400,
@@ -176,7 +180,7 @@ fn code(value: &Value) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// The shapes of pydantic, of OpenAI, of vLLM as text, of RFC 9457 and of plain lists.
+    /// The forms of pydantic, OpenAI, vLLM as text, RFC 9457 and plain lists.
     #[test]
     fn a_field_that_only_the_structure_names_is_in_the_words() {
         for (body, want) in [

@@ -1,21 +1,20 @@
-//! The fixed form of a stream's chunks, so that most of them need no JSON reading.
+//! Learns the fixed form of a stream's chunks, so that most chunks need no JSON parsing.
 //!
-//! A server prints the chunks of one stream from one template: between two of them only the text and the running counts
-//! differ. A form is learnt from a chunk that was read in full: its bytes, with holes where the text and the counts were.
-//! Another chunk fits when it equals those bytes outside the holes, has the inside of a JSON string, not empty, in the
-//! text's hole and a plain JSON integer in each count's. It then *is* the same JSON with
-//! another text and other counts, so reading it in full could give nothing else; whatever does not fit exactly is read in
-//! full. A hand-written scanner for "content": would be as fast and merely probably right.
+//! A server prints the chunks of one stream from one template: only the text and the running counts differ.
+//! A form is learnt from a fully parsed chunk: its bytes, with holes in place of the text and the counts.
+//! Another chunk fits if it equals the bytes outside the holes, and has fitting values in the holes.
+//! These are the inside of a non-empty JSON string for the text, and a plain JSON integer for each count. It then *is* the learnt JSON with
+//! another text and other counts, so full parsing would give an equal result. Any other chunk is parsed in
+//! full. A hand-written scanner for "content": was rejected: it is as fast, but only probably right.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Forms learnt in vain before a stream is taken to have none.
+/// Failed attempts to learn after which a stream is treated as having no form.
 const TRIES: u8 = 6;
 
-/// What a hole holds.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Hole {
     Text,
@@ -32,7 +31,7 @@ struct Form {
     parts: Vec<(usize, Hole)>,
 }
 
-/// What a chunk that fits says.
+/// The values of a chunk that fits the form.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Filled<'a> {
     pub text: Cow<'a, str>,
@@ -41,7 +40,7 @@ pub(crate) struct Filled<'a> {
     pub total: Option<u32>,
 }
 
-/// The form of a stream, and how far learning it got.
+/// The form of a stream, and the progress of learning it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forms {
     form: Option<Form>,
@@ -74,19 +73,19 @@ struct DetailFields<'a> {
 }
 
 impl Forms {
-    /// Is learning still worth trying?
+    /// Returns whether the form can still be learnt.
     pub fn learns(&self) -> bool {
         self.tries < TRIES
     }
 
-    /// The chunk's text and counts, if it fits the form.
+    /// Returns the chunk's text and counts, if it fits the form.
     pub fn fill<'a>(&mut self, data: &'a [u8]) -> Option<Filled<'a>> {
         let filled = self.form.as_ref()?.fill(data)?;
         self.tries = 0;
         Some(filled)
     }
 
-    /// Learns the form of a chunk that was read in full and holds one choice with this one text, borrowed from it.
+    /// Learns the form of a fully parsed chunk with one choice and this one text, borrowed from it.
     /// Returns whether a form was learnt.
     pub fn learn(&mut self, data: &str, text: &str) -> bool {
         self.tries = self.tries.saturating_add(1);
@@ -159,7 +158,7 @@ impl Form {
     }
 }
 
-/// Length of the inside of a JSON string: up to the first quote that no backslash escapes.
+/// Returns the length of the inside of a JSON string: up to the first quote that no backslash escapes.
 fn string_end(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -171,7 +170,7 @@ fn string_end(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// The text of a JSON string, its quotes included; borrowed when nothing in it is escaped. `None` = empty or not valid.
+/// Returns the text of a JSON string with its quotes; borrowed if it has no escapes. `None` if empty or not valid.
 fn text(quoted: &[u8]) -> Option<Cow<'_, str>> {
     let inside = &quoted[1..quoted.len() - 1];
     if inside.is_empty() {
@@ -183,8 +182,9 @@ fn text(quoted: &[u8]) -> Option<Cow<'_, str>> {
     std::str::from_utf8(inside).ok().map(Cow::Borrowed)
 }
 
-/// A JSON integer of at most nine digits at the front of `bytes`, and its length. Nine, so that no sum overflows; what
-/// follows is a literal that cannot continue a number, because it followed a number when the form was learnt.
+/// Parses a JSON integer of at most nine digits at the front of `bytes`, and returns its length. Nine, so that no sum overflows.
+///
+/// The following literal cannot continue a number, because it followed a number when the form was learnt.
 fn integer(bytes: &[u8]) -> Option<(u32, usize)> {
     let len = bytes.iter().take(10).take_while(|b| b.is_ascii_digit()).count();
     if len == 0 || len > 9 || (len > 1 && bytes[0] == b'0') {
@@ -193,7 +193,7 @@ fn integer(bytes: &[u8]) -> Option<(u32, usize)> {
     Some((bytes[..len].iter().fold(0, |n, b| n * 10 + u32::from(b - b'0')), len))
 }
 
-/// Where `part`, if borrowed from `whole`, begins in it.
+/// Returns the position of `part` in `whole`, if it is borrowed from it.
 fn offset(whole: &str, part: &str) -> Option<usize> {
     let at = (part.as_ptr() as usize).checked_sub(whole.as_ptr() as usize)?;
     (whole.get(at..at.checked_add(part.len())?)? == part).then_some(at)

@@ -1,4 +1,4 @@
-//! gRPC over HTTP/2: the frame around each message, how a call ends, and the health service that probes ask.
+//! gRPC over HTTP/2: the frame around each message, the status of a call, and the health service for probes.
 //!
 //! Source: gRPC over HTTP/2 (`doc/PROTOCOL-HTTP2.md` of grpc/grpc); gRPC Health Checking Protocol (`grpc.health.v1`).
 
@@ -10,23 +10,22 @@ use plimsoll_model::outcome::{By, How};
 use crate::head::bounded;
 use crate::protobuf::{Fields, Pen, ProtobufError};
 
-/// Codes of `google.rpc.Code` by which calls end.
+/// Status codes of calls, from `google.rpc.Code`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Code {
     Ok = 0,
-    /// It breaks: never again.
+    /// The request is malformed; a retry can't succeed.
     InvalidArgument = 3,
-    /// What was to come did not in time.
+    /// The deadline passed before the response.
     DeadlineExceeded = 4,
     NotFound = 5,
-    /// Too much: with a time, later; without, never.
+    /// A limit is reached; with a wait time, a retry can succeed.
     ResourceExhausted = 8,
-    /// Not as the caller is set up.
+    /// The caller's configuration does not match.
     FailedPrecondition = 9,
     Unimplemented = 12,
     Internal = 13,
-    /// Can't be kept now.
     Unavailable = 14,
     Unauthenticated = 16,
 }
@@ -52,37 +51,37 @@ const NAMES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Longest message of a status that is kept, in bytes.
+/// Longest kept message of a status, in bytes.
 const MESSAGE_MAX: usize = 512;
 
-/// How a server says that a call ended.
+/// The status of a call, as the server reports it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CallStatus {
-    /// `grpc-status`.
+    /// Code of `grpc-status`.
     pub code: u32,
-    /// `grpc-message`, decoded.
+    /// Decoded text of `grpc-message`.
     pub message: String,
 }
 
 impl CallStatus {
-    /// Reads `grpc-status`. What is no number is `UNKNOWN`, as in gRPC's own clients.
+    /// Parses `grpc-status`. An invalid number is `UNKNOWN`, as in gRPC's own clients.
     pub(crate) fn read(value: &str) -> CallStatus {
         CallStatus { code: value.trim().parse().unwrap_or(2), message: String::new() }
     }
 
-    /// Reads `grpc-message`.
+    /// Decodes the value of `grpc-message`.
     pub(crate) fn message(value: &str) -> String {
         bounded(&percent_decode_str(&bounded(value, 4 * MESSAGE_MAX)).decode_utf8_lossy(), MESSAGE_MAX)
     }
 
-    /// For people: `UNAVAILABLE: no more room`.
+    /// Returns the text for users: `UNAVAILABLE: no more room`.
     pub fn text(&self) -> String {
         let name =
             NAMES.get(self.code as usize).map_or_else(|| format!("status {}", self.code), |n| (*n).into());
         if self.message.is_empty() { name } else { format!("{name}: {}", self.message) }
     }
 
-    /// How the attempt ended; `None` where the status is OK. Retryable is what gRPC's own retry guide names, and what HTTP calls a 5xx.
+    /// Returns the outcome of the attempt; `None` if the status is OK. Retryable are the codes of gRPC's own retry guide, and the equivalents of HTTP 5xx.
     pub fn outcome(&self) -> Option<Outcome> {
         let (how, retryable) = match self.code {
             0 => return None,
@@ -96,7 +95,7 @@ impl CallStatus {
     }
 }
 
-/// The value of `grpc-message`: what is not printable ASCII is percent-encoded.
+/// Encodes the value of `grpc-message`: bytes other than printable ASCII are percent-encoded.
 pub fn message(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -108,17 +107,17 @@ pub fn message(text: &str) -> String {
     encoded
 }
 
-/// Bytes before each message: whether it is compressed, and its length.
+/// Bytes before each message: a compression flag, and the length.
 pub(crate) const HEAD: usize = 5;
 
-/// The one message of a unary gRPC request, and whether it is compressed. `None` = the frame breaks.
+/// Returns the only message of a unary gRPC request, and whether it is compressed. `None` if the frame is malformed.
 pub fn unframed(body: &[u8]) -> Option<(&[u8], bool)> {
     let (head, message) = body.split_first_chunk::<HEAD>()?;
     let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
     (head[0] <= 1 && message.len() == len).then_some((message, head[0] == 1))
 }
 
-/// A message in gRPC's frame, not compressed.
+/// Returns an uncompressed message in gRPC's frame.
 pub fn framed(message: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(message.len() + HEAD);
     bytes.push(0);
@@ -127,20 +126,20 @@ pub fn framed(message: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Why the bytes of a call hold no further message.
+/// Errors of the frames of a call.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
-    /// It is compressed, which nobody offered.
+    /// The message is compressed, although no encoding was offered.
     #[error("a compressed message, where grpc-accept-encoding is identity")]
     Compressed,
     #[error("a message of {0} bytes, which is more than allowed")]
     TooLarge(u32),
-    /// Its first byte is none of a frame's.
+    /// The first byte of the frame is invalid.
     #[error("no gRPC frame: it begins with {0}")]
     Broken(u8),
 }
 
-/// Cuts the bytes of a call into its messages, in whatever pieces they come.
+/// Splits the bytes of a call into its messages, for pieces of any size.
 #[derive(Debug)]
 pub struct CallMessages {
     bytes: BytesMut,
@@ -148,20 +147,20 @@ pub struct CallMessages {
 }
 
 impl CallMessages {
-    /// None yet. `most`: bytes that a message may have.
+    /// Creates an empty buffer. `most`: largest message in bytes.
     pub fn new(most: usize) -> CallMessages {
         CallMessages { bytes: BytesMut::new(), most }
     }
 
-    /// More bytes came. What is kept is bounded by the largest message and one piece, as long as all messages are taken between two pieces.
+    /// Appends bytes. If all messages are taken between two calls, the buffer is bounded by the largest message and one piece.
     pub fn push(&mut self, data: &[u8]) {
         self.bytes.extend_from_slice(data);
     }
 
-    /// The next whole message; `None` = more has to come.
+    /// Returns the next complete message; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// There will be none: see [`FrameError`]. The length is looked at before its bytes are waited for.
+    /// Fails with [`FrameError`]; no further message follows. The length is checked before its bytes are buffered.
     pub fn take(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some((head, rest)) = self.bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
         let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
@@ -180,16 +179,15 @@ impl CallMessages {
         Ok(Some(self.bytes.split_to(len as usize).freeze()))
     }
 
-    /// Is nothing left of a message that is not whole?
+    /// Returns whether no part of an incomplete message is buffered.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 }
 
-/// The path of the health service's question.
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 
-/// The service that a `HealthCheckRequest` asks after; empty = the server.
+/// Parses the service of a `HealthCheckRequest`; empty for the whole server.
 pub fn health_asked(message: &[u8]) -> Result<String, ProtobufError> {
     let mut service = String::new();
     let mut fields = Fields::of(message);
@@ -201,7 +199,7 @@ pub fn health_asked(message: &[u8]) -> Result<String, ProtobufError> {
     Ok(service)
 }
 
-/// A `HealthCheckResponse`.
+/// Encodes a `HealthCheckResponse`.
 pub fn health(serving: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     Pen(&mut bytes).number(1, if serving { 1 } else { 2 });

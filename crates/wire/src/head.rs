@@ -1,48 +1,46 @@
-//! What the head of an answer says before its body is read: media type, outcome by status, waiting wishes, server times.
+//! Parses the head of an answer: media type, outcome by status, requested waits, server times.
 //!
-//! Takes names and values, not a header map of some HTTP library, so that this crate knows none.
+//! The parser takes names and values. A header map of an HTTP library was rejected, so that this crate depends on none.
 
 use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{Outcome, ServerStage, Span};
 
 use crate::grpc::CallStatus;
 
-/// Most stages kept of one answer: a page of `Server-Timing` is not a measurement.
+/// Limit of stages kept from one answer: a longer `Server-Timing` is not a measurement.
 pub(crate) const STAGES_MAX: usize = 16;
 
-/// The facts of an answer's head that end up in its record.
+/// The facts of an answer's head that become part of its record.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Head {
     pub status: u16,
-    /// `Content-Type`, as sent.
     pub content_type: Option<String>,
-    /// `Content-Encoding`, as sent.
     pub content_encoding: Option<String>,
     /// `Retry-After` (or `retry-after-ms`), as a wait from now.
     pub retry_after: Option<Span>,
-    /// Which replica answered, if a usual header says so.
+    /// Replica that answered; `None` if no common header names it.
     pub replica: Option<String>,
-    /// Times of the server's or gateway's own stages that came as headers.
+    /// Times of the server's or gateway's stages from headers.
     pub stages: Vec<ServerStage>,
-    /// `Location` of a redirect.
+    /// Redirect target from `Location`; `None` without one.
     pub location: Option<String>,
-    /// `Server`.
+    /// Server software from the `Server` header.
     pub server: Option<String>,
-    /// Bytes of the body that are JSON, where raw tensors follow ([`crate::kserve::HEADER_LENGTH`]).
+    /// Length of the JSON part of the body if raw tensors follow ([`crate::kserve::HEADER_LENGTH`]).
     pub json_length: Option<usize>,
-    /// How a gRPC call ended, where these are its trailers, or a head that is all of its answer.
+    /// Status of a gRPC call, if these are its trailers or a head without a body.
     pub call: Option<CallStatus>,
 }
 
 impl Head {
-    /// Reads the headers. `now_unix_s`: seconds since 1970, against which a `Retry-After` date is taken where no `Date` says what the sender's own clock reads.
+    /// Parses the headers. `now_unix_s`: seconds since 1970, to which a `Retry-After` date is relative if there is no `Date`.
     pub fn read<'a>(
         status: u16,
         headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
         now_unix_s: i64,
     ) -> Head {
         let mut head = Head { status, ..Head::default() };
-        // Both of the sender's clock: what ours reads, and whether either was set meanwhile, is nothing to it.
+        // Both dates are of the sender's clock, so the local clock and its corrections do not matter.
         let (mut date, mut retry_at) = (None, None);
         for (name, value) in headers {
             let Ok(value) = std::str::from_utf8(value) else { continue };
@@ -76,7 +74,7 @@ impl Head {
             b"grpc-message" => {
                 self.call.get_or_insert_with(|| CallStatus::read("")).message = CallStatus::message(value)
             }
-            // The millisecond form is the finer one and stands over the other.
+            // The millisecond form has the higher resolution and takes precedence.
             b"retry-after-ms" => {
                 if let Some(wait) = value.parse::<f64>().ok().filter(|ms| ms.is_finite() && *ms >= 0.0) {
                     self.retry_after = Some(Span::from_secs_f64(wait / 1e3));
@@ -110,7 +108,7 @@ impl Head {
         }
     }
 
-    /// `Server-Timing: db;dur=53, app;dur=47.2` (W3C Server Timing; durations in ms).
+    /// Parses `Server-Timing: db;dur=53, app;dur=47.2` (W3C Server Timing; durations in ms).
     fn server_timing(&mut self, value: &str) {
         for metric in value.split(',') {
             let mut parts = metric.split(';').map(str::trim);
@@ -124,7 +122,7 @@ impl Head {
     }
 }
 
-/// Adds a stage of `ms` milliseconds, or replaces the one of the same name; nonsense and overflow are dropped.
+/// Adds a stage of `ms` milliseconds, or replaces the stage of equal name. Invalid values and stages over the limit are dropped.
 pub(crate) fn push_stage(stages: &mut Vec<ServerStage>, name: &str, ms: f64) {
     if name.is_empty() || !ms.is_finite() || ms < 0.0 {
         return;
@@ -138,7 +136,7 @@ pub(crate) fn push_stage(stages: &mut Vec<ServerStage>, name: &str, ms: f64) {
     }
 }
 
-/// One word for what several servers call differently; their own word for the rest.
+/// Returns one common name for stages that several servers name differently, and the server's name for other stages.
 fn stage_name(told: &str) -> &str {
     match told {
         "x-queue-time" => "queue",
@@ -148,7 +146,7 @@ fn stage_name(told: &str) -> &str {
     }
 }
 
-/// The first `max` bytes of a text, cut at a character, control characters made blanks.
+/// Returns the first `max` bytes of a text, cut at a character, with blanks in place of control characters.
 pub(crate) fn bounded(text: &str, max: usize) -> String {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {
@@ -161,21 +159,20 @@ pub(crate) fn bounded(text: &str, max: usize) -> String {
     }
 }
 
-/// How a body of this type is read.
+/// The format of a body, by its media type.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Media {
-    /// `text/event-stream`.
     EventStream,
-    /// `application/json` and relatives.
+    /// JSON: `application/json` and related types.
     Json,
     Lines,
-    /// A web page: a login, a proxy's error, anything but an answer.
+    /// A web page: a login or a proxy's error, never an answer.
     Html,
     Other,
     Unsaid,
 }
 
-/// Reads a `Content-Type`.
+/// Parses a `Content-Type`.
 pub fn media(content_type: Option<&str>) -> Media {
     let Some(value) = content_type else { return Media::Unsaid };
     let kind = value.split(';').next().unwrap_or_default().trim();
@@ -201,7 +198,7 @@ pub fn media(content_type: Option<&str>) -> Media {
     }
 }
 
-/// The names under which lines of JSON are sent.
+/// The media types of JSON Lines.
 const LINES: [&str; 5] = [
     "application/x-ndjson",
     "application/ndjson",
@@ -210,15 +207,15 @@ const LINES: [&str; 5] = [
     "application/jsonlines",
 ];
 
-/// How an attempt with this status ended; `None` for 2xx, where the body decides.
+/// Returns the outcome for this status; `None` for 2xx, whose body decides.
 ///
-/// Retryable are 408, 409, 425, 429 and 5xx but 501 and 505 — the set that the OpenAI client libraries retry, without
-/// the two that say "never".
+/// Retryable are 408, 409, 425, 429 and 5xx except 501 and 505. The OpenAI client libraries retry this set and also the two
+/// exceptions, which are permanent errors.
 pub fn outcome(status: u16) -> Option<Outcome> {
     let (how, retryable) = match status {
         200..=299 => return None,
         300..=399 => (How::Redirected, false),
-        // 529 is Anthropic's 503.
+        // 529 is Anthropic's equivalent of 503.
         429 | 503 | 529 => (How::Shed, true),
         408 | 409 | 425 => (How::ClientError, true),
         400..=499 => (How::ClientError, false),
@@ -229,7 +226,7 @@ pub fn outcome(status: u16) -> Option<Outcome> {
     Some(Outcome::new(how, By::Server, retryable))
 }
 
-/// `Retry-After`: seconds (a fraction is taken too) or an HTTP date (RFC 9110, 10.2.3). A date in the past gives zero.
+/// Parses `Retry-After`: seconds (also a fraction) or an HTTP date (RFC 9110, 10.2.3). A date in the past gives zero.
 pub fn retry_after(value: &str, now_unix_s: i64) -> Option<Span> {
     let value = value.trim();
     if let Ok(s) = value.parse::<f64>() {
@@ -242,7 +239,7 @@ fn wait_until(unix_s: i64, now_unix_s: i64) -> Span {
     Span::from_secs(unix_s.saturating_sub(now_unix_s).clamp(0, 1_000_000_000))
 }
 
-/// Seconds since 1970 of an IMF-fixdate, the one form that RFC 9110 lets senders use: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Parses an IMF-fixdate into seconds since 1970, the only form that RFC 9110 lets senders use: `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn http_date(value: &str) -> Option<i64> {
     let mut parts = value.split_once(',')?.1.split_ascii_whitespace();
     let day: i64 = parts.next()?.parse().ok().filter(|d| (1..=31).contains(d))?;

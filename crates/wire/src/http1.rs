@@ -1,12 +1,10 @@
-//! HTTP/1.1 answers, as their bytes arrive: the head, the body without its transfer coding, and whether the connection can
-//! carry another request.
+//! Parses HTTP/1.1 answers while their bytes arrive: the head, the body without its transfer coding, and connection reuse.
 //!
-//! The rules are those of RFC 9112 as hyper's client applies them, which a load generator must share with the clients
-//! people run; heads are parsed by `httparse`, hyper's own parser, in the place where they were read. hyper itself lost: its
-//! connection is a future of its own behind a channel, which costs 2 µs and a dozen allocations for every small answer, and
-//! buffers that every open stream would keep.
+//! The rules are RFC 9112 as hyper's client applies it, because a load generator must match the clients that users
+//! run. The parser of heads is hyper's own, `httparse`, which works in place. The library hyper was rejected: its connection is a separate future behind a
+//! channel. This costs 2 µs and a dozen allocations for every small answer, and buffers for every open stream.
 //!
-//! Only what this driver needs: answers to GET and POST (so no body is left out but by status), no upgrades, trailers
+//! It covers only the needs of this driver: answers to GET and POST (so only the status can exclude a body), no upgrades, trailers
 //! skipped. Memory is bounded by one head of [`HEAD_MAX`].
 
 use std::mem::MaybeUninit;
@@ -15,65 +13,63 @@ use httparse::{Header, ParserConfig, Status};
 
 use crate::head::Head;
 
-/// Most bytes of a head; one past it is no HTTP answer worth reading. Trailers are held to the same.
+/// Longest head in bytes; more is not a valid HTTP answer. The limit applies to trailers too.
 pub const HEAD_MAX: usize = 64 * 1024;
-/// Most lines of a head.
+/// Limit of lines per head.
 pub(crate) const LINES_MAX: usize = 100;
-/// Most bytes of all chunk extensions of an answer: they carry nothing that is read.
+/// Limit of bytes of all chunk extensions of an answer; their content is not used.
 const EXTENSIONS_MAX: u32 = 16 * 1024;
 
-/// How an alert of TLS begins; no text does.
+/// First byte of a TLS alert; no text begins with it.
 const TLS_ALERT: u8 = 21;
 
-/// What is wrong with an answer's bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HttpFault {
     #[error("the answer's head is not HTTP: {0}")]
     Head(#[from] httparse::Error),
-    /// It is an alert of TLS (RFC 8446, 5.1).
+    /// The bytes are a TLS alert (RFC 8446, 5.1).
     #[error("the answer is TLS and not HTTP: write https:// for it")]
     Tls,
     /// The head does not end within [`HEAD_MAX`].
     #[error("the answer's head is longer than {HEAD_MAX} bytes")]
     Endless,
-    /// `Content-Length` is no length, or several that differ.
+    /// `Content-Length` is invalid, or there are several that differ.
     #[error("the answer's content-length can't be read")]
     Length,
-    /// HTTP/1.0 knows no transfer coding.
+    /// HTTP/1.0 has no transfer coding.
     #[error("an HTTP/1.0 answer with a transfer coding")]
     Coding,
-    /// The chunked coding is broken.
     #[error("broken transfer coding: {0}")]
     Chunk(&'static str),
 }
 
 #[derive(PartialEq, Debug)]
 pub enum AnswerPart<'a> {
-    /// Its head; those of 1xx answers before it are passed over.
+    /// The head of the answer; heads of 1xx answers before it are skipped.
     Head(Head),
-    /// Bytes of its body; never none.
+    /// Bytes of the body, at least one.
     Data(&'a [u8]),
-    /// It has ended as its framing promised.
+    /// The answer ended as its framing requires.
     End,
 }
 
-/// What is expected next.
+/// The expected next part.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum State {
     Head,
-    /// So many bytes of the body.
+    /// Remaining bytes of the body.
     Sized(u64),
     Chunked(Chunk),
     /// Body until the connection ends.
     Rest,
-    /// The end was told.
+    /// The end was returned to the caller.
     Over,
 }
 
-/// Where in the chunked coding (RFC 9112, 7.1).
+/// The position in the chunked coding (RFC 9112, 7.1).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Chunk {
-    /// The first digit of a size.
+    /// First digit of a size.
     Start,
     Size(u64),
     /// Blanks after the size.
@@ -83,20 +79,20 @@ enum Chunk {
     Data(u64),
     DataCr,
     DataLf,
-    /// A trailer's first byte, or the end.
+    /// First byte of a trailer, or the end.
     Last,
     Trailer,
     TrailerLf,
     EndLf,
 }
 
-/// Reads one answer after another from the bytes of one connection.
+/// Parses consecutive answers from the bytes of one connection.
 #[derive(Debug)]
 pub struct Reader {
     state: State,
-    /// A head of which more is to come.
+    /// Bytes of an incomplete head.
     held: Vec<u8>,
-    /// Does the head allow another request on this connection?
+    /// Whether the head allows another request on this connection.
     keep: bool,
     /// Bytes of chunk extensions and of trailers so far.
     extensions: u32,
@@ -110,11 +106,11 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// The next piece; takes its bytes off the front of `input`. `None` = all of `input` is taken and more is needed.
-    /// `now_unix_s` is asked only where the head holds a `Retry-After`.
+    /// Returns the next piece and removes its bytes from the front of `input`. `None` if all of `input` is used and more is needed.
+    /// `now_unix_s` is called only if the head contains a `Retry-After`.
     ///
     /// # Errors
-    /// Bytes that are no HTTP answer; nothing can be read after them.
+    /// Fails if the bytes are not an HTTP answer; no further bytes can be parsed.
     pub fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -141,30 +137,30 @@ impl Reader {
         }
     }
 
-    /// The connection has ended. True: and with it the answer, as its framing allows.
+    /// Records the end of the connection. Returns whether it also completes the answer, as its framing allows.
     ///
     /// # Errors
-    /// The head that was cut off was none.
+    /// Fails if the truncated head is not valid.
     pub fn ended(&mut self) -> Result<bool, HttpFault> {
         if self.state == State::Head && !self.held.is_empty() {
-            // The last line of it may not have been looked at yet.
+            // The last line of the head may be unchecked so far.
             parse(&self.held, |_, _| Ok(()))?;
         }
         self.keep = false;
         Ok(matches!(self.state, State::Rest | State::Over))
     }
 
-    /// Has the end of the answer been told, and may the connection carry another request?
+    /// Returns whether the end of the answer was returned and the connection can carry another request.
     pub fn is_reusable(&self) -> bool {
         self.state == State::Over && self.keep
     }
 
-    /// Bytes kept of a head that is not whole yet: at most [`HEAD_MAX`].
+    /// Returns the number of buffered bytes of an incomplete head: at most [`HEAD_MAX`].
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Makes ready for the next answer on the same connection.
+    /// Prepares for the next answer on this connection.
     pub fn begin(&mut self) {
         let held = std::mem::take(&mut self.held);
         *self = Reader { held, ..Reader::default() };
@@ -176,7 +172,7 @@ impl Reader {
         AnswerPart::End
     }
 
-    /// Takes a head off `input`, or what there is of it.
+    /// Parses a head off `input`, or buffers the part that is available.
     fn head(&mut self, input: &mut &[u8], now_unix_s: &impl Fn() -> i64) -> Result<Option<Head>, HttpFault> {
         if input.is_empty() {
             return Ok(None);
@@ -189,7 +185,7 @@ impl Reader {
             let mut whole = held;
             let room = HEAD_MAX.saturating_sub(before);
             whole.extend_from_slice(&input[..input.len().min(room)]);
-            // A head ends with a line, and its first line is looked at from the first byte.
+            // A head ends with a line, and its first line is checked from the first byte.
             let worth = whole.len() >= HEAD_MAX || input.contains(&b'\n') || !whole.contains(&b'\n');
             let length = match worth {
                 true => parse(&whole, |head, lines| self.read(head, lines, now_unix_s))?,
@@ -209,7 +205,7 @@ impl Reader {
         Ok(head)
     }
 
-    /// What a head says of the body that follows it; `None` for an interim answer.
+    /// Parses the framing of the body from a head; `None` for an interim answer.
     fn read(
         &mut self,
         head: &httparse::Response<'_, '_>,
@@ -226,7 +222,7 @@ impl Reader {
             framing.line(line);
         }
         let (state, keep) = match status {
-            // Another protocol from here on, which nobody asked for.
+            // The connection continues with another protocol, which was not requested.
             101 => (State::Sized(0), false),
             204 | 304 => (State::Sized(0), framing.keep),
             _ if framing.coded && is_old => return Err(HttpFault::Coding),
@@ -268,7 +264,7 @@ impl Reader {
         }
     }
 
-    /// One byte outside of the data; `None` when it was the last of the answer.
+    /// Processes one byte outside of the data; `None` if it was the last of the answer.
     fn step(&mut self, chunk: Chunk, byte: u8) -> Result<Option<Chunk>, HttpFault> {
         let bad = |why| Err(HttpFault::Chunk(why));
         Ok(Some(match (chunk, byte) {
@@ -315,7 +311,7 @@ impl Reader {
     }
 }
 
-/// Parses a head at the front of `bytes` and hands it to `read`; `None` where more is needed.
+/// Parses a head at the front of `bytes` and passes it to `read`; `None` if more bytes are needed.
 fn parse<T>(
     bytes: &[u8],
     read: impl FnOnce(&httparse::Response<'_, '_>, &[Header<'_>]) -> Result<T, HttpFault>,
@@ -335,14 +331,14 @@ fn parse<T>(
     }
 }
 
-/// What the lines of a head say about the body's framing.
+/// The framing of the body, from the lines of a head.
 #[derive(Default)]
 struct Framing {
-    /// The length; inside, `None` where it is none or several differ.
+    /// Outer `None`: no `Content-Length`; inner `None`: it is invalid, or several differ.
     length: Option<Option<u64>>,
-    /// A transfer coding is named.
+    /// Whether a transfer coding is set.
     coded: bool,
-    /// The last of the codings is chunked.
+    /// Whether the last of the codings is chunked.
     chunked: bool,
     keep: bool,
     closes: bool,
@@ -366,7 +362,7 @@ impl Framing {
                 let names = |word: &[u8]| {
                     line.value.split(|byte| *byte == b',').any(|w| w.trim_ascii().eq_ignore_ascii_case(word))
                 };
-                // Once a line asks to close, a later one does not undo it.
+                // After a line requests to close, a later line does not revoke it.
                 self.closes |= names(b"close");
                 self.keep = !self.closes && (self.keep || names(b"keep-alive"));
             }
@@ -376,12 +372,12 @@ impl Framing {
     }
 }
 
-/// A length, or several equal ones (RFC 9110, 8.6).
+/// Parses a length, or several equal ones (RFC 9110, 8.6).
 fn content_length(value: &[u8]) -> Option<u64> {
     let mut length = None;
     for one in value.split(|byte| *byte == b',') {
         let one = one.trim_ascii();
-        // Eighteen digits fit; nobody sends more bytes.
+        // Eighteen digits fit; a longer length is invalid in practice.
         if one.is_empty() || one.len() > 18 || !one.iter().all(u8::is_ascii_digit) {
             return None;
         }

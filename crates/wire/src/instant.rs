@@ -1,9 +1,9 @@
-//! Instants as logs and results write them, as ns of the Unix epoch.
+//! Parses and formats instants of logs and results, as ns of the Unix epoch.
 
 use crate::foreign::FURTHEST;
 use crate::foreign::json::decimal_ns;
 
-/// `2026-11-23T03:32:36.801160981Z`, or with an offset, as ns of the Unix epoch.
+/// Parses `2026-11-23T03:32:36.801160981Z`, or a time with an offset, as ns of the Unix epoch.
 pub(crate) fn iso_ns(text: &str) -> Option<i64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
@@ -23,7 +23,7 @@ pub(crate) fn iso_ns(text: &str) -> Option<i64> {
     minutes.checked_mul(60_000_000_000)?.checked_add(seconds).filter(|ns| *ns > 0 && *ns < FURTHEST)
 }
 
-/// Days since 1970-01-01 (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`).
+/// Returns days since 1970-01-01 (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`).
 pub(crate) fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -31,7 +31,7 @@ pub(crate) fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// Whole seconds of the Unix epoch as `2026-11-23T03:32:36Z` (as above, `civil_from_days`).
+/// Formats whole seconds of the Unix epoch as `2026-11-23T03:32:36Z` (as above, `civil_from_days`).
 pub(crate) fn iso(seconds: i64) -> String {
     let (day, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let day = day + 719_468;

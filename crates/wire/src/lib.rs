@@ -1,14 +1,20 @@
-//! Bytes ↔ meaning, per protocol: what is sent to an endpoint, what its answer says, and the other way round for the
-//! embedded engine.
+//! Encodes requests and decodes answers per protocol, and the reverse for the embedded engine.
 //!
-//! Nothing here reads a clock, opens a socket or decides what a time means: bytes go in, [`Decoded`] events and one
-//! [`AnswerVerdict`] come out, and whoever read the bytes stamps them. Foreign bytes never panic and never grow memory past a
-//! stated bound.
+//! This crate reads no clock, opens no socket and decides no meaning of time. Bytes go in; [`Decoded`] events and one
+//! [`AnswerVerdict`] come out, and the caller that read the bytes adds timestamps. Foreign bytes never cause a panic and never grow
+//! memory past a stated bound.
 //!
-//! Reading order: [`mod@encode`], [`template`] and [`media`] (requests), [`http1`] (answers off a
-//! connection), [`head`] (status and headers), [`sse`] (framing), [`decode`]
-//! (answers; inside it [`unpack`], `stream`, `chunk`, `tally`, `tokens`, [`failed`], `form`, `whole` and `fault`; `messages`, `ollama`, `scores` and `transcriptions` hold all of a client's half of these), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics) and [`prometheus_api`] (what a Prometheus scraped of them), [`otlp_metrics`] (what OpenTelemetry's senders do), [`grpc`] (calls) and [`ext_proc`] (what Envoy asks in them), then [`server`] and [`prometheus`] for the server side, and
-//! [`trace`] (spans of others), [`mod@foreign`] (result files of other load generators) and [`mod@log`] (logs of production).
+//! Reading order:
+//!
+//! - [`mod@encode`], [`template`] and [`media`]: requests
+//! - [`http1`]: answers off a connection; [`head`]: status and headers; [`sse`]: framing
+//! - [`decode`]: answers; its parts are [`unpack`], `stream`, `chunk`, `tally`, `tokens`, [`failed`], `form`, `whole` and `fault`
+//! - `messages`, `ollama`, `scores` and `transcriptions`: the client's half of these protocols
+//! - [`kserve`]: tensors, both sides
+//! - [`exposition`]: metrics endpoints; [`prometheus_api`]: samples of a Prometheus server; [`otlp_metrics`]: metrics of OpenTelemetry senders
+//! - [`grpc`]: calls; [`ext_proc`]: Envoy's calls to an endpoint picker
+//! - [`server`] and [`prometheus`]: the server side
+//! - [`trace`]: spans of other tools; [`mod@foreign`]: result files of other load generators; [`mod@log`]: production logs
 
 mod chunk;
 pub mod decode;

@@ -1,9 +1,9 @@
-//! Lines of a file whose bytes come in pieces.
+//! Splits a file into lines when its bytes arrive in pieces.
 
-/// Longest line that is read, bytes: a prompt or an answer of a million tokens as text fits.
+/// Longest line in bytes: a prompt or an answer of a million tokens as text fits.
 const LINE_MAX: usize = 64 << 20;
 
-/// What stands of a line that has not ended yet.
+/// The unfinished line of a file.
 #[derive(Debug, Default)]
 pub(crate) struct LineSplitter {
     held: Vec<u8>,
@@ -14,7 +14,7 @@ impl LineSplitter {
         self.held.len()
     }
 
-    /// Takes the next bytes, and hands on each line that ends in them.
+    /// Appends bytes and passes on each line that ends in them.
     pub(crate) fn push(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) {
         let mut rest = bytes;
         while let Some(n) = memchr::memchr(b'\n', rest) {
@@ -27,13 +27,13 @@ impl LineSplitter {
             }
             rest = after.get(1..).unwrap_or_default();
         }
-        // What is longer is no line of such a file: what follows of it is dropped, and it is counted as one that can't be read.
+        // A longer line does not belong in such a file: its rest is dropped, and it counts as an unreadable line.
         if self.held.len() < LINE_MAX {
             self.held.extend_from_slice(rest);
         }
     }
 
-    /// The file has ended, its last line perhaps without a newline.
+    /// Ends the file; its last line may have no newline.
     pub(crate) fn end(self, line: impl FnOnce(&[u8])) {
         if !self.held.is_empty() {
             line(&self.held);

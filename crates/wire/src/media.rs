@@ -1,25 +1,25 @@
-//! Pictures and sounds of a size, made of noise: PNG and WAV, written as base64 into a request's body.
+//! Generates pictures and audio of a given size from noise: PNG and WAV, written as base64 into a request's body.
 //!
-//! Noise, because it cannot be compressed: a picture has the bytes that its size says, and no two are alike, so that no cache of a server's
-//! answers. A PNG of grey noise with 2 bits a pixel is about as many bytes as a photograph's JPEG of that size. Files of the user's own lost: what
-//! is in them changes no model's time, and they would have to come from somewhere. The picture is written in stored blocks of deflate (RFC 1951,
-//! 3.2.4), because there is nothing to find.
+//! Noise can't be compressed. So a picture has the byte count of its size, and all pictures differ, so that no server
+//! cache answers. A PNG of grey noise with 2 bits per pixel has about the size of a photograph's JPEG. Files of the user were
+//! rejected: their content does not change a model's time, and the user would have to provide them. The picture uses
+//! stored blocks of deflate (RFC 1951, 3.2.4), because noise has no redundancy.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use plimsoll_model::Media;
 
-/// Most bytes of a stored block.
+/// Largest stored block, bytes.
 const STORED_MAX: usize = 65_535;
 
 /// Bytes between two reductions of Adler-32's sums, after which they could overflow (RFC 1950, 9).
 const ADLER_RUN: usize = 5_552;
 const ADLER: u32 = 65_521;
 
-/// Bytes of a WAV's head.
+/// Length of a WAV header, bytes.
 const WAV_HEAD: u32 = 44;
 
-/// Loudness of the noise: a 16th of full scale, as quiet speech.
+/// Loudness of the noise: a 16th of full scale, like quiet speech.
 const QUIET: i16 = 16;
 
 pub fn file(media: &Media) -> Vec<u8> {
@@ -36,7 +36,7 @@ pub(crate) fn media_type(media: &Media) -> &'static str {
     }
 }
 
-/// About how many bytes it takes in a body.
+/// Returns the approximate length in a body, bytes.
 pub(crate) fn room(media: &Media) -> usize {
     let bytes = match *media {
         Media::Image { width, height, bits, .. } => height as usize * (1 + row_bytes(width, bits)) + 1024,
@@ -45,12 +45,12 @@ pub(crate) fn room(media: &Media) -> usize {
     bytes + bytes / 2 + 128
 }
 
-/// Appends its base64.
+/// Appends the base64 of the media.
 pub(crate) fn base64(media: &Media, out: &mut String) {
     STANDARD.encode_string(file(media), out);
 }
 
-/// Appends a `data:` URL that holds it.
+/// Appends a `data:` URL with the media.
 pub(crate) fn data_url(media: &Media, out: &mut String) {
     out.push_str("data:");
     out.push_str(media_type(media));
@@ -62,11 +62,11 @@ fn row_bytes(width: u32, bits: u8) -> usize {
     (width as usize * usize::from(bits)).div_ceil(8)
 }
 
-/// A picture (PNG, third edition): grey with this depth, or with 24 bits a pixel in colour.
+/// Returns a picture (PNG, third edition): grey with this depth, or in colour with 24 bits per pixel.
 fn png(width: u32, height: u32, bits: u8, key: u64) -> Vec<u8> {
     let row = row_bytes(width, bits);
     let mut raw = noise(height as usize * (1 + row), key);
-    // Each row begins with the number of its filter: none.
+    // Each row begins with its filter number: 0.
     raw.chunks_mut(1 + row).for_each(|row| row[0] = 0);
     let (depth, colour) = if bits == 24 { (8, 2) } else { (bits, 0) };
     let mut out = Vec::with_capacity(raw.len() + raw.len() / STORED_MAX * 5 + 128);
@@ -77,7 +77,7 @@ fn png(width: u32, height: u32, bits: u8, key: u64) -> Vec<u8> {
         out.extend_from_slice(&[depth, colour, 0, 0, 0]);
     });
     chunk(&mut out, b"IDAT", |out| {
-        // zlib's head (RFC 1950): deflate, a window of 32 KiB, no dictionary.
+        // zlib header (RFC 1950): deflate, a window of 32 KiB, no dictionary.
         out.extend_from_slice(&[0x78, 0x01]);
         let mut blocks = raw.chunks(STORED_MAX).peekable();
         while let Some(block) = blocks.next() {
@@ -93,7 +93,7 @@ fn png(width: u32, height: u32, bits: u8, key: u64) -> Vec<u8> {
     out
 }
 
-/// A chunk: its length, its name, what is in it, the checksum of name and content.
+/// Appends a chunk: its length, its name, its content, and the checksum of name and content.
 fn chunk(out: &mut Vec<u8>, name: &[u8; 4], fill: impl FnOnce(&mut Vec<u8>)) {
     let from = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -117,7 +117,7 @@ fn adler32(bytes: &[u8]) -> u32 {
     b << 16 | a
 }
 
-/// A sound: 16 bits, one channel.
+/// Returns audio with 16 bits and one channel.
 fn wav(samples: u32, rate: u32, key: u64) -> Vec<u8> {
     let size = samples.saturating_mul(2);
     let mut out = Vec::with_capacity(size as usize + WAV_HEAD as usize);
@@ -139,7 +139,7 @@ fn wav(samples: u32, rate: u32, key: u64) -> Vec<u8> {
     out
 }
 
-/// So many bytes that follow from a key (SplitMix64: Steele, Lea and Flood, 2014).
+/// Returns `count` bytes that follow from a key (SplitMix64: Steele, Lea and Flood, 2014).
 fn noise(count: usize, key: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(count + 8);
     let mut state = key;
@@ -154,9 +154,11 @@ fn noise(count: usize, key: u64) -> Vec<u8> {
     out
 }
 
-/// Width and height of a PNG, or samples and rate of a WAV, as this module writes them; read from the beginning of the base64, without the rest.
+/// Parses the width and height of a PNG, or the samples and rate of a WAV, as this module writes them.
+///
+/// It reads only the beginning of the base64.
 pub fn read_head(base64: &str) -> Option<Media> {
-    // A multiple of four letters, long enough for either head.
+    // A multiple of four letters, long enough for either header.
     let letters = base64.get(..64.min(base64.len() & !3))?;
     let head = STANDARD.decode(letters).ok()?;
     let be = |at: usize| Some(u32::from_be_bytes(head.get(at..at + 4)?.try_into().ok()?));
@@ -173,7 +175,7 @@ pub fn read_head(base64: &str) -> Option<Media> {
     None
 }
 
-/// Samples and rate of a WAV that somebody sent, whatever chunks stand before its samples; as many samples as there are, whatever its head says.
+/// Parses the rate of any WAV and counts its samples. Other chunks may precede the samples; the count in the header is ignored.
 pub(crate) fn read_wav(file: &[u8]) -> Option<Media> {
     let mut rest = file.strip_prefix(b"RIFF")?.get(4..)?.strip_prefix(b"WAVE")?;
     let mut format = None;
@@ -196,7 +198,7 @@ pub(crate) fn read_wav(file: &[u8]) -> Option<Media> {
             }
             _ => {}
         }
-        // Chunks begin at even places.
+        // Chunks begin at even offsets.
         rest = after.get(size.checked_add(size & 1)?..)?;
     }
 }

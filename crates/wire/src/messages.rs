@@ -1,12 +1,12 @@
 //! Anthropic Messages, the client's half: requests, events and whole answers.
 //!
 //! A stream is `message_start`, then per block `content_block_start`, deltas and `content_block_stop`, then `message_delta`
-//! with the reason and the account, and `message_stop`; `ping` anywhere, `error` under a 200, no `[DONE]`. Only a delta carries
-//! tokens: the opening comes before anything is generated (Anthropic sends it at once, vLLM with its first chunk).
+//! with the reason and the usage, and `message_stop`. `ping` can occur anywhere, `error` under a 200; there is no `[DONE]`. Only a
+//! delta has tokens: the opening precedes any generation (Anthropic sends it immediately, vLLM with its first chunk).
 //!
-//! **Accounts.** `input_tokens` leaves out what came from the cache and what was written to it, and the prompt is all three.
-//! Both `message_start` and `message_delta` tell them, as running totals: a later figure stands, unless all of its input is
-//! zero (proxies that learn the input at the end open with zeros; older servers close with nothing).
+//! **Usage.** `input_tokens` excludes tokens that were read from the cache or written to it; the prompt is the sum of the three.
+//! Both `message_start` and `message_delta` report usage as running totals. A later figure replaces an earlier one, unless all of its
+//! input is zero. Proxies that learn the input at the end open with zeros, and older servers close without input.
 
 use plimsoll_model::{EventKind, Message, Payload, Role};
 use serde::Deserialize;
@@ -19,13 +19,13 @@ use crate::fault::Fault;
 use crate::tally::{Tally, View};
 use crate::template;
 
-/// `anthropic-version`: the one that there is.
+/// The only value of `anthropic-version`.
 pub(crate) const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
 
-/// Asked for where no length is, because the protocol wants one.
+/// Default length, because the protocol requires one.
 const MAX_TOKENS: u32 = 4096;
 
-/// Writes a request, but for what every protocol says alike.
+/// Writes the fields of a request that differ from other protocols.
 pub(crate) fn request(body: &mut Body<'_>, payload: &Payload, options: &RequestOptions) {
     let all = match payload {
         Payload::Messages(all) => all.as_slice(),
@@ -45,7 +45,7 @@ pub(crate) fn request(body: &mut Body<'_>, payload: &Payload, options: &RequestO
     body.raw("max_tokens", |out| push(out, options.max_tokens.unwrap_or(MAX_TOKENS)));
 }
 
-/// The account of one answer as it grows.
+/// The running usage of one answer.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     input: Option<u32>,
@@ -114,7 +114,7 @@ struct Event<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// A block of the content, or what is added to one, or what is added to the message.
+/// A block of the content, a delta of a block, or a delta of the message.
 #[derive(Debug, Default, Deserialize)]
 struct Piece<'a> {
     #[serde(borrow, default, rename = "type")]
@@ -146,7 +146,7 @@ struct Whole<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// What of it was generated. A signature is none: it is made of the thinking before it.
+    /// Returns the kind and the text of the generated part. A signature is not generated, because it is derived from the thinking before it.
     fn generated(&self) -> (EventKind, &Text<'a>) {
         if !self.text.is_empty() {
             (EventKind::Content, &self.text)
@@ -158,7 +158,7 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// What one event says, and its text where it is nothing but one text and that is borrowed from `data`.
+/// Parses one event. Also returns its text if it has only one text and that is borrowed from `data`.
 pub(crate) fn event<'a>(
     data: &'a str,
     account: &mut Account,
@@ -214,13 +214,13 @@ pub(crate) fn event<'a>(
         }
         // A whole answer.
         "message" => EventKind::Body,
-        // Pings, ends of blocks, and whatever is new: the protocol says to pass over it.
+        // Pings, ends of blocks, and unknown events, which the protocol requires clients to skip.
         _ => EventKind::Empty,
     };
     Ok((Decoded::of(kind), None))
 }
 
-/// Reads a whole answer.
+/// Parses a whole answer.
 pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let answer: Whole<'_> = serde_json::from_str(text)?;
     if is_error(answer.error) || (answer.content.is_none() && answer.detail.is_some()) {
@@ -250,8 +250,9 @@ pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Err
     Ok(())
 }
 
-/// Why it ended, in the words of chat completions, so that one word means one thing under every protocol; what they have no
-/// word for (`refusal`, `pause_turn`, …) keeps its own.
+/// Returns the finish reason in the terms of chat completions, so that a reason has one meaning under every protocol.
+///
+/// Reasons without an equivalent (`refusal`, `pause_turn`, …) are unchanged.
 fn reason(said: &str) -> &str {
     match said {
         "end_turn" | "stop_sequence" => "stop",

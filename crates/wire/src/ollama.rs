@@ -1,8 +1,8 @@
 //! Ollama's own API, the client's half: chat and generate, answered line by line.
 //!
-//! Each line is an object with a piece of text; the last one says `done`, why, and how many tokens and nanoseconds prompt and
-//! answer took. An error after the head is a line as well. Lengths and temperature lie in `options`, into which the user's own
-//! (`num_ctx`, …) are merged, so that one does not put the other out.
+//! Each line is an object with a piece of text. The last one has `done`, the reason, and the tokens and nanoseconds of prompt and
+//! answer. An error after the head is also a line. Lengths and temperature are in `options`. The user's own options
+//! (`num_ctx`, …) are merged into it, so that neither replaces the other.
 
 use plimsoll_model::{EventKind, Payload, Protocol};
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use crate::template;
 
 const OPTIONS: &str = "options";
 
-/// The user's own fields with what is asked of lengths among them.
+/// Returns the user's fields, merged with the requested lengths.
 pub(crate) fn extra(options: &RequestOptions) -> Map<String, Value> {
     let mut asked = Map::new();
     if let Some(n) = options.max_tokens {
@@ -39,13 +39,13 @@ pub(crate) fn extra(options: &RequestOptions) -> Map<String, Value> {
                 own.entry(name).or_insert(value);
             }
         }
-        // Taken out, or what the server is to complain about.
+        // `null` removes the field; another value is left for the server to reject.
         Some(_) => {}
     }
     extra
 }
 
-/// Writes a request, but for what [`extra`] holds. It streams unless it is told not to.
+/// Writes a request without the fields of [`extra`]. It streams unless `stream` is false.
 pub(crate) fn request(body: &mut Body<'_>, payload: &Payload, options: &RequestOptions) {
     match options.protocol {
         Protocol::OllamaGenerate => body.text("prompt", &template::flat(payload)),
@@ -54,7 +54,7 @@ pub(crate) fn request(body: &mut Body<'_>, payload: &Payload, options: &RequestO
     body.raw("stream", |out| out.push_str(if options.stream { "true" } else { "false" }));
 }
 
-/// One line, or the only one.
+/// One line, or the whole answer.
 #[derive(Debug, Default, Deserialize)]
 struct Line<'a> {
     #[serde(borrow)]
@@ -91,7 +91,7 @@ struct Message<'a> {
 }
 
 impl Line<'_> {
-    /// What of it was generated. A tool's call comes whole.
+    /// Returns the kind and the text of the generated part. A tool call arrives whole.
     fn generated(&self) -> (Option<EventKind>, &str) {
         let (content, thinking) = match &self.message {
             Some(message) => (message.content.get(), message.thinking.get()),
@@ -111,9 +111,9 @@ impl Line<'_> {
         self.done == Some(Flag(true))
     }
 
-    /// Takes what the last line tells.
+    /// Records the figures of the last line.
     fn close(&self, tally: &mut Tally) {
-        // Loading comes before the rest: 0 where the model was there, and the cause of a cold start where it was not.
+        // Loading comes first: 0 if the model was loaded, and otherwise the cause of a cold start.
         for (name, ns) in [
             ("load", self.load_duration),
             ("prefill", self.prompt_eval_duration),
@@ -138,7 +138,7 @@ impl Line<'_> {
     }
 }
 
-/// What one line says.
+/// Parses one line.
 pub(crate) fn line(data: &str, tally: &mut Tally) -> Result<Decoded, serde_json::Error> {
     let line: Line<'_> = serde_json::from_str(data)?;
     if is_error(line.error) {
@@ -155,7 +155,7 @@ pub(crate) fn line(data: &str, tally: &mut Tally) -> Result<Decoded, serde_json:
     Ok(decoded)
 }
 
-/// Reads a whole answer.
+/// Parses a whole answer.
 pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let line: Line<'_> = serde_json::from_str(text)?;
     if is_error(line.error) {

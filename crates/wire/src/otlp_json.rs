@@ -1,7 +1,7 @@
-//! OTLP metrics as JSON → the request in protobuf, which is what is read.
+//! Converts OTLP metrics in JSON to the protobuf request, which the parser reads.
 //!
 //! The JSON is protobuf's own form of the messages (<https://protobuf.dev/programming-guides/json/>) with enums as numbers
-//! (opentelemetry-proto: docs/specification.md); names that are not in the table are passed over, as the format demands.
+//! (opentelemetry-proto: docs/specification.md). Names outside the table are skipped, as the format demands.
 
 use serde_json::Value;
 
@@ -9,13 +9,13 @@ use crate::protobuf::Pen;
 use crate::trace::TraceError;
 use crate::trace::id::base64;
 
-/// How a field is written.
+/// The encoding of a field.
 #[derive(Copy, Clone)]
 enum Kind {
     Text,
     Base64,
     Bool,
-    /// Any integer that is a varint, also below zero.
+    /// Any integer that is a varint, also negative.
     Integer,
     Zigzag,
     Fixed64,
@@ -23,7 +23,7 @@ enum Kind {
     Message(&'static [Field]),
 }
 
-/// A field: its name in JSON, its number, how it is written.
+/// A field: its name in JSON, its number, its encoding.
 type Field = (&'static str, u32, Kind);
 
 use Kind::{Base64, Bool, Double, Fixed64, Integer, Message, Text, Zigzag};
@@ -109,10 +109,10 @@ static SCALED: [Field; 13] = [
 ];
 static RUN: [Field; 2] = [("offset", 1, Zigzag), ("bucketCounts", 2, Integer)];
 
-/// The request as protobuf; summaries and exemplars, which nobody reads, are left out.
+/// Returns the request as protobuf, without summaries and exemplars, which no caller reads.
 ///
 /// # Errors
-/// It is no JSON, or a field of the table holds what it can't.
+/// Fails if the text is not JSON, or if a field of the table has an invalid value.
 pub fn to_protobuf(json: &[u8]) -> Result<Vec<u8>, TraceError> {
     let value: Value = serde_json::from_slice(json).map_err(|e| json_error(&e))?;
     let mut bytes = Vec::with_capacity(json.len() / 2);
@@ -139,7 +139,7 @@ fn message(value: &Value, fields: &[Field], out: &mut Vec<u8>) -> Result<(), Str
     Ok(())
 }
 
-/// Numbers are packed, anything else is a field each.
+/// Numbers are packed; any other value is a separate field.
 fn array(all: &[Value], (number, kind): (u32, Kind), out: &mut Vec<u8>) -> Result<(), String> {
     if matches!(kind, Text | Base64 | Message(_)) {
         let mut there = all.iter().filter(|one| !one.is_null());
@@ -177,7 +177,7 @@ fn wire_type(kind: Kind) -> u64 {
     }
 }
 
-/// One number, without its field's number.
+/// Writes one number without a field number.
 fn scalar(value: &Value, kind: Kind, out: &mut Vec<u8>) -> Result<(), String> {
     let wrong = || format!("expected a number, found {}", short(value));
     match kind {
@@ -195,7 +195,7 @@ fn scalar(value: &Value, kind: Kind, out: &mut Vec<u8>) -> Result<(), String> {
     Ok(())
 }
 
-/// 64 bits are texts, because numbers of JSON lose digits in JavaScript; the bits of what is unsigned are those of what is signed.
+/// Parses an integer. 64-bit integers are texts, because JSON numbers lose digits in JavaScript. Unsigned values have the bits of signed ones.
 fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::String(text) => text.parse().ok().or_else(|| text.parse::<u64>().ok().map(|n| n as i64)),
@@ -238,7 +238,7 @@ mod tests {
         };
     }
 
-    /// The bodies of an SDK, and the same as protobuf's own library writes them in JSON: both forms say the same.
+    /// The bodies of an SDK, and their JSON form by protobuf's own library: both must have equal content.
     #[test]
     fn json_says_what_protobuf_says() {
         for (json, protobuf) in [

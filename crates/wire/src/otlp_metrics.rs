@@ -1,58 +1,55 @@
-//! OTLP's metrics: the protobuf of an `ExportMetricsServiceRequest` → points, resource by resource.
+//! Parses OTLP metrics: the protobuf of an `ExportMetricsServiceRequest` → points, resource by resource.
 //!
-//! Field numbers are those of `opentelemetry/proto/{collector/metrics,metrics}/v1` (stable since 1.0). Exemplars, summaries and the texts around a metric
-//! are passed over. A point that breaks its own rules (more buckets than bounds, a negative latency) is left out and counted, and its sender is told.
+//! Field numbers are from `opentelemetry/proto/{collector/metrics,metrics}/v1` (stable since 1.0). Exemplars, summaries and the texts of a metric
+//! are skipped. An invalid point (more buckets than bounds, a negative latency) is left out, counted, and reported to its sender.
 
 use plimsoll_model::AttributeValue;
 
 use crate::protobuf::{Fields, ProtobufError, Value};
 use crate::trace::{TraceError, otlp};
 
-/// Where a sender posts to, and gRPC's one method.
+/// Path for senders over HTTP.
 pub const HTTP_PATH: &str = "/v1/metrics";
-/// See [`HTTP_PATH`].
+/// Path of the only gRPC method.
 pub const GRPC_EXPORT: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
 
-/// Buckets of one point, labels of one, and the longest text, bytes.
+/// Limits: buckets of one point, labels of one point, and bytes of a text.
 const MOST_BUCKETS: usize = 4_096;
 const MOST_LABELS: usize = 128;
 const LONGEST: usize = 4_096;
 
-/// What one resource (a process, as a rule) says.
+/// The metrics of one resource, usually a process.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MeasuredResource {
     pub attributes: Vec<(String, String)>,
     pub points: Vec<MeasuredPoint>,
-    /// Points that could not be read.
+    /// Points that could not be parsed.
     pub rejected: u64,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct MeasuredPoint {
-    /// The metric's name.
     pub name: String,
     pub unit: String,
-    /// The point's attributes.
+    /// Attributes of the point.
     pub labels: Vec<(String, String)>,
-    /// From when it counts, ns since the unix epoch; 0 = it does not say.
+    /// Start of counting, ns since the unix epoch; 0 if it is not reported.
     pub start_unix: i64,
     pub at_unix: i64,
-    /// Does it tell what came since the last point? Else it tells all since its start.
+    /// Whether the point counts since the previous point; otherwise it counts since its start.
     pub is_delta: bool,
     pub value: MeasuredValue,
 }
 
-/// What a point holds.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MeasuredValue {
-    /// A value at an instant.
+    /// Value at one instant.
     Gauge(f64),
-    /// A count that only grows.
+    /// Monotonic count.
     Count(f64),
     Histogram(MeasuredHistogram),
 }
 
-/// A distribution.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MeasuredHistogram {
     pub count: u64,
@@ -62,27 +59,25 @@ pub struct MeasuredHistogram {
     pub buckets: MeasuredBuckets,
 }
 
-/// Where observations lie.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MeasuredBuckets {
-    /// Upper edges, inclusive, ascending; one count more than edges.
+    /// Upper bounds, inclusive, ascending; one more count than bounds.
     Explicit {
-        /// The edges.
+        /// Upper bounds of all but the last bucket.
         bounds: Vec<f64>,
-        /// Counts.
+        /// Number of observations per bucket.
         counts: Vec<u64>,
     },
-    /// Bucket i lies above 2^(i/2^scale), and not above 2^((i + 1)/2^scale).
+    /// Bucket i contains values above 2^(i/2^scale) and up to 2^((i + 1)/2^scale).
     Exponential {
-        /// How fine.
+        /// Resolution: 2^scale buckets per doubling.
         scale: i32,
-        /// Observations that are not above `zero_threshold`.
+        /// Observations up to `zero_threshold`.
         zero: u64,
-        /// See `zero`.
+        /// Upper bound of the zero bucket.
         zero_threshold: f64,
-        /// Number of the first bucket.
+        /// Index of the first bucket.
         offset: i32,
-        /// Counts.
         counts: Vec<u64>,
     },
 }
@@ -93,10 +88,10 @@ impl Default for MeasuredBuckets {
     }
 }
 
-/// Reads a request.
+/// Parses a request.
 ///
 /// # Errors
-/// [`TraceError::Protobuf`] where it is none.
+/// Fails with [`TraceError::Protobuf`] if the bytes are not a request.
 pub fn read(bytes: &[u8]) -> Result<Vec<MeasuredResource>, TraceError> {
     let mut found = Vec::new();
     let mut fields = Fields::of(bytes);
@@ -149,7 +144,7 @@ fn attribute(bytes: &[u8], into: &mut Vec<(String, String)>) -> Result<(), Trace
     Ok(())
 }
 
-/// One metric's points.
+/// Parses the points of one metric.
 fn metric(bytes: &[u8], into: &mut MeasuredResource) -> Result<(), TraceError> {
     let (mut name, mut unit, mut data) = (String::new(), String::new(), None);
     let mut fields = Fields::of(bytes);
@@ -184,7 +179,7 @@ fn metric(bytes: &[u8], into: &mut MeasuredResource) -> Result<(), TraceError> {
         };
         let read = match kind {
             5 => number(bytes, blank, false)?,
-            // What goes up and down is a level; of its changes alone nobody knows from where.
+            // A value that goes up and down is a level; its deltas have no known start value.
             7 if grows || temporality != 1 => number(bytes, blank, grows)?,
             9 => explicit(bytes, blank)?,
             10 => exponential(bytes, blank)?,
@@ -198,7 +193,7 @@ fn metric(bytes: &[u8], into: &mut MeasuredResource) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// A point; `Some(None)` = it says that there is no value; `None` = it breaks its own rules.
+/// A parsed point; `Some(None)` if it has no value, `None` if it is invalid.
 type Read = Option<Option<MeasuredPoint>>;
 
 fn real(value: Value<'_>) -> f64 {
@@ -209,7 +204,7 @@ fn time(value: Value<'_>) -> i64 {
     i64::try_from(value.number()).unwrap_or(i64::MAX)
 }
 
-/// Is "no recorded value" said?
+/// Returns whether the "no recorded value" flag is set.
 fn is_nothing(flags: Value<'_>) -> bool {
     flags.number() & 1 == 1
 }
@@ -290,7 +285,7 @@ fn exponential(bytes: &[u8], mut point: MeasuredPoint) -> Result<Read, TraceErro
             _ => {}
         }
     }
-    // Scales are those that the data model allows.
+    // Scales are limited to the range of the data model.
     let is_sound = below == 0
         && counts.len() <= MOST_BUCKETS
         && (-10..=20).contains(&scale)
@@ -319,7 +314,7 @@ fn zigzag(n: u64) -> i32 {
     (n >> 1) as i32 ^ -((n & 1) as i32)
 }
 
-/// Eight bytes each, packed or one by one.
+/// Parses eight-byte values, packed or not.
 fn fixed(value: Value<'_>, into: &mut Vec<u64>) -> Result<(), ProtobufError> {
     match value {
         Value::Number(bits) => into.push(bits),

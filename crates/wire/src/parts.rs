@@ -1,11 +1,11 @@
-//! A message that shows or plays something, in each protocol's parts: the pictures and sounds first, as people ask about them, then the text.
+//! Writes a message with media in each protocol's parts: pictures and audio first, because questions refer to them, then the text.
 
 use plimsoll_model::{Media, Message, Protocol};
 
 use crate::media;
 use crate::template::quoted;
 
-/// Appends the value of `content`, and under Ollama the field after it that holds the pictures.
+/// Appends the value of `content`, and under Ollama the next field with the pictures.
 pub(crate) fn content(message: &Message, protocol: Protocol, out: &mut String) {
     if protocol.sends_lines() {
         quoted(&message.content, out);

@@ -1,20 +1,19 @@
-//! The Prometheus text exposition format, version 0.0.4: just enough to write a `/metrics` page.
+//! Writes a metrics endpoint in the Prometheus text exposition format, version 0.0.4.
 //!
-//! A client library would bring a registry of live metrics; the engine's counts live in the engine, and a page is a
+//! A client library was rejected, because it brings a registry of live metrics. The engine owns its counts, and an exposition is a
 //! snapshot of them.
 
 use std::fmt::Write as _;
 
-/// `Content-Type` of a page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A page under construction.
+/// An exposition under construction.
 #[derive(Clone, Debug, Default)]
 pub struct PrometheusPage {
     out: String,
 }
 
-/// One label: name and value.
+/// Name and value of a label.
 pub type Label<'a> = (&'a str, &'a str);
 
 impl PrometheusPage {
@@ -22,7 +21,7 @@ impl PrometheusPage {
         PrometheusPage::default()
     }
 
-    /// A counter with one sample per set of labels. By convention the name ends in `_total`.
+    /// Adds a counter with one sample per set of labels. By convention the name ends in `_total`.
     pub fn counter<'a, L: AsRef<[Label<'a>]>>(
         &mut self,
         name: &str,
@@ -32,7 +31,7 @@ impl PrometheusPage {
         self.family(name, help, "counter", samples);
     }
 
-    /// A gauge with one sample per set of labels.
+    /// Adds a gauge with one sample per set of labels.
     pub fn gauge<'a, L: AsRef<[Label<'a>]>>(
         &mut self,
         name: &str,
@@ -42,7 +41,7 @@ impl PrometheusPage {
         self.family(name, help, "gauge", samples);
     }
 
-    /// A histogram per set of labels: its observations per bucket (not cumulative), and their sum. `bounds` are the
+    /// Adds a histogram per set of labels: its observations per bucket (not cumulative), and their sum. `bounds` are the
     /// ascending upper bounds, without `+Inf`. The last bucket is above them; missing buckets count as zero.
     pub fn histograms<'a, L: AsRef<[Label<'a>]>, C: AsRef<[u64]>>(
         &mut self,
@@ -67,7 +66,7 @@ impl PrometheusPage {
         }
     }
 
-    /// The page's text.
+    /// Returns the text of the exposition.
     pub fn finish(self) -> String {
         self.out
     }
@@ -113,7 +112,7 @@ impl PrometheusPage {
     }
 }
 
-/// A number as the format spells it: Go's spelling of the infinities and of NaN.
+/// Appends a number in the format's spelling: Go's spelling of the infinities and of NaN.
 fn figure(value: f64, out: &mut String) {
     if value.is_nan() {
         out.push_str("NaN");

@@ -1,5 +1,6 @@
-//! What Prometheus' API says of a range vector: every value that it scraped, with the instant of the scrape. No `rate`, no `increase`: they extrapolate, and what
-//! is counted here are whole requests.
+//! Parses a range vector of the Prometheus API: every scraped value with the instant of its scrape.
+//!
+//! `rate` and `increase` were rejected because they extrapolate, and the counts here are whole requests.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use serde::Deserialize;
 #[derive(Clone, PartialEq, Debug)]
 pub struct RangeSeries {
     pub name: String,
-    /// Its other labels, ascending.
+    /// Labels without the name, ascending.
     pub labels: Vec<(String, String)>,
     /// Instant, ns since the unix epoch, and value; ascending.
     pub values: Vec<(i64, f64)>,
@@ -32,17 +33,17 @@ struct Data {
 #[derive(Deserialize)]
 struct One {
     metric: BTreeMap<String, String>,
-    /// None of a native histogram.
+    /// Samples; empty for a native histogram.
     #[serde(default)]
     values: Vec<(f64, String)>,
 }
 
-/// Most targets of one list: each is a page that is scraped, and a list comes from somebody else.
+/// Limit of targets per list, because each is scraped and the list comes from another server.
 pub const TARGETS_MOST: usize = 10_000;
-/// Longest URL of one: a group's path is written out for each of its targets.
+/// Longest URL of a target, because the path of a group is repeated for each of its targets.
 const URL_MOST: usize = 4096;
 
-/// A group of a list of targets.
+/// A target group of `file_sd` or `http_sd`.
 #[derive(Deserialize)]
 struct Group {
     targets: Vec<String>,
@@ -58,10 +59,10 @@ struct GroupLabels {
     path: Option<String>,
 }
 
-/// The pages of a list of targets as `file_sd` and `http_sd` have it, `TARGET=URL`.
+/// Parses a target list of `file_sd` or `http_sd` into metrics endpoints, `TARGET=URL`.
 ///
 /// # Errors
-/// It is no such list, or too long a one.
+/// Fails if the bytes are not a target list, or if it is too long.
 pub fn targets(list: &[u8]) -> Result<Vec<String>, String> {
     let groups: Vec<Group> = serde_json::from_slice(list)
         .map_err(|e| format!("{e}; it is to be [{{\"targets\": [\"host:8000\"]}}]"))?;
@@ -83,10 +84,10 @@ pub fn targets(list: &[u8]) -> Result<Vec<String>, String> {
     Ok(pages)
 }
 
-/// Reads the answer to a query of a range.
+/// Parses the response to a range query.
 ///
 /// # Errors
-/// Why there is none, in its own words or ours.
+/// Fails with the server's message, or with the parse error.
 pub fn range(body: &[u8]) -> Result<Vec<RangeSeries>, String> {
     let answer: Answer =
         serde_json::from_slice(body).map_err(|_| "the answer is not that of Prometheus' API".to_owned())?;
@@ -103,7 +104,7 @@ fn series(one: One) -> RangeSeries {
     let mut metric = one.metric;
     let name = metric.remove("__name__").unwrap_or_default();
     let values = one.values.into_iter().filter_map(|(at_s, value)| {
-        // To the millisecond, which is what Prometheus keeps.
+        // To the millisecond, because Prometheus stores milliseconds.
         let at = ((at_s * 1e3).round() as i64).checked_mul(1_000_000)?;
         Some((at, value.parse().ok()?))
     });
@@ -114,7 +115,7 @@ fn series(one: One) -> RangeSeries {
 mod tests {
     use super::*;
 
-    /// As Prometheus 2.42 answered `{__name__=~"llamacpp:tokens_predicted_total|up"}[3s]`, shortened.
+    /// Response of Prometheus 2.42 to `{__name__=~"llamacpp:tokens_predicted_total|up"}[3s]`, shortened.
     const ANSWER: &str = r#"{"status":"success","data":{"resultType":"matrix","result":[
         {"metric":{"__name__":"llamacpp:tokens_predicted_total","instance":"127.0.0.1:23950","job":"llama"},
          "values":[[1795404902.093,"3840"],[1795404903.093,"+Inf"],[1795404904.093,"NaN"]]},
@@ -146,7 +147,7 @@ mod tests {
         }
     }
 
-    /// A list comes from another server, and each of its targets is a page that is kept and scraped.
+    /// A list comes from another server, and each of its targets is kept and scraped.
     #[test]
     fn a_list_of_targets_is_bounded() {
         let list = |targets: usize, path: usize| {

@@ -1,21 +1,21 @@
-//! Protocol buffers as far as OTLP needs them: fields in, fields out.
+//! Reads and writes the parts of protocol buffers that OTLP needs.
 //!
-//! A message is read as a walk over its fields that borrows from the bytes; whoever reads it takes the numbers it knows
-//! and passes over the rest, as the format demands. A generated codec (prost and the messages of the OpenTelemetry
-//! project) was the alternative: it makes a struct with its own vectors of every message on the way, which is then copied into
-//! [`TraceSpan`](plimsoll_model::TraceSpan), for nine messages of which half of the fields are thrown away.
+//! Reading walks over the fields of a message and borrows from the bytes. The caller takes the field numbers that it knows
+//! and skips the rest, as the format demands. A generated codec (prost and the messages of the OpenTelemetry
+//! project) was rejected. It builds a struct with its own vectors for every message, which is then copied into
+//! [`TraceSpan`](plimsoll_model::TraceSpan). Half of the fields of nine messages would be discarded.
 //! Encoding: <https://protobuf.dev/programming-guides/encoding/>.
 
-/// Bytes that are no protobuf message.
+/// Error of bytes that are not a protobuf message.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("expected {expected} at byte {at} of a message")]
 pub struct ProtobufError {
-    /// Bytes from the beginning of the (inner) message.
+    /// Offset in bytes from the beginning of the (inner) message.
     pub at: usize,
     pub expected: &'static str,
 }
 
-/// What a field holds, by wire type.
+/// The value of a field, by wire type.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub(crate) enum Value<'a> {
     /// Types 0, 1 and 5: a varint, eight bytes or four bytes.
@@ -25,7 +25,7 @@ pub(crate) enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The number in it; 0 where it is none.
+    /// Returns the number; 0 for bytes.
     pub(crate) fn number(self) -> u64 {
         match self {
             Value::Number(n) => n,
@@ -33,7 +33,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The bytes in it; empty where it is a number.
+    /// Returns the bytes; empty for a number.
     pub(crate) fn bytes(self) -> &'a [u8] {
         match self {
             Value::Number(_) => &[],
@@ -42,11 +42,11 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A walk over the fields of one message. Lengths are checked against the bytes that are there before anything is believed.
+/// A walk over the fields of one message. Lengths are checked against the available bytes.
 #[derive(Clone)]
 pub(crate) struct Fields<'a> {
     bytes: &'a [u8],
-    /// Bytes of the message that were there at first, to say where it went wrong.
+    /// Initial length of the message, for the offset in errors.
     len: usize,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Fields<'a> {
         Fields { bytes, len: bytes.len() }
     }
 
-    /// The next field: its number and what it holds. `None` at the end.
+    /// Returns the next field: its number and its value. `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<(u32, Value<'a>)>, ProtobufError> {
         if self.bytes.is_empty() {
             return Ok(None);
@@ -79,7 +79,7 @@ impl<'a> Fields<'a> {
         Ok(Some((field, value)))
     }
 
-    /// What is left as packed varints, so many at most.
+    /// Parses the rest as packed varints, at most `most`.
     pub(crate) fn numbers(mut self, into: &mut Vec<u64>, most: usize) -> Result<(), ProtobufError> {
         while !self.bytes.is_empty() && into.len() < most {
             into.push(self.varint()?);
@@ -122,7 +122,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Appends fields to a message.
+/// A writer that appends fields to a message.
 pub(crate) struct Pen<'a>(pub(crate) &'a mut Vec<u8>);
 
 impl Pen<'_> {
@@ -138,7 +138,7 @@ impl Pen<'_> {
         self.varint(u64::from(field) << 3 | wire);
     }
 
-    /// A varint, also where it is zero: the caller decides whether a default is written.
+    /// Writes a varint, including zero: the caller decides whether a default is written.
     pub(crate) fn number(&mut self, field: u32, value: u64) {
         self.tag(field, 0);
         self.varint(value);
@@ -155,7 +155,7 @@ impl Pen<'_> {
         self.0.extend_from_slice(value);
     }
 
-    /// A message, filled by `fill`.
+    /// Writes a nested message, filled by `fill`.
     pub(crate) fn message(&mut self, field: u32, fill: impl FnOnce(&mut Pen<'_>)) {
         let mut inner = Vec::new();
         fill(&mut Pen(&mut inner));

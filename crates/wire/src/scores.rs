@@ -1,8 +1,8 @@
-//! Rerank, score, pooling and classify, the client's half: one question, and as many results as there were documents.
+//! Rerank, score, pooling and classify, the client's half: one question, and one result per document.
 //!
 //! Cohere, Jina, vLLM and infinity answer a rerank with `results`, vLLM the others with `data`, TEI with a bare list. A result
-//! counts when it holds what was asked for: a number as its score, a vector, probabilities. How many came is judged
-//! ([`plimsoll_model::Broken::WrongCount`]), because an answer that lacks some is whole and still wrong.
+//! counts if it contains the requested value: a number as its score, a vector, probabilities. The number of results is checked
+//! ([`plimsoll_model::Broken::WrongCount`]), because an answer without some of them is complete and still wrong.
 
 use plimsoll_model::{Payload, Protocol};
 use serde::Deserialize;
@@ -56,7 +56,7 @@ struct Answer<'a> {
     message: Option<&'a RawValue>,
 }
 
-/// One result. The document that a server sends back with it is not read.
+/// One result. A document that the server sends with it is not read.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Scored<'a> {
@@ -77,7 +77,7 @@ struct RawUsage {
     total_tokens: Count,
 }
 
-/// Where Cohere tells counts, and LiteLLM for all that it passes on.
+/// Counts in Cohere's place, which LiteLLM uses for all its upstreams.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Meta {
@@ -90,7 +90,7 @@ struct MetaTokens {
     input_tokens: Count,
 }
 
-/// Reads a whole answer.
+/// Parses a whole answer.
 pub(crate) fn whole(protocol: Protocol, text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let bare = text.trim_start().starts_with('[');
     let answer = match bare {
@@ -106,7 +106,7 @@ pub(crate) fn whole(protocol: Protocol, text: &str, tally: &mut Tally) -> Result
     let count = results.iter().flatten().filter(|result| holds(protocol, result)).count();
     tally.results = Some(u32::try_from(count).unwrap_or(u32::MAX));
     tally.generated = count > 0;
-    // Nothing is generated: where only the total is told, it is the prompt's.
+    // No tokens are generated, so a single total is the prompt's.
     let usage = answer.usage.and_then(|usage| usage.prompt_tokens.0.or(usage.total_tokens.0));
     let prompt = usage.or(answer.meta.and_then(|meta| meta.tokens).and_then(|tokens| tokens.input_tokens.0));
     if prompt.is_some() {
@@ -115,7 +115,7 @@ pub(crate) fn whole(protocol: Protocol, text: &str, tally: &mut Tally) -> Result
     Ok(())
 }
 
-/// Does a result hold what was asked for?
+/// Returns whether a result contains the requested value.
 fn holds(protocol: Protocol, result: &Scored<'_>) -> bool {
     let begins = |raw: Option<&RawValue>, with: &dyn Fn(char) -> bool| {
         raw.is_some_and(|raw| raw.get().starts_with(with))

@@ -1,45 +1,50 @@
-//! Server-sent events, cut out of bytes that arrive in any pieces.
+//! Parses server-sent events from bytes in pieces of any size.
 //!
-//! Follows the event-stream grammar of the WHATWG HTML standard, section 9.2.6: CR, LF and CRLF end lines, several
-//! `data` lines are joined by LF, one space after the colon is dropped, a byte-order mark at the start is skipped, an
-//! event is dispatched by its blank line. Two things are ours: comments are reported, because a keep-alive is something
-//! that arrived, and a stray line that starts with `{` or `<` is reported, because a proxy's bare JSON or HTML error
-//! under an event-stream header would else look like an empty stream.
+//! The parser follows the event-stream grammar of the WHATWG HTML standard, section 9.2.6:
 //!
-//! An event that lies in one piece of input is handed out as a slice of it; only what straddles two reads is copied. A
-//! regular expression or a codec over `BytesMut` would be shorter and copy every event.
+//! - CR, LF and CRLF end lines.
+//! - LF joins several `data` lines.
+//! - One space after the colon is dropped.
+//! - A byte-order mark at the start is skipped.
+//! - A blank line dispatches an event.
+//!
+//! Two rules are Plimsoll's. Comments are reported, because a keep-alive is received data. A stray line that starts with `{` or `<`
+//! is reported too. Otherwise a proxy's bare JSON or HTML error under an event-stream header would be an empty stream.
+//!
+//! An event in one piece of input is returned as a slice of it; only an event across two reads is copied. A
+//! regular expression or a codec over `BytesMut` was rejected: it is shorter, but copies every event.
 
 use memchr::memchr2;
 
-/// Longest line, in bytes: a picture in an answer takes some megabytes. What is longer is taken for an attack or a bug.
+/// Longest line, in bytes: a picture in an answer takes some megabytes. A longer line is treated as an attack or a bug.
 pub const LINE_MAX: usize = 8 << 20;
 
 /// Longest event: all its `data` lines together, in bytes.
 pub const EVENT_MAX: usize = 2 * LINE_MAX;
 
-/// What a stretch of input held.
+/// A parsed item of the input.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Item<'a> {
     Event {
-        /// Its `event` field; empty where there is none.
+        /// Value of the `event` field; empty without one.
         name: &'a [u8],
-        /// Its `data` lines, joined by LF.
+        /// Data of its `data` lines, joined by LF.
         data: &'a [u8],
     },
-    /// A comment line: a keep-alive.
+    /// A comment, usually a keep-alive.
     Comment,
-    /// A line that is no field and looks like bare JSON or HTML.
+    /// A line that is not a field and starts like bare JSON or HTML.
     Stray(&'a [u8]),
 }
 
-/// A line or an event passed its bound.
+/// Error of a line or an event over its limit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "a line of more than {LINE_MAX} bytes or an event of more than {EVENT_MAX}, which is Plimsoll's limit"
 )]
 pub struct TooLong;
 
-/// How the input is cut.
+/// The framing of the input.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Framing {
     Events,
@@ -51,15 +56,13 @@ enum Framing {
 pub struct Parser {
     framing: Framing,
     held: Vec<u8>,
-    /// Data of the unfinished event.
     data: Vec<u8>,
-    /// Has the unfinished event a data line?
+    /// Whether the unfinished event has a data line.
     has_data: bool,
-    /// Name of the unfinished event.
     name: Vec<u8>,
-    /// The last byte seen was a CR that ended a line: an LF right after it belongs to it.
+    /// Whether the last byte was a CR that ended a line: an LF right after it belongs to it.
     after_cr: bool,
-    /// The first line is past, and with it the place where a byte-order mark may stand.
+    /// Whether the first line is complete, after which there can be no byte-order mark.
     begun: bool,
 }
 
@@ -82,14 +85,14 @@ impl Parser {
         }
     }
 
-    /// Cuts newline-delimited JSON: every line that is not empty is the data of a nameless event.
+    /// Creates a parser of newline-delimited JSON: every non-empty line is the data of an event without a name.
     pub fn lines() -> Parser {
         Parser { framing: Framing::Lines, ..Parser::new() }
     }
 
-    /// Takes the next bytes and hands every item completed by them to `sink`, in order.
+    /// Parses the next bytes and passes every completed item to `sink`, in order.
     ///
-    /// Cost is linear in the bytes, whatever the pieces. After [`TooLong`] the parser is of no more use.
+    /// The cost is linear in the bytes for pieces of any size. After [`TooLong`] the parser is unusable.
     pub fn feed(&mut self, bytes: &[u8], sink: &mut impl FnMut(Item<'_>)) -> Result<(), TooLong> {
         let mut rest = bytes;
         if self.after_cr && !rest.is_empty() {
@@ -114,7 +117,7 @@ impl Parser {
             if line.len() > LINE_MAX {
                 return Err(TooLong);
             }
-            // The common case: a lone data line with its blank line in the same piece. Nothing is copied.
+            // The common case: a single data line with its blank line in one piece, which needs no copy.
             if self.begun
                 && matches!(rest.first(), Some(b'\n' | b'\r'))
                 && !self.has_data
@@ -131,17 +134,17 @@ impl Parser {
         Ok(())
     }
 
-    /// Is there an unfinished line or event?
+    /// Returns whether there is an unfinished line or event.
     pub fn is_pending(&self) -> bool {
         !self.held.is_empty() || self.has_data
     }
 
-    /// Bytes held back.
+    /// Returns the number of buffered bytes.
     pub fn held(&self) -> usize {
         self.held.len() + self.data.len() + self.name.len()
     }
 
-    /// Drops one line terminator from the front of `bytes`, which starts with one.
+    /// Drops one line terminator from the front of `bytes`, which must start with one.
     fn past_terminator<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         match bytes {
             [b'\r', b'\n', rest @ ..] => rest,
@@ -162,7 +165,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Reads one whole line, without its terminator.
+    /// Parses one complete line, without its terminator.
     fn line(&mut self, line: &[u8], sink: &mut impl FnMut(Item<'_>)) -> Result<(), TooLong> {
         let line = if self.begun { line } else { line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line) };
         self.begun = true;

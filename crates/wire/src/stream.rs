@@ -1,8 +1,8 @@
-//! The events of a streamed answer, read one by one.
+//! Parses the events of a streamed answer one at a time.
 //!
-//! Chunks that fit the stream's learnt form (see `form`) are not parsed at all; the rest is read by serde into borrowed
-//! structs. Under a protocol of OpenAI's a chunk that is not its JSON stops the decoding; under
-//! [`Protocol::Http`] every event that does not say otherwise counts as generated, since nothing is known of it.
+//! Chunks that fit the stream's learnt form (see `form`) need no parsing. serde parses other chunks into borrowed
+//! structs. Under an OpenAI protocol, a chunk that is not its JSON stops the decoding. Under
+//! [`Protocol::Http`], every event counts as generated unless it reports otherwise, because its protocol is unknown.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use crate::sse::Item;
 use crate::tally::{Tally, View};
 use crate::{messages, ollama, transcriptions, whole};
 
-/// What is known of a stream so far.
+/// The state of a stream so far.
 #[derive(Debug)]
 pub(crate) struct Stream {
     protocol: Protocol,
@@ -24,11 +24,11 @@ pub(crate) struct Stream {
     forms: Forms,
     form_of: FormOf,
     account: messages::Account,
-    /// Events with data so far.
+    /// Number of events with data so far.
     pub events: u64,
-    /// What is wrong with the bytes, once something is.
+    /// First error of the bytes; `None` before one.
     pub malformed: Option<Malformed>,
-    /// It is markup: a page, not the beginning of an event.
+    /// Whether the bytes are markup: a web page, not the beginning of an event.
     pub is_markup: bool,
 }
 
@@ -56,7 +56,7 @@ impl Stream {
         }
     }
 
-    /// Takes the next item; what it decodes to is appended to `out`. Nothing counts after `[DONE]`.
+    /// Decodes the next item and appends its events to `out`. Items after `[DONE]` are ignored.
     pub fn item(&mut self, item: Item<'_>, out: &mut Vec<Decoded>) {
         if self.malformed.is_some() || self.tally.done {
             return;
@@ -96,13 +96,13 @@ impl Stream {
         self.read(name, data)
     }
 
-    /// Reads an event in full.
+    /// Parses an event in full.
     fn read(&mut self, name: &[u8], data: &[u8]) -> Result<Decoded, Malformed> {
         let data = std::str::from_utf8(data).map_err(|_| Malformed::from("an event that is not UTF-8"))?;
         match data.trim() {
-            // llama.cpp sends a lone null between the events of completions that it batches.
+            // llama.cpp sends a single null between the events of completions that it batches.
             "" | "null" => return Ok(Decoded::of(EventKind::Empty)),
-            // Some gateways write the end as a JSON text, or in small letters.
+            // Some gateways write the end as a JSON text, or in lower case.
             data if data.trim_matches(['"', '\'', ' ']).eq_ignore_ascii_case("[DONE]") => {
                 self.tally.done = true;
                 return Ok(Decoded::of(EventKind::Done));
@@ -122,7 +122,7 @@ impl Stream {
             Protocol::Transcriptions => {
                 transcriptions::event(data, &mut self.tally).map_err(|why| not_json(data, &why))
             }
-            // These come whole; a stream of one of them is of nobody knows what.
+            // These answers are always whole; the format of a stream of them is unknown.
             Protocol::Rerank
             | Protocol::Score
             | Protocol::Pooling
@@ -153,7 +153,7 @@ impl Stream {
         Ok(decoded)
     }
 
-    /// Learns the form of a chunk that holds nothing but one text (and counts).
+    /// Learns the form of a chunk that contains only one text (and counts).
     fn learn(&mut self, data: &str, chunk: &Chunk<'_>, kind: EventKind) {
         let Some(choice) = &chunk.choices.first else { return };
         let tells_times = chunk.timings.is_some() || chunk.time_info.is_some() || chunk.metrics.is_some();
@@ -169,7 +169,7 @@ impl Stream {
             texts.extend(delta.texts());
         }
         texts.retain(|text| !text.is_empty());
-        // A text with escapes is not borrowed, so where it stands is not known; a later chunk's will do.
+        // A text with escapes is not borrowed, so its position is unknown; a later chunk will have one.
         let [Text(Some(Cow::Borrowed(only)))] = texts[..] else { return };
         let usage = chunk.usage();
         if usage.is_some_and(|usage| usage.stages().next().is_some()) || choice.message.is_some() {
@@ -184,7 +184,7 @@ impl Stream {
         }
     }
 
-    /// An answer that came whole under the media type of a stream.
+    /// Parses a whole answer under the media type of a stream.
     fn whole(&mut self, data: &str) -> Result<Decoded, Malformed> {
         whole::read(self.protocol, data.as_bytes(), (true, 0), &mut self.tally)?;
         self.tally.done = true;
@@ -257,7 +257,7 @@ impl Stream {
         }
     }
 
-    /// An event of an unknown protocol: generated, unless it says otherwise.
+    /// Decodes an event of an unknown protocol: generated, unless it reports otherwise.
     fn other(&mut self, data: &str) -> Decoded {
         let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(data) else {
             let view = View { kind: Some(EventKind::Content), text: data, ..View::default() };
@@ -306,7 +306,7 @@ mod tests {
 
     use super::*;
 
-    /// Chunks of the shapes servers send, with texts and counts that fit the learnt form, nearly fit it, or do not.
+    /// Chunks in the formats of servers, with texts and counts that fit the learnt form, nearly fit it, or do not.
     fn chunks() -> impl Strategy<Value = Vec<String>> {
         let text = prop_oneof![
             8 => "[a-z ]{1,6}",
@@ -325,7 +325,7 @@ mod tests {
                 "007", "1e3", "-1", "null", "4294967296", "999999999", "1234567890", "1.5", "0"])
                 .prop_map(str::to_owned),
         ];
-        // Runs of one shape, as in life, and mixtures.
+        // Runs of one format, as in practice, and mixtures.
         (0..12_usize).prop_flat_map(move |run| {
             let shape = if run < 6 { run..run + 1 } else { 0..6 };
             let one = (shape, text.clone(), count.clone(), count.clone());
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// Reads every chunk in full; with `forms` by the learnt form where it fits.
+    /// Parses every chunk in full; with `forms`, by the learnt form if it fits.
     fn all(
         chunks: &[String],
         forms: bool,

@@ -1,15 +1,19 @@
-//! What the events of one answer add up to: tokens, finish, text, repetition.
+//! Accumulates the events of one answer: tokens, finish reason, text, repetition.
 //!
-//! **Tokens.** [`crate::tokens`] decides from what is counted here. Servers account in four ways, and all four are met in the wild: one total at the end; a running total in
-//! every chunk (take the last); one total per choice, each in a chunk without choices (llama.cpp with n = 2: add); one
-//! total per prompt of a batch, in that prompt's finish chunk (llama.cpp: add). So accounting is kept per choice, where a
-//! later one replaces an earlier one, and apart for chunks without choices, which are added only when there are as many
-//! of them as choices and more than one.
+//! **Tokens.** [`crate::tokens`] decides from the counts of this module. Servers report usage in four ways, which all occur in practice:
 //!
-//! **Growth without text.** A chunk with an empty delta whose running total grew carried a token whose text is held back
-//! or invisible (vLLM's `reasoning: ""`, an end-of-text token on the finish chunk). It is a token event: of the kind its
-//! delta names, else of the kind before. This holds only while every token event so far came with a running total and
-//! the choice has not finished; a lone total at the end never makes its chunk a token event.
+//! - One total at the end.
+//! - A running total in every chunk; the last one counts.
+//! - One total per choice, each in a chunk without choices (llama.cpp with n = 2); they add up.
+//! - One total per prompt of a batch, in that prompt's finish chunk (llama.cpp); they add up.
+//!
+//! So usage is kept per choice, where a later one replaces an earlier one, and separately for chunks without choices. The latter
+//! are added only if there are as many of them as choices, and more than one.
+//!
+//! **Growth without text.** If the running total grows on a chunk with an empty delta, the chunk carried a token with delayed or
+//! invisible text. Examples are vLLM's `reasoning: ""` and an end-of-text token on the finish chunk. It is a token event of the kind that its
+//! delta names, or of the kind before. This applies only while every token event so far had a running total and
+//! the choice has not finished. A single total at the end never makes its chunk a token event.
 
 use plimsoll_model::{EventKind, ServerStage, Tokens};
 
@@ -20,43 +24,43 @@ use crate::fault::Fault;
 use crate::head::{bounded, push_stage};
 use crate::tokens::{Evidence, SilentTokens, decide};
 
-/// Choices told apart; what lies beyond shares the last place.
+/// Limit of separate choices; further choices share the last entry.
 const CHOICES_MAX: usize = 128;
 /// Longest text kept, in bytes.
 const TEXT_MAX: usize = 16 << 20;
-/// Longest piece that is watched for repetition, in bytes.
+/// Longest piece that is checked for repetition, in bytes.
 const PIECE_MAX: usize = 256;
-/// So many equal pieces, and nothing else, are a loop.
+/// Number of equal pieces, without any other, that are a loop.
 const REPEATS: u32 = 16;
 
-/// One choice as one event shows it.
+/// One choice in one event.
 #[derive(Debug, Default)]
 pub(crate) struct View<'a> {
-    /// Set when something generated is in it.
+    /// Kind of the generated part; `None` without one.
     pub kind: Option<EventKind>,
     pub text: &'a str,
-    /// The kind of the field that was there, if only empty.
+    /// Kind of the field in the delta, possibly empty.
     pub named: Option<EventKind>,
     pub role: bool,
     pub finish: &'a str,
 }
 
-/// What is remembered of one choice.
+/// The state of one choice.
 #[derive(Debug, Default)]
 struct ChoiceState {
     index: u32,
-    /// Tokens handed out to events so far.
+    /// Tokens assigned to events so far.
     counted: u32,
-    /// A running total came before the end.
+    /// Whether a running total arrived before the end.
     running: bool,
-    /// A token event came without a running total.
+    /// Whether a token event arrived without a running total.
     unaccounted: bool,
     /// Token events whose running total had not grown.
     flat: u32,
     finished: bool,
     last_kind: Option<EventKind>,
     usage: Option<Usage>,
-    /// An event of it came.
+    /// Whether the choice had an event.
     begun: bool,
 }
 
@@ -65,26 +69,26 @@ struct ChoiceState {
 pub(crate) struct Tally {
     choices: Vec<ChoiceState>,
     bare: Vec<Usage>,
-    /// Prompts of a batch have accounts of their own, which add up.
+    /// Whether the prompts of a batch have separate usage, which adds up.
     pub prompts_add: bool,
     pub token_events: u64,
-    /// Of these, events of reasoning.
+    /// Number of reasoning events among them.
     reasoning_events: u64,
-    /// Events of a choice without text; of these, before the first text, and behind the newest.
+    /// Events of a choice without text; of these, before the first text, and after the newest.
     empties: u64,
     leading: u64,
     trailing: u64,
     /// Events that closed a choice without text.
     closing: u64,
     pub generated: bool,
-    /// Results of an answer that has some for each document.
+    /// Number of results; `None` if the answer does not have one per document.
     pub results: Option<u32>,
-    /// How long the sound was that the server says it heard, ms.
+    /// Length of the audio as the server reports it, ms.
     pub heard_ms: Option<u64>,
     pub finish_reason: Option<String>,
     pub done: bool,
     pub error: Option<Fault>,
-    /// A finish reason reports a failure; an error that the server words stands before it.
+    /// A finish reason that reports a failure; an error message of the server takes precedence.
     failure: Option<Fault>,
     pub stages: Vec<ServerStage>,
     pub text: Option<String>,
@@ -97,7 +101,7 @@ impl Tally {
         Tally { text: keep_text.then(String::new), ..Tally::default() }
     }
 
-    /// Takes a chunk of chat completions or completions.
+    /// Adds a chunk of chat completions or completions.
     pub fn chunk(&mut self, chunk: &Chunk<'_>) -> Decoded {
         self.side_facts(chunk);
         let mut usage = chunk.usage().map(RawUsage::usage);
@@ -122,7 +126,7 @@ impl Tally {
         event.unwrap_or(Decoded::of(EventKind::Empty))
     }
 
-    /// A chunk that holds a closed message and no delta is the whole answer in one event, or repeats what was streamed.
+    /// Adds a chunk with a complete message and no delta: the whole answer in one event, or a repetition of the streamed text.
     fn whole_choice(&mut self, choice: &Choice<'_>, usage: Option<Usage>) -> Decoded {
         let repeats = self.token_events > 0;
         let whole = view(choice);
@@ -136,7 +140,7 @@ impl Tally {
         Decoded { kind: EventKind::Body, tokens: tokens.unwrap_or(0), visible: self.generated }
     }
 
-    /// Takes one choice of one event, with the accounting that came along.
+    /// Adds one choice of one event, with its usage.
     pub fn choice(&mut self, index: u32, view: &View<'_>, usage: Option<Usage>) -> Decoded {
         let state = self.state(index);
         let opens = view.role && !state.begun;
@@ -149,7 +153,7 @@ impl Tally {
                 if kind.is_none() && grown > 0 && state.running && !state.unaccounted && !state.finished {
                     kind = Some(view.named.or(state.last_kind).unwrap_or(EventKind::Content));
                 }
-                // A total of nothing beside a text is a place holder.
+                // A total of zero next to a text is a placeholder.
                 state.unaccounted |= kind.is_some() && total == 0;
                 if kind.is_some() && !state.unaccounted {
                     state.flat += u32::from(grown == 0);
@@ -202,7 +206,7 @@ impl Tally {
         Decoded::silent(EventKind::Empty)
     }
 
-    /// Takes the reason for which a choice ended; returns whether the reason reports a failure. An empty reason is none.
+    /// Records the finish reason of a choice; returns whether it reports a failure. An empty reason is ignored.
     pub fn finish(&mut self, reason: &str) -> bool {
         if reason.is_empty() {
             return false;
@@ -218,12 +222,12 @@ impl Tally {
         failed
     }
 
-    /// The error that came under a good status: in words, or as a finish reason.
+    /// Returns the error under a success status: a message, or a finish reason.
     pub fn fault(&self) -> Option<&Fault> {
         self.error.as_ref().or(self.failure.as_ref())
     }
 
-    /// Takes the choices of a whole answer.
+    /// Adds the choices of a whole answer.
     pub fn whole(&mut self, chunk: &Chunk<'_>) {
         self.side_facts(chunk);
         for choice in chunk.choices.iter() {
@@ -241,7 +245,7 @@ impl Tally {
         }
     }
 
-    /// The text of a choice that came whole.
+    /// Adds the text of a whole choice.
     fn take_text(&mut self, index: u32, view: &View<'_>) {
         if view.kind.is_some() {
             self.generated = true;
@@ -252,7 +256,7 @@ impl Tally {
         }
     }
 
-    /// Takes a text that came whole, word by word, for the sake of repetition.
+    /// Adds a whole text word by word, for the repetition check.
     pub fn words(&mut self, text: &str) {
         for word in text.split_whitespace() {
             self.repeat.piece(word);
@@ -274,13 +278,13 @@ impl Tally {
         self.bare.push(usage);
     }
 
-    /// The account of an answer that tells it more than once: the latest stands.
+    /// Sets the usage of an answer that reports it more than once: the latest counts.
     pub(crate) fn only_usage(&mut self, usage: Usage) {
         self.bare.clear();
         self.bare.push(usage);
     }
 
-    /// A response of a stream came, which counts as one token: see `kserve::call`.
+    /// Adds a response of a stream, which counts as one token: see `kserve::call`.
     pub(crate) fn responded(&mut self) {
         self.token_events += 1;
         let output = u32::try_from(self.token_events).ok();
@@ -304,7 +308,7 @@ impl Tally {
         }
     }
 
-    /// llama.cpp's `timings`: stage times in ms, and counts that stand in where no usage came.
+    /// Records llama.cpp's `timings`: stage times in ms, and counts that replace a missing usage.
     pub(crate) fn timings(&mut self, json: &str) {
         self.stage_fields(json, "_ms", 1.0);
         #[derive(serde::Deserialize, Default)]
@@ -326,8 +330,8 @@ impl Tally {
         }
     }
 
-    /// vLLM's `metrics`, in ms: the queue, from there to the first token, from there to the last. (Its mean gap and its
-    /// tokens per second are no stages, and follow from these.)
+    /// Records vLLM's `metrics`, in ms: the queue, from there to the first token, from there to the last. (Its mean gap and its
+    /// tokens per second are not stages, and follow from these.)
     fn metrics(&mut self, json: &str) {
         #[derive(serde::Deserialize, Default)]
         #[serde(default)]
@@ -349,7 +353,7 @@ impl Tally {
         }
     }
 
-    /// Every number of a flat object whose name ends in `suffix`, as a stage; `scale` turns it into ms.
+    /// Records every number of a flat object whose name ends in `suffix` as a stage; `scale` converts it to ms.
     fn stage_fields(&mut self, json: &str, suffix: &str, scale: f64) {
         let Ok(serde_json::Value::Object(fields)) = serde_json::from_str(json) else { return };
         for (name, value) in &fields {
@@ -372,12 +376,12 @@ impl Tally {
         &mut self.choices[at]
     }
 
-    /// Has every choice that showed itself said why it ended?
+    /// Returns whether every seen choice has a finish reason.
     pub(crate) fn all_finished(&self) -> bool {
         !self.choices.is_empty() && self.choices.iter().all(|state| state.finished)
     }
 
-    /// Choices seen, at least one.
+    /// Returns the number of choices, at least one.
     pub(crate) fn choice_count(&self) -> u32 {
         self.choices.len().max(1) as u32
     }
@@ -386,7 +390,7 @@ impl Tally {
         self.repeat.uniform && self.repeat.count >= REPEATS
     }
 
-    /// The counts of the whole answer, and how tokens fall on its events.
+    /// Returns the counts of the whole answer, and the assignment of tokens to its events.
     pub fn tokens(&self) -> (Tokens, SilentTokens) {
         let accounted = |state: &ChoiceState| !state.unaccounted && state.flat <= 1 + state.counted / 20;
         let counted: u64 = self.choices.iter().map(|state| u64::from(state.counted)).sum();
@@ -403,7 +407,7 @@ impl Tally {
 
     fn usage(&self) -> Usage {
         if self.bare.len() > 1 && self.bare.len() == self.choices.len() && !self.repeats_usage() {
-            // Each choice's own account of one prompt.
+            // Each choice has separate usage of one prompt.
             return sum(self.bare.iter(), false);
         }
         if let Some(last) = self.bare.last() {
@@ -416,14 +420,14 @@ impl Tally {
         self.timings.unwrap_or_default()
     }
 
-    /// Is one account of all choices told several times? Then each is as large as the events are many.
+    /// Returns whether one usage of all choices was sent several times. Then each is at least the number of token events.
     fn repeats_usage(&self) -> bool {
         self.bare.windows(2).all(|pair| pair[0] == pair[1])
             && self.bare[0].output.is_some_and(|n| u64::from(n) >= self.token_events)
     }
 }
 
-/// Adds accounts. Of one prompt with several choices the prompt counts once, at its least cached.
+/// Adds usages. The prompt of several choices counts once, with its smallest cached count.
 fn sum<'a>(parts: impl Iterator<Item = &'a Usage>, prompts_add: bool) -> Usage {
     fn join(a: Option<u32>, b: Option<u32>, with: fn(u32, u32) -> u32) -> Option<u32> {
         match (a, b) {
@@ -436,12 +440,12 @@ fn sum<'a>(parts: impl Iterator<Item = &'a Usage>, prompts_add: bool) -> Usage {
         output: join(a.output, b.output, u32::saturating_add),
         cached: join(a.cached, b.cached, if prompts_add { u32::saturating_add } else { u32::min }),
         reasoning: join(a.reasoning, b.reasoning, u32::saturating_add),
-        // Totals of choices share their prompt.
+        // The totals of choices share their prompt.
         total: None,
     })
 }
 
-/// Looks at one choice.
+/// Returns the view of one choice.
 fn view<'a>(choice: &'a Choice<'a>) -> View<'a> {
     let mut view = View { finish: choice.finish_reason.get(), ..View::default() };
     if let Some(delta) = choice.delta.as_ref().or(choice.message.as_deref()) {
@@ -455,7 +459,7 @@ fn view<'a>(choice: &'a Choice<'a>) -> View<'a> {
     view
 }
 
-/// Content before reasoning before tool calls, should one delta hold several: what a reader sees first decides.
+/// Determines the kind: content before reasoning before tool calls if one delta has several, because a reader sees content first.
 fn look<'a>(delta: &'a Delta<'a>, view: &mut View<'a>) {
     view.role = delta.role.is_named();
     let call = delta.functions().find(|function| !function.is_empty());
@@ -477,12 +481,12 @@ fn look<'a>(delta: &'a Delta<'a>, view: &mut View<'a>) {
     }
 }
 
-/// Watches for an answer made of one piece, over and over.
+/// Detects an answer that repeats a single piece.
 ///
-/// Pieces are the texts of token events (of a whole answer: its words), blanks around them aside. Only an answer that
-/// consists of *one* piece from start to end, 16 times or more, is called repeated: models repeat themselves legitimately
-/// for a while, random weights and synthetic engines cycle through small vocabularies, and an alarm that a healthy server
-/// trips is worse than none. Two different pieces anywhere clear the answer for good, so the watch costs nothing after.
+/// Pieces are the texts of token events (of a whole answer: its words), without surrounding blanks. An answer counts as repeated
+/// only if it consists of *one* piece from start to end, 16 times or more. Models repeat themselves legitimately
+/// for a while, and random weights and synthetic engines cycle through small vocabularies. A false alarm on a healthy server
+/// is worse than none. Two different pieces anywhere clear the answer permanently, so the check costs nothing afterwards.
 #[derive(Debug)]
 struct Repeat {
     piece: Vec<u8>,

@@ -1,9 +1,9 @@
 //! Body templates: `{"text_input": "{{prompt}}", "parameters": {"max_tokens": {{max_tokens}}}}`.
 //!
-//! A template is parsed once and tried with sample values, so that a body which could never be valid JSON is refused
-//! before the run and not by the server at the first request. In a JSON template a placeholder inside quotes is filled
-//! with the escaped text, one outside with a whole JSON value; a general template language would make both possible to get
-//! wrong.
+//! A template is parsed once and checked with sample values. So a body that could never be valid JSON is rejected
+//! before the run, not by the server at the first request. In a JSON template, a placeholder inside quotes is replaced by
+//! the escaped text, one outside by a whole JSON value. A general template language was rejected, because both could
+//! then be wrong.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use plimsoll_model::{Message, Payload, Protocol};
 
 use crate::parts;
 
-/// What a placeholder stands for.
+/// The value of a placeholder.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Name {
     Prompt,
@@ -24,32 +24,30 @@ enum Name {
     Id,
 }
 
-/// Every placeholder, as it is spelled.
+/// The spelling of every placeholder.
 pub const PLACEHOLDERS: [&str; 7] =
     ["prompt", "messages", "model", "max_tokens", "temperature", "stream", "id"];
 
 const NAMES: [Name; 7] =
     [Name::Prompt, Name::Messages, Name::Model, Name::MaxTokens, Name::Temperature, Name::Stream, Name::Id];
 
-/// Why a template was refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TemplateError {
     /// A placeholder that does not exist.
     #[error("unknown placeholder {{{{{name}}}}}; known are: {}", PLACEHOLDERS.join(", "))]
     Unknown {
-        /// As it was written.
+        /// Unknown name in the template.
         name: String,
     },
-    /// `{{` without `}}`.
     #[error("placeholder opened at byte {at} is never closed")]
     Unclosed {
-        /// Offset of the `{{`.
+        /// Byte offset of the `{{`.
         at: usize,
     },
-    /// Filled in, it is not JSON, though it begins like JSON.
+    /// The body begins like JSON, but is not JSON after filling.
     #[error("the body is not JSON once filled in: {what}")]
     NotJson {
-        /// What the JSON reader says.
+        /// Message of the JSON parser.
         what: String,
     },
 }
@@ -67,17 +65,16 @@ enum Part {
     Hole { name: Name, quoted: bool },
 }
 
-/// What one request fills a template with.
+/// The values of one request for a template.
 #[derive(Copy, Clone, Debug)]
 pub struct Filling<'a> {
     pub payload: &'a Payload,
-    /// Model name; empty where none is set.
+    /// Model name; empty if none is set.
     pub model: &'a str,
-    /// Output tokens asked for.
+    /// Requested output tokens; `None` for no limit.
     pub max_tokens: Option<u32>,
     pub temperature: Option<f64>,
     pub stream: bool,
-    /// The request's identity.
     pub id: &'a str,
 }
 
@@ -106,7 +103,7 @@ impl Template {
         Ok(template)
     }
 
-    /// The body used for [`Protocol::Http`](plimsoll_model::Protocol::Http) where none is given:
+    /// Returns the default body for [`Protocol::Http`](plimsoll_model::Protocol::Http):
     /// `{"prompt": "{{prompt}}", "max_tokens": {{max_tokens}}}`.
     pub fn plain() -> Template {
         let hole = |name, quoted| Part::Hole { name, quoted };
@@ -163,7 +160,7 @@ impl Template {
         }
     }
 
-    /// Fills in awkward sample values and reads the result back.
+    /// Fills in difficult sample values and parses the result.
     fn check(&self) -> Result<(), TemplateError> {
         if !self.json {
             return Ok(());
@@ -181,7 +178,7 @@ impl Template {
     }
 }
 
-/// A number, or what stands for its absence: nothing inside a text, `null` outside.
+/// Returns the number; if it is missing, an empty text inside quotes and `null` outside.
 fn bare<T: ToString>(value: Option<T>, in_text: bool) -> String {
     match value {
         Some(value) => value.to_string(),
@@ -190,7 +187,7 @@ fn bare<T: ToString>(value: Option<T>, in_text: bool) -> String {
     }
 }
 
-/// Whether a place in a JSON text lies inside quotes.
+/// Tracks whether a position in a JSON text is inside quotes.
 #[derive(Default)]
 struct Quotes {
     inside: bool,
@@ -213,7 +210,7 @@ impl Quotes {
     }
 }
 
-/// The payload as one text: messages one after another, an empty line between; tensors have none.
+/// Returns the payload as one text: messages in sequence, with an empty line between; tensors have no text.
 pub(crate) fn flat(payload: &Payload) -> std::borrow::Cow<'_, str> {
     match payload {
         Payload::Text(text) => text.into(),
@@ -277,7 +274,7 @@ pub(crate) fn quoted(text: &str, out: &mut String) {
 
 /// Appends `text` as the inside of a JSON string (RFC 8259, section 7).
 pub(crate) fn escape(text: &str, out: &mut String) {
-    // Nearly all text needs nothing; looking at all of it without leaving early is done many bytes at a time.
+    // Most text needs no escapes; a check without early exit processes many bytes at a time.
     if text.bytes().fold(true, |plain, b| plain & (b >= 0x20) & (b != b'"') & (b != b'\\')) {
         return out.push_str(text);
     }

@@ -1,32 +1,32 @@
-//! The number of tokens of an answer, and the events that brought them: one decision from all evidence.
+//! Decides the number of tokens of an answer, and the events that carried them, from all evidence.
 //!
-//! The evidence is the events with text, the events without, and the server's usage, in whatever rhythm it came. Usage may leave out the
-//! reasoning, be zero, or count fewer tokens than events with text came. Where the evidence fits together, it decides. Where it does not,
-//! the count is unknown and the server's figure is kept beside it ([`Tokens::claimed`]): a figure per token that rests on either would be
-//! a guess.
+//! The evidence is the events with text, the events without, and the server's usage, in any rhythm. Usage may exclude the
+//! reasoning, be zero, or count fewer tokens than events with text. If the evidence is consistent, it decides. Otherwise
+//! the count is unknown and the server's figure is kept separately ([`Tokens::claimed`]), because a per-token figure from
+//! inconsistent evidence would be a guess.
 //!
-//! - `total = prompt + completion + reasoning`, or more reasoning than completion: the completion leaves out the reasoning, which is added.
-//! - Reasoning that is counted and never streamed came before the first event: it is no part of the streamed tokens.
-//! - Events with text alone, or with the empty events, or with these and the last one, are as many as the streamed tokens: one token each.
-//! - Fewer tokens than events with text: unknown, because each of these holds a token at least.
-//! - More tokens than events with text: events hold several, and the total stands. With empty events before the first or behind the last
-//!   text it is unknown, because tokens without text (special ones) may have come in these, outside of the time that is measured.
+//! - `total = prompt + completion + reasoning`, or more reasoning than completion: the completion excludes the reasoning, which is added.
+//! - Counted reasoning that was never streamed precedes the first event: it is not part of the streamed tokens.
+//! - One token each, if the streamed tokens equal the events with text, optionally plus the empty events, or plus these and the last one.
+//! - Fewer tokens than events with text: unknown, because each of these contains at least one token.
+//! - More tokens than events with text: events contain several, and the total is valid. With empty events before the first or after the
+//!   last text the count is unknown. Tokens without text (special ones) may have come in these, outside of the measured time.
 
 use plimsoll_model::{Tokens, TokensRule};
 
 use crate::chunk::Usage;
 
-/// What an answer showed of its tokens.
+/// The token evidence of an answer.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Evidence {
     pub usage: Usage,
     /// Events that carry generated text, or a token by a running total.
     pub texts: u64,
-    /// Of these, events of reasoning.
+    /// Reasoning events among `texts`.
     pub reasoning: u64,
     /// Events of a choice without text.
     pub empties: u64,
-    /// Of these, events before the first or behind the last text.
+    /// Empty events before the first or after the last text.
     pub at_edges: u64,
     /// Events that close a choice without text.
     pub closing: u64,
@@ -43,12 +43,12 @@ pub(crate) enum SilentTokens {
     EmptyAndClosing,
 }
 
-/// How far two counts may differ by what servers round: a token that was held back, or a twentieth.
+/// Returns whether two counts differ by more than servers round: a delayed token, or a twentieth.
 fn differ(a: u64, b: u64) -> bool {
     a.abs_diff(b) > 1.max(a.max(b) / 20)
 }
 
-/// Decides; see the module.
+/// Decides the counts, and the events without text that carry tokens.
 pub(crate) fn decide(e: &Evidence) -> (Tokens, SilentTokens) {
     let output = output(e);
     let tokens = Tokens {
@@ -78,7 +78,7 @@ pub(crate) fn decide(e: &Evidence) -> (Tokens, SilentTokens) {
         return (known(TokensRule::UsageTotal), SilentTokens::EmptyAndClosing);
     }
     let fewer = streamed < e.texts && differ(streamed, e.texts);
-    // As many tokens as the empty events at the edges may have brought, of all.
+    // Number of tokens that the empty events at the edges may have carried.
     let outside = e.at_edges.min(streamed.saturating_sub(e.texts));
     let elsewhere = e.texts > 0 && e.at_edges > 1 && differ(streamed, streamed - outside);
     let contradicts = e.running.is_some_and(|running| differ(running, total) && differ(running, streamed));
@@ -88,7 +88,7 @@ pub(crate) fn decide(e: &Evidence) -> (Tokens, SilentTokens) {
     }
 }
 
-/// Output tokens by usage, reasoning included.
+/// Returns the output tokens by usage, including reasoning.
 fn output(e: &Evidence) -> Option<u32> {
     let Usage { prompt, output, reasoning, total, .. } = e.usage;
     let (output, reasoning) = (output?, reasoning.unwrap_or(0));
@@ -110,7 +110,7 @@ mod tests {
         Evidence { usage: usage(output), texts, empties, at_edges, closing: 1, ..Evidence::default() }
     }
 
-    /// Output, claim, rule.
+    /// Returns output, claim and rule.
     fn of(e: Evidence) -> (Option<u32>, Option<u32>, TokensRule) {
         let tokens = decide(&e).0;
         (tokens.output, tokens.claimed, tokens.rule)
@@ -124,7 +124,7 @@ mod tests {
         // The last token comes with the finish reason.
         assert_eq!(decide(&seen(8, 55, 55, 64)).1, SilentTokens::EmptyAndClosing);
         assert_eq!(of(seen(8, 56, 56, 64)), (Some(64), None, UsageTotal));
-        // During a prefill they are none: the texts are the total.
+        // During a prefill they carry none: the texts are the total.
         assert_eq!(decide(&seen(64, 20, 20, 64)), (decide(&seen(64, 0, 0, 64)).0, SilentTokens::None));
     }
 
@@ -132,10 +132,10 @@ mod tests {
     fn empty_events_at_the_edges_that_fit_nothing_leave_the_count_unknown() {
         assert_eq!(of(seen(8, 40, 40, 64)), (None, Some(64), Unknown));
         assert_eq!(of(seen(8, 100, 100, 64)), (None, Some(64), Unknown));
-        // Between texts they can't move the span, and a lone one opens many streams.
+        // Between texts they can't move the span, and a single one opens many streams.
         assert_eq!(of(seen(8, 40, 0, 64)), (Some(64), None, Unknown));
         assert_eq!(of(seen(16, 1, 1, 64)), (Some(64), None, Unknown));
-        // Two of 60 events are within what is rounded.
+        // Two of 60 events are within the rounding.
         assert_eq!(of(seen(60, 2, 2, 66)), (Some(66), None, Unknown));
     }
 
@@ -149,7 +149,7 @@ mod tests {
         for claimed in [0, 1, 9, 30] {
             assert_eq!(of(seen(39, 0, 0, claimed)), (None, Some(claimed), Unknown), "{claimed}");
         }
-        // A tokeniser's seam.
+        // A tokeniser splits a piece differently.
         assert_eq!(of(seen(39, 0, 0, 38)), (Some(38), None, Unknown));
         assert_eq!(of(Evidence { texts: 39, ..Evidence::default() }), (None, None, Unknown));
     }
@@ -162,12 +162,12 @@ mod tests {
             reasoning: reasoning_events,
             ..Evidence::default()
         };
-        // The sum says it, the size says it, or the events do.
+        // The sum shows it, the size shows it, or the events do.
         assert_eq!(of(with(39, 30, 30, Some(46))), (Some(39), None, UsageTotal));
         assert_eq!(of(with(39, 30, 30, None)), (Some(39), None, UsageTotal));
         assert_eq!(of(with(39, 30, 30, Some(16))), (Some(39), None, UsageTotal));
         assert_eq!(of(with(14, 5, 5, None)), (Some(14), None, UsageTotal));
-        // Not streamed: the nine that came are one each.
+        // Not streamed: the nine events have one token each.
         assert_eq!(of(with(9, 0, 30, Some(46))), (Some(39), None, UsageTotal));
         // A part of the completion, as OpenAI counts: not streamed, streamed.
         assert_eq!(of(with(4, 0, 5, Some(16))), (Some(9), None, UsageTotal));

@@ -1,9 +1,9 @@
-//! Transcriptions (`/v1/audio/transcriptions`), the client's half: a form that holds a sound, and the text of what was said in it.
+//! Transcriptions (`/v1/audio/transcriptions`), the client's half: a form with audio, and the transcribed text.
 //!
-//! The sound is noise ([`crate::media`]) in which nobody speaks: an answer without a word is a good one. What streams comes as OpenAI's events
-//! (`transcript.text.delta`, `transcript.text.done`) or as vLLM's chunks, and a server that knows no streams answers whole: `text`, beside it in
-//! `verbose_json` (OpenAI's, vLLM's, whisper.cpp's) the length of what it heard. A server that heard another length than was sent has left
-//! something out, which is fast and wrong.
+//! The audio is noise ([`crate::media`]) without speech, so an answer without a word is valid. A stream arrives as OpenAI's events
+//! (`transcript.text.delta`, `transcript.text.done`) or as vLLM's chunks. A server without streams answers whole: `text`, and in
+//! `verbose_json` (OpenAI's, vLLM's, whisper.cpp's) also the length of the processed audio. A length other than the sent one
+//! means that the server omitted something, which is fast and wrong.
 
 use plimsoll_model::{EventKind, Media};
 use serde::Deserialize;
@@ -16,22 +16,22 @@ use crate::fault::Fault;
 use crate::media;
 use crate::tally::{Tally, View};
 
-/// What stands between the parts of a form (RFC 7578). One for all: no sound's noise holds it but by a chance of 2⁻¹⁹².
+/// Boundary between the parts of a form (RFC 7578). It is constant, because noise contains it only with probability 2⁻¹⁹².
 const BOUNDARY: &str = "plimsoll-5b7e1fd0c2a94e86";
 
-/// The form's media type.
+/// Media type of the form.
 pub(crate) const CONTENT_TYPE: &str = "multipart/form-data; boundary=plimsoll-5b7e1fd0c2a94e86";
 
-/// What a form says beside its sound.
+/// The fields of a form without its audio.
 pub(crate) struct FormFields<'a> {
     pub model: Option<&'a str>,
     pub temperature: Option<f64>,
     pub stream: bool,
-    /// The user's own.
+    /// Additional fields of the user.
     pub extra: &'a Map<String, Value>,
 }
 
-/// Writes a request's form: its fields, then the sound.
+/// Writes a request's form: its fields, then the audio.
 pub(crate) fn form(sound: &Media, fields: &FormFields<'_>) -> Vec<u8> {
     let file = media::file(sound);
     let mut form = Form { out: Vec::with_capacity(file.len() + 1024), extra: fields.extra };
@@ -44,12 +44,12 @@ pub(crate) fn form(sound: &Media, fields: &FormFields<'_>) -> Vec<u8> {
     }
     if fields.stream {
         form.field("stream", "true");
-        // vLLM's, flat because a form has no objects.
+        // vLLM's field, flat because a form has no objects.
         form.field("stream_include_usage", "true");
         form.field("stream_continuous_usage_stats", "true");
     }
     for (name, value) in fields.extra {
-        // A list is the field once for each of its values (`timestamp_granularities[]`).
+        // A list is one field per value (`timestamp_granularities[]`).
         match value {
             Value::Array(all) => all.iter().for_each(|value| form.own(name, value)),
             value => form.own(name, value),
@@ -67,14 +67,14 @@ struct Form<'a> {
 }
 
 impl Form<'_> {
-    /// A field, unless the user's own of that name wins.
+    /// Writes a field, unless the user has a field of that name.
     fn field(&mut self, name: &str, value: &str) {
         if !self.extra.contains_key(name) {
             self.named(name, value);
         }
     }
 
-    /// A field of the user's own; `null` takes it out.
+    /// Writes a field of the user; `null` removes it.
     fn own(&mut self, name: &str, value: &Value) {
         match value {
             Value::Null => {}
@@ -124,7 +124,7 @@ impl Told<'_> {
         is_error(self.error) || (!self.text.is_named() && (self.detail.is_some() || self.message.is_some()))
     }
 
-    /// Counts of tokens, where they are told: a server may count seconds.
+    /// Records token counts, if reported: a server may count seconds instead.
     fn usage(&self, tally: &mut Tally) {
         let usage = self.usage.as_ref().map(RawUsage::usage);
         if let Some(usage) = usage.filter(|usage| usage.prompt.or(usage.output).is_some()) {
@@ -133,7 +133,7 @@ impl Told<'_> {
     }
 }
 
-/// Reads a whole answer.
+/// Parses a whole answer.
 pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let told: Told<'_> = serde_json::from_str(text)?;
     if told.complains() {
@@ -149,7 +149,7 @@ pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Err
     Ok(())
 }
 
-/// Reads an event of a stream.
+/// Parses an event of a stream.
 pub(crate) fn event(data: &str, tally: &mut Tally) -> Result<Decoded, serde_json::Error> {
     let told: Told<'_> = serde_json::from_str(data)?;
     if told.complains() {

@@ -1,23 +1,23 @@
-//! Bodies that came compressed though nobody asked: a proxy that compresses everything is met in the wild.
+//! Decompresses bodies that a server or proxy compressed without a request to do so.
 //!
-//! The bytes decide, because headers lie in both directions: what begins as gzip is gzip, and what begins as an answer is none. What can't be
-//! unpacked here is named. The unpacked bytes are bounded, because a thousand bytes can hold a million.
+//! The bytes decide, because headers are wrong in both directions: a gzip header means gzip, and the beginning of an answer means
+//! plain. An unsupported encoding is named in the error. The decompressed size is bounded, because a thousand bytes can contain a million.
 
 use std::io::Write as _;
 
 use flate2::write::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 
-/// Most bytes that a compressed body may hold.
+/// Largest decompressed body, bytes.
 const UNPACKED_MAX: u64 = crate::decode::BODY_MAX as u64;
-/// Packed bytes that are unpacked at a time: a thousandfold of them is held.
+/// Compressed bytes per step, because a thousand times as much is buffered.
 const PIECE: usize = 1024;
-/// How answers and pages begin that are not compressed, whatever a header says.
+/// Beginnings of answers and expositions without compression, with any header.
 const PLAIN: [&[u8]; 10] = [b"{\"", b"{ ", b"{\n", b"[{", b"da", b"ev", b": ", b"id", b"<!", b"<h"];
 
-/// Unpacks one body, piece by piece.
+/// A streaming decompressor of one body.
 #[derive(Debug)]
 pub struct Unpacker {
-    /// Content codings of the head, in small letters; empty where there are none.
+    /// Content codings of the head, in lower case; empty without any.
     declared: String,
     packing: Packing,
     unpacked: u64,
@@ -25,7 +25,7 @@ pub struct Unpacker {
 
 #[derive(Debug)]
 enum Packing {
-    /// Its first byte, where one byte does not tell.
+    /// First byte of the body, if one byte does not decide.
     Undecided(Vec<u8>),
     Plain,
     Gzip(Box<MultiGzDecoder<Vec<u8>>>),
@@ -34,17 +34,17 @@ enum Packing {
 }
 
 impl Unpacker {
-    /// For a body with this `Content-Encoding`.
+    /// Creates a decompressor for a body with this `Content-Encoding`.
     pub fn new(content_encoding: Option<&str>) -> Unpacker {
         let declared = content_encoding.unwrap_or_default().trim().to_ascii_lowercase();
         let declared = if declared == "identity" { String::new() } else { declared };
         Unpacker { declared, packing: Packing::Undecided(Vec::new()), unpacked: 0 }
     }
 
-    /// Takes the next bytes; hands what they hold to `sink`.
+    /// Decompresses the next bytes and passes the result to `sink`.
     ///
     /// # Errors
-    /// They can't be unpacked, or hold too much; for people.
+    /// Fails with a message for users if the bytes can't be decompressed, or contain too much.
     pub fn push(&mut self, bytes: &[u8], sink: &mut impl FnMut(&[u8])) -> Result<(), String> {
         match &mut self.packing {
             Packing::Plain => sink(bytes),
@@ -74,7 +74,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// The body has ended: a lone byte that was held back is all of it.
+    /// Ends the body: a single buffered byte is all of it.
     pub fn end(&mut self, sink: &mut impl FnMut(&[u8])) {
         if let Packing::Undecided(held) = &mut self.packing
             && !held.is_empty()

@@ -1,4 +1,4 @@
-//! Answers that come in one piece, per protocol.
+//! Parses answers in one piece, per protocol.
 
 use plimsoll_model::{EventKind, Protocol};
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use crate::head::push_stage;
 use crate::tally::Tally;
 use crate::{kserve, messages, ollama, scores, transcriptions};
 
-/// Reads a whole body into the tally; says what is wrong with it if it cannot be read. With `json`, it must be JSON;
+/// Parses a whole body into the tally; returns the error if it cannot be parsed. With `json`, it must be JSON;
 /// `raw` bytes of tensors follow it.
 pub(crate) fn read(
     protocol: Protocol,
@@ -64,7 +64,7 @@ fn chat(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     Ok(())
 }
 
-/// `{"detail": …}` under a good status.
+/// Returns whether the text is `{"detail": …}` under a success status.
 fn is_complaint(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Complaint {
@@ -95,8 +95,8 @@ fn responses(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     Ok(())
 }
 
-/// Finish reason and accounting of a response object. `completed` is told as `stop`, so that one word means one thing
-/// under every protocol; `max_output_tokens` as `length`.
+/// Records the finish reason and the usage of a response object. `completed` becomes `stop`, so that a reason has one meaning
+/// under every protocol; `max_output_tokens` becomes `length`.
 pub(crate) fn close_response(response: &Response<'_>, tally: &mut Tally) {
     let reason =
         response.incomplete_details.as_ref().map(|details| details.reason.get()).filter(|r| !r.is_empty());
@@ -135,7 +135,7 @@ fn embeddings(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
 }
 
 fn other(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
-    // Anything that is JSON is an answer; an object of a known shape is looked into.
+    // Any JSON is an answer; an object of a known format is parsed.
     serde_json::from_str::<IgnoredAny>(text)?;
     tally.generated = true;
     let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(text) else { return Ok(()) };
@@ -163,7 +163,7 @@ fn other(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     Ok(())
 }
 
-/// The generated text of an answer of another kind, from the first field that is there.
+/// Returns the generated text of an answer of another kind, from the first present field.
 pub(crate) fn other_text<'a>(other: &'a Other<'_>) -> Option<&'a str> {
     let token = other.token.as_ref().map(|token| token.0.get());
     let token = token.or(other.message.as_ref().map(|message| message.says()));
@@ -171,7 +171,7 @@ pub(crate) fn other_text<'a>(other: &'a Other<'_>) -> Option<&'a str> {
     token.or_else(|| fields.into_iter().find(|field| field.is_named()).map(|field| field.get()))
 }
 
-/// Its accounting: llama.cpp's `tokens_predicted`, Ollama's `eval_count`, TGI's `details.generated_tokens`.
+/// Returns its usage: llama.cpp's `tokens_predicted`, Ollama's `eval_count`, TGI's `details.generated_tokens`.
 pub(crate) fn other_usage(other: &Other<'_>, usage: Option<Usage>) -> Option<Usage> {
     let told = other.details.as_ref().and_then(|details| details.generated_tokens.0);
     let output = other.tokens_predicted.0.or(other.eval_count.0).or(told);

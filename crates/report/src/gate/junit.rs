@@ -1,16 +1,16 @@
-//! JUnit XML: one case per budget and slice, as CI servers read it.
+//! Renders JUnit XML: one case per budget and slice, as CI servers read it.
 //!
-//! A broken budget is a failure. One that can't be told yet is *skipped* with the reason: nothing failed and nothing went wrong,
-//! and the exit code keeps the build from passing. An *error* is a measurement that is invalid. Every case takes the time that the
-//! run measured, because all are judged from all of it. Written by hand: the format is four
-//! elements, and what matters is that every text is escaped.
+//! A broken budget is a failure. An inconclusive one is *skipped* with the reason, because there is neither a failure nor an error;
+//! the exit code keeps the build from passing. An *error* is an invalid measurement. Every case takes the duration of the
+//! run, because the whole run decides all of them. The writer is hand-written: the format has four
+//! elements, and the important part is that every text is escaped.
 
 use plimsoll_judge::gate::{GateFinding, GateRow, GateVerdict, RowRole};
 use plimsoll_measure::findings::Held;
 
 use super::{name, word};
 
-/// The finding as a JUnit file.
+/// Returns the finding as a JUnit file.
 pub fn render(finding: &GateFinding) -> String {
     let cases: Vec<(&GateRow, Case)> = finding.rows.iter().map(|row| (row, Case::of(finding, row))).collect();
     let count = |case: Case| cases.iter().filter(|(_, own)| *own == case).count();
@@ -35,7 +35,7 @@ pub fn render(finding: &GateFinding) -> String {
     ] {
         xml.push_str(&format!("      <property name=\"{key}\" value=\"{}\"/>\n", escape(value)));
     }
-    // What was cut stands in no row, so it is told with what is to be known first.
+    // No row contains a cut, so the file reports it with the first notes.
     for known in finding.refusals.iter().chain(&finding.cut) {
         xml.push_str(&format!("      <property name=\"note\" value=\"{}\"/>\n", escape(known)));
     }
@@ -79,7 +79,7 @@ impl Case {
     }
 }
 
-/// Text for an attribute or an element: the five characters of markup, and what XML 1.0 has no place for.
+/// Escapes text for an attribute or an element: the five characters of markup, and the characters that XML 1.0 excludes.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

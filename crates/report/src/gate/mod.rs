@@ -1,7 +1,7 @@
-//! What a gate found, for those who read it: a person at a terminal, a CI server, a pull request, a code scanner.
+//! Renders the finding of a gate for a terminal, a CI server, a pull request, and a code scanner.
 //!
-//! One file per format, none of which computes: verdicts, figures and sentences are the finding's. Each says *inconclusive* in its
-//! own words and never as a pass.
+//! Each format has one file, and none computes: verdicts, figures and sentences are from the finding. Each expresses *inconclusive* in its
+//! own terms and never as a pass.
 
 pub mod junit;
 mod page;
@@ -14,7 +14,7 @@ pub use picture::picture;
 use plimsoll_judge::gate::{GateRow, GateVerdict, RowRole};
 use plimsoll_measure::findings::Held;
 
-/// One word for a row: `holds`, `broken`, `inconclusive`, `missing`, `tracked`; of an invalid measurement `not judged`.
+/// Returns one word for a row: `holds`, `broken`, `inconclusive`, `missing`, `tracked`; for an invalid measurement `not judged`.
 fn word(verdict: GateVerdict, row: &GateRow) -> &'static str {
     match (row.role, row.held) {
         (_, Held::Inconclusive) if row.missing => "missing",
@@ -26,7 +26,7 @@ fn word(verdict: GateVerdict, row: &GateRow) -> &'static str {
     }
 }
 
-/// The id with its slice: `ttft-p99 (class chat)`.
+/// Returns the id with its slice: `ttft-p99 (class chat)`.
 fn name(row: &GateRow) -> String {
     if row.slice.is_empty() { row.id.clone() } else { format!("{} ({})", row.id, row.slice) }
 }

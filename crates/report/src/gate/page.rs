@@ -1,5 +1,6 @@
-//! The gate for a person: the verdict, what to know first, then one line per budget, worst first, then the reasons. At a terminal, and as
-//! Markdown for a pull request, which stays short.
+//! Renders the gate as text: the verdict, the notes, then one line per budget, worst first, then the reasons.
+//!
+//! Output is for a terminal, and as Markdown for a pull request, which stays short.
 
 use plimsoll_judge::gate::{GateFinding, RowRole};
 
@@ -8,25 +9,23 @@ use crate::document::Document;
 use crate::table::Table;
 use crate::{figure, words};
 
-/// Budgets, reasons and refusals in a pull request, at most; more budgets are counted. With as many cuts as refusals, and what stands around them, that
-/// is forty lines.
+/// Limits of budgets, reasons and refusals in a pull request; further budgets are counted. With one cut per refusal and the surrounding
+/// lines, the total is forty lines.
 const SHORT: Most = Most { rows: 14, reasons: 5, refusals: 3 };
 const ALL: Most = Most { rows: usize::MAX, reasons: usize::MAX, refusals: usize::MAX };
 
-/// How much is said.
 struct Most {
     rows: usize,
     reasons: usize,
     refusals: usize,
 }
 
-/// The finding as plain text.
 pub fn render(finding: &GateFinding) -> String {
     let verdict = words::marked(verdict_words(finding.verdict));
     document(finding, &ALL).text(&format!("{verdict}: {}", finding.headline))
 }
 
-/// The finding as Markdown, never more than forty lines.
+/// Returns the finding as Markdown, at most forty lines.
 pub fn markdown(finding: &GateFinding) -> String {
     let mut page = Document::default();
     page.says(finding.headline.as_str());
@@ -69,10 +68,10 @@ fn document(finding: &GateFinding, most: &Most) -> Document {
     page
 }
 
-/// What the brackets are, and at what chance of error a verdict is given.
+/// Explains the brackets, and the error probability of a verdict.
 fn intervals(finding: &GateFinding) -> Option<String> {
     finding.rows.iter().find(|row| row.share_over.is_some())?;
-    // Each analysis is judged at its part of the error.
+    // The analyses share the error probability.
     let side = figure::number(100.0 * finding.alpha * finding.analyses.max(1) as f64);
     let looks = match finding.analyses {
         0 | 1 => String::new(),
@@ -143,7 +142,7 @@ mod tests {
         let page = markdown(&finding);
         assert_eq!(page.lines().count(), 40, "{page}");
         assert!(page.contains("and 26 more."), "{page}");
-        // The rest is at the terminal.
+        // Only the terminal shows the rest.
         assert_eq!(render(&finding).matches("it breaks at every load").count(), 40);
     }
 }

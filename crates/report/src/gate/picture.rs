@@ -1,7 +1,8 @@
 //! Draws a gate's finding as one picture: each row's measured interval in multiples of its limit.
 //!
-//! Rows have different units, so they share an axis only as multiples of their own limit. The axis is logarithmic, because a limit of five times
-//! the percentile and one of 1.1 times it must both be readable. The SVG stands alone: a pull request shows it without styles or scripts.
+//! Rows have different units, so they share an axis only as multiples of the limit. The axis is logarithmic, because a limit of five times
+//! the percentile and one of 1.1 times it must both be readable. The SVG needs no other file, because a pull
+//! request shows it without styles or scripts.
 
 use std::fmt::Write;
 
@@ -19,9 +20,9 @@ const LEFT: f64 = 230.0;
 const RIGHT: f64 = 560.0;
 const TOP: f64 = 60.0;
 const STEP: f64 = 30.0;
-/// Multiples of the limit at which the axis ends at most.
+/// Outermost ends of the axis, in multiples of the limit.
 const FAR: (f64, f64) = (0.01, 100.0);
-/// Multiples of the limit that are labelled where the axis reaches them.
+/// Labelled multiples of the limit, if the axis reaches them.
 const TICKS: [(f64, &str); 7] = [
     (0.01, "0.01×"),
     (0.1, "0.1×"),

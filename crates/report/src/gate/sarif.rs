@@ -1,7 +1,7 @@
-//! SARIF 2.1.0 for code scanners: a rule per budget, a result per row, each pointing at the budget's line in its file.
+//! Renders SARIF 2.1.0 for code scanners: a rule per budget, and a result per row that points at the budget's line in its file.
 //!
-//! The file is what a reviewer can change, so it is what a result points into; the run has no lines. The fingerprint is made of
-//! what stays when the file is edited around it (id and slice), so that a scanner knows a finding again.
+//! A result points into the budget file, because a reviewer can change it, and the run has no lines. The fingerprint uses
+//! parts that survive edits of the file (id and slice), so that a scanner recognises a finding.
 
 use plimsoll_judge::gate::{GateFinding, GateRow, GateVerdict, RowRole};
 use plimsoll_measure::findings::Held;
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::{name, word};
 
-/// Where the OASIS standard keeps its schema.
+/// URL of the schema at OASIS.
 const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
 
-/// The finding as SARIF. `file` is the budget file as a relative URI, `place` gives line and column of a dotted path in it.
+/// Returns the finding as SARIF. `file` is the budget file as a relative URI; `place` returns line and column of a dotted path in it.
 pub fn render(finding: &GateFinding, file: &str, place: impl Fn(&str) -> (u32, u32)) -> Value {
     let mut rules: Vec<Value> = Vec::new();
     let mut ids: Vec<&str> = Vec::new();
@@ -66,7 +66,7 @@ pub fn render(finding: &GateFinding, file: &str, place: impl Fn(&str) -> (u32, u
     })
 }
 
-/// A result's kind and level. By the standard a level other than `none` goes with kind `fail` only.
+/// Returns the kind and the level of a result. By the standard, a level other than `none` requires kind `fail`.
 fn kind_and_level(verdict: GateVerdict, row: &GateRow) -> (&'static str, &'static str) {
     match (verdict, row.role, row.held) {
         (GateVerdict::Invalid, ..) => ("review", "none"),
@@ -74,13 +74,13 @@ fn kind_and_level(verdict: GateVerdict, row: &GateRow) -> (&'static str, &'stati
         (_, RowRole::Decides, Held::Fail) => ("fail", "error"),
         (_, RowRole::Watched, Held::Fail) => ("fail", "warning"),
         (_, _, Held::Pass) => ("pass", "none"),
-        // What is open has to be looked at; scanners show only failures, so it is one, at its lowest.
+        // An inconclusive row needs attention. Scanners show only failures, so it is one, at the lowest level.
         (_, RowRole::Decides, Held::Inconclusive) => ("fail", "warning"),
         (_, _, Held::Inconclusive) => ("open", "none"),
     }
 }
 
-/// FNV-1a over the name: the same on every machine, and short.
+/// Returns the FNV-1a hash of the name: equal on every machine, and short.
 fn fingerprint(name: &str) -> String {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,21 +1,21 @@
-//! Stacked bars: rows of boxes with widths, not a chart library's, because they need no script and print.
+//! Stacked bars: rows of boxes with widths. A chart library was rejected, because boxes need no script and print.
 
 use maud::{Markup, html};
 
-/// What a page with bars needs.
+/// Style of a page with bars.
 pub(crate) const BARS_CSS: &str = include_str!("bars.css");
 
 pub(crate) struct Piece {
-    /// What it says under the pointer.
+    /// Tooltip of the piece.
     pub(crate) says: String,
     pub(crate) colour: &'static str,
-    /// Its share of the bar's whole width.
+    /// Share of the bar's whole width.
     pub(crate) share: f64,
-    /// Hatched, because it was inferred: a page that draws a guess as it draws a measurement would be read as one.
+    /// Whether the piece is hatched because it was inferred: an estimate must not resemble a measurement.
     pub(crate) inferred: bool,
 }
 
-/// A bar: its name, its pieces, and the figure at its end.
+/// Returns a bar: its name, its pieces, and the figure at its end.
 pub(crate) fn bar(name: &str, pieces: impl IntoIterator<Item = Piece>, figure: &str) -> Markup {
     html! { div.band {
         span.name { (name) }
@@ -26,7 +26,7 @@ pub(crate) fn bar(name: &str, pieces: impl IntoIterator<Item = Piece>, figure: &
     } }
 }
 
-/// A colour's square, in a legend or before a name.
+/// Returns a square of this colour, for a legend or a name.
 pub(crate) fn swatch(colour: &str) -> Markup {
     html! { i.swatch style=(format!("background-color:{colour}")) {} }
 }

@@ -1,6 +1,6 @@
-//! What a chart shows, as data: `page.js` draws it, and knows nothing of loads or latencies.
+//! The content of a chart as data: `page.js` draws it, without code for loads or latencies.
 //!
-//! Keeping the drawing generic keeps every decision about *what* is drawn here in Rust, where it is tested.
+//! The drawing is generic, so that every decision about *what* is drawn is here in Rust, where it is tested.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,11 @@ pub struct Chart {
     pub y: ChartAxis,
     pub series: Vec<Series>,
     pub marks: Vec<ChartMark>,
-    /// Horizontal lines: ceilings.
+    /// Horizontal lines at the ceilings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ceilings: Vec<CeilingLine>,
-    /// Shaded ranges of x.
     pub shades: Vec<Shade>,
-    /// Charts with the same key share their cursor.
+    /// Key of charts with a shared cursor; `None` for a separate one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync: Option<String>,
 }
@@ -26,10 +25,10 @@ pub struct Chart {
 #[derive(Serialize, Clone, Debug, Default)]
 pub struct ChartAxis {
     pub label: String,
-    /// Its unit, if any.
+    /// Unit of the axis, possibly empty.
     pub unit: String,
     pub log: bool,
-    /// Fixed ends, where the data should not decide.
+    /// Fixed ends of the axis; `None` if the data decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[f64; 2]>,
 }
@@ -38,25 +37,25 @@ pub struct ChartAxis {
 #[derive(Serialize, Clone, Debug, Default)]
 pub struct Series {
     pub label: String,
-    /// CSS variable of its colour: `--s0` to `--s4`.
+    /// CSS variable of the colour: `--s0` to `--s4`.
     pub color: &'static str,
-    /// Abscissae, ascending.
+    /// Horizontal values, ascending.
     pub x: Vec<f64>,
-    /// Ordinates; `None` is a gap.
+    /// Vertical values; `None` is a gap.
     pub y: Vec<Option<f64>>,
-    /// Lower ends of the interval, if shown.
+    /// Lower ends of the interval; `None` if none is shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low: Option<Vec<Option<f64>>>,
-    /// Upper ends; `None` in it is infinite.
+    /// Upper ends of the interval; an inner `None` is infinite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high: Option<Vec<Option<f64>>>,
-    /// `bars`, `steps` or, when absent, a line.
+    /// Shape: `bars` or `steps`; `None` for a line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<&'static str>,
-    /// Draw the line dashed.
+    /// Whether the line is dashed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dash: bool,
-    /// Draw points where there are few.
+    /// Whether points are drawn if there are few.
     pub points: bool,
     pub line: bool,
 }
@@ -72,16 +71,16 @@ impl Series {
 pub struct ChartMark {
     pub x: f64,
     pub label: String,
-    /// CSS variable of its colour.
+    /// CSS variable of the colour.
     pub color: &'static str,
 }
 
 /// A horizontal line with its name.
 #[derive(Serialize, Clone, Debug)]
 pub struct CeilingLine {
-    /// Where, in the unit of the vertical axis.
+    /// Position in the unit of the vertical axis.
     pub y: f64,
-    /// What may not be over it.
+    /// Label in the chart: `ttft p99 ≤ 500 ms`.
     pub label: String,
 }
 
@@ -90,18 +89,18 @@ pub struct CeilingLine {
 pub struct Shade {
     pub from: Option<f64>,
     pub to: Option<f64>,
-    /// `borrowed` for the region right of the onset, else `interval`.
+    /// Style: `borrowed` for the region right of the onset, otherwise `interval`.
     pub kind: &'static str,
-    /// CSS variable of its colour.
+    /// CSS variable of the colour.
     pub color: &'static str,
-    /// What it says, in the legend.
+    /// Text in the legend.
     pub label: &'static str,
 }
 
-/// Every chart of a page by the id of the element it is drawn into.
+/// Every chart of a page by the id of its element.
 pub type Charts = BTreeMap<String, Chart>;
 
-/// The place of a chart on a page, where there is one of that name.
+/// Returns the place of a chart on a page; empty if there is no chart of this name.
 pub(crate) fn place(charts: &Charts, id: &str, title: &str) -> Markup {
     html! { @if charts.contains_key(id) {
         div.chart { div.title { (title) } div id=(id) role="img" aria-label=(title) {} }

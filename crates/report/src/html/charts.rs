@@ -1,7 +1,7 @@
-//! Which charts a run has, and what is on them.
+//! Selects the charts of a run and their content.
 //!
-//! Axes are logarithmic where the quantity spans decades (latency) and linear where the eye should see proportion
-//! (load, throughput). Infinite values (failed requests in the tail) leave the plot: the line ends and the table says ∞.
+//! Axes are logarithmic if the quantity spans decades (latency) and linear if proportions matter
+//! (load, throughput). Infinite values (failed requests in the tail) leave the plot: the line ends and the table shows ∞.
 
 use plimsoll_measure::findings::{
     self, CapacityLine, CapacityLines, Curve, Findings, Histogram, LevelFinding, Reading,
@@ -12,7 +12,7 @@ use crate::figure::centile;
 use crate::text::detailed;
 use crate::{figure, words};
 
-/// Every chart of a run, by element id.
+/// Returns every chart of a run, by element id.
 pub fn all(findings: &Findings) -> Charts {
     let mut charts = Charts::new();
     for (i, curve) in findings.curves.iter().enumerate() {
@@ -44,14 +44,14 @@ fn finite_ms(seconds: f64) -> Option<f64> {
     finite(seconds * 1e3)
 }
 
-/// Percentiles against offered load with intervals, the fit, the onset and the borrowed time right of it.
+/// Returns the percentiles against offered load with intervals, the fit, the onset, and the region above the onset.
 fn latency_curve(curve: &Curve, lines: Option<&CapacityLines>) -> Chart {
     type Pick = fn(&plimsoll_measure::findings::CurvePoint) -> &Reading;
     let picks: [(&str, &'static str, Pick); 3] =
         [("p50", "--s0", |p| &p.p50), ("p95", "--s1", |p| &p.p95), ("p99", "--s2", |p| &p.p99)];
     let mut series = Vec::new();
     for (label, color, pick) in picks {
-        // What is refused has no place on the curve, not even as a band without end.
+        // A refused percentile has no place on the curve, not even as an unbounded band.
         let shown: Vec<_> = curve
             .points
             .iter()
@@ -97,19 +97,19 @@ fn latency_curve(curve: &Curve, lines: Option<&CapacityLines>) -> Chart {
     }
 }
 
-/// A ceiling on a latency, where its axis is in ms.
+/// Returns the line of a latency ceiling, for an axis in ms.
 fn ceiling(metric: &str, p: f64, seconds: f64) -> CeilingLine {
     CeilingLine { y: 1e3 * seconds, label: format!("{metric} p{} ≤ {}", centile(p), words::time(seconds)) }
 }
 
-/// The ceilings that a level was held to, on these metrics.
+/// Returns the ceilings of a level on these metrics.
 fn ceilings_of(level: &LevelFinding, drawn: &[&str]) -> Vec<CeilingLine> {
     let Some(budget) = &level.summary.budget else { return Vec::new() };
     let rows = budget.rows.iter().filter(|row| drawn.contains(&row.metric.as_str()));
     rows.map(|row| ceiling(&row.metric, row.percentile, row.ceiling)).collect()
 }
 
-/// Done and good requests per second against offered load.
+/// Returns completed and good requests per second against offered load.
 fn throughput(curve: &Curve, lines: Option<&CapacityLines>) -> Chart {
     let x: Vec<f64> = curve.points.iter().map(|point| point.offered_per_s).collect();
     let mut series = vec![Series {
@@ -186,13 +186,13 @@ pub(super) fn time_axis() -> ChartAxis {
     ChartAxis { label: "seconds into the level".into(), ..ChartAxis::default() }
 }
 
-/// Latency over the course of a level, the warm-up shaded.
+/// Returns latency over the time of a level, with the warm-up shaded.
 fn latency_over_time(level: &LevelFinding) -> Chart {
     let buckets = &level.summary.timeline.buckets;
     let half = level.summary.timeline.bucket_s / 2.0;
     let x: Vec<f64> = buckets.iter().map(|bucket| bucket.at_s + half).collect();
     let name = &level.summary.latency.leading().metric;
-    // Of fewer than a hundred requests the 99th percentile is the slowest, and is called so.
+    // With fewer than a hundred requests, the 99th percentile is the slowest one, and has this name.
     let least = buckets.iter().map(|bucket| bucket.arrivals).filter(|n| *n > 0).min().unwrap_or(0);
     let top = if least < 100 { "slowest" } else { "p99" };
     let mut series = vec![
@@ -225,7 +225,7 @@ fn latency_over_time(level: &LevelFinding) -> Chart {
     }
 }
 
-/// Arrivals, completions, errors and requests in flight over the course of a level.
+/// Returns arrivals, completions, errors and requests in flight over the time of a level.
 fn flow_over_time(level: &LevelFinding) -> Chart {
     let timeline = &level.summary.timeline;
     let buckets = &timeline.buckets;
@@ -274,7 +274,7 @@ pub(super) fn warm_up(level: &LevelFinding) -> Vec<Shade> {
     vec![Shade { from: None, to: Some(cut), kind: "interval", color: "--s4", label: "cut as warm-up" }]
 }
 
-/// Cumulative distributions: the only drawing of a distribution from which a percentile can be read off.
+/// Returns cumulative distributions, because a percentile can be read off no other drawing of a distribution.
 fn distribution(level: &LevelFinding) -> Chart {
     let colors = ["--s0", "--s1", "--s3", "--s2"];
     let drawn = level.summary.histograms.iter().filter(|h| h.counts.iter().sum::<u64>() > 0);
@@ -300,7 +300,7 @@ fn cumulative(histogram: &Histogram, color: &'static str) -> Series {
     let mut below = 0u64;
     let (mut x, mut y) = (Vec::new(), Vec::new());
     for (i, &n) in histogram.counts.iter().enumerate() {
-        // Points only where something happens, and one before: flat stretches need no points.
+        // Only changes and the point before each, because constant sections need no points.
         let next = histogram.counts.get(i + 1).copied().unwrap_or(0);
         below += n;
         if n > 0 || next > 0 {

@@ -1,6 +1,6 @@
-//! The load line itself, as a drawing: one axis of load, the three lines on it with their intervals.
+//! Draws the load limits: one axis of load with three lines and their intervals.
 //!
-//! Hand-written SVG, because it must be there without scripts, on paper, and for a screen reader.
+//! The drawing is hand-written SVG, so that it works without scripts, on paper, and for a screen reader.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ const LEFT: f64 = 16.0;
 const RIGHT: f64 = 984.0;
 const AXIS_Y: f64 = 74.0;
 
-/// The drawing of one kind of traffic, or nothing where no line was found.
+/// Returns the drawing for one kind of traffic; `None` if no line was found.
 pub fn draw(lines: &CapacityLines) -> Option<String> {
     let found: Vec<_> = words::named_lines(lines)
         .into_iter()
@@ -34,7 +34,7 @@ pub fn draw(lines: &CapacityLines) -> Option<String> {
         "<svg viewBox=\"0 0 {WIDTH} 128\" role=\"img\" aria-label=\"{}\" style=\"width:100%;height:auto;display:block\">",
         spoken.join("; ")
     );
-    // From the onset on every request borrows time from the ones behind it.
+    // Above the onset, every request delays the ones behind it.
     if let Some(onset) = lines.onset.rate() {
         let from = x(onset.value);
         let _ = write!(
@@ -53,7 +53,7 @@ pub fn draw(lines: &CapacityLines) -> Option<String> {
          <text x=\"{LEFT}\" y=\"{}\" font-size=\"13\" fill=\"var(--soft)\">0</text>",
         AXIS_Y + 30.0
     );
-    // Names go above and below the axis in turn, in the order of their loads, so that close lines don't overprint.
+    // Names alternate above and below the axis, in the order of their loads, so that close lines don't overlap.
     let mut ordered = found;
     ordered.sort_by(|a, b| a.1.value.total_cmp(&b.1.value));
     for (i, (name, rate)) in ordered.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! The report: one HTML file that opens offline and says everything to someone who was not there.
+//! Renders the report: one HTML file that opens offline and explains the run without other sources.
 //!
-//! Styles, scripts and data are inside the file; a content-security policy forbids the network. Every figure stands in
-//! a table; the charts (uPlot, vendored, MIT) only show it again. Text is escaped by maud.
+//! Styles, scripts and data are inside the file; a content-security policy forbids the network. Every figure is in
+//! a table; the charts (uPlot, vendored, MIT) only repeat it. maud escapes all text.
 
 pub(crate) mod bars;
 pub mod chart;
@@ -26,16 +26,15 @@ use crate::table::Table;
 use crate::text::{budget_notes, budget_table, detailed};
 use crate::{cold_start, cost, diagnose, endpoints, figure, network, plan, words};
 
-/// What stands on a run's page beside what the run itself says.
+/// The parts of a run's page that the run itself does not contain.
 #[derive(Copy, Clone, Default)]
 pub struct Beside<'a> {
-    /// Where the run was a diagnosis: what was found, and what was tried.
+    /// Diagnosis and its experiments, if the run was an active diagnosis.
     pub diagnosed: Option<(&'a Diagnosis, &'a [Tried])>,
-    /// A plan that was made of the run.
+    /// Plan from the run; `None` without one.
     pub planned: Option<&'a PlanFinding>,
 }
 
-/// The whole page.
 pub fn render(manifest: &Manifest, findings: &Findings, beside: Beside<'_>) -> String {
     let Beside { diagnosed, planned } = beside;
     let mut charts = charts::all(findings);
@@ -236,7 +235,7 @@ fn level_section(
     });
 }
 
-/// What of a level is counted.
+/// Describes the counted window of a level.
 fn window(level: &LevelFinding) -> Markup {
     let summary = &level.summary;
     let (trust, kept) = (words::trust(level.validity.verdict), words::kept(summary.stability.verdict));
@@ -268,7 +267,7 @@ fn percentile_table(level: &LevelFinding) -> Table {
     table
 }
 
-/// How the percentiles are to be read.
+/// Explains the percentiles.
 fn reading_notes(summary: &LevelSummary) -> Markup {
     html! { p.small.soft {
         "Latencies count from the due time unless the name says after_send; failed and unfinished requests rank as ∞. "
@@ -296,7 +295,7 @@ fn outcome_table(summary: &LevelSummary) -> Table {
 }
 
 fn levels_section(page: &mut Document, findings: &Findings) {
-    // Whole answers have no first token and no time per token: no columns for them.
+    // Whole answers have no first token and no time per token, so they need no columns for them.
     let streams = findings.levels.iter().any(|level| level.summary.latency.ttft.is_some());
     let leading = if streams { "ttft p50, ms" } else { "e2e p50, ms" };
     let columns = [

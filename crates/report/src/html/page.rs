@@ -1,6 +1,6 @@
-//! The frame that every page shares: one file that opens offline, whose policy forbids the network, with its charts' script where it has any.
+//! The frame of every page: one file that opens offline, without network by its policy, with a script only if it has charts.
 //!
-//! A template engine with inheritance lost: several pages and one frame are a function.
+//! A template engine with inheritance was rejected: several pages and one frame are a function.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -11,7 +11,7 @@ const UPLOT_CSS: &str = include_str!("../../vendor/uplot/uPlot.min.css");
 const PAGE_CSS: &str = include_str!("page.css");
 const PAGE_JS: &str = include_str!("page.js");
 
-/// A page of `content` under `title`. `css` is what only this page needs; with `charts` the script that draws them comes along.
+/// Returns a page of `content` under `title`. `css` is the page's own style; `charts` adds the drawing script.
 pub(crate) fn page(title: &str, css: &str, charts: Option<&Charts>, content: &Markup) -> String {
     let policy = match charts {
         Some(_) => "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
@@ -66,7 +66,7 @@ fn frame((title, css, policy): (&str, &str, &str), script: Option<Markup>, conte
     .into_string()
 }
 
-/// A page's data and the scripts that show it. A `<` in a name must not end the element that holds it.
+/// Returns a page's data and the scripts that show it. A `<` in a name must not end the element that holds it.
 fn scripts(id: &str, data: &str, script: &str) -> Markup {
     html! {
         script type="application/json" id=(id) { (PreEscaped(data.replace('<', "\\u003c"))) }

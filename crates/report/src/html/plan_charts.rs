@@ -1,4 +1,4 @@
-//! A plan's charts: latency against load with its headroom, and the options' fronts.
+//! The charts of a plan: latency against load with its headroom, and the Pareto fronts of the options.
 
 use plimsoll_measure::findings::Estimate;
 use plimsoll_plan::finding::{PlanFinding, PlanOption, PlanPoint};
@@ -8,11 +8,11 @@ use crate::figure::centile;
 use crate::plan::named;
 use crate::{figure, words};
 
-/// Curves that are drawn: more are a tangle.
+/// Limit of curves per chart; more are unreadable.
 const CURVES: usize = 5;
 const COLORS: [&str; CURVES] = ["--s2", "--s0", "--s3", "--s1", "--s4"];
 
-/// The plan's charts, by the names that its sections look for.
+/// Returns the charts of a plan, by the names that its sections use.
 pub(crate) fn of(found: &PlanFinding) -> Charts {
     let mut charts = Charts::new();
     if found.curve.len() > 1 {
@@ -117,7 +117,7 @@ fn curve(found: &PlanFinding) -> Chart {
 
 type Points = Vec<(f64, f64)>;
 
-/// All options that hold and those on the front, by x.
+/// Returns all options that meet the SLO and those on the front, by x.
 fn pareto(
     found: &PlanFinding,
     at: impl Fn(&PlanOption) -> Option<(f64, f64)>,

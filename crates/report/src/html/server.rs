@@ -1,7 +1,7 @@
-//! The server's side on a run's page: what it said in sentences, and its gauges over the course of each level.
+//! The server's side on a run's page: its report in sentences, and its gauges over the time of each level.
 //!
-//! Requests and the KV cache have a chart each: a share on the axis of a count can't be read, and two axes on one chart suggest that
-//! their crossing means something. What the server does not say has no line, and is named below.
+//! Requests and the KV cache have separate charts. On the axis of a count, a share is unreadable, and two axes on one chart suggest that
+//! their crossing has a meaning. A value that the server does not report has no line, and is named below.
 
 use maud::html;
 use plimsoll_measure::findings::Findings;
@@ -13,7 +13,7 @@ use crate::document::Document;
 use crate::server::{heading, lines};
 use crate::text::detailed;
 
-/// The charts of every level that is shown in detail.
+/// Adds the charts of every level that is shown in detail.
 pub fn charts(findings: &Findings, charts: &mut Charts) {
     let Some(told) = &findings.server else { return };
     for level in detailed(findings) {
@@ -49,7 +49,7 @@ pub fn charts(findings: &Findings, charts: &mut Charts) {
     }
 }
 
-/// A gauge over the level; `None` where it was never known.
+/// Returns a gauge over the level; `None` if it was never known.
 fn over_time(
     level: &LevelReport,
     name: &str,
@@ -87,7 +87,7 @@ pub fn section(page: &mut Document, findings: &Findings, charts: &Charts) {
     });
 }
 
-/// What a chart would show and the server does not say.
+/// Returns the names of charted values that the server does not report.
 fn unknown(level: &LevelReport) -> Vec<&'static str> {
     [
         (level.running.is_none(), "requests running"),

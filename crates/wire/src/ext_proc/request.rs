@@ -1,37 +1,36 @@
-//! A `ProcessingRequest`: bytes → what Envoy says. What is not known is passed over, as protobuf demands.
+//! Parses a `ProcessingRequest` of Envoy. Unknown fields are skipped, as protobuf demands.
 
 use super::{NAMESPACE, SERVED, SUBSET, UPSTREAM};
 use crate::protobuf::{Fields, ProtobufError, Value};
 
-/// Header lines of one message, and endpoints of a subset, that are read at most: a gateway's own bounds are below both.
+/// Limit of header lines per message, and of endpoints per subset: a gateway's own limits are below both.
 const MOST_HEADERS: usize = 1_000;
 const MOST_ENDPOINTS: usize = 10_000;
 
-/// Why a message is none.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ExtProcError {
     #[error("not a ProcessingRequest: {0}")]
     Protobuf(#[from] ProtobufError),
-    /// It has more header lines than any request.
+    /// The message has more header lines than any request.
     #[error("more than 1000 header lines")]
     Headers,
-    /// It names more endpoints than any pool has.
+    /// The message has more endpoints than any pool.
     #[error("more than 10000 endpoints in the subset")]
     Subset,
 }
 
-/// How much of a body Envoy sends, and whether it waits for an answer.
+/// The parts of a body that Envoy sends, and whether it waits for a reply.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum BodyMode {
     #[default]
     None,
-    /// In pieces, each of which waits for its answer.
+    /// In chunks; Envoy waits for a reply to each.
     Streamed,
-    /// All at once, after the answer to the headers.
+    /// The whole body, after the reply to the headers.
     Buffered,
-    /// The same, or its beginning where it is too long.
+    /// The whole body, or its beginning if it is too long.
     BufferedPartial,
-    /// In pieces that wait for nothing; what goes on is what comes back.
+    /// In chunks without waiting; the replies form the forwarded body.
     FullDuplex,
     /// gRPC messages, or a mode of a later version.
     Other,
@@ -50,55 +49,54 @@ impl BodyMode {
     }
 }
 
-/// The modes of both directions, which come with the first message of a stream.
+/// The modes of both directions, from the first message of a stream.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct BodyModes {
     pub request: BodyMode,
     pub response: BodyMode,
 }
 
-/// Headers in their order: names as they come, in lower case, and values.
+/// Headers in their order: names in lower case, as received, and values.
 pub type HeaderLines<'a> = Vec<(&'a [u8], &'a [u8])>;
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct HttpPiece<'a> {
     pub body: &'a [u8],
-    /// Is it the last one, with no trailers behind it?
+    /// Whether the chunk is the last one, without trailers after it.
     pub is_end: bool,
 }
 
-/// What of an HTTP exchange a message tells.
+/// The part of an HTTP exchange in a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Said<'a> {
-    /// The request's headers; `true` = it has no body.
+    /// Request headers; `true` if there is no body.
     RequestHeaders(HeaderLines<'a>, bool),
     RequestBody(HttpPiece<'a>),
     RequestTrailers,
-    /// The response's headers; `true` = it has no body.
+    /// Response headers; `true` if there is no body.
     ResponseHeaders(HeaderLines<'a>, bool),
     ResponseBody(HttpPiece<'a>),
     ResponseTrailers,
 }
 
-/// A message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProcessingRequest<'a> {
-    /// What it tells; `None` = nothing that is known.
+    /// Content of the message; `None` if it is of an unknown kind.
     pub said: Option<Said<'a>>,
-    /// The stream's modes, where it says them.
+    /// Modes of the stream, if the message sets them.
     pub modes: Option<BodyModes>,
     pub only_observes: bool,
-    /// The endpoints that may be chosen, where that is bounded: `ip:port`, or an `ip` for all its ports.
+    /// Endpoints that may be chosen: `ip:port`, or an `ip` for all its ports; `None` for no restriction.
     pub subset: Option<Vec<String>>,
-    /// Who served the request, `ip:port`, where that is said.
+    /// Endpoint that served the request, `ip:port`; `None` if it is not reported.
     pub served: Option<String>,
 }
 
 impl<'a> ProcessingRequest<'a> {
-    /// Reads a message.
+    /// Parses a message.
     ///
     /// # Errors
-    /// [`ExtProcError`].
+    /// Fails with [`ExtProcError`] if the message is malformed or too large.
     pub fn read(message: &'a [u8]) -> Result<ProcessingRequest<'a>, ExtProcError> {
         let mut read = ProcessingRequest::default();
         let mut attributes = None;
@@ -123,12 +121,12 @@ impl<'a> ProcessingRequest<'a> {
                 _ => {}
             }
         }
-        // What the endpoint picker protocol has for it goes before what Envoy alone says.
+        // The field of the endpoint picker protocol takes precedence over Envoy's attribute.
         read.served = read.served.or(attributes);
         Ok(read)
     }
 
-    /// `config.core.v3.Metadata`: of its `filter_metadata`, a map of structs, the two entries that are for a picker.
+    /// Parses `config.core.v3.Metadata`: two entries of its `filter_metadata`, a map of structs, are for a picker.
     fn metadata(&mut self, bytes: &'a [u8]) -> Result<(), ExtProcError> {
         each(bytes, 1, |entry| {
             let (namespace, fields) = entry_of(entry)?;
@@ -167,7 +165,7 @@ fn headers<'a>(
     Ok(said(lines, is_end))
 }
 
-/// `HeaderValue`: Envoy has the value as bytes, others have it as text.
+/// Parses a `HeaderValue`: Envoy sends the value as bytes, other clients as text.
 fn header(bytes: &[u8]) -> Result<(&[u8], &[u8]), ProtobufError> {
     let (mut key, mut text, mut raw): (&[u8], &[u8], &[u8]) = (&[], &[], &[]);
     let mut fields = Fields::of(bytes);
@@ -208,7 +206,7 @@ fn modes(bytes: &[u8]) -> Result<BodyModes, ProtobufError> {
     Ok(modes)
 }
 
-/// The address of who served it, in an entry of `attributes`, a map of structs.
+/// Returns the address of the serving endpoint, from an entry of `attributes`, a map of structs.
 fn upstream(entry: &[u8]) -> Result<Option<String>, ExtProcError> {
     let mut found = None;
     let (_, fields) = entry_of(entry)?;
@@ -222,7 +220,7 @@ fn upstream(entry: &[u8]) -> Result<Option<String>, ExtProcError> {
     Ok(found)
 }
 
-/// Calls back with each value of a field that holds messages.
+/// Calls back with each value of a field of messages.
 fn each<'a>(
     bytes: &'a [u8],
     field: u32,
@@ -237,7 +235,7 @@ fn each<'a>(
     Ok(())
 }
 
-/// Key and value of an entry of a map.
+/// Returns the key and the value of a map entry.
 fn entry_of(bytes: &[u8]) -> Result<(&[u8], &[u8]), ProtobufError> {
     let (mut key, mut held): (&[u8], &[u8]) = (&[], &[]);
     let mut fields = Fields::of(bytes);
@@ -251,7 +249,7 @@ fn entry_of(bytes: &[u8]) -> Result<(&[u8], &[u8]), ProtobufError> {
     Ok((key, held))
 }
 
-/// The text of a `google.protobuf.Value` that is one.
+/// Returns the text of a `google.protobuf.Value`, if it is a text.
 fn text(value: &[u8]) -> Result<Option<String>, ProtobufError> {
     let mut text = None;
     let mut fields = Fields::of(value);
@@ -261,7 +259,9 @@ fn text(value: &[u8]) -> Result<Option<String>, ProtobufError> {
     Ok(text)
 }
 
-/// The endpoints of a `google.protobuf.Value`: a list of texts, as the protocol has it, or one text with commas, as Envoy's own filters make it of a header.
+/// Returns the endpoints of a `google.protobuf.Value`.
+///
+/// The protocol uses a list of texts; Envoy's own filters turn a header into one text with commas.
 fn endpoints(value: &[u8]) -> Result<Vec<String>, ExtProcError> {
     let mut all = Vec::new();
     let mut add = |said: Option<String>| {

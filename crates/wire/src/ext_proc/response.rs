@@ -1,27 +1,23 @@
-//! A `ProcessingResponse`: what Envoy is told → bytes.
+//! Encodes a `ProcessingResponse` for Envoy.
 
 use super::{ENDPOINT, NAMESPACE};
 use crate::protobuf::Pen;
 
-/// Which message is answered: each one by its own kind of answer.
+/// The message that is answered; each has its own kind of reply.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Answers {
-    /// The request's headers.
     RequestHeaders = 1,
-    /// The response's headers.
     ResponseHeaders = 2,
-    /// A piece of the request's body.
+    /// A chunk of the request's body.
     RequestBody = 3,
-    /// A piece of the response's body.
+    /// A chunk of the response's body.
     ResponseBody = 4,
-    /// The request's trailers.
     RequestTrailers = 5,
-    /// The response's trailers.
     ResponseTrailers = 6,
 }
 
-/// Headers that are set, whatever was there, and headers that are taken out.
+/// Headers to set, with or without a previous value, and headers to remove.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mutation {
     /// Names in lower case, and values.
@@ -52,22 +48,22 @@ impl Mutation {
     }
 }
 
-/// `HeaderAppendAction` of `HeaderValueOption`.
+/// Value of `HeaderAppendAction` in `HeaderValueOption`.
 const OVERWRITE_OR_ADD: u64 = 2;
 
-/// What becomes of the piece of a body that is answered.
+/// The change of the answered body chunk.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum BodyChange<'a> {
-    /// It goes on as it came, or it is no body that is answered.
+    /// The chunk is forwarded unchanged, or the message is not a body.
     #[default]
     Keep,
-    /// These bytes go on for it.
+    /// These bytes replace the chunk.
     Replace(&'a [u8]),
-    /// In a full-duplex stream, where nothing goes on by itself: these bytes, and whether they are the last.
+    /// In a full-duplex stream, which forwards nothing automatically: these bytes, and whether they are the last.
     Stream(&'a [u8], bool),
 }
 
-/// Envoy may go on. `endpoints`: where the request goes, in the metadata of this answer; headers say it too, where the caller sets them.
+/// Encodes the reply that lets Envoy continue. `endpoints` is the destination in the reply's metadata; headers contain it too if the caller sets them.
 pub fn go_on(to: Answers, mutation: &Mutation, body: BodyChange<'_>, endpoints: Option<&str>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut pen = Pen(&mut bytes);
@@ -90,7 +86,7 @@ pub fn go_on(to: Answers, mutation: &Mutation, body: BodyChange<'_>, endpoints: 
                 }),
             }
             if endpoints.is_some() {
-                // Routes may go by the headers that are set here.
+                // Envoy must clear its route cache, because routes may depend on headers that are set here.
                 pen.number(5, 1);
             }
         }),
@@ -105,7 +101,7 @@ pub fn go_on(to: Answers, mutation: &Mutation, body: BodyChange<'_>, endpoints: 
     bytes
 }
 
-/// A field of a `google.protobuf.Struct`.
+/// Writes a field of a `google.protobuf.Struct`.
 fn field(pen: &mut Pen<'_>, key: &str, value: impl FnOnce(&mut Pen<'_>)) {
     pen.message(1, |pen| {
         pen.bytes(1, key.as_bytes());
@@ -113,7 +109,7 @@ fn field(pen: &mut Pen<'_>, key: &str, value: impl FnOnce(&mut Pen<'_>)) {
     });
 }
 
-/// Envoy answers the client by itself, with this. `details`: one word for Envoy's access log.
+/// Encodes the reply that makes Envoy answer the client itself. `details` is one word for Envoy's access log.
 pub fn immediate(status: u16, headers: &Mutation, body: &[u8], details: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     Pen(&mut bytes).message(7, |pen| {

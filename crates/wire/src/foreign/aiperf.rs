@@ -1,9 +1,9 @@
-//! AIPerf's folder: `profile_export.jsonl` (one line per request) and `profile_export_aiperf.json` (aggregates, settings).
+//! Parses AIPerf's folder: `profile_export.jsonl` (one line per request) and `profile_export_aiperf.json` (aggregates, settings).
 //!
-//! Instants are epoch ns. There is no due time: the credit is issued after pacing and after the limit on concurrency, so it is no
-//! schedule, and gaps between credits show what was forfeited. Chunks are `inter_chunk_latency` after the first token. Tokens are
-//! the server's (`usage_*`) where it said them, for a client's tokeniser need not be the server's. Phases other than `profiling`
-//! are passed over.
+//! Instants are epoch ns. There is no due time: the credit is issued after pacing and after the limit on concurrency, so it is
+//! not a schedule. Gaps between credits show forfeited requests. Chunks are `inter_chunk_latency` after the first token.
+//! Token counts are the server's (`usage_*`) if it reports them, because a client's tokeniser need not match the server's.
+//! Phases other than `profiling` are skipped.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use plimsoll_model::{
 use super::json::{self, Json};
 use super::{CUT, FileRead, ForeignError, failed, later, partial, said, signed_ns, span_ns};
 
-/// What is kept while lines come.
+/// Parser state between lines.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Lines {
     rows: Vec<ForeignRow>,
-    /// Values of each metric, of requests that were answered.
+    /// Values of each metric, of the answered requests.
     metrics: BTreeMap<String, Vec<f64>>,
-    /// Answers whose own count of tokens is not the server's.
+    /// Answers whose own token count differs from the server's.
     miscounted: u64,
     other_phases: u64,
     cut: bool,
@@ -95,7 +95,7 @@ pub(super) fn read(lines: &Lines, summary: Option<&FileRead>) -> Result<Foreign,
     part.rows.sort_by_key(|row| row.sent);
     for (tag, values) in &lines.metrics {
         let said = root.get(tag);
-        // Rates and totals are of the run, not of its requests.
+        // Rates and totals belong to the run, not to its requests.
         if !said.is_map() || said.fields().len() < 4 || values.is_empty() {
             continue;
         }

@@ -1,8 +1,8 @@
-//! MLPerf Endpoints' folder: `events.jsonl` (what happened, monotonic ns), `config.yaml`, `performance/result_summary.json`.
+//! Parses MLPerf Endpoints' folder: `events.jsonl` (events, monotonic ns), `config.yaml`, `performance/result_summary.json`.
 //!
-//! Due times are not kept and follow from the settings: cumulative `max(1, int(expovariate(target_qps / 1e9)))` of Python's
+//! Due times are not recorded and follow from the settings: cumulative `max(1, int(expovariate(target_qps / 1e9)))` of Python's
 //! `Random(scheduler_random_seed)`, the first arrival after the first draw. One offset is unknown; it is set so that the least late
-//! request is on time. The tool counts an answer that was cut off as complete: what has no reason for ending is taken to be
+//! request is on time. The tool counts a truncated answer as complete. So an answer without a finish reason is assumed to be
 //! truncated. Its percentiles are lower ranks.
 
 use std::collections::HashMap;
@@ -15,13 +15,13 @@ use plimsoll_model::{
 use super::json::{self, Json};
 use super::{CUT, FileRead, ForeignError, failed, hashed, partial, said};
 
-/// What is kept while lines come.
+/// Parser state between lines.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Lines {
     rows: Vec<ForeignRow>,
-    /// The row of each sample that is in flight.
+    /// Row of each sample that is in flight.
     open: HashMap<String, usize>,
-    /// Complete without a reason for ending.
+    /// Answers that are complete without a finish reason.
     unfinished: u64,
     cut: bool,
 }
@@ -148,7 +148,7 @@ fn columns(part: &mut ForeignPart, root: &Json<'_>) {
         let column = part.column(name, definition, values);
         let block = root.get(name);
         for (key, value) in block.fields() {
-            // Its deviation is over n − 1.
+            // The deviation is over n − 1.
             let statistic = match key.as_ref() {
                 "std_dev" => Some(ForeignStatistic::SampleDeviation),
                 key => said::statistic(key, Rank::Below),

@@ -1,11 +1,11 @@
-//! GuideLLM's report (version 2, and version 1 whose `args` became `config`): benchmarks, each with its requests by outcome.
+//! Parses GuideLLM's report (version 2, and version 1 whose `args` became `config`): benchmarks, each with its requests by outcome.
 //!
-//! Before 0.4 a report has benchmarks only; its requests have other names for the same instants (0.2: `scheduler_info.targeted_start_time`,
-//! `first_token_time`; 0.3: `scheduler_info.request_timings`), and `args` in the place of `config`.
+//! Before 0.4, a report has benchmarks only, with `args` in place of `config`. Its requests use other names for these instants:
+//! 0.2 has `scheduler_info.targeted_start_time` and `first_token_time`; 0.3 has `scheduler_info.request_timings`.
 //!
-//! Instants are epoch seconds. `targeted_start` is the schedule's instant where the strategy has one (constant, poisson, timed
-//! traces); elsewhere it means "as soon as possible" and is left out. Tokens between the first and the last are not kept. Its
-//! percentiles are read off a running sum of 1/n. Requests that were prepared and never due (`cancelled_requests`) are no failures.
+//! Instants are epoch seconds. `targeted_start` is the scheduled instant if the strategy has one (constant, poisson, timed
+//! traces); otherwise it means "as soon as possible" and is left out. Tokens between the first and the last are not recorded. Its
+//! percentiles are read off a running sum of 1/n. Requests that were prepared and never due (`cancelled_requests`) are not failures.
 
 use plimsoll_model::{
     By, Doubt, Foreign, ForeignClock, ForeignDue, ForeignPart, ForeignProcess, ForeignRow, ForeignStatistic,
@@ -122,10 +122,10 @@ fn row(request: &Json<'_>, outcome: Outcome, is_timed: bool) -> ForeignRow {
     row
 }
 
-/// Two instants in seconds since 1970 as doubles: their difference is known so well.
+/// Resolution of the difference of two doubles in seconds since 1970.
 const EPOCH_S: f64 = 1e-6;
 
-/// How many units of a metric a second has; 0 = it is no span.
+/// Returns the units of a metric per second; 0 if it is not a time span.
 fn span_unit(name: &str) -> f64 {
     match name {
         "prompt_token_count" | "output_token_count" => 0.0,
@@ -134,7 +134,7 @@ fn span_unit(name: &str) -> f64 {
     }
 }
 
-/// An instant of a request by its name of today, wherever its version keeps it.
+/// Returns an instant of a request by its current name, from its place in any version.
 fn instant<'a>(request: &'a Json<'a>, name: &str) -> &'a Json<'a> {
     let scheduler = |path: &[&str]| {
         let path: Vec<&str> = std::iter::once("scheduler_info").chain(path.iter().copied()).collect();
@@ -142,7 +142,7 @@ fn instant<'a>(request: &'a Json<'a>, name: &str) -> &'a Json<'a> {
     };
     let places = [
         request.at(&["info", "timings", name]),
-        // 0.3 and 0.2.
+        // Versions 0.3 and 0.2.
         match name {
             "targeted_start" => scheduler(&["scheduler_timings", "targeted_start"]),
             "first_request_iteration" | "first_token_iteration" => {
@@ -164,7 +164,7 @@ fn instant<'a>(request: &'a Json<'a>, name: &str) -> &'a Json<'a> {
     [today, three].into_iter().find(|json| json.number().is_some()).unwrap_or(two)
 }
 
-/// By `guidellm/benchmark/schemas`: of the requests that were answered.
+/// Computes the aggregates of the answered requests, by `guidellm/benchmark/schemas`.
 fn columns(part: &mut ForeignPart, benchmark: &Json<'_>, ok: &[&Json<'_>]) {
     let time = |request: &Json<'_>, name: &str| instant(request, name).finite();
     let between = |from: &str, to: &str| -> Vec<f64> {
@@ -178,7 +178,7 @@ fn columns(part: &mut ForeignPart, benchmark: &Json<'_>, ok: &[&Json<'_>]) {
             .or_else(|| request.get("output_tokens").count())
     };
     let ms = |spans: Vec<f64>| -> Vec<f64> { spans.into_iter().map(|s| 1e3 * s).collect() };
-    // Before 0.4 the file weighs these by tokens and counts requests, and its instants are rounded to what a double holds of the epoch.
+    // Before 0.4 the file weights these by tokens and counts requests, and its instants have the resolution of a double for epoch seconds.
     let is_old = benchmark.has("run_stats");
     let rounded = |name: &str, statistic: ForeignStatistic| match (is_old, statistic) {
         (false, _) | (_, ForeignStatistic::Count) => 0.0,
@@ -198,7 +198,7 @@ fn columns(part: &mut ForeignPart, benchmark: &Json<'_>, ok: &[&Json<'_>]) {
         );
         is_old && of_tokens && !is_even && !any
     };
-    // Means per request, counted once per token; of gaps those that begin inside the tool's measuring window.
+    // Means per request, counted once per token; gaps only if they begin inside the tool's measuring window.
     let until = benchmark.at(&["scheduler_metrics", "measure_end_time"]).finite().unwrap_or(f64::INFINITY);
     let per_token = |from: &str, less: u32| -> Vec<f64> {
         let mut all = Vec::new();
@@ -290,7 +290,7 @@ fn columns(part: &mut ForeignPart, benchmark: &Json<'_>, ok: &[&Json<'_>]) {
 mod tests {
     use super::*;
 
-    /// The shape of GuideLLM 0.2, with instants that a double rounds.
+    /// The format of GuideLLM 0.2, with instants that a double rounds.
     #[test]
     fn a_report_before_0_4_is_read() {
         let request = r#"{"request_id":"r","scheduler_info":{"targeted_start_time":1744728125.0},"prompt_tokens":32,"output_tokens":16,"start_time":1744728125.001,"end_time":1744728125.3,"first_token_time":1744728125.05,"last_token_time":1744728125.29}"#;

@@ -1,40 +1,39 @@
-//! JSON as other tools write it: `NaN` and `Infinity` where numbers belong, and files that were cut off.
+//! Parses JSON as other tools write it: `NaN` and `Infinity` as numbers, and truncated files.
 //!
-//! `serde_json` refuses both. What is read here is a view of the bytes: numbers stay text until they are asked for, because
-//! epoch nanoseconds do not fit a float and it is the reader who knows which is which. A document whose end is missing is read
-//! as far as it goes; containers that were still open say so, and a scalar that was cut is left out.
+//! `serde_json` rejects both. The parsed value is a view of the bytes: a number stays text until a caller reads it.
+//! Epoch nanoseconds do not fit a float, and only the caller knows the type. A truncated document is parsed to its end:
+//! unclosed containers carry a mark, and a truncated scalar is left out.
 
 use std::borrow::Cow;
 
 use super::FURTHEST;
 
-/// Nesting that no result file reaches; a bound on the stack.
+/// Limit of nesting, which bounds the stack; no result file reaches it.
 const DEPTH: usize = 96;
 
-/// A value.
+/// A JSON value, as a view of the bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Json<'a> {
-    /// `null`, `NaN`, or a number that is none.
+    /// `null`, `NaN`, or an invalid number.
     Null,
-    /// `true` or `false`.
     Flag(bool),
-    /// A number as it was written, `Infinity` and `-Infinity` among them.
+    /// A number in its original text, including `Infinity` and `-Infinity`.
     Number(&'a str),
     Text(Cow<'a, str>),
     List(Vec<Json<'a>>),
-    /// Fields in the order of the file; false = the file ends within it.
+    /// Fields in the order of the file; false if the file ends within the object.
     Map(Vec<(Cow<'a, str>, Json<'a>)>, bool),
 }
 
-/// Where a document breaks, and what belongs there.
+/// Position of a syntax error in a document, and the expected token.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BrokenJson {
-    /// Byte of the document, from 0.
+    /// Byte offset in the document, from 0.
     pub at: usize,
     pub expected: &'static str,
 }
 
-/// A document, and whether all of it is there.
+/// A document, and whether it is complete.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Document<'a> {
     pub root: Json<'a>,
@@ -42,7 +41,7 @@ pub(crate) struct Document<'a> {
     pub used: usize,
 }
 
-/// Reads the document at the start of `bytes`.
+/// Parses the document at the start of `bytes`.
 pub(crate) fn read(bytes: &[u8]) -> Result<Document<'_>, BrokenJson> {
     let mut reader = Reader { bytes, at: 0, cut: false };
     let root = match reader.value(0)? {
@@ -54,18 +53,18 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Document<'_>, BrokenJson> {
 }
 
 impl<'a> Json<'a> {
-    /// The field of this name.
+    /// Returns the field of this name; `Null` if it is missing.
     pub(crate) fn get(&self, name: &str) -> &Json<'a> {
         let found = self.fields().iter().find(|(key, _)| key == name);
         found.map_or(&Json::Null, |(_, value)| value)
     }
 
-    /// The field at the end of these names.
+    /// Returns the field at the end of this path.
     pub(crate) fn at(&self, path: &[&str]) -> &Json<'a> {
         path.iter().fold(self, |json, name| json.get(name))
     }
 
-    /// Is there a field of this name, whatever it holds?
+    /// Returns whether the object has a field of this name, with any value.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.fields().iter().any(|(key, _)| key == name)
     }
@@ -84,7 +83,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The number, also where it was written as text (`"inf"` among them).
+    /// Returns the number, also from a text (including `"inf"`).
     pub(crate) fn number(&self) -> Option<f64> {
         match self {
             Json::Number(text) => real(text),
@@ -93,12 +92,12 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// A number that is one: finite.
+    /// Returns the number if it is finite.
     pub(crate) fn finite(&self) -> Option<f64> {
         self.number().filter(|n| n.is_finite())
     }
 
-    /// A whole number, as exact as it was written.
+    /// Returns a whole number with full precision.
     pub(crate) fn int(&self) -> Option<i64> {
         match self {
             Json::Number(text) => text.parse().ok().or_else(|| whole(real(text)?)).filter(is_near),
@@ -110,7 +109,7 @@ impl<'a> Json<'a> {
         self.int().and_then(|n| u32::try_from(n).ok())
     }
 
-    /// Seconds as ns: from the digits, because a float of epoch seconds is off by hundreds of ns.
+    /// Returns seconds as ns, from the digits, because a float of epoch seconds is off by hundreds of ns.
     pub(crate) fn seconds_ns(&self) -> Option<i64> {
         match self {
             Json::Number(text) => decimal_ns(text).or_else(|| whole(real(text)? * 1e9)).filter(is_near),
@@ -129,23 +128,23 @@ impl<'a> Json<'a> {
         matches!(self, Json::Map(..))
     }
 
-    /// Did the file end within it?
+    /// Returns whether the file ended within the value.
     pub(crate) fn is_cut(&self) -> bool {
         matches!(self, Json::Map(_, false))
     }
 
-    /// The finite numbers of a list.
+    /// Returns the finite numbers of a list.
     pub(crate) fn numbers(&self) -> Vec<f64> {
         self.items().iter().filter_map(Json::finite).collect()
     }
 }
 
-/// Rust reads `inf`, `Infinity` and `NaN` in any case; the last is no number.
+/// Parses a number; Rust accepts `inf`, `Infinity` and `NaN` in any case, and NaN is rejected here.
 fn real(text: &str) -> Option<f64> {
     text.parse().ok().filter(|n: &f64| !n.is_nan())
 }
 
-/// Is it an instant whose difference to another one is a number?
+/// Returns whether the instant is small enough for a difference without overflow.
 fn is_near(n: &i64) -> bool {
     n.unsigned_abs() <= FURTHEST.unsigned_abs()
 }
@@ -154,7 +153,7 @@ fn whole(n: f64) -> Option<i64> {
     (n.is_finite() && n.abs() < 9.2e18).then_some(n.round() as i64)
 }
 
-/// `1795404494.0524008` as ns; `None` where it has an exponent or is out of range.
+/// Parses `1795404494.0524008` as ns; `None` if it has an exponent or is out of range.
 pub(crate) fn decimal_ns(text: &str) -> Option<i64> {
     let (sign, digits) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
     let (units, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -173,7 +172,7 @@ pub(crate) fn decimal_ns(text: &str) -> Option<i64> {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The bytes ended before the document did.
+    /// Whether the bytes ended before the document did.
     cut: bool,
 }
 
@@ -182,7 +181,7 @@ impl<'a> Reader<'a> {
         BrokenJson { at: self.at, expected }
     }
 
-    /// The next byte that is no space; `None` marks the document as cut.
+    /// Returns the next byte that is not a space; `None` marks the document as truncated.
     fn peek(&mut self) -> Option<u8> {
         while let Some(byte) = self.bytes.get(self.at) {
             match byte {
@@ -194,7 +193,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// `None` = the bytes end within a scalar.
+    /// Parses a value; `None` if the bytes end within a scalar.
     fn value(&mut self, depth: usize) -> Result<Option<Json<'a>>, BrokenJson> {
         if depth > DEPTH {
             return Err(self.broken("fewer levels of nesting"));
@@ -271,7 +270,7 @@ impl<'a> Reader<'a> {
         Ok(Json::List(items))
     }
 
-    /// `None` = the bytes end within it.
+    /// Parses a string; `None` if the bytes end within it.
     fn string(&mut self) -> Result<Option<Cow<'a, str>>, BrokenJson> {
         let from = self.at + 1;
         let mut end = from;
@@ -296,7 +295,7 @@ impl<'a> Reader<'a> {
         Ok(Some(if escaped { Cow::Owned(unescaped(&text)) } else { text }))
     }
 
-    /// A number, by its letters alone: it is parsed once, where it is asked for, and what is none then is `None`.
+    /// Returns the characters of a number without parsing them. The caller parses them once; an invalid number is `None` then.
     fn digits(&mut self, rest: &'a [u8]) -> Option<Json<'a>> {
         let is_part = |b: &u8| matches!(b, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E');
         let long = rest.iter().position(|b| !is_part(b))?;

@@ -1,7 +1,7 @@
-//! k6's points: `--out json` (a line per point, to the nanosecond) and `--out csv` (to the second, unless it was told otherwise).
+//! Parses k6's points: `--out json` (a line per point, to the nanosecond) and `--out csv` (to the second, unless configured otherwise).
 //!
-//! The points of one request follow each other; its `time` is the *end*. It started `http_req_blocked`, `_connecting`,
-//! `_tls_handshaking` and `_duration` before. `http_req_waiting` is the time to the first byte; k6 knows no tokens.
+//! The points of one request follow each other; their `time` is the *end*. The request started `http_req_blocked`, `_connecting`,
+//! `_tls_handshaking` and `_duration` before. `http_req_waiting` is the time to the first byte; k6 has no tokens.
 //! `dropped_iterations` are arrivals that had no free virtual user: they were due and never sent.
 
 use plimsoll_model::{
@@ -23,7 +23,7 @@ const METRICS: [&str; 7] = [
     "http_req_receiving",
 ];
 
-/// A request whose points are coming.
+/// A request with points still to come.
 #[derive(Clone, PartialEq, Debug)]
 struct Request {
     end: Option<i64>,
@@ -32,7 +32,7 @@ struct Request {
     failed: bool,
 }
 
-/// What is kept while lines come.
+/// Parser state between lines.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Lines {
     is_csv: bool,
@@ -41,7 +41,7 @@ pub(super) struct Lines {
     dropped: Vec<i64>,
     iterations: u64,
     cut: bool,
-    /// Does a stamp have a part of a second?
+    /// Whether a timestamp has a fraction of a second.
     fine: bool,
 }
 
@@ -154,7 +154,7 @@ pub(super) fn read(lines: &Lines, summary: Option<&FileRead>) -> Result<Foreign,
     for (place, metric) in METRICS.iter().enumerate() {
         let values = lines.requests.iter().map(|request| request.ms[place]).collect();
         let column = part.column(metric, definition(metric), values);
-        // Plain in --summary-export, one deeper in handleSummary's.
+        // At top level in --summary-export, one level deeper in handleSummary's.
         let block = root.at(&["metrics", metric]);
         let block = if block.has("values") { block.get("values") } else { block };
         said::block(&mut part, metric, Some(column), block, Rank::Linear);

@@ -1,57 +1,47 @@
-//! Which tool wrote a file, by its first bytes: never by its name, because results are renamed, moved and compressed.
+//! Detects the tool that wrote a file by its first bytes. File names were rejected, because results are renamed, moved and compressed.
 
-/// The formats, as a refusal lists them.
+/// The supported formats, as an error message lists them.
 pub const UNDERSTOOD: &str = "results of vLLM bench, SGLang bench, GuideLLM (JSON), AIPerf, MLPerf LoadGen and Endpoints \
     and k6 (--out json or csv)";
 
-/// A known file.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// `vllm bench serve --save-result`, also JSON Lines of it.
+    /// `vllm bench serve --save-result`, also as JSON Lines.
     Vllm,
-    /// `sglang.bench_serving --output-file`.
     Sglang,
-    /// GuideLLM's report.
     GuideLlm,
-    /// AIPerf's `profile_export.jsonl`.
+    /// AIPerf's rows: `profile_export.jsonl`.
     AiPerfRows,
-    /// AIPerf's `profile_export_aiperf.json`.
+    /// AIPerf's aggregates: `profile_export_aiperf.json`.
     AiPerfSummary,
     /// Any file of GenAI-Perf or perf_analyzer.
     GenAiPerf,
     InferencePerf,
-    /// LoadGen's `mlperf_log_trace.json`.
+    /// LoadGen's trace: `mlperf_log_trace.json`.
     LoadGenTrace,
-    /// LoadGen's `mlperf_log_detail.txt`.
+    /// LoadGen's detail log: `mlperf_log_detail.txt`.
     LoadGenDetail,
-    /// MLPerf Endpoints' `events.jsonl`.
+    /// MLPerf Endpoints' events: `events.jsonl`.
     EndpointsEvents,
-    /// MLPerf Endpoints' `result_summary.json`.
+    /// MLPerf Endpoints' aggregates: `result_summary.json`.
     EndpointsSummary,
-    /// MLPerf Endpoints' `config.yaml`.
+    /// MLPerf Endpoints' settings: `config.yaml`.
     EndpointsConfig,
-    /// `k6 run --out json`.
     K6Points,
-    /// `k6 run --out csv`.
     K6Csv,
-    /// `k6 run --summary-export`.
     K6Summary,
-    /// Any file of genai-bench.
     GenAiBench,
-    /// Locust's `--json` or CSV.
     Locust,
-    /// llm-d's benchmark report.
+    /// Benchmark report of llm-d.
     BenchmarkReport,
-    /// oha's JSON.
     Oha,
-    /// GuideLLM's CSV.
     GuideLlmCsv,
-    /// AIPerf's or GenAI-Perf's CSV of aggregates.
+    /// Aggregates of AIPerf or GenAI-Perf as CSV.
     GenAiCsv,
 }
 
 impl Kind {
-    /// Whose file it is.
+    /// Returns the name of the tool that writes this format.
     pub fn tool(self) -> &'static str {
         match self {
             Kind::Vllm => "vLLM bench",
@@ -71,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// Does it keep its requests one by one?
+    /// Returns whether the file has one row per request.
     pub(crate) fn has_rows(self) -> bool {
         matches!(
             self,
@@ -86,7 +76,7 @@ impl Kind {
         )
     }
 
-    /// Why a file without rows is not imported by itself.
+    /// Returns the reason why a file without rows can't be imported on its own.
     pub(super) fn why_not(self) -> &'static str {
         match self {
             Kind::AiPerfSummary => {
@@ -123,7 +113,7 @@ impl Kind {
     }
 }
 
-/// What the first bytes of a file (64 KiB are plenty) say that it is.
+/// Detects the format from the first bytes of a file; 64 KiB suffice.
 pub fn sniff(head: &[u8]) -> Option<Kind> {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     let has = |word: &str| memchr::memmem::find(head, word.as_bytes()).is_some();
@@ -151,7 +141,7 @@ fn object(head: &[u8], has: &dyn Fn(&str) -> bool) -> Option<Kind> {
         Kind::AiPerfRows
     } else if early("\"guidellm_version\"")
         || (early("\"metadata\"") && all(&["\"benchmarks\"", "\"generative_benchmark"]))
-        // Before 0.4 the benchmarks stand alone.
+        // Before 0.4 a file has only the benchmarks.
         || (early("\"benchmarks\"") && all(&["\"generative_benchmark", "\"run_stats\""]))
     {
         Kind::GuideLlm
@@ -168,7 +158,7 @@ fn object(head: &[u8], has: &dyn Fn(&str) -> bool) -> Option<Kind> {
     } else if all(&["\"backend\"", "\"server_info\""]) && has("\"max_concurrency\"") {
         Kind::Sglang
     } else if early("\"backend\"") && all(&["\"tokenizer_id\"", "\"num_prompts\""]) {
-        // `benchmark_serving.py`, before it was `vllm bench serve`.
+        // `benchmark_serving.py`, before it became `vllm bench serve`.
         Kind::Vllm
     } else if all(&["\"aggregated_metrics\"", "\"num_concurrency\""]) {
         Kind::GenAiBench

@@ -1,9 +1,9 @@
-//! MLPerf LoadGen's trace (`enable_trace`) and its detail log, which states settings and aggregates.
+//! Parses MLPerf LoadGen's trace (`enable_trace`) and its detail log, which states settings and aggregates.
 //!
-//! The trace is not JSON (`{"key":""loadgen_version""}`), so it is read by line. A `Sample` that begins has `ts` = the instant it
-//! was **scheduled** for, and issue and end counted from it; a `Token_Latency` counter at the same `ts` holds the first
-//! token, from the schedule as well. It is the one tool whose latencies all count from the schedule. No tokens are counted in the
-//! trace. Its percentiles take the value at ⌊n p⌋.
+//! The trace is not JSON (`{"key":""loadgen_version""}`), so it is read by line. The begin of a `Sample` has `ts`, the instant it
+//! was **scheduled** for; issue and end count from it. A `Token_Latency` counter with an equal `ts` contains the first
+//! token, also from the schedule. LoadGen is the only tool whose latencies all count from the schedule. The trace contains no
+//! token counts. Its percentiles take the value at ⌊n p⌋.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,11 @@ use plimsoll_model::{
 use super::json::{self, Json};
 use super::{FileRead, later, partial};
 
-/// What is kept while lines come.
+/// Parser state between lines.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Lines {
     rows: Vec<ForeignRow>,
-    /// First tokens by the `ts` of their sample: the counter stands before the sample that it is of.
+    /// First tokens by the `ts` of their sample: the counter precedes its sample.
     first: HashMap<i64, i64>,
     ended: bool,
     cut: bool,
@@ -39,7 +39,7 @@ impl Lines {
             return Some(());
         }
         let root = &document.root;
-        // µs with three digits: as milliseconds of a second they are exact ns.
+        // µs with three digits, which are exact ns.
         let due = later((root.get("ts").finite()? * 1e3).round() as i64, 0);
         let args = root.get("args");
         if is_token {
@@ -122,7 +122,7 @@ pub(super) fn read(lines: &Lines, detail: Option<&FileRead>) -> Foreign {
     foreign
 }
 
-/// `result_first_token_99.00_percentile_latency_ns` and its like; whole ns.
+/// Parses `result_first_token_99.00_percentile_latency_ns` and similar keys; whole ns.
 fn aggregate(part: &mut ForeignPart, key: &str, value: &Json<'_>, (latency, first): (usize, usize)) {
     let Some(rest) = key.strip_prefix("result_") else { return };
     if rest.contains("time_per_output_token") || rest.contains("time_to_output_token") {

@@ -1,11 +1,11 @@
-//! Result files of other load generators: known by what is in them, read into plain rows and the tools' own aggregates.
+//! Imports result files of other load generators: detects the format by content and returns plain rows and the tool's own aggregates.
 //!
-//! A [`ForeignFeed`] takes a file's bytes as they come and holds what it must: of formats with one request per line a line at a time,
-//! of single documents all of it. [`assemble`] then puts together what belongs together (AIPerf, LoadGen and others write
-//! rows and aggregates into different files of a folder). One file per tool beside this one says what its fields mean; the
-//! definitions of its aggregates are with the columns that it makes ([`ForeignColumn`](plimsoll_model::ForeignColumn)).
+//! A [`ForeignFeed`] takes a file's bytes as they arrive. It buffers one line of formats with one request per line, and the whole
+//! of a single document. [`assemble`] then joins the files of one run, because AIPerf, LoadGen and others write
+//! rows and aggregates into different files of a folder. One file per tool in this folder defines its fields; the
+//! definitions of the aggregates are with the columns ([`ForeignColumn`](plimsoll_model::ForeignColumn)).
 //!
-//! Prompts, answers, command lines and headers are passed over: of a prompt its hash is kept, so that repeated ones show.
+//! Prompts, answers, command lines and headers are skipped. Only the hash of a prompt is kept, so that repeated prompts show.
 
 mod aiperf;
 mod endpoints;
@@ -29,43 +29,41 @@ use crate::lines::LineSplitter;
 pub use kind::{Kind, UNDERSTOOD, sniff};
 pub use write::report::{BenchmarkReport, write as write_report};
 
-/// Why a file, or what a folder holds, can't be imported.
+/// Errors of importing a file or a folder.
 #[derive(Error, Clone, PartialEq, Eq, Debug)]
 pub enum ForeignError {
-    /// The bytes are no result of a known tool.
+    /// The bytes are not a result of a known tool.
     #[error("no result file that is known here; understood are {UNDERSTOOD}")]
     Unknown,
     #[error("line {line}: expected {expected} ({tool})")]
     Broken {
-        /// Whose file it is.
         tool: &'static str,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// What belongs there.
+        /// Expected content.
         expected: &'static str,
     },
-    /// A known file that does not hold what an import needs.
+    /// A known file that lacks the data for an import.
     #[error("{tool}: {why}")]
     Refused {
-        /// Whose file it is.
         tool: &'static str,
-        /// Why, and which file to import instead.
+        /// Reason, and the file to import instead.
         why: String,
     },
 }
 
-/// What was read of one file.
+/// The parsed content of one file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FileRead {
     kind: Kind,
     content: Content,
-    /// Lines that could not be read, and the first of them.
+    /// Number of lines that could not be read, and the first of them.
     unread: (u64, u64),
 }
 
 #[derive(Clone, PartialEq, Debug)]
 enum Content {
-    /// A document, as its bytes.
+    /// The bytes of a single document.
     Whole(Vec<u8>),
     AiPerf(aiperf::Lines),
     Endpoints(endpoints::Lines),
@@ -73,7 +71,7 @@ enum Content {
     LoadGen(loadgen::Lines),
 }
 
-/// A file's bytes, as they come.
+/// An incremental parser of one file.
 #[derive(Debug)]
 pub struct ForeignFeed {
     taken: FileRead,
@@ -82,7 +80,7 @@ pub struct ForeignFeed {
 }
 
 impl ForeignFeed {
-    /// A file that [`sniff`] knew.
+    /// Creates a parser for a file of a format from [`sniff`].
     pub fn new(kind: Kind) -> ForeignFeed {
         let content = match kind {
             Kind::AiPerfRows => Content::AiPerf(aiperf::Lines::default()),
@@ -99,7 +97,7 @@ impl ForeignFeed {
         }
     }
 
-    /// Bytes that are held: for who sets a bound.
+    /// Returns the buffered bytes, for callers with a memory limit.
     pub fn held(&self) -> usize {
         match &self.taken.content {
             Content::Whole(bytes) => bytes.len(),
@@ -107,7 +105,6 @@ impl ForeignFeed {
         }
     }
 
-    /// Takes the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if let Content::Whole(whole) = &mut self.taken.content {
             whole.extend_from_slice(bytes);
@@ -143,7 +140,7 @@ impl ForeignFeed {
 }
 
 impl FileRead {
-    /// Which of the known files it is.
+    /// Returns the format of the file.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -168,14 +165,14 @@ impl FileRead {
     }
 }
 
-/// The result that these files of one folder (or one file) are.
+/// Joins the files of one folder, or a single file, into one result.
 ///
 /// # Errors
-/// [`ForeignError`]: none of them has rows, one breaks, or they are of more than one run.
+/// Fails with [`ForeignError`] if no file has rows, if one is malformed, or if they belong to different runs.
 pub fn assemble(files: &[FileRead]) -> Result<Foreign, ForeignError> {
     let mut rows: Vec<&FileRead> = files.iter().filter(|file| file.kind.has_rows()).collect();
     if rows.iter().any(|file| file.kind == Kind::K6Points) {
-        // The same points to the second.
+        // The CSV has the same points, only to the second.
         rows.retain(|file| file.kind != Kind::K6Csv);
     }
     let only = match rows.as_slice() {
@@ -218,7 +215,7 @@ pub fn assemble(files: &[FileRead]) -> Result<Foreign, ForeignError> {
     Ok(foreign)
 }
 
-/// Adds a reason why a result is not whole.
+/// Adds a reason why a result is incomplete.
 fn partial(foreign: &mut Foreign, why: String) {
     foreign.partial = Some(match foreign.partial.take() {
         Some(before) => format!("{before}; {why}"),
@@ -234,7 +231,7 @@ fn document<'a>(tool: &'static str, bytes: &'a [u8]) -> Result<json::Document<'a
     })
 }
 
-/// Documents one after the other, as JSON Lines has them; whether the last is whole.
+/// Parses concatenated documents, as in JSON Lines; also returns whether the last is complete.
 fn documents<'a>(tool: &'static str, bytes: &'a [u8]) -> Result<(Vec<json::Json<'a>>, bool), ForeignError> {
     let (mut all, mut whole, mut at) = (Vec::new(), true, 0);
     while bytes.get(at..).is_some_and(|rest| !rest.trim_ascii().is_empty()) {
@@ -247,10 +244,10 @@ fn documents<'a>(tool: &'static str, bytes: &'a [u8]) -> Result<(Vec<json::Json<
     Ok((all, whole))
 }
 
-/// What is said of a document whose end is missing.
+/// Note for a document without its end.
 const CUT: &str = "the file ends in the middle of the document; what stands before is read";
 
-/// How a request failed, by what is known of it.
+/// Returns the outcome of a failed request from its status.
 fn failed(status: Option<u16>) -> Outcome {
     match status {
         Some(429 | 503) => Outcome::new(How::Shed, By::Server, true),
@@ -260,27 +257,27 @@ fn failed(status: Option<u16>) -> Outcome {
     }
 }
 
-/// A prompt as a number.
+/// Returns the hash of a prompt.
 fn hashed(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Furthest instant that is taken for one, ns: two of them can be subtracted.
+/// Limit of instants, ns, so that the difference of two can't overflow.
 pub(crate) const FURTHEST: i64 = 4_000_000_000_000_000_000;
 
-/// So much later, within bounds: stamps of a damaged file are any number.
+/// Returns `at` plus `by` within bounds, because timestamps of a damaged file can be any number.
 fn later(at: i64, by: i64) -> i64 {
     at.saturating_add(by).clamp(-FURTHEST, FURTHEST)
 }
 
-/// A duration in s or ms as ns, whatever its sign.
+/// Converts a duration in s or ms to ns; negative values are allowed.
 fn signed_ns(value: f64, per_s: f64) -> i64 {
     ((value * 1e9 / per_s).round() as i64).clamp(-FURTHEST, FURTHEST)
 }
 
-/// A duration in s or ms as ns; what is not above zero never happened.
+/// Converts a duration in s or ms to ns; `None` unless it is above zero.
 fn span_ns(value: Option<f64>, per_s: f64) -> Option<i64> {
     value.filter(|v| *v > 0.0 && *v < 1e9 * per_s).map(|v| (v * 1e9 / per_s).round() as i64)
 }

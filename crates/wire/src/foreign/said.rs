@@ -1,10 +1,10 @@
-//! Aggregates as most tools spell them: a block of statistics per metric.
+//! Parses aggregates as most tools write them: a block of statistics per metric.
 
 use plimsoll_model::{ForeignPart, ForeignStatistic, Rank};
 
 use super::json::Json;
 
-/// The statistic that a key of such a block names: `mean`, `p99`, `p99.9`, `99.0`, `p(95)`, `p0.1`.
+/// Parses the statistic of a key: `mean`, `p99`, `p99.9`, `99.0`, `p(95)`, `p0.1`.
 pub(crate) fn statistic(key: &str, rank: Rank) -> Option<ForeignStatistic> {
     Some(match key {
         "mean" | "avg" => ForeignStatistic::Mean,
@@ -23,7 +23,7 @@ pub(crate) fn statistic(key: &str, rank: Rank) -> Option<ForeignStatistic> {
     })
 }
 
-/// States every statistic of a block.
+/// Adds every statistic of a block.
 pub(crate) fn block(part: &mut ForeignPart, name: &str, column: Option<usize>, block: &Json<'_>, rank: Rank) {
     for (key, value) in block.fields() {
         if let Some(statistic) = statistic(key, rank) {

@@ -1,8 +1,8 @@
-//! `sglang.bench_serving --output-file … --output-details`: JSON Lines, requests as parallel lists, no stamp at all.
+//! Parses `sglang.bench_serving --output-file … --output-details`: JSON Lines, requests as parallel lists, without timestamps.
 //!
-//! Without stamps there is no schedule, no concurrency and no order to be had: each request stands on an axis of its own. The
-//! chunk that names the role is passed over by the tool. `latency` is not kept, so that its e2e and tpot can't be recomputed to the
-//! last digit: the sum of ttft and gaps misses what follows the last token.
+//! Without timestamps there is no schedule, no concurrency and no order: each request is on a separate time axis. The
+//! tool skips the chunk with the role. It does not record `latency`. So e2e and tpot can't be recomputed to the
+//! last digit: the sum of ttft and gaps lacks the time after the last token.
 
 use plimsoll_model::{
     Doubt, Foreign, ForeignClock, ForeignPart, ForeignProcess, ForeignRow, ForeignStatistic, Load, Outcome,

@@ -1,10 +1,10 @@
-//! `vllm bench serve --save-result`, of the Python client and of the one in Rust: one object per run, requests as parallel lists.
+//! Parses `vllm bench serve --save-result` of the Python client and of the Rust client: one object per run, requests as parallel lists.
 //!
-//! Rows are there with `--save-detailed`. Times are seconds, `start_times` of a monotonic clock. A request is handed over at
-//! `start_times − queue_times`, after the loop has slept and before it waits for a place under `--max-concurrency`. On chat the
-//! first chunk names the role and the last one the reason for ending: tokens lie between, and the list of gaps is longer by two.
-//! The older `benchmark_serving.py` names a `backend` in the place of an `endpoint_type`, and keeps no start times.
-//! The client in Rust (known by `steady_state`) keeps no `queue_times` and counts starts from the bench's own.
+//! Rows need `--save-detailed`. Times are seconds, `start_times` of a monotonic clock. A request is handed over at
+//! `start_times − queue_times`, after the loop has slept and before it waits for a slot under `--max-concurrency`. On chat, the
+//! first chunk has the role and the last one the finish reason. Tokens are between them, so the list of gaps is longer by two.
+//! The older `benchmark_serving.py` has a `backend` in place of an `endpoint_type`, and no start times.
+//! The Rust client (known by `steady_state`) records no `queue_times` and counts starts from the bench's own.
 
 use plimsoll_model::{
     By, Doubt, Foreign, ForeignClock, ForeignDue, ForeignPart, ForeignProcess, ForeignRow, ForeignStatistic,
@@ -55,7 +55,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Foreign, ForeignError> {
     })
 }
 
-/// Is the row's sending on a clock (and not the 0 of a request's own axis)?
+/// Returns whether the row's send time is on a clock, and not the 0 of a separate axis per request.
 trait Stamped {
     fn first_start(&self) -> bool;
 }
@@ -107,7 +107,7 @@ fn part(run: &Json<'_>, number: usize) -> ForeignPart {
     part
 }
 
-/// Fills the rows; every gap of the answers, in s.
+/// Fills the rows and returns every gap of the answers, in s.
 fn rows(part: &mut ForeignPart, run: &Json<'_>) -> Vec<f64> {
     let list = |name: &str| run.get(name).items();
     let (starts, queues) = (list("start_times"), list("queue_times"));
@@ -134,7 +134,7 @@ fn rows(part: &mut ForeignPart, run: &Json<'_>) -> Vec<f64> {
         let answered =
             latency.is_none_or(|s| s > 0.0) && (ttft.is_some_and(|s| s > 0.0) || latency.is_some());
         let ok = error.is_empty() && answered;
-        // The lists of a cut file end early: what stands behind their end is unknown, and did not fail for that.
+        // The lists of a truncated file end early. Rows after their end are unknown, not failed.
         let is_lost = run.is_cut() && ttft.is_none() && latency.is_none() && error.is_empty();
         let mut row = ForeignRow::new(match (ok, is_lost) {
             (true, _) => Outcome::FINISHED,
@@ -172,7 +172,7 @@ fn rows(part: &mut ForeignPart, run: &Json<'_>) -> Vec<f64> {
     all_gaps
 }
 
-/// Puts the chunks where they belong; says whether the first was the role's.
+/// Assigns the chunks of a row; returns whether the first was the role's.
 fn stream(row: &mut ForeignRow, ttft: Option<f64>, gaps: &[f64], is_chat: bool) -> bool {
     let (Some(sent), Some(first)) = (row.sent, span_ns(ttft, 1.0)) else { return false };
     row.first_event = Some(later(sent, first));
@@ -196,7 +196,7 @@ fn stream(row: &mut ForeignRow, ttft: Option<f64>, gaps: &[f64], is_chat: bool) 
     is_role
 }
 
-/// What the client makes of its lists: `vllm/benchmarks/serve.py`, `calculate_metrics`.
+/// Computes the client's aggregates from its lists: `vllm/benchmarks/serve.py`, `calculate_metrics`.
 fn columns(part: &mut ForeignPart, run: &Json<'_>, itls: Vec<f64>) {
     let list = |name: &str| run.get(name).items();
     let ok: Vec<bool> = part.rows.iter().map(|row| row.outcome.is_finished()).collect();

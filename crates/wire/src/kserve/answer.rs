@@ -1,4 +1,4 @@
-//! An inference's answer: outputs, or an error under a good status.
+//! Parses the answer of an inference: outputs, or an error under a success status.
 
 use serde::Deserialize;
 use serde::de::{Error as _, IgnoredAny};
@@ -6,7 +6,7 @@ use serde::de::{Error as _, IgnoredAny};
 use crate::fault::Fault;
 use crate::tally::Tally;
 
-/// Reads the JSON part of an answer into the tally. `raw`: bytes that follow it, which the outputs must account for.
+/// Parses the JSON part of an answer into the tally. `raw`: number of bytes after it, which must equal the size of the outputs.
 pub(crate) fn read(text: &str, raw: usize, tally: &mut Tally) -> Result<(), serde_json::Error> {
     #[derive(Deserialize)]
     struct Answer {
@@ -34,7 +34,7 @@ pub(crate) fn read(text: &str, raw: usize, tally: &mut Tally) -> Result<(), serd
     if told != raw as u64 {
         return Err(serde_json::Error::custom(format!("{raw} raw bytes follow where {told} were told")));
     }
-    // An output of no elements holds nothing; one without a shape is taken at its word.
+    // An output with no elements is empty; an output without a shape counts as having content.
     tally.generated = outputs.iter().any(|output| !output.shape.contains(&0));
     tally.keep(text);
     Ok(())

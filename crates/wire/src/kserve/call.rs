@@ -1,8 +1,8 @@
-//! The answer of an inference over gRPC: messages in whatever pieces they come, and the status in the trailers.
+//! Parses the answer of an inference over gRPC: messages from pieces of any size, and the status in the trailers.
 //!
-//! A unary call's response is one event, at the end of the call, as a whole answer over HTTP is. Of a stream (Triton's decoupled models)
-//! each response that holds outputs is an event and counts as one token, because the protocol does not say how many tokens are in it; the
-//! empty one that ends it (`triton_final_response`) is none.
+//! The response of a unary call is one event at the end of the call, like a whole answer over HTTP. In a stream (Triton's decoupled
+//! models), each response with outputs is an event. It counts as one token, because the protocol has no token counts.
+//! The empty response that ends the stream (`triton_final_response`) is not an event.
 
 use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{Datatype, EventKind, Outcome};
@@ -17,19 +17,19 @@ use crate::tally::Tally;
 pub(crate) struct CallReading {
     messages: CallMessages,
     stream: bool,
-    /// Whole messages so far.
+    /// Number of complete messages so far.
     taken: u64,
-    /// How the server says that it ended.
+    /// Status of the call as the server reports it; `None` before it arrives.
     pub status: Option<CallStatus>,
 }
 
 impl CallReading {
-    /// `most`: bytes that a message may have.
+    /// Creates a parser. `most`: largest message in bytes.
     pub fn new(stream: bool, most: usize, status: Option<CallStatus>) -> CallReading {
         CallReading { messages: CallMessages::new(most), stream, taken: 0, status }
     }
 
-    /// Takes bytes.
+    /// Parses the next bytes and appends complete events to `out`.
     pub fn feed(&mut self, bytes: &[u8], tally: &mut Tally, out: &mut Vec<Decoded>) -> Result<(), String> {
         self.messages.push(bytes);
         while let Some(message) = self.messages.take().map_err(|why| why.to_string())? {
@@ -46,7 +46,7 @@ impl CallReading {
         Ok(())
     }
 
-    /// The call has ended: `clean` when its stream did as HTTP/2 promises.
+    /// Ends the call. `clean` is true if its stream ended as HTTP/2 requires.
     pub fn ended(
         &self,
         clean: bool,
@@ -72,7 +72,7 @@ impl CallReading {
 
     fn told(&self, status: &CallStatus, tally: &Tally, tail: &mut Vec<Decoded>) -> (Outcome, Option<String>) {
         if let Some(outcome) = status.outcome() {
-            // What fails after it has begun to answer is no refusal.
+            // A call that fails after its first response is not a rejection.
             let begun = tally.token_events > 0 && outcome.how != How::Timeout;
             let how = if begun { How::StreamError } else { outcome.how };
             return (Outcome { how, ..outcome }, Some(status.text()));

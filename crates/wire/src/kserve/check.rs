@@ -1,8 +1,8 @@
-//! What an inference has to be: the rules of Triton 2.51, in its order and its words, which clients match on.
+//! Validates an inference by the rules of Triton 2.51, in its order and with its messages, because clients match on them.
 //!
-//! First the JSON, input by input (a member that is missing or of another kind is a 500, a type that does not exist a 400), then
-//! the request against what the model declares: how many inputs, which, rows alike, not over the largest batch, type, shape.
-//! Where two inputs disagree Triton blames the one that came first, because its table has the last one first; so does this.
+//! The JSON is checked first, input by input: a missing or mistyped member is a 500, an unknown datatype a 400. Then the
+//! request is compared with the model's declaration: number and names of inputs, equal rows, largest batch, type, shape.
+//! If two inputs disagree, Triton reports the first one, because its table has the last one first; so does this module.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use super::server::{FrontModel, InferRequest, OUTPUT, ServedInput};
 use crate::head::bounded;
 use crate::server::BadRequest;
 
-/// What Triton adds where a shape does not fit a model that batches.
+/// Note that Triton appends if a shape does not match a model with batches.
 const BATCH_NOTE: &str = "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be \
      prepended to each input shape. If you want to specify the full shape including the batch dim in your input dims config, \
      try setting max_batch_size to zero. See the model configuration docs for more info on max_batch_size.";
@@ -57,7 +57,7 @@ struct RawInput<'a> {
     parameters: Option<Parameters<'a>>,
 }
 
-/// An input as it was sent, its data counted.
+/// An input of the request with the size of its data.
 pub(super) struct Input {
     pub name: String,
     pub datatype: Datatype,
@@ -72,10 +72,10 @@ fn unparsed(member: &str, why: &str) -> BadRequest {
     refuse(500, format!("Unable to parse '{member}': {why}"))
 }
 
-/// Reads an inference. `header_length`: the value of [`super::HEADER_LENGTH`], where it was sent.
+/// Parses an inference. `header_length`: the value of [`super::HEADER_LENGTH`], if present.
 ///
 /// # Errors
-/// What is wrong with it, with Triton's status.
+/// Fails with Triton's message and status.
 pub fn parse(
     model: &FrontModel,
     body: &[u8],
@@ -122,7 +122,7 @@ pub fn parse(
     })
 }
 
-/// A member that is a list of objects.
+/// Parses a member that is a list of objects.
 fn list<'a>(member: &str, raw: Option<&'a RawValue>) -> Result<Vec<&'a RawValue>, BadRequest> {
     let raw = raw.ok_or_else(|| {
         unparsed(member, &format!("attempt to access non-existing object member '{member}'"))
@@ -154,7 +154,7 @@ fn text<'a>(member: &str, raw: Option<&'a RawValue>) -> Result<Cow<'a, str>, Bad
 #[serde(transparent)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Outputs that are asked for by name have to be there.
+/// Requested outputs must exist.
 fn outputs(model: &FrontModel, raw: Option<&RawValue>) -> Result<(), BadRequest> {
     #[derive(Deserialize)]
     struct Output<'a> {
@@ -179,7 +179,7 @@ fn outputs(model: &FrontModel, raw: Option<&RawValue>) -> Result<(), BadRequest>
     Ok(())
 }
 
-/// What errors about one request begin and end with.
+/// The beginning and the end of error messages about one request.
 pub(super) struct About<'a> {
     pub model: &'a FrontModel,
     pub id: Option<&'a str>,
@@ -190,7 +190,7 @@ impl About<'_> {
         refuse(400, format!("[request id: {}] {message}", self.id.unwrap_or("<id_unknown>")))
     }
 
-    /// Reads one input and takes its part of the raw bytes.
+    /// Parses one input and takes its part of the raw bytes.
     fn read(&self, one: &RawValue, raw: &mut usize) -> Result<Input, BadRequest> {
         let why = "attempt to access non-existing object member 'name'";
         let input: RawInput<'_> = serde_json::from_str(one.get()).map_err(|_| unparsed("name", why))?;
@@ -231,7 +231,7 @@ impl About<'_> {
         Ok(Input { name, datatype, shape })
     }
 
-    /// Holds the inputs against what the model declares; gives the rows of the batch.
+    /// Compares the inputs with the model's declaration; returns the rows of the batch.
     pub(super) fn fits(&self, inputs: &[Input]) -> Result<u32, BadRequest> {
         let (model, declared) = (&self.model.name, &self.model.inputs);
         if inputs.len() != declared.len() {
@@ -243,13 +243,13 @@ impl About<'_> {
                 inputs.len(),
                 quoted(inputs.iter().rev().map(|input| input.name.as_str())),
                 match quoted(missing.map(|one| one.name.as_str())) {
-                    // Triton cuts a comma off that is not there, and the bracket with it.
+                    // Triton cuts off a comma that does not exist, and the bracket with it.
                     none if none.is_empty() => none,
                     some => format!("[{some}"),
                 },
             )));
         }
-        // An input without rows leaves the batch open, as long as no other has told its rows.
+        // An input without rows leaves the batch size open until another input sets it.
         let mut rows = 0;
         for input in inputs.iter().rev() {
             let name = &input.name;
@@ -302,7 +302,7 @@ impl About<'_> {
                 numbers(&input.shape)
             )));
         }
-        // No rows: what the model would read of the batch is missing.
+        // An input without rows lacks the bytes that the model reads for the other rows of the batch.
         if batched && input.shape.first() == Some(&0) {
             let row = input.shape[1..].iter().fold(1u64, |all, length| all.saturating_mul(*length));
             let each = input.datatype.size().unwrap_or(0) as u64;
@@ -332,8 +332,8 @@ fn numbers(all: &[impl ToString]) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Elements of this type in a JSON array, however it is nested; what an element is not, in Triton's words. The text is known
-/// to be JSON.
+/// Counts the elements of this type in a JSON array of any nesting. An error is Triton's message. The text must be
+/// valid JSON.
 fn scalars(json: &str, datatype: Datatype) -> Result<u64, &'static str> {
     let bytes = json.as_bytes();
     let (mut count, mut at) = (0, 0);
@@ -351,7 +351,7 @@ fn scalars(json: &str, datatype: Datatype) -> Result<u64, &'static str> {
     Ok(count)
 }
 
-/// Where the scalar (or object) that begins at `at` ends.
+/// Returns the end of the scalar (or object) that begins at `at`.
 fn scalar_end(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     if bytes[at] == b'"' {

@@ -1,9 +1,9 @@
-//! KServe v2 over gRPC: its messages, as far as a client and the embedded engine need them.
+//! KServe v2 over gRPC: the messages that a client and the embedded engine need.
 //!
 //! Sources: `open_inference_grpc.proto` of kserve/open-inference-protocol; `grpc_service.proto` and `model_config.proto` of
 //! triton-inference-server/common for `ModelStreamInfer`, `ModelConfig` and `RepositoryIndex`, which only Triton has.
-//! Tensors are sent as raw bytes alone (`raw_input_contents`): typed contents are the larger and the slower form, and every server takes
-//! the raw one.
+//! Tensors are sent only as raw bytes (`raw_input_contents`). Typed contents were rejected because they are larger and slower,
+//! and every server accepts raw bytes.
 
 pub mod server;
 
@@ -17,28 +17,27 @@ use crate::grpc::HEAD;
 use crate::head::bounded;
 use crate::protobuf::{Fields, Pen, ProtobufError};
 
-/// The service, with the slash before a method.
+/// Path prefix of the service, with the slash before a method.
 const SERVICE: &str = "/inference.GRPCInferenceService/";
 
-/// The media type of every call.
 pub const CONTENT_TYPE: &str = "application/grpc";
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// One inference, one response.
+    /// One inference with one response.
     ModelInfer,
-    /// One inference, any number of responses (Triton).
+    /// One inference with any number of responses (Triton).
     ModelStreamInfer,
     ServerMetadata,
     ServerLive,
     ServerReady,
-    /// May requests for a model come?
+    /// Readiness check of a model.
     ModelReady,
-    /// What a model takes and gives.
+    /// Inputs and outputs of a model.
     ModelMetadata,
-    /// How a model is set up (Triton).
+    /// Configuration of a model (Triton).
     ModelConfig,
-    /// The models that there are (Triton).
+    /// Index of the models (Triton).
     RepositoryIndex,
 }
 
@@ -60,28 +59,28 @@ impl Method {
         format!("{SERVICE}{name}")
     }
 
-    /// The method at a path.
+    /// Returns the method at a path.
     pub fn at(path: &str) -> Option<Method> {
         let name = path.strip_prefix(SERVICE)?;
         Method::ALL.iter().find(|(_, own)| *own == name).map(|(method, _)| *method)
     }
 }
 
-/// What an inference asks for, beside its tensors.
+/// Options of an inference, without its tensors.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Asks<'a> {
     pub model: &'a str,
     pub version: &'a str,
-    /// Its priority in the server's queue, and how long it may wait there, µs.
+    /// Priority in the server's queue, and longest wait there, µs.
     pub priority: Option<u32>,
     pub timeout_us: Option<u64>,
-    /// The user's own fields: `parameters` is the only one that a message has room for.
+    /// The user's fields; a message has room only for `parameters`.
     pub extra: &'a Map<String, Json>,
-    /// Are the responses a stream? Then its end is asked for as a response of its own.
+    /// Whether the responses are a stream; then the request wants a separate final response.
     pub stream: bool,
 }
 
-/// A `ModelInferRequest` in gRPC's frame.
+/// Encodes a `ModelInferRequest` in gRPC's frame.
 pub(crate) fn infer(tensors: &[Tensor], asks: &Asks<'_>) -> Bytes {
     let room: usize = tensors.iter().map(|tensor| size(tensor) + 8 * tensor.shape.len() + 64).sum();
     let mut bytes = Vec::with_capacity(room + 128);
@@ -126,7 +125,7 @@ fn parameters(asks: &Asks<'_>, pen: &mut Pen<'_>) {
     }
 }
 
-/// An entry of a map of `InferParameter`s. Whole numbers go as `int64`, which is what Triton expects of its own.
+/// Encodes an entry of a map of `InferParameter`s. Whole numbers are `int64`, which Triton expects for its parameters.
 fn parameter(field: u32, name: &str, value: &Json, pen: &mut Pen<'_>) {
     pen.message(field, |entry| {
         entry.bytes(1, name.as_bytes());
@@ -149,7 +148,7 @@ fn shape(field: u32, dims: &[u32], pen: &mut Pen<'_>) {
     pen.bytes(field, &packed);
 }
 
-/// A request that names a model: `ModelReady`, `ModelMetadata`, `ModelConfig`; not framed.
+/// Encodes a request with a model name: `ModelReady`, `ModelMetadata`, `ModelConfig`; not framed.
 pub fn of_model(model: &str, version: Option<&str>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut pen = Pen(&mut bytes);
@@ -160,18 +159,18 @@ pub fn of_model(model: &str, version: Option<&str>) -> Vec<u8> {
     bytes
 }
 
-/// What one `ModelInferResponse` holds.
+/// The content of one `ModelInferResponse`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Response<'a> {
     pub outputs: u32,
-    /// Does one of them have elements?
+    /// Whether one of the outputs has elements.
     pub holds: bool,
     pub last: bool,
-    /// Types of the outputs and their raw bytes, as many as there are of both.
+    /// Types of the outputs and their raw bytes, as many as both exist.
     pub raw: Vec<(Option<Datatype>, &'a [u8])>,
 }
 
-/// Reads a `ModelInferResponse`.
+/// Parses a `ModelInferResponse`.
 pub(crate) fn response(message: &[u8]) -> Result<Response<'_>, ProtobufError> {
     let (mut found, mut types, mut raw) = (Response::default(), Vec::new(), Vec::new());
     let mut fields = Fields::of(message);
@@ -194,7 +193,7 @@ pub(crate) fn response(message: &[u8]) -> Result<Response<'_>, ProtobufError> {
     Ok(found)
 }
 
-/// Is this parameter `triton_final_response: true`?
+/// Returns whether this parameter is `triton_final_response: true`.
 fn is_last(entry: &[u8]) -> Result<bool, ProtobufError> {
     let (mut named, mut on) = (false, false);
     let mut fields = Fields::of(entry);
@@ -213,7 +212,7 @@ fn is_last(entry: &[u8]) -> Result<bool, ProtobufError> {
     Ok(named && on)
 }
 
-/// The type of an output, and whether it has elements: one without a shape is taken at its word.
+/// Returns the type of an output, and whether it has elements; an output without a shape counts as having some.
 fn output(message: &[u8]) -> Result<(Option<Datatype>, bool), ProtobufError> {
     let (mut datatype, mut dims) = (None, Vec::new());
     let mut fields = Fields::of(message);
@@ -227,7 +226,7 @@ fn output(message: &[u8]) -> Result<(Option<Datatype>, bool), ProtobufError> {
     Ok((datatype, !dims.contains(&0)))
 }
 
-/// A repeated int64, packed or not.
+/// Parses a repeated int64, packed or not.
 fn numbers(value: crate::protobuf::Value<'_>, into: &mut Vec<u64>) -> Result<(), ProtobufError> {
     match value {
         crate::protobuf::Value::Number(n) if into.len() < DIMS_MAX => into.push(n),
@@ -237,7 +236,7 @@ fn numbers(value: crate::protobuf::Value<'_>, into: &mut Vec<u64>) -> Result<(),
     Ok(())
 }
 
-/// Reads a `ModelStreamInferResponse`: what went wrong, and the response.
+/// Parses a `ModelStreamInferResponse`: the error message, and the response.
 pub(crate) fn streamed(message: &[u8]) -> Result<(String, Option<&[u8]>), ProtobufError> {
     let (mut error, mut inner) = (String::new(), None);
     let mut fields = Fields::of(message);
@@ -251,7 +250,7 @@ pub(crate) fn streamed(message: &[u8]) -> Result<(String, Option<&[u8]>), Protob
     Ok((error, inner))
 }
 
-/// The elements of a `BYTES` tensor, up to the first that is cut.
+/// Returns the elements of a `BYTES` tensor, up to the first truncated one.
 pub(crate) fn texts(mut raw: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (length, rest) = raw.split_first_chunk::<4>()?;
@@ -261,7 +260,7 @@ pub(crate) fn texts(mut raw: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Reads a `ServerReadyResponse`, a `ServerLiveResponse` or a `ModelReadyResponse`.
+/// Parses a `ServerReadyResponse`, a `ServerLiveResponse` or a `ModelReadyResponse`.
 pub fn read_ready(message: &[u8]) -> Result<bool, ProtobufError> {
     let mut ready = false;
     let mut fields = Fields::of(message);
@@ -277,7 +276,7 @@ fn text(bytes: &[u8]) -> String {
     bounded(&String::from_utf8_lossy(bytes), NAME_MAX)
 }
 
-/// Reads a `ServerMetadataResponse`.
+/// Parses a `ServerMetadataResponse`.
 pub fn read_server(message: &[u8]) -> Result<ServerFacts, ProtobufError> {
     let mut server = ServerFacts { binary: true, ..ServerFacts::default() };
     let mut fields = Fields::of(message);
@@ -291,7 +290,7 @@ pub fn read_server(message: &[u8]) -> Result<ServerFacts, ProtobufError> {
     Ok(server)
 }
 
-/// Reads a `ModelMetadataResponse`.
+/// Parses a `ModelMetadataResponse`.
 pub fn read_model(message: &[u8]) -> Result<ModelFacts, String> {
     let mut model = ModelFacts::default();
     let mut fields = Fields::of(message);
@@ -324,7 +323,7 @@ fn input(message: &[u8]) -> Result<InputMetadata, String> {
     Ok(InputMetadata { name, datatype, shape: dims.into_iter().map(|dim| dim as i64).collect() })
 }
 
-/// Reads a `ModelConfigResponse`.
+/// Parses a `ModelConfigResponse`.
 pub fn read_config(message: &[u8]) -> Result<ConfigFacts, ProtobufError> {
     let mut found = ConfigFacts::default();
     let mut fields = Fields::of(message);
@@ -335,9 +334,9 @@ pub fn read_config(message: &[u8]) -> Result<ConfigFacts, ProtobufError> {
         let mut config = Fields::of(value.bytes());
         while let Some((field, value)) = config.next()? {
             match field {
-                // An int32 below zero comes as ten bytes, and means no batches.
+                // A negative int32 is encoded as ten bytes, and means no batches.
                 4 => found.max_batch = u32::try_from(value.number() as i64).unwrap_or(0),
-                // The transaction policy has one field: is it decoupled?
+                // The only field of the transaction policy is `decoupled`.
                 19 => found.decoupled = read_ready(value.bytes())?,
                 _ => {}
             }
@@ -346,7 +345,7 @@ pub fn read_config(message: &[u8]) -> Result<ConfigFacts, ProtobufError> {
     Ok(found)
 }
 
-/// Reads a `RepositoryIndexResponse`: the names of the models that are ready.
+/// Parses a `RepositoryIndexResponse`: the names of the models that are ready.
 pub fn read_index(message: &[u8]) -> Result<Vec<String>, ProtobufError> {
     let mut names: Vec<String> = Vec::new();
     let mut fields = Fields::of(message);

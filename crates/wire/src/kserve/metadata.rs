@@ -1,4 +1,4 @@
-//! What a KServe v2 server says of itself and of a model, bounded: foreign bytes become no more than [`INPUTS_MAX`]
+//! Parses the metadata of a KServe v2 server and of a model, within bounds: at most [`INPUTS_MAX`]
 //! inputs of [`DIMS_MAX`] dimensions.
 
 use plimsoll_model::Datatype;
@@ -6,55 +6,53 @@ use serde::Deserialize;
 
 use crate::head::bounded;
 
-/// Most inputs a model may name.
+/// Limit of inputs per model.
 pub(crate) const INPUTS_MAX: usize = 256;
-/// Most dimensions of one tensor.
+/// Limit of dimensions per tensor.
 pub(crate) const DIMS_MAX: usize = 32;
 /// Longest name kept, in bytes.
 pub(super) const NAME_MAX: usize = 256;
 
-/// `GET /v2`.
+/// The server metadata of `GET /v2`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ServerFacts {
-    /// The server's name: `triton`, `mlserver`, `kserve`.
+    /// Server name: `triton`, `mlserver`, `kserve`.
     pub name: String,
     pub version: String,
-    /// Does it take raw tensors behind a JSON header?
+    /// Whether the server accepts raw tensors after a JSON header.
     pub binary: bool,
 }
 
-/// `GET /v2/models/NAME`.
+/// The model metadata of `GET /v2/models/NAME`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ModelFacts {
-    /// The model's name.
     pub name: String,
     pub versions: Vec<String>,
-    /// What runs it: `python`, `tensorrt_plan`, …
+    /// Backend: `python`, `tensorrt_plan`, …
     pub platform: String,
-    /// What it takes; empty where the server does not say.
+    /// Declared inputs; empty if the server does not report them.
     pub inputs: Vec<InputMetadata>,
 }
 
-/// An input as a model declares it.
+/// An input that a model declares.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputMetadata {
     pub name: String,
-    /// The type of its elements.
     pub datatype: Datatype,
-    /// Its shape; −1 = any length. Where the model batches, the batch comes first.
+    /// Shape; −1 for any length. If the model batches, the batch comes first.
     pub shape: Vec<i64>,
 }
 
-/// `GET /v2/models/NAME/config`, as far as a client asks.
+/// The fields of `GET /v2/models/NAME/config` that a client needs.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ConfigFacts {
-    /// Rows of the largest batch; 0 = the model does not batch, and its shapes have no batch dimension.
+    /// Rows of the largest batch; 0 if the model does not batch, and then its shapes have no batch dimension.
     pub max_batch: u32,
-    /// Does an inference have any number of responses?
+    /// Whether an inference can have any number of responses.
     pub decoupled: bool,
 }
 
-/// Reads `GET /v2`.
+/// Parses `GET /v2`.
 pub fn read_server(body: &[u8]) -> Result<ServerFacts, String> {
     #[derive(Deserialize)]
     struct Server {
@@ -71,7 +69,7 @@ pub fn read_server(body: &[u8]) -> Result<ServerFacts, String> {
     })
 }
 
-/// Reads `GET /v2/models/NAME`.
+/// Parses `GET /v2/models/NAME`.
 pub fn read_model(body: &[u8]) -> Result<ModelFacts, String> {
     #[derive(Deserialize)]
     struct Model {
@@ -108,7 +106,7 @@ pub fn read_model(body: &[u8]) -> Result<ModelFacts, String> {
     })
 }
 
-/// Reads `GET /v2/models/NAME/config`, which only Triton has.
+/// Parses `GET /v2/models/NAME/config`, which only Triton has.
 pub fn read_config(body: &[u8]) -> Option<ConfigFacts> {
     #[derive(Deserialize)]
     struct Config {
@@ -128,7 +126,7 @@ pub fn read_config(body: &[u8]) -> Option<ConfigFacts> {
     })
 }
 
-/// Reads `POST /v2/repository/index`: the names of the models that are ready.
+/// Parses `POST /v2/repository/index`: the names of the models that are ready.
 pub fn read_index(body: &[u8]) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct Entry {

@@ -1,7 +1,7 @@
-//! Tensors → the body of an inference request, and what a body of the user's own asks for.
+//! Encodes tensors into the body of an inference request, and reads the user's own bodies.
 //!
-//! An element follows from one drawn byte ([`Tensor`]), so that JSON numbers come out of a table: printing floats one by
-//! one costs milliseconds for a picture, which would all be lag.
+//! One drawn byte determines an element ([`Tensor`]), so that a table has its JSON number. Formatting each float
+//! was rejected: it costs milliseconds for a picture, which would all be lag.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::server::word;
 use crate::template::escape;
 
-/// Path of an inference below the base URL (`…/v2`).
+/// Returns the path of an inference below the base URL (`…/v2`).
 pub fn path(model: &str, version: Option<&str>) -> String {
     match version {
         Some(version) => format!("/models/{model}/versions/{version}/infer"),
@@ -20,7 +20,7 @@ pub fn path(model: &str, version: Option<&str>) -> String {
     }
 }
 
-/// Rows of a body of the user's own: the first dimension of its first input.
+/// Returns the rows of the user's body: the first dimension of its first input.
 pub fn rows(body: &str) -> Result<u32, String> {
     #[derive(Deserialize)]
     struct Body {
@@ -35,7 +35,7 @@ pub fn rows(body: &str) -> Result<u32, String> {
     Ok(first.shape.first().copied().unwrap_or(1).max(1))
 }
 
-/// The `inputs` of a JSON body.
+/// Writes the `inputs` of a JSON body.
 pub(crate) fn inputs(tensors: &[Tensor], out: &mut String) {
     list(tensors, out, |tensor, out| {
         out.push_str(",\"data\":[");
@@ -50,12 +50,12 @@ pub(crate) fn inputs(tensors: &[Tensor], out: &mut String) {
     });
 }
 
-/// About as many bytes of JSON as they are.
+/// Returns the approximate length of the JSON of the tensors, bytes.
 pub(crate) fn inputs_length(tensors: &[Tensor]) -> usize {
     tensors.iter().map(|tensor| tensor.drawn.len() * 10 + 96).sum()
 }
 
-/// The `inputs` of a JSON header, and the raw bytes that follow it.
+/// Returns the `inputs` of a JSON header, and the raw bytes that follow it.
 pub(crate) fn binary(tensors: &[Tensor]) -> (String, BytesMut) {
     let mut raw = BytesMut::with_capacity(tensors.iter().map(size).sum());
     let mut header = String::with_capacity(tensors.len() * 128);
@@ -95,7 +95,7 @@ fn list(tensors: &[Tensor], out: &mut String, mut data: impl FnMut(&Tensor, &mut
     out.push(']');
 }
 
-/// How the elements of the 256 bytes are spelt in JSON.
+/// Returns the JSON text of the element for each of the 256 bytes.
 fn spelling(datatype: Datatype) -> &'static [String; 256] {
     static TABLES: [OnceLock<[String; 256]>; 4] = [const { OnceLock::new() }; 4];
     let (table, spell): (usize, fn(u8) -> String) = match datatype {
@@ -113,7 +113,7 @@ fn text(byte: u8) -> &'static str {
     word(u64::from(byte)).trim_start()
 }
 
-/// Appends a tensor's raw bytes.
+/// Appends the raw bytes of a tensor.
 pub(super) fn put(tensor: &Tensor, raw: &mut BytesMut) {
     let drawn = &tensor.drawn;
     let whole = |byte: u8| byte & 127;
@@ -137,7 +137,7 @@ pub(super) fn put(tensor: &Tensor, raw: &mut BytesMut) {
     }
 }
 
-/// Appends elements of `N` bytes out of a table: one by one into a growing buffer they cost ten times as much.
+/// Appends elements of `N` bytes from a table, because appending them singly to a growing buffer costs ten times as much.
 fn fill<const N: usize>(drawn: &[u8], raw: &mut BytesMut, element: impl Fn(u8) -> [u8; N]) {
     let table: [[u8; N]; 256] = std::array::from_fn(|byte| element(byte as u8));
     let from = raw.len();
@@ -147,7 +147,7 @@ fn fill<const N: usize>(drawn: &[u8], raw: &mut BytesMut, element: impl Fn(u8) -
     }
 }
 
-/// byte/256 in IEEE half precision, exactly: with e = ⌊log₂ byte⌋ the exponent is e − 8 and the rest the mantissa.
+/// Returns byte/256 in IEEE half precision, exactly: with e = ⌊log₂ byte⌋ the exponent is e − 8 and the rest the mantissa.
 fn half(byte: u8) -> u16 {
     if byte == 0 {
         return 0;

@@ -1,7 +1,7 @@
-//! The embedded engine's side of KServe v2, in the shapes of Triton 2.51: what it says of itself, and its answers.
+//! The embedded engine's side of KServe v2, in the formats of Triton 2.51: its metadata and its answers.
 //!
-//! The engine models time, not models: it counts the rows of a batch and answers zeros. What an inference has to be is
-//! held against the inputs that the model declares (`check`), as a client of a real server meets it.
+//! The engine models time, not models: it counts the rows of a batch and answers zeros. `check` compares an inference
+//! with the declared inputs of the model, as a real server does.
 
 use bytes::Bytes;
 use plimsoll_model::Datatype;
@@ -11,19 +11,19 @@ use serde_json::{Value, json};
 pub use super::check::parse;
 use super::metadata::DIMS_MAX;
 
-/// Name of the one input that the engine declares where none is asked for.
+/// Name of the default input.
 pub const INPUT: &str = "INPUT";
 pub const OUTPUT: &str = "OUTPUT";
-/// Elements of a row that it declares. Small on purpose: what is measured is the engine's time, not the loopback's.
+/// Elements per row of the default input. It is small because the measurement is the engine's time, not the loopback's.
 pub(crate) const ROW: u32 = 4;
 
-/// What a model is, as the front serves it.
+/// A model that the front serves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrontModel {
     pub name: String,
-    /// Rows of the largest batch; 0 = it does not batch.
+    /// Rows of the largest batch; 0 if the model does not batch.
     pub max_batch: u32,
-    /// The `dynamic_batching` section of its configuration, where it has one.
+    /// The `dynamic_batching` section of its configuration; `None` if it has none.
     pub dynamic_batching: Option<Value>,
     pub instances: u32,
     pub inputs: Vec<ServedInput>,
@@ -34,19 +34,18 @@ pub struct FrontModel {
 #[serde(deny_unknown_fields)]
 pub struct ServedInput {
     pub name: String,
-    /// Type of its elements.
     pub datatype: Datatype,
-    /// Its shape, without the rows of a batch; -1 = any.
+    /// Shape without the rows of a batch; -1 for any length.
     pub dims: Vec<i64>,
 }
 
 impl ServedInput {
-    /// What is taken where nothing is asked for: four numbers a row.
+    /// Returns the default input: four numbers per row.
     pub fn usual() -> ServedInput {
         ServedInput { name: INPUT.into(), datatype: Datatype::Fp32, dims: vec![i64::from(ROW)] }
     }
 
-    /// Reads `NAME:TYPE:DIMS`, such as `PIXELS:UINT8:3x224x224` or `SCALE:FP32:-1`.
+    /// Parses `NAME:TYPE:DIMS`, such as `PIXELS:UINT8:3x224x224` or `SCALE:FP32:-1`.
     pub fn parse(text: &str) -> Result<ServedInput, String> {
         let usage = "write NAME:TYPE:DIMS such as PIXELS:UINT8:3x224x224 (-1 = any)";
         let mut parts = text.rsplitn(3, ':');
@@ -65,20 +64,20 @@ impl ServedInput {
     }
 }
 
-/// What an inference asks for.
+/// A validated inference request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InferRequest {
-    /// The request's own id, which is given back.
+    /// Request id, which the answer repeats.
     pub id: Option<String>,
-    /// Rows of its batch.
+    /// Number of rows of the batch.
     pub items: u32,
-    /// Priority, 1 being the highest; 0 = the default.
+    /// Priority, 1 being the highest; 0 for the default.
     pub priority: u32,
-    /// Most time it may wait in the queue, µs.
+    /// Longest wait in the queue, µs; `None` for no limit.
     pub timeout_us: Option<u64>,
 }
 
-/// The answer to an inference: zeros of the shape that was declared.
+/// Returns the answer to an inference: zeros of the declared shape.
 pub fn answer(asked: &InferRequest, model: &FrontModel) -> Bytes {
     let rows = if model.max_batch == 0 { 1 } else { asked.items };
     let mut shape = vec![1];
@@ -94,19 +93,19 @@ pub fn answer(asked: &InferRequest, model: &FrontModel) -> Bytes {
     body.to_string().into()
 }
 
-/// `{"error": "…"}`.
+/// Returns the body `{"error": "…"}`.
 pub fn error(message: &str) -> Bytes {
     json!({"error": message}).to_string().into()
 }
 
-/// `GET /v2`.
+/// Returns the body of `GET /v2`.
 pub fn server_metadata(name: &str, version: &str) -> Bytes {
     let extensions =
         ["model_repository", "schedule_policy", "model_configuration", "binary_tensor_data", "parameters"];
     json!({"name": name, "version": version, "extensions": extensions}).to_string().into()
 }
 
-/// `GET /v2/models/NAME`.
+/// Returns the body of `GET /v2/models/NAME`.
 pub fn model_metadata(model: &FrontModel) -> Bytes {
     let shape = |dims: &[i64]| {
         let rows = (model.max_batch > 0).then_some(-1);
@@ -124,10 +123,10 @@ pub fn model_metadata(model: &FrontModel) -> Bytes {
     .into()
 }
 
-/// `GET /v2/models/NAME/config`, as Triton has it.
+/// Returns the body of `GET /v2/models/NAME/config`, as Triton has it.
 pub fn model_config(model: &FrontModel) -> Bytes {
     let input = |one: &ServedInput| {
-        // The configuration says STRING where the protocol says BYTES.
+        // The configuration names the protocol's BYTES type STRING.
         let datatype = if one.datatype == Datatype::Bytes { "STRING" } else { one.datatype.name() };
         json!({"name": one.name, "data_type": format!("TYPE_{datatype}"), "dims": one.dims})
     };
@@ -146,7 +145,7 @@ pub fn model_config(model: &FrontModel) -> Bytes {
     config.to_string().into()
 }
 
-/// `POST /v2/repository/index`.
+/// Returns the body of `POST /v2/repository/index`.
 pub fn index(model: &FrontModel) -> Bytes {
     json!([{"name": model.name, "version": "1", "state": "READY"}]).to_string().into()
 }

@@ -1,7 +1,7 @@
-//! Access logs as JSON: Envoy AI gateway's and nginx's.
+//! Parses JSON access logs of the Envoy AI gateway and of nginx.
 //!
-//! Their fields are the user's to name. Read are the names of the documentation (Envoy) and of nginx's variables; tokens may be
-//! numbers, texts or null. nginx stamps the *end* of a request and knows bytes alone; `$upstream_status` "502, 200" is one request that
+//! Users choose the field names. The parser accepts the names of the documentation (Envoy) and of nginx's variables. Tokens may be
+//! numbers, texts or null. nginx stamps the *end* of a request and has only bytes. `$upstream_status` "502, 200" is one request that
 //! was sent twice.
 
 use plimsoll_model::{How, LoggedRequest};
@@ -10,6 +10,7 @@ use super::{Line, generates, hashed, of_status, tokens, word};
 use crate::foreign::json::{Json, decimal_ns};
 use crate::instant::iso_ns;
 
+/// Returns whether the line is in the combined format:
 /// `… [23/Nov/2026:03:43:43 +0000] "POST /v1/chat/completions HTTP/1.1" 200 …`
 pub(super) fn is_combined(line: &str) -> bool {
     let stamp = line.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(stamp, _)| stamp);
@@ -61,7 +62,7 @@ pub(super) fn nginx(at: u64, root: &Json<'_>) -> Line {
     Line::of(one)
 }
 
-/// Seconds of the Unix epoch, as a number or a text, or an ISO date.
+/// Parses seconds of the Unix epoch, as a number or a text, or an ISO date.
 fn instant(json: &Json<'_>) -> Option<i64> {
     instant_s(json).filter(|ns| *ns > 1_000_000_000_000_000_000).or_else(|| json.text().and_then(iso_ns))
 }

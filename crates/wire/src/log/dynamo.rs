@@ -1,6 +1,6 @@
-//! Dynamo's request trace (`dynamo.request.trace.v1`): a `request_end` a line, and what its tools did between them.
+//! Parses Dynamo's request trace (`dynamo.request.trace.v1`): one `request_end` per line, and the tool calls between requests.
 //!
-//! `input_sequence_hashes` are of full blocks, each with all that is before it. Writing is best effort: what was dropped on the way is not in the file.
+//! `input_sequence_hashes` are of full blocks, each with its whole prefix. Dynamo writes with best effort, so the file lacks dropped requests.
 
 use plimsoll_model::{How, LoggedRequest};
 

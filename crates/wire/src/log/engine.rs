@@ -1,8 +1,8 @@
-//! Engines' own logs: vLLM's with `--enable-log-requests`, and llama.cpp's.
+//! Parses the logs of engines: vLLM's with `--enable-log-requests`, and llama.cpp's.
 //!
-//! vLLM says when a request came, to the second and without a year, and of its lengths nothing. llama.cpp says of each slot when it
-//! began with a task and what it computed; there is no wall clock, and `n_tokens` at the end is prompt and answer less the last token, which
-//! is never computed.
+//! vLLM logs when a request arrived, to the second and without a year, and no lengths. The log of llama.cpp has for each slot the start
+//! of a task and the computed tokens, without a wall clock. Its `n_tokens` at the end is prompt plus answer less the last
+//! token, which is never computed.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use crate::instant::days;
 
 const S: i64 = 1_000_000_000;
 
-/// What is known of lines before this one.
+/// Parser state from earlier lines.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Of llama.cpp: tasks in a slot.
+    /// llama.cpp: tasks in a slot.
     tasks: BTreeMap<u64, Task>,
-    /// Of vLLM: the year, and the instant before.
+    /// vLLM: the year, and the previous instant.
     year: i64,
     before: i64,
-    /// Of Dynamo: tokens of a block.
+    /// Dynamo: tokens per block.
     pub(super) block_tokens: u32,
 }
 
@@ -34,7 +34,7 @@ struct Task {
 }
 
 impl State {
-    /// Tasks that the log does not end, as requests of unknown length; how many.
+    /// Adds unfinished tasks as requests of unknown length; returns their number.
     pub(super) fn unfinished(&mut self, requests: &mut Vec<LoggedRequest>) -> u64 {
         let open = std::mem::take(&mut self.tasks);
         let n = open.len() as u64;
@@ -47,6 +47,7 @@ impl State {
     }
 }
 
+/// Parses a line of vLLM:
 /// `(APIServer pid=9) INFO 02-13 11:33:33 [logger.py:49] Received request chatcmpl-…: params: …`
 pub(super) fn vllm(at: u64, line: &[u8], state: &mut State) -> Line {
     let text = String::from_utf8_lossy(line);
@@ -68,7 +69,7 @@ pub(super) fn vllm(at: u64, line: &[u8], state: &mut State) -> Line {
     else {
         return expected;
     };
-    // The year is not said: any one, and the next when the days begin anew.
+    // The log has no year: start at any year, and take the next one when the dates restart.
     let instant = |year: i64| (days(2000 + year, month, day) * 86_400 + h * 3_600 + m * 60 + s) * S;
     if instant(state.year) + 180 * 86_400 * S < state.before {
         state.year += 1;
@@ -78,6 +79,7 @@ pub(super) fn vllm(at: u64, line: &[u8], state: &mut State) -> Line {
     Line::of(LoggedRequest::new(at, came))
 }
 
+/// Parses a line of llama.cpp:
 /// `0.00.130.234 I slot print_timing: id  3 | task 0 | prompt eval time = 6.71 ms / 207 tokens (…)`
 pub(super) fn llama(at: u64, line: &[u8], state: &mut State) -> Line {
     let text = String::from_utf8_lossy(line);
@@ -122,7 +124,7 @@ fn released(task: &Task, said: &str) -> LoggedRequest {
     one
 }
 
-/// Minutes, seconds, milliseconds and microseconds since the start.
+/// Parses minutes, seconds, milliseconds and microseconds since the start.
 fn since_start(stamp: &str) -> Option<i64> {
     let parts: Vec<i64> = stamp.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     match parts[..] {

@@ -1,7 +1,7 @@
-//! LiteLLM's `standard_logging_object`, which a callback writes when a request is over.
+//! Parses LiteLLM's `standard_logging_object`, which a callback writes at the end of a request.
 //!
-//! Times are float seconds. A failure has no tokens: its lengths are unknown, not zero. `trace_id` is the client's session where it named one,
-//! else LiteLLM's own for this call.
+//! Times are float seconds. A failure has no tokens: its lengths are unknown, not zero. `trace_id` is the client's session if it named one,
+//! otherwise LiteLLM's id of this call.
 
 use plimsoll_model::{How, LoggedRequest};
 

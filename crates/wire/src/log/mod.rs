@@ -1,11 +1,15 @@
-//! Logs of production: of gateways, proxies and engines, known by what is in them, read into requests without their text.
+//! Parses production logs of gateways, proxies and engines into requests without their text; content decides the format.
 //!
-//! A [`LogFeed`] takes a file's bytes as they come and holds a line. One file per family beside this one says what its fields mean:
-//! `litellm`, `dynamo`, `access` (Envoy and nginx), `engine` (vLLM and llama.cpp), `weka` (sessions of coding agents), and [`spans`] what a
-//! trace tells of the same.
+//! A [`LogFeed`] takes a file's bytes as they arrive and buffers one line. One file per family in this folder defines its fields:
 //!
-//! Only fields that are named here are looked at. Messages are read where prompts are to be hashed and else never: of each block of
-//! sixty-four bytes stays a number, made with a key that its caller draws and forgets, so that nobody can hold a guess against it.
+//! - `litellm`, `dynamo`
+//! - `access`: Envoy and nginx
+//! - `engine`: vLLM and llama.cpp
+//! - `weka`: sessions of coding agents
+//! - [`spans`]: requests in traces
+//!
+//! Only fields that are named here are read. Messages are read only if prompts are hashed. Then each block of
+//! sixty-four bytes becomes a number, made with a key that the caller draws and discards. So no reader can test a guess against it.
 
 mod access;
 mod dynamo;
@@ -24,39 +28,39 @@ use crate::foreign::FURTHEST;
 use crate::foreign::json::{self, Json};
 use crate::lines::LineSplitter;
 
-/// The logs, as a refusal lists them.
+/// The supported logs, as an error message lists them.
 pub const UNDERSTOOD: &str = "logs of LiteLLM (standard_logging_object), Envoy AI gateway and nginx (JSON), Dynamo request traces, vLLM \
     (--enable-log-requests) and llama.cpp, agents' sessions in WEKA's form, traces with GenAI spans, what a Prometheus kept of pages, and runs";
 
-/// Bytes of text that a block stands for: sixteen tokens, about.
+/// Bytes of text per block: about sixteen tokens.
 const BLOCK_BYTES: usize = 64;
-/// What is said where prompts are there and nobody asked for them.
+/// Note if the log contains prompts and hashing was not requested.
 const UNREAD_PROMPTS: &str = "prompts are in the log and were not looked at: --hash-prompts keeps which beginnings they share, and no text";
-/// Lines that can't be read and are named one by one.
+/// Limit of unreadable lines that are listed individually.
 const NAMED: usize = 3;
 
-/// Whose log a file is.
+/// The source and format of a log.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum LogKind {
-    /// LiteLLM's `standard_logging_object`, one a line.
+    /// `standard_logging_object` of LiteLLM, one per line.
     LiteLlm,
-    /// Dynamo's `dynamo.request.trace.v1`.
+    /// `dynamo.request.trace.v1` of Dynamo, one per line.
     Dynamo,
-    /// Envoy AI gateway's access log as JSON.
+    /// JSON access log of the Envoy AI gateway.
     Envoy,
-    /// nginx's access log as JSON.
+    /// JSON access log of nginx.
     Nginx,
-    /// nginx's (or Apache's) combined format.
+    /// Combined access log of nginx (or Apache).
     Combined,
-    /// vLLM with `--enable-log-requests`.
+    /// vLLM's log with `--enable-log-requests`.
     Vllm,
-    /// llama.cpp's server.
+    /// Server log of llama.cpp.
     LlamaCpp,
-    /// Agents' sessions as kv-cache-tester and WEKA publish them, one a line.
+    /// Agents' sessions as kv-cache-tester and WEKA publish them, one per line.
     Weka,
 }
 
-/// Which log these first bytes of a file are of.
+/// Detects the log from the first bytes of a file.
 pub fn sniff(head: &[u8]) -> Option<LogKind> {
     let text = String::from_utf8_lossy(head);
     let line = text.lines().find(|line| !line.trim().is_empty())?;
@@ -86,11 +90,11 @@ pub fn sniff(head: &[u8]) -> Option<LogKind> {
 
 enum Line {
     Request(Box<LoggedRequest>),
-    /// A session's.
+    /// The requests of a session.
     Session(Vec<LoggedRequest>),
-    /// Something else that belongs there; the reason where a person should know it.
+    /// Another valid entry; the reason, if the user should see it.
     Other(Option<&'static str>),
-    /// Nothing that can be read; what was expected.
+    /// An unreadable line; the expected content.
     Unread(&'static str),
 }
 
@@ -100,11 +104,11 @@ impl Line {
     }
 }
 
-/// A log's bytes, as they come.
+/// An incremental parser of one log.
 #[derive(Debug)]
 pub struct LogFeed {
     kind: LogKind,
-    /// Key of the blocks' names, where prompts are to be hashed.
+    /// Key of the block hashes; `None` if prompts are not hashed.
     key: Option<u64>,
     lines: LineSplitter,
     line: u64,
@@ -112,14 +116,14 @@ pub struct LogFeed {
     requests: Vec<LoggedRequest>,
     other: BTreeMap<&'static str, u64>,
     unread: Vec<(u64, &'static str)>,
-    /// Requests whose prompt was in the log and was not looked at, and those of which it was hidden.
+    /// Requests with a prompt that was not read, and requests with a hidden prompt.
     prompts: (u64, u64),
     bytes: u64,
     tokens: u64,
 }
 
 impl LogFeed {
-    /// A file that [`sniff`] knew. `key`: hash the prompts that it holds, under this key.
+    /// Creates a parser for a file that [`sniff`] recognised. With `key`, it hashes the prompts under this key.
     pub fn new(kind: LogKind, key: Option<u64>) -> LogFeed {
         LogFeed {
             kind,
@@ -136,7 +140,6 @@ impl LogFeed {
         }
     }
 
-    /// Takes the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         let mut lines = std::mem::take(&mut self.lines);
         lines.push(bytes, |line| self.line(line));
@@ -160,7 +163,7 @@ impl LogFeed {
         let block_tokens = match self.kind {
             LogKind::Dynamo | LogKind::Weka => self.engine.block_tokens,
             _ if self.bytes > 0 && self.requests.iter().any(|r| !r.blocks.is_empty()) => {
-                // As many tokens as the server counts in so many bytes.
+                // Number of tokens that the server counts in a block.
                 (self.tokens * BLOCK_BYTES as u64 / self.bytes).clamp(1, 4096) as u32
             }
             _ => 0,
@@ -232,7 +235,7 @@ impl LogFeed {
         read
     }
 
-    /// What a prompt's text becomes: the names of its blocks, or a count of those that were not looked at.
+    /// Converts a prompt's text into block hashes, or counts it as unread.
     fn prompt(&mut self, request: &mut LoggedRequest, messages: &Json<'_>) {
         let texts = texts(messages);
         match (self.key, texts.iter().any(|text| is_redacted(text)) || texts.is_empty()) {
@@ -249,7 +252,7 @@ impl LogFeed {
     }
 }
 
-/// Whose it is, what its stamps are of, and their grid.
+/// Returns the source, the meaning of its timestamps, and their resolution.
 fn told(kind: LogKind) -> (&'static str, &'static str, i64) {
     match kind {
         LogKind::LiteLlm => ("LiteLLM's standard log", "the call's start", 1_000),
@@ -265,7 +268,7 @@ fn told(kind: LogKind) -> (&'static str, &'static str, i64) {
     }
 }
 
-/// What a log of this kind can't tell.
+/// Returns the facts that a log of this kind lacks.
 fn blind(kind: LogKind) -> Vec<&'static str> {
     match kind {
         LogKind::LlamaCpp => {
@@ -281,7 +284,7 @@ fn lines(n: u64) -> &'static str {
     if n == 1 { "line" } else { "lines" }
 }
 
-/// The lines that can't be read, the first ones by number.
+/// Describes the unreadable lines, the first ones by number.
 fn unread(all: &[(u64, &'static str)]) -> Option<String> {
     let named: Vec<String> =
         all.iter().take(NAMED).map(|(line, expected)| format!("line {line} (expected {expected})")).collect();
@@ -292,7 +295,7 @@ fn unread(all: &[(u64, &'static str)]) -> Option<String> {
 
 // ---------------------------------------------------------------------------------------- what several have
 
-/// Paths under which tokens are generated.
+/// Returns whether this path generates tokens.
 fn generates(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
     ["completions", "/responses", "/messages", "/generate", "/invocations", "/converse", "/infer"]
@@ -300,7 +303,7 @@ fn generates(path: &str) -> bool {
         .any(|known| path.contains(known))
 }
 
-/// How a request with this status ended.
+/// Returns the outcome for this status.
 fn of_status(status: Option<u32>) -> How {
     match status {
         Some(429 | 503) => How::Shed,
@@ -312,29 +315,29 @@ fn of_status(status: Option<u32>) -> How {
     }
 }
 
-/// A count above zero, also where it was written as text.
+/// Parses a count above zero, as a number or a text.
 fn tokens(json: &Json<'_>) -> Option<u32> {
     json.finite().filter(|n| *n >= 1.0 && *n < 1e9).map(|n| n as u32)
 }
 
-/// A name as a number.
+/// Returns the hash of a name.
 fn hashed(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     hasher.finish()
 }
 
-/// A text that is there.
+/// Returns a non-empty text.
 fn word<'a>(json: &'a Json<'_>) -> Option<&'a str> {
     json.text().map(str::trim).filter(|text| !matches!(*text, "" | "-" | "null"))
 }
 
-/// The texts of a list of messages, or of a prompt.
+/// Returns the texts of a list of messages, or of a prompt.
 fn texts<'a>(messages: &'a Json<'_>) -> Vec<&'a str> {
     match messages {
         Json::Text(text) => vec![text],
         Json::List(items) => items.iter().flat_map(texts).collect(),
-        // A message's parts are texts, what a tool was asked and what it gave.
+        // The parts of a message are texts, the arguments of a tool call and its result.
         Json::Map(..) => ["text", "content", "parts", "arguments", "response", "result"]
             .into_iter()
             .flat_map(|key| texts(messages.get(key)))
@@ -343,7 +346,7 @@ fn texts<'a>(messages: &'a Json<'_>) -> Vec<&'a str> {
     }
 }
 
-/// The texts of messages that are written as JSON within a text, or the text itself.
+/// Collects the texts of messages that are JSON within a text, or the text itself.
 fn messages(text: &str, all: &mut Vec<String>) {
     match json::read(text.as_bytes()) {
         Ok(document) if document.whole && !matches!(document.root, Json::Null) => {
@@ -357,7 +360,7 @@ fn is_redacted(text: &str) -> bool {
     text.contains("redacted") && text.len() < BLOCK_BYTES
 }
 
-/// Names of the full blocks of these texts, each chained to the one before.
+/// Returns the hashes of the full blocks of these texts, each chained to its predecessor.
 fn blocks(texts: &[&str], key: u64) -> Vec<u64> {
     let (mut names, mut block, mut before) = (Vec::new(), Vec::with_capacity(BLOCK_BYTES), key);
     for byte in texts.iter().flat_map(|text| text.bytes()) {

@@ -1,49 +1,49 @@
-//! Which request of a trace came after which, read off the tree of its spans and their times.
+//! Derives the predecessors of each request of a trace from the tree of its spans and their times.
 //!
-//! A request comes after those that had ended when it began *and could lead to it*: they stand beside it, or beside something within which it
-//! lies. Of these the last count; whatever came before them is theirs to wait for. What overlaps in time is side by side: sub-agents. To put all
-//! requests of a trace in order by their times alone lost: two sub-agents whose calls happen to take turns would wait for each other.
+//! A request follows the requests that had ended before it began *and could lead to it*. These are its siblings, or siblings of an
+//! enclosing span. Only the last of them count, because they wait for all earlier ones. Requests that overlap in time are
+//! concurrent sub-agents. An order of all requests only by time was rejected: two sub-agents whose calls happen to alternate
+//! would wait for each other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
-/// Most requests that one comes after. Of more, those that ended last: it began with them.
+/// Limit of predecessors per request; beyond it, the last to end are kept, because the request began after them.
 const MOST: usize = 256;
 
-/// A span, as far as it puts requests in order.
+/// The facts of a span that order requests.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Within {
-    /// The span that it lies within, by its place.
+    /// Index of the enclosing span; `None` for a root.
     pub parent: Option<usize>,
-    /// Its first instant, ns.
     pub start_ns: i64,
     pub end_ns: i64,
-    /// Is it a request? Then there is none below it.
+    /// Whether the span is a request; a request has no spans below it.
     pub is_request: bool,
 }
 
-/// A span above requests, or one of them.
+/// A span above requests, or a request.
 #[derive(Clone, Debug, Default)]
 struct Node {
-    /// What lies in it and holds requests, in order of time.
+    /// Children with requests, in order of time.
     children: Vec<usize>,
-    /// From its start, or that of the first request in it: a clock of another machine may say that this came before.
+    /// Start of the span or of its first request, if that is earlier by another machine's clock.
     from: i64,
     to: i64,
     holds: bool,
-    /// Its requests that nothing else in it came after.
+    /// Requests of the span that no other request in it follows.
     last: Vec<usize>,
 }
 
-/// For each span that is a request, the requests that it comes after, by their places, ascending. Nothing for the others.
+/// Returns for each request span the indices of its predecessors, ascending; empty for other spans.
 pub(super) fn order(spans: &[Within]) -> Vec<Vec<usize>> {
     let parents = uncircled(spans);
     let mut nodes: Vec<Node> = spans
         .iter()
         .map(|span| Node { from: span.start_ns, to: span.end_ns, holds: span.is_request, ..Node::default() })
         .collect();
-    // The root of all, above what has no parent here.
+    // A root above all spans without a parent.
     let root = spans.len();
     nodes.push(Node { from: i64::MIN, to: i64::MAX, ..Node::default() });
     for (i, parent) in parents.iter().enumerate() {
@@ -68,10 +68,10 @@ pub(super) fn order(spans: &[Within]) -> Vec<Vec<usize>> {
     after.into_iter().zip(spans).map(own).collect()
 }
 
-/// Parents, none of them within what it holds: of spans that are damaged so, one is taken for a root.
+/// Returns the parents without cycles: in a damaged trace, one span of each cycle becomes a root.
 fn uncircled(spans: &[Within]) -> Vec<Option<usize>> {
     let mut parents: Vec<Option<usize>> = spans.iter().map(|span| span.parent).collect();
-    // The walk on which each was met; 0 = none yet.
+    // Number of the walk that visited each span; 0 if none did yet.
     let mut walk = vec![0usize; spans.len()];
     for i in 0..spans.len() {
         let mut at = i;
@@ -87,7 +87,7 @@ fn uncircled(spans: &[Within]) -> Vec<Option<usize>> {
     parents
 }
 
-/// What a span knows once all below it do: which of them hold requests, and which are the last.
+/// Computes the children with requests and the last requests of a span, after all spans below it.
 fn gather(nodes: &mut [Node], at: usize, is_request: bool) {
     if is_request {
         (nodes[at].children, nodes[at].last) = (Vec::new(), vec![at]);
@@ -111,7 +111,7 @@ fn gather(nodes: &mut [Node], at: usize, is_request: bool) {
     (node.holds, node.children, node.last) = (true, children, last);
 }
 
-/// What each of the children of a span comes after: the last of those beside it that had ended, or what the span itself comes after.
+/// Computes the predecessors of each child of a span: the last siblings that had ended, or the span's own predecessors.
 fn beside(nodes: &[Node], at: usize, after: &mut [Rc<[usize]>], spans: &[Within]) {
     let (mut running, mut ended, mut latest) = (BinaryHeap::new(), Vec::new(), i64::MIN);
     for child in nodes[at].children.iter().copied() {
@@ -122,7 +122,7 @@ fn beside(nodes: &[Node], at: usize, after: &mut [Rc<[usize]>], spans: &[Within]
         if !more.is_empty() {
             latest = more.iter().map(|one| nodes[*one].from).fold(latest, i64::max);
             ended.extend(more);
-            // Whoever began when one of these had ended came after it, and stands for it.
+            // A request that began after one of these had ended follows it, and replaces it.
             ended.retain(|one| nodes[*one].to > latest || nodes[*one].from == latest);
         }
         after[child] = match ended.is_empty() {

@@ -1,11 +1,11 @@
-//! Requests in a trace: GenAI spans with the tokens that were used, and in what order an agent made them.
+//! Extracts requests from a trace: GenAI spans with token usage, and the order in which an agent made them.
 //!
-//! One request may be seen by its client, by a framework and by the server, each in a span with the same tokens: the innermost counts,
-//! which is nearest to the server. A span without tokens is no request here. What was sampled away is not in the file; the weights say
-//! how much that is.
+//! The client, a framework and the server may each have a span of one request, with equal tokens. The innermost span counts,
+//! because it is nearest to the server. A span without tokens is not a request here. The file lacks requests that sampling removed;
+//! the weights state how many.
 //!
-//! Where a trace holds several requests of which one came after another, it is an agent's: each trace is a session, whose turns wait for
-//! each other as the spans say ([`super::order`]). What lies between two of them, tools and all else, is the time that the later one waits.
+//! A trace in which one request followed another belongs to an agent. Each trace is then a session, whose turns wait for
+//! each other as the spans show ([`super::order`]). The later turn waits for the time between the two, including tools.
 
 use std::collections::{HashMap, HashSet};
 
@@ -34,33 +34,33 @@ const CACHED: [&str; 4] = [
     "llm.token_count.prompt_details.cache_read",
 ];
 const SESSION: [&str; 2] = ["gen_ai.conversation.id", "session.id"];
-/// Keys under which instrumentations keep a prompt: as JSON, or (with `.0.`, `.1.`, … in them) message by message.
+/// Keys under which instrumentations record a prompt: as JSON, or (with `.0.`, `.1.`, … in them) message by message.
 const MESSAGES: [&str; 3] = ["gen_ai.system_instructions", "gen_ai.input.messages", "llm.prompts"];
 const MESSAGE_BY_MESSAGE: [(&str, &str); 2] =
     [("gen_ai.prompt.", ".content"), ("llm.input_messages.", ".message.content")];
 const MODEL: [&str; 3] = ["gen_ai.request.model", "llm.model_name", "gen_ai.response.model"];
 
-/// Spans, as they come.
+/// The spans of a trace file, added one by one.
 #[derive(Debug, Default)]
 pub struct Spans {
-    /// Key of the blocks' names, where prompts are to be hashed.
+    /// Key of the block hashes; `None` if prompts are not hashed.
     key: Option<u64>,
     /// Requests with their trace and their span.
     found: Vec<(u128, u64, LoggedRequest)>,
-    /// Every span, to know what lies within what and what came before what.
+    /// Every span, for the nesting and the order in time.
     all: Vec<Seen>,
-    /// How many traces one stands for, where that is more than itself. A sampler may say so on one span of a trace alone.
+    /// Number of traces that one trace represents, if above one. A sampler may record it on a single span of a trace.
     weights: HashMap<u128, f64>,
-    /// Spans that ask a model and say no tokens.
+    /// Number of model spans without tokens.
     without: u64,
-    /// Agents that say the tokens of all their calls together.
+    /// Number of agent spans with the total tokens of all their calls.
     sums: u64,
-    /// Requests whose prompt is there and was not looked at; bytes and tokens of those that were hashed.
+    /// Number of requests with an unread prompt; then bytes and tokens of hashed prompts.
     unread: u64,
     hashed: (u64, u64),
 }
 
-/// What is kept of every span.
+/// The kept facts of a span.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Seen {
     trace: u128,
@@ -72,7 +72,7 @@ struct Seen {
 }
 
 impl Spans {
-    /// None yet. `key`: hash the prompts that they hold, under this key.
+    /// Creates an empty collection. With `key`, it hashes prompts under this key.
     pub fn new(key: Option<u64>) -> Spans {
         Spans { key, ..Spans::default() }
     }
@@ -81,7 +81,7 @@ impl Spans {
         self.found.len()
     }
 
-    /// One more span.
+    /// Adds one span of a trace.
     pub fn push(&mut self, span: &TraceSpan) {
         if span.weight > 1.0 {
             let weight = self.weights.entry(span.trace).or_insert(1.0);
@@ -101,7 +101,7 @@ impl Spans {
             number.filter(|n| *n >= 0.0 && *n < 1e9).map(|n| n as u32)
         };
         let (prompt, output) = (count(&PROMPT), count(&OUTPUT));
-        // The tokens of an agent are those of its calls, which have spans of their own.
+        // The tokens of an agent are the sum of its calls, which have separate spans.
         if is_agent || is("gen_ai.operation.name", &["execute_tool", "create_agent", "invoke_workflow"]) {
             self.sums += u64::from(prompt.is_some() || output.is_some());
             return;
@@ -124,7 +124,7 @@ impl Spans {
         self.found.push((trace, id, one));
     }
 
-    /// What a prompt's text becomes: the names of its blocks, or a count of those that were not looked at.
+    /// Converts a prompt's text into block hashes, or counts it as unread.
     fn prompt(&mut self, one: &mut LoggedRequest, span: &TraceSpan) {
         let Some(key) = self.key else {
             self.unread += u64::from(MESSAGES.iter().any(|key| span.attribute(key).is_some()));
@@ -138,7 +138,7 @@ impl Spans {
         }
     }
 
-    /// The requests; `None` = no span says tokens.
+    /// Returns the requests; `None` if no span has tokens.
     pub fn end(mut self) -> Option<Logged> {
         if self.found.is_empty() {
             return None;
@@ -172,7 +172,7 @@ impl Spans {
         }
         let block_tokens = match hashed {
             (0, _) => 0,
-            // As many tokens as the server counts in so many bytes.
+            // Number of tokens that the server counts in a block.
             (bytes, tokens) => (tokens * BLOCK_BYTES as u64 / bytes).clamp(1, 4096) as u32,
         };
         Some(Logged {
@@ -189,7 +189,7 @@ impl Spans {
         })
     }
 
-    /// Spans that have a request somewhere below.
+    /// Returns the spans with a request anywhere below.
     fn above(&self) -> HashSet<(u128, u64)> {
         let parent = |trace: u128, id: u64| {
             let place = self.all.binary_search_by(|seen| (seen.trace, seen.id).cmp(&(trace, id))).ok()?;
@@ -205,7 +205,7 @@ impl Spans {
         outer
     }
 
-    /// Makes each trace a session, where a request of one came after another. Were there any?
+    /// Makes each trace with consecutive requests a session; returns whether there are any.
     fn put_in_order(&mut self) -> bool {
         let mut of_trace: HashMap<u128, HashMap<u64, usize>> = HashMap::new();
         for (place, (trace, id, _)) in self.found.iter().enumerate() {
@@ -226,7 +226,7 @@ impl Spans {
             self.found.iter().filter(|(.., one)| one.cached.is_some()).map(|(trace, ..)| *trace).collect();
         for ((trace, _, one), turn) in self.found.iter_mut().zip(turns) {
             (one.session, one.turn) = (Some((*trace >> 64) as u64 ^ *trace as u64), turn);
-            // Who says how much came from a cache says nothing where nothing did.
+            // A source that reports cached tokens omits them when there are none.
             if one.cached.is_none() && says_cached.contains(trace) {
                 one.cached = Some(0);
             }
@@ -235,7 +235,7 @@ impl Spans {
     }
 }
 
-/// The turns of one trace. `spans`: its spans in order of their ids. `requests`: which of them are requests, and their places.
+/// Returns the turns of one trace. `spans`: its spans in order of their ids. `requests`: the request spans, and their indices.
 fn turns_of(spans: &[Seen], requests: &HashMap<u64, usize>) -> Vec<(usize, LoggedTurn)> {
     let place_of = |id: u64| spans.partition_point(|seen| seen.id < id);
     let known = |id: u64| Some(place_of(id)).filter(|at| spans.get(*at).is_some_and(|seen| seen.id == id));
@@ -266,7 +266,7 @@ fn turns_of(spans: &[Seen], requests: &HashMap<u64, usize>) -> Vec<(usize, Logge
     is_request.map(turn).collect()
 }
 
-/// The texts of a prompt, in order.
+/// Returns the texts of a prompt, in order.
 fn texts(span: &TraceSpan) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for key in MESSAGES {

@@ -1,9 +1,9 @@
-//! Sessions of coding agents as kv-cache-tester publishes them and WEKA's traces are written (`requests`, `hash_ids`, `block_size`; in
-//! callanjfox/kv-cache-tester `docs/trace_replay_tester.md`): a session a line.
+//! Parses sessions of coding agents, one per line, in the format of kv-cache-tester and of WEKA's traces (`requests`, `hash_ids`,
+//! `block_size`; `docs/trace_replay_tester.md` in callanjfox/kv-cache-tester).
 //!
-//! A request says when it was made (`t`, s from the session's beginning), how long it took (`api_time`) and the ids of its prompt's blocks; a
-//! sub-agent is an entry with requests of its own. Which came after which is read off these as off spans ([`super::order`]). Where a request
-//! does not say how long it took, it took no time: the wait of the next one is then the whole gap.
+//! A request has its start (`t`, s from the session's start), its duration (`api_time`) and the ids of its prompt's blocks. A
+//! sub-agent is an entry with its own requests. The order follows from these as from spans ([`super::order`]). A request without a
+//! duration took no time: the wait of the next request is then the whole gap.
 
 use plimsoll_model::{LoggedRequest, LoggedTurn};
 
@@ -11,7 +11,7 @@ use super::order::{Within, order};
 use super::{Line, hashed, tokens, word};
 use crate::foreign::json::Json;
 
-/// Sub-agents within sub-agents: as deep as a document may be.
+/// Limit of nested sub-agents: the deepest nesting of a document.
 const DEEPEST: usize = 64;
 
 pub(super) fn line(at: u64, root: &Json<'_>, block_tokens: &mut u32) -> Line {
@@ -40,12 +40,12 @@ pub(super) fn line(at: u64, root: &Json<'_>, block_tokens: &mut u32) -> Line {
     }
 }
 
-/// Where blocks of equal ids are equal.
+/// The scope in which equal block ids mean equal blocks.
 #[derive(Copy, Clone)]
 enum Scope {
     Everywhere,
     Session,
-    /// Of each agent alone: as files have it that say nothing.
+    /// Each agent separately; the default of files that do not set it.
     Agent,
 }
 
@@ -53,9 +53,9 @@ struct Session {
     line: u64,
     number: u64,
     scope: Scope,
-    /// Requests and sub-agents, as they lie within each other.
+    /// Requests and sub-agents with their nesting.
     spans: Vec<Within>,
-    /// Each request, its span and its agent's.
+    /// Each request, its span and its agent's span.
     requests: Vec<(LoggedRequest, usize, Option<usize>)>,
 }
 
@@ -65,7 +65,7 @@ impl Session {
             return Err("sub-agents less deep within each other");
         }
         let said = |entry: &Json<'_>| entry.get("t").seconds_ns().ok_or("t, in seconds, of each request");
-        // Those of a sub-agent count from its own beginning, but in some files from the session's: then none is before the sub-agent.
+        // Times of a sub-agent count from its start, but in some files from the session's: then none is before the sub-agent.
         let begin_ns = agent.map_or(0, |agent| self.spans[agent].start_ns);
         let first_ns = all.items().first().map(said).transpose()?.unwrap_or(0);
         let scope = match self.scope {
@@ -113,7 +113,7 @@ impl Session {
     }
 }
 
-/// A block's name: its id is the session's own. The steps are those of MurmurHash3's finaliser.
+/// Returns the hash of a block from its id within the session. The steps are MurmurHash3's finaliser.
 fn mixed(scope: u64, id: u64) -> u64 {
     let mut x = id ^ scope;
     x = (x ^ x >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -1,4 +1,4 @@
-//! Whole answers: generated text, embeddings, models, errors.
+//! Encodes whole answers: generated text, embeddings, models, errors.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +10,7 @@ use super::reply::Reply;
 use super::request::GenerateRequest;
 use super::stream::words;
 
-/// The whole answer to a chat or completions request.
+/// Returns the whole answer to a chat or completions request.
 pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     let Reply { id, created_s: created, model, first_word, tokens, reason, told } = *reply;
     let text = words(first_word, tokens);
@@ -40,7 +40,6 @@ pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     Bytes::from(body.to_string())
 }
 
-/// How embeddings are written.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum EmbeddingsFormat {
     Float,
@@ -48,7 +47,7 @@ pub enum EmbeddingsFormat {
     Base64,
 }
 
-/// An embeddings answer: one vector per input, `dimensions` long, of unit length and of no meaning.
+/// Returns an embeddings answer: one vector per input, `dimensions` long, of unit length and without meaning.
 pub fn embeddings(asked: &GenerateRequest, model: &str, dimensions: u32) -> Bytes {
     let dimensions = asked.dimensions.unwrap_or(dimensions).clamp(1, 4096);
     let format = if asked.base64 { EmbeddingsFormat::Base64 } else { EmbeddingsFormat::Float };
@@ -74,19 +73,19 @@ pub fn embeddings(asked: &GenerateRequest, model: &str, dimensions: u32) -> Byte
     Bytes::from(out)
 }
 
-/// `GET /v1/models` with one model. `max_model_len` in tokens.
+/// Returns the body of `GET /v1/models` with one model. `max_model_len` is in tokens.
 pub fn models(model: &str, adapters: &[String], created: i64, max_model_len: Option<u32>) -> Bytes {
     let adapters = adapters.iter().map(|adapter| card((adapter, Some(model)), created, max_model_len));
     let data: Vec<_> = std::iter::once(card((model, None), created, max_model_len)).chain(adapters).collect();
     Bytes::from(json!({"object": "list", "data": data}).to_string())
 }
 
-/// `GET /v1/models/{id}`: one entry of that list, by its name and, of an adapter, its parent's.
+/// Returns the body of `GET /v1/models/{id}`: one entry of the list, by its name and, for an adapter, its parent's.
 pub fn model(named: (&str, Option<&str>), created: i64, max_model_len: Option<u32>) -> Bytes {
     Bytes::from(card(named, created, max_model_len).to_string())
 }
 
-/// As vLLM lists them: an adapter names the model beneath it as its parent.
+/// Returns a list entry in vLLM's format: an adapter names its base model as its parent.
 fn card((id, parent): (&str, Option<&str>), created: i64, max_model_len: Option<u32>) -> Value {
     json!({
         "id": id, "object": "model", "created": created, "owned_by": "plimsoll", "root": id, "parent": parent,
@@ -94,7 +93,7 @@ fn card((id, parent): (&str, Option<&str>), created: i64, max_model_len: Option<
     })
 }
 
-/// An error body in the shape of OpenAI and vLLM.
+/// Returns an error body in the format of OpenAI and vLLM.
 pub fn error(status: u16, message: &str, param: Option<&str>) -> Bytes {
     let kind = match status {
         404 => "NotFoundError",

@@ -1,19 +1,19 @@
-//! A form as HTTP carries it (`multipart/form-data`, RFC 7578), taken apart without copying what is in it.
+//! Parses a form in HTTP (`multipart/form-data`, RFC 7578) without copying its content.
 
 use super::request::{BadRequest, bad};
 
-/// Most parts of a form.
+/// Limit of parts per form.
 const PARTS_MAX: usize = 64;
-/// Longest boundary (RFC 2046, 5.1.1).
+/// Longest boundary in bytes (RFC 2046, 5.1.1).
 const BOUNDARY_MAX: usize = 70;
 
-/// A part: its name, and what is in it.
+/// A part of a form: its name and its content.
 pub(super) struct FormPart<'a> {
     pub name: &'a str,
     pub body: &'a [u8],
 }
 
-/// Takes a form apart.
+/// Splits a form into its parts.
 pub(super) fn parts<'a>(content_type: &str, body: &'a [u8]) -> Result<Vec<FormPart<'a>>, BadRequest> {
     let wrong = |what: &str| bad("body", format!("the form is not valid: {what}"));
     let boundary = boundary(content_type)
@@ -21,7 +21,7 @@ pub(super) fn parts<'a>(content_type: &str, body: &'a [u8]) -> Result<Vec<FormPa
     let line = format!("--{boundary}");
     let mut rest = match body.strip_prefix(line.as_bytes()) {
         Some(rest) => rest,
-        // What stands before the first boundary is for nobody.
+        // Bytes before the first boundary are ignored (RFC 2046).
         None => split(body, format!("\r\n{line}").as_bytes()).ok_or_else(|| wrong("no boundary in it"))?.1,
     };
     let next = format!("\r\n{line}");
@@ -48,7 +48,7 @@ pub(super) fn parts<'a>(content_type: &str, body: &'a [u8]) -> Result<Vec<FormPa
     }
 }
 
-/// What stands before the first `mark`, and after it.
+/// Returns the bytes before the first `mark`, and after it.
 fn split<'a>(bytes: &'a [u8], mark: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     let at = memchr::memmem::find(bytes, mark)?;
     Some((&bytes[..at], &bytes[at + mark.len()..]))
@@ -62,7 +62,7 @@ fn boundary(content_type: &str) -> Option<&str> {
     parameter(parameters, "boundary").filter(|text| (1..=BOUNDARY_MAX).contains(&text.len()))
 }
 
-/// The name that a part's head gives it.
+/// Returns the name in the head of a part.
 fn name(head: &[u8]) -> Option<&str> {
     let head = std::str::from_utf8(head).ok()?;
     let disposition = head.split("\r\n").find_map(|line| {
@@ -72,7 +72,7 @@ fn name(head: &[u8]) -> Option<&str> {
     parameter(disposition, "name")
 }
 
-/// A parameter of a header's value, with or without its quotes.
+/// Returns a parameter of a header's value, without its quotes.
 fn parameter<'a>(value: &'a str, wanted: &str) -> Option<&'a str> {
     value.split(';').find_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;

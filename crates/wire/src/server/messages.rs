@@ -1,7 +1,7 @@
 //! Anthropic Messages, the server's half: a stream of named events, whole answers, errors.
 //!
-//! The opening says the whole prompt as `input_tokens`, since what a cache holds is known once the request is scheduled; the
-//! `message_delta` before the end divides it, and stands.
+//! The opening reports the whole prompt as `input_tokens`, because the cached part is known only after the request is scheduled.
+//! The `message_delta` before the end divides it, and replaces the opening.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Value, json};
@@ -10,11 +10,11 @@ use super::reply::{Reply, StreamEnd, StreamWriter};
 use super::request::GenerateRequest;
 use super::stream::{put_escaped, words};
 
-/// `event: …`, up to the text of a step: all deltas of all streams share it.
+/// An `event: …` up to the text of a step: all deltas of all streams share it.
 const DELTA: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\
                        \"delta\":{\"type\":\"text_delta\",\"text\":\"";
 
-/// Writes one message's events.
+/// A writer of one message's events.
 #[derive(Clone, Debug)]
 pub struct MessageWriter {
     id: String,
@@ -24,7 +24,7 @@ pub struct MessageWriter {
 }
 
 impl MessageWriter {
-    /// For a stream with this id (`msg_…`, made by the caller).
+    /// Creates a writer for a stream with this id (`msg_…`, made by the caller).
     pub fn new(asked: &GenerateRequest, id: &str, model: &str) -> MessageWriter {
         let (id, model) = (id.to_owned(), model.to_owned());
         MessageWriter { id, model, prompt_tokens: asked.prompt_tokens, tokens: 0 }
@@ -77,7 +77,7 @@ fn message(id: &str, model: &str, content: Value, (stop_reason, usage): (Value, 
     })
 }
 
-/// The account: what a cache held is no `input_tokens`. Nothing is told of a cache by an engine that has none to tell of.
+/// Returns the usage: cached tokens are not `input_tokens`. An engine without a cache reports no cached tokens.
 fn usage(prompt: u32, output: u32, cached: Option<u32>) -> Value {
     let mut usage = json!({"input_tokens": prompt, "output_tokens": output});
     if let Some(cached) = cached.map(|cached| cached.min(prompt)) {
@@ -103,7 +103,7 @@ pub(super) fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     Bytes::from(message(reply.id, reply.model, content, ended).to_string())
 }
 
-/// An error body, with Anthropic's word for each status.
+/// Returns an error body, with Anthropic's error type for each status.
 pub(super) fn error(status: u16, message: &str) -> Bytes {
     let kind = match status {
         401 => "authentication_error",

@@ -1,11 +1,18 @@
-//! The server's half of the protocols that carry text, for the embedded engine: requests in, answers out.
+//! The server's half of the text protocols, for the embedded engine: parses requests and encodes answers.
 //!
-//! **What is a token here.** One whitespace-separated word is one token, for the prompts that the engine is sent, for the
-//! text it makes and for the usage it reports; the synthetic prompts of the load generator follow the same convention, so
-//! that what was asked and what is reported agree exactly and a disagreement is always a defect.
+//! **Tokens.** One whitespace-separated word is one token. This applies to the prompts that the engine receives, to its
+//! generated text and to its reported usage. The synthetic prompts of the load generator follow this convention.
+//! So the requested and the reported lengths agree exactly, and a disagreement is always a defect.
 //!
-//! Reading order: `request` (parsing, bounded), `reply` (what is said), `speech` (in which protocol's words), `stream` (chunks), `responses` and `messages` (events), `ollama` (lines), `scores`, `transcriptions` (forms, taken apart by `form`), `answer`
-//! (whole bodies, errors, lists), `timing` (what the engine tells of its stages).
+//! Reading order:
+//!
+//! - `request`: parsing, bounded
+//! - `reply`: the content of an answer
+//! - `speech`: the choice of the protocol
+//! - `stream`: chunks; `responses` and `messages`: events; `ollama`: lines
+//! - `scores`; `transcriptions`: forms, parsed by `form`
+//! - `answer`: whole bodies, errors, lists
+//! - `timing`: the engine's stage times
 
 mod answer;
 mod form;

@@ -10,7 +10,7 @@ use super::stream::{put_escaped, words};
 use super::timing::ReportedTimings;
 use crate::instant::iso;
 
-/// Writes one answer's lines.
+/// A writer of one answer's lines.
 #[derive(Clone, Debug)]
 pub struct LineWriter {
     protocol: Protocol,
@@ -18,12 +18,12 @@ pub struct LineWriter {
     created: String,
     prompt_tokens: u32,
     tokens: u32,
-    /// A line up to the text of a step.
+    /// Beginning of a line, up to the text of a step.
     open: Vec<u8>,
 }
 
 impl LineWriter {
-    /// For a stream with `created` in seconds since 1970: every line has it as when it was made.
+    /// Creates a writer for a stream with `created` in seconds since 1970, which every line repeats.
     pub fn new(asked: &GenerateRequest, created: i64, model: &str) -> LineWriter {
         let created = iso(created);
         let said = match asked.endpoint {
@@ -70,7 +70,7 @@ impl StreamWriter for LineWriter {
     }
 }
 
-/// The last line, or the only one. Durations in ns, of the stages as far as the engine has them.
+/// Returns the last line, or the only one. Stage durations are in ns, if the engine has them.
 fn whole(
     protocol: Protocol,
     (model, created): (&str, &str),
@@ -103,12 +103,12 @@ pub(super) fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     )
 }
 
-/// An error body: a text and nothing beside it.
+/// Returns an error body, which contains only a text.
 pub(super) fn error(message: &str) -> Bytes {
     Bytes::from(json!({"error": message}).to_string())
 }
 
-/// `GET /api/tags` with one model and its adapters.
+/// Returns the body of `GET /api/tags` with one model and its adapters.
 pub fn tags(model: &str, adapters: &[String], created: i64) -> Bytes {
     let card = |name: &str| json!({"name": name, "model": name, "modified_at": iso(created), "size": 0, "digest": ""});
     let all: Vec<Value> =

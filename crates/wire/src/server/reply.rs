@@ -1,49 +1,48 @@
-//! What an answer says, whatever protocol's words it is given in.
+//! The content of an answer, independent of the protocol.
 
 use bytes::BytesMut;
 
 use super::timing::ReportedTimings;
 
-/// Writes one answer that streams, each event complete, into a buffer of the caller's.
+/// A writer of one streamed answer that appends complete events to the caller's buffer.
 pub trait StreamWriter {
-    /// What comes before the first token; says whether anything does.
+    /// Writes the events before the first token; returns whether there are any.
     fn open(&mut self, out: &mut BytesMut) -> bool;
 
-    /// An event with the text of `tokens` tokens.
+    /// Writes an event with the text of `tokens` tokens.
     fn token(&mut self, out: &mut BytesMut, text: &str, tokens: u32);
 
-    /// Why it ended, the usage if it was asked for, and the end.
+    /// Writes the finish reason, the usage if it was requested, and the end.
     fn close(&mut self, out: &mut BytesMut, end: &StreamEnd);
 
-    /// An error in the middle: an event that says it, and no end.
+    /// Writes an error event in the middle of a stream, without an end.
     fn error(&mut self, out: &mut BytesMut, message: &str, status: u16);
 }
 
-/// How a streamed answer ends.
+/// The end of a streamed answer.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct StreamEnd {
-    /// Why: `stop` or `length`.
+    /// Finish reason: `stop` or `length`.
     pub reason: &'static str,
-    /// Word of the engine's vocabulary that its text began with.
+    /// Index of the first word of the text in the engine's vocabulary.
     pub first_word: u64,
     pub told: ReportedTimings,
 }
 
-/// What a whole answer says.
+/// The content of a whole answer.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Reply<'a> {
-    /// Its id (`chatcmpl-…`).
+    /// Answer id (`chatcmpl-…`).
     pub id: &'a str,
-    /// Seconds since 1970.
+    /// Creation time, seconds since 1970.
     pub created_s: i64,
-    /// The model's name.
     pub model: &'a str,
-    /// Word of the engine's vocabulary that its text begins with.
+    /// Index of the first word of the text in the engine's vocabulary.
     pub first_word: u64,
-    /// Words of its text.
+    /// Number of words in the text.
     pub tokens: u32,
-    /// Why it ended: `stop` or `length`.
+    /// Finish reason: `stop` or `length`.
     pub reason: &'a str,
-    /// What the engine tells beside. Responses have no place for its times.
+    /// Timings that the engine reports with the answer. The Responses API has no field for them.
     pub told: ReportedTimings,
 }

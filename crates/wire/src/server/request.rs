@@ -1,7 +1,7 @@
-//! A request to the engine, read without copying its prompt.
+//! Parses a request to the engine without copying its prompt.
 //!
-//! Only what the engine acts on is kept: counts of words, hashes of blocks, flags. The prompt itself is gone after
-//! parsing, so that thousands of waiting requests cost no memory for text that nobody will read.
+//! Only the data that the engine uses is kept: word counts, block hashes, flags. The prompt is discarded after
+//! parsing, so that thousands of waiting requests need no memory for unused text.
 
 use std::borrow::Cow;
 
@@ -11,68 +11,66 @@ use serde_json::value::RawValue;
 
 use crate::media;
 
-/// Words per block of [`GenerateRequest::blocks`]; the page size that vLLM uses for its KV cache.
+/// Words per block of [`GenerateRequest::blocks`]; the page size of vLLM's KV cache.
 pub const BLOCK_WORDS: usize = 16;
 
-/// Longest output that may be asked for, in tokens.
+/// Longest output that a request may set, in tokens.
 const OUTPUT_MAX: u32 = 1 << 20;
 
-/// Which endpoint a request came to.
 pub type Endpoint = Protocol;
 
-/// What a request asks for.
+/// The options and prompt statistics of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GenerateRequest {
     pub endpoint: Endpoint,
-    /// Model name as sent; empty where none was.
+    /// Unchanged model name; empty if the request has none.
     pub model: String,
     pub stream: bool,
     /// Words of the prompt: all messages, or all inputs together.
     pub prompt_tokens: u32,
-    /// Output tokens at most; `None` = not said.
+    /// Limit of output tokens; `None` if the request sets none.
     pub max_tokens: Option<u32>,
-    /// Is the end pinned to `max_tokens`?
+    /// Whether the output has exactly `max_tokens` tokens.
     pub ignore_eos: bool,
-    /// Is a usage chunk wanted at the end of the stream?
+    /// Whether the stream ends with a usage chunk.
     pub include_usage: bool,
-    /// Is a running total wanted in every chunk?
+    /// Whether every chunk contains a running total.
     pub continuous_usage: bool,
-    /// Inputs of an embeddings request, else 1.
+    /// Inputs of an embeddings request; 1 for other requests.
     pub inputs: u32,
-    /// Numbers per embedding, if said.
+    /// Numbers per embedding; `None` for the default.
     pub dimensions: Option<u32>,
-    /// Are embeddings wanted as base64?
+    /// Whether embeddings are encoded as base64.
     pub base64: bool,
-    /// Hashes of the prompt's full blocks of [`BLOCK_WORDS`] words, each chained to the one before: equal hash = equal
+    /// Hashes of the prompt's full blocks of [`BLOCK_WORDS`] words, each chained to its predecessor. Equal hashes mean equal
     /// text up to and including that block.
     pub blocks: Vec<u64>,
-    /// Pictures and sounds of the prompt.
+    /// Numbers of pictures and audio parts in the prompt.
     pub media: MediaCounts,
-    /// Of the prompt's tokens, those that stand for them.
     pub media_tokens: u32,
-    /// The hash of the whole prompt where temperature 0 is asked for: the answer is then a matter of the prompt alone.
+    /// Hash of the whole prompt at temperature 0, where the prompt determines the answer; `None` otherwise.
     pub greedy: Option<u64>,
     pub format: TranscriptFormat,
 }
 
-/// How the answer to a transcription is written.
+/// The format of a transcription answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum TranscriptFormat {
-    /// An object that holds the text.
+    /// An object with the text.
     #[default]
     Json,
-    /// With the sound's length and its segments.
+    /// JSON with the audio length and segments.
     VerboseJson,
     Text,
 }
 
-/// A request that cannot be served, with the status it is answered with.
+/// A request that cannot be served, with the status of its answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct BadRequest {
     pub status: u16,
     pub message: String,
-    /// The field it is about, if any.
+    /// Invalid field; `None` if no single field is the cause.
     pub param: Option<&'static str>,
 }
 
@@ -122,7 +120,7 @@ struct StreamOptions {
     continuous_usage_stats: Option<bool>,
 }
 
-/// Where Ollama's requests say how long and how random.
+/// Length and temperature in Ollama's requests.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct OllamaOptions {
@@ -134,7 +132,7 @@ struct OllamaOptions {
 struct Message<'a> {
     #[serde(borrow, default)]
     content: Option<&'a RawValue>,
-    /// Ollama's pictures.
+    /// Pictures in Ollama's field.
     #[serde(borrow, default)]
     images: Option<Vec<Cow<'a, str>>>,
 }
@@ -143,7 +141,7 @@ struct Message<'a> {
 struct TextPart<'a> {
     #[serde(borrow, default)]
     text: Option<Cow<'a, str>>,
-    /// A URL, or an object that holds one.
+    /// A URL, or an object with a URL.
     #[serde(borrow, default)]
     image_url: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -152,7 +150,7 @@ struct TextPart<'a> {
     input_audio: Option<Held<'a>>,
 }
 
-/// Where a file's bytes are, as base64.
+/// The place of a file's bytes, as base64.
 #[derive(Deserialize)]
 struct Held<'a> {
     #[serde(borrow, default)]
@@ -161,7 +159,7 @@ struct Held<'a> {
     data: Option<Cow<'a, str>>,
 }
 
-/// Reads a request body of at most `body_max` bytes.
+/// Parses a request body of at most `body_max` bytes.
 pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<GenerateRequest, BadRequest> {
     if body.len() > body_max {
         let message = format!("request body of {} bytes is over the limit of {body_max}", body.len());
@@ -229,7 +227,7 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
         Some(options) => read("options", options)?,
         None => OllamaOptions::default(),
     };
-    // Ollama: -1 and -2 stand for no end of its own.
+    // In Ollama's API, -1 and -2 mean no limit.
     let num_predict = ollama.num_predict.filter(|n| *n >= 0);
     Ok(GenerateRequest {
         endpoint,
@@ -277,13 +275,13 @@ struct Words {
     media_tokens: u32,
 }
 
-/// Pixels of a patch's side, each patch a token: Qwen2-VL's 14 pixels, two by two of them merged.
+/// Pixels of a patch's side, each patch a token: Qwen2-VL's 14 pixels, merged two by two.
 pub const PATCH: u32 = 28;
 
-/// Tokens of a second of sound: Qwen2-Audio's 40 ms a frame.
+/// Tokens per second of audio: Qwen2-Audio's 40 ms per frame.
 pub(crate) const AUDIO_TOKENS_PER_S: u64 = 25;
 
-/// What a picture or a sound takes of the prompt.
+/// Returns the prompt tokens of a picture or of audio.
 pub(super) fn media_tokens(media: &Media) -> u32 {
     match *media {
         Media::Image { width, height, .. } => width.div_ceil(PATCH).saturating_mul(height.div_ceil(PATCH)),
@@ -295,7 +293,7 @@ pub(super) fn media_tokens(media: &Media) -> u32 {
 }
 
 impl Words {
-    /// FNV-1a over the words, a separator after each; a block's hash goes on from the one before it.
+    /// Adds a text: FNV-1a over the words with separators; a block's hash continues from its predecessor.
     fn text(&mut self, text: &str) {
         for word in text.split_ascii_whitespace() {
             self.word(word.as_bytes());
@@ -317,16 +315,16 @@ impl Words {
         }
     }
 
-    /// A file as base64, or a `data:` URL of one: as many words as it has tokens, whose hash is that of all of it.
+    /// Adds a file as base64, or a `data:` URL: as many words as it has tokens, all with the hash of the whole file.
     fn media(&mut self, param: &'static str, text: &str) -> Result<(), BadRequest> {
         let data = text.rsplit_once("base64,").map_or(text, |(_, data)| data);
-        // One of another format, or at a URL that nobody fetches here, counts for nothing.
+        // Other formats, and URLs that are not fetched here, do not count.
         let Some(media) = media::read_head(data) else { return Ok(()) };
         let whole = data.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         let tokens = media_tokens(&media);
-        // A body of this length holds no picture of so many patches: its head lies.
+        // A body of this length can't contain a picture with that many patches: its header is wrong.
         if u64::from(tokens) > u64::from(u16::MAX) * 16 {
             return Err(bad(param, "the file is too large"));
         }
@@ -351,7 +349,7 @@ impl Words {
         Ok(())
     }
 
-    /// A message's content: a text, a list of parts, or null.
+    /// Adds the content of a message: a text, a list of parts, or null.
     fn content(&mut self, param: &'static str, raw: &RawValue) -> Result<(), BadRequest> {
         if raw.get().starts_with('[') {
             let parts: Vec<TextPart<'_>> = read(param, raw)?;
@@ -362,7 +360,7 @@ impl Words {
         Ok(())
     }
 
-    /// A text or a list of texts; returns how many.
+    /// Adds a text or a list of texts; returns their number.
     fn texts(&mut self, param: &'static str, raw: &RawValue) -> Result<u32, BadRequest> {
         if !raw.get().starts_with('[') {
             let text: Cow<'_, str> = read(param, raw)?;
@@ -377,7 +375,7 @@ impl Words {
         Ok(u32::try_from(texts.len()).unwrap_or(u32::MAX))
     }
 
-    /// A query with each of the documents, as a cross-encoder reads them; returns how many.
+    /// Adds a query with each of the documents, as a cross-encoder reads them; returns their number.
     fn pairs(
         &mut self,
         (one, query): (&'static str, Option<&RawValue>),

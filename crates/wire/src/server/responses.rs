@@ -1,7 +1,7 @@
-//! The events of a streamed response: OpenAI's responses protocol, in which an answer is an object that grows.
+//! Encodes the events of a streamed response in OpenAI's Responses API, where an answer is an object that grows.
 //!
-//! An opening of four events, one event for each step's text, and a closing of five that repeat the whole text, each numbered;
-//! no `[DONE]`. As with chunks, what all text events share is printed once.
+//! A stream has an opening of four events, one event for each step's text, and a closing of five that repeat the whole text.
+//! Each event has a number; there is no `[DONE]`. As with chunks, the shared part of all text events is formatted once.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::reply::{Reply, StreamEnd, StreamWriter};
 use super::request::GenerateRequest;
 use super::stream::{put_escaped, words};
 
-/// Writes one response's events, each complete, into a buffer of the caller's.
+/// A writer of one response's events that appends complete events to the caller's buffer.
 #[derive(Clone, Debug)]
 pub struct EventWriter {
     id: String,
@@ -19,12 +19,12 @@ pub struct EventWriter {
     prompt_tokens: u32,
     tokens: u32,
     number: u32,
-    /// `event: …`, up to the text of a step.
+    /// An `event: …` up to the text of a step.
     open: Vec<u8>,
 }
 
 impl EventWriter {
-    /// For a stream with this id (`resp_…`, made by the caller), `created` in seconds since 1970.
+    /// Creates a writer for a stream with this id (`resp_…`, made by the caller); `created` in seconds since 1970.
     pub fn new(asked: &GenerateRequest, id: &str, created: i64, model: &str) -> EventWriter {
         let open = format!(
             "event: response.output_text.delta\ndata: {{\"type\":\"response.output_text.delta\",\"item_id\":{},\
@@ -85,7 +85,7 @@ impl StreamWriter for EventWriter {
         self.number += 1;
     }
 
-    /// With the text once more and the usage. An answer that stops at the length that was asked is `incomplete`.
+    /// Writes the end with the whole text and the usage. An answer that stops at the requested length is `incomplete`.
     fn close(&mut self, out: &mut BytesMut, end: &StreamEnd) {
         let text = words(end.first_word, self.tokens);
         let place = || json!({"item_id": item_id(&self.id), "output_index": 0, "content_index": 0});
@@ -111,7 +111,7 @@ impl StreamWriter for EventWriter {
     }
 }
 
-/// The whole answer to a responses request. It has no place for the engine's times.
+/// Returns the whole answer to a request of the Responses API. It has no field for the engine's times.
 pub(super) fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     let text = words(reply.first_word, reply.tokens);
     let body = json!({
@@ -123,27 +123,27 @@ pub(super) fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     Bytes::from(body.to_string())
 }
 
-/// The one message of a response.
+/// Returns the only message of a response.
 fn message(id: &str, status: &str, content: Value) -> Value {
     json!({"id": item_id(id), "type": "message", "role": "assistant", "status": status, "content": content})
 }
 
-/// The one part of its message.
+/// Returns the only part of a message.
 fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": []})
 }
 
-/// What a response says of an answer that ended so.
+/// Returns the response status for a finish reason.
 fn status(reason: &str) -> &'static str {
     if reason == "length" { "incomplete" } else { "completed" }
 }
 
-/// Why it is incomplete; null where it is not.
+/// Returns the details of an incomplete response; null if it is complete.
 fn incomplete(reason: &str) -> Value {
     if reason == "length" { json!({"reason": "max_output_tokens"}) } else { Value::Null }
 }
 
-/// The account. Cached tokens that nobody knows are 0, for the protocol has no other word.
+/// Returns the usage. Unknown cached tokens are 0, because the protocol has no value for unknown.
 fn usage(prompt: u32, tokens: u32, cached: Option<u32>) -> Value {
     json!({
         "input_tokens": prompt, "input_tokens_details": {"cached_tokens": cached.unwrap_or(0)},

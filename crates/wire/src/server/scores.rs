@@ -1,4 +1,4 @@
-//! Rerank, score, pooling and classify, the server's half, in vLLM's shapes. Results are as many as documents, and of no meaning.
+//! Rerank, score, pooling and classify, the server's half, in vLLM's formats. There is one result per document, without meaning.
 
 use bytes::Bytes;
 use plimsoll_model::Protocol;
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::reply::Reply;
 use super::request::GenerateRequest;
 
-/// Numbers of a pooled vector, and of the classes that are told apart.
+/// Numbers of a pooled vector, and number of classes.
 const WIDTH: usize = 2;
 
 pub(super) fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     let usage = json!({"prompt_tokens": asked.prompt_tokens, "total_tokens": asked.prompt_tokens});
-    // The first is the best, as a rerank sorts them.
+    // The first is the best, as in a sorted rerank.
     let score = |index: u32| 1.0 / f64::from(index.saturating_add(1));
     let all = |of: &dyn Fn(u32) -> Value| (0..asked.inputs).map(of).collect::<Vec<Value>>();
     let (id, model) = (reply.id, reply.model);

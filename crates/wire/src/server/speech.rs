@@ -1,4 +1,4 @@
-//! Which protocol's words an answer is given in: the one place that knows all of them.
+//! Chooses the encoder of an answer by its protocol; no other module depends on all protocols.
 
 use bytes::Bytes;
 use plimsoll_model::Protocol;
@@ -12,7 +12,7 @@ use super::stream::ChunkWriter;
 use super::transcriptions::TranscriptWriter;
 use super::{answer as openai, messages, ollama, responses, scores, transcriptions};
 
-/// The id of the engine's answer of this number, made as the protocol makes it.
+/// Returns the id of the engine's answer with this number, in the protocol's format.
 pub fn answer_id(protocol: Protocol, number: u64) -> String {
     let kind = match protocol {
         Protocol::Chat => "chatcmpl-",
@@ -23,12 +23,12 @@ pub fn answer_id(protocol: Protocol, number: u64) -> String {
     format!("{kind}{number:016x}")
 }
 
-/// The media type of its streams.
+/// Returns the media type of the protocol's streams.
 pub fn content_type(protocol: Protocol) -> &'static str {
     if protocol.sends_lines() { "application/x-ndjson" } else { "text/event-stream; charset=utf-8" }
 }
 
-/// A writer for a stream with this id, `created` in seconds since 1970.
+/// Returns a writer for a stream with this id, `created` in seconds since 1970.
 pub fn stream_writer(asked: &GenerateRequest, id: &str, created: i64, model: &str) -> Box<dyn StreamWriter> {
     match asked.endpoint {
         Protocol::OllamaChat | Protocol::OllamaGenerate => Box::new(LineWriter::new(asked, created, model)),
@@ -39,7 +39,7 @@ pub fn stream_writer(asked: &GenerateRequest, id: &str, created: i64, model: &st
     }
 }
 
-/// The whole answer to a request, but for embeddings.
+/// Returns the whole answer to a request other than embeddings.
 pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     match asked.endpoint {
         Protocol::OllamaChat | Protocol::OllamaGenerate => ollama::answer(asked, reply),

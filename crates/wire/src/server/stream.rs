@@ -1,7 +1,7 @@
-//! The chunks of a streamed answer.
+//! Encodes the chunks of a streamed answer.
 //!
-//! All that two chunks of one stream share is printed once, when the stream begins; a token's chunk is then a copy of some
-//! 200 bytes with its text put in, without a JSON writer and without allocating.
+//! The shared part of all chunks of a stream is formatted once, at the beginning of the stream. A token's chunk is then a copy of about
+//! 200 bytes with its text inserted, without a JSON writer and without allocation.
 
 use bytes::{BufMut, BytesMut};
 use plimsoll_model::Protocol;
@@ -12,11 +12,11 @@ use super::request::GenerateRequest;
 use super::timing::ReportedTimings;
 use crate::template::escape;
 
-/// Writes one stream's chunks, each as a complete event, into a buffer of the caller's.
+/// A writer of one stream's chunks that appends complete events to the caller's buffer.
 #[derive(Clone, Debug)]
 pub struct ChunkWriter {
     chat: bool,
-    /// `data: {"id":…,"choices":[`
+    /// Beginning of a chunk: `data: {"id":…,"choices":[`
     open: Vec<u8>,
     prompt_tokens: u32,
     tokens: u32,
@@ -25,8 +25,9 @@ pub struct ChunkWriter {
 }
 
 impl ChunkWriter {
-    /// For a stream with this id (`chatcmpl-…`, made by the caller), `created` in seconds since 1970. Every endpoint but
-    /// chat is written as completions.
+    /// Creates a writer for a stream with this id (`chatcmpl-…`, made by the caller), `created` in seconds since 1970.
+    ///
+    /// Every endpoint except chat uses the completions format.
     pub fn new(asked: &GenerateRequest, id: &str, created: i64, model: &str) -> ChunkWriter {
         let chat = asked.endpoint == Protocol::Chat;
         let object = if chat { "chat.completion.chunk" } else { "text_completion" };
@@ -50,12 +51,12 @@ impl ChunkWriter {
         }
     }
 
-    /// Tokens written so far.
+    /// Returns the number of tokens so far.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
 
-    /// The chunk that names the role; completions have none.
+    /// Writes the chunk with the role; completions have none.
     pub fn role(&self, out: &mut BytesMut) {
         if self.chat {
             self.chunk(
@@ -65,7 +66,7 @@ impl ChunkWriter {
         }
     }
 
-    /// A chunk with the text of `tokens` tokens.
+    /// Writes a chunk with the text of `tokens` tokens.
     pub fn token(&mut self, out: &mut BytesMut, text: &str, tokens: u32) {
         self.tokens = self.tokens.saturating_add(tokens);
         out.reserve(self.open.len() + text.len() + 192);
@@ -85,7 +86,7 @@ impl ChunkWriter {
         out.put_slice(b"}\n\n");
     }
 
-    /// The chunk that says why it ended: `stop`, `length`, …
+    /// Writes the chunk with the finish reason: `stop`, `length`, …
     pub fn finish(&self, out: &mut BytesMut, reason: &str) {
         let mut choice = String::with_capacity(96);
         choice.push_str(if self.chat { r#"{"index":0,"delta":{}"# } else { r#"{"index":0,"text":"""# });
@@ -95,7 +96,7 @@ impl ChunkWriter {
         self.chunk(out, choice.as_bytes());
     }
 
-    /// The usage chunk, if it was asked for, with what the engine tells beside, and `[DONE]`.
+    /// Writes the usage chunk, if it was requested, with the engine's timings, and `[DONE]`.
     pub fn end(&self, out: &mut BytesMut, told: &ReportedTimings) {
         if self.include_usage {
             out.put_slice(&self.open);
@@ -178,7 +179,7 @@ pub(super) fn put_escaped(out: &mut BytesMut, text: &str) {
     out.put_slice(escaped.as_bytes());
 }
 
-/// The decimal digits of `n`, written at the end of `digits`.
+/// Returns the decimal digits of `n`, written at the end of `digits`.
 fn decimal(mut n: u32, digits: &mut [u8; 10]) -> &[u8] {
     let mut at = digits.len();
     loop {
@@ -191,8 +192,9 @@ fn decimal(mut n: u32, digits: &mut [u8; 10]) -> &[u8] {
     }
 }
 
-/// The engine's vocabulary: word `n` of an endless text, with the blank before it, so that a text made of `n` of them
-/// counts `n` tokens. Two words in a row always differ.
+/// Returns word `n` of the engine's vocabulary, an endless text, with the preceding blank.
+///
+/// A text of `n` words counts `n` tokens. Two consecutive words always differ.
 pub fn word(n: u64) -> &'static str {
     const WORDS: [&str; 32] = [
         " load", " line", " draft", " keel", " water", " winter", " summer", " fresh", " salt", " tide",
@@ -203,7 +205,7 @@ pub fn word(n: u64) -> &'static str {
     WORDS[(n % WORDS.len() as u64) as usize]
 }
 
-/// So many words of that text, from the one of this number.
+/// Returns `n` words of that text, from index `from`.
 pub fn words(from: u64, n: u32) -> String {
     (0..u64::from(n)).map(|i| word(from.wrapping_add(i))).collect()
 }

@@ -1,35 +1,37 @@
-//! The times that an engine tells of its own stages, as vLLM does with `--enable-per-request-metrics`.
+//! The engine's stage times in an answer, as in vLLM with `--enable-per-request-metrics`.
 //!
-//! An object `metrics` at the top of a whole answer, or of the chunk of a stream that holds the usage. vLLM counts "time to
-//! first token" from when the request was *scheduled*, so that its two spans and the queue before them add up. A header
-//! `Server-Timing` lost: a stream's head has left long before its stages are over.
+//! They are an object `metrics` at the top of a whole answer, or of the usage chunk of a stream. In vLLM, "time to
+//! first token" starts when the request was *scheduled*, so that its two spans and the queue before them add up. A header
+//! `Server-Timing` was rejected: the head of a stream is sent long before its stages end.
 
 use plimsoll_model::Span;
 
-/// What an engine tells of an answer beside the answer.
+/// Timings and cache use that an engine reports with an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReportedTimings {
-    /// How long its stages took, where the engine has them.
+    /// Stage times; `None` if the engine has none.
     pub timing: Option<Timing>,
-    /// Tokens of its prompt that a cache held, where the engine knows (vLLM: `--enable-prompt-tokens-details`).
+    /// Prompt tokens found in a cache; `None` if the engine does not know (vLLM: `--enable-prompt-tokens-details`).
     pub cached: Option<u32>,
 }
 
 /// The stages of one answer, and the tokens that were generated in the last of them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Timing {
-    /// From its coming to the engine until it was scheduled.
+    /// Time from arrival at the engine until the request was scheduled.
     pub queue: Span,
-    /// From then until its prompt was computed, which gives the first token.
+    /// Time from then until the prompt was computed, which gives the first token.
     pub prefill: Span,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     pub decode: Span,
     pub tokens: u32,
 }
 
 impl Timing {
-    /// The object, written by vLLM's formulas. What can't be said (a gap between tokens where there is one token) is left
-    /// out: so it is in vLLM's streams, and in its whole answers it is null, which reads the same.
+    /// Returns the object, computed by vLLM's formulas.
+    ///
+    /// Undefined values (a gap between tokens for a single token) are left out, as in vLLM's streams. Whole answers of vLLM contain
+    /// null instead, which is equivalent.
     pub fn json(&self) -> String {
         let ms = |span: Span| span.0 as f64 / 1e6;
         let mut out = format!(

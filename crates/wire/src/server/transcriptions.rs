@@ -1,4 +1,4 @@
-//! Transcriptions, the server's half, in OpenAI's shapes. What is said is of no meaning, and as long as a person speaks in that time.
+//! Transcriptions, the server's half, in OpenAI's formats. The text is meaningless, with the length of speech in that time.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use plimsoll_model::Protocol;
@@ -10,10 +10,10 @@ use super::request::{BadRequest, GenerateRequest, TranscriptFormat, bad, media_t
 use super::stream::{put_escaped, words};
 use crate::media;
 
-/// Words of a minute of speech: the pace of audiobooks.
+/// Words per minute of speech: the pace of audiobooks.
 const WORDS_PER_MINUTE: u64 = 150;
 
-/// Reads a form.
+/// Parses the form of a request.
 pub fn parse_form(content_type: &str, body: &[u8], body_max: usize) -> Result<GenerateRequest, BadRequest> {
     if body.len() > body_max {
         let message = format!("request body of {} bytes is over the limit of {body_max}", body.len());
@@ -78,7 +78,7 @@ pub(super) fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     Bytes::from(body.to_string())
 }
 
-/// Writes the events of one transcript.
+/// A writer of one transcript's events.
 #[derive(Clone, Debug)]
 pub struct TranscriptWriter {
     prompt_tokens: u32,
@@ -86,7 +86,7 @@ pub struct TranscriptWriter {
 }
 
 impl TranscriptWriter {
-    /// For the answer to this request.
+    /// Creates a writer for the answer to this request.
     pub fn new(asked: &GenerateRequest) -> TranscriptWriter {
         TranscriptWriter { prompt_tokens: asked.prompt_tokens, tokens: 0 }
     }

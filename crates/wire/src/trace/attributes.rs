@@ -1,7 +1,7 @@
-//! Attributes in JSON, as every tracer's export writes them.
+//! Parses attributes in the JSON of every tracer's export.
 //!
-//! One reader takes them all, since the shapes exclude each other: a value is plain (`8`, `"x"`; Jaeger) or an object with one
-//! `…Value` in it (OTLP); a set of them is a list of `{key, value}`, or an object in tracers' own JSON.
+//! One parser covers all formats, because they exclude each other. A value is plain (`8`, `"x"`; Jaeger) or an object with one
+//! `…Value` (OTLP). A set of attributes is a list of `{key, value}`, or an object in tracers' own JSON.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value as Json;
 
-/// A key or a text, borrowed where the JSON holds it as it is.
+/// A key or a text, borrowed if the JSON has no escapes in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
 
@@ -34,7 +34,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// A number, a text, a flag or nothing: what small fields hold, whichever way they are written. Lists and maps are passed over.
+/// A number, a text, a flag or nothing: the value of a small field in any spelling. Lists and maps are skipped.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub(crate) enum Scalar<'a> {
     #[default]
@@ -53,7 +53,7 @@ impl Scalar<'_> {
         }
     }
 
-    /// The whole number in it, also where it is written as a text; a fraction is cut off.
+    /// Returns the whole number, also from a text; a fraction is cut off.
     pub(crate) fn int(&self) -> Option<i64> {
         match self {
             Scalar::Int(n) => Some(*n),
@@ -64,7 +64,9 @@ impl Scalar<'_> {
     }
 }
 
-/// A list in which null means absent, as in protobuf's JSON: a list that is null is empty, and elements that are null are left out.
+/// A list with null for absent, as in protobuf's JSON.
+///
+/// A null list is empty, and null elements are left out.
 pub(crate) struct Many<T>(pub(crate) Vec<T>);
 
 impl<T> Default for Many<T> {
@@ -122,7 +124,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Scalar<'a> {
     }
 }
 
-/// One value. `None` = JSON's null.
+/// One attribute value; `None` for JSON's null.
 pub(crate) struct Any(pub(crate) Option<AttributeValue>);
 
 impl<'de> Deserialize<'de> for Any {
@@ -208,18 +210,18 @@ impl<'de> Visitor<'de> for TakeAny {
     }
 }
 
-/// A double; protobuf's JSON writes what JSON has no number for as a text.
+/// Returns a double; protobuf's JSON writes special values as a text.
 fn real(scalar: &Scalar<'_>) -> Option<f64> {
     match scalar {
         Scalar::Real(n) => Some(*n),
         Scalar::Int(n) => Some(*n as f64),
-        // "NaN", "Infinity" and "-Infinity" are among what `f64` reads.
+        // `f64` parses "NaN", "Infinity" and "-Infinity".
         Scalar::Text(text) => text.trim().parse().ok(),
         _ => None,
     }
 }
 
-/// OTLP's wrapped list or map as the list or map itself. The depth is bounded by the JSON reader's own bound.
+/// Unwraps OTLP's list or map. The JSON parser's limit bounds the depth.
 fn unwrapped(kind: &str, nested: Json) -> Json {
     let values = match nested {
         Json::Object(mut map) => map.remove("values").unwrap_or(Json::Array(Vec::new())),
@@ -249,7 +251,7 @@ fn unwrapped_value(value: Json) -> Json {
     }
 }
 
-/// A set of attributes, in the order in which they stand.
+/// A set of attributes in their original order.
 #[derive(Default)]
 pub(crate) struct Attributes(pub(crate) Vec<(String, AttributeValue)>);
 

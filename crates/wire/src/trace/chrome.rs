@@ -1,8 +1,8 @@
-//! Trace Event Format: the JSON of Chrome's tracing, of Perfetto's importers and of PyTorch's profiler (Kineto).
+//! Parses the Trace Event Format: the JSON of Chrome's tracing, of Perfetto's importers and of PyTorch's profiler (Kineto).
 //!
-//! Taken are complete events (`X`), pairs (`B`/`E`) and nestable asynchronous pairs (`b`/`e`); names of processes and threads
-//! (`M`). Counters, instants and flows are no spans and are counted. Times are microseconds, read as decimals: a double
-//! holds an epoch time only to a quarter of a microsecond. Kineto's `baseTimeNanoseconds` is added where it is there.
+//! It accepts complete events (`X`), pairs (`B`/`E`), nestable asynchronous pairs (`b`/`e`), and names of processes and threads
+//! (`M`). Counters, instants and flows are not spans and are counted. Times are microseconds, parsed as decimals, because a double
+//! represents an epoch time only to a quarter of a microsecond. Kineto's `baseTimeNanoseconds` is added if present.
 //! Source: "Trace Event Format", Google, <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>.
 
 use std::borrow::Cow;
@@ -32,7 +32,7 @@ pub(crate) struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// Takes the value of `key` if it is an event's; false where it is not.
+    /// Reads the value of `key` if it is an event's; returns false otherwise.
     pub(crate) fn field<A: MapAccess<'a>>(&mut self, key: &str, map: &mut A) -> Result<bool, A::Error> {
         match key {
             "ph" => self.phase = map.next_value::<Scalar<'_>>()?.text().and_then(|ph| ph.bytes().next()),
@@ -48,7 +48,7 @@ impl<'a> Event<'a> {
         Ok(true)
     }
 
-    /// Only events have a phase.
+    /// Returns whether this is an event: only events have a phase.
     pub(crate) fn is_event(&self) -> bool {
         self.phase.is_some()
     }
@@ -63,12 +63,12 @@ impl<'a> Event<'a> {
     }
 }
 
-/// A number or a text without its quotes. What is escaped in a text stays escaped: it is a key, not something to be read.
+/// Returns a number, or a text without its quotes. Escapes in a text remain, because it serves as a key.
 fn bare(raw: &str) -> Cow<'_, str> {
     Cow::Borrowed(raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"')).unwrap_or(raw))
 }
 
-/// Microseconds as a decimal number, to nanoseconds; an exponent is read as a double.
+/// Parses microseconds as a decimal number, to nanoseconds; a number with an exponent is parsed as a double.
 fn micros(raw: &str) -> Option<i64> {
     let text = raw.trim_matches('"');
     let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
@@ -86,13 +86,13 @@ fn micros(raw: &str) -> Option<i64> {
 #[derive(Default)]
 pub(crate) struct Chrome<'a> {
     pub events: u64,
-    /// Added to every time.
+    /// Offset added to every time, ns.
     pub base_ns: i64,
     slices: Vec<TrackSlice>,
     unused: u64,
     /// Number of the track of (process, thread or asynchronous id).
     tracks: HashMap<(Cow<'a, str>, Cow<'a, str>), u32>,
-    /// Begun and not ended: per track, the slices by number.
+    /// Unfinished slices per track, by index.
     open: HashMap<u32, Vec<usize>>,
     processes: HashMap<Cow<'a, str>, ProcessName>,
     threads: HashMap<(Cow<'a, str>, Cow<'a, str>), String>,
@@ -105,7 +105,6 @@ struct ProcessName {
 }
 
 impl<'a> Chrome<'a> {
-    /// Takes one event.
     pub(crate) fn push(&mut self, event: Event<'a>, name: String) {
         self.events += 1;
         match event.phase {
@@ -151,7 +150,7 @@ impl<'a> Chrome<'a> {
         }
     }
 
-    /// A name of a process or a thread.
+    /// Records the name of a process or a thread.
     fn named(&mut self, event: Event<'a>, what: &str) {
         let said = |key: &str| {
             let args = event.attributes();
@@ -181,7 +180,7 @@ impl<'a> Chrome<'a> {
         *self.tracks.entry((event.pid.clone(), lane)).or_insert(next)
     }
 
-    /// Where each track is.
+    /// Returns the origin of each track.
     fn origins(&self) -> Vec<Origin> {
         let mut origins = vec![Origin::default(); self.tracks.len()];
         for (key, track) in &self.tracks {
@@ -256,7 +255,7 @@ pub(crate) fn spans(mut chrome: Chrome<'_>, seed: u64, notes: &mut Notes) -> Vec
     timeline::spans(chrome.slices, &origins, seed, notes)
 }
 
-/// The list under `traceEvents`.
+/// Deserializes the list under `traceEvents`.
 pub(crate) struct Events<'c, 'a>(pub(crate) &'c mut Chrome<'a>);
 
 impl<'de> DeserializeSeed<'de> for Events<'_, 'de> {

@@ -1,35 +1,36 @@
-//! Attempts as client spans, in OTLP's JSON: a line per batch, as OpenTelemetry's file exporter writes it and collectors read it.
+//! Writes attempts as client spans in OTLP's JSON: a line per batch, as OpenTelemetry's file exporter writes and collectors read it.
 //!
-//! Names are those of the GenAI semantic conventions (open-telemetry/semantic-conventions-genai, 2026; all of it is in development): a span is called
-//! `{operation} {model}`, is of kind CLIENT and lasts from sending to the last byte. That it covers one attempt and not the request with its tries is
-//! ours, because a server's spans are of attempts; `http.request.resend_count` says which. What they have no name for is under `plimsoll.`.
+//! Names follow the GenAI semantic conventions (open-telemetry/semantic-conventions-genai, 2026; all of it is in development). A span is
+//! named `{operation} {model}`, has kind CLIENT and lasts from sending to the last byte. It covers one attempt, not the request with its
+//! retries. This rule is Plimsoll's, because a server's spans are of attempts; `http.request.resend_count` is the attempt's number.
+//! Attributes without a standard name are under `plimsoll.`.
 
 use plimsoll_model::{At, Attempt, How, Protocol};
 use serde_json::{Value, json};
 
-/// OTLP's numbers for a client's span and for one that failed.
+/// OTLP's numbers for a client span and for a failed span.
 const CLIENT: u8 = 3;
 const ERROR: u8 = 2;
 
-/// What all spans of a run share.
+/// The shared facts of all spans of a run.
 #[derive(Clone, Debug)]
 pub struct ClientSpans {
     pub run: String,
-    /// The version of what measured it.
+    /// Version of the measuring program.
     pub version: String,
     pub protocol: Protocol,
     pub stream: bool,
-    /// The model that was asked for.
+    /// Requested model; `None` if none was set.
     pub model: Option<String>,
-    /// Who serves it, where that is known.
+    /// Provider of the model; `None` if unknown.
     pub provider: Option<String>,
     pub server: Option<(String, u16)>,
-    /// The instant that is 0 on the run's axis, ns since 1970.
+    /// Instant of 0 on the run's axis, ns since 1970.
     pub base_ns: i64,
 }
 
 impl ClientSpans {
-    /// A batch of spans as a line of a file.
+    /// Returns a batch of spans as a line of a file.
     pub fn batch(&self, spans: &[Value]) -> Value {
         let resource = [
             ("service.name", json!("plimsoll")),
@@ -42,7 +43,7 @@ impl ClientSpans {
         }]})
     }
 
-    /// The span of an attempt, whose trace and span have these ids in hexadecimal; `None` = it was never sent, and nothing was done.
+    /// Returns the span of an attempt with these trace and span ids in hexadecimal; `None` if it was never sent.
     pub fn span(&self, attempt: &Attempt, (trace, id): (&str, &str)) -> Option<Value> {
         if attempt.outcome.how == How::NeverSent {
             return None;
@@ -70,7 +71,7 @@ impl ClientSpans {
         Some(span)
     }
 
-    /// Protobuf's JSON writes 64-bit numbers as texts.
+    /// Formats a 64-bit number as a text, as in protobuf's JSON.
     fn nano(&self, at: At) -> String {
         self.base_ns.saturating_add(at.0).to_string()
     }
@@ -114,12 +115,12 @@ impl ClientSpans {
     }
 }
 
-/// The conventions' word for what is asked.
+/// Returns the conventions' operation name for a protocol.
 fn operation(protocol: Protocol) -> &'static str {
     protocol.operation().unwrap_or("generate_content")
 }
 
-/// OTLP's list of names and typed values.
+/// Returns OTLP's list of names and typed values.
 fn attributes(all: impl Iterator<Item = (&'static str, Value)>) -> Value {
     all.map(|(name, value)| json!({"key": name, "value": typed(value)})).collect()
 }
@@ -184,7 +185,7 @@ mod tests {
         let reasons = json!({"arrayValue": {"values": [{"stringValue": "stop"}]}});
         assert_eq!(of(&span, "gen_ai.response.finish_reasons"), reasons);
         assert_eq!(of(&span, "http.request.resend_count"), json!({"intValue": "1"}));
-        // Not known is not said.
+        // Unknown values are left out.
         for unknown in ["gen_ai.usage.input_tokens", "error.type", "http.response.status_code"] {
             assert_eq!(of(&span, unknown), Value::Null, "{unknown}");
         }

@@ -1,8 +1,8 @@
-//! A JSON document with traces in it, whoever wrote it: one pass, in which the keys that are met say what it is.
+//! Parses a JSON document with traces from any tool in one pass, in which the keys decide the format.
 //!
-//! `resourceSpans` is OTLP, `traceEvents` a Chrome trace, `processes` beside `spans` Jaeger;
-//! lists of documents and documents in documents are walked. Looking first and parsing afterwards was the alternative: the key
-//! that decides may stand behind gigabytes of others, and files are read twice.
+//! `resourceSpans` is OTLP, `traceEvents` a Chrome trace, `processes` next to `spans` Jaeger.
+//! Lists of documents and nested documents are walked. Detecting the format before parsing was rejected: the deciding key
+//! may follow gigabytes of others, and files would be read twice.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,56 +20,56 @@ use super::origin::{Origin, settle};
 use super::scan::Scan;
 use super::{Format, Notes, TraceError};
 
-/// Names of unknown keys that an error repeats.
+/// Limit of unknown keys that an error lists.
 const KEYS_SHOWN: usize = 8;
 
-/// Everything that a document has told so far.
+/// The content of a document so far.
 pub(crate) struct TraceDocument<'a> {
-    /// Where spans go as soon as nothing can be added to them.
+    /// Receiver of complete spans.
     each: Each<'a>,
     notes: Notes,
     format: Option<Format>,
     chrome: Chrome<'a>,
-    /// Top-level keys that said nothing.
+    /// Top-level keys that are unknown.
     unknown: Vec<String>,
     documents: u64,
-    /// Are there spans of a tracer whose own format is not read?
+    /// Whether there are spans of a tracer with an unsupported format.
     has_other_spans: bool,
-    /// Did a document hold others, or none, under a key that OTLP has not?
+    /// Whether a document contained others, or none, under a key that OTLP lacks.
     has_inner: bool,
-    /// Is the outermost value a list?
+    /// Whether the outermost value is a list.
     is_list: bool,
 }
 
-/// Takes spans, one after the other.
+/// A callback that receives spans one at a time.
 pub(crate) type Each<'a> = &'a mut (dyn FnMut(TraceSpan) + 'a);
 
-/// What a document, or several, told beside its spans.
+/// The facts of one or several documents, without spans.
 pub(crate) struct DocumentNotes {
-    /// What it was; `None` = nothing that is known.
+    /// Format; `None` if it is unknown.
     pub format: Option<Format>,
-    /// What was not taken as it stood.
+    /// Counts of changed or omitted parts.
     pub notes: Notes,
-    /// What it is where it is nothing that is known.
+    /// Description of an unknown document.
     pub words: String,
 }
 
-/// Reads JSON: one document, several one after the other (JSON lines), or a list of them. Hands each span on.
+/// Parses JSON: one document, several in sequence (JSON lines), or a list of them. Passes on each span.
 pub(crate) fn read<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentNotes, TraceError> {
     let mut found = TraceDocument::new(each);
     found.walk(bytes)?;
     Ok(found.told(bytes))
 }
 
-/// Reads one document that is known to be whole. `None` = it holds events of a Chrome trace, which need the documents after it: no span of it was
-/// handed on.
+/// Parses one complete document. `None` if it has events of a Chrome trace, which need the documents after it; then no span
+/// was passed on.
 pub(crate) fn read_one<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Option<DocumentNotes>, TraceError> {
     let mut found = TraceDocument::new(each);
     found.one(bytes).map_err(|error| wrong(&error))?;
     Ok((found.chrome.events == 0).then(|| found.told(bytes)))
 }
 
-/// Reads JSON as a request to export: an object without anything in it is one without spans (protobuf's JSON leaves out empty lists).
+/// Parses JSON as an export request: an empty object is one without spans (protobuf's JSON leaves out empty lists).
 pub(crate) fn read_otlp<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentNotes, TraceError> {
     let mut found = TraceDocument::new(each);
     found.walk(bytes)?;
@@ -79,7 +79,7 @@ pub(crate) fn read_otlp<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentN
     Ok(found.told(bytes))
 }
 
-/// The error with its place counted from the beginning of what `before` is a part of.
+/// Returns the error with its position relative to the beginning of `before`.
 pub(crate) fn later(error: TraceError, before: &[u8]) -> TraceError {
     match error {
         TraceError::Json { line, column, what } => {
@@ -114,8 +114,8 @@ impl<'a> TraceDocument<'a> {
         }
     }
 
-    /// All documents of these bytes. Each is looked for by its brackets and read by itself: serde's reader would count its place anew from the
-    /// beginning after every one.
+    /// Parses all documents of these bytes. Brackets delimit each, and it is parsed separately, because serde's reader would
+    /// count its position from the beginning after every document.
     fn walk(&mut self, bytes: &'a [u8]) -> Result<(), TraceError> {
         let mut from = 0;
         while let Some(begun) = bytes[from..].iter().position(|b| !b.is_ascii_whitespace()) {
@@ -123,7 +123,7 @@ impl<'a> TraceDocument<'a> {
             let end = Scan::default().end(&bytes[from..]).map_or(bytes.len(), |end| from + end);
             if let Err(error) = self.one(&bytes[from..end]) {
                 if error.classify() == Category::Eof && end == bytes.len() && self.is_chrome_list() {
-                    // "The closing ] is optional" (Trace Event Format): a tracer that was killed leaves it like that.
+                    // "The closing ] is optional" (Trace Event Format): a killed tracer leaves the list open.
                     self.notes.cut_off = true;
                     break;
                 }
@@ -162,7 +162,7 @@ impl<'a> TraceDocument<'a> {
         }
     }
 
-    /// Is an unclosed list of Chrome's events what is being read?
+    /// Returns whether the bytes are an unclosed list of Chrome events.
     fn is_chrome_list(&self) -> bool {
         self.is_list && self.format == Some(Format::Chrome)
     }
@@ -182,7 +182,7 @@ impl<'a> TraceDocument<'a> {
     }
 }
 
-/// One JSON value that may hold traces.
+/// Deserializes one JSON value that may contain traces.
 struct Document<'f, 'a> {
     found: &'f mut TraceDocument<'a>,
     depth: usize,
@@ -195,7 +195,7 @@ impl<'de> DeserializeSeed<'de> for Document<'_, 'de> {
     }
 }
 
-/// What an object told besides its spans.
+/// The fields of an object besides its spans.
 #[derive(Default)]
 struct Frame<'a> {
     /// Spans that wait for their processes.
@@ -291,7 +291,7 @@ impl<'a> Frame<'a> {
         map.next_value::<IgnoredAny>().map(|_| ())
     }
 
-    /// The end of the object: now its spans have all that they need.
+    /// Ends the object: now its spans have all their facts.
     fn close(self, found: &mut TraceDocument<'a>) {
         let Frame { spans, processes, mut loose, event } = self;
         if event.is_event() {
@@ -305,7 +305,7 @@ impl<'a> Frame<'a> {
             found.has_other_spans = true;
             return;
         }
-        // A sampler says its share at the root alone; the trace is one.
+        // A sampler records its share only at the root, and it applies to the whole trace.
         let share = spans.iter().find_map(Loose::weight);
         let none = Origin::default();
         for mut span in spans {
@@ -318,7 +318,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// OTLP's `resourceSpans`.
+/// Deserializes OTLP's `resourceSpans`.
 struct ResourceSpans<'f, 'a>(&'f mut TraceDocument<'a>);
 
 impl<'de> DeserializeSeed<'de> for ResourceSpans<'_, 'de> {

@@ -1,7 +1,11 @@
-//! The answers of an OTLP receiver: bytes both ways.
+//! Encodes and decodes the responses of an OTLP receiver.
 //!
-//! What is said to a sender decides whether spans are lost: `RESOURCE_EXHAUSTED` with a `RetryInfo` (over HTTP: 429 with
-//! `Retry-After`) means "later", an error without one means "never", and a partial success "the rest is kept, these were wrong".
+//! The response decides whether a sender keeps spans:
+//!
+//! - `RESOURCE_EXHAUSTED` with a `RetryInfo` (over HTTP: 429 with `Retry-After`) means "retry later".
+//! - An error without `RetryInfo` means "never retry".
+//! - A partial success means that the receiver rejected the given number of spans and kept the rest.
+//!
 //! Source: OpenTelemetry Protocol Specification 1.x, "OTLP/gRPC Response", "OTLP/HTTP Response"; gRPC over HTTP/2.
 
 use base64::Engine as _;
@@ -10,19 +14,19 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use crate::grpc::Code;
 use crate::protobuf::{Fields, Pen};
 
-/// The path of gRPC's one method.
+/// Path of the only gRPC method.
 pub const GRPC_EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
-/// The path over HTTP.
+/// Path for senders over HTTP.
 pub const HTTP_TRACES: &str = "/v1/traces";
 
-/// What of a request was left out: its name in JSON, and why.
+/// The rejected items of a request: their name in JSON, and the reason.
 pub type Rejects = (&'static str, &'static str);
 
 pub const SPANS: Rejects = ("rejectedSpans", "spans without a valid trace id or span id");
 pub const POINTS: Rejects =
     ("rejectedDataPoints", "points whose buckets do not add up, or that go below zero");
 
-/// `ExportTraceServiceResponse`, or that of metrics, which is the same but for names: empty where all was taken.
+/// Encodes `ExportTraceServiceResponse`, or the equivalent for metrics; empty if all was accepted.
 pub fn response(rejected: u64, (_, why): Rejects) -> Vec<u8> {
     let mut bytes = Vec::new();
     if rejected > 0 {
@@ -34,7 +38,7 @@ pub fn response(rejected: u64, (_, why): Rejects) -> Vec<u8> {
     bytes
 }
 
-/// How many spans a receiver says that it left out; 0 of what is no such answer, because then it says nothing of them.
+/// Parses the number of spans that a receiver rejected; 0 if the bytes are not a response.
 pub fn rejected(response: &[u8]) -> u64 {
     let mut rejected = 0;
     let mut fields = Fields::of(response);
@@ -58,7 +62,7 @@ pub fn response_json(rejected: u64, (name, why): Rejects) -> Vec<u8> {
     serde_json::json!({ "partialSuccess": partial }).to_string().into_bytes()
 }
 
-/// `google.rpc.Status`, with a `RetryInfo` where it may be tried again after so many seconds.
+/// Encodes `google.rpc.Status`, with a `RetryInfo` if a retry is allowed after `retry_s` seconds.
 pub fn status(code: Code, message: &str, retry_s: Option<u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut pen = Pen(&mut bytes);
@@ -73,12 +77,12 @@ pub fn status(code: Code, message: &str, retry_s: Option<u64>) -> Vec<u8> {
     bytes
 }
 
-/// The same as JSON, without details.
+/// Encodes the status as JSON, without details.
 pub fn status_json(code: Code, message: &str) -> Vec<u8> {
     serde_json::json!({"code": code as u8, "message": message}).to_string().into_bytes()
 }
 
-/// The value of `grpc-status-details-bin`.
+/// Returns the value of `grpc-status-details-bin`.
 pub fn details(status: &[u8]) -> String {
     STANDARD_NO_PAD.encode(status)
 }

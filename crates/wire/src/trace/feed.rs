@@ -1,8 +1,8 @@
-//! Traces read as their bytes come, so that a file need not be in memory to be read.
+//! Parses traces while their bytes arrive, so that a file need not fit in memory.
 //!
-//! What can be taken apart is: JSON documents that follow each other (JSON lines, whatever their layout), protobuf messages with their
-//! lengths before them, and the resources of one protobuf message. Of these a piece at a time is held. Whatever else it is (a single document, a
-//! profiler's timeline, SQLite) is held until its end and read then, by [`read`](super::read_each).
+//! Three formats are divisible: consecutive JSON documents (JSON lines in any layout),
+//! length-prefixed protobuf messages, and the resources of one protobuf message. Only one piece of them is buffered. Any other format (a single document, a
+//! profiler's timeline, SQLite) is buffered to its end and then parsed by [`read`](super::read_each).
 
 use plimsoll_model::TraceSpan;
 
@@ -10,25 +10,25 @@ use super::document::{self, DocumentNotes};
 use super::scan::Scan;
 use super::{Format, Notes, TraceError, otlp, read_each};
 
-/// Longest message that is waited for to see whether its file is one of messages with their lengths, bytes. Exporters' are some MiB.
+/// Longest message that is buffered to detect a file of length-prefixed messages, bytes. Exporters' messages have some MiB.
 const MESSAGE_MAX: usize = 256 << 20;
-/// Bytes after which a format shows itself: a length, a tag and the first of what they announce.
+/// Bytes that decide the format: a length, a tag and the first announced bytes.
 const TELLING: usize = 16;
 
-/// What a file was.
+/// The summary of a parsed file.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Fed {
     pub format: Format,
     pub spans: u64,
-    /// What was not taken as it stood.
+    /// Counts of changed or omitted parts.
     pub notes: Notes,
 }
 
-/// How what is held is taken apart.
+/// The way to split the buffered bytes.
 #[derive(Debug)]
 enum Mode {
     Open,
-    /// JSON documents, one after the other; how far the first that is held was looked at.
+    /// Consecutive JSON documents; the scan position in the first buffered one.
     Documents(Scan),
     /// Protobuf messages, each with four bytes of length before it.
     Messages,
@@ -37,18 +37,18 @@ enum Mode {
     Whole,
 }
 
-/// Bytes of traces, as they come.
+/// An incremental parser of traces.
 #[derive(Debug)]
 pub struct TraceFeed {
-    /// What came and is not read yet.
+    /// Buffered bytes that are not parsed yet.
     held: Vec<u8>,
     mode: Mode,
-    /// Where what is held begins: line, and column in it, from 0.
+    /// Line and column of the first buffered byte, from 0.
     place: (usize, usize),
     format: Option<Format>,
     spans: u64,
     notes: Notes,
-    /// What the first document was that is nothing known.
+    /// Description of the first unknown document.
     words: Option<String>,
 }
 
@@ -68,15 +68,15 @@ impl Default for TraceFeed {
 }
 
 impl TraceFeed {
-    /// Bytes that are held because they can't be read yet.
+    /// Returns the number of buffered bytes.
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Takes the next bytes and hands on the spans that they complete.
+    /// Parses the next bytes and passes on the spans that they complete.
     ///
     /// # Errors
-    /// [`TraceError`]: they break in the middle; spans that were handed on before stay so.
+    /// Fails with [`TraceError`] if the bytes are malformed; spans that were passed on before remain valid.
     pub fn push(&mut self, bytes: &[u8], each: &mut dyn FnMut(TraceSpan)) -> Result<(), TraceError> {
         self.held.extend_from_slice(bytes);
         if matches!(self.mode, Mode::Open) {
@@ -97,10 +97,10 @@ impl TraceFeed {
         taken
     }
 
-    /// There is no more: reads what is left.
+    /// Ends the file and parses the rest.
     ///
     /// # Errors
-    /// [`TraceError`]: it is no trace, or breaks in the middle.
+    /// Fails with [`TraceError`] if the file is not a trace, or malformed.
     pub fn end(mut self, each: &mut dyn FnMut(TraceSpan)) -> Result<Fed, TraceError> {
         let left = self.held.iter().any(|b| !b.is_ascii_whitespace());
         let began = self.format.is_some() || self.words.is_some();
@@ -196,7 +196,7 @@ impl TraceFeed {
         self.notes.add(told.notes);
     }
 
-    /// Forgets so many bytes.
+    /// Removes bytes from the front of the buffer.
     fn pass(&mut self, bytes: usize) {
         let gone = &self.held[..bytes];
         match gone.iter().rposition(|b| *b == b'\n') {
@@ -209,7 +209,7 @@ impl TraceFeed {
         self.held.drain(..bytes);
     }
 
-    /// The error with its place in all that came.
+    /// Returns the error with its position in the whole file.
     fn later(&self, error: TraceError) -> TraceError {
         match error {
             TraceError::Json { line, column, what } => {
@@ -221,7 +221,7 @@ impl TraceFeed {
     }
 }
 
-/// What these bytes are the beginning of.
+/// Detects the format from the first bytes.
 fn begun(held: &[u8]) -> Mode {
     let has_spans = |message: &[u8]| {
         let mut any = false;
@@ -250,13 +250,13 @@ fn begun(held: &[u8]) -> Mode {
     }
 }
 
-/// May more bytes make a message of it?
+/// Returns whether more bytes can complete a message.
 fn waits(held: &[u8]) -> bool {
     let long = held.first_chunk::<4>().map_or(0, |len| u32::from_be_bytes(*len) as usize);
     held[0] == 0x0a || (long > 0 && long <= MESSAGE_MAX && held.len() < 4 + long)
 }
 
-/// The message behind its four bytes of length, and where it ends.
+/// Returns the message after its four bytes of length, and its end.
 fn message(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let len = u32::from_be_bytes(*len) as usize;
@@ -264,7 +264,7 @@ fn message(bytes: &[u8]) -> Option<(&[u8], usize)> {
     Some((message, 4 + len))
 }
 
-/// Where the resource ends (field 1, by its length) that the bytes begin with.
+/// Returns the end of the first resource (field 1, by its length).
 fn resource(bytes: &[u8]) -> Option<usize> {
     let rest = bytes.strip_prefix(b"\x0a")?;
     let last = rest.iter().take(10).position(|b| *b < 0x80)?;

@@ -1,12 +1,12 @@
-//! What a file looks like that is not what was expected, in words for whoever gave it.
+//! Describes the content of an unexpected file for the user.
 //!
-//! The usual mistakes are named: something packed, a table, a text that is not UTF-8. Of anything else the beginning is shown, as
-//! text where it is text and else with its unprintable bytes escaped.
+//! The usual mistakes have names: a compressed file, a table, a text that is not UTF-8. Of any other file the beginning is shown, as
+//! text if it is text and otherwise with its unprintable bytes escaped.
 
-/// Characters of a text that are shown, and bytes of anything else.
+/// Number of shown characters of a text, and of bytes of other content.
 const SHOWN: (usize, usize) = (40, 16);
 
-/// Beginnings that name their format.
+/// Beginnings of known formats.
 const KNOWN: [(&[u8], &str); 13] = [
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -23,7 +23,7 @@ const KNOWN: [(&[u8], &str); 13] = [
     (b"\xfe\xff", "UTF-16 text: save it as UTF-8"),
 ];
 
-/// What these bytes look like.
+/// Returns a description of these bytes.
 pub(super) fn like(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "nothing: it is empty".into();
@@ -31,7 +31,7 @@ pub(super) fn like(bytes: &[u8]) -> String {
     if let Some((_, name)) = KNOWN.iter().find(|(magic, _)| bytes.starts_with(magic)) {
         return (*name).to_owned();
     }
-    // Protocol 2 to 5, each of which says so in its first two bytes.
+    // Protocols 2 to 5 of pickle begin with these two bytes.
     if let [0x80, 2..=5, ..] = bytes {
         return "a Python pickle".into();
     }
@@ -48,9 +48,9 @@ pub(super) fn like(bytes: &[u8]) -> String {
     }
 }
 
-/// The first characters, and whether there are more; `None` = it is no text.
+/// Returns the first characters, and whether there are more; `None` if the bytes are not text.
 fn text(bytes: &[u8]) -> Option<(String, bool)> {
-    // Four bytes to a character at most; the last one may be cut.
+    // Four bytes per character at most; the last one may be cut.
     let head = &bytes[..bytes.len().min(4 * SHOWN.0)];
     let valid = match std::str::from_utf8(head) {
         Ok(text) => text,
@@ -80,7 +80,7 @@ mod tests {
         check(b"\x80\x04\x95\x12", "a Python pickle");
         check(b"\x7fELF\x02\x01", "a program or library (ELF)");
         check(b"a;b\n1;2\n", r#"text that begins with "a;b\n1;2\n""#);
-        // A character of two bytes that the cut goes through stays text.
+        // A character of two bytes at the cut remains text.
         let umlauts = "ä".repeat(100);
         check(umlauts.as_bytes(), &format!("text that begins with {:?} …", "ä".repeat(40)));
         check(&umlauts.as_bytes()[..159], &format!("text that begins with {:?} …", "ä".repeat(40)));

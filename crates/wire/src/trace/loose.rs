@@ -1,8 +1,8 @@
-//! One span as a JSON object, in both dialects that are read: OTLP's JSON and Jaeger's.
+//! Parses one span as a JSON object, in OTLP's JSON and in Jaeger's.
 //!
-//! Their field names do not collide, so one set of names reads them all, and the unit of a time is known by the name it
-//! stands under. A struct per dialect and a decision beforehand was the alternative: twice the same code, and the
-//! decision would have to be made before the field that decides it has been read.
+//! The field names of the two do not collide. So one set of names covers both, and the name of a field
+//! decides the unit of a time. A struct per format was rejected: it needs twice the code, and the
+//! decision between them would precede the field that decides.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::attributes::{Attributes, Many, Scalar, Text};
 use super::id::{span_text, trace_text, weight};
 use super::origin::Origin;
 
-/// What was found of a span so far.
+/// The fields of a span so far.
 #[derive(Default)]
 pub(crate) struct Loose<'a> {
     trace: Option<Cow<'a, str>>,
@@ -30,17 +30,17 @@ pub(crate) struct Loose<'a> {
     weight: f64,
     attributes: Vec<(String, AttributeValue)>,
     events: Vec<SpanEvent>,
-    /// The key of the process it belongs to (Jaeger).
+    /// Key of the span's process (Jaeger).
     pub(crate) process: Option<Cow<'a, str>>,
-    /// Its process itself (Jaeger writes it into the span in some exports).
+    /// Process of the span itself, which some Jaeger exports write into the span.
     pub(crate) origin: Option<Origin>,
-    /// Was there any field of a span?
+    /// Whether any field of a span was found.
     pub(crate) seen: bool,
     pub(crate) is_jaeger: bool,
 }
 
 impl<'a> Loose<'a> {
-    /// Takes the value of `key` if it is a span's; false where it is not (and the value is still there to be taken).
+    /// Reads the value of `key` if it is a span's; returns false otherwise, and then the value is still unread.
     pub(crate) fn field<A: MapAccess<'a>>(&mut self, key: &str, map: &mut A) -> Result<bool, A::Error> {
         match key {
             "traceId" | "trace_id" | "traceID" => self.trace = text(map)?,
@@ -108,7 +108,7 @@ impl<'a> Loose<'a> {
         }
     }
 
-    /// Jaeger's tags: attributes, among them what other formats have fields for.
+    /// Adds Jaeger's tags: attributes, including values that are fields in other formats.
     fn tags(&mut self, tags: Vec<(String, AttributeValue)>) {
         let mut is_sampled_by_chance = false;
         let mut share = None;
@@ -145,27 +145,27 @@ impl<'a> Loose<'a> {
         }
     }
 
-    /// Is it sampled, by what it says itself?
+    /// Returns the sampling weight from the span's own fields.
     pub(crate) fn weight(&self) -> Option<f64> {
         (self.weight > 0.0).then_some(self.weight)
     }
 
-    /// Says how many traces its trace stands for.
+    /// Sets the number of traces that the trace represents.
     pub(crate) fn set_weight(&mut self, weight: f64) {
         self.weight = weight;
     }
 
-    /// The name, which a Chrome trace's event has under the same key.
+    /// Returns the name, which an event of a Chrome trace has under an equal key.
     pub(crate) fn take_name(&mut self) -> String {
         self.name.take().unwrap_or_default()
     }
 
-    /// Has it what makes a span? A line of a log may have ids too.
+    /// Returns whether the object has the fields of a span, because a log line may have ids too.
     pub(crate) fn is_span(&self) -> bool {
         self.trace.is_some() && self.id.is_some() && self.start_ns.is_some()
     }
 
-    /// As a span; `None` where it has no ids or no start.
+    /// Converts the object to a span; `None` if it has no ids or no start.
     pub(crate) fn into_span(self) -> Option<TraceSpan> {
         let start_ns = self.start_ns?;
         let end_ns = self.end_ns.or(self.took_ns.map(|took| start_ns.saturating_add(took))).unwrap_or(0);
@@ -266,7 +266,7 @@ struct Log {
 }
 
 impl Log {
-    /// Jaeger's logs have no name: the field `event` is it, else `message`, else the first one's key.
+    /// Returns the event. Jaeger's logs have no name, so it is the field `event`, otherwise `message`, otherwise the first key.
     fn settled(self) -> SpanEvent {
         let field = |key: &str| {
             let found = self.fields.0.iter().find(|(name, _)| name == key);
@@ -286,7 +286,7 @@ struct Status<'a> {
     message: Option<Scalar<'a>>,
 }
 
-/// Jaeger's process: its resource.
+/// A process of Jaeger, which is its resource.
 #[derive(Deserialize)]
 pub(crate) struct Process {
     #[serde(rename = "serviceName")]
@@ -306,7 +306,6 @@ impl Process {
     }
 }
 
-/// OTLP's resource.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(crate) struct Resource {

@@ -1,14 +1,18 @@
-//! Traces of others: bytes of any known format to [`TraceSpan`]s, and OTLP's protobuf back.
+//! Parses traces of other tools: bytes of any known format to [`TraceSpan`]s, and the reverse for OTLP's protobuf.
 //!
-//! What a file is, is found in its bytes, never in its name: see [`read`]. Nothing is guessed in silence: what could not be
-//! taken and what had to be changed is counted in [`Notes`]. Foreign bytes never panic, lengths in them are believed only as
-//! far as there are bytes, and memory stays linear in the input: what a resource says of many spans is cut to 256 bytes
-//! before it is copied into each.
+//! The bytes of a file decide its format, never its name: see [`read`]. Omitted and changed parts
+//! are counted in [`Notes`], because a silent guess would hide errors. Foreign bytes never cause a panic. Lengths in them count only
+//! up to the available bytes. Memory is linear in the input, because attributes of a resource are cut to 256 bytes
+//! before they are copied into each span.
 //!
-//! Reading order: [`feed`] (files as their bytes come), [`mod@otlp`] on the crate's `protobuf` (and back), `document` (any JSON, on `scan`) with `loose` (a span as an object) and
-//! `attributes`, `chrome` on `timeline` (slices of
-//! threads become nested spans), [`export`] (what
-//! a receiver answers), [`client`] (our own attempts as spans), then the small things: `id`, `origin`.
+//! Reading order:
+//!
+//! - [`feed`]: files while their bytes arrive
+//! - [`mod@otlp`] on the crate's `protobuf`: OTLP in both directions
+//! - `document`: any JSON, on `scan`; `loose`: a span as an object; `attributes`
+//! - `chrome` on `timeline`: slices of threads become nested spans
+//! - [`export`]: responses of a receiver; [`client`]: Plimsoll's attempts as spans
+//! - `id` and `origin`: small helpers
 
 pub(crate) mod attributes;
 mod chrome;
@@ -28,45 +32,44 @@ use plimsoll_model::TraceSpan;
 
 use crate::protobuf::ProtobufError;
 
-/// Attribute that holds the name of the instrumentation scope, by OpenTelemetry's rules for formats without scopes.
+/// Attribute for the name of the instrumentation scope, by OpenTelemetry's rules for formats without scopes.
 pub(crate) const SCOPE: &str = "otel.scope.name";
-/// Attribute that holds the message of a status, by the same rules.
+/// Attribute for the message of a status, by these rules.
 pub(crate) const STATUS_MESSAGE: &str = "otel.status_description";
 
 plimsoll_model::named! {
-    /// A format of traces.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub enum Format {
-        /// OTLP `ExportTraceServiceRequest`, one, or several with their lengths before them.
+        /// OTLP `ExportTraceServiceRequest`, a single one, or several with length prefixes.
         OtlpProtobuf => "OTLP protobuf",
-        /// The same as JSON: one, a list, or one a line.
+        /// OTLP as JSON: one document, a list, or one per line.
         OtlpJson => "OTLP JSON",
-        /// Jaeger's API or UI download.
+        /// Download from Jaeger's API or UI.
         Jaeger => "Jaeger JSON",
         /// Trace Event Format: Chrome, Perfetto's JSON, PyTorch's profiler (Kineto).
         Chrome => "Chrome trace",
     }
 }
 
-/// What was not taken as it stood.
+/// Counts of changed or omitted parts of traces.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct Notes {
-    /// Spans left out: no valid trace id, span id or start.
+    /// Number of omitted spans without a valid trace id, span id or start.
     pub refused: u64,
-    /// Spans that had no end: they end where they began.
+    /// Number of spans without an end: they end at their start.
     pub unended: u64,
-    /// Spans that ended before they began: they end where they began.
+    /// Number of spans with an end before their start: they end at their start.
     pub backwards: u64,
-    /// Events of a Chrome trace that are no spans (counters, instants, flows).
+    /// Number of events of a Chrome trace that are not spans (counters, instants, flows).
     pub unused: u64,
-    /// Times count from the start of the session: no wall clock was recorded.
+    /// Whether times count from the start of the session, because no wall clock was recorded.
     pub unanchored: bool,
-    /// The file ends in the middle of a list that may end so.
+    /// Whether the file ends in an unclosed list, which the format allows.
     pub cut_off: bool,
 }
 
 impl Notes {
-    /// Adds what another part said.
+    /// Adds the counts of another part.
     pub fn add(&mut self, other: Notes) {
         self.refused += other.refused;
         self.unended += other.unended;
@@ -77,51 +80,48 @@ impl Notes {
     }
 }
 
-/// What was read.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parsed {
     pub format: Format,
-    /// The spans, in the order of the file.
+    /// Spans in the order of the file.
     pub spans: Vec<TraceSpan>,
-    /// What was not taken as it stood.
+    /// Counts of changed or omitted parts.
     pub notes: Notes,
 }
 
-/// Why bytes are no traces.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TraceError {
-    /// They begin as JSON and break.
+    /// The bytes begin as JSON and are malformed.
     #[error("JSON that breaks at line {line}, column {column}: {what}")]
     Json {
-        /// Counted from 1.
+        /// Line of the error, from 1.
         line: usize,
-        /// Counted from 1.
+        /// Column of the error, from 1.
         column: usize,
-        /// What the reader says of it.
+        /// Message of the parser.
         what: String,
     },
     #[error("not OTLP protobuf: expected {expected} at byte {at} of a message")]
     Protobuf {
-        /// Bytes from the beginning of the (inner) message.
+        /// Offset in bytes from the beginning of the (inner) message.
         at: usize,
-        /// What should have been there.
         expected: &'static str,
     },
-    /// They are JSON whose fields are not OTLP's.
+    /// The JSON has fields that are not OTLP's.
     #[error("not OTLP as JSON: {what}")]
     Field {
-        /// Which field, and what is wrong with it.
+        /// Field name, and its error.
         what: String,
     },
     #[error("no traces in it: expected OTLP (protobuf or JSON), Jaeger or Chrome/Kineto JSON, found {found}")]
     Unknown {
-        /// What they look like.
+        /// Description of the bytes.
         found: String,
     },
-    /// They are JSON, where OTLP's is wanted.
+    /// The bytes are JSON, but not OTLP's.
     #[error("no OTLP request: expected an object with resourceSpans, found {found}")]
     NotOtlp {
-        /// What it is instead.
+        /// Description of the document.
         found: String,
     },
 }
@@ -132,20 +132,20 @@ impl From<ProtobufError> for TraceError {
     }
 }
 
-/// Reads traces of any format, which the bytes tell. Not compressed: whoever has the file inflates it.
+/// Parses traces of any format, which the bytes decide. The caller must decompress a file first.
 ///
 /// # Errors
-/// [`TraceError`]: they are no traces, or break in the middle.
+/// Fails with [`TraceError`] if the bytes are not traces, or malformed.
 pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
     let mut spans = Vec::new();
     let (format, notes) = read_each(bytes, &mut |span| spans.push(span))?;
     Ok(Parsed { format, spans, notes })
 }
 
-/// The same, with each span handed on. Those of a profiler's timeline come at its end.
+/// Parses traces and passes on each span. Spans of a profiler's timeline follow at its end.
 ///
 /// # Errors
-/// As [`read`]; spans that were handed on before stay so.
+/// Fails like [`read`]; spans that were passed on before remain valid.
 pub(crate) fn read_each(
     bytes: &[u8],
     each: &mut dyn FnMut(TraceSpan),
@@ -159,7 +159,7 @@ pub(crate) fn read_each(
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     match bytes.iter().find(|b| !b.is_ascii_whitespace()) {
         Some(b'{' | b'[') => known(document::read(bytes, each)?),
-        // Begun like OTLP: what breaks it is more use than "unknown".
+        // It begins like OTLP: the parse error is more useful than "unknown".
         Some(_) if bytes[0] == 0x0a => {
             otlp::decode(bytes, &mut Vec::new()).map(|notes| (Format::OtlpProtobuf, notes))
         }
@@ -168,10 +168,10 @@ pub(crate) fn read_each(
     }
 }
 
-/// Reads OTLP's JSON (an `ExportTraceServiceRequest`) and nothing else.
+/// Parses OTLP's JSON (an `ExportTraceServiceRequest`) and no other format.
 ///
 /// # Errors
-/// [`TraceError`]: it is no JSON, or none of OTLP.
+/// Fails with [`TraceError`] if the bytes are not JSON, or not OTLP's.
 pub fn read_otlp_json(bytes: &[u8]) -> Result<Parsed, TraceError> {
     let mut spans = Vec::new();
     match known(document::read_otlp(bytes, &mut |span| spans.push(span))?) {
@@ -197,8 +197,8 @@ fn protobuf(messages: &[&[u8]], each: &mut dyn FnMut(TraceSpan)) -> Result<(Form
     Ok((Format::OtlpProtobuf, notes))
 }
 
-/// The messages of a file that has four bytes of length (big-endian) before each, as the OpenTelemetry collector's file
-/// exporter writes them. `None` = it is no such file.
+/// Splits a file with four bytes of length (big-endian) before each message, as the OpenTelemetry collector's file
+/// exporter writes it. `None` if it is not such a file.
 fn with_lengths(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut messages = Vec::new();
     while let Some((len, rest)) = bytes.split_first_chunk::<4>() {
@@ -212,7 +212,7 @@ fn with_lengths(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     (bytes.is_empty() && !messages.is_empty()).then_some(messages)
 }
 
-/// serde_json's message without the place, which the error has fields for.
+/// Returns serde_json's message without the position, which the error has as fields.
 fn plain(error: &serde_json::Error) -> String {
     if error.is_eof() {
         return "it ends here in the middle: cut off, or still being written".into();
@@ -221,7 +221,7 @@ fn plain(error: &serde_json::Error) -> String {
     text.rsplit_once(" at line ").map_or(text.clone(), |(what, _)| what.to_owned())
 }
 
-/// 64 bits that tell files apart: FNV-1a over the length, the head and the tail.
+/// Returns 64 bits that distinguish files: FNV-1a over the length, the head and the tail.
 fn digest(bytes: &[u8]) -> u64 {
     const PART: usize = 64 << 10;
     let head = &bytes[..bytes.len().min(PART)];
@@ -229,7 +229,7 @@ fn digest(bytes: &[u8]) -> u64 {
     fnv(&[&(bytes.len() as u64).to_le_bytes(), head, tail])
 }
 
-/// FNV-1a, 64 bits. Source: <http://www.isthe.com/chongo/tech/comp/fnv/>.
+/// Returns the FNV-1a hash, 64 bits. Source: <http://www.isthe.com/chongo/tech/comp/fnv/>.
 fn fnv(parts: &[&[u8]]) -> u64 {
     let all = parts.iter().flat_map(|part| part.iter());
     all.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

@@ -1,13 +1,14 @@
-//! Where spans were made, and the last touches that every format's spans get.
+//! The origin of spans, and the final normalisation of spans of every format.
 
 use plimsoll_model::{AttributeValue, SpanEvent, TraceSpan};
 
 use super::Notes;
 use super::id::{NAME_MAX, short};
 
-/// Attributes of a resource that say *where* a span was made and are therefore kept with it. The rest of a resource (the
-/// SDK's name and version, the command line, the operating system) is the same in all its spans and answers no question that
-/// is asked of one.
+/// Attributes of a resource that identify the *origin* of a span and are therefore kept with it.
+///
+/// The rest of a resource is equal in all its spans and does not help to analyse one. Examples are the SDK's name
+/// and version, the command line and the operating system.
 const KEPT: &[&str] = &[
     "container.id",
     "host.id",
@@ -21,20 +22,20 @@ const KEPT: &[&str] = &[
     "vllm.instrumenting_module_name",
 ];
 
-/// Attributes kept from one resource at most: each once, and the scope's name.
+/// Limit of attributes kept from one resource: each once, and the scope's name.
 const KEPT_MAX: usize = 16;
 
-/// What the spans of one resource share.
+/// The shared facts of the spans of one resource.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Origin {
-    /// `service.name`.
+    /// Value of `service.name`; `None` if it is missing.
     pub service: Option<String>,
-    /// What else is kept of it.
+    /// Other kept attributes of the resource.
     pub attributes: Vec<(String, AttributeValue)>,
 }
 
 impl Origin {
-    /// Looks at one attribute of the resource. Long texts are cut or passed over: they would be copied into every span.
+    /// Adds one attribute of the resource. Long texts are cut or skipped, because they would be copied into every span.
     pub(crate) fn learn(&mut self, key: &str, value: AttributeValue) {
         if key == "service.name" {
             self.service = value.text().filter(|name| !name.is_empty()).map(|name| short(name).to_owned());
@@ -43,7 +44,7 @@ impl Origin {
         }
     }
 
-    /// Keeps an attribute whatever its key.
+    /// Keeps an attribute with any key.
     pub(crate) fn keep(&mut self, key: &str, value: AttributeValue) {
         let is_short = value.text().is_none_or(|text| text.len() <= NAME_MAX);
         if is_short && self.attributes.len() < KEPT_MAX {
@@ -52,8 +53,10 @@ impl Origin {
     }
 }
 
-/// Puts what was read in order: attributes by key and each once (its own before its resource's, the last of its own), events by time, an end that
-/// is not before the start. What had to be changed is counted.
+/// Normalises a span and counts the changes.
+///
+/// Attributes are sorted by key and occur once: the span's own before its resource's, and the last of equal ones. Events are sorted by time,
+/// and the end is not before the start.
 pub(crate) fn settle(mut span: TraceSpan, origin: &Origin, notes: &mut Notes) -> TraceSpan {
     if span.end_ns < span.start_ns {
         if span.end_ns == 0 {
@@ -67,7 +70,7 @@ pub(crate) fn settle(mut span: TraceSpan, origin: &Origin, notes: &mut Notes) ->
         span.service.clone_from(&origin.service);
     }
     let own = &mut span.attributes;
-    // A stable sort of the list turned round leaves the last of equal keys first.
+    // A stable sort of the reversed list leaves the last of equal keys first.
     own.reverse();
     own.extend(origin.attributes.iter().cloned());
     own.sort_by(|a, b| a.0.cmp(&b.0));
@@ -76,7 +79,7 @@ pub(crate) fn settle(mut span: TraceSpan, origin: &Origin, notes: &mut Notes) ->
     span
 }
 
-/// Epoch nanoseconds from the unsigned number that formats hold.
+/// Converts unsigned epoch nanoseconds, as formats have them.
 pub(crate) fn time_ns(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

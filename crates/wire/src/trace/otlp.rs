@@ -1,6 +1,6 @@
-//! OTLP's protobuf: `ExportTraceServiceRequest` to spans and back.
+//! Converts OTLP's protobuf `ExportTraceServiceRequest` to spans and back.
 //!
-//! Field numbers are those of `opentelemetry/proto/{collector/trace,trace,resource,common}/v1` (stable since 1.0).
+//! Field numbers are from `opentelemetry/proto/{collector/trace,trace,resource,common}/v1` (stable since 1.0).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,19 +12,19 @@ use super::origin::{Origin, settle, time_ns};
 use super::{Notes, TraceError};
 use crate::protobuf::{Fields, Pen, Value};
 
-/// Lists in lists deeper than this are refused; nobody's attributes are.
+/// Limit of nested lists in attributes; real attributes are shallower.
 const DEPTH_MAX: usize = 32;
 
-/// The spans of one `ExportTraceServiceRequest`, appended to `spans`. Spans without a valid id are left out and counted
+/// Appends the spans of one `ExportTraceServiceRequest` to `spans`. Spans without a valid id are left out and counted
 /// in [`Notes::refused`]. Memory is linear in `bytes`.
 ///
 /// # Errors
-/// [`TraceError::Protobuf`] where the bytes are no such message; `spans` may then hold some of it.
+/// Fails with [`TraceError::Protobuf`] if the bytes are malformed; `spans` may then contain a part of the spans.
 pub fn decode(bytes: &[u8], spans: &mut Vec<TraceSpan>) -> Result<Notes, TraceError> {
     decode_each(bytes, &mut |span| spans.push(span))
 }
 
-/// The same, with each span handed on.
+/// Decodes a request and passes on each span.
 pub(crate) fn decode_each(bytes: &[u8], each: &mut dyn FnMut(TraceSpan)) -> Result<Notes, TraceError> {
     let mut notes = Notes::default();
     let mut fields = Fields::of(bytes);
@@ -36,7 +36,7 @@ pub(crate) fn decode_each(bytes: &[u8], each: &mut dyn FnMut(TraceSpan)) -> Resu
     Ok(notes)
 }
 
-/// Do the bytes look like such a message? Only the outermost layer is walked.
+/// Returns whether the bytes resemble a request. Only the outermost layer is walked.
 pub(crate) fn looks_like(bytes: &[u8]) -> bool {
     let mut fields = Fields::of(bytes);
     loop {
@@ -63,10 +63,10 @@ fn resource_spans(
     Ok(())
 }
 
-/// Whose the spans of one `ResourceSpans` are.
+/// Returns the origin of the spans of one `ResourceSpans`.
 pub(crate) fn origin(bytes: &[u8]) -> Result<Origin, TraceError> {
     let mut origin = Origin::default();
-    // A resource may stand behind its spans; it is looked for first.
+    // A resource may follow its spans, so it is parsed first.
     let mut fields = Fields::of(bytes);
     while let Some((field, value)) = fields.next()? {
         if field == 1 {
@@ -121,7 +121,7 @@ fn scope_spans(
     Ok(())
 }
 
-/// One span; `None` where it has no valid id.
+/// Parses one span; `None` if it has no valid id.
 pub(crate) fn span(bytes: &[u8]) -> Result<Option<TraceSpan>, TraceError> {
     let (mut trace, mut own) = (None, None);
     let mut span = TraceSpan::blank();
@@ -193,7 +193,7 @@ pub(crate) fn key_value(bytes: &[u8], depth: usize) -> Result<(String, Attribute
     Ok((key, value.unwrap_or_else(nothing)))
 }
 
-/// A value that was never set: JSON's `null`.
+/// Returns a value that was never set: JSON's `null`.
 fn nothing() -> AttributeValue {
     AttributeValue::Text("null".into())
 }
@@ -214,7 +214,7 @@ fn any_value(bytes: &[u8], depth: usize) -> Result<AttributeValue, TraceError> {
     Ok(found)
 }
 
-/// A list (5), a map (6) or bytes (7) as JSON.
+/// Converts a list (5), a map (6) or bytes (7) to JSON.
 fn nested(field: u32, bytes: &[u8], depth: usize) -> Result<Json, TraceError> {
     if depth >= DEPTH_MAX {
         return Err(TraceError::Protobuf { at: 0, expected: "lists and maps nested at most 32 deep" });
@@ -259,12 +259,12 @@ fn json(bytes: &[u8], depth: usize) -> Result<Json, TraceError> {
     Ok(found)
 }
 
-/// A text; what is no UTF-8 in it becomes U+FFFD, since a name that is spelt wrongly is no reason to lose a span.
+/// Returns the text with U+FFFD for invalid UTF-8, because a misspelt name is no reason to lose a span.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Spans as one `ExportTraceServiceRequest`; neighbours of one service share a resource.
+/// Encodes spans as one `ExportTraceServiceRequest`; adjacent spans of one service share a resource.
 pub fn encode(spans: &[TraceSpan]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut pen = Pen(&mut bytes);

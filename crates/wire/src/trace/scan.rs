@@ -1,19 +1,19 @@
-//! Where a JSON document ends, found by its brackets alone, so that a file of many is read one by one, as its bytes come.
+//! Finds the end of a JSON document by its brackets. So a file of many documents is parsed one at a time as its bytes arrive.
 //!
-//! Whether it is good JSON is for its reader to say: brackets of the wrong kind close as well, and what is no object and no list has no end.
+//! The parser decides later whether it is valid JSON: brackets of the wrong kind close as well, and a scalar has no end.
 
-/// A walk along one document that may stop where the bytes do and go on with more.
+/// A walk along one document that can pause at the end of the bytes and continue with more.
 #[derive(Default, Debug)]
 pub(crate) struct Scan {
     at: usize,
     depth: u64,
     in_text: bool,
-    /// Is the next byte of a text escaped?
+    /// Whether the next byte of a text is escaped.
     escaped: bool,
 }
 
 impl Scan {
-    /// The place behind the document that `bytes` begin with (the same ones as before, and more). `None` = it is not there yet, or nowhere.
+    /// Returns the end of the document at the front of `bytes` (the previous bytes, and more). `None` if the end is not there yet, or does not exist.
     pub(crate) fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         while let Some(rest) = bytes.get(self.at..).filter(|rest| !rest.is_empty()) {
             if self.in_text {
@@ -63,7 +63,7 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(Scan::default().end(text.as_bytes()), end, "{text}");
-            // The same, a byte at a time.
+            // The equivalent, a byte at a time.
             let mut scan = Scan::default();
             let ends = (0..=text.len()).find_map(|n| scan.end(&text.as_bytes()[..n]));
             assert_eq!(ends, end, "{text}");

@@ -1,10 +1,10 @@
-//! Slices on threads and streams become spans in traces.
+//! Converts slices on threads and streams to spans in traces.
 //!
-//! A profiler says *when* something ran on which track; who caused it is in the nesting: a slice that lies within another on the same
-//! track is its child. What a GPU runs is caused by the call that launched it, which the correlation id names. A trace is
-//! what lies below one top-level annotation (`ProfilerStep#3`, an NVTX range): that is the unit in which the person who
-//! placed it thinks. What lies below none is one trace per file. A trace per top-level call was the alternative: a
-//! million traces of one span, in which no stage is a share of anything.
+//! A profiler records *when* each slice ran on which track; the nesting shows the cause. A slice within another on the
+//! track is its child. The call that launched GPU work is its parent, by the correlation id. A trace contains the slices below
+//! one top-level annotation (`ProfilerStep#3`, an NVTX range), because this is the user's
+//! unit of work. Slices below none form one trace per file. A trace per top-level call was rejected: it gives a
+//! million traces of one span, in which no stage is a share of a whole.
 
 use std::collections::HashMap;
 
@@ -13,32 +13,32 @@ use plimsoll_model::{AttributeValue, TraceSpan};
 use super::Notes;
 use super::origin::{Origin, settle};
 
-/// A stretch of time on a track.
+/// A time range on a track.
 pub(crate) struct TrackSlice {
     pub track: u32,
     pub start_ns: i64,
     pub end_ns: i64,
     pub name: String,
-    /// Was it placed by a person?
+    /// Whether a user placed the slice.
     pub is_annotation: bool,
-    /// Launches what has this number as `launched_by`.
+    /// Correlation id of the slices that this one launches as `launched_by`.
     pub launches: Option<u64>,
     pub launched_by: Option<u64>,
-    /// The trace it says it belongs to.
+    /// Trace id that the slice itself has.
     pub trace: Option<u128>,
     pub attributes: Vec<(String, AttributeValue)>,
 }
 
 const NONE: u32 = u32::MAX;
 
-/// Slices as spans, in order of track and time; `tracks` says where each track is, `seed` tells this file's traces from others'.
+/// Returns slices as spans, in order of track and time. `tracks` are the origins of the tracks; `seed` distinguishes the traces of files.
 pub(crate) fn spans(
     mut slices: Vec<TrackSlice>,
     tracks: &[Origin],
     seed: u64,
     notes: &mut Notes,
 ) -> Vec<TraceSpan> {
-    // More slices than a u32 counts are more memory than a file can fill.
+    // More slices than a u32 counts need more memory than a file can fill.
     slices.truncate(NONE as usize);
     slices.sort_by_key(|slice| (slice.track, slice.start_ns, std::cmp::Reverse(slice.end_ns)));
     let parents = parents(&slices);
@@ -62,7 +62,7 @@ pub(crate) fn spans(
     .collect()
 }
 
-/// Whose child each slice is.
+/// Returns the parent of each slice.
 fn parents(slices: &[TrackSlice]) -> Vec<u32> {
     let launches: HashMap<u64, u32> =
         (0..).zip(slices).filter_map(|(at, slice)| Some((slice.launches?, at))).collect();
@@ -74,8 +74,8 @@ fn parents(slices: &[TrackSlice]) -> Vec<u32> {
             open.clear();
             track = Some(slice.track);
         }
-        // A slice that reaches past the open one only overlaps it: it is no child, and it covers whatever the open one
-        // could still have had as children.
+        // A slice that reaches past the open one only overlaps it: it is not a child, and it covers all possible later children
+        // of the open one.
         while open.last().is_some_and(|top| {
             let top = &slices[*top as usize];
             top.end_ns < slice.end_ns || (top.end_ns <= slice.start_ns && top.end_ns > top.start_ns)
@@ -84,7 +84,7 @@ fn parents(slices: &[TrackSlice]) -> Vec<u32> {
         }
         let launcher = slice.launched_by.and_then(|number| launches.get(&number)).copied();
         let inner = open.last().copied();
-        // A launch that comes after what it launched is another's number, or a clock's fault.
+        // A launch after the launched slice has another slice's number, or a wrong clock.
         let launcher =
             launcher.filter(|from| (slices[*from as usize].start_ns, *from) < (slice.start_ns, at));
         parents.push(launcher.or(inner).unwrap_or(NONE));
@@ -93,14 +93,14 @@ fn parents(slices: &[TrackSlice]) -> Vec<u32> {
     parents
 }
 
-/// Which trace each slice belongs to: its own word, else its parent's, else its own as an annotation, else the file's.
+/// Returns the trace of each slice: its own id, otherwise its parent's, otherwise a new one for an annotation, otherwise the file's.
 fn traces(slices: &[TrackSlice], parents: &[u32], seed: u64) -> Vec<u128> {
     let of_file = u128::from(seed) << 64 | 1;
     let mut traces: Vec<u128> = vec![0; slices.len()];
     let mut way = Vec::new();
     for at in 0..slices.len() {
         let mut here = at;
-        // Up to what is known. Parents are never later than their children, so this ends.
+        // Up to the first known ancestor. Parents are never later than their children, so this ends.
         while traces[here] == 0 {
             way.push(here);
             traces[here] = of_file;

@@ -1,4 +1,4 @@
-//! The engine's half: what it reads is what was encoded, what it writes is decoded as what it meant.
+//! The engine's half: it parses encoded requests, and its answers decode to their meaning.
 
 use bytes::BytesMut;
 use plimsoll_model::outcome::How;
@@ -132,7 +132,7 @@ fn streams_are_decoded_as_they_were_meant() {
     }
 }
 
-/// Every chunk is an object that an independent reader accepts, with the fields of the OpenAI reference.
+/// Every chunk is an object that an independent parser accepts, with the fields of the OpenAI reference.
 #[test]
 fn chunks_are_json_with_the_usual_fields() {
     let body = String::from_utf8(streamed(Chat, true, true).body).unwrap();

@@ -1,4 +1,4 @@
-//! Production's logs, of every kind.
+//! Production logs of every kind.
 
 use plimsoll_wire::log::{LogFeed, LogKind, sniff};
 

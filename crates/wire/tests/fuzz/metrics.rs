@@ -1,4 +1,4 @@
-//! Pages and answers that servers give of themselves: metrics, SGLang's loads, llama.cpp's slots, a Prometheus' ranges.
+//! Metrics in every format: metrics endpoints, SGLang's loads, llama.cpp's slots, ranges of Prometheus.
 
 use plimsoll_wire::{exposition, prometheus_api};
 

@@ -1,4 +1,4 @@
-//! Traces in files and over OTLP: protobuf, JSON, Jaeger, what a profiler writes; whole and in pieces.
+//! Traces in files and over OTLP: protobuf, JSON, Jaeger, a profiler's output; whole and in pieces.
 
 use plimsoll_wire::trace::{self, export, feed::TraceFeed, otlp};
 

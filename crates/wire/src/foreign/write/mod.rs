@@ -1,4 +1,4 @@
-//! Rows written as other tools write theirs.
+//! Writes rows in the formats of other tools.
 
 pub(super) mod report;
 mod statistics;

@@ -1,9 +1,9 @@
-//! llm-d's benchmark report, version 0.2.1: the aggregates of one load, a document for each level.
+//! Writes llm-d's benchmark report, version 0.2.1: the aggregates of one load, a document for each level.
 //!
-//! Latencies count from sending and are of requests that were answered, because those who write this format (inference-perf, vLLM bench,
-//! GuideLLM through llm-d's converters) count so and readers lay them side by side. What ours come to, from due and with intervals, stands
-//! in `results.profiling`, the one place of the results whose keys are free. Only requests that count are in it. There are no rows, so that
-//! a figure that the run does not give is left out.
+//! Latencies count from sending and are of answered requests, because readers compare them with those of other writers
+//! (inference-perf, vLLM bench, GuideLLM through llm-d's converters). Plimsoll's own results, from due and with intervals,
+//! are in `results.profiling`, the only place of the results with free keys. The report contains only requests that count.
+//! It has no rows, so a figure that the run lacks is left out.
 
 use plimsoll_model::{Foreign, ForeignClock, ForeignPart, ForeignRow, How, Load};
 use serde::Serialize;
@@ -144,7 +144,7 @@ impl Statistics {
     }
 }
 
-/// The reports of a run whose identity is `id`. `beside` says for each part what is laid into its `profiling`; `time` writes an instant in
+/// Returns the reports of a run with identity `id`. `beside` contains the `profiling` of each part; `time` formats an instant in
 /// ms since 1970.
 pub fn write(run: &Foreign, id: &str, beside: &[Value], time: fn(i64) -> String) -> Vec<BenchmarkReport> {
     let each = run.parts.iter().enumerate().filter(|(_, part)| part.rows.iter().any(|row| row.counted));
@@ -216,7 +216,7 @@ fn latency(ok: &[&ForeignRow]) -> Option<Latency> {
         let gaps = row.output_tokens?.checked_sub(1).filter(|n| *n > 0)?;
         Some(seconds(row.last_token?.saturating_sub(row.first_token?)) / f64::from(gaps))
     });
-    // Where an event holds other than one token, the gap between two events is no token's.
+    // If an event has more or fewer tokens than one, the gap between two events is not a token gap.
     let single = ok.iter().filter(|row| row.output_tokens == Some(row.events.len() as u32));
     let gaps = single.flat_map(|row| row.events.iter().zip(row.events.iter().skip(1)));
     Some(Latency {
@@ -228,7 +228,7 @@ fn latency(ok: &[&ForeignRow]) -> Option<Latency> {
     })
 }
 
-/// What was asked, as far as the format's fields can be filled: it wants the length of prompts wherever it has a load.
+/// Returns the scenario for the fields of the format, which requires the prompt length for every load.
 fn scenario(run: &Foreign, stage: usize, part: &ForeignPart, rows: &[&ForeignRow]) -> Option<Value> {
     let lengths = Sorted::new(rows.iter().filter_map(|row| row.prompt_tokens).map(f64::from))?;
     let length = match lengths.least() == lengths.most() {
@@ -271,7 +271,7 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Due and sent at `at` ms; tokens so many ms later, the end with the last.
+    /// A request due and sent at `at` ms; tokens at these ms later, the end with the last.
     fn row(at: i64, how: How, tokens: &[i64]) -> ForeignRow {
         let mut row = ForeignRow::new(Outcome::new(how, By::Server, false));
         let sent = at * MS;
@@ -303,7 +303,7 @@ mod tests {
         serde_json::to_value(&reports).expect("JSON")[0].clone()
     }
 
-    /// Worked by hand: answers of 3 tokens at 20, 30, 50 ms and of 2 at 10, 40 ms, over 1.021 s from the first due.
+    /// Computed manually: answers of 3 tokens at 20, 30, 50 ms and of 2 at 10, 40 ms, over 1.021 s from the first due.
     #[test]
     fn figures_are_of_answers_that_count_from_when_they_were_sent() {
         let mut warm = row(0, How::Finished, &[500]);
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(report["run"]["description"], "partial: interrupted");
     }
 
-    /// Where one answer does not say how many tokens it has, a rate of tokens would be too low; where none streams, nothing is first.
+    /// If one answer has no token count, a token rate would be too low; if none streams, there is no first token.
     #[test]
     fn what_a_run_does_not_give_is_left_out() {
         let mut whole = row(1_000, How::Finished, &[]);

@@ -1,10 +1,10 @@
-//! Values of one quantity and what tools make of them, as NumPy does: deviation over n, percentiles between neighbours.
+//! Statistics of one quantity as NumPy computes them: deviation over n, percentiles interpolated between neighbours.
 
-/// Values in rising order, never none.
+/// Values in ascending order, at least one.
 pub(super) struct Sorted(Vec<f64>);
 
 impl Sorted {
-    /// `None` = there is no value, and nothing to be said of it.
+    /// Sorts the values; `None` if there are none.
     pub(super) fn new(values: impl IntoIterator<Item = f64>) -> Option<Sorted> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_unstable_by(f64::total_cmp);
@@ -19,7 +19,7 @@ impl Sorted {
         self.sum() / self.0.len() as f64
     }
 
-    /// Over n.
+    /// Returns the standard deviation over n.
     pub(super) fn deviation(&self) -> f64 {
         let mean = self.mean();
         let squares: f64 = self.0.iter().map(|value| (value - mean) * (value - mean)).sum();
@@ -34,7 +34,7 @@ impl Sorted {
         self.0.last().copied().unwrap_or_default()
     }
 
-    /// The p-quantile: between the neighbours of (n − 1) p, counted from 0.
+    /// Returns the p-quantile, interpolated between the neighbours of (n − 1) p, counted from 0.
     pub(super) fn at(&self, p: f64) -> f64 {
         let place = (self.0.len() - 1) as f64 * p;
         let value = |i: f64| self.0.get(i as usize).copied().unwrap_or_default();
@@ -42,7 +42,7 @@ impl Sorted {
     }
 }
 
-/// ns as s.
+/// Converts ns to s.
 pub(super) fn seconds(ns: i64) -> f64 {
     ns as f64 / 1e9
 }
@@ -51,7 +51,7 @@ pub(super) fn seconds(ns: i64) -> f64 {
 mod tests {
     use super::*;
 
-    /// By NumPy: `percentile([4, 1, 3, 2], [0, 25, 90, 100])`, `std` of the same.
+    /// By NumPy: `percentile([4, 1, 3, 2], [0, 25, 90, 100])`, and `std` of these values.
     #[test]
     fn statistics_are_numpys() {
         let sorted = Sorted::new([4.0, 1.0, 3.0, 2.0]).expect("four values");

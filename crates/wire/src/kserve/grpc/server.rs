@@ -1,5 +1,5 @@
-//! The embedded engine's side of the messages: requests are held against the model by the same rules as over HTTP (`kserve::check`), and
-//! answered with zeros.
+//! The embedded engine's side of the messages: validates requests by the rules for HTTP (`kserve::check`) and
+//! answers with zeros.
 
 use plimsoll_model::Datatype;
 
@@ -11,7 +11,7 @@ use crate::kserve::server::{FrontModel, InferRequest, OUTPUT, ServedInput};
 use crate::protobuf::Value;
 use crate::server::BadRequest;
 
-/// The service's name, as gRPC's health service is asked for it.
+/// Service name for gRPC's health service.
 pub const SERVICE_NAME: &str = "inference.GRPCInferenceService";
 
 fn refuse(status: u16, message: impl Into<String>) -> BadRequest {
@@ -22,7 +22,7 @@ fn broken(error: ProtobufError) -> BadRequest {
     refuse(400, format!("no ModelInferRequest: {error}"))
 }
 
-/// A request as it was sent.
+/// The fields of a request before validation.
 #[derive(Default)]
 struct Sent<'a> {
     model: String,
@@ -80,10 +80,10 @@ impl<'a> Sent<'a> {
     }
 }
 
-/// Reads an inference.
+/// Parses an inference.
 ///
 /// # Errors
-/// What is wrong with it, with the status that HTTP has for it.
+/// Fails with the message and the equivalent HTTP status.
 pub fn parse(model: &FrontModel, message: &[u8]) -> Result<InferRequest, BadRequest> {
     let sent = Sent::read(message).map_err(broken)?;
     if sent.model != model.name || !matches!(sent.version.as_str(), "" | "1") {
@@ -130,7 +130,7 @@ pub fn parse(model: &FrontModel, message: &[u8]) -> Result<InferRequest, BadRequ
     })
 }
 
-/// Reads one input and holds its data against its shape.
+/// Parses one input and compares its data with its shape.
 fn read(about: &About<'_>, message: &[u8], raw: Option<&[u8]>, typed: u64) -> Result<Input, BadRequest> {
     let (mut name, mut kind, mut dims) = (String::new(), String::new(), Vec::new());
     let mut fields = Fields::of(message);
@@ -162,7 +162,7 @@ fn read(about: &About<'_>, message: &[u8], raw: Option<&[u8]>, typed: u64) -> Re
     Ok(Input { name, datatype, shape: dims })
 }
 
-/// How many elements an input has in its typed contents.
+/// Returns the number of elements in the typed contents of an input.
 fn elements(input: &[u8]) -> Result<u64, ProtobufError> {
     let mut count = 0;
     let mut fields = Fields::of(input);
@@ -176,7 +176,7 @@ fn elements(input: &[u8]) -> Result<u64, ProtobufError> {
                 (8, _) | (_, Value::Number(_)) => 1,
                 (6, Value::Bytes(packed)) => packed.len() as u64 / 4,
                 (7, Value::Bytes(packed)) => packed.len() as u64 / 8,
-                // The last byte of a varint is the one without its high bit.
+                // The last byte of a varint has no high bit.
                 (_, Value::Bytes(packed)) => packed.iter().filter(|byte| **byte < 0x80).count() as u64,
             };
         }
@@ -194,7 +194,7 @@ fn first_text(message: &[u8]) -> Result<String, ProtobufError> {
     Ok(String::new())
 }
 
-/// The model and version that a question about one names.
+/// Parses the model and the version that a request names.
 pub fn model_asked(message: &[u8]) -> Result<(String, String), ProtobufError> {
     let (mut name, mut version) = (String::new(), String::new());
     let mut fields = Fields::of(message);
@@ -214,7 +214,7 @@ fn made(fill: impl FnOnce(&mut Pen<'_>)) -> Vec<u8> {
     bytes
 }
 
-/// A `ModelInferResponse`: zeros of the shape that was declared. `is_last`: it says that nothing follows.
+/// Encodes a `ModelInferResponse`: zeros of the declared shape. `is_last` marks the final response.
 pub fn response(asked: &InferRequest, model: &FrontModel, is_last: bool) -> Vec<u8> {
     let rows = if model.max_batch == 0 { 1 } else { asked.items };
     let dims = if model.max_batch > 0 { vec![rows, 1] } else { vec![1] };
@@ -236,17 +236,17 @@ pub fn response(asked: &InferRequest, model: &FrontModel, is_last: bool) -> Vec<
     })
 }
 
-/// A `ModelStreamInferResponse` around this response.
+/// Wraps a response in a `ModelStreamInferResponse`.
 pub fn streamed(response: &[u8]) -> Vec<u8> {
     made(|pen| pen.bytes(2, response))
 }
 
-/// A `ModelStreamInferResponse` of an inference that failed.
+/// Encodes a `ModelStreamInferResponse` of a failed inference.
 pub fn streamed_error(why: &str) -> Vec<u8> {
     made(|pen| pen.bytes(1, why.as_bytes()))
 }
 
-/// A `ServerReadyResponse`, and the others of its kind.
+/// Encodes a `ServerReadyResponse`, or an equal message such as `ModelReadyResponse`.
 pub fn ready(is_ready: bool) -> Vec<u8> {
     made(|pen| {
         if is_ready {
@@ -255,7 +255,7 @@ pub fn ready(is_ready: bool) -> Vec<u8> {
     })
 }
 
-/// A `ServerMetadataResponse`.
+/// Encodes a `ServerMetadataResponse`.
 pub fn server(name: &str, version: &str) -> Vec<u8> {
     made(|pen| {
         pen.bytes(1, name.as_bytes());
@@ -266,7 +266,7 @@ pub fn server(name: &str, version: &str) -> Vec<u8> {
     })
 }
 
-/// A `ModelMetadataResponse`.
+/// Encodes a `ModelMetadataResponse`.
 pub fn metadata(model: &FrontModel) -> Vec<u8> {
     let of = |pen: &mut Pen<'_>, field: u32, one: &ServedInput| {
         pen.message(field, |tensor| {
@@ -274,7 +274,7 @@ pub fn metadata(model: &FrontModel) -> Vec<u8> {
             tensor.bytes(2, one.datatype.name().as_bytes());
             let rows = (model.max_batch > 0).then_some(-1);
             let mut packed = Vec::new();
-            // A length that is open is a number below zero: ten bytes.
+            // A variable length is a negative number: ten bytes.
             rows.into_iter()
                 .chain(one.dims.iter().copied())
                 .for_each(|dim| Pen(&mut packed).varint(dim as u64));
@@ -290,7 +290,7 @@ pub fn metadata(model: &FrontModel) -> Vec<u8> {
     })
 }
 
-/// A `ModelConfigResponse`, as far as clients look: the name, the backend, the largest batch.
+/// Encodes the fields of a `ModelConfigResponse` that clients read: the name, the backend, the largest batch.
 pub fn config(model: &FrontModel) -> Vec<u8> {
     made(|pen| {
         pen.message(1, |config| {
@@ -303,7 +303,7 @@ pub fn config(model: &FrontModel) -> Vec<u8> {
     })
 }
 
-/// A `RepositoryIndexResponse`.
+/// Encodes a `RepositoryIndexResponse`.
 pub fn index(model: &FrontModel) -> Vec<u8> {
     made(|pen| {
         pen.message(1, |entry| {
