@@ -2,14 +2,14 @@
 //!
 //! Reading order:
 //!
-//! - [`flags`]: the command line; [`help`]: its help texts;
-//! - [`typed`]: flags without effect; [`foreign_flags`]: flags of other tools;
-//! - [`resolve`]: flags and file to scenario; [`simulation`]: the simulated system;
-//! - [`measure`]: one measurement, from the first probe of the target to the closed run folder;
-//! - [`recover`]: lost requests of a run that was cut off; [`again`]: a recorded schedule;
-//! - [`traffic`]: a schedule from a gateway's traffic;
-//! - [`baseline`]: names for runs; [`history`]: their results; [`trace_file`]: trace files;
-//! - [`commands`]: one file or folder per command;
+//! - [`flags`], the command line; [`help`]: its help texts;
+//! - [`typed`], flags without effect; [`foreign_flags`]: flags of other tools;
+//! - [`resolve`], flags and file to scenario; [`simulation`]: the simulated system;
+//! - [`measure`], one measurement, from the first probe of the target to the closed run folder;
+//! - [`recover`], lost requests of a run that was cut off; [`again`]: a recorded schedule;
+//! - [`traffic`], a schedule from a gateway's traffic;
+//! - [`baseline`], names for runs; [`history`]: their results; [`trace_file`]: trace files;
+//! - [`commands`], one file or folder per command;
 //! - [`screen`] and [`out`]: the output; [`exit`]: exit codes.
 
 mod again;

@@ -9,9 +9,9 @@
 //!
 //! Reading order:
 //!
-//! - [`figure`]: number formats
+//! - [`figure`], number formats
 //! - [`table`] and [`document`]: elements of a page
-//! - [`headline`]: the verdict in sentences
+//! - [`headline`], the verdict in sentences
 //! - [`text`] and [`html`]: a run at a terminal and as a page
 //! - one file per command: [`compare`], [`diagnose`], [`profile`], [`wait`], [`plan`], [`gate`] and so on
 

@@ -7,14 +7,14 @@
 //! Reading order:
 //!
 //! - [`mod@encode`], [`template`] and [`media`]: requests
-//! - [`http1`]: answers off a connection; [`head`]: status and headers; [`sse`]: framing
-//! - [`decode`]: answers; its parts are [`unpack`], `stream`, `chunk`, `tally`, `tokens`, [`failed`], `form`, `whole` and `fault`
+//! - [`http1`], answers off a connection; [`head`]: status and headers; [`sse`]: framing
+//! - [`decode`], answers; its parts are [`unpack`], `stream`, `chunk`, `tally`, `tokens`, [`failed`], `form`, `whole` and `fault`
 //! - `messages`, `ollama`, `scores` and `transcriptions`: the client's half of these protocols
-//! - [`kserve`]: tensors, both sides
-//! - [`exposition`]: metrics endpoints; [`prometheus_api`]: samples of a Prometheus server; [`otlp_metrics`]: metrics of OpenTelemetry senders
-//! - [`grpc`]: calls; [`ext_proc`]: Envoy's calls to an endpoint picker
+//! - [`kserve`], tensors, both sides
+//! - [`exposition`], metrics endpoints; [`prometheus_api`]: samples of a Prometheus server; [`otlp_metrics`]: metrics of OpenTelemetry senders
+//! - [`grpc`], calls; [`ext_proc`]: Envoy's calls to an endpoint picker
 //! - [`server`] and [`prometheus`]: the server side
-//! - [`trace`]: spans of other tools; [`mod@foreign`]: result files of other load generators; [`mod@log`]: production logs
+//! - [`trace`], spans of other tools; [`mod@foreign`]: result files of other load generators; [`mod@log`]: production logs
 
 mod chunk;
 pub mod decode;

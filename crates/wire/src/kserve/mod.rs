@@ -9,10 +9,10 @@
 //!
 //! Reading order:
 //!
-//! - [`metadata`]: metadata of a server and of a model
+//! - [`metadata`], metadata of a server and of a model
 //! - `request`: tensors → body
 //! - `answer`: body → verdict
-//! - [`grpc`]: messages
+//! - [`grpc`], messages
 //! - `call`: answer of a call → verdict
 //! - [`server`] and `check`: the embedded engine's side
 

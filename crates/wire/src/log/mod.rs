@@ -6,7 +6,7 @@
 //! - `access`: Envoy and nginx
 //! - `engine`: vLLM and llama.cpp
 //! - `weka`: sessions of coding agents
-//! - [`spans`]: requests in traces
+//! - [`spans`], requests in traces
 //!
 //! Only fields that are named here are read. Messages are read only if prompts are hashed. Then each block of
 //! sixty-four bytes becomes a number, made with a key that the caller draws and discards. So no reader can test a guess against it.

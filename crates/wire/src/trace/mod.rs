@@ -7,11 +7,11 @@
 //!
 //! Reading order:
 //!
-//! - [`feed`]: files while their bytes arrive
+//! - [`feed`], files while their bytes arrive
 //! - [`mod@otlp`] on the crate's `protobuf`: OTLP in both directions
 //! - `document`: any JSON, on `scan`; `loose`: a span as an object; `attributes`
 //! - `chrome` on `timeline`: slices of threads become nested spans
-//! - [`export`]: responses of a receiver; [`client`]: Plimsoll's attempts as spans
+//! - [`export`], responses of a receiver; [`client`]: Plimsoll's attempts as spans
 //! - `id` and `origin`: small helpers
 
 pub(crate) mod attributes;
