@@ -60,11 +60,11 @@ impl ForeignTexts {
                 for (key, value) in object {
                     found |= match (key.as_str(), &mut *value) {
                         ("facts", Value::Object(facts)) => {
-                            facts.values_mut().fold(false, |any, fact| wrap(fact) || any)
+                            facts.values_mut().filter_map(|fact| wrap(fact).then_some(())).count() > 0
                         }
                         ("errors", Value::Array(errors)) => {
                             let texts = errors.iter_mut().filter_map(|error| error.get_mut("text"));
-                            texts.fold(false, |any, text| wrap(text) || any)
+                            texts.filter_map(|text| wrap(text).then_some(())).count() > 0
                         }
                         (key, text) if KEYS.contains(&key) && text.is_string() => wrap(text),
                         _ => self.mark(value),
@@ -72,7 +72,9 @@ impl ForeignTexts {
                 }
                 found
             }
-            Value::Array(items) => items.iter_mut().fold(false, |any, item| self.mark(item) || any),
+            Value::Array(items) => {
+                items.iter_mut().filter_map(|item| self.mark(item).then_some(())).count() > 0
+            }
             Value::String(text) if self.0.iter().any(|part| text.contains(part)) => wrap(value),
             _ => false,
         }
