@@ -235,11 +235,23 @@ pub(crate) fn reserve(limit: &Amount, margin: &Amount) -> f64 {
     if margin.unit == AmountUnit::Share { margin.value * limit.value } else { margin.value }
 }
 
-fn check_stages(stages: &StageBudget) -> Result<(), SpecError> {
-    let time = |path: &str, amount: &Amount| match amount.unit {
+/// Returns the margin of a total in s: a time, or a share of the total.
+pub(super) fn margin_of(path: &str, margin: Option<&Amount>, total: &Amount) -> Result<f64, SpecError> {
+    match margin {
+        None => Ok(0.0),
+        Some(margin) if margin.unit == AmountUnit::Share => Ok(reserve(total, margin)),
+        Some(margin) => time(path, margin),
+    }
+}
+
+pub(super) fn time(path: &str, amount: &Amount) -> Result<f64, SpecError> {
+    match amount.unit {
         AmountUnit::Time => Ok(amount.value),
         _ => Err(SpecError::value(path, amount, AmountUnit::Time.want())),
-    };
+    }
+}
+
+fn check_stages(stages: &StageBudget) -> Result<(), SpecError> {
     let total = time("stages.total", &stages.total)?;
     let mut sum = 0.0;
     for (name, slice) in &stages.slices {
@@ -248,11 +260,7 @@ fn check_stages(stages: &StageBudget) -> Result<(), SpecError> {
     if stages.slices.is_empty() {
         return Err(missing("stages.slices", "the slice of each stage, such as `prefill: 400ms`"));
     }
-    let margin = match &stages.margin {
-        None => 0.0,
-        Some(margin) if margin.unit == AmountUnit::Share => margin.value * total,
-        Some(margin) => time("stages.margin", margin)?,
-    };
+    let margin = margin_of("stages.margin", stages.margin.as_ref(), &stages.total)?;
     // With tolerance, because sums of decimal milliseconds are rounded.
     if sum + margin <= total * (1.0 + 1e-9) {
         return Ok(());
@@ -277,10 +285,10 @@ fn nearest(given: &str, allowed: &[String]) -> Option<String> {
     plimsoll_workload::nearest(given, allowed.iter().map(String::as_str)).map(str::to_owned)
 }
 
-fn missing(path: &str, want: &str) -> SpecError {
+pub(super) fn missing(path: &str, want: &str) -> SpecError {
     SpecError::Missing { path: path.to_owned(), want: want.to_owned() }
 }
 
-fn conflict(path: &str, what: impl Into<String>) -> SpecError {
+pub(super) fn conflict(path: &str, what: impl Into<String>) -> SpecError {
     SpecError::Conflict { path: path.to_owned(), what: what.into() }
 }

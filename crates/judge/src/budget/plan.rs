@@ -208,8 +208,17 @@ pub struct TimePlan {
 }
 
 impl MeasurementPlan {
-    /// Returns the minimum time in total, s: by counting, or with `far_s` of each level.
-    pub fn least_s(&self, of: fn(&PlannedLevel) -> f64) -> f64 {
+    /// Returns the minimum time to judge every row by counting, s.
+    pub fn least_s(&self) -> f64 {
+        self.total(|level| level.least_s)
+    }
+
+    /// Returns the minimum time if the limits of latencies are far above the slowest request, s.
+    pub fn far_s(&self) -> f64 {
+        self.total(|level| level.far_s)
+    }
+
+    fn total(&self, of: fn(&PlannedLevel) -> f64) -> f64 {
         let sweep = if self.sweep_for.is_some() { LEAST_SWEEP_S } else { 0.0 };
         sweep + self.levels.iter().map(of).sum::<f64>()
     }
@@ -217,8 +226,7 @@ impl MeasurementPlan {
     /// Divides a time: the minimum of each level, and the rest by planned times. Returns `None` if the time is too short even for limits far above
     /// the slowest request.
     pub fn times(&self, time_s: f64) -> Option<TimePlan> {
-        let far = self.least_s(|level| level.far_s);
-        let least = self.least_s(|level| level.least_s);
+        let (far, least) = (self.far_s(), self.least_s());
         if time_s < least {
             // All levels get the same part of the way from their shortest time to that of counting.
             let part = (time_s - far) / (least - far);

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::check::reserve;
+use super::check::{conflict, margin_of, missing, time};
 use plimsoll_measure::budget::{Amount, AmountUnit, PercentileLevel};
 use plimsoll_measure::say::{self, ms};
 
@@ -146,11 +146,7 @@ pub fn split(spec: &SplitSpec<'_>) -> Result<BudgetSplit, SpecError> {
     let file = spec.file;
     let total = file.total.as_ref().ok_or_else(|| missing("total", "what is divided: --total 3s"))?;
     let total_s = time("total", total)?;
-    let margin_s = match &file.margin {
-        None => 0.0,
-        Some(margin) if margin.unit == AmountUnit::Share => reserve(total, margin),
-        Some(margin) => time("margin", margin)?,
-    };
+    let margin_s = margin_of("margin", file.margin.as_ref(), total)?;
     if margin_s >= total_s {
         return Err(conflict(
             "margin",
@@ -396,19 +392,4 @@ fn notes(split: &BudgetSplit, spec: &SplitSpec<'_>) -> Vec<String> {
 
 fn name(p: f64) -> String {
     PercentileLevel(p).name()
-}
-
-fn time(path: &str, amount: &Amount) -> Result<f64, SpecError> {
-    match amount.unit {
-        AmountUnit::Time => Ok(amount.value),
-        _ => Err(SpecError::value(path, amount, AmountUnit::Time.want())),
-    }
-}
-
-fn missing(path: &str, want: &str) -> SpecError {
-    SpecError::Missing { path: path.to_owned(), want: want.to_owned() }
-}
-
-fn conflict(path: &str, what: impl Into<String>) -> SpecError {
-    SpecError::Conflict { path: path.to_owned(), what: what.into() }
 }

@@ -1,7 +1,7 @@
 //! Rows on the change against a baseline, whose figure has an uncertainty of its own.
 //!
 //! A percentile is compared by the two-sample test of [`plimsoll_math::two_sample`] at the allowed ratio, on the requests. Rates, costs and the
-//! onset are known by estimate and 95 % interval only; they are normal in the logarithm, each side separately. A share may be zero, so it uses the
+//! onset are known by estimate and 95 % interval only; they are normal in the logarithm, each side separately. A share may be zero. It therefore uses the
 //! square-and-add interval of a difference (Zou and Donner 2008) of one share and a multiple of the other. Comparing two points was
 //! rejected, because equal rates differ by a few per cent in any two runs.
 

@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::budget::{Count, Decision, RowRole};
+use crate::budget::RowRole;
 use plimsoll_measure::findings::{Estimate, Held, Reading, Validity, VerdictBasis};
 
 /// Version of this layout.
@@ -91,15 +91,6 @@ impl GateRow {
             needed_s: None,
             why: String::new(),
         }
-    }
-
-    /// Records the evaluation of a count over a period of `length_s`.
-    pub(super) fn decided(&mut self, count: &Count, decision: &Decision, length_s: f64) {
-        (self.p_pass, self.p_fail, self.by) = (decision.p_pass, decision.p_fail, decision.by);
-        (self.share_over, self.allowed) = (Some(decision.share), Some(decision.allowed));
-        self.design_effect = count.worth.map(|worth| count.n as f64 / worth.n_eff);
-        self.needed = decision.needed;
-        self.needed_s = decision.needed.map(|needed| needed as f64 * length_s.max(1e-9) / count.n as f64);
     }
 }
 

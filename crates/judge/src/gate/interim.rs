@@ -36,7 +36,7 @@ pub(super) fn analyses(run: &MeasuredRun<'_>) -> usize {
 /// The measurement that remains after an interim analysis.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RemainingTime {
-    /// No row remains that more requests can decide.
+    /// More requests can decide no further row.
     Nothing,
     /// Further time of each level, s; 0 for none.
     Levels(Vec<f64>),

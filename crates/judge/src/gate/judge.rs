@@ -12,8 +12,8 @@ use super::rates::{line, price, rate, whole};
 use super::select::{SelectedLevels, flags, stage_times, values};
 use super::{GateInput, GateRow, JudgedRow};
 use crate::budget::{
-    Amount, AmountUnit, BudgetMetric, Decision, MetricKind, RowPlan, SelectedRequests, decide, decide_ratio,
-    of_flags, of_values, shown,
+    Amount, AmountUnit, BudgetMetric, Count, Decision, MetricKind, RowPlan, SelectedRequests, decide,
+    decide_ratio, of_flags, of_values, shown,
 };
 use plimsoll_measure::budget::OF_THE_MEDIAN;
 
@@ -97,6 +97,17 @@ fn latency(
         decision.words(&count, &over, per_s(count.n, length_s)),
     ]);
     Ok(decision)
+}
+
+impl GateRow {
+    /// Records the evaluation of a count over a period of `length_s`.
+    fn decided(&mut self, count: &Count, decision: &Decision, length_s: f64) {
+        (self.p_pass, self.p_fail, self.by) = (decision.p_pass, decision.p_fail, decision.by);
+        (self.share_over, self.allowed) = (Some(decision.share), Some(decision.allowed));
+        self.design_effect = count.worth.map(|worth| count.n as f64 / worth.n_eff);
+        self.needed = decision.needed;
+        self.needed_s = decision.needed.map(|needed| needed as f64 * length_s.max(1e-9) / count.n as f64);
+    }
 }
 
 fn joined(parts: [String; 2]) -> String {

@@ -1,6 +1,6 @@
 //! The place of a failure: the one finding of the run that explains it best, with its figures.
 //!
-//! Each check makes the later ones irrelevant: an isolated request over the ceiling, failures, a growing queue, a load above the onset,
+//! Each check makes the later ones irrelevant. The order is: an isolated request over the ceiling, failures, a growing queue, a load above the onset,
 //! time before sending, the slowest stage. Guessing was rejected: without such a finding the row names what to measure.
 
 use plimsoll_model::Load;

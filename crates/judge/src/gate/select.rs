@@ -360,7 +360,7 @@ pub(super) fn stage_times(chosen: &SelectedLevels<'_>, stage: &str) -> (Vec<i64>
     if reported { (times, lacking) } else { (Vec::new(), 0) }
 }
 
-/// Returns whether a stage can be a part of a latency: stages after the first token are no part of `ttft`, stages before it no part of `tpot`.
+/// Returns whether a stage can be a part of a latency. Stages after the first token are no part of `ttft`, stages before it no part of `tpot`.
 /// Unknown stage names are kept.
 fn is_part(stage: &str, metric: BudgetMetric) -> bool {
     let is = |names: &[&str]| names.contains(&stage.replace(['-', ' '], "_").as_str());

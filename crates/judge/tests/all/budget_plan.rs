@@ -67,11 +67,7 @@ fn bursts_and_lines_take_time_of_their_own() {
     assert_eq!(found.sweep_for.as_deref(), Some("before"));
     // 368/10 × 1.25 + 368/20 × 1.25 + 60 (0.99³⁶⁸ < 2.5 %).
     let least = 46.0 + 23.0 + 60.0;
-    assert!(
-        (found.least_s(|level| level.least_s) - least).abs() < 1e-9,
-        "{}",
-        found.least_s(|level| level.least_s)
-    );
+    assert!((found.least_s() - least).abs() < 1e-9, "{}", found.least_s());
     let times = found.times(least + 100.0).expect("long enough");
     assert!((times.sweep_s - 110.0).abs() < 1e-9, "{times:?}");
     let whole: f64 = times.sweep_s + times.levels_s.iter().sum::<f64>();

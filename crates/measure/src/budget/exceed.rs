@@ -167,7 +167,7 @@ const MOST: f64 = 0.5;
 /// Share of alpha that is spent on the uncertainty of a median.
 pub const OF_THE_MEDIAN: f64 = 0.02;
 
-/// Returns the error probabilities of a pass and of a failure of "p99 ≤ R × p50": at most 1 % exceed R times what the median may be. `median` has
+/// Returns the error probabilities of a pass and of a failure of "p99 ≤ R × p50". At most 1 % may exceed R times the median. `median` has
 /// the bounds of the median at [`OF_THE_MEDIAN`] of alpha, `None` if unknown. `beyond` decides on the requests over R times a median.
 pub fn decide_ratio(median: [Option<f64>; 2], alpha: f64, beyond: impl Fn(f64) -> Decision) -> [f64; 2] {
     let spent = OF_THE_MEDIAN * alpha;

@@ -85,10 +85,7 @@ impl RequestsTrial {
                 one.failed.get_or_insert(0);
             }
         }
-        let mut minute: Vec<ReplicaMinuteCounts> = self.minute.drain().map(|(_, one)| one).collect();
-        // A fixed order, because groups are drawn from it by a seed.
-        minute.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        self.trial.minute(&minute, span);
+        self.trial.minute(self.minute.drain().map(|(_, one)| one).collect(), span);
         true
     }
 

@@ -124,7 +124,9 @@ impl CanaryTrial {
     }
 
     /// Adds a minute with the replicas that responded in it.
-    pub fn minute(&mut self, replicas: &[ReplicaMinuteCounts], (from, to): (At, At)) {
+    pub fn minute(&mut self, mut replicas: Vec<ReplicaMinuteCounts>, (from, to): (At, At)) {
+        // A fixed order, because groups are drawn from it by a seed.
+        replicas.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         self.last = Some(to);
         for (place, arm) in [Arm::Base, Arm::Canary].into_iter().enumerate() {
             self.replicas[place] = replicas.iter().filter(|replica| replica.arm == arm).count();
@@ -139,11 +141,11 @@ impl CanaryTrial {
             self.outright.block(sum(Arm::Base), sum(Arm::Canary));
         }
         if self.judge.is_none() {
-            self.choose(replicas);
+            self.choose(&replicas);
             return;
         }
         if to > At::ZERO + self.spec.before {
-            for replica in replicas {
+            for replica in &replicas {
                 let traffic = &mut self.traffic[usize::from(replica.arm == Arm::Canary)];
                 traffic.replica_minutes += (to - from).as_secs_f64() / MINUTE.as_secs_f64();
                 traffic.requests += replica.finished.unwrap_or(0) as f64;

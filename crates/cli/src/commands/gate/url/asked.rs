@@ -109,7 +109,7 @@ pub(super) fn times(plan: &MeasurementPlan, (flag, time_s): (&str, f64)) -> Resu
         Stop::usage(format!(
             "{flag} {}: can't be enough; it takes {} at the least: {}",
             words(time_s),
-            words(plan.least_s(|level| level.far_s)),
+            words(plan.far_s()),
             parts.join(", ")
         ))
     })

@@ -1,6 +1,6 @@
 //! `plimsoll gate URL`: measures the loads of a budget file into a run, which the gate then evaluates.
 //!
-//! The measurement is planned before the first request: each load for the time of its percentiles, a saturating load for a batch, and a sweep for
+//! The measurement is planned before the first request. It has each load for the time of its percentiles, a saturating load for a batch, and a sweep for
 //! lines. A time that is certainly too short is rejected with the required time. If the time suffices, the planned part is analysed first, and
 //! only inconclusive loads are measured further.
 
