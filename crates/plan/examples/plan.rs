@@ -1,7 +1,7 @@
-//! The cost and the accuracy of simulated plans: the tables of docs/benchmarks.md.
+//! The cost and the accuracy of simulated plans: the text of `data/plans.md`.
 //!
 //! `cargo run --release -p plimsoll-plan --example plan -- [--conv FILE] [--code FILE] [--servegen FILE] [--systems N]
-//! [--update docs/benchmarks.md]`
+//! [--update crates/plan/data/plans.md]`
 //!
 //! The files are the hours of Azure's 2023 traces (conversation and code, CSV, gzipped or not) and a day of ServeGen's
 //! clients (JSON Lines, unpacked). A part without its file is omitted. The example uses one thread.
