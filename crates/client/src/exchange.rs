@@ -8,7 +8,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use plimsoll_model::{At, By, How, KEPT_CONNECTION, Span};
-use plimsoll_wire::http1::{AnswerPart, HttpFault};
+use plimsoll_wire::http1::{HttpFault, ResponsePart};
 
 use crate::clock::realtime_ns;
 use crate::exchange_watch::{ExchangeWatch, Outgoing, not_connected};
@@ -135,16 +135,16 @@ impl Talk {
         loop {
             match link.reader.next(&mut rest, || realtime_ns() / 1_000_000_000) {
                 Ok(None) => return None,
-                Ok(Some(AnswerPart::Head(head))) => {
+                Ok(Some(ResponsePart::Head(head))) => {
                     self.headed = true;
                     watch.head(head);
                 }
-                Ok(Some(AnswerPart::Data(data))) => {
+                Ok(Some(ResponsePart::Data(data))) => {
                     if !watch.data(data) {
                         return Some(Ending::Broken { error: String::new() });
                     }
                 }
-                Ok(Some(AnswerPart::End)) => {
+                Ok(Some(ResponsePart::End)) => {
                     if !rest.is_empty() || !self.written {
                         link.spoil();
                     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_model::{At, Attempt, Load, RateCourse, Shard, Span};
-use plimsoll_wire::{QueueWish, RequestOptions, encode};
+use plimsoll_wire::{QueueOptions, RequestOptions, encode};
 use plimsoll_workload::{Arrival, ClientSpec, Prompts, Said, Scenario, Schedule, Sequence, TargetSpec};
 
 use crate::control::StopLimits;
@@ -64,7 +64,7 @@ pub struct LevelPlan {
     /// Model by request class; a class past the end uses the target's model.
     pub class_models: Vec<Option<String>>,
     /// Queue options by request class; a class past the end sets none.
-    pub class_queues: Vec<QueueWish>,
+    pub class_queues: Vec<QueueOptions>,
 }
 
 impl LevelPlan {
@@ -168,7 +168,7 @@ pub struct Shared {
     pub options: RequestOptions,
     pub class_models: Vec<Option<String>>,
     /// Queue options by request class; a class past the end sets none.
-    pub class_queues: Vec<QueueWish>,
+    pub class_queues: Vec<QueueOptions>,
     pub keep_text: bool,
     /// Limits set by the user, and the counters that they apply to.
     pub limits: (StopLimits, LiveCounters),

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use plimsoll_model::{At, Attempt, By, Carries, How, MediaCounts, Outcome, SizeUnit, Span};
-use plimsoll_wire::Decoded;
+use plimsoll_wire::DecodedEvent;
 use plimsoll_workload::{Action, AttemptEnd, Attempted, Connections, Deadline, Player};
 use tokio::sync::Notify;
 
@@ -98,7 +98,7 @@ pub struct LevelDriver {
     stopped: Notify,
     /// Set after a ceiling was reached; no new requests begin.
     held: Cell<bool>,
-    scratch: RefCell<Vec<Decoded>>,
+    scratch: RefCell<Vec<DecodedEvent>>,
     /// Notifies the worker's main loop of new work.
     pub news: Notify,
     /// Notifies the task that starts the successors of ended requests.
@@ -517,7 +517,7 @@ impl LevelDriver {
     }
 
     /// Runs `f` with a reusable buffer for decoded events.
-    pub(crate) fn with_scratch<T>(&self, f: impl FnOnce(&mut Vec<Decoded>) -> T) -> T {
+    pub(crate) fn with_scratch<T>(&self, f: impl FnOnce(&mut Vec<DecodedEvent>) -> T) -> T {
         f(&mut self.scratch.borrow_mut())
     }
 

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use plimsoll_model::{Answer, At, Attempt, By, Event, EventKind, How, Outcome, Protocol, Span};
-use plimsoll_wire::{Decoded, Decoder, Head};
+use plimsoll_wire::{DecodedEvent, Decoder, Head};
 
 use crate::stamp::Stamps;
 
@@ -152,7 +152,7 @@ impl Recording {
     }
 
     /// Decodes bytes of the body, with the stamps of the read that carried them. `scratch` is left empty.
-    pub fn data(&mut self, bytes: &[u8], scratch: &mut Vec<Decoded>) -> ReadProgress {
+    pub fn data(&mut self, bytes: &[u8], scratch: &mut Vec<DecodedEvent>) -> ReadProgress {
         let mut progress = ReadProgress::default();
         let Some(decoder) = &mut self.decoder else { return progress };
         decoder.feed(bytes, scratch);
@@ -168,7 +168,7 @@ impl Recording {
         progress
     }
 
-    fn event(&mut self, decoded: Decoded, progress: &mut ReadProgress) {
+    fn event(&mut self, decoded: DecodedEvent, progress: &mut ReadProgress) {
         let Some(stamps) = &self.stamps else { return };
         let (read, arrival) = (stamps.reads(), stamps.arrival());
         if self.newest_read == read

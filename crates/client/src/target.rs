@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use plimsoll_model::Protocol;
-use plimsoll_wire::{Encoded, encode};
+use plimsoll_wire::{EncodedRequest, encode};
 use plimsoll_workload::{HttpVersion, TargetSpec};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -208,9 +208,9 @@ pub struct Body {
     pub bytes: Bytes,
 }
 
-impl From<Encoded> for Body {
-    fn from(encoded: Encoded) -> Body {
-        let Encoded { content_type, header_length, body, .. } = encoded;
+impl From<EncodedRequest> for Body {
+    fn from(encoded: EncodedRequest) -> Body {
+        let EncodedRequest { content_type, header_length, body, .. } = encoded;
         Body { content_type, header_length, bytes: body }
     }
 }

@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use plimsoll_wire::http1::{AnswerPart, Reader};
+use plimsoll_wire::http1::{Reader, ResponsePart};
 use plimsoll_workload::{TargetSpec, TokenAuth, TokenSpec};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -260,9 +260,9 @@ fn exchange(mut stream: impl Read + Write, request: &[u8], patience: Duration) -
         }
         while let Some(part) = reader.next(&mut rest, || 0).map_err(io::Error::other)? {
             match part {
-                AnswerPart::Head(head) => status = Some(head.status),
-                AnswerPart::Data(data) => body.extend_from_slice(data),
-                AnswerPart::End => {
+                ResponsePart::Head(head) => status = Some(head.status),
+                ResponsePart::Data(data) => body.extend_from_slice(data),
+                ResponsePart::End => {
                     over = true;
                     break;
                 }

@@ -9,7 +9,7 @@ use http::header::CONTENT_TYPE;
 use memchr::memmem::{self, Finder};
 use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol};
-use plimsoll_wire::{Decoded, Decoder};
+use plimsoll_wire::{DecodedEvent, Decoder};
 
 use crate::auth::RateCharge;
 use crate::head_verdict::HeadVerdict;
@@ -89,7 +89,7 @@ struct EventCounter {
     open: bool,
     /// Decoder that searches for the first token; `None` once found.
     before: Option<Box<Decoder>>,
-    decoded: Vec<Decoded>,
+    decoded: Vec<DecodedEvent>,
 }
 
 impl EventCounter {
@@ -106,7 +106,7 @@ impl EventCounter {
 
     /// Returns the first token in these bytes. The flag is set if its event began earlier (`was_open`). Many servers
     /// send a role event long before the first token.
-    fn first(&mut self, data: &[u8], was_open: bool) -> (Option<Decoded>, bool) {
+    fn first(&mut self, data: &[u8], was_open: bool) -> (Option<DecodedEvent>, bool) {
         let Some(decoder) = &mut self.before else { return (None, false) };
         self.decoded.clear();
         decoder.feed(data, &mut self.decoded);

@@ -33,7 +33,8 @@ impl Text<'_> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Said { text, thinking } = Said::of(<&'de RawValue>::deserialize(deserializer)?.get());
+        let MessageContent { text, thinking } =
+            MessageContent::of(<&'de RawValue>::deserialize(deserializer)?.get());
         Ok(match (text.0, thinking.0) {
             (Some(text), Some(thinking)) => Text(Some(text + thinking)),
             (text, thinking) => Text(text.or(thinking)),
@@ -46,39 +47,42 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 /// Only the fields with text are parsed, and a part of an unknown kind is skipped.
 /// So a picture, a signature or a citation next to the text can't break an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said<'a> {
+pub(crate) struct MessageContent<'a> {
     pub text: Text<'a>,
     /// The text of the reasoning parts.
     pub thinking: Text<'a>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for MessageContent<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Said::of(<&'de RawValue>::deserialize(deserializer)?.get()))
+        Ok(MessageContent::of(<&'de RawValue>::deserialize(deserializer)?.get()))
     }
 }
 
-impl<'a> Said<'a> {
-    fn of(raw: &'a str) -> Said<'a> {
+impl<'a> MessageContent<'a> {
+    fn of(raw: &'a str) -> MessageContent<'a> {
         match raw.as_bytes().first() {
-            Some(b'"') => Said { text: Text(Some(unquoted(raw))), ..Said::default() },
-            Some(b'{') => Said::part(raw),
+            Some(b'"') => MessageContent { text: Text(Some(unquoted(raw))), ..MessageContent::default() },
+            Some(b'{') => MessageContent::part(raw),
             Some(b'[') => {
                 let parts: Vec<&'a RawValue> = serde_json::from_str(raw).unwrap_or_default();
-                parts.iter().fold(Said::default(), |all, part| {
+                parts.iter().fold(MessageContent::default(), |all, part| {
                     // A nested list is not parsed, because the sender chooses its depth.
-                    let part =
-                        if part.get().starts_with('[') { Said::default() } else { Said::of(part.get()) };
+                    let part = if part.get().starts_with('[') {
+                        MessageContent::default()
+                    } else {
+                        MessageContent::of(part.get())
+                    };
                     all.and(part)
                 })
             }
-            _ => Said::default(),
+            _ => MessageContent::default(),
         }
     }
 
     /// Parses one object of a list of parts, by its type or by its fields.
-    fn part(raw: &'a str) -> Said<'a> {
-        let Ok(part) = serde_json::from_str::<Part<'a>>(raw) else { return Said::default() };
+    fn part(raw: &'a str) -> MessageContent<'a> {
+        let Ok(part) = serde_json::from_str::<Part<'a>>(raw) else { return MessageContent::default() };
         let kind = part.kind.map_or(Cow::Borrowed(""), |raw| words(raw).0.unwrap_or_default());
         let thoughts = [part.thinking, part.reasoning];
         let thinks = ["think", "reason", "thought"].iter().any(|word| kind.contains(word));
@@ -87,20 +91,20 @@ impl<'a> Said<'a> {
             Text(texts.filter_map(|text| text.0).reduce(|a, b| if a.is_empty() { b } else { a }))
         };
         match thinks || (part.text.is_none() && thoughts.iter().any(Option::is_some)) {
-            true => Said {
+            true => MessageContent {
                 thinking: first(&[part.thinking, part.reasoning, part.text, part.summary, part.content]),
-                ..Said::default()
+                ..MessageContent::default()
             },
-            false => Said { text: first(&[part.text, part.refusal]), ..Said::default() },
+            false => MessageContent { text: first(&[part.text, part.refusal]), ..MessageContent::default() },
         }
     }
 
-    fn and(self, other: Said<'a>) -> Said<'a> {
+    fn and(self, other: MessageContent<'a>) -> MessageContent<'a> {
         let join = |a: Text<'a>, b: Text<'a>| match (a.0, b.0) {
             (Some(a), Some(b)) => Text(Some(a + b)),
             (a, b) => Text(a.or(b)),
         };
-        Said { text: join(self.text, other.text), thinking: join(self.thinking, other.thinking) }
+        MessageContent { text: join(self.text, other.text), thinking: join(self.thinking, other.thinking) }
     }
 }
 
@@ -285,7 +289,7 @@ pub(crate) struct Delta<'a> {
     #[serde(borrow, default)]
     pub role: Text<'a>,
     #[serde(borrow, default)]
-    pub content: Said<'a>,
+    pub content: MessageContent<'a>,
     #[serde(borrow, default)]
     pub reasoning: Text<'a>,
     #[serde(borrow, default)]

@@ -18,9 +18,9 @@
 use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{Answer, Broken, Event, EventKind, Outcome, Protocol, TokensRule};
 
-use crate::decoded::Decoded;
-use crate::fault::{BEGINNING, Fault, Malformed};
-use crate::head::{self, Head, Media, bounded};
+use crate::decoded::DecodedEvent;
+use crate::fault::{BEGINNING, Fault, ProtocolFault};
+use crate::head::{self, BodyFormat, Head, bounded};
 use crate::kserve;
 use crate::kserve::call::CallReading;
 use crate::sse::Parser;
@@ -37,19 +37,19 @@ const ERROR_BODY_MAX: usize = 64 << 10;
 
 /// The outcome, the answer and the last event of a decoded response.
 #[derive(Clone, PartialEq, Debug)]
-pub struct AnswerVerdict {
+pub struct DecodedAnswer {
     /// Outcome, based on the received bytes.
     pub outcome: Outcome,
     pub answer: Answer,
     /// An event that only the end of the body completed; it arrived with the last byte.
     ///
     /// This is the whole body of an answer that does not stream, or a last event without its blank line.
-    pub tail: Option<Decoded>,
+    pub tail: Option<DecodedEvent>,
     /// Events without text that nevertheless carry tokens.
     silent: SilentTokens,
 }
 
-impl AnswerVerdict {
+impl DecodedAnswer {
     /// Updates the events with the token counts known at the end: one token each under [`TokensRule::UsageTotal`], unknown (0) under
     /// [`TokensRule::Unknown`].
     ///
@@ -81,9 +81,9 @@ impl AnswerVerdict {
 
 /// The parsing mode of the body.
 #[derive(Debug)]
-enum Reading {
+enum BodyReader {
     /// Not decided yet: the first bytes so far, and the media type.
-    Unknown(Vec<u8>, Media),
+    Unknown(Vec<u8>, BodyFormat),
     Events(Parser),
     /// As the messages of a gRPC call.
     Call(CallReading),
@@ -91,7 +91,7 @@ enum Reading {
     /// As the explanation of an error status.
     Refusal(Vec<u8>),
     /// Parsing ended because of this error.
-    Stopped(Malformed),
+    Stopped(ProtocolFault),
 }
 
 /// Decodes one answer. Feed it body bytes without transfer coding; memory stays under [`BODY_MAX`] plus an event.
@@ -99,7 +99,7 @@ enum Reading {
 pub struct Decoder {
     protocol: Protocol,
     head: Head,
-    reading: Reading,
+    reading: BodyReader,
     asked_output: Option<u32>,
     ignore_eos: bool,
     results: Option<u32>,
@@ -128,13 +128,13 @@ impl Decoder {
     /// Creates a decoder for an answer with this head. The head's `Retry-After`, replica and stage times become part of the answer.
     pub fn with_head(protocol: Protocol, stream: bool, head: Head, keep_text: bool) -> Decoder {
         let reading = if head::outcome(head.status).is_some() {
-            Reading::Refusal(Vec::new())
+            BodyReader::Refusal(Vec::new())
         } else if protocol == Protocol::KserveGrpc {
             call(stream, &head)
         } else {
             match head::media(head.content_type.as_deref()) {
-                Media::Lines => Reading::Events(Parser::lines()),
-                media => Reading::Unknown(Vec::new(), media),
+                BodyFormat::Lines => BodyReader::Events(Parser::lines()),
+                media => BodyReader::Unknown(Vec::new(), media),
             }
         };
         let calls = protocol == Protocol::KserveGrpc;
@@ -180,17 +180,17 @@ impl Decoder {
     }
 
     /// Parses the next bytes of the body and appends every completed event to `out`, in order.
-    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<Decoded>) {
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<DecodedEvent>) {
         let Some(mut unpacker) = self.unpacker.take() else { return self.take(bytes, out) };
         let unpacked = unpacker.push(bytes, &mut |bytes| self.take(bytes, out));
         self.unpacker = Some(unpacker);
         if let Err(why) = unpacked {
-            self.reading = Reading::Stopped(why.into());
+            self.reading = BodyReader::Stopped(why.into());
         }
     }
 
     /// Parses bytes that are not compressed.
-    fn take(&mut self, bytes: &[u8], out: &mut Vec<Decoded>) {
+    fn take(&mut self, bytes: &[u8], out: &mut Vec<DecodedEvent>) {
         self.bytes += bytes.len() as u64;
         if self.start.len() < BEGINNING {
             let room = BEGINNING - self.start.len();
@@ -199,55 +199,55 @@ impl Decoder {
         self.read(bytes, out);
     }
 
-    fn read(&mut self, bytes: &[u8], out: &mut Vec<Decoded>) {
+    fn read(&mut self, bytes: &[u8], out: &mut Vec<DecodedEvent>) {
         match &mut self.reading {
-            Reading::Events(parser) => {
+            BodyReader::Events(parser) => {
                 let stream = &mut self.stream;
                 let fed = parser.feed(bytes, &mut |item| stream.item(item, out));
                 if let Err(why) = fed {
-                    self.reading = Reading::Stopped(why.to_string().into());
+                    self.reading = BodyReader::Stopped(why.to_string().into());
                 } else if let Some(why) = self.stream.malformed.take() {
-                    self.reading = Reading::Stopped(why);
+                    self.reading = BodyReader::Stopped(why);
                 }
             }
-            Reading::Call(call) => {
+            BodyReader::Call(call) => {
                 if let Err(why) = call.feed(bytes, &mut self.stream.tally, out) {
-                    self.reading = Reading::Stopped(why.into());
+                    self.reading = BodyReader::Stopped(why.into());
                 }
             }
-            Reading::Whole(body) => {
+            BodyReader::Whole(body) => {
                 if body.len() + bytes.len() > BODY_MAX {
-                    self.reading = Reading::Stopped(
+                    self.reading = BodyReader::Stopped(
                         format!("a body of more than {BODY_MAX} bytes, which is Plimsoll's limit").into(),
                     );
                 } else {
                     body.extend_from_slice(bytes);
                 }
             }
-            Reading::Refusal(body) => {
+            BodyReader::Refusal(body) => {
                 let room = ERROR_BODY_MAX.saturating_sub(body.len());
                 body.extend_from_slice(&bytes[..bytes.len().min(room)]);
             }
-            Reading::Unknown(seen, media) => {
+            BodyReader::Unknown(seen, media) => {
                 seen.extend_from_slice(bytes);
                 if let Some(reading) = sniff(seen, *media, self.protocol, false) {
                     let seen = std::mem::take(seen);
                     self.reread(reading, &seen, out);
                 }
             }
-            Reading::Stopped(_) => {}
+            BodyReader::Stopped(_) => {}
         }
     }
 
     /// Records the trailers, to the extent that a head contains them.
     pub fn trailers(&mut self, trailers: Head) {
-        if let Reading::Call(call) = &mut self.reading {
+        if let BodyReader::Call(call) = &mut self.reading {
             call.status = trailers.call;
         }
     }
 
     /// Parses the buffered bytes again after the way of parsing is decided.
-    fn reread(&mut self, reading: Reading, seen: &[u8], out: &mut Vec<Decoded>) {
+    fn reread(&mut self, reading: BodyReader, seen: &[u8], out: &mut Vec<DecodedEvent>) {
         self.reading = reading;
         self.read(seen, out);
     }
@@ -263,34 +263,34 @@ impl Decoder {
     }
 
     /// Ends the body. `clean_eof` is true if the body ended as its framing requires, and false if the connection broke.
-    pub fn finish(mut self, clean_eof: bool) -> AnswerVerdict {
+    pub fn finish(mut self, clean_eof: bool) -> DecodedAnswer {
         let mut tail = Vec::new();
         if let Some(mut unpacker) = self.unpacker.take() {
             unpacker.end(&mut |bytes| self.take(bytes, &mut tail));
         }
-        if let Reading::Unknown(seen, media) = &mut self.reading {
+        if let BodyReader::Unknown(seen, media) = &mut self.reading {
             let (seen, media) = (std::mem::take(seen), *media);
             let reading =
-                sniff(&seen, media, self.protocol, true).unwrap_or_else(|| Reading::Whole(Vec::new()));
+                sniff(&seen, media, self.protocol, true).unwrap_or_else(|| BodyReader::Whole(Vec::new()));
             self.reread(reading, &seen, &mut tail);
         }
-        let reading = std::mem::replace(&mut self.reading, Reading::Whole(Vec::new()));
+        let reading = std::mem::replace(&mut self.reading, BodyReader::Whole(Vec::new()));
         let (outcome, error) = match reading {
-            Reading::Refusal(body) => self.refused(&body),
-            Reading::Stopped(why) => self.malformed(&why),
-            Reading::Events(parser) => self.ended(parser, clean_eof, &mut tail),
-            Reading::Call(call) => call.ended(clean_eof, self.bytes, &self.stream.tally, &mut tail),
-            Reading::Whole(body) => self.whole(&body, clean_eof, &mut tail),
-            Reading::Unknown(..) => (MALFORMED, None),
+            BodyReader::Refusal(body) => self.refused(&body),
+            BodyReader::Stopped(why) => self.malformed(&why),
+            BodyReader::Events(parser) => self.ended(parser, clean_eof, &mut tail),
+            BodyReader::Call(call) => call.ended(clean_eof, self.bytes, &self.stream.tally, &mut tail),
+            BodyReader::Whole(body) => self.whole(&body, clean_eof, &mut tail),
+            BodyReader::Unknown(..) => (MALFORMED, None),
         };
         self.verdict(outcome, error, tail.pop())
     }
 
-    fn malformed(&self, why: &Malformed) -> (Outcome, Option<String>) {
+    fn malformed(&self, why: &ProtocolFault) -> (Outcome, Option<String>) {
         (MALFORMED, Some(why.told(self.head.content_type.as_deref(), &self.start)))
     }
 
-    fn verdict(self, outcome: Outcome, error: Option<String>, tail: Option<Decoded>) -> AnswerVerdict {
+    fn verdict(self, outcome: Outcome, error: Option<String>, tail: Option<DecodedEvent>) -> DecodedAnswer {
         let mut tally = self.stream.tally;
         let (tokens, silent) = tally.tokens();
         let mut stages = self.head.stages;
@@ -320,7 +320,7 @@ impl Decoder {
             stages,
             text: tally.text,
         };
-        AnswerVerdict { outcome, answer, tail, silent }
+        DecodedAnswer { outcome, answer, tail, silent }
     }
 
     fn refused(&self, body: &[u8]) -> (Outcome, Option<String>) {
@@ -337,7 +337,7 @@ impl Decoder {
         &mut self,
         mut parser: Parser,
         clean_eof: bool,
-        tail: &mut Vec<Decoded>,
+        tail: &mut Vec<DecodedEvent>,
     ) -> (Outcome, Option<String>) {
         let mut cut = false;
         if clean_eof && parser.is_pending() {
@@ -370,7 +370,12 @@ impl Decoder {
         (Outcome::new(How::Truncated, by, true), Some("the stream ended before its end".into()))
     }
 
-    fn whole(&mut self, body: &[u8], clean_eof: bool, tail: &mut Vec<Decoded>) -> (Outcome, Option<String>) {
+    fn whole(
+        &mut self,
+        body: &[u8],
+        clean_eof: bool,
+        tail: &mut Vec<DecodedEvent>,
+    ) -> (Outcome, Option<String>) {
         if !clean_eof {
             return (
                 Outcome::new(How::Reset, By::Network, true),
@@ -379,7 +384,7 @@ impl Decoder {
         }
         // A transcript may be requested as plain text.
         let any = matches!(self.protocol, Protocol::Http | Protocol::Transcriptions);
-        let json = head::media(self.head.content_type.as_deref()) == Media::Json || !any;
+        let json = head::media(self.head.content_type.as_deref()) == BodyFormat::Json || !any;
         let (body, raw) = match self.head.json_length.filter(|_| self.protocol == Protocol::Kserve) {
             Some(length) if length > body.len() => {
                 let why = format!("{length} bytes of JSON were told and {} came", body.len());
@@ -393,12 +398,12 @@ impl Decoder {
             return self.malformed(&why);
         }
         if let Some(outcome) = self.told() {
-            tail.push(Decoded::of(EventKind::Error));
+            tail.push(DecodedEvent::of(EventKind::Error));
             return outcome;
         }
         if !body.is_empty() {
             let tokens = self.stream.tally.tokens().0.output.and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
-            tail.push(Decoded { kind: EventKind::Body, tokens, visible: self.stream.tally.generated });
+            tail.push(DecodedEvent { kind: EventKind::Body, tokens, visible: self.stream.tally.generated });
         }
         (Outcome::FINISHED, None)
     }
@@ -413,11 +418,11 @@ impl Decoder {
 }
 
 /// Returns the way to parse the body of a call with this head.
-fn call(stream: bool, head: &Head) -> Reading {
+fn call(stream: bool, head: &Head) -> BodyReader {
     let kind = head.content_type.as_deref().unwrap_or_default();
     match kind.starts_with(kserve::grpc::CONTENT_TYPE) || head.call.is_some() {
-        true => Reading::Call(CallReading::new(stream, BODY_MAX, head.call.clone())),
-        false => Reading::Stopped(format!("answered with {kind:?}, which is no gRPC").into()),
+        true => BodyReader::Call(CallReading::new(stream, BODY_MAX, head.call.clone())),
+        false => BodyReader::Stopped(format!("answered with {kind:?}, which is no gRPC").into()),
     }
 }
 
@@ -464,34 +469,36 @@ fn other_length(heard: u64, sent: u64) -> Option<Broken> {
 const SNIFFED: usize = 4096;
 
 /// Decides by the first bytes; `None` if more bytes are needed. With `end`, the body has no more bytes.
-fn sniff(seen: &[u8], media: Media, protocol: Protocol, end: bool) -> Option<Reading> {
+fn sniff(seen: &[u8], media: BodyFormat, protocol: Protocol, end: bool) -> Option<BodyReader> {
     let end = end || seen.len() >= SNIFFED;
     let seen = seen.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(seen).trim_ascii_start();
     let usual = || match media {
-        Media::EventStream => Reading::Events(Parser::new()),
-        Media::Html => Reading::Stopped("answered with a web page".into()),
-        _ => Reading::Whole(Vec::new()),
+        BodyFormat::EventStream => BodyReader::Events(Parser::new()),
+        BodyFormat::Html => BodyReader::Stopped("answered with a web page".into()),
+        _ => BodyReader::Whole(Vec::new()),
     };
     let fields: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
     match seen.first() {
         None => end.then(usual),
-        Some(b'<') if media != Media::EventStream => {
-            Some(Reading::Stopped("answered with a web page or other markup".into()))
+        Some(b'<') if media != BodyFormat::EventStream => {
+            Some(BodyReader::Stopped("answered with a web page or other markup".into()))
         }
         Some(b'{') => sniff_json(seen, media, protocol, end),
-        _ if fields.iter().any(|field| seen.starts_with(field)) => Some(Reading::Events(Parser::new())),
+        _ if fields.iter().any(|field| seen.starts_with(field)) => Some(BodyReader::Events(Parser::new())),
         _ if !end && fields.iter().any(|field| field.starts_with(seen)) => None,
         _ => Some(usual()),
     }
 }
 
 /// Decides about a body that starts with a JSON object: a single object, or JSON Lines.
-fn sniff_json(seen: &[u8], media: Media, protocol: Protocol, end: bool) -> Option<Reading> {
-    let whole = || Some(Reading::Whole(Vec::new()));
+fn sniff_json(seen: &[u8], media: BodyFormat, protocol: Protocol, end: bool) -> Option<BodyReader> {
+    let whole = || Some(BodyReader::Whole(Vec::new()));
     let Some(line) = memchr::memchr(b'\n', seen).map(|at| &seen[..at]) else {
         return match media {
             // A complete line is parsed as an event.
-            Media::EventStream if end && seen.len() >= SNIFFED => Some(Reading::Events(Parser::new())),
+            BodyFormat::EventStream if end && seen.len() >= SNIFFED => {
+                Some(BodyReader::Events(Parser::new()))
+            }
             _ if end => whole(),
             _ => None,
         };
@@ -503,9 +510,9 @@ fn sniff_json(seen: &[u8], media: Media, protocol: Protocol, end: bool) -> Optio
     let is_piece = holds(b"\"delta\"") || holds(b".chunk\"");
     match protocol.sends_lines() {
         true if holds(b"\"done\":false") || holds(b"\"done\": false") => {
-            Some(Reading::Events(Parser::lines()))
+            Some(BodyReader::Events(Parser::lines()))
         }
-        _ if media == Media::EventStream || is_piece => Some(Reading::Events(Parser::new())),
+        _ if media == BodyFormat::EventStream || is_piece => Some(BodyReader::Events(Parser::new())),
         _ => whole(),
     }
 }

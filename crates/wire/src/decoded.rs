@@ -3,7 +3,7 @@
 use plimsoll_model::EventKind;
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Decoded {
+pub struct DecodedEvent {
     pub kind: EventKind,
     /// Tokens in the event by the server's running total; 0 if not known (yet): see [`crate::AnswerVerdict::settle`].
     /// On an event without text: 1 if it may carry a token without text.
@@ -12,18 +12,18 @@ pub struct Decoded {
     pub visible: bool,
 }
 
-impl Decoded {
-    pub(crate) fn of(kind: EventKind) -> Decoded {
-        Decoded { kind, tokens: 0, visible: false }
+impl DecodedEvent {
+    pub(crate) fn of(kind: EventKind) -> DecodedEvent {
+        DecodedEvent { kind, tokens: 0, visible: false }
     }
 
     /// Creates the event of a choice without text, which may carry a token without text.
-    pub(crate) fn silent(kind: EventKind) -> Decoded {
-        Decoded { kind, tokens: 1, visible: false }
+    pub(crate) fn silent(kind: EventKind) -> DecodedEvent {
+        DecodedEvent { kind, tokens: 1, visible: false }
     }
 
     /// Merges two choices of one event: the more significant kind wins, and tokens add up.
-    pub(crate) fn and(self, other: Decoded) -> Decoded {
+    pub(crate) fn and(self, other: DecodedEvent) -> DecodedEvent {
         let rank = |kind: EventKind| match kind {
             EventKind::Content | EventKind::Body | EventKind::Error => 0,
             EventKind::Reasoning => 1,
@@ -38,7 +38,7 @@ impl Decoded {
             (false, true) => other.tokens,
             _ => self.tokens.saturating_add(other.tokens),
         };
-        Decoded {
+        DecodedEvent {
             kind: if rank(other.kind) < rank(self.kind) { other.kind } else { self.kind },
             tokens,
             visible: self.visible || other.visible,

@@ -11,8 +11,8 @@ use bytes::{Bytes, BytesMut};
 use plimsoll_model::{Payload, Protocol, Span, Tensor};
 use serde_json::{Map, Value};
 
-use crate::kserve::grpc::{Asks, Method};
-use crate::template::{Filling, Template, escape, flat, messages};
+use crate::kserve::grpc::{InferOptions, Method};
+use crate::template::{Template, TemplateValues, escape, flat, messages};
 use crate::{kserve, media, messages as anthropic, ollama, scores, transcriptions};
 
 /// Settings that all requests to one target share; `max_tokens` and `id` vary between requests.
@@ -26,7 +26,7 @@ pub struct RequestOptions {
     /// Whether tensors are sent as raw bytes after a JSON header (KServe v2).
     pub binary: bool,
     /// Priority and timeout in the server's queue (KServe v2).
-    pub queue: QueueWish,
+    pub queue: QueueOptions,
     /// Whether a stream is requested; has no effect on embeddings.
     pub stream: bool,
     /// Requested output tokens; `None` leaves the number to the server.
@@ -73,14 +73,14 @@ impl RequestOptions {
 
 /// Options for the queue of a batching server, as Triton's request parameters.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct QueueWish {
+pub struct QueueOptions {
     /// `priority`: 1 is the highest; `None` for the server's default.
     pub priority: Option<u32>,
     /// `timeout`: longest wait in the queue; `None` for the server's default.
     pub timeout: Option<Span>,
 }
 
-impl QueueWish {
+impl QueueOptions {
     /// Returns the timeout in whole microseconds, rounded up because 0 means no limit.
     fn timeout_us(&self) -> Option<u64> {
         self.timeout.map(|wait| (wait.0.max(0) as u64).div_ceil(1_000))
@@ -101,7 +101,7 @@ impl QueueWish {
 
 /// A request, ready to be sent by POST.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Encoded {
+pub struct EncodedRequest {
     /// Path below the endpoint's base URL (`…/v1`); empty under [`Protocol::Http`], which uses the URL unchanged.
     pub path: Cow<'static, str>,
     pub content_type: &'static str,
@@ -141,7 +141,7 @@ pub fn key_header(protocol: Protocol) -> Option<&'static str> {
     (protocol == Protocol::Messages).then_some("x-api-key")
 }
 
-pub fn encode(payload: &Payload, options: &RequestOptions) -> Encoded {
+pub fn encode(payload: &Payload, options: &RequestOptions) -> EncodedRequest {
     let path = path(options);
     if options.template.is_none()
         && let Payload::Tensors(tensors) = payload
@@ -159,7 +159,12 @@ pub fn encode(payload: &Payload, options: &RequestOptions) -> Encoded {
             extra: &options.extra,
         };
         let body = Bytes::from(transcriptions::form(sound, &fields));
-        return Encoded { path, content_type: transcriptions::CONTENT_TYPE, header_length: None, body };
+        return EncodedRequest {
+            path,
+            content_type: transcriptions::CONTENT_TYPE,
+            header_length: None,
+            body,
+        };
     }
     let (body, json) = match &options.template {
         Some(template) => from_template(template, payload, options),
@@ -167,10 +172,10 @@ pub fn encode(payload: &Payload, options: &RequestOptions) -> Encoded {
         None => (text(payload, options), true),
     };
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
-    Encoded { path, content_type, header_length: None, body: Bytes::from(body) }
+    EncodedRequest { path, content_type, header_length: None, body: Bytes::from(body) }
 }
 
-fn tensors_of(path: Cow<'static, str>, tensors: &[Tensor], options: &RequestOptions) -> Encoded {
+fn tensors_of(path: Cow<'static, str>, tensors: &[Tensor], options: &RequestOptions) -> EncodedRequest {
     let text = if options.binary { 128 * tensors.len() } else { kserve::inputs_length(tensors) };
     let mut json = Body::new(&options.extra, text);
     if let Some(parameters) = options.queue.parameters() {
@@ -179,7 +184,7 @@ fn tensors_of(path: Cow<'static, str>, tensors: &[Tensor], options: &RequestOpti
     if !options.binary {
         json.raw("inputs", |out| kserve::inputs(tensors, out));
         let body = Bytes::from(json.close());
-        return Encoded { path, content_type: "application/json", header_length: None, body };
+        return EncodedRequest { path, content_type: "application/json", header_length: None, body };
     }
     let (inputs, raw) = kserve::binary(tensors);
     json.raw("inputs", |out| out.push_str(&inputs));
@@ -188,11 +193,11 @@ fn tensors_of(path: Cow<'static, str>, tensors: &[Tensor], options: &RequestOpti
     body.extend_from_slice(header.as_bytes());
     body.extend_from_slice(&raw);
     let header_length = Some(header.len());
-    Encoded { path, content_type: "application/octet-stream", header_length, body: body.freeze() }
+    EncodedRequest { path, content_type: "application/octet-stream", header_length, body: body.freeze() }
 }
 
-fn call_of(path: Cow<'static, str>, tensors: &[Tensor], options: &RequestOptions) -> Encoded {
-    let asks = Asks {
+fn call_of(path: Cow<'static, str>, tensors: &[Tensor], options: &RequestOptions) -> EncodedRequest {
+    let asks = InferOptions {
         model: options.model.as_deref().unwrap_or_default(),
         version: options.version.as_deref().unwrap_or_default(),
         priority: options.queue.priority,
@@ -201,12 +206,12 @@ fn call_of(path: Cow<'static, str>, tensors: &[Tensor], options: &RequestOptions
         stream: options.stream,
     };
     let body = kserve::grpc::infer(tensors, &asks);
-    Encoded { path, content_type: kserve::grpc::CONTENT_TYPE, header_length: None, body }
+    EncodedRequest { path, content_type: kserve::grpc::CONTENT_TYPE, header_length: None, body }
 }
 
 fn from_template(template: &Template, payload: &Payload, options: &RequestOptions) -> (String, bool) {
     let mut body = String::with_capacity(256);
-    let filling = Filling {
+    let filling = TemplateValues {
         payload,
         model: options.model.as_deref().unwrap_or_default(),
         max_tokens: options.max_tokens,

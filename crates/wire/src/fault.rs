@@ -30,7 +30,7 @@ pub(crate) struct Fault {
 
 /// Bytes that violate the protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Malformed {
+pub(crate) struct ProtocolFault {
     /// Type of the bytes, and the expected type.
     what: String,
     /// Beginning of the bytes; `None` if it is the beginning of the body.
@@ -42,11 +42,11 @@ pub(crate) struct Malformed {
 /// Longest quoted beginning of unreadable bytes, in bytes.
 pub(crate) const BEGINNING: usize = 60;
 
-impl Malformed {
+impl ProtocolFault {
     /// Creates the error of an event or a body that is not JSON.
-    pub fn json(what: &str, text: &str, why: &serde_json::Error) -> Malformed {
+    pub fn json(what: &str, text: &str, why: &serde_json::Error) -> ProtocolFault {
         let begins = Some(bounded(text.trim_start(), BEGINNING));
-        Malformed {
+        ProtocolFault {
             what: format!("{what} that is not the JSON it should be"),
             begins,
             detail: why.to_string(),
@@ -68,15 +68,15 @@ impl Malformed {
     }
 }
 
-impl From<String> for Malformed {
-    fn from(what: String) -> Malformed {
-        Malformed { what, begins: None, detail: String::new() }
+impl From<String> for ProtocolFault {
+    fn from(what: String) -> ProtocolFault {
+        ProtocolFault { what, begins: None, detail: String::new() }
     }
 }
 
-impl From<&str> for Malformed {
-    fn from(what: &str) -> Malformed {
-        Malformed::from(what.to_owned())
+impl From<&str> for ProtocolFault {
+    fn from(what: &str) -> ProtocolFault {
+        ProtocolFault::from(what.to_owned())
     }
 }
 

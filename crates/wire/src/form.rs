@@ -33,7 +33,7 @@ struct Form {
 
 /// The values of a chunk that fits the form.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Filled<'a> {
+pub(crate) struct FormValues<'a> {
     pub text: Cow<'a, str>,
     pub output: Option<u32>,
     pub reasoning: Option<u32>,
@@ -42,7 +42,7 @@ pub(crate) struct Filled<'a> {
 
 /// The form of a stream, and the progress of learning it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Forms {
+pub(crate) struct StreamForm {
     form: Option<Form>,
     tries: u8,
 }
@@ -72,14 +72,14 @@ struct DetailFields<'a> {
     reasoning_tokens: Option<&'a RawValue>,
 }
 
-impl Forms {
+impl StreamForm {
     /// Returns whether the form can still be learnt.
     pub fn learns(&self) -> bool {
         self.tries < TRIES
     }
 
     /// Returns the chunk's text and counts, if it fits the form.
-    pub fn fill<'a>(&mut self, data: &'a [u8]) -> Option<Filled<'a>> {
+    pub fn fill<'a>(&mut self, data: &'a [u8]) -> Option<FormValues<'a>> {
         let filled = self.form.as_ref()?.fill(data)?;
         self.tries = 0;
         Some(filled)
@@ -131,8 +131,8 @@ impl Form {
         Some(form)
     }
 
-    fn fill<'a>(&self, data: &'a [u8]) -> Option<Filled<'a>> {
-        let mut filled = Filled::default();
+    fn fill<'a>(&self, data: &'a [u8]) -> Option<FormValues<'a>> {
+        let mut filled = FormValues::default();
         let mut rest = data;
         let mut from = 0;
         for &(end, hole) in &self.parts {

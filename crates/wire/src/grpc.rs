@@ -8,7 +8,7 @@ use plimsoll_model::Outcome;
 use plimsoll_model::outcome::{By, How};
 
 use crate::head::bounded;
-use crate::protobuf::{Fields, Pen, ProtobufError};
+use crate::protobuf::{Fields, ProtobufError, ProtobufWriter};
 
 /// Status codes of calls, from `google.rpc.Code`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -202,6 +202,6 @@ pub fn health_asked(message: &[u8]) -> Result<String, ProtobufError> {
 /// Encodes a `HealthCheckResponse`.
 pub fn health(serving: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Pen(&mut bytes).number(1, if serving { 1 } else { 2 });
+    ProtobufWriter(&mut bytes).number(1, if serving { 1 } else { 2 });
     bytes
 }

@@ -161,7 +161,7 @@ pub(crate) fn bounded(text: &str, max: usize) -> String {
 
 /// The format of a body, by its media type.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Media {
+pub enum BodyFormat {
     EventStream,
     /// JSON: `application/json` and related types.
     Json,
@@ -173,8 +173,8 @@ pub enum Media {
 }
 
 /// Parses a `Content-Type`.
-pub fn media(content_type: Option<&str>) -> Media {
-    let Some(value) = content_type else { return Media::Unsaid };
+pub fn media(content_type: Option<&str>) -> BodyFormat {
+    let Some(value) = content_type else { return BodyFormat::Unsaid };
     let kind = value.split(';').next().unwrap_or_default().trim();
     let is = |names: &[&str]| names.iter().any(|name| kind.eq_ignore_ascii_case(name));
     let ends = |with: &str| {
@@ -182,19 +182,19 @@ pub fn media(content_type: Option<&str>) -> Media {
             && kind.as_bytes()[kind.len() - with.len()..].eq_ignore_ascii_case(with.as_bytes())
     };
     if kind.is_empty() {
-        Media::Unsaid
+        BodyFormat::Unsaid
     } else if is(&["application/json", "text/json"]) {
-        Media::Json
+        BodyFormat::Json
     } else if is(&["text/event-stream"]) {
-        Media::EventStream
+        BodyFormat::EventStream
     } else if is(&LINES) {
-        Media::Lines
+        BodyFormat::Lines
     } else if is(&["text/html", "application/xhtml+xml"]) {
-        Media::Html
+        BodyFormat::Html
     } else if ends("+json") {
-        Media::Json
+        BodyFormat::Json
     } else {
-        Media::Other
+        BodyFormat::Other
     }
 }
 

@@ -44,7 +44,7 @@ pub enum HttpFault {
 }
 
 #[derive(PartialEq, Debug)]
-pub enum AnswerPart<'a> {
+pub enum ResponsePart<'a> {
     /// The head of the answer; heads of 1xx answers before it are skipped.
     Head(Head),
     /// Bytes of the body, at least one.
@@ -115,13 +115,13 @@ impl Reader {
         &mut self,
         input: &mut &'a [u8],
         now_unix_s: impl Fn() -> i64,
-    ) -> Result<Option<AnswerPart<'a>>, HttpFault> {
+    ) -> Result<Option<ResponsePart<'a>>, HttpFault> {
         loop {
             let part = match self.state {
                 State::Head => match self.head(input, &now_unix_s)? {
                     // An interim answer: another head follows.
                     None if !input.is_empty() => continue,
-                    head => return Ok(head.map(AnswerPart::Head)),
+                    head => return Ok(head.map(ResponsePart::Head)),
                 },
                 State::Sized(0) => Some(self.end()),
                 State::Sized(left) => {
@@ -167,9 +167,9 @@ impl Reader {
         self.held.clear();
     }
 
-    fn end(&mut self) -> AnswerPart<'static> {
+    fn end(&mut self) -> ResponsePart<'static> {
         self.state = State::Over;
-        AnswerPart::End
+        ResponsePart::End
     }
 
     /// Parses a head off `input`, or buffers the part that is available.
@@ -243,7 +243,7 @@ impl Reader {
         &mut self,
         chunk: Chunk,
         input: &mut &'a [u8],
-    ) -> Result<Option<AnswerPart<'a>>, HttpFault> {
+    ) -> Result<Option<ResponsePart<'a>>, HttpFault> {
         let mut chunk = chunk;
         loop {
             if let Chunk::Data(left) = chunk {
@@ -401,6 +401,6 @@ fn take<'a>(input: &mut &'a [u8], most: u64) -> &'a [u8] {
     data
 }
 
-fn some(data: &[u8]) -> Option<AnswerPart<'_>> {
-    if data.is_empty() { None } else { Some(AnswerPart::Data(data)) }
+fn some(data: &[u8]) -> Option<ResponsePart<'_>> {
+    if data.is_empty() { None } else { Some(ResponsePart::Data(data)) }
 }

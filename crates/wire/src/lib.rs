@@ -1,7 +1,7 @@
 //! Encodes requests and decodes answers per protocol, and the reverse for the embedded engine.
 //!
-//! This crate reads no clock, opens no socket and decides no meaning of time. Bytes go in; [`Decoded`] events and one
-//! [`AnswerVerdict`] come out, and the caller that read the bytes adds timestamps. Foreign bytes never cause a panic and never grow
+//! This crate reads no clock, opens no socket and decides no meaning of time. Bytes go in; [`DecodedEvent`] events and one
+//! [`DecodedAnswer`] come out, and the caller that read the bytes adds timestamps. Foreign bytes never cause a panic and never grow
 //! memory past a stated bound.
 //!
 //! Reading order:
@@ -54,9 +54,9 @@ mod transcriptions;
 pub mod unpack;
 mod whole;
 
-pub use decode::{AnswerVerdict, Decoder};
-pub use decoded::Decoded;
-pub use encode::{Encoded, QueueWish, RequestOptions, encode};
+pub use decode::{DecodedAnswer, Decoder};
+pub use decoded::DecodedEvent;
+pub use encode::{EncodedRequest, QueueOptions, RequestOptions, encode};
 pub use head::Head;
 pub use protobuf::ProtobufError;
 pub use template::{Template, TemplateError};

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::chunk::{Count, Text, Usage, is_error, loose};
-use crate::decoded::Decoded;
+use crate::decoded::DecodedEvent;
 use crate::encode::{Body, RequestOptions, push};
 use crate::fault::Fault;
 use crate::tally::{Tally, View};
@@ -163,11 +163,11 @@ pub(crate) fn event<'a>(
     data: &'a str,
     account: &mut Account,
     tally: &mut Tally,
-) -> Result<(Decoded, Option<&'a str>), serde_json::Error> {
+) -> Result<(DecodedEvent, Option<&'a str>), serde_json::Error> {
     let event: Event<'a> = serde_json::from_str(data)?;
     if is_error(event.error) {
         tally.error.get_or_insert_with(|| Fault::from_json(data));
-        return Ok((Decoded::of(EventKind::Error), None));
+        return Ok((DecodedEvent::of(EventKind::Error), None));
     }
     let kind = match event.kind.get() {
         "message_start" => {
@@ -217,7 +217,7 @@ pub(crate) fn event<'a>(
         // Pings, ends of blocks, and unknown events, which the protocol requires clients to skip.
         _ => EventKind::Empty,
     };
-    Ok((Decoded::of(kind), None))
+    Ok((DecodedEvent::of(kind), None))
 }
 
 /// Parses a whole answer.

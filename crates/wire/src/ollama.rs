@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::chunk::{Count, Flag, Text, ToolCall, Usage, is_error, loose};
-use crate::decoded::Decoded;
+use crate::decoded::DecodedEvent;
 use crate::encode::{Body, RequestOptions};
 use crate::fault::Fault;
 use crate::head::push_stage;
@@ -139,11 +139,11 @@ impl Line<'_> {
 }
 
 /// Parses one line.
-pub(crate) fn line(data: &str, tally: &mut Tally) -> Result<Decoded, serde_json::Error> {
+pub(crate) fn line(data: &str, tally: &mut Tally) -> Result<DecodedEvent, serde_json::Error> {
     let line: Line<'_> = serde_json::from_str(data)?;
     if is_error(line.error) {
         tally.error.get_or_insert_with(|| Fault::from_json(data));
-        return Ok(Decoded::of(EventKind::Error));
+        return Ok(DecodedEvent::of(EventKind::Error));
     }
     let (kind, text) = line.generated();
     let view = View { kind, text, finish: line.finish(), ..View::default() };

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::protobuf::Pen;
+use crate::protobuf::ProtobufWriter;
 use crate::trace::TraceError;
 use crate::trace::id::base64;
 
@@ -147,22 +147,22 @@ fn array(all: &[Value], (number, kind): (u32, Kind), out: &mut Vec<u8>) -> Resul
     }
     let mut packed = Vec::new();
     all.iter().try_for_each(|one| scalar(one, kind, &mut packed))?;
-    Pen(out).bytes(number, &packed);
+    ProtobufWriter(out).bytes(number, &packed);
     Ok(())
 }
 
 fn field(value: &Value, (number, kind): (u32, Kind), out: &mut Vec<u8>) -> Result<(), String> {
     let text = || value.as_str().ok_or_else(|| format!("expected a text, found {}", short(value)));
     match kind {
-        Text => Pen(out).bytes(number, text()?.as_bytes()),
-        Base64 => Pen(out).bytes(number, &base64(text()?).ok_or("is no base64")?),
+        Text => ProtobufWriter(out).bytes(number, text()?.as_bytes()),
+        Base64 => ProtobufWriter(out).bytes(number, &base64(text()?).ok_or("is no base64")?),
         Message(fields) => {
             let mut inner = Vec::new();
             message(value, fields, &mut inner)?;
-            Pen(out).bytes(number, &inner);
+            ProtobufWriter(out).bytes(number, &inner);
         }
         Bool | Integer | Zigzag | Fixed64 | Double => {
-            Pen(out).varint(u64::from(number) << 3 | wire_type(kind));
+            ProtobufWriter(out).varint(u64::from(number) << 3 | wire_type(kind));
             scalar(value, kind, out)?;
         }
     }
@@ -181,14 +181,14 @@ fn wire_type(kind: Kind) -> u64 {
 fn scalar(value: &Value, kind: Kind, out: &mut Vec<u8>) -> Result<(), String> {
     let wrong = || format!("expected a number, found {}", short(value));
     match kind {
-        Bool => Pen(out).varint(u64::from(value.as_bool().ok_or("expected true or false")?)),
+        Bool => ProtobufWriter(out).varint(u64::from(value.as_bool().ok_or("expected true or false")?)),
         Double => out.extend(double(value).ok_or_else(wrong)?.to_le_bytes()),
         _ => {
             let number = integer(value).ok_or_else(wrong)?;
             match kind {
-                Zigzag => Pen(out).varint((number << 1 ^ number >> 63) as u64),
+                Zigzag => ProtobufWriter(out).varint((number << 1 ^ number >> 63) as u64),
                 Fixed64 => out.extend(number.to_le_bytes()),
-                _ => Pen(out).varint(number as u64),
+                _ => ProtobufWriter(out).varint(number as u64),
             }
         }
     }

@@ -194,7 +194,7 @@ fn metric(bytes: &[u8], into: &mut MeasuredResource) -> Result<(), TraceError> {
 }
 
 /// A parsed point; `Some(None)` if it has no value, `None` if it is invalid.
-type Read = Option<Option<MeasuredPoint>>;
+type ParsedPoint = Option<Option<MeasuredPoint>>;
 
 fn real(value: Value<'_>) -> f64 {
     f64::from_bits(value.number())
@@ -209,7 +209,7 @@ fn is_nothing(flags: Value<'_>) -> bool {
     flags.number() & 1 == 1
 }
 
-fn number(bytes: &[u8], mut point: MeasuredPoint, grows: bool) -> Result<Read, TraceError> {
+fn number(bytes: &[u8], mut point: MeasuredPoint, grows: bool) -> Result<ParsedPoint, TraceError> {
     let (mut held, mut nothing) = (0.0, false);
     let mut fields = Fields::of(bytes);
     while let Some((field, value)) = fields.next()? {
@@ -228,7 +228,7 @@ fn number(bytes: &[u8], mut point: MeasuredPoint, grows: bool) -> Result<Read, T
     Ok(is_sound.then(|| (!nothing).then_some(point)))
 }
 
-fn explicit(bytes: &[u8], mut point: MeasuredPoint) -> Result<Read, TraceError> {
+fn explicit(bytes: &[u8], mut point: MeasuredPoint) -> Result<ParsedPoint, TraceError> {
     let (mut held, mut nothing) = (MeasuredHistogram::default(), false);
     let (mut bounds, mut counts) = (Vec::new(), Vec::new());
     let mut fields = Fields::of(bytes);
@@ -262,7 +262,7 @@ fn explicit(bytes: &[u8], mut point: MeasuredPoint) -> Result<Read, TraceError> 
     Ok(is_sound.then(|| (!nothing).then_some(point)))
 }
 
-fn exponential(bytes: &[u8], mut point: MeasuredPoint) -> Result<Read, TraceError> {
+fn exponential(bytes: &[u8], mut point: MeasuredPoint) -> Result<ParsedPoint, TraceError> {
     let (mut held, mut nothing) = (MeasuredHistogram::default(), false);
     let (mut scale, mut zero, mut zero_threshold, mut below) = (0, 0, 0.0, 0);
     let (mut offset, mut counts) = (0, Vec::new());

@@ -123,9 +123,9 @@ impl<'a> Fields<'a> {
 }
 
 /// A writer that appends fields to a message.
-pub(crate) struct Pen<'a>(pub(crate) &'a mut Vec<u8>);
+pub(crate) struct ProtobufWriter<'a>(pub(crate) &'a mut Vec<u8>);
 
-impl Pen<'_> {
+impl ProtobufWriter<'_> {
     pub(crate) fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -156,9 +156,9 @@ impl Pen<'_> {
     }
 
     /// Writes a nested message, filled by `fill`.
-    pub(crate) fn message(&mut self, field: u32, fill: impl FnOnce(&mut Pen<'_>)) {
+    pub(crate) fn message(&mut self, field: u32, fill: impl FnOnce(&mut ProtobufWriter<'_>)) {
         let mut inner = Vec::new();
-        fill(&mut Pen(&mut inner));
+        fill(&mut ProtobufWriter(&mut inner));
         self.bytes(field, &inner);
     }
 }

@@ -41,9 +41,9 @@ pub(crate) fn request(protocol: Protocol, body: &mut Body<'_>, payload: &Payload
 #[serde(default)]
 struct Answer<'a> {
     #[serde(borrow)]
-    results: Option<Vec<Scored<'a>>>,
+    results: Option<Vec<ScoredItem<'a>>>,
     #[serde(borrow)]
-    data: Option<Vec<Scored<'a>>>,
+    data: Option<Vec<ScoredItem<'a>>>,
     #[serde(deserialize_with = "loose")]
     usage: Option<RawUsage>,
     #[serde(deserialize_with = "loose")]
@@ -59,7 +59,7 @@ struct Answer<'a> {
 /// One result. A document that the server sends with it is not read.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Scored<'a> {
+struct ScoredItem<'a> {
     #[serde(borrow)]
     relevance_score: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -116,7 +116,7 @@ pub(crate) fn whole(protocol: Protocol, text: &str, tally: &mut Tally) -> Result
 }
 
 /// Returns whether a result contains the requested value.
-fn holds(protocol: Protocol, result: &Scored<'_>) -> bool {
+fn holds(protocol: Protocol, result: &ScoredItem<'_>) -> bool {
     let begins = |raw: Option<&RawValue>, with: &dyn Fn(char) -> bool| {
         raw.is_some_and(|raw| raw.get().starts_with(with))
     };

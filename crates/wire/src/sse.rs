@@ -24,7 +24,7 @@ pub const EVENT_MAX: usize = 2 * LINE_MAX;
 
 /// A parsed item of the input.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Item<'a> {
+pub enum SseItem<'a> {
     Event {
         /// Value of the `event` field; empty without one.
         name: &'a [u8],
@@ -93,7 +93,7 @@ impl Parser {
     /// Parses the next bytes and passes every completed item to `sink`, in order.
     ///
     /// The cost is linear in the bytes for pieces of any size. After [`TooLong`] the parser is unusable.
-    pub fn feed(&mut self, bytes: &[u8], sink: &mut impl FnMut(Item<'_>)) -> Result<(), TooLong> {
+    pub fn feed(&mut self, bytes: &[u8], sink: &mut impl FnMut(SseItem<'_>)) -> Result<(), TooLong> {
         let mut rest = bytes;
         if self.after_cr && !rest.is_empty() {
             self.after_cr = false;
@@ -126,7 +126,7 @@ impl Parser {
                 && let Some(value) = line.strip_prefix(b"data:")
             {
                 rest = self.past_terminator(rest);
-                sink(Item::Event { name: b"", data: value.strip_prefix(b" ").unwrap_or(value) });
+                sink(SseItem::Event { name: b"", data: value.strip_prefix(b" ").unwrap_or(value) });
                 continue;
             }
             self.line(line, sink)?;
@@ -166,18 +166,18 @@ impl Parser {
     }
 
     /// Parses one complete line, without its terminator.
-    fn line(&mut self, line: &[u8], sink: &mut impl FnMut(Item<'_>)) -> Result<(), TooLong> {
+    fn line(&mut self, line: &[u8], sink: &mut impl FnMut(SseItem<'_>)) -> Result<(), TooLong> {
         let line = if self.begun { line } else { line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line) };
         self.begun = true;
         if self.framing == Framing::Lines {
             if !line.trim_ascii().is_empty() {
-                sink(Item::Event { name: b"", data: line });
+                sink(SseItem::Event { name: b"", data: line });
             }
             return Ok(());
         }
         if line.is_empty() {
             if self.has_data {
-                sink(Item::Event { name: &self.name, data: &self.data });
+                sink(SseItem::Event { name: &self.name, data: &self.data });
             }
             self.data.clear();
             self.name.clear();
@@ -190,7 +190,7 @@ impl Parser {
         };
         let value = value.strip_prefix(b" ").unwrap_or(value);
         match field {
-            b"" => sink(Item::Comment),
+            b"" => sink(SseItem::Comment),
             b"data" => {
                 if self.data.len() + value.len() + 1 > EVENT_MAX {
                     return Err(TooLong);
@@ -205,7 +205,7 @@ impl Parser {
                 self.name.clear();
                 self.name.extend_from_slice(value);
             }
-            _ if matches!(line[0], b'{' | b'<') => sink(Item::Stray(line)),
+            _ if matches!(line[0], b'{' | b'<') => sink(SseItem::Stray(line)),
             _ => {}
         }
         Ok(())

@@ -9,10 +9,10 @@ use std::borrow::Cow;
 use plimsoll_model::{EventKind, Protocol};
 
 use crate::chunk::{Chunk, Other, RawUsage, Response, ResponseEvent, Text, Usage, is_error};
-use crate::decoded::Decoded;
-use crate::fault::{Fault, Malformed};
-use crate::form::Forms;
-use crate::sse::Item;
+use crate::decoded::DecodedEvent;
+use crate::fault::{Fault, ProtocolFault};
+use crate::form::StreamForm;
+use crate::sse::SseItem;
 use crate::tally::{Tally, View};
 use crate::{messages, ollama, transcriptions, whole};
 
@@ -21,13 +21,13 @@ use crate::{messages, ollama, transcriptions, whole};
 pub(crate) struct Stream {
     protocol: Protocol,
     pub tally: Tally,
-    forms: Forms,
+    forms: StreamForm,
     form_of: FormOf,
     account: messages::Account,
     /// Number of events with data so far.
     pub events: u64,
     /// First error of the bytes; `None` before one.
-    pub malformed: Option<Malformed>,
+    pub malformed: Option<ProtocolFault>,
     /// Whether the bytes are markup: a web page, not the beginning of an event.
     pub is_markup: bool,
 }
@@ -47,7 +47,7 @@ impl Stream {
         Stream {
             protocol,
             tally,
-            forms: Forms::default(),
+            forms: StreamForm::default(),
             form_of: FormOf::default(),
             account: messages::Account::default(),
             events: 0,
@@ -57,21 +57,21 @@ impl Stream {
     }
 
     /// Decodes the next item and appends its events to `out`. Items after `[DONE]` are ignored.
-    pub fn item(&mut self, item: Item<'_>, out: &mut Vec<Decoded>) {
+    pub fn item(&mut self, item: SseItem<'_>, out: &mut Vec<DecodedEvent>) {
         if self.malformed.is_some() || self.tally.done {
             return;
         }
         let decoded = match item {
-            Item::Comment => Ok(Decoded::of(EventKind::Empty)),
-            Item::Event { name, data } => {
+            SseItem::Comment => Ok(DecodedEvent::of(EventKind::Empty)),
+            SseItem::Event { name, data } => {
                 self.events += 1;
                 self.event(name, data)
             }
-            Item::Stray(line) if line[0] == b'<' => {
+            SseItem::Stray(line) if line[0] == b'<' => {
                 self.is_markup = true;
                 Err("markup inside an event stream".into())
             }
-            Item::Stray(line) => {
+            SseItem::Stray(line) => {
                 self.events += 1;
                 self.event(b"", line)
             }
@@ -82,7 +82,7 @@ impl Stream {
         }
     }
 
-    fn event(&mut self, name: &[u8], data: &[u8]) -> Result<Decoded, Malformed> {
+    fn event(&mut self, name: &[u8], data: &[u8]) -> Result<DecodedEvent, ProtocolFault> {
         if let Some(filled) = self.forms.fill(data) {
             let mut usage = self.form_of.usage;
             if let Some(usage) = &mut usage {
@@ -97,15 +97,16 @@ impl Stream {
     }
 
     /// Parses an event in full.
-    fn read(&mut self, name: &[u8], data: &[u8]) -> Result<Decoded, Malformed> {
-        let data = std::str::from_utf8(data).map_err(|_| Malformed::from("an event that is not UTF-8"))?;
+    fn read(&mut self, name: &[u8], data: &[u8]) -> Result<DecodedEvent, ProtocolFault> {
+        let data =
+            std::str::from_utf8(data).map_err(|_| ProtocolFault::from("an event that is not UTF-8"))?;
         match data.trim() {
             // llama.cpp sends a single null between the events of completions that it batches.
-            "" | "null" => return Ok(Decoded::of(EventKind::Empty)),
+            "" | "null" => return Ok(DecodedEvent::of(EventKind::Empty)),
             // Some gateways write the end as a JSON text, or in lower case.
             data if data.trim_matches(['"', '\'', ' ']).eq_ignore_ascii_case("[DONE]") => {
                 self.tally.done = true;
-                return Ok(Decoded::of(EventKind::Done));
+                return Ok(DecodedEvent::of(EventKind::Done));
             }
             _ => {}
         }
@@ -133,12 +134,12 @@ impl Stream {
         }
     }
 
-    fn error(&mut self, json: &str) -> Decoded {
+    fn error(&mut self, json: &str) -> DecodedEvent {
         self.tally.error.get_or_insert_with(|| Fault::from_json(json));
-        Decoded::of(EventKind::Error)
+        DecodedEvent::of(EventKind::Error)
     }
 
-    fn chunk(&mut self, data: &str) -> Result<Decoded, Malformed> {
+    fn chunk(&mut self, data: &str) -> Result<DecodedEvent, ProtocolFault> {
         let chunk: Chunk<'_> = serde_json::from_str(data).map_err(|why| not_json(data, &why))?;
         if chunk.complaint().is_some() {
             return Ok(self.error(data));
@@ -185,17 +186,17 @@ impl Stream {
     }
 
     /// Parses a whole answer under the media type of a stream.
-    fn whole(&mut self, data: &str) -> Result<Decoded, Malformed> {
+    fn whole(&mut self, data: &str) -> Result<DecodedEvent, ProtocolFault> {
         whole::read(self.protocol, data.as_bytes(), (true, 0), &mut self.tally)?;
         self.tally.done = true;
         if self.tally.error.is_some() {
-            return Ok(Decoded::of(EventKind::Error));
+            return Ok(DecodedEvent::of(EventKind::Error));
         }
         let tokens = self.tally.tokens().0.output.and_then(|n| u16::try_from(n).ok());
-        Ok(Decoded { kind: EventKind::Body, tokens: tokens.unwrap_or(0), visible: self.tally.generated })
+        Ok(DecodedEvent { kind: EventKind::Body, tokens: tokens.unwrap_or(0), visible: self.tally.generated })
     }
 
-    fn message_event(&mut self, data: &str) -> Result<Decoded, Malformed> {
+    fn message_event(&mut self, data: &str) -> Result<DecodedEvent, ProtocolFault> {
         let (decoded, text) =
             messages::event(data, &mut self.account, &mut self.tally).map_err(|why| not_json(data, &why))?;
         if decoded.kind == EventKind::Body {
@@ -211,7 +212,7 @@ impl Stream {
         Ok(decoded)
     }
 
-    fn response_event(&mut self, data: &str) -> Result<Decoded, Malformed> {
+    fn response_event(&mut self, data: &str) -> Result<DecodedEvent, ProtocolFault> {
         let event: ResponseEvent<'_> = serde_json::from_str(data).map_err(|why| not_json(data, &why))?;
         let kind = event.kind.get();
         let token = match kind {
@@ -244,7 +245,7 @@ impl Stream {
                 }
                 whole::close_response(&response, &mut self.tally);
                 self.tally.done = true;
-                Ok(Decoded::of(EventKind::Finish))
+                Ok(DecodedEvent::of(EventKind::Finish))
             }
             "error" => Ok(self.error(data)),
             _ if is_error(event.error) && event.response.is_none() => Ok(self.error(data)),
@@ -252,13 +253,13 @@ impl Stream {
             "response.created"
             | "response.in_progress"
             | "response.queued"
-            | "response.output_item.added" => Ok(Decoded::of(EventKind::Role)),
-            _ => Ok(Decoded::of(EventKind::Empty)),
+            | "response.output_item.added" => Ok(DecodedEvent::of(EventKind::Role)),
+            _ => Ok(DecodedEvent::of(EventKind::Empty)),
         }
     }
 
     /// Decodes an event of an unknown protocol: generated, unless it reports otherwise.
-    fn other(&mut self, data: &str) -> Decoded {
+    fn other(&mut self, data: &str) -> DecodedEvent {
         let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(data) else {
             let view = View { kind: Some(EventKind::Content), text: data, ..View::default() };
             return self.tally.choice(0, &view, None);
@@ -296,8 +297,8 @@ impl Stream {
     }
 }
 
-fn not_json(data: &str, why: &serde_json::Error) -> Malformed {
-    Malformed::json("an event", data, why)
+fn not_json(data: &str, why: &serde_json::Error) -> ProtocolFault {
+    ProtocolFault::json("an event", data, why)
 }
 
 #[cfg(test)]
@@ -357,14 +358,14 @@ mod tests {
     fn all(
         chunks: &[String],
         forms: bool,
-    ) -> (Vec<Result<Decoded, Malformed>>, plimsoll_model::Tokens, Option<String>, bool) {
+    ) -> (Vec<Result<DecodedEvent, ProtocolFault>>, plimsoll_model::Tokens, Option<String>, bool) {
         let mut stream = Stream::new(Protocol::Chat, true);
         let mut filled = false;
         let read = chunks
             .iter()
             .map(|chunk| {
                 if !forms {
-                    stream.forms = Forms::default();
+                    stream.forms = StreamForm::default();
                 }
                 filled |= stream.forms.fill(chunk.as_bytes()).is_some();
                 stream.event(b"", chunk.as_bytes())

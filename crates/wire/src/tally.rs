@@ -18,7 +18,7 @@
 use plimsoll_model::{EventKind, ServerStage, Tokens};
 
 use crate::chunk::{Choice, Chunk, Delta, RawUsage, Usage};
-use crate::decoded::Decoded;
+use crate::decoded::DecodedEvent;
 use crate::failed::is_failure;
 use crate::fault::Fault;
 use crate::head::{bounded, push_stage};
@@ -102,19 +102,19 @@ impl Tally {
     }
 
     /// Adds a chunk of chat completions or completions.
-    pub fn chunk(&mut self, chunk: &Chunk<'_>) -> Decoded {
+    pub fn chunk(&mut self, chunk: &Chunk<'_>) -> DecodedEvent {
         self.side_facts(chunk);
         let mut usage = chunk.usage().map(RawUsage::usage);
         if chunk.choices.first.is_none() {
             return match usage {
                 Some(usage) => {
                     self.bare_usage(usage);
-                    Decoded::of(EventKind::Usage)
+                    DecodedEvent::of(EventKind::Usage)
                 }
-                None => Decoded::of(EventKind::Empty),
+                None => DecodedEvent::of(EventKind::Empty),
             };
         }
-        let mut event: Option<Decoded> = None;
+        let mut event: Option<DecodedEvent> = None;
         for choice in chunk.choices.iter() {
             let own = usage.take().or(choice.usage.as_deref().map(RawUsage::usage));
             let one = match choice.closes_whole() {
@@ -123,11 +123,11 @@ impl Tally {
             };
             event = Some(event.map_or(one, |event| event.and(one)));
         }
-        event.unwrap_or(Decoded::of(EventKind::Empty))
+        event.unwrap_or(DecodedEvent::of(EventKind::Empty))
     }
 
     /// Adds a chunk with a complete message and no delta: the whole answer in one event, or a repetition of the streamed text.
-    fn whole_choice(&mut self, choice: &Choice<'_>, usage: Option<Usage>) -> Decoded {
+    fn whole_choice(&mut self, choice: &Choice<'_>, usage: Option<Usage>) -> DecodedEvent {
         let repeats = self.token_events > 0;
         let whole = view(choice);
         let closing = View { finish: whole.finish, ..View::default() };
@@ -137,11 +137,11 @@ impl Tally {
         }
         self.take_text(choice.index.0.unwrap_or(0), &whole);
         let tokens = usage.and_then(|usage| usage.output).and_then(|n| u16::try_from(n).ok());
-        Decoded { kind: EventKind::Body, tokens: tokens.unwrap_or(0), visible: self.generated }
+        DecodedEvent { kind: EventKind::Body, tokens: tokens.unwrap_or(0), visible: self.generated }
     }
 
     /// Adds one choice of one event, with its usage.
-    pub fn choice(&mut self, index: u32, view: &View<'_>, usage: Option<Usage>) -> Decoded {
+    pub fn choice(&mut self, index: u32, view: &View<'_>, usage: Option<Usage>) -> DecodedEvent {
         let state = self.state(index);
         let opens = view.role && !state.begun;
         state.begun = true;
@@ -185,25 +185,25 @@ impl Tally {
             if kind == EventKind::Content && index == 0 {
                 self.keep(view.text);
             }
-            return Decoded { kind, tokens, visible };
+            return DecodedEvent { kind, tokens, visible };
         }
         if failed {
-            return Decoded::of(EventKind::Error);
+            return DecodedEvent::of(EventKind::Error);
         }
         if !view.finish.is_empty() {
             self.closing += 1;
-            return Decoded::silent(EventKind::Finish);
+            return DecodedEvent::silent(EventKind::Finish);
         }
         if opens {
-            return Decoded::of(EventKind::Role);
+            return DecodedEvent::of(EventKind::Role);
         }
         if usage.is_some() && view.named.is_none() {
-            return Decoded::of(EventKind::Usage);
+            return DecodedEvent::of(EventKind::Usage);
         }
         self.empties += 1;
         self.leading += u64::from(self.token_events == 0);
         self.trailing += u64::from(self.token_events > 0);
-        Decoded::silent(EventKind::Empty)
+        DecodedEvent::silent(EventKind::Empty)
     }
 
     /// Records the finish reason of a choice; returns whether it reports a failure. An empty reason is ignored.

@@ -67,7 +67,7 @@ enum Part {
 
 /// The values of one request for a template.
 #[derive(Copy, Clone, Debug)]
-pub struct Filling<'a> {
+pub struct TemplateValues<'a> {
     pub payload: &'a Payload,
     /// Model name; empty if none is set.
     pub model: &'a str,
@@ -123,7 +123,7 @@ impl Template {
     }
 
     /// Appends the filled template to `out`.
-    pub fn fill(&self, filling: &Filling<'_>, out: &mut String) {
+    pub fn fill(&self, filling: &TemplateValues<'_>, out: &mut String) {
         for part in self.parts.iter() {
             match part {
                 Part::Literal(text) => out.push_str(text),
@@ -132,7 +132,7 @@ impl Template {
         }
     }
 
-    fn hole(&self, name: Name, quoted: bool, filling: &Filling<'_>, out: &mut String) {
+    fn hole(&self, name: Name, quoted: bool, filling: &TemplateValues<'_>, out: &mut String) {
         let in_text = quoted || !self.json;
         let text: std::borrow::Cow<'_, str> = match name {
             Name::Prompt => flat(filling.payload),
@@ -167,8 +167,14 @@ impl Template {
         }
         let payload = Payload::Text("a \"quoted\" text\nwith \\ two lines".into());
         for (max_tokens, temperature) in [(Some(1), Some(0.5)), (None, None)] {
-            let filling =
-                Filling { payload: &payload, model: "m", max_tokens, temperature, stream: true, id: "r-1" };
+            let filling = TemplateValues {
+                payload: &payload,
+                model: "m",
+                max_tokens,
+                temperature,
+                stream: true,
+                id: "r-1",
+            };
             let mut body = String::new();
             self.fill(&filling, &mut body);
             serde_json::from_str::<serde::de::IgnoredAny>(&body)

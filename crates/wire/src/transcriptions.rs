@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::chunk::{Chunk, RawUsage, Text, is_error, loose};
-use crate::decoded::Decoded;
+use crate::decoded::DecodedEvent;
 use crate::fault::Fault;
 use crate::media;
 use crate::tally::{Tally, View};
@@ -99,7 +99,7 @@ impl Form<'_> {
 
 /// An answer, or an event of one.
 #[derive(Deserialize, Default)]
-struct Told<'a> {
+struct TranscriptionMessage<'a> {
     #[serde(borrow, rename = "type", default)]
     kind: Text<'a>,
     #[serde(borrow, default)]
@@ -119,7 +119,7 @@ struct Told<'a> {
     message: Option<&'a RawValue>,
 }
 
-impl Told<'_> {
+impl TranscriptionMessage<'_> {
     fn complains(&self) -> bool {
         is_error(self.error) || (!self.text.is_named() && (self.detail.is_some() || self.message.is_some()))
     }
@@ -135,7 +135,7 @@ impl Told<'_> {
 
 /// Parses a whole answer.
 pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
-    let told: Told<'_> = serde_json::from_str(text)?;
+    let told: TranscriptionMessage<'_> = serde_json::from_str(text)?;
     if told.complains() {
         tally.error = Some(Fault::from_json(text));
         return Ok(());
@@ -150,11 +150,11 @@ pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Err
 }
 
 /// Parses an event of a stream.
-pub(crate) fn event(data: &str, tally: &mut Tally) -> Result<Decoded, serde_json::Error> {
-    let told: Told<'_> = serde_json::from_str(data)?;
+pub(crate) fn event(data: &str, tally: &mut Tally) -> Result<DecodedEvent, serde_json::Error> {
+    let told: TranscriptionMessage<'_> = serde_json::from_str(data)?;
     if told.complains() {
         tally.error.get_or_insert_with(|| Fault::from_json(data));
-        return Ok(Decoded::of(EventKind::Error));
+        return Ok(DecodedEvent::of(EventKind::Error));
     }
     match told.kind.get() {
         "transcript.text.delta" => {
@@ -166,7 +166,7 @@ pub(crate) fn event(data: &str, tally: &mut Tally) -> Result<Decoded, serde_json
         "transcript.text.done" => {
             told.usage(tally);
             (tally.generated, tally.done) = (true, true);
-            Ok(Decoded::of(EventKind::Finish))
+            Ok(DecodedEvent::of(EventKind::Finish))
         }
         "" => {
             let chunk: Chunk<'_> = serde_json::from_str(data)?;
@@ -174,6 +174,6 @@ pub(crate) fn event(data: &str, tally: &mut Tally) -> Result<Decoded, serde_json
             tally.generated |= tally.all_finished();
             Ok(decoded)
         }
-        _ => Ok(Decoded::of(EventKind::Empty)),
+        _ => Ok(DecodedEvent::of(EventKind::Empty)),
     }
 }

@@ -19,12 +19,12 @@ const PLAIN: [&[u8]; 10] = [b"{\"", b"{ ", b"{\n", b"[{", b"da", b"ev", b": ", b
 pub struct Unpacker {
     /// Content codings of the head, in lower case; empty without any.
     declared: String,
-    packing: Packing,
+    packing: CompressionState,
     unpacked: u64,
 }
 
 #[derive(Debug)]
-enum Packing {
+enum CompressionState {
     /// First byte of the body, if one byte does not decide.
     Undecided(Vec<u8>),
     Plain,
@@ -38,7 +38,7 @@ impl Unpacker {
     pub fn new(content_encoding: Option<&str>) -> Unpacker {
         let declared = content_encoding.unwrap_or_default().trim().to_ascii_lowercase();
         let declared = if declared == "identity" { String::new() } else { declared };
-        Unpacker { declared, packing: Packing::Undecided(Vec::new()), unpacked: 0 }
+        Unpacker { declared, packing: CompressionState::Undecided(Vec::new()), unpacked: 0 }
     }
 
     /// Decompresses the next bytes and passes the result to `sink`.
@@ -47,8 +47,8 @@ impl Unpacker {
     /// Fails with a message for users if the bytes can't be decompressed, or contain too much.
     pub fn push(&mut self, bytes: &[u8], sink: &mut impl FnMut(&[u8])) -> Result<(), String> {
         match &mut self.packing {
-            Packing::Plain => sink(bytes),
-            Packing::Undecided(held) => {
+            CompressionState::Plain => sink(bytes),
+            CompressionState::Undecided(held) => {
                 held.extend_from_slice(bytes);
                 if held.len() >= 2 || (self.declared.is_empty() && held.first().is_some_and(|b| *b != 0x1f)) {
                     let held = std::mem::take(held);
@@ -56,7 +56,7 @@ impl Unpacker {
                     return self.push(&held, sink);
                 }
             }
-            Packing::Gzip(_) | Packing::Zlib(_) | Packing::Deflate(_) => {
+            CompressionState::Gzip(_) | CompressionState::Zlib(_) | CompressionState::Deflate(_) => {
                 for piece in bytes.chunks(PIECE) {
                     let out = self.unpack(piece)?;
                     self.unpacked += out.len() as u64;
@@ -76,26 +76,26 @@ impl Unpacker {
 
     /// Ends the body: a single buffered byte is all of it.
     pub fn end(&mut self, sink: &mut impl FnMut(&[u8])) {
-        if let Packing::Undecided(held) = &mut self.packing
+        if let CompressionState::Undecided(held) = &mut self.packing
             && !held.is_empty()
         {
             sink(&std::mem::take(held));
         }
     }
 
-    fn packing_of(&self, begins: &[u8]) -> Result<Packing, String> {
+    fn packing_of(&self, begins: &[u8]) -> Result<CompressionState, String> {
         let two =
             u16::from_be_bytes([begins.first().copied().unwrap_or(0), begins.get(1).copied().unwrap_or(0)]);
         let deflates = matches!(self.declared.as_str(), "deflate" | "x-deflate");
         Ok(match self.declared.as_str() {
-            _ if two == 0x1f8b => Packing::Gzip(Box::new(MultiGzDecoder::new(Vec::new()))),
-            "" | "gzip" | "x-gzip" => Packing::Plain,
-            _ if PLAIN.iter().any(|plain| begins.starts_with(plain)) => Packing::Plain,
+            _ if two == 0x1f8b => CompressionState::Gzip(Box::new(MultiGzDecoder::new(Vec::new()))),
+            "" | "gzip" | "x-gzip" => CompressionState::Plain,
+            _ if PLAIN.iter().any(|plain| begins.starts_with(plain)) => CompressionState::Plain,
             // The two bytes that begin a zlib stream (RFC 1950, 2.2); some servers send a bare deflate stream.
             _ if deflates && two.to_be_bytes()[0] & 15 == 8 && two.is_multiple_of(31) => {
-                Packing::Zlib(Box::new(ZlibDecoder::new(Vec::new())))
+                CompressionState::Zlib(Box::new(ZlibDecoder::new(Vec::new())))
             }
-            _ if deflates => Packing::Deflate(Box::new(DeflateDecoder::new(Vec::new()))),
+            _ if deflates => CompressionState::Deflate(Box::new(DeflateDecoder::new(Vec::new()))),
             other => {
                 return Err(format!(
                     "content-encoding {:?}, which Plimsoll neither asked for nor reads; let the server or its proxy not compress",
@@ -107,19 +107,23 @@ impl Unpacker {
 
     fn unpack(&mut self, piece: &[u8]) -> Result<Vec<u8>, String> {
         let (name, done) = match &mut self.packing {
-            Packing::Gzip(unpacker) => ("gzip", unpacker.write_all(piece).and_then(|()| unpacker.flush())),
-            Packing::Zlib(unpacker) => ("deflate", unpacker.write_all(piece).and_then(|()| unpacker.flush())),
-            Packing::Deflate(unpacker) => {
+            CompressionState::Gzip(unpacker) => {
+                ("gzip", unpacker.write_all(piece).and_then(|()| unpacker.flush()))
+            }
+            CompressionState::Zlib(unpacker) => {
                 ("deflate", unpacker.write_all(piece).and_then(|()| unpacker.flush()))
             }
-            Packing::Undecided(_) | Packing::Plain => ("", Ok(())),
+            CompressionState::Deflate(unpacker) => {
+                ("deflate", unpacker.write_all(piece).and_then(|()| unpacker.flush()))
+            }
+            CompressionState::Undecided(_) | CompressionState::Plain => ("", Ok(())),
         };
         done.map_err(|why| format!("a body that is not the {name} that it seems: {why}"))?;
         Ok(match &mut self.packing {
-            Packing::Gzip(unpacker) => std::mem::take(unpacker.get_mut()),
-            Packing::Zlib(unpacker) => std::mem::take(unpacker.get_mut()),
-            Packing::Deflate(unpacker) => std::mem::take(unpacker.get_mut()),
-            Packing::Undecided(_) | Packing::Plain => Vec::new(),
+            CompressionState::Gzip(unpacker) => std::mem::take(unpacker.get_mut()),
+            CompressionState::Zlib(unpacker) => std::mem::take(unpacker.get_mut()),
+            CompressionState::Deflate(unpacker) => std::mem::take(unpacker.get_mut()),
+            CompressionState::Undecided(_) | CompressionState::Plain => Vec::new(),
         })
     }
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::chunk::{Chunk, Other, RawUsage, Response, Usage, is_error};
-use crate::fault::{Fault, Malformed};
+use crate::fault::{Fault, ProtocolFault};
 use crate::head::push_stage;
 use crate::tally::Tally;
 use crate::{kserve, messages, ollama, scores, transcriptions};
@@ -17,7 +17,7 @@ pub(crate) fn read(
     body: &[u8],
     (json, raw): (bool, usize),
     tally: &mut Tally,
-) -> Result<(), Malformed> {
+) -> Result<(), ProtocolFault> {
     if body.trim_ascii().is_empty() {
         return Ok(());
     }
@@ -43,7 +43,7 @@ pub(crate) fn read(
         Protocol::Http => other(text, tally),
     };
     match read {
-        Err(why) if json => Err(Malformed::json("a body", text, &why)),
+        Err(why) if json => Err(ProtocolFault::json("a body", text, &why)),
         Err(_) => {
             tally.generated = true;
             tally.words(text);

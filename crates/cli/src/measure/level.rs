@@ -9,7 +9,7 @@ use plimsoll_measure::sweep::SweepLevel;
 use plimsoll_model::{
     At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, Sample, Shard, SizeUnit, Span,
 };
-use plimsoll_wire::QueueWish;
+use plimsoll_wire::QueueOptions;
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{Arrival, ArrivalSpec, Connections, Prompts, Scenario, Schedule};
 
@@ -163,7 +163,7 @@ pub(super) fn plan(
         class_queues: scenario
             .classes
             .iter()
-            .map(|class| QueueWish { priority: class.priority, timeout: class.queue_timeout })
+            .map(|class| QueueOptions { priority: class.priority, timeout: class.queue_timeout })
             .collect(),
         ..LevelPlan::new(&scenario, load, requests, step.window, Arc::clone(prompts))
     })

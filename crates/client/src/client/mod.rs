@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use plimsoll_model::{At, Level, Span};
-use plimsoll_wire::{QueueWish, RequestOptions, Template, TemplateError};
+use plimsoll_wire::{QueueOptions, RequestOptions, Template, TemplateError};
 use plimsoll_workload::{Connections, Player, TargetSpec, TensorEncoding};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -262,7 +262,7 @@ pub(crate) fn options_of(spec: &TargetSpec) -> Result<RequestOptions, TemplateEr
     Ok(RequestOptions {
         protocol: spec.protocol,
         model: spec.model.clone(),
-        queue: QueueWish::default(),
+        queue: QueueOptions::default(),
         version: spec.version.clone(),
         binary: spec.tensors.encoding == Some(TensorEncoding::Binary),
         stream: spec.stream,

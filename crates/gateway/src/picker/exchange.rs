@@ -14,7 +14,8 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use plimsoll_model::Span;
 use plimsoll_wire::ext_proc::response::go_on;
 use plimsoll_wire::ext_proc::{
-    Answers, BodyChange, BodyMode, BodyModes, HeaderLines, HttpPiece, Mutation, ProcessingRequest, Said,
+    Answers, BodyChange, BodyMode, BodyModes, HeaderLines, HttpMessage, HttpPiece, Mutation,
+    ProcessingRequest,
 };
 use plimsoll_wire::grpc::Code;
 use tokio::time::{Instant, timeout_at};
@@ -110,7 +111,7 @@ impl Exchange<'_> {
         let Some(message) = message else { return Ok(None) };
         let arrived = self.worker.pool.clock.now();
         let first = read(&message)?;
-        let Some(Said::RequestHeaders(lines, is_end)) = &first.said else {
+        let Some(HttpMessage::RequestHeaders(lines, is_end)) = &first.said else {
             let why = "no request headers: write request_header_mode: SEND (or DEFAULT) in processing_mode";
             return Err(GrpcCallError::new(Code::InvalidArgument, why));
         };
@@ -176,16 +177,18 @@ impl Exchange<'_> {
                 Err(_) => return Ok(BufferedBody::Late),
             };
             let (is_end, due) = match read(&message)?.said {
-                Some(Said::RequestBody(piece)) if body.len() + piece.body.len() > most => {
+                Some(HttpMessage::RequestBody(piece)) if body.len() + piece.body.len() > most => {
                     return Ok(BufferedBody::TooLarge);
                 }
-                Some(Said::RequestBody(piece)) => {
+                Some(HttpMessage::RequestBody(piece)) => {
                     body.extend_from_slice(piece.body);
                     // A buffered body arrives in one message, which the proxy may have truncated at its limit.
                     (piece.is_end || due == PendingReply::Body, due)
                 }
-                Some(Said::RequestTrailers) if due == PendingReply::Body => (true, PendingReply::Trailers),
-                Some(Said::RequestTrailers) => (true, PendingReply::Both { trailers: true }),
+                Some(HttpMessage::RequestTrailers) if due == PendingReply::Body => {
+                    (true, PendingReply::Trailers)
+                }
+                Some(HttpMessage::RequestTrailers) => (true, PendingReply::Both { trailers: true }),
                 _ => return Ok(BufferedBody::Overtaken),
             };
             if is_end {
@@ -293,16 +296,16 @@ impl Exchange<'_> {
         let request = read(message)?;
         match request.said {
             // The body of a request that was routed by its head.
-            Some(Said::RequestBody(piece)) => {
+            Some(HttpMessage::RequestBody(piece)) => {
                 self.piece(Answers::RequestBody, sent.modes.request, piece).await;
             }
-            Some(Said::RequestTrailers) => self.goes_on(Answers::RequestTrailers).await,
-            Some(Said::ResponseHeaders(lines, is_end)) => {
+            Some(HttpMessage::RequestTrailers) => self.goes_on(Answers::RequestTrailers).await,
+            Some(HttpMessage::ResponseHeaders(lines, is_end)) => {
                 let told = self.heads(sent, &lines, is_end, request.served.as_deref())?;
                 self.outbox.send(&go_on(Answers::ResponseHeaders, &told, BodyChange::Keep, None)).await;
                 sent.ends(is_end);
             }
-            Some(Said::ResponseBody(piece)) => {
+            Some(HttpMessage::ResponseBody(piece)) => {
                 // A partially buffered body is not read, because it may be truncated here.
                 let is_read = sent.modes.response != BodyMode::BufferedPartial;
                 if let (Stage::Answers(answer), true) = (&mut sent.stage, is_read) {
@@ -311,11 +314,11 @@ impl Exchange<'_> {
                 self.piece(Answers::ResponseBody, sent.modes.response, piece).await;
                 sent.ends(piece.is_end);
             }
-            Some(Said::ResponseTrailers) => {
+            Some(HttpMessage::ResponseTrailers) => {
                 self.goes_on(Answers::ResponseTrailers).await;
                 sent.ends(true);
             }
-            Some(Said::RequestHeaders(..)) | None => {
+            Some(HttpMessage::RequestHeaders(..)) | None => {
                 let why = "a message that does not come after the request's head, or that nobody knows";
                 return Err(GrpcCallError::new(Code::InvalidArgument, why));
             }

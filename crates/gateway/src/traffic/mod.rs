@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use http::{HeaderMap, HeaderValue};
 use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol, Span};
-use plimsoll_wire::Decoded;
+use plimsoll_wire::DecodedEvent;
 
 use crate::budget::LiveBudget;
 use crate::explain::RouteExplanation;
@@ -299,7 +299,7 @@ impl RequestRecord {
     }
 
     /// Counts stream events. `first` is set if they contain the first token.
-    pub fn events(&mut self, count: u32, first: Option<Decoded>, at: At) {
+    pub fn events(&mut self, count: u32, first: Option<DecodedEvent>, at: At) {
         self.of_try(|one| {
             if let Some(first) = first {
                 one.first = Some((at, first.visible));

@@ -9,7 +9,7 @@ use crate::response_observer::{generates, stream_type};
 use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{At, Broken, EventKind, Outcome, Protocol};
 use plimsoll_wire::failed::is_failure;
-use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head};
+use plimsoll_wire::{DecodedAnswer, DecodedEvent, Decoder, Head};
 
 /// Kept bytes: several events, or the usage object at the end of a JSON body.
 const KEPT: usize = 4_096;
@@ -32,7 +32,7 @@ const USELESS: Outcome = Outcome::new(How::StreamError, By::Server, true);
 #[derive(Debug)]
 pub struct AnswerEnd {
     /// Outcome and token counts. Event counts cover the tail only.
-    pub verdict: AnswerVerdict,
+    pub verdict: DecodedAnswer,
     /// Arrival time of the last token; `None` if it is not in the tail.
     pub last_token: Option<At>,
     /// Number of events in the tail without a token.
@@ -130,7 +130,7 @@ impl TailReader {
         }
         let start = if self.cut { self.first_event(protocol.sends_lines()) } else { 0 };
         let (mut last_token, mut without_token, mut is_bare) = (None, 0, true);
-        let mut decoded: Vec<Decoded> = Vec::new();
+        let mut decoded: Vec<DecodedEvent> = Vec::new();
         let ends = self.pieces.iter().skip(1).map(|(from, _)| *from).chain([self.bytes.len()]);
         for (&(from, at), end) in self.pieces.iter().zip(ends) {
             let from = from.max(start);

@@ -1,18 +1,18 @@
 //! Checks that the client's decoder decodes responses chunk by chunk, with exact counts.
 
 use plimsoll_model::{EventKind, Protocol, TokensRule};
-use plimsoll_wire::{AnswerVerdict, Decoded, Decoder};
+use plimsoll_wire::{DecodedAnswer, DecodedEvent, Decoder};
 
 use super::http::{Answer, Client, canned, chat, post, start};
 
-fn decode(protocol: Protocol, stream: bool, answer: &Answer) -> (Vec<Decoded>, AnswerVerdict) {
+fn decode(protocol: Protocol, stream: bool, answer: &Answer) -> (Vec<DecodedEvent>, DecodedAnswer) {
     let mut decoder = Decoder::new(protocol, stream, answer.status, answer.header("content-type"), true);
     let mut events = Vec::new();
     answer.chunks.iter().for_each(|chunk| decoder.feed(chunk, &mut events));
     (events, decoder.finish(answer.clean))
 }
 
-fn kinds(events: &[Decoded]) -> Vec<EventKind> {
+fn kinds(events: &[DecodedEvent]) -> Vec<EventKind> {
     events.iter().map(|event| event.kind).collect()
 }
 

@@ -6,7 +6,9 @@
 pub mod request;
 pub mod response;
 
-pub use request::{BodyMode, BodyModes, ExtProcError, HeaderLines, HttpPiece, ProcessingRequest, Said};
+pub use request::{
+    BodyMode, BodyModes, ExtProcError, HeaderLines, HttpMessage, HttpPiece, ProcessingRequest,
+};
 pub use response::{Answers, BodyChange, Mutation};
 
 /// Path of the only method.

@@ -68,7 +68,7 @@ pub struct HttpPiece<'a> {
 
 /// The part of an HTTP exchange in a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Said<'a> {
+pub enum HttpMessage<'a> {
     /// Request headers; `true` if there is no body.
     RequestHeaders(HeaderLines<'a>, bool),
     RequestBody(HttpPiece<'a>),
@@ -82,7 +82,7 @@ pub enum Said<'a> {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProcessingRequest<'a> {
     /// Content of the message; `None` if it is of an unknown kind.
-    pub said: Option<Said<'a>>,
+    pub said: Option<HttpMessage<'a>>,
     /// Modes of the stream, if the message sets them.
     pub modes: Option<BodyModes>,
     pub only_observes: bool,
@@ -109,12 +109,12 @@ impl<'a> ProcessingRequest<'a> {
                 continue;
             };
             match field {
-                2 => read.said = Some(headers(bytes, Said::RequestHeaders)?),
-                3 => read.said = Some(headers(bytes, Said::ResponseHeaders)?),
-                4 => read.said = Some(Said::RequestBody(piece(bytes)?)),
-                5 => read.said = Some(Said::ResponseBody(piece(bytes)?)),
-                6 => read.said = Some(Said::RequestTrailers),
-                7 => read.said = Some(Said::ResponseTrailers),
+                2 => read.said = Some(headers(bytes, HttpMessage::RequestHeaders)?),
+                3 => read.said = Some(headers(bytes, HttpMessage::ResponseHeaders)?),
+                4 => read.said = Some(HttpMessage::RequestBody(piece(bytes)?)),
+                5 => read.said = Some(HttpMessage::ResponseBody(piece(bytes)?)),
+                6 => read.said = Some(HttpMessage::RequestTrailers),
+                7 => read.said = Some(HttpMessage::ResponseTrailers),
                 8 => read.metadata(bytes)?,
                 9 => attributes = upstream(bytes)?.or(attributes),
                 11 => read.modes = Some(modes(bytes)?),
@@ -145,8 +145,8 @@ impl<'a> ProcessingRequest<'a> {
 
 fn headers<'a>(
     bytes: &'a [u8],
-    said: fn(HeaderLines<'a>, bool) -> Said<'a>,
-) -> Result<Said<'a>, ExtProcError> {
+    said: fn(HeaderLines<'a>, bool) -> HttpMessage<'a>,
+) -> Result<HttpMessage<'a>, ExtProcError> {
     let (mut lines, mut is_end) = (Vec::new(), false);
     let mut fields = Fields::of(bytes);
     while let Some((field, value)) = fields.next()? {

@@ -1,7 +1,7 @@
 //! Encodes a `ProcessingResponse` for Envoy.
 
 use super::{ENDPOINT, NAMESPACE};
-use crate::protobuf::Pen;
+use crate::protobuf::ProtobufWriter;
 
 /// The message that is answered; each has its own kind of reply.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ impl Mutation {
         self.set.is_empty() && self.remove.is_empty()
     }
 
-    fn write(&self, pen: &mut Pen<'_>) {
+    fn write(&self, pen: &mut ProtobufWriter<'_>) {
         for (name, value) in &self.set {
             pen.message(1, |pen| {
                 pen.message(1, |pen| {
@@ -66,7 +66,7 @@ pub enum BodyChange<'a> {
 /// Encodes the reply that lets Envoy continue. `endpoints` is the destination in the reply's metadata; headers contain it too if the caller sets them.
 pub fn go_on(to: Answers, mutation: &Mutation, body: BodyChange<'_>, endpoints: Option<&str>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut pen = Pen(&mut bytes);
+    let mut pen = ProtobufWriter(&mut bytes);
     pen.message(to as u32, |pen| match to {
         Answers::RequestTrailers | Answers::ResponseTrailers => {}
         _ => pen.message(1, |pen| {
@@ -102,7 +102,7 @@ pub fn go_on(to: Answers, mutation: &Mutation, body: BodyChange<'_>, endpoints: 
 }
 
 /// Writes a field of a `google.protobuf.Struct`.
-fn field(pen: &mut Pen<'_>, key: &str, value: impl FnOnce(&mut Pen<'_>)) {
+fn field(pen: &mut ProtobufWriter<'_>, key: &str, value: impl FnOnce(&mut ProtobufWriter<'_>)) {
     pen.message(1, |pen| {
         pen.bytes(1, key.as_bytes());
         pen.message(2, value);
@@ -112,7 +112,7 @@ fn field(pen: &mut Pen<'_>, key: &str, value: impl FnOnce(&mut Pen<'_>)) {
 /// Encodes the reply that makes Envoy answer the client itself. `details` is one word for Envoy's access log.
 pub fn immediate(status: u16, headers: &Mutation, body: &[u8], details: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Pen(&mut bytes).message(7, |pen| {
+    ProtobufWriter(&mut bytes).message(7, |pen| {
         pen.message(1, |pen| pen.number(1, u64::from(status)));
         if !headers.is_empty() {
             pen.message(2, |pen| headers.write(pen));

@@ -56,11 +56,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<Foreign, ForeignError> {
 }
 
 /// Returns whether the row's send time is on a clock, and not the 0 of a separate axis per request.
-trait Stamped {
+trait StartStamp {
     fn first_start(&self) -> bool;
 }
 
-impl Stamped for ForeignRow {
+impl StartStamp for ForeignRow {
     fn first_start(&self) -> bool {
         self.sent.is_some_and(|sent| sent != 0)
     }

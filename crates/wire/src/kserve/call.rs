@@ -8,7 +8,7 @@ use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{Datatype, EventKind, Outcome};
 
 use super::grpc;
-use crate::decoded::Decoded;
+use crate::decoded::DecodedEvent;
 use crate::fault::Fault;
 use crate::grpc::{CallMessages, CallStatus};
 use crate::tally::Tally;
@@ -30,7 +30,12 @@ impl CallReading {
     }
 
     /// Parses the next bytes and appends complete events to `out`.
-    pub fn feed(&mut self, bytes: &[u8], tally: &mut Tally, out: &mut Vec<Decoded>) -> Result<(), String> {
+    pub fn feed(
+        &mut self,
+        bytes: &[u8],
+        tally: &mut Tally,
+        out: &mut Vec<DecodedEvent>,
+    ) -> Result<(), String> {
         self.messages.push(bytes);
         while let Some(message) = self.messages.take().map_err(|why| why.to_string())? {
             self.taken += 1;
@@ -52,7 +57,7 @@ impl CallReading {
         clean: bool,
         bytes: u64,
         tally: &Tally,
-        tail: &mut Vec<Decoded>,
+        tail: &mut Vec<DecodedEvent>,
     ) -> (Outcome, Option<String>) {
         match &self.status {
             Some(status) => self.told(status, tally, tail),
@@ -70,7 +75,12 @@ impl CallReading {
         }
     }
 
-    fn told(&self, status: &CallStatus, tally: &Tally, tail: &mut Vec<Decoded>) -> (Outcome, Option<String>) {
+    fn told(
+        &self,
+        status: &CallStatus,
+        tally: &Tally,
+        tail: &mut Vec<DecodedEvent>,
+    ) -> (Outcome, Option<String>) {
         if let Some(outcome) = status.outcome() {
             // A call that fails after its first response is not a rejection.
             let begun = tally.token_events > 0 && outcome.how != How::Timeout;
@@ -85,7 +95,7 @@ impl CallReading {
             (false, ..) => malformed("the call ended inside of a message"),
             (true, false, 0) => malformed("status OK without a response"),
             (true, false, _) => {
-                tail.push(Decoded { kind: EventKind::Body, tokens: 0, visible: tally.generated });
+                tail.push(DecodedEvent { kind: EventKind::Body, tokens: 0, visible: tally.generated });
                 (Outcome::FINISHED, None)
             }
             (true, true, _) => (Outcome::FINISHED, None),
@@ -93,19 +103,19 @@ impl CallReading {
     }
 }
 
-fn streamed(message: &[u8], tally: &mut Tally) -> Result<Decoded, String> {
+fn streamed(message: &[u8], tally: &mut Tally) -> Result<DecodedEvent, String> {
     let (error, inner) = grpc::streamed(message).map_err(|why| why.to_string())?;
     if !error.is_empty() {
         tally.error.get_or_insert(Fault { text: error, code: None });
-        return Ok(Decoded::of(EventKind::Error));
+        return Ok(DecodedEvent::of(EventKind::Error));
     }
     let response = grpc::response(inner.unwrap_or_default()).map_err(|why| why.to_string())?;
     if response.outputs == 0 {
-        return Ok(Decoded::of(if response.last { EventKind::Finish } else { EventKind::Empty }));
+        return Ok(DecodedEvent::of(if response.last { EventKind::Finish } else { EventKind::Empty }));
     }
     take(&response, tally);
     tally.responded();
-    Ok(Decoded { kind: EventKind::Content, tokens: 1, visible: response.holds })
+    Ok(DecodedEvent { kind: EventKind::Content, tokens: 1, visible: response.holds })
 }
 
 fn take(response: &grpc::Response<'_>, tally: &mut Tally) {

@@ -15,7 +15,7 @@ use super::metadata::{ConfigFacts, DIMS_MAX, INPUTS_MAX, InputMetadata, ModelFac
 use super::request::{put, size};
 use crate::grpc::HEAD;
 use crate::head::bounded;
-use crate::protobuf::{Fields, Pen, ProtobufError};
+use crate::protobuf::{Fields, ProtobufError, ProtobufWriter};
 
 /// Path prefix of the service, with the slash before a method.
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -68,7 +68,7 @@ impl Method {
 
 /// Options of an inference, without its tensors.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Asks<'a> {
+pub(crate) struct InferOptions<'a> {
     pub model: &'a str,
     pub version: &'a str,
     /// Priority in the server's queue, and longest wait there, µs.
@@ -81,11 +81,11 @@ pub(crate) struct Asks<'a> {
 }
 
 /// Encodes a `ModelInferRequest` in gRPC's frame.
-pub(crate) fn infer(tensors: &[Tensor], asks: &Asks<'_>) -> Bytes {
+pub(crate) fn infer(tensors: &[Tensor], asks: &InferOptions<'_>) -> Bytes {
     let room: usize = tensors.iter().map(|tensor| size(tensor) + 8 * tensor.shape.len() + 64).sum();
     let mut bytes = Vec::with_capacity(room + 128);
     bytes.resize(HEAD, 0);
-    let mut pen = Pen(&mut bytes);
+    let mut pen = ProtobufWriter(&mut bytes);
     pen.bytes(1, asks.model.as_bytes());
     if !asks.version.is_empty() {
         pen.bytes(2, asks.version.as_bytes());
@@ -109,7 +109,7 @@ pub(crate) fn infer(tensors: &[Tensor], asks: &Asks<'_>) -> Bytes {
     bytes.into()
 }
 
-fn parameters(asks: &Asks<'_>, pen: &mut Pen<'_>) {
+fn parameters(asks: &InferOptions<'_>, pen: &mut ProtobufWriter<'_>) {
     let own = asks.extra.get("parameters").and_then(Json::as_object);
     for (name, value) in own.into_iter().flatten() {
         parameter(4, name, value, pen);
@@ -126,7 +126,7 @@ fn parameters(asks: &Asks<'_>, pen: &mut Pen<'_>) {
 }
 
 /// Encodes an entry of a map of `InferParameter`s. Whole numbers are `int64`, which Triton expects for its parameters.
-fn parameter(field: u32, name: &str, value: &Json, pen: &mut Pen<'_>) {
+fn parameter(field: u32, name: &str, value: &Json, pen: &mut ProtobufWriter<'_>) {
     pen.message(field, |entry| {
         entry.bytes(1, name.as_bytes());
         entry.message(2, |choice| match value {
@@ -142,16 +142,16 @@ fn parameter(field: u32, name: &str, value: &Json, pen: &mut Pen<'_>) {
     });
 }
 
-fn shape(field: u32, dims: &[u32], pen: &mut Pen<'_>) {
+fn shape(field: u32, dims: &[u32], pen: &mut ProtobufWriter<'_>) {
     let mut packed = Vec::with_capacity(dims.len() * 2);
-    dims.iter().for_each(|dim| Pen(&mut packed).varint(u64::from(*dim)));
+    dims.iter().for_each(|dim| ProtobufWriter(&mut packed).varint(u64::from(*dim)));
     pen.bytes(field, &packed);
 }
 
 /// Encodes a request with a model name: `ModelReady`, `ModelMetadata`, `ModelConfig`; not framed.
 pub fn of_model(model: &str, version: Option<&str>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut pen = Pen(&mut bytes);
+    let mut pen = ProtobufWriter(&mut bytes);
     pen.bytes(1, model.as_bytes());
     if let Some(version) = version {
         pen.bytes(2, version.as_bytes());

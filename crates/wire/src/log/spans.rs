@@ -48,7 +48,7 @@ pub struct Spans {
     /// Requests with their trace and their span.
     found: Vec<(u128, u64, LoggedRequest)>,
     /// Every span, for the nesting and the order in time.
-    all: Vec<Seen>,
+    all: Vec<SpanSummary>,
     /// Number of traces that one trace represents, if above one. A sampler may record it on a single span of a trace.
     weights: HashMap<u128, f64>,
     /// Number of model spans without tokens.
@@ -62,7 +62,7 @@ pub struct Spans {
 
 /// The kept facts of a span.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Seen {
+struct SpanSummary {
     trace: u128,
     id: u64,
     parent: Option<u64>,
@@ -95,7 +95,14 @@ impl Spans {
             || is("openinference.span.kind", &["agent"])
             || is("traceloop.span.kind", &["agent"]);
         let (trace, id, parent) = (span.trace, span.id, span.parent);
-        self.all.push(Seen { trace, id, parent, start_ns: span.start_ns, end_ns: span.end_ns, is_agent });
+        self.all.push(SpanSummary {
+            trace,
+            id,
+            parent,
+            start_ns: span.start_ns,
+            end_ns: span.end_ns,
+            is_agent,
+        });
         let count = |keys: &[&str]| {
             let number = keys.iter().find_map(|key| span.attribute(key).and_then(AttributeValue::number));
             number.filter(|n| *n >= 0.0 && *n < 1e9).map(|n| n as u32)
@@ -236,11 +243,11 @@ impl Spans {
 }
 
 /// Returns the turns of one trace. `spans`: its spans in order of their ids. `requests`: the request spans, and their indices.
-fn turns_of(spans: &[Seen], requests: &HashMap<u64, usize>) -> Vec<(usize, LoggedTurn)> {
+fn turns_of(spans: &[SpanSummary], requests: &HashMap<u64, usize>) -> Vec<(usize, LoggedTurn)> {
     let place_of = |id: u64| spans.partition_point(|seen| seen.id < id);
     let known = |id: u64| Some(place_of(id)).filter(|at| spans.get(*at).is_some_and(|seen| seen.id == id));
     let first = |at: usize| at == 0 || spans[at - 1].id != spans[at].id;
-    let within = |(at, seen): (usize, &Seen)| Within {
+    let within = |(at, seen): (usize, &SpanSummary)| Within {
         parent: seen.parent.and_then(known),
         start_ns: seen.start_ns,
         end_ns: seen.end_ns,

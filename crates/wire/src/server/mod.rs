@@ -30,7 +30,7 @@ mod transcriptions;
 pub use answer::{EmbeddingsFormat, embeddings, model, models};
 pub use ollama::tags;
 pub use reply::{Reply, StreamEnd, StreamWriter};
-pub use request::{BLOCK_WORDS, BadRequest, Endpoint, GenerateRequest, TranscriptFormat, parse};
+pub use request::{ApiEndpoint, BLOCK_WORDS, BadRequest, GenerateRequest, TranscriptFormat, parse};
 pub use speech::{answer, answer_id, content_type, error, stream_writer};
 pub use stream::{ChunkWriter, word, words};
 pub use timing::{ReportedTimings, Timing};

@@ -17,12 +17,12 @@ pub const BLOCK_WORDS: usize = 16;
 /// Longest output that a request may set, in tokens.
 const OUTPUT_MAX: u32 = 1 << 20;
 
-pub type Endpoint = Protocol;
+pub type ApiEndpoint = Protocol;
 
 /// The options and prompt statistics of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GenerateRequest {
-    pub endpoint: Endpoint,
+    pub endpoint: ApiEndpoint,
     /// Unchanged model name; empty if the request has none.
     pub model: String,
     pub stream: bool,
@@ -145,14 +145,14 @@ struct TextPart<'a> {
     #[serde(borrow, default)]
     image_url: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    source: Option<Held<'a>>,
+    source: Option<EncodedFile<'a>>,
     #[serde(borrow, default)]
-    input_audio: Option<Held<'a>>,
+    input_audio: Option<EncodedFile<'a>>,
 }
 
 /// The place of a file's bytes, as base64.
 #[derive(Deserialize)]
-struct Held<'a> {
+struct EncodedFile<'a> {
     #[serde(borrow, default)]
     url: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -160,7 +160,7 @@ struct Held<'a> {
 }
 
 /// Parses a request body of at most `body_max` bytes.
-pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<GenerateRequest, BadRequest> {
+pub fn parse(endpoint: ApiEndpoint, body: &[u8], body_max: usize) -> Result<GenerateRequest, BadRequest> {
     if body.len() > body_max {
         let message = format!("request body of {} bytes is over the limit of {body_max}", body.len());
         return Err(BadRequest { status: 413, message, param: None });
@@ -337,7 +337,7 @@ impl Words {
     fn part(&mut self, param: &'static str, part: &TextPart<'_>) -> Result<(), BadRequest> {
         if let Some(raw) = part.image_url {
             let url = match raw.get().starts_with('{') {
-                true => read::<Held<'_>>(param, raw)?.url,
+                true => read::<EncodedFile<'_>>(param, raw)?.url,
                 false => Some(read(param, raw)?),
             };
             self.media(param, &url.unwrap_or_default())?;

@@ -15,10 +15,10 @@ use serde_json::error::Category;
 
 use super::attributes::{Many, Scalar, Text};
 use super::chrome::{self, Chrome};
-use super::loose::{Loose, Process, Resource};
+use super::loose::{PartialSpan, Process, Resource};
 use super::origin::{Origin, settle};
 use super::scan::Scan;
-use super::{Format, Notes, TraceError};
+use super::{Notes, TraceError, TraceFormat};
 
 /// Limit of unknown keys that an error lists.
 const KEYS_SHOWN: usize = 8;
@@ -26,9 +26,9 @@ const KEYS_SHOWN: usize = 8;
 /// The content of a document so far.
 pub(crate) struct TraceDocument<'a> {
     /// Receiver of complete spans.
-    each: Each<'a>,
+    each: SpanVisitor<'a>,
     notes: Notes,
-    format: Option<Format>,
+    format: Option<TraceFormat>,
     chrome: Chrome<'a>,
     /// Top-level keys that are unknown.
     unknown: Vec<String>,
@@ -42,12 +42,12 @@ pub(crate) struct TraceDocument<'a> {
 }
 
 /// A callback that receives spans one at a time.
-pub(crate) type Each<'a> = &'a mut (dyn FnMut(TraceSpan) + 'a);
+pub(crate) type SpanVisitor<'a> = &'a mut (dyn FnMut(TraceSpan) + 'a);
 
 /// The facts of one or several documents, without spans.
 pub(crate) struct DocumentNotes {
     /// Format; `None` if it is unknown.
-    pub format: Option<Format>,
+    pub format: Option<TraceFormat>,
     /// Counts of changed or omitted parts.
     pub notes: Notes,
     /// Description of an unknown document.
@@ -55,7 +55,7 @@ pub(crate) struct DocumentNotes {
 }
 
 /// Parses JSON: one document, several in sequence (JSON lines), or a list of them. Passes on each span.
-pub(crate) fn read<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentNotes, TraceError> {
+pub(crate) fn read<'a>(bytes: &'a [u8], each: SpanVisitor<'a>) -> Result<DocumentNotes, TraceError> {
     let mut found = TraceDocument::new(each);
     found.walk(bytes)?;
     Ok(found.told(bytes))
@@ -63,18 +63,21 @@ pub(crate) fn read<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentNotes,
 
 /// Parses one complete document. `None` if it has events of a Chrome trace, which need the documents after it; then no span
 /// was passed on.
-pub(crate) fn read_one<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Option<DocumentNotes>, TraceError> {
+pub(crate) fn read_one<'a>(
+    bytes: &'a [u8],
+    each: SpanVisitor<'a>,
+) -> Result<Option<DocumentNotes>, TraceError> {
     let mut found = TraceDocument::new(each);
     found.one(bytes).map_err(|error| wrong(&error))?;
     Ok((found.chrome.events == 0).then(|| found.told(bytes)))
 }
 
 /// Parses JSON as an export request: an empty object is one without spans (protobuf's JSON leaves out empty lists).
-pub(crate) fn read_otlp<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentNotes, TraceError> {
+pub(crate) fn read_otlp<'a>(bytes: &'a [u8], each: SpanVisitor<'a>) -> Result<DocumentNotes, TraceError> {
     let mut found = TraceDocument::new(each);
     found.walk(bytes)?;
     if found.documents > 0 && found.unknown.is_empty() && !found.has_other_spans && !found.has_inner {
-        found.is(Format::OtlpJson);
+        found.is(TraceFormat::OtlpJson);
     }
     Ok(found.told(bytes))
 }
@@ -100,7 +103,7 @@ fn wrong(error: &serde_json::Error) -> TraceError {
 }
 
 impl<'a> TraceDocument<'a> {
-    fn new(each: Each<'a>) -> TraceDocument<'a> {
+    fn new(each: SpanVisitor<'a>) -> TraceDocument<'a> {
         TraceDocument {
             each,
             notes: Notes::default(),
@@ -164,14 +167,14 @@ impl<'a> TraceDocument<'a> {
 
     /// Returns whether the bytes are an unclosed list of Chrome events.
     fn is_chrome_list(&self) -> bool {
-        self.is_list && self.format == Some(Format::Chrome)
+        self.is_list && self.format == Some(TraceFormat::Chrome)
     }
 
-    fn is(&mut self, format: Format) {
+    fn is(&mut self, format: TraceFormat) {
         self.format.get_or_insert(format);
     }
 
-    fn push(&mut self, span: Loose<'_>, origin: &Origin) {
+    fn push(&mut self, span: PartialSpan<'_>, origin: &Origin) {
         let own = span.origin.clone();
         match span.into_span() {
             Some(span) => {
@@ -199,9 +202,9 @@ impl<'de> DeserializeSeed<'de> for Document<'_, 'de> {
 #[derive(Default)]
 struct Frame<'a> {
     /// Spans that wait for their processes.
-    spans: Vec<Loose<'a>>,
+    spans: Vec<PartialSpan<'a>>,
     processes: HashMap<Cow<'a, str>, Origin>,
-    loose: Loose<'a>,
+    loose: PartialSpan<'a>,
     event: chrome::Event<'a>,
 }
 
@@ -245,11 +248,11 @@ impl<'a> Frame<'a> {
     ) -> Result<(), A::Error> {
         match key {
             "resourceSpans" | "resource_spans" | "batches" => {
-                found.is(Format::OtlpJson);
+                found.is(TraceFormat::OtlpJson);
                 map.next_value_seed(ResourceSpans(found))
             }
             "traceEvents" => {
-                found.is(Format::Chrome);
+                found.is(TraceFormat::Chrome);
                 map.next_value_seed(chrome::Events(&mut found.chrome))
             }
             "baseTimeNanoseconds" => {
@@ -257,7 +260,7 @@ impl<'a> Frame<'a> {
                 Ok(())
             }
             "spans" => {
-                self.spans.extend(map.next_value::<Many<Loose<'a>>>()?.0);
+                self.spans.extend(map.next_value::<Many<PartialSpan<'a>>>()?.0);
                 Ok(())
             }
             "processes" => {
@@ -295,18 +298,18 @@ impl<'a> Frame<'a> {
     fn close(self, found: &mut TraceDocument<'a>) {
         let Frame { spans, processes, mut loose, event } = self;
         if event.is_event() {
-            found.is(Format::Chrome);
+            found.is(TraceFormat::Chrome);
             found.chrome.push(event, loose.take_name());
             return;
         }
         if !processes.is_empty() || spans.iter().any(|span| span.is_jaeger) {
-            found.is(Format::Jaeger);
+            found.is(TraceFormat::Jaeger);
         } else if !spans.is_empty() || loose.is_span() {
             found.has_other_spans = true;
             return;
         }
         // A sampler records its share only at the root, and it applies to the whole trace.
-        let share = spans.iter().find_map(Loose::weight);
+        let share = spans.iter().find_map(PartialSpan::weight);
         let none = Origin::default();
         for mut span in spans {
             if let (None, Some(share)) = (span.weight(), share) {
@@ -370,7 +373,7 @@ struct ScopeSpans<'a> {
     #[serde(alias = "instrumentationLibrary")]
     scope: Option<Scope>,
     #[serde(borrow, default)]
-    spans: Many<Loose<'a>>,
+    spans: Many<PartialSpan<'a>>,
 }
 
 #[derive(Deserialize)]

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use crate::grpc::Code;
-use crate::protobuf::{Fields, Pen};
+use crate::protobuf::{Fields, ProtobufWriter};
 
 /// Path of the only gRPC method.
 pub const GRPC_EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
@@ -30,7 +30,7 @@ pub const POINTS: Rejects =
 pub fn response(rejected: u64, (_, why): Rejects) -> Vec<u8> {
     let mut bytes = Vec::new();
     if rejected > 0 {
-        Pen(&mut bytes).message(1, |pen| {
+        ProtobufWriter(&mut bytes).message(1, |pen| {
             pen.number(1, rejected);
             pen.bytes(2, why.as_bytes());
         });
@@ -65,7 +65,7 @@ pub fn response_json(rejected: u64, (name, why): Rejects) -> Vec<u8> {
 /// Encodes `google.rpc.Status`, with a `RetryInfo` if a retry is allowed after `retry_s` seconds.
 pub fn status(code: Code, message: &str, retry_s: Option<u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut pen = Pen(&mut bytes);
+    let mut pen = ProtobufWriter(&mut bytes);
     pen.number(1, code as u64);
     pen.bytes(2, message.as_bytes());
     if let Some(seconds) = retry_s {

@@ -8,7 +8,7 @@ use plimsoll_model::TraceSpan;
 
 use super::document::{self, DocumentNotes};
 use super::scan::Scan;
-use super::{Format, Notes, TraceError, otlp, read_each};
+use super::{Notes, TraceError, TraceFormat, otlp, read_each};
 
 /// Longest message that is buffered to detect a file of length-prefixed messages, bytes. Exporters' messages have some MiB.
 const MESSAGE_MAX: usize = 256 << 20;
@@ -17,8 +17,8 @@ const TELLING: usize = 16;
 
 /// The summary of a parsed file.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Fed {
-    pub format: Format,
+pub struct FeedResult {
+    pub format: TraceFormat,
     pub spans: u64,
     /// Counts of changed or omitted parts.
     pub notes: Notes,
@@ -45,7 +45,7 @@ pub struct TraceFeed {
     mode: Mode,
     /// Line and column of the first buffered byte, from 0.
     place: (usize, usize),
-    format: Option<Format>,
+    format: Option<TraceFormat>,
     spans: u64,
     notes: Notes,
     /// Description of the first unknown document.
@@ -101,7 +101,7 @@ impl TraceFeed {
     ///
     /// # Errors
     /// Fails with [`TraceError`] if the file is not a trace, or malformed.
-    pub fn end(mut self, each: &mut dyn FnMut(TraceSpan)) -> Result<Fed, TraceError> {
+    pub fn end(mut self, each: &mut dyn FnMut(TraceSpan)) -> Result<FeedResult, TraceError> {
         let left = self.held.iter().any(|b| !b.is_ascii_whitespace());
         let began = self.format.is_some() || self.words.is_some();
         let mut spans = 0;
@@ -127,7 +127,7 @@ impl TraceFeed {
         }
         self.spans += spans;
         match self.format {
-            Some(format) => Ok(Fed { format, spans: self.spans, notes: self.notes }),
+            Some(format) => Ok(FeedResult { format, spans: self.spans, notes: self.notes }),
             None => Err(TraceError::Unknown { found: self.words.unwrap_or_default() }),
         }
     }
@@ -169,7 +169,7 @@ impl TraceFeed {
             self.notes.add(otlp::decode_each(message, each)?);
             from += end;
         }
-        self.format = Some(Format::OtlpProtobuf);
+        self.format = Some(TraceFormat::OtlpProtobuf);
         self.pass(from);
         Ok(())
     }
@@ -180,7 +180,7 @@ impl TraceFeed {
             self.notes.add(otlp::decode_each(&self.held[from..from + end], each)?);
             from += end;
         }
-        self.format = Some(Format::OtlpProtobuf);
+        self.format = Some(TraceFormat::OtlpProtobuf);
         if self.held.get(from).is_some_and(|first| *first != 0x0a) {
             return Err(TraceError::Protobuf { at: from, expected: "a resource and its spans" });
         }

@@ -17,7 +17,7 @@ use super::origin::Origin;
 
 /// The fields of a span so far.
 #[derive(Default)]
-pub(crate) struct Loose<'a> {
+pub(crate) struct PartialSpan<'a> {
     trace: Option<Cow<'a, str>>,
     id: Option<Cow<'a, str>>,
     parent: Option<Cow<'a, str>>,
@@ -39,7 +39,7 @@ pub(crate) struct Loose<'a> {
     pub(crate) is_jaeger: bool,
 }
 
-impl<'a> Loose<'a> {
+impl<'a> PartialSpan<'a> {
     /// Reads the value of `key` if it is a span's; returns false otherwise, and then the value is still unread.
     pub(crate) fn field<A: MapAccess<'a>>(&mut self, key: &str, map: &mut A) -> Result<bool, A::Error> {
         match key {
@@ -186,16 +186,16 @@ impl<'a> Loose<'a> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Loose<'a> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Loose<'a>, D::Error> {
+impl<'de: 'a, 'a> Deserialize<'de> for PartialSpan<'a> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<PartialSpan<'a>, D::Error> {
         struct Take;
         impl<'de> Visitor<'de> for Take {
-            type Value = Loose<'de>;
+            type Value = PartialSpan<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a span")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Loose<'de>, A::Error> {
-                let mut span = Loose::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PartialSpan<'de>, A::Error> {
+                let mut span = PartialSpan::default();
                 while let Some(Text(key)) = map.next_key()? {
                     if !span.field(&key, &mut map)? {
                         map.next_value::<IgnoredAny>()?;

@@ -39,7 +39,7 @@ pub(crate) const STATUS_MESSAGE: &str = "otel.status_description";
 
 plimsoll_model::named! {
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-    pub enum Format {
+    pub enum TraceFormat {
         /// OTLP `ExportTraceServiceRequest`, a single one, or several with length prefixes.
         OtlpProtobuf => "OTLP protobuf",
         /// OTLP as JSON: one document, a list, or one per line.
@@ -81,8 +81,8 @@ impl Notes {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Parsed {
-    pub format: Format,
+pub struct ParsedTrace {
+    pub format: TraceFormat,
     /// Spans in the order of the file.
     pub spans: Vec<TraceSpan>,
     /// Counts of changed or omitted parts.
@@ -136,10 +136,10 @@ impl From<ProtobufError> for TraceError {
 ///
 /// # Errors
 /// Fails with [`TraceError`] if the bytes are not traces, or malformed.
-pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
+pub fn read(bytes: &[u8]) -> Result<ParsedTrace, TraceError> {
     let mut spans = Vec::new();
     let (format, notes) = read_each(bytes, &mut |span| spans.push(span))?;
-    Ok(Parsed { format, spans, notes })
+    Ok(ParsedTrace { format, spans, notes })
 }
 
 /// Parses traces and passes on each span. Spans of a profiler's timeline follow at its end.
@@ -149,7 +149,7 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
 pub(crate) fn read_each(
     bytes: &[u8],
     each: &mut dyn FnMut(TraceSpan),
-) -> Result<(Format, Notes), TraceError> {
+) -> Result<(TraceFormat, Notes), TraceError> {
     if otlp::looks_like(bytes) {
         return protobuf(&[bytes], each);
     }
@@ -161,7 +161,7 @@ pub(crate) fn read_each(
         Some(b'{' | b'[') => known(document::read(bytes, each)?),
         // It begins like OTLP: the parse error is more useful than "unknown".
         Some(_) if bytes[0] == 0x0a => {
-            otlp::decode(bytes, &mut Vec::new()).map(|notes| (Format::OtlpProtobuf, notes))
+            otlp::decode(bytes, &mut Vec::new()).map(|notes| (TraceFormat::OtlpProtobuf, notes))
         }
         Some(_) => Err(TraceError::Unknown { found: looks::like(bytes) }),
         None => Err(TraceError::Unknown { found: "nothing: it is empty".into() }),
@@ -172,29 +172,29 @@ pub(crate) fn read_each(
 ///
 /// # Errors
 /// Fails with [`TraceError`] if the bytes are not JSON, or not OTLP's.
-pub fn read_otlp_json(bytes: &[u8]) -> Result<Parsed, TraceError> {
+pub fn read_otlp_json(bytes: &[u8]) -> Result<ParsedTrace, TraceError> {
     let mut spans = Vec::new();
     match known(document::read_otlp(bytes, &mut |span| spans.push(span))?) {
-        Ok((Format::OtlpJson, notes)) => Ok(Parsed { format: Format::OtlpJson, spans, notes }),
+        Ok((TraceFormat::OtlpJson, notes)) => Ok(ParsedTrace { format: TraceFormat::OtlpJson, spans, notes }),
         Ok((format, _)) => Err(TraceError::NotOtlp { found: format.name().into() }),
         Err(TraceError::Unknown { found }) => Err(TraceError::NotOtlp { found }),
         Err(other) => Err(other),
     }
 }
 
-fn known(told: document::DocumentNotes) -> Result<(Format, Notes), TraceError> {
+fn known(told: document::DocumentNotes) -> Result<(TraceFormat, Notes), TraceError> {
     match told.format {
         Some(format) => Ok((format, told.notes)),
         None => Err(TraceError::Unknown { found: told.words }),
     }
 }
 
-fn protobuf(messages: &[&[u8]], each: &mut dyn FnMut(TraceSpan)) -> Result<(Format, Notes), TraceError> {
+fn protobuf(messages: &[&[u8]], each: &mut dyn FnMut(TraceSpan)) -> Result<(TraceFormat, Notes), TraceError> {
     let mut notes = Notes::default();
     for message in messages {
         notes.add(otlp::decode_each(message, each)?);
     }
-    Ok((Format::OtlpProtobuf, notes))
+    Ok((TraceFormat::OtlpProtobuf, notes))
 }
 
 /// Splits a file with four bytes of length (big-endian) before each message, as the OpenTelemetry collector's file

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use super::id::{self, short};
 use super::origin::{Origin, settle, time_ns};
 use super::{Notes, TraceError};
-use crate::protobuf::{Fields, Pen, Value};
+use crate::protobuf::{Fields, ProtobufWriter, Value};
 
 /// Limit of nested lists in attributes; real attributes are shallower.
 const DEPTH_MAX: usize = 32;
@@ -267,7 +267,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// Encodes spans as one `ExportTraceServiceRequest`; adjacent spans of one service share a resource.
 pub fn encode(spans: &[TraceSpan]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut pen = Pen(&mut bytes);
+    let mut pen = ProtobufWriter(&mut bytes);
     for batch in spans.chunk_by(|a, b| a.service == b.service) {
         pen.message(1, |pen| {
             if let Some(service) = batch.first().and_then(|span| span.service.as_deref()) {
@@ -280,7 +280,7 @@ pub fn encode(spans: &[TraceSpan]) -> Vec<u8> {
     bytes
 }
 
-fn put_span(pen: &mut Pen<'_>, span: &TraceSpan) {
+fn put_span(pen: &mut ProtobufWriter<'_>, span: &TraceSpan) {
     pen.bytes(1, &span.trace.to_be_bytes());
     pen.bytes(2, &span.id.to_be_bytes());
     if let Some(state) = id::trace_state(span.weight) {
@@ -316,7 +316,7 @@ fn put_span(pen: &mut Pen<'_>, span: &TraceSpan) {
     }
 }
 
-fn put_attribute(pen: &mut Pen<'_>, field: u32, key: &str, value: &AttributeValue) {
+fn put_attribute(pen: &mut ProtobufWriter<'_>, field: u32, key: &str, value: &AttributeValue) {
     pen.message(field, |pen| {
         pen.bytes(1, key.as_bytes());
         pen.message(2, |pen| match value {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_wire::ext_proc::response::{go_on, immediate};
 use plimsoll_wire::ext_proc::{
-    Answers, BodyChange, BodyMode, ExtProcError, HeaderLines, Mutation, ProcessingRequest, Said,
+    Answers, BodyChange, BodyMode, ExtProcError, HeaderLines, HttpMessage, Mutation, ProcessingRequest,
 };
 use plimsoll_wire::grpc::{CallMessages, FrameError, framed, health, health_asked};
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ fn held(message: &[u8]) -> BTreeMap<&'static str, Value> {
     };
     let mut found = BTreeMap::from([("observes", json!(read.only_observes))]);
     let kind = match read.said.as_ref().expect("a known one") {
-        Said::RequestHeaders(headers, is_end) | Said::ResponseHeaders(headers, is_end) => {
+        HttpMessage::RequestHeaders(headers, is_end) | HttpMessage::ResponseHeaders(headers, is_end) => {
             found.insert("headers", lines(headers));
             found.insert("end", json!(is_end));
             if matches!(read.said, Some(Said::RequestHeaders(..))) {
@@ -52,13 +52,13 @@ fn held(message: &[u8]) -> BTreeMap<&'static str, Value> {
                 "response_headers"
             }
         }
-        Said::RequestBody(piece) | Said::ResponseBody(piece) => {
+        HttpMessage::RequestBody(piece) | HttpMessage::ResponseBody(piece) => {
             found.insert("body", json!(text(piece.body)));
             found.insert("end", json!(piece.is_end));
             if matches!(read.said, Some(Said::RequestBody(_))) { "request_body" } else { "response_body" }
         }
-        Said::RequestTrailers => "request_trailers",
-        Said::ResponseTrailers => "response_trailers",
+        HttpMessage::RequestTrailers => "request_trailers",
+        HttpMessage::ResponseTrailers => "response_trailers",
     };
     found.insert("kind", json!(kind));
     if let Some(modes) = read.modes {

@@ -2,13 +2,13 @@
 //! The buffer is no larger than necessary.
 
 use plimsoll_model::{AttributeValue, SpanKind, TraceSpan};
-use plimsoll_wire::trace::feed::{Fed, TraceFeed};
-use plimsoll_wire::trace::{Format, TraceError, otlp, read};
+use plimsoll_wire::trace::feed::{FeedResult, TraceFeed};
+use plimsoll_wire::trace::{TraceError, TraceFormat, otlp, read};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 /// Reads `bytes` in pieces of this size. Returns also the spans before an error, and the maximum number of buffered bytes.
-fn fed(bytes: &[u8], piece: usize) -> (Result<Fed, TraceError>, Vec<TraceSpan>, usize) {
+fn fed(bytes: &[u8], piece: usize) -> (Result<FeedResult, TraceError>, Vec<TraceSpan>, usize) {
     let (mut feed, mut spans, mut most) = (TraceFeed::default(), Vec::new(), 0);
     for piece in bytes.chunks(piece) {
         if let Err(error) = feed.push(piece, &mut |span| spans.push(span)) {
@@ -176,7 +176,7 @@ proptest! {
         let (read_so, spans, _) = fed(&bytes, piece);
         if let (Ok(fed), Ok(whole)) = (read_so, read(&bytes)) {
             prop_assert_eq!(fed.format, whole.format);
-            prop_assert_eq!(fed.format, Format::OtlpJson);
+            prop_assert_eq!(fed.format, TraceFormat::OtlpJson);
             prop_assert!(spans == whole.spans);
         }
     }

@@ -2,7 +2,7 @@
 
 use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{Broken, Protocol};
-use plimsoll_wire::sse::{EVENT_MAX, Item, LINE_MAX, Parser};
+use plimsoll_wire::sse::{EVENT_MAX, LINE_MAX, Parser, SseItem};
 use plimsoll_wire::{Decoder, Head};
 use proptest::prelude::*;
 
@@ -162,9 +162,9 @@ fn the_grammar_of_event_streams() {
         for piece in bytes.chunks(step) {
             parser
                 .feed(piece, &mut |item| match item {
-                    Item::Event { name, data } => all.push((text(name), text(data))),
-                    Item::Comment => all.push(("#".into(), String::new())),
-                    Item::Stray(line) => all.push(("?".into(), text(line))),
+                    SseItem::Event { name, data } => all.push((text(name), text(data))),
+                    SseItem::Comment => all.push(("#".into(), String::new())),
+                    SseItem::Stray(line) => all.push(("?".into(), text(line))),
                 })
                 .unwrap();
         }

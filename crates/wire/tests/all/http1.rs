@@ -1,7 +1,7 @@
 //! Answers off a connection: the framing rules of RFC 9112, and bytes in any pieces.
 
 use plimsoll_wire::Head;
-use plimsoll_wire::http1::{AnswerPart, HEAD_MAX, HttpFault, Reader};
+use plimsoll_wire::http1::{HEAD_MAX, HttpFault, Reader, ResponsePart};
 use proptest::prelude::*;
 
 /// The parsed content of one connection's bytes, up to the end of its answer or of the bytes.
@@ -31,9 +31,9 @@ fn read(pieces: &[&[u8]]) -> Got {
         while !got.whole && got.fault.is_none() {
             match reader.next(&mut rest, || 0) {
                 Ok(None) => break,
-                Ok(Some(AnswerPart::Head(head))) => got.heads.push(head),
-                Ok(Some(AnswerPart::Data(data))) => got.body.extend_from_slice(data),
-                Ok(Some(AnswerPart::End)) => got.whole = true,
+                Ok(Some(ResponsePart::Head(head))) => got.heads.push(head),
+                Ok(Some(ResponsePart::Data(data))) => got.body.extend_from_slice(data),
+                Ok(Some(ResponsePart::End)) => got.whole = true,
                 Err(fault) => got.fault = Some(fault),
             }
             assert!(reader.held() <= HEAD_MAX);
@@ -183,9 +183,9 @@ fn one_answer_after_another() {
         reader.begin();
         loop {
             match reader.next(&mut input, || 0).expect("an answer").expect("all there") {
-                AnswerPart::Head(head) => told.push(head.status.to_string()),
-                AnswerPart::Data(data) => told.push(String::from_utf8_lossy(data).into_owned()),
-                AnswerPart::End => break,
+                ResponsePart::Head(head) => told.push(head.status.to_string()),
+                ResponsePart::Data(data) => told.push(String::from_utf8_lossy(data).into_owned()),
+                ResponsePart::End => break,
             }
         }
         assert!(reader.is_reusable());

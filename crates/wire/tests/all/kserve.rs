@@ -4,7 +4,7 @@ use plimsoll_model::outcome::How;
 use plimsoll_model::{Broken, Datatype, Payload, Protocol, Span, Tensor};
 use plimsoll_wire::kserve::metadata::{read_config, read_index, read_model, read_server};
 use plimsoll_wire::kserve::{path, rows, server};
-use plimsoll_wire::{Encoded, QueueWish, RequestOptions, encode};
+use plimsoll_wire::{EncodedRequest, QueueOptions, RequestOptions, encode};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn options() -> RequestOptions {
     RequestOptions { protocol: Protocol::Kserve, model: Some(MODEL.into()), ..RequestOptions::default() }
 }
 
-fn sent(tensors: Vec<Tensor>, binary: bool) -> Encoded {
+fn sent(tensors: Vec<Tensor>, binary: bool) -> EncodedRequest {
     encode(&Payload::Tensors(tensors), &RequestOptions { binary, ..options() })
 }
 
@@ -267,12 +267,12 @@ proptest! {
 /// Triton's request parameters (`docs/protocol/extension_schedule_policy.md`): `priority`, and `timeout` in microseconds.
 #[test]
 fn a_place_in_the_queue_is_asked_for_in_the_parameters() {
-    let asked = |queue: QueueWish, binary: bool| {
+    let asked = |queue: QueueOptions, binary: bool| {
         let options = RequestOptions { queue, binary, ..options() };
         let rows = Tensor { name: "A".into(), ..tensor(Datatype::Fp32, &[2, 1], &[1, 2]) };
         encode(&Payload::Tensors(vec![rows]), &options)
     };
-    let wish = QueueWish { priority: Some(2), timeout: Some(Span(20_000_500)) };
+    let wish = QueueOptions { priority: Some(2), timeout: Some(Span(20_000_500)) };
     for binary in [false, true] {
         let sent = asked(wish, binary);
         let json: Value =
@@ -282,6 +282,6 @@ fn a_place_in_the_queue_is_asked_for_in_the_parameters() {
         let read = parse(&sent.body, sent.header_length, 8).unwrap();
         assert_eq!((read.items, read.priority, read.timeout_us), (2, 2, Some(20_001)));
     }
-    let nothing: Value = serde_json::from_slice(&asked(QueueWish::default(), false).body).unwrap();
+    let nothing: Value = serde_json::from_slice(&asked(QueueOptions::default(), false).body).unwrap();
     assert_eq!(nothing["parameters"], Value::Null);
 }

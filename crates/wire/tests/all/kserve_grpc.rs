@@ -5,7 +5,7 @@ use std::path::Path;
 use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{Broken, Datatype, Outcome, Payload, Protocol, Span, Tensor, TokensRule};
 use plimsoll_wire::kserve::grpc::{self, Method};
-use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head, QueueWish, RequestOptions, encode};
+use plimsoll_wire::{DecodedAnswer, DecodedEvent, Decoder, Head, QueueOptions, RequestOptions, encode};
 
 /// Bytes of Triton's, or of its Python client's own encoder (`infer.request`).
 fn recorded(name: &str) -> Vec<u8> {
@@ -30,7 +30,7 @@ fn read<'a>(
     stream: bool,
     pieces: impl IntoIterator<Item = &'a [u8]>,
     trailers: Option<&[(&str, &str)]>,
-) -> (Vec<Decoded>, AnswerVerdict) {
+) -> (Vec<DecodedEvent>, DecodedAnswer) {
     let mut decoder = Decoder::with_head(Protocol::KserveGrpc, stream, head(&[]), true);
     let mut events = Vec::new();
     pieces.into_iter().for_each(|piece| decoder.feed(piece, &mut events));
@@ -42,7 +42,7 @@ fn read<'a>(
     (events, verdict)
 }
 
-fn ended(verdict: &AnswerVerdict) -> (Outcome, &str) {
+fn ended(verdict: &DecodedAnswer) -> (Outcome, &str) {
     (verdict.outcome, verdict.answer.error.as_deref().unwrap_or_default())
 }
 
@@ -63,7 +63,7 @@ fn a_request_is_what_a_foreign_encoder_writes() {
         protocol: Protocol::KserveGrpc,
         model: Some("lockstep".into()),
         version: Some("1".into()),
-        queue: QueueWish { timeout: Some(Span::from_secs(5)), ..QueueWish::default() },
+        queue: QueueOptions { timeout: Some(Span::from_secs(5)), ..QueueOptions::default() },
         ..RequestOptions::default()
     };
     let encoded = encode(&Payload::Tensors(tensors), &options);
@@ -121,7 +121,7 @@ fn answers_are_read_at_every_cut() {
 #[test]
 fn a_unary_answer_is_one_event_and_a_stream_one_for_each_response() {
     let word =
-        |events: &[Decoded]| events.iter().map(|event| event.kind.name()).collect::<Vec<_>>().join(" ");
+        |events: &[DecodedEvent]| events.iter().map(|event| event.kind.name()).collect::<Vec<_>>().join(" ");
     let (events, verdict) = read(false, [&framed(&recorded("infer"))[..]], Some(OK));
     assert_eq!(
         (word(&events).as_str(), verdict.outcome, verdict.answer.broken),
@@ -183,7 +183,7 @@ fn what_is_cut_off_or_no_call_is_told() {
     assert_eq!(of(false, &unary, None).outcome, cut(By::Server));
     // Inside of a message, or without one, and yet OK.
     let malformed =
-        |verdict: &AnswerVerdict| verdict.outcome == Outcome::new(How::Malformed, By::Server, false);
+        |verdict: &DecodedAnswer| verdict.outcome == Outcome::new(How::Malformed, By::Server, false);
     for (is_stream, bytes) in [(false, &unary[..20]), (true, &stream[..100]), (false, &[][..])] {
         assert!(malformed(&of(is_stream, bytes, Some(OK))), "{}", bytes.len());
     }

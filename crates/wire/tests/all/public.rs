@@ -33,7 +33,7 @@ fn tokens(read: &Read) -> Tokens {
 
 /// The kinds of the events once the end is known, a letter each, with their tokens.
 fn settled(read: &Read) -> String {
-    let event = |one: &plimsoll_wire::Decoded| Event {
+    let event = |one: &plimsoll_wire::DecodedEvent| Event {
         offset: Span(0),
         user_delay_ns: 0,
         tokens: one.tokens,

@@ -3,13 +3,13 @@
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Broken, Payload, Protocol};
 use plimsoll_wire::server::{GenerateRequest, Reply, ReportedTimings, answer, parse};
-use plimsoll_wire::{AnswerVerdict, Decoder, RequestOptions, encode};
+use plimsoll_wire::{DecodedAnswer, Decoder, RequestOptions, encode};
 use serde_json::{Value, json};
 
 use Protocol::{Classify, Pooling, Rerank, Score};
 
 /// Parses a whole answer, in one piece and byte by byte; `results` is the expected number of results.
-fn read(protocol: Protocol, body: &[u8], results: Option<u32>) -> AnswerVerdict {
+fn read(protocol: Protocol, body: &[u8], results: Option<u32>) -> DecodedAnswer {
     let pieces = |size: usize| {
         let decoder = Decoder::new(protocol, false, 200, Some("application/json"), false);
         let mut decoder = decoder.expecting_results(results);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use plimsoll_model::{EventKind, Protocol};
-use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head};
+use plimsoll_wire::{DecodedAnswer, DecodedEvent, Decoder, Head};
 
 /// An answer as bytes.
 #[derive(Clone)]
@@ -16,8 +16,8 @@ pub struct Recorded {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Read {
     /// The events, the tail last.
-    pub events: Vec<Decoded>,
-    pub verdict: AnswerVerdict,
+    pub events: Vec<DecodedEvent>,
+    pub verdict: DecodedAnswer,
 }
 
 impl Read {

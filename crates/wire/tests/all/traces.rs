@@ -1,11 +1,11 @@
 //! Traces of other tools: known documents, both encodings of OTLP, and invalid bytes.
 
 use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
-use plimsoll_wire::trace::{Format, Parsed, TraceError, otlp, read, read_otlp_json};
+use plimsoll_wire::trace::{ParsedTrace, TraceError, TraceFormat, otlp, read, read_otlp_json};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-fn check(bytes: &[u8], format: Format) -> Parsed {
+fn check(bytes: &[u8], format: TraceFormat) -> ParsedTrace {
     let parsed = read(bytes).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(parsed.format, format);
     for span in &parsed.spans {
@@ -22,7 +22,7 @@ fn text(text: &str) -> AttributeValue {
 
 #[test]
 fn vllms_own_span_keeps_its_stages() {
-    let parsed = check(include_bytes!("../../fixtures/otlp/vllm_llm_request.json"), Format::OtlpJson);
+    let parsed = check(include_bytes!("../../fixtures/otlp/vllm_llm_request.json"), TraceFormat::OtlpJson);
     let [span] = parsed.spans.as_slice() else { panic!("one span: {parsed:?}") };
     assert_eq!(
         (span.name.as_str(), span.service.as_deref()),
@@ -67,7 +67,7 @@ const OTLP: &str = r#"{"resourceSpans":[{"resource":{"attributes":[
 
 #[test]
 fn otlps_json_is_read_whole_by_line_and_as_a_list() {
-    let parsed = check(OTLP.as_bytes(), Format::OtlpJson);
+    let parsed = check(OTLP.as_bytes(), TraceFormat::OtlpJson);
     assert_eq!(parsed.notes.refused, 1, "the span without a trace");
     let [span] = parsed.spans.as_slice() else { panic!("one span: {parsed:?}") };
     let expected = TraceSpan {
@@ -123,7 +123,7 @@ fn jaegers_download_is_read() {
        "startTime":1700000000000200,"duration":300,"tags":[{"key":"error","type":"bool","value":true}],"logs":[],"processID":"p2"}],
       "processes":{"p1":{"serviceName":"front","tags":[{"key":"host.name","value":"h"}]},"p2":{"serviceName":"store"}},"warnings":null}],
       "total":0,"limit":0,"errors":null}"#;
-    let parsed = check(file, Format::Jaeger);
+    let parsed = check(file, TraceFormat::Jaeger);
     let [front, store] = parsed.spans.as_slice() else { panic!("two spans: {parsed:?}") };
     assert_eq!((front.trace, front.id, front.parent), (0xa1b2, 1, None));
     assert_eq!((front.service.as_deref(), front.kind), (Some("front"), SpanKind::Server));
@@ -154,7 +154,7 @@ const KINETO: &str = r#"{"schemaVersion":1,"deviceProperties":[{"id":0,"name":"N
 
 #[test]
 fn a_profilers_slices_become_steps() {
-    let parsed = check(KINETO.as_bytes(), Format::Chrome);
+    let parsed = check(KINETO.as_bytes(), TraceFormat::Chrome);
     let find =
         |name: &str| parsed.spans.iter().find(|span| span.name == name).unwrap_or_else(|| panic!("{name}"));
     let parent = |name: &str| {
@@ -189,7 +189,7 @@ fn a_list_of_events_may_lack_its_end() {
     let whole = br#"[{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":2},{"ph":"X","name":"b","pid":1,"tid":1,"ts":1.5,"dur":1}]"#;
     assert_eq!(check(whole, Format::Chrome).spans.len(), 2);
     for (cut, spans) in [(whole.len() - 1, 2), (whole.len() - 20, 1)] {
-        let parsed = check(&whole[..cut], Format::Chrome);
+        let parsed = check(&whole[..cut], TraceFormat::Chrome);
         assert_eq!((parsed.spans.len(), parsed.notes.cut_off), (spans, true));
     }
 }
@@ -222,7 +222,7 @@ fn a_long_name_is_not_copied_into_every_span() {
     let long = "x".repeat(100_000);
     let spans: Vec<TraceSpan> =
         (1..2_000).map(|id| TraceSpan { id, service: Some(long.clone()), ..plain() }).collect();
-    let parsed = check(&otlp::encode(&spans), Format::OtlpProtobuf);
+    let parsed = check(&otlp::encode(&spans), TraceFormat::OtlpProtobuf);
     assert!(parsed.spans.iter().all(|span| span.service.as_ref().is_some_and(|name| name.len() == 256)));
 }
 
@@ -301,7 +301,7 @@ proptest! {
     #[test]
     fn spans_survive_otlp(spans in vec(a_span(), 1..20)) {
         let parsed = read(&otlp::encode(&spans)).expect("its own bytes");
-        prop_assert_eq!(parsed.format, Format::OtlpProtobuf);
+        prop_assert_eq!(parsed.format, TraceFormat::OtlpProtobuf);
         for (read, sent) in parsed.spans.iter().zip(&spans) {
             prop_assert!((read.weight / sent.weight - 1.0).abs() < 1e-9 * sent.weight);
             prop_assert_eq!(&TraceSpan { weight: sent.weight, ..read.clone() }, sent);

@@ -1,6 +1,6 @@
 //! A proxy's calls to an endpoint picker: gRPC's frames, cut anywhere, and Envoy's messages in them.
 
-use plimsoll_wire::ext_proc::{ProcessingRequest, Said};
+use plimsoll_wire::ext_proc::{HttpMessage, ProcessingRequest};
 use plimsoll_wire::grpc::{self, CallMessages, FrameError};
 
 /// Bytes that a message may have here.
@@ -31,10 +31,10 @@ pub fn check(bytes: &[u8]) {
         let _ = grpc::health_asked(message);
         let Ok(read) = ProcessingRequest::read(message) else { return };
         let held = match &read.said {
-            Some(Said::RequestHeaders(lines, _) | Said::ResponseHeaders(lines, _)) => {
+            Some(HttpMessage::RequestHeaders(lines, _) | HttpMessage::ResponseHeaders(lines, _)) => {
                 lines.iter().map(|(name, value)| name.len() + value.len()).sum()
             }
-            Some(Said::RequestBody(piece) | Said::ResponseBody(piece)) => piece.body.len(),
+            Some(HttpMessage::RequestBody(piece) | HttpMessage::ResponseBody(piece)) => piece.body.len(),
             _ => 0,
         };
         let subset: usize = read.subset.iter().flatten().map(String::len).sum();

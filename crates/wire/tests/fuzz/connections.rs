@@ -1,6 +1,6 @@
 //! The bytes of a connection as HTTP/1.1 answers in sequence, in pieces of any size.
 
-use plimsoll_wire::http1::{AnswerPart, Reader};
+use plimsoll_wire::http1::{Reader, ResponsePart};
 
 /// Returns the result: the data together, and how it ended.
 fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, String) {
@@ -9,8 +9,8 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, String) {
     for mut piece in pieces {
         loop {
             match reader.next(&mut piece, || 1_700_000_000) {
-                Ok(Some(AnswerPart::Data(bytes))) => data.extend_from_slice(bytes),
-                Ok(Some(AnswerPart::End)) if reader.is_reusable() && answers < 100 => {
+                Ok(Some(ResponsePart::Data(bytes))) => data.extend_from_slice(bytes),
+                Ok(Some(ResponsePart::End)) if reader.is_reusable() && answers < 100 => {
                     answers += 1;
                     reader.begin();
                 }

@@ -3,7 +3,7 @@
 
 use plimsoll_model::Protocol;
 use plimsoll_wire::kserve::grpc;
-use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head};
+use plimsoll_wire::{DecodedAnswer, DecodedEvent, Decoder, Head};
 
 fn head(status: &str) -> Head {
     let fields = [("content-type", &b"application/grpc"[..]), ("grpc-status", status.as_bytes())];
@@ -11,7 +11,7 @@ fn head(status: &str) -> Head {
 }
 
 /// Returns the result of a call whose bytes come in pieces of this size.
-fn read(how: u8, bytes: &[u8], size: usize) -> (Vec<Decoded>, AnswerVerdict) {
+fn read(how: u8, bytes: &[u8], size: usize) -> (Vec<DecodedEvent>, DecodedAnswer) {
     let mut decoder = Decoder::with_head(Protocol::KserveGrpc, how & 1 == 1, head(""), how & 2 == 2);
     let mut events = Vec::new();
     for piece in bytes.chunks(size) {

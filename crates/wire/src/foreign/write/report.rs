@@ -9,19 +9,19 @@ use plimsoll_model::{Foreign, ForeignClock, ForeignPart, ForeignRow, How, Load};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::statistics::{Sorted, seconds};
+use super::statistics::{SortedSamples, seconds};
 
 #[derive(Serialize, Debug)]
 pub struct BenchmarkReport {
     version: &'static str,
-    run: Run,
+    run: ReportRun,
     #[serde(skip_serializing_if = "Option::is_none")]
     scenario: Option<Value>,
     results: Results,
 }
 
 #[derive(Serialize, Debug)]
-struct Run {
+struct ReportRun {
     uid: String,
     eid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,7 +122,7 @@ struct Statistics {
 
 impl Statistics {
     fn of(units: &'static str, values: impl Iterator<Item = f64>) -> Option<Statistics> {
-        let values = Sorted::new(values)?;
+        let values = SortedSamples::new(values)?;
         Some(Statistics {
             units,
             mean: values.mean(),
@@ -156,7 +156,7 @@ pub fn write(run: &Foreign, id: &str, beside: &[Value], time: fn(i64) -> String)
         let duration_s = seconds(end.saturating_sub(start));
         BenchmarkReport {
             version: "0.2.1",
-            run: Run {
+            run: ReportRun {
                 uid: format!("{id}-{stage}"),
                 eid: id.to_owned(),
                 time: Some(RunTime {
@@ -230,7 +230,7 @@ fn latency(ok: &[&ForeignRow]) -> Option<Latency> {
 
 /// Returns the scenario for the fields of the format, which requires the prompt length for every load.
 fn scenario(run: &Foreign, stage: usize, part: &ForeignPart, rows: &[&ForeignRow]) -> Option<Value> {
-    let lengths = Sorted::new(rows.iter().filter_map(|row| row.prompt_tokens).map(f64::from))?;
+    let lengths = SortedSamples::new(rows.iter().filter_map(|row| row.prompt_tokens).map(f64::from))?;
     let length = match lengths.least() == lengths.most() {
         true => json!({"distribution": "fixed", "value": lengths.most()}),
         false => json!({

@@ -1,14 +1,14 @@
 //! Statistics of one quantity as NumPy computes them: deviation over n, percentiles interpolated between neighbours.
 
 /// Values in ascending order, at least one.
-pub(super) struct Sorted(Vec<f64>);
+pub(super) struct SortedSamples(Vec<f64>);
 
-impl Sorted {
+impl SortedSamples {
     /// Sorts the values; `None` if there are none.
-    pub(super) fn new(values: impl IntoIterator<Item = f64>) -> Option<Sorted> {
+    pub(super) fn new(values: impl IntoIterator<Item = f64>) -> Option<SortedSamples> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_unstable_by(f64::total_cmp);
-        (!values.is_empty()).then_some(Sorted(values))
+        (!values.is_empty()).then_some(SortedSamples(values))
     }
 
     pub(super) fn sum(&self) -> f64 {
@@ -54,7 +54,7 @@ mod tests {
     /// By NumPy: `percentile([4, 1, 3, 2], [0, 25, 90, 100])`, and `std` of these values.
     #[test]
     fn statistics_are_numpys() {
-        let sorted = Sorted::new([4.0, 1.0, 3.0, 2.0]).expect("four values");
+        let sorted = SortedSamples::new([4.0, 1.0, 3.0, 2.0]).expect("four values");
         let of: Vec<f64> = [0.0, 0.25, 0.9, 1.0].into_iter().map(|p| sorted.at(p)).collect();
         assert!(of.iter().zip([1.0, 1.75, 3.7, 4.0]).all(|(a, b)| (a - b).abs() < 1e-12), "{of:?}");
         assert!((sorted.deviation() - 1.118_033_988_749_895).abs() < 1e-15);

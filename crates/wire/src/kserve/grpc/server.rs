@@ -3,7 +3,7 @@
 
 use plimsoll_model::Datatype;
 
-use super::{Fields, Pen, ProtobufError, numbers, shape, text};
+use super::{Fields, ProtobufError, ProtobufWriter, numbers, shape, text};
 use crate::head::bounded;
 use crate::kserve::check::{About, Input};
 use crate::kserve::metadata::{DIMS_MAX, INPUTS_MAX};
@@ -24,7 +24,7 @@ fn broken(error: ProtobufError) -> BadRequest {
 
 /// The fields of a request before validation.
 #[derive(Default)]
-struct Sent<'a> {
+struct ReceivedRequest<'a> {
     model: String,
     version: String,
     id: String,
@@ -35,9 +35,9 @@ struct Sent<'a> {
     raw: Vec<&'a [u8]>,
 }
 
-impl<'a> Sent<'a> {
-    fn read(message: &'a [u8]) -> Result<Sent<'a>, ProtobufError> {
-        let mut sent = Sent::default();
+impl<'a> ReceivedRequest<'a> {
+    fn read(message: &'a [u8]) -> Result<ReceivedRequest<'a>, ProtobufError> {
+        let mut sent = ReceivedRequest::default();
         let mut fields = Fields::of(message);
         while let Some((field, value)) = fields.next()? {
             match field {
@@ -85,7 +85,7 @@ impl<'a> Sent<'a> {
 /// # Errors
 /// Fails with the message and the equivalent HTTP status.
 pub fn parse(model: &FrontModel, message: &[u8]) -> Result<InferRequest, BadRequest> {
-    let sent = Sent::read(message).map_err(broken)?;
+    let sent = ReceivedRequest::read(message).map_err(broken)?;
     if sent.model != model.name || !matches!(sent.version.as_str(), "" | "1") {
         return Err(refuse(
             404,
@@ -208,9 +208,9 @@ pub fn model_asked(message: &[u8]) -> Result<(String, String), ProtobufError> {
     Ok((name, version))
 }
 
-fn made(fill: impl FnOnce(&mut Pen<'_>)) -> Vec<u8> {
+fn made(fill: impl FnOnce(&mut ProtobufWriter<'_>)) -> Vec<u8> {
     let mut bytes = Vec::new();
-    fill(&mut Pen(&mut bytes));
+    fill(&mut ProtobufWriter(&mut bytes));
     bytes
 }
 
@@ -268,7 +268,7 @@ pub fn server(name: &str, version: &str) -> Vec<u8> {
 
 /// Encodes a `ModelMetadataResponse`.
 pub fn metadata(model: &FrontModel) -> Vec<u8> {
-    let of = |pen: &mut Pen<'_>, field: u32, one: &ServedInput| {
+    let of = |pen: &mut ProtobufWriter<'_>, field: u32, one: &ServedInput| {
         pen.message(field, |tensor| {
             tensor.bytes(1, one.name.as_bytes());
             tensor.bytes(2, one.datatype.name().as_bytes());
@@ -277,7 +277,7 @@ pub fn metadata(model: &FrontModel) -> Vec<u8> {
             // A variable length is a negative number: ten bytes.
             rows.into_iter()
                 .chain(one.dims.iter().copied())
-                .for_each(|dim| Pen(&mut packed).varint(dim as u64));
+                .for_each(|dim| ProtobufWriter(&mut packed).varint(dim as u64));
             tensor.bytes(3, &packed);
         });
     };
