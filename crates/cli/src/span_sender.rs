@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use plimsoll_client::{Posted, Poster};
+use plimsoll_client::{PostClient, PostResponse};
 use plimsoll_model::{Span, TraceSpan};
 use plimsoll_wire::trace::{export, otlp};
 
@@ -154,7 +154,7 @@ pub struct SpanSender {
 
 impl SpanSender {
     /// Starts the sender for the collector of `poster`.
-    pub fn start(poster: Poster) -> Result<SpanSender, Stop> {
+    pub fn start(poster: PostClient) -> Result<SpanSender, Stop> {
         let shared = Arc::new(Shared::new());
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("spans".into()).spawn(move || work(&own, &poster));
@@ -194,7 +194,7 @@ impl SpanSender {
     }
 }
 
-fn work(shared: &Shared, poster: &Poster) {
+fn work(shared: &Shared, poster: &PostClient) {
     let mut failing = false;
     while let Some(spans) = shared.next() {
         let (sending, body) = (spans.len() as u64, otlp::encode(&spans));
@@ -207,8 +207,8 @@ fn work(shared: &Shared, poster: &Poster) {
             let rejected = answer.as_ref().map_or(0, |(_, body)| export::rejected(body).min(sending));
             let answer = answer.map(|(posted, _)| posted);
             let why = match &answer {
-                Ok(Posted { status: 200..300, .. }) => None,
-                Ok(Posted { status, .. }) => Some(format!("HTTP {status}")),
+                Ok(PostResponse { status: 200..300, .. }) => None,
+                Ok(PostResponse { status, .. }) => Some(format!("HTTP {status}")),
                 Err(why) => Some(why.clone()),
             };
             // A failure is reported once and not for each message.
@@ -220,7 +220,7 @@ fn work(shared: &Shared, poster: &Poster) {
             failing = why.is_some();
             // OTLP defines the retryable failures: https://opentelemetry.io/docs/specs/otlp/#failures-1
             let asked = match answer {
-                Ok(Posted { status: 200..300, .. }) => {
+                Ok(PostResponse { status: 200..300, .. }) => {
                     // Rejected spans (partial success) must not be sent again.
                     shared.settle(|counts, spans| {
                         counts.sent += spans - rejected;
@@ -228,7 +228,7 @@ fn work(shared: &Shared, poster: &Poster) {
                     });
                     break;
                 }
-                Ok(Posted { status: 429 | 502 | 503 | 504, retry_after }) => retry_after,
+                Ok(PostResponse { status: 429 | 502 | 503 | 504, retry_after }) => retry_after,
                 Ok(_) => {
                     shared.settle(|counts, spans| counts.refused += spans);
                     break;

@@ -13,7 +13,7 @@ const ANSWER_MAX: usize = 1 << 20;
 
 /// The answers of the sessions in progress.
 #[derive(Debug, Default)]
-pub struct Answers(HashMap<u64, SessionAnswers>);
+pub struct AnswerStore(HashMap<u64, SessionAnswers>);
 
 #[derive(Debug, Default)]
 struct SessionAnswers {
@@ -21,7 +21,7 @@ struct SessionAnswers {
     over: u16,
 }
 
-impl Answers {
+impl AnswerStore {
     /// Returns the answers so far of a session; `None` without a session or an answer.
     pub fn of(&self, session: Option<u64>) -> Option<&Said> {
         self.0.get(&session?).map(|one| &one.said)
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn answers_are_kept_to_the_end_of_their_session() {
-        let mut answers = Answers::default();
+        let mut answers = AnswerStore::default();
         answers.over(&row(0, How::Finished), Some("é".repeat(ANSWER_MAX)));
         answers.over(&row(1, How::ServerError), Some("half a".into()));
         let said = answers.of(Some(4)).expect("a session under way");

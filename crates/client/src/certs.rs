@@ -11,7 +11,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SignatureScheme};
 
-use crate::renewed::Renewed;
+use crate::renewed::RefreshedValue;
 use crate::tls::{TlsError, add_authorities, provider};
 
 /// A certificate chain and its private key, as two PEM files in the layout of certbot and cert-manager.
@@ -42,15 +42,15 @@ impl Identity {
 /// The client certificate of mutual TLS. It is reloaded when its files change, because workload certificates live for
 /// hours.
 #[derive(Debug)]
-pub(crate) struct Shown(Arc<Renewed<Arc<CertifiedKey>>>);
+pub(crate) struct ClientCertificate(Arc<RefreshedValue<Arc<CertifiedKey>>>);
 
-impl Shown {
+impl ClientCertificate {
     /// Loads the certificate from these files.
-    pub(crate) fn of(own: &Identity) -> Result<Shown, TlsError> {
+    pub(crate) fn of(own: &Identity) -> Result<ClientCertificate, TlsError> {
         let mut read = own.stamp();
         let first = own.certified()?;
         let own = own.clone();
-        Ok(Shown(Renewed::start(Arc::new(first), move |_| {
+        Ok(ClientCertificate(RefreshedValue::start(Arc::new(first), move |_| {
             let now = own.stamp();
             if now == read {
                 return Ok(None);
@@ -63,7 +63,7 @@ impl Shown {
     }
 }
 
-impl ResolvesClientCert for Shown {
+impl ResolvesClientCert for ClientCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(Arc::<CertifiedKey>::clone(&self.0.get()))
     }
@@ -74,10 +74,10 @@ impl ResolvesClientCert for Shown {
 }
 
 /// The parsed content of both files.
-pub(crate) type Loaded = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+pub(crate) type IdentityFiles = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 impl Identity {
-    pub(crate) fn load(&self) -> Result<Loaded, TlsError> {
+    pub(crate) fn load(&self) -> Result<IdentityFiles, TlsError> {
         let refuse = |path: &Path, why: String| TlsError::Identity { path: path.to_owned(), why };
         let read = |path: &Path| std::fs::read(path).map_err(|e| refuse(path, e.to_string()));
         let pem = read(&self.cert)?;

@@ -1,7 +1,7 @@
 //! Reads the machine's clocks; no other file of the crate reads them.
 //!
 //! Every time is on one axis, [`At`]: nanoseconds of CLOCK_MONOTONIC since the run's anchor. Kernel receive stamps use
-//! CLOCK_REALTIME, which NTP slews and users set. A [`Ties`] keeps the difference of the two clocks. It resamples the
+//! CLOCK_REALTIME, which NTP slews and users set. A [`ClockTie`] keeps the difference of the two clocks. It resamples the
 //! difference after a few milliseconds and counts the steps between samples. `std::time::Instant` was rejected, because it
 //! can't be compared with another process's log, and a truth log needs that.
 
@@ -117,7 +117,7 @@ impl Clock {
 
 /// The tie between CLOCK_REALTIME and the run's axis. Each thread has one, because a tie is cheap (six clock reads).
 #[derive(Debug)]
-pub struct Ties {
+pub struct ClockTie {
     clock: Clock,
     /// Realtime minus run axis, in ns.
     offset: Cell<i64>,
@@ -125,9 +125,10 @@ pub struct Ties {
     steps: Cell<u32>,
 }
 
-impl Ties {
-    pub fn new(clock: Clock) -> Ties {
-        let ties = Ties { clock, offset: Cell::new(0), tied_at: Cell::new(At::ZERO), steps: Cell::new(0) };
+impl ClockTie {
+    pub fn new(clock: Clock) -> ClockTie {
+        let ties =
+            ClockTie { clock, offset: Cell::new(0), tied_at: Cell::new(At::ZERO), steps: Cell::new(0) };
         let (offset, at) = ties.sample();
         ties.offset.set(offset);
         ties.tied_at.set(at);
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn a_kernel_stamp_is_placed_before_its_read() {
         let clock = Clock::start();
-        let ties = Ties::new(clock);
+        let ties = ClockTie::new(clock);
         let stamp = realtime_ns();
         let user = clock.now();
         let placed = ties.place(stamp, user).expect("clocks agree");

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use crate::live::Totals;
+use crate::live::LiveTotals;
 
 /// Limits set by the user, over all levels of a [`Client`](crate::Client); `None` = no limit.
 ///
@@ -17,19 +17,19 @@ pub struct StopLimits {
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Reached {
+pub enum StopReason {
     Requests,
     Errors,
 }
 
 impl StopLimits {
     /// Returns the ceiling that `totals` has reached, if any.
-    pub fn reached(&self, totals: &Totals) -> Option<Reached> {
+    pub fn reached(&self, totals: &LiveTotals) -> Option<StopReason> {
         let over = |value: u64, limit: Option<u64>| limit.is_some_and(|limit| value >= limit);
         if over(totals.errors, self.max_errors) {
-            Some(Reached::Errors)
+            Some(StopReason::Errors)
         } else if over(totals.requests, self.max_requests) {
-            Some(Reached::Requests)
+            Some(StopReason::Requests)
         } else {
             None
         }
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_ceiling_is_reached_at_its_value() {
         let limits = StopLimits { max_errors: Some(3), max_requests: Some(100), ..StopLimits::default() };
-        let totals = |errors, requests| Totals { errors, requests, ..Totals::default() };
+        let totals = |errors, requests| LiveTotals { errors, requests, ..LiveTotals::default() };
         assert_eq!(limits.reached(&totals(2, 99)), None);
         assert_eq!(limits.reached(&totals(2, 100)), Some(Reached::Requests));
         assert_eq!(limits.reached(&totals(3, 100)), Some(Reached::Errors));

@@ -14,7 +14,7 @@ use crate::timer::{self, Timer};
 
 /// The severity of a check's result.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Severity {
+pub enum CheckSeverity {
     Good,
     /// A run works, but measures or carries less than it could.
     Limited,
@@ -23,10 +23,10 @@ pub enum Severity {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Finding {
+pub struct DoctorFinding {
     /// Stable name of the check, for scripts.
     pub check: &'static str,
-    pub severity: Severity,
+    pub severity: CheckSeverity,
     /// Result as one line of text.
     pub found: String,
     /// Recommended fix; empty if there is no problem.
@@ -34,7 +34,7 @@ pub struct Finding {
 }
 
 /// Runs every check, which takes about a second. `connections` is the number that a run may need simultaneously, if known.
-pub fn check(connections: Option<u32>) -> Vec<Finding> {
+pub fn check(connections: Option<u32>) -> Vec<DoctorFinding> {
     let mut findings = vec![
         descriptors(connections),
         ports(connections),
@@ -49,9 +49,9 @@ pub fn check(connections: Option<u32>) -> Vec<Finding> {
     findings
 }
 
-fn finding(check: &'static str, severity: Severity, found: String, fix: &str) -> Finding {
-    let fix = if severity == Severity::Good { String::new() } else { fix.to_owned() };
-    Finding { check, severity, found, fix }
+fn finding(check: &'static str, severity: CheckSeverity, found: String, fix: &str) -> DoctorFinding {
+    let fix = if severity == CheckSeverity::Good { String::new() } else { fix.to_owned() };
+    DoctorFinding { check, severity, found, fix }
 }
 
 /// Returns the soft and the hard limit on open files.
@@ -69,19 +69,21 @@ pub fn raise_descriptor_limit() -> Option<u64> {
     Some(hard)
 }
 
-fn descriptors(connections: Option<u32>) -> Finding {
+fn descriptors(connections: Option<u32>) -> DoctorFinding {
     // In addition to connections: the run's files, the runtime's descriptors, and a reserve.
     let need = u64::from(connections.unwrap_or(4_000)) + 64;
     match descriptor_limit() {
-        None => finding("descriptors", Severity::Limited, "limit not known".into(), "look at `ulimit -n`"),
+        None => {
+            finding("descriptors", CheckSeverity::Limited, "limit not known".into(), "look at `ulimit -n`")
+        }
         Some((soft, hard)) => finding(
             "descriptors",
             if hard.max(soft) >= need {
-                Severity::Good
+                CheckSeverity::Good
             } else if connections.is_some() {
-                Severity::Bad
+                CheckSeverity::Bad
             } else {
-                Severity::Limited
+                CheckSeverity::Limited
             },
             format!("{soft} open files (may be raised to {hard}), {need} needed"),
             "raise the hard limit: `ulimit -Hn` in the shell, LimitNOFILE in a unit, --ulimit nofile in a container",
@@ -109,75 +111,78 @@ fn netstat(text: &str, group: &str, name: &str) -> Option<u64> {
     values.nth(names.position(|one| one == name)?)?.parse().ok()
 }
 
-fn ports(connections: Option<u32>) -> Finding {
+fn ports(connections: Option<u32>) -> DoctorFinding {
     let Some(range) = local_ports() else {
-        return finding("ports", Severity::Limited, "range of local ports not known".into(), "");
+        return finding("ports", CheckSeverity::Limited, "range of local ports not known".into(), "");
     };
     let need = connections.unwrap_or(4_000);
     finding(
         "ports",
-        if range > need { Severity::Good } else { Severity::Limited },
+        if range > need { CheckSeverity::Good } else { CheckSeverity::Limited },
         format!("{range} local ports to each address of the target"),
         "widen it: sysctl -w net.ipv4.ip_local_port_range='1024 65535', or give the target several addresses",
     )
 }
 
-fn backlog() -> Finding {
+fn backlog() -> DoctorFinding {
     let limit =
         fs::read_to_string("/proc/sys/net/core/somaxconn").ok().and_then(|t| t.trim().parse::<u32>().ok());
     match limit {
         Some(n) => finding(
             "backlog",
-            if n >= 1024 { Severity::Good } else { Severity::Limited },
+            if n >= 1024 { CheckSeverity::Good } else { CheckSeverity::Limited },
             format!("a server on this machine queues at most {n} connections"),
             "sysctl -w net.core.somaxconn=4096 (matters where the server runs here)",
         ),
-        None => finding("backlog", Severity::Limited, "not known".into(), ""),
+        None => finding("backlog", CheckSeverity::Limited, "not known".into(), ""),
     }
 }
 
-fn stamps() -> Finding {
+fn stamps() -> DoctorFinding {
     if kernel_stamps_available() {
-        finding("stamps", Severity::Good, "the kernel stamps arrivals".into(), "")
+        finding("stamps", CheckSeverity::Good, "the kernel stamps arrivals".into(), "")
     } else {
         finding(
             "stamps",
-            Severity::Limited,
+            CheckSeverity::Limited,
             "the kernel gives no receive stamps: arrivals are stamped when they are read".into(),
             "use Linux, outside of a sandbox that filters SO_TIMESTAMPING; runs here say `stamps: user`",
         )
     }
 }
 
-fn timer_slack() -> Finding {
+fn timer_slack() -> DoctorFinding {
     let sharp = std::thread::spawn(timer::sharpen_thread).join().unwrap_or(false);
     finding(
         "timer slack",
-        if sharp { Severity::Good } else { Severity::Limited },
+        if sharp { CheckSeverity::Good } else { CheckSeverity::Limited },
         if sharp { "1 ns".into() } else { "cannot be set: arrivals are sent up to 50 µs late".into() },
         "allow prctl(PR_SET_TIMERSLACK)",
     )
 }
 
-fn run_queue() -> Finding {
+fn run_queue() -> DoctorFinding {
     match thread_run_queue_ns() {
-        Some(_) => {
-            finding("run queue", Severity::Good, "the kernel tells how long threads wait to run".into(), "")
-        }
+        Some(_) => finding(
+            "run queue",
+            CheckSeverity::Good,
+            "the kernel tells how long threads wait to run".into(),
+            "",
+        ),
         None => finding(
             "run queue",
-            Severity::Limited,
+            CheckSeverity::Limited,
             "waiting for a core cannot be seen: a busy machine shows only as lag".into(),
             "sysctl -w kernel.sched_schedstats=1, or a kernel with CONFIG_SCHED_INFO",
         ),
     }
 }
 
-fn cores() -> Finding {
+fn cores() -> DoctorFinding {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     finding(
         "cores",
-        if cores > 1 { Severity::Good } else { Severity::Limited },
+        if cores > 1 { CheckSeverity::Good } else { CheckSeverity::Limited },
         format!("{cores} for this process"),
         "give it two at least: one to send load, one for everything else",
     )
@@ -188,9 +193,9 @@ fn governor_name() -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-fn governor() -> Option<Finding> {
+fn governor() -> Option<DoctorFinding> {
     let name = governor_name()?;
-    let severity = if name == "performance" { Severity::Good } else { Severity::Limited };
+    let severity = if name == "performance" { CheckSeverity::Good } else { CheckSeverity::Limited };
     Some(finding("governor", severity, name, "cpupower frequency-set -g performance"))
 }
 
@@ -207,19 +212,25 @@ pub fn host() -> Host {
     }
 }
 
-fn pacer() -> Finding {
+fn pacer() -> DoctorFinding {
     match pacer_lateness(200, Span::from_millis(2)) {
         Ok(q) => punctual("pacer", &q),
-        Err(error) => finding("pacer", Severity::Bad, format!("no timer: {error}"), "allow timerfd_create"),
+        Err(error) => {
+            finding("pacer", CheckSeverity::Bad, format!("no timer: {error}"), "allow timerfd_create")
+        }
     }
 }
 
 /// Returns a finding on whether the pacer is late enough to distort a measurement.
-pub fn punctual(check: &'static str, q: &Quantiles) -> Finding {
+pub fn punctual(check: &'static str, q: &Quantiles) -> DoctorFinding {
     finding(
         check,
         // A late median is caused by the timer. A late p99 is caused by the machine and adds to the measured p99.
-        if q.p50_ns <= 200_000 && q.p99_ns <= 2_000_000 { Severity::Good } else { Severity::Limited },
+        if q.p50_ns <= 200_000 && q.p99_ns <= 2_000_000 {
+            CheckSeverity::Good
+        } else {
+            CheckSeverity::Limited
+        },
         format!(
             "{} is late by {} µs at the median, {} µs at p99",
             timer::SOURCE,

@@ -14,8 +14,8 @@ use plimsoll_model::{At, Span};
 
 use crate::clock::Clock;
 use crate::pages::MetricsPage;
-use crate::scrape::{Asked, AskedOf, Source, Wish, patience};
-use crate::told::ToRows;
+use crate::scrape::{ScrapeRequest, ScraperCommand, ScraperCommands, Source, patience};
+use crate::told::ScrapeLog;
 
 /// Longest distance between the first scrapes of two endpoints, so that a few endpoints start soon.
 const APART: Span = Span(2_000_000);
@@ -27,25 +27,25 @@ const BEGUN: Span = Span::from_secs(1);
 /// Name and URL, which identify an endpoint.
 type Key = (String, String);
 
-pub(crate) struct Each {
+pub(crate) struct ScrapeSchedule {
     pub every: Span,
     pub clock: Clock,
     pub knows: fn(&str) -> bool,
-    pub rows: ToRows,
-    pub waiting: Waiting,
+    pub rows: ScrapeLog,
+    pub waiting: DuePages,
 }
 
 /// Endpoints between scrapes, ordered by due time.
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct DuePages {
     due: BinaryHeap<Reverse<(At, u64)>>,
     pages: HashMap<u64, Source>,
     next: u64,
 }
 
-type Flying<'a> = FuturesUnordered<Pin<Box<dyn Future<Output = (Source, At)> + 'a>>>;
+type PendingScrapes<'a> = FuturesUnordered<Pin<Box<dyn Future<Output = (Source, At)> + 'a>>>;
 
-impl Waiting {
+impl DuePages {
     fn push(&mut self, at: At, page: Source) {
         self.due.push(Reverse((at, self.next)));
         self.pages.insert(self.next, page);
@@ -63,15 +63,15 @@ impl Waiting {
     }
 }
 
-impl Each {
+impl ScrapeSchedule {
     /// Scrapes until the sender of the settings ends the scraper.
-    pub async fn go(mut self, pages: Vec<MetricsPage>, asked: &AskedOf, told: &mpsc::Sender<()>) {
+    pub async fn go(mut self, pages: Vec<MetricsPage>, asked: &ScraperCommands, told: &mpsc::Sender<()>) {
         let (begun, mut first) = (self.clock.now(), pages.len());
         let mut known: HashSet<Key> = HashSet::new();
         let named = pages.len() > 1 || pages.iter().any(|page| !page.name.is_empty());
         self.add(pages, &mut known, named);
         let (rows, how) = (self.rows.clone(), (self.clock, patience(self.every), self.every));
-        let mut flying: Flying<'_> = FuturesUnordered::new();
+        let mut flying: PendingScrapes<'_> = FuturesUnordered::new();
         let mut is_told = false;
         loop {
             let now = self.clock.now();
@@ -90,11 +90,11 @@ impl Each {
                 first = first.saturating_sub(usize::from(page.is_new()));
                 self.back(page, due, &known);
             }
-            let Asked { wish, pages } = asked.take();
+            let ScraperCommand { wish, pages } = asked.take();
             if let Some(pages) = pages {
                 self.replace(pages, &mut known);
             }
-            if wish == Wish::End {
+            if wish == ScrapeRequest::End {
                 return;
             }
         }
@@ -135,7 +135,7 @@ impl Each {
 }
 
 /// Returns the next finished scrape, or `None` after `within`.
-async fn landed(flying: &mut Flying<'_>, within: Span) -> Option<(Source, At)> {
+async fn landed(flying: &mut PendingScrapes<'_>, within: Span) -> Option<(Source, At)> {
     let next = async {
         match flying.next().await {
             Some(landed) => landed,

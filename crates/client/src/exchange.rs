@@ -11,11 +11,11 @@ use plimsoll_model::{At, By, How, KEPT_CONNECTION, Span};
 use plimsoll_wire::http1::{HttpFault, ResponsePart};
 
 use crate::clock::realtime_ns;
-use crate::exchange_watch::{ExchangeWatch, Outgoing, not_connected};
-use crate::landing::Landing;
-use crate::link::Link;
+use crate::exchange_watch::{ExchangeWatch, OutgoingRequest, not_connected};
+use crate::landing::ReadBuffer;
+use crate::link::Http1Connection;
 use crate::pool::ConnectionPool;
-use crate::recording::Ending;
+use crate::recording::AttemptEnding;
 use crate::stream_exchange;
 use crate::tls_words;
 
@@ -23,9 +23,9 @@ use crate::tls_words;
 pub async fn exchange(
     pool: &ConnectionPool,
     connect: Span,
-    request: &Outgoing,
+    request: &OutgoingRequest,
     watch: &impl ExchangeWatch,
-) -> Ending {
+) -> AttemptEnding {
     if let Some(streams) = pool.streams() {
         // Boxed, because every attempt would otherwise pay for the larger state of HTTP/2.
         return Box::pin(stream_exchange::exchange(&streams, connect, request, watch)).await;
@@ -43,7 +43,7 @@ pub async fn exchange(
         match poll_fn(|cx| talk.poll(cx, &mut held.link, request, watch)).await {
             Some(ending) => {
                 match (&ending, talk.unheard) {
-                    (Ending::Whole, _) => pool.give(held),
+                    (AttemptEnding::Whole, _) => pool.give(held),
                     (_, Some(sent)) => pool.keeping.lost(held.link.idle_since, sent),
                     _ => {}
                 }
@@ -57,7 +57,12 @@ pub async fn exchange(
                 };
             }
             None => {
-                return Ending::told(How::Reset, By::Server, true, "closed before the request was written");
+                return AttemptEnding::told(
+                    How::Reset,
+                    By::Server,
+                    true,
+                    "closed before the request was written",
+                );
             }
         }
     }
@@ -81,14 +86,14 @@ impl Talk {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        link: &mut Link,
-        request: &Outgoing,
+        link: &mut Http1Connection,
+        request: &OutgoingRequest,
         watch: &impl ExchangeWatch,
-    ) -> Poll<Option<Ending>> {
+    ) -> Poll<Option<AttemptEnding>> {
         if !self.written && self.failed.is_none() && !self.write(cx, link, request, watch) {
             return Poll::Ready(None);
         }
-        let mut landing = Landing::take();
+        let mut landing = ReadBuffer::take();
         loop {
             let read = match link.poll_read(cx, landing.room()) {
                 Poll::Pending => return Poll::Pending,
@@ -106,8 +111,8 @@ impl Talk {
     fn write(
         &mut self,
         cx: &mut Context<'_>,
-        link: &mut Link,
-        outgoing: &Outgoing,
+        link: &mut Http1Connection,
+        outgoing: &OutgoingRequest,
         watch: &impl ExchangeWatch,
     ) -> bool {
         let Some(mut request) = outgoing.take() else { return false };
@@ -130,7 +135,12 @@ impl Talk {
     }
 
     /// Processes the bytes of a read; returns the ending once it is reached.
-    fn take(&mut self, link: &mut Link, bytes: &[u8], watch: &impl ExchangeWatch) -> Option<Ending> {
+    fn take(
+        &mut self,
+        link: &mut Http1Connection,
+        bytes: &[u8],
+        watch: &impl ExchangeWatch,
+    ) -> Option<AttemptEnding> {
         let mut rest = bytes;
         loop {
             match link.reader.next(&mut rest, || realtime_ns() / 1_000_000_000) {
@@ -141,14 +151,14 @@ impl Talk {
                 }
                 Ok(Some(ResponsePart::Data(data))) => {
                     if !watch.data(data) {
-                        return Some(Ending::Broken { error: String::new() });
+                        return Some(AttemptEnding::Broken { error: String::new() });
                     }
                 }
                 Ok(Some(ResponsePart::End)) => {
                     if !rest.is_empty() || !self.written {
                         link.spoil();
                     }
-                    return Some(Ending::Whole);
+                    return Some(AttemptEnding::Whole);
                 }
                 Err(fault) => return Some(malformed(&fault)),
             }
@@ -156,35 +166,35 @@ impl Talk {
     }
 
     /// Returns the ending after the server closed its side.
-    fn closed(&mut self, link: &mut Link) -> Ending {
+    fn closed(&mut self, link: &mut Http1Connection) -> AttemptEnding {
         match link.reader.ended() {
-            Ok(true) => Ending::Whole,
+            Ok(true) => AttemptEnding::Whole,
             Err(fault) => malformed(&fault),
             Ok(false) if self.headed => {
-                Ending::Broken { error: "the connection was closed before the body's end".to_owned() }
+                AttemptEnding::Broken { error: "the connection was closed before the body's end".to_owned() }
             }
             Ok(false) => match self.failed.take() {
                 Some(error) => self.broken(link, &error),
                 None if self.is_unheard(link) => {
                     let text = "the kept connection was closed before an answer";
-                    Ending::told(How::Reset, By::Server, true, text)
+                    AttemptEnding::told(How::Reset, By::Server, true, text)
                 }
                 None => {
                     let text = "the connection was closed before an answer";
-                    Ending::told(How::Reset, By::Server, true, text)
+                    AttemptEnding::told(How::Reset, By::Server, true, text)
                 }
             },
         }
     }
 
-    fn broken(&mut self, link: &Link, error: &io::Error) -> Ending {
+    fn broken(&mut self, link: &Http1Connection, error: &io::Error) -> AttemptEnding {
         // In TLS 1.3 a server verifies the client's certificate after the handshake has ended for the client.
         let error = if tls_words::told(error).is_some() { tls_words::why(error) } else { error.to_string() };
         match self.headed {
-            true => Ending::Broken { error: format!("connection error: {error}") },
+            true => AttemptEnding::Broken { error: format!("connection error: {error}") },
             false => {
                 let which = if self.is_unheard(link) { KEPT_CONNECTION } else { "connection error" };
-                Ending::told(How::Reset, By::Network, true, format!("{which}: {error}"))
+                AttemptEnding::told(How::Reset, By::Network, true, format!("{which}: {error}"))
             }
         }
     }
@@ -193,7 +203,7 @@ impl Talk {
     ///
     /// Either the server had already closed the idle connection or it dropped this request; HTTP does not distinguish the
     /// two.
-    fn is_unheard(&mut self, link: &Link) -> bool {
+    fn is_unheard(&mut self, link: &Http1Connection) -> bool {
         if link.carried > 1 && link.stamps.first_read().is_none() {
             self.unheard = link.stamps.last_write();
         }
@@ -201,6 +211,6 @@ impl Talk {
     }
 }
 
-fn malformed(fault: &HttpFault) -> Ending {
-    Ending::told(How::Malformed, By::Server, false, fault.to_string())
+fn malformed(fault: &HttpFault) -> AttemptEnding {
+    AttemptEnding::told(How::Malformed, By::Server, false, fault.to_string())
 }

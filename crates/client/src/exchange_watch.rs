@@ -8,14 +8,14 @@ use plimsoll_wire::Head;
 use plimsoll_wire::unpack::Unpacker;
 
 use crate::link::{ConnectError, TakeError};
-use crate::recording::Ending;
-use crate::request::Request;
+use crate::recording::AttemptEnding;
+use crate::request::RequestWriter;
 use crate::stamp::Stamps;
 
 /// The receiver of an exchange's events, as they happen.
 pub trait ExchangeWatch {
     /// A connection, or a stream on one, is ready.
-    fn connected(&self, held: &Connected<'_>);
+    fn connected(&self, held: &ConnectionInfo<'_>);
     /// The kernel accepted the request's bytes.
     fn sent(&self);
     fn head(&self, head: Head);
@@ -26,7 +26,7 @@ pub trait ExchangeWatch {
 }
 
 #[derive(Copy, Clone, Debug)]
-pub struct Connected<'a> {
+pub struct ConnectionInfo<'a> {
     pub number: u32,
     pub reused: bool,
     /// Set if the connection existed before this request.
@@ -62,7 +62,7 @@ impl WholeAnswer {
 }
 
 impl ExchangeWatch for WholeAnswer {
-    fn connected(&self, _: &Connected<'_>) {}
+    fn connected(&self, _: &ConnectionInfo<'_>) {}
     fn sent(&self) {}
 
     fn head(&self, head: Head) {
@@ -97,19 +97,19 @@ impl ExchangeWatch for WholeAnswer {
 
 /// The request until it is written. A cell keeps it out of the future, because async functions copy their arguments into
 /// each nested future.
-pub type Outgoing = Cell<Option<Request>>;
+pub type OutgoingRequest = Cell<Option<RequestWriter>>;
 
 /// Returns the ending of an attempt that got no connection.
-pub(crate) fn not_connected(error: &TakeError) -> Ending {
+pub(crate) fn not_connected(error: &TakeError) -> AttemptEnding {
     match error {
-        TakeError::Timeout(_) => Ending::told(How::Timeout, By::Client, true, error.to_string()),
+        TakeError::Timeout(_) => AttemptEnding::told(How::Timeout, By::Client, true, error.to_string()),
         TakeError::Connect(ConnectError::Local(_)) => {
-            Ending::told(How::Refused, By::Client, false, error.to_string())
+            AttemptEnding::told(How::Refused, By::Client, false, error.to_string())
         }
         TakeError::Connect(ConnectError::Name(..)) => {
-            Ending::told(How::Refused, By::Network, false, error.to_string())
+            AttemptEnding::told(How::Refused, By::Network, false, error.to_string())
         }
         TakeError::Gone(of_another) => not_connected(of_another),
-        TakeError::Connect(_) => Ending::told(How::Refused, By::Network, true, error.to_string()),
+        TakeError::Connect(_) => AttemptEnding::told(How::Refused, By::Network, true, error.to_string()),
     }
 }

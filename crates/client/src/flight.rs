@@ -7,11 +7,11 @@ use std::rc::Rc;
 use plimsoll_model::{At, Outcome, Span};
 use plimsoll_wire::Head;
 
-use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
+use crate::exchange_watch::{ConnectionInfo, ExchangeWatch, OutgoingRequest};
 use crate::level_driver::LevelDriver;
-use crate::recording::{Ending, Recording};
+use crate::recording::{AttemptEnding, Recording};
 use crate::request::AttemptKey;
-use crate::task_pool::Hand;
+use crate::task_pool::PooledTask;
 
 /// Most bytes of an error body that are read.
 const ERROR_BODY_MAX: u64 = 1 << 20;
@@ -47,11 +47,11 @@ pub struct Flight {
     pub idle: Option<Span>,
     /// Tokens after which the client cancels; `None` = never.
     pub cancel_after_tokens: Option<u64>,
-    pub request: Outgoing,
+    pub request: OutgoingRequest,
     /// The row; `None` after its only delivery.
     pub recording: RefCell<Option<Recording>>,
     /// Task that runs the attempt; `None` before its start.
-    pub hand: RefCell<Option<Rc<Hand>>>,
+    pub hand: RefCell<Option<Rc<PooledTask>>>,
     /// Time at which the connection was ready.
     pub ready: Cell<At>,
     /// Set if the connection was opened for this attempt, or the attempt waited for a place in a bounded pool.
@@ -75,7 +75,7 @@ impl Flight {
             begun,
             idle: None,
             cancel_after_tokens: None,
-            request: Outgoing::new(None),
+            request: OutgoingRequest::new(None),
             recording: RefCell::new(Some(recording)),
             hand: RefCell::new(None),
             ready: Cell::new(begun),
@@ -88,19 +88,19 @@ impl Flight {
 
 /// The recorder of an exchange. If it is dropped with the row open (abort or panic), it closes the row as unfinished,
 /// because every arrival needs a row.
-pub struct Following {
+pub struct ExchangeRecorder {
     pub stage: Rc<LevelDriver>,
     pub flight: Rc<Flight>,
 }
 
-impl Drop for Following {
+impl Drop for ExchangeRecorder {
     fn drop(&mut self) {
         self.stage.end(&self.flight, LevelDriver::unfinished());
     }
 }
 
-impl ExchangeWatch for Following {
-    fn connected(&self, held: &Connected<'_>) {
+impl ExchangeWatch for ExchangeRecorder {
+    fn connected(&self, held: &ConnectionInfo<'_>) {
         self.flight.ready.set(self.stage.now());
         self.flight.waited.set(held.waited || !held.kept);
         if let Some(recording) = &mut *self.flight.recording.borrow_mut() {
@@ -140,7 +140,7 @@ impl ExchangeWatch for Following {
             self.stage.tokens(&self.flight, due, &progress);
             self.flight.tokens.set(self.flight.tokens.get() + progress.tokens);
             if self.flight.cancel_after_tokens.is_some_and(|most| self.flight.tokens.get() >= most) {
-                self.stage.end(&self.flight, Ending::Told { outcome: CANCELLED, error: None });
+                self.stage.end(&self.flight, AttemptEnding::Told { outcome: CANCELLED, error: None });
                 return false;
             }
         }
@@ -152,7 +152,7 @@ impl ExchangeWatch for Following {
 pub const CANCELLED: Outcome =
     Outcome::new(plimsoll_model::How::Cancelled, plimsoll_model::By::Client, false);
 
-impl Following {
+impl ExchangeRecorder {
     fn read(&self) {
         if let Some(recording) = &*self.flight.recording.borrow() {
             self.flight.last_read.set(recording.newest_user_stamp());

@@ -9,7 +9,7 @@ use plimsoll_model::{At, Span};
 use plimsoll_wire::exposition::ExposedValue;
 
 use crate::clock::Clock;
-use crate::told::{PageNotices, ToRows};
+use crate::told::{PageLogState, ScrapeLog};
 
 /// Error of a target that Prometheus failed to scrape.
 pub(crate) const UNSCRAPED: &str = "Prometheus could not scrape it";
@@ -22,7 +22,7 @@ pub(crate) struct ForeignPages {
 }
 
 struct ForeignPage {
-    told: PageNotices,
+    told: PageLogState,
     /// Newest accepted scrape, in ns since the Unix epoch.
     newest: i64,
     /// Intervals of the last scrapes, newest last.
@@ -50,11 +50,11 @@ impl ForeignPages {
         name: &str,
         at_unix: i64,
         found: Result<Vec<ExposedValue>, &str>,
-        rows: &ToRows,
+        rows: &ScrapeLog,
     ) -> bool {
         let knows = self.knows;
         let page = self.known.entry(name.to_owned()).or_insert_with(|| ForeignPage {
-            told: PageNotices::new((Some(name.to_owned()), true), knows),
+            told: PageLogState::new((Some(name.to_owned()), true), knows),
             newest: i64::MIN,
             gaps: Vec::new(),
         });
@@ -76,12 +76,12 @@ impl ForeignPages {
     }
 
     /// Emits a failed scrape for every target.
-    pub(crate) fn all_failed(&mut self, now: At, why: &str, rows: &ToRows) {
+    pub(crate) fn all_failed(&mut self, now: At, why: &str, rows: &ScrapeLog) {
         self.known.values_mut().for_each(|page| page.told.failed(now, why, rows));
     }
 
     /// Removes the targets for which `is_there` returns false.
-    pub fn keep(&mut self, is_there: impl Fn(&str) -> bool, rows: &ToRows) {
+    pub fn keep(&mut self, is_there: impl Fn(&str) -> bool, rows: &ScrapeLog) {
         let at = self.told_to;
         self.known.retain(|name, page| {
             let stays = is_there(name);
@@ -100,7 +100,7 @@ impl ForeignPages {
     }
 
     /// Sets the time without samples after which a target is lost.
-    pub(crate) fn may_be_silent(&self, name: &str, patience: Span, rows: &ToRows) {
+    pub(crate) fn may_be_silent(&self, name: &str, patience: Span, rows: &ScrapeLog) {
         if let Some(page) = self.known.get(name) {
             page.told.may_be_silent(self.told_to, patience, rows);
         }

@@ -25,7 +25,7 @@ use plimsoll_wire::http1::HEAD_MAX;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::link::{ConnectError, Route, Transport};
-use crate::stamp::{Meter, Stamps};
+use crate::stamp::{SocketMeter, Stamps};
 use crate::tls_words;
 
 /// Receive window of a stream in bytes. The protocol's default of 64 KiB would delay long responses by a round trip each,
@@ -36,9 +36,9 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
 /// Callback for the end of a connection.
-pub type Ended = Box<dyn Fn(&Rc<Http2Link>)>;
+pub type CloseCallback = Box<dyn Fn(&Rc<Http2Connection>)>;
 
-pub struct Http2Link {
+pub struct Http2Connection {
     pub number: u32,
     /// Time at which the server's settings arrived.
     pub connected: At,
@@ -47,30 +47,30 @@ pub struct Http2Link {
     pub carried: Cell<u32>,
     /// Requests in flight on the connection.
     pub in_use: Cell<u32>,
-    ended: Ended,
-    send: SendRequest<Outflow>,
-    connection: RefCell<Option<Connection<Gated, Outflow>>>,
+    ended: CloseCallback,
+    send: SendRequest<BodySender>,
+    connection: RefCell<Option<Connection<GatedTransport, BodySender>>>,
     gate: Rc<Gate>,
     /// Waker of the connection's task; `None` before its first turn.
     waker: RefCell<Option<Waker>>,
     /// Requests whose bytes are not fully written.
-    writing: RefCell<Vec<Rc<Writing>>>,
+    writing: RefCell<Vec<Rc<WriteProgress>>>,
 }
 
-impl std::fmt::Debug for Http2Link {
+impl std::fmt::Debug for Http2Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Http2Link({}, {} carried)", self.number, self.carried.get())
     }
 }
 
-impl Http2Link {
+impl Http2Connection {
     /// Connects, waits for the server's settings, and starts the connection's task.
     pub async fn connect(
         route: &Route,
-        meter: &Rc<Meter>,
+        meter: &Rc<SocketMeter>,
         number: u32,
-        ended: Ended,
-    ) -> Result<Rc<Http2Link>, ConnectError> {
+        ended: CloseCallback,
+    ) -> Result<Rc<Http2Connection>, ConnectError> {
         let (transport, stamps) = Transport::connect(route, meter).await?;
         if let Transport::Tls(tls) = &transport
             && tls.get_ref().1.alpn_protocol() != Some(b"h2")
@@ -78,7 +78,7 @@ impl Http2Link {
             return Err(ConnectError::NotHttp2("it does not choose h2 in the TLS handshake".to_owned()));
         }
         let gate = Rc::new(Gate::default());
-        let io = Gated { transport, gate: Rc::clone(&gate), unwritten: None };
+        let io = GatedTransport { transport, gate: Rc::clone(&gate), unwritten: None };
         let handshake = Builder::new()
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
@@ -89,7 +89,7 @@ impl Http2Link {
             .handshake(io);
         let (send, mut connection) = handshake.await.map_err(|e| not_begun(&e, &gate))?;
         settled(&send, &mut connection, &gate).await?;
-        let link = Rc::new(Http2Link {
+        let link = Rc::new(Http2Connection {
             number,
             connected: meter.clock.now(),
             stamps,
@@ -128,15 +128,18 @@ impl Http2Link {
         &self,
         (head, body): (http::Request<()>, Bytes),
         stamps: &Rc<Stamps>,
-    ) -> Result<(ResponseFuture, SendStream<Outflow>), h2::Error> {
+    ) -> Result<(ResponseFuture, SendStream<BodySender>), h2::Error> {
         let fields = fields_len(head.headers());
         let is_empty = body.is_empty();
-        let writing =
-            Rc::new(Writing { left: Cell::new(body.len()), whole: body.len(), stamps: Rc::clone(stamps) });
+        let writing = Rc::new(WriteProgress {
+            left: Cell::new(body.len()),
+            whole: body.len(),
+            stamps: Rc::clone(stamps),
+        });
         let (response, mut stream) = self.send.clone().send_request(head, is_empty)?;
         if !is_empty {
             self.writing.borrow_mut().push(Rc::clone(&writing));
-            stream.send_data(Outflow { bytes: body, writing }, true)?;
+            stream.send_data(BodySender { bytes: body, writing }, true)?;
         }
         self.flush();
         stamps.spoke(fields);
@@ -194,8 +197,8 @@ impl Http2Link {
 
 /// Waits until the server has sent its settings.
 async fn settled(
-    send: &SendRequest<Outflow>,
-    connection: &mut Connection<Gated, Outflow>,
+    send: &SendRequest<BodySender>,
+    connection: &mut Connection<GatedTransport, BodySender>,
     gate: &Gate,
 ) -> Result<(), ConnectError> {
     poll_fn(|cx| {
@@ -221,7 +224,7 @@ async fn settled(
 }
 
 /// The future that drives a connection until its end.
-struct Turns(Rc<Http2Link>);
+struct Turns(Rc<Http2Connection>);
 
 impl Future for Turns {
     type Output = ();
@@ -259,14 +262,14 @@ struct Gate {
 
 /// A transport that reads only when the gate is open.
 #[derive(Debug)]
-struct Gated {
+struct GatedTransport {
     transport: Transport,
     gate: Rc<Gate>,
     /// Error of a failed write, while the bytes that the server sent earlier are read.
     unwritten: Option<io::Error>,
 }
 
-impl AsyncRead for Gated {
+impl AsyncRead for GatedTransport {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -290,7 +293,7 @@ impl AsyncRead for Gated {
     }
 }
 
-impl Gated {
+impl GatedTransport {
     /// Returns the result of a write.
     ///
     /// A TLS write error is delayed until the remaining bytes are read, because they may contain the server's reason, such
@@ -325,7 +328,7 @@ impl Gated {
     }
 }
 
-impl AsyncWrite for Gated {
+impl AsyncWrite for GatedTransport {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.unwritten.is_some() {
             return self.last_words(cx).map(Err);
@@ -376,19 +379,19 @@ impl AsyncWrite for Gated {
 }
 
 /// The write progress of a request's body.
-struct Writing {
+struct WriteProgress {
     left: Cell<usize>,
     whole: usize,
     stamps: Rc<Stamps>,
 }
 
 /// A request body that is being framed.
-pub struct Outflow {
+pub struct BodySender {
     bytes: Bytes,
-    writing: Rc<Writing>,
+    writing: Rc<WriteProgress>,
 }
 
-impl Buf for Outflow {
+impl Buf for BodySender {
     fn remaining(&self) -> usize {
         self.bytes.remaining()
     }

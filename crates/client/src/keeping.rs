@@ -37,34 +37,34 @@ const NEVER: i64 = i64::MAX;
 
 /// The state of kept connections that all workers of a client share.
 #[derive(Clone, Debug)]
-pub struct SharedByWorkers(Arc<Shared>);
+pub struct KeepaliveShared(Arc<KeepaliveState>);
 
 #[derive(Debug)]
-struct Shared {
+struct KeepaliveState {
     /// Rest in ns; 0 = none.
     rest: AtomicI64,
     /// Start of the first rest, on the run's axis.
     since: AtomicI64,
 }
 
-impl Default for SharedByWorkers {
-    fn default() -> SharedByWorkers {
-        SharedByWorkers(Arc::new(Shared { rest: AtomicI64::new(0), since: AtomicI64::new(NEVER) }))
+impl Default for KeepaliveShared {
+    fn default() -> KeepaliveShared {
+        KeepaliveShared(Arc::new(KeepaliveState { rest: AtomicI64::new(0), since: AtomicI64::new(NEVER) }))
     }
 }
 
 /// One worker's view: the shared state, and its counts since the last `clear`.
 #[derive(Debug, Default)]
-pub struct Keeping {
-    known: SharedByWorkers,
+pub struct KeepaliveStats {
+    known: KeepaliveShared,
     looks: Cell<u64>,
     ended: Cell<u64>,
     lost: Cell<u64>,
 }
 
-impl Keeping {
-    pub fn new(known: SharedByWorkers) -> Keeping {
-        Keeping { known, ..Keeping::default() }
+impl KeepaliveStats {
+    pub fn new(known: KeepaliveShared) -> KeepaliveStats {
+        KeepaliveStats { known, ..KeepaliveStats::default() }
     }
 
     /// Returns the idle time after a response before a connection is reused; zero until a server closed one early.
@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn an_early_end_makes_connections_rest_and_a_late_one_does_not() {
-        let known = SharedByWorkers::default();
-        let (a, b) = (Keeping::new(known.clone()), Keeping::new(known));
+        let known = KeepaliveShared::default();
+        let (a, b) = (KeepaliveStats::new(known.clone()), KeepaliveStats::new(known));
         a.stood();
         a.ended(Some(us(0)), us(5_000_000));
         // A connection that was opened ahead and never used.
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_request_lost_after_a_rest_makes_the_next_longer_up_to_a_bound() {
-        let keeping = Keeping::default();
+        let keeping = KeepaliveStats::default();
         let rests: Vec<i64> = [100, 10_000, 40_000, 160_000]
             .map(|idle| {
                 keeping.lost(Some(us(1_000_000)), us(1_000_000 + idle));

@@ -10,7 +10,7 @@ use plimsoll_model::Span;
 use plimsoll_workload::{TargetSpec, TokenSpec};
 
 use crate::clock::monotonic_ns;
-use crate::renewed::{Look, Renewed};
+use crate::renewed::{RefreshReason, RefreshedValue};
 use crate::secret::{Key, Secret, SecretError};
 use crate::token::TokenServer;
 
@@ -21,15 +21,15 @@ const ASK_APART: Span = Span::from_secs(5);
 /// Returns the key of this target; `None` = the target names no key.
 pub fn of(spec: &TargetSpec, given: Option<Secret>) -> Result<Option<Key>, SecretError> {
     Ok(match (given, &spec.key_env, &spec.key_file, &spec.token) {
-        (Some(key), ..) => Some(Renewed::fixed(key)),
-        (None, Some(name), ..) => Some(Renewed::fixed(Secret::from_env(name)?)),
+        (Some(key), ..) => Some(RefreshedValue::fixed(key)),
+        (None, Some(name), ..) => Some(RefreshedValue::fixed(Secret::from_env(name)?)),
         (None, None, Some(file), _) => Some(of_file(file)?),
         (None, None, None, Some(token)) => Some(of_token(spec, token)?),
         (None, None, None, None) => None,
     })
 }
 
-static FILES: Mutex<Vec<(String, Weak<Renewed<Secret>>)>> = Mutex::new(Vec::new());
+static FILES: Mutex<Vec<(String, Weak<RefreshedValue<Secret>>)>> = Mutex::new(Vec::new());
 
 fn of_file(file: &str) -> Result<Key, SecretError> {
     let now = Secret::from_file(Path::new(file))?;
@@ -42,7 +42,7 @@ fn of_file(file: &str) -> Result<Key, SecretError> {
         return Ok(key);
     }
     let (path, mut last) = (file.to_owned(), now.clone());
-    let key = Renewed::start(now, move |_| {
+    let key = RefreshedValue::start(now, move |_| {
         // A file that is being rewritten may be missing or empty for a moment, so the current key stays until a new one is
         // read.
         let read = Secret::from_file(Path::new(&path)).map_err(|e| e.to_string())?;
@@ -67,9 +67,9 @@ fn of_token(target: &TargetSpec, token: &TokenSpec) -> Result<Key, SecretError> 
     let first = server.ask()?;
     let (mut last, mut renew) = (asked, first.renew_at(asked));
     let mut failed = None;
-    let key = Renewed::start(first.key, move |why| {
+    let key = RefreshedValue::start(first.key, move |why| {
         let now = monotonic_ns();
-        let due = why == Look::Refused || failed.is_some() || renew.is_some_and(|at| now >= at);
+        let due = why == RefreshReason::Refused || failed.is_some() || renew.is_some_and(|at| now >= at);
         if !due || now - last < ASK_APART.0 {
             return failed.clone().map_or(Ok(None), Err);
         }

@@ -14,16 +14,16 @@ const KEPT: usize = 4;
 
 /// A read buffer. It is zeroed once, and each read overwrites it.
 #[derive(Debug)]
-pub struct Landing(Vec<u8>);
+pub struct ReadBuffer(Vec<u8>);
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Landing {
+impl ReadBuffer {
     /// Returns a buffer of this thread, or a new one if all are in use.
-    pub fn take() -> Landing {
-        Landing(FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; READ_MAX]))
+    pub fn take() -> ReadBuffer {
+        ReadBuffer(FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; READ_MAX]))
     }
 
     pub fn room(&mut self) -> &mut [u8] {
@@ -36,7 +36,7 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for ReadBuffer {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.0);
         FREE.with_borrow_mut(|free| {

@@ -9,9 +9,9 @@ use plimsoll_workload::{Arrival, ClientSpec, Prompts, Said, Scenario, Schedule, 
 
 use crate::control::StopLimits;
 use crate::live::LiveCounters;
-use crate::request::{AttemptKey, Opening, Prepared};
+use crate::request::{AttemptKey, PreparedRequest, RequestOpening};
 use crate::sink::Sink;
-use crate::target::{Body, Target};
+use crate::target::{EncodedBody, Target};
 
 /// The requests of a level and their timing.
 #[derive(Clone, Debug)]
@@ -145,11 +145,11 @@ impl LevelPlan {
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     pub target: Arc<Target>,
-    pub opening: Opening,
+    pub opening: RequestOpening,
 }
 
 /// The state that all workers of a level share.
-pub struct Shared {
+pub struct LevelContext {
     /// Level number within the run.
     pub id: u32,
     /// First time at which an arrival can be due.
@@ -174,13 +174,13 @@ pub struct Shared {
     pub limits: (StopLimits, LiveCounters),
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for LevelContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Shared(level {})", self.id)
     }
 }
 
-impl Shared {
+impl LevelContext {
     /// Returns whether the load has reached a ceiling on requests or errors.
     ///
     /// Every end of a request checks this, because a fast target completes hundreds of requests between two ticks of the
@@ -215,7 +215,7 @@ impl Shared {
         attempt: u16,
         own: &mut Option<RequestOptions>,
         said: Option<&Said>,
-    ) -> Prepared {
+    ) -> PreparedRequest {
         let (payload, blocks) = self.prompts.render_with(arrival, said);
         let options = own.get_or_insert_with(|| self.options.clone());
         let of_class = self.class_models.get(usize::from(arrival.class)).and_then(Option::as_ref);
@@ -229,7 +229,7 @@ impl Shared {
         if options.template.is_some() {
             options.id = self.name((arrival.id, attempt)).to_string();
         }
-        Prepared { media: payload.media(), body: Body::from(encode(&payload, options)), blocks }
+        PreparedRequest { media: payload.media(), body: EncodedBody::from(encode(&payload, options)), blocks }
     }
 }
 

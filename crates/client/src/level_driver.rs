@@ -16,18 +16,18 @@ use plimsoll_wire::DecodedEvent;
 use plimsoll_workload::{Action, AttemptEnd, Attempted, Connections, Deadline, Player};
 use tokio::sync::Notify;
 
-use crate::answers::Answers;
+use crate::answers::AnswerStore;
 use crate::exchange::exchange;
-use crate::flight::{CANCELLED, Flight, Following, KeyHasher};
+use crate::flight::{CANCELLED, ExchangeRecorder, Flight, KeyHasher};
 use crate::header_template::RequestNames;
 use crate::histogram::LogHistogram;
-use crate::level::{SessionName, Shared};
-use crate::live::Shard;
+use crate::level::{LevelContext, SessionName};
+use crate::live::WorkerCounters;
 use crate::pool::ConnectionPool;
-use crate::prepare::Ahead;
-use crate::recording::{AnswerReading, Ending, ReadProgress, Recording, never_sent, own_lag};
+use crate::prepare::BodyPrefetcher;
+use crate::recording::{AnswerReading, AttemptEnding, ReadProgress, Recording, never_sent, own_lag};
 use crate::request::AttemptKey;
-use crate::stamp::Meter;
+use crate::stamp::SocketMeter;
 use crate::task_pool::TaskPool;
 use crate::timer::Timer;
 
@@ -53,7 +53,7 @@ const NO_SOCKET_APART: Span = Span::from_millis(50);
 
 /// The counts of a level on one worker.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct WorkerTally {
     /// Generator lag of every first attempt (open loop).
     pub lag: LogHistogram,
     pub events: u64,
@@ -66,25 +66,25 @@ pub struct Tally {
 
 /// The resources of a worker that all its levels use.
 #[derive(Debug)]
-pub struct Bench {
-    pub meter: Rc<Meter>,
+pub struct WorkerState {
+    pub meter: Rc<SocketMeter>,
     /// Connection pools, indexed by endpoint number.
     pub pools: Vec<ConnectionPool>,
     pub hands: Rc<TaskPool>,
     pub timer: Timer,
     /// Its shard of the live counters.
-    pub shard: Arc<Shard>,
+    pub shard: Arc<WorkerCounters>,
 }
 
 /// The driver of one level on one worker.
 #[derive(Debug)]
 pub struct LevelDriver {
-    bench: Rc<Bench>,
-    shared: Arc<Shared>,
+    bench: Rc<WorkerState>,
+    shared: Arc<LevelContext>,
     player: RefCell<Player>,
     flights: RefCell<HashMap<AttemptKey, Rc<Flight>, BuildHasherDefault<KeyHasher>>>,
-    ahead: RefCell<Ahead>,
-    answers: RefCell<Answers>,
+    ahead: RefCell<BodyPrefetcher>,
+    answers: RefCell<AnswerStore>,
     idle: RefCell<BinaryHeap<Reverse<(At, AttemptKey)>>>,
     armed: Cell<At>,
     pumping: Cell<bool>,
@@ -103,12 +103,17 @@ pub struct LevelDriver {
     pub news: Notify,
     /// Notifies the task that starts the successors of ended requests.
     pub starts: Notify,
-    pub tally: RefCell<Tally>,
+    pub tally: RefCell<WorkerTally>,
 }
 
 impl LevelDriver {
     /// Returns the driver of a level that has not begun.
-    pub fn new(bench: Rc<Bench>, shared: Arc<Shared>, player: Player, ahead: Ahead) -> Rc<LevelDriver> {
+    pub fn new(
+        bench: Rc<WorkerState>,
+        shared: Arc<LevelContext>,
+        player: Player,
+        ahead: BodyPrefetcher,
+    ) -> Rc<LevelDriver> {
         Rc::new(LevelDriver {
             bench,
             shared,
@@ -302,7 +307,7 @@ impl LevelDriver {
     fn launch(self: &Rc<LevelDriver>, ready: &mut Vec<Rc<Flight>>) {
         let connect = self.shared.client.timeouts.connect;
         for flight in ready.drain(..) {
-            let following = Following { stage: Rc::clone(self), flight: Rc::clone(&flight) };
+            let following = ExchangeRecorder { stage: Rc::clone(self), flight: Rc::clone(&flight) };
             let hand = self.bench.hands.begin(Box::pin(async move {
                 let (stage, flight) = (&following.stage, &following.flight);
                 let ending =
@@ -360,15 +365,20 @@ impl LevelDriver {
     }
 
     /// Returns the ending of an attempt that the run did not wait for.
-    pub fn unfinished() -> Ending {
-        Ending::told(How::Unfinished, By::Client, false, "still in flight when the run stopped waiting")
+    pub fn unfinished() -> AttemptEnding {
+        AttemptEnding::told(
+            How::Unfinished,
+            By::Client,
+            false,
+            "still in flight when the run stopped waiting",
+        )
     }
 
     /// Ends an attempt on the client's initiative: closes its row and drops its task.
     fn give_up(self: &Rc<LevelDriver>, key: AttemptKey, outcome: Outcome, error: Option<&str>) {
         let flight = self.flights.borrow().get(&key).cloned();
         if let Some(flight) = flight {
-            self.end(&flight, Ending::Told { outcome, error: error.map(str::to_owned) });
+            self.end(&flight, AttemptEnding::Told { outcome, error: error.map(str::to_owned) });
             if let Some(hand) = flight.hand.borrow_mut().take() {
                 hand.leave();
             }
@@ -376,7 +386,7 @@ impl LevelDriver {
     }
 
     /// Closes and delivers an attempt's row. Only the first call for a flight has an effect.
-    pub fn end(self: &Rc<LevelDriver>, flight: &Rc<Flight>, ending: Ending) {
+    pub fn end(self: &Rc<LevelDriver>, flight: &Rc<Flight>, ending: AttemptEnding) {
         let Some(recording) = flight.recording.borrow_mut().take() else { return };
         let now = self.now();
         self.flights.borrow_mut().remove(&flight.key);

@@ -19,8 +19,8 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::request::Request;
-use crate::stamp::{Meter, Stamps};
+use crate::request::RequestWriter;
+use crate::stamp::{SocketMeter, Stamps};
 use crate::tcp::StampedStream;
 
 /// The transport of a connection, plain or TLS.
@@ -35,7 +35,7 @@ impl Transport {
     /// Connects by TCP, then by TLS if configured.
     pub(crate) async fn connect(
         route: &Route,
-        meter: &Rc<Meter>,
+        meter: &Rc<SocketMeter>,
     ) -> Result<(Transport, Rc<Stamps>), ConnectError> {
         let tcp = connect_tcp(route, meter).await?;
         let stamps = Rc::clone(tcp.stamps());
@@ -94,7 +94,7 @@ pub struct Route {
     pub http2: Option<u32>,
 }
 
-pub struct Link {
+pub struct Http1Connection {
     pub number: u32,
     /// Time at which the connection was established (TLS included).
     pub connected: At,
@@ -109,23 +109,36 @@ pub struct Link {
     spoilt: bool,
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for Http1Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Link({}, {} carried)", self.number, self.carried)
     }
 }
 
-impl Link {
+impl Http1Connection {
     /// Connects by TCP, then by TLS if configured. `number` is the connection's number within the run.
-    pub async fn connect(route: &Route, meter: &Rc<Meter>, number: u32) -> Result<Link, ConnectError> {
+    pub async fn connect(
+        route: &Route,
+        meter: &Rc<SocketMeter>,
+        number: u32,
+    ) -> Result<Http1Connection, ConnectError> {
         let (transport, stamps) = Transport::connect(route, meter).await?;
         let connected = meter.clock.now();
         let reader = Reader::default();
-        Ok(Link { number, connected, carried: 0, idle_since: None, stamps, reader, transport, spoilt: false })
+        Ok(Http1Connection {
+            number,
+            connected,
+            carried: 0,
+            idle_since: None,
+            stamps,
+            reader,
+            transport,
+            spoilt: false,
+        })
     }
 
     /// Writes the rest of the request; ready once the kernel has all of it.
-    pub fn poll_write(&mut self, cx: &mut Context<'_>, request: &mut Request) -> Poll<io::Result<()>> {
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, request: &mut RequestWriter) -> Poll<io::Result<()>> {
         while !request.is_written() {
             let rest = request.rest();
             let n = ready!(match &mut self.transport {
@@ -191,7 +204,7 @@ impl Link {
     }
 }
 
-async fn connect_tcp(route: &Route, meter: &Rc<Meter>) -> Result<StampedStream, ConnectError> {
+async fn connect_tcp(route: &Route, meter: &Rc<SocketMeter>) -> Result<StampedStream, ConnectError> {
     let addrs = route.addrs.as_ref().map_err(|why| ConnectError::Name(route.host.clone(), why.clone()))?;
     let mut failure = ConnectError::Name(route.host.clone(), "no address".to_owned());
     for &addr in addrs {

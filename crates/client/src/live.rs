@@ -12,7 +12,7 @@ const BUCKETS: usize = 256;
 
 /// The counts of one worker since the start of the client.
 #[derive(Debug)]
-pub struct Shard {
+pub struct WorkerCounters {
     requests: AtomicU64,
     sent: AtomicU64,
     ended: AtomicU64,
@@ -24,9 +24,9 @@ pub struct Shard {
     ttft: Vec<AtomicU32>,
 }
 
-impl Default for Shard {
-    fn default() -> Shard {
-        Shard {
+impl Default for WorkerCounters {
+    fn default() -> WorkerCounters {
+        WorkerCounters {
             requests: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             ended: AtomicU64::new(0),
@@ -43,7 +43,7 @@ fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Relaxed) + n, Relaxed);
 }
 
-impl Shard {
+impl WorkerCounters {
     /// Counts the start of a request (not of a retry).
     pub(crate) fn request(&self, prompt_tokens: u32) {
         add(&self.requests, 1);
@@ -90,7 +90,7 @@ fn middle(bucket: usize) -> Span {
 
 /// The counts of all workers since the start of the client.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Totals {
+pub struct LiveTotals {
     /// Requests begun, without retries.
     pub requests: u64,
     /// Attempts, retries included, whose bytes were written.
@@ -106,14 +106,14 @@ pub struct Totals {
     pub(crate) ttft: Vec<u32>,
 }
 
-impl Totals {
+impl LiveTotals {
     /// Returns the requests begun and not ended.
     pub fn in_flight(&self) -> u64 {
         self.requests.saturating_sub(self.ended)
     }
 
     /// Returns the TTFT quantile `p` of the first tokens since `earlier`, to within 5 %; `None` if there were none.
-    pub fn ttft_since(&self, earlier: &Totals, p: f64) -> Option<Span> {
+    pub fn ttft_since(&self, earlier: &LiveTotals, p: f64) -> Option<Span> {
         let past = |i: usize| earlier.ttft.get(i).copied().unwrap_or(0);
         let counts: Vec<u64> =
             self.ttft.iter().enumerate().map(|(i, n)| u64::from(n.wrapping_sub(past(i)))).collect();
@@ -129,7 +129,7 @@ impl Totals {
 
 #[derive(Clone, Debug, Default)]
 pub struct LiveCounters {
-    shards: Vec<Arc<Shard>>,
+    shards: Vec<Arc<WorkerCounters>>,
 }
 
 impl LiveCounters {
@@ -137,7 +137,7 @@ impl LiveCounters {
         LiveCounters { shards: (0..workers).map(|_| Arc::default()).collect() }
     }
 
-    pub(crate) fn shard(&self, worker: usize) -> Arc<Shard> {
+    pub(crate) fn shard(&self, worker: usize) -> Arc<WorkerCounters> {
         Arc::clone(&self.shards[worker])
     }
 
@@ -154,8 +154,8 @@ impl LiveCounters {
     }
 
     /// Returns all counts. Keep an earlier result to compute rates and recent percentiles.
-    pub fn totals(&self) -> Totals {
-        let mut t = Totals { ttft: vec![0; BUCKETS], ..Totals::default() };
+    pub fn totals(&self) -> LiveTotals {
+        let mut t = LiveTotals { ttft: vec![0; BUCKETS], ..LiveTotals::default() };
         for s in &self.shards {
             // Reads ends before begins, so that a reader between two writes sees no negative number in flight.
             t.ended += s.ended.load(Relaxed);

@@ -20,7 +20,7 @@ use plimsoll_wire::otlp_metrics::{
 use crate::clock::{self, Clock};
 use crate::foreign::ForeignPages;
 use crate::pushed::{PushCounts, Skew};
-use crate::told::ToRows;
+use crate::told::ScrapeLog;
 
 /// Attributes that identify a resource, the most specific first.
 const IDENTITY: [&str; 7] = [
@@ -43,10 +43,10 @@ const UNTOLD_CADENCE: Span = Span::from_secs(60);
 const BATCH: Span = Span::from_secs(10);
 
 /// The resources that push to one address.
-pub struct MeasuredPages {
+pub struct OtlpSource {
     clock: Clock,
     knows: fn(&str) -> bool,
-    rows: ToRows,
+    rows: ScrapeLog,
     pages: ForeignPages,
     sources: HashMap<String, Source>,
     series: usize,
@@ -64,10 +64,10 @@ struct Source {
     heard: At,
     patience: Span,
     is_told: bool,
-    series: HashMap<SeriesKey, Held>,
+    series: HashMap<SeriesKey, SeriesState>,
 }
 
-struct Held {
+struct SeriesState {
     start: i64,
     newest: i64,
     /// Total of the points before this start time or delta.
@@ -95,9 +95,9 @@ enum Ladder {
     Exponential { scale: i32, zero: u64, threshold: f64, counts: BTreeMap<i64, u64> },
 }
 
-impl MeasuredPages {
-    pub fn new(clock: Clock, knows: fn(&str) -> bool, rows: ToRows) -> MeasuredPages {
-        MeasuredPages {
+impl OtlpSource {
+    pub fn new(clock: Clock, knows: fn(&str) -> bool, rows: ScrapeLog) -> OtlpSource {
+        OtlpSource {
             clock,
             knows,
             rows,
@@ -158,12 +158,12 @@ impl MeasuredPages {
             let at = point.at_unix;
             let room = MOST_SERIES.saturating_sub(self.series + source.series.len() - before);
             match source.take(point, room) {
-                Took::Point => {
+                PointOutcome::Point => {
                     self.counts.taken += 1;
                     at_unix = at_unix.max(at);
                 }
-                Took::Old => self.counts.out_of_order += 1,
-                Took::Full => self.counts.over_bound += 1,
+                PointOutcome::Old => self.counts.out_of_order += 1,
+                PointOutcome::Full => self.counts.over_bound += 1,
             }
         }
         self.series = self.series + source.series.len() - before;
@@ -181,7 +181,7 @@ impl MeasuredPages {
         if !std::mem::replace(&mut source.is_told, true) {
             // A process that began after the start of the watch counts from zero. Of an older process the first point is
             // the baseline.
-            let began = |held: &Held| held.start > 0 && clock.at_unix(held.start) >= At::ZERO;
+            let began = |held: &SeriesState| held.start > 0 && clock.at_unix(held.start) >= At::ZERO;
             let starts = source.series.values().filter(|held| began(held)).map(|held| held.start);
             if let Some(start) = starts.max().filter(|start| *start < at_unix) {
                 let base = source.rows(began);
@@ -226,7 +226,7 @@ impl MeasuredPages {
 }
 
 /// The result of processing a point.
-enum Took {
+enum PointOutcome {
     Point,
     Old,
     Full,
@@ -249,7 +249,7 @@ impl Source {
     }
 
     /// Processes a point; `room` is the number of series that may be added.
-    fn take(&mut self, point: MeasuredPoint, room: usize) -> Took {
+    fn take(&mut self, point: MeasuredPoint, room: usize) -> PointOutcome {
         let MeasuredPoint { name, unit, labels, start_unix, at_unix, is_delta, value } = point;
         // Label names follow Prometheus, so that one table of names serves both sources.
         let mut labels: Vec<(String, String)> =
@@ -265,15 +265,21 @@ impl Source {
         let key = (name, labels);
         let Some(held) = self.series.get_mut(&key) else {
             if room == 0 {
-                return Took::Full;
+                return PointOutcome::Full;
             }
-            let held =
-                Held { start: start_unix, newest: at_unix, before: None, last, bounds, is_told: false };
+            let held = SeriesState {
+                start: start_unix,
+                newest: at_unix,
+                before: None,
+                last,
+                bounds,
+                is_told: false,
+            };
             self.series.insert(key, held);
-            return Took::Point;
+            return PointOutcome::Point;
         };
         if at_unix <= held.newest {
-            return Took::Old;
+            return PointOutcome::Old;
         }
         if is_delta || start_unix != held.start || last.fell_behind(&held.last) {
             let before = std::mem::replace(&mut held.last, last);
@@ -286,11 +292,11 @@ impl Source {
         let both = [low.zip(bounds[0]).map(|(a, b)| a.min(b)), high.zip(bounds[1]).map(|(a, b)| a.max(b))];
         held.bounds = if std::mem::take(&mut held.is_told) { bounds } else { both };
         (held.start, held.newest) = (start_unix, at_unix);
-        Took::Point
+        PointOutcome::Point
     }
 
     /// Returns all rows; series for which `is_nothing` returns true have the value zero.
-    fn rows(&self, is_nothing: impl Fn(&Held) -> bool) -> Vec<ExposedValue> {
+    fn rows(&self, is_nothing: impl Fn(&SeriesState) -> bool) -> Vec<ExposedValue> {
         let mut rows = Vec::new();
         for ((name, labels), held) in &self.series {
             let nothing = is_nothing(held);
@@ -475,7 +481,7 @@ mod tests {
     const S: i64 = 1_000_000_000;
 
     struct Told {
-        pages: MeasuredPages,
+        pages: OtlpSource,
         kept: Arc<Mutex<Vec<Sample>>>,
         zero: i64,
     }
@@ -484,9 +490,9 @@ mod tests {
         fn new() -> Told {
             let kept: Arc<Mutex<Vec<Sample>>> = Arc::default();
             let into = Arc::clone(&kept);
-            let rows = ToRows::changes(move |sample| into.lock().expect("nobody panicked").push(sample));
+            let rows = ScrapeLog::changes(move |sample| into.lock().expect("nobody panicked").push(sample));
             let clock = Clock::start();
-            let pages = MeasuredPages::new(clock, |name| name.starts_with("gen_ai"), rows);
+            let pages = OtlpSource::new(clock, |name| name.starts_with("gen_ai"), rows);
             Told { pages, kept, zero: clock::realtime_ns() }
         }
 

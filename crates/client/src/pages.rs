@@ -23,11 +23,11 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
 use crate::clock::Clock;
 use crate::exchange::exchange;
-use crate::exchange_watch::{Outgoing, WholeAnswer};
-use crate::keeping::SharedByWorkers;
+use crate::exchange_watch::{OutgoingRequest, WholeAnswer};
+use crate::keeping::KeepaliveShared;
 use crate::pool::ConnectionPool;
-use crate::recording::Ending;
-use crate::stamp::Meter;
+use crate::recording::AttemptEnding;
+use crate::stamp::SocketMeter;
 use crate::target::{Target, TargetError, without_user};
 use crate::targets;
 use crate::tls::SharedTls;
@@ -199,7 +199,7 @@ pub fn trust(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>,
 /// Returns the response of this URL. Keys are sent if it is on the target's host. Blocks for some seconds at most.
 pub fn fetch(target: &TargetSpec, url: &str) -> Result<Vec<u8>, String> {
     let (runtime, page) = asked(&spec_of(target, url))?;
-    let body = runtime.block_on(async { Looker::new(page, Clock::start()).body(PATIENCE).await });
+    let body = runtime.block_on(async { MetricsPageReader::new(page, Clock::start()).body(PATIENCE).await });
     body.map_err(|unread| unread.why)
 }
 
@@ -208,7 +208,7 @@ pub fn fetch(target: &TargetSpec, url: &str) -> Result<Vec<u8>, String> {
 pub fn kept(target: &TargetSpec, names: &str) -> Result<Vec<RangeSeries>, String> {
     let (server, query) = targets::kept_query(&target.url, names)?;
     let (runtime, page) = asked(&TargetSpec { url: server.to_owned(), ..target.clone() })?;
-    runtime.block_on(async { Looker::new(page, Clock::start()).query(&query, PATIENCE).await })
+    runtime.block_on(async { MetricsPageReader::new(page, Clock::start()).query(&query, PATIENCE).await })
 }
 
 fn asked(spec: &TargetSpec) -> Result<(LocalRuntime, MetricsPage), String> {
@@ -219,9 +219,9 @@ fn asked(spec: &TargetSpec) -> Result<(LocalRuntime, MetricsPage), String> {
 }
 
 /// A metrics endpoint, and its error if a scrape was tried.
-type Asked = (MetricsPage, Option<ScrapeError>);
+type PageAttempt = (MetricsPage, Option<ScrapeError>);
 
-fn found(target: &TargetSpec, spec: &ScrapeSpec, asks: bool) -> Result<Vec<Asked>, ScrapeError> {
+fn found(target: &TargetSpec, spec: &ScrapeSpec, asks: bool) -> Result<Vec<PageAttempt>, ScrapeError> {
     let (target, spec) = (target.clone(), spec.clone());
     let thread = std::thread::Builder::new().name("scrape-find".into()).spawn(move || {
         let runtime = runtime()?;
@@ -245,7 +245,7 @@ pub(crate) fn runtime() -> std::io::Result<LocalRuntime> {
 /// Most endpoints that are tried concurrently.
 const AT_ONCE: usize = 64;
 
-async fn named(target: &TargetSpec, pages: &[String], asks: bool) -> Result<Vec<Asked>, ScrapeError> {
+async fn named(target: &TargetSpec, pages: &[String], asks: bool) -> Result<Vec<PageAttempt>, ScrapeError> {
     let several = pages.len() > 1;
     let tls = &SharedTls::default();
     let written = pages.iter().enumerate().map(|(number, text)| async move {
@@ -287,7 +287,7 @@ fn written(
 
 /// Scrapes the endpoint once if `asks` is set. A Prometheus is always queried, because its scrape interval is needed.
 async fn answer(page: &mut MetricsPage, asks: bool) -> Result<(), Unread> {
-    let looker = Looker::new(page.clone(), Clock::start());
+    let looker = MetricsPageReader::new(page.clone(), Clock::start());
     match page.asks_prometheus() {
         Some((matchers, _)) => page.cadence = Some(targets::cadence(&looker, matchers).await?),
         None if asks => _ = looker.get(PATIENCE).await?,
@@ -337,15 +337,17 @@ async fn discovered(target: &TargetSpec, origin: &str) -> Vec<MetricsPage> {
 }
 
 async fn look_for(target: &TargetSpec, url: &str, form: Form) -> Option<MetricsPage> {
-    let looker = Looker::at(&spec_of(target, url), form)?;
+    let looker = MetricsPageReader::at(&spec_of(target, url), form)?;
     let rows = looker.get(PATIENCE).await.ok()?;
     (!rows.is_empty()).then_some(looker.page)
 }
 
 /// Finds the metrics endpoint of a target that reports itself as Triton: two ports above, or at the default port.
 async fn of_triton(target: &TargetSpec, origin: &str) -> Option<MetricsPage> {
-    let said =
-        Looker::at(&spec_of(target, &format!("{origin}/v2")), Form::Text)?.body(PATIENCE).await.ok()?;
+    let said = MetricsPageReader::at(&spec_of(target, &format!("{origin}/v2")), Form::Text)?
+        .body(PATIENCE)
+        .await
+        .ok()?;
     if read_server(&said).ok()?.name != "triton" {
         return None;
     }
@@ -357,8 +359,10 @@ async fn tritons_beside(target: &TargetSpec, origin: &str, above: u16) -> Option
     let uri: Uri = origin.parse().ok()?;
     let beside = uri.port_u16().and_then(|port| port.checked_add(above)).filter(|port| *port != TRITON_PORT);
     for port in beside.into_iter().chain([TRITON_PORT]) {
-        let looker =
-            Looker::at(&bare(target, &format!("http://{}:{port}/metrics", uri.host()?)), Form::Text)?;
+        let looker = MetricsPageReader::at(
+            &bare(target, &format!("http://{}:{port}/metrics", uri.host()?)),
+            Form::Text,
+        )?;
         if looker.get(PATIENCE).await.is_ok_and(|rows| is_tritons(&rows, target.model.as_deref())) {
             return Some(looker.page);
         }
@@ -413,7 +417,7 @@ fn origin(url: &str) -> Option<String> {
 }
 
 /// A metrics endpoint with its connection.
-pub(crate) struct Looker {
+pub(crate) struct MetricsPageReader {
     pub(crate) page: MetricsPage,
     pool: ConnectionPool,
     /// Set after a failed scrape; the name is then resolved again, because it may point to another machine.
@@ -422,25 +426,25 @@ pub(crate) struct Looker {
     length: Cell<usize>,
 }
 
-impl Looker {
+impl MetricsPageReader {
     /// Returns the scraper of an endpoint that may not exist; `None` if the URL is invalid.
-    fn at(spec: &TargetSpec, form: Form) -> Option<Looker> {
+    fn at(spec: &TargetSpec, form: Form) -> Option<MetricsPageReader> {
         let target = Target::new(spec, None).ok()?;
-        Some(Looker::new(
+        Some(MetricsPageReader::new(
             MetricsPage { name: String::new(), url: spec.url.clone(), cadence: None, target, form },
             Clock::start(),
         ))
     }
 
-    pub(crate) fn new(page: MetricsPage, clock: Clock) -> Looker {
+    pub(crate) fn new(page: MetricsPage, clock: Clock) -> MetricsPageReader {
         let pool = ConnectionPool::new(
             page.target.resolve(),
-            Meter::new(clock),
+            SocketMeter::new(clock),
             Arc::new(AtomicU32::new(0)),
-            SharedByWorkers::default(),
+            KeepaliveShared::default(),
         );
         pool.set_policy(Connections::Prewarmed, 1, page.target.resolve());
-        Looker { page, pool, is_lost: Cell::new(false), length: Cell::new(0) }
+        MetricsPageReader { page, pool, is_lost: Cell::new(false), length: Cell::new(0) }
     }
 
     pub(crate) async fn get(&self, patience: Span) -> Result<Vec<ExposedValue>, Unread> {
@@ -484,7 +488,7 @@ impl Looker {
     }
 
     async fn attempt(&self, uri: &Uri, patience: Span) -> Result<(u16, Vec<u8>), Unread> {
-        let request = Outgoing::new(Some(self.page.target.gets(uri).bare()));
+        let request = OutgoingRequest::new(Some(self.page.target.gets(uri).bare()));
         let seen = WholeAnswer::to(PAGE_MAX);
         seen.body.borrow_mut().reserve_exact(self.length.get() + self.length.get() / 16);
         let asked = exchange(&self.pool, patience, &request, &seen);
@@ -495,7 +499,7 @@ impl Looker {
             return Err(match ending {
                 Err(_) => "timeout".to_owned(),
                 // Kept apart, because a refused port, an unknown host and a certificate need different fixes.
-                Ok(Ending::Told { error: Some(why), .. } | Ending::Broken { error: why })
+                Ok(AttemptEnding::Told { error: Some(why), .. } | AttemptEnding::Broken { error: why })
                     if !why.is_empty() =>
                 {
                     why

@@ -33,10 +33,10 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::Connections;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::exchange_watch::Connected;
-use crate::keeping::{Keeping, SharedByWorkers};
-use crate::link::{Link, Route, TakeError};
-use crate::stamp::Meter;
+use crate::exchange_watch::ConnectionInfo;
+use crate::keeping::{KeepaliveShared, KeepaliveStats};
+use crate::link::{Http1Connection, Route, TakeError};
+use crate::stamp::SocketMeter;
 use crate::streams::StreamPool;
 
 /// Most connections that open concurrently during warm-up.
@@ -49,7 +49,7 @@ const RESTING_MAX: usize = 256;
 #[derive(Debug)]
 pub struct HeldConnection {
     /// The connection. Boxed, because it moves between pool and request, and a task copies the values that it owns.
-    pub link: Box<Link>,
+    pub link: Box<Http1Connection>,
     /// Set if the connection was kept in the pool, after warm-up or an earlier request.
     pub kept: bool,
     /// Set if the request waited for a place in a bounded pool.
@@ -62,14 +62,14 @@ pub struct HeldConnection {
 #[expect(clippy::vec_box, reason = "a link is handed on as the box it is in")]
 pub struct ConnectionPool {
     route: RefCell<Route>,
-    meter: Rc<Meter>,
+    meter: Rc<SocketMeter>,
     numbers: Arc<AtomicU32>,
     policy: Cell<Connections>,
     places: RefCell<Option<Arc<Semaphore>>>,
     /// Idle connections, the longest idle first.
-    idle: RefCell<Vec<Box<Link>>>,
+    idle: RefCell<Vec<Box<Http1Connection>>>,
     /// Record of early closes by the server.
-    pub keeping: Keeping,
+    pub keeping: KeepaliveStats,
     /// First time at which a request waited for a place.
     waited_since: Cell<Option<At>>,
     /// HTTP/2 connections; `None` if the route uses HTTP/1.1.
@@ -78,10 +78,10 @@ pub struct ConnectionPool {
 
 impl HeldConnection {
     /// Returns the facts of the connection for the exchange's watch.
-    pub fn connected(&self) -> Connected<'_> {
-        let Link { number, carried, connected, ref stamps, .. } = *self.link;
+    pub fn connected(&self) -> ConnectionInfo<'_> {
+        let Http1Connection { number, carried, connected, ref stamps, .. } = *self.link;
         let (kept, waited) = (self.kept, self.waited);
-        Connected { number, reused: carried > 0, kept, waited, at: connected, stamps }
+        ConnectionInfo { number, reused: carried > 0, kept, waited, at: connected, stamps }
     }
 }
 
@@ -90,9 +90,9 @@ impl ConnectionPool {
     /// closes.
     pub fn new(
         route: Route,
-        meter: Rc<Meter>,
+        meter: Rc<SocketMeter>,
         numbers: Arc<AtomicU32>,
-        known: SharedByWorkers,
+        known: KeepaliveShared,
     ) -> ConnectionPool {
         ConnectionPool {
             route: RefCell::new(route),
@@ -101,7 +101,7 @@ impl ConnectionPool {
             policy: Cell::new(Connections::Prewarmed),
             places: RefCell::new(None),
             idle: RefCell::default(),
-            keeping: Keeping::new(known),
+            keeping: KeepaliveStats::new(known),
             waited_since: Cell::new(None),
             streams: RefCell::default(),
         }
@@ -229,7 +229,7 @@ impl ConnectionPool {
         (places.acquire_owned().await.ok(), true)
     }
 
-    fn pop_idle(&self) -> Option<Box<Link>> {
+    fn pop_idle(&self) -> Option<Box<Http1Connection>> {
         let mut idle = self.idle.borrow_mut();
         let rest = self.keeping.rest();
         let mut rested = idle.len();
@@ -248,7 +248,7 @@ impl ConnectionPool {
     }
 
     /// Returns whether a kept connection is still open, and records the check.
-    fn stands(&self, link: &mut Link) -> bool {
+    fn stands(&self, link: &mut Http1Connection) -> bool {
         let stands = !link.is_stale();
         if stands {
             self.keeping.stood();
@@ -258,11 +258,11 @@ impl ConnectionPool {
         stands
     }
 
-    async fn open(&self, connect: Span) -> Result<Box<Link>, TakeError> {
+    async fn open(&self, connect: Span) -> Result<Box<Http1Connection>, TakeError> {
         let route = self.route.borrow().clone();
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         // Boxed, because a handshake's state is large and short-lived and would enlarge every request's task.
-        let connecting = Box::pin(Link::connect(&route, &self.meter, number));
+        let connecting = Box::pin(Http1Connection::connect(&route, &self.meter, number));
         match tokio::time::timeout(connect.as_duration(), connecting).await {
             Ok(link) => Ok(Box::new(link?)),
             Err(_) => Err(TakeError::Timeout(connect)),
@@ -271,6 +271,6 @@ impl ConnectionPool {
 }
 
 /// Returns the number of connections that have not been idle since `from`; `idle` has the longest idle first.
-fn resting(idle: &[Box<Link>], from: At) -> usize {
+fn resting(idle: &[Box<Http1Connection>], from: At) -> usize {
     idle.len() - idle.partition_point(|link| link.rested(from))
 }

@@ -13,22 +13,22 @@ use plimsoll_workload::{Connections, TargetSpec};
 
 use crate::clock::Clock;
 use crate::exchange::exchange;
-use crate::exchange_watch::{Outgoing, WholeAnswer};
+use crate::exchange_watch::{OutgoingRequest, WholeAnswer};
 use crate::header_template::RequestNames;
-use crate::keeping::SharedByWorkers;
+use crate::keeping::KeepaliveShared;
 use crate::pages::runtime;
 use crate::pool::ConnectionPool;
-use crate::recording::Ending;
-use crate::request::Request;
-use crate::stamp::Meter;
-use crate::target::{Body, Target, TargetError};
+use crate::recording::AttemptEnding;
+use crate::request::RequestWriter;
+use crate::stamp::SocketMeter;
+use crate::target::{EncodedBody, Target, TargetError};
 
 /// Most bytes of a response that are read; useful responses are shorter.
 const ANSWER_MAX: usize = 64 << 10;
 
 /// The response to a posted request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Posted {
+pub struct PostResponse {
     pub status: u16,
     /// Delay that the server requests in `Retry-After`; `None` without that header.
     pub retry_after: Option<Span>,
@@ -36,17 +36,17 @@ pub struct Posted {
 
 /// A sender of POST requests to one URL.
 #[derive(Clone, Debug)]
-pub struct Poster {
+pub struct PostClient {
     target: Target,
     path: Uri,
 }
 
-impl Poster {
+impl PostClient {
     /// Returns a sender to `path` below the target's URL.
-    pub fn new(spec: &TargetSpec, path: &str) -> Result<Poster, TargetError> {
+    pub fn new(spec: &TargetSpec, path: &str) -> Result<PostClient, TargetError> {
         let target = Target::new(spec, None)?;
         let path = target.uri(path)?;
-        Ok(Poster { target, path })
+        Ok(PostClient { target, path })
     }
 
     /// Returns host and port for display, because a webhook's path may be a secret.
@@ -63,7 +63,7 @@ impl Poster {
         body: Vec<u8>,
         headers: &[(HeaderName, HeaderValue)],
         patience: Span,
-    ) -> Result<Posted, String> {
+    ) -> Result<PostResponse, String> {
         self.send(("application/json", body), headers, patience)
     }
 
@@ -76,7 +76,7 @@ impl Poster {
         body: (&'static str, Vec<u8>),
         headers: &[(HeaderName, HeaderValue)],
         patience: Span,
-    ) -> Result<Posted, String> {
+    ) -> Result<PostResponse, String> {
         self.exchange(body, headers, patience).map(|(posted, _)| posted)
     }
 
@@ -89,8 +89,8 @@ impl Poster {
         (content_type, body): (&'static str, Vec<u8>),
         headers: &[(HeaderName, HeaderValue)],
         patience: Span,
-    ) -> Result<(Posted, Vec<u8>), String> {
-        let body = Body { content_type, header_length: None, bytes: body.into() };
+    ) -> Result<(PostResponse, Vec<u8>), String> {
+        let body = EncodedBody { content_type, header_length: None, bytes: body.into() };
         let request =
             self.target.posts_with(&self.path, headers).with(&body, RequestNames::one(&"alerts"), true);
         answered(&self.target, request, patience)
@@ -100,8 +100,8 @@ impl Poster {
     ///
     /// # Errors
     /// Fails with the reason for a missing response, as text for users.
-    pub fn ask(&self, body: Vec<u8>, patience: Span) -> Result<(Posted, Vec<u8>), String> {
-        let body = Body { content_type: "application/json", header_length: None, bytes: body.into() };
+    pub fn ask(&self, body: Vec<u8>, patience: Span) -> Result<(PostResponse, Vec<u8>), String> {
+        let body = EncodedBody { content_type: "application/json", header_length: None, bytes: body.into() };
         let request = self.target.posts(&self.path).with(&body, RequestNames::one(&"ask"), true);
         answered(&self.target, request, patience)
     }
@@ -137,7 +137,7 @@ impl HostCommand {
     /// # Errors
     /// Fails without a response or with a status that is no success; the reason is text for users.
     pub fn send(&self, patience: Span) -> Result<(), String> {
-        let body = Body { content_type: "application/json", header_length: None, bytes: Bytes::new() };
+        let body = EncodedBody { content_type: "application/json", header_length: None, bytes: Bytes::new() };
         let opening = self.target.opens(self.method.clone(), &self.path);
         let (posted, _) =
             answered(&self.target, opening.with(&body, RequestNames::one(&"command"), true), patience)?;
@@ -149,26 +149,34 @@ impl HostCommand {
 }
 
 /// Makes the request on a new connection and returns its response.
-fn answered(target: &Target, request: Request, patience: Span) -> Result<(Posted, Vec<u8>), String> {
+fn answered(
+    target: &Target,
+    request: RequestWriter,
+    patience: Span,
+) -> Result<(PostResponse, Vec<u8>), String> {
     let runtime = runtime().map_err(|e| e.to_string())?;
     let posted = runtime.block_on(exchanged(target, request, patience));
     posted.map_err(|why| target.scrub(&why))
 }
 
-async fn exchanged(target: &Target, request: Request, patience: Span) -> Result<(Posted, Vec<u8>), String> {
-    let meter = Meter::new(Clock::start());
+async fn exchanged(
+    target: &Target,
+    request: RequestWriter,
+    patience: Span,
+) -> Result<(PostResponse, Vec<u8>), String> {
+    let meter = SocketMeter::new(Clock::start());
     let route = target.resolve();
     let pool =
-        ConnectionPool::new(route.clone(), meter, Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
+        ConnectionPool::new(route.clone(), meter, Arc::new(AtomicU32::new(0)), KeepaliveShared::default());
     pool.set_policy(Connections::Fresh, 1, route);
-    let (request, seen) = (Outgoing::new(Some(request)), WholeAnswer::to(ANSWER_MAX));
+    let (request, seen) = (OutgoingRequest::new(Some(request)), WholeAnswer::to(ANSWER_MAX));
     let ending =
         tokio::time::timeout(patience.as_duration(), exchange(&pool, patience, &request, &seen)).await;
     match (seen.head.into_inner(), ending) {
         (Some(head), _) => {
-            Ok((Posted { status: head.status, retry_after: head.retry_after }, seen.body.into_inner()))
+            Ok((PostResponse { status: head.status, retry_after: head.retry_after }, seen.body.into_inner()))
         }
-        (None, Ok(Ending::Told { outcome, error })) => {
+        (None, Ok(AttemptEnding::Told { outcome, error })) => {
             Err(error.unwrap_or_else(|| outcome.how.name().to_owned()))
         }
         (None, Ok(_)) => Err("closed without an answer".to_owned()),

@@ -12,8 +12,8 @@ use plimsoll_wire::RequestOptions;
 use plimsoll_workload::schedule::dealt_to;
 use plimsoll_workload::{Arrival, Said, Schedule};
 
-use crate::level::Shared;
-use crate::request::Prepared;
+use crate::level::LevelContext;
+use crate::request::PreparedRequest;
 
 /// Most bodies that are built ahead.
 const AHEAD_MAX: usize = 16;
@@ -23,7 +23,7 @@ const ROOM: Span = Span::from_micros(300);
 
 /// The bodies built ahead of an open loop.
 #[derive(Debug, Default)]
-pub struct Ahead {
+pub struct BodyPrefetcher {
     schedule: Option<Arc<Schedule>>,
     worker: usize,
     workers: usize,
@@ -32,12 +32,12 @@ pub struct Ahead {
     next: usize,
     /// Lowest arrival number to build: one more than the highest number that was taken.
     taken: u64,
-    ready: HashMap<u64, Prepared>,
+    ready: HashMap<u64, PreparedRequest>,
     options: Option<RequestOptions>,
     longest: Span,
 }
 
-impl Ahead {
+impl BodyPrefetcher {
     /// Returns the time before the next due time that a build needs, because a body with images takes milliseconds.
     pub fn room(&self) -> Span {
         ROOM.max(Span(2 * self.longest.0))
@@ -49,8 +49,8 @@ impl Ahead {
     }
 
     /// Returns the builder for one worker's part of a schedule with `shards` shards.
-    pub fn of(schedule: Arc<Schedule>, shards: u32, worker: usize, workers: usize) -> Ahead {
-        Ahead { schedule: Some(schedule), shards, worker, workers, ..Ahead::default() }
+    pub fn of(schedule: Arc<Schedule>, shards: u32, worker: usize, workers: usize) -> BodyPrefetcher {
+        BodyPrefetcher { schedule: Some(schedule), shards, worker, workers, ..BodyPrefetcher::default() }
     }
 
     /// Returns whether another body fits.
@@ -60,7 +60,7 @@ impl Ahead {
 
     /// Builds the next body of this worker's part; false if there is none. Turns of sessions are skipped, because their
     /// time does not follow from the schedule.
-    pub(crate) fn prepare_next(&mut self, shared: &Shared) -> bool {
+    pub(crate) fn prepare_next(&mut self, shared: &LevelContext) -> bool {
         let Some(schedule) = &self.schedule else { return false };
         while let Some(arrival) = schedule.arrivals.get(self.next) {
             self.next += 1;
@@ -81,9 +81,9 @@ impl Ahead {
         &mut self,
         arrival: &Arrival,
         attempt: u16,
-        shared: &Shared,
+        shared: &LevelContext,
         said: Option<&Said>,
-    ) -> Prepared {
+    ) -> PreparedRequest {
         self.taken = self.taken.max(arrival.id + 1);
         match self.ready.remove(&arrival.id) {
             Some(prepared) if attempt == 0 => prepared,

@@ -16,7 +16,7 @@ const EVENTS_AHEAD: usize = 2048;
 const ERROR_MAX: usize = 300;
 
 #[derive(Debug)]
-pub enum Ending {
+pub enum AttemptEnding {
     /// The body ended as its framing declared; the bytes decide the outcome.
     Whole,
     /// The connection broke or was closed within the body; the bytes decide the outcome unless they are complete.
@@ -32,10 +32,10 @@ pub enum Ending {
     },
 }
 
-impl Ending {
+impl AttemptEnding {
     /// Returns an outcome with its reason.
-    pub fn told(how: How, by: By, retryable: bool, error: impl Into<String>) -> Ending {
-        Ending::Told { outcome: Outcome::new(how, by, retryable), error: Some(error.into()) }
+    pub fn told(how: How, by: By, retryable: bool, error: impl Into<String>) -> AttemptEnding {
+        AttemptEnding::Told { outcome: Outcome::new(how, by, retryable), error: Some(error.into()) }
     }
 
     /// Returns whether this machine had no socket for the attempt. The client itself rejects no other attempts.
@@ -237,7 +237,12 @@ impl Recording {
     ///
     /// `now` is the end of an attempt that did not reach its last byte. `scrub` removes keys from texts of the server or a
     /// library.
-    pub fn finish(mut self, ending: Ending, now: At, scrub: impl Fn(&str) -> String) -> (Attempt, u64, u64) {
+    pub fn finish(
+        mut self,
+        ending: AttemptEnding,
+        now: At,
+        scrub: impl Fn(&str) -> String,
+    ) -> (Attempt, u64, u64) {
         let sent = self.sent();
         let clean = matches!(ending, Ending::Whole);
         let verdict = self.decoder.take().map(|decoder| decoder.finish(clean));
@@ -254,15 +259,15 @@ impl Recording {
             (outcome, answer) = (verdict.outcome, verdict.answer);
         }
         match ending {
-            Ending::Whole => {}
-            Ending::Broken { error } if !outcome.is_finished() && !error.is_empty() => {
+            AttemptEnding::Whole => {}
+            AttemptEnding::Broken { error } if !outcome.is_finished() && !error.is_empty() => {
                 answer.error = Some(match answer.error.take() {
                     Some(said) => format!("{said} ({error})"),
                     None => error,
                 });
             }
-            Ending::Broken { .. } => {}
-            Ending::Told { outcome: told, error } => {
+            AttemptEnding::Broken { .. } => {}
+            AttemptEnding::Told { outcome: told, error } => {
                 outcome = told;
                 answer.error = error;
                 answer.broken = None;

@@ -13,7 +13,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const PAST_MAX: usize = 64;
 
 /// A value that a thread renews. Its `Debug` does not show the value.
-pub struct Renewed<T> {
+pub struct RefreshedValue<T> {
     now: RwLock<Arc<T>>,
     past: Mutex<Vec<Arc<T>>>,
     trouble: Mutex<Option<String>>,
@@ -27,22 +27,22 @@ struct Wake {
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Look {
+pub enum RefreshReason {
     Due,
     /// A server rejected the value.
     Refused,
 }
 
-impl<T> fmt::Debug for Renewed<T> {
+impl<T> fmt::Debug for RefreshedValue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Renewed(***)")
     }
 }
 
-impl<T: Send + Sync + 'static> Renewed<T> {
+impl<T: Send + Sync + 'static> RefreshedValue<T> {
     /// Returns a value that never changes.
-    pub fn fixed(value: T) -> Arc<Renewed<T>> {
-        Arc::new(Renewed {
+    pub fn fixed(value: T) -> Arc<RefreshedValue<T>> {
+        Arc::new(RefreshedValue {
             now: RwLock::new(Arc::new(value)),
             past: Mutex::default(),
             trouble: Mutex::default(),
@@ -54,9 +54,9 @@ impl<T: Send + Sync + 'static> Renewed<T> {
     /// with the last user of the value.
     pub fn start(
         value: T,
-        mut look: impl FnMut(Look) -> Result<Option<T>, String> + Send + 'static,
-    ) -> Arc<Renewed<T>> {
-        let renewed = Renewed::fixed(value);
+        mut look: impl FnMut(RefreshReason) -> Result<Option<T>, String> + Send + 'static,
+    ) -> Arc<RefreshedValue<T>> {
+        let renewed = RefreshedValue::fixed(value);
         let (weak, wake) = (Arc::downgrade(&renewed), Arc::clone(&renewed.wake));
         let thread = std::thread::Builder::new().name("renew".into()).spawn(move || {
             loop {
@@ -109,13 +109,13 @@ impl<T: Send + Sync + 'static> Renewed<T> {
 }
 
 impl Wake {
-    fn wait(&self) -> Look {
+    fn wait(&self) -> RefreshReason {
         let refused = lock(&self.refused);
         let (mut refused, _) = self
             .told
             .wait_timeout_while(refused, LOOK, |refused| !*refused)
             .unwrap_or_else(PoisonError::into_inner);
-        if std::mem::take(&mut *refused) { Look::Refused } else { Look::Due }
+        if std::mem::take(&mut *refused) { RefreshReason::Refused } else { RefreshReason::Due }
     }
 }
 
@@ -133,9 +133,9 @@ mod tests {
     fn a_refusal_brings_the_next_value_at_once_and_the_one_before_is_remembered() {
         let looks = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&looks);
-        let renewed = Renewed::start(0, move |why| match why {
-            Look::Refused => Ok(Some(count.fetch_add(1, Ordering::SeqCst) + 1)),
-            Look::Due => Ok(None),
+        let renewed = RefreshedValue::start(0, move |why| match why {
+            RefreshReason::Refused => Ok(Some(count.fetch_add(1, Ordering::SeqCst) + 1)),
+            RefreshReason::Due => Ok(None),
         });
         renewed.refused();
         while *renewed.get() != 1 {
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_had_leaves_the_value_and_says_why() {
-        let renewed = Renewed::start("old", |_| Err("gone".to_owned()));
+        let renewed = RefreshedValue::start("old", |_| Err("gone".to_owned()));
         renewed.refused();
         while renewed.trouble().is_none() {
             std::thread::yield_now();

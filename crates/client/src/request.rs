@@ -1,6 +1,6 @@
 //! Builds a request as the bytes to send.
 //!
-//! The part that all requests of a level share is built once ([`Opening`]). Each request copies it and appends its lengths
+//! The part that all requests of a level share is built once ([`RequestOpening`]). Each request copies it and appends its lengths
 //! and its name. A header map was rejected, because every request would copy, fill and serialise it.
 
 use std::fmt;
@@ -16,15 +16,15 @@ use plimsoll_wire::kserve::grpc::CONTENT_TYPE as CALL_TYPE;
 
 use crate::header_template::{HeaderTemplate, RequestNames};
 use crate::secret::Key;
-use crate::target::{Body, REQUEST_ID};
+use crate::target::{EncodedBody, REQUEST_ID};
 
 /// Request number and attempt number, which identify an attempt within a level.
 pub type AttemptKey = (u64, u16);
 
 /// The content of a request, ready to send.
 #[derive(Clone, Debug)]
-pub struct Prepared {
-    pub body: Body,
+pub struct PreparedRequest {
+    pub body: EncodedBody,
     /// Keyed hashes of the prompt's blocks.
     pub blocks: Vec<u64>,
     /// Images and audio of the prompt.
@@ -40,7 +40,7 @@ const OWN: usize = 192;
 
 /// The shared start of similar requests: the request line and the constant headers.
 #[derive(Clone)]
-pub struct Opening {
+pub struct RequestOpening {
     bytes: Vec<u8>,
     own: Vec<HeaderTemplate>,
     key: Option<KeyHeaders>,
@@ -74,16 +74,16 @@ impl KeyHeaders {
     }
 }
 
-impl fmt::Debug for Opening {
+impl fmt::Debug for RequestOpening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Omits the bytes, because they may contain a key.
         write!(f, "Opening({} bytes)", self.bytes.len())
     }
 }
 
-impl Opening {
+impl RequestOpening {
     /// Returns an opening of `method path` with these headers, without the headers that each request sets.
-    pub fn new(method: &str, path: &http::Uri, headers: &HeaderMap) -> Opening {
+    pub fn new(method: &str, path: &http::Uri, headers: &HeaderMap) -> RequestOpening {
         let mut bytes = format!("{method} {path} HTTP/1.1\r\n").into_bytes();
         for (name, value) in headers {
             if ![CONTENT_LENGTH, CONTENT_TYPE, REQUEST_ID].contains(name) {
@@ -93,50 +93,50 @@ impl Opening {
                 bytes.extend_from_slice(b"\r\n");
             }
         }
-        Opening { bytes, own: Vec::new(), key: None, http2: None }
+        RequestOpening { bytes, own: Vec::new(), key: None, http2: None }
     }
 
     /// Adds the HTTP/2 head: `method uri` with these headers, except those specific to HTTP/1.1.
     #[must_use]
-    pub(crate) fn over_http2(self, method: Method, uri: http::Uri, headers: &HeaderMap) -> Opening {
+    pub(crate) fn over_http2(self, method: Method, uri: http::Uri, headers: &HeaderMap) -> RequestOpening {
         let mut request = http::Request::new(());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers.clone());
         // The URI contains the host in HTTP/2.
         for name in [HOST, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, REQUEST_ID] {
             request.headers_mut().remove(name);
         }
-        Opening { http2: Some(Arc::new(request)), ..self }
+        RequestOpening { http2: Some(Arc::new(request)), ..self }
     }
 
     /// Adds the headers with the key.
     #[must_use]
-    pub(crate) fn with_key(self, key: Option<&KeyHeaders>) -> Opening {
-        Opening { key: key.cloned(), ..self }
+    pub(crate) fn with_key(self, key: Option<&KeyHeaders>) -> RequestOpening {
+        RequestOpening { key: key.cloned(), ..self }
     }
 
     /// Adds headers that each request fills.
     #[must_use]
-    pub(crate) fn with_own(self, own: &[HeaderTemplate]) -> Opening {
-        Opening { own: own.to_vec(), ..self }
+    pub(crate) fn with_own(self, own: &[HeaderTemplate]) -> RequestOpening {
+        RequestOpening { own: own.to_vec(), ..self }
     }
 
     /// Returns a request without a body.
-    pub fn bare(&self) -> Request {
+    pub fn bare(&self) -> RequestWriter {
         if let Some(opening) = &self.http2 {
             let mut lines = Vec::new();
             self.key.iter().for_each(|key| key.write(&mut lines));
-            return Request::from((filled(opening, &lines), Bytes::new()));
+            return RequestWriter::from((filled(opening, &lines), Bytes::new()));
         }
         let mut head = self.bytes.clone();
         self.key.iter().for_each(|key| key.write(&mut head));
         head.extend_from_slice(b"\r\n");
-        Request { head, body: Bytes::new(), written: 0, http2: None }
+        RequestWriter { head, body: Bytes::new(), written: 0, http2: None }
     }
 
     /// Returns a request with this body and these names. `close` marks the last request on its connection.
-    pub fn with(&self, body: &Body, names: RequestNames<'_>, close: bool) -> Request {
+    pub fn with(&self, body: &EncodedBody, names: RequestNames<'_>, close: bool) -> RequestWriter {
         if let Some(opening) = &self.http2 {
-            return Request::from((self.stream(opening, body, names), body.bytes.clone()));
+            return RequestWriter::from((self.stream(opening, body, names), body.bytes.clone()));
         }
         let length = body.bytes.len();
         let joins = length <= JOIN_MAX;
@@ -160,11 +160,21 @@ impl Opening {
         if joins {
             head.extend_from_slice(&body.bytes);
         }
-        Request { head, body: if joins { Bytes::new() } else { body.bytes.clone() }, written: 0, http2: None }
+        RequestWriter {
+            head,
+            body: if joins { Bytes::new() } else { body.bytes.clone() },
+            written: 0,
+            http2: None,
+        }
     }
 
     /// Returns the head of a request over HTTP/2.
-    fn stream(&self, opening: &http::Request<()>, body: &Body, names: RequestNames<'_>) -> http::Request<()> {
+    fn stream(
+        &self,
+        opening: &http::Request<()>,
+        body: &EncodedBody,
+        names: RequestNames<'_>,
+    ) -> http::Request<()> {
         let mut lines = Vec::with_capacity(OWN);
         // Writing to a vector can't fail.
         let _ = write!(lines, "content-type: {}\r\nx-request-id: {}\r\n", body.content_type, names.attempt);
@@ -197,7 +207,7 @@ fn filled(opening: &http::Request<()>, lines: &[u8]) -> http::Request<()> {
 }
 
 /// A request and the position up to which it is written.
-pub struct Request {
+pub struct RequestWriter {
     /// Head, with a small body appended.
     head: Vec<u8>,
     body: Bytes,
@@ -206,19 +216,19 @@ pub struct Request {
     http2: Option<Box<http::Request<()>>>,
 }
 
-impl From<(http::Request<()>, Bytes)> for Request {
-    fn from((head, body): (http::Request<()>, Bytes)) -> Request {
-        Request { head: Vec::new(), body, written: 0, http2: Some(Box::new(head)) }
+impl From<(http::Request<()>, Bytes)> for RequestWriter {
+    fn from((head, body): (http::Request<()>, Bytes)) -> RequestWriter {
+        RequestWriter { head: Vec::new(), body, written: 0, http2: Some(Box::new(head)) }
     }
 }
 
-impl fmt::Debug for Request {
+impl fmt::Debug for RequestWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Request({} of {} bytes written)", self.written, self.head.len() + self.body.len())
     }
 }
 
-impl Request {
+impl RequestWriter {
     /// Returns head and body for HTTP/2; `None` if the request is for HTTP/1.1.
     pub(crate) fn into_http2(self) -> Option<(http::Request<()>, Bytes)> {
         Some((*self.http2?, self.body))

@@ -11,22 +11,22 @@ use plimsoll_model::{At, Span};
 use tokio::runtime::LocalRuntime;
 
 use crate::clock::Clock;
-use crate::each::{Each, Waiting};
-use crate::pages::{Looker, MetricsPage, PATIENCE, runtime};
-use crate::targets::Targets;
-use crate::told::{PageNotices, ToRows};
+use crate::each::{DuePages, ScrapeSchedule};
+use crate::pages::{MetricsPage, MetricsPageReader, PATIENCE, runtime};
+use crate::targets::PrometheusSource;
+use crate::told::{PageLogState, ScrapeLog};
 
 /// A thread that scrapes until it is stopped.
 #[derive(Debug)]
 pub struct Scraper {
-    asked: Arc<AskedOf>,
+    asked: Arc<ScraperCommands>,
     looked: mpsc::Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// A command to the scraper in addition to its periodic scrapes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Wish {
+pub(crate) enum ScrapeRequest {
     #[default]
     Nothing,
     /// Scrape now, and record every series.
@@ -36,22 +36,22 @@ pub(crate) enum Wish {
 
 /// The pending commands of the scraper's thread.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
-    pub wish: Wish,
+pub(crate) struct ScraperCommand {
+    pub wish: ScrapeRequest,
     /// New list of endpoints, if it changed.
     pub pages: Option<Vec<MetricsPage>>,
 }
 
 /// The pending commands, and the condition variable that wakes the thread.
 #[derive(Debug, Default)]
-pub(crate) struct AskedOf(Mutex<Asked>, Condvar);
+pub(crate) struct ScraperCommands(Mutex<ScraperCommand>, Condvar);
 
-impl AskedOf {
+impl ScraperCommands {
     /// Takes the pending commands. A panic of the requesting thread ends the scraper.
-    pub fn take(&self) -> Asked {
+    pub fn take(&self) -> ScraperCommand {
         match self.0.lock() {
             Ok(mut now) => std::mem::take(&mut *now),
-            Err(_) => Asked { wish: Wish::End, pages: None },
+            Err(_) => ScraperCommand { wish: ScrapeRequest::End, pages: None },
         }
     }
 }
@@ -64,7 +64,7 @@ impl Scraper {
         every: Span,
         clock: Clock,
         knows: fn(&str) -> bool,
-        rows: ToRows,
+        rows: ScrapeLog,
     ) -> std::io::Result<Scraper> {
         Scraper::on_thread(move |asked, told| {
             let Ok(runtime) = runtime() else { return };
@@ -86,20 +86,20 @@ impl Scraper {
         every: Span,
         clock: Clock,
         knows: fn(&str) -> bool,
-        rows: ToRows,
+        rows: ScrapeLog,
     ) -> std::io::Result<Scraper> {
         Scraper::on_thread(move |asked, told| {
             let Ok(runtime) = runtime() else { return };
             let every = at_least_a_millisecond(every);
-            let each = Each { every, clock, knows, rows, waiting: Waiting::default() };
+            let each = ScrapeSchedule { every, clock, knows, rows, waiting: DuePages::default() };
             runtime.block_on(each.go(pages, asked, told));
         })
     }
 
     fn on_thread(
-        work: impl FnOnce(&AskedOf, &mpsc::Sender<()>) + Send + 'static,
+        work: impl FnOnce(&ScraperCommands, &mpsc::Sender<()>) + Send + 'static,
     ) -> std::io::Result<Scraper> {
-        let asked: Arc<AskedOf> = Arc::default();
+        let asked: Arc<ScraperCommands> = Arc::default();
         let (asks, (told, looked)) = (Arc::clone(&asked), mpsc::channel());
         let thread = std::thread::Builder::new().name("scrape".into()).spawn(move || work(&asks, &told))?;
         let _ = looked.recv();
@@ -111,7 +111,7 @@ impl Scraper {
     /// Waits for that scrape with a timeout, because a hanging endpoint must not delay a level.
     pub fn whole(&self) {
         while self.looked.try_recv().is_ok() {}
-        self.ask(Wish::Whole);
+        self.ask(ScrapeRequest::Whole);
         let _ = self.looked.recv_timeout(PATIENCE.as_duration());
     }
 
@@ -129,7 +129,7 @@ impl Scraper {
         self.end();
     }
 
-    fn ask(&self, wish: Wish) {
+    fn ask(&self, wish: ScrapeRequest) {
         if let Ok(mut now) = self.asked.0.lock() {
             now.wish = wish;
         }
@@ -137,7 +137,7 @@ impl Scraper {
     }
 
     fn end(&mut self) {
-        self.ask(Wish::End);
+        self.ask(ScrapeRequest::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -165,12 +165,12 @@ struct Rounds {
     pages: Vec<Source>,
     every: Span,
     clock: Clock,
-    rows: ToRows,
+    rows: ScrapeLog,
 }
 
 impl Rounds {
     /// Scrapes all endpoints at each due time; due times that a slow scrape missed are skipped.
-    fn go(mut self, asked: &AskedOf, told: &mpsc::Sender<()>) {
+    fn go(mut self, asked: &ScraperCommands, told: &mpsc::Sender<()>) {
         let mut due = self.clock.now();
         loop {
             self.scrape();
@@ -180,10 +180,10 @@ impl Rounds {
                 due += self.every;
             }
             match wait(due, self.clock, asked).wish {
-                Wish::Nothing => {}
-                Wish::Whole => self.pages.iter_mut().for_each(Source::forget),
+                ScrapeRequest::Nothing => {}
+                ScrapeRequest::Whole => self.pages.iter_mut().for_each(Source::forget),
                 // The changes since the last scrape count too.
-                Wish::End => return self.scrape(),
+                ScrapeRequest::End => return self.scrape(),
             }
         }
     }
@@ -197,12 +197,12 @@ impl Rounds {
 }
 
 /// Waits until `due` or until a command arrives.
-fn wait(due: At, clock: Clock, AskedOf(asked, changed): &AskedOf) -> Asked {
-    let over = || Asked { wish: Wish::End, pages: None };
+fn wait(due: At, clock: Clock, ScraperCommands(asked, changed): &ScraperCommands) -> ScraperCommand {
+    let over = || ScraperCommand { wish: ScrapeRequest::End, pages: None };
     let Ok(mut now) = asked.lock() else { return over() };
     loop {
         let left = due - clock.now();
-        if now.wish != Wish::Nothing || now.pages.is_some() || left.0 <= 0 {
+        if now.wish != ScrapeRequest::Nothing || now.pages.is_some() || left.0 <= 0 {
             return std::mem::take(&mut *now);
         }
         match changed.wait_timeout(now, left.as_duration()) {
@@ -214,8 +214,8 @@ fn wait(due: At, clock: Clock, AskedOf(asked, changed): &AskedOf) -> Asked {
 
 /// The source of rows: a metrics endpoint, or the targets of a Prometheus server.
 pub(crate) enum Source {
-    Page(Looker, PageNotices),
-    Targets(Targets),
+    Page(MetricsPageReader, PageLogState),
+    Targets(PrometheusSource),
 }
 
 impl Source {
@@ -226,10 +226,10 @@ impl Source {
         knows: fn(&str) -> bool,
     ) -> Source {
         let name = named.then(|| page.name.clone());
-        let looker = Looker::new(page, clock);
+        let looker = MetricsPageReader::new(page, clock);
         match looker.page.asks_prometheus() {
-            Some(_) => Source::Targets(Targets::new(looker, knows)),
-            None => Source::Page(looker, PageNotices::new((name, marks), knows)),
+            Some(_) => Source::Targets(PrometheusSource::new(looker, knows)),
+            None => Source::Page(looker, PageLogState::new((name, marks), knows)),
         }
     }
 
@@ -257,13 +257,13 @@ impl Source {
     }
 
     /// Records that the endpoint was removed.
-    pub fn left(&mut self, at: At, rows: &ToRows) {
+    pub fn left(&mut self, at: At, rows: &ScrapeLog) {
         if let Source::Page(_, told) = self {
             told.left(at, rows);
         }
     }
 
-    pub async fn scrape(&mut self, (clock, patience, every): (Clock, Span, Span), rows: &ToRows) {
+    pub async fn scrape(&mut self, (clock, patience, every): (Clock, Span, Span), rows: &ScrapeLog) {
         let (looker, told) = match self {
             Source::Targets(targets) => return targets.scrape((clock, patience, every), rows).await,
             Source::Page(looker, told) => (looker, told),

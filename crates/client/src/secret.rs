@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 
-use crate::renewed::Renewed;
+use crate::renewed::RefreshedValue;
 
 /// A key that may be renewed.
-pub type Key = Arc<Renewed<Secret>>;
+pub type Key = Arc<RefreshedValue<Secret>>;
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);

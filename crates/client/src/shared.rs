@@ -18,41 +18,41 @@ pub(crate) const MOST_SERIES: usize = 50_000;
 
 /// The text of an exposition without values, and the names of its used series in order.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct PageShape {
     text: PageText,
     series: Arc<[SeriesName]>,
 }
 
 #[derive(Debug, Default)]
-pub struct SharedNames(Mutex<Kept>);
+pub struct SeriesInterner(Mutex<InternTable>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct InternTable {
     /// Texts by the hash of their content.
-    shapes: HashMap<u64, Weak<Shape>>,
+    shapes: HashMap<u64, Weak<PageShape>>,
     series: HashMap<u64, Weak<[SeriesName]>>,
     /// Number of series lists at which unused entries are removed.
     sweep_at: usize,
 }
 
 /// The names and values of one scrape.
-pub(crate) type Shown = (Arc<[SeriesName]>, Vec<f64>);
+pub(crate) type PageSample = (Arc<[SeriesName]>, Vec<f64>);
 
-impl SharedNames {
+impl SeriesInterner {
     /// Parses an exposition. `shape` is the text of the previous scrape on entry, and of this one on return.
     pub(crate) fn read(
         &self,
-        shape: &mut Option<Arc<Shape>>,
+        shape: &mut Option<Arc<PageShape>>,
         page: &[u8],
         knows: fn(&str) -> bool,
-    ) -> Result<Shown, CutPage> {
+    ) -> Result<PageSample, CutPage> {
         if let Some(known) = shape.as_ref()
             && let Some(values) = known.text.values(page)
         {
             return Ok((Arc::clone(&known.series), values));
         }
         *shape = None;
-        let mut wants = Wanted::new(knows);
+        let mut wants = RowFilter::new(knows);
         let Some((text, rows)) = PageText::of(page, |row| wants.wants(row)) else {
             return Ok(self.of(exposition::read(page)?.rows, knows));
         };
@@ -62,12 +62,12 @@ impl SharedNames {
     }
 
     /// Returns the names and values of parsed rows.
-    pub(crate) fn of(&self, rows: Vec<ExposedValue>, knows: fn(&str) -> bool) -> Shown {
-        let mut wants = Wanted::new(knows);
+    pub(crate) fn of(&self, rows: Vec<ExposedValue>, knows: fn(&str) -> bool) -> PageSample {
+        let mut wants = RowFilter::new(knows);
         self.named(rows.into_iter().filter(|row| wants.wants(row)).collect())
     }
 
-    fn named(&self, rows: Vec<ExposedValue>) -> Shown {
+    fn named(&self, rows: Vec<ExposedValue>) -> PageSample {
         let values = rows.iter().map(|row| row.value).collect();
         let names: Vec<SeriesName> =
             rows.into_iter().map(|ExposedValue { name, labels, .. }| SeriesName { name, labels }).collect();
@@ -84,10 +84,10 @@ impl SharedNames {
     }
 
     /// Returns the shared copy of the text, or `None` if there is no room.
-    fn shape(&self, text: PageText, series: &Arc<[SeriesName]>) -> Option<Arc<Shape>> {
+    fn shape(&self, text: PageText, series: &Arc<[SeriesName]>) -> Option<Arc<PageShape>> {
         let mut kept = self.0.lock().ok()?;
         let key = hash(&text);
-        let is_same = |shape: &Arc<Shape>| shape.text == text && Arc::ptr_eq(&shape.series, series);
+        let is_same = |shape: &Arc<PageShape>| shape.text == text && Arc::ptr_eq(&shape.series, series);
         if let Some(same) = kept.shapes.get(&key).and_then(Weak::upgrade).filter(is_same) {
             return Some(same);
         }
@@ -95,13 +95,13 @@ impl SharedNames {
         if live.map(|shape| shape.text.size()).sum::<usize>() + text.size() > MOST_TEXT {
             return None;
         }
-        let shape = Arc::new(Shape { text, series: Arc::clone(series) });
+        let shape = Arc::new(PageShape { text, series: Arc::clone(series) });
         kept.shapes.insert(key, Arc::downgrade(&shape));
         Some(shape)
     }
 }
 
-impl Kept {
+impl InternTable {
     fn sweep(&mut self) {
         if self.series.len() < self.sweep_at.max(64) {
             return;
@@ -113,14 +113,14 @@ impl Kept {
 }
 
 /// A filter for the used rows of an exposition: known names, each series once, up to [`MOST_SERIES`].
-struct Wanted {
+struct RowFilter {
     knows: fn(&str) -> bool,
     seen: std::collections::HashSet<u64>,
 }
 
-impl Wanted {
-    fn new(knows: fn(&str) -> bool) -> Wanted {
-        Wanted { knows, seen: std::collections::HashSet::new() }
+impl RowFilter {
+    fn new(knows: fn(&str) -> bool) -> RowFilter {
+        RowFilter { knows, seen: std::collections::HashSet::new() }
     }
 
     fn wants(&mut self, row: &ExposedValue) -> bool {
@@ -148,9 +148,9 @@ mod tests {
 
     #[test]
     fn pages_that_show_the_same_share_names_and_text() {
-        let shared = SharedNames::default();
+        let shared = SeriesInterner::default();
         let (mut one, mut two) = (None, None);
-        let read = |shape: &mut Option<Arc<Shape>>, page: &[u8]| {
+        let read = |shape: &mut Option<Arc<PageShape>>, page: &[u8]| {
             shared.read(shape, page, knows).expect("a whole page")
         };
         let (names, values) = read(&mut one, PAGE);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_nobody_shows_any_more_is_let_go_of() {
-        let shared = SharedNames::default();
+        let shared = SeriesInterner::default();
         for n in 0..10_000 {
             let mut shape = None;
             let page = format!("vllm:a{{pod=\"{n}\"}} 1\n");

@@ -17,12 +17,12 @@ pub trait Sink: Send + Sync {
 
 /// A sink in memory, in order of arrival, for tests, benches and short probes.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct MemorySink {
     attempts: Mutex<Vec<Attempt>>,
     samples: Mutex<Vec<Sample>>,
 }
 
-impl Memory {
+impl MemorySink {
     /// Removes and returns the rows received so far.
     pub fn take_attempts(&self) -> Vec<Attempt> {
         self.attempts.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default()
@@ -33,7 +33,7 @@ impl Memory {
     }
 }
 
-impl Sink for Memory {
+impl Sink for MemorySink {
     fn attempt(&self, attempt: Attempt) {
         if let Ok(mut all) = self.attempts.lock() {
             all.push(attempt);

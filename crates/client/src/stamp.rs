@@ -12,16 +12,16 @@ use std::rc::Rc;
 
 use plimsoll_model::{At, Span, TcpFacts};
 
-use crate::clock::{Clock, Ties};
+use crate::clock::{Clock, ClockTie};
 use crate::histogram::LogHistogram;
 use crate::tcp_info::{self, TcpInfo};
 
 /// The measurements of all sockets of one worker thread.
 #[derive(Debug)]
-pub struct Meter {
+pub struct SocketMeter {
     pub clock: Clock,
     /// Tie between the realtime clock and the run's axis.
-    pub ties: Ties,
+    pub ties: ClockTie,
     /// User stamp minus kernel stamp of every read with a kernel stamp.
     pub user_delay: RefCell<LogHistogram>,
     /// Reads with a kernel stamp.
@@ -33,11 +33,11 @@ pub struct Meter {
     pub connects: Cell<u32>,
 }
 
-impl Meter {
-    pub fn new(clock: Clock) -> Rc<Meter> {
-        Rc::new(Meter {
+impl SocketMeter {
+    pub fn new(clock: Clock) -> Rc<SocketMeter> {
+        Rc::new(SocketMeter {
             clock,
-            ties: Ties::new(clock),
+            ties: ClockTie::new(clock),
             user_delay: RefCell::default(),
             kernel_reads: Cell::new(0),
             user_reads: Cell::new(0),
@@ -70,7 +70,7 @@ impl Meter {
 /// The newest stamps and counts of one socket or stream.
 #[derive(Debug)]
 pub struct Stamps {
-    meter: Rc<Meter>,
+    meter: Rc<SocketMeter>,
     reads: Cell<u64>,
     arrival: Cell<At>,
     user: Cell<At>,
@@ -92,7 +92,7 @@ pub struct Stamps {
 
 impl Stamps {
     /// Returns the stamps of an unused socket. The caller must report its end with [closed](Stamps::closed).
-    pub fn new(meter: Rc<Meter>, socket: RawFd) -> Rc<Stamps> {
+    pub fn new(meter: Rc<SocketMeter>, socket: RawFd) -> Rc<Stamps> {
         Rc::new(Stamps::with(meter, Some(socket), None))
     }
 
@@ -104,7 +104,7 @@ impl Stamps {
         Rc::new(Stamps::with(Rc::clone(&connection.meter), None, Some(Rc::clone(connection))))
     }
 
-    fn with(meter: Rc<Meter>, socket: Option<RawFd>, connection: Option<Rc<Stamps>>) -> Stamps {
+    fn with(meter: Rc<SocketMeter>, socket: Option<RawFd>, connection: Option<Rc<Stamps>>) -> Stamps {
         Stamps {
             meter,
             reads: Cell::new(0),
@@ -255,7 +255,7 @@ impl Stamps {
         now.since(&self.tcp_before.replace(now))
     }
 
-    pub(crate) fn meter(&self) -> &Rc<Meter> {
+    pub(crate) fn meter(&self) -> &Rc<SocketMeter> {
         &self.meter
     }
 }

@@ -16,18 +16,18 @@ use plimsoll_model::{By, How, Span};
 use plimsoll_wire::Head;
 
 use crate::clock::realtime_ns;
-use crate::exchange_watch::{ExchangeWatch, Outgoing, not_connected};
-use crate::http2::{Outflow, fields_len, words};
-use crate::recording::Ending;
+use crate::exchange_watch::{ExchangeWatch, OutgoingRequest, not_connected};
+use crate::http2::{BodySender, fields_len, words};
+use crate::recording::AttemptEnding;
 use crate::streams::{HeldStream, StreamPool};
 
 /// Makes the attempt; see [`crate::exchange::exchange`].
 pub async fn exchange(
     pool: &StreamPool,
     connect: Span,
-    request: &Outgoing,
+    request: &OutgoingRequest,
     watch: &impl ExchangeWatch,
-) -> Ending {
+) -> AttemptEnding {
     let mut replaced = false;
     loop {
         let held = match pool.take(connect).await {
@@ -41,11 +41,11 @@ pub async fn exchange(
         }
         watch.connected(&held.connected());
         let Some((head, body)) = request.take().and_then(|request| request.into_http2()) else {
-            return Ending::told(How::Malformed, By::Client, false, "no request to send over HTTP/2");
+            return AttemptEnding::told(How::Malformed, By::Client, false, "no request to send over HTTP/2");
         };
         let (response, sending) = match held.link.begin((head, body), &held.stamps) {
             Ok(begun) => begun,
-            Err(error) => return Ending::told(How::Reset, By::Server, true, words(&error)),
+            Err(error) => return AttemptEnding::told(How::Reset, By::Server, true, words(&error)),
         };
         watch.sent();
         let mut talk = Talk { held, answer: Answer::Awaited(response), _sending: sending };
@@ -58,7 +58,7 @@ struct Talk {
     held: HeldStream,
     answer: Answer,
     /// Writes the rest of the request as flow control permits; dropping it would cut the request.
-    _sending: SendStream<Outflow>,
+    _sending: SendStream<BodySender>,
 }
 
 enum Answer {
@@ -67,7 +67,7 @@ enum Answer {
 }
 
 impl Talk {
-    fn poll(&mut self, cx: &mut Context<'_>, watch: &impl ExchangeWatch) -> Poll<Ending> {
+    fn poll(&mut self, cx: &mut Context<'_>, watch: &impl ExchangeWatch) -> Poll<AttemptEnding> {
         loop {
             match &mut self.answer {
                 Answer::Awaited(response) => match std::task::ready!(Pin::new(response).poll(cx)) {
@@ -85,7 +85,7 @@ impl Talk {
                         // Releasing capacity fails only on a stream that has ended.
                         let _ = body.flow_control().release_capacity(data.len());
                         if !data.is_empty() && !watch.data(&data) {
-                            return Poll::Ready(Ending::Broken { error: String::new() });
+                            return Poll::Ready(AttemptEnding::Broken { error: String::new() });
                         }
                     }
                     Some(Err(error)) => return Poll::Ready(broken(&error)),
@@ -96,7 +96,7 @@ impl Talk {
     }
 
     /// Reads the trailers after the body and returns the ending.
-    fn ended(&mut self, cx: &mut Context<'_>, watch: &impl ExchangeWatch) -> Poll<Ending> {
+    fn ended(&mut self, cx: &mut Context<'_>, watch: &impl ExchangeWatch) -> Poll<AttemptEnding> {
         let Answer::Body(body) = &mut self.answer else { return Poll::Pending };
         match std::task::ready!(body.poll_trailers(cx)) {
             Ok(trailers) => {
@@ -105,7 +105,7 @@ impl Talk {
                 if !trailers.is_empty() {
                     watch.trailers(read(200, &trailers));
                 }
-                Poll::Ready(Ending::Whole)
+                Poll::Ready(AttemptEnding::Whole)
             }
             Err(error) => Poll::Ready(broken(&error)),
         }
@@ -118,23 +118,23 @@ fn read(status: u16, fields: &HeaderMap) -> Head {
 }
 
 /// Returns the ending of a stream that ended before its head.
-fn unanswered(error: &h2::Error) -> Ending {
+fn unanswered(error: &h2::Error) -> AttemptEnding {
     let text = words(error);
     let refused = [Reason::REFUSED_STREAM, Reason::ENHANCE_YOUR_CALM];
     match error.reason() {
-        None => Ending::told(How::Reset, By::Network, true, text),
-        Some(_) if !error.is_remote() => Ending::told(How::Malformed, By::Server, false, text),
+        None => AttemptEnding::told(How::Reset, By::Network, true, text),
+        Some(_) if !error.is_remote() => AttemptEnding::told(How::Malformed, By::Server, false, text),
         Some(reason) if error.is_reset() && refused.contains(&reason) => {
-            Ending::told(How::Shed, By::Server, true, text)
+            AttemptEnding::told(How::Shed, By::Server, true, text)
         }
-        Some(_) => Ending::told(How::Reset, By::Server, true, text),
+        Some(_) => AttemptEnding::told(How::Reset, By::Server, true, text),
     }
 }
 
 /// Returns the ending of a stream that ended within its body.
-fn broken(error: &h2::Error) -> Ending {
+fn broken(error: &h2::Error) -> AttemptEnding {
     match error.reason() {
-        Some(_) if !error.is_remote() => Ending::told(How::Malformed, By::Server, false, words(error)),
-        _ => Ending::Broken { error: words(error) },
+        Some(_) if !error.is_remote() => AttemptEnding::told(How::Malformed, By::Server, false, words(error)),
+        _ => AttemptEnding::Broken { error: words(error) },
     }
 }

@@ -15,10 +15,10 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::Connections;
 use tokio::sync::oneshot;
 
-use crate::exchange_watch::Connected;
-use crate::http2::{Ended, Http2Link};
+use crate::exchange_watch::ConnectionInfo;
+use crate::http2::{CloseCallback, Http2Connection};
 use crate::link::{Route, TakeError};
-use crate::stamp::{Meter, Stamps};
+use crate::stamp::{SocketMeter, Stamps};
 
 /// Streams that a connection is assumed to carry until its server announces a limit.
 const STREAMS_EXPECTED: u32 = 100;
@@ -26,7 +26,7 @@ const STREAMS_EXPECTED: u32 = 100;
 /// A place on a connection, which is released on drop.
 #[derive(Debug)]
 pub struct HeldStream {
-    pub link: Rc<Http2Link>,
+    pub link: Rc<Http2Connection>,
     /// Stamps of this request on the connection.
     pub stamps: Rc<Stamps>,
     reused: bool,
@@ -37,8 +37,8 @@ pub struct HeldStream {
 
 impl HeldStream {
     /// Returns the facts of the connection for the exchange's watch.
-    pub fn connected(&self) -> Connected<'_> {
-        Connected {
+    pub fn connected(&self) -> ConnectionInfo<'_> {
+        ConnectionInfo {
             number: self.link.number,
             reused: self.reused,
             kept: self.kept,
@@ -59,7 +59,7 @@ impl Drop for HeldStream {
 }
 
 /// The message to a request in line.
-enum Told {
+enum WaiterMessage {
     Place(HeldStream),
     /// The state changed; the request must check again.
     Again,
@@ -71,14 +71,14 @@ enum Told {
 pub struct StreamPool {
     own: Weak<StreamPool>,
     route: RefCell<Route>,
-    meter: Rc<Meter>,
+    meter: Rc<SocketMeter>,
     numbers: Arc<AtomicU32>,
     policy: Cell<Connections>,
     share: Cell<u32>,
-    links: RefCell<Vec<Rc<Http2Link>>>,
+    links: RefCell<Vec<Rc<Http2Connection>>>,
     /// Number of connections that are being opened.
     opening: Cell<u32>,
-    line: RefCell<VecDeque<oneshot::Sender<Told>>>,
+    line: RefCell<VecDeque<oneshot::Sender<WaiterMessage>>>,
     /// Streams per connection, as last announced by the server.
     streams: Cell<u32>,
     waited_since: Cell<Option<At>>,
@@ -96,7 +96,7 @@ impl StreamPool {
         policy: Connections,
         share: u32,
         route: Route,
-        meter: Rc<Meter>,
+        meter: Rc<SocketMeter>,
         numbers: Arc<AtomicU32>,
     ) -> Rc<StreamPool> {
         Rc::new_cyclic(|own| StreamPool {
@@ -177,16 +177,16 @@ impl StreamPool {
             let (sender, told) = oneshot::channel();
             self.line.borrow_mut().push_back(sender);
             match told.await {
-                Ok(Told::Place(held)) => return Ok(held),
-                Ok(Told::Failed(error)) => return Err(TakeError::Gone(error)),
-                Ok(Told::Again) | Err(_) => {}
+                Ok(WaiterMessage::Place(held)) => return Ok(held),
+                Ok(WaiterMessage::Failed(error)) => return Err(TakeError::Gone(error)),
+                Ok(WaiterMessage::Again) | Err(_) => {}
             }
         }
     }
 
     /// Opens a connection for this request and those in line.
     async fn opened(&self, connect: Span, fresh: bool, waited: bool) -> Result<HeldStream, TakeError> {
-        let mut opening = Opening::begin(self);
+        let mut opening = OpeningGuard::begin(self);
         let link = self.open(connect).await;
         opening.is_over = true;
         drop(opening);
@@ -214,7 +214,7 @@ impl StreamPool {
         line.retain(|sender| !sender.is_closed());
         let next = if self.may_open() { line.pop_front() } else { None };
         *self.line.borrow_mut() = line;
-        next.into_iter().for_each(|sender| _ = sender.send(Told::Again));
+        next.into_iter().for_each(|sender| _ = sender.send(WaiterMessage::Again));
     }
 
     /// Fails the requests in line that have no other connection to wait for.
@@ -224,7 +224,7 @@ impl StreamPool {
         }
         let line = std::mem::take(&mut *self.line.borrow_mut());
         for sender in line {
-            let _ = sender.send(Told::Failed(Arc::clone(error)));
+            let _ = sender.send(WaiterMessage::Failed(Arc::clone(error)));
         }
     }
 
@@ -240,18 +240,18 @@ impl StreamPool {
         if matches!(self.policy.get(), Connections::Pool { .. }) { self.share.get().max(1) } else { u32::MAX }
     }
 
-    fn room(&self, link: &Http2Link) -> u32 {
+    fn room(&self, link: &Http2Connection) -> u32 {
         link.room(self.route.borrow().http2.unwrap_or(u32::MAX))
     }
 
     /// Returns the first connection with room. Removes idle connections that accept no more requests.
-    fn free(&self) -> Option<Rc<Http2Link>> {
+    fn free(&self) -> Option<Rc<Http2Connection>> {
         let mut links = self.links.borrow_mut();
         links.retain(|link| link.in_use.get() > 0 || self.room(link) > 0);
         links.iter().find(|link| self.room(link) > 0).cloned()
     }
 
-    fn held(&self, link: Rc<Http2Link>, kept: bool, waited: bool) -> HeldStream {
+    fn held(&self, link: Rc<Http2Connection>, kept: bool, waited: bool) -> HeldStream {
         link.in_use.set(link.in_use.get() + 1);
         let carried = link.carried.replace(link.carried.get() + 1);
         let stamps = Stamps::of_stream(&link.stamps);
@@ -259,7 +259,7 @@ impl StreamPool {
     }
 
     /// Assigns the free places of a connection to the requests in line.
-    fn serve(&self, link: &Rc<Http2Link>) {
+    fn serve(&self, link: &Rc<Http2Connection>) {
         while self.room(link) > 0 {
             let Some(sender) = self.line.borrow_mut().pop_front() else { return };
             // A cancelled request would drop its place, which calls this function again; thousands of such calls would
@@ -267,12 +267,12 @@ impl StreamPool {
             if sender.is_closed() {
                 continue;
             }
-            let _ = sender.send(Told::Place(self.held(Rc::clone(link), true, true)));
+            let _ = sender.send(WaiterMessage::Place(self.held(Rc::clone(link), true, true)));
         }
     }
 
     /// Handles a place that became free.
-    fn freed(&self, link: &Rc<Http2Link>) {
+    fn freed(&self, link: &Rc<Http2Connection>) {
         let is_known = self.links.borrow().iter().any(|known| Rc::ptr_eq(known, link));
         match is_known {
             true if self.room(link) > 0 => self.serve(link),
@@ -282,7 +282,7 @@ impl StreamPool {
         }
     }
 
-    fn ended(&self, link: &Rc<Http2Link>) {
+    fn ended(&self, link: &Rc<Http2Connection>) {
         self.links.borrow_mut().retain(|known| !Rc::ptr_eq(known, link));
         self.ask_again();
     }
@@ -291,17 +291,18 @@ impl StreamPool {
     fn ask_again(&self) {
         let line = std::mem::take(&mut *self.line.borrow_mut());
         for sender in line {
-            let _ = sender.send(Told::Again);
+            let _ = sender.send(WaiterMessage::Again);
         }
     }
 
-    async fn open(&self, connect: Span) -> Result<Rc<Http2Link>, TakeError> {
+    async fn open(&self, connect: Span) -> Result<Rc<Http2Connection>, TakeError> {
         let route = self.route.borrow().clone();
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let pool = self.own.clone();
-        let ended: Ended = Box::new(move |link| pool.upgrade().into_iter().for_each(|pool| pool.ended(link)));
+        let ended: CloseCallback =
+            Box::new(move |link| pool.upgrade().into_iter().for_each(|pool| pool.ended(link)));
         // Boxed, because a handshake's state is large and short-lived and would enlarge every request's task.
-        let connecting = Box::pin(Http2Link::connect(&route, &self.meter, number, ended));
+        let connecting = Box::pin(Http2Connection::connect(&route, &self.meter, number, ended));
         let link = match tokio::time::timeout(connect.as_duration(), connecting).await {
             Ok(link) => link?,
             Err(_) => return Err(TakeError::Timeout(connect)),
@@ -313,19 +314,19 @@ impl StreamPool {
 
 /// The count of a connection that is being opened. If its request is dropped first, the requests that waited for the
 /// connection check again.
-struct Opening<'a> {
+struct OpeningGuard<'a> {
     pool: &'a StreamPool,
     is_over: bool,
 }
 
-impl Opening<'_> {
-    fn begin(pool: &StreamPool) -> Opening<'_> {
+impl OpeningGuard<'_> {
+    fn begin(pool: &StreamPool) -> OpeningGuard<'_> {
         pool.opening.set(pool.opening.get() + 1);
-        Opening { pool, is_over: false }
+        OpeningGuard { pool, is_over: false }
     }
 }
 
-impl Drop for Opening<'_> {
+impl Drop for OpeningGuard<'_> {
     fn drop(&mut self) {
         self.pool.opening.set(self.pool.opening.get() - 1);
         if !self.is_over {

@@ -19,7 +19,7 @@ use crate::certs::Identity;
 use crate::header_template::HeaderTemplate;
 use crate::keys;
 use crate::link::Route;
-use crate::request::{KeyHeaders, Opening};
+use crate::request::{KeyHeaders, RequestOpening};
 use crate::secret::{Key, Secret, SecretError};
 use crate::tls::{SharedTls, TlsError, TlsTrust};
 
@@ -139,24 +139,24 @@ impl Target {
     }
 
     /// Returns the opening of every POST to `path` (a result of [`Target::uri`]).
-    pub fn posts(&self, path: &Uri) -> Opening {
+    pub fn posts(&self, path: &Uri) -> RequestOpening {
         self.opens(Method::POST, path)
     }
 
     /// Returns the opening of a POST with additional headers.
-    pub(crate) fn posts_with(&self, path: &Uri, more: &[(HeaderName, HeaderValue)]) -> Opening {
+    pub(crate) fn posts_with(&self, path: &Uri, more: &[(HeaderName, HeaderValue)]) -> RequestOpening {
         let mut headers = self.headers.clone();
         headers.extend(more.iter().cloned());
         self.opening(Method::POST, path, &headers).with_own(&self.own)
     }
 
     /// Returns the opening of a request with any method.
-    pub(crate) fn opens(&self, method: Method, path: &Uri) -> Opening {
+    pub(crate) fn opens(&self, method: Method, path: &Uri) -> RequestOpening {
         self.opening(method, path, &self.headers).with_own(&self.own)
     }
 
-    fn opening(&self, method: Method, path: &Uri, headers: &HeaderMap) -> Opening {
-        let opening = Opening::new(method.as_str(), path, headers).with_key(self.key.as_ref());
+    fn opening(&self, method: Method, path: &Uri, headers: &HeaderMap) -> RequestOpening {
+        let opening = RequestOpening::new(method.as_str(), path, headers).with_key(self.key.as_ref());
         let Some((base, _)) = &self.http2 else { return opening };
         let (mut whole, place) = (base.clone().into_parts(), path.path_and_query().cloned());
         whole.path_and_query = place;
@@ -171,7 +171,7 @@ impl Target {
     }
 
     /// Returns the opening of a GET of `path`.
-    pub fn gets(&self, path: &Uri) -> Opening {
+    pub fn gets(&self, path: &Uri) -> RequestOpening {
         self.opening(Method::GET, path, &self.headers)
     }
 
@@ -200,7 +200,7 @@ impl Target {
 
 /// A request body with its media type.
 #[derive(Clone, Debug)]
-pub struct Body {
+pub struct EncodedBody {
     pub content_type: &'static str,
     /// Size in bytes of the JSON part if raw tensors follow; otherwise `None`.
     pub header_length: Option<usize>,
@@ -208,10 +208,10 @@ pub struct Body {
     pub bytes: Bytes,
 }
 
-impl From<EncodedRequest> for Body {
-    fn from(encoded: EncodedRequest) -> Body {
+impl From<EncodedRequest> for EncodedBody {
+    fn from(encoded: EncodedRequest) -> EncodedBody {
         let EncodedRequest { content_type, header_length, body, .. } = encoded;
-        Body { content_type, header_length, bytes: body }
+        EncodedBody { content_type, header_length, bytes: body }
     }
 }
 

@@ -14,20 +14,20 @@ use plimsoll_wire::prometheus_api::RangeSeries;
 
 use crate::clock::{self, Clock};
 use crate::foreign::{ForeignPages, UNSCRAPED};
-use crate::pages::{Looker, MetricsPage, PATIENCE};
-use crate::told::{PageNotices, ToRows};
+use crate::pages::{MetricsPage, MetricsPageReader, PATIENCE};
+use crate::told::{PageLogState, ScrapeLog};
 
 /// Lookback window for the scrape interval of the targets.
 const LOOK_BACK: Span = Span::from_secs(300);
 /// Lead of the Prometheus clock that is an error. Two synchronised machines differ by less.
 const AHEAD: Span = Span::from_secs(2);
 
-pub(crate) struct Targets {
-    looker: Looker,
-    taken: Taken,
+pub(crate) struct PrometheusSource {
+    looker: MetricsPageReader,
+    taken: TargetState,
 }
 
-struct Taken {
+struct TargetState {
     pages: ForeignPages,
     began: bool,
     doubles: Doubles,
@@ -50,9 +50,9 @@ struct Scrape {
     rows: Vec<ExposedValue>,
 }
 
-impl Targets {
-    pub fn new(looker: Looker, knows: fn(&str) -> bool) -> Targets {
-        Targets { looker, taken: Taken::new(knows) }
+impl PrometheusSource {
+    pub fn new(looker: MetricsPageReader, knows: fn(&str) -> bool) -> PrometheusSource {
+        PrometheusSource { looker, taken: TargetState::new(knows) }
     }
 
     /// Returns the metrics endpoint that represents the Prometheus server.
@@ -67,7 +67,7 @@ impl Targets {
 
     /// Queries the samples since the last query, with an overlap because a sample may become visible some time after its
     /// timestamp.
-    pub async fn scrape(&mut self, (clock, patience, every): (Clock, Span, Span), rows: &ToRows) {
+    pub async fn scrape(&mut self, (clock, patience, every): (Clock, Span, Span), rows: &ScrapeLog) {
         let (matchers, names) = self.looker.page.asks_prometheus().unwrap_or_default();
         let back_s = (3.0 * every.as_secs_f64()).ceil().max(2.0);
         let asked = expression(matchers, &format!("__name__=~\"up|{names}\""), Span::from_secs_f64(back_s));
@@ -85,12 +85,12 @@ impl Targets {
     }
 }
 
-impl Taken {
-    fn new(knows: fn(&str) -> bool) -> Taken {
-        Taken { pages: ForeignPages::new(knows), began: false, doubles: Doubles::default() }
+impl TargetState {
+    fn new(knows: fn(&str) -> bool) -> TargetState {
+        TargetState { pages: ForeignPages::new(knows), began: false, doubles: Doubles::default() }
     }
 
-    fn take(&mut self, clock: Clock, scrapes: Vec<Scrape>, rows: &ToRows) {
+    fn take(&mut self, clock: Clock, scrapes: Vec<Scrape>, rows: &ScrapeLog) {
         let mut newest: HashMap<String, i64> = HashMap::new();
         for scrape in &scrapes {
             let last = newest.entry(scrape.target.clone()).or_insert(scrape.at_unix);
@@ -121,16 +121,16 @@ type OwnSeries<'a> = (&'a str, Vec<&'a (String, String)>);
 
 /// One target, described by its series.
 #[derive(Default)]
-struct Shown<'a> {
+struct DescribedTarget<'a> {
     labels: &'a [(String, String)],
     series: HashSet<OwnSeries<'a>>,
     /// Start times of its process, from its own series.
     began: HashSet<u64>,
 }
 
-impl Shown<'_> {
+impl DescribedTarget<'_> {
     /// Returns whether both targets show one server: they share most series, and an address or one process of one pod.
-    fn is(&self, other: &Shown<'_>) -> bool {
+    fn is(&self, other: &DescribedTarget<'_>) -> bool {
         let same =
             |name: &str| label(self.labels, name).is_some_and(|it| label(other.labels, name) == Some(it));
         let is_one_process = same("pod") && same("namespace") && !self.began.is_disjoint(&other.began);
@@ -142,7 +142,7 @@ impl Shown<'_> {
 impl Doubles {
     /// Finds the duplicates among these targets. Of the targets of one server, the first by job is read.
     fn find(&mut self, ups: &[RangeSeries], others: &[RangeSeries]) {
-        let mut shown: BTreeMap<TargetId, Shown<'_>> = BTreeMap::new();
+        let mut shown: BTreeMap<TargetId, DescribedTarget<'_>> = BTreeMap::new();
         for up in ups {
             shown.entry(id_of(&up.labels)).or_default().labels = &up.labels;
         }
@@ -155,7 +155,7 @@ impl Doubles {
             target.series.insert((&series.name, own));
         }
         self.0.retain(|_, read| shown.contains_key(read));
-        let mut read: Vec<(&TargetId, &Shown<'_>)> = Vec::new();
+        let mut read: Vec<(&TargetId, &DescribedTarget<'_>)> = Vec::new();
         for (id, target) in shown.iter().filter(|(id, _)| !self.0.contains_key(*id)).collect::<Vec<_>>() {
             match read.iter().find(|(_, other)| target.is(other)) {
                 Some((other, _)) => _ = self.0.insert(id.clone(), (*other).clone()),
@@ -227,12 +227,12 @@ pub fn kept(series: Vec<RangeSeries>, knows: fn(&str) -> bool) -> Result<(i64, V
     let rows: Arc<Mutex<Vec<Sample>>> = Arc::default();
     let into = Arc::clone(&rows);
     let to_rows =
-        ToRows::changes(move |sample| into.lock().unwrap_or_else(PoisonError::into_inner).push(sample));
-    let mut pages: HashMap<String, PageNotices> = HashMap::new();
+        ScrapeLog::changes(move |sample| into.lock().unwrap_or_else(PoisonError::into_inner).push(sample));
+    let mut pages: HashMap<String, PageLogState> = HashMap::new();
     for Scrape { at_unix, target, is_up, rows } in scrapes {
         let page = pages
             .entry(target)
-            .or_insert_with_key(|name| PageNotices::new((Some(name.clone()), true), knows));
+            .or_insert_with_key(|name| PageLogState::new((Some(name.clone()), true), knows));
         match is_up {
             true => page.tell(At(at_unix.saturating_sub(begin)), rows, &to_rows),
             false => page.failed(At(at_unix.saturating_sub(begin)), UNSCRAPED, &to_rows),
@@ -251,7 +251,7 @@ fn expression(matchers: &str, name: &str, back: Span) -> String {
 ///
 /// # Errors
 /// Fails if Prometheus does not respond, has no such targets, or has a different clock.
-pub(crate) async fn cadence(looker: &Looker, matchers: &str) -> Result<Span, String> {
+pub(crate) async fn cadence(looker: &MetricsPageReader, matchers: &str) -> Result<Span, String> {
     let ups = looker.query(&expression(matchers, "__name__=\"up\"", LOOK_BACK), PATIENCE).await?;
     let newest = ups.iter().filter_map(|up| up.values.last()).map(|value| value.0).max();
     let Some(newest) = newest else {
@@ -353,10 +353,10 @@ mod tests {
     }
 
     /// Returns the rows of one query result as text.
-    fn told(taken: &mut Taken, clock: Clock, fleet: Fleet) -> Vec<(i64, String)> {
+    fn told(taken: &mut TargetState, clock: Clock, fleet: Fleet) -> Vec<(i64, String)> {
         let kept: Arc<Mutex<Vec<Sample>>> = Arc::default();
         let into = Arc::clone(&kept);
-        let rows = ToRows::changes(move |sample| into.lock().expect("nobody panicked").push(sample));
+        let rows = ScrapeLog::changes(move |sample| into.lock().expect("nobody panicked").push(sample));
         let scraped = scrapes(fleet.series, &mut taken.doubles);
         taken.take(clock, scraped, &rows);
         let kept = kept.lock().expect("nobody panicked");
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn each_scrape_is_told_once_and_late_ones_count_from_when_they_are_seen() {
-        let (mut taken, clock) = (Taken::new(|_| true), Clock::start());
+        let (mut taken, clock) = (TargetState::new(|_| true), Clock::start());
         // Two scrapes precede the watch; the newer is the baseline. A rule's sample at another time is no scrape.
         let first = Fleet::new().with("up", "a", &[(3.0, 1.0), (2.0, 1.0)]).with(
             "done",
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_target_that_is_taken_away_is_said_to_have_left() {
-        let (mut taken, clock) = (Taken::new(|_| true), Clock::start());
+        let (mut taken, clock) = (TargetState::new(|_| true), Clock::start());
         let both = Fleet::new().with("up", "a", &[(2.0, 1.0)]).with("up", "b", &[(2.0, 1.0)]);
         told(&mut taken, clock, both.with("done", "b", &[(2.0, 4.0)]));
         let one = Fleet::new().with("up", "a", &[(0.0, 1.0)]);
@@ -488,7 +488,7 @@ mod tests {
 
     #[test]
     fn a_page_of_which_a_part_is_missing_is_a_scrape_that_failed() {
-        let (mut taken, clock) = (Taken::new(|_| true), Clock::start());
+        let (mut taken, clock) = (TargetState::new(|_| true), Clock::start());
         let bucket = |fleet: Fleet, name: &str| fleet.with(name, "a", &[(2.0, 4.0)]);
         let page = bucket(Fleet::new().with("up", "a", &[(2.0, 1.0)]), "ttft_count");
         let mut page = bucket(page, "ttft_bucket");

@@ -12,25 +12,25 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 /// The future of an attempt, boxed for a hand.
-pub type Job = Pin<Box<dyn Future<Output = ()>>>;
+pub type AttemptJob = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The hands of one thread.
 #[derive(Debug, Default)]
 pub struct TaskPool {
-    free: RefCell<Vec<Rc<Hand>>>,
+    free: RefCell<Vec<Rc<PooledTask>>>,
 }
 
 /// A reusable task and its current attempt.
-pub struct Hand {
+pub struct PooledTask {
     hands: Weak<TaskPool>,
-    job: RefCell<Option<Job>>,
+    job: RefCell<Option<AttemptJob>>,
     /// Waker of the task; `None` before its first turn.
     waker: RefCell<Option<Waker>>,
     /// Set if the job was cancelled during its poll; it is dropped after the poll.
     left: Cell<bool>,
 }
 
-impl std::fmt::Debug for Hand {
+impl std::fmt::Debug for PooledTask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Hand")
     }
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Hand {
 impl TaskPool {
     /// Starts `job` in a free hand or a new one and polls it now. Returns `None` if the job has already ended. Must be
     /// called within a local runtime.
-    pub fn begin(self: &Rc<TaskPool>, job: Job) -> Option<Rc<Hand>> {
+    pub fn begin(self: &Rc<TaskPool>, job: AttemptJob) -> Option<Rc<PooledTask>> {
         let hand = self.free.borrow_mut().pop().unwrap_or_else(|| self.hire());
         *hand.job.borrow_mut() = Some(job);
         match hand.first() {
@@ -48,8 +48,8 @@ impl TaskPool {
         }
     }
 
-    fn hire(self: &Rc<TaskPool>) -> Rc<Hand> {
-        let hand = Rc::new(Hand {
+    fn hire(self: &Rc<TaskPool>) -> Rc<PooledTask> {
+        let hand = Rc::new(PooledTask {
             hands: Rc::downgrade(self),
             job: RefCell::new(None),
             waker: RefCell::new(None),
@@ -65,9 +65,9 @@ impl TaskPool {
     }
 }
 
-impl Hand {
+impl PooledTask {
     /// Polls a new job for the first time.
-    fn first(self: &Rc<Hand>) -> Poll<()> {
+    fn first(self: &Rc<PooledTask>) -> Poll<()> {
         let waker = self.waker.borrow();
         // The first turn of a new hand is still to come; it polls again with a real waker.
         let mut cx = Context::from_waker(waker.as_ref().unwrap_or(Waker::noop()));
@@ -81,7 +81,7 @@ impl Hand {
     }
 
     /// Polls the job; ready once there is none, which frees the hand.
-    fn poll(self: &Rc<Hand>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(self: &Rc<PooledTask>, cx: &mut Context<'_>) -> Poll<()> {
         let ended = match &mut *self.job.borrow_mut() {
             Some(job) => job.as_mut().poll(cx).is_ready() || self.left.get(),
             None => return Poll::Ready(()),
@@ -94,7 +94,7 @@ impl Hand {
     }
 
     /// Drops the job; during a poll of the job the drop is delayed until its end.
-    pub fn leave(self: &Rc<Hand>) {
+    pub fn leave(self: &Rc<PooledTask>) {
         match self.job.try_borrow_mut() {
             Ok(job) => {
                 let carries = job.is_some();
@@ -107,7 +107,7 @@ impl Hand {
         }
     }
 
-    fn let_go(self: &Rc<Hand>) {
+    fn let_go(self: &Rc<PooledTask>) {
         // Dropped outside of the borrow, because the job's destructor may access this cell.
         let job = self.job.take();
         drop(job);
@@ -119,7 +119,7 @@ impl Hand {
 }
 
 /// The future of a hand. It never ends; the runtime drops it.
-struct Turns(Rc<Hand>);
+struct Turns(Rc<PooledTask>);
 
 impl Future for Turns {
     type Output = ();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     /// Returns a job that waits for `news` `times` times and counts the ends of its polls in `steps`.
-    fn waits(news: &Rc<Notify>, times: u32, steps: &Rc<Cell<u32>>) -> Job {
+    fn waits(news: &Rc<Notify>, times: u32, steps: &Rc<Cell<u32>>) -> AttemptJob {
         let (news, steps) = (Rc::clone(news), Rc::clone(steps));
         Box::pin(async move {
             for _ in 0..times {
@@ -209,7 +209,8 @@ mod tests {
         on_a_thread(|hands| async move {
             let (send, mut spent) = tokio::sync::mpsc::unbounded_channel();
             let (only, mut ready) = tokio::sync::mpsc::unbounded_channel();
-            let mut job: Option<Job> = Some(Box::pin(async move { assert_eq!(ready.recv().await, Some(7)) }));
+            let mut job: Option<AttemptJob> =
+                Some(Box::pin(async move { assert_eq!(ready.recv().await, Some(7)) }));
             (0..1000).for_each(|n| send.send(n).expect("open"));
             only.send(7).expect("open");
             let begun = poll_fn(|cx| {
@@ -236,7 +237,7 @@ mod tests {
     fn a_job_that_is_left_is_dropped_from_outside_and_from_within() {
         on_a_thread(|hands| async move {
             let (news, dropped) = (Rc::new(Notify::new()), Rc::new(Cell::new(0)));
-            let own: Rc<RefCell<Option<Rc<Hand>>>> = Rc::default();
+            let own: Rc<RefCell<Option<Rc<PooledTask>>>> = Rc::default();
             for within in [false, true] {
                 let (tells, news_of, own_of) =
                     (Tells(Rc::clone(&dropped)), Rc::clone(&news), Rc::clone(&own));
@@ -267,7 +268,7 @@ mod tests {
         let dropped = Rc::new(Cell::new(0));
         let tells = Tells(Rc::clone(&dropped));
         on_a_thread(|hands| async move {
-            let job: Job = Box::pin(async move {
+            let job: AttemptJob = Box::pin(async move {
                 let _tells = tells;
                 std::future::pending().await
             });

@@ -1,7 +1,7 @@
 //! Represents a TCP stream that takes the kernel's receive stamp with every read.
 //!
 //! Reads use `recvmsg` with SO_TIMESTAMPING (software, receive). They go into the reader's own buffer if it has one, or
-//! else into a [`Landing`]. Copying two hundred bytes costs less than zeroing eight kilobytes of a caller's fresh buffer on
+//! else into a [`ReadBuffer`]. Copying two hundred bytes costs less than zeroing eight kilobytes of a caller's fresh buffer on
 //! every read. A short read clears readiness immediately (the socket is empty: epoll(7), "edge-triggered"), which saves a
 //! system call. On systems other than Linux the clock stamps reads after they return, and every run reports that.
 
@@ -18,8 +18,8 @@ use nix::sys::socket::MsgFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::landing::{Landing, READ_MAX};
-use crate::stamp::{Meter, Stamps};
+use crate::landing::{READ_MAX, ReadBuffer};
+use crate::stamp::{SocketMeter, Stamps};
 
 #[derive(Debug)]
 pub struct StampedStream {
@@ -31,7 +31,7 @@ pub struct StampedStream {
 
 impl StampedStream {
     /// Connects to `addr` with Nagle's algorithm off, and with kernel stamps if available.
-    pub async fn connect(addr: SocketAddr, meter: &Rc<Meter>) -> io::Result<StampedStream> {
+    pub async fn connect(addr: SocketAddr, meter: &Rc<SocketMeter>) -> io::Result<StampedStream> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_nodelay(true)?;
         // A kernel without stamps is no error, because the reads carry none and the run reports it.
@@ -178,7 +178,7 @@ pub fn kernel_stamps_available() -> bool {
 /// Used by TLS, which reads into its own buffers.
 impl AsyncRead for StampedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let mut landing = Landing::take();
+        let mut landing = ReadBuffer::take();
         let want = buf.remaining().min(READ_MAX);
         if want > 0 {
             let n = ready!(self.poll_recv(cx, &mut landing.room()[..want]))?;

@@ -18,7 +18,7 @@ use rustls::{
     WantsVerifier,
 };
 
-use crate::certs::{Identity, Shown};
+use crate::certs::{ClientCertificate, Identity};
 
 /// The policy for verifying a server's certificate.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -111,7 +111,7 @@ pub fn client_config_as(
     };
     let mut config = match own {
         None => builder.with_no_client_auth(),
-        Some(own) => builder.with_client_cert_resolver(Arc::new(Shown::of(own)?)),
+        Some(own) => builder.with_client_cert_resolver(Arc::new(ClientCertificate::of(own)?)),
     };
     config.alpn_protocols = vec![if http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     Ok(Arc::new(config))

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, page};
 use plimsoll_wire::exposition::{self, ExposedValue};
 
-use crate::shared::{MOST_SERIES, Shape, SharedNames, Shown};
+use crate::shared::{MOST_SERIES, PageSample, PageShape, SeriesInterner};
 
 /// Scrapes between two rows of an unused name.
 const UNKNOWN_EVERY: u64 = 60;
@@ -21,36 +21,36 @@ type Rows = dyn Fn(Sample) + Send + Sync;
 
 /// The receiver of scraped values. It is called from the thread that scrapes or receives metrics.
 #[derive(Clone)]
-pub enum ToRows {
+pub enum ScrapeLog {
     /// Receives single rows of changed values, as recorded by a run.
     Changes(Arc<Rows>),
     /// Receives whole scrapes of known names, for live evaluation.
-    Pages(Arc<dyn Fn(PageRead) + Send + Sync>, Arc<SharedNames>),
+    Pages(Arc<dyn Fn(PageRead) + Send + Sync>, Arc<SeriesInterner>),
 }
 
-impl ToRows {
+impl ScrapeLog {
     /// Returns a receiver of changed rows.
-    pub fn changes(take: impl Fn(Sample) + Send + Sync + 'static) -> ToRows {
-        ToRows::Changes(Arc::new(take))
+    pub fn changes(take: impl Fn(Sample) + Send + Sync + 'static) -> ScrapeLog {
+        ScrapeLog::Changes(Arc::new(take))
     }
 
     /// Returns a receiver of whole scrapes.
-    pub fn pages(take: impl Fn(PageRead) + Send + Sync + 'static) -> ToRows {
-        ToRows::Pages(Arc::new(take), Arc::default())
+    pub fn pages(take: impl Fn(PageRead) + Send + Sync + 'static) -> ScrapeLog {
+        ScrapeLog::Pages(Arc::new(take), Arc::default())
     }
 }
 
-impl fmt::Debug for ToRows {
+impl fmt::Debug for ScrapeLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ToRows::Changes(_) => "ToRows::Changes",
-            ToRows::Pages(..) => "ToRows::Pages",
+            ScrapeLog::Changes(_) => "ToRows::Changes",
+            ScrapeLog::Pages(..) => "ToRows::Pages",
         })
     }
 }
 
 /// The state of one metrics endpoint between scrapes.
-pub(crate) struct PageNotices {
+pub(crate) struct PageLogState {
     /// Name that is written on every row; `None` = no name.
     name: Option<String>,
     /// Set if this endpoint records the scrape marks. Of several endpoints of one server, the first does.
@@ -59,7 +59,7 @@ pub(crate) struct PageNotices {
     pub scrapes: u64,
     series: HashMap<(String, String), Last>,
     /// Text of the last scrape, if whole scrapes are received.
-    shape: Option<Arc<Shape>>,
+    shape: Option<Arc<PageShape>>,
     order: SeriesOrder,
     /// Series of the last scrape.
     shown: Option<Arc<[SeriesName]>>,
@@ -103,10 +103,10 @@ struct Last {
     scrape: u64,
 }
 
-impl PageNotices {
-    pub fn new((name, marks): (Option<String>, bool), knows: fn(&str) -> bool) -> PageNotices {
+impl PageLogState {
+    pub fn new((name, marks): (Option<String>, bool), knows: fn(&str) -> bool) -> PageLogState {
         let (series, order) = (HashMap::new(), SeriesOrder::default());
-        PageNotices { name, marks, knows, scrapes: 0, series, shape: None, order, shown: None }
+        PageLogState { name, marks, knows, scrapes: 0, series, shape: None, order, shown: None }
     }
 
     /// Discards the last values, as if they were never received.
@@ -114,38 +114,38 @@ impl PageNotices {
         self.series.values_mut().for_each(|last| last.value = f64::NAN);
     }
 
-    pub fn failed(&mut self, at: At, why: &str, rows: &ToRows) {
+    pub fn failed(&mut self, at: At, why: &str, rows: &ScrapeLog) {
         match rows {
-            ToRows::Changes(rows) if !self.marks => self.changes(at, Vec::new(), &**rows),
-            ToRows::Changes(rows) => rows(self.row(at, "scrape_failed", &[("why", why)], 1.0)),
-            ToRows::Pages(pages, _) => pages(self.read(at, PageSaid::Failed(why.to_owned()))),
+            ScrapeLog::Changes(rows) if !self.marks => self.changes(at, Vec::new(), &**rows),
+            ScrapeLog::Changes(rows) => rows(self.row(at, "scrape_failed", &[("why", why)], 1.0)),
+            ScrapeLog::Pages(pages, _) => pages(self.read(at, PageSaid::Failed(why.to_owned()))),
         }
     }
 
     /// Sets the time without samples after which the endpoint is lost, because a sender chooses its own interval.
-    pub(crate) fn may_be_silent(&self, at: At, patience: Span, rows: &ToRows) {
+    pub(crate) fn may_be_silent(&self, at: At, patience: Span, rows: &ScrapeLog) {
         match rows {
-            ToRows::Changes(rows) => rows(self.row(at, "scrape_patience", &[], patience.as_secs_f64())),
-            ToRows::Pages(pages, _) => pages(self.read(at, PageSaid::Patience(patience))),
+            ScrapeLog::Changes(rows) => rows(self.row(at, "scrape_patience", &[], patience.as_secs_f64())),
+            ScrapeLog::Pages(pages, _) => pages(self.read(at, PageSaid::Patience(patience))),
         }
     }
 
     /// Records that the endpoint was removed.
-    pub fn left(&mut self, at: At, rows: &ToRows) {
+    pub fn left(&mut self, at: At, rows: &ScrapeLog) {
         match rows {
-            ToRows::Changes(to) => {
+            ScrapeLog::Changes(to) => {
                 self.changes(at, Vec::new(), &**to);
                 to(self.row(at, "scrape_left", &[], 1.0));
             }
-            ToRows::Pages(pages, _) => pages(self.read(at, PageSaid::Left)),
+            ScrapeLog::Pages(pages, _) => pages(self.read(at, PageSaid::Left)),
         }
     }
 
     /// Records the values of a scrape.
-    pub fn tell(&mut self, at: At, found: Vec<ExposedValue>, rows: &ToRows) {
+    pub fn tell(&mut self, at: At, found: Vec<ExposedValue>, rows: &ScrapeLog) {
         match rows {
-            ToRows::Changes(rows) => self.changes(at, found, &**rows),
-            ToRows::Pages(pages, names) => {
+            ScrapeLog::Changes(rows) => self.changes(at, found, &**rows),
+            ScrapeLog::Pages(pages, names) => {
                 let found_any = !found.is_empty();
                 self.scrapes += 1;
                 pages(self.read(at, said(names.of(found, self.knows), found_any)));
@@ -154,9 +154,9 @@ impl PageNotices {
     }
 
     /// Records an exposition in text form; an incomplete one counts as a failed scrape.
-    pub(crate) fn tell_text(&mut self, at: At, page: &[u8], rows: &ToRows) {
+    pub(crate) fn tell_text(&mut self, at: At, page: &[u8], rows: &ScrapeLog) {
         match rows {
-            ToRows::Changes(to) => match exposition::read(page).map(|page| page.rows) {
+            ScrapeLog::Changes(to) => match exposition::read(page).map(|page| page.rows) {
                 Ok(found)
                     if self.order.lacks_end(found.iter().map(|row| hash(&(&row.name, &row.labels)))) =>
                 {
@@ -165,7 +165,7 @@ impl PageNotices {
                 Ok(found) => self.changes(at, found, &**to),
                 Err(why) => self.failed(at, &why.to_string(), rows),
             },
-            ToRows::Pages(pages, names) => {
+            ScrapeLog::Pages(pages, names) => {
                 self.scrapes += 1;
                 let shown = match names.read(&mut self.shape, page, self.knows) {
                     Ok(shown) => shown,
@@ -248,7 +248,7 @@ impl PageNotices {
 /// Returns the result of a scrape. An exposition without rows fails; one with only unused names has no values.
 ///
 /// An exposition over the series limit fails, because the missing rest would be unnoticed replicas.
-fn said((series, values): Shown, found_any: bool) -> PageSaid {
+fn said((series, values): PageSample, found_any: bool) -> PageSaid {
     match found_any {
         true if series.len() >= MOST_SERIES => PageSaid::Failed(too_long()),
         true => PageSaid::Values(series, values),
@@ -280,8 +280,8 @@ mod tests {
     fn is_read(replicas: usize) -> bool {
         let told: Arc<Mutex<Vec<PageRead>>> = Arc::default();
         let taken = Arc::clone(&told);
-        let rows = ToRows::pages(move |read| taken.lock().expect("no panic before").push(read));
-        PageNotices::new((None, true), |_| true).tell_text(At(0), page(replicas).as_bytes(), &rows);
+        let rows = ScrapeLog::pages(move |read| taken.lock().expect("no panic before").push(read));
+        PageLogState::new((None, true), |_| true).tell_text(At(0), page(replicas).as_bytes(), &rows);
         let told = told.lock().expect("no panic before");
         match &told[0].said {
             PageSaid::Values(series, values) => (series.len(), values.len()) == (replicas, replicas),
@@ -299,9 +299,9 @@ mod tests {
     fn recorded(page: &str) -> Vec<Sample> {
         let told: Arc<Mutex<Vec<Sample>>> = Arc::default();
         let taken = Arc::clone(&told);
-        let rows = ToRows::changes(move |row| taken.lock().expect("no panic before").push(row));
+        let rows = ScrapeLog::changes(move |row| taken.lock().expect("no panic before").push(row));
         let knows = |name: &str| name.starts_with("vllm:");
-        PageNotices::new((None, true), knows).tell_text(At(0), page.as_bytes(), &rows);
+        PageLogState::new((None, true), knows).tell_text(At(0), page.as_bytes(), &rows);
         std::mem::take(&mut *told.lock().expect("no panic before"))
     }
 

@@ -17,14 +17,14 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::clock::{self, Clock};
 use crate::histogram::LogHistogram;
-use crate::keeping::{SharedByWorkers, together};
-use crate::level::Shared;
-use crate::level_driver::{Bench, LevelDriver, Tally};
+use crate::keeping::{KeepaliveShared, together};
+use crate::level::LevelContext;
+use crate::level_driver::{LevelDriver, WorkerState, WorkerTally};
 use crate::link::Route;
-use crate::live::Shard;
+use crate::live::WorkerCounters;
 use crate::pool::ConnectionPool;
-use crate::prepare::Ahead;
-use crate::stamp::Meter;
+use crate::prepare::BodyPrefetcher;
+use crate::stamp::SocketMeter;
 use crate::tcp::StampingOn;
 use crate::timer::{self, Timer};
 
@@ -33,7 +33,7 @@ use crate::timer::{self, Timer};
 const EVENT_INTERVAL: u32 = 16;
 
 #[derive(Debug)]
-pub enum Command {
+pub enum WorkerCommand {
     /// Set the connection policy and open connections before the load.
     Warm {
         policy: Connections,
@@ -48,13 +48,13 @@ pub enum Command {
         done: mpsc::Sender<usize>,
     },
     Run {
-        shared: Arc<Shared>,
+        shared: Arc<LevelContext>,
         /// Player of this worker's part.
         player: Box<Player>,
         /// Bodies to build ahead.
-        ahead: Box<Ahead>,
+        ahead: Box<BodyPrefetcher>,
         /// Receives the report of the level.
-        done: mpsc::Sender<Report>,
+        done: mpsc::Sender<WorkerReport>,
     },
     /// The window has ended; CPU time is accounted until now.
     Mark,
@@ -66,8 +66,8 @@ pub enum Command {
 
 /// The result of a level on one worker.
 #[derive(Debug, Default)]
-pub struct Report {
-    pub tally: Tally,
+pub struct WorkerReport {
+    pub tally: WorkerTally,
     /// User stamp minus kernel stamp of every read.
     pub user_delay: LogHistogram,
     /// Reads with a kernel stamp.
@@ -90,17 +90,21 @@ pub struct Report {
 
 /// The inputs of a worker thread.
 #[derive(Debug)]
-pub struct Setup {
+pub struct WorkerSetup {
     pub clock: Clock,
     /// Counter that numbers connections over all workers.
     pub numbers: Arc<AtomicU32>,
     /// State of kept connections per endpoint, shared by all workers.
-    pub known: Vec<SharedByWorkers>,
-    pub shard: Arc<Shard>,
+    pub known: Vec<KeepaliveShared>,
+    pub shard: Arc<WorkerCounters>,
 }
 
 /// Runs the thread until its command channel closes. Reports over `ready` whether the thread could be set up.
-pub fn work(setup: Setup, commands: UnboundedReceiver<Command>, ready: &mpsc::Sender<std::io::Result<()>>) {
+pub fn work(
+    setup: WorkerSetup,
+    commands: UnboundedReceiver<WorkerCommand>,
+    ready: &mpsc::Sender<std::io::Result<()>>,
+) {
     timer::sharpen_thread();
     let _stamping = StampingOn::ask();
     let built = Builder::new_current_thread()
@@ -122,22 +126,22 @@ pub fn work(setup: Setup, commands: UnboundedReceiver<Command>, ready: &mpsc::Se
                 return;
             }
         };
-        let meter = Meter::new(setup.clock);
+        let meter = SocketMeter::new(setup.clock);
         let nowhere = Route { addrs: Ok(Vec::new()), host: String::new(), tls: None, http2: None };
         let pool = |known| {
             ConnectionPool::new(nowhere.clone(), Rc::clone(&meter), Arc::clone(&setup.numbers), known)
         };
         let pools = setup.known.into_iter().map(pool).collect();
-        let bench = Rc::new(Bench { meter, pools, hands: Rc::default(), timer, shard: setup.shard });
+        let bench = Rc::new(WorkerState { meter, pools, hands: Rc::default(), timer, shard: setup.shard });
         let _ = ready.send(Ok(()));
         obey(&bench, commands).await;
     });
 }
 
-async fn obey(bench: &Rc<Bench>, mut commands: UnboundedReceiver<Command>) {
+async fn obey(bench: &Rc<WorkerState>, mut commands: UnboundedReceiver<WorkerCommand>) {
     while let Some(command) = commands.recv().await {
         match command {
-            Command::Warm { policy, share, routes, wanted, connect, done } => {
+            WorkerCommand::Warm { policy, share, routes, wanted, connect, done } => {
                 bench.meter.clear();
                 // Concurrent, because one unresponsive endpoint would otherwise delay the others.
                 join_all(bench.pools.iter().zip(routes).map(|(pool, route)| {
@@ -147,22 +151,25 @@ async fn obey(bench: &Rc<Bench>, mut commands: UnboundedReceiver<Command>) {
                 .await;
                 let _ = done.send(bench.pools.iter().map(ConnectionPool::idle).sum());
             }
-            Command::Run { shared, player, ahead, done } => {
+            WorkerCommand::Run { shared, player, ahead, done } => {
                 let report = run(bench, shared, *player, *ahead, &mut commands).await;
                 let _ = done.send(report);
             }
-            Command::Mark | Command::EndAt(_) | Command::Stop(_) | Command::StopNow(_) => {}
+            WorkerCommand::Mark
+            | WorkerCommand::EndAt(_)
+            | WorkerCommand::Stop(_)
+            | WorkerCommand::StopNow(_) => {}
         }
     }
 }
 
 async fn run(
-    bench: &Rc<Bench>,
-    shared: Arc<Shared>,
+    bench: &Rc<WorkerState>,
+    shared: Arc<LevelContext>,
     player: Player,
-    ahead: Ahead,
-    commands: &mut UnboundedReceiver<Command>,
-) -> Report {
+    ahead: BodyPrefetcher,
+    commands: &mut UnboundedReceiver<WorkerCommand>,
+) -> WorkerReport {
     let stage = LevelDriver::new(Rc::clone(bench), shared, player, ahead);
     let begun = Used::now();
     let mut marked = None;
@@ -181,10 +188,10 @@ async fn run(
         tokio::select! {
             biased;
             command = commands.recv() => match command {
-                Some(Command::Mark) => marked = marked.or(Some(Used::now())),
-                Some(Command::EndAt(at)) => stage.end_at(at),
-                Some(Command::Stop(by)) => stage.stop(by),
-                Some(Command::StopNow(by)) => stage.stop_now(by),
+                Some(WorkerCommand::Mark) => marked = marked.or(Some(Used::now())),
+                Some(WorkerCommand::EndAt(at)) => stage.end_at(at),
+                Some(WorkerCommand::Stop(by)) => stage.stop(by),
+                Some(WorkerCommand::StopNow(by)) => stage.stop_now(by),
                 Some(_) => {}
                 None => stage.stop_now(By::Client),
             },
@@ -195,7 +202,7 @@ async fn run(
     starter.abort();
     let used = marked.unwrap_or_else(Used::now).since(&begun);
     let meter = &bench.meter;
-    Report {
+    WorkerReport {
         tally: stage.tally.take(),
         user_delay: meter.user_delay.take(),
         kernel_reads: meter.kernel_reads.get(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use plimsoll_client::Clock;
 use plimsoll_client::pages::{self, ScrapeError};
 use plimsoll_client::scrape::Scraper;
-use plimsoll_client::told::ToRows;
+use plimsoll_client::told::ScrapeLog;
 use plimsoll_model::{Arm, At, Span};
 use plimsoll_report::canaried as words;
 use plimsoll_watch::canary::{Canary, CanaryFinding, CanarySpec, CanaryVerdict};
@@ -70,7 +70,7 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let canary = Arc::new(Mutex::new(Canary::new(spec, budget, arms)));
     let taking = Arc::clone(&canary);
-    let rows = ToRows::pages(move |read| {
+    let rows = ScrapeLog::pages(move |read| {
         if let Ok(mut canary) = taking.lock() {
             canary.read(read);
         }

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink};
+use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, MemorySink, Sink};
 use plimsoll_judge::quality::{AskedTarget, Quality, Rounds, ScoreVerdict, TargetAnswers, judge};
 use plimsoll_model::{Attempt, Load};
 use plimsoll_report::{figure, quality as words};
@@ -178,7 +178,7 @@ impl Arm {
             purpose: "quality".into(),
             ..LevelPlan::new(&self.scenario, load, requests, LONGEST, prompts)
         };
-        let memory = Arc::new(Memory::default());
+        let memory = Arc::new(MemorySink::default());
         let sink: Arc<dyn Sink> = memory.clone();
         self.client.run_level(&plan, &sink, control).map_err(|e| Stop::invalid(e.to_string()))?;
         let is_first = self.said.rounds.is_empty();

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use plimsoll_client::fallback::{fall_back, has_optional_fields};
-use plimsoll_client::{Client, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink};
+use plimsoll_client::{Client, Clock, Control, LevelPlan, LevelTraffic, MemorySink, Sink};
 use plimsoll_model::{Attempt, Carries, How, Load, Protocol, Span};
 use plimsoll_workload::{Arrival, ArrivalSpec, Documents, Prompts, Scenario, Schedule, Size};
 
@@ -157,7 +157,7 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
         let asked = Scenario { target: scenario.target.only(self.url), ..scenario.clone() };
         let client = (self.start)(&asked)?;
         let plan = plan(&asked, which, self.max_rate)?;
-        let memory = Arc::new(Memory::default());
+        let memory = Arc::new(MemorySink::default());
         let sink: Arc<dyn Sink> = memory.clone();
         client.run_level(&plan, &sink, &Control::default()).map_err(|e| Stop::invalid(e.to_string()))?;
         Ok(memory.take_attempts())

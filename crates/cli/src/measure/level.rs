@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use plimsoll_client::{Control, LevelPlan, LevelTraffic, Memory, ShardStart, Sink};
+use plimsoll_client::{Control, LevelPlan, LevelTraffic, MemorySink, ShardStart, Sink};
 use plimsoll_measure::Gathered;
 use plimsoll_measure::sweep::SweepLevel;
 use plimsoll_model::{
@@ -247,7 +247,7 @@ pub(super) fn cut_off(
 /// A sink that writes rows to the log immediately and keeps them in memory until their level is judged.
 pub(super) struct LevelSink {
     pub(super) store: plimsoll_store::Sink,
-    pub(super) memory: Memory,
+    pub(super) memory: MemorySink,
     pub(super) control: Arc<Control>,
     pub(super) refusals: Arc<Refusals>,
     /// Receiver of the rows that checks whether the load may end early.

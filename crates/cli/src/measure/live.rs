@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc;
 use std::thread;
 
-use plimsoll_client::{Clock, LevelPlan, LiveCounters, Totals};
+use plimsoll_client::{Clock, LevelPlan, LiveCounters, LiveTotals};
 use plimsoll_model::{At, Load, SizeUnit, Span};
 use plimsoll_report::figure;
 
@@ -94,10 +94,10 @@ pub fn watch<T: Send>(
 fn figures(
     view: &View<'_>,
     levels: &ProgressFigures,
-    (before, totals): (&Totals, &Totals),
-    (over, earlier): (Span, &Totals),
+    (before, totals): (&LiveTotals, &LiveTotals),
+    (over, earlier): (Span, &LiveTotals),
 ) -> ProgressFigures {
-    let finished = |totals: &Totals| totals.ended.saturating_sub(totals.errors);
+    let finished = |totals: &LiveTotals| totals.ended.saturating_sub(totals.errors);
     let recent = finished(totals).saturating_sub(finished(earlier)) as f64;
     let latency = |p: f64| totals.ttft_since(earlier, p).map(Span::as_secs_f64);
     ProgressFigures {
@@ -127,9 +127,9 @@ fn left_s(view: &View<'_>, elapsed_s: f64, ended: u64) -> Option<f64> {
 fn draw(
     view: &View<'_>,
     (begun, now): (At, At),
-    before: &Totals,
-    totals: &Totals,
-    (since, earlier): (At, &Totals),
+    before: &LiveTotals,
+    totals: &LiveTotals,
+    (since, earlier): (At, &LiveTotals),
 ) -> (Vec<String>, String) {
     let window_s = view.plan.window.as_secs_f64();
     let elapsed_s = (now - begun).as_secs_f64();

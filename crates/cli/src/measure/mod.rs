@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use plimsoll_client::post::HostCommand;
 use plimsoll_client::{
-    Client, ClientError, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink, StopLimits,
+    Client, ClientError, Clock, Control, LevelPlan, LevelTraffic, MemorySink, Sink, StopLimits,
 };
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding};
@@ -378,7 +378,7 @@ impl Measure {
         let (ended, mut knowing) = until.map(Knowing::new).unzip();
         let rows_of = Arc::new(LevelSink {
             store: self.writer.sink(),
-            memory: Memory::default(),
+            memory: MemorySink::default(),
             control: Arc::clone(&self.control),
             refusals: Arc::clone(&self.refusals),
             ended,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use plimsoll_client::Clock;
 use plimsoll_client::pages::{self, MetricsPage, ScrapeError};
 use plimsoll_client::scrape::Scraper;
-use plimsoll_client::told::ToRows;
+use plimsoll_client::told::ScrapeLog;
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::server_side::report;
 use plimsoll_measure::server_side::table::Table;
@@ -62,7 +62,7 @@ impl Scraping {
         }
         let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
         let kept = Arc::clone(&samples);
-        let rows = ToRows::changes(move |sample: Sample| {
+        let rows = ScrapeLog::changes(move |sample: Sample| {
             store.sample(&sample);
             if let Ok(mut kept) = kept.lock() {
                 kept.push(sample);

@@ -18,15 +18,15 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Clock;
 use crate::control::{Control, StopLimits};
-use crate::keeping::SharedByWorkers;
-use crate::level::{Endpoint, LevelPlan, LevelTraffic, Shared};
+use crate::keeping::KeepaliveShared;
+use crate::level::{Endpoint, LevelContext, LevelPlan, LevelTraffic};
 use crate::link::Route;
 use crate::live::LiveCounters;
-use crate::prepare::Ahead;
+use crate::prepare::BodyPrefetcher;
 use crate::secret::Secret;
 use crate::sink::Sink;
 use crate::target::{Target, TargetError};
-use crate::worker::{Command, Setup, work};
+use crate::worker::{WorkerCommand, WorkerSetup, work};
 
 use watch::LevelWatch;
 
@@ -82,7 +82,7 @@ pub struct Client {
     /// Serialises levels, because workers run one level at a time.
     running: Mutex<()>,
     live: LiveCounters,
-    workers: Vec<UnboundedSender<Command>>,
+    workers: Vec<UnboundedSender<WorkerCommand>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -102,12 +102,12 @@ impl Client {
         let count = config.workers.unwrap_or_else(default_workers).max(1);
         let live = LiveCounters::new(count);
         let numbers = Arc::new(AtomicU32::new(0));
-        let known: Vec<SharedByWorkers> = endpoints.iter().map(|_| SharedByWorkers::default()).collect();
+        let known: Vec<KeepaliveShared> = endpoints.iter().map(|_| KeepaliveShared::default()).collect();
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for index in 0..count {
             let (commands, inbox) = tokio::sync::mpsc::unbounded_channel();
             let (ready, started) = mpsc::channel();
-            let setup = Setup {
+            let setup = WorkerSetup {
                 clock: config.clock,
                 numbers: Arc::clone(&numbers),
                 known: known.clone(),
@@ -162,7 +162,7 @@ impl Client {
         for (index, (player, ahead)) in deal(plan, active).into_iter().enumerate() {
             self.tell(
                 index,
-                Command::Run {
+                WorkerCommand::Run {
                     shared: Arc::clone(&shared),
                     player: Box::new(player),
                     ahead: Box::new(ahead),
@@ -204,7 +204,7 @@ impl Client {
         let limit = if let Connections::Pool { limit } = policy { limit } else { u32::MAX };
         let (done, warmed) = mpsc::channel();
         for index in 0..active {
-            let command = Command::Warm {
+            let command = WorkerCommand::Warm {
                 policy,
                 share: part(limit, index, active),
                 routes: routes.clone(),
@@ -221,9 +221,9 @@ impl Client {
         Ok(routes)
     }
 
-    fn share(&self, plan: &LevelPlan, sink: &Arc<dyn Sink>, start: At, limits: StopLimits) -> Shared {
+    fn share(&self, plan: &LevelPlan, sink: &Arc<dyn Sink>, start: At, limits: StopLimits) -> LevelContext {
         let spec = self.config.target.clone();
-        Shared {
+        LevelContext {
             id: plan.id,
             start,
             window: plan.window,
@@ -242,7 +242,7 @@ impl Client {
         }
     }
 
-    fn tell(&self, worker: usize, command: Command) -> Result<(), ClientError> {
+    fn tell(&self, worker: usize, command: WorkerCommand) -> Result<(), ClientError> {
         self.workers[worker].send(command).map_err(|_| ClientError::WorkerDied)
     }
 }
@@ -282,7 +282,7 @@ fn part(whole: u32, index: usize, of: usize) -> u32 {
     whole / of + u32::from(index < whole % of)
 }
 
-fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
+fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, BodyPrefetcher)> {
     let ceiling = |index| plan.client.max_in_flight.map(|most| part(most, index, workers));
     let until = At(plan.window.0);
     let to_their_ends =
@@ -295,7 +295,7 @@ fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
             .enumerate()
             .map(|(index, arrivals)| {
                 let player = Player::open(arrivals, &plan.client, plan.seed);
-                let ahead = Ahead::of(Arc::clone(schedule), shards, index, workers);
+                let ahead = BodyPrefetcher::of(Arc::clone(schedule), shards, index, workers);
                 (to_their_ends(player.until(until)).with_ceiling(ceiling(index)), ahead)
             })
             .collect(),
@@ -305,7 +305,7 @@ fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
                 let share = part(*concurrency, index, workers);
                 let player = Player::closed(sequence, share, until, &plan.client, plan.seed);
                 let player = to_their_ends(player).with_ceiling(ceiling(index));
-                (player.with_pace(plan.pace(workers)), Ahead::default())
+                (player.with_pace(plan.pace(workers)), BodyPrefetcher::default())
             })
             .collect(),
     }

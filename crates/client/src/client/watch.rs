@@ -8,15 +8,15 @@ use plimsoll_model::{At, By, EndedBy, GeneratorHealth, Level, Room, Sample, Size
 use plimsoll_workload::scenario::LONGEST;
 
 use super::{Client, ClientError};
-use crate::clock::Ties;
-use crate::control::{Control, Reached, StopLimits};
+use crate::clock::ClockTie;
+use crate::control::{Control, StopLimits, StopReason};
 use crate::doctor;
 use crate::histogram::LogHistogram;
 use crate::keeping::together;
 use crate::level::{LevelPlan, LevelTraffic};
 use crate::link::Route;
 use crate::sink::Sink;
-use crate::worker::{Command, Report};
+use crate::worker::{WorkerCommand, WorkerReport};
 
 /// Interval at which the watching thread samples the number in flight.
 pub(super) const TICK: Span = Span::from_millis(10);
@@ -34,7 +34,7 @@ pub(super) struct LevelWatch<'a> {
     sink: &'a dyn Sink,
     control: &'a Control,
     active: usize,
-    ties: Ties,
+    ties: ClockTie,
     start: At,
     stop: At,
     marked: bool,
@@ -57,12 +57,12 @@ pub(super) struct LevelWatch<'a> {
     overflows: Option<u64>,
 }
 
-pub(super) fn ended_by(reached: Reached) -> EndedBy {
-    if reached == Reached::Errors { EndedBy::Errors } else { EndedBy::Ceiling }
+pub(super) fn ended_by(reached: StopReason) -> EndedBy {
+    if reached == StopReason::Errors { EndedBy::Errors } else { EndedBy::Ceiling }
 }
 
 /// The result of watching a level.
-pub(super) struct Watched {
+pub(super) struct LevelWatchResult {
     stop: At,
     drained: At,
     ended_by: EndedBy,
@@ -85,7 +85,7 @@ impl<'a> LevelWatch<'a> {
             sink,
             control,
             active,
-            ties: Ties::new(client.config.clock),
+            ties: ClockTie::new(client.config.clock),
             start,
             stop: start + if plan.plays_sessions_out { plan.window.max(LONGEST) } else { plan.window },
             marked: false,
@@ -112,7 +112,10 @@ impl<'a> LevelWatch<'a> {
         self
     }
 
-    pub(super) fn until_done(mut self, reports: &mpsc::Receiver<Report>) -> Result<Watched, ClientError> {
+    pub(super) fn until_done(
+        mut self,
+        reports: &mpsc::Receiver<WorkerReport>,
+    ) -> Result<LevelWatchResult, ClientError> {
         let mut all = Vec::with_capacity(self.active);
         let clock = self.client.config.clock;
         let mut next = self.start;
@@ -146,7 +149,7 @@ impl<'a> LevelWatch<'a> {
             _ if self.plan.plays_sessions_out => self.stop.min(drained.max(self.start + self.plan.window)),
             _ => self.stop,
         };
-        Ok(Watched {
+        Ok(LevelWatchResult {
             stop,
             drained: match &self.plan.requests {
                 LevelTraffic::Closed { sequence, .. } if sequence.is_bounded() => drained,
@@ -165,28 +168,28 @@ impl<'a> LevelWatch<'a> {
         let by_hand = self.control.stops();
         if by_hand >= 2 && self.ended_by != EndedBy::UserNow {
             self.end_window(now, EndedBy::UserNow);
-            self.tell_all(|| Command::StopNow(By::User));
+            self.tell_all(|| WorkerCommand::StopNow(By::User));
         } else if by_hand == 1 && !self.stopping {
             self.end_window(now, EndedBy::User);
-            self.tell_all(|| Command::Stop(By::User));
+            self.tell_all(|| WorkerCommand::Stop(By::User));
         } else if !self.stopping && self.control.is_hopeless() {
             self.end_window(now, EndedBy::Errors);
-            self.tell_all(|| Command::Stop(By::Client));
+            self.tell_all(|| WorkerCommand::Stop(By::Client));
         } else if !self.stopping && self.control.is_enough() {
             // Far enough ahead that no worker has sent a request due later.
             let end = now + KNOWN_AHEAD;
             self.end_window(end, EndedBy::Known);
-            self.tell_all(|| Command::EndAt(end));
+            self.tell_all(|| WorkerCommand::EndAt(end));
         } else if !self.stopping
             && self.control.limits != StopLimits::default()
             && let Some(reached) = self.control.limits.reached(&self.client.live.totals())
         {
             self.end_window(now, ended_by(reached));
-            self.tell_all(|| Command::Stop(By::Client));
+            self.tell_all(|| WorkerCommand::Stop(By::Client));
         }
         if now >= self.stop && !self.marked {
             self.marked = true;
-            self.tell_all(|| Command::Mark);
+            self.tell_all(|| WorkerCommand::Mark);
         }
         if now >= self.stop + self.plan.client.drain
             && !matches!(self.ended_by, EndedBy::UserNow | EndedBy::DrainLimit)
@@ -194,7 +197,7 @@ impl<'a> LevelWatch<'a> {
             if self.ended_by == EndedBy::Complete {
                 self.ended_by = EndedBy::DrainLimit;
             }
-            self.tell_all(|| Command::StopNow(By::Client));
+            self.tell_all(|| WorkerCommand::StopNow(By::Client));
         }
     }
 
@@ -204,7 +207,7 @@ impl<'a> LevelWatch<'a> {
         self.stop = self.stop.min(now.max(self.start));
     }
 
-    fn tell_all(&self, command: impl Fn() -> Command) {
+    fn tell_all(&self, command: impl Fn() -> WorkerCommand) {
         for worker in &self.client.workers[..self.active] {
             // A worker that died is detected by its missing report.
             let _ = worker.send(command());
@@ -237,14 +240,14 @@ impl<'a> LevelWatch<'a> {
         }
     }
 
-    fn health(&self, reports: &[Report]) -> GeneratorHealth {
+    fn health(&self, reports: &[WorkerReport]) -> GeneratorHealth {
         let (mut lag, mut delay) = (LogHistogram::default(), LogHistogram::default());
         for report in reports {
             lag.merge(&report.tally.lag);
             delay.merge(&report.user_delay);
         }
-        let sum = |f: fn(&Report) -> u64| reports.iter().map(f).sum::<u64>();
-        let share = |f: &dyn Fn(&Report) -> Option<i64>| {
+        let sum = |f: fn(&WorkerReport) -> u64| reports.iter().map(f).sum::<u64>();
+        let share = |f: &dyn Fn(&WorkerReport) -> Option<i64>| {
             let shares = reports.iter().map(|r| Some(f(r)? as f64 / r.wall_ns.max(1) as f64));
             shares.collect::<Option<Vec<f64>>>().map(|all| all.into_iter().fold(0.0, f64::max))
         };
@@ -284,7 +287,7 @@ impl<'a> LevelWatch<'a> {
     }
 }
 
-impl Watched {
+impl LevelWatchResult {
     pub(super) fn level(self, plan: &LevelPlan, start: At, unit: SizeUnit) -> Level {
         Level {
             id: plan.id,

@@ -7,14 +7,14 @@ use plimsoll_model::Outcome;
 use plimsoll_wire::grpc::{self, CallStatus};
 use plimsoll_wire::kserve::grpc::{self as kserve, Method};
 
-use super::{Got, ProbeError, ProbedModel, Probing};
+use super::{ProbeError, ProbeResponse, ProbeState, ProbedModel};
 use crate::header_template::RequestNames;
-use crate::target::Body;
+use crate::target::EncodedBody;
 
 /// The result of a call: its message, or the failed status.
-type Called = Result<Vec<u8>, CallStatus>;
+type CallResult = Result<Vec<u8>, CallStatus>;
 
-impl Probing {
+impl ProbeState {
     /// Probes a KServe v2 server over gRPC.
     pub(super) async fn kserve_grpc(&mut self) -> Result<Vec<String>, ProbeError> {
         let ready = self.call(Method::ServerReady, &[]).await?.map_err(|status| self.failed(&status))?;
@@ -70,12 +70,12 @@ impl Probing {
         Ok(())
     }
 
-    async fn call(&mut self, method: Method, message: &[u8]) -> Result<Called, ProbeError> {
+    async fn call(&mut self, method: Method, message: &[u8]) -> Result<CallResult, ProbeError> {
         let path = self.target.uri(&method.path())?;
         let bytes = grpc::framed(message).into();
-        let body = Body { content_type: kserve::CONTENT_TYPE, header_length: None, bytes };
+        let body = EncodedBody { content_type: kserve::CONTENT_TYPE, header_length: None, bytes };
         let request = self.target.posts(&path).with(&body, RequestNames::one(&"probe"), false);
-        let Got { head, body, call } = self.ask(request).await?;
+        let ProbeResponse { head, body, call } = self.ask(request).await?;
         let head = head.unwrap_or_default();
         match call.or(head.call) {
             Some(CallStatus { code: 0, .. }) => {}

@@ -21,16 +21,16 @@ use tokio::runtime::{Builder, LocalOptions};
 use crate::client::options_of;
 use crate::clock::Clock;
 use crate::exchange::exchange;
-use crate::exchange_watch::{Outgoing, WholeAnswer};
+use crate::exchange_watch::{OutgoingRequest, WholeAnswer};
 use crate::fallback::fall_back;
 use crate::header_template::RequestNames;
-use crate::keeping::SharedByWorkers;
+use crate::keeping::KeepaliveShared;
 use crate::pool::ConnectionPool;
-use crate::recording::Ending;
-use crate::request::Request;
+use crate::recording::AttemptEnding;
+use crate::request::RequestWriter;
 use crate::secret::Secret;
-use crate::stamp::Meter;
-use crate::target::{Body, Target};
+use crate::stamp::SocketMeter;
+use crate::target::{EncodedBody, Target};
 
 /// Longest wait for one response.
 const PATIENCE: Span = Span::from_secs(30);
@@ -126,7 +126,7 @@ pub fn probe(spec: &TargetSpec, key: Option<Secret>) -> Result<Probe, ProbeError
     // Runs on a separate thread, because the caller may be inside a runtime.
     let thread = std::thread::Builder::new().name("probe".into()).spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
-        runtime.block_on(Probing::new(target, spec).run())
+        runtime.block_on(ProbeState::new(target, spec).run())
     })?;
     thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the probing thread died").into()))
 }
@@ -144,7 +144,7 @@ pub fn forbidden(url: &str, (status, said): (u16, &str), given: bool) -> String 
     }
 }
 
-struct Probing {
+struct ProbeState {
     target: Target,
     spec: TargetSpec,
     clock: Clock,
@@ -159,30 +159,30 @@ struct Probing {
 
 /// The parts of a response that the probe uses.
 #[derive(Debug, Default)]
-struct Got {
+struct ProbeResponse {
     head: Option<Head>,
     body: Vec<u8>,
     /// Status of a gRPC call, from its trailers; `None` over HTTP.
     call: Option<CallStatus>,
 }
 
-impl Got {
+impl ProbeResponse {
     fn status(&self) -> u16 {
         self.head.as_ref().map_or(0, |head| head.status)
     }
 }
 
-impl Probing {
-    fn new(target: Target, spec: TargetSpec) -> Probing {
+impl ProbeState {
+    fn new(target: Target, spec: TargetSpec) -> ProbeState {
         let clock = Clock::start();
         let pool = ConnectionPool::new(
             target.resolve(),
-            Meter::new(clock),
+            SocketMeter::new(clock),
             Arc::new(AtomicU32::new(0)),
-            SharedByWorkers::default(),
+            KeepaliveShared::default(),
         );
         pool.set_policy(Connections::Prewarmed, 1, target.resolve());
-        Probing {
+        ProbeState {
             target,
             spec,
             clock,
@@ -249,7 +249,7 @@ impl Probing {
     /// Returns the models that are ready; empty if the server has no such list.
     async fn index(&mut self) -> Result<Vec<String>, ProbeError> {
         let path = self.target.uri("/repository/index")?;
-        let body = Body { content_type: "application/json", header_length: None, bytes: "{}".into() };
+        let body = EncodedBody { content_type: "application/json", header_length: None, bytes: "{}".into() };
         let got = self.ask(self.target.posts(&path).with(&body, RequestNames::one(&"probe"), false)).await?;
         Ok(kserve::read_index(&got.body).unwrap_or_default())
     }
@@ -338,7 +338,7 @@ impl Probing {
         };
         let encoded = encode(&payload, &options);
         let path = self.target.uri(&encoded.path)?;
-        let body = Body::from(encoded);
+        let body = EncodedBody::from(encoded);
         let got = self.ask(self.target.posts(&path).with(&body, RequestNames::one(&"probe"), false)).await?;
         let status = got.status();
         let (outcome, error) = self.judge(&got);
@@ -382,7 +382,7 @@ impl Probing {
         outcome.is_finished() || (explains && outcome.how != How::Redirected)
     }
 
-    fn judge(&self, got: &Got) -> (Outcome, Option<String>) {
+    fn judge(&self, got: &ProbeResponse) -> (Outcome, Option<String>) {
         let head = got.head.clone().unwrap_or_default();
         let mut decoder = Decoder::with_head(self.spec.protocol, self.spec.stream, head, false);
         decoder.feed(&got.body, &mut Vec::new());
@@ -417,7 +417,7 @@ impl Probing {
         String::new()
     }
 
-    fn what_came(&self, asked: &str, got: &Got) -> String {
+    fn what_came(&self, asked: &str, got: &ProbeResponse) -> String {
         let head = got.head.clone().unwrap_or_default();
         let text =
             String::from_utf8_lossy(&got.body[..got.body.len().min(60)]).trim().replace(['\r', '\n'], " ");
@@ -430,7 +430,7 @@ impl Probing {
         self.target.scrub(&format!("GET {asked} gave HTTP {} and {what}", head.status))
     }
 
-    fn learn(&mut self, got: &Got) {
+    fn learn(&mut self, got: &ProbeResponse) {
         if let Some(head) = &got.head {
             self.facts.insert("server_header".into(), head.server.clone());
             if head.replica.is_some() {
@@ -469,30 +469,30 @@ impl Probing {
         self.facts.insert("engine_version".into(), version);
     }
 
-    async fn get(&mut self, path: &str) -> Result<Got, ProbeError> {
+    async fn get(&mut self, path: &str) -> Result<ProbeResponse, ProbeError> {
         let path = path.parse().map_err(|e: http::uri::InvalidUri| self.unreachable(e.to_string()))?;
         let request = self.target.gets(&path).bare();
         self.ask_for(request, PAGE_PATIENCE).await
     }
 
-    async fn ask(&mut self, request: Request) -> Result<Got, ProbeError> {
+    async fn ask(&mut self, request: RequestWriter) -> Result<ProbeResponse, ProbeError> {
         self.ask_for(request, PATIENCE).await
     }
 
-    async fn ask_for(&mut self, request: Request, patience: Span) -> Result<Got, ProbeError> {
+    async fn ask_for(&mut self, request: RequestWriter, patience: Span) -> Result<ProbeResponse, ProbeError> {
         let from = self.clock.now();
         let seen = WholeAnswer::to(BODY_MAX);
-        let request = Outgoing::new(Some(request));
+        let request = OutgoingRequest::new(Some(request));
         let asked = exchange(&self.pool, patience, &request, &seen);
         let ending = tokio::time::timeout(patience.as_duration(), asked).await;
         let call = seen.trailers.into_inner().and_then(|trailers| trailers.call);
-        let got = Got { head: seen.head.into_inner(), body: seen.body.into_inner(), call };
+        let got = ProbeResponse { head: seen.head.into_inner(), body: seen.body.into_inner(), call };
         self.took = self.took.or(Some(self.clock.now() - from));
         if got.head.is_some() {
             return Ok(got);
         }
         match ending {
-            Ok(Ending::Told { outcome, error }) => {
+            Ok(AttemptEnding::Told { outcome, error }) => {
                 let why = error.unwrap_or_else(|| outcome.how.name().to_owned());
                 if outcome.how == How::Malformed {
                     return Err(ProbeError::NotThis {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use plimsoll_client::{
-    Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink, StopLimits,
+    Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, MemorySink, Sink, StopLimits,
 };
 use plimsoll_model::{At, Attempt, Level, Load, Span};
 use plimsoll_workload::{Arrival, ClientSpec, Connections, Prompts, Scenario, Schedule, TargetSpec};
@@ -109,7 +109,7 @@ impl Rig {
 }
 
 pub fn run_on(client: &Client, plan: &LevelPlan, control: &Control) -> (Level, Vec<Attempt>) {
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(MemorySink::default());
     let sink: Arc<dyn Sink> = Arc::clone(&memory) as Arc<dyn Sink>;
     let level = client.run_level(plan, &sink, control).unwrap();
     let mut rows = memory.take_attempts();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use plimsoll_client::tcp::kernel_stamps_available;
-use plimsoll_client::{LiveCounters, Memory, Sink};
+use plimsoll_client::{LiveCounters, MemorySink, Sink};
 use plimsoll_model::{At, Span, StampSource};
 
 use crate::rig::{Rig, run_on};
@@ -105,7 +105,7 @@ fn samples_of_the_number_in_flight_reach_the_sink() {
     rig.window = Span::from_millis(1500);
     rig.client.timeouts.total = Span::from_millis(1550);
     let client = rig.start();
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(MemorySink::default());
     let sink: Arc<dyn Sink> = Arc::clone(&memory) as Arc<dyn Sink>;
     let level =
         client.run_level(&rig.plan(&[Span::ZERO; 5]), &sink, &plimsoll_client::Control::default()).unwrap();

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use plimsoll_client::doctor::{self, Finding, Severity};
-use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink};
+use plimsoll_client::doctor::{self, CheckSeverity, DoctorFinding};
+use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, MemorySink, Sink};
 use plimsoll_model::{Load, Span};
 use plimsoll_report::figure;
 use plimsoll_workload::{Prompts, Scenario, Schedule, parse_span};
@@ -23,7 +23,7 @@ use crate::screen::Screen;
 const EVERY: Span = Span::from_millis(2);
 
 /// Sends the load and returns its effect on this machine.
-pub fn under_load(args: &DoctorArgs, url: &str) -> Result<Vec<Finding>, Stop> {
+pub fn under_load(args: &DoctorArgs, url: &str) -> Result<Vec<DoctorFinding>, Stop> {
     let window = parse_span(&args.window).map_err(|e| Stop::usage(format!("--for {e}")))?;
     let mut scenario = scenario(args, url)?;
     look(&mut scenario, None)?.say(&mut Screen::new(false));
@@ -37,7 +37,7 @@ pub fn under_load(args: &DoctorArgs, url: &str) -> Result<Vec<Finding>, Stop> {
         keep_text: false,
     };
     let client = Client::start(config).map_err(|e| Stop::usage(e.to_string()))?;
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(MemorySink::default());
     let sink: Arc<dyn Sink> = memory.clone();
     let fires = u32::try_from(window.0 / EVERY.0).unwrap_or(u32::MAX).max(1);
     let pacer = std::thread::spawn(move || doctor::pacer_lateness(fires, EVERY));
@@ -84,12 +84,12 @@ fn plan(scenario: &Scenario, concurrency: u32, window: Span) -> Result<LevelPlan
 }
 
 /// Returns the finding on run-queue time of the load's threads. The limit is that of a run.
-fn waited(share: f64, finished: usize) -> Finding {
+fn waited(share: f64, finished: usize) -> DoctorFinding {
     let good = share <= plimsoll_measure::validity::RUN_QUEUE_SUSPECT;
     let answered = figure::counted(finished as u64, "request");
-    Finding {
+    DoctorFinding {
         check: "run queue under load",
-        severity: if good { Severity::Good } else { Severity::Limited },
+        severity: if good { CheckSeverity::Good } else { CheckSeverity::Limited },
         found: format!("the load's worker waited for a CPU {} of the time ({answered} answered)", figure::percent(share)),
         fix: match good {
             true => String::new(),

@@ -2,7 +2,7 @@
 
 mod load;
 
-use plimsoll_client::doctor::{self, Severity};
+use plimsoll_client::doctor::{self, CheckSeverity};
 use plimsoll_report::table::Table;
 use serde_json::json;
 
@@ -16,10 +16,10 @@ pub fn run(args: &DoctorArgs) -> Result<Exit, Stop> {
     if let Some(url) = &args.url {
         findings.extend(load::under_load(args, url)?);
     }
-    let word = |severity: Severity| match severity {
-        Severity::Good => "good",
-        Severity::Limited => "limited",
-        Severity::Bad => "bad",
+    let word = |severity: CheckSeverity| match severity {
+        CheckSeverity::Good => "good",
+        CheckSeverity::Limited => "limited",
+        CheckSeverity::Bad => "bad",
     };
     match args.format {
         Format::Json => {
@@ -42,6 +42,6 @@ pub fn run(args: &DoctorArgs) -> Result<Exit, Stop> {
             out::line(&table.render(0));
         }
     }
-    let bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
+    let bad = findings.iter().any(|finding| finding.severity == CheckSeverity::Bad);
     Ok(if bad { Exit::Invalid } else { Exit::Done })
 }

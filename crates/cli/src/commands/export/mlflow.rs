@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_client::Poster;
+use plimsoll_client::PostClient;
 use plimsoll_measure::findings::Trust;
 use plimsoll_model::{Manifest, RunState, Span};
 use plimsoll_report::mlflow::{LoggedMetric, metrics};
@@ -106,7 +106,7 @@ impl Server<'_> {
             headers.insert("authorization".to_owned(), format!("Bearer ${TOKEN}"));
         }
         let target = TargetSpec { url: self.url.to_owned(), headers, ..TargetSpec::default() };
-        let poster = Poster::new(&target, &format!("/api/2.0/mlflow/{path}"));
+        let poster = PostClient::new(&target, &format!("/api/2.0/mlflow/{path}"));
         let poster = poster.map_err(|e| Stop::usage(format!("-o: {e}")))?;
         let at = poster.authority();
         let silent = |why: String| Stop::unreachable(format!("-o: MLflow at {at}: {why}"));

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use plimsoll_client::Clock;
 use plimsoll_client::pages::{self, ScrapeError};
 use plimsoll_client::scrape::Scraper;
-use plimsoll_client::told::ToRows;
+use plimsoll_client::told::ScrapeLog;
 use plimsoll_model::{At, Sample, Span, join_labels};
 use plimsoll_report::watched as words;
 use plimsoll_watch::export::{ExportKind, ExportRow, ExportSource, ExportSpec, PAGES, export};
@@ -175,7 +175,7 @@ fn asked(url: &str) -> Result<Vec<Sample>, Stop> {
     })?;
     let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
     let kept = Arc::clone(&samples);
-    let rows = ToRows::changes(move |sample: Sample| {
+    let rows = ScrapeLog::changes(move |sample: Sample| {
         if let Ok(mut kept) = kept.lock() {
             kept.push(Sample { at: At::ZERO, ..sample });
         }

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_client::{Clock, Poster};
+use plimsoll_client::{Clock, PostClient};
 use plimsoll_gateway::traffic::TrafficRow;
 use plimsoll_gateway::traffic::spans::{SpanNames, spans};
 use plimsoll_gateway::{GatewaySpec, TracesSpec, TrafficRecorder};
@@ -52,7 +52,8 @@ impl Traces {
         if key.is_some_and(|key| key.sha256.is_some()) {
             return Err(Stop::usage("traces.key: a hash can't be shown to a collector; write env: or file:"));
         }
-        let poster = Poster::new(&target, "/v1/traces").map_err(|e| Stop::usage(format!("traces: {e}")))?;
+        let poster =
+            PostClient::new(&target, "/v1/traces").map_err(|e| Stop::usage(format!("traces: {e}")))?;
         Ok(Traces {
             sampler: TailSampler::new(&asked.keep),
             sender: SpanSender::start(poster)?,

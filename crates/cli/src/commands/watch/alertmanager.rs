@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use plimsoll_client::clock::realtime_ns;
-use plimsoll_client::{Poster, TargetError};
+use plimsoll_client::{PostClient, TargetError};
 use plimsoll_model::{At, Span};
 use plimsoll_workload::TargetSpec;
 use serde_json::Value;
@@ -53,7 +53,7 @@ impl AlertmanagerSpec {
             .map_err(|e| format!("sinks.alertmanager: {e}"))
     }
 
-    fn poster(&self, url: &str) -> Result<Poster, TargetError> {
+    fn poster(&self, url: &str) -> Result<PostClient, TargetError> {
         let target = TargetSpec {
             url: url.to_owned(),
             stream: false,
@@ -64,14 +64,14 @@ impl AlertmanagerSpec {
             tls_verify: !self.insecure,
             ..TargetSpec::default()
         };
-        Poster::new(&target, "/api/v2/alerts")
+        PostClient::new(&target, "/api/v2/alerts")
     }
 }
 
 /// The sender for one Alertmanager instance.
 pub struct Instance {
     name: String,
-    poster: Poster,
+    poster: PostClient,
     resend: Span,
     /// The last change number that the instance accepted; `None` before the first accepted post.
     took: Option<u64>,
@@ -82,7 +82,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    fn new(poster: Poster, resend: Span) -> Instance {
+    fn new(poster: PostClient, resend: Span) -> Instance {
         let name = outbox::name_of("alertmanager", &poster);
         Instance {
             name,

@@ -27,7 +27,7 @@ use plimsoll_client::Clock;
 use plimsoll_client::pages::{self, MetricsPage, ScrapeError};
 use plimsoll_client::pushed::PushCounts;
 use plimsoll_client::scrape::Scraper;
-use plimsoll_client::told::ToRows;
+use plimsoll_client::told::ScrapeLog;
 use plimsoll_measure::server_side::table::Table;
 use plimsoll_measure::server_side::{SCRAPE, ServerSide};
 use plimsoll_model::{At, Attempt, PageRead, Sample, Span};
@@ -128,7 +128,7 @@ fn linted(args: &WatchArgs, asked: &AskedWatch, pages: Vec<MetricsPage>) -> Resu
     let clock = Clock::start();
     let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
     let kept = Arc::clone(&samples);
-    let rows = ToRows::changes(move |sample: Sample| {
+    let rows = ScrapeLog::changes(move |sample: Sample| {
         if let Ok(mut kept) = kept.lock() {
             kept.push(sample);
         }
@@ -192,7 +192,7 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     }
     // The channel is unbounded, because evaluation must not delay scraping.
     let (sends, coming) = mpsc::channel();
-    let rows = ToRows::pages(move |read| _ = sends.send(Coming::Page(read)));
+    let rows = ScrapeLog::pages(move |read| _ = sends.send(Coming::Page(read)));
     let receiving = pushed::start(&asked.pushed, clock, &rows)?;
     // The limit is raised because each endpoint keeps one open connection.
     let _ = plimsoll_client::doctor::raise_descriptor_limit();

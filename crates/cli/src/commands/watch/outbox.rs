@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use plimsoll_client::clock::monotonic_ns;
-use plimsoll_client::{Posted, Poster};
+use plimsoll_client::{PostClient, PostResponse};
 use plimsoll_model::{At, Span};
 use serde::Serialize;
 
@@ -156,7 +156,7 @@ pub fn wait_after(failures: u32, most: Span, asked: Option<Span>) -> Span {
 }
 
 /// Returns the reason of a failed post; `None` if the message was accepted.
-pub fn refusal(posted: &Result<Posted, String>) -> Option<String> {
+pub fn refusal(posted: &Result<PostResponse, String>) -> Option<String> {
     match posted {
         Ok(posted) if (200..300).contains(&posted.status) => None,
         Ok(posted) => Some(format!("HTTP {}", posted.status)),
@@ -166,7 +166,7 @@ pub fn refusal(posted: &Result<Posted, String>) -> Option<String> {
 
 /// Returns a display name such as `webhook hooks.example:443`, without the path, because a path may be a
 /// secret.
-pub fn name_of(kind: &str, poster: &Poster) -> String {
+pub fn name_of(kind: &str, poster: &PostClient) -> String {
     format!("{kind} {}", poster.authority())
 }
 

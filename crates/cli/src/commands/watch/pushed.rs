@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use plimsoll_client::Clock;
 use plimsoll_client::Secret;
-use plimsoll_client::measured::MeasuredPages;
+use plimsoll_client::measured::OtlpSource;
 use plimsoll_client::pushed::PushCounts;
-use plimsoll_client::told::ToRows;
+use plimsoll_client::told::ScrapeLog;
 use plimsoll_model::{At, PageRead, PageSaid, Span};
 use plimsoll_report::watched as words;
 use plimsoll_server::collector::{self, Bearer, Collecting, CollectorConfig, PushSink};
@@ -54,14 +54,14 @@ pub struct Receiving {
 ///
 /// # Errors
 /// Fails if an address can't be bound or a key can't be read.
-pub fn start(specs: &[PushSpec], clock: Clock, rows: &ToRows) -> Result<Vec<Receiving>, Stop> {
+pub fn start(specs: &[PushSpec], clock: Clock, rows: &ScrapeLog) -> Result<Vec<Receiving>, Stop> {
     specs.iter().map(|spec| receive(spec, clock, rows)).collect()
 }
 
-fn receive(spec: &PushSpec, clock: Clock, rows: &ToRows) -> Result<Receiving, Stop> {
+fn receive(spec: &PushSpec, clock: Clock, rows: &ScrapeLog) -> Result<Receiving, Stop> {
     let counts: Arc<Mutex<PushCounts>> = Arc::default();
     let shown = Arc::clone(&counts);
-    let mut pages = MeasuredPages::new(clock, knows, rows.clone());
+    let mut pages = OtlpSource::new(clock, knows, rows.clone());
     let sink = PushSink::Measured(Box::new(move |resources| {
         let (says, rejected) = pages.take(resources);
         says.iter().for_each(|line| out::note(&format!("otlp: {line}")));

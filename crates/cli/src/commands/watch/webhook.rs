@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_client::clock::realtime_ns;
-use plimsoll_client::{Poster, Secret, SigningKey, sign};
+use plimsoll_client::{PostClient, Secret, SigningKey, sign};
 use plimsoll_model::{At, Span};
 use plimsoll_workload::TargetSpec;
 use serde_json::{Map, Value};
@@ -68,7 +68,7 @@ impl WebhookSpec {
             tls_verify: !self.insecure,
             ..TargetSpec::default()
         };
-        let poster = Poster::new(&target, "").map_err(|e| {
+        let poster = PostClient::new(&target, "").map_err(|e| {
             named(match &self.url_env {
                 Some(name) => format!("the environment variable {name} holds no URL that can be used"),
                 None => e.to_string(),
@@ -98,7 +98,7 @@ impl WebhookSpec {
 
 pub struct Webhook {
     name: String,
-    poster: Poster,
+    poster: PostClient,
     body: Option<Value>,
     key: Option<SigningKey>,
 }
@@ -133,7 +133,7 @@ impl Webhook {
         }
     }
 
-    fn send(&self, message: &ToldAlert) -> Result<plimsoll_client::Posted, String> {
+    fn send(&self, message: &ToldAlert) -> Result<plimsoll_client::PostResponse, String> {
         let fields = message.fields();
         let body =
             self.body.as_ref().map_or_else(|| Value::Object(fields.clone()), |body| filled(body, &fields));
