@@ -18,10 +18,10 @@ use plimsoll_wire::grpc::{self, Code};
 use plimsoll_wire::server::ReportedTimings;
 use tokio::sync::mpsc;
 
-use crate::engine::Engine;
-use crate::io::{Conn, Popped};
-use crate::stream::Stream;
-use crate::voice::Voice;
+use crate::engine::EngineDriver;
+use crate::io::{Conn, FrameContent};
+use crate::stream::EngineStream;
+use crate::voice::AnswerWriter;
 
 /// Bytes of a frame buffer; it is reused once it is full and all its frames are dropped.
 const PAGE_BYTES: usize = 64 * 1024;
@@ -30,13 +30,13 @@ const FRAME_BYTES: usize = 4 * 1024;
 
 /// A handle of a request in the engine. Dropping it early cancels the request.
 pub struct HeldRequest {
-    stream: Rc<Stream>,
-    engine: Rc<Engine>,
+    stream: Rc<EngineStream>,
+    engine: Rc<EngineDriver>,
     over: bool,
 }
 
 impl HeldRequest {
-    pub fn new(stream: Rc<Stream>, engine: Rc<Engine>) -> HeldRequest {
+    pub fn new(stream: Rc<EngineStream>, engine: Rc<EngineDriver>) -> HeldRequest {
         HeldRequest { stream, engine, over: false }
     }
 
@@ -128,7 +128,7 @@ pub struct WholeBody {
 /// A body that is produced while the engine runs.
 pub struct StreamedBody {
     held: HeldRequest,
-    voice: Voice,
+    voice: AnswerWriter,
     page: FramePage,
     part: Part,
 }
@@ -147,7 +147,7 @@ impl AnswerBody {
     }
 
     /// Returns a body that follows the engine's steps.
-    pub fn stream(held: HeldRequest, voice: Voice, page: &FramePage) -> AnswerBody {
+    pub fn stream(held: HeldRequest, voice: AnswerWriter, page: &FramePage) -> AnswerBody {
         AnswerBody::Stream(Box::new(StreamedBody { held, voice, page: page.clone(), part: Part::Opening }))
     }
 }
@@ -187,7 +187,7 @@ impl Body for AnswerBody {
 }
 
 /// One item of a gRPC response.
-pub enum Said {
+pub enum CallReply {
     /// A message, and the request that it answers.
     Message(Bytes, Option<HeldRequest>),
     /// The status of a failed call, which ends it.
@@ -196,14 +196,14 @@ pub enum Said {
 
 /// The response to a gRPC call: the messages of a channel, then the status.
 pub struct CallBody {
-    said: mpsc::Receiver<Said>,
+    said: mpsc::Receiver<CallReply>,
     conn: Rc<Conn>,
     over: bool,
 }
 
 impl CallBody {
     /// Returns a body that ends when all senders of the channel are dropped.
-    pub fn new(said: mpsc::Receiver<Said>, conn: &Rc<Conn>) -> CallBody {
+    pub fn new(said: mpsc::Receiver<CallReply>, conn: &Rc<Conn>) -> CallBody {
         CallBody { said, conn: conn.clone(), over: false }
     }
 
@@ -212,15 +212,15 @@ impl CallBody {
             return Poll::Ready(None);
         }
         let (code, why) = match ready!(self.said.poll_recv(cx)) {
-            Some(Said::Message(message, mut held)) => {
+            Some(CallReply::Message(message, mut held)) => {
                 let stream = held.as_mut().map(|held| {
                     held.over = true;
                     &held.stream
                 });
-                self.conn.popped(Popped::Tail, stream);
+                self.conn.popped(FrameContent::Tail, stream);
                 return Poll::Ready(Some(Frame::data(message)));
             }
-            Some(Said::Failed(code, why)) => (code, why),
+            Some(CallReply::Failed(code, why)) => (code, why),
             None => (Code::Ok, String::new()),
         };
         self.over = true;
@@ -240,7 +240,7 @@ impl WholeBody {
             held.over = true;
             &held.stream
         });
-        self.conn.popped(Popped::Tail, stream);
+        self.conn.popped(FrameContent::Tail, stream);
         Some(bytes)
     }
 }
@@ -269,18 +269,18 @@ impl StreamedBody {
         if self.part == Part::Opening {
             self.part = Part::Tokens;
             if self.voice.open(&mut page) {
-                conn.popped(Popped::Plain, Some(stream));
+                conn.popped(FrameContent::Plain, Some(stream));
                 return Poll::Ready(Some(page.split().freeze()));
             }
         }
         if let Some(due) = stream.pop(cx) {
             self.voice.tokens(&mut page, due.tokens);
-            conn.popped(Popped::Tokens(due.step_end_ns), Some(stream));
+            conn.popped(FrameContent::Tokens(due.step_end_ns), Some(stream));
         } else if let Some(failure) = stream.failure() {
             match failure {
                 Failure::Status { status, why } => {
                     self.voice.break_off(&mut page, status, why);
-                    conn.popped(Popped::Tail, Some(stream));
+                    conn.popped(FrameContent::Tail, Some(stream));
                     self.part = Part::Over;
                     self.held.over = true;
                 }
@@ -295,7 +295,7 @@ impl StreamedBody {
             }
         } else if stream.is_ended() {
             self.voice.close(&mut page, &stream.told());
-            conn.popped(Popped::Tail, Some(stream));
+            conn.popped(FrameContent::Tail, Some(stream));
             self.part = Part::Over;
             self.held.over = true;
         } else {

@@ -20,7 +20,7 @@ use plimsoll_wire::kserve::server::FrontModel;
 use plimsoll_wire::server::BadRequest;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::body::{AnswerBody, CallBody, HeldRequest, Said};
+use crate::body::{AnswerBody, CallBody, CallReply, HeldRequest};
 use crate::front::{Answer, Call};
 use crate::infer::{named, refusal};
 use crate::io::Conn;
@@ -55,7 +55,7 @@ impl Call {
                 () = leaves.closed() => {}
                 end = Rc::new(self).work(request, &say) => {
                     if let Err((code, why)) = end {
-                        let _ = say.send(Said::Failed(code, why)).await;
+                        let _ = say.send(CallReply::Failed(code, why)).await;
                     }
                 }
             }
@@ -63,7 +63,11 @@ impl Call {
         answer
     }
 
-    async fn work(self: Rc<Self>, request: Request<Incoming>, say: &mpsc::Sender<Said>) -> Result<(), End> {
+    async fn work(
+        self: Rc<Self>,
+        request: Request<Incoming>,
+        say: &mpsc::Sender<CallReply>,
+    ) -> Result<(), End> {
         let path = request.uri().path().to_owned();
         let id = request.headers().get("x-request-id");
         let id = id.map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
@@ -107,16 +111,16 @@ impl Call {
         }
     }
 
-    async fn says(&self, say: &mpsc::Sender<Said>, message: &[u8], held: Option<HeldRequest>) {
+    async fn says(&self, say: &mpsc::Sender<CallReply>, message: &[u8], held: Option<HeldRequest>) {
         // A client that has disconnected is no error.
-        let _ = say.send(Said::Message(Bytes::from(grpc::framed(message)), held)).await;
+        let _ = say.send(CallReply::Message(Bytes::from(grpc::framed(message)), held)).await;
     }
 
     /// Processes every message of the stream separately.
     async fn streams(
         self: &Rc<Self>,
         inbox: &mut Inbox,
-        say: &mpsc::Sender<Said>,
+        say: &mpsc::Sender<CallReply>,
         (path, id): (&str, Option<&str>),
     ) -> Result<(), End> {
         let places = Arc::new(Semaphore::new(AT_ONCE));

@@ -7,7 +7,7 @@
 use nix::time::{ClockId, clock_gettime};
 use plimsoll_model::{At, ClockAnchor};
 
-use crate::script::Script;
+use crate::script::ManualClock;
 
 fn read(clock: ClockId) -> i64 {
     clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
@@ -55,7 +55,7 @@ pub struct EngineAxis {
     /// Start of the engine on the machine's clocks.
     pub anchor: ClockAnchor,
     /// Script that sets the time; `None` = the machine's clock.
-    pub script: Option<Script>,
+    pub script: Option<ManualClock>,
 }
 
 impl EngineAxis {
@@ -64,7 +64,7 @@ impl EngineAxis {
     }
 
     /// Returns an axis whose time the script sets.
-    pub fn scripted(script: Script) -> EngineAxis {
+    pub fn scripted(script: ManualClock) -> EngineAxis {
         EngineAxis { script: Some(script), ..EngineAxis::begin() }
     }
 

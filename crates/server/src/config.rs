@@ -43,7 +43,7 @@ pub struct EngineServerConfig {
     #[serde(default = "default_wake_spacing")]
     pub wake_spacing: Span,
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// TLS towards clients; `None` = plaintext.
     #[serde(skip)]
     pub tls: Option<EngineTls>,
@@ -81,7 +81,7 @@ impl EngineServerConfig {
             inputs: Vec::new(),
             truth_log: None,
             wake_spacing: default_wake_spacing(),
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
             tls: None,
         }
     }
@@ -97,7 +97,7 @@ impl EngineServerConfig {
 /// Limits of clients, beyond which requests are rejected or connections closed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Largest request body in bytes; larger ones get 413.
     pub body_bytes: usize,
     /// Largest request head in bytes; larger ones get 431.
@@ -117,9 +117,9 @@ pub struct Limits {
     pub drain: Span,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ServerLimits {
+    fn default() -> ServerLimits {
+        ServerLimits {
             body_bytes: 32 << 20,
             head_bytes: 64 << 10,
             headers: 100,

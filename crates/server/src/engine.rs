@@ -23,16 +23,16 @@ use plimsoll_wire::server::{ReportedTimings, Timing};
 use crate::clock::EngineAxis;
 use crate::io::Conn;
 use crate::metrics::Metrics;
-use crate::script::Script;
-use crate::stream::{StepTokens, Stream};
-use crate::timer::Timer;
-use crate::truth::{Ending, Truth, TruthRecord};
+use crate::script::ManualClock;
+use crate::stream::{EngineStream, StepTokens};
+use crate::timer::EngineTimer;
+use crate::truth::{TrueOutcome, Truth, TruthRecord};
 
 /// Triton's message for a request that exceeded its queue timeout.
 const EXPIRED: &str = "Request timeout expired";
 
 /// The engine and the state that its streams share.
-pub struct Engine {
+pub struct EngineDriver {
     pub axis: EngineAxis,
     pub metrics: Rc<RefCell<Metrics>>,
     truth: Option<Rc<Truth>>,
@@ -51,7 +51,7 @@ struct State {
 }
 
 struct Live {
-    stream: Rc<Stream>,
+    stream: Rc<EngineStream>,
     life: Life,
     cached: Option<u32>,
 }
@@ -75,7 +75,7 @@ impl Hasher for Spread {
     }
 }
 
-impl Engine {
+impl EngineDriver {
     /// Returns an idle engine on `axis`. Wake-ups for the world's events are at least `spacing` apart.
     pub fn new(
         world: World,
@@ -83,8 +83,8 @@ impl Engine {
         spacing: Span,
         metrics: Rc<RefCell<Metrics>>,
         truth: Option<Rc<Truth>>,
-    ) -> Rc<Engine> {
-        Rc::new(Engine {
+    ) -> Rc<EngineDriver> {
+        Rc::new(EngineDriver {
             axis,
             metrics,
             truth,
@@ -105,7 +105,7 @@ impl Engine {
         conn: &Rc<Conn>,
         mut record: TruthRecord,
         submit: Submit,
-    ) -> Result<Rc<Stream>, Rejected> {
+    ) -> Result<Rc<EngineStream>, Rejected> {
         let now = self.axis.now();
         self.pump(now);
         let mut state = self.state.borrow_mut();
@@ -121,7 +121,7 @@ impl Engine {
         let submit = Submit { id, ..submit };
         let prompt = submit.prompt_tokens;
         if let Err(rejected) = state.world.submit(now, submit) {
-            record.ending = Ending::Rejected;
+            record.ending = TrueOutcome::Rejected;
             record.status = rejected.status().unwrap_or(0);
             self.metrics.borrow_mut().rejected(&rejected);
             self.log(record);
@@ -131,7 +131,7 @@ impl Engine {
         let live = Live {
             life: Life::new(record.arrival_ns, record.submitted_ns, prompt),
             cached: None,
-            stream: Stream::new(id, conn.clone(), self.metrics.clone(), self.truth.clone(), record),
+            stream: EngineStream::new(id, conn.clone(), self.metrics.clone(), self.truth.clone(), record),
         };
         let stream = live.stream.clone();
         state.live.insert(id, live);
@@ -290,15 +290,15 @@ impl Engine {
 
 /// The timer or script that wakes the driver.
 enum Alarm {
-    Timer(Timer),
-    Script { script: Script, armed: At },
+    Timer(EngineTimer),
+    Script { script: ManualClock, armed: At },
 }
 
 impl Alarm {
     fn on(axis: &EngineAxis) -> io::Result<Alarm> {
         Ok(match &axis.script {
             Some(script) => Alarm::Script { script: script.clone(), armed: At::MAX },
-            None => Alarm::Timer(Timer::new()?),
+            None => Alarm::Timer(EngineTimer::new()?),
         })
     }
 

@@ -22,7 +22,7 @@ pub struct FrameWatch {
 
 /// The position after the last bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Reached {
+pub enum FrameProgress {
     End,
     /// Inside a frame or block that began within these bytes.
     Begun,
@@ -38,8 +38,8 @@ impl Default for FrameWatch {
 
 impl FrameWatch {
     /// Advances over received bytes.
-    pub fn follow(&mut self, mut bytes: &[u8]) -> Reached {
-        let mut reached = if self.is_whole() { Reached::Begun } else { Reached::Within };
+    pub fn follow(&mut self, mut bytes: &[u8]) -> FrameProgress {
+        let mut reached = if self.is_whole() { FrameProgress::Begun } else { FrameProgress::Within };
         while !bytes.is_empty() {
             if self.left > 0 {
                 let taken = bytes.len().min(self.left as usize);
@@ -55,10 +55,10 @@ impl FrameWatch {
                 }
             }
             if self.is_whole() {
-                reached = Reached::Begun;
+                reached = FrameProgress::Begun;
             }
         }
-        if self.is_whole() { Reached::End } else { reached }
+        if self.is_whole() { FrameProgress::End } else { reached }
     }
 
     /// Returns whether every frame and block is complete.
@@ -122,10 +122,10 @@ mod tests {
                 }
                 let mut watch = FrameWatch::default();
                 let want = |from: usize, to: usize| match ends.contains(&to) {
-                    true => Reached::End,
+                    true => FrameProgress::End,
                     // If a boundary is within these bytes or just before them, another frame began in them.
-                    false if ends.iter().any(|end| (from..to).contains(end)) => Reached::Begun,
-                    false => Reached::Within,
+                    false if ends.iter().any(|end| (from..to).contains(end)) => FrameProgress::Begun,
+                    false => FrameProgress::Within,
                 };
                 let at_once = watch.follow(&bytes[..first]);
                 assert_eq!(at_once, want(0, first), "0..{first}");

@@ -20,11 +20,11 @@ use plimsoll_wire::prometheus;
 use plimsoll_wire::server::{self as wire, BadRequest, GenerateRequest};
 
 use crate::body::{AnswerBody, HeldRequest};
-use crate::io::{Arrival, Conn};
+use crate::io::{Conn, ReceiveTimestamp};
 use crate::page;
 use crate::shared::Server;
-use crate::truth::{Ending, TruthRecord};
-use crate::voice::{self, Voice};
+use crate::truth::{TrueOutcome, TruthRecord};
+use crate::voice::{self, AnswerWriter};
 
 /// `Content-Type` of the metrics endpoint.
 const PAGE: HeaderValue = HeaderValue::from_static(prometheus::CONTENT_TYPE);
@@ -135,7 +135,7 @@ impl Call {
             return self.failed_as(held).await;
         }
         if asked.stream {
-            let voice = Voice::new(&asked, number, model);
+            let voice = AnswerWriter::new(&asked, number, model);
             let replica = held.replica();
             let mut answer = Response::new(AnswerBody::stream(held, voice, &self.server.page));
             let kind = HeaderValue::from_static(wire::content_type(asked.endpoint));
@@ -153,7 +153,7 @@ impl Call {
     /// Records the arrival of a complete request.
     pub(crate) fn arrived(&self, record: &mut TruthRecord) {
         self.conn.request_read();
-        let Arrival { monotonic_ns, kernel } = self.conn.arrival();
+        let ReceiveTimestamp { monotonic_ns, kernel } = self.conn.arrival();
         (record.arrival_ns, record.arrival_kernel) = (monotonic_ns, kernel);
     }
 
@@ -205,7 +205,7 @@ impl Call {
             let arrival = self.conn.arrival();
             (record.arrival_ns, record.arrival_kernel) = (arrival.monotonic_ns, arrival.kernel);
         }
-        record.ending = Ending::Rejected;
+        record.ending = TrueOutcome::Rejected;
         record.status = status;
         self.server.engine.log(record);
     }

@@ -24,9 +24,9 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::clock;
-use crate::frames::{FrameWatch, Reached};
+use crate::frames::{FrameProgress, FrameWatch};
 use crate::records::RecordWatch;
-use crate::stream::Stream;
+use crate::stream::EngineStream;
 
 /// Most bytes of one read; a request head with its prompt usually fits.
 const READ_BYTES: usize = 32 * 1024;
@@ -36,15 +36,15 @@ const CONTROL_BYTES: usize = 128;
 const STAMP_TRIES: u32 = 50;
 
 /// The read buffers of one server. Reads never overlap, so one buffer serves all connections.
-pub struct Scratch {
+pub struct ReadScratch {
     bytes: Box<[u8]>,
     control: Box<[u8]>,
 }
 
-impl Scratch {
+impl ReadScratch {
     /// Returns the buffers of one runtime.
-    pub fn new() -> Rc<RefCell<Scratch>> {
-        Rc::new(RefCell::new(Scratch {
+    pub fn new() -> Rc<RefCell<ReadScratch>> {
+        Rc::new(RefCell::new(ReadScratch {
             bytes: vec![0; READ_BYTES].into_boxed_slice(),
             control: vec![0; CONTROL_BYTES].into_boxed_slice(),
         }))
@@ -53,7 +53,7 @@ impl Scratch {
 
 /// The arrival time of a request's bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub struct Arrival {
+pub struct ReceiveTimestamp {
     /// Arrival in ns of CLOCK_MONOTONIC.
     pub monotonic_ns: i64,
     /// Set if the kernel stamped the arrival; otherwise the clock was read after the read.
@@ -62,7 +62,7 @@ pub struct Arrival {
 
 /// The content of the frame on its way to the kernel, which decides the use of its write stamp.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) enum Popped {
+pub(crate) enum FrameContent {
     /// There is no frame on its way.
     #[default]
     Nothing,
@@ -83,9 +83,9 @@ pub struct Conn {
     blocked_since: Cell<i64>,
     active_ns: Cell<i64>,
     busy: Cell<bool>,
-    popped: Cell<Popped>,
+    popped: Cell<FrameContent>,
     stamped: Cell<bool>,
-    current: RefCell<Option<Rc<Stream>>>,
+    current: RefCell<Option<Rc<EngineStream>>>,
     task: RefCell<Option<Waker>>,
     killed: Cell<bool>,
     resets: Cell<bool>,
@@ -127,7 +127,7 @@ impl Conn {
     pub fn received(&self, bytes: &[u8]) {
         let mut frames = self.frames.borrow_mut();
         // Over HTTP/1.1 the parser determines the end of a request.
-        let reached = frames.as_mut().map_or(Reached::Within, |frames| frames.follow(bytes));
+        let reached = frames.as_mut().map_or(FrameProgress::Within, |frames| frames.follow(bytes));
         self.reached(reached, &self.reading_since);
     }
 
@@ -138,11 +138,11 @@ impl Conn {
     }
 
     /// Updates the start time of an incomplete piece after a read.
-    fn reached(&self, how_far: Reached, since: &Cell<i64>) {
+    fn reached(&self, how_far: FrameProgress, since: &Cell<i64>) {
         match how_far {
-            Reached::End => since.set(0),
-            Reached::Within if since.get() != 0 => {}
-            Reached::Begun | Reached::Within => since.set(self.read_ns.get()),
+            FrameProgress::End => since.set(0),
+            FrameProgress::Within if since.get() != 0 => {}
+            FrameProgress::Begun | FrameProgress::Within => since.set(self.read_ns.get()),
         }
     }
 
@@ -203,13 +203,13 @@ impl Conn {
     }
 
     /// Returns the arrival of the last bytes that were read.
-    pub fn arrival(&self) -> Arrival {
+    pub fn arrival(&self) -> ReceiveTimestamp {
         match self.raw_stamp.get() {
             Some(t) => {
                 let realtime = t.tv_sec() * 1_000_000_000 + t.tv_nsec();
-                Arrival { monotonic_ns: clock::realtime_to_monotonic(realtime), kernel: true }
+                ReceiveTimestamp { monotonic_ns: clock::realtime_to_monotonic(realtime), kernel: true }
             }
-            None => Arrival { monotonic_ns: self.read_ns.get(), kernel: false },
+            None => ReceiveTimestamp { monotonic_ns: self.read_ns.get(), kernel: false },
         }
     }
 
@@ -246,11 +246,11 @@ impl Conn {
 
     /// Returns whether the next frame may be passed to hyper.
     pub(crate) fn may_pop(&self) -> bool {
-        self.popped.get() == Popped::Nothing
+        self.popped.get() == FrameContent::Nothing
     }
 
     /// Records that a frame was passed to hyper, with its stream if it has one.
-    pub(crate) fn popped(self: &Rc<Conn>, what: Popped, stream: Option<&Rc<Stream>>) {
+    pub(crate) fn popped(self: &Rc<Conn>, what: FrameContent, stream: Option<&Rc<EngineStream>>) {
         if let Some(lead) = &self.lead {
             lead.on_way.borrow_mut().push(Rc::clone(self));
         }
@@ -319,8 +319,8 @@ impl Conn {
         }
         let current = self.current.borrow();
         match (self.popped.get(), current.as_ref()) {
-            (Popped::Tokens(due_ns), Some(stream)) => stream.wrote_tokens(before_ns, due_ns),
-            (Popped::Tail, Some(stream)) => stream.wrote_tail(before_ns),
+            (FrameContent::Tokens(due_ns), Some(stream)) => stream.wrote_tokens(before_ns, due_ns),
+            (FrameContent::Tail, Some(stream)) => stream.wrote_tail(before_ns),
             _ => {}
         }
     }
@@ -334,9 +334,9 @@ impl Conn {
             gone
         };
         gone.iter().for_each(|stream| stream.flushed());
-        match self.popped.replace(Popped::Nothing) {
-            Popped::Nothing => {}
-            Popped::Tail => {
+        match self.popped.replace(FrameContent::Nothing) {
+            FrameContent::Nothing => {}
+            FrameContent::Tail => {
                 self.busy.set(false);
                 // The stream's truth record is written when its last reference is dropped.
                 let done = self.current.borrow_mut().take();
@@ -365,7 +365,7 @@ pub struct ConnectionWaits {
 pub struct Io {
     socket: TcpStream,
     conn: Rc<Conn>,
-    scratch: Rc<RefCell<Scratch>>,
+    scratch: Rc<RefCell<ReadScratch>>,
     /// Set if the bytes are encrypted by TLS.
     sealed: bool,
 }
@@ -382,7 +382,7 @@ pub(crate) fn poll_speaks_http2(socket: &TcpStream, cx: &mut Context<'_>) -> Pol
 
 impl Io {
     /// Wraps an accepted socket whose stamping is already on.
-    pub fn new(socket: TcpStream, conn: Rc<Conn>, scratch: Rc<RefCell<Scratch>>) -> Io {
+    pub fn new(socket: TcpStream, conn: Rc<Conn>, scratch: Rc<RefCell<ReadScratch>>) -> Io {
         conn.touch(clock::monotonic_ns());
         Io { socket, conn, scratch, sealed: false }
     }
@@ -395,7 +395,7 @@ impl Io {
 
     fn receive(&self, limit: usize) -> io::Result<(usize, Option<TimeSpec>)> {
         let mut scratch = self.scratch.borrow_mut();
-        let Scratch { bytes, control } = &mut *scratch;
+        let ReadScratch { bytes, control } = &mut *scratch;
         self.socket.try_io(Interest::READABLE, || {
             receive_stamped(self.socket.as_raw_fd(), &mut bytes[..limit], control)
         })

@@ -50,6 +50,6 @@ pub mod clock;
 pub mod script;
 mod timer;
 
-pub use config::{EngineServerConfig, EngineTls, Limits, ServeError};
-pub use running::{Running, Stopper};
+pub use config::{EngineServerConfig, EngineTls, ServeError, ServerLimits};
+pub use running::{ServerHandle, Stopper};
 pub use serve::{serve, serve_scripted};

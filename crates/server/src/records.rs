@@ -5,7 +5,7 @@
 //! Treating every read without plaintext as an incomplete record was rejected, because a key update is a complete record
 //! without plaintext.
 
-use crate::frames::Reached;
+use crate::frames::FrameProgress;
 
 const HEAD_BYTES: usize = 5;
 
@@ -20,16 +20,16 @@ pub(crate) struct RecordWatch {
 
 impl RecordWatch {
     /// Advances over received bytes.
-    pub fn follow(&mut self, mut bytes: &[u8]) -> Reached {
-        let mut reached = if self.is_whole() { Reached::Begun } else { Reached::Within };
+    pub fn follow(&mut self, mut bytes: &[u8]) -> FrameProgress {
+        let mut reached = if self.is_whole() { FrameProgress::Begun } else { FrameProgress::Within };
         while !bytes.is_empty() {
             let taken = self.take(bytes);
             bytes = &bytes[taken..];
             if self.is_whole() {
-                reached = Reached::Begun;
+                reached = FrameProgress::Begun;
             }
         }
-        if self.is_whole() { Reached::End } else { reached }
+        if self.is_whole() { FrameProgress::End } else { reached }
     }
 
     /// Advances to the end of a head or payload; returns the number of bytes used.
@@ -73,9 +73,9 @@ mod tests {
             let mut watch = RecordWatch::default();
             // If a boundary is within these bytes or just before them, another record began in them.
             let want = |from: usize, to: usize| match ends.contains(&to) {
-                true => Reached::End,
-                false if ends.iter().any(|end| (from..to).contains(end)) => Reached::Begun,
-                false => Reached::Within,
+                true => FrameProgress::End,
+                false if ends.iter().any(|end| (from..to).contains(end)) => FrameProgress::Begun,
+                false => FrameProgress::Within,
             };
             assert_eq!(watch.follow(&bytes[..first]), want(0, first), "0..{first}");
             for next in first..bytes.len() {

@@ -12,7 +12,7 @@ use crate::config::ServeError;
 
 /// A running server. Dropping it stops it immediately.
 #[derive(Debug)]
-pub struct Running {
+pub struct ServerHandle {
     pub(crate) addr: SocketAddr,
     pub(crate) stop: Arc<Stop>,
     pub(crate) thread: Option<JoinHandle<Result<(), ServeError>>>,
@@ -59,7 +59,7 @@ impl Stopper {
     }
 }
 
-impl Running {
+impl ServerHandle {
     /// Returns the address that the server listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
@@ -88,7 +88,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ServerHandle {
     fn drop(&mut self) {
         self.stop.raise(2);
         if let Some(thread) = self.thread.take() {

@@ -11,7 +11,7 @@ use plimsoll_model::At;
 
 /// A clock that only [`Script::advance`] moves. Clones share one clock.
 #[derive(Clone, Debug, Default)]
-pub struct Script(Arc<Mutex<State>>);
+pub struct ManualClock(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -19,9 +19,9 @@ struct State {
     asleep: Option<Waker>,
 }
 
-impl Script {
-    pub fn new() -> Script {
-        Script::default()
+impl ManualClock {
+    pub fn new() -> ManualClock {
+        ManualClock::default()
     }
 
     pub fn now(&self) -> At {

@@ -25,18 +25,18 @@ use tokio::sync::Notify;
 
 use crate::body::{self};
 use crate::clock::{self, EngineAxis};
-use crate::config::{EngineServerConfig, Limits, ServeError};
-use crate::engine::Engine;
+use crate::config::{EngineServerConfig, ServeError, ServerLimits};
+use crate::engine::EngineDriver;
 use crate::front::Front;
 use crate::infer;
-use crate::io::{Conn, Io, Scratch, ask_for_stamps, poll_speaks_http2, wait_for_stamps};
+use crate::io::{Conn, Io, ReadScratch, ask_for_stamps, poll_speaks_http2, wait_for_stamps};
 use crate::metrics::Metrics;
-use crate::running::{Running, Stop};
-use crate::script::Script;
+use crate::running::{ServerHandle, Stop};
+use crate::script::ManualClock;
 use crate::shared::Server;
 use crate::streams::StreamFront;
-use crate::timer::Timer;
-use crate::transport::{Handshake, TlsDoor, Transport};
+use crate::timer::EngineTimer;
+use crate::transport::{Handshake, ServerTransport, TlsListener};
 use crate::truth::{Header, Truth, TruthWriter};
 
 /// Length of the listen backlog, which the kernel also limits by `net.core.somaxconn`.
@@ -53,16 +53,19 @@ const ACCEPT_PAUSE_NS: i64 = 20_000_000;
 ///
 /// # Errors
 /// Fails with a [`ServeError`] for every problem that is detectable before the first request.
-pub fn serve(config: EngineServerConfig) -> Result<Running, ServeError> {
+pub fn serve(config: EngineServerConfig) -> Result<ServerHandle, ServeError> {
     serve_on(config, EngineAxis::begin)
 }
 
 /// Starts serving a world whose time is the script's: no event is due until the script moves there.
-pub fn serve_scripted(config: EngineServerConfig, script: Script) -> Result<Running, ServeError> {
+pub fn serve_scripted(config: EngineServerConfig, script: ManualClock) -> Result<ServerHandle, ServeError> {
     serve_on(config, || EngineAxis::scripted(script))
 }
 
-fn serve_on(config: EngineServerConfig, axis: impl FnOnce() -> EngineAxis) -> Result<Running, ServeError> {
+fn serve_on(
+    config: EngineServerConfig,
+    axis: impl FnOnce() -> EngineAxis,
+) -> Result<ServerHandle, ServeError> {
     let world = World::of(&config.world(), config.seed)?;
     let listen_error = |source| ServeError::Listen { addr: config.listen, source };
     let listener = listen(config.listen).map_err(listen_error)?;
@@ -86,7 +89,7 @@ fn serve_on(config: EngineServerConfig, axis: impl FnOnce() -> EngineAxis) -> Re
             _ => served,
         }
     })?;
-    Ok(Running { addr, stop, thread: Some(thread) })
+    Ok(ServerHandle { addr, stop, thread: Some(thread) })
 }
 
 fn open_truth(
@@ -140,9 +143,9 @@ fn run(
     let faults_path = config.truth_log.as_ref().map(|path| path.with_extension("faults.json"));
     let adapters = world.adapters().to_vec();
     let started_s = axis.anchor.realtime_ns / 1_000_000_000;
-    let engine = Engine::new(world, axis, config.wake_spacing, metrics, truth.map(Rc::new));
+    let engine = EngineDriver::new(world, axis, config.wake_spacing, metrics, truth.map(Rc::new));
     let routes = config.world() != WorldSpec::one(config.engine.clone());
-    let tls = config.tls.map(|tls| TlsDoor::new(tls.0));
+    let tls = config.tls.map(|tls| TlsListener::new(tls.0));
     let server = Rc::new(Server {
         engine,
         infers: infer::model(&config.model, &config.engine.mode, &config.inputs),
@@ -181,12 +184,12 @@ fn write_faults(server: &Server, path: Option<PathBuf>) -> Result<(), ServeError
     std::fs::write(&path, format!("{truth:#}\n")).map_err(|source| ServeError::Truth { path, source })
 }
 
-async fn accept(listener: &TcpListener, server: &Rc<Server>, tls: Option<&TlsDoor>) -> io::Error {
-    let mut pause = match Timer::new() {
+async fn accept(listener: &TcpListener, server: &Rc<Server>, tls: Option<&TlsListener>) -> io::Error {
+    let mut pause = match EngineTimer::new() {
         Ok(timer) => timer,
         Err(e) => return e,
     };
-    let scratch = Scratch::new();
+    let scratch = ReadScratch::new();
     let versions = Rc::new(Versions::of(server));
     for key in 0.. {
         let socket = match listener.accept().await {
@@ -201,20 +204,20 @@ async fn accept(listener: &TcpListener, server: &Rc<Server>, tls: Option<&TlsDoo
         };
         server.engine.metrics.borrow_mut().connections += 1;
         let begun = |conn: &Rc<Conn>| match tls {
-            None => Spoken::Unknown(socket, scratch.clone()),
+            None => ProtocolState::Unknown(socket, scratch.clone()),
             Some(tls) => {
                 let io = Io::new(socket, conn.clone(), scratch.clone());
-                Spoken::Handshake(Box::new(tls.shake(io, conn)))
+                ProtocolState::Handshake(Box::new(tls.shake(io, conn)))
             }
         };
-        tokio::task::spawn_local(Serving::new(&versions, server, key, begun));
+        tokio::task::spawn_local(ConnectionTask::new(&versions, server, key, begun));
     }
     io::Error::other("more connections than numbers")
 }
 
 /// Closes connections and streams of slow clients, and flushes buffered truth records.
 async fn keep_house(server: &Rc<Server>) -> io::Error {
-    let mut timer = match Timer::new() {
+    let mut timer = match EngineTimer::new() {
         Ok(timer) => timer,
         Err(e) => return e,
     };
@@ -232,7 +235,7 @@ async fn keep_house(server: &Rc<Server>) -> io::Error {
 }
 
 /// Returns the connection if it is late, or else its late streams.
-fn late_on(conn: &Rc<Conn>, limits: &Limits, now: i64) -> Vec<Rc<Conn>> {
+fn late_on(conn: &Rc<Conn>, limits: &ServerLimits, now: i64) -> Vec<Rc<Conn>> {
     let over = |since: Option<i64>, limit: Span| since.is_some_and(|since| now - since > limit.0);
     let waits = conn.waits();
     let is_late = over(waits.reading_since, limits.request_read)
@@ -258,7 +261,7 @@ async fn drain(server: &Rc<Server>, stop: &Stop) {
     server.conns.borrow().values().for_each(|conn| conn.wake());
     let deadline = clock::monotonic_ns() + server.limits.drain.0;
     let limit = async {
-        if let Ok(mut timer) = Timer::new() {
+        if let Ok(mut timer) = EngineTimer::new() {
             let _ = timer.until(deadline).await;
         }
     };
@@ -309,19 +312,19 @@ impl<F: Future + 'static> Executor<F> for LocalTasks {
 }
 
 /// The protocol state of a connection.
-enum Spoken {
+enum ProtocolState {
     /// The protocol is unknown before the first bytes.
-    Unknown(TcpStream, Rc<RefCell<Scratch>>),
+    Unknown(TcpStream, Rc<RefCell<ReadScratch>>),
     /// The protocol is unknown before the TLS handshake has ended.
     Handshake(Box<Handshake>),
-    One(Box<http1::Connection<Transport, Front>>),
-    Two(Box<http2::Connection<Transport, StreamFront, LocalTasks>>),
+    One(Box<http1::Connection<ServerTransport, Front>>),
+    Two(Box<http2::Connection<ServerTransport, StreamFront, LocalTasks>>),
     Nothing,
 }
 
 /// The task of one connection. Dropping it removes the connection from the server's list.
-struct Serving {
-    spoken: Spoken,
+struct ConnectionTask {
+    spoken: ProtocolState,
     versions: Rc<Versions>,
     conn: Rc<Conn>,
     server: Rc<Server>,
@@ -329,53 +332,60 @@ struct Serving {
     closing: bool,
 }
 
-impl Serving {
+impl ConnectionTask {
     fn new(
         versions: &Rc<Versions>,
         server: &Rc<Server>,
         key: u64,
-        begun: impl FnOnce(&Rc<Conn>) -> Spoken,
-    ) -> Serving {
+        begun: impl FnOnce(&Rc<Conn>) -> ProtocolState,
+    ) -> ConnectionTask {
         let conn = Rc::new(Conn::default());
         server.conns.borrow_mut().insert(key, conn.clone());
         conn.touch(clock::monotonic_ns());
         let spoken = begun(&conn);
-        Serving { spoken, versions: versions.clone(), conn, server: server.clone(), key, closing: false }
+        ConnectionTask {
+            spoken,
+            versions: versions.clone(),
+            conn,
+            server: server.clone(),
+            key,
+            closing: false,
+        }
     }
 
     /// Detects the protocol, if it is not yet known.
     fn poll_known(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let known = match &mut self.spoken {
-            Spoken::Unknown(socket, _) => {
+            ProtocolState::Unknown(socket, _) => {
                 let many = ready!(poll_speaks_http2(socket, cx));
-                match std::mem::replace(&mut self.spoken, Spoken::Nothing) {
-                    Spoken::Unknown(socket, scratch) => {
-                        Some((Transport::Plain(Io::new(socket, self.conn.clone(), scratch)), many))
+                match std::mem::replace(&mut self.spoken, ProtocolState::Nothing) {
+                    ProtocolState::Unknown(socket, scratch) => {
+                        Some((ServerTransport::Plain(Io::new(socket, self.conn.clone(), scratch)), many))
                     }
                     _ => None,
                 }
             }
-            Spoken::Handshake(shaking) => ready!(shaking.poll(cx)),
+            ProtocolState::Handshake(shaking) => ready!(shaking.poll(cx)),
             _ => return Poll::Ready(()),
         };
         let (server, conn) = (self.server.clone(), self.conn.clone());
         let Versions { one, two } = &*self.versions;
         self.spoken = match known {
             // TLS itself has reported the failed handshake to the client.
-            None => Spoken::Nothing,
+            None => ProtocolState::Nothing,
             Some((transport, false)) => {
-                Spoken::One(Box::new(one.serve_connection(transport, Front::new(server, conn))))
+                ProtocolState::One(Box::new(one.serve_connection(transport, Front::new(server, conn))))
             }
             Some((transport, true)) => {
                 conn.carries_streams();
-                Spoken::Two(Box::new(two.serve_connection(transport, StreamFront::new(server, conn))))
+                ProtocolState::Two(Box::new(two.serve_connection(transport, StreamFront::new(server, conn))))
             }
         };
         Poll::Ready(())
     }
 }
 
-impl Future for Serving {
+impl Future for ConnectionTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -391,26 +401,28 @@ impl Future for Serving {
         let closes = !begins && !std::mem::replace(&mut this.closing, true);
         // The error of a connection concerns only its client, and its requests have truth records.
         match &mut this.spoken {
-            Spoken::One(http) => {
+            ProtocolState::One(http) => {
                 let mut http = Pin::new(&mut **http);
                 if closes {
                     http.as_mut().graceful_shutdown();
                 }
                 http.poll(cx).map(drop)
             }
-            Spoken::Two(http) => {
+            ProtocolState::Two(http) => {
                 let mut http = Pin::new(&mut **http);
                 if closes {
                     http.as_mut().graceful_shutdown();
                 }
                 http.poll(cx).map(drop)
             }
-            Spoken::Unknown(..) | Spoken::Handshake(_) | Spoken::Nothing => Poll::Ready(()),
+            ProtocolState::Unknown(..) | ProtocolState::Handshake(_) | ProtocolState::Nothing => {
+                Poll::Ready(())
+            }
         }
     }
 }
 
-impl Drop for Serving {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.conn.let_go();
         self.server.conns.borrow_mut().remove(&self.key);

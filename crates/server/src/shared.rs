@@ -9,19 +9,19 @@ use plimsoll_wire::kserve::server::FrontModel;
 use tokio::sync::Notify;
 
 use crate::body::FramePage;
-use crate::config::Limits;
-use crate::engine::Engine;
+use crate::config::ServerLimits;
+use crate::engine::EngineDriver;
 use crate::io::Conn;
 
 pub(crate) struct Server {
-    pub engine: Rc<Engine>,
+    pub engine: Rc<EngineDriver>,
     pub model: String,
     /// Names of the adapters that requests may use as model, by their number in the world.
     pub adapters: Vec<String>,
     pub mode: ModeSpec,
     /// Model under KServe v2; `None` if the engine has no such front.
     pub infers: Option<FrontModel>,
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// Set if the world can fail an accepted request. The head of a streamed response then waits for the first token.
     pub may_fail: bool,
     /// Set if a router is in front of the engine.

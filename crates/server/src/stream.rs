@@ -13,7 +13,7 @@ use plimsoll_wire::server::ReportedTimings;
 
 use crate::io::Conn;
 use crate::metrics::Metrics;
-use crate::truth::{Ending, Truth, TruthRecord};
+use crate::truth::{TrueOutcome, Truth, TruthRecord};
 
 /// The tokens that a step produced for one request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -33,7 +33,7 @@ struct State {
     record: TruthRecord,
 }
 
-pub struct Stream {
+pub struct EngineStream {
     pub id: u64,
     conn: Rc<Conn>,
     metrics: Rc<RefCell<Metrics>>,
@@ -41,7 +41,7 @@ pub struct Stream {
     state: RefCell<State>,
 }
 
-impl Stream {
+impl EngineStream {
     /// Returns the stream of a newly submitted request.
     pub fn new(
         id: u64,
@@ -49,14 +49,14 @@ impl Stream {
         metrics: Rc<RefCell<Metrics>>,
         truth: Option<Rc<Truth>>,
         mut record: TruthRecord,
-    ) -> Rc<Stream> {
+    ) -> Rc<EngineStream> {
         if truth.is_some() {
             // Bounded, because a client may request an absurd length.
             let room = record.output_tokens.min(1024) as usize;
             record.steps_ns.reserve(room);
             record.writes_ns.reserve(room);
         }
-        Rc::new(Stream {
+        Rc::new(EngineStream {
             id,
             conn,
             metrics,
@@ -136,7 +136,7 @@ impl Stream {
             }
             .to_owned(),
         );
-        state.record.ending = Ending::Failed;
+        state.record.ending = TrueOutcome::Failed;
         if let Failure::Status { status, .. } = failure
             && state.record.steps_ns.is_empty()
         {
@@ -197,7 +197,7 @@ impl Stream {
         let mut state = self.state.borrow_mut();
         let record = &mut state.record;
         if record.failure.is_none() {
-            record.ending = Ending::Finished;
+            record.ending = TrueOutcome::Finished;
         }
         if !record.stream {
             let late = record.end_ns.map(|end| before_ns - end);
@@ -215,7 +215,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for EngineStream {
     fn drop(&mut self) {
         if let Some(truth) = &self.truth {
             truth.push(std::mem::take(&mut self.state.get_mut().record));

@@ -44,9 +44,9 @@ impl StreamFront {
 impl Service<Request<Incoming>> for StreamFront {
     type Response = Response<StreamBody>;
     type Error = Reset;
-    type Future = Answering;
+    type Future = PendingResponse;
 
-    fn call(&self, request: Request<Incoming>) -> Answering {
+    fn call(&self, request: Request<Incoming>) -> PendingResponse {
         let conn = Conn::of_stream(&self.lead);
         let held = Open(conn.clone());
         let endpoint = voice::endpoint(request.uri().path());
@@ -57,7 +57,7 @@ impl Service<Request<Incoming>> for StreamFront {
                 false => call.answer(request).await,
             }
         };
-        Answering { work: Box::pin(work), held: Some(held) }
+        PendingResponse { work: Box::pin(work), held: Some(held) }
     }
 }
 
@@ -72,12 +72,12 @@ impl Drop for Open {
 }
 
 /// A response in progress.
-pub struct Answering {
+pub struct PendingResponse {
     work: Pin<Box<dyn Future<Output = Response<AnswerBody>>>>,
     held: Option<Open>,
 }
 
-impl Future for Answering {
+impl Future for PendingResponse {
     type Output = Result<Response<StreamBody>, Reset>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -34,14 +34,14 @@ mod imp {
     }
 
     /// A timer that wakes its task at an absolute time.
-    pub struct Timer {
+    pub struct EngineTimer {
         fd: AsyncFd<Descriptor>,
         armed_ns: Option<i64>,
     }
 
-    impl Timer {
+    impl EngineTimer {
         /// Returns a timer on the current runtime that is not armed.
-        pub fn new() -> io::Result<Timer> {
+        pub fn new() -> io::Result<EngineTimer> {
             let fd =
                 TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
             #[expect(
@@ -50,7 +50,7 @@ mod imp {
                           owns it, never swaps it, and is private"
             )]
             let fd = AsyncFd::with_interest(Descriptor(fd), Interest::READABLE)?;
-            Ok(Timer { fd, armed_ns: None })
+            Ok(EngineTimer { fd, armed_ns: None })
         }
 
         /// Returns the armed time in ns of CLOCK_MONOTONIC; `None` = not armed.
@@ -93,10 +93,10 @@ mod imp {
         armed_ns: Option<i64>,
     }
 
-    impl Timer {
+    impl EngineTimer {
         /// Returns a timer on the current runtime that is not armed.
-        pub fn new() -> io::Result<Timer> {
-            Ok(Timer { sleep: Box::pin(sleep_until(Instant::now())), armed_ns: None })
+        pub fn new() -> io::Result<EngineTimer> {
+            Ok(EngineTimer { sleep: Box::pin(sleep_until(Instant::now())), armed_ns: None })
         }
 
         /// Returns the armed time in ns of CLOCK_MONOTONIC; `None` = not armed.
@@ -124,9 +124,9 @@ mod imp {
     }
 }
 
-pub use imp::Timer;
+pub use imp::EngineTimer;
 
-impl Timer {
+impl EngineTimer {
     /// Waits until a time in ns of CLOCK_MONOTONIC.
     pub async fn until(&mut self, monotonic_ns: i64) -> io::Result<()> {
         while crate::clock::monotonic_ns() < monotonic_ns {

@@ -20,34 +20,34 @@ use crate::io::{Conn, Io};
 /// Most bytes of one read of a TLS connection, the size of a record.
 const RECORD_BYTES: usize = 16 * 1024;
 
-type Sealed = TlsStream<TokioIo<Io>>;
+type ServerTlsStream = TlsStream<TokioIo<Io>>;
 
 /// Accepts TLS connections.
 #[derive(Clone)]
-pub struct TlsDoor {
+pub struct TlsListener {
     acceptor: TlsAcceptor,
     /// Buffer for decrypted bytes. Reads never overlap, so one buffer serves all connections.
     opened: Rc<RefCell<Box<[u8]>>>,
 }
 
-pub enum Transport {
+pub enum ServerTransport {
     Plain(Io),
     /// Boxed, because its buffers would otherwise be part of every plain connection.
-    Tls(Box<Sealed>, Rc<Conn>, TlsDoor),
+    Tls(Box<ServerTlsStream>, Rc<Conn>, TlsListener),
 }
 
 /// A TLS handshake in progress.
 pub(crate) struct Handshake {
     shaking: Accept<TokioIo<Io>>,
     conn: Rc<Conn>,
-    door: TlsDoor,
+    door: TlsListener,
 }
 
-impl TlsDoor {
+impl TlsListener {
     /// Returns an acceptor with this certificate and client authentication.
-    pub fn new(config: Arc<ServerConfig>) -> TlsDoor {
+    pub fn new(config: Arc<ServerConfig>) -> TlsListener {
         let opened = Rc::new(RefCell::new(vec![0; RECORD_BYTES].into_boxed_slice()));
-        TlsDoor { acceptor: TlsAcceptor::from(config), opened }
+        TlsListener { acceptor: TlsAcceptor::from(config), opened }
     }
 
     pub(crate) fn shake(&self, io: Io, conn: &Rc<Conn>) -> Handshake {
@@ -59,25 +59,25 @@ impl TlsDoor {
 
 impl Handshake {
     /// Returns the connection after the handshake, and whether it negotiated HTTP/2 (ALPN); `None` if the handshake failed.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<(Transport, bool)>> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<(ServerTransport, bool)>> {
         let shaken = ready!(Pin::new(&mut self.shaking).poll(cx));
         self.conn.handshake_is_over();
         Poll::Ready(shaken.ok().map(|stream| {
             let many = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            (Transport::Tls(Box::new(stream), self.conn.clone(), self.door.clone()), many)
+            (ServerTransport::Tls(Box::new(stream), self.conn.clone(), self.door.clone()), many)
         }))
     }
 }
 
-impl Read for Transport {
+impl Read for ServerTransport {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut *self {
-            Transport::Plain(io) => Pin::new(io).poll_read(cx, buf),
-            Transport::Tls(tls, conn, door) => {
+            ServerTransport::Plain(io) => Pin::new(io).poll_read(cx, buf),
+            ServerTransport::Tls(tls, conn, door) => {
                 let mut opened = door.opened.borrow_mut();
                 let limit = buf.remaining().min(RECORD_BYTES);
                 let mut read = ReadBuf::new(&mut opened[..limit]);
@@ -92,25 +92,25 @@ impl Read for Transport {
     }
 }
 
-impl Write for Transport {
+impl Write for ServerTransport {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut *self {
-            Transport::Plain(io) => Pin::new(io).poll_write(cx, bytes),
-            Transport::Tls(tls, ..) => Pin::new(&mut **tls).poll_write(cx, bytes),
+            ServerTransport::Plain(io) => Pin::new(io).poll_write(cx, bytes),
+            ServerTransport::Tls(tls, ..) => Pin::new(&mut **tls).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut *self {
-            Transport::Plain(io) => Pin::new(io).poll_flush(cx),
-            Transport::Tls(tls, ..) => Pin::new(&mut **tls).poll_flush(cx),
+            ServerTransport::Plain(io) => Pin::new(io).poll_flush(cx),
+            ServerTransport::Tls(tls, ..) => Pin::new(&mut **tls).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut *self {
-            Transport::Plain(io) => Pin::new(io).poll_shutdown(cx),
-            Transport::Tls(tls, ..) => Pin::new(&mut **tls).poll_shutdown(cx),
+            ServerTransport::Plain(io) => Pin::new(io).poll_shutdown(cx),
+            ServerTransport::Tls(tls, ..) => Pin::new(&mut **tls).poll_shutdown(cx),
         }
     }
 }

@@ -38,7 +38,7 @@ pub struct Header {
 /// The outcome of a request on the server.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ending {
+pub enum TrueOutcome {
     /// The kernel accepted every byte of the response.
     Finished,
     /// The client disconnected or the server stopped before the end.
@@ -89,7 +89,7 @@ pub struct TruthRecord {
     /// Time at which the engine finished the request.
     pub end_ns: Option<i64>,
     #[serde(rename = "outcome")]
-    pub ending: Ending,
+    pub ending: TrueOutcome,
     pub status: u16,
     /// Replica of the request; `None` with one replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -142,18 +142,18 @@ pub fn version() -> Bytes {
 }
 
 /// Writes one streamed answer.
-pub struct Voice {
+pub struct AnswerWriter {
     writer: Box<dyn StreamWriter>,
     first_word: u64,
     next_word: u64,
 }
 
-impl Voice {
+impl AnswerWriter {
     /// Returns the writer for the request with this number.
-    pub fn new(asked: &GenerateRequest, number: u64, model: &str) -> Voice {
+    pub fn new(asked: &GenerateRequest, number: u64, model: &str) -> AnswerWriter {
         let id = wire::answer_id(asked.endpoint, number);
         let first_word = first_word(asked, number);
-        Voice {
+        AnswerWriter {
             writer: wire::stream_writer(asked, &id, created_s(), model),
             first_word,
             next_word: first_word,

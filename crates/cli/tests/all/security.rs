@@ -1,6 +1,6 @@
 //! The page on security agrees with the program: its figures are compared with the program's own constants.
 
-use plimsoll_server::Limits;
+use plimsoll_server::ServerLimits;
 use plimsoll_server::collector::CollectorConfig;
 use serde_json::Value;
 
@@ -63,7 +63,7 @@ fn what_is_refused_beyond_loopback_is_refused() {
 
 #[test]
 fn every_bound_is_the_one_of_the_page() {
-    let engine = Limits::default();
+    let engine = ServerLimits::default();
     let collect = CollectorConfig::new(Vec::new());
     let gateway = |field: &str| {
         let value = gateway_default(&format!("/$defs/LimitSpec/properties/{field}/default"));

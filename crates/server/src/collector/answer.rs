@@ -17,7 +17,7 @@ use super::intake::IntakeEnd;
 const RETRY_S: u64 = 1;
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Tongue {
+pub enum PayloadEncoding {
     Grpc,
     Protobuf,
     Json,
@@ -25,12 +25,12 @@ pub enum Tongue {
 
 /// A response body in one frame, with trailers for gRPC.
 #[derive(Default)]
-pub struct Reply {
+pub struct IntakeReply {
     data: Option<Bytes>,
     trailers: Option<HeaderMap>,
 }
 
-impl Body for Reply {
+impl Body for IntakeReply {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -73,7 +73,7 @@ pub enum IntakeRefusal {
 }
 
 /// Returns the response to a processed request.
-pub fn done(tongue: Tongue, rejects: Rejects, done: IntakeEnd) -> Response<Reply> {
+pub fn done(tongue: PayloadEncoding, rejects: Rejects, done: IntakeEnd) -> Response<IntakeReply> {
     match done {
         IntakeEnd::Kept { rejected } => kept(tongue, rejects, rejected),
         IntakeEnd::Malformed(why) => refused(tongue, IntakeRefusal::Malformed(why)),
@@ -82,24 +82,24 @@ pub fn done(tongue: Tongue, rejects: Rejects, done: IntakeEnd) -> Response<Reply
     }
 }
 
-fn kept(tongue: Tongue, rejects: Rejects, rejected: u64) -> Response<Reply> {
+fn kept(tongue: PayloadEncoding, rejects: Rejects, rejected: u64) -> Response<IntakeReply> {
     let (kind, data, trailers) = match tongue {
-        Tongue::Grpc => {
+        PayloadEncoding::Grpc => {
             let mut trailers = HeaderMap::new();
             trailers.insert("grpc-status", HeaderValue::from_static("0"));
             let data = grpc::framed(&export::response(rejected, rejects));
             ("application/grpc", data, Some(trailers))
         }
-        Tongue::Protobuf => ("application/x-protobuf", export::response(rejected, rejects), None),
-        Tongue::Json => ("application/json", export::response_json(rejected, rejects), None),
+        PayloadEncoding::Protobuf => ("application/x-protobuf", export::response(rejected, rejects), None),
+        PayloadEncoding::Json => ("application/json", export::response_json(rejected, rejects), None),
     };
-    let mut response = Response::new(Reply { data: Some(data.into()), trailers });
+    let mut response = Response::new(IntakeReply { data: Some(data.into()), trailers });
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
 /// Returns the response to a rejected request.
-pub fn refused(tongue: Tongue, why: IntakeRefusal) -> Response<Reply> {
+pub fn refused(tongue: PayloadEncoding, why: IntakeRefusal) -> Response<IntakeReply> {
     let (code, status, message, retry) = match why {
         IntakeRefusal::Busy => {
             let message = "more on its way than may be; come back in a second".to_owned();
@@ -120,7 +120,7 @@ pub fn refused(tongue: Tongue, why: IntakeRefusal) -> Response<Reply> {
         IntakeRefusal::Unknown(why) => (Code::Unimplemented, StatusCode::NOT_FOUND, why, None),
         IntakeRefusal::Http(status, why) => (Code::InvalidArgument, status, why, None),
     };
-    if tongue == Tongue::Grpc {
+    if tongue == PayloadEncoding::Grpc {
         in_grpc(code, &message, retry)
     } else {
         plain(tongue, code, status, &message, retry)
@@ -128,8 +128,8 @@ pub fn refused(tongue: Tongue, why: IntakeRefusal) -> Response<Reply> {
 }
 
 /// Returns a gRPC error. It consists of headers only, and its HTTP status is 200.
-fn in_grpc(code: Code, message: &str, retry_s: Option<u64>) -> Response<Reply> {
-    let mut response = Response::new(Reply::default());
+fn in_grpc(code: Code, message: &str, retry_s: Option<u64>) -> Response<IntakeReply> {
+    let mut response = Response::new(IntakeReply::default());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert("grpc-status", HeaderValue::from(code as u16));
@@ -144,17 +144,17 @@ fn in_grpc(code: Code, message: &str, retry_s: Option<u64>) -> Response<Reply> {
 }
 
 fn plain(
-    tongue: Tongue,
+    tongue: PayloadEncoding,
     code: Code,
     status: StatusCode,
     message: &str,
     retry_s: Option<u64>,
-) -> Response<Reply> {
+) -> Response<IntakeReply> {
     let (kind, data) = match tongue {
-        Tongue::Json => ("application/json", export::status_json(code, message)),
+        PayloadEncoding::Json => ("application/json", export::status_json(code, message)),
         _ => ("application/x-protobuf", export::status(code, message, retry_s)),
     };
-    let mut response = Response::new(Reply { data: Some(data.into()), trailers: None });
+    let mut response = Response::new(IntakeReply { data: Some(data.into()), trailers: None });
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     if let Some(seconds) = retry_s {

@@ -5,7 +5,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use plimsoll_wire::otlp_metrics;
 use plimsoll_wire::trace::export;
 
-use super::answer::{IntakeRefusal, Tongue};
+use super::answer::{IntakeRefusal, PayloadEncoding};
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Export {
@@ -46,11 +46,11 @@ impl Export {
     }
 
     /// Returns the protocol of a request; Protobuf, the most common one, without a known content type.
-    pub(crate) fn tongue<B>(self, request: &Request<B>) -> Tongue {
+    pub(crate) fn tongue<B>(self, request: &Request<B>) -> PayloadEncoding {
         match kind(request.headers()) {
-            kind if kind.starts_with("application/grpc") => Tongue::Grpc,
-            "application/json" => Tongue::Json,
-            _ => Tongue::Protobuf,
+            kind if kind.starts_with("application/grpc") => PayloadEncoding::Grpc,
+            "application/json" => PayloadEncoding::Json,
+            _ => PayloadEncoding::Protobuf,
         }
     }
 
@@ -58,9 +58,9 @@ impl Export {
     ///
     /// # Errors
     /// Fails with the reason for the rejection.
-    pub fn fits<B>(self, request: &Request<B>, tongue: Tongue) -> Result<bool, IntakeRefusal> {
+    pub fn fits<B>(self, request: &Request<B>, tongue: PayloadEncoding) -> Result<bool, IntakeRefusal> {
         let (path, headers) = (request.uri().path(), request.headers());
-        if tongue == Tongue::Grpc {
+        if tongue == PayloadEncoding::Grpc {
             if path != self.grpc_path() {
                 return Err(IntakeRefusal::Unknown(format!(
                     "{path}: plimsoll collects {} and nothing else",

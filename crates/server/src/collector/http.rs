@@ -14,18 +14,18 @@ use hyper::body::Incoming;
 use plimsoll_wire::grpc;
 use tokio::sync::oneshot;
 
-use super::answer::{self, IntakeRefusal, Reply, Tongue};
-use super::intake::{Job, Pending};
-use super::{Give, Shared};
+use super::answer::{self, IntakeRefusal, IntakeReply, PayloadEncoding};
+use super::intake::{IntakeJob, PendingBytes};
+use super::{CollectorState, Give};
 
 /// Longest time for reading a body.
 const BODY: Duration = Duration::from_secs(30);
 
 pub async fn answer(
     request: Request<Incoming>,
-    shared: Arc<Shared>,
+    shared: Arc<CollectorState>,
     give: Give,
-) -> Result<Response<Reply>, Infallible> {
+) -> Result<Response<IntakeReply>, Infallible> {
     let tongue = shared.takes.tongue(&request);
     let answered = match take(request, tongue, &shared, &give).await {
         Ok(wait) => match wait.await {
@@ -49,8 +49,8 @@ pub async fn answer(
 /// Checks a request, reads its body and passes it to the intake thread.
 async fn take(
     request: Request<Incoming>,
-    tongue: Tongue,
-    shared: &Arc<Shared>,
+    tongue: PayloadEncoding,
+    shared: &Arc<CollectorState>,
     give: &Give,
 ) -> Result<oneshot::Receiver<super::intake::IntakeEnd>, IntakeRefusal> {
     let is_encoded = shared.takes.fits(&request, tongue)?;
@@ -63,10 +63,10 @@ async fn take(
     if shared.is_stopping() {
         return Err(IntakeRefusal::Unavailable("the collector is stopping".into()));
     }
-    let mut pending = Pending::new(Arc::clone(shared));
+    let mut pending = PendingBytes::new(Arc::clone(shared));
     let body = tokio::time::timeout(BODY, body(request.into_body(), shared, &mut pending)).await;
     let body = body.map_err(|_| IntakeRefusal::Malformed("the body did not come within 30 s".into()))??;
-    let (body, is_gzip) = if tongue == Tongue::Grpc {
+    let (body, is_gzip) = if tongue == PayloadEncoding::Grpc {
         let (message, is_compressed) = grpc::unframed(&body)
             .ok_or_else(|| IntakeRefusal::Malformed("no gRPC frame of one message".into()))?;
         if is_compressed && !is_encoded {
@@ -77,13 +77,17 @@ async fn take(
         (body, is_encoded)
     };
     let (done, wait) = oneshot::channel();
-    let job = Job { body, is_json: tongue == Tongue::Json, is_gzip, pending, done };
+    let job = IntakeJob { body, is_json: tongue == PayloadEncoding::Json, is_gzip, pending, done };
     give.send(job).map_err(|_| IntakeRefusal::Unavailable("the collector has stopped".into()))?;
     Ok(wait)
 }
 
 /// Reads the body, within the limit per request and the limit of all pending requests.
-async fn body(mut body: Incoming, shared: &Shared, pending: &mut Pending) -> Result<Bytes, IntakeRefusal> {
+async fn body(
+    mut body: Incoming,
+    shared: &CollectorState,
+    pending: &mut PendingBytes,
+) -> Result<Bytes, IntakeRefusal> {
     let most = shared.config.body_bytes;
     if body.size_hint().lower() > most as u64 {
         return Err(IntakeRefusal::TooLarge);

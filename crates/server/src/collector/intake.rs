@@ -16,7 +16,7 @@ use plimsoll_wire::otlp_metrics;
 use plimsoll_wire::trace::{self, Notes, otlp};
 use tokio::sync::oneshot;
 
-use super::{PushSink, Shared};
+use super::{CollectorState, PushSink};
 
 /// Most requests that are stored in one call.
 const TOGETHER: usize = 64;
@@ -24,14 +24,14 @@ const TOGETHER: usize = 64;
 const SPANS_TOGETHER: usize = 50_000;
 
 /// A count of pending bytes, which is released on drop.
-pub struct Pending {
-    shared: Arc<Shared>,
+pub struct PendingBytes {
+    shared: Arc<CollectorState>,
     bytes: usize,
 }
 
-impl Pending {
-    pub fn new(shared: Arc<Shared>) -> Pending {
-        Pending { shared, bytes: 0 }
+impl PendingBytes {
+    pub fn new(shared: Arc<CollectorState>) -> PendingBytes {
+        PendingBytes { shared, bytes: 0 }
     }
 
     /// Adds `bytes` to the count; returns false, and adds none, if that exceeds the limit.
@@ -47,18 +47,18 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingBytes {
     fn drop(&mut self) {
         self.shared.pending.fetch_sub(self.bytes, Ordering::SeqCst);
     }
 }
 
 /// A request on its way to the intake thread.
-pub struct Job {
+pub struct IntakeJob {
     pub body: Bytes,
     pub is_json: bool,
     pub is_gzip: bool,
-    pub pending: Pending,
+    pub pending: PendingBytes,
     pub done: oneshot::Sender<IntakeEnd>,
 }
 
@@ -79,13 +79,13 @@ pub enum IntakeEnd {
 
 /// The state of the intake thread.
 pub(crate) struct Intake {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<CollectorState>,
     pub sink: PushSink,
 }
 
 impl Intake {
     /// Processes requests until all senders are dropped.
-    pub fn run(mut self, jobs: &Receiver<Job>) -> Result<(), String> {
+    pub fn run(mut self, jobs: &Receiver<IntakeJob>) -> Result<(), String> {
         let mut broken: Option<String> = None;
         while let Ok(first) = jobs.recv() {
             let mut spans = Vec::new();
@@ -113,12 +113,12 @@ impl Intake {
     }
 
     /// Decodes a request; a request that fails is answered immediately.
-    fn take(&mut self, job: Job, spans: &mut Vec<TraceSpan>, waiting: &mut Vec<Waiting>) {
+    fn take(&mut self, job: IntakeJob, spans: &mut Vec<TraceSpan>, waiting: &mut Vec<UnstoredRequest>) {
         let before = spans.len();
         let decoded = self.decode(&job, spans);
-        let Job { pending, done, .. } = job;
+        let IntakeJob { pending, done, .. } = job;
         match decoded {
-            Ok(notes) => waiting.push(Waiting { done, pending, spans: spans.len() - before, notes }),
+            Ok(notes) => waiting.push(UnstoredRequest { done, pending, spans: spans.len() - before, notes }),
             Err(answer) => {
                 spans.truncate(before);
                 self.shared.tally.malformed.fetch_add(1, Ordering::SeqCst);
@@ -128,7 +128,7 @@ impl Intake {
         }
     }
 
-    fn decode(&mut self, job: &Job, spans: &mut Vec<TraceSpan>) -> Result<Notes, IntakeEnd> {
+    fn decode(&mut self, job: &IntakeJob, spans: &mut Vec<TraceSpan>) -> Result<Notes, IntakeEnd> {
         let inflated;
         let bytes: &[u8] = if job.is_gzip {
             inflated = self.inflate(&job.body)?;
@@ -163,8 +163,8 @@ impl Intake {
         if bytes.len() > most { Err(IntakeEnd::TooLarge) } else { Ok(bytes) }
     }
 
-    fn finish(&self, waits: Waiting, broken: Option<&str>) {
-        let Waiting { done, pending, spans, notes } = waits;
+    fn finish(&self, waits: UnstoredRequest, broken: Option<&str>) {
+        let UnstoredRequest { done, pending, spans, notes } = waits;
         let tally = &self.shared.tally;
         drop(pending);
         let answer = match broken {
@@ -186,9 +186,9 @@ impl Intake {
 }
 
 /// A decoded request whose spans are not yet stored.
-struct Waiting {
+struct UnstoredRequest {
     done: oneshot::Sender<IntakeEnd>,
-    pending: Pending,
+    pending: PendingBytes,
     spans: usize,
     notes: Notes,
 }

@@ -32,8 +32,8 @@ use tokio::sync::Notify;
 
 use crate::config::ServeError;
 use export::Export;
-use intake::{Intake, Job};
-use socket::Speaks;
+use intake::{Intake, IntakeJob};
+use socket::DetectedProtocol;
 
 /// Most concurrent connections; more wait in the kernel's listen backlog.
 const CONNECTIONS: usize = 1024;
@@ -184,7 +184,7 @@ impl Tally {
 }
 
 /// The state that all connections share.
-struct Shared {
+struct CollectorState {
     config: CollectorConfig,
     takes: Export,
     tally: Tally,
@@ -194,7 +194,7 @@ struct Shared {
     stop: Notify,
 }
 
-impl Shared {
+impl CollectorState {
     fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.stop.notify_waiters();
@@ -220,16 +220,16 @@ impl Shared {
 }
 
 /// A running collector. Dropping it stops it.
-pub struct Collecting {
+pub struct CollectorHandle {
     addrs: Vec<SocketAddr>,
-    shared: Arc<Shared>,
+    shared: Arc<CollectorState>,
     reader: Option<JoinHandle<io::Result<()>>>,
     keeper: Option<JoinHandle<Result<(), String>>>,
 }
 
 /// A handle that stops a collector from any thread.
 #[derive(Clone)]
-pub struct CollectStopper(Arc<Shared>);
+pub struct CollectStopper(Arc<CollectorState>);
 
 impl CollectStopper {
     /// Stops new requests; pending ones are stored and answered.
@@ -251,12 +251,12 @@ impl CollectStopper {
 ///
 /// # Errors
 /// Fails with [`ServeError::Listen`] for the first address that can't be bound, or with [`ServeError::System`].
-pub fn collect(config: CollectorConfig, sink: impl SpanSink) -> Result<Collecting, ServeError> {
+pub fn collect(config: CollectorConfig, sink: impl SpanSink) -> Result<CollectorHandle, ServeError> {
     receive(config, PushSink::Spans(Box::new(sink)))
 }
 
 /// Listens on every address and passes the exports of the sink's kind to it until it is stopped.
-pub fn receive(config: CollectorConfig, sink: PushSink) -> Result<Collecting, ServeError> {
+pub fn receive(config: CollectorConfig, sink: PushSink) -> Result<CollectorHandle, ServeError> {
     let mut listeners = Vec::new();
     for addr in &config.listen {
         let listen = |source| ServeError::Listen { addr: *addr, source };
@@ -265,7 +265,7 @@ pub fn receive(config: CollectorConfig, sink: PushSink) -> Result<Collecting, Se
         listeners.push(listener);
     }
     let addrs = listeners.iter().map(std::net::TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(CollectorState {
         config,
         takes: sink.takes(),
         tally: Tally::default(),
@@ -280,10 +280,10 @@ pub fn receive(config: CollectorConfig, sink: PushSink) -> Result<Collecting, Se
     let reader = std::thread::Builder::new()
         .name("collect-read".into())
         .spawn(move || read(listeners, &theirs, &give))?;
-    Ok(Collecting { addrs, shared, reader: Some(reader), keeper: Some(keeper) })
+    Ok(CollectorHandle { addrs, shared, reader: Some(reader), keeper: Some(keeper) })
 }
 
-impl Collecting {
+impl CollectorHandle {
     /// Returns the bound addresses, in the configured order.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
@@ -312,16 +312,16 @@ impl Collecting {
     }
 }
 
-impl Drop for Collecting {
+impl Drop for CollectorHandle {
     fn drop(&mut self) {
         self.shared.stop();
         let _ = self.join();
     }
 }
 
-type Give = std::sync::mpsc::Sender<Job>;
+type Give = std::sync::mpsc::Sender<IntakeJob>;
 
-fn read(listeners: Vec<std::net::TcpListener>, shared: &Arc<Shared>, give: &Give) -> io::Result<()> {
+fn read(listeners: Vec<std::net::TcpListener>, shared: &Arc<CollectorState>, give: &Give) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let slots = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS));
@@ -349,7 +349,12 @@ fn read(listeners: Vec<std::net::TcpListener>, shared: &Arc<Shared>, give: &Give
     ended
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>, give: Give, slots: Arc<tokio::sync::Semaphore>) {
+async fn accept(
+    listener: TcpListener,
+    shared: Arc<CollectorState>,
+    give: Give,
+    slots: Arc<tokio::sync::Semaphore>,
+) {
     loop {
         let slot = tokio::select! {
             slot = Arc::clone(&slots).acquire_owned() => slot,
@@ -377,20 +382,20 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, give: Give, slots: A
 }
 
 /// Serves one connection over either version of HTTP.
-async fn serve(stream: TcpStream, shared: Arc<Shared>, give: Give) -> Result<(), hyper::Error> {
+async fn serve(stream: TcpStream, shared: Arc<CollectorState>, give: Give) -> Result<(), hyper::Error> {
     let _ = stream.set_nodelay(true);
     let CollectorConfig { first_bytes, idle, .. } = shared.config;
     let Ok(Ok((socket, speaks))) = tokio::time::timeout(first_bytes, socket::begin(stream)).await else {
         return Ok(());
     };
-    if speaks == Speaks::Tls {
+    if speaks == DetectedProtocol::Tls {
         // A plaintext response would be useless to a TLS client, so the count informs the operator.
         shared.tally.tls.fetch_add(1, Ordering::SeqCst);
         return Ok(());
     }
     let theirs = Arc::clone(&shared);
     let service = service_fn(move |request| http::answer(request, Arc::clone(&theirs), give.clone()));
-    if speaks == Speaks::Http2 {
+    if speaks == DetectedProtocol::Http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).keep_alive_interval(idle).keep_alive_timeout(first_bytes);
         builder.initial_stream_window_size(WINDOW).initial_connection_window_size(4 * WINDOW);

@@ -13,7 +13,7 @@ const TLS: &[u8] = &[0x16, 0x03];
 
 /// The protocol of a connection, detected from its first bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Speaks {
+pub enum DetectedProtocol {
     /// HTTP/1, or an unknown protocol.
     Http1,
     /// HTTP/2 with the preface that gRPC sends.
@@ -25,13 +25,13 @@ pub enum Speaks {
 /// Detects the protocol. Returns it with the connection, whose inspected bytes are still to be read.
 pub async fn begin(
     stream: TcpStream,
-) -> io::Result<(TokioIo<impl AsyncRead + AsyncWrite + Unpin + Send>, Speaks)> {
+) -> io::Result<(TokioIo<impl AsyncRead + AsyncWrite + Unpin + Send>, DetectedProtocol)> {
     let mut seen = Vec::new();
     let speaks = loop {
         let mut buf = [0; PREFACE.len()];
         stream.readable().await?;
         match stream.try_read(&mut buf[seen.len()..]) {
-            Ok(0) => break Speaks::Http1,
+            Ok(0) => break DetectedProtocol::Http1,
             Ok(n) => {
                 let from = seen.len();
                 seen.extend_from_slice(&buf[from..from + n]);
@@ -40,13 +40,13 @@ pub async fn begin(
             Err(e) => return Err(e),
         }
         if seen.starts_with(TLS) {
-            break Speaks::Tls;
+            break DetectedProtocol::Tls;
         }
         if !PREFACE.starts_with(&seen) && !TLS.starts_with(&seen) {
-            break Speaks::Http1;
+            break DetectedProtocol::Http1;
         }
         if seen.len() == PREFACE.len() {
-            break Speaks::Http2;
+            break DetectedProtocol::Http2;
         }
     };
     let (read, write) = stream.into_split();

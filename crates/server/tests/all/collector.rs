@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use plimsoll_model::TraceSpan;
-use plimsoll_server::collector::{Collecting, CollectorConfig, SpanSink, collect};
+use plimsoll_server::collector::{CollectorConfig, CollectorHandle, SpanSink, collect};
 
 const SHORT: Duration = Duration::from_millis(200);
 /// Longer than any stall of the machine; a wait of this length fails the test.
@@ -19,12 +19,12 @@ impl SpanSink for Nowhere {
     }
 }
 
-fn collector(first_bytes: Duration, idle: Duration) -> Collecting {
+fn collector(first_bytes: Duration, idle: Duration) -> CollectorHandle {
     let config = CollectorConfig::new(vec!["127.0.0.1:0".parse().expect("an address")]);
     collect(CollectorConfig { first_bytes, idle, ..config }, Nowhere).expect("a port")
 }
 
-fn connect(to: &Collecting) -> TcpStream {
+fn connect(to: &CollectorHandle) -> TcpStream {
     let stream = TcpStream::connect(to.addrs()[0]).expect("it listens");
     stream.set_read_timeout(Some(LONG)).expect("a limit");
     stream

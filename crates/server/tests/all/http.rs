@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use plimsoll_server::{EngineServerConfig, Running, serve};
+use plimsoll_server::{EngineServerConfig, ServerHandle, serve};
 use plimsoll_sim::{CannedSpec, EngineSpec, LawSpec, ModeSpec, QueueSpec};
 
 /// Generous limit, which only ends a hanging test.
@@ -29,7 +29,7 @@ pub fn config(engine: EngineSpec) -> EngineServerConfig {
     config
 }
 
-pub fn start(engine: EngineSpec) -> Running {
+pub fn start(engine: EngineSpec) -> ServerHandle {
     serve(config(engine)).unwrap()
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_model::Span;
-use plimsoll_server::{EngineTls, Running, serve};
+use plimsoll_server::{EngineTls, ServerHandle, serve};
 use plimsoll_sim::EngineSpec;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Stream};
@@ -114,7 +114,7 @@ impl Peer {
 /// Read limit of a request. Tests wait for it, and a loaded machine must not exceed it without a slow client.
 const LIMIT: Span = Span::from_millis(500);
 
-fn hurried(engine: EngineSpec) -> Running {
+fn hurried(engine: EngineSpec) -> ServerHandle {
     let mut config = config(engine);
     config.limits.request_read = LIMIT;
     serve(config).expect("it starts")
@@ -266,7 +266,7 @@ fn until_ended(socket: &mut TcpStream) -> Vec<u8> {
 }
 
 /// Returns a server with a short limit over TLS, and its certificate.
-fn hurried_tls() -> (Running, CertificateDer<'static>) {
+fn hurried_tls() -> (ServerHandle, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     let tls = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))

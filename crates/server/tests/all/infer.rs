@@ -1,7 +1,7 @@
 //! Tests KServe v2 over loopback: a batcher with known times, its responses, rejections and counters.
 
 use plimsoll_server::serve;
-use plimsoll_server::truth::{Ending, read};
+use plimsoll_server::truth::{TrueOutcome, read};
 use plimsoll_sim::EngineSpec;
 use serde_json::{Value, json};
 
@@ -82,7 +82,7 @@ fn answers_and_counters_are_exact() {
     assert!(!page.contains("vllm:"));
     running.shutdown().unwrap();
     let (_, records) = read(&std::fs::read_to_string(&path).unwrap()).unwrap();
-    let (whole, refused): (Vec<_>, Vec<_>) = records.iter().partition(|r| r.ending == Ending::Finished);
+    let (whole, refused): (Vec<_>, Vec<_>) = records.iter().partition(|r| r.ending == TrueOutcome::Finished);
     assert_eq!((whole.len(), refused.len(), refused[0].status), (4, 1, 400));
     for record in whole {
         assert_eq!((record.items, record.status, record.path.as_str()), (2, 200, INFER));

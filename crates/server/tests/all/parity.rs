@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_model::At;
 use plimsoll_server::serve;
-use plimsoll_server::truth::{Ending, TruthRecord, read};
+use plimsoll_server::truth::{TrueOutcome, TruthRecord, read};
 use plimsoll_sim::{
     Emission, EngineSpec, FaultSpec, LawSpec, ModeSpec, QueueSpec, RequestEvent, Submit, World, WorldSpec,
     catalogue::profile,
@@ -88,9 +88,9 @@ pub fn lived(records: &[TruthRecord], begin: i64) -> String {
             event(Some(*at), 2, format!("{tokens} tokens"));
         }
         let end = match record.ending {
-            Ending::Finished => "finished",
-            Ending::Failed => "failed",
-            Ending::Cancelled | Ending::Rejected => "cancelled",
+            TrueOutcome::Finished => "finished",
+            TrueOutcome::Failed => "failed",
+            TrueOutcome::Cancelled | TrueOutcome::Rejected => "cancelled",
         };
         event(record.end_ns, 3, end.to_owned());
     }

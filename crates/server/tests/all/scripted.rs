@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use plimsoll_model::{At, Span};
-use plimsoll_server::script::Script;
+use plimsoll_server::script::ManualClock;
 use plimsoll_server::serve_scripted;
 use plimsoll_server::truth::read;
 use plimsoll_sim::{AdapterSpec, FaultSpec, ModeSpec, Submit, World, WorldSpec, catalogue::profile};
@@ -55,7 +55,7 @@ fn live(spec: &WorldSpec, script: &[(i64, Act)]) -> String {
     (config.seed, config.truth_log) = (SEED, Some(path.clone()));
     config.wake_spacing = Span::ZERO;
     let may_expire = script.iter().any(|(_, act)| matches!(act, Act::Infer(_, _, 1..)));
-    let clock = Script::new();
+    let clock = ManualClock::new();
     let running = serve_scripted(config, clock.clone()).unwrap();
     let addr = running.addr();
     let mut clients: Vec<Option<Client>> = Vec::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use plimsoll_server::truth::{Ending, Header, TruthRecord, read};
+use plimsoll_server::truth::{Header, TrueOutcome, TruthRecord, read};
 use plimsoll_server::{EngineServerConfig, ServeError, serve};
 
 use super::http::{Client, canned, chat, config, post, stuck};

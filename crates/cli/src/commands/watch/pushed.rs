@@ -14,7 +14,7 @@ use plimsoll_client::pushed::PushCounts;
 use plimsoll_client::told::ScrapeLog;
 use plimsoll_model::{At, PageRead, PageSaid, Span};
 use plimsoll_report::watched as words;
-use plimsoll_server::collector::{self, Bearer, Collecting, CollectorConfig, PushSink};
+use plimsoll_server::collector::{self, Bearer, CollectorConfig, CollectorHandle, PushSink};
 use plimsoll_watch::BudgetWatch;
 use plimsoll_wire::otlp_metrics;
 
@@ -47,7 +47,7 @@ pub struct Receiving {
     /// Set after the address was reported as silent.
     is_lost: bool,
     is_warned: bool,
-    _collecting: Collecting,
+    _collecting: CollectorHandle,
 }
 
 /// Starts all receivers.
