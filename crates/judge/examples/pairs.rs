@@ -11,7 +11,9 @@ use plimsoll_measure::analyse;
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::sweep::SweepSpec;
 use plimsoll_model::{At, Attempt, Load, Manifest, Span};
-use plimsoll_sim::{FaultKind, FaultSpec, FleetSpec, LevelPlan, World, WorldSpec, catalogue, simulate_level};
+use plimsoll_sim::{
+    FaultKind, FaultSpec, FleetSpec, SimLevelPlan, World, WorldSpec, catalogue, simulate_level,
+};
 use plimsoll_workload::{Scenario, Size};
 
 /// Engine and requests per second; the first is README's load.
@@ -111,7 +113,7 @@ impl Whole {
         scenario.sizes.prompt = Size::Lognormal(512.0, 0.8);
         scenario.sizes.output = Size::Fixed(128);
         let window = Span::from_secs(seconds as i64);
-        let plan = LevelPlan::new(&scenario, 0, Load::Open { rate_per_s }, At::ZERO, window);
+        let plan = SimLevelPlan::new(&scenario, 0, Load::Open { rate_per_s }, At::ZERO, window);
         let run = simulate_level(&mut world, &scenario, plan).expect("a sound level");
         let manifest = manifest(vec![run.level]);
         let spec = SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(50);

@@ -13,7 +13,7 @@ use blind::{Blind, Law, sweep_sizes};
 use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, Metric};
 use plimsoll_measure::sweep::SweepSpec;
 use plimsoll_model::{At, Load, Span};
-use plimsoll_sim::{EngineSpec, FleetSpec, LevelPlan, World, WorldSpec, simulate_level};
+use plimsoll_sim::{EngineSpec, FleetSpec, SimLevelPlan, World, WorldSpec, simulate_level};
 use plimsoll_workload::{Scenario, Size};
 
 /// An engine with its requests and true limits.
@@ -143,7 +143,7 @@ fn ceiling(engine: &EngineSpec, sizes: &(Size, Size), p: f64, line: f64, request
     let mut scenario = Scenario { seed: 4_711, ..Scenario::default() };
     (scenario.sizes.prompt, scenario.sizes.output) = sizes.clone();
     let window = Span::from_secs_f64(requests / line);
-    let plan = LevelPlan::new(&scenario, 0, Load::Open { rate_per_s: line }, At(0), window);
+    let plan = SimLevelPlan::new(&scenario, 0, Load::Open { rate_per_s: line }, At(0), window);
     let run = simulate_level(&mut world, &scenario, plan).expect("sound");
     let mut took: Vec<i64> = run.attempts.iter().filter_map(|a| Some((a.end? - a.due).0)).collect();
     took.drain(..took.len() / 20);
@@ -159,7 +159,8 @@ fn limit(engine: &EngineSpec, sizes: &(Size, Size), overload: f64) -> f64 {
     scenario.client.drain = Span::from_secs(100_000);
     let timeouts = &mut scenario.client.timeouts;
     (timeouts.first_token, timeouts.idle, timeouts.total) = (None, None, Span::from_secs(100_000));
-    let plan = LevelPlan::new(&scenario, 0, Load::Open { rate_per_s: overload }, At(0), Span::from_secs(600));
+    let plan =
+        SimLevelPlan::new(&scenario, 0, Load::Open { rate_per_s: overload }, At(0), Span::from_secs(600));
     let run = simulate_level(&mut world, &scenario, plan).expect("sound");
     let later = At(300_000_000_000)..At(600_000_000_000);
     run.attempts.iter().filter(|a| a.end.is_some_and(|end| later.contains(&end))).count() as f64 / 300.0

@@ -7,7 +7,7 @@
 use plimsoll_sim::engine::scheduler::policy::PolicySpec;
 use plimsoll_sim::spec::BLOCK_TOKENS;
 use plimsoll_sim::spec::dynamic::DynamicSpec;
-use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec, SpecError, StepSpec};
+use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec, SimSpecError, StepSpec};
 
 use super::finding::Slots;
 use super::mix::Mix;
@@ -19,7 +19,7 @@ pub fn slots(spec: &PlanSpec, mix: &Mix) -> Result<Option<Slots>, PlanError> {
 }
 
 /// Returns the concurrent requests of this engine; `None` without a limit.
-pub fn of_engine(engine: &EngineSpec, mix: &Mix) -> Result<Option<Slots>, SpecError> {
+pub fn of_engine(engine: &EngineSpec, mix: &Mix) -> Result<Option<Slots>, SimSpecError> {
     match &engine.mode {
         ModeSpec::Canned(_) => Ok(None),
         ModeSpec::Queue(queue) => {
@@ -43,7 +43,7 @@ fn of_dynamic(spec: &DynamicSpec, mix: &Mix) -> Slots {
 ///
 /// # Errors
 /// Fails if the engine has no memory for a KV cache.
-pub(crate) fn of_batching(spec: &BatchingSpec, mix: &Mix) -> Result<Slots, SpecError> {
+pub(crate) fn of_batching(spec: &BatchingSpec, mix: &Mix) -> Result<Slots, SimSpecError> {
     let kv_tokens = f64::from(spec.blocks()?) * f64::from(BLOCK_TOKENS);
     let half_block = f64::from(BLOCK_TOKENS) / 2.0;
     // The guaranteed-no-evict policy reserves the whole output from the start.

@@ -1,6 +1,6 @@
 //! The input of a plan: the load, the SLO, one replica, and the rules of the operator.
 
-use plimsoll_sim::{SpecError, WorldSpec};
+use plimsoll_sim::{SimSpecError, WorldSpec};
 use plimsoll_workload::Scenario;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -187,7 +187,7 @@ pub enum PlanError {
     #[error("{0}")]
     Setting(String),
     #[error(transparent)]
-    Engine(#[from] SpecError),
+    Engine(#[from] SimSpecError),
     #[error(transparent)]
     Workload(#[from] plimsoll_workload::SpecError),
 }

@@ -176,7 +176,7 @@ impl Call {
         let engine = &self.server.engine;
         let held = match engine.submit(&self.conn, record, submit) {
             Ok(stream) => HeldRequest::new(stream, engine.clone()),
-            Err(plimsoll_sim::Rejected::Reset) => {
+            Err(plimsoll_sim::EngineRejection::Reset) => {
                 self.conn.reset();
                 return std::future::pending().await;
             }

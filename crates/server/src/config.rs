@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use plimsoll_model::Span;
-use plimsoll_sim::{EngineSpec, FaultSpec, FleetSpec, SpecError, WorldSpec};
+use plimsoll_sim::{EngineSpec, FaultSpec, FleetSpec, SimSpecError, WorldSpec};
 use plimsoll_wire::kserve::server::ServedInput;
 use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
@@ -144,7 +144,7 @@ pub enum ServeError {
         source: io::Error,
     },
     #[error(transparent)]
-    Spec(#[from] SpecError),
+    Spec(#[from] SimSpecError),
     /// The truth log can't be created or written.
     #[error("truth log {}: {source}", path.display())]
     Truth {

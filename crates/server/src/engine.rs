@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use plimsoll_model::{At, Span};
-use plimsoll_sim::engine::meter::{BucketHistogram, Life};
-use plimsoll_sim::{Emission, EngineGauges, Failure, Rejected, RequestEvent, Submit, World};
+use plimsoll_sim::engine::meter::{BucketHistogram, RequestLifetime};
+use plimsoll_sim::{Emission, EngineGauges, EngineRejection, Failure, RequestEvent, Submit, World};
 
 use plimsoll_wire::server::{ReportedTimings, Timing};
 
@@ -52,7 +52,7 @@ struct State {
 
 struct Live {
     stream: Rc<EngineStream>,
-    life: Life,
+    life: RequestLifetime,
     cached: Option<u32>,
 }
 
@@ -105,7 +105,7 @@ impl EngineDriver {
         conn: &Rc<Conn>,
         mut record: TruthRecord,
         submit: Submit,
-    ) -> Result<Rc<EngineStream>, Rejected> {
+    ) -> Result<Rc<EngineStream>, EngineRejection> {
         let now = self.axis.now();
         self.pump(now);
         let mut state = self.state.borrow_mut();
@@ -129,7 +129,7 @@ impl EngineDriver {
         }
         record.status = 200;
         let live = Live {
-            life: Life::new(record.arrival_ns, record.submitted_ns, prompt),
+            life: RequestLifetime::new(record.arrival_ns, record.submitted_ns, prompt),
             cached: None,
             stream: EngineStream::new(id, conn.clone(), self.metrics.clone(), self.truth.clone(), record),
         };

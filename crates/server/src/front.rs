@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use plimsoll_model::Protocol;
-use plimsoll_sim::{Failure, Rejected, Submit};
+use plimsoll_sim::{EngineRejection, Failure, Submit};
 use plimsoll_wire::prometheus;
 use plimsoll_wire::server::{self as wire, BadRequest, GenerateRequest};
 
@@ -211,8 +211,8 @@ impl Call {
     }
 
     /// Returns the response to a request that the world rejected.
-    async fn rejected(&self, why: &Rejected) -> Answer {
-        if *why == Rejected::Reset {
+    async fn rejected(&self, why: &EngineRejection) -> Answer {
+        if *why == EngineRejection::Reset {
             return self.reset().await;
         }
         let refusal = voice::rejected(why);

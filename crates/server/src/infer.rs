@@ -9,7 +9,7 @@ use http::{HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use plimsoll_model::Span;
 use plimsoll_sim::spec::dynamic::{BatcherSpec, QueuePolicySpec, TimeoutAction};
-use plimsoll_sim::{Failure, ModeSpec, Rejected, Submit};
+use plimsoll_sim::{EngineRejection, Failure, ModeSpec, Submit};
 use plimsoll_wire::kserve::{HEADER_LENGTH, server as kserve};
 use plimsoll_wire::server::BadRequest;
 use serde_json::{Value, json};
@@ -191,7 +191,7 @@ impl Call {
         let engine = &self.server.engine;
         let held = match engine.submit(&self.conn, record, submit) {
             Ok(stream) => HeldRequest::new(stream, engine.clone()),
-            Err(Rejected::Reset) => return self.reset().await,
+            Err(EngineRejection::Reset) => return self.reset().await,
             Err(rejected) => {
                 let (status, why) = refusal(&rejected);
                 return self.told(status, &why, None);
@@ -217,10 +217,10 @@ impl Call {
 }
 
 /// Returns the status and message of a request that the engine rejected.
-pub(crate) fn refusal(why: &Rejected) -> (u16, String) {
+pub(crate) fn refusal(why: &EngineRejection) -> (u16, String) {
     match why {
-        Rejected::QueueFull { .. } => (503, named(QUEUE_FULL)),
-        Rejected::Unavailable { status, why, .. } => (*status, named(why)),
+        EngineRejection::QueueFull { .. } => (503, named(QUEUE_FULL)),
+        EngineRejection::Unavailable { status, why, .. } => (*status, named(why)),
         other => (other.status().unwrap_or(503), other.to_string()),
     }
 }

@@ -3,8 +3,8 @@
 //! Metrics of requests are in `sim::engine::meter`, per replica, with vLLM's bucket bounds. This module counts rejections,
 //! connections and lateness.
 
-use plimsoll_sim::Rejected;
-use plimsoll_sim::engine::meter::{BucketHistogram, Meter, SIZES};
+use plimsoll_sim::EngineRejection;
+use plimsoll_sim::engine::meter::{BucketHistogram, ReplicaMeter, SIZES};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -36,7 +36,7 @@ pub const LATE: &[u64] = &[
 #[derive(Clone, Debug)]
 pub struct Metrics {
     /// Request metrics of each replica.
-    pub meters: Vec<Meter>,
+    pub meters: Vec<ReplicaMeter>,
     /// Requests that exceeded their queue timeout.
     pub expired: u64,
     /// Requests rejected by a full queue.
@@ -75,29 +75,31 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Returns the request metrics of a replica.
-    pub fn meter(&mut self, replica: u32) -> &mut Meter {
+    pub fn meter(&mut self, replica: u32) -> &mut ReplicaMeter {
         let place = replica as usize;
         if self.meters.len() <= place {
-            self.meters.resize_with(place + 1, Meter::default);
+            self.meters.resize_with(place + 1, ReplicaMeter::default);
         }
         &mut self.meters[place]
     }
 
     /// Returns the sum of the request metrics of all replicas.
-    pub fn total(&self) -> Meter {
-        let mut total = Meter::default();
+    pub fn total(&self) -> ReplicaMeter {
+        let mut total = ReplicaMeter::default();
         self.meters.iter().for_each(|meter| total.add(meter));
         total
     }
 
     /// Counts a request that the world rejected.
-    pub fn rejected(&mut self, why: &Rejected) {
+    pub fn rejected(&mut self, why: &EngineRejection) {
         match why {
-            Rejected::QueueFull { .. } => self.refused_queue += 1,
-            Rejected::TooLong { .. } | Rejected::TooManyItems { .. } | Rejected::DuplicateId { .. } => {
+            EngineRejection::QueueFull { .. } => self.refused_queue += 1,
+            EngineRejection::TooLong { .. }
+            | EngineRejection::TooManyItems { .. }
+            | EngineRejection::DuplicateId { .. } => {
                 self.refused_size += 1;
             }
-            Rejected::Unavailable { .. } | Rejected::Reset => {}
+            EngineRejection::Unavailable { .. } | EngineRejection::Reset => {}
         }
     }
 }

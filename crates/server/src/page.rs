@@ -4,7 +4,7 @@
 //! (`sglang_page`). The names of vLLM come first, because dashboards and autoscalers use them; the engine's own names begin
 //! with `plimsoll_`. The `_created` gauges of vLLM are omitted, because they are an artefact of its client library.
 
-use plimsoll_sim::engine::meter::{BucketHistogram, Meter};
+use plimsoll_sim::engine::meter::{BucketHistogram, ReplicaMeter};
 use plimsoll_sim::spec::BLOCK_TOKENS;
 use plimsoll_sim::{EngineGauges, ModeSpec};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
@@ -121,7 +121,7 @@ fn requests(page: &mut PrometheusPage, server: &Server) {
     let model: Label<'_> = ("model_name", &server.model);
     let names = engines(metrics.meters.len());
     let each = || names.iter().map(|name| [("engine", name.as_str()), model]).zip(&metrics.meters);
-    let totals = |page: &mut PrometheusPage, name: &str, help: &str, value: fn(&Meter) -> u64| {
+    let totals = |page: &mut PrometheusPage, name: &str, help: &str, value: fn(&ReplicaMeter) -> u64| {
         page.counter(name, help, each().map(|(labels, meter)| (labels, value(meter) as f64)));
     };
     totals(page, "vllm:prompt_tokens_total", "Number of prefill tokens processed.", |meter| {
@@ -140,12 +140,12 @@ fn requests(page: &mut PrometheusPage, server: &Server) {
         [([model, ("reason", "max_num_queued_reqs")], metrics.refused_queue as f64)],
     );
     let labels: Vec<[Label<'_>; 2]> = each().map(|(labels, _)| labels).collect();
-    let times = metrics.meters.first().map(Meter::times);
+    let times = metrics.meters.first().map(ReplicaMeter::times);
     for (place, (name, _)) in times.into_iter().flatten().enumerate() {
         let all: Vec<&BucketHistogram> = metrics.meters.iter().map(|meter| meter.times()[place].1).collect();
         per_engine(page, name, &labels, &all, 1e9);
     }
-    let sizes = metrics.meters.first().map(Meter::sizes);
+    let sizes = metrics.meters.first().map(ReplicaMeter::sizes);
     for (place, (name, _)) in sizes.into_iter().flatten().enumerate() {
         let all: Vec<&BucketHistogram> = metrics.meters.iter().map(|meter| meter.sizes()[place].1).collect();
         per_engine(page, name, &labels, &all, 1.0);

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
 use plimsoll_model::{Carries, Protocol};
-use plimsoll_sim::{ModeSpec, Rejected};
+use plimsoll_sim::{EngineRejection, ModeSpec};
 use plimsoll_wire::server::{
     self as wire, BadRequest, GenerateRequest, Reply, ReportedTimings, StreamEnd, StreamWriter,
 };
@@ -70,7 +70,7 @@ fn short(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns the response to a request that the engine rejected.
-pub fn rejected(why: &Rejected) -> BadRequest {
+pub fn rejected(why: &EngineRejection) -> BadRequest {
     let param = matches!(why, Rejected::TooLong { .. }).then_some("max_tokens");
     BadRequest { status: why.status().unwrap_or(503), message: why.to_string(), param }
 }

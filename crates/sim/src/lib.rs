@@ -21,7 +21,7 @@ mod batcher;
 
 pub use catalogue::PairSpec;
 pub use catalogue::profile::Profile;
-pub use client::{Events, LevelPlan, LevelRun, RowSink, run_level, simulate_into, simulate_level};
+pub use client::{Events, LevelRun, RowSink, SimLevelPlan, run_level, simulate_into, simulate_level};
 pub use engine::Engine;
 pub use engine::scheduler::policy::PolicySpec;
 pub use fleet::fault::FaultTruth;
@@ -32,7 +32,7 @@ pub use spec::dynamic::DynamicSpec;
 pub use spec::fault::{FaultKind, FaultSpec};
 pub use spec::fleet::{AdapterSpec, ColdStartSpec, DisaggregationSpec, FleetSpec, WorldSpec};
 pub use spec::law::LawSpec;
-pub use spec::{BatchingSpec, CannedSpec, EngineSpec, ModeSpec, QueueSpec, SpecError, StepSpec};
+pub use spec::{BatchingSpec, CannedSpec, EngineSpec, ModeSpec, QueueSpec, SimSpecError, StepSpec};
 pub use traffic::{
-    Detail, Emission, EngineGauges, Failure, FinishReason, Rejected, RequestEvent, Submit, Totals,
+    Detail, Emission, EngineGauges, EngineRejection, Failure, FinishReason, RequestEvent, Submit, Totals,
 };

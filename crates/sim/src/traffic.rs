@@ -43,7 +43,7 @@ impl Submit {
 
 /// The reason why a request was rejected.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Rejected {
+pub enum EngineRejection {
     /// The queue is full; retry later (HTTP 429).
     #[error("the queue is full: {limit} requests wait")]
     QueueFull {
@@ -87,28 +87,28 @@ pub enum Rejected {
     Reset,
 }
 
-impl Rejected {
+impl EngineRejection {
     /// Returns the HTTP status; `None` if there is no response.
     pub fn status(&self) -> Option<u16> {
         match self {
-            Rejected::QueueFull { .. } => Some(429),
-            Rejected::TooLong { .. } | Rejected::TooManyItems { .. } | Rejected::DuplicateId { .. } => {
-                Some(400)
-            }
-            Rejected::Unavailable { status, .. } => Some(*status),
-            Rejected::Reset => None,
+            EngineRejection::QueueFull { .. } => Some(429),
+            EngineRejection::TooLong { .. }
+            | EngineRejection::TooManyItems { .. }
+            | EngineRejection::DuplicateId { .. } => Some(400),
+            EngineRejection::Unavailable { status, .. } => Some(*status),
+            EngineRejection::Reset => None,
         }
     }
 
     /// Returns the value of the `Retry-After` header, if there is one.
     pub fn retry_after(&self) -> Option<Span> {
         match self {
-            Rejected::QueueFull { .. } => Some(QUEUE_FULL_WAIT),
-            Rejected::Unavailable { retry_after, .. } => *retry_after,
-            Rejected::TooLong { .. }
-            | Rejected::TooManyItems { .. }
-            | Rejected::DuplicateId { .. }
-            | Rejected::Reset => None,
+            EngineRejection::QueueFull { .. } => Some(QUEUE_FULL_WAIT),
+            EngineRejection::Unavailable { retry_after, .. } => *retry_after,
+            EngineRejection::TooLong { .. }
+            | EngineRejection::TooManyItems { .. }
+            | EngineRejection::DuplicateId { .. }
+            | EngineRejection::Reset => None,
         }
     }
 }

@@ -14,7 +14,7 @@ use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::{FAILED, SCRAPE};
 use plimsoll_model::{At, Attempt, How, Load, Sample, Span};
 use plimsoll_sim::catalogue::profile;
-use plimsoll_sim::{FaultSpec, LevelPlan, ModeSpec, RouteSpec, RowSink, World, WorldSpec, simulate_into};
+use plimsoll_sim::{FaultSpec, ModeSpec, RouteSpec, RowSink, SimLevelPlan, World, WorldSpec, simulate_into};
 use plimsoll_watch::replay::of_pages;
 use plimsoll_watch::{AlertKind, AlertSpec};
 use plimsoll_workload::{BlockNames, Scenario, SharedPrefix, Size};
@@ -245,10 +245,10 @@ fn simulate(timeline: &Timeline, seed: u64) -> Kept {
                 {"name": "documents", "weight": stretch.long, "sizes": {"prompt": 30000, "output": 120}, "prompts": {}}]))
             .expect("classes");
         }
-        let plan = LevelPlan {
+        let plan = SimLevelPlan {
             gauges: true,
             scrape_every: Span::from_secs(EVERY),
-            ..LevelPlan::new(
+            ..SimLevelPlan::new(
                 &scenario,
                 id as u32,
                 Load::Open { rate_per_s: RATE * stretch.rate },

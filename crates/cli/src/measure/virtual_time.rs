@@ -14,7 +14,7 @@ use plimsoll_measure::findings::Findings;
 use plimsoll_model::{At, Attempt, EndedBy, Fingerprint, Load, Manifest, Sample, Span, Time};
 use plimsoll_sim::client::watches_tokens;
 use plimsoll_sim::traffic::Detail;
-use plimsoll_sim::{Events, LevelPlan, RowSink, World, WorldSpec, simulate_into};
+use plimsoll_sim::{Events, RowSink, SimLevelPlan, World, WorldSpec, simulate_into};
 use plimsoll_workload::{ArrivalSpec, BlockNames, Scenario, Schedule};
 
 use super::{
@@ -133,7 +133,7 @@ impl Measure {
         let plan = plan(&scenario, step, self.levels, driver.now, events);
         let most =
             [self.control.limits.max_rate_per_s, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
-        let plan = LevelPlan { max_rate_per_s: most, ..plan };
+        let plan = SimLevelPlan { max_rate_per_s: most, ..plan };
         // The log records the level before it starts, like a level of a live run.
         let cut =
             cut_off(plan.id, step, (plan.load, plan.rate_course), (plan.start, plan.plays_sessions_out));
@@ -200,8 +200,14 @@ impl RowSink for Kept<'_> {
     }
 }
 
-fn plan<'a>(scenario: &'a Scenario, step: &LevelStep, id: u32, start: At, events: Events) -> LevelPlan<'a> {
-    LevelPlan {
+fn plan<'a>(
+    scenario: &'a Scenario,
+    step: &LevelStep,
+    id: u32,
+    start: At,
+    events: Events,
+) -> SimLevelPlan<'a> {
+    SimLevelPlan {
         traffic: step.traffic.clone(),
         purpose: step.purpose.clone(),
         sample_every: Span(((step.window.0 as f64 / SAMPLES) as i64).max(1_000_000)),
@@ -210,7 +216,7 @@ fn plan<'a>(scenario: &'a Scenario, step: &LevelStep, id: u32, start: At, events
         events,
         max_requests: step.requests.or(step.max_requests),
         ends_with_requests: step.requests.is_some(),
-        ..LevelPlan::new(scenario, id, step.load, start, step.window)
+        ..SimLevelPlan::new(scenario, id, step.load, start, step.window)
     }
 }
 

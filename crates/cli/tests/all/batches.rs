@@ -7,7 +7,7 @@ use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Findings};
 use plimsoll_measure::sweep::SweepNext;
 use plimsoll_measure::{Sweep, SweepSpec};
 use plimsoll_model::{At, Load, Span};
-use plimsoll_sim::client::{LevelPlan, simulate_level};
+use plimsoll_sim::client::{SimLevelPlan, simulate_level};
 use plimsoll_sim::{EngineSpec, World};
 use plimsoll_workload::Scenario;
 use serde_json::{Value, json};
@@ -89,7 +89,7 @@ fn virtually(rate_per_s: f64) -> [f64; 3] {
     let spec: EngineSpec = serde_json::from_value(profile()).expect("a valid profile");
     let mut world = World::new(&spec, 5).expect("a valid engine");
     let scenario = scenario();
-    let plan = LevelPlan::new(&scenario, 0, Load::Open { rate_per_s }, At::ZERO, Span::from_secs(120));
+    let plan = SimLevelPlan::new(&scenario, 0, Load::Open { rate_per_s }, At::ZERO, Span::from_secs(120));
     let run = simulate_level(&mut world, &scenario, plan).expect("simulated");
     let mut e2e: Vec<f64> =
         run.attempts.iter().filter_map(|a| Some((a.end? - a.due).as_secs_f64())).collect();
@@ -111,10 +111,10 @@ fn swept() -> Findings {
     let mut id = 0;
     while let SweepNext::Run(experiment) = sweep.next() {
         let mut world = World::new(&spec, 5).expect("a valid engine");
-        let plan = LevelPlan {
+        let plan = SimLevelPlan {
             purpose: experiment.purpose,
             traffic: experiment.traffic,
-            ..LevelPlan::new(&scenario, id, experiment.load, At::ZERO, experiment.window)
+            ..SimLevelPlan::new(&scenario, id, experiment.load, At::ZERO, experiment.window)
         };
         let run = simulate_level(&mut world, &scenario, plan).expect("simulated");
         sweep.observe(&run.level, &run.attempts, &run.samples);

@@ -6,7 +6,7 @@
 
 use plimsoll_math::queueing::Mmc;
 use plimsoll_model::{At, Load, Span};
-use plimsoll_sim::client::{LevelPlan, simulate_level};
+use plimsoll_sim::client::{SimLevelPlan, simulate_level};
 use plimsoll_sim::{EngineSpec, World};
 use plimsoll_workload::{Scenario, Size};
 use serde_json::json;
@@ -45,7 +45,7 @@ fn virtual_time() -> [f64; 2] {
     let mut scenario = Scenario { seed: 5, nonce: Some(1), ..Scenario::default() };
     scenario.sizes.output = Size::Fixed(1);
     let plan =
-        LevelPlan::new(&scenario, 0, Load::Open { rate_per_s: rate() }, At::ZERO, Span::from_secs(400));
+        SimLevelPlan::new(&scenario, 0, Load::Open { rate_per_s: rate() }, At::ZERO, Span::from_secs(400));
     let run = simulate_level(&mut world, &scenario, plan).expect("simulated");
     let mut ttft: Vec<f64> = run
         .attempts

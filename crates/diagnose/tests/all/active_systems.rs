@@ -9,7 +9,8 @@ use plimsoll_diagnose::{Cause, Diagnosis, RunData};
 use plimsoll_measure::findings::Validity;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span};
 use plimsoll_sim::{
-    FaultSpec, FleetSpec, LevelPlan, ModeSpec, RowSink, World, WorldSpec, catalogue::profile, simulate_into,
+    FaultSpec, FleetSpec, ModeSpec, RowSink, SimLevelPlan, World, WorldSpec, catalogue::profile,
+    simulate_into,
 };
 use plimsoll_workload::{BlockNames, Scenario};
 use serde_json::json;
@@ -135,7 +136,7 @@ impl System {
             now += ask.pause;
             let scenario = ask.change.apply(&self.scenario);
             let mut names = BlockNames::new(&scenario).expect("a sound scenario");
-            let plan = LevelPlan {
+            let plan = SimLevelPlan {
                 gauges: true,
                 purpose: ask.purpose(),
                 traffic: ask.traffic(),
@@ -143,7 +144,7 @@ impl System {
                 ends_with_requests: true,
                 max_rate_per_s: Some(ask.pace_per_s),
                 client: &scenario.client,
-                ..LevelPlan::new(&scenario, id, ask.load, now, ask.window)
+                ..SimLevelPlan::new(&scenario, id, ask.load, now, ask.window)
             };
             let mut run = Run::default();
             let level =

@@ -8,7 +8,7 @@ use plimsoll_diagnose::seen::{RequestRow, SeenLevel};
 use plimsoll_diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, RunData, YesNo, diagnose};
 use plimsoll_measure::server_side::SCRAPE;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, ServerStage, Span};
-use plimsoll_sim::{EngineSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, simulate_level};
+use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec, SimLevelPlan, World, simulate_level};
 use plimsoll_workload::{Scenario, Size};
 
 const SERVICE_MS: f64 = 20.0;
@@ -43,7 +43,7 @@ fn run(loads: &[Load]) -> Run {
         scenario.sizes.prompt = Size::Fixed(1);
         scenario.sizes.output = Size::Fixed(1);
         scenario.client.drain = Span::from_secs(10_000);
-        let plan = LevelPlan::new(&scenario, id as u32, *load, now, Span::from_secs(600));
+        let plan = SimLevelPlan::new(&scenario, id as u32, *load, now, Span::from_secs(600));
         let level = simulate_level(&mut world, &scenario, plan).expect("a sound level");
         now = level.level.drained + Span::from_millis(1);
         run.levels.push(level.level);

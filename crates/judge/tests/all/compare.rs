@@ -9,7 +9,7 @@ use plimsoll_measure::findings::{Findings, Reason, Trust};
 use plimsoll_measure::sweep::SweepSpec;
 use plimsoll_model::run::Time;
 use plimsoll_model::{At, Attempt, How, Level, Load, Manifest, ServerStage, Span};
-use plimsoll_sim::{EngineSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, simulate_level};
+use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec, SimLevelPlan, World, simulate_level};
 use plimsoll_workload::{Scenario, Size};
 use serde_json::json;
 
@@ -54,7 +54,7 @@ fn queues(factors: &[f64], load: f64, window: Span, seeds: &[(u64, u64)]) -> Who
         let mut scenario = Scenario { seed: *schedule, ..Scenario::default() };
         (scenario.sizes.prompt, scenario.sizes.output) = (Size::Fixed(1), Size::Fixed(1));
         let rate_per_s = load * 800.0;
-        let mut plan = LevelPlan::new(&scenario, id as u32, Load::Open { rate_per_s }, now, window);
+        let mut plan = SimLevelPlan::new(&scenario, id as u32, Load::Open { rate_per_s }, now, window);
         (plan.traffic, plan.purpose) = ("steady".into(), "run".into());
         let run = simulate_level(&mut world, &scenario, plan).expect("a sound level");
         now = run.level.drained + Span::from_millis(1);

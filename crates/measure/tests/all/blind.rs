@@ -8,7 +8,7 @@ use plimsoll_measure::findings::{CapacityLine, Estimate, Findings};
 use plimsoll_measure::sweep::{Sweep, SweepNext, SweepSpec};
 use plimsoll_model::{At, Span};
 use plimsoll_sim::{
-    EngineSpec, FleetSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, WorldSpec, simulate_level,
+    EngineSpec, FleetSpec, LawSpec, ModeSpec, QueueSpec, SimLevelPlan, World, WorldSpec, simulate_level,
 };
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
@@ -139,7 +139,7 @@ pub fn sweep_sizes(
             idle: None,
             ..scenario.client.timeouts
         };
-        let mut plan = LevelPlan::new(&scenario, id, asked.load, now, asked.window);
+        let mut plan = SimLevelPlan::new(&scenario, id, asked.load, now, asked.window);
         plan.traffic = asked.traffic;
         plan.purpose = asked.purpose;
         plan.max_rate_per_s = asked.max_rate_per_s;

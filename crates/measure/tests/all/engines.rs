@@ -4,7 +4,7 @@
 use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, Held, Metric};
 use plimsoll_measure::sweep::SweepSpec;
 use plimsoll_model::{At, Load, Span};
-use plimsoll_sim::{LevelPlan, World, simulate_level};
+use plimsoll_sim::{SimLevelPlan, World, simulate_level};
 use plimsoll_workload::{Scenario, Size};
 
 use crate::blind::sweep_engine;
@@ -55,7 +55,7 @@ fn a_limit_that_the_ladder_did_not_reach_is_found() {
     (scenario.sizes.prompt, scenario.sizes.output) = (Size::Fixed(512), Size::Fixed(128));
     let mut world = World::new(&engine, 7).expect("sound");
     let full = Load::Closed { concurrency: 1024 };
-    let plan = LevelPlan::new(&scenario, 0, full, At(0), Span::from_secs(400));
+    let plan = SimLevelPlan::new(&scenario, 0, full, At(0), Span::from_secs(400));
     let run = simulate_level(&mut world, &scenario, plan).expect("sound");
     let ended = run
         .attempts

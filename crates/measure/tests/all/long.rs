@@ -6,7 +6,7 @@
 use plimsoll_math::dist::{exponential, gamma, gamma_from_mean_cv};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Load, Span};
-use plimsoll_sim::{EngineSpec, LevelPlan, World, simulate_level};
+use plimsoll_sim::{EngineSpec, SimLevelPlan, World, simulate_level};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
 /// Returns the load, as a share of the capacity, at which the p-quantile of the sojourn reaches `factor` times a service's.
@@ -48,7 +48,7 @@ pub fn engine_onset(
         scenario.sizes.prompt = Size::Fixed(prompt);
         scenario.sizes.output = Size::Fixed(answer);
         let mut world = World::new(engine, 4_242).expect("a sound engine");
-        let plan = LevelPlan::new(&scenario, 0, load, At::ZERO, window);
+        let plan = SimLevelPlan::new(&scenario, 0, load, At::ZERO, window);
         let run = simulate_level(&mut world, &scenario, plan).expect("a sound level");
         let first = run.attempts.iter().map(|a| a.first_token.map_or(i64::MAX, |at| (at - a.due).0));
         let mut values: Vec<i64> = first.collect();

@@ -7,7 +7,7 @@ use plimsoll_model::{
     StampSource,
 };
 
-use plimsoll_sim::{EngineSpec, LevelPlan, World, simulate_level};
+use plimsoll_sim::{EngineSpec, SimLevelPlan, World, simulate_level};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
 use plimsoll_lab::records::{MS, answer, broken, failure, level};
@@ -136,7 +136,7 @@ fn evenly_spaced_arrivals_in_virtual_time_are_valid() {
     scenario.sizes.prompt = Size::Fixed(10);
     scenario.sizes.output = Size::Fixed(3);
     let load = Load::Open { rate_per_s: 1_000.0 };
-    let plan = LevelPlan::new(&scenario, 0, load, At(0), Span::from_secs(100));
+    let plan = SimLevelPlan::new(&scenario, 0, load, At(0), Span::from_secs(100));
     let mut world = World::new(&spec, 1).expect("sound");
     let run = simulate_level(&mut world, &scenario, plan).expect("sound");
     assert_eq!(run.attempts.len(), 100_000);

@@ -13,9 +13,9 @@ use std::collections::BTreeSet;
 
 use plimsoll_math::least_squares::{Parameter, minimise};
 use plimsoll_math::quantile;
-use plimsoll_sim::catalogue::origin::{Basis, HeldOut, LoadRange};
+use plimsoll_sim::catalogue::origin::{HeldOut, LoadRange, ProfileBasis};
 use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Trial};
-use plimsoll_sim::{EngineSpec, ModeSpec, SpecError, StepSpec};
+use plimsoll_sim::{EngineSpec, ModeSpec, SimSpecError, StepSpec};
 use serde::Serialize;
 
 pub use rows::{AskedProtocol, MeasuredFigures, MeasuredRow, RowDefaults, RowError, RowTable};
@@ -99,7 +99,7 @@ pub enum CalibrationError {
     #[error("{0} has no roofline to calibrate; use a profile MODEL@GPU")]
     NoRoofline(String),
     #[error(transparent)]
-    Spec(#[from] SpecError),
+    Spec(#[from] SimSpecError),
 }
 
 /// Returns the fold of each row: groups in turn if there are at least three, else rows in turn.
@@ -247,7 +247,7 @@ fn fit(rows: &[MeasuredRow], seed: u64) -> Vec<f64> {
 }
 
 /// Simulates every row with the factors' logarithms and compares the result with the measurement.
-pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<Comparison>, SpecError> {
+pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<Comparison>, SimSpecError> {
     let mut found = Vec::new();
     for row in rows {
         let trial = simulate(row, logs, seed)?;
@@ -270,7 +270,7 @@ pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<Comp
 }
 
 /// Runs a row's protocol on its engine with the factors' logarithms.
-pub fn simulate(row: &MeasuredRow, logs: &[f64], seed: u64) -> Result<Trial, SpecError> {
+pub fn simulate(row: &MeasuredRow, logs: &[f64], seed: u64) -> Result<Trial, SimSpecError> {
     let engine = applied(&row.engine, logs);
     match &row.asked {
         AskedProtocol::Protocol(protocol) => trial::run(&engine, protocol, seed),
@@ -351,7 +351,7 @@ fn profile(rows: &[MeasuredRow], logs: &[f64], held_out: &[HeldOut], seed: u64) 
     if let ModeSpec::Batching(batching) = &mut engine.mode {
         let mut origin = batching.origin.as_deref().cloned().unwrap_or_default();
         let tpot = held_out.iter().find(|one| one.metric != "ttft");
-        origin.basis = Basis::Calibrated;
+        origin.basis = ProfileBasis::Calibrated;
         origin.protocol = protocols(rows);
         origin.kv_blocks = batching.kv_blocks;
         origin.expected_error_percent = tpot.map_or(origin.expected_error_percent, |one| one.mean_percent);

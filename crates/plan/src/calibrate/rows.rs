@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use plimsoll_math::quantile;
 use plimsoll_sim::catalogue::{Dtype, PairSpec, Server};
 use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sizes, Start, TrialRequest};
-use plimsoll_sim::{EngineSpec, SpecError};
+use plimsoll_sim::{EngineSpec, SimSpecError};
 use plimsoll_workload::Size;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -89,7 +89,7 @@ pub enum RowError {
     Engine {
         /// Line in the table, counted from the header at 1.
         line: usize,
-        why: SpecError,
+        why: SimSpecError,
     },
 }
 

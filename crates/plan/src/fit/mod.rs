@@ -21,7 +21,7 @@ pub mod words;
 
 use plimsoll_math::least_squares::Parameter;
 use plimsoll_model::At;
-use plimsoll_sim::catalogue::origin::{Basis, HeldOut, LoadRange, OriginSpec};
+use plimsoll_sim::catalogue::origin::{HeldOut, LoadRange, OriginSpec, ProfileBasis};
 use plimsoll_sim::{BatchingSpec, EngineSpec, FleetSpec, ModeSpec, PolicySpec, StepSpec, WorldSpec};
 
 pub use knee::{Knee, KneeSpec, knee};
@@ -459,7 +459,7 @@ fn origin(
         .collect();
     let tpot = held_out.iter().find(|one| one.metric == "tpot").or(held_out.first());
     OriginSpec {
-        basis: Basis::Calibrated,
+        basis: ProfileBasis::Calibrated,
         protocol: if rows.parts.iter().any(|part| part.closed) { "closed loop" } else { "open loop" }
             .to_owned(),
         expected_error_percent: tpot.map_or(0.0, |one| one.mean_percent),

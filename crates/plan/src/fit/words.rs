@@ -2,7 +2,7 @@
 
 use plimsoll_model::{Attempt, Level, Sample};
 use plimsoll_sim::catalogue::origin::LoadRange;
-use plimsoll_sim::{EngineSpec, SpecError, WorldSpec};
+use plimsoll_sim::{EngineSpec, SimSpecError, WorldSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -160,5 +160,5 @@ pub enum FitError {
     Simulation(String),
     /// The settings are invalid for an engine.
     #[error(transparent)]
-    Engine(#[from] SpecError),
+    Engine(#[from] SimSpecError),
 }

@@ -5,7 +5,7 @@
 
 use plimsoll_sim::catalogue::origin::HeldOut;
 use plimsoll_sim::catalogue::{PairSpec, Server};
-use plimsoll_sim::{EngineSpec, SpecError};
+use plimsoll_sim::{EngineSpec, SimSpecError};
 use serde::Serialize;
 
 use crate::calibrate::{
@@ -54,7 +54,7 @@ pub enum ValidateError {
     #[error(transparent)]
     Rows(#[from] RowError),
     #[error(transparent)]
-    Spec(#[from] SpecError),
+    Spec(#[from] SimSpecError),
 }
 
 impl ErrorLine {

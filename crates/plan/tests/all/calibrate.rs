@@ -6,7 +6,7 @@ use plimsoll_plan::calibrate::{
     folds, simulate,
 };
 use plimsoll_plan::validate;
-use plimsoll_sim::catalogue::origin::Basis;
+use plimsoll_sim::catalogue::origin::ProfileBasis;
 use plimsoll_sim::client::trial::{SendPace, Sizes, Start};
 use plimsoll_sim::{ModeSpec, catalogue, catalogue::profile};
 use plimsoll_workload::Size;

@@ -4,7 +4,7 @@ use plimsoll_model::{At, Load, Span};
 use plimsoll_plan::fit::{FitError, FittedRun, From, KneeSpec, StatedTarget, fit, knee};
 use plimsoll_sim::engine::step_time::{StepLoad, StepModel};
 use plimsoll_sim::{
-    EngineSpec, Events, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, catalogue::profile, simulate_into,
+    EngineSpec, Events, LawSpec, ModeSpec, QueueSpec, SimLevelPlan, World, catalogue::profile, simulate_into,
 };
 use plimsoll_workload::Scenario;
 
@@ -186,10 +186,10 @@ fn what_cannot_be_told_is_refused() {
 fn whole(engine: &EngineSpec, rate_per_s: f64, requests: f64) -> Run {
     let scenario = Scenario { seed: 5, ..Scenario::default() };
     let window = Span::from_secs_f64(requests / rate_per_s);
-    let plan = LevelPlan {
+    let plan = SimLevelPlan {
         events: Events::All,
         stream: false,
-        ..LevelPlan::new(&scenario, 0, Load::Open { rate_per_s }, At::ZERO, window)
+        ..SimLevelPlan::new(&scenario, 0, Load::Open { rate_per_s }, At::ZERO, window)
     };
     let mut run = Run::default();
     let mut world = World::new(engine, 5).expect("a sound engine");

@@ -7,7 +7,7 @@ use plimsoll_plan::fit::{FitError, Fitted, FittedRun, Knee, KneeSpec, StatedTarg
 use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{
-    EngineSpec, Events, FleetSpec, LevelPlan, ModeSpec, RowSink, StepSpec, World, WorldSpec,
+    EngineSpec, Events, FleetSpec, ModeSpec, RowSink, SimLevelPlan, StepSpec, World, WorldSpec,
     catalogue::profile, simulate_into,
 };
 use plimsoll_workload::{BlockNames, Scenario, Schedule};
@@ -134,8 +134,10 @@ impl System {
         let mut world = World::of(&self.world(), self.scenario.seed).expect("a sound world");
         let mut names = BlockNames::new(&self.scenario).expect("a sound scenario");
         let window = Span::from_secs_f64(seconds);
-        let plan =
-            LevelPlan { events: Events::Ends, ..LevelPlan::new(&self.scenario, 0, load, At::ZERO, window) };
+        let plan = SimLevelPlan {
+            events: Events::Ends,
+            ..SimLevelPlan::new(&self.scenario, 0, load, At::ZERO, window)
+        };
         let mut run = Run::default();
         let level = simulate_into(&mut world, &self.scenario, plan, Some(&mut names), &mut run);
         run.levels.push(level.expect("a sound plan"));

@@ -12,7 +12,7 @@ use plimsoll_plan::levers::{
 };
 use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sizes, Start};
 use plimsoll_sim::{
-    Events, FleetSpec, LevelPlan, ModeSpec, RowSink, World, WorldSpec, catalogue::profile, simulate_into,
+    Events, FleetSpec, ModeSpec, RowSink, SimLevelPlan, World, WorldSpec, catalogue::profile, simulate_into,
 };
 use plimsoll_workload::{BlockNames, Scenario, Schedule, Size};
 use serde_json::json;
@@ -107,10 +107,10 @@ impl System {
         let mut names = BlockNames::new(&self.scenario).expect("a sound scenario");
         let load = Load::Open { rate_per_s: self.rate_per_s };
         let window = self.window(self.requests);
-        let plan = LevelPlan {
+        let plan = SimLevelPlan {
             gauges: true,
             events: Events::Ends,
-            ..LevelPlan::new(&self.scenario, 0, load, At::ZERO, window)
+            ..SimLevelPlan::new(&self.scenario, 0, load, At::ZERO, window)
         };
         let mut run = Run::default();
         let level = simulate_into(&mut world, &self.scenario, plan, Some(&mut names), &mut run);

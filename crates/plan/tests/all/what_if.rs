@@ -154,9 +154,9 @@ fn a_replica_down_comes_as_predicted() {
     let scenario = &one.scenario;
     let window = plimsoll_model::Span::from_secs_f64(1_500.0 / 200.0);
     let load = plimsoll_model::Load::Open { rate_per_s: 200.0 };
-    let plan = plimsoll_sim::LevelPlan {
+    let plan = plimsoll_sim::SimLevelPlan {
         events: plimsoll_sim::Events::Ends,
-        ..plimsoll_sim::LevelPlan::new(scenario, 0, load, plimsoll_model::At::ZERO, window)
+        ..plimsoll_sim::SimLevelPlan::new(scenario, 0, load, plimsoll_model::At::ZERO, window)
     };
     let mut target = plimsoll_sim::World::of(&world, 1).expect("a world");
     let level = plimsoll_sim::simulate_into(&mut target, scenario, plan, None, &mut two).expect("a level");

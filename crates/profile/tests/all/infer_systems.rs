@@ -9,7 +9,7 @@ use plimsoll_profile::infer::{
 };
 use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sizes, Start};
 use plimsoll_sim::{
-    EngineSpec, Events, LevelPlan, ModeSpec, RowSink, World, catalogue::profile, simulate_into,
+    EngineSpec, Events, ModeSpec, RowSink, SimLevelPlan, World, catalogue::profile, simulate_into,
 };
 use plimsoll_workload::{BlockNames, Scenario, Size};
 use serde_json::json;
@@ -140,12 +140,12 @@ impl System {
         let mut world = World::of(&spec, self.scenario.seed).expect("a sound world");
         let mut names = BlockNames::new(&self.scenario).expect("a sound scenario");
         let window = Span::from_secs_f64(window_s);
-        let plan = LevelPlan {
+        let plan = SimLevelPlan {
             gauges: true,
             events: Events::All,
             sample_every: window,
             max_requests: matches!(load, Load::Closed { .. }).then_some(40),
-            ..LevelPlan::new(&self.scenario, 0, load, At::ZERO, window)
+            ..SimLevelPlan::new(&self.scenario, 0, load, At::ZERO, window)
         };
         let mut kept = Kept::default();
         let level = simulate_into(&mut world, &self.scenario, plan, Some(&mut names), &mut kept);

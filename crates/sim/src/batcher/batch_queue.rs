@@ -11,7 +11,7 @@ use plimsoll_model::{At, Span};
 use crate::spec::dynamic::{BatcherSpec, QueuePolicySpec, TimeoutAction};
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingSlot {
     pub slot: u32,
     pub items: u32,
     pub since: At,
@@ -40,8 +40,8 @@ pub(crate) struct BatchQueue {
 #[derive(Clone, Debug)]
 struct Level {
     policy: QueuePolicySpec,
-    queue: VecDeque<Waiting>,
-    delayed: VecDeque<Waiting>,
+    queue: VecDeque<WaitingSlot>,
+    delayed: VecDeque<WaitingSlot>,
 }
 
 impl BatchQueue {
@@ -68,14 +68,14 @@ impl BatchQueue {
     }
 
     /// Appends a request to its level. `timeout` is the request's own time-out.
-    pub fn push(&mut self, level: u32, waiting: Waiting, timeout: Option<Span>) -> Result<(), Full> {
+    pub fn push(&mut self, level: u32, waiting: WaitingSlot, timeout: Option<Span>) -> Result<(), Full> {
         let level = self.levels.get_mut(&level).expect("the level was mapped to one that is there");
         let bound = level.policy.max_queue_size as usize;
         if bound != 0 && level.queue.len() + level.delayed.len() >= bound {
             return Err(Full);
         }
         let expires = level.policy.timeout(timeout).map(|timeout| waiting.since + timeout);
-        level.queue.push_back(Waiting { expires, ..waiting });
+        level.queue.push_back(WaitingSlot { expires, ..waiting });
         self.size += 1;
         Ok(())
     }
@@ -96,7 +96,7 @@ impl BatchQueue {
 
     /// Returns the request at this position, or the next one that may start at `now`, and moves the position to it.
     /// Expired requests on the way are handled.
-    pub fn look(&mut self, place: &mut QueuePlace, now: At, expired: &mut Vec<u32>) -> Option<Waiting> {
+    pub fn look(&mut self, place: &mut QueuePlace, now: At, expired: &mut Vec<u32>) -> Option<WaitingSlot> {
         loop {
             let (&number, level) = self.levels.range_mut(place.level..).next()?;
             if number != place.level {
@@ -126,7 +126,7 @@ impl BatchQueue {
     }
 
     /// Removes and returns the first request.
-    pub fn pop(&mut self) -> Option<Waiting> {
+    pub fn pop(&mut self) -> Option<WaitingSlot> {
         let level = self.levels.values_mut().find(|level| level.at(0).is_some())?;
         self.size -= 1;
         level.queue.pop_front().or_else(|| level.delayed.pop_front())
@@ -151,16 +151,16 @@ impl Level {
         if over == 0 {
             return 0;
         }
-        let late: Vec<Waiting> = self.queue.drain(index..index + over).collect();
+        let late: Vec<WaitingSlot> = self.queue.drain(index..index + over).collect();
         if self.rejects() {
             expired.extend(late.iter().map(|waiting| waiting.slot));
             return over;
         }
-        self.delayed.extend(late.into_iter().map(|waiting| Waiting { expires: None, ..waiting }));
+        self.delayed.extend(late.into_iter().map(|waiting| WaitingSlot { expires: None, ..waiting }));
         0
     }
 
-    fn at(&self, index: usize) -> Option<Waiting> {
+    fn at(&self, index: usize) -> Option<WaitingSlot> {
         match self.queue.get(index) {
             Some(waiting) => Some(*waiting),
             None => self.delayed.get(index - self.queue.len()).copied(),
@@ -168,7 +168,7 @@ impl Level {
     }
 }
 
-impl Waiting {
+impl WaitingSlot {
     fn is_over(&self, now: At) -> bool {
         self.expires.is_some_and(|expires| now > expires)
     }

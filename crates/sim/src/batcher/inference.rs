@@ -9,12 +9,14 @@ use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 
-use crate::batcher::batch_queue::Waiting;
-use crate::batcher::{Batch, Batcher, Moves};
+use crate::batcher::batch_queue::WaitingSlot;
+use crate::batcher::{Batch, Batcher, BatcherOutput};
 use crate::engine::calendar::Calendar;
 use crate::engine::slots::Slots;
 use crate::spec::dynamic::{DynamicSpec, Overlap};
-use crate::traffic::{Emission, EngineGauges, Failure, FinishReason, Rejected, RequestEvent, Submit, Totals};
+use crate::traffic::{
+    Emission, EngineGauges, EngineRejection, Failure, FinishReason, RequestEvent, Submit, Totals,
+};
 
 const QUEUE_FULL: &str = "Exceeds maximum queue size";
 const EXPIRED: &str = "Request timeout expired";
@@ -36,7 +38,7 @@ pub(crate) struct Inference {
     due: Option<At>,
     /// Time at which each idle instance will have finished computing.
     idle: Vec<At>,
-    batches: Slots<Running>,
+    batches: Slots<RunningBatch>,
     started: u64,
     calendar: Calendar,
     /// Requests in order of leaving the queue, if responses must keep it.
@@ -80,7 +82,7 @@ enum Stage {
 
 /// A batch on an instance.
 #[derive(Clone, Debug)]
-struct Running {
+struct RunningBatch {
     slots: Vec<u32>,
     items: u32,
     start: At,
@@ -118,14 +120,14 @@ impl Inference {
         }
     }
 
-    pub fn submit(&mut self, now: At, request: &Submit) -> Result<(), Rejected> {
+    pub fn submit(&mut self, now: At, request: &Submit) -> Result<(), EngineRejection> {
         let id = request.id;
         if self.requests.find(id).is_some() {
-            return Err(Rejected::DuplicateId { id });
+            return Err(EngineRejection::DuplicateId { id });
         }
         let items = request.items.max(1);
         if items > self.spec.max_batch_size {
-            return Err(Rejected::TooManyItems { items, limit: self.spec.max_batch_size });
+            return Err(EngineRejection::TooManyItems { items, limit: self.spec.max_batch_size });
         }
         let entering = Request {
             id,
@@ -150,7 +152,7 @@ impl Inference {
             return Ok(());
         }
         self.leave(slot);
-        Err(Rejected::Unavailable { status: UNAVAILABLE, why: QUEUE_FULL, retry_after: None })
+        Err(EngineRejection::Unavailable { status: UNAVAILABLE, why: QUEUE_FULL, retry_after: None })
     }
 
     pub fn next_at(&self) -> Option<At> {
@@ -239,7 +241,7 @@ impl Inference {
         let request = self.requests.at_mut(slot);
         (request.queued, request.stage) = (now, Stage::Queue);
         let level = self.spec.dynamic_batching.as_ref().map_or(0, |batcher| batcher.level(request.priority));
-        let waiting = Waiting { slot, items: request.items, since: now, expires: None };
+        let waiting = WaitingSlot { slot, items: request.items, since: now, expires: None };
         let taken = self.batcher.enqueue(level, waiting, request.timeout).is_ok();
         if taken {
             self.due = Some(now);
@@ -249,7 +251,7 @@ impl Inference {
 
     fn batch(&mut self, now: At, out: &mut Vec<Emission>, totals: &mut Totals) {
         self.due = None;
-        let mut moves = Moves::default();
+        let mut moves = BatcherOutput::default();
         self.batcher.run(now, self.idle.len(), &mut moves);
         for slot in moves.expired {
             self.fail(slot, now, EXPIRED, out, totals);
@@ -278,8 +280,15 @@ impl Inference {
             self.order.extend(&batch.slots);
         }
         self.running += batch.slots.len() as u32;
-        let running =
-            Running { slots: batch.slots, items: batch.items, start: now, input, compute, output, computed };
+        let running = RunningBatch {
+            slots: batch.slots,
+            items: batch.items,
+            start: now,
+            input,
+            compute,
+            output,
+            computed,
+        };
         let number = self.batches.insert(self.started, running);
         // Batches have no external ids.
         self.batches.forget(self.started);

@@ -28,7 +28,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use plimsoll_model::{At, Span};
 
-use crate::batcher::batch_queue::{BatchQueue, Full, QueuePlace, Waiting};
+use crate::batcher::batch_queue::{BatchQueue, Full, QueuePlace, WaitingSlot};
 use crate::spec::dynamic::{BatcherSpec, DynamicSpec};
 
 /// Interval at which a batcher that waits for an instance rejects expired requests.
@@ -50,7 +50,7 @@ pub(crate) struct Batcher {
     queue: BatchQueue,
     /// Batches that no instance has taken yet.
     formed: VecDeque<Batch>,
-    growing: Growing,
+    growing: JoinableBatch,
     wake: Wake,
 }
 
@@ -76,7 +76,7 @@ struct Rules {
 
 /// The batch that new requests may join.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Growing {
+enum JoinableBatch {
     /// The next request begins a new batch.
     None,
     /// The last formed batch.
@@ -96,7 +96,7 @@ enum Verdict {
 
 /// The result of a batcher run.
 #[derive(Default, Debug)]
-pub(crate) struct Moves {
+pub(crate) struct BatcherOutput {
     /// Batches that instances take, in order.
     pub started: Vec<Batch>,
     /// Expired requests.
@@ -111,7 +111,7 @@ impl Batcher {
             rules: batcher.map(|batcher| Rules::new(spec, batcher)),
             queue: BatchQueue::new(batcher.unwrap_or(&none)),
             formed: VecDeque::new(),
-            growing: Growing::None,
+            growing: JoinableBatch::None,
             wake: Wake::Never,
         }
     }
@@ -120,7 +120,7 @@ impl Batcher {
     pub(crate) fn enqueue(
         &mut self,
         level: u32,
-        waiting: Waiting,
+        waiting: WaitingSlot,
         timeout: Option<Span>,
     ) -> Result<(), Full> {
         if self.rules.is_some() {
@@ -151,7 +151,7 @@ impl Batcher {
     }
 
     /// Forms batches and assigns them to at most `idle` instances.
-    pub fn run(&mut self, now: At, mut idle: usize, moves: &mut Moves) {
+    pub fn run(&mut self, now: At, mut idle: usize, moves: &mut BatcherOutput) {
         let woken = std::mem::replace(&mut self.wake, Wake::Never);
         loop {
             while idle > 0
@@ -180,7 +180,7 @@ impl Batcher {
     }
 
     /// Rejects expired requests, every 500 ms while the batcher waits for an instance.
-    fn sweep(&mut self, now: At, woken: Wake, moves: &mut Moves) {
+    fn sweep(&mut self, now: At, woken: Wake, moves: &mut BatcherOutput) {
         if !self.rules.as_ref().is_some_and(|rules| rules.rejects) {
             return;
         }
@@ -247,16 +247,16 @@ impl Batcher {
     /// Returns the items of the batch that new requests may join.
     fn held(&self) -> u32 {
         match self.growing {
-            Growing::None => 0,
-            Growing::Last => self.formed.back().map_or(0, |batch| batch.items),
+            JoinableBatch::None => 0,
+            JoinableBatch::Last => self.formed.back().map_or(0, |batch| batch.items),
         }
     }
 
     fn form(&mut self, requests: usize, saturated: bool) {
         if requests > 0 {
-            if self.growing == Growing::None {
+            if self.growing == JoinableBatch::None {
                 self.formed.push_back(Batch::default());
-                self.growing = Growing::Last;
+                self.growing = JoinableBatch::Last;
             }
             let batch = self.formed.back_mut().expect("one is growing");
             for _ in 0..requests {
@@ -264,7 +264,7 @@ impl Batcher {
             }
         }
         if saturated {
-            self.growing = Growing::None;
+            self.growing = JoinableBatch::None;
         }
     }
 
@@ -286,7 +286,7 @@ impl Batcher {
             }
         }
         if self.formed.is_empty() {
-            self.growing = Growing::None;
+            self.growing = JoinableBatch::None;
         }
         Some(batch)
     }
@@ -314,7 +314,7 @@ impl Rules {
 }
 
 impl Batch {
-    fn add(&mut self, waiting: Waiting) {
+    fn add(&mut self, waiting: WaitingSlot) {
         self.slots.push(waiting.slot);
         self.items += waiting.items;
         self.since = earlier(self.since, Some(waiting.since));

@@ -5,7 +5,7 @@
 //! fitted likewise. The other figures are scaled from the nearest relative or assumed, and are marked as such.
 
 use crate::catalogue::Dtype;
-use crate::catalogue::origin::Basis;
+use crate::catalogue::origin::ProfileBasis;
 use crate::spec::gpu::{ExpertKernels, GpuSpec};
 
 #[derive(Clone, PartialEq, Debug)]
@@ -22,7 +22,7 @@ pub struct Gpu {
     /// Peak dense arithmetic in fp8, TFLOP/s; `None` if there is no fp8.
     pub fp8_tflops: Option<f64>,
     pub kernels: Kernels,
-    pub link: Link,
+    pub link: Interconnect,
     /// Set if vLLM uses large default batches (70 GiB or more, and no A100).
     pub large: bool,
 }
@@ -30,7 +30,7 @@ pub struct Gpu {
 /// The efficiency of kernels on a GPU, by dtype.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Kernels {
-    pub basis: Basis,
+    pub basis: ProfileBasis,
     /// Fitted, scaled or assumed figures, in one sentence.
     pub source: &'static str,
     /// Expected error of a step in percent.
@@ -67,28 +67,28 @@ pub struct Decode {
 
 /// The link between the GPUs of a node: start-up in µs and bandwidth in GB/s of an all-reduce over 2, 4 and 8.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Link {
+pub struct Interconnect {
     /// Kind of the link, and origin of its figures.
     pub source: &'static str,
     /// Start-up and bandwidth over 2, 4 and 8 GPUs.
     pub allreduce: [(f64, f64); 3],
 }
 
-const NVLINK4: Link = Link {
+const NVLINK4: Interconnect = Interconnect {
     source: "all-reduce fitted on a table of vLLM's kernel on H100 (H200 is within 6 %)",
     allreduce: [(4.3, 127.0), (5.2, 94.0), (6.2, 98.0)],
 };
-const NVLINK3: Link = Link {
+const NVLINK3: Interconnect = Interconnect {
     source: "all-reduce fitted on a table of vLLM's kernel on A100",
     allreduce: [(5.2, 80.0), (6.1, 55.0), (9.0, 49.0)],
 };
 /// NVLink 5 has twice the bandwidth of NVLink 4.
-const NVLINK5: Link = Link {
+const NVLINK5: Interconnect = Interconnect {
     source: "all-reduce scaled: NVLink 4 with twice the bandwidth",
     allreduce: [(4.3, 254.0), (5.2, 188.0), (6.2, 196.0)],
 };
 /// Fitted on one replay of a pair of RTX PRO 6000.
-const PCIE: Link = Link {
+const PCIE: Interconnect = Interconnect {
     source: "all-reduce over PCIe assumed: 20 µs and 16 GB/s",
     allreduce: [(20.0, 16.0), (20.0, 16.0), (20.0, 16.0)],
 };
@@ -153,7 +153,7 @@ pub fn all() -> Vec<Gpu> {
 
 fn hopper() -> Kernels {
     Kernels {
-        basis: Basis::Fitted,
+        basis: ProfileBasis::Fitted,
         source: "matrix products 3.2 % (bf16) and 5.9 % (fp8), decode attention 8 %, prefill attention 1.5 % of their \
                  kernel tables",
         expected_error_percent: 10.0,
@@ -212,7 +212,7 @@ fn ada() -> Kernels {
 /// The L40S with arithmetic reduced for a board of 72 W.
 fn l4() -> Kernels {
     Kernels {
-        basis: Basis::Scaled,
+        basis: ProfileBasis::Scaled,
         source: "efficiencies of L40S, arithmetic cut for a board of 72 W",
         expected_error_percent: 20.0,
         bf16: Products(0.74, 0.55, 2.8, 2.0),
@@ -259,7 +259,7 @@ fn rtx_4090() -> Kernels {
 }
 
 fn scaled(kernels: &Kernels, source: &'static str, expected_error_percent: f64) -> Kernels {
-    Kernels { basis: Basis::Scaled, source, expected_error_percent, ..kernels.clone() }
+    Kernels { basis: ProfileBasis::Scaled, source, expected_error_percent, ..kernels.clone() }
 }
 
 impl Gpu {

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use crate::catalogue::origin::OriginSpec;
 use crate::engine::roofline::RooflineSpec;
 use crate::engine::step_time::{StepLoad, StepModel};
-use crate::spec::error::SpecError;
+use crate::spec::error::SimSpecError;
 use crate::spec::{BatchingSpec, EngineSpec, ModeSpec};
 
 /// Names of the pairs whose figures were checked against a published derivation.
@@ -41,7 +41,7 @@ pub struct PairFigures {
 }
 
 /// Returns the figures of a pair.
-pub fn figures(spec: &BatchingSpec, roofline: &RooflineSpec) -> Result<PairFigures, SpecError> {
+pub fn figures(spec: &BatchingSpec, roofline: &RooflineSpec) -> Result<PairFigures, SimSpecError> {
     let blocks = spec.blocks()?;
     let kv_tokens = f64::from(blocks) * f64::from(crate::spec::error::BLOCK_TOKENS);
     // One step of 8 192 tokens at any budget, because the figure describes the GPU and not a setting.

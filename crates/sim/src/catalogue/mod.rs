@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 pub use gpus::Gpu;
 pub use models::Model;
 
-use crate::catalogue::origin::{Basis, OriginSpec};
+use crate::catalogue::origin::{OriginSpec, ProfileBasis};
 use crate::engine::roofline::{HostSpec, RooflineSpec};
 use crate::engine::scheduler::policy::{NoEvictSpec, PolicySpec, SglangSpec};
 use crate::engine::speculation::{self, DraftSpec, SpeculativeSpec};
-use crate::spec::error::{BLOCK_TOKENS, SpecError};
+use crate::spec::error::{BLOCK_TOKENS, SimSpecError};
 use crate::spec::shape::ModelShape;
 use crate::spec::{BatchingSpec, EngineSpec, ModeSpec, StepSpec};
 
@@ -166,13 +166,13 @@ fn also_trtllm(schema: &mut Schema) {
 ///
 /// # Errors
 /// Fails if the model, the GPU or the dtype is unknown, or if they can't be combined.
-pub fn by_name(name: &str) -> Option<Result<EngineSpec, SpecError>> {
+pub fn by_name(name: &str) -> Option<Result<EngineSpec, SimSpecError>> {
     let (model, machine) = name.split_once('@')?;
     Some(PairSpec::named(model, machine).and_then(|pair| pair.resolve()))
 }
 
 impl PairSpec {
-    fn named(model: &str, machine: &str) -> Result<PairSpec, SpecError> {
+    fn named(model: &str, machine: &str) -> Result<PairSpec, SimSpecError> {
         let (gpu, tensor_parallel) = match machine.rsplit_once('x') {
             Some((gpu, count)) if !gpu.is_empty() && !count.is_empty() => match count.parse() {
                 Ok(count) => (gpu, Some(count)),
@@ -202,7 +202,7 @@ impl PairSpec {
     /// # Errors
     /// Fails if the model, the GPU or the dtype is unknown, or if they can't be combined. Examples of the latter are
     /// a missing dtype, an unknown group, or weights over the memory (with the excess).
-    pub fn resolve(&self) -> Result<EngineSpec, SpecError> {
+    pub fn resolve(&self) -> Result<EngineSpec, SimSpecError> {
         let model = find(models::all(), "model", &self.model, |model| model.name)?;
         let gpu = find(gpus::all(), "gpu", &self.gpu, |gpu| gpu.name)?;
         let published = model.published.and_then(Dtype::of).unwrap_or(Dtype::Bf16);
@@ -225,20 +225,20 @@ impl PairSpec {
         gpu: &Gpu,
         [dtype, kv_dtype]: [Dtype; 2],
         group: u32,
-    ) -> Result<RooflineSpec, SpecError> {
+    ) -> Result<RooflineSpec, SimSpecError> {
         let heads = shape.kv_heads.div_ceil(group.max(1));
         if dtype == Dtype::Fp8 && gpu.fp8_tflops.is_none() {
             let why = format!("{} has no fp8 arithmetic; use dtype bf16 on it", gpu.name);
-            return Err(SpecError::Pair { why });
+            return Err(SimSpecError::Pair { why });
         }
         let Some(spec) = gpu.spec(dtype, kv_dtype, heads, group) else {
             let why = format!("tensor_parallel {group}: only 1, 2, 4 and 8 GPUs of a node have a known link");
-            return Err(SpecError::Pair { why });
+            return Err(SimSpecError::Pair { why });
         };
         if !shape.q_heads.is_multiple_of(group) {
             let why =
                 format!("{} has {} query heads, which {group} GPUs can't share", model.name, shape.q_heads);
-            return Err(SpecError::Pair { why });
+            return Err(SimSpecError::Pair { why });
         }
         let ratio = f64::from(shape.q_heads) / f64::from(shape.kv_heads);
         let base = RooflineSpec::new(shape, spec);
@@ -262,9 +262,9 @@ impl PairSpec {
         gpu: &Gpu,
         step: RooflineSpec,
         origin: OriginSpec,
-    ) -> Result<BatchingSpec, SpecError> {
+    ) -> Result<BatchingSpec, SimSpecError> {
         let blocks = match self.kv_blocks {
-            Some(0) => return Err(SpecError::NoKvBlocks { why: "kv_blocks is 0".to_owned() }),
+            Some(0) => return Err(SimSpecError::NoKvBlocks { why: "kv_blocks is 0".to_owned() }),
             Some(blocks) => blocks,
             None => step.kv_blocks()?,
         };
@@ -307,7 +307,7 @@ impl PairSpec {
         }
         if dtype == Dtype::Fp4 {
             notes.push("weights in four bits: bf16's efficiencies, assumed".to_owned());
-            (basis, error) = (Basis::Assumed, f64::max(error, 25.0));
+            (basis, error) = (ProfileBasis::Assumed, f64::max(error, 25.0));
         }
         if step.model.experts.is_some() {
             notes.push(
@@ -316,11 +316,11 @@ impl PairSpec {
             );
             let own = self.model == "mixtral-8x7b" && gpu.name == "h100" && dtype == Dtype::Bf16;
             error = f64::max(error, if own { 15.0 } else { 30.0 });
-            basis = if own { basis } else { Basis::Scaled };
+            basis = if own { basis } else { ProfileBasis::Scaled };
         }
         if step.model.latent.is_some() {
             notes.push("latent attention: by its bytes and work, unmeasured".to_owned());
-            (basis, error) = (Basis::Assumed, 40.0);
+            (basis, error) = (ProfileBasis::Assumed, 40.0);
         }
         notes.push(self.server.note().to_owned());
         OriginSpec {
@@ -343,13 +343,13 @@ impl PairSpec {
 }
 
 /// Returns the model's shape with weights and KV cache in these dtypes.
-fn quantised(model: &Model, dtype: Dtype, published: Dtype, kv: Dtype) -> Result<ModelShape, SpecError> {
+fn quantised(model: &Model, dtype: Dtype, published: Dtype, kv: Dtype) -> Result<ModelShape, SimSpecError> {
     let mut shape = model.shape.clone();
     shape.kv_bytes = match kv {
         Dtype::Bf16 => 2.0,
         Dtype::Fp8 => 1.0,
         Dtype::Fp4 => {
-            return Err(SpecError::Pair { why: "kv_dtype fp4 is not known; use bf16 or fp8".to_owned() });
+            return Err(SimSpecError::Pair { why: "kv_dtype fp4 is not known; use bf16 or fp8".to_owned() });
         }
     };
     if dtype == published {
@@ -357,7 +357,7 @@ fn quantised(model: &Model, dtype: Dtype, published: Dtype, kv: Dtype) -> Result
     }
     if published == Dtype::Fp4 {
         let why = format!("{} is published in fp4 and has no other dtype here", model.name);
-        return Err(SpecError::Pair { why });
+        return Err(SimSpecError::Pair { why });
     }
     shape.weight_bytes = match dtype {
         Dtype::Bf16 => 2.0,
@@ -378,9 +378,9 @@ fn find<T>(
     what: &'static str,
     asked: &str,
     name: impl Fn(&T) -> &'static str,
-) -> Result<T, SpecError> {
+) -> Result<T, SimSpecError> {
     let nearest = closest(asked, all.iter().map(&name), NEAREST).join(", ");
-    all.into_iter().find(|one| name(one).eq_ignore_ascii_case(asked)).ok_or_else(|| SpecError::Unknown {
+    all.into_iter().find(|one| name(one).eq_ignore_ascii_case(asked)).ok_or_else(|| SimSpecError::Unknown {
         what,
         asked: asked.to_owned(),
         nearest,
@@ -492,12 +492,12 @@ impl Gpu {
 }
 
 impl DraftChoice {
-    fn resolve(&self) -> Result<SpeculativeSpec, SpecError> {
+    fn resolve(&self) -> Result<SpeculativeSpec, SimSpecError> {
         let accepted_length = match (self.accepted_length, &self.accepted_like) {
             (Some(length), None) => length,
             (None, Some(draft)) => {
                 speculation::accepted_length(draft, self.draft_tokens).ok_or_else(|| {
-                    SpecError::UnknownDraft {
+                    SimSpecError::UnknownDraft {
                         asked: draft.clone(),
                         known: speculation::ACCEPTED.map(|(name, ..)| name).join(", "),
                     }
@@ -505,7 +505,7 @@ impl DraftChoice {
             }
             _ => {
                 let why = "speculative: write one of accepted_length and accepted_like".to_owned();
-                return Err(SpecError::Pair { why });
+                return Err(SimSpecError::Pair { why });
             }
         };
         Ok(SpeculativeSpec { draft_tokens: self.draft_tokens, accepted_length, draft: self.draft.clone() })

@@ -5,7 +5,7 @@
 
 use crate::catalogue::{Dtype, PairSpec};
 use crate::engine::roofline::RooflineSpec;
-pub use crate::spec::origin::{Basis, HeldOut, LoadRange, OriginSpec};
+pub use crate::spec::origin::{HeldOut, LoadRange, OriginSpec, ProfileBasis};
 use crate::spec::{BatchingSpec, EngineSpec, ModeSpec, StepSpec};
 
 /// An intended load of an engine.
@@ -29,7 +29,7 @@ pub fn flags(spec: &EngineSpec, used: &IntendedLoad) -> Vec<String> {
         ];
     };
     let mut flags = Vec::new();
-    if origin.basis != Basis::Calibrated {
+    if origin.basis != ProfileBasis::Calibrated {
         flags.push(format!(
             "{}: {} figures, not measured on this server; expect ±{:.0} % of a step's time",
             spec.name,

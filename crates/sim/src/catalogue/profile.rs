@@ -11,7 +11,7 @@ use plimsoll_workload::closest;
 use crate::catalogue::{self, NEAREST, list};
 use crate::engine::scheduler::policy::PolicySpec;
 use crate::engine::step_time::StepModel;
-use crate::spec::error::{BLOCK_TOKENS, SpecError};
+use crate::spec::error::{BLOCK_TOKENS, SimSpecError};
 use crate::spec::law::LawSpec;
 use crate::spec::{BatchingSpec, CannedSpec, EngineSpec, LinearSpec, ModeSpec, QueueSpec, StepSpec};
 
@@ -48,7 +48,7 @@ pub fn all() -> Vec<Profile> {
 ///
 /// # Errors
 /// Fails if there is none; the error names the unknown part and similar names.
-pub fn find(name: &str) -> Result<Profile, SpecError> {
+pub fn find(name: &str) -> Result<Profile, SimSpecError> {
     let all = all();
     if let Some(listed) = all.iter().find(|profile| profile.name == name) {
         return Ok(listed.clone());
@@ -57,15 +57,15 @@ pub fn find(name: &str) -> Result<Profile, SpecError> {
         return pair(name);
     }
     let nearest = closest(name, all.iter().map(|profile| profile.name.as_str()), NEAREST).join(", ");
-    Err(SpecError::UnknownProfile { asked: name.to_owned(), why: format!("nearest: {nearest}") })
+    Err(SimSpecError::UnknownProfile { asked: name.to_owned(), why: format!("nearest: {nearest}") })
 }
 
 /// Returns a model on a GPU by name.
-fn pair(name: &str) -> Result<Profile, SpecError> {
-    let unknown = |why: String| SpecError::UnknownProfile { asked: name.to_owned(), why };
+fn pair(name: &str) -> Result<Profile, SimSpecError> {
+    let unknown = |why: String| SimSpecError::UnknownProfile { asked: name.to_owned(), why };
     let spec = catalogue::by_name(name).ok_or_else(|| unknown("it has no @".to_owned()))?;
     let spec = spec.map_err(|e| match e {
-        SpecError::Unknown { what, asked, nearest } => {
+        SimSpecError::Unknown { what, asked, nearest } => {
             unknown(format!("no {what} {asked:?}, nearest: {nearest}"))
         }
         other => other,

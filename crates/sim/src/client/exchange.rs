@@ -12,12 +12,12 @@ use plimsoll_model::{
 };
 use plimsoll_workload::{Action, Attempted, BlockNames, Player};
 
-use crate::client::links::{Link, Links};
-use crate::client::{Events, Lags, LevelPlan, RowSink};
-use crate::engine::meter::Life;
+use crate::client::links::{SimConnection, SimConnections};
+use crate::client::{Events, Lags, RowSink, SimLevelPlan};
+use crate::engine::meter::RequestLifetime;
 use crate::engine::slots::Slots;
 use crate::fleet::world::World;
-use crate::traffic::{Emission, Failure, Rejected, RequestEvent, Submit};
+use crate::traffic::{Emission, EngineRejection, Failure, RequestEvent, Submit};
 
 /// Time from a request to its rejection, as on a server on the same machine. Without it, a closed loop against a full
 /// queue would never leave one instant.
@@ -25,11 +25,11 @@ const REFUSAL: Span = Span::from_micros(100);
 
 /// The attempts in flight.
 pub(crate) struct Exchanges<'a, 'p> {
-    plan: &'a LevelPlan<'p>,
+    plan: &'a SimLevelPlan<'p>,
     open: Slots<Exchange>,
     open_count: u32,
     /// Connections of the client, and the attempts that wait for one.
-    pub links: Links,
+    pub links: SimConnections,
     awaiting: VecDeque<u64>,
     /// Rejections on their way to the client, in order.
     refused: VecDeque<(At, u64, Outcome)>,
@@ -60,16 +60,16 @@ struct Exchange {
     admitted: Option<At>,
     prefilled: Option<At>,
     /// Timestamps for the server's histograms.
-    life: Life,
+    life: RequestLifetime,
     /// Time at which the client started the attempt: later than due if a limit delayed it.
     begun: At,
     /// Connection; `None` while the attempt waits for one.
-    link: Option<Link>,
+    link: Option<SimConnection>,
 }
 
 impl<'a, 'p> Exchanges<'a, 'p> {
     pub fn new(
-        plan: &'a LevelPlan<'p>,
+        plan: &'a SimLevelPlan<'p>,
         names: Option<&'a mut BlockNames>,
         rows: &'a mut dyn RowSink,
     ) -> Exchanges<'a, 'p> {
@@ -77,7 +77,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
             plan,
             open: Slots::new(),
             open_count: 0,
-            links: Links::new(plan.client.connections, plan.load, plan.start),
+            links: SimConnections::new(plan.client.connections, plan.load, plan.start),
             awaiting: VecDeque::new(),
             refused: VecDeque::new(),
             idle: BinaryHeap::new(),
@@ -221,7 +221,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
                 depends: None,
                 admitted: None,
                 prefilled: None,
-                life: Life::new(now.0, now.0, 0),
+                life: RequestLifetime::new(now.0, now.0, 0),
                 begun: now,
                 link: None,
             },
@@ -235,7 +235,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
     }
 
     /// Sends an attempt to the world, which may reject it.
-    fn send(&mut self, world: &mut World, now: At, id: u64, link: Link) {
+    fn send(&mut self, world: &mut World, now: At, id: u64, link: SimConnection) {
         let Some(slot) = self.open.find(id) else { return };
         let exchange = self.open.at_mut(slot);
         exchange.link = Some(link);
@@ -243,7 +243,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         exchange.record.connected = Some(link.since);
         exchange.record.connection = Some(link.number);
         exchange.record.reused = link.carried;
-        exchange.life = Life::new(now.0, now.0, exchange.attempted.arrival.prompt_tokens);
+        exchange.life = RequestLifetime::new(now.0, now.0, exchange.attempted.arrival.prompt_tokens);
         let arrival = &exchange.attempted.arrival;
         let blocks = match &mut self.names {
             Some(names) => names.of(arrival),
@@ -265,12 +265,12 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         exchange.record.answer.error = Some(rejected.to_string());
         exchange.record.answer.retry_after = rejected.retry_after();
         let outcome = match rejected {
-            Rejected::QueueFull { .. } => Outcome::new(How::Shed, By::Server, true),
-            Rejected::TooLong { .. } | Rejected::TooManyItems { .. } | Rejected::DuplicateId { .. } => {
-                Outcome::new(How::ClientError, By::Server, false)
-            }
-            Rejected::Unavailable { status, .. } => status_outcome(status),
-            Rejected::Reset => Outcome::new(How::Reset, By::Network, true),
+            EngineRejection::QueueFull { .. } => Outcome::new(How::Shed, By::Server, true),
+            EngineRejection::TooLong { .. }
+            | EngineRejection::TooManyItems { .. }
+            | EngineRejection::DuplicateId { .. } => Outcome::new(How::ClientError, By::Server, false),
+            EngineRejection::Unavailable { status, .. } => status_outcome(status),
+            EngineRejection::Reset => Outcome::new(How::Reset, By::Network, true),
         };
         self.refused.push_back((now + REFUSAL, id, outcome));
     }

@@ -8,7 +8,7 @@ use plimsoll_model::{At, How, Load, Outcome};
 use plimsoll_workload::Connections;
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Link {
+pub(crate) struct SimConnection {
     pub number: u32,
     /// Time at which the connection was established.
     pub since: At,
@@ -16,9 +16,9 @@ pub(crate) struct Link {
     pub carried: bool,
 }
 
-pub(crate) struct Links {
+pub(crate) struct SimConnections {
     policy: Connections,
-    idle: Vec<Link>,
+    idle: Vec<SimConnection>,
     /// Number of connections that carry a request.
     busy: u32,
     /// Number of opened connections, including those opened before the load.
@@ -29,10 +29,10 @@ pub(crate) struct Links {
     pub waited_since: Option<At>,
 }
 
-impl Links {
+impl SimConnections {
     /// Opens the connections that a measured client opens in advance: half a second of the rate, or one per request
     /// in flight.
-    pub fn new(policy: Connections, load: Load, now: At) -> Links {
+    pub fn new(policy: Connections, load: Load, now: At) -> SimConnections {
         let expected = match load {
             Load::Open { rate_per_s } => (rate_per_s * 0.5).clamp(4.0, 512.0) as u32,
             Load::Closed { concurrency } | Load::Saturating { concurrency } => concurrency,
@@ -44,13 +44,13 @@ impl Links {
             Connections::Fresh => 0,
         };
         let mut links =
-            Links { policy, idle: Vec::new(), busy: 0, made: 0, most_busy: 0, waited_since: None };
+            SimConnections { policy, idle: Vec::new(), busy: 0, made: 0, most_busy: 0, waited_since: None };
         links.idle = (0..ahead).map(|_| links.open(now)).collect();
         links
     }
 
     /// Returns a connection for a request; `None` if the pool is exhausted and the request must wait.
-    pub fn take(&mut self, now: At) -> Option<Link> {
+    pub fn take(&mut self, now: At) -> Option<SimConnection> {
         if let Connections::Pool { limit } = self.policy
             && self.busy >= limit
         {
@@ -63,17 +63,17 @@ impl Links {
     }
 
     /// Returns a connection to the pool. After an aborted response it is not reused.
-    pub fn give(&mut self, link: Link, outcome: Outcome) {
+    pub fn give(&mut self, link: SimConnection, outcome: Outcome) {
         self.busy -= 1;
         let whole = matches!(outcome.how, How::Finished | How::Shed | How::ServerError | How::ClientError);
         if whole && !matches!(self.policy, Connections::Fresh) {
-            self.idle.push(Link { carried: true, ..link });
+            self.idle.push(SimConnection { carried: true, ..link });
         }
     }
 
-    fn open(&mut self, now: At) -> Link {
+    fn open(&mut self, now: At) -> SimConnection {
         let number = self.made;
         self.made += 1;
-        Link { number, since: now, carried: false }
+        SimConnection { number, since: now, carried: false }
     }
 }

@@ -28,7 +28,7 @@ use crate::fleet::world::World;
 use crate::traffic::Emission;
 
 #[derive(Clone, Debug)]
-pub struct LevelPlan<'a> {
+pub struct SimLevelPlan<'a> {
     /// Number of the level in the run.
     pub id: u32,
     /// Kind of traffic: `steady`, `burst`, …
@@ -99,12 +99,12 @@ pub trait RowSink {
 
 /// A sink in memory.
 #[derive(Default)]
-struct Kept {
+struct MemoryRecords {
     attempts: Vec<Attempt>,
     samples: Vec<Sample>,
 }
 
-impl RowSink for Kept {
+impl RowSink for MemoryRecords {
     fn attempt(&mut self, attempt: Attempt) {
         self.attempts.push(attempt);
     }
@@ -134,10 +134,10 @@ pub struct LevelRun {
     pub samples: Vec<Sample>,
 }
 
-impl<'a> LevelPlan<'a> {
+impl<'a> SimLevelPlan<'a> {
     /// Returns a steady level of this scenario's client, with 1618 samples over its window.
-    pub fn new(scenario: &'a Scenario, id: u32, load: Load, start: At, window: Span) -> LevelPlan<'a> {
-        LevelPlan {
+    pub fn new(scenario: &'a Scenario, id: u32, load: Load, start: At, window: Span) -> SimLevelPlan<'a> {
+        SimLevelPlan {
             id,
             traffic: "steady".to_owned(),
             purpose: "run".to_owned(),
@@ -183,9 +183,9 @@ impl<'a> LevelPlan<'a> {
 pub fn simulate_level(
     world: &mut World,
     scenario: &Scenario,
-    plan: LevelPlan<'_>,
+    plan: SimLevelPlan<'_>,
 ) -> Result<LevelRun, SpecError> {
-    let mut kept = Kept::default();
+    let mut kept = MemoryRecords::default();
     let level = simulate_into(world, scenario, plan, None, &mut kept)?;
     Ok(LevelRun { level, attempts: kept.attempts, samples: kept.samples })
 }
@@ -196,7 +196,7 @@ pub fn simulate_level(
 pub fn simulate_into(
     world: &mut World,
     scenario: &Scenario,
-    mut plan: LevelPlan<'_>,
+    mut plan: SimLevelPlan<'_>,
     names: Option<&mut BlockNames>,
     rows: &mut dyn RowSink,
 ) -> Result<Level, SpecError> {
@@ -239,8 +239,8 @@ fn first_hash(sequence: &Sequence) -> String {
 }
 
 /// Runs the player against the world until everything has ended or the drain limit passes.
-pub fn run_level(world: &mut World, player: Player, plan: &LevelPlan<'_>) -> LevelRun {
-    let mut kept = Kept::default();
+pub fn run_level(world: &mut World, player: Player, plan: &SimLevelPlan<'_>) -> LevelRun {
+    let mut kept = MemoryRecords::default();
     let level = run_into(world, player, plan, None, &mut kept);
     LevelRun { level, attempts: kept.attempts, samples: kept.samples }
 }
@@ -248,11 +248,11 @@ pub fn run_level(world: &mut World, player: Player, plan: &LevelPlan<'_>) -> Lev
 fn run_into(
     world: &mut World,
     player: Player,
-    plan: &LevelPlan<'_>,
+    plan: &SimLevelPlan<'_>,
     names: Option<&mut BlockNames>,
     rows: &mut dyn RowSink,
 ) -> Level {
-    let mut run = Run {
+    let mut run = SimRun {
         plan,
         world,
         player,
@@ -273,8 +273,8 @@ fn run_into(
     run.conclude()
 }
 
-struct Run<'a, 'p> {
-    plan: &'a LevelPlan<'p>,
+struct SimRun<'a, 'p> {
+    plan: &'a SimLevelPlan<'p>,
     world: &'a mut World,
     player: Player,
     exchanges: Exchanges<'a, 'p>,
@@ -300,7 +300,7 @@ pub fn watches_tokens(client: &ClientSpec) -> bool {
     leaves || client.timeouts.idle.is_some()
 }
 
-impl Run<'_, '_> {
+impl SimRun<'_, '_> {
     fn play(&mut self) {
         let limit = self.limit();
         let mut emissions: Vec<Emission> = Vec::new();

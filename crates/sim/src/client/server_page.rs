@@ -7,7 +7,7 @@
 use plimsoll_model::{At, Sample, join_labels};
 
 use crate::client::RowSink;
-use crate::engine::meter::{BucketHistogram, Meter};
+use crate::engine::meter::{BucketHistogram, ReplicaMeter};
 use crate::fleet::world::World;
 use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::EngineGauges;
@@ -83,7 +83,7 @@ impl PageScrape<'_> {
         );
     }
 
-    fn requests(&mut self, engine: (&str, &str), meter: &Meter, tells_tokens: bool) {
+    fn requests(&mut self, engine: (&str, &str), meter: &ReplicaMeter, tells_tokens: bool) {
         self.put("vllm:prompt_tokens_total", &[engine], meter.prompt_tokens as f64);
         self.put("vllm:generation_tokens_total", &[engine], meter.generation_tokens as f64);
         for (reason, n) in meter.ended() {
@@ -101,7 +101,7 @@ impl PageScrape<'_> {
 
     /// Writes Triton's counters in its units. With several servers the label is the replica's number, because Triton
     /// has no such label.
-    fn triton(&mut self, engine: &str, gauges: &EngineGauges, meter: &Meter) {
+    fn triton(&mut self, engine: &str, gauges: &EngineGauges, meter: &ReplicaMeter) {
         let totals = &gauges.totals;
         let labels = [("model", "model"), ("replica", engine), ("version", "1")];
         let us = |ns: u64| (ns / 1_000) as f64;

@@ -14,7 +14,7 @@ use plimsoll_workload::Size;
 
 use crate::engine::Engine;
 use crate::spec::EngineSpec;
-use crate::spec::error::SpecError;
+use crate::spec::error::SimSpecError;
 use crate::traffic::{Detail, RequestEvent, Submit};
 
 /// The pace and sizes of requests.
@@ -179,7 +179,7 @@ impl Sizes {
 ///
 /// # Errors
 /// Fails if the specification is invalid.
-pub fn run(spec: &EngineSpec, protocol: &ProtocolSpec, seed: u64) -> Result<Trial, SpecError> {
+pub fn run(spec: &EngineSpec, protocol: &ProtocolSpec, seed: u64) -> Result<Trial, SimSpecError> {
     let requests = protocol.requests(seed);
     let at_once = match protocol.pace {
         SendPace::Closed { concurrency, .. } => concurrency.max(1) as usize,
@@ -199,7 +199,7 @@ pub fn run(spec: &EngineSpec, protocol: &ProtocolSpec, seed: u64) -> Result<Tria
 ///
 /// # Errors
 /// Fails if the specification is invalid.
-pub fn replay(spec: &EngineSpec, requests: &[TrialRequest], seed: u64) -> Result<Trial, SpecError> {
+pub fn replay(spec: &EngineSpec, requests: &[TrialRequest], seed: u64) -> Result<Trial, SimSpecError> {
     let mut client = Client::new(spec, requests, 0, seed)?;
     client.play();
     Ok(Trial { unsteady: None, ..client.conclude(0) })
@@ -229,7 +229,7 @@ impl Client<'_> {
         requests: &'a [TrialRequest],
         at_once: usize,
         seed: u64,
-    ) -> Result<Client<'a>, SpecError> {
+    ) -> Result<Client<'a>, SimSpecError> {
         let mut engine = Engine::new(spec, seed)?;
         engine.set_detail(Detail::Ends);
         let times = vec![Times { sent: -1, first: -1, end: -1 }; requests.len()];

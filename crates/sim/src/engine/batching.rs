@@ -13,12 +13,14 @@ use std::hash::BuildHasherDefault;
 use plimsoll_model::{At, Span};
 
 use crate::engine::meter::{BucketHistogram, ITERATION};
-use crate::engine::outlet::{HeldTokens, Outlet};
+use crate::engine::outlet::{PendingTokens, TokenEmitter};
 use crate::engine::pace::{SHORTEST_PS, StepPace, StepRow};
-use crate::engine::scheduler::{Limits, ScheduledRequest, Scheduler, SequenceProgress, StepPlan};
+use crate::engine::scheduler::{ScheduledRequest, Scheduler, SchedulerLimits, SequenceProgress, StepPlan};
 use crate::spec::BatchingSpec;
-use crate::spec::error::SpecError;
-use crate::traffic::{Detail, Emission, EngineGauges, FinishReason, Rejected, RequestEvent, Submit, Totals};
+use crate::spec::error::SimSpecError;
+use crate::traffic::{
+    Detail, Emission, EngineGauges, EngineRejection, FinishReason, RequestEvent, Submit, Totals,
+};
 use plimsoll_math::spread::Spread;
 
 #[derive(Clone, Debug)]
@@ -27,10 +29,10 @@ pub(crate) struct Batching {
     pace: StepPace,
     plan: StepPlan,
     /// Requests on their way to the scheduler, in order of arrival there.
-    front: VecDeque<Entering>,
+    front: VecDeque<EnteringRequest>,
     front_ids: HashSet<u64, BuildHasherDefault<Spread>>,
     front_delay: Span,
-    outlet: Outlet,
+    outlet: TokenEmitter,
     detail: Detail,
     max_context: u64,
     queue_limit: Option<u32>,
@@ -51,23 +53,23 @@ enum State {
 }
 
 #[derive(Clone, Debug)]
-struct Entering {
+struct EnteringRequest {
     at: At,
     ask: ScheduledRequest,
 }
 
 /// The sink for events and counters.
-struct Teller<'a> {
+struct EventReporter<'a> {
     out: &'a mut Vec<Emission>,
     totals: &'a mut Totals,
-    outlet: &'a mut Outlet,
+    outlet: &'a mut TokenEmitter,
     detail: Detail,
 }
 
 impl Batching {
-    pub fn new(spec: &BatchingSpec) -> Result<Batching, SpecError> {
+    pub fn new(spec: &BatchingSpec) -> Result<Batching, SimSpecError> {
         let blocks = spec.blocks()?;
-        let limits = Limits {
+        let limits = SchedulerLimits {
             max_seqs: spec.max_seqs,
             token_budget: spec.token_budget,
             chunked_prefill: spec.chunked_prefill,
@@ -88,7 +90,7 @@ impl Batching {
             front: VecDeque::new(),
             front_ids: HashSet::default(),
             front_delay: Span((spec.front_ms * 1e6).round() as i64),
-            outlet: Outlet::new(spec.emit_us),
+            outlet: TokenEmitter::new(spec.emit_us),
             detail: Detail::Tokens,
             max_context: spec.max_context.map_or(u64::from(u32::MAX), u64::from),
             queue_limit: spec.queue_limit,
@@ -98,23 +100,23 @@ impl Batching {
         })
     }
 
-    pub fn submit(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
+    pub fn submit(&mut self, now: At, request: Submit) -> Result<(), EngineRejection> {
         let id = request.id;
         let leaving = self.outlet.is_slow() && self.outlet.holds(id);
         if self.scheduler.knows(id) || self.front_ids.contains(&id) || leaving {
-            return Err(Rejected::DuplicateId { id });
+            return Err(EngineRejection::DuplicateId { id });
         }
         let prompt_tokens = request.prompt_tokens.max(1);
         let tokens = u64::from(prompt_tokens) + u64::from(request.output_tokens);
         // The last output token is never computed, so it needs no KV slot.
         let longest = (self.scheduler.longest() + u64::from(request.output_tokens > 0)).min(self.max_context);
         if tokens > longest {
-            return Err(Rejected::TooLong { tokens, limit: longest });
+            return Err(EngineRejection::TooLong { tokens, limit: longest });
         }
         if let Some(limit) = self.queue_limit
             && self.waiting() >= limit
         {
-            return Err(Rejected::QueueFull { limit });
+            return Err(EngineRejection::QueueFull { limit });
         }
         let at = now + self.front_delay;
         self.front_ids.insert(id);
@@ -127,7 +129,7 @@ impl Batching {
             blocks: request.blocks,
             handed_over: request.handed_over && request.output_tokens > 1,
         };
-        self.front.push_back(Entering { at, ask });
+        self.front.push_back(EnteringRequest { at, ask });
         Ok(())
     }
 
@@ -351,7 +353,7 @@ impl Batching {
 
     fn end(&mut self, ps: i128, out: &mut Vec<Emission>, totals: &mut Totals) {
         totals.steps += 1;
-        let mut teller = Teller { out, totals, outlet: &mut self.outlet, detail: self.detail };
+        let mut teller = EventReporter { out, totals, outlet: &mut self.outlet, detail: self.detail };
         let mut brought = 0;
         self.scheduler.commit(&self.plan, |progress| {
             brought += u64::from(progress.prefilled.unwrap_or(0)) + u64::from(progress.tokens);
@@ -391,7 +393,7 @@ impl Batching {
             if self.outlet.is_slow() {
                 for id in self.scheduler.ids(&self.plan) {
                     let ps = self.outlet.serve(ps, 1);
-                    self.outlet.hold(HeldTokens {
+                    self.outlet.hold(PendingTokens {
                         ps,
                         emission: Emission { at: stamp(ps), id, what },
                         inner: true,
@@ -405,7 +407,7 @@ impl Batching {
     }
 }
 
-impl Teller<'_> {
+impl EventReporter<'_> {
     fn tell(&mut self, progress: SequenceProgress, ps: i128) {
         let SequenceProgress { id, prefilled, tokens, first, generated, finished } = progress;
         if let Some(prompt_tokens) = prefilled {
@@ -436,7 +438,7 @@ impl Teller<'_> {
 
     fn put(&mut self, ps: i128, emission: Emission, inner: bool) {
         if self.outlet.is_slow() {
-            self.outlet.hold(HeldTokens { ps, emission, inner });
+            self.outlet.hold(PendingTokens { ps, emission, inner });
         } else {
             self.totals.finished += u64::from(matches!(emission.what, RequestEvent::Finished { .. }));
             self.out.push(emission);

@@ -129,7 +129,7 @@ pub(crate) const ITERATION: &[u64] = &[1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2
 
 /// The counters of one replica.
 #[derive(Clone, Debug)]
-pub struct Meter {
+pub struct ReplicaMeter {
     /// Accepted requests that failed.
     pub failed: u64,
     pub prompt_tokens: u64,
@@ -160,9 +160,9 @@ pub struct Meter {
     pub generated: BucketHistogram,
 }
 
-impl Default for Meter {
-    fn default() -> Meter {
-        Meter {
+impl Default for ReplicaMeter {
+    fn default() -> ReplicaMeter {
+        ReplicaMeter {
             failed: 0,
             prompt_tokens: 0,
             generation_tokens: 0,
@@ -183,7 +183,7 @@ impl Default for Meter {
     }
 }
 
-impl Meter {
+impl ReplicaMeter {
     /// Returns the histograms of times with their names in vLLM.
     pub fn times(&self) -> [(&'static str, &BucketHistogram); 8] {
         [
@@ -214,7 +214,7 @@ impl Meter {
     }
 
     /// Adds the counters of another replica.
-    pub fn add(&mut self, other: &Meter) {
+    pub fn add(&mut self, other: &ReplicaMeter) {
         self.failed += other.failed;
         self.prompt_tokens += other.prompt_tokens;
         self.generation_tokens += other.generation_tokens;
@@ -240,7 +240,7 @@ impl Meter {
 
 /// The timestamps of a running request for the histograms; all on one clock, ns.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Life {
+pub struct RequestLifetime {
     pub replica: u32,
     /// Arrival time at the server, ns.
     pub arrival_ns: i64,
@@ -257,10 +257,10 @@ pub struct Life {
     pub prompt: u32,
 }
 
-impl Life {
+impl RequestLifetime {
     /// Returns the state of a request that was just accepted.
-    pub fn new(arrival_ns: i64, submitted_ns: i64, prompt: u32) -> Life {
-        Life {
+    pub fn new(arrival_ns: i64, submitted_ns: i64, prompt: u32) -> RequestLifetime {
+        RequestLifetime {
             replica: 0,
             arrival_ns,
             submitted_ns,
@@ -274,7 +274,7 @@ impl Life {
     }
 
     /// Records an event at `at_ns`. A reset is not recorded, because its replica no longer exists.
-    pub fn take(&mut self, meter: &mut Meter, at_ns: i64, what: &RequestEvent) {
+    pub fn take(&mut self, meter: &mut ReplicaMeter, at_ns: i64, what: &RequestEvent) {
         match *what {
             RequestEvent::Placed { replica } => self.replica = replica,
             // The engine receives the request only after the dependency.
@@ -295,7 +295,7 @@ impl Life {
         }
     }
 
-    fn token(&mut self, meter: &mut Meter, at_ns: i64, n: u32) {
+    fn token(&mut self, meter: &mut ReplicaMeter, at_ns: i64, n: u32) {
         meter.generation_tokens += u64::from(n);
         if self.tokens == 0 {
             self.first_ns = at_ns;
@@ -307,7 +307,7 @@ impl Life {
         self.tokens += n;
     }
 
-    fn finish(&self, meter: &mut Meter, at_ns: i64, reason: FinishReason) {
+    fn finish(&self, meter: &mut ReplicaMeter, at_ns: i64, reason: FinishReason) {
         match reason {
             FinishReason::Length => meter.ended_length += 1,
             FinishReason::Stop => meter.ended_stop += 1,

@@ -23,9 +23,9 @@ use crate::batcher::inference::Inference;
 use crate::engine::batching::Batching;
 use crate::engine::meter::BucketHistogram;
 use crate::engine::queue::Queue;
-use crate::spec::error::SpecError;
+use crate::spec::error::SimSpecError;
 use crate::spec::{EngineSpec, ModeSpec};
-use crate::traffic::{Detail, Emission, EngineGauges, Rejected, Submit, Totals};
+use crate::traffic::{Detail, Emission, EngineGauges, EngineRejection, Submit, Totals};
 
 /// One replica in virtual time.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl Engine {
     ///
     /// # Errors
     /// Fails if the specification is invalid: see [`EngineSpec::validate`].
-    pub fn new(spec: &EngineSpec, seed: u64) -> Result<Engine, SpecError> {
+    pub fn new(spec: &EngineSpec, seed: u64) -> Result<Engine, SimSpecError> {
         spec.validate()?;
         let mode = match &spec.mode {
             ModeSpec::Canned(canned) => Mode::Queue(Box::new(Queue::canned(canned, seed))),
@@ -63,7 +63,7 @@ impl Engine {
     ///
     /// # Errors
     /// Fails if the request is rejected; no event is emitted for it then.
-    pub fn submit(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
+    pub fn submit(&mut self, now: At, request: Submit) -> Result<(), EngineRejection> {
         let now = self.catch_up(now);
         let taken = match &mut self.mode {
             Mode::Queue(queue) => queue.submit(now, &request, &mut self.outbox),

@@ -9,26 +9,26 @@ use crate::traffic::Emission;
 
 /// The buffer of the streaming front end. Times in picoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct TokenEmitter {
     each_ps: i128,
     free_at: i128,
-    held: VecDeque<HeldTokens>,
+    held: VecDeque<PendingTokens>,
     /// Times of the buffered events that are not inner tokens.
     turns: VecDeque<i128>,
 }
 
 /// A buffered event.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct HeldTokens {
+pub(crate) struct PendingTokens {
     pub ps: i128,
     pub emission: Emission,
     /// Set for tokens between the first and the last.
     pub inner: bool,
 }
 
-impl Outlet {
-    pub fn new(emit_us: f64) -> Outlet {
-        Outlet {
+impl TokenEmitter {
+    pub fn new(emit_us: f64) -> TokenEmitter {
+        TokenEmitter {
             each_ps: (emit_us * 1e6).round() as i128,
             free_at: i128::MIN,
             held: VecDeque::new(),
@@ -48,7 +48,7 @@ impl Outlet {
     }
 
     /// Buffers an event until `ps`, which is not before the last buffered one.
-    pub fn hold(&mut self, held: HeldTokens) {
+    pub fn hold(&mut self, held: PendingTokens) {
         if !held.inner {
             self.turns.push_back(held.ps);
         }
@@ -65,7 +65,7 @@ impl Outlet {
         self.turns.front().copied()
     }
 
-    pub fn pop(&mut self) -> Option<HeldTokens> {
+    pub fn pop(&mut self) -> Option<PendingTokens> {
         let held = self.held.pop_front()?;
         if !held.inner {
             self.turns.pop_front();

@@ -17,7 +17,7 @@ use crate::engine::calendar::{Calendar, Ticket};
 use crate::engine::slots::{Slots, take_out};
 use crate::spec::law::LawSpec;
 use crate::spec::{CannedSpec, QueueSpec};
-use crate::traffic::{Emission, FinishReason, Rejected, RequestEvent, Submit, Totals};
+use crate::traffic::{Emission, EngineRejection, FinishReason, RequestEvent, Submit, Totals};
 
 /// An engine with c servers, or with drawn times.
 #[derive(Clone, Debug)]
@@ -69,17 +69,22 @@ impl Queue {
         Queue { servers, limit, pace, seed, customers, waiting, running: 0, calendar: Calendar::default() }
     }
 
-    pub fn submit(&mut self, now: At, request: &Submit, out: &mut Vec<Emission>) -> Result<(), Rejected> {
+    pub fn submit(
+        &mut self,
+        now: At,
+        request: &Submit,
+        out: &mut Vec<Emission>,
+    ) -> Result<(), EngineRejection> {
         let id = request.id;
         if self.customers.find(id).is_some() {
-            return Err(Rejected::DuplicateId { id });
+            return Err(EngineRejection::DuplicateId { id });
         }
         let all_busy = self.running == self.servers;
         if let Some(limit) = self.limit
             && all_busy
             && self.waiting.len() >= limit as usize
         {
-            return Err(Rejected::QueueFull { limit });
+            return Err(EngineRejection::QueueFull { limit });
         }
         let slot = self.customers.insert(
             id,

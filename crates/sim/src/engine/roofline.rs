@@ -20,7 +20,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::error::{BLOCK_TOKENS, SpecError, not_negative, range, within};
+use crate::spec::error::{BLOCK_TOKENS, SimSpecError, not_negative, range, within};
 use crate::spec::gpu::GpuSpec;
 use crate::spec::shape::ModelShape;
 
@@ -111,13 +111,13 @@ impl RooflineSpec {
     ///
     /// # Errors
     /// Fails if the weights don't fit (with the missing amount), or if the rest has no space for a block.
-    pub fn kv_blocks(&self) -> Result<u32, SpecError> {
+    pub fn kv_blocks(&self) -> Result<u32, SimSpecError> {
         let left_gb = self.left_gb()?;
         let block = self.kv_bytes_per_token() * f64::from(BLOCK_TOKENS);
         let blocks = (left_gb * 1e9 / block) as u32;
         if blocks == 0 {
             let why = format!("{:.1} MB are left and a block takes {:.1} MB", left_gb * 1e3, block / 1e6);
-            return Err(SpecError::NoKvBlocks { why });
+            return Err(SimSpecError::NoKvBlocks { why });
         }
         Ok(blocks)
     }
@@ -126,7 +126,7 @@ impl RooflineSpec {
     ///
     /// # Errors
     /// Fails if there is none, with the missing amount.
-    pub(crate) fn left_gb(&self) -> Result<f64, SpecError> {
+    pub(crate) fn left_gb(&self) -> Result<f64, SimSpecError> {
         let usable_gb = self.memory_utilisation * self.gpu.memory_gb;
         let weights_gb = self.weights_per_gpu() / 1e9;
         let reserved_gb = self.reserved_gb;
@@ -134,10 +134,10 @@ impl RooflineSpec {
         if left_gb > 0.0 {
             return Ok(left_gb);
         }
-        Err(SpecError::WeightsPastMemory { weights_gb, reserved_gb, usable_gb, over_gb: -left_gb })
+        Err(SimSpecError::WeightsPastMemory { weights_gb, reserved_gb, usable_gb, over_gb: -left_gb })
     }
 
-    pub(crate) fn validate(&self) -> Result<(), SpecError> {
+    pub(crate) fn validate(&self) -> Result<(), SimSpecError> {
         self.model.validate()?;
         self.gpu.validate(self.tensor_parallel)?;
         within("mode.step.tensor_parallel", self.tensor_parallel, 1, 1024, "a whole number from 1 to 1024")?;

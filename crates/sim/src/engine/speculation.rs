@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::error::{SpecError, not_negative, range, within};
+use crate::spec::error::{SimSpecError, not_negative, range, within};
 use crate::spec::shape::ModelShape;
 
 /// The draft and its acceptance.
@@ -50,7 +50,7 @@ pub enum DraftSpec {
 }
 
 impl SpeculativeSpec {
-    pub(crate) fn validate(&self) -> Result<(), SpecError> {
+    pub(crate) fn validate(&self) -> Result<(), SimSpecError> {
         let tokens = "a whole number from 1 to 64";
         within("mode.speculative.draft_tokens", self.draft_tokens, 1, 64, tokens)?;
         let most = 1.0 + f64::from(self.draft_tokens);

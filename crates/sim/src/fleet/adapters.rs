@@ -13,7 +13,7 @@ use crate::spec::fleet::AdapterSpec;
 
 /// The adapters of one replica.
 #[derive(Clone, Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct AdapterCache {
     slots: usize,
     load: Span,
     held: Vec<Adapter>,
@@ -32,9 +32,9 @@ struct Adapter {
     ready: At,
 }
 
-impl Shelf {
-    pub fn new(spec: &AdapterSpec) -> Shelf {
-        Shelf {
+impl AdapterCache {
+    pub fn new(spec: &AdapterSpec) -> AdapterCache {
+        AdapterCache {
             slots: spec.slots as usize,
             load: spec.load,
             held: Vec::new(),

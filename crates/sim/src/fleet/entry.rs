@@ -5,11 +5,11 @@ use plimsoll_policy::{Booking, Load};
 
 use crate::fleet::agenda::AgendaItem;
 use crate::fleet::{Chosen, Fleet, NOWHERE, TakenRequest, failure_of};
-use crate::traffic::{Emission, Rejected, RequestEvent, Submit};
+use crate::traffic::{Emission, EngineRejection, RequestEvent, Submit};
 
 impl Fleet {
     /// Sends a new request to a replica, immediately or once it is admitted.
-    pub(crate) fn place(&mut self, now: At, chosen: Chosen, request: Submit) -> Result<(), Rejected> {
+    pub(crate) fn place(&mut self, now: At, chosen: Chosen, request: Submit) -> Result<(), EngineRejection> {
         let (id, number) = (request.id, chosen.replica);
         self.faults.refuse(Some(number), id, now)?;
         self.answer_of_the_dead(number, id)?;
@@ -108,7 +108,12 @@ impl Fleet {
         }
     }
 
-    pub(crate) fn give_engine(&mut self, now: At, number: u32, request: Submit) -> Result<(), Rejected> {
+    pub(crate) fn give_engine(
+        &mut self,
+        now: At,
+        number: u32,
+        request: Submit,
+    ) -> Result<(), EngineRejection> {
         let replica = &mut self.replicas[number as usize];
         replica.engine.submit(now, request)?;
         replica.entered += 1;
@@ -158,21 +163,21 @@ impl Fleet {
     }
 
     /// Returns whether the request must wait for admission. Fails if the backlog is full too.
-    fn is_full(&mut self, number: u32, id: u64) -> Result<bool, Rejected> {
+    fn is_full(&mut self, number: u32, id: u64) -> Result<bool, EngineRejection> {
         let Some(gate) = self.faults.gate(number) else { return Ok(false) };
         let replica = &self.replicas[number as usize];
         if replica.entered < gate.limit {
             return Ok(false);
         }
         self.faults.touch(gate.fault, Some(number), id);
-        if replica.backlog.len() < gate.backlog as usize { Ok(true) } else { Err(Rejected::Reset) }
+        if replica.backlog.len() < gate.backlog as usize { Ok(true) } else { Err(EngineRejection::Reset) }
     }
 
     /// Fails with the error of a replica that is down.
-    pub(crate) fn answer_of_the_dead(&mut self, number: u32, id: u64) -> Result<(), Rejected> {
+    pub(crate) fn answer_of_the_dead(&mut self, number: u32, id: u64) -> Result<(), EngineRejection> {
         let Some(down) = self.replicas[number as usize].down else { return Ok(()) };
         self.faults.touch(down.fault, Some(number), id);
-        Err(if down.reset { Rejected::Reset } else { ENGINE_DEAD })
+        Err(if down.reset { EngineRejection::Reset } else { ENGINE_DEAD })
     }
 
     /// Admits a delayed request at its time.
@@ -184,5 +189,5 @@ impl Fleet {
 }
 
 /// Error of a front end whose engine has stopped.
-const ENGINE_DEAD: Rejected =
-    Rejected::Unavailable { status: 500, why: "the engine is dead", retry_after: None };
+const ENGINE_DEAD: EngineRejection =
+    EngineRejection::Unavailable { status: 500, why: "the engine is dead", retry_after: None };

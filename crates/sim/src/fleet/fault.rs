@@ -9,8 +9,8 @@ use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::fault::{FaultKind, FaultSpec, Spread};
-use crate::traffic::Rejected;
+use crate::spec::fault::{DelayDistribution, FaultKind, FaultSpec};
+use crate::traffic::EngineRejection;
 
 /// Maximum number of recorded ids per fault; further ones are only counted, so that memory stays bounded.
 const MOST_IDS: usize = 1 << 20;
@@ -77,7 +77,7 @@ pub(crate) struct FaultPace {
 
 /// The connection limit of a replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Gate {
+pub(crate) struct ConnectionLimitCheck {
     pub fault: u32,
     pub limit: u32,
     pub backlog: u32,
@@ -197,7 +197,7 @@ impl Faults {
 
     /// Fails if a fault rejects the request. `replica` = `None` checks the faults in front of all replicas, else
     /// those of this one.
-    pub fn refuse(&mut self, replica: Option<u32>, id: u64, at: At) -> Result<(), Rejected> {
+    pub fn refuse(&mut self, replica: Option<u32>, id: u64, at: At) -> Result<(), EngineRejection> {
         for place in 0..self.list.len() {
             let this = &mut self.list[place];
             if !this.on || this.spec.replica != replica {
@@ -207,13 +207,21 @@ impl Faults {
             let refused = match this.spec.kind {
                 FaultKind::Error { share, status, retry_after } => {
                     let why = "an error was injected";
-                    chance().chance(share).then_some(Rejected::Unavailable { status, why, retry_after })
+                    chance().chance(share).then_some(EngineRejection::Unavailable {
+                        status,
+                        why,
+                        retry_after,
+                    })
                 }
-                FaultKind::Reset { share } => chance().chance(share).then_some(Rejected::Reset),
+                FaultKind::Reset { share } => chance().chance(share).then_some(EngineRejection::Reset),
                 FaultKind::RateLimit { rate, burst, retry_after } => {
                     draw_token(&mut this.bucket, rate, burst, at).map(|wait| {
                         let retry_after = Some(retry_after.unwrap_or(wait));
-                        Rejected::Unavailable { status: 429, why: "the rate limit is reached", retry_after }
+                        EngineRejection::Unavailable {
+                            status: 429,
+                            why: "the rate limit is reached",
+                            retry_after,
+                        }
                     })
                 }
                 _ => None,
@@ -264,10 +272,12 @@ impl Faults {
     }
 
     /// Returns the connection limit of a replica, if one is active.
-    pub fn gate(&self, replica: u32) -> Option<Gate> {
+    pub fn gate(&self, replica: u32) -> Option<ConnectionLimitCheck> {
         let mut faults = (0u32..).zip(&self.list).filter(|(_, fault)| fault.strikes(replica));
         faults.find_map(|(place, fault)| match fault.spec.kind {
-            FaultKind::ConnectionLimit { limit, backlog } => Some(Gate { fault: place, limit, backlog }),
+            FaultKind::ConnectionLimit { limit, backlog } => {
+                Some(ConnectionLimitCheck { fault: place, limit, backlog })
+            }
             _ => None,
         })
     }
@@ -352,8 +362,10 @@ impl Fault {
             return at;
         }
         let takes = match spread {
-            Spread::Fixed => delay,
-            Spread::Exponential => Span::from_secs_f64(dist::exponential(&mut chance, delay.as_secs_f64())),
+            DelayDistribution::Fixed => delay,
+            DelayDistribution::Exponential => {
+                Span::from_secs_f64(dist::exponential(&mut chance, delay.as_secs_f64()))
+            }
         };
         let Some(servers) = servers else { return at + takes };
         self.free.resize(servers as usize, At::ZERO);

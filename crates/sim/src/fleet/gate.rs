@@ -15,10 +15,10 @@ use plimsoll_policy::{
 };
 
 use crate::fleet::agenda::AgendaItem;
-use crate::fleet::hedge::Race;
+use crate::fleet::hedge::HedgeState;
 use crate::fleet::{Chosen, Fleet, NOWHERE, facts};
 use crate::spec::error::BLOCK_TOKENS;
-use crate::traffic::{Failure, Rejected, Submit};
+use crate::traffic::{EngineRejection, Failure, Submit};
 
 /// Interval of queue checks without events, as in a live gateway, because ejections end without an event.
 const LOOK: Span = Span::from_millis(250);
@@ -30,7 +30,7 @@ pub(crate) struct Gate {
     pub(crate) front: Front<QueuedRequest>,
     pub(crate) chance: Stream,
     /// Hedged requests until one of the two attempts has ended.
-    pub(crate) races: HashMap<u64, Race>,
+    pub(crate) races: HashMap<u64, HedgeState>,
     waiting: HashMap<Ticket, u64>,
     given: Vec<(Ticket, Given)>,
     pumping: bool,
@@ -91,7 +91,7 @@ impl Gate {
 
 impl Fleet {
     /// Processes a new request.
-    pub(crate) fn pass_gate(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
+    pub(crate) fn pass_gate(&mut self, now: At, request: Submit) -> Result<(), EngineRejection> {
         self.see_replicas();
         let id = request.id;
         let Some(gate) = &mut self.gate else { return Ok(()) };
@@ -128,7 +128,7 @@ impl Fleet {
         mut sent: SentRequest,
         request: Submit,
         mut tried: Vec<u32>,
-    ) -> Result<(), Rejected> {
+    ) -> Result<(), EngineRejection> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -294,7 +294,7 @@ fn words(refusal: Refusal) -> (u16, &'static str, Option<Span>) {
     }
 }
 
-fn rejected(refusal: Refusal) -> Rejected {
+fn rejected(refusal: Refusal) -> EngineRejection {
     let (status, why, retry_after) = words(refusal);
-    Rejected::Unavailable { status, why, retry_after }
+    EngineRejection::Unavailable { status, why, retry_after }
 }

@@ -16,7 +16,7 @@ const COPY: u64 = 1 << 63;
 
 /// The state of a hedged request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Race {
+pub(crate) enum HedgeState {
     /// Neither attempt has a first token.
     Open,
     /// The second attempt has won.
@@ -50,7 +50,7 @@ impl Fleet {
                 match (taken, self.flights.find(id | COPY)) {
                     (Ok(()), Some(slot)) => {
                         self.flights.at_mut(slot).sent = Some(second);
-                        gate.races.insert(id, Race::Open);
+                        gate.races.insert(id, HedgeState::Open);
                         self.totals.hedged += 1;
                     }
                     (Err(why), _) => {
@@ -70,12 +70,12 @@ impl Fleet {
         let Some(gate) = &mut self.gate else { return };
         let (request, is_second) = (id & !COPY, id & COPY != 0);
         let Some(race) = gate.races.get(&request).copied() else { return };
-        if race == Race::Open {
+        if race == HedgeState::Open {
             let other = if is_second { request } else { request | COPY };
             let slower = self.flights.find(other).and_then(|slot| self.flights.at(slot).sent);
             gate.front.hedge_ended(is_second, slower.as_ref(), at);
             match is_second {
-                true => gate.races.insert(request, Race::Second),
+                true => gate.races.insert(request, HedgeState::Second),
                 false => gate.races.remove(&request),
             };
             self.leave(at, other);
@@ -109,18 +109,18 @@ impl Fleet {
             let begins = matches!(emission.what, RequestEvent::Placed { .. } | RequestEvent::Admitted { .. });
             let is_told = match (races.get(&request), is_second) {
                 (None, is_second) => !is_second,
-                (Some(Race::Open), is_second) if !ends => !is_second,
+                (Some(HedgeState::Open), is_second) if !ends => !is_second,
                 // One attempt failed, and the other continues.
-                (Some(Race::Open), true) => {
+                (Some(HedgeState::Open), true) => {
                     races.remove(&request);
                     false
                 }
-                (Some(Race::Open), false) => {
-                    races.insert(request, Race::Second);
+                (Some(HedgeState::Open), false) => {
+                    races.insert(request, HedgeState::Second);
                     false
                 }
-                (Some(Race::Second), false) => begins,
-                (Some(Race::Second), true) => {
+                (Some(HedgeState::Second), false) => begins,
+                (Some(HedgeState::Second), true) => {
                     if ends {
                         races.remove(&request);
                     }

@@ -35,15 +35,17 @@ use plimsoll_policy::{
 use crate::engine::Engine;
 use crate::engine::meter::BucketHistogram;
 use crate::engine::slots::Slots;
-use crate::fleet::adapters::{Shelf, set_apart};
+use crate::fleet::adapters::{AdapterCache, set_apart};
 use crate::fleet::agenda::Agenda;
 use crate::fleet::fault::{FaultTruth, Faults};
 use crate::fleet::gate::Gate;
 use crate::fleet::replica::{Phase, Replica};
 use crate::fleet::split::Split;
-use crate::spec::error::{BLOCK_TOKENS, SpecError};
+use crate::spec::error::{BLOCK_TOKENS, SimSpecError};
 use crate::spec::fleet::WorldSpec;
-use crate::traffic::{Detail, Emission, EngineGauges, Failure, Rejected, RequestEvent, Submit, Totals};
+use crate::traffic::{
+    Detail, Emission, EngineGauges, EngineRejection, Failure, RequestEvent, Submit, Totals,
+};
 
 /// The replicas of a world with their router.
 #[derive(Clone, Debug)]
@@ -144,8 +146,8 @@ pub(crate) fn facts(request: &Submit) -> Facts<'_> {
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
 impl Fleet {
-    pub fn new(spec: &WorldSpec, seed: u64) -> Result<Fleet, SpecError> {
-        let shelf = spec.fleet.adapters.as_ref().map(Shelf::new);
+    pub fn new(spec: &WorldSpec, seed: u64) -> Result<Fleet, SimSpecError> {
+        let shelf = spec.fleet.adapters.as_ref().map(AdapterCache::new);
         let replica = || {
             let mut replica = Replica::new(Engine::new(&spec.engine, seed)?, Phase::Ready, 0);
             replica.shelf = shelf.clone();
@@ -153,7 +155,7 @@ impl Fleet {
         };
         let split = Split::of(spec)?;
         let count = split.as_ref().map_or(spec.fleet.replicas, Split::replicas);
-        let replicas = (0..count).map(|_| replica()).collect::<Result<Vec<_>, SpecError>>()?;
+        let replicas = (0..count).map(|_| replica()).collect::<Result<Vec<_>, SimSpecError>>()?;
         let faults = Faults::new(&spec.faults, seed);
         let (tokens, ends) = faults.watching();
         let router = Router::new(&spec.fleet.route);
@@ -195,7 +197,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    pub fn submit(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
+    pub fn submit(&mut self, now: At, request: Submit) -> Result<(), EngineRejection> {
         self.now = self.now.max(now);
         self.live(self.now, self.now - Span(1));
         let taken = self.admit(request);
@@ -206,10 +208,10 @@ impl Fleet {
         taken
     }
 
-    fn admit(&mut self, mut request: Submit) -> Result<(), Rejected> {
+    fn admit(&mut self, mut request: Submit) -> Result<(), EngineRejection> {
         let (id, now) = (request.id, self.now);
         if self.flights.find(id).is_some() {
-            return Err(Rejected::DuplicateId { id });
+            return Err(EngineRejection::DuplicateId { id });
         }
         self.active = self.active.max(now);
         if let Some(adapter) = request.adapter.filter(|_| self.spec.fleet.adapters.is_some()) {
@@ -225,7 +227,7 @@ impl Fleet {
         taken
     }
 
-    fn find_place(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
+    fn find_place(&mut self, now: At, request: Submit) -> Result<(), EngineRejection> {
         let id = request.id;
         if self.gate.is_some() {
             return self.pass_gate(now, request);
@@ -623,15 +625,17 @@ impl Fleet {
 }
 
 /// Returns the failure of an accepted request that is rejected later.
-pub(crate) fn failure_of(rejected: &Rejected) -> Failure {
+pub(crate) fn failure_of(rejected: &EngineRejection) -> Failure {
     match rejected {
-        Rejected::QueueFull { .. } => Failure::Status { status: 429, why: "the queue is full" },
-        Rejected::TooLong { .. } => Failure::Status { status: 400, why: "prompt and answer are too long" },
-        Rejected::DuplicateId { .. } => Failure::Status { status: 400, why: "this id is in flight" },
-        Rejected::Unavailable { status, why, .. } => Failure::Status { status: *status, why },
+        EngineRejection::QueueFull { .. } => Failure::Status { status: 429, why: "the queue is full" },
+        EngineRejection::TooLong { .. } => {
+            Failure::Status { status: 400, why: "prompt and answer are too long" }
+        }
+        EngineRejection::DuplicateId { .. } => Failure::Status { status: 400, why: "this id is in flight" },
+        EngineRejection::Unavailable { status, why, .. } => Failure::Status { status: *status, why },
         _ => Failure::Reset,
     }
 }
 
-const NO_REPLICA: Rejected =
-    Rejected::Unavailable { status: 503, why: "no replica is ready", retry_after: None };
+const NO_REPLICA: EngineRejection =
+    EngineRejection::Unavailable { status: 503, why: "no replica is ready", retry_after: None };

@@ -6,7 +6,7 @@ use plimsoll_model::{At, Span};
 use plimsoll_policy::{Load, ReplicaView};
 
 use crate::engine::Engine;
-use crate::fleet::adapters::Shelf;
+use crate::fleet::adapters::AdapterCache;
 use crate::traffic::{Detail, Emission};
 
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Replica {
     /// Requests that wait at the connection limit.
     pub backlog: VecDeque<u64>,
     /// Adapters; `None` without adapter slots.
-    pub shelf: Option<Shelf>,
+    pub shelf: Option<AdapterCache>,
     /// Load of placed requests that have not ended.
     pub load: Load,
     /// Delayed load, and the changes since.

@@ -8,7 +8,7 @@ use plimsoll_policy::Fleet as Seen;
 
 use crate::engine::Engine;
 use crate::fleet::Fleet;
-use crate::fleet::adapters::Shelf;
+use crate::fleet::adapters::AdapterCache;
 use crate::fleet::agenda::AgendaItem;
 use crate::fleet::replica::{Phase, Replica};
 use crate::spec::fault::FaultKind;
@@ -96,7 +96,7 @@ impl Fleet {
             }
             None => self.replicas.push(Replica::new(engine, Phase::Coming, 0)),
         }
-        self.replicas[place].shelf = self.spec.fleet.adapters.as_ref().map(Shelf::new);
+        self.replicas[place].shelf = self.spec.fleet.adapters.as_ref().map(AdapterCache::new);
         let life = self.replicas[place].life;
         let cold = self.spec.fleet.cold_start.total(&self.spec.engine);
         self.agenda.note(at + cold, AgendaItem::Ready { replica: place as u32, life });

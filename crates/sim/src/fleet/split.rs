@@ -11,7 +11,7 @@ use plimsoll_policy::Router;
 
 use crate::fleet::agenda::AgendaItem;
 use crate::fleet::{Chosen, Fleet, NOWHERE, facts, failure_of};
-use crate::spec::error::SpecError;
+use crate::spec::error::SimSpecError;
 use crate::spec::fleet::WorldSpec;
 use crate::traffic::{Emission, Failure, RequestEvent, Submit};
 
@@ -30,7 +30,7 @@ pub(crate) struct Split {
 
 impl Split {
     /// Returns the state for a specification; `None` without disaggregation.
-    pub fn of(spec: &WorldSpec) -> Result<Option<Split>, SpecError> {
+    pub fn of(spec: &WorldSpec) -> Result<Option<Split>, SimSpecError> {
         let Some(split) = &spec.fleet.disaggregation else { return Ok(None) };
         Ok(Some(Split {
             prefill: split.prefill_replicas,

@@ -7,13 +7,13 @@
 use plimsoll_model::{At, Sample};
 
 use crate::engine::Engine;
-use crate::engine::meter::{BucketHistogram, Meter};
+use crate::engine::meter::{BucketHistogram, ReplicaMeter};
 use crate::fleet::Fleet;
 use crate::fleet::fault::FaultTruth;
 use crate::spec::EngineSpec;
-use crate::spec::error::SpecError;
+use crate::spec::error::SimSpecError;
 use crate::spec::fleet::WorldSpec;
-use crate::traffic::{Detail, Emission, EngineGauges, Rejected, Submit};
+use crate::traffic::{Detail, Emission, EngineGauges, EngineRejection, Submit};
 
 /// A world in virtual time.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct World {
     inner: Inner,
     adapters: Vec<String>,
     /// Counters of each replica's requests, for the requests whose client records them.
-    meters: Vec<Meter>,
+    meters: Vec<ReplicaMeter>,
     /// Detail of emissions, every token by default.
     detail: Detail,
 }
@@ -37,7 +37,7 @@ impl World {
     ///
     /// # Errors
     /// Fails if the specification is invalid: see [`EngineSpec::validate`].
-    pub fn new(spec: &EngineSpec, seed: u64) -> Result<World, SpecError> {
+    pub fn new(spec: &EngineSpec, seed: u64) -> Result<World, SimSpecError> {
         Ok(World::around(Inner::One(Box::new(Engine::new(spec, seed)?)), Vec::new()))
     }
 
@@ -45,7 +45,7 @@ impl World {
     ///
     /// # Errors
     /// Fails if the specification is invalid: see [`WorldSpec::validate`].
-    pub fn of(spec: &WorldSpec, seed: u64) -> Result<World, SpecError> {
+    pub fn of(spec: &WorldSpec, seed: u64) -> Result<World, SimSpecError> {
         spec.validate()?;
         if spec.is_one() {
             return World::new(&spec.engine, seed);
@@ -67,7 +67,7 @@ impl World {
     ///
     /// # Errors
     /// Fails if the request is rejected; no event is emitted for it then.
-    pub fn submit(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
+    pub fn submit(&mut self, now: At, request: Submit) -> Result<(), EngineRejection> {
         match &mut self.inner {
             Inner::One(engine) => engine.submit(now, request),
             Inner::Many(fleet) => fleet.submit(now, request),
@@ -161,10 +161,10 @@ impl World {
     }
 
     /// Returns the counters of a replica's requests.
-    pub(crate) fn meter(&mut self, replica: u32) -> &mut Meter {
+    pub(crate) fn meter(&mut self, replica: u32) -> &mut ReplicaMeter {
         let place = replica as usize;
         if self.meters.len() <= place {
-            self.meters.resize_with(place + 1, Meter::default);
+            self.meters.resize_with(place + 1, ReplicaMeter::default);
         }
         &mut self.meters[place]
     }
@@ -181,7 +181,7 @@ impl World {
     fn forget_crashed(&mut self) {
         let Inner::Many(fleet) = &mut self.inner else { return };
         for replica in std::mem::take(&mut fleet.crashed) {
-            *self.meter(replica) = Meter::default();
+            *self.meter(replica) = ReplicaMeter::default();
         }
     }
 

@@ -12,7 +12,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::error::{SpecError, not_negative, positive, range, within};
+use crate::spec::error::{SimSpecError, not_negative, positive, range, within};
 
 /// Maximum accepted batch size.
 pub(crate) const MAX_BATCH: u32 = 1 << 16;
@@ -199,7 +199,7 @@ impl AffineSpec {
         self.base_ms + self.item_ms * f64::from(items)
     }
 
-    fn validate(&self, base: &'static str, item: &'static str) -> Result<(), SpecError> {
+    fn validate(&self, base: &'static str, item: &'static str) -> Result<(), SimSpecError> {
         not_negative(base, self.base_ms)?;
         not_negative(item, self.item_ms)
     }
@@ -225,7 +225,7 @@ impl TableSpec {
         low.ms + share * (high.ms - low.ms)
     }
 
-    fn validate(&self) -> Result<(), SpecError> {
+    fn validate(&self) -> Result<(), SimSpecError> {
         let field = "mode.batch.compute.points";
         if self.points.len() < 2 {
             return Err(range(field, self.points.len(), "a list of at least two points"));
@@ -255,7 +255,7 @@ impl BatchCostSpec {
 }
 
 impl DynamicSpec {
-    pub(crate) fn validate(&self) -> Result<(), SpecError> {
+    pub(crate) fn validate(&self) -> Result<(), SimSpecError> {
         within("mode.instances", self.instances, 1, 1024, "a whole number from 1 to 1024")?;
         let batch = "a whole number from 1 to 65536";
         within("mode.max_batch_size", self.max_batch_size, 1, MAX_BATCH, batch)?;
@@ -268,7 +268,7 @@ impl DynamicSpec {
 }
 
 impl BatchCostSpec {
-    fn validate(&self) -> Result<(), SpecError> {
+    fn validate(&self) -> Result<(), SimSpecError> {
         self.input.validate("mode.batch.input.base_ms", "mode.batch.input.item_ms")?;
         self.output.validate("mode.batch.output.base_ms", "mode.batch.output.item_ms")?;
         not_negative("mode.batch.jitter_cv", self.jitter_cv)?;
@@ -296,7 +296,7 @@ impl BatcherSpec {
     }
 
     /// Fails if Triton would refuse the configuration when it loads a model.
-    fn validate(&self, max_batch_size: u32) -> Result<(), SpecError> {
+    fn validate(&self, max_batch_size: u32) -> Result<(), SimSpecError> {
         for &size in &self.preferred_batch_size {
             let field = "mode.dynamic_batching.preferred_batch_size";
             within(field, size, 1, max_batch_size, "from 1 to max_batch_size")?;
@@ -315,7 +315,7 @@ impl BatcherSpec {
         Ok(())
     }
 
-    fn validate_levels(&self) -> Result<(), SpecError> {
+    fn validate_levels(&self) -> Result<(), SimSpecError> {
         let levels = self.priority_levels;
         within("mode.dynamic_batching.priority_levels", levels, 0, 1024, "a whole number from 0 to 1024")?;
         if self.preserve_ordering && levels > 1 {
@@ -342,7 +342,7 @@ impl BatcherSpec {
     }
 }
 
-fn at_most_an_hour(field: &'static str, us: u64) -> Result<(), SpecError> {
+fn at_most_an_hour(field: &'static str, us: u64) -> Result<(), SimSpecError> {
     if us <= MAX_DELAY_US { Ok(()) } else { Err(range(field, us, "at most 3600000000 (an hour)")) }
 }
 

@@ -7,7 +7,7 @@ pub const BLOCK_TOKENS: u32 = 16;
 
 /// An error of a specification. Each error names the field as in the file.
 #[derive(Clone, PartialEq, Debug, Error)]
-pub enum SpecError {
+pub enum SimSpecError {
     /// A number is outside the valid range of its field.
     #[error("{field}: {value} is not {expected}")]
     Range {
@@ -85,17 +85,17 @@ pub enum SpecError {
 }
 
 /// Returns a [`SpecError::Range`] for this field.
-pub(crate) fn range(field: &'static str, value: impl ToString, expected: &'static str) -> SpecError {
-    SpecError::Range { field, value: value.to_string(), expected }
+pub(crate) fn range(field: &'static str, value: impl ToString, expected: &'static str) -> SimSpecError {
+    SimSpecError::Range { field, value: value.to_string(), expected }
 }
 
 /// Fails if the value is not finite and positive.
-pub(crate) fn positive(field: &'static str, value: f64) -> Result<(), SpecError> {
+pub(crate) fn positive(field: &'static str, value: f64) -> Result<(), SimSpecError> {
     if value.is_finite() && value > 0.0 { Ok(()) } else { Err(range(field, value, "a number over 0")) }
 }
 
 /// Fails if the value is not finite or is negative.
-pub(crate) fn not_negative(field: &'static str, value: f64) -> Result<(), SpecError> {
+pub(crate) fn not_negative(field: &'static str, value: f64) -> Result<(), SimSpecError> {
     if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(range(field, value, "a number from 0")) }
 }
 
@@ -106,6 +106,6 @@ pub(crate) fn within(
     low: u32,
     high: u32,
     expected: &'static str,
-) -> Result<(), SpecError> {
+) -> Result<(), SimSpecError> {
     if (low..=high).contains(&value) { Ok(()) } else { Err(range(field, value, expected)) }
 }

@@ -130,7 +130,7 @@ pub enum FaultKind {
         /// Mean delay.
         delay: Span,
         /// Distribution of the delay.
-        spread: Spread,
+        spread: DelayDistribution,
         /// Share of affected requests, 1 by default.
         share: f64,
         /// Number of requests that the dependency serves simultaneously; others wait. `None` for no limit.
@@ -145,7 +145,7 @@ pub enum FaultKind {
 
 /// The distribution of a delay.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum Spread {
+pub enum DelayDistribution {
     #[default]
     Fixed,
     Exponential,
@@ -299,8 +299,8 @@ impl FaultKind {
                 delay: needed(written, "delay", SPAN, positive_span)?,
                 spread: written
                     .take_with("spread", "fixed or exponential", |text| match text {
-                        "fixed" => Some(Spread::Fixed),
-                        "exponential" => Some(Spread::Exponential),
+                        "fixed" => Some(DelayDistribution::Fixed),
+                        "exponential" => Some(DelayDistribution::Exponential),
                         _ => None,
                     })?
                     .unwrap_or_default(),
@@ -404,7 +404,7 @@ impl FaultKind {
                 optional("every", every).into_iter().chain(tokens).collect()
             }
             FaultKind::Dependency { delay, spread, share, servers } => {
-                let spread = if *spread == Spread::Fixed { "fixed" } else { "exponential" };
+                let spread = if *spread == DelayDistribution::Fixed { "fixed" } else { "exponential" };
                 let share = (*share < 1.0).then(|| ("share", share.to_string()));
                 let servers = servers.map(|servers| ("servers", servers.to_string()));
                 let always = [("delay", format_span(*delay)), ("spread", spread.to_owned())];

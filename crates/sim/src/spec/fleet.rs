@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::scheduler::policy::PolicySpec;
-use crate::spec::error::{SpecError, not_negative, positive, within};
+use crate::spec::error::{SimSpecError, not_negative, positive, within};
 use crate::spec::fault::{FaultKind, FaultSpec};
 use crate::spec::{EngineSpec, ModeSpec, StepSpec};
 
@@ -164,7 +164,7 @@ impl AdapterSpec {
         Ok(AdapterSpec { names, slots, load: load.unwrap_or(Span::ZERO) })
     }
 
-    fn validate(&self) -> Result<(), SpecError> {
+    fn validate(&self) -> Result<(), SimSpecError> {
         within("fleet.adapters.slots", self.slots, 1, u32::MAX, "a whole number from 1")?;
         let refused = |why: String| SettingError::Conflict { name: "fleet.adapters.names".to_owned(), why };
         for (place, name) in self.names.iter().enumerate() {
@@ -191,7 +191,7 @@ impl WorldSpec {
     }
 
     /// Checks all constraints that the types do not express.
-    pub fn validate(&self) -> Result<(), SpecError> {
+    pub fn validate(&self) -> Result<(), SimSpecError> {
         self.engine.validate()?;
         self.fleet.validate()?;
         let kv_bytes = self.fleet.disaggregation.as_ref().map(|split| split.kv_bytes(&self.engine));
@@ -209,10 +209,10 @@ impl WorldSpec {
         self.faults.iter().try_for_each(|fault| self.check_fault(fault))
     }
 
-    fn check_fault(&self, fault: &FaultSpec) -> Result<(), SpecError> {
+    fn check_fault(&self, fault: &FaultSpec) -> Result<(), SimSpecError> {
         let conflict = |why: String| {
             let name = format!("fault {}", fault.name());
-            Err(SpecError::Setting(SettingError::Conflict { name, why }))
+            Err(SimSpecError::Setting(SettingError::Conflict { name, why }))
         };
         let batching = matches!(self.engine.mode, ModeSpec::Batching(_));
         if fault.kind.needs_cache() && !batching {
@@ -248,7 +248,7 @@ impl WorldSpec {
 }
 
 impl FleetSpec {
-    fn validate(&self) -> Result<(), SpecError> {
+    fn validate(&self) -> Result<(), SimSpecError> {
         within("fleet.replicas", self.replicas, 0, MAX_REPLICAS, "a whole number from 1 to 10000")?;
         if self.replicas == 0 && self.autoscale.is_none() {
             return Err(crate::spec::range(
@@ -296,7 +296,7 @@ impl FleetSpec {
 }
 
 impl ColdStartSpec {
-    fn validate(&self) -> Result<(), SpecError> {
+    fn validate(&self) -> Result<(), SimSpecError> {
         if let Some(weights) = self.weights_gb {
             not_negative("fleet.cold_start.weights_gb", weights)?;
         }
@@ -327,7 +327,7 @@ impl ColdStartSpec {
 }
 
 impl DisaggregationSpec {
-    fn validate(&self) -> Result<(), SpecError> {
+    fn validate(&self) -> Result<(), SimSpecError> {
         let many = "a whole number from 1 to 10000";
         within("fleet.disaggregation.prefill_replicas", self.prefill_replicas, 1, MAX_REPLICAS, many)?;
         within("fleet.disaggregation.decode_replicas", self.decode_replicas, 1, MAX_REPLICAS, many)?;
@@ -338,7 +338,7 @@ impl DisaggregationSpec {
     ///
     /// # Errors
     /// Fails if the value is neither given nor derivable from the step model.
-    pub fn kv_bytes(&self, engine: &EngineSpec) -> Result<f64, SpecError> {
+    pub fn kv_bytes(&self, engine: &EngineSpec) -> Result<f64, SimSpecError> {
         let field = "fleet.disaggregation.kv_bytes_per_token";
         match (self.kv_bytes_per_token, &engine.mode) {
             (_, ModeSpec::Batching(batching))

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::error::{SpecError, not_negative, positive, range};
+use crate::spec::error::{SimSpecError, not_negative, positive, range};
 
 /// One GPU with the efficiencies of one dtype's kernels.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -84,7 +84,7 @@ impl GpuSpec {
         self.bandwidth_tb_s * 1e12 * self.kv_efficiency
     }
 
-    pub(crate) fn validate(&self, tensor_parallel: u32) -> Result<(), SpecError> {
+    pub(crate) fn validate(&self, tensor_parallel: u32) -> Result<(), SimSpecError> {
         let over_zero = [
             ("mode.step.gpu.memory_gb", self.memory_gb),
             ("mode.step.gpu.tflops", self.tflops),

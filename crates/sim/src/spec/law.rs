@@ -9,7 +9,7 @@ use plimsoll_model::Span;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::error::{SpecError, not_negative, positive, range};
+use crate::spec::error::{SimSpecError, not_negative, positive, range};
 
 /// A distribution of times.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -102,7 +102,7 @@ impl LawSpec {
         }
     }
 
-    pub(crate) fn validate(&self, field: &'static str) -> Result<(), SpecError> {
+    pub(crate) fn validate(&self, field: &'static str) -> Result<(), SimSpecError> {
         match *self {
             LawSpec::Deterministic { ms } => not_negative(field, ms),
             LawSpec::Exponential { mean_ms } => positive(field, mean_ms),

@@ -12,7 +12,7 @@ pub mod law;
 pub mod origin;
 pub mod shape;
 
-pub use error::{BLOCK_TOKENS, SpecError};
+pub use error::{BLOCK_TOKENS, SimSpecError};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -187,8 +187,8 @@ impl EngineSpec {
     /// Checks all constraints that the types do not express.
     ///
     /// # Errors
-    /// Fails with the first violation, as [`SpecError`].
-    pub fn validate(&self) -> Result<(), SpecError> {
+    /// Fails with the first violation, as [`SimSpecError`].
+    pub fn validate(&self) -> Result<(), SimSpecError> {
         match &self.mode {
             ModeSpec::Canned(canned) => {
                 canned.ttft.validate("mode.ttft")?;
@@ -205,7 +205,7 @@ impl EngineSpec {
 }
 
 impl BatchingSpec {
-    fn validate(&self) -> Result<(), SpecError> {
+    fn validate(&self) -> Result<(), SimSpecError> {
         within("mode.max_seqs", self.max_seqs, 1, MAX_SLOTS, "a whole number from 1 to 1048576")?;
         let budget = "a whole number from 1 to 1048576";
         within("mode.token_budget", self.token_budget, 1, MAX_TOKEN_BUDGET, budget)?;
@@ -237,20 +237,20 @@ impl BatchingSpec {
     ///
     /// # Errors
     /// Fails if the blocks are neither given nor derivable, or if there are zero.
-    pub fn blocks(&self) -> Result<u32, SpecError> {
+    pub fn blocks(&self) -> Result<u32, SimSpecError> {
         match (self.kv_blocks, &self.step) {
-            (Some(0), _) => Err(SpecError::NoKvBlocks { why: "mode.kv_blocks is 0".to_owned() }),
+            (Some(0), _) => Err(SimSpecError::NoKvBlocks { why: "mode.kv_blocks is 0".to_owned() }),
             // A number of blocks that an engine printed is trusted, but the weights must still fit.
             (Some(blocks), StepSpec::Roofline(roofline)) => roofline.left_gb().map(|_| blocks),
             (Some(blocks), StepSpec::Linear(_)) => Ok(blocks),
-            (None, StepSpec::Linear(_)) => Err(SpecError::KvBlocksMissing),
+            (None, StepSpec::Linear(_)) => Err(SimSpecError::KvBlocksMissing),
             (None, StepSpec::Roofline(roofline)) => roofline.kv_blocks(),
         }
     }
 }
 
 impl LinearSpec {
-    fn validate(&self) -> Result<(), SpecError> {
+    fn validate(&self) -> Result<(), SimSpecError> {
         not_negative("mode.step.base_us", self.base_us)?;
         not_negative("mode.step.decode_us", self.decode_us)?;
         not_negative("mode.step.prefill_us", self.prefill_us)?;

@@ -26,7 +26,7 @@ pub struct OriginSpec {
     /// Protocol of the measurements, empty if there were none.
     pub protocol: String,
     /// Origin of the figures.
-    pub basis: Basis,
+    pub basis: ProfileBasis,
     /// Expected error of a step's time in percent.
     pub expected_error_percent: f64,
     /// Gaps and assumptions of the figures, in sentences.
@@ -52,7 +52,8 @@ pub struct LoadRange {
 /// The origin of figures.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Basis {
+#[schemars(rename = "Basis")]
+pub enum ProfileBasis {
     /// Tables of measured kernels of this GPU and dtype, and data sheets.
     Fitted,
     /// Efficiencies of a related GPU with the peaks of this one.
@@ -82,13 +83,13 @@ pub struct HeldOut {
     pub spread_log: f64,
 }
 
-impl Basis {
+impl ProfileBasis {
     pub fn word(self) -> &'static str {
         match self {
-            Basis::Fitted => "fitted",
-            Basis::Scaled => "scaled",
-            Basis::Assumed => "assumed",
-            Basis::Calibrated => "calibrated",
+            ProfileBasis::Fitted => "fitted",
+            ProfileBasis::Scaled => "scaled",
+            ProfileBasis::Assumed => "assumed",
+            ProfileBasis::Calibrated => "calibrated",
         }
     }
 }

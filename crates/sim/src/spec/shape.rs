@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::error::{SpecError, not_negative, positive, range, within};
+use crate::spec::error::{SimSpecError, not_negative, positive, range, within};
 
 /// The shape of a decoder with gated feed-forward layers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -208,7 +208,7 @@ impl ModelShape {
             + with_experts * (self.attention_params() * dense + f64::from(held) * self.ffn_params() * expert)
     }
 
-    pub(crate) fn validate(&self) -> Result<(), SpecError> {
+    pub(crate) fn validate(&self) -> Result<(), SimSpecError> {
         let expected = "a whole number from 1 to 16777216";
         let whole = [
             ("mode.step.model.layers", self.layers),
@@ -245,7 +245,7 @@ impl ExpertsSpec {
         f64::from(self.count) * (1.0 - missed)
     }
 
-    fn validate(&self, layers: u32) -> Result<(), SpecError> {
+    fn validate(&self, layers: u32) -> Result<(), SimSpecError> {
         within("mode.step.model.experts.count", self.count, 1, 1 << 16, "a whole number from 1 to 65536")?;
         let chosen = "a whole number from 1 to the number of experts";
         within("mode.step.model.experts.per_token", self.per_token, 1, self.count, chosen)?;

@@ -4,7 +4,7 @@
 
 use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::{
-    AdapterSpec, LevelPlan, LevelRun, ModeSpec, RequestEvent, Submit, World, WorldSpec, simulate_level,
+    AdapterSpec, LevelRun, ModeSpec, RequestEvent, SimLevelPlan, Submit, World, WorldSpec, simulate_level,
 };
 use plimsoll_workload::{ArrivalSpec, ClassSpec, Scenario, SessionSpec, Size, SpecError};
 
@@ -48,7 +48,7 @@ fn one_by_one(spec: &WorldSpec, scenario: &Scenario, window: Span) -> Result<Lev
     simulate_level(
         &mut world,
         scenario,
-        LevelPlan::new(scenario, 0, Load::Closed { concurrency: 1 }, At(0), window),
+        SimLevelPlan::new(scenario, 0, Load::Closed { concurrency: 1 }, At(0), window),
     )
 }
 

@@ -4,7 +4,7 @@ use plimsoll_math::queueing::Bulk;
 use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::spec::dynamic::{AffineSpec, BatchCostSpec, BatcherSpec, ComputeSpec, FrontSpec, Overlap};
 use plimsoll_sim::{
-    DynamicSpec, LevelPlan, ModeSpec, RequestEvent, Submit, World, catalogue::profile, simulate_level,
+    DynamicSpec, ModeSpec, RequestEvent, SimLevelPlan, Submit, World, catalogue::profile, simulate_level,
 };
 use plimsoll_workload::{Scenario, Size};
 
@@ -215,7 +215,7 @@ fn level(name: &str, concurrency: u32) -> (f64, f64) {
     scenario.sizes.prompt = Size::Fixed(1);
     scenario.sizes.output = Size::Fixed(1);
     let mut world = World::new(&profile::find(name).expect("known").spec, 1).expect("sound");
-    let plan = LevelPlan::new(&scenario, 0, Load::Closed { concurrency }, At(0), Span::from_secs(5));
+    let plan = SimLevelPlan::new(&scenario, 0, Load::Closed { concurrency }, At(0), Span::from_secs(5));
     let run = simulate_level(&mut world, &scenario, plan).expect("sound");
     let (from, to) = (At(1_000_000_000), At(5_000_000_000));
     let ends = run.attempts.iter().filter_map(|one| Some((one.due, one.end?)));

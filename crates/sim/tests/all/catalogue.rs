@@ -1,14 +1,14 @@
 //! The catalogue against the published derivation of twelve pairs and the public sizes of models, and its errors.
 
 use plimsoll_sim::catalogue::list::{CHECKED, figures};
-use plimsoll_sim::catalogue::origin::{Basis, IntendedLoad, LoadRange, flags};
+use plimsoll_sim::catalogue::origin::{IntendedLoad, LoadRange, ProfileBasis, flags};
 use plimsoll_sim::catalogue::profile::{decode_step_ms, prefill_step_ms};
 use plimsoll_sim::catalogue::{by_name, gpus, models};
 use plimsoll_sim::engine::roofline::RooflineSpec;
 use plimsoll_sim::engine::scheduler::policy::{NoEvictSpec, SglangOrder, SglangSpec, VllmOrder, VllmSpec};
 use plimsoll_sim::engine::speculation::{DraftSpec, SpeculativeSpec};
 use plimsoll_sim::engine::step_time::{StepLoad, StepModel};
-use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec, PolicySpec, SpecError, StepSpec};
+use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec, PolicySpec, SimSpecError, StepSpec};
 
 fn pair(name: &str) -> (BatchingSpec, RooflineSpec) {
     let spec = by_name(name).expect("a pair").unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -139,8 +139,8 @@ fn every_pair_resolves_or_says_what_stands_against_it() {
                         assert_eq!(serde_json::from_str::<EngineSpec>(&text).expect("it comes back"), spec);
                         built += 1;
                     }
-                    Err(SpecError::WeightsPastMemory { over_gb, .. }) => assert!(over_gb > 0.0),
-                    Err(SpecError::Pair { why }) => {
+                    Err(SimSpecError::WeightsPastMemory { over_gb, .. }) => assert!(over_gb > 0.0),
+                    Err(SimSpecError::Pair { why }) => {
                         assert!(why.contains("fp8") || why.contains("heads"), "{why}")
                     }
                     Err(other) => panic!("{name}: {other}"),
@@ -237,7 +237,7 @@ fn figures_used_outside_what_they_were_found_for_are_flagged() {
     );
     let ModeSpec::Batching(batching) = &mut spec.mode else { panic!("it batches") };
     let origin = batching.origin.as_mut().expect("it has one");
-    origin.basis = Basis::Calibrated;
+    origin.basis = ProfileBasis::Calibrated;
     origin.kv_blocks = Some(100);
     origin.range = Some(LoadRange {
         prompt_tokens: [100.0, 1000.0],

@@ -6,7 +6,7 @@ use plimsoll_model::{At, How, Load, Protocol, Span};
 use plimsoll_sim::spec::dynamic::{
     AffineSpec, BatchCostSpec, BatcherSpec, ComputeSpec, FrontSpec, Overlap, QueuePolicySpec,
 };
-use plimsoll_sim::{DynamicSpec, LevelPlan, LevelRun, ModeSpec, simulate_level};
+use plimsoll_sim::{DynamicSpec, LevelRun, ModeSpec, SimLevelPlan, simulate_level};
 use plimsoll_workload::{ArrivalSpec, ClassSpec, Scenario, Size};
 
 use crate::util::{engine, world};
@@ -53,7 +53,7 @@ fn scenario(arrivals: ArrivalSpec, asks: [(Option<u32>, Option<Span>); 2]) -> Sc
 
 fn run(batcher: BatcherSpec, scenario: &Scenario, rate_per_s: f64, window: Span) -> LevelRun {
     let spec = engine(ModeSpec::Dynamic(server(batcher)));
-    let plan = LevelPlan::new(scenario, 0, Load::Open { rate_per_s }, At(0), window);
+    let plan = SimLevelPlan::new(scenario, 0, Load::Open { rate_per_s }, At(0), window);
     simulate_level(&mut world(&spec), scenario, plan).expect("simulated")
 }
 

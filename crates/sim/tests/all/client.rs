@@ -3,7 +3,7 @@
 use plimsoll_model::{At, By, EndedBy, EventKind, How, Load, Sample, Span, TokensRule};
 use plimsoll_sim::client::Events;
 use plimsoll_sim::{
-    BatchingSpec, CannedSpec, EngineSpec, LawSpec, LevelPlan, LevelRun, ModeSpec, World, simulate_level,
+    BatchingSpec, CannedSpec, EngineSpec, LawSpec, LevelRun, ModeSpec, SimLevelPlan, World, simulate_level,
 };
 use plimsoll_workload::{ArrivalSpec, CancelAfter, Connections, Scenario, Size};
 
@@ -25,7 +25,7 @@ fn open(spec: &EngineSpec, scenario: &Scenario, rate_per_s: f64, window: Span) -
 }
 
 fn level(spec: &EngineSpec, scenario: &Scenario, load: Load, window: Span) -> LevelRun {
-    let plan = LevelPlan::new(scenario, 0, load, At(0), window);
+    let plan = SimLevelPlan::new(scenario, 0, load, At(0), window);
     simulate_level(&mut world(spec), scenario, plan).expect("the scenario is sound")
 }
 
@@ -125,8 +125,8 @@ fn a_closed_loop_that_is_held_to_a_rate_begins_one_each_pace() {
     let (spec, scenario) = (deterministic(8, 10.0, None), scenario());
     let begun = |max_rate_per_s: Option<f64>| {
         let plan =
-            LevelPlan::new(&scenario, 0, Load::Closed { concurrency: 8 }, At(0), Span::from_millis(995));
-        let plan = LevelPlan { max_rate_per_s, ..plan };
+            SimLevelPlan::new(&scenario, 0, Load::Closed { concurrency: 8 }, At(0), Span::from_millis(995));
+        let plan = SimLevelPlan { max_rate_per_s, ..plan };
         let run = simulate_level(&mut world(&spec), &scenario, plan).expect("the scenario is sound");
         let mut begun: Vec<i64> = run.attempts.iter().map(|attempt| attempt.due.0).collect();
         begun.sort_unstable();
@@ -198,7 +198,7 @@ fn gauges_are_those_of_their_instant() {
     for (replicas, events) in [(1, Events::All), (1, Events::Ends), (2, Events::All), (2, Events::Ends)] {
         let mut world = World::of(&of(spec.clone(), replicas, "round_robin"), 1).expect("sound");
         let closed = Load::Closed { concurrency: 1 };
-        let mut plan = LevelPlan::new(&scenario, 0, closed, At(0), Span::from_millis(110));
+        let mut plan = SimLevelPlan::new(&scenario, 0, closed, At(0), Span::from_millis(110));
         (plan.gauges, plan.events, plan.max_requests) = (true, events, Some(1));
         plan.scrape_every = Span::from_millis(5);
         let run = simulate_level(&mut world, &scenario, plan).expect("sound");
@@ -227,7 +227,7 @@ fn a_time_out_frees_the_place_in_the_engine() {
     scenario.client.timeouts.total = Span::from_millis(30);
     let spec = deterministic(1, 20.0, None);
     let mut world = world(&spec);
-    let plan = LevelPlan::new(&scenario, 0, Load::Open { rate_per_s: 100.0 }, At(0), Span::from_secs(1));
+    let plan = SimLevelPlan::new(&scenario, 0, Load::Open { rate_per_s: 100.0 }, At(0), Span::from_secs(1));
     let run = simulate_level(&mut world, &scenario, plan).expect("sound");
     assert_eq!(run.attempts.len(), 100);
     assert_eq!(count(&run, How::Finished) + count(&run, How::Timeout), 100);
@@ -373,9 +373,9 @@ fn levels_follow_each_other_on_one_world_with_their_own_draws() {
     scenario.arrivals = ArrivalSpec::Poisson;
     let mut world = world(&spec);
     let load = Load::Open { rate_per_s: 100.0 };
-    let first = LevelPlan::new(&scenario, 0, load, At(0), Span::from_secs(2));
+    let first = SimLevelPlan::new(&scenario, 0, load, At(0), Span::from_secs(2));
     let first = simulate_level(&mut world, &scenario, first).expect("sound");
-    let second = LevelPlan::new(&scenario, 1, load, first.level.drained, Span::from_secs(2));
+    let second = SimLevelPlan::new(&scenario, 1, load, first.level.drained, Span::from_secs(2));
     let second = simulate_level(&mut world, &scenario, second).expect("sound");
     assert!(second.attempts.iter().all(|record| record.due >= first.level.drained && record.level == 1));
     assert_ne!(first.level.schedule_hash, second.level.schedule_hash);

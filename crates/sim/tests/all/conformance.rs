@@ -3,7 +3,9 @@
 
 use plimsoll_sim::PolicySpec;
 use plimsoll_sim::engine::scheduler::policy::{VllmOrder, VllmSpec};
-use plimsoll_sim::engine::scheduler::{Limits, ScheduledRequest, Scheduler, SequenceProgress, StepPlan};
+use plimsoll_sim::engine::scheduler::{
+    ScheduledRequest, Scheduler, SchedulerLimits, SequenceProgress, StepPlan,
+};
 
 pub struct Case {
     pub scheduler: Scheduler,
@@ -11,7 +13,7 @@ pub struct Case {
     pub now_ps: i128,
 }
 
-pub const LIMITS: Limits = Limits {
+pub const LIMITS: SchedulerLimits = SchedulerLimits {
     max_seqs: 8,
     token_budget: 8,
     chunked_prefill: true,
@@ -30,11 +32,11 @@ pub fn asks(id: u64, prompt_tokens: u32, output_tokens: u32) -> ScheduledRequest
 
 impl Case {
     /// Returns a case with vLLM's rules, first come first served, and only the first chunk as the gate.
-    pub fn new(limits: Limits) -> Case {
+    pub fn new(limits: SchedulerLimits) -> Case {
         Case::of(limits, PolicySpec::Vllm(VllmSpec { order: VllmOrder::Fcfs, reserve_full: false }))
     }
 
-    pub fn of(limits: Limits, policy: PolicySpec) -> Case {
+    pub fn of(limits: SchedulerLimits, policy: PolicySpec) -> Case {
         Case { scheduler: Scheduler::new(limits, &policy), plan: StepPlan::default(), now_ps: 0 }
     }
 
@@ -97,25 +99,25 @@ fn a_chunk_takes_the_rest_of_the_budget_and_who_is_behind_waits() {
 #[test]
 fn without_chunking_a_prompt_over_what_is_left_stops_the_queue() {
     // 3 would fit into step 1, but must not overtake 2.
-    let limits = Limits { chunked_prefill: false, ..LIMITS };
+    let limits = SchedulerLimits { chunked_prefill: false, ..LIMITS };
     Case::new(limits).admit(&[(1, 6, 2), (2, 4, 1), (3, 1, 1)]).steps(&["1:6", "1:1 2:4 3:1", ""]);
 }
 
 #[test]
 fn the_long_prefill_threshold_bounds_each_prompt_and_not_the_step() {
-    let limits = Limits { long_prefill_threshold: 3, ..LIMITS };
+    let limits = SchedulerLimits { long_prefill_threshold: 3, ..LIMITS };
     Case::new(limits).admit(&[(1, 7, 1), (2, 5, 1), (3, 2, 1)]).steps(&["1:3 2:3 3:2", "1:3 2:2", "1:1", ""]);
 }
 
 #[test]
 fn no_more_than_max_seqs_run() {
-    let limits = Limits { max_seqs: 2, ..LIMITS };
+    let limits = SchedulerLimits { max_seqs: 2, ..LIMITS };
     Case::new(limits).admit(&[(1, 1, 2), (2, 1, 3), (3, 1, 1)]).steps(&["1:1 2:1", "1:1 2:1", "2:1 3:1", ""]);
 }
 
 #[test]
 fn running_sequences_can_exhaust_the_budget() {
-    let limits = Limits { token_budget: 2, ..LIMITS };
+    let limits = SchedulerLimits { token_budget: 2, ..LIMITS };
     Case::new(limits)
         .admit(&[(1, 1, 4), (2, 1, 4), (3, 1, 1)])
         .steps(&["1:1 2:1", "1:1 2:1", "1:1 2:1", "1:1 2:1", "3:1"]);
@@ -123,7 +125,7 @@ fn running_sequences_can_exhaust_the_budget() {
 
 #[test]
 fn a_block_is_taken_when_the_first_token_of_it_is_computed() {
-    let mut case = Case::new(Limits { token_budget: 64, ..LIMITS }).admit(&[(1, 16, 3)]);
+    let mut case = Case::new(SchedulerLimits { token_budget: 64, ..LIMITS }).admit(&[(1, 16, 3)]);
     let mut used = Vec::new();
     for _ in 0..3 {
         case.plan();
@@ -136,14 +138,14 @@ fn a_block_is_taken_when_the_first_token_of_it_is_computed() {
 
 #[test]
 fn a_chunk_takes_the_blocks_of_that_chunk_only() {
-    let mut case = Case::new(Limits { token_budget: 20, ..LIMITS }).admit(&[(1, 100, 1)]);
+    let mut case = Case::new(SchedulerLimits { token_budget: 20, ..LIMITS }).admit(&[(1, 100, 1)]);
     assert_eq!(case.plan(), "1:20");
     assert_eq!(case.scheduler.blocks_used(), 2);
 }
 
 /// Four blocks; 1 and 2 fill two each at 32 tokens, and 1 is the first to need a fifth.
 fn two_that_outgrow_four_blocks() -> Case {
-    let limits = Limits { token_budget: 64, blocks: 4, ..LIMITS };
+    let limits = SchedulerLimits { token_budget: 64, blocks: 4, ..LIMITS };
     Case::new(limits).admit(&[(1, 31, 4), (2, 31, 20), (3, 1, 1)]).steps(&["1:31 2:31", "1:1 2:1"])
 }
 
@@ -180,7 +182,7 @@ fn the_preempted_generates_exactly_what_was_asked() {
 
 #[test]
 fn a_sequence_that_is_itself_the_last_preempts_itself_and_the_others_go_on() {
-    let limits = Limits { token_budget: 64, blocks: 3, ..LIMITS };
+    let limits = SchedulerLimits { token_budget: 64, blocks: 3, ..LIMITS };
     Case::new(limits).admit(&[(1, 17, 3), (2, 16, 2)]).steps(&[
         "1:17 2:16",
         "1:1 preempted 1",
@@ -193,7 +195,7 @@ fn a_sequence_that_is_itself_the_last_preempts_itself_and_the_others_go_on() {
 #[test]
 fn several_are_preempted_until_there_is_room() {
     // 1 needs a block in step 2. No scheduled block of 3 is available, so 3 is preempted, and its one block suffices.
-    let limits = Limits { token_budget: 64, blocks: 3, ..LIMITS };
+    let limits = SchedulerLimits { token_budget: 64, blocks: 3, ..LIMITS };
     let mut case = Case::new(limits).admit(&[(1, 16, 9), (2, 16, 9), (3, 16, 9)]).steps(&["1:16 2:16 3:16"]);
     // 3 gives its block to 1, then 2 finds none and preempts itself.
     assert_eq!(case.plan(), "1:1 preempted 2");
@@ -202,27 +204,27 @@ fn several_are_preempted_until_there_is_room() {
 
 #[test]
 fn the_order_of_several_preempted_is_that_of_their_arrival() {
-    let limits = Limits { token_budget: 64, blocks: 3, ..LIMITS };
+    let limits = SchedulerLimits { token_budget: 64, blocks: 3, ..LIMITS };
     let case = Case::new(limits).admit(&[(1, 16, 2), (2, 16, 2), (3, 16, 2)]);
     case.steps(&["1:16 2:16 3:16", "1:1 preempted 2", "2:17", "3:17", ""]);
 }
 
 #[test]
 fn the_head_of_the_queue_that_finds_no_blocks_is_not_overtaken() {
-    let limits = Limits { token_budget: 64, blocks: 3, ..LIMITS };
+    let limits = SchedulerLimits { token_budget: 64, blocks: 3, ..LIMITS };
     Case::new(limits).admit(&[(1, 20, 2), (2, 32, 1), (3, 1, 1)]).steps(&["1:20", "1:1", "2:32 3:1", ""]);
 }
 
 #[test]
 fn the_watermark_keeps_blocks_free_beside_running_sequences_only() {
-    let limits = Limits { token_budget: 200, blocks: 10, watermark_blocks: 2, ..LIMITS };
+    let limits = SchedulerLimits { token_budget: 200, blocks: 10, watermark_blocks: 2, ..LIMITS };
     // Without running requests, 1 may use all but one block; next to it, 2 would leave fewer than two free.
     Case::new(limits).admit(&[(1, 130, 2), (2, 1, 1)]).steps(&["1:130", "1:1", "2:1", ""]);
 }
 
 #[test]
 fn the_last_token_of_an_answer_is_never_computed() {
-    let mut case = Case::new(Limits { token_budget: 64, blocks: 1, ..LIMITS }).admit(&[(1, 16, 1)]);
+    let mut case = Case::new(SchedulerLimits { token_budget: 64, blocks: 1, ..LIMITS }).admit(&[(1, 16, 1)]);
     assert_eq!(case.plan(), "1:16");
     let expected =
         SequenceProgress { id: 1, prefilled: Some(16), tokens: 1, first: true, generated: 1, finished: true };

@@ -7,7 +7,8 @@ use plimsoll_sim::spec::dynamic::{
     QueuePolicySpec, TableSpec, TimeoutAction,
 };
 use plimsoll_sim::{
-    DynamicSpec, Emission, Engine, EngineSpec, Failure, ModeSpec, Rejected, RequestEvent, Submit, World,
+    DynamicSpec, Emission, Engine, EngineRejection, EngineSpec, Failure, ModeSpec, RequestEvent, Submit,
+    World,
 };
 
 use crate::util::{Act, engine, play, times, world};

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use plimsoll_model::{At, Span};
 use plimsoll_sim::{
-    BatchingSpec, ColdStartSpec, Emission, Failure, FaultSpec, LawSpec, ModeSpec, Rejected, RequestEvent,
-    Submit, World, WorldSpec,
+    BatchingSpec, ColdStartSpec, Emission, EngineRejection, Failure, FaultSpec, LawSpec, ModeSpec,
+    RequestEvent, Submit, World, WorldSpec,
 };
 
 use crate::fleet::{kept, of, script, tight};
@@ -27,7 +27,10 @@ fn with(replicas: u32, faults: &[&str]) -> WorldSpec {
 }
 
 /// Returns the emissions of requests submitted at these times in µs, and the rejected ones.
-fn live(spec: &WorldSpec, requests: &[(i64, Submit)]) -> (Vec<Emission>, BTreeMap<u64, Rejected>, World) {
+fn live(
+    spec: &WorldSpec,
+    requests: &[(i64, Submit)],
+) -> (Vec<Emission>, BTreeMap<u64, EngineRejection>, World) {
     let mut world = World::of(spec, 1).expect("sound");
     let (mut log, mut refused) = (Vec::new(), BTreeMap::new());
     for (at, request) in requests {
@@ -177,7 +180,7 @@ fn errors_and_resets_strike_their_share_and_the_same_ones_each_time() {
     let (_, again, _) = live(&spec, &requests);
     assert_eq!(refused, again);
     let errors = refused.values().filter(|rejected| rejected.status() == Some(503)).count() as f64;
-    let resets = refused.values().filter(|rejected| **rejected == Rejected::Reset).count() as f64;
+    let resets = refused.values().filter(|rejected| **rejected == EngineRejection::Reset).count() as f64;
     // Binomial, four deviations; resets affect half of the requests, a quarter of which already failed.
     assert!((errors - 1_000.0).abs() < 4.0 * 750f64.sqrt(), "{errors}");
     assert!((resets - 150.0).abs() < 4.0 * 139f64.sqrt(), "{resets}");
@@ -199,7 +202,7 @@ fn a_rate_limit_is_a_token_bucket() {
     let waits: Vec<(u64, Option<Span>)> = refused
         .iter()
         .map(|(id, rejected)| match rejected {
-            Rejected::Unavailable { status: 429, retry_after, .. } => (*id, *retry_after),
+            EngineRejection::Unavailable { status: 429, retry_after, .. } => (*id, *retry_after),
             other => panic!("{id}: {other}"),
         })
         .collect();

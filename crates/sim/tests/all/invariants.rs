@@ -6,7 +6,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::At;
 use plimsoll_sim::PolicySpec;
 use plimsoll_sim::engine::scheduler::policy::{NoEvictSpec, SglangSpec, StaticSpec};
-use plimsoll_sim::engine::scheduler::{Limits, ScheduledRequest, Scheduler, StepPlan};
+use plimsoll_sim::engine::scheduler::{ScheduledRequest, Scheduler, SchedulerLimits, StepPlan};
 use plimsoll_sim::{
     BatchingSpec, Engine, EngineSpec, LawSpec, ModeSpec, RequestEvent, Submit, World, catalogue::profile,
 };
@@ -164,7 +164,7 @@ fn first_come_first_served() {
 fn no_step_passes_a_budget_and_all_blocks_come_back() {
     for seed in 0..40 {
         let mut chance = Stream::new(seed, "test.budgets", 0);
-        let limits = Limits {
+        let limits = SchedulerLimits {
             max_seqs: 1 + chance.below(12) as u32,
             token_budget: 1 + chance.below(64) as u32,
             chunked_prefill: true,
@@ -183,7 +183,7 @@ fn no_step_passes_a_budget_and_all_blocks_come_back() {
     }
 }
 
-fn run_within(limits: Limits, chance: &mut Stream) -> u32 {
+fn run_within(limits: SchedulerLimits, chance: &mut Stream) -> u32 {
     let mut scheduler = Scheduler::new(limits, &PolicySpec::default());
     let mut plan = StepPlan::default();
     let (mut next_id, mut finished, mut preempted, mut steps) = (0, 0, 0, 0);

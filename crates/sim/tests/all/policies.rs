@@ -4,18 +4,18 @@ use plimsoll_sim::PolicySpec;
 use plimsoll_sim::engine::scheduler::policy::{
     NoEvictSpec, SglangOrder, SglangSpec, StaticSpec, VllmOrder, VllmSpec,
 };
-use plimsoll_sim::engine::scheduler::{Limits, ScheduledRequest, SequenceProgress};
+use plimsoll_sim::engine::scheduler::{ScheduledRequest, SchedulerLimits, SequenceProgress};
 
 use crate::conformance::{Case, LIMITS, asks};
 
 /// Limits without effect, with a prefix cache.
-const WIDE: Limits = Limits { token_budget: 64, prefix_cache: true, ..LIMITS };
+const WIDE: SchedulerLimits = SchedulerLimits { token_budget: 64, prefix_cache: true, ..LIMITS };
 
-fn sglang(limits: Limits) -> Case {
+fn sglang(limits: SchedulerLimits) -> Case {
     Case::of(limits, PolicySpec::Sglang(SglangSpec::default()))
 }
 
-fn by_prefix(limits: Limits) -> Case {
+fn by_prefix(limits: SchedulerLimits) -> Case {
     let spec = SglangSpec { order: SglangOrder::Lpm, ..SglangSpec::default() };
     Case::of(limits, PolicySpec::Sglang(spec))
 }
@@ -24,7 +24,7 @@ fn fixed(batch: u32, wait_ms: f64) -> Case {
     Case::of(WIDE, PolicySpec::Static(StaticSpec { batch, wait_ms }))
 }
 
-fn vllm(limits: Limits, order: VllmOrder, reserve_full: bool) -> Case {
+fn vllm(limits: SchedulerLimits, order: VllmOrder, reserve_full: bool) -> Case {
     Case::of(limits, PolicySpec::Vllm(VllmSpec { order, reserve_full }))
 }
 
@@ -64,7 +64,7 @@ fn vllm_without_names_nothing_is_shared() {
 #[test]
 fn vllm_the_preempted_finds_back_what_was_not_evicted() {
     // 2 loses one full block, which stays unused until 2 returns.
-    let limits = Limits { blocks: 3, ..WIDE };
+    let limits = SchedulerLimits { blocks: 3, ..WIDE };
     Case::new(limits).admit(&[(1, 17, 3), (2, 16, 2)]).steps(&[
         "1:17 2:16",
         "1:1 preempted 1",
@@ -77,7 +77,7 @@ fn vllm_the_preempted_finds_back_what_was_not_evicted() {
 #[test]
 fn vllm_the_preempted_computes_again_what_was_evicted() {
     // As above, but 1 continues into a third block, and takes that of 2.
-    let limits = Limits { blocks: 3, ..WIDE };
+    let limits = SchedulerLimits { blocks: 3, ..WIDE };
     let mut case = Case::new(limits).admit(&[(1, 17, 17), (2, 16, 2)]);
     assert_eq!(case.plan(), "1:17 2:16");
     case.commit();
@@ -93,7 +93,7 @@ fn vllm_the_preempted_computes_again_what_was_evicted() {
 #[test]
 fn vllm_a_hit_takes_blocks_off_the_free_list() {
     // 16 free blocks, four of them cached. 2 would hit four and need twelve more, and 3 uses one.
-    let limits = Limits { blocks: 16, token_budget: 512, ..WIDE };
+    let limits = SchedulerLimits { blocks: 16, token_budget: 512, ..WIDE };
     let case = Case::new(limits).admit_named(1, 65, 1, &[10, 11, 12, 13]).steps(&["1:65"]);
     let case = case.admit(&[(3, 1, 2)]).steps(&["3:1"]);
     case.admit_named(2, 256, 1, &[10, 11, 12, 13]).steps(&["3:1", "2:192", ""]);
@@ -101,7 +101,7 @@ fn vllm_a_hit_takes_blocks_off_the_free_list() {
 
 #[test]
 fn vllm_reserve_full_starts_a_prompt_only_when_all_of_it_fits() {
-    let limits = Limits { blocks: 4, token_budget: 16, ..WIDE };
+    let limits = SchedulerLimits { blocks: 4, token_budget: 16, ..WIDE };
     let ask = [(1, 16, 4), (2, 50, 1)];
     let by_chunk = vllm(limits, VllmOrder::Fcfs, false).admit(&ask);
     // 1 and 2 use two blocks each when the third chunk finds none: 2 preempts itself.
@@ -111,7 +111,7 @@ fn vllm_reserve_full_starts_a_prompt_only_when_all_of_it_fits() {
 
 #[test]
 fn vllm_by_priority_one_goes_first_and_none_goes_last() {
-    let mut case = vllm(Limits { max_seqs: 1, ..WIDE }, VllmOrder::Priority, true);
+    let mut case = vllm(SchedulerLimits { max_seqs: 1, ..WIDE }, VllmOrder::Priority, true);
     for (id, priority) in [(1, 0), (2, 2), (3, 1), (4, 2)] {
         case.scheduler.admit(ScheduledRequest { priority, ..asks(id, 1, 1) });
     }
@@ -120,7 +120,8 @@ fn vllm_by_priority_one_goes_first_and_none_goes_last() {
 
 #[test]
 fn vllm_by_priority_the_largest_of_priority_and_arrival_is_preempted_even_if_it_was_in_the_step() {
-    let mut case = vllm(Limits { blocks: 4, prefix_cache: false, ..WIDE }, VllmOrder::Priority, true);
+    let mut case =
+        vllm(SchedulerLimits { blocks: 4, prefix_cache: false, ..WIDE }, VllmOrder::Priority, true);
     case.scheduler.admit(ScheduledRequest { priority: 3, ..asks(1, 16, 20) });
     let mut case = case.steps(&["1:16"]);
     case.scheduler.admit(ScheduledRequest { priority: 1, ..asks(2, 32, 3) });
@@ -130,7 +131,7 @@ fn vllm_by_priority_the_largest_of_priority_and_arrival_is_preempted_even_if_it_
 
 #[test]
 fn no_evict_starts_a_request_when_its_whole_answer_fits_and_never_takes_a_place() {
-    let limits = Limits { blocks: 6, ..WIDE };
+    let limits = SchedulerLimits { blocks: 6, ..WIDE };
     let case = Case::of(limits, PolicySpec::NoEvict(NoEvictSpec {}));
     // 1 and 2 will need three blocks each; four are free at first, and 3 must wait for all of them.
     let mut case = case.admit(&[(1, 16, 33), (2, 16, 33), (3, 1, 1)]).steps(&["1:16 2:16"]);
@@ -160,7 +161,7 @@ fn sglang_a_step_of_prompts_is_at_most_a_chunk() {
 #[test]
 fn sglang_the_running_are_expected_to_need_seven_tenths_of_what_they_may() {
     // 160 tokens. 1 leaves 144 free after its prompt and may generate 63 more: 44 are expected, 100 are left.
-    let limits = Limits { blocks: 10, ..WIDE };
+    let limits = SchedulerLimits { blocks: 10, ..WIDE };
     for (output, starts) in [(67, "2:16"), (68, "1:1")] {
         // 2 needs 16 + its output + 16, and that must be less than 100.
         sglang(limits).admit(&[(1, 16, 64)]).steps(&["1:16"]).admit(&[(2, 16, output)]).steps(&[starts]);
@@ -169,7 +170,7 @@ fn sglang_the_running_are_expected_to_need_seven_tenths_of_what_they_may() {
 
 #[test]
 fn sglang_in_one_step_answers_count_whole_and_who_found_no_room_waits_for_a_leave() {
-    let limits = Limits { blocks: 10, ..WIDE };
+    let limits = SchedulerLimits { blocks: 10, ..WIDE };
     let mut case = sglang(limits).admit(&[(1, 16, 64), (2, 16, 64)]).steps(&["1:16"]);
     // By the estimate 2 fits immediately, but it is not considered until 1 has left.
     for _ in 0..63 {
@@ -182,7 +183,7 @@ fn sglang_in_one_step_answers_count_whole_and_who_found_no_room_waits_for_a_leav
 /// Returns two requests admitted by an optimistic estimate, two decode steps before their blocks run out.
 fn sglang_before_a_retraction() -> Case {
     let spec = SglangSpec { conservativeness: 0.2, ..SglangSpec::default() };
-    let case = Case::of(Limits { blocks: 6, ..WIDE }, PolicySpec::Sglang(spec));
+    let case = Case::of(SchedulerLimits { blocks: 6, ..WIDE }, PolicySpec::Sglang(spec));
     // A share of 0.14 of the 59 that 1 may still generate is 8: 72 are left, and 2 needs 71.
     let mut case = case.admit(&[(1, 16, 60)]).steps(&["1:16"]).admit(&[(2, 16, 39)]).steps(&["2:16"]);
     for _ in 0..32 {
@@ -229,7 +230,7 @@ fn sglang_more_than_128_waiting_are_taken_as_they_came() {
 
 #[test]
 fn sglang_who_shares_a_prefix_with_one_about_to_be_computed_lets_others_by() {
-    let limits = Limits { token_budget: 128, ..WIDE };
+    let limits = SchedulerLimits { token_budget: 128, ..WIDE };
     let case =
         by_prefix(limits).admit_named(1, 64, 1, &[10, 11, 12, 13]).admit_named(2, 64, 1, &[10, 11, 12, 99]);
     case.admit_named(3, 64, 1, &[30, 31, 32, 33]).steps(&["1:64 3:64", "2:16", ""]);
@@ -275,7 +276,7 @@ fn static_starts_a_smaller_batch_when_the_first_has_waited_for_the_timer() {
 #[test]
 fn static_takes_as_many_as_the_blocks_hold_once_padded() {
     // 1 needs two blocks without padding; padded to 2's prompt and 1's output, two rows need three each.
-    let limits = Limits { blocks: 5, ..WIDE };
+    let limits = SchedulerLimits { blocks: 5, ..WIDE };
     let case = Case::of(limits, PolicySpec::Static(StaticSpec { batch: 2, wait_ms: 0.0 }));
     case.admit(&[(1, 4, 20), (2, 20, 2)]).steps(&["1:4", "1:1"]);
 }
@@ -283,7 +284,7 @@ fn static_takes_as_many_as_the_blocks_hold_once_padded() {
 #[test]
 fn speculative_steps_bring_the_accepted_length_on_average() {
     // 2.5 of 4, starting from 0 (id 0): 2, 3, 2, 3 after the prompt's one.
-    let limits = Limits { draft_tokens: 3, accepted: 5 << 31, ..WIDE };
+    let limits = SchedulerLimits { draft_tokens: 3, accepted: 5 << 31, ..WIDE };
     let mut case = Case::new(limits).admit(&[(0, 16, 11)]);
     let mut brought = Vec::new();
     for expected in ["0:16", "0:4", "0:4", "0:4", "0:3"] {
@@ -296,7 +297,8 @@ fn speculative_steps_bring_the_accepted_length_on_average() {
 
 #[test]
 fn speculative_means_are_exact_for_any_id() {
-    let limits = Limits { draft_tokens: 4, accepted: (2.9 * 4_294_967_296.0) as u64, blocks: 10_000, ..WIDE };
+    let limits =
+        SchedulerLimits { draft_tokens: 4, accepted: (2.9 * 4_294_967_296.0) as u64, blocks: 10_000, ..WIDE };
     for id in [1, 7, 1 << 40] {
         let mut case = Case::new(limits).admit(&[(id, 1, 100_000)]);
         let mut steps = 0;
@@ -311,7 +313,7 @@ fn speculative_means_are_exact_for_any_id() {
 
 #[test]
 fn blocks_taken_away_cost_the_last_their_place_and_come_back() {
-    let limits = Limits { blocks: 6, ..WIDE };
+    let limits = SchedulerLimits { blocks: 6, ..WIDE };
     let mut case = Case::new(limits)
         .admit(&[(1, 16, 9), (2, 16, 9), (3, 16, 9)])
         .steps(&["1:16 2:16 3:16", "1:1 2:1 3:1"]);

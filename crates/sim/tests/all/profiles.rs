@@ -4,7 +4,7 @@
 use plimsoll_model::{At, Attempt, Load, Span};
 use plimsoll_sim::catalogue::profile::{decode_step_ms, find, prefill_step_ms};
 use plimsoll_sim::engine::step_time::{StepLoad, StepModel};
-use plimsoll_sim::{BatchingSpec, LevelPlan, LevelRun, ModeSpec, World, simulate_level};
+use plimsoll_sim::{BatchingSpec, LevelRun, ModeSpec, SimLevelPlan, World, simulate_level};
 use plimsoll_workload::{Scenario, Size};
 
 fn batching_of(name: &str) -> BatchingSpec {
@@ -126,7 +126,7 @@ fn demo(load: Load) -> LevelRun {
     scenario.sizes.prompt = Size::Fixed(64);
     scenario.sizes.output = Size::Fixed(4);
     let mut world = World::new(&find("demo").expect("known").spec, 1).expect("sound");
-    let plan = LevelPlan::new(&scenario, 0, load, At(0), Span::from_secs(8));
+    let plan = SimLevelPlan::new(&scenario, 0, load, At(0), Span::from_secs(8));
     simulate_level(&mut world, &scenario, plan).expect("sound")
 }
 

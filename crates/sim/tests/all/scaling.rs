@@ -2,7 +2,7 @@
 
 use plimsoll_model::{At, Load, Span};
 use plimsoll_policy::AutoscaleSpec;
-use plimsoll_sim::{ColdStartSpec, LawSpec, LevelPlan, RequestEvent, World, WorldSpec, simulate_level};
+use plimsoll_sim::{ColdStartSpec, LawSpec, RequestEvent, SimLevelPlan, World, WorldSpec, simulate_level};
 use plimsoll_workload::Scenario;
 
 use crate::fleet::of;
@@ -107,8 +107,8 @@ fn a_level_keeps_how_many_replicas_there_were() {
     let mut scenario = Scenario::default();
     scenario.client.drain = Span::from_secs(2_000);
     let closed = Load::Closed { concurrency: 108 };
-    let plan = LevelPlan::new(&scenario, 0, closed, At(0), Span::from_secs(100));
-    let run = simulate_level(&mut world, &scenario, LevelPlan { gauges: true, ..plan }).expect("sound");
+    let plan = SimLevelPlan::new(&scenario, 0, closed, At(0), Span::from_secs(100));
+    let run = simulate_level(&mut world, &scenario, SimLevelPlan { gauges: true, ..plan }).expect("sound");
     let billed = run.samples.iter().filter(|one| one.name == "replicas_billed");
     let billed: Vec<(i64, f64)> = billed.map(|one| (one.at.0 / S, one.value)).collect();
     // Eight requests wait behind the hundred slots of one replica, which requests 4 replicas at 15 s.

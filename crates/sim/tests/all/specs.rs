@@ -1,7 +1,7 @@
 //! Specifications: valid ones survive a round trip, errors name the field.
 
 use plimsoll_sim::{
-    BatchingSpec, EngineSpec, LawSpec, ModeSpec, SpecError, StepSpec, World, catalogue::profile,
+    BatchingSpec, EngineSpec, LawSpec, ModeSpec, SimSpecError, StepSpec, World, catalogue::profile,
 };
 
 use crate::util::{batching, engine, queue};
@@ -89,7 +89,7 @@ fn numbers_out_of_range_are_named_with_what_would_do() {
 #[test]
 fn an_unknown_profile_is_answered_with_the_nearest() {
     let refusal = |name: &str| match profile::find(name) {
-        Err(e @ SpecError::UnknownProfile { .. }) => e.to_string(),
+        Err(e @ SimSpecError::UnknownProfile { .. }) => e.to_string(),
         other => panic!("{name}: {other:?}"),
     };
     for (name, part, near) in [

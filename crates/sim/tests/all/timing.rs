@@ -1,7 +1,7 @@
 //! Steps with hand-computed times: 1 ms + 100 µs per decode + 10 µs per prompt token.
 
 use plimsoll_model::At;
-use plimsoll_sim::{BatchingSpec, Emission, FinishReason, LawSpec, ModeSpec, Rejected, RequestEvent};
+use plimsoll_sim::{BatchingSpec, Emission, EngineRejection, FinishReason, LawSpec, ModeSpec, RequestEvent};
 
 use crate::util::{Act, ask, batching, engine, jump, play, queue, world};
 

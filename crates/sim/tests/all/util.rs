@@ -5,7 +5,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::At;
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{BatchingSpec, Emission, EngineSpec, ModeSpec, QueueSpec, StepSpec, Submit, World};
-use plimsoll_sim::{LawSpec, PolicySpec, Rejected, RequestEvent};
+use plimsoll_sim::{EngineRejection, LawSpec, PolicySpec, RequestEvent};
 
 /// An action of a script.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ pub fn jump(world: &mut World, script: &[(At, Act)]) -> Vec<Emission> {
     log
 }
 
-fn perform(world: &mut World, at: At, act: &Act) -> Result<(), Rejected> {
+fn perform(world: &mut World, at: At, act: &Act) -> Result<(), EngineRejection> {
     match act {
         Act::Submit(request) => world.submit(at, request.clone()),
         Act::Cancel(id) => {

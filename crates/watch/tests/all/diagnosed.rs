@@ -7,7 +7,7 @@ use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::{SCRAPE, ServerSide};
 use plimsoll_model::{At, Attempt, Load, Sample, Span};
 use plimsoll_sim::catalogue::profile;
-use plimsoll_sim::{FaultSpec, LevelPlan, ModeSpec, RowSink, World, WorldSpec, simulate_into};
+use plimsoll_sim::{FaultSpec, ModeSpec, RowSink, SimLevelPlan, World, WorldSpec, simulate_into};
 use plimsoll_watch::replay::{ReplayFinding, of_pages};
 use plimsoll_watch::{Alert, AlertKind, AlertSpec};
 use plimsoll_workload::{BlockNames, Scenario, SharedPrefix, Size};
@@ -59,10 +59,16 @@ pub fn pages(then: &Then) -> Vec<Sample> {
         scenario.sizes.prompt = Size::Lognormal(900.0 * longer, 0.4);
         scenario.sizes.output = Size::Lognormal(120.0, 0.4);
         scenario.prompts.shared_prefix = Some(SharedPrefix { groups: 4, share: 0.6 });
-        let plan = LevelPlan {
+        let plan = SimLevelPlan {
             gauges: true,
             sample_every: Span::from_secs(5),
-            ..LevelPlan::new(&scenario, id, Load::Open { rate_per_s: rate }, start, Span::from_secs(seconds))
+            ..SimLevelPlan::new(
+                &scenario,
+                id,
+                Load::Open { rate_per_s: rate },
+                start,
+                Span::from_secs(seconds),
+            )
         };
         let mut names = BlockNames::new(&scenario).expect("a sound scenario");
         let level = simulate_into(&mut world, &scenario, plan, Some(&mut names), &mut rows).expect("a plan");

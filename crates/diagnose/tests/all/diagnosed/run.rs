@@ -6,7 +6,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_measure::server_side::{SCRAPE, ServerSide, Signal};
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, Span};
 use plimsoll_sim::traffic::Detail;
-use plimsoll_sim::{Events, FaultSpec, LevelPlan, RowSink, World, WorldSpec, simulate_into};
+use plimsoll_sim::{Events, FaultSpec, RowSink, SimLevelPlan, World, WorldSpec, simulate_into};
 use plimsoll_workload::{BlockNames, Prompts, Scenario, block_key};
 
 use super::system::System;
@@ -154,13 +154,13 @@ impl Setup {
         rows: &mut Evidence,
     ) -> Level {
         let load = Load::Closed { concurrency: 1 };
-        let plan = LevelPlan {
+        let plan = SimLevelPlan {
             purpose: "baseline".to_owned(),
             gauges: true,
             sample_every: Span(1_000_000_000),
             max_requests: Some(PROBE),
             ends_with_requests: true,
-            ..LevelPlan::new(scenario, 0, load, At::ZERO, Span::from_secs(36_000))
+            ..SimLevelPlan::new(scenario, 0, load, At::ZERO, Span::from_secs(36_000))
         };
         simulate_into(world, scenario, plan, Some(names), rows).expect("a sound plan")
     }
@@ -176,13 +176,13 @@ impl Setup {
         let load = Load::Open { rate_per_s: self.rate_per_s };
         let prompts = (self.names_blocks && events == Events::All)
             .then(|| Prompts::new(scenario, block_key(scenario)).expect("a sound scenario"));
-        let plan = LevelPlan {
+        let plan = SimLevelPlan {
             gauges: events == Events::All,
             events,
             sample_every: Span(1_000_000_000),
             prompts: prompts.as_ref(),
             most_in_flight: 20_000,
-            ..LevelPlan::new(scenario, 1, load, start, self.window)
+            ..SimLevelPlan::new(scenario, 1, load, start, self.window)
         };
         simulate_into(world, scenario, plan, Some(names), rows).expect("a sound plan")
     }

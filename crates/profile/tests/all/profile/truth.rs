@@ -9,7 +9,7 @@ use plimsoll_model::trace::SpanKind;
 use plimsoll_model::{At, Attempt, Load, Span, TraceSpan};
 use plimsoll_profile::Stage::{Decode, Network, Prefill, Queue};
 use plimsoll_profile::{Latency, ProfileSpec, Stage, judge};
-use plimsoll_sim::{Events, LevelPlan, World, simulate_level};
+use plimsoll_sim::{Events, SimLevelPlan, World, simulate_level};
 use plimsoll_workload::Scenario;
 
 use super::{BASE, MS, Said, requests, span};
@@ -20,10 +20,10 @@ fn simulated(rate: f64, seconds: i64) -> Vec<Attempt> {
     let engine = plimsoll_sim::catalogue::profile::find("llama-3.1-8b@h100").expect("known").spec;
     let mut world = World::new(&engine, 7).expect("sound");
     let load = Load::Open { rate_per_s: rate };
-    let plan = LevelPlan {
+    let plan = SimLevelPlan {
         gauges: true,
         events: Events::Ends,
-        ..LevelPlan::new(&scenario, 0, load, At::ZERO, Span::from_secs(seconds))
+        ..SimLevelPlan::new(&scenario, 0, load, At::ZERO, Span::from_secs(seconds))
     };
     simulate_level(&mut world, &scenario, plan).expect("a schedule").attempts
 }

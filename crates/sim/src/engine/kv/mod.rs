@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 mod stretch;
 
-use stretch::{Names, Stretch};
+use stretch::{BlockRun, Names};
 
 use plimsoll_math::spread::Spread;
 
@@ -48,7 +48,7 @@ pub struct BlockPool {
     total: u32,
     free: u32,
     owed: u32,
-    stretches: Vec<Stretch>,
+    stretches: Vec<BlockRun>,
     spare: Vec<u32>,
     /// First name → the first of the stretches that begin with it.
     index: Index,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{BlockPool, NONE};
 
 #[derive(Clone, Debug)]
-pub(super) struct Stretch {
+pub(super) struct BlockRun {
     pub names: Names,
     pub from: u32,
     pub len: u32,
@@ -27,7 +27,7 @@ pub(super) enum Names {
     Private(u64),
 }
 
-impl Stretch {
+impl BlockRun {
     pub fn names(&self) -> &[u64] {
         match &self.names {
             Names::Given(names) => &names[self.from as usize..(self.from + self.len) as usize],
@@ -59,7 +59,7 @@ impl Stretch {
 impl BlockPool {
     /// Follows a chain as far as it is stored, and calls `visit` with each stretch and its number of new blocks.
     /// Returns the number of found blocks.
-    pub(super) fn walk(&self, names: &[u64], mut visit: impl FnMut(&Stretch, u32)) -> u32 {
+    pub(super) fn walk(&self, names: &[u64], mut visit: impl FnMut(&BlockRun, u32)) -> u32 {
         let mut at = 0;
         while let Some(asked) = names.get(at as usize..).filter(|asked| !asked.is_empty())
             && let Some(&first) = self.index.get(&asked[0])
@@ -137,7 +137,7 @@ impl BlockPool {
     }
 
     pub(super) fn add(&mut self, names: Names, from: u32, len: u32) -> u32 {
-        let stretch = Stretch { names, from, len, holders: 0, older: NONE, younger: NONE, twin: NONE };
+        let stretch = BlockRun { names, from, len, holders: 0, older: NONE, younger: NONE, twin: NONE };
         match self.spare.pop() {
             Some(node) => {
                 self.stretches[node as usize] = stretch;
@@ -227,7 +227,7 @@ impl BlockPool {
     }
 
     pub(super) fn unlink(&mut self, node: u32) {
-        let Stretch { older, younger, .. } = self.stretches[node as usize];
+        let BlockRun { older, younger, .. } = self.stretches[node as usize];
         match older {
             NONE => self.oldest = younger,
             older => self.stretches[older as usize].younger = younger,

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Limits, ScheduledRequest, SequenceProgress, StepPlan};
+use super::{ScheduledRequest, SchedulerLimits, SequenceProgress, StepPlan};
 use crate::engine::kv::{BlockPool, Eviction, KvLookup};
 use crate::engine::slots::{Slots, take_out};
 use crate::spec::error::BLOCK_TOKENS;
@@ -13,8 +13,8 @@ use crate::traffic::Drafts;
 
 /// The shared state of the scheduling policies.
 #[derive(Clone, Debug)]
-pub(crate) struct Desk {
-    pub limits: Limits,
+pub(crate) struct SchedulerState {
+    pub limits: SchedulerLimits,
     pub sequences: Slots<Sequence>,
     pub waiting: VecDeque<u32>,
     pub running: Vec<u32>,
@@ -71,9 +71,9 @@ impl Sequence {
     }
 }
 
-impl Desk {
-    pub fn new(limits: Limits, eviction: Eviction) -> Desk {
-        Desk {
+impl SchedulerState {
+    pub fn new(limits: SchedulerLimits, eviction: Eviction) -> SchedulerState {
+        SchedulerState {
             limits,
             sequences: Slots::new(),
             waiting: VecDeque::new(),

@@ -8,14 +8,14 @@
 //! There is no prefix cache. A prefill over the token budget is split, unlike in real engines of this kind. The split
 //! costs a few additional floors and permits steps that are too large for the memory.
 
-use super::desk::Desk;
+use super::desk::SchedulerState;
 use super::policy::StaticSpec;
 use super::{ScheduledRequest, SequenceProgress, StepPlan};
 use crate::engine::step_time::StepLoad;
 use crate::spec::error::BLOCK_TOKENS;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Fixed {
+pub(crate) struct FixedScheduler {
     most: usize,
     wait_ps: i128,
     batch: Option<Batch>,
@@ -31,17 +31,21 @@ struct Batch {
     generated: u32,
 }
 
-impl Fixed {
-    pub fn new(spec: &StaticSpec) -> Fixed {
-        Fixed { most: spec.batch as usize, wait_ps: (spec.wait_ms * 1e9).round() as i128, batch: None }
+impl FixedScheduler {
+    pub fn new(spec: &StaticSpec) -> FixedScheduler {
+        FixedScheduler {
+            most: spec.batch as usize,
+            wait_ps: (spec.wait_ms * 1e9).round() as i128,
+            batch: None,
+        }
     }
 
-    pub fn admit(&self, desk: &mut Desk, ask: ScheduledRequest) {
+    pub fn admit(&self, desk: &mut SchedulerState, ask: ScheduledRequest) {
         let slot = desk.insert(ask);
         desk.waiting.push_back(slot);
     }
 
-    pub fn plan(&mut self, desk: &mut Desk, now_ps: i128, plan: &mut StepPlan) {
+    pub fn plan(&mut self, desk: &mut SchedulerState, now_ps: i128, plan: &mut StepPlan) {
         if self.batch.is_none() && self.is_due(desk, now_ps) {
             self.form(desk, plan);
         }
@@ -61,12 +65,17 @@ impl Fixed {
     }
 
     /// Returns the time of the next plan without an event; `None` if there is none.
-    pub fn next_wake(&self, desk: &Desk) -> Option<i128> {
+    pub fn next_wake(&self, desk: &SchedulerState) -> Option<i128> {
         let first = desk.waiting.front().filter(|_| self.batch.is_none())?;
         Some(desk.at(*first).at_ps + self.wait_ps)
     }
 
-    pub fn commit(&mut self, desk: &mut Desk, plan: &StepPlan, mut progress: impl FnMut(SequenceProgress)) {
+    pub fn commit(
+        &mut self,
+        desk: &mut SchedulerState,
+        plan: &StepPlan,
+        mut progress: impl FnMut(SequenceProgress),
+    ) {
         let Some(batch) = &mut self.batch else { return };
         let prompts = u64::from(batch.prompt) * batch.rows.len() as u64;
         if batch.computed < prompts {
@@ -83,7 +92,7 @@ impl Fixed {
     }
 
     /// Drops the batch if all its rows are cancelled.
-    pub fn cancelled(&mut self, desk: &mut Desk) {
+    pub fn cancelled(&mut self, desk: &mut SchedulerState) {
         if let Some(batch) = self.batch.take_if(|batch| batch.rows.iter().all(|&slot| desk.at(slot).gone)) {
             for slot in batch.rows {
                 desk.sequences.release(slot);
@@ -106,11 +115,11 @@ impl Fixed {
         }
     }
 
-    fn is_due(&self, desk: &Desk, now_ps: i128) -> bool {
+    fn is_due(&self, desk: &SchedulerState, now_ps: i128) -> bool {
         desk.waiting.len() >= self.most || self.next_wake(desk).is_some_and(|at| at <= now_ps)
     }
 
-    fn form(&mut self, desk: &mut Desk, plan: &mut StepPlan) {
+    fn form(&mut self, desk: &mut SchedulerState, plan: &mut StepPlan) {
         let (mut prompt, mut output, mut rows) = (0, 0, 0);
         let most = self.most.min(desk.limits.max_seqs as usize);
         for &slot in desk.waiting.iter().take(most) {
@@ -134,7 +143,7 @@ impl Fixed {
         self.batch = Some(Batch { rows, prompt, output, computed: 0, generated: 0 });
     }
 
-    fn end(&mut self, desk: &mut Desk, mut progress: impl FnMut(SequenceProgress)) {
+    fn end(&mut self, desk: &mut SchedulerState, mut progress: impl FnMut(SequenceProgress)) {
         let Some(batch) = self.batch.take() else { return };
         for &slot in &batch.rows {
             let sequence = desk.sequences.at_mut(slot);
@@ -162,7 +171,7 @@ impl Fixed {
 
 impl Batch {
     /// Assigns the next `tokens` of the padded prompts, row by row.
-    fn share_prompts(&self, desk: &mut Desk, plan: &mut StepPlan, mut tokens: u32) {
+    fn share_prompts(&self, desk: &mut SchedulerState, plan: &mut StepPlan, mut tokens: u32) {
         let mut load = StepLoad { tokens, ..StepLoad::default() };
         let mut row = (self.computed / u64::from(self.prompt)) as usize;
         let mut before = (self.computed % u64::from(self.prompt)) as u32;
@@ -182,7 +191,7 @@ impl Batch {
         plan.load = load;
     }
 
-    fn tell_prefilled(&self, desk: &mut Desk, progress: &mut impl FnMut(SequenceProgress)) {
+    fn tell_prefilled(&self, desk: &mut SchedulerState, progress: &mut impl FnMut(SequenceProgress)) {
         for &slot in &self.rows {
             let sequence = desk.sequences.at_mut(slot);
             sequence.prefilled = true;

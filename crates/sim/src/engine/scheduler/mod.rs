@@ -15,8 +15,8 @@ pub mod policy;
 mod running_first;
 mod sglang;
 
-use desk::Desk;
-use fixed::Fixed;
+use desk::SchedulerState;
+use fixed::FixedScheduler;
 use policy::PolicySpec;
 use running_first::RunningFirst;
 use sglang::Sglang;
@@ -27,7 +27,7 @@ use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::Drafts;
 
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Limits {
+pub struct SchedulerLimits {
     /// Maximum number of running sequences.
     pub max_seqs: u32,
     pub token_budget: u32,
@@ -116,7 +116,7 @@ pub struct SequenceProgress {
 /// The scheduler of one engine, without clock and randomness.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
-    desk: Desk,
+    desk: SchedulerState,
     policy: Policy,
     spec: PolicySpec,
 }
@@ -125,16 +125,16 @@ pub struct Scheduler {
 enum Policy {
     RunningFirst(RunningFirst),
     Sglang(Sglang),
-    Fixed(Fixed),
+    Fixed(FixedScheduler),
 }
 
 impl Scheduler {
-    pub fn new(mut limits: Limits, spec: &PolicySpec) -> Scheduler {
+    pub fn new(mut limits: SchedulerLimits, spec: &PolicySpec) -> Scheduler {
         let (policy, eviction) = match spec {
             PolicySpec::Vllm(vllm) => (Policy::RunningFirst(RunningFirst::vllm(vllm)), Eviction::Oldest),
             PolicySpec::NoEvict(_) => (Policy::RunningFirst(RunningFirst::no_evict()), Eviction::Oldest),
             PolicySpec::Sglang(sglang) => (Policy::Sglang(Sglang::new(sglang)), Eviction::BlankFirst),
-            PolicySpec::Static(fixed) => (Policy::Fixed(Fixed::new(fixed)), Eviction::Oldest),
+            PolicySpec::Static(fixed) => (Policy::Fixed(FixedScheduler::new(fixed)), Eviction::Oldest),
         };
         // These policies decode all running sequences in one step, so all must fit into the budget.
         if !matches!(policy, Policy::RunningFirst(_)) {
@@ -143,7 +143,7 @@ impl Scheduler {
         if matches!(policy, Policy::Fixed(_)) {
             (limits.prefix_cache, limits.draft_tokens) = (false, 0);
         }
-        Scheduler { desk: Desk::new(limits, eviction), policy, spec: spec.clone() }
+        Scheduler { desk: SchedulerState::new(limits, eviction), policy, spec: spec.clone() }
     }
 
     /// Returns the maximum tokens of a sequence that can finish (prompt and output, without the last token, which is

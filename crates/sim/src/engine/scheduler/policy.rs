@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::error::{SpecError, not_negative, positive, within};
+use crate::spec::error::{SimSpecError, not_negative, positive, within};
 
 /// The scheduling policy.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -110,7 +110,7 @@ pub struct StaticSpec {
 }
 
 impl PolicySpec {
-    pub(crate) fn validate(&self) -> Result<(), SpecError> {
+    pub(crate) fn validate(&self) -> Result<(), SimSpecError> {
         match self {
             PolicySpec::Vllm(_) | PolicySpec::NoEvict(_) => Ok(()),
             PolicySpec::Sglang(sglang) => {

@@ -21,7 +21,7 @@
 //! (vllm-project/vllm: vllm/v1/core/sched/scheduler.py, `Scheduler.schedule`; NVIDIA/TensorRT-LLM:
 //! cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp, `GuaranteedNoEvictScheduler`.)
 
-use super::desk::{Desk, Sequence};
+use super::desk::{SchedulerState, Sequence};
 use super::policy::{VllmOrder, VllmSpec};
 use super::{ScheduledRequest, StepPlan};
 use crate::engine::kv::KvLookup;
@@ -55,12 +55,12 @@ impl RunningFirst {
         RunningFirst { order: VllmOrder::Fcfs, gate: Gate::Answer }
     }
 
-    pub fn admit(&self, desk: &mut Desk, ask: ScheduledRequest) {
+    pub fn admit(&self, desk: &mut SchedulerState, ask: ScheduledRequest) {
         let slot = desk.insert(ask);
         self.queue(desk, slot, false);
     }
 
-    pub fn plan(&self, desk: &mut Desk, plan: &mut StepPlan) {
+    pub fn plan(&self, desk: &mut SchedulerState, plan: &mut StepPlan) {
         let mut budget = desk.limits.token_budget;
         self.plan_running(desk, plan, &mut budget);
         if plan.preempted.is_empty() {
@@ -70,13 +70,13 @@ impl RunningFirst {
     }
 
     /// Returns whether a new request can be in the next step. If not, a period of decodes continues despite arrivals.
-    pub fn is_open(&self, desk: &Desk) -> bool {
+    pub fn is_open(&self, desk: &SchedulerState) -> bool {
         let ranked = self.order == VllmOrder::Priority;
         let places = desk.running.len() < desk.limits.max_seqs as usize;
         places && (ranked || desk.waiting.is_empty())
     }
 
-    fn plan_running(&self, desk: &mut Desk, plan: &mut StepPlan, budget: &mut u32) {
+    fn plan_running(&self, desk: &mut SchedulerState, plan: &mut StepPlan, budget: &mut u32) {
         let mut place = 0;
         while desk.pool.owed() > 0 && !desk.running.is_empty() && self.gate != Gate::Answer {
             self.preempt(desk, plan);
@@ -104,7 +104,7 @@ impl RunningFirst {
         }
     }
 
-    fn plan_waiting(&self, desk: &mut Desk, plan: &mut StepPlan, budget: &mut u32) {
+    fn plan_waiting(&self, desk: &mut SchedulerState, plan: &mut StepPlan, budget: &mut u32) {
         while *budget > 0 && desk.running.len() < desk.limits.max_seqs as usize {
             let Some(&slot) = desk.waiting.front() else { return };
             let found = desk.find(slot);
@@ -127,7 +127,7 @@ impl RunningFirst {
         }
     }
 
-    fn may_start(&self, desk: &Desk, slot: u32, found: KvLookup, tokens: u32) -> bool {
+    fn may_start(&self, desk: &SchedulerState, slot: u32, found: KvLookup, tokens: u32) -> bool {
         let spare = if desk.running.is_empty() { 0 } else { desk.limits.watermark_blocks };
         match self.gate {
             Gate::Chunk => desk.fits(found, tokens, spare),
@@ -142,7 +142,7 @@ impl RunningFirst {
     }
 
     /// Preempts the last sequence in the order of preemption. Returns the sequence and its former position.
-    fn preempt(&self, desk: &mut Desk, plan: &mut StepPlan) -> (u32, usize) {
+    fn preempt(&self, desk: &mut SchedulerState, plan: &mut StepPlan) -> (u32, usize) {
         let place = match self.order {
             VllmOrder::Fcfs => desk.running.len() - 1,
             VllmOrder::Priority => {
@@ -156,7 +156,7 @@ impl RunningFirst {
         (victim, place)
     }
 
-    fn queue(&self, desk: &mut Desk, slot: u32, preempted: bool) {
+    fn queue(&self, desk: &mut SchedulerState, slot: u32, preempted: bool) {
         match self.order {
             VllmOrder::Fcfs if preempted => desk.waiting.push_front(slot),
             VllmOrder::Fcfs => desk.waiting.push_back(slot),
@@ -181,7 +181,7 @@ fn whole(sequence: &Sequence) -> u32 {
 }
 
 /// Returns `tokens`, limited to the maximum of one prompt per step.
-fn bounded(desk: &Desk, tokens: u32) -> u32 {
+fn bounded(desk: &SchedulerState, tokens: u32) -> u32 {
     match desk.limits.long_prefill_threshold {
         0 => tokens,
         threshold => tokens.min(threshold),

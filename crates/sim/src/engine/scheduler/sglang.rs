@@ -20,7 +20,7 @@
 
 use std::collections::HashSet;
 
-use super::desk::Desk;
+use super::desk::SchedulerState;
 use super::policy::{SglangOrder, SglangSpec};
 use super::{ScheduledRequest, StepPlan};
 use crate::engine::kv::KvLookup;
@@ -75,12 +75,12 @@ impl Sglang {
         }
     }
 
-    pub fn admit(&self, desk: &mut Desk, ask: ScheduledRequest) {
+    pub fn admit(&self, desk: &mut SchedulerState, ask: ScheduledRequest) {
         let slot = desk.insert(ask);
         desk.waiting.push_back(slot);
     }
 
-    pub fn plan(&mut self, desk: &mut Desk, plan: &mut StepPlan) {
+    pub fn plan(&mut self, desk: &mut SchedulerState, plan: &mut StepPlan) {
         if desk.running.is_empty() {
             (self.ratio, self.full) = (self.highest, false);
         }
@@ -115,7 +115,7 @@ impl Sglang {
         self.ratio = self.ratio.saturating_sub(self.decay * u64::from(steps)).max(self.floor);
     }
 
-    fn plan_prompts(&mut self, desk: &mut Desk, plan: &mut StepPlan) {
+    fn plan_prompts(&mut self, desk: &mut SchedulerState, plan: &mut StepPlan) {
         if (self.full || desk.waiting.is_empty()) && self.cut.is_none() {
             return;
         }
@@ -142,7 +142,7 @@ impl Sglang {
     }
 
     /// Returns the free tokens minus the expected output of the running sequences.
-    fn room(&self, desk: &Desk) -> i64 {
+    fn room(&self, desk: &SchedulerState) -> i64 {
         let expected = |slot: &u32| {
             let sequence = desk.at(*slot);
             u64::from((sequence.output - sequence.generated).min(CLIP)) * self.ratio
@@ -154,7 +154,7 @@ impl Sglang {
     }
 
     /// Adds the next chunk of the chunked prompt.
-    fn go_on(&mut self, desk: &mut Desk, plan: &mut StepPlan, slot: u32, adder: &mut Adder) {
+    fn go_on(&mut self, desk: &mut SchedulerState, plan: &mut StepPlan, slot: u32, adder: &mut Adder) {
         let wanted = desk.at(slot).wanted();
         let tokens = wanted.min(u32::try_from(adder.chunk).unwrap_or(u32::MAX));
         if !desk.grow(slot, tokens) {
@@ -169,7 +169,13 @@ impl Sglang {
     }
 
     /// Tries the head of the queue. Returns `false` if the step is complete.
-    fn start(&mut self, desk: &mut Desk, plan: &mut StepPlan, slot: u32, adder: &mut Adder) -> bool {
+    fn start(
+        &mut self,
+        desk: &mut SchedulerState,
+        plan: &mut StepPlan,
+        slot: u32,
+        adder: &mut Adder,
+    ) -> bool {
         let found = desk.find(slot);
         let sequence = desk.at(slot);
         let extend = sequence.wanted() - found.blocks * BLOCK_TOKENS;
@@ -204,13 +210,13 @@ impl Sglang {
         adder.room > 0 && adder.input > 0 && adder.chunk > 0
     }
 
-    fn begin(&self, desk: &mut Desk, plan: &mut StepPlan, slot: u32, found: KvLookup, tokens: u32) {
+    fn begin(&self, desk: &mut SchedulerState, plan: &mut StepPlan, slot: u32, found: KvLookup, tokens: u32) {
         desk.waiting.pop_front();
         desk.start(plan, slot, found, tokens);
         desk.schedule(plan, slot, tokens);
     }
 
-    fn sort(&self, desk: &mut Desk) {
+    fn sort(&self, desk: &mut SchedulerState) {
         if self.order == SglangOrder::Fcfs || desk.waiting.len() > FALLBACK || desk.waiting.len() < 2 {
             return;
         }
@@ -232,10 +238,10 @@ impl Sglang {
         desk.waiting.extend(ranked.into_iter().map(|(_, slot)| slot));
     }
 
-    fn plan_decodes(&mut self, desk: &mut Desk, plan: &mut StepPlan) {
+    fn plan_decodes(&mut self, desk: &mut SchedulerState, plan: &mut StepPlan) {
         let mut decoding: Vec<u32> =
             desk.running.iter().copied().filter(|slot| self.cut != Some(*slot)).collect();
-        let short = |desk: &Desk, decoding: &[u32]| {
+        let short = |desk: &SchedulerState, decoding: &[u32]| {
             let missing: u32 = decoding.iter().map(|&slot| desk.missing(slot, desk.wish(slot))).sum();
             desk.pool.owed() > 0 || missing > desk.pool.free()
         };
@@ -265,7 +271,7 @@ impl Sglang {
         }
     }
 
-    fn retract(&mut self, desk: &mut Desk, plan: &mut StepPlan, slot: u32) {
+    fn retract(&mut self, desk: &mut SchedulerState, plan: &mut StepPlan, slot: u32) {
         desk.running.retain(|&running| running != slot);
         let prompt = desk.at(slot).prompt;
         desk.strip(plan, slot, prompt);
@@ -274,7 +280,7 @@ impl Sglang {
     }
 
     /// Sets the ratio after a retraction.
-    fn jump(&mut self, desk: &Desk, left: &[u32]) {
+    fn jump(&mut self, desk: &SchedulerState, left: &[u32]) {
         let generated: u64 = left.iter().map(|&slot| u64::from(desk.at(slot).generated)).sum();
         let output: u64 = left.iter().map(|&slot| u64::from(desk.at(slot).output)).sum();
         let ahead = generated + STEPS_AHEAD * left.len() as u64;
