@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use plimsoll_model::Attempt;
-use plimsoll_workload::Said;
+use plimsoll_workload::SessionAnswerTexts;
 
 /// Most bytes of an answer that are kept: some hundred thousand tokens.
 const ANSWER_MAX: usize = 1 << 20;
@@ -17,13 +17,13 @@ pub struct AnswerStore(HashMap<u64, SessionAnswers>);
 
 #[derive(Debug, Default)]
 struct SessionAnswers {
-    said: Said,
+    said: SessionAnswerTexts,
     over: u16,
 }
 
 impl AnswerStore {
     /// Returns the answers so far of a session; `None` without a session or an answer.
-    pub fn of(&self, session: Option<u64>) -> Option<&Said> {
+    pub fn of(&self, session: Option<u64>) -> Option<&SessionAnswerTexts> {
         self.0.get(&session?).map(|one| &one.said)
     }
 

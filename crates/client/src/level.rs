@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use plimsoll_model::{At, Attempt, Load, RateCourse, Shard, Span};
 use plimsoll_wire::{QueueOptions, RequestOptions, encode};
-use plimsoll_workload::{Arrival, ClientSpec, Prompts, Said, Scenario, Schedule, Sequence, TargetSpec};
+use plimsoll_workload::{
+    Arrival, ClientSpec, Prompts, Scenario, Schedule, Sequence, SessionAnswerTexts, TargetSpec,
+};
 
 use crate::control::StopLimits;
 use crate::live::LiveCounters;
@@ -214,7 +216,7 @@ impl LevelContext {
         arrival: &Arrival,
         attempt: u16,
         own: &mut Option<RequestOptions>,
-        said: Option<&Said>,
+        said: Option<&SessionAnswerTexts>,
     ) -> PreparedRequest {
         let (payload, blocks) = self.prompts.render_with(arrival, said);
         let options = own.get_or_insert_with(|| self.options.clone());

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use plimsoll_model::{At, Attempt, By, Carries, How, MediaCounts, Outcome, SizeUnit, Span};
 use plimsoll_wire::DecodedEvent;
-use plimsoll_workload::{Action, AttemptEnd, Attempted, Connections, Deadline, Player};
+use plimsoll_workload::{Action, AttemptEnd, AttemptPlan, Connections, Deadline, Player};
 use tokio::sync::Notify;
 
 use crate::answers::AnswerStore;
@@ -273,8 +273,8 @@ impl LevelDriver {
     }
 
     /// Builds an attempt: its row, its request and its entry in `flights`.
-    fn make(&self, attempted: Attempted, now: At) -> Rc<Flight> {
-        let Attempted { arrival, attempt, due, idle, cancel_after_tokens, .. } = attempted;
+    fn make(&self, attempted: AttemptPlan, now: At) -> Rc<Flight> {
+        let AttemptPlan { arrival, attempt, due, idle, cancel_after_tokens, .. } = attempted;
         let key = (arrival.id, attempt);
         let answers = self.answers.borrow();
         let said = answers.of(arrival.session);
@@ -494,7 +494,7 @@ impl LevelDriver {
     /// Writes rows for arrivals that will not be sent. A retry that is not sent ends its request; the others never counted
     /// as begun.
     fn account_for_lost(&self, by: By) {
-        let lost: Vec<Attempted> = self.player.borrow_mut().never_sent().collect();
+        let lost: Vec<AttemptPlan> = self.player.borrow_mut().never_sent().collect();
         for attempted in lost {
             if attempted.attempt > 0 {
                 self.bench.shard.ended(true);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use plimsoll_model::Span;
 use plimsoll_wire::RequestOptions;
 use plimsoll_workload::schedule::dealt_to;
-use plimsoll_workload::{Arrival, Said, Schedule};
+use plimsoll_workload::{Arrival, Schedule, SessionAnswerTexts};
 
 use crate::level::LevelContext;
 use crate::request::PreparedRequest;
@@ -82,7 +82,7 @@ impl BodyPrefetcher {
         arrival: &Arrival,
         attempt: u16,
         shared: &LevelContext,
-        said: Option<&Said>,
+        said: Option<&SessionAnswerTexts>,
     ) -> PreparedRequest {
         self.taken = self.taken.max(arrival.id + 1);
         match self.ready.remove(&arrival.id) {

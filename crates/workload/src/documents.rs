@@ -10,7 +10,7 @@ use std::fmt;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::Protocol;
 
-use crate::material::Material;
+use crate::material::ParsedFiles;
 use crate::sizes::Size;
 use crate::units::MAX_TOKENS;
 use crate::{SpecError, as_text};
@@ -30,13 +30,13 @@ pub struct Documents {
 
 /// The documents of one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Drawn {
+pub(crate) struct DrawnDocuments {
     pub count: u32,
     /// Tokens of each document; `None` = the prompt's tokens are divided.
     pub lengths: Option<Vec<u32>>,
 }
 
-impl Drawn {
+impl DrawnDocuments {
     /// Returns the tokens that a server reads with a query of `query` tokens before each document; `None` = the tokens of
     /// the prompt.
     pub(crate) fn read_with(&self, query: u32) -> Option<u32> {
@@ -98,7 +98,11 @@ impl Documents {
     }
 
     /// Draws the documents of a request.
-    pub(crate) fn draw(&self, stream: &mut Stream, material: &Material) -> Result<Drawn, SpecError> {
+    pub(crate) fn draw(
+        &self,
+        stream: &mut Stream,
+        material: &ParsedFiles,
+    ) -> Result<DrawnDocuments, SpecError> {
         let count = self.count.draw(stream, material)?.clamp(1, COUNT_MAX);
         let mut left = MAX_TOKENS;
         let lengths = self.length.as_ref().map(|law| {
@@ -110,11 +114,11 @@ impl Documents {
             };
             (0..count).map(|_| one()).collect::<Result<Vec<u32>, SpecError>>()
         });
-        Ok(Drawn { count, lengths: lengths.transpose()? })
+        Ok(DrawnDocuments { count, lengths: lengths.transpose()? })
     }
 
     /// Returns the mean tokens of a request, given the mean tokens of its query (without a length: of its prompt).
-    pub fn mean_tokens(&self, prompt: f64, query: bool, material: &Material) -> Result<f64, SpecError> {
+    pub fn mean_tokens(&self, prompt: f64, query: bool, material: &ParsedFiles) -> Result<f64, SpecError> {
         let Some(length) = &self.length else { return Ok(prompt) };
         let with = if query { prompt } else { 0.0 };
         Ok(self.count.mean(material)? * (length.mean(material)? + with))

@@ -9,7 +9,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, Carries, MediaCounts, Span};
 
 use crate::arrivals::{ArrivalSpec, TraceSizes};
-use crate::documents::Drawn;
+use crate::documents::DrawnDocuments;
 use crate::graph::{Graph, GraphTurn};
 use crate::prompts::SALT_WORDS;
 use crate::scenario::{AnswerText, PromptOrder};
@@ -78,7 +78,7 @@ pub(crate) struct Plan {
     pub class: u16,
     pub blocks: Vec<u64>,
     pub turns: Vec<Turn>,
-    pub documents: Option<Drawn>,
+    pub documents: Option<DrawnDocuments>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -302,7 +302,7 @@ impl Drawer {
     }
 
     /// Returns the documents of start `start`.
-    pub fn documents(&self, class: u16, level: u32, start: u64) -> Option<Drawn> {
+    pub fn documents(&self, class: u16, level: u32, start: u64) -> Option<DrawnDocuments> {
         let law = self.scenario.documents_of(class)?;
         let mut stream =
             Stream::new(self.scenario.seed ^ u64::from(level).rotate_left(32), "documents", start);

@@ -65,7 +65,7 @@ pub enum SpecError {
     },
     /// A file of the scenario has a malformed line.
     #[error(transparent)]
-    Trace(#[from] TraceError),
+    Trace(#[from] TraceFileError),
 }
 
 impl SpecError {
@@ -178,7 +178,7 @@ fn distance(a: &str, b: &str) -> usize {
 /// The error of a malformed line of a file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{file}{}: {what}", if *line > 0 { format!(", line {line}") } else { String::new() })]
-pub struct TraceError {
+pub struct TraceFileError {
     pub file: String,
     /// Line number from 1 in the decompressed text; 0 = the whole file.
     pub line: usize,

@@ -12,7 +12,7 @@ use std::hash::Hasher;
 use plimsoll_model::Span;
 use siphasher::sip::SipHasher24;
 
-use crate::error::{TraceError, nearest};
+use crate::error::{TraceFileError, nearest};
 use crate::trace::TraceRow;
 
 /// Most turns of a session, because the ancestors of a turn take one bit per turn.
@@ -78,7 +78,7 @@ impl Graph {
     ///
     /// # Errors
     /// Fails for a turn without a session, a duplicate or unknown id, or a cycle.
-    pub(crate) fn of(rows: &mut Vec<TraceRow>, name: &str) -> Result<Graph, TraceError> {
+    pub(crate) fn of(rows: &mut Vec<TraceRow>, name: &str) -> Result<Graph, TraceFileError> {
         let mut members: Vec<Vec<usize>> = Vec::new();
         let mut known: HashMap<u64, usize> = HashMap::new();
         for (i, row) in rows.iter().enumerate() {
@@ -97,7 +97,7 @@ impl Graph {
         let mut sessions = members
             .iter()
             .map(|own| session(rows, own, name))
-            .collect::<Result<Vec<GraphSession>, TraceError>>()?;
+            .collect::<Result<Vec<GraphSession>, TraceFileError>>()?;
         let first = sessions.iter().map(|session| session.begins).min().unwrap_or(Span::ZERO);
         for session in &mut sessions {
             session.begins += -first;
@@ -160,11 +160,11 @@ impl Graph {
     }
 }
 
-fn wrong(name: &str, row: &TraceRow, what: impl Into<String>) -> TraceError {
-    TraceError { file: name.to_owned(), line: row.line as usize, what: what.into() }
+fn wrong(name: &str, row: &TraceRow, what: impl Into<String>) -> TraceFileError {
+    TraceFileError { file: name.to_owned(), line: row.line as usize, what: what.into() }
 }
 
-fn session(rows: &[TraceRow], own: &[usize], name: &str) -> Result<GraphSession, TraceError> {
+fn session(rows: &[TraceRow], own: &[usize], name: &str) -> Result<GraphSession, TraceFileError> {
     if own.len() > MAX_TURNS {
         let what = format!("the {}th turn of its session; at most {MAX_TURNS} are replayed", MAX_TURNS + 1);
         return Err(wrong(name, &rows[own[MAX_TURNS]], what));
@@ -186,19 +186,19 @@ fn session(rows: &[TraceRow], own: &[usize], name: &str) -> Result<GraphSession,
         turns.push(GraphTurn { row: own[i], after, wait, earliest, extends: None, resent: 0 });
     }
     let context = |i: usize| match rows[own[i]].step.as_ref().map(|step| &step.extends) {
-        Some(Context::Own) => Wanted::Own,
-        Some(Context::Of(_)) => named[i].map_or(Wanted::Own, |of| Wanted::Of(number[of])),
-        _ => Wanted::Longest,
+        Some(Context::Own) => ContextChoice::Own,
+        Some(Context::Of(_)) => named[i].map_or(ContextChoice::Own, |of| ContextChoice::Of(number[of])),
+        _ => ContextChoice::Longest,
     };
-    let wanted: Vec<Wanted> = order.iter().map(|i| context(*i)).collect();
+    let wanted: Vec<ContextChoice> = order.iter().map(|i| context(*i)).collect();
     extend(&mut turns, rows, &wanted, name)?;
     Ok(GraphSession { begins, turns })
 }
 
 /// The predecessors of each row, and the row whose prompt it extends.
-type Named = (Vec<Vec<usize>>, Vec<Option<usize>>);
+type PredecessorLists = (Vec<Vec<usize>>, Vec<Option<usize>>);
 
-fn predecessors(rows: &[TraceRow], own: &[usize], name: &str) -> Result<Named, TraceError> {
+fn predecessors(rows: &[TraceRow], own: &[usize], name: &str) -> Result<PredecessorLists, TraceFileError> {
     let mut names: HashMap<&str, usize> = HashMap::new();
     for (i, row) in own.iter().map(|row| &rows[*row]).enumerate() {
         let Some(id) = row.step.as_ref().and_then(|step| step.id.as_deref()) else { continue };
@@ -243,7 +243,7 @@ fn in_order(
     own: &[usize],
     after: &[Vec<usize>],
     name: &str,
-) -> Result<Vec<usize>, TraceError> {
+) -> Result<Vec<usize>, TraceFileError> {
     let mut left: Vec<usize> = after.iter().map(Vec::len).collect();
     let mut then: Vec<Vec<usize>> = vec![Vec::new(); own.len()];
     for (i, after) in after.iter().enumerate() {
@@ -321,7 +321,7 @@ fn chained(before: u64, block: u64) -> u64 {
 
 /// The requested context of a turn, by turn number.
 #[derive(Copy, Clone, PartialEq, Eq)]
-enum Wanted {
+enum ContextChoice {
     Longest,
     Own,
     Of(u16),
@@ -332,9 +332,9 @@ enum Wanted {
 fn extend(
     turns: &mut [GraphTurn],
     rows: &[TraceRow],
-    wanted: &[Wanted],
+    wanted: &[ContextChoice],
     name: &str,
-) -> Result<(), TraceError> {
+) -> Result<(), TraceFileError> {
     let before = ancestors(turns);
     let whole = |turn: &GraphTurn| {
         u64::from(rows[turn.row].prompt_tokens) + u64::from(rows[turn.row].output_tokens.max(1))
@@ -344,11 +344,11 @@ fn extend(
         let fits = |of: usize| whole(&turns[of]) <= u64::from(row.prompt_tokens);
         let is_before = |of: usize| before.holds(i, of);
         turns[i].extends = match wanted[i] {
-            Wanted::Own => None,
-            Wanted::Of(of) if !is_before(usize::from(of)) => {
+            ContextChoice::Own => None,
+            ContextChoice::Of(of) if !is_before(usize::from(of)) => {
                 return Err(wrong(name, row, "extends names a turn that it does not come after"));
             }
-            Wanted::Of(of) if !fits(usize::from(of)) => {
+            ContextChoice::Of(of) if !fits(usize::from(of)) => {
                 let what = format!(
                     "{} prompt tokens hold less than the prompt and answer that it extends ({})",
                     row.prompt_tokens,
@@ -356,8 +356,8 @@ fn extend(
                 );
                 return Err(wrong(name, row, what));
             }
-            Wanted::Of(of) => Some(of),
-            Wanted::Longest => {
+            ContextChoice::Of(of) => Some(of),
+            ContextChoice::Longest => {
                 let fit = (0..i).filter(|of| is_before(*of) && fits(*of));
                 // Of equal candidates the latest, because it is the most recent context.
                 fit.max_by_key(|of| (whole(&turns[*of]), *of)).map(|of| of as u16)

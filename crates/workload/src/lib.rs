@@ -46,14 +46,14 @@ pub use arrivals::{ArrivalSpec, TraceSizes};
 pub use blocks::BlockNames;
 pub use documents::Documents;
 pub use draw::Arrival;
-pub use error::TraceError;
+pub use error::TraceFileError;
 pub use error::{SpecError, closest, nearest};
-pub use material::Material;
+pub use material::ParsedFiles;
 pub use media::{AudioSpec, ImageSpec};
-pub use player::{Action, AttemptEnd, Attempted, Deadline, Player};
+pub use player::{Action, AttemptEnd, AttemptPlan, Deadline, Player};
 pub use policy::{CancelAfter, CancelSpec, ClientSpec, Connections, Jitter, RetryOn, RetrySpec, Timeouts};
-pub use prompts::{Prompts, Said, block_key};
-pub use rebuild::{RebuildSpec, Rebuilt, Reuse, rebuild};
+pub use prompts::{Prompts, SessionAnswerTexts, block_key};
+pub use rebuild::{RebuildSpec, RebuiltTrace, Reuse, rebuild};
 pub use scenario::{
     AnswerText, ClassSpec, LoadSpec, PromptOrder, PromptSpec, Scenario, SessionSpec, SharedPrefix, SizeSpec,
 };

@@ -6,29 +6,29 @@ use std::sync::Arc;
 use plimsoll_model::Protocol;
 
 use crate::arrivals::ArrivalSpec;
-use crate::prompt_file::{Entry, PromptFile, read_prompts};
+use crate::prompt_file::{PromptFile, PromptFileEntry, read_prompts};
 use crate::sizes::Size;
 use crate::trace::{Trace, detect_and_read, read_lengths};
 use crate::{PromptSpec, Scenario, SpecError};
 
 /// The parsed files by name. Clones share them.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Material {
+pub struct ParsedFiles {
     traces: BTreeMap<String, Arc<Trace>>,
     pairs: BTreeMap<String, Arc<Vec<(u32, u32)>>>,
     lengths: BTreeMap<String, Arc<Vec<u32>>>,
-    prompts: BTreeMap<String, Arc<Vec<Entry>>>,
+    prompts: BTreeMap<String, Arc<Vec<PromptFileEntry>>>,
     notes: Vec<String>,
 }
 
-impl Material {
+impl ParsedFiles {
     pub(crate) fn load(
         scenario: &Scenario,
         mut read: impl FnMut(&str) -> Result<Vec<u8>, String>,
-    ) -> Result<Material, SpecError> {
+    ) -> Result<ParsedFiles, SpecError> {
         let mut read =
             |file: &str| read(file).map_err(|what| SpecError::File { file: file.to_string(), what });
-        let mut material = Material::default();
+        let mut material = ParsedFiles::default();
         if let ArrivalSpec::Trace { file, .. } = &scenario.arrivals {
             let trace = detect_and_read(&read(file)?, file)?;
             if trace.untimed {
@@ -116,7 +116,7 @@ impl Material {
         self.lengths.get(file).map(|v| v.as_slice()).ok_or_else(|| missing(file))
     }
 
-    pub(crate) fn prompts(&self, file: &str) -> Result<&[Entry], SpecError> {
+    pub(crate) fn prompts(&self, file: &str) -> Result<&[PromptFileEntry], SpecError> {
         self.prompts.get(file).map(|v| v.as_slice()).ok_or_else(|| missing(file))
     }
 }
@@ -126,11 +126,12 @@ fn check_written(
     scenario: &Scenario,
     prompts: &PromptSpec,
     file: &str,
-    entries: &[Entry],
+    entries: &[PromptFileEntry],
 ) -> Result<(), SpecError> {
     let has_media = prompts.images.is_some() || prompts.audio.is_some();
     let is_sent = scenario.target.protocol == Protocol::Chat && !has_media;
-    let is_written = |entry: &&Entry| entry.messages.iter().any(|message| message.written.is_some());
+    let is_written =
+        |entry: &&PromptFileEntry| entry.messages.iter().any(|message| message.written.is_some());
     match entries.iter().position(|entry| is_written(&entry)).filter(|_| !is_sent) {
         None => Ok(()),
         Some(n) => Err(SpecError::File {

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::SpecError;
-use crate::material::Material;
+use crate::material::ParsedFiles;
 use crate::sizes::{Pause, Size};
 
 /// Most images or audio clips of one message.
@@ -60,7 +60,7 @@ impl ImageSpec {
     }
 
     /// Draws the images of a message.
-    pub(crate) fn draw(&self, stream: &mut Stream, material: &Material) -> Vec<Media> {
+    pub(crate) fn draw(&self, stream: &mut Stream, material: &ParsedFiles) -> Vec<Media> {
         let mut of = |law: &Size, most: u32| law.draw(stream, material).unwrap_or(1).min(most);
         let count = of(&self.count, COUNT_MAX);
         let mut sizes: Vec<(u32, u32)> = Vec::new();
@@ -99,7 +99,7 @@ impl AudioSpec {
     }
 
     /// Draws the audio clips of a message.
-    pub(crate) fn draw(&self, stream: &mut Stream, material: &Material) -> Vec<Media> {
+    pub(crate) fn draw(&self, stream: &mut Stream, material: &ParsedFiles) -> Vec<Media> {
         let count = self.count.draw(stream, material).unwrap_or(1).min(COUNT_MAX);
         let mut sound = || {
             let length = self.length.draw(stream).clamp(Span::ZERO, LENGTH_MAX);

@@ -12,12 +12,12 @@
 use plimsoll_model::{Message, Role, WrittenMessage};
 use serde_json::{Map, Value};
 
-use crate::error::TraceError;
+use crate::error::TraceFileError;
 use crate::trace::{lines, unpack};
 
 /// One request of a prompt file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct PromptFileEntry {
     /// Conversation to send; a bare prompt is one user message.
     pub messages: Vec<Message>,
     /// Output tokens to request; `None` = the scenario's sizes.
@@ -28,7 +28,7 @@ pub struct Entry {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PromptFile {
-    pub entries: Vec<Entry>,
+    pub entries: Vec<PromptFileEntry>,
     /// Number of conversations without a question, which are skipped.
     pub empty: usize,
 }
@@ -87,12 +87,12 @@ const SENT: [&str; 17] = [
 /// Parses a prompt file, optionally gzipped. Blank lines are skipped.
 ///
 /// # Errors
-/// Fails with a [`TraceError`] at the first line that is no prompt; line 0 if the file has no prompt.
-pub fn read_prompts(bytes: &[u8], name: &str) -> Result<PromptFile, TraceError> {
+/// Fails with a [`TraceFileError`] at the first line that is no prompt; line 0 if the file has no prompt.
+pub fn read_prompts(bytes: &[u8], name: &str) -> Result<PromptFile, TraceFileError> {
     let bytes = unpack(bytes, name)?;
-    let broken = |line: usize, what: String| TraceError { file: name.to_string(), line, what };
+    let broken = |line: usize, what: String| TraceFileError { file: name.to_string(), line, what };
     let mut read = PromptFile { entries: Vec::new(), empty: 0 };
-    let mut take = |line: usize, value: Value| -> Result<(), TraceError> {
+    let mut take = |line: usize, value: Value| -> Result<(), TraceFileError> {
         match entry(value).map_err(|what| broken(line, what))? {
             Some(entry) => read.entries.push(entry),
             None => read.empty += 1,
@@ -103,7 +103,7 @@ pub fn read_prompts(bytes: &[u8], name: &str) -> Result<PromptFile, TraceError> 
         let list: Vec<Value> =
             serde_json::from_slice(&bytes).map_err(|e| broken(e.line(), format!("{e}; {WANT}")))?;
         for (number, value) in list.into_iter().enumerate() {
-            take(0, value).map_err(|e: TraceError| TraceError {
+            take(0, value).map_err(|e: TraceFileError| TraceFileError {
                 what: format!("item {}: {}", number + 1, e.what),
                 ..e
             })?;
@@ -121,7 +121,7 @@ pub fn read_prompts(bytes: &[u8], name: &str) -> Result<PromptFile, TraceError> 
 }
 
 /// Parses one request; `None` for a conversation without a question.
-fn entry(value: Value) -> Result<Option<Entry>, String> {
+fn entry(value: Value) -> Result<Option<PromptFileEntry>, String> {
     let Value::Object(mut object) = value else { return Err(format!("no JSON object; {WANT}")) };
     if object.contains_key("custom_id")
         && let Some(Value::Object(body)) = object.remove("body")
@@ -164,9 +164,9 @@ fn entry(value: Value) -> Result<Option<Entry>, String> {
     Ok(Some(of(with_fields(messages, fields), output_tokens)))
 }
 
-fn of(messages: Vec<Message>, output_tokens: Option<u32>) -> Entry {
+fn of(messages: Vec<Message>, output_tokens: Option<u32>) -> PromptFileEntry {
     let words = messages.iter().map(|m| m.content.split_whitespace().count()).sum::<usize>();
-    Entry { messages, output_tokens, words: u32::try_from(words).unwrap_or(u32::MAX) }
+    PromptFileEntry { messages, output_tokens, words: u32::try_from(words).unwrap_or(u32::MAX) }
 }
 
 fn with_fields(mut messages: Vec<Message>, fields: Vec<(String, String)>) -> Vec<Message> {
@@ -212,7 +212,7 @@ fn message(value: &Value) -> Result<Message, String> {
 
 /// Returns the first question of a conversation in ShareGPT's or SGLang's format, with its system message. The requested
 /// length is the number of words of the answer.
-fn first_question(value: &Value) -> Result<Option<Entry>, String> {
+fn first_question(value: &Value) -> Result<Option<PromptFileEntry>, String> {
     let Some(turns) = value.as_array() else { return Err(format!("conversations are a list; {WANT}")) };
     let text = |turn: &Map<String, Value>, names: [&str; 2]| {
         names.into_iter().find_map(|name| turn.get(name)?.as_str()).map(str::to_owned)
@@ -247,7 +247,7 @@ fn first_question(value: &Value) -> Result<Option<Entry>, String> {
 mod tests {
     use super::*;
 
-    fn first(line: &str) -> Result<Entry, String> {
+    fn first(line: &str) -> Result<PromptFileEntry, String> {
         Ok(read_prompts(line.as_bytes(), "p").map_err(|e| e.to_string())?.entries.swap_remove(0))
     }
 

@@ -25,7 +25,7 @@ use plimsoll_model::{Carries, Media, Message, Payload, Role, WrittenMessage};
 use serde_json::Value;
 use siphasher::sip::SipHasher24;
 
-use crate::documents::Drawn;
+use crate::documents::DrawnDocuments;
 use crate::draw::{Arrival, Drawer};
 use crate::graph::Graph;
 use crate::scenario::AnswerText;
@@ -64,7 +64,7 @@ pub fn block_key(scenario: &Scenario) -> u64 {
 }
 
 /// The server's answers in a session, by turn.
-pub type Said = BTreeMap<u16, String>;
+pub type SessionAnswerTexts = BTreeMap<u16, String>;
 
 /// A message of a synthetic prompt.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -132,7 +132,7 @@ impl Prompts {
         self.payload_with(arrival, None)
     }
 
-    fn payload_with(&self, arrival: &Arrival, said: Option<&Said>) -> Payload {
+    fn payload_with(&self, arrival: &Arrival, said: Option<&SessionAnswerTexts>) -> Payload {
         let target = &self.scenario.target;
         if target.protocol.carries() == Carries::Tensors {
             // A user's body template contains the tensors itself.
@@ -165,7 +165,7 @@ impl Prompts {
     ///
     /// If their length is not configured, the query is an eighth of a document. A server that reads it with each document
     /// then reads all `words`, if there are enough for one word each.
-    fn documents(&self, arrival: &Arrival, words: &[&str], drawn: &Drawn) -> Payload {
+    fn documents(&self, arrival: &Arrival, words: &[&str], drawn: &DrawnDocuments) -> Payload {
         let asks = self.scenario.target.protocol.carries() == Carries::Documents;
         let count = drawn.count as usize;
         let Some(lengths) = &drawn.lengths else {
@@ -193,7 +193,7 @@ impl Prompts {
     }
 
     /// Returns payload and block hashes, with the real answers of the session if the scenario uses them.
-    pub fn render_with(&self, arrival: &Arrival, said: Option<&Said>) -> (Payload, Vec<u64>) {
+    pub fn render_with(&self, arrival: &Arrival, said: Option<&SessionAnswerTexts>) -> (Payload, Vec<u64>) {
         let payload = self.payload_with(arrival, said);
         let blocks = hash_blocks(&payload, self.hash_key);
         (payload, blocks)
@@ -204,7 +204,7 @@ impl Prompts {
         self.scenario.prompts_of(class).answers == AnswerText::Real
     }
 
-    fn messages(&self, arrival: &Arrival, said: Option<&Said>) -> Vec<Message> {
+    fn messages(&self, arrival: &Arrival, said: Option<&SessionAnswerTexts>) -> Vec<Message> {
         let spec = self.scenario.prompts_of(arrival.class);
         if let Some(file) = &spec.file {
             return self.entry_messages(file, arrival);

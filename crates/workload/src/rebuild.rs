@@ -57,7 +57,7 @@ pub enum Reuse {
 
 /// A rebuilt trace, with counts of the filled-in values.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Rebuilt {
+pub struct RebuiltTrace {
     pub rows: Vec<TraceRow>,
     /// Logged values of each request, in the order of `rows`.
     pub logged: Vec<LoggedRequest>,
@@ -77,7 +77,7 @@ pub struct Rebuilt {
 ///
 /// # Errors
 /// Fails with [`SpecError::Missing`] if the log has no requests, or neither lengths nor a distribution for them.
-pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<Rebuilt, SpecError> {
+pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<RebuiltTrace, SpecError> {
     let mut answerable = logged.clone();
     answerable.retain(|one| one.how != How::ClientError);
     let mut kept = answerable.requests;
@@ -130,10 +130,10 @@ pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<Rebuilt, SpecError
     for row in &mut rows {
         row.session = row.session.map(|session| renumbered(&mut names, session));
     }
-    Ok(Rebuilt { rows, logged: kept, block_tokens, reuse, drawn, refused, spread, waits_cut })
+    Ok(RebuiltTrace { rows, logged: kept, block_tokens, reuse, drawn, refused, spread, waits_cut })
 }
 
-impl Rebuilt {
+impl RebuiltTrace {
     /// Returns the trace as JSON Lines in Mooncake's format, with additional fields for block size and conversation.
     pub fn text(&self) -> String {
         let mut text = String::new();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::arrivals::{ArrivalSpec, TraceSizes};
-use crate::material::Material;
+use crate::material::ParsedFiles;
 use crate::media::{AudioSpec, ImageSpec};
 use crate::policy::ClientSpec;
 use crate::scrape::ScrapeSpec;
@@ -47,7 +47,7 @@ pub struct Scenario {
     /// Content of the files that the scenario names.
     #[serde(skip)]
     #[schemars(skip)]
-    pub material: Material,
+    pub material: ParsedFiles,
 }
 
 /// Amount and duration of the load.
@@ -324,7 +324,7 @@ impl Scenario {
     /// # Errors
     /// Fails with [`SpecError::File`] or [`SpecError::Trace`].
     pub fn attach(&mut self, read: impl FnMut(&str) -> Result<Vec<u8>, String>) -> Result<(), SpecError> {
-        self.material = Material::load(self, read)?;
+        self.material = ParsedFiles::load(self, read)?;
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::Span;
 use serde::Deserialize;
 
-use crate::error::TraceError;
+use crate::error::TraceFileError;
 use crate::trace::{Trace, TraceRow, lines, unpack};
 use crate::units::MAX_TOKENS;
 use std::collections::BTreeMap;
@@ -52,11 +52,11 @@ pub(crate) fn is_clients(text: &[u8]) -> bool {
 /// Parses and expands a client file.
 ///
 /// # Errors
-/// Fails with a [`TraceError`] at a malformed line, or if the file has more requests than the limit.
-pub fn read_servegen(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
+/// Fails with a [`TraceFileError`] at a malformed line, or if the file has more requests than the limit.
+pub fn read_servegen(bytes: &[u8], name: &str) -> Result<Trace, TraceFileError> {
     let bytes = unpack(bytes, name)?;
     let mut lines = lines(&bytes, name);
-    let error = |line, what: String| TraceError { file: name.to_string(), line, what };
+    let error = |line, what: String| TraceFileError { file: name.to_string(), line, what };
     let Some((number, first)) = lines.next() else { return Err(error(0, "holds no client".to_string())) };
     let header: Header = serde_json::from_str(first?).map_err(|e| error(number, e.to_string()))?;
     header.check().map_err(|what| error(number, what))?;

@@ -11,7 +11,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::Span;
 
 use crate::error::nearest;
-use crate::material::Material;
+use crate::material::ParsedFiles;
 use crate::units::{MAX_TOKENS, format_span, parse_span};
 use crate::{SpecError, as_text};
 
@@ -65,7 +65,7 @@ impl Size {
         }
     }
 
-    pub(crate) fn draw(&self, stream: &mut Stream, material: &Material) -> Result<u32, SpecError> {
+    pub(crate) fn draw(&self, stream: &mut Stream, material: &ParsedFiles) -> Result<u32, SpecError> {
         Ok(match self {
             Size::Fixed(n) => *n,
             Size::Uniform(low, high) => low + stream.below(u64::from(high - low) + 1) as u32,
@@ -80,14 +80,14 @@ impl Size {
 
     /// Draws one count; `None` for an empirical distribution, which needs a file.
     pub fn sample(&self, stream: &mut Stream) -> Option<u32> {
-        self.draw(stream, &Material::default()).ok()
+        self.draw(stream, &ParsedFiles::default()).ok()
     }
 
     /// Returns the mean in tokens, before rounding and the minimum of 1.
     ///
     /// # Errors
     /// Fails with [`SpecError::File`] if the file of an empirical distribution is not loaded.
-    pub fn mean(&self, material: &Material) -> Result<f64, SpecError> {
+    pub fn mean(&self, material: &ParsedFiles) -> Result<f64, SpecError> {
         Ok(match self {
             Size::Fixed(n) => f64::from(*n),
             Size::Uniform(low, high) => (f64::from(*low) + f64::from(*high)) / 2.0,

@@ -20,7 +20,7 @@ use plimsoll_model::Span;
 use serde::Deserialize;
 use siphasher::sip::SipHasher24;
 
-use crate::error::TraceError;
+use crate::error::TraceFileError;
 use crate::graph::{Context, Graph, GraphStep};
 use crate::units::MAX_TOKENS;
 use crate::{SpecError, servegen};
@@ -68,9 +68,9 @@ impl Trace {
     /// Returns a trace of requests in any order. `block_tokens` is derived from the rows.
     ///
     /// # Errors
-    /// Fails with a [`TraceError`] if there are no rows, or no block size fits all of them.
-    pub fn from_rows(mut rows: Vec<TraceRow>, untimed: bool, name: &str) -> Result<Trace, TraceError> {
-        let whole = |what: &str| TraceError { file: name.to_string(), line: 0, what: what.to_string() };
+    /// Fails with a [`TraceFileError`] if there are no rows, or no block size fits all of them.
+    pub fn from_rows(mut rows: Vec<TraceRow>, untimed: bool, name: &str) -> Result<Trace, TraceFileError> {
+        let whole = |what: &str| TraceFileError { file: name.to_string(), line: 0, what: what.to_string() };
         let before = rows.len();
         if before == 0 {
             return Err(whole("holds no request"));
@@ -112,7 +112,7 @@ impl Trace {
     }
 
     /// Returns the trace with the block size of its file, because several sizes may fit the rows.
-    fn of_blocks(mut self, size: u32, name: &str) -> Result<Trace, TraceError> {
+    fn of_blocks(mut self, size: u32, name: &str) -> Result<Trace, TraceFileError> {
         let fits = |row: &TraceRow| {
             let ids = row.blocks.len() as u64;
             let (floor, ceil) =
@@ -126,7 +126,7 @@ impl Trace {
                 }
                 Ok(Trace { block_tokens: size, ..self })
             }
-            Some(row) => Err(TraceError {
+            Some(row) => Err(TraceFileError {
                 file: name.to_string(),
                 line: row.line as usize,
                 what: format!(
@@ -211,11 +211,11 @@ impl Trace {
 /// names (BurstGPT, vidur's lengths) are parsed too.
 ///
 /// # Errors
-/// Fails with a [`TraceError`] with the line's number.
-pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
+/// Fails with a [`TraceFileError`] with the line's number.
+pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceFileError> {
     let bytes = unpack(bytes, name)?;
     let mut lines = lines(&bytes, name);
-    let error = |line, what: String| TraceError { file: name.to_string(), line, what };
+    let error = |line, what: String| TraceFileError { file: name.to_string(), line, what };
     let Some((number, header)) = lines.next() else { return Err(error(0, "holds no request".to_string())) };
     let names: Vec<String> = header?.split(',').map(|c| unquote(c).to_owned()).collect();
     let header: Vec<String> = names.iter().map(|name| name.to_lowercase()).collect();
@@ -364,14 +364,14 @@ fn said<'de, D: serde::Deserializer<'de>>(json: D) -> Result<Option<serde_json::
 /// `chat_id`, the format is Qwen-Bailian's, whose `timestamp` is in seconds.
 ///
 /// # Errors
-/// Fails with a [`TraceError`] with the line's number.
-pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
+/// Fails with a [`TraceFileError`] with the line's number.
+pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceFileError> {
     let bytes = unpack(bytes, name)?;
     let (mut rows, mut size) = (Vec::new(), None);
     let (mut unread, mut epoch) = (Vec::new(), None);
     for (number, text) in lines(&bytes, name) {
         let text = text?;
-        let error = |what: String| TraceError { file: name.to_string(), line: number, what };
+        let error = |what: String| TraceFileError { file: name.to_string(), line: number, what };
         let row: JsonRow = serde_json::from_str(text).map_err(|e| error(e.to_string()))?;
         if rows.is_empty() {
             let fields: serde_json::Map<String, serde_json::Value> =
@@ -460,8 +460,8 @@ fn session(id: &serde_json::Value) -> Option<u64> {
 /// ServeGen) determine the format.
 ///
 /// # Errors
-/// Fails with a [`TraceError`] with the line's number.
-pub fn detect_and_read(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
+/// Fails with a [`TraceFileError`] with the line's number.
+pub fn detect_and_read(bytes: &[u8], name: &str) -> Result<Trace, TraceFileError> {
     let bytes = unpack(bytes, name)?;
     match bytes.iter().find(|b| !b.is_ascii_whitespace()) {
         Some(b'{') if servegen::is_clients(&bytes) => servegen::read_servegen(&bytes, name),
@@ -473,20 +473,20 @@ pub fn detect_and_read(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
 /// Parses token counts, one whole number per line.
 ///
 /// # Errors
-/// Fails with a [`TraceError`] with the line's number.
-pub fn read_lengths(bytes: &[u8], name: &str) -> Result<Vec<u32>, TraceError> {
+/// Fails with a [`TraceFileError`] with the line's number.
+pub fn read_lengths(bytes: &[u8], name: &str) -> Result<Vec<u32>, TraceFileError> {
     let bytes = unpack(bytes, name)?;
     let mut out = Vec::new();
     for (number, text) in lines(&bytes, name) {
         let text = text?.trim();
-        out.push(tokens(text).filter(|n| *n > 0).ok_or_else(|| TraceError {
+        out.push(tokens(text).filter(|n| *n > 0).ok_or_else(|| TraceFileError {
             file: name.to_string(),
             line: number,
             what: format!("`{text}` is not a number of tokens; want one whole number per line"),
         })?);
     }
     match out.is_empty() {
-        true => Err(TraceError { file: name.to_string(), line: 0, what: "holds no length".to_string() }),
+        true => Err(TraceFileError { file: name.to_string(), line: 0, what: "holds no length".to_string() }),
         false => Ok(out),
     }
 }
@@ -495,11 +495,11 @@ pub fn read_lengths(bytes: &[u8], name: &str) -> Result<Vec<u32>, TraceError> {
 const MAX_BYTES: u64 = 4 << 30;
 
 /// Decompresses bytes that begin with the gzip magic number.
-pub(crate) fn unpack<'a>(bytes: &'a [u8], name: &str) -> Result<Cow<'a, [u8]>, TraceError> {
+pub(crate) fn unpack<'a>(bytes: &'a [u8], name: &str) -> Result<Cow<'a, [u8]>, TraceFileError> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(Cow::Borrowed(bytes));
     }
-    let error = |what: String| TraceError { file: name.to_string(), line: 0, what };
+    let error = |what: String| TraceFileError { file: name.to_string(), line: 0, what };
     let mut out = Vec::new();
     let read = flate2::read::MultiGzDecoder::new(bytes).take(MAX_BYTES).read_to_end(&mut out);
     match read {
@@ -513,7 +513,7 @@ pub(crate) fn unpack<'a>(bytes: &'a [u8], name: &str) -> Result<Cow<'a, [u8]>, T
 pub(crate) fn lines<'a>(
     bytes: &'a [u8],
     name: &'a str,
-) -> impl Iterator<Item = (usize, Result<&'a str, TraceError>)> {
+) -> impl Iterator<Item = (usize, Result<&'a str, TraceFileError>)> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let ends = memchr::memchr_iter(b'\n', bytes).chain(std::iter::once(bytes.len()));
     let mut start = 0;
@@ -524,7 +524,7 @@ pub(crate) fn lines<'a>(
         if line.iter().all(u8::is_ascii_whitespace) {
             return None;
         }
-        let text = std::str::from_utf8(line).map_err(|_| TraceError {
+        let text = std::str::from_utf8(line).map_err(|_| TraceFileError {
             file: name.to_string(),
             line: i + 1,
             what: "is not UTF-8".to_string(),

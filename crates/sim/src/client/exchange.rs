@@ -10,7 +10,7 @@ use plimsoll_model::{
     At, Attempt, By, Event, EventKind, How, Outcome, Quantiles, ServerStage, SizeUnit, Span, Tokens,
     TokensRule,
 };
-use plimsoll_workload::{Action, Attempted, BlockNames, Player};
+use plimsoll_workload::{Action, AttemptPlan, BlockNames, Player};
 
 use crate::client::links::{SimConnection, SimConnections};
 use crate::client::{Events, Lags, RowSink, SimLevelPlan};
@@ -48,7 +48,7 @@ pub(crate) struct Exchanges<'a, 'p> {
 }
 
 struct Exchange {
-    attempted: Attempted,
+    attempted: AttemptPlan,
     record: Attempt,
     last_event: At,
     tokens: u32,
@@ -207,7 +207,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         self.rows.attempt(record);
     }
 
-    fn begin(&mut self, world: &mut World, now: At, attempted: Attempted) {
+    fn begin(&mut self, world: &mut World, now: At, attempted: AttemptPlan) {
         let id = self.world_id(attempted.arrival.id, attempted.attempt);
         let record = self.record(&attempted);
         self.open.insert(
@@ -353,7 +353,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
     }
 
     /// Returns a record without events.
-    fn record(&self, attempted: &Attempted) -> Attempt {
+    fn record(&self, attempted: &AttemptPlan) -> Attempt {
         let arrival = &attempted.arrival;
         let due = self.plan.start + Span(attempted.due.0);
         Attempt {

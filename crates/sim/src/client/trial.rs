@@ -161,7 +161,7 @@ impl Sizes {
     pub fn means(&self) -> Option<(f64, f64)> {
         match self {
             Sizes::Drawn { prompt, output } => {
-                let files = plimsoll_workload::Material::default();
+                let files = plimsoll_workload::ParsedFiles::default();
                 Some((prompt.mean(&files).ok()?, output.mean(&files).ok()?))
             }
             Sizes::Listed(pairs) => {

@@ -9,7 +9,7 @@ use crate::draw::Arrival;
 /// An action that the caller must take now.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
-    Send(Attempted),
+    Send(AttemptPlan),
     /// Abandon the attempt and report it `ended` with a time-out.
     TimeOut {
         /// Arrival number of the request.
@@ -38,7 +38,7 @@ pub enum Deadline {
 
 /// One attempt of an arrival, with the limits that the caller must enforce.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Attempted {
+pub struct AttemptPlan {
     /// Arrival. Its `due` is the scheduled time; [`Attempted::due`] is the actual one.
     pub arrival: Arc<Arrival>,
     /// Attempt number; 0 for the first attempt.
@@ -61,7 +61,7 @@ pub struct Attempted {
     pub broke_off: bool,
 }
 
-impl Attempted {
+impl AttemptPlan {
     /// Returns the reason of a request that was never sent; `None` if the load ended before it.
     pub fn why_never_sent(&self) -> Option<&'static str> {
         self.broke_off.then_some("an earlier turn of its session had no answer")

@@ -16,7 +16,7 @@
 //! never sent.
 //!
 //! Deadlines for the first token and the total, and cancellations by time, are timers here. Limits that depend on bytes
-//! (connect, idle, cancellation after n tokens) are passed in [`Attempted`] and enforced by the driver. Timers of ended
+//! (connect, idle, cancellation after n tokens) are passed in [`AttemptPlan`] and enforced by the driver. Timers of ended
 //! attempts stay in the heap until they surface or outnumber the active ones four to one. Immediate removal was rejected:
 //! an indexed heap costs more at every send than the rare sweep.
 
@@ -24,7 +24,7 @@ mod action;
 mod state;
 mod waiting;
 
-pub use action::{Action, AttemptEnd, Attempted, Deadline};
+pub use action::{Action, AttemptEnd, AttemptPlan, Deadline};
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -38,7 +38,7 @@ use crate::draw::Arrival;
 use crate::policy::{CancelAfter, ClientSpec};
 use crate::schedule::{ArrivalFeed, Sequence};
 use state::{LiveRequest, NumberHasher, Phase, PlayerTimer, RequestSource, TimerKind};
-use waiting::Waiting;
+use waiting::SessionQueue;
 
 #[derive(Debug)]
 pub struct Player {
@@ -52,11 +52,11 @@ pub struct Player {
     flying: u32,
     retrying: u32,
     /// Sessions in progress or not yet begun.
-    sessions: HashMap<u64, Waiting>,
+    sessions: HashMap<u64, SessionQueue>,
     /// Timers of retries and later turns.
     wakes: BinaryHeap<Reverse<PlayerTimer>>,
     deadlines: BinaryHeap<Reverse<PlayerTimer>>,
-    lost: Vec<Attempted>,
+    lost: Vec<AttemptPlan>,
     stopped: bool,
     full_since: At,
     closed_since: Option<At>,
@@ -70,7 +70,7 @@ impl Player {
     /// Returns an open loop over these arrivals, in any order. Turns with predecessors wait for their ends.
     pub fn open(mut arrivals: Vec<Arrival>, spec: &ClientSpec, seed: u64) -> Player {
         arrivals.sort_by_key(|a| a.turn);
-        let mut sessions: HashMap<u64, Waiting> = HashMap::new();
+        let mut sessions: HashMap<u64, SessionQueue> = HashMap::new();
         let mut order: Vec<Arc<Arrival>> = Vec::with_capacity(arrivals.len());
         for arrival in arrivals.into_iter().map(Arc::new) {
             match arrival.session {
@@ -106,7 +106,12 @@ impl Player {
         Player::new(source, HashMap::new(), spec, seed).until(until)
     }
 
-    fn new(source: RequestSource, sessions: HashMap<u64, Waiting>, spec: &ClientSpec, seed: u64) -> Player {
+    fn new(
+        source: RequestSource,
+        sessions: HashMap<u64, SessionQueue>,
+        spec: &ClientSpec,
+        seed: u64,
+    ) -> Player {
         Player {
             source,
             spec: spec.clone(),
@@ -280,7 +285,7 @@ impl Player {
     /// Removes and returns the requests that ended without being sent: stopped early, or a turn of a broken session.
     ///
     /// They are ascending by number. A retry that never began has the number that its attempt would have had.
-    pub fn never_sent(&mut self) -> impl Iterator<Item = Attempted> {
+    pub fn never_sent(&mut self) -> impl Iterator<Item = AttemptPlan> {
         let mut lost = std::mem::take(&mut self.lost);
         lost.sort_by_key(|a| a.arrival.id);
         lost.into_iter()
@@ -344,7 +349,7 @@ impl Player {
     }
 
     /// Begins the next retry, turn or start. `None` if it turned out to be void.
-    fn begin(&mut self, now: At) -> Option<Attempted> {
+    fn begin(&mut self, now: At) -> Option<AttemptPlan> {
         let wake = self.wakes.peek().map(|t| t.0.at);
         if wake.is_some_and(|w| self.source_at().is_none_or(|s| w <= s)) {
             let Reverse(timer) = self.wakes.pop()?;
@@ -407,10 +412,10 @@ impl Player {
         self.live.insert(request, LiveRequest { arrival, due, attempt: 0, phase: Phase::Think });
     }
 
-    fn send(&mut self, now: At, arrival: Arc<Arrival>, attempt: u16, due: At) -> Attempted {
+    fn send(&mut self, now: At, arrival: Arc<Arrival>, attempt: u16, due: At) -> AttemptPlan {
         let request = arrival.id;
         let times = &self.spec.timeouts;
-        let mut attempted = Attempted {
+        let mut attempted = AttemptPlan {
             arrival: arrival.clone(),
             attempt,
             due,
@@ -541,7 +546,7 @@ impl Player {
 
     fn lose(&mut self, (arrival, attempt): (Arc<Arrival>, u16), due: At, broke_off: bool) {
         let idle = self.spec.timeouts.idle;
-        self.lost.push(Attempted {
+        self.lost.push(AttemptPlan {
             arrival,
             attempt,
             due,

@@ -12,7 +12,7 @@ use crate::draw::Arrival;
 
 /// The waiting turns of a session in progress or not yet begun, each with its number of open predecessors.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub struct SessionQueue {
     turns: Vec<Wait>,
     /// Turns that have not ended yet.
     pub unended: usize,
@@ -26,7 +26,7 @@ struct Wait {
     ended: At,
 }
 
-impl Waiting {
+impl SessionQueue {
     /// Stores a turn, or returns it if it has no predecessors.
     pub fn take(&mut self, arrival: Arc<Arrival>) -> Option<Arc<Arrival>> {
         self.unended += 1;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_model::{At, By, How, Outcome, Span};
 use plimsoll_workload::{
-    Action, Arrival, AttemptEnd, Attempted, CancelAfter, ClientSpec, Deadline, Jitter, Pause, Player,
+    Action, Arrival, AttemptEnd, AttemptPlan, CancelAfter, ClientSpec, Deadline, Jitter, Pause, Player,
     PromptSpec, Scenario, Schedule, SessionSpec, Size,
 };
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ fn turn(id: u64, due: i64, session: u64, turn: u16, think: i64) -> Arrival {
     }
 }
 
-fn send(action: Option<Action>) -> Attempted {
+fn send(action: Option<Action>) -> AttemptPlan {
     match action {
         Some(Action::Send(attempted)) => attempted,
         other => panic!("{other:?} is no sending"),

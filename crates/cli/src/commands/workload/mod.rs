@@ -21,7 +21,7 @@ use plimsoll_report::figure::counted;
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::trace::TraceRow;
 use plimsoll_workload::{
-    ArrivalSpec, BlockNames, LoadSpec, Rate, RebuildSpec, Rebuilt, Reuse, Scenario, Schedule, Size,
+    ArrivalSpec, BlockNames, LoadSpec, Rate, RebuildSpec, RebuiltTrace, Reuse, Scenario, Schedule, Size,
     TraceSizes, parse_span, rebuild,
 };
 use serde_json::json;
@@ -132,7 +132,7 @@ const LONG: plimsoll_model::Span = plimsoll_model::Span::from_secs(3_600);
 
 fn reconstruction(
     logged: &Logged,
-    rebuilt: &Rebuilt,
+    rebuilt: &RebuiltTrace,
     (scenario, schedule): (&Scenario, &Schedule),
     names: &mut BlockNames,
 ) -> Result<Reconstruction, Stop> {
@@ -179,13 +179,13 @@ fn reconstruction(
 
 /// Returns the duration of each request in the log, ns, in the order of the workload's lines. The value is 0
 /// if no request waits for it.
-fn took_ns(rebuilt: &Rebuilt) -> Vec<i64> {
+fn took_ns(rebuilt: &RebuiltTrace) -> Vec<i64> {
     rebuilt.logged.iter().map(|one| one.turn.as_ref().map_or(0, |turn| turn.took_ns)).collect()
 }
 
 /// Returns the requests that a run sends, in the order of the workload's lines.
 fn replayed(
-    rebuilt: &Rebuilt,
+    rebuilt: &RebuiltTrace,
     (scenario, schedule): (&Scenario, &Schedule),
     names: &mut BlockNames,
 ) -> Vec<ReplayRequest> {
@@ -212,7 +212,7 @@ fn replayed(
 /// too.
 fn effect(
     world: &WorldSpec,
-    (logged, rebuilt, spec): (&Logged, &Rebuilt, &RebuildSpec),
+    (logged, rebuilt, spec): (&Logged, &RebuiltTrace, &RebuildSpec),
     workload: &[ReplayRequest],
 ) -> Result<EffectFinding, String> {
     let source: Vec<ReplayRequest> = (rebuilt.rows.iter().zip(&rebuilt.logged).zip(workload).enumerate())
@@ -281,7 +281,7 @@ fn as_logged(
     place: usize,
     row: &TraceRow,
     one: &plimsoll_model::LoggedRequest,
-    rebuilt: &Rebuilt,
+    rebuilt: &RebuiltTrace,
 ) -> ReplayRequest {
     let named = if rebuilt.reuse == Reuse::Hashes { &one.blocks } else { &row.blocks };
     let per_block = u64::from(rebuilt.block_tokens.max(1));
