@@ -130,7 +130,7 @@ fn plimsoll(url: &str, connections: &str, seconds: &str) -> Result<(Done, f64)> 
     let counts = &ran.summary()?.counts;
     let level = ran.level()?;
     // The records, not the summary: its window leaves the warm-up out.
-    let run = plimsoll_store::open_with(&ran.dir(), plimsoll_store::Columns::Figures)?;
+    let run = plimsoll_store::open_with(&ran.dir(), plimsoll_store::ColumnSelection::Figures)?;
     let requests = run.attempts.iter().filter(|attempt| attempt.outcome.is_finished()).count() as f64;
     let bytes = run.attempts.first().map_or(0, |attempt| attempt.bytes_out);
     let in_workers = requests / ran.workers_cpu_s()?;

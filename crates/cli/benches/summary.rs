@@ -21,7 +21,7 @@ use plimsoll_model::{
     Level, Load, Manifest, Outcome, RateCourse, RunState, SizeUnit, Span, StampSource, TcpFacts, Tokens,
     TokensRule, run::SCHEMA_VERSION,
 };
-use plimsoll_store::{Columns, RunWriter};
+use plimsoll_store::{ColumnSelection, RunWriter};
 
 /// Opened and analysed, at most.
 const BAR_S: f64 = 2.0;
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
             say(format!("{requests} requests of {tokens} tokens, written in {wrote_s:.2} s"));
         }
         let times = if requests > MOST_HELD { 0 } else { args.number("times", 3.0)? as u32 };
-        for columns in [Columns::Figures, Columns::All].into_iter().filter(|_| times > 0) {
+        for columns in [ColumnSelection::Figures, ColumnSelection::All].into_iter().filter(|_| times > 0) {
             let slowest = (0..times).map(|_| analyse(&dir, columns)).collect::<Result<Vec<_>>>()?;
             let slowest_s = slowest.into_iter().fold(0.0, f64::max);
             let name = format!("open and analyse, {columns:?}, slowest");
@@ -116,7 +116,7 @@ fn timed<T>(act: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
     Ok(((monotonic_ns() - began_ns) as f64 / 1e9, done))
 }
 
-fn analyse(dir: &Path, columns: Columns) -> Result<f64> {
+fn analyse(dir: &Path, columns: ColumnSelection) -> Result<f64> {
     let cpu_s = kit::own_cpu_s()?;
     let (opened_s, run) = timed(|| Ok(plimsoll_store::open_with(dir, columns)?))?;
     let spec = SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(REPLICATES);

@@ -8,7 +8,7 @@ use plimsoll_measure::findings::{Findings, KeptUp, LevelFinding, LevelSummary, T
 use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, RunState, Sample, Span};
 use plimsoll_profile::cold_start;
 use plimsoll_report::figure::counted;
-use plimsoll_store::{Columns, Origin, Run, StoreError};
+use plimsoll_store::{ColumnSelection, Origin, StoreError, StoredRun};
 
 use crate::commands::gateway;
 use crate::exit::Stop;
@@ -39,7 +39,7 @@ pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
 /// Judges a run without keeping its rows in memory; `None` if the rows are needed or a cold start is possible.
 fn streamed(dir: &Path) -> Result<Option<(Manifest, Findings)>, Stop> {
     let (mut rows, mut busy) = (Streamed::default(), cold_start::Busy::default());
-    let read = each(dir, Columns::Findings, |attempt| {
+    let read = each(dir, ColumnSelection::Findings, |attempt| {
         rows.push(attempt);
         busy.push(attempt);
     });
@@ -60,7 +60,7 @@ fn streamed(dir: &Path) -> Result<Option<(Manifest, Findings)>, Stop> {
 /// The command that reads the whole run reports its defects.
 pub fn each(
     dir: &Path,
-    columns: Columns,
+    columns: ColumnSelection,
     take: impl FnMut(&Attempt),
 ) -> Result<Option<(Manifest, Vec<Sample>)>, StoreError> {
     let Ok(manifest) = plimsoll_store::read_manifest(dir) else { return Ok(None) };
@@ -113,8 +113,8 @@ pub fn best(findings: &Findings) -> Option<&LevelFinding> {
 }
 
 /// Reads a run folder and recovers it if its writer died; requests in flight at that time are unfinished.
-pub fn read(dir: &Path) -> Result<Run, Stop> {
-    let mut run: Run = plimsoll_store::open(dir).map_err(|e| match e {
+pub fn read(dir: &Path) -> Result<StoredRun, Stop> {
+    let mut run: StoredRun = plimsoll_store::open(dir).map_err(|e| match e {
         StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
         other => Stop::usage(other.to_string()),
     })?;
@@ -132,7 +132,7 @@ pub fn read(dir: &Path) -> Result<Run, Stop> {
 
 /// Reads a run folder with its rows.
 pub fn whole(dir: &Path) -> Result<WholeRun, Stop> {
-    let Run { mut manifest, attempts, samples, origin, .. } = read(dir)?;
+    let StoredRun { mut manifest, attempts, samples, origin, .. } = read(dir)?;
     let findings = measure::findings(&manifest, &attempts, &samples);
     manifest.findings = serde_json::to_value(&findings).ok();
     if matches!(origin, Origin::Recovered { converted: true }) {
@@ -167,7 +167,7 @@ fn excerpted(dir: &Path, most_bytes: u64) -> Result<Option<WholeRun>, StoreError
     };
     let levels = plimsoll_store::read_manifest(dir)?.levels;
     let mut courses = LatencyCourses::of(&levels);
-    let Some((mut manifest, _)) = each(dir, Columns::Course, |attempt| courses.push(attempt))? else {
+    let Some((mut manifest, _)) = each(dir, ColumnSelection::Course, |attempt| courses.push(attempt))? else {
         return Ok(None);
     };
     let most = rows as f64 * most_bytes as f64 / bytes as f64 / levels.len().max(1) as f64;

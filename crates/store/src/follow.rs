@@ -13,26 +13,26 @@ use crate::folder::{self, Owner};
 use crate::frame::{self, LogEnd, LogRecord, MAGIC};
 
 #[derive(Debug)]
-pub struct Follow {
+pub struct LogFollower {
     path: PathBuf,
     file: File,
     read: u64,
     ended: bool,
 }
 
-impl Follow {
+impl LogFollower {
     /// Starts at the beginning of the log. `None` = there is no running writer.
     ///
     /// # Errors
     /// Fails with [`StoreError::Absent`], [`StoreError::NotARun`] or [`StoreError::Io`].
-    pub fn open(dir: &Path) -> Result<Option<Follow>> {
+    pub fn open(dir: &Path) -> Result<Option<LogFollower>> {
         crate::read_manifest(dir)?;
         let path = dir.join(folder::LOG);
         let Ok(file) = File::open(&path) else { return Ok(None) };
         if let Owner::Nobody = folder::lock_log(&file) {
             return Ok(None);
         }
-        Ok(Some(Follow { path, file, read: MAGIC.len() as u64, ended: false }))
+        Ok(Some(LogFollower { path, file, read: MAGIC.len() as u64, ended: false }))
     }
 
     /// Returns whether no more records will follow.

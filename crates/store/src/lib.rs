@@ -29,10 +29,10 @@ pub mod writer;
 
 pub use content::content_hash;
 pub use error::{Result, StoreError};
-pub use follow::Follow;
+pub use follow::LogFollower;
 pub use reader::{
-    Columns, Origin, Run, each_attempt, each_due, each_span, extent, open, open_with, read_manifest,
-    read_spans, replace_manifest, samples_within,
+    ColumnSelection, Origin, StoredRun, each_attempt, each_due, each_span, extent, open, open_with,
+    read_manifest, read_spans, replace_manifest, samples_within,
 };
-pub use sink::{Health, Sink};
+pub use sink::{LogHealth, RecordSink};
 pub use writer::RunWriter;

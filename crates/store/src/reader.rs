@@ -18,7 +18,7 @@ use crate::{requests, series, spans};
 
 /// The columns of a run to read.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub enum Columns {
+pub enum ColumnSelection {
     /// Identity, due time, end and outcome of an attempt only.
     Course,
     #[default]
@@ -48,7 +48,7 @@ pub enum Origin {
 }
 
 #[derive(Debug)]
-pub struct Run {
+pub struct StoredRun {
     pub dir: PathBuf,
     /// Manifest from `run.json`, or a later one from the log.
     pub manifest: Manifest,
@@ -65,12 +65,12 @@ pub struct Run {
 ///
 /// # Errors
 /// Fails with [`StoreError::NotARun`], [`StoreError::Schema`], [`StoreError::Broken`] or [`StoreError::Io`].
-pub fn open(dir: &Path) -> Result<Run> {
-    open_with(dir, Columns::All)
+pub fn open(dir: &Path) -> Result<StoredRun> {
+    open_with(dir, ColumnSelection::All)
 }
 
 /// Reads a run with some of its columns. A log is always read completely.
-pub fn open_with(dir: &Path, columns: Columns) -> Result<Run> {
+pub fn open_with(dir: &Path, columns: ColumnSelection) -> Result<StoredRun> {
     if dir.join(folder::REQUESTS).exists() {
         return finished(dir, columns);
     }
@@ -95,13 +95,13 @@ pub fn open_with(dir: &Path, columns: Columns) -> Result<Run> {
     };
     let log = Log::read(dir, &file, |_| {})?;
     let recovered = Some(why.to_owned());
-    Ok(Run { dir: dir.to_path_buf(), origin: Origin::Live, recovered, ..log.into_run(dir) })
+    Ok(StoredRun { dir: dir.to_path_buf(), origin: Origin::Live, recovered, ..log.into_run(dir) })
 }
 
 /// Returns the trace spans of a run; empty if it has none. The run of a dead writer is recovered as by [`open`]; of a live
 /// writer's run, the spans so far are returned.
 ///
-/// Spans are not part of [`Run`], because metrics do not use them and there may be millions.
+/// Spans are not part of [`StoredRun`], because metrics do not use them and there may be millions.
 pub fn read_spans(dir: &Path) -> Result<Vec<TraceSpan>> {
     match spans_file(dir)? {
         Some(path) if path.exists() => spans::read(&path),
@@ -135,7 +135,7 @@ pub fn each_span(dir: &Path, mut each: impl FnMut(TraceSpan)) -> Result<()> {
 /// Fails in the cases of [`open`], possibly after some attempts were passed.
 pub fn each_attempt(
     dir: &Path,
-    columns: Columns,
+    columns: ColumnSelection,
     mut each: impl FnMut(&Attempt),
 ) -> Result<Option<Vec<Sample>>> {
     let path = dir.join(folder::REQUESTS);
@@ -144,7 +144,7 @@ pub fn each_attempt(
     }
     requests::each(&path, columns, &mut each)?;
     let path = dir.join(folder::SERIES);
-    let has_series = columns != Columns::Course && path.exists();
+    let has_series = columns != ColumnSelection::Course && path.exists();
     if has_series { series::read(&path).map(Some) } else { Ok(Some(Vec::new())) }
 }
 
@@ -230,7 +230,7 @@ pub fn replace_manifest(dir: &Path, manifest: &Manifest) -> Result<()> {
     folder::replace(&dir.join(folder::MANIFEST), &pretty(manifest))
 }
 
-fn finished(dir: &Path, columns: Columns) -> Result<Run> {
+fn finished(dir: &Path, columns: ColumnSelection) -> Result<StoredRun> {
     let manifest = read_manifest(dir)?;
     let attempts = requests::read(&dir.join(folder::REQUESTS), columns)?;
     let path = dir.join(folder::SERIES);
@@ -243,11 +243,11 @@ fn finished(dir: &Path, columns: Columns) -> Result<Run> {
         folder::release_reserve(dir);
     }
     let dir = dir.to_path_buf();
-    Ok(Run { dir, manifest, attempts, samples, origin: Origin::Finished, recovered: None })
+    Ok(StoredRun { dir, manifest, attempts, samples, origin: Origin::Finished, recovered: None })
 }
 
 /// Reads the log of a dead writer and converts it to Parquet.
-fn recover(dir: &Path, file: &File) -> Result<Run> {
+fn recover(dir: &Path, file: &File) -> Result<StoredRun> {
     let mut drafts = Drafts::begin(dir);
     let mut spans = 0u64;
     let mut log = Log::read(dir, file, |record| {
@@ -314,7 +314,7 @@ fn recover(dir: &Path, file: &File) -> Result<Run> {
         folder::release_reserve(dir);
     }
     let recovered = Some(said);
-    Ok(Run { origin: Origin::Recovered { converted }, recovered, ..log.into_run(dir) })
+    Ok(StoredRun { origin: Origin::Recovered { converted }, recovered, ..log.into_run(dir) })
 }
 
 /// A log read to its end or to its first invalid frame.
@@ -374,8 +374,15 @@ impl Log {
         Ok(Log { manifest, attempts, samples, begun, tail })
     }
 
-    fn into_run(self, dir: &Path) -> Run {
+    fn into_run(self, dir: &Path) -> StoredRun {
         let Log { manifest, attempts, samples, .. } = self;
-        Run { dir: dir.to_path_buf(), manifest, attempts, samples, origin: Origin::Live, recovered: None }
+        StoredRun {
+            dir: dir.to_path_buf(),
+            manifest,
+            attempts,
+            samples,
+            origin: Origin::Live,
+            recovered: None,
+        }
     }
 }

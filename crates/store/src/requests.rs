@@ -9,10 +9,10 @@ use std::path::Path;
 use plimsoll_model::{At, Attempt, Broken, By, Event, EventKind, How, ServerStage, Span, TokensRule};
 
 use crate::error::Result;
-use crate::reader::Columns;
+use crate::reader::ColumnSelection;
 use crate::table::{
-    Column, Part, Table, Taken, each_batch, each_fact, each_group, list, maybe, maybe_text, maybe_word,
-    not_zero, one, read_rows, texts, word,
+    Column, ColumnFn, StoreResult, Table, each_batch, each_fact, each_group, list, maybe, maybe_text,
+    maybe_word, not_zero, one, read_rows, texts, word,
 };
 
 /// Most rows of a row group.
@@ -55,7 +55,7 @@ impl RequestsFile {
             ("plimsoll.schema", plimsoll_model::run::SCHEMA_VERSION.to_string()),
             ("plimsoll.event_kinds", kinds),
         ];
-        let table = Table::create(path, "requests", &notes, wanted(Columns::All))?;
+        let table = Table::create(path, "requests", &notes, wanted(ColumnSelection::All))?;
         Ok(RequestsFile { table, rows: Vec::new(), group: Group::default() })
     }
 
@@ -125,11 +125,11 @@ macro_rules! named {
     };
 }
 
-/// Returns the columns in order, each with the smallest [`Columns`] that includes it.
+/// Returns the columns in order, each with the smallest [`ColumnSelection`] that includes it.
 ///
 /// A row may contain an earlier attempt, so each reader must set its field for every row.
-fn columns() -> Vec<(Columns, Column<Attempt>)> {
-    use Columns::{All, Budget, Course, Figures, Findings};
+fn columns() -> Vec<(ColumnSelection, Column<Attempt>)> {
+    use ColumnSelection::{All, Budget, Course, Figures, Findings};
     vec![
         (Course, field!(one, "request", request).deltas()),
         (Course, field!(one, "attempt", attempt)),
@@ -213,11 +213,11 @@ fn columns() -> Vec<(Columns, Column<Attempt>)> {
 }
 
 /// Returns the columns that `of` includes.
-fn wanted(of: Columns) -> Vec<Column<Attempt>> {
-    let holds = |least: Columns| match least {
-        Columns::Course => true,
-        Columns::Findings => of != Columns::Course,
-        least => of == least || of == Columns::All,
+fn wanted(of: ColumnSelection) -> Vec<Column<Attempt>> {
+    let holds = |least: ColumnSelection| match least {
+        ColumnSelection::Course => true,
+        ColumnSelection::Findings => of != ColumnSelection::Course,
+        least => of == least || of == ColumnSelection::All,
     };
     columns().into_iter().filter(|(least, _)| holds(*least)).map(|(_, column)| column).collect()
 }
@@ -231,7 +231,7 @@ fn stages(a: &Attempt) -> &[ServerStage] {
 }
 
 /// Starts events with these offsets; the other fields are filled in later.
-fn begin_events(a: &mut Attempt, offsets: &[i64]) -> Taken {
+fn begin_events(a: &mut Attempt, offsets: &[i64]) -> StoreResult {
     let at = |offset: &i64| Event {
         offset: Span(*offset),
         user_delay_ns: 0,
@@ -244,7 +244,7 @@ fn begin_events(a: &mut Attempt, offsets: &[i64]) -> Taken {
     Ok(())
 }
 
-fn event_kinds(a: &mut Attempt, kinds: &[u8]) -> Taken {
+fn event_kinds(a: &mut Attempt, kinds: &[u8]) -> StoreResult {
     if let Some(kind) = kinds.iter().find(|kind| EventKind::from_u8(**kind).is_none()) {
         return Err(format!("event_kind: {kind} is none"));
     }
@@ -252,7 +252,9 @@ fn event_kinds(a: &mut Attempt, kinds: &[u8]) -> Taken {
 }
 
 /// Returns a setter for one field of every event.
-fn each_event<T: Copy>(set: impl Fn(&mut Event, T) + Part) -> impl Fn(&mut Attempt, &[T]) -> Taken + Part {
+fn each_event<T: Copy>(
+    set: impl Fn(&mut Event, T) + ColumnFn,
+) -> impl Fn(&mut Attempt, &[T]) -> StoreResult + ColumnFn {
     move |a, values| {
         if values.len() != a.events.len() {
             return Err("event lists differ in length".into());
@@ -262,18 +264,18 @@ fn each_event<T: Copy>(set: impl Fn(&mut Event, T) + Part) -> impl Fn(&mut Attem
     }
 }
 
-fn blocks(a: &mut Attempt, blocks: &[u64]) -> Taken {
+fn blocks(a: &mut Attempt, blocks: &[u64]) -> StoreResult {
     a.prompt_blocks = blocks.to_vec();
     Ok(())
 }
 
-fn begin_stages(a: &mut Attempt, names: Vec<String>) -> Taken {
+fn begin_stages(a: &mut Attempt, names: Vec<String>) -> StoreResult {
     a.answer.stages.clear();
     a.answer.stages.extend(names.into_iter().map(|name| ServerStage { name, took: Span::ZERO }));
     Ok(())
 }
 
-fn stage_times(a: &mut Attempt, times: &[i64]) -> Taken {
+fn stage_times(a: &mut Attempt, times: &[i64]) -> StoreResult {
     if times.len() != a.answer.stages.len() {
         return Err("stage_name and stage_ns differ in length".into());
     }
@@ -282,12 +284,12 @@ fn stage_times(a: &mut Attempt, times: &[i64]) -> Taken {
 }
 
 /// Reads the file at `path`. Columns that are not requested stay empty.
-pub(crate) fn read(path: &Path, columns: Columns) -> Result<Vec<Attempt>> {
+pub(crate) fn read(path: &Path, columns: ColumnSelection) -> Result<Vec<Attempt>> {
     read_rows(path, blank, &wanted(columns))
 }
 
 /// Reads the file at `path` and passes each attempt to `each`, with some hundred in memory at a time.
-pub(crate) fn each(path: &Path, columns: Columns, each: &mut dyn FnMut(&Attempt)) -> Result<()> {
+pub(crate) fn each(path: &Path, columns: ColumnSelection, each: &mut dyn FnMut(&Attempt)) -> Result<()> {
     each_batch(path, blank, &wanted(columns), |rows| rows.iter().for_each(&mut *each))
 }
 
@@ -301,7 +303,7 @@ pub(crate) fn each_due(path: &Path, spans: &[(At, At)], each: &mut dyn FnMut(Att
     each_group(
         path,
         blank,
-        &wanted(Columns::All),
+        &wanted(ColumnSelection::All),
         |group| group.between("due_ns").is_none_or(may_hold),
         |rows| rows.into_iter().filter(|row| within(row.due)).for_each(&mut *each),
     )

@@ -37,7 +37,7 @@ const KEEP_BYTES: usize = 64 << 20;
 
 /// The errors and losses of a sink.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Health {
+pub struct LogHealth {
     /// First error, in one line; `None` = every write succeeded.
     pub error: Option<String>,
     /// Set if the first error was a lack of disk space.
@@ -52,11 +52,11 @@ pub struct Health {
 
 /// A handle through which any thread adds records. It is cheap to clone, and all clones feed one log.
 #[derive(Clone)]
-pub struct Sink {
-    shared: Arc<Shared>,
+pub struct RecordSink {
+    shared: Arc<SinkState>,
 }
 
-impl Sink {
+impl RecordSink {
     /// Adds an attempt. Returns once it is queued; [`Sink::health`] reports losses.
     pub fn attempt(&self, attempt: &Attempt) {
         self.shared.put(FrameKind::Attempt, |buf| code::put_attempt(buf, attempt));
@@ -80,12 +80,12 @@ impl Sink {
     }
 
     /// Returns the errors and losses so far.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> LogHealth {
         self.shared.health()
     }
 }
 
-struct Shared {
+struct SinkState {
     lanes: [Lane; LANES],
     bell: Mutex<Bell>,
     rung: Condvar,
@@ -147,7 +147,7 @@ fn lane_of_thread() -> usize {
     LANE.with(|lane| *lane)
 }
 
-impl Shared {
+impl SinkState {
     fn put(&self, kind: FrameKind, fill: impl FnOnce(&mut Vec<u8>)) {
         let lane = &self.lanes[lane_of_thread()];
         let mut queue = lock(&lane.queue);
@@ -197,9 +197,9 @@ impl Shared {
         }
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> LogHealth {
         let state = lock(&self.state);
-        Health {
+        LogHealth {
             error: state.error.clone(),
             disk_full: state.disk_full,
             stalls: self.stalls.load(Ordering::Relaxed),
@@ -219,14 +219,14 @@ impl Shared {
 
 /// The handle of the writer thread, which returns the log when it stops.
 pub(crate) struct LogThread {
-    shared: Arc<Shared>,
+    shared: Arc<SinkState>,
     thread: Option<JoinHandle<LogFile>>,
 }
 
 impl LogThread {
     /// Starts the writer thread of `log`.
     pub(crate) fn start(log: LogFile) -> io::Result<LogThread> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SinkState {
             lanes: Default::default(),
             bell: Mutex::default(),
             rung: Condvar::new(),
@@ -239,12 +239,12 @@ impl LogThread {
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("run-log".into())
-            .spawn(move || Writing { shared: theirs, log }.run())?;
+            .spawn(move || SinkWriter { shared: theirs, log }.run())?;
         Ok(LogThread { shared, thread: Some(thread) })
     }
 
-    pub(crate) fn sink(&self) -> Sink {
-        Sink { shared: Arc::clone(&self.shared) }
+    pub(crate) fn sink(&self) -> RecordSink {
+        RecordSink { shared: Arc::clone(&self.shared) }
     }
 
     pub(crate) fn put(&self, kind: FrameKind, payload: &[u8]) {
@@ -255,7 +255,7 @@ impl LogThread {
         self.shared.flush(sync);
     }
 
-    pub(crate) fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> LogHealth {
         self.shared.health()
     }
 
@@ -288,12 +288,12 @@ impl Drop for LogThread {
 }
 
 /// The state of the writer thread.
-struct Writing {
-    shared: Arc<Shared>,
+struct SinkWriter {
+    shared: Arc<SinkState>,
     log: LogFile,
 }
 
-impl Writing {
+impl SinkWriter {
     fn run(mut self) -> LogFile {
         // Releases waiting threads, however this thread ends.
         let _last_word = LastWord(Arc::clone(&self.shared));
@@ -347,7 +347,7 @@ impl Writing {
     }
 }
 
-struct LastWord(Arc<Shared>);
+struct LastWord(Arc<SinkState>);
 
 impl Drop for LastWord {
     fn drop(&mut self) {

@@ -10,7 +10,7 @@ use std::path::Path;
 use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 
 use crate::error::Result;
-use crate::table::{Column, Table, Taken, each_group, list, maybe_text, one, read_rows, text, texts};
+use crate::table::{Column, StoreResult, Table, each_group, list, maybe_text, one, read_rows, text, texts};
 
 /// Most rows of a row group.
 const GROUP_ROWS: usize = 64 << 10;
@@ -224,8 +224,8 @@ fn set_each<E, T>(
     items: &mut [E],
     values: impl ExactSizeIterator<Item = T>,
     what: &str,
-    set: impl Fn(&mut E, T) -> Taken,
-) -> Taken {
+    set: impl Fn(&mut E, T) -> StoreResult,
+) -> StoreResult {
     if values.len() != items.len() {
         return Err(format!("{what} lists differ in length"));
     }
@@ -233,7 +233,7 @@ fn set_each<E, T>(
 }
 
 /// Parses a hexadecimal id of at most `bytes` bytes.
-fn hex(column: &str, text: &str, bytes: usize, set: impl FnOnce(u128)) -> Taken {
+fn hex(column: &str, text: &str, bytes: usize, set: impl FnOnce(u128)) -> StoreResult {
     match u128::from_str_radix(text, 16) {
         Ok(id) if text.len() <= 2 * bytes => {
             set(id);

@@ -17,7 +17,7 @@ use crate::folder;
 use crate::frame::{self, FrameKind, LogRecord};
 use crate::requests::RequestsFile;
 use crate::series::SeriesFile;
-use crate::sink::{Health, LogFile, LogThread, Sink, TakenRecords};
+use crate::sink::{LogFile, LogHealth, LogThread, RecordSink, TakenRecords};
 use crate::spans::SpansFile;
 
 /// The writer of one run folder. Dropping it without [`finish`](RunWriter::finish) leaves a folder that
@@ -53,7 +53,7 @@ impl RunWriter {
     }
 
     /// Returns a handle for the threads that produce records.
-    pub fn sink(&self) -> Sink {
+    pub fn sink(&self) -> RecordSink {
         self.log.sink()
     }
 
@@ -66,7 +66,7 @@ impl RunWriter {
     }
 
     /// Returns the log's errors, waits and losses so far.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> LogHealth {
         self.log.health()
     }
 
@@ -146,10 +146,10 @@ impl RunWriter {
     /// Parquet is written from these records, without decoding the log. If their number differs from the log's, the log
     /// applies.
     pub fn finish_with(self, manifest: Manifest, attempts: &[Attempt], samples: &[Sample]) -> Result<()> {
-        self.end(manifest, Some(Held { attempts, samples }))
+        self.end(manifest, Some(BufferedRecords { attempts, samples }))
     }
 
-    fn end(mut self, mut manifest: Manifest, held: Option<Held<'_>>) -> Result<()> {
+    fn end(mut self, mut manifest: Manifest, held: Option<BufferedRecords<'_>>) -> Result<()> {
         let reported = self.manifest();
         for level in reported.levels {
             if manifest.levels.iter().all(|known| known.id != level.id) {
@@ -272,7 +272,7 @@ impl Drafts {
     }
 
     /// Writes all records that a caller has in memory.
-    fn held(&mut self, held: Held<'_>) -> Result<()> {
+    fn held(&mut self, held: BufferedRecords<'_>) -> Result<()> {
         self.requests.write(held.attempts)?;
         held.samples.iter().try_for_each(|sample| self.sample(sample.clone()))
     }
@@ -324,19 +324,19 @@ impl Drafts {
 
 /// The records of a run that are still in memory.
 #[derive(Copy, Clone)]
-struct Held<'a> {
+struct BufferedRecords<'a> {
     attempts: &'a [Attempt],
     samples: &'a [Sample],
 }
 
-impl Held<'_> {
+impl BufferedRecords<'_> {
     fn count(&self) -> TakenRecords {
         TakenRecords { attempts: self.attempts.len() as u64, samples: self.samples.len() as u64 }
     }
 }
 
 /// Converts a run to Parquet: from records in memory, or else from the log in one pass with bounded memory.
-fn convert(dir: &Path, log: &Path, held: Option<Held<'_>>, manifest: &Manifest) -> Result<()> {
+fn convert(dir: &Path, log: &Path, held: Option<BufferedRecords<'_>>, manifest: &Manifest) -> Result<()> {
     let pass = || -> Result<()> {
         let mut drafts = Drafts::begin(dir)?;
         if let Some(held) = held {

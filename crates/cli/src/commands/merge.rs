@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_measure::shards::{Joined, ShardRun, join};
 use plimsoll_model::{EndedBy, Level, Load, Manifest, RunState, ShardPart};
 use plimsoll_report::figure::counted;
-use plimsoll_store::{Origin, Run, RunWriter};
+use plimsoll_store::{Origin, RunWriter, StoredRun};
 use plimsoll_workload::{ArrivalSpec, Scenario};
 
 use crate::again::Recorded;
@@ -28,7 +28,7 @@ pub fn folder(shard: plimsoll_model::Shard) -> String {
 
 struct Read {
     name: String,
-    run: Run,
+    run: StoredRun,
     part: ShardPart,
 }
 

@@ -246,7 +246,7 @@ pub(super) fn cut_off(
 
 /// A sink that writes rows to the log immediately and keeps them in memory until their level is judged.
 pub(super) struct LevelSink {
-    pub(super) store: plimsoll_store::Sink,
+    pub(super) store: plimsoll_store::RecordSink,
     pub(super) memory: MemorySink,
     pub(super) control: Arc<Control>,
     pub(super) refusals: Arc<Refusals>,

@@ -55,7 +55,7 @@ impl Scraping {
         pages: Vec<MetricsPage>,
         every: Span,
         clock: Clock,
-        store: plimsoll_store::Sink,
+        store: plimsoll_store::RecordSink,
     ) -> Result<Option<Scraping>, Stop> {
         if pages.is_empty() {
             return Ok(None);

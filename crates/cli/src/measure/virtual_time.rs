@@ -171,7 +171,7 @@ impl Measure {
 
 /// A sink that writes rows to the log and sums the data for the findings.
 struct Kept<'a> {
-    store: plimsoll_store::Sink,
+    store: plimsoll_store::RecordSink,
     control: &'a Control,
     max_errors: Option<u64>,
     errors: u64,

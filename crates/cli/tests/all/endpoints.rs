@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use plimsoll_model::How;
-use plimsoll_store::Run;
+use plimsoll_store::StoredRun;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -45,12 +45,12 @@ impl Pair {
     }
 }
 
-fn open(run: &str) -> Run {
+fn open(run: &str) -> StoredRun {
     plimsoll_store::open(Path::new(run)).expect("a run")
 }
 
 /// Returns, by endpoint, the names of the requests in a run.
-fn said(run: &Run, endpoints: usize) -> Vec<BTreeSet<String>> {
+fn said(run: &StoredRun, endpoints: usize) -> Vec<BTreeSet<String>> {
     let mut all = vec![BTreeSet::new(); endpoints];
     for row in run.attempts.iter().filter(|row| row.sent.is_some()) {
         let name = format!("{}-{}-{}-{}", run.manifest.id, row.level, row.request, row.attempt);
@@ -60,7 +60,7 @@ fn said(run: &Run, endpoints: usize) -> Vec<BTreeSet<String>> {
 }
 
 /// Each engine's log contains exactly the rows of its endpoint, except the requests before the load.
-fn agrees(run: &Run, pair: Pair) {
+fn agrees(run: &StoredRun, pair: Pair) {
     let id = format!("{}-", run.manifest.id);
     let before = [0, 1].map(|tries| format!("{id}{}-", u32::MAX - tries));
     for (number, (said, mut told)) in said(run, 2).into_iter().zip(pair.told()).enumerate() {
@@ -70,7 +70,7 @@ fn agrees(run: &Run, pair: Pair) {
     }
 }
 
-fn ends(run: &Run, target: u16) -> BTreeMap<How, usize> {
+fn ends(run: &StoredRun, target: u16) -> BTreeMap<How, usize> {
     let mut ends = BTreeMap::new();
     for row in run.attempts.iter().filter(|row| row.target == target) {
         *ends.entry(row.outcome.how).or_default() += 1;
@@ -155,7 +155,7 @@ fn a_session_keeps_its_endpoint_and_a_repetition_keeps_it_too() {
     let ended = plimsoll(&["rerun", &run, "--target", &a, "--target", &b, "-q", "-o", again]);
     assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
     let second = open(again);
-    let place = |run: &Run| -> BTreeMap<u64, u16> {
+    let place = |run: &StoredRun| -> BTreeMap<u64, u16> {
         run.attempts.iter().map(|row| (row.request, row.target)).collect()
     };
     assert_eq!(place(&first), place(&second));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use plimsoll_client::Clock;
 use plimsoll_model::{Attempt, How};
-use plimsoll_store::Run;
+use plimsoll_store::StoredRun;
 
 use crate::gateway::Running;
 use crate::kit::{Engine, plimsoll};
@@ -101,7 +101,7 @@ fn runs(dir: &Path) -> Vec<PathBuf> {
     runs
 }
 
-fn open(dir: &Path) -> Run {
+fn open(dir: &Path) -> StoredRun {
     plimsoll_store::open(dir).expect("a run")
 }
 
@@ -163,7 +163,7 @@ fn every_request_is_there_once_as_its_client_saw_it() {
     let (_, code) = gateway.end();
     assert_eq!(code, Some(0));
     let [run] = &runs(&dir)[..] else { panic!("one run in {:?}", runs(&dir)) };
-    let Run { attempts, manifest, .. } = open(run);
+    let StoredRun { attempts, manifest, .. } = open(run);
     assert_eq!(attempts.len(), 42);
     // As a workload it is the forty and the one that was left; a path that isn't there is no load.
     let made = plimsoll(&["workload", &record, "--format", "json"]).json();
@@ -266,7 +266,7 @@ fn a_recorded_run_is_a_run_like_any_other() {
     assert_eq!(rerun.code, 0, "{}", rerun.words());
     let (first, second) = (open(Path::new(&run)), open(Path::new(&again)));
     assert_eq!(first.attempts.len(), second.attempts.len());
-    let tokens = |run: &Run| -> (u64, u64) {
+    let tokens = |run: &StoredRun| -> (u64, u64) {
         let all = run.attempts.iter().map(|row| &row.answer.tokens);
         let sum = |of: fn(&plimsoll_model::attempt::Tokens) -> Option<u32>| {
             all.clone().filter_map(of).map(u64::from).sum()
@@ -333,7 +333,7 @@ fn a_record_is_bounded() {
     assert!(numbers.len() >= 2 && numbers[0] > 1, "{numbers:?}");
     assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
     for run in &left {
-        let Run { attempts, manifest, .. } = open(run);
+        let StoredRun { attempts, manifest, .. } = open(run);
         assert_eq!(manifest.levels[0].arrivals, attempts.len() as u64, "{}", run.display());
     }
     let refused = plimsoll(&[

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use plimsoll_client::clock::realtime_ns;
 use plimsoll_client::clock_error::wall_clock_error_ns;
 use plimsoll_model::{Attempt, How, Manifest, RunState};
-use plimsoll_store::Run;
+use plimsoll_store::StoredRun;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -61,7 +61,7 @@ pub fn sent_by(of: u32) -> String {
     }
 }
 
-pub fn open(run: impl AsRef<Path>) -> Run {
+pub fn open(run: impl AsRef<Path>) -> StoredRun {
     plimsoll_store::open(run.as_ref()).expect("a run")
 }
 
@@ -72,7 +72,7 @@ fn shard_folder(place: &str, index: u32, of: u32) -> PathBuf {
 /// An arrival, in every field that the schedule decides: number, session and turn, class, lengths, prompt, and when it was due.
 pub type Arrived = (u64, Option<u64>, u16, u16, u32, u32, Vec<u64>, i64);
 
-pub fn arrivals(run: &Run) -> BTreeSet<Arrived> {
+pub fn arrivals(run: &StoredRun) -> BTreeSet<Arrived> {
     let start = run.manifest.levels[0].start;
     let arrived = |row: &Attempt| {
         // A later turn is due when the answer before it has come, and has a prompt where that was inside the window.
@@ -117,11 +117,11 @@ fn four_shards_send_what_one_machine_sends() {
     assert_eq!((of_all.arrivals, &of_all.schedule_hash), (of_one.arrivals, &of_one.schedule_hash));
     assert_eq!((of_all.load, of_all.window()), (of_one.load, of_one.window()));
     // No value is averaged: the rows and the counters are the shards', each once.
-    let parts: Vec<Run> = (0..4).map(|index| open(shard_folder(&place, index, 4))).collect();
+    let parts: Vec<StoredRun> = (0..4).map(|index| open(shard_folder(&place, index, 4))).collect();
     assert_eq!(parts.iter().map(|part| part.attempts.len()).sum::<usize>(), merged.attempts.len());
     let events: u64 = parts.iter().map(|part| part.manifest.levels[0].generator.events).sum();
     assert_eq!(of_all.generator.events, events);
-    let latency = |run: &Run| {
+    let latency = |run: &StoredRun| {
         let of =
             run.attempts.iter().filter_map(|row| Some((row.request, row.attempt, (row.end? - row.due).0)));
         of.collect::<BTreeSet<_>>()

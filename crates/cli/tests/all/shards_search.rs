@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use plimsoll_model::{Attempt, EndedBy, How, Level, Load, RunState};
-use plimsoll_store::Run;
+use plimsoll_store::StoredRun;
 use plimsoll_workload::{Scenario, Schedule};
 use tempfile::TempDir;
 
@@ -44,7 +44,7 @@ impl Field {
 }
 
 /// Returns the schedule of an open level as one machine would send it, drawn from the manifest's scenario.
-pub fn of_one_machine(run: &Run, level: &Level) -> Schedule {
+pub fn of_one_machine(run: &StoredRun, level: &Level) -> Schedule {
     let mut value = run.manifest.scenario.clone();
     let object = value.as_object_mut().expect("an object");
     ["sweep", "traffic", "scraped"].iter().for_each(|key| drop(object.remove(*key)));
@@ -53,7 +53,7 @@ pub fn of_one_machine(run: &Run, level: &Level) -> Schedule {
     Schedule::generate(&scenario, rate_per_s, level.window(), level.id).expect("a schedule")
 }
 
-fn rows<'a>(run: &'a Run, level: &Level) -> Vec<&'a Attempt> {
+fn rows<'a>(run: &'a StoredRun, level: &Level) -> Vec<&'a Attempt> {
     run.attempts.iter().filter(|row| row.level == level.id).collect()
 }
 
@@ -62,7 +62,7 @@ fn is_open(level: &&Level) -> bool {
 }
 
 /// Checks that each open level has each arrival of its schedule once, at its due time, and that each shard sent its part.
-fn holds_its_schedules(run: &Run, parts: &[Run]) {
+fn holds_its_schedules(run: &StoredRun, parts: &[StoredRun]) {
     let open: Vec<&Level> = run.manifest.levels.iter().filter(is_open).collect();
     assert!(open.len() >= 2, "{:?}", run.manifest.levels);
     for level in open {
@@ -87,11 +87,11 @@ fn holds_its_schedules(run: &Run, parts: &[Run]) {
     }
 }
 
-fn parts(place: &Path, of: u32) -> Vec<Run> {
+fn parts(place: &Path, of: u32) -> Vec<StoredRun> {
     (1..of).map(|index| open_run(&place.join(format!("shard-{index}-of-{of}")))).collect()
 }
 
-fn open_run(dir: &Path) -> Run {
+fn open_run(dir: &Path) -> StoredRun {
     open(dir)
 }
 

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use plimsoll_measure::server_side::{ServerSide, Signal};
 use plimsoll_model::{At, Span};
-use plimsoll_store::Run;
+use plimsoll_store::StoredRun;
 use serde_json::Value;
 
 use crate::kit::{Ended, plimsoll};
 
-fn opened(dir: &str) -> Run {
+fn opened(dir: &str) -> StoredRun {
     plimsoll_store::open(Path::new(dir)).expect("a run folder")
 }
 

@@ -104,7 +104,7 @@ const EVENT_MAX: usize = 1 + VARINT_MAX + 3 + 5;
 
 /// Appends an encoded attempt to `buf`.
 pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
-    let mut pen = Pen::with_room(buf, attempt_bound(a));
+    let mut pen = RecordEncoder::with_room(buf, attempt_bound(a));
     let shows = MediaCounts { documents: 0, ..a.media } != MediaCounts::default();
     let mut bits = 0u64;
     macro_rules! mark {
@@ -158,7 +158,7 @@ fn attempt_bound(a: &Attempt) -> usize {
 
 /// Decodes an attempt, which must use all of the bytes.
 pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
-    let mut eye = Eye { bytes };
+    let mut eye = RecordDecoder { bytes };
     let bits = eye.number()?;
     if bits & !BITS != 0 {
         return Err(CodeError::Range("presence bits"));
@@ -204,7 +204,7 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
 /// Appends an encoded sample to `buf`.
 pub fn put_sample(buf: &mut Vec<u8>, s: &Sample) {
     let bound = 5 * VARINT_MAX + 8 + s.source.len() + s.name.len() + s.labels.len();
-    let mut pen = Pen::with_room(buf, bound);
+    let mut pen = RecordEncoder::with_room(buf, bound);
     pen.signed(s.at.0);
     pen.word(s.value.to_bits());
     pen.text(&s.source);
@@ -215,7 +215,7 @@ pub fn put_sample(buf: &mut Vec<u8>, s: &Sample) {
 
 /// Decodes a sample, which must use all of the bytes.
 pub fn get_sample(bytes: &[u8]) -> Result<Sample, CodeError> {
-    let mut eye = Eye { bytes };
+    let mut eye = RecordDecoder { bytes };
     let at = At(eye.signed()?);
     let value = f64::from_bits(eye.word()?);
     let mut text = || eye.text().map(SharedText::from);
@@ -225,17 +225,17 @@ pub fn get_sample(bytes: &[u8]) -> Result<Sample, CodeError> {
 }
 
 /// The encoder. It writes into reserved memory, so that no field reallocates the vector.
-struct Pen<'a> {
+struct RecordEncoder<'a> {
     buf: &'a mut Vec<u8>,
     at: usize,
 }
 
-impl<'a> Pen<'a> {
-    fn with_room(buf: &'a mut Vec<u8>, bound: usize) -> Pen<'a> {
+impl<'a> RecordEncoder<'a> {
+    fn with_room(buf: &'a mut Vec<u8>, bound: usize) -> RecordEncoder<'a> {
         let at = buf.len();
         // Eight more bytes, because every varint stores a whole word.
         buf.resize(at + bound + 8, 0);
-        Pen { buf, at }
+        RecordEncoder { buf, at }
     }
 
     fn finish(self) {
@@ -338,12 +338,12 @@ impl<'a> Pen<'a> {
     }
 }
 
-/// The decoder of a [`Pen`]'s output.
-struct Eye<'a> {
+/// The decoder of a [`RecordEncoder`]'s output.
+struct RecordDecoder<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Eye<'a> {
+impl<'a> RecordDecoder<'a> {
     #[inline]
     fn take(&mut self, len: usize) -> Result<&'a [u8], CodeError> {
         let (head, rest) = self.bytes.split_at_checked(len).ok_or(CodeError::Short)?;

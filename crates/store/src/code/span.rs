@@ -2,7 +2,7 @@
 
 use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 
-use super::{CodeError, Eye, Pen, VARINT_MAX};
+use super::{CodeError, RecordDecoder, RecordEncoder, VARINT_MAX};
 
 const PARENT: u64 = 1;
 const SERVICE: u64 = 1 << 1;
@@ -13,7 +13,7 @@ const ALL: u64 = (1 << 4) - 1;
 /// Appends an encoded span to `buf`.
 pub fn put_span(buf: &mut Vec<u8>, s: &TraceSpan) {
     let bit = |on: bool, bit: u64| if on { bit } else { 0 };
-    let mut pen = Pen::with_room(buf, bound(s));
+    let mut pen = RecordEncoder::with_room(buf, bound(s));
     let has_weight = s.weight.to_bits() != 1.0f64.to_bits();
     pen.number(
         bit(s.parent.is_some(), PARENT)
@@ -78,7 +78,7 @@ fn bound(s: &TraceSpan) -> usize {
 
 /// Decodes a span, which must use all of the bytes.
 pub fn get_span(bytes: &[u8]) -> Result<TraceSpan, CodeError> {
-    let mut eye = Eye { bytes };
+    let mut eye = RecordDecoder { bytes };
     let bits = eye.number()?;
     if bits & !ALL != 0 {
         return Err(CodeError::Range("presence bits"));

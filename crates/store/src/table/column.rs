@@ -12,23 +12,23 @@ use parquet::data_type::{ByteArray, ByteArrayType, DataType};
 use parquet::file::writer::SerializedRowGroupWriter;
 use plimsoll_model::SharedText;
 
-use super::Stored;
-use super::feed::{Got, fault};
+use super::ColumnValue;
+use super::feed::{ParquetResult, fault};
 use super::read::{Chunks, Job, Words, every, lists, some, utf8};
-use super::write::{Cells, Done, write_cells};
+use super::write::{Cells, WriteResult, write_cells};
 
 /// A function of a column, which several threads use once per row group.
-pub(crate) trait Part: Copy + Send + Sync + 'static {}
-impl<T: Copy + Send + Sync + 'static> Part for T {}
+pub(crate) trait ColumnFn: Copy + Send + Sync + 'static {}
+impl<T: Copy + Send + Sync + 'static> ColumnFn for T {}
 
 /// The result of storing a value, with the reason of a failure.
-pub(crate) type Taken = Result<(), String>;
+pub(crate) type StoreResult = Result<(), String>;
 
 /// A function that writes one column of a row group.
-type Write<W> = Box<dyn Fn(&mut SerializedRowGroupWriter<'_, File>, &[W]) -> Done + Send + Sync>;
+type Write<W> = Box<dyn Fn(&mut SerializedRowGroupWriter<'_, File>, &[W]) -> WriteResult + Send + Sync>;
 
 /// A function that creates the reader of one column of a row group; `None` = an optional column is missing.
-type Read<R> = Box<dyn for<'g> Fn(&Chunks<'g>) -> Got<Option<Job<'g, R>>> + Send + Sync>;
+type ColumnReaderFn<R> = Box<dyn for<'g> Fn(&Chunks<'g>) -> ParquetResult<Option<Job<'g, R>>> + Send + Sync>;
 
 /// One column of rows that are written as `W` and read as `R`.
 pub(crate) struct Column<W, R = W> {
@@ -36,7 +36,7 @@ pub(crate) struct Column<W, R = W> {
     /// Set to encode values as differences. Other columns use a dictionary if possible.
     pub(super) deltas: bool,
     pub(super) write: Write<W>,
-    pub(super) read: Read<R>,
+    pub(super) read: ColumnReaderFn<R>,
 }
 
 /// The number of values per row.
@@ -49,8 +49,8 @@ enum Many {
 impl<W: 'static, R: 'static> Column<W, R> {
     fn new<T: DataType>(
         (many, name, logical): (Many, &'static str, &str),
-        fill: impl Fn(&W, &mut Cells<T::T>) + Part,
-        read: impl for<'g> Fn(&Chunks<'g>) -> Got<Option<Job<'g, R>>> + Part,
+        fill: impl Fn(&W, &mut Cells<T::T>) + ColumnFn,
+        read: impl for<'g> Fn(&Chunks<'g>) -> ParquetResult<Option<Job<'g, R>>> + ColumnFn,
     ) -> Column<W, R> {
         let physical = match T::get_physical_type() {
             Physical::BYTE_ARRAY => "binary".to_owned(),
@@ -77,10 +77,10 @@ impl<W: 'static, R: 'static> Column<W, R> {
 }
 
 /// Returns a column with a value in every row.
-pub(crate) fn one<W: 'static, R: 'static, T: Stored>(
+pub(crate) fn one<W: 'static, R: 'static, T: ColumnValue>(
     name: &'static str,
-    get: impl Fn(&W) -> T + Part,
-    set: impl Fn(&mut R, T) + Part,
+    get: impl Fn(&W) -> T + ColumnFn,
+    set: impl Fn(&mut R, T) + ColumnFn,
 ) -> Column<W, R> {
     Column::new::<T::Column>(
         (Many::One, name, T::LOGICAL),
@@ -95,10 +95,10 @@ pub(crate) fn one<W: 'static, R: 'static, T: Stored>(
 }
 
 /// Returns a column with a value or null in every row.
-pub(crate) fn maybe<W: 'static, R: 'static, T: Stored>(
+pub(crate) fn maybe<W: 'static, R: 'static, T: ColumnValue>(
     name: &'static str,
-    get: impl Fn(&W) -> Option<T> + Part,
-    set: impl Fn(&mut R, Option<T>) + Part,
+    get: impl Fn(&W) -> Option<T> + ColumnFn,
+    set: impl Fn(&mut R, Option<T>) + ColumnFn,
 ) -> Column<W, R> {
     Column::new::<T::Column>(
         (Many::OneOrNone, name, T::LOGICAL),
@@ -113,10 +113,10 @@ pub(crate) fn maybe<W: 'static, R: 'static, T: Stored>(
 }
 
 /// Returns a column of counts, with null for zero.
-pub(crate) fn not_zero<W: 'static, R: 'static, T: Stored + PartialEq>(
+pub(crate) fn not_zero<W: 'static, R: 'static, T: ColumnValue + PartialEq>(
     name: &'static str,
-    get: impl Fn(&W) -> T + Part,
-    set: impl Fn(&mut R, T) + Part,
+    get: impl Fn(&W) -> T + ColumnFn,
+    set: impl Fn(&mut R, T) + ColumnFn,
 ) -> Column<W, R> {
     maybe(
         name,
@@ -125,11 +125,11 @@ pub(crate) fn not_zero<W: 'static, R: 'static, T: Stored + PartialEq>(
     )
 }
 
-pub(crate) fn list<W: 'static, R: 'static, E: 'static, T: Stored>(
+pub(crate) fn list<W: 'static, R: 'static, E: 'static, T: ColumnValue>(
     name: &'static str,
-    list: impl Fn(&W) -> &[E] + Part,
-    get: impl Fn(&E) -> T + Part,
-    set: impl Fn(&mut R, &[T]) -> Taken + Part,
+    list: impl Fn(&W) -> &[E] + ColumnFn,
+    get: impl Fn(&E) -> T + ColumnFn,
+    set: impl Fn(&mut R, &[T]) -> StoreResult + ColumnFn,
 ) -> Column<W, R> {
     Column::new::<T::Column>(
         (Many::List, name, T::LOGICAL),
@@ -143,8 +143,8 @@ pub(crate) fn list<W: 'static, R: 'static, E: 'static, T: Stored>(
 /// Returns a column with a text in every row.
 pub(crate) fn text<W: 'static, R: 'static>(
     name: &'static str,
-    get: impl Fn(&W) -> &str + Part,
-    set: impl Fn(&mut R, &str) -> Taken + Part,
+    get: impl Fn(&W) -> &str + ColumnFn,
+    set: impl Fn(&mut R, &str) -> StoreResult + ColumnFn,
 ) -> Column<W, R> {
     Column::new::<ByteArrayType>(
         (Many::One, name, "STRING"),
@@ -158,8 +158,8 @@ pub(crate) fn text<W: 'static, R: 'static>(
 /// Returns a column of texts that repeat in many rows; each row group has one copy in memory.
 pub(crate) fn shared_text<W: 'static, R: 'static>(
     name: &'static str,
-    get: impl Fn(&W) -> &SharedText + Part,
-    set: impl Fn(&mut R, SharedText) + Part,
+    get: impl Fn(&W) -> &SharedText + ColumnFn,
+    set: impl Fn(&mut R, SharedText) + ColumnFn,
 ) -> Column<W, R> {
     Column::new::<ByteArrayType>(
         (Many::One, name, "STRING"),
@@ -185,8 +185,8 @@ pub(crate) fn shared_text<W: 'static, R: 'static>(
 /// Returns a column with a text or null in every row.
 pub(crate) fn maybe_text<W: 'static, R: 'static>(
     name: &'static str,
-    get: impl Fn(&W) -> Option<&str> + Part,
-    set: impl Fn(&mut R, Option<&str>) -> Taken + Part,
+    get: impl Fn(&W) -> Option<&str> + ColumnFn,
+    set: impl Fn(&mut R, Option<&str>) -> StoreResult + ColumnFn,
 ) -> Column<W, R> {
     Column::new::<ByteArrayType>(
         (Many::OneOrNone, name, "STRING"),
@@ -204,9 +204,9 @@ type Names<V> = (fn(V) -> &'static str, fn(&str) -> Option<V>);
 
 pub(crate) fn word<W: 'static, R: 'static, V: Copy + 'static>(
     name: &'static str,
-    get: impl Fn(&W) -> V + Part,
+    get: impl Fn(&W) -> V + ColumnFn,
     (spelt, known): Names<V>,
-    set: impl Fn(&mut R, V) + Part,
+    set: impl Fn(&mut R, V) + ColumnFn,
 ) -> Column<W, R> {
     Column::new::<ByteArrayType>(
         (Many::One, name, "STRING"),
@@ -224,9 +224,9 @@ pub(crate) fn word<W: 'static, R: 'static, V: Copy + 'static>(
 /// Returns a column with an enum, stored by name, or null.
 pub(crate) fn maybe_word<W: 'static, R: 'static, V: Copy + 'static>(
     name: &'static str,
-    get: impl Fn(&W) -> Option<V> + Part,
+    get: impl Fn(&W) -> Option<V> + ColumnFn,
     (spelt, known): Names<V>,
-    set: impl Fn(&mut R, Option<V>) + Part,
+    set: impl Fn(&mut R, Option<V>) + ColumnFn,
 ) -> Column<W, R> {
     Column::new::<ByteArrayType>(
         (Many::OneOrNone, name, "STRING"),
@@ -243,9 +243,9 @@ pub(crate) fn maybe_word<W: 'static, R: 'static, V: Copy + 'static>(
 
 pub(crate) fn texts<W: 'static, R: 'static, E: 'static>(
     name: &'static str,
-    list: impl Fn(&W) -> &[E] + Part,
-    get: impl Fn(&E) -> &str + Part,
-    set: impl Fn(&mut R, Vec<String>) -> Taken + Part,
+    list: impl Fn(&W) -> &[E] + ColumnFn,
+    get: impl Fn(&E) -> &str + ColumnFn,
+    set: impl Fn(&mut R, Vec<String>) -> StoreResult + ColumnFn,
 ) -> Column<W, R> {
     Column::new::<ByteArrayType>(
         (Many::List, name, "STRING"),
@@ -253,7 +253,7 @@ pub(crate) fn texts<W: 'static, R: 'static, E: 'static>(
         move |chunks| {
             lists(name, chunks.texts(name, 1)?, move |row, values| {
                 let texts = values.iter().map(|text| utf8(name, text).map(str::to_owned));
-                set(row, texts.collect::<Got<_>>()?).map_err(fault)
+                set(row, texts.collect::<ParquetResult<_>>()?).map_err(fault)
             })
         },
     )

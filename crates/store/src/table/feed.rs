@@ -5,9 +5,9 @@ use parquet::data_type::DataType;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
 
-use super::Stored;
+use super::ColumnValue;
 
-pub(crate) type Got<T> = std::result::Result<T, ParquetError>;
+pub(crate) type ParquetResult<T> = std::result::Result<T, ParquetError>;
 
 pub(super) fn fault(what: impl Into<String>) -> ParquetError {
     ParquetError::General(what.into())
@@ -18,7 +18,7 @@ pub(super) fn out_of_range(name: &str) -> ParquetError {
 }
 
 /// A function that reads the next rows of a column into a batch.
-pub(crate) type ColumnFeed<'g, T> = Box<dyn FnMut(usize, &mut Batch<T>) -> Got<()> + 'g>;
+pub(crate) type ColumnFeed<'g, T> = Box<dyn FnMut(usize, &mut Batch<T>) -> ParquetResult<()> + 'g>;
 
 pub(crate) enum FoundColumn<'g, T> {
     /// One value for all rows, or no value in any row, known from the statistics without decoding.
@@ -98,7 +98,7 @@ where
 }
 
 /// Returns a feed of integers that are converted from the column's type.
-pub(super) fn converted<'g, D: DataType, T: Stored>(
+pub(super) fn converted<'g, D: DataType, T: ColumnValue>(
     reader: ColumnReaderImpl<D>,
     levels: Levels,
     name: &'static str,
@@ -127,7 +127,7 @@ fn next<D: DataType>(
     def: &mut Vec<i16>,
     rep: &mut Vec<i16>,
     values: &mut Vec<D::T>,
-) -> Got<()> {
+) -> ParquetResult<()> {
     def.clear();
     rep.clear();
     values.clear();

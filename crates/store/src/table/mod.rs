@@ -12,12 +12,13 @@ mod thrift;
 mod write;
 
 pub(crate) use column::{
-    Column, Part, Taken, list, maybe, maybe_text, maybe_word, not_zero, one, shared_text, text, texts, word,
+    Column, ColumnFn, StoreResult, list, maybe, maybe_text, maybe_word, not_zero, one, shared_text, text,
+    texts, word,
 };
 pub(crate) use read::{each_batch, each_fact, each_group, read_rows};
 pub(crate) use write::Table;
 
-use feed::{FoundColumn, Got};
+use feed::{FoundColumn, ParquetResult};
 use parquet::data_type::{BoolType, DataType, DoubleType, Int32Type, Int64Type};
 use plimsoll_model::{At, Span};
 use read::Chunks;
@@ -26,7 +27,7 @@ use read::Chunks;
 const MAKER: &str = "plimsoll ";
 
 /// A value type and its Parquet column. Unsigned numbers are stored as the signed bits of their width.
-pub(crate) trait Stored: Copy + Default + 'static {
+pub(crate) trait ColumnValue: Copy + Default + 'static {
     /// Physical type: INT32 for integers up to 32 bits, INT64 for larger ones.
     type Column: DataType;
     /// Logical type in the schema.
@@ -34,11 +35,15 @@ pub(crate) trait Stored: Copy + Default + 'static {
     /// Converts the value to its stored form.
     fn store(self) -> <Self::Column as DataType>::T;
     /// Returns the column with this name, if it exists.
-    fn find<'g>(chunks: &Chunks<'g>, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, Self>>>;
+    fn find<'g>(
+        chunks: &Chunks<'g>,
+        name: &'static str,
+        nesting: i16,
+    ) -> ParquetResult<Option<FoundColumn<'g, Self>>>;
 }
 
 /// An integer type, which other programs may have stored with another width.
-trait Whole: Stored {
+trait Whole: ColumnValue {
     /// Converts a value of an INT32 column. `None` = out of range.
     fn from_narrow(value: i32) -> Option<Self>;
     /// Converts a value of an INT64 column. `None` = out of range.

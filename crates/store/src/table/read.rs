@@ -23,7 +23,7 @@ use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::file::statistics::Statistics;
 
 use super::column::Column;
-use super::feed::{Batch, FoundColumn, Got, Levels, alike, converted, fault, out_of_range, same};
+use super::feed::{Batch, FoundColumn, Levels, ParquetResult, alike, converted, fault, out_of_range, same};
 use super::guard::{ENDLESS, GROUP_VALUES_MAX, GuardedFile, PageGuard};
 use super::{MAKER, Whole};
 use crate::error::{Result, StoreError};
@@ -68,7 +68,7 @@ pub(crate) fn each_batch<W: 'static, R: 'static>(
     let broken = |error| StoreError::parquet(path, "read", error);
     for index in 0..reader.num_row_groups() {
         let group = shielded(|| reader.get_row_group(index)).map_err(broken)?;
-        let mut filling = shielded(|| Filling::begin(&reader, &*group, columns)).map_err(broken)?;
+        let mut filling = shielded(|| RowGroupRows::begin(&reader, &*group, columns)).map_err(broken)?;
         while filling.left > 0 {
             let batch = BATCH.min(filling.left);
             shielded(|| filling.again(&mut rows[..batch])).map_err(broken)?;
@@ -163,8 +163,8 @@ fn in_order<R: Send>(
     threads: usize,
     groups: usize,
     hint: usize,
-    read: impl Fn(usize) -> Got<Vec<R>> + Sync,
-) -> Got<Vec<R>> {
+    read: impl Fn(usize) -> ParquetResult<Vec<R>> + Sync,
+) -> ParquetResult<Vec<R>> {
     let next = AtomicUsize::new(0);
     let (give, take) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -198,7 +198,7 @@ fn in_order<R: Send>(
 }
 
 /// Converts a panic of the decoder to an error.
-fn shielded<T>(act: impl FnOnce() -> Got<T>) -> Got<T> {
+fn shielded<T>(act: impl FnOnce() -> ParquetResult<T>) -> ParquetResult<T> {
     // The state that `act` touches is discarded on failure.
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
         let what = panic.downcast_ref::<String>().cloned();
@@ -212,9 +212,9 @@ fn read_group<W: 'static, R: 'static>(
     index: usize,
     blank: &impl Fn() -> R,
     columns: &[Column<W, R>],
-) -> Got<Vec<R>> {
+) -> ParquetResult<Vec<R>> {
     let group = reader.get_row_group(index)?;
-    let mut filling = Filling::begin(reader, &*group, columns)?;
+    let mut filling = RowGroupRows::begin(reader, &*group, columns)?;
     let mut rows: Vec<R> = Vec::new();
     while filling.left > 0 {
         let from = rows.len();
@@ -225,18 +225,18 @@ fn read_group<W: 'static, R: 'static>(
 }
 
 /// A row group that is being read into rows.
-struct Filling<'g, R> {
+struct RowGroupRows<'g, R> {
     jobs: Vec<Job<'g, R>>,
     left: usize,
     begun: bool,
 }
 
-impl<'g, R: 'static> Filling<'g, R> {
+impl<'g, R: 'static> RowGroupRows<'g, R> {
     fn begin<W: 'static>(
         reader: &SerializedFileReader<GuardedFile>,
         group: &'g dyn RowGroupReader,
         columns: &[Column<W, R>],
-    ) -> Got<Filling<'g, R>> {
+    ) -> ParquetResult<RowGroupRows<'g, R>> {
         let left = match u64::try_from(group.metadata().num_rows()) {
             Ok(count) if count <= GROUP_VALUES_MAX => count as usize,
             _ => return Err(fault(format!("a row group of {} rows", group.metadata().num_rows()))),
@@ -253,17 +253,17 @@ impl<'g, R: 'static> Filling<'g, R> {
         }
         let chunks = Chunks { group, ours: is_ours(reader) };
         let jobs = columns.iter().filter_map(|column| (column.read)(&chunks).transpose());
-        Ok(Filling { jobs: jobs.collect::<Got<_>>()?, left, begun: false })
+        Ok(RowGroupRows { jobs: jobs.collect::<ParquetResult<_>>()?, left, begun: false })
     }
 
     /// Fills rows that are blank.
-    fn fresh(&mut self, rows: &mut [R]) -> Got<()> {
+    fn fresh(&mut self, rows: &mut [R]) -> ParquetResult<()> {
         self.left -= rows.len();
         self.jobs.iter_mut().try_for_each(|job| (job.act)(rows))
     }
 
     /// Refills rows. The first batch sets all columns; later ones skip columns with one value for the whole group.
-    fn again(&mut self, rows: &mut [R]) -> Got<()> {
+    fn again(&mut self, rows: &mut [R]) -> ParquetResult<()> {
         self.left -= rows.len();
         let begun = std::mem::replace(&mut self.begun, true);
         self.jobs.iter_mut().filter(|job| !(begun && job.once)).try_for_each(|job| (job.act)(rows))
@@ -271,7 +271,7 @@ impl<'g, R: 'static> Filling<'g, R> {
 }
 
 /// A function that fills one column of a batch of rows.
-type Fill<'g, R> = Box<dyn FnMut(&mut [R]) -> Got<()> + 'g>;
+type Fill<'g, R> = Box<dyn FnMut(&mut [R]) -> ParquetResult<()> + 'g>;
 
 /// The filling of one column.
 pub(super) struct Job<'g, R> {
@@ -281,7 +281,7 @@ pub(super) struct Job<'g, R> {
 }
 
 impl<'g, R: 'g> Job<'g, R> {
-    fn new(once: bool, act: impl FnMut(&mut [R]) -> Got<()> + 'g) -> Job<'g, R> {
+    fn new(once: bool, act: impl FnMut(&mut [R]) -> ParquetResult<()> + 'g) -> Job<'g, R> {
         Job { once, act: Box::new(act) }
     }
 }
@@ -290,8 +290,8 @@ impl<'g, R: 'g> Job<'g, R> {
 pub(super) fn every<'g, R: 'g, T: 'g>(
     name: &'static str,
     found: Option<FoundColumn<'g, T>>,
-    mut set: impl FnMut(&mut R, &T) -> Got<()> + 'g,
-) -> Got<Option<Job<'g, R>>> {
+    mut set: impl FnMut(&mut R, &T) -> ParquetResult<()> + 'g,
+) -> ParquetResult<Option<Job<'g, R>>> {
     let null = move || fault(format!("{name}: null where a value must be"));
     Ok(Some(match found.ok_or_else(|| fault(format!("column {name} is missing")))? {
         FoundColumn::Same(None) => {
@@ -316,8 +316,8 @@ pub(super) fn every<'g, R: 'g, T: 'g>(
 /// Returns the filling of an optional column. If it is missing, `set` is not called.
 pub(super) fn some<'g, R: 'g, T: 'g>(
     found: Option<FoundColumn<'g, T>>,
-    mut set: impl FnMut(&mut R, Option<&T>) -> Got<()> + 'g,
-) -> Got<Option<Job<'g, R>>> {
+    mut set: impl FnMut(&mut R, Option<&T>) -> ParquetResult<()> + 'g,
+) -> ParquetResult<Option<Job<'g, R>>> {
     Ok(found.map(|found| match found {
         FoundColumn::Same(value) => {
             Job::new(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, value.as_ref())))
@@ -345,8 +345,8 @@ pub(super) fn some<'g, R: 'g, T: 'g>(
 pub(super) fn lists<'g, R: 'g, T: 'g>(
     name: &'static str,
     found: Option<FoundColumn<'g, T>>,
-    set: impl Fn(&mut R, &[T]) -> Got<()> + 'g,
-) -> Got<Option<Job<'g, R>>> {
+    set: impl Fn(&mut R, &[T]) -> ParquetResult<()> + 'g,
+) -> ParquetResult<Option<Job<'g, R>>> {
     Ok(found.map(|found| {
         let FoundColumn::Fed(mut feed) = found else {
             return Job::new(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, &[])));
@@ -376,7 +376,11 @@ pub(crate) struct Chunks<'g> {
 }
 
 impl<'g> Chunks<'g> {
-    pub(super) fn ints<T: Whole>(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, T>>> {
+    pub(super) fn ints<T: Whole>(
+        &self,
+        name: &'static str,
+        nesting: i16,
+    ) -> ParquetResult<Option<FoundColumn<'g, T>>> {
         if let Some(same) = self.same(name, nesting)? {
             let value = |stored: &[u8]| match stored.len() {
                 4 => T::from_narrow(i32::from_le_bytes(stored.try_into().ok()?)),
@@ -397,7 +401,11 @@ impl<'g> Chunks<'g> {
         })
     }
 
-    pub(super) fn flags(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, bool>>> {
+    pub(super) fn flags(
+        &self,
+        name: &'static str,
+        nesting: i16,
+    ) -> ParquetResult<Option<FoundColumn<'g, bool>>> {
         if let Some(same) = self.same(name, nesting)? {
             return Ok(Some(FoundColumn::Same(same.map(|stored| stored.first() == Some(&1)))));
         }
@@ -410,7 +418,11 @@ impl<'g> Chunks<'g> {
         })
     }
 
-    pub(super) fn texts(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, ByteArray>>> {
+    pub(super) fn texts(
+        &self,
+        name: &'static str,
+        nesting: i16,
+    ) -> ParquetResult<Option<FoundColumn<'g, ByteArray>>> {
         if let Some(same) = self.same(name, nesting)? {
             return Ok(Some(FoundColumn::Same(same.map(|stored| ByteArray::from(stored.to_vec())))));
         }
@@ -423,7 +435,11 @@ impl<'g> Chunks<'g> {
         })
     }
 
-    pub(super) fn reals(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, f64>>> {
+    pub(super) fn reals(
+        &self,
+        name: &'static str,
+        nesting: i16,
+    ) -> ParquetResult<Option<FoundColumn<'g, f64>>> {
         match self.column(name, nesting)? {
             None => Ok(None),
             Some((ColumnReader::DoubleColumnReader(reader), levels)) => {
@@ -434,7 +450,7 @@ impl<'g> Chunks<'g> {
     }
 
     /// Returns the stored value that the whole group shares, or `Some(None)` if all are null.
-    fn same(&self, name: &'static str, nesting: i16) -> Got<Option<Option<&'g [u8]>>> {
+    fn same(&self, name: &'static str, nesting: i16) -> ParquetResult<Option<Option<&'g [u8]>>> {
         let Some(index) = self.index(name, nesting)?.filter(|_| self.ours) else { return Ok(None) };
         let group = self.group.metadata();
         let same = alike(group.column(index), group.num_rows());
@@ -443,7 +459,7 @@ impl<'g> Chunks<'g> {
     }
 
     /// Returns the index of the column with this name, if it exists. A list's element counts as its list.
-    fn index(&self, name: &'static str, nesting: i16) -> Got<Option<usize>> {
+    fn index(&self, name: &'static str, nesting: i16) -> ParquetResult<Option<usize>> {
         let schema = self.group.metadata().schema_descr();
         let named = |i: &usize| schema.column(*i).path().parts().first().is_some_and(|part| part == name);
         match (0..schema.num_columns()).find(named) {
@@ -453,7 +469,7 @@ impl<'g> Chunks<'g> {
     }
 
     /// Returns the column with this name and its levels, if it exists.
-    fn column(&self, name: &'static str, nesting: i16) -> Got<Option<(ColumnReader, Levels)>> {
+    fn column(&self, name: &'static str, nesting: i16) -> ParquetResult<Option<(ColumnReader, Levels)>> {
         let Some(index) = self.index(name, nesting)? else { return Ok(None) };
         let metadata = self.group.metadata();
         let descr = metadata.schema_descr().column(index);
@@ -496,7 +512,7 @@ impl<V: Copy> Words<V> {
         Words { name, from_name, last: None }
     }
 
-    pub(super) fn read(&mut self, text: &ByteArray) -> Got<V> {
+    pub(super) fn read(&mut self, text: &ByteArray) -> ParquetResult<V> {
         match &self.last {
             Some((last, word)) if std::ptr::eq(last.data(), text.data()) => Ok(*word),
             _ => {
@@ -512,7 +528,7 @@ impl<V: Copy> Words<V> {
     }
 }
 
-pub(super) fn utf8<'t>(name: &'static str, text: &'t ByteArray) -> Got<&'t str> {
+pub(super) fn utf8<'t>(name: &'static str, text: &'t ByteArray) -> ParquetResult<&'t str> {
     std::str::from_utf8(text.data()).map_err(|_| fault(format!("{name}: text that is not UTF-8")))
 }
 

@@ -20,7 +20,7 @@ use crate::error::{Result, StoreError};
 /// Rows per chunk, so that the copy stays in the cache.
 const CHUNK: usize = 1024;
 
-pub(super) type Done = std::result::Result<(), ParquetError>;
+pub(super) type WriteResult = std::result::Result<(), ParquetError>;
 
 pub(crate) struct Table<W, R = W> {
     path: PathBuf,
@@ -68,7 +68,7 @@ impl<W, R> Table<W, R> {
 
     /// Writes these rows as one row group.
     pub(crate) fn group(&mut self, rows: &[W]) -> Result<()> {
-        let mut write = || -> Done {
+        let mut write = || -> WriteResult {
             let mut group = self.file.next_row_group()?;
             for column in &self.columns {
                 (column.write)(&mut group, rows)?;
@@ -117,7 +117,7 @@ pub(super) fn write_cells<W, T: DataType>(
     group: &mut SerializedRowGroupWriter<'_, File>,
     rows: &[W],
     fill: impl Fn(&W, &mut Cells<T::T>),
-) -> Done {
+) -> WriteResult {
     let mut column = group.next_column()?.expect("the schema has a line per column");
     let mut cells = Cells { values: Vec::new(), def: Vec::new(), rep: Vec::new() };
     for chunk in rows.chunks(CHUNK) {

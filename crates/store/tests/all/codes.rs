@@ -3,7 +3,7 @@
 use plimsoll_model::*;
 use plimsoll_store::code::{CodeError, get_attempt, get_sample, put_attempt, put_sample};
 use plimsoll_store::frame::{self, FrameKind, LogRecord, MAGIC};
-use plimsoll_store::{Columns, open_with};
+use plimsoll_store::{ColumnSelection, open_with};
 use proptest::prelude::*;
 
 use crate::kit::{self, abandoned, answered, opened, written};
@@ -217,7 +217,7 @@ proptest! {
                 prop_assert_eq!(&run.attempts, &attempts);
                 prop_assert_eq!(&run.samples, &samples);
             }
-            let figures = open_with(&dir, Columns::Figures).unwrap().attempts;
+            let figures = open_with(&dir, ColumnSelection::Figures).unwrap().attempts;
             for (mut full, figures) in attempts.iter().cloned().zip(figures) {
                 full.events.iter_mut().for_each(|event| event.user_delay_ns = 0);
                 full.prompt_blocks.clear();

@@ -5,7 +5,8 @@ use std::fs;
 use plimsoll_model::*;
 use plimsoll_store::folder::{DAMAGED, LOG, MANIFEST, REQUESTS, RESERVE, SERIES};
 use plimsoll_store::{
-    Columns, Origin, RunWriter, StoreError, content_hash, each_attempt, open, read_manifest, replace_manifest,
+    ColumnSelection, Origin, RunWriter, StoreError, content_hash, each_attempt, open, read_manifest,
+    replace_manifest,
 };
 
 use crate::kit::{abandoned, answered, level, manifest, opened, written};
@@ -328,12 +329,12 @@ fn rows_that_are_filled_again_hold_nothing_of_the_row_before() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("r");
     written(&dir, &rows, &[]);
-    for columns in [Columns::Findings, Columns::Budget] {
+    for columns in [ColumnSelection::Findings, ColumnSelection::Budget] {
         let mut next = rows.iter().cloned();
         let read = each_attempt(&dir, columns, |got| {
             let mut row = next.next().unwrap();
             row.events.iter_mut().for_each(|event| event.user_delay_ns = 0);
-            let stages = if columns == Columns::Budget { row.answer.stages } else { Vec::new() };
+            let stages = if columns == ColumnSelection::Budget { row.answer.stages } else { Vec::new() };
             let tokens = Tokens { reasoning: None, ..row.answer.tokens };
             let Answer { status, broken, error, .. } = row.answer;
             row.answer = Answer { status, broken, error, tokens, stages, ..Answer::default() };

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use plimsoll_model::*;
-use plimsoll_store::{Run, RunWriter, open};
+use plimsoll_store::{RunWriter, StoredRun, open};
 use proptest::prelude::*;
 
 pub fn manifest() -> Manifest {
@@ -256,7 +256,7 @@ pub fn abandoned(dir: &Path, attempts: &[Attempt], samples: &[Sample]) {
 }
 
 /// Opens a run, or panics with the error.
-pub fn opened(dir: &Path) -> Run {
+pub fn opened(dir: &Path) -> StoredRun {
     open(dir).unwrap_or_else(|error| panic!("{error}"))
 }
 

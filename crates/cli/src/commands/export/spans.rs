@@ -8,7 +8,7 @@ use std::path::Path;
 use plimsoll_client::Name;
 use plimsoll_client::header_template::{span_id, trace_id};
 use plimsoll_model::{Attempt, EndedBy, Manifest, Protocol, RunState};
-use plimsoll_store::Columns;
+use plimsoll_store::ColumnSelection;
 use plimsoll_wire::trace::client::ClientSpans;
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ pub fn write(dir: &Path, out: &mut dyn fmt::Write) -> Result<WrittenSpans, Stop>
     let wrong = |e: plimsoll_store::StoreError| Stop::usage(e.to_string());
     if let Some(manifest) = plimsoll_store::read_manifest(dir).ok().filter(is_whole) {
         let mut lines = Lines::new(&manifest, out);
-        let read = plimsoll_store::each_attempt(dir, Columns::Figures, |attempt| lines.push(attempt));
+        let read = plimsoll_store::each_attempt(dir, ColumnSelection::Figures, |attempt| lines.push(attempt));
         if read.map_err(wrong)?.is_some() {
             return Ok(lines.end());
         }

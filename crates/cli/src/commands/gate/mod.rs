@@ -14,7 +14,7 @@ use plimsoll_measure::Streamed;
 use plimsoll_measure::findings::{Findings, Held};
 use plimsoll_model::{Attempt, Manifest, Sample};
 use plimsoll_report::gate as pages;
-use plimsoll_store::{Columns, Run, StoreError};
+use plimsoll_store::{ColumnSelection, StoreError, StoredRun};
 
 use crate::answer::{self, AnswerHead, AnswerVerdict};
 use crate::budget_file::{self, BudgetText};
@@ -70,7 +70,8 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
         )));
     }
     // Stages take as much memory as all other columns, so they are read only for their ceilings or to locate a failure.
-    let columns = if budget.file.stages.is_some() { Columns::Budget } else { Columns::Findings };
+    let columns =
+        if budget.file.stages.is_some() { ColumnSelection::Budget } else { ColumnSelection::Findings };
     let baseline = named.map(|name| read(name, columns)).transpose()?;
     let (base, base_rows) = baseline.unzip();
     let base = base.as_ref().zip(base_rows).map(|(run, rows)| rows.measured(&run.manifest, &budget.file));
@@ -114,17 +115,17 @@ fn head(finding: &GateFinding, run: &str) -> AnswerHead {
 /// Returns the verdict of a run. If a row fails, the run is read again with its stages, which show the slow one.
 fn located<'a>(
     (run, rows): (&'a GatedRun, Rows),
-    (name, columns): (&str, Columns),
+    (name, columns): (&str, ColumnSelection),
     file: &BudgetFile,
     base: Option<&MeasuredRun<'_>>,
 ) -> Result<(MeasuredRun<'a>, GateFinding), Stop> {
     let measured = rows.measured(&run.manifest, file);
     let finding = gate::gate(file, &measured, base);
-    if columns == Columns::Budget || finding.rows.iter().all(|row| row.held != Held::Fail) {
+    if columns == ColumnSelection::Budget || finding.rows.iter().all(|row| row.held != Held::Fail) {
         return Ok((measured, finding));
     }
     drop(measured);
-    let measured = read(name, Columns::Budget)?.1.measured(&run.manifest, file);
+    let measured = read(name, ColumnSelection::Budget)?.1.measured(&run.manifest, file);
     let finding = gate::gate(file, &measured, base);
     Ok((measured, finding))
 }
@@ -170,7 +171,7 @@ impl Rows {
 }
 
 /// Reads a run folder, or that of a named baseline, and streams its rows if possible.
-fn read(name: &str, columns: Columns) -> Result<(GatedRun, Rows), Stop> {
+fn read(name: &str, columns: ColumnSelection) -> Result<(GatedRun, Rows), Stop> {
     let dir = baseline::resolve(name)?.dir;
     let mut rows = Streamed::default();
     let streamed = rows::each(&dir, columns, |attempt| rows.push(attempt)).map_err(unavailable)?;
@@ -179,7 +180,7 @@ fn read(name: &str, columns: Columns) -> Result<(GatedRun, Rows), Stop> {
             Ok((GatedRun { dir, manifest }, Rows::Streamed(Box::new(rows), samples)))
         }
         None => {
-            let Run { dir, manifest, attempts, samples, .. } = whole(&dir)?;
+            let StoredRun { dir, manifest, attempts, samples, .. } = whole(&dir)?;
             Ok((GatedRun { dir, manifest }, Rows::Held(attempts, samples)))
         }
     }
@@ -193,11 +194,11 @@ fn unavailable(error: StoreError) -> Stop {
 ///
 /// # Errors
 /// Fails if the run cannot be read.
-pub fn open(name: &str) -> Result<Run, Stop> {
+pub fn open(name: &str) -> Result<StoredRun, Stop> {
     whole(&baseline::resolve(name)?.dir)
 }
 
-fn whole(dir: &Path) -> Result<Run, Stop> {
+fn whole(dir: &Path) -> Result<StoredRun, Stop> {
     let mut run = plimsoll_store::open(dir).map_err(unavailable)?;
     if let Some(how) = &run.recovered {
         out::note(&format!("{}: {how}", dir.display()));

@@ -138,13 +138,13 @@ fn forms(budget: &BudgetText, (run, rows): (GatedRun, Rows), base: &Option<Measu
 }
 
 fn held(run: &str) -> (GatedRun, Rows) {
-    let Run { dir, manifest, attempts, samples, .. } =
+    let StoredRun { dir, manifest, attempts, samples, .. } =
         open(run).unwrap_or_else(|stop| panic!("{}", stop.line));
     (GatedRun { dir, manifest }, Rows::Held(attempts, samples))
 }
 
 fn streamed(run: &str) -> (GatedRun, Rows) {
-    let read = read(run, Columns::Budget).unwrap_or_else(|stop| panic!("{}", stop.line));
+    let read = read(run, ColumnSelection::Budget).unwrap_or_else(|stop| panic!("{}", stop.line));
     assert!(matches!(read.1, Rows::Streamed(..)), "held");
     read
 }
@@ -187,7 +187,7 @@ fn a_run_that_was_cut_off_is_held() {
     manifest.levels[0].ended_by = EndedBy::Cut;
     manifest.levels[0].load = Load::Closed { concurrency: 2 };
     plimsoll_store::replace_manifest(Path::new(&run), &manifest).expect("written");
-    let (_, rows) = read(&run, Columns::Budget).unwrap_or_else(|stop| panic!("{}", stop.line));
+    let (_, rows) = read(&run, ColumnSelection::Budget).unwrap_or_else(|stop| panic!("{}", stop.line));
     assert!(matches!(rows, Rows::Held(..)));
 }
 
@@ -211,8 +211,8 @@ budgets:
   - {id: first, metric: ttft, p: 90, max: 40ms}
 ",
     );
-    let (named, rows) = read(&run, Columns::Findings).unwrap_or_else(|stop| panic!("{}", stop.line));
-    let (_, finding) = located((&named, rows), (&run, Columns::Findings), &budget.file, None)
+    let (named, rows) = read(&run, ColumnSelection::Findings).unwrap_or_else(|stop| panic!("{}", stop.line));
+    let (_, finding) = located((&named, rows), (&run, ColumnSelection::Findings), &budget.file, None)
         .unwrap_or_else(|stop| panic!("{}", stop.line));
     let [whole, first] = &finding.rows[..] else { panic!("{finding:?}") };
     assert_eq!((whole.role, whole.held), (RowRole::Decides, Held::Pass), "{}", whole.why);

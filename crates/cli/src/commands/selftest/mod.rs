@@ -90,7 +90,7 @@ pub fn run(args: &SelftestArgs) -> Result<Exit, Stop> {
 /// The data of a finished open loop.
 struct OpenDone {
     window_s: f64,
-    run: plimsoll_store::Run,
+    run: plimsoll_store::StoredRun,
     findings: Value,
     seen: Vec<WitnessedRequest>,
     stopped_ns: Option<i64>,

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use plimsoll_client::Clock;
 use plimsoll_model::{At, Attempt, Span};
 use plimsoll_report::watched as words;
-use plimsoll_store::{Follow, StoreError};
+use plimsoll_store::{LogFollower, StoreError};
 use plimsoll_watch::{BudgetWatch, requests};
 
 use super::asked::AskedWatch;
@@ -110,7 +110,7 @@ struct Source {
 }
 
 struct Followed {
-    follow: Follow,
+    follow: LogFollower,
     /// Offset from the axis of the run to the axis of the watch.
     later: Span,
     /// Index of the run, because each run numbers its requests from zero.
@@ -128,7 +128,7 @@ impl Source {
         let newest = newest.unwrap_or_else(|| dir.to_path_buf());
         let unread =
             |e: StoreError| Stop::usage(format!("{e}; name a metrics page, or a run that is being written"));
-        let follow = Follow::open(&newest).map_err(unread)?;
+        let follow = LogFollower::open(&newest).map_err(unread)?;
         let mut follow = follow.ok_or_else(|| {
             let name = newest.display();
             Stop::usage(format!(
@@ -143,7 +143,7 @@ impl Source {
         Ok(source)
     }
 
-    fn add(&mut self, follow: Follow) -> Result<(), StoreError> {
+    fn add(&mut self, follow: LogFollower) -> Result<(), StoreError> {
         let began_ns = plimsoll_store::read_manifest(&self.newest)?.clock.monotonic_ns;
         let later = Span(began_ns - self.clock.anchor().monotonic_ns);
         self.open.push(Followed { follow, later, number: self.runs });
@@ -154,7 +154,7 @@ impl Source {
     fn read(&mut self) -> Result<Vec<Attempt>, StoreError> {
         let next = self.home.as_deref().and_then(record::newest).filter(|newest| *newest != self.newest);
         if let Some(next) = next
-            && let Some(follow) = Follow::open(&next)?
+            && let Some(follow) = LogFollower::open(&next)?
         {
             self.newest = next;
             self.add(follow)?;
