@@ -298,7 +298,7 @@ fn manifest() -> Manifest {
         id: "0".repeat(16),
         label: None,
         progress: RunState::Running,
-        time: plimsoll_model::Time::Real,
+        time: plimsoll_model::TimeBase::Real,
         clock: ClockAnchor::default(),
         seed: 1,
         nonce: 1,

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use plimsoll_measure::SweepSpec;
 use plimsoll_measure::purpose::{IDLE, ISOLATED, WARM_UP};
-use plimsoll_model::{Level, Load, Manifest, ShardPart, Span, Time};
+use plimsoll_model::{Level, Load, Manifest, ShardPart, Span, TimeBase};
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{ArrivalSpec, BlockNames, LoadSpec, Prompts, Scenario, Schedule, block_key};
@@ -115,10 +115,10 @@ impl Recorded {
             return Ok(());
         };
         let drawn = match manifest.time {
-            Time::Real => {
+            TimeBase::Real => {
                 Prompts::new(&self.scenario, block_key(&self.scenario)).map(|prompts| prompts.blocks(arrival))
             }
-            Time::Virtual => BlockNames::new(&self.scenario).map(|mut names| names.of(arrival)),
+            TimeBase::Virtual => BlockNames::new(&self.scenario).map(|mut names| names.of(arrival)),
         };
         match drawn.map_err(|e| e.to_string())? == sent.prompt_blocks {
             true => Ok(()),

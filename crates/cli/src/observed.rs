@@ -1,7 +1,7 @@
 //! The initial manifest of a run that records other clients' traffic. It has no seed and no schedule, because no load is sent.
 
 use plimsoll_model::run::SCHEMA_VERSION;
-use plimsoll_model::{ClockAnchor, Fingerprint, Manifest, RunState, Time};
+use plimsoll_model::{ClockAnchor, Fingerprint, Manifest, RunState, TimeBase};
 use serde_json::Value;
 
 use crate::measure;
@@ -9,7 +9,7 @@ use crate::measure;
 /// Returns the manifest of a run of this kind that starts now on this time axis.
 pub fn manifest(
     kind: &str,
-    (time, clock): (Time, ClockAnchor),
+    (time, clock): (TimeBase, ClockAnchor),
     target: Fingerprint,
     scenario: Value,
 ) -> Manifest {

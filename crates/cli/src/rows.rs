@@ -213,7 +213,7 @@ fn reach(level: &Level, excerpt: Option<&Excerpt>) -> (At, At) {
 #[cfg(test)]
 mod tests {
     use plimsoll_lab::records::{MS, answer, failure, level, manifest};
-    use plimsoll_model::{How, TcpFacts, Time};
+    use plimsoll_model::{How, TcpFacts, TimeBase};
     use plimsoll_store::RunWriter;
 
     use super::*;
@@ -246,7 +246,7 @@ mod tests {
                 }
             }
         }
-        let manifest = Manifest { time: Time::Real, ..manifest(levels) };
+        let manifest = Manifest { time: TimeBase::Real, ..manifest(levels) };
         let writer = RunWriter::create(&folder.path().join("run"), manifest.clone()).expect("a folder");
         rows.sort_by_key(|row| row.end);
         rows.iter().for_each(|row| writer.attempt(row));

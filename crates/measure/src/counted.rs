@@ -9,7 +9,7 @@
 //! The [`LoggedRequest`]s go through the reconstruction for logs. [`Logged::counts_only`] bounds the error of their lengths.
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, How, Logged, LoggedRequest, Sample, Span};
+use plimsoll_model::{At, How, LoggedRequest, RequestLog, Sample, Span};
 
 use crate::server_side::table::Table;
 use crate::server_side::{Buckets, ServerSide, Signal};
@@ -51,7 +51,7 @@ pub fn names() -> String {
 ///
 /// # Errors
 /// Fails if no page counts requests, or if there is only one scrape.
-pub fn logged(samples: &[Sample], begin_ns: i64, seed: u64) -> Result<Logged, String> {
+pub fn logged(samples: &[Sample], begin_ns: i64, seed: u64) -> Result<RequestLog, String> {
     let side = ServerSide::read(samples);
     let mut instants: Vec<At> =
         samples.iter().filter(|sample| sample.source != "client").map(|sample| sample.at).collect();
@@ -87,7 +87,7 @@ pub fn logged(samples: &[Sample], begin_ns: i64, seed: u64) -> Result<Logged, St
             "counters began anew: what a server counted after its last scrape before it stopped is lost",
         );
     }
-    Ok(Logged {
+    Ok(RequestLog {
         source: "pages of servers",
         stamp: "any instant between the scrapes around its end, less the mean time that a request took",
         tick_ns: every.0,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, Sample, Time};
+use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, Sample, TimeBase};
 
 use crate::columns::Columns;
 use crate::findings::{CapacityLine, CapacityLines, FINDINGS_SCHEMA, Findings, Held, Hold, KeptUp, Reading};
@@ -27,7 +27,7 @@ pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], sp
     let mut findings = analyse_observed(&observed, spec);
     findings.server = report(&findings.levels, samples);
     // The connections of a simulated client are numbers, so there is no network.
-    if manifest.time == Time::Real {
+    if manifest.time == TimeBase::Real {
         findings.network = Network::of_attempts(attempts);
     }
     findings
@@ -53,7 +53,7 @@ impl Streamed {
 
     /// Returns the findings that [`analyse`] returns for these attempts.
     pub fn findings(self, manifest: &Manifest, samples: &[Sample], spec: &LineSpec) -> Findings {
-        let network = (manifest.time == Time::Real && self.connected).then(|| self.network.network());
+        let network = (manifest.time == TimeBase::Real && self.connected).then(|| self.network.network());
         let mut observed = Vec::new();
         for (level, columns) in self.levels.read(manifest) {
             observed.push(observe(manifest, &level, &columns, samples, spec).0);

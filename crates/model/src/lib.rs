@@ -36,13 +36,14 @@ pub use foreign::{
 pub use level::{
     EndedBy, GeneratorHealth, KeptConnections, Level, Load, Quantiles, RateCourse, Room, StampSource,
 };
-pub use logged::{Logged, LoggedRequest, LoggedTurn};
+pub use logged::{LoggedRequest, LoggedTurn, RequestLog};
 pub use outcome::{By, How, Outcome};
 pub use page::{PageRead, PageSaid, SeriesName};
 pub use payload::{Datatype, Media, MediaCounts, Message, Payload, Role, SizeUnit, Tensor, WrittenMessage};
 pub use protocol::{Carries, Protocol};
 pub use run::{
-    ClockAnchor, Fingerprint, Host, Manifest, Repeats, RunState, Sample, Time, join_labels, split_labels,
+    ClockAnchor, Fingerprint, Host, Manifest, RerunOrigin, RunState, Sample, TimeBase, join_labels,
+    split_labels,
 };
 pub use shard::{Shard, ShardPart, ShardsHealth};
 pub use shared_text::SharedText;

@@ -63,7 +63,7 @@ impl LoggedRequest {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Logged {
+pub struct RequestLog {
     /// Name of the log's source for display.
     pub source: &'static str,
     pub stamp: &'static str,
@@ -87,7 +87,7 @@ pub struct Logged {
     pub counts_only: Option<[f64; 2]>,
 }
 
-impl Logged {
+impl RequestLog {
     /// Keeps the matching requests. Successors of a removed request follow its predecessors instead.
     pub fn retain(&mut self, keep: impl Fn(&LoggedRequest) -> bool) {
         let mut gone: HashMap<(Option<u64>, u64), Vec<u64>> = HashMap::new();

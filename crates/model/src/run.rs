@@ -38,7 +38,8 @@ pub struct ClockAnchor {
 /// Clock of a run's timestamps.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Time {
+#[schemars(rename = "Time")]
+pub enum TimeBase {
     /// Clocks of the machine; default of a manifest.
     #[default]
     Real,
@@ -46,9 +47,9 @@ pub enum Time {
     Virtual,
 }
 
-impl Time {
+impl TimeBase {
     fn is_real(&self) -> bool {
-        *self == Time::Real
+        *self == TimeBase::Real
     }
 }
 
@@ -86,7 +87,8 @@ pub const NOT_TRACED: &str = "not sampled";
 
 /// The run whose schedule a run repeats.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Repeats {
+#[schemars(rename = "Repeats")]
+pub struct RerunOrigin {
     /// Id of the repeated run.
     pub id: String,
     /// Endpoint of the repeated run.
@@ -115,7 +117,7 @@ pub struct Manifest {
     pub progress: RunState,
     /// Clock of the timestamps.
     #[serde(default, skip_serializing_if = "Time::is_real")]
-    pub time: Time,
+    pub time: TimeBase,
     /// Start of the run on the machine's clocks.
     pub clock: ClockAnchor,
     /// Seed of all random choices.
@@ -126,7 +128,7 @@ pub struct Manifest {
     pub reproduce: String,
     /// Run whose schedule was repeated, arrival by arrival; `null` = a new schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub repeats: Option<Repeats>,
+    pub repeats: Option<RerunOrigin>,
     /// Part of a load that this run sent; `null` = all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<ShardPart>,

@@ -17,7 +17,7 @@ use std::fmt::Write;
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{How, Logged, LoggedRequest, Span};
+use plimsoll_model::{How, LoggedRequest, RequestLog, Span};
 use serde_json::json;
 
 use crate::graph::{Context, GraphStep};
@@ -77,7 +77,7 @@ pub struct RebuiltTrace {
 ///
 /// # Errors
 /// Fails with [`SpecError::Missing`] if the log has no requests, or neither lengths nor a distribution for them.
-pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<RebuiltTrace, SpecError> {
+pub fn rebuild(logged: &RequestLog, spec: &RebuildSpec) -> Result<RebuiltTrace, SpecError> {
     let mut answerable = logged.clone();
     answerable.retain(|one| one.how != How::ClientError);
     let mut kept = answerable.requests;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use plimsoll_client::clock::Clock;
-use plimsoll_model::{Fingerprint, Manifest, RunState, Time, TraceSpan};
+use plimsoll_model::{Fingerprint, Manifest, RunState, TimeBase, TraceSpan};
 use plimsoll_profile::traces::{Counting, Overview};
 use plimsoll_report::figure;
 use plimsoll_server::ServeError;
@@ -151,7 +151,7 @@ fn address(text: &str) -> Result<SocketAddr, Stop> {
 }
 
 fn manifest(args: &CollectArgs, clock: &Clock) -> Manifest {
-    let axis = (Time::Real, clock.anchor());
+    let axis = (TimeBase::Real, clock.anchor());
     let reproduce = format!("plimsoll collect --listen {}", args.listen.join(","));
     let begun = observed::manifest(KIND, axis, Fingerprint::default(), json!({"listen": args.listen}));
     Manifest { reproduce, ..begun }

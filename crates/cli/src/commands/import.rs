@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_measure::foreign::{self, Imported};
 use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{
-    ClockAnchor, Fingerprint, Foreign, ForeignClock, ForeignDue, Host, Manifest, RunState, Time,
+    ClockAnchor, Fingerprint, Foreign, ForeignClock, ForeignDue, Host, Manifest, RunState, TimeBase,
 };
 use plimsoll_report::figure::counted;
 use plimsoll_store::RunWriter;
@@ -183,7 +183,7 @@ fn manifest(args: &ImportArgs, read: &Foreign, imported: &Imported) -> Manifest 
             Some(why) => RunState::Partial { why: why.clone() },
             None => RunState::Running,
         },
-        time: Time::Real,
+        time: TimeBase::Real,
         clock,
         seed: read.parts.iter().find_map(|part| part.seed).unwrap_or_default(),
         nonce: 0,

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::result;
 use plimsoll_client::StopLimits;
 use plimsoll_measure::findings::Findings;
-use plimsoll_model::{Carries, Level, Load, Manifest, Repeats, RunState, Span};
+use plimsoll_model::{Carries, Level, Load, Manifest, RerunOrigin, RunState, Span};
 use plimsoll_report::figure;
 use plimsoll_sim::ModeSpec;
 use plimsoll_workload::Scenario;
@@ -213,7 +213,7 @@ fn measure(
             .then(|| (search, recorded.traffic.clone().into_iter().collect())),
         reproduce: Some(command(args)),
         world,
-        repeats: Some(Repeats {
+        repeats: Some(RerunOrigin {
             id: manifest.id.clone(),
             url: manifest.target.url.clone(),
             model,

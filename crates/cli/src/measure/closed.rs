@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use plimsoll_client::Clock;
 use plimsoll_measure::findings::{BudgetSpec, Findings, Trust};
 use plimsoll_measure::{LineSpec, SweepSpec};
-use plimsoll_model::{Attempt, EndedBy, Fingerprint, Manifest, RunState, Sample, Time, run::SCHEMA_VERSION};
+use plimsoll_model::{
+    Attempt, EndedBy, Fingerprint, Manifest, RunState, Sample, TimeBase, run::SCHEMA_VERSION,
+};
 use plimsoll_profile::cold_start;
 use plimsoll_store::StoreError;
 use plimsoll_workload::Scenario;
@@ -46,7 +48,7 @@ impl Closed {
 pub(super) fn manifest(
     kind: &str,
     id: String,
-    (time, clock): (Time, Clock),
+    (time, clock): (TimeBase, Clock),
     scenario: &Scenario,
     whole: Value,
 ) -> Manifest {

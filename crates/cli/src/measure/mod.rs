@@ -30,7 +30,9 @@ use plimsoll_judge::gate::{self, GateFinding};
 use plimsoll_measure::findings::{BudgetSpec, Findings};
 use plimsoll_measure::purpose::{ISOLATED, WARM_UP};
 use plimsoll_measure::{Observed, SweepSpec};
-use plimsoll_model::{Attempt, Fingerprint, How, Level, Manifest, Repeats, RunState, Sample, Span, Time};
+use plimsoll_model::{
+    Attempt, Fingerprint, How, Level, Manifest, RerunOrigin, RunState, Sample, Span, TimeBase,
+};
 use plimsoll_store::RunWriter;
 use plimsoll_workload::{ArrivalSpec, Prompts, Rate, Scenario, block_key};
 
@@ -83,7 +85,7 @@ pub struct Begin<'a> {
     /// The simulated system; `None` if the target is a live endpoint.
     pub world: Option<Simulate>,
     /// Run whose schedule is sent again. Its prompts are sent unchanged, regardless of this server's tokens per word.
-    pub repeats: Option<Repeats>,
+    pub repeats: Option<RerunOrigin>,
     /// Part of the load that this machine sends; `None` if one machine sends the whole load.
     pub shard: Option<Asked>,
 }
@@ -227,7 +229,7 @@ impl Measure {
             Some(all) if all.shard.index > 0 => Vec::new(),
             _ => scraping::find(&scenario, &mut screen, &mut whole)?,
         };
-        let manifest = Manifest { repeats, ..manifest(kind, id, (Time::Real, clock), &scenario, whole) };
+        let manifest = Manifest { repeats, ..manifest(kind, id, (TimeBase::Real, clock), &scenario, whole) };
         let target = Fingerprint { url: scenario.target.url.clone(), facts };
         // In a search, the run of shard 0 is the complete run.
         let is_part = |all: &&Agreed| all.levels.as_ref().is_none_or(|levels| !levels.leads());

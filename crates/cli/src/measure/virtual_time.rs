@@ -11,7 +11,7 @@ use std::sync::Arc;
 use plimsoll_client::{Clock, Control};
 use plimsoll_measure::Gathered;
 use plimsoll_measure::findings::Findings;
-use plimsoll_model::{At, Attempt, EndedBy, Fingerprint, Load, Manifest, Sample, Span, Time};
+use plimsoll_model::{At, Attempt, EndedBy, Fingerprint, Load, Manifest, Sample, Span, TimeBase};
 use plimsoll_sim::client::watches_tokens;
 use plimsoll_sim::traffic::Detail;
 use plimsoll_sim::{Events, RowSink, SimLevelPlan, World, WorldSpec, simulate_into};
@@ -106,7 +106,7 @@ impl Measure {
             object.insert("world".into(), serde_json::to_value(&simulate.world).unwrap_or_default());
         }
         let id = format!("{:016x}", random());
-        let manifest = manifest(kind, id, (Time::Virtual, Clock::start()), &scenario, whole);
+        let manifest = manifest(kind, id, (TimeBase::Virtual, Clock::start()), &scenario, whole);
         let manifest = Manifest {
             repeats,
             label: output.label.clone(),

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_model::run::Time;
+use plimsoll_model::run::TimeBase;
 use plimsoll_model::{Load, Manifest, StampSource};
 use serde_json::Value;
 
@@ -63,8 +63,8 @@ pub fn of_manifests(base: &Manifest, candidate: &Manifest) -> Vec<Difference> {
         differ("load", kind(base).to_owned(), kind(candidate).to_owned());
     }
     let clock = |manifest: &Manifest| match manifest.time {
-        Time::Real => "real time".to_owned(),
-        Time::Virtual => "virtual time".to_owned(),
+        TimeBase::Real => "real time".to_owned(),
+        TimeBase::Virtual => "virtual time".to_owned(),
     };
     differ("clock", clock(base), clock(candidate));
     let endpoints = |manifest: &Manifest| {

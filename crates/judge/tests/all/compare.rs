@@ -7,7 +7,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_measure::analyse;
 use plimsoll_measure::findings::{Findings, Reason, Trust};
 use plimsoll_measure::sweep::SweepSpec;
-use plimsoll_model::run::Time;
+use plimsoll_model::run::TimeBase;
 use plimsoll_model::{At, Attempt, How, Level, Load, Manifest, ServerStage, Span};
 use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec, SimLevelPlan, World, simulate_level};
 use plimsoll_workload::{Scenario, Size};

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use plimsoll_model::{
     At, Attempt, Foreign, ForeignClock, ForeignDue, ForeignPart, ForeignProcess, ForeignRow, Level, Load,
-    Manifest, RateCourse, RunState, Time,
+    Manifest, RateCourse, RunState, TimeBase,
 };
 
 use crate::columns::Columns;
@@ -44,8 +44,8 @@ pub fn of_run(manifest: &Manifest, mut attempts: Vec<Attempt>, findings: &Findin
         version: Some(manifest.tool.trim_start_matches("plimsoll ").to_owned()),
         format: "a run",
         clock: match (manifest.time, manifest.clock.realtime_ns) {
-            (Time::Virtual, _) | (_, 0) => ForeignClock::Monotonic,
-            (Time::Real, _) => ForeignClock::Wall,
+            (TimeBase::Virtual, _) | (_, 0) => ForeignClock::Monotonic,
+            (TimeBase::Real, _) => ForeignClock::Wall,
         },
         model: model.map(str::to_owned),
         url: manifest.target.url.split(['?', '#']).next().map(str::to_owned),

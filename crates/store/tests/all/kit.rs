@@ -15,7 +15,7 @@ pub fn manifest() -> Manifest {
         id: "00000000deadbeef".into(),
         label: None,
         progress: RunState::Running,
-        time: plimsoll_model::Time::Real,
+        time: plimsoll_model::TimeBase::Real,
         clock: ClockAnchor { monotonic_ns: 1, realtime_ns: 2 },
         seed: u64::MAX,
         nonce: 7,

@@ -22,7 +22,7 @@ mod weka;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use plimsoll_model::{How, Logged, LoggedRequest};
+use plimsoll_model::{How, LoggedRequest, RequestLog};
 
 use crate::foreign::FURTHEST;
 use crate::foreign::json::{self, Json};
@@ -146,7 +146,7 @@ impl LogFeed {
         self.lines = lines;
     }
 
-    pub fn end(mut self) -> Logged {
+    pub fn end(mut self) -> RequestLog {
         std::mem::take(&mut self.lines).end(|line| self.line(line));
         let unfinished = self.engine.unfinished(&mut self.requests);
         if unfinished > 0 {
@@ -171,7 +171,7 @@ impl LogFeed {
         let mut left_out: Vec<String> =
             self.other.iter().map(|(why, n)| format!("{n} {}: {why}", lines(*n))).collect();
         left_out.extend(unread(&self.unread));
-        Logged {
+        RequestLog {
             source,
             stamp,
             tick_ns,

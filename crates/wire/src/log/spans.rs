@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 
 use plimsoll_model::trace::AttributeValue;
-use plimsoll_model::{How, Logged, LoggedRequest, LoggedTurn, TraceSpan};
+use plimsoll_model::{How, LoggedRequest, LoggedTurn, RequestLog, TraceSpan};
 
 use super::order::{Within, order};
 use super::{BLOCK_BYTES, UNREAD_PROMPTS, blocks, hashed, messages};
@@ -146,7 +146,7 @@ impl Spans {
     }
 
     /// Returns the requests; `None` if no span has tokens.
-    pub fn end(mut self) -> Option<Logged> {
+    pub fn end(mut self) -> Option<RequestLog> {
         if self.found.is_empty() {
             return None;
         }
@@ -182,7 +182,7 @@ impl Spans {
             // Number of tokens that the server counts in a block.
             (bytes, tokens) => (tokens * BLOCK_BYTES as u64 / bytes).clamp(1, 4096) as u32,
         };
-        Some(Logged {
+        Some(RequestLog {
             source: if is_agents { "agents' spans" } else { "GenAI spans" },
             stamp: "the span's start",
             tick_ns: 1,

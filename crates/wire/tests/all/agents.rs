@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use plimsoll_model::trace::AttributeValue;
-use plimsoll_model::{Logged, LoggedRequest, TraceSpan};
+use plimsoll_model::{LoggedRequest, RequestLog, TraceSpan};
 use plimsoll_wire::log::spans::Spans;
 use proptest::prelude::*;
 
@@ -97,7 +97,7 @@ impl Work {
     }
 }
 
-fn read(spans: &[TraceSpan], key: Option<u64>) -> Logged {
+fn read(spans: &[TraceSpan], key: Option<u64>) -> RequestLog {
     let mut read = Spans::new(key);
     spans.iter().for_each(|span| read.push(span));
     read.end().expect("requests")

@@ -1,6 +1,6 @@
 //! Tests traces from agent logs: predecessors, waits and extended turns, parsed from the written file.
 
-use plimsoll_model::{How, Logged, LoggedRequest, LoggedTurn, Span};
+use plimsoll_model::{How, LoggedRequest, LoggedTurn, RequestLog, Span};
 use plimsoll_workload::trace::detect_and_read;
 use plimsoll_workload::{Rate, RebuildSpec, Reuse, Trace, rebuild};
 use proptest::prelude::*;
@@ -21,8 +21,8 @@ fn call(
     }
 }
 
-fn logged(requests: Vec<LoggedRequest>) -> Logged {
-    Logged {
+fn logged(requests: Vec<LoggedRequest>) -> RequestLog {
+    RequestLog {
         source: "agents' spans",
         stamp: "the span's start",
         tick_ns: 1,
@@ -50,7 +50,7 @@ fn agents() -> Vec<LoggedRequest> {
     ]
 }
 
-fn read(logged: &Logged, spec: &RebuildSpec) -> (Trace, Vec<serde_json::Value>, usize) {
+fn read(logged: &RequestLog, spec: &RebuildSpec) -> (Trace, Vec<serde_json::Value>, usize) {
     let rebuilt = rebuild(logged, spec).unwrap();
     let text = rebuilt.text();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -111,13 +111,13 @@ fn waits_are_cut_and_sessions_without_a_beginning_get_one() {
     let waits: Vec<i64> =
         trace.graph.as_ref().unwrap().sessions[0].turns.iter().map(|turn| turn.wait.0).collect();
     assert_eq!((waits, cut), (vec![0, 399_993, 499_993, 1_000_000, 1_000_000], 2));
-    let relative = Logged { is_relative: true, ..logged(agents()) };
+    let relative = RequestLog { is_relative: true, ..logged(agents()) };
     let why = rebuild(&relative, &RebuildSpec::default()).unwrap_err().to_string();
     assert!(why.contains("--session-rate"), "{why}");
     // Poisson: the mean gap of 400 sessions follows from the rate, and the coefficient of variation is 1.
     let many =
         (0..400).flat_map(|n| agents().into_iter().map(move |one| LoggedRequest { session: Some(n), ..one }));
-    let many = Logged { is_relative: true, ..logged(many.collect()) };
+    let many = RequestLog { is_relative: true, ..logged(many.collect()) };
     let spec = RebuildSpec { session_rate: Some(Rate::per_s(0.5).unwrap()), ..RebuildSpec::default() };
     let begins: Vec<f64> =
         read(&many, &spec).0.graph.unwrap().sessions.iter().map(|one| one.begins.as_secs_f64()).collect();

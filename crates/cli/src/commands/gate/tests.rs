@@ -2,7 +2,7 @@
 
 use plimsoll_judge::gate::RowRole;
 use plimsoll_lab::records::{MS, answer, broken, event, failure, level, manifest};
-use plimsoll_model::{Broken, EndedBy, How, Level, Load, ServerStage, Span, Time};
+use plimsoll_model::{Broken, EndedBy, How, Level, Load, ServerStage, Span, TimeBase};
 use plimsoll_store::RunWriter;
 
 use super::*;
@@ -73,7 +73,7 @@ fn made(spec: &Made) -> (tempfile::TempDir, String) {
     }
     rows.sort_by_key(|row| row.end);
     let scenario = serde_json::json!({"classes": [{"name": "chat"}, {"name": "search"}]});
-    written(&rows, Manifest { time: Time::Virtual, scenario, ..manifest(levels) })
+    written(&rows, Manifest { time: TimeBase::Virtual, scenario, ..manifest(levels) })
 }
 
 /// The run of these rows, and the folder in which it lies.

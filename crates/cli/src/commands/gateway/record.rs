@@ -20,7 +20,7 @@ use plimsoll_gateway::traffic::TrafficRow;
 use plimsoll_gateway::traffic::rows::RowMaker;
 use plimsoll_gateway::{GatewaySpec, RecordSpec, ReplicaRole, ReplicaSpec, TrafficRecorder};
 use plimsoll_measure::traffic::Extent;
-use plimsoll_model::{At, Attempt, ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, Time};
+use plimsoll_model::{At, Attempt, ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, TimeBase};
 use plimsoll_report::figure::counted;
 use plimsoll_store::{RunWriter, StoreError};
 use serde_json::json;
@@ -246,7 +246,7 @@ impl Next {
                 "breaker": spec.breaker,
             },
         });
-        let begun = observed::manifest(KIND, (Time::Real, clock), target, scenario);
+        let begun = observed::manifest(KIND, (TimeBase::Real, clock), target, scenario);
         Manifest { reproduce: "plimsoll rerun".into(), ..begun }
     }
 }

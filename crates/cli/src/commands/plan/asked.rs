@@ -8,7 +8,7 @@ use std::path::Path;
 
 use plimsoll_judge::cost::Per;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, LevelSummary, Metric};
-use plimsoll_model::{Level, Load, Protocol, Span, Time};
+use plimsoll_model::{Level, Load, Protocol, Span, TimeBase};
 use plimsoll_plan::replica::isolated;
 use plimsoll_plan::spec::{Band, EffortSpec, TrafficSpec, check_scales};
 use plimsoll_plan::{PlanSpec, RuleSpec};
@@ -123,7 +123,7 @@ impl Source {
             None => Some(Target::of_run(dir, &rows, recorded.world.clone(), &args.target, seed)?),
         };
         let mut notes = Vec::new();
-        if rows.manifest.time == Time::Real && target.is_none() {
+        if rows.manifest.time == TimeBase::Real && target.is_none() {
             notes.push(format!(
                 "{name} was measured; the engine is --profile's, and nobody has held it against that run"
             ));

@@ -8,7 +8,7 @@ use plimsoll_client::Clock;
 use plimsoll_client::target::without_user;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::cost::PriceSpec;
-use plimsoll_model::{Span, Time};
+use plimsoll_model::{Span, TimeBase};
 use plimsoll_watch::{AlertSpec, BudgetWatchSpec};
 use plimsoll_workload::TargetSpec;
 use plimsoll_workload::parse_span;
@@ -193,7 +193,7 @@ impl AskedWatch {
             Some(run) => run.display().to_string(),
             None => without_user(&self.target.url),
         };
-        self.records(Recorded { url, clock: clock.anchor(), time: Time::Real })
+        self.records(Recorded { url, clock: clock.anchor(), time: TimeBase::Real })
     }
 
     /// Returns the recorder of alert windows for data with its own time axis.
@@ -208,7 +208,7 @@ impl AskedWatch {
     /// Fails if the folder can't be created or another watch writes it.
     pub fn history(&self, clock: Clock) -> Result<Option<HistoryWriter>, Stop> {
         let url = without_user(&self.target.url);
-        self.histories(Recorded { url, clock: clock.anchor(), time: Time::Real })
+        self.histories(Recorded { url, clock: clock.anchor(), time: TimeBase::Real })
     }
 
     /// Returns the history writer for data with its own time axis.

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::traffic::Extent;
-use plimsoll_model::{ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, Time};
+use plimsoll_model::{ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, TimeBase};
 use plimsoll_store::{RunWriter, StoreError};
 use plimsoll_watch::Alert;
 use plimsoll_watch::record::AlertWindow;
@@ -58,7 +58,7 @@ pub struct Recorded {
     /// Display name of the source.
     pub url: String,
     pub clock: ClockAnchor,
-    pub time: Time,
+    pub time: TimeBase,
 }
 
 /// A writer of alert windows.
@@ -213,7 +213,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("alerts");
         let budget: BudgetFile = serde_json::from_value(json!({"version": 1})).expect("a budget");
-        let of = Recorded { url: "x".into(), clock: ClockAnchor::default(), time: Time::Real };
+        let of = Recorded { url: "x".into(), clock: ClockAnchor::default(), time: TimeBase::Real };
         let recorder = |keep_bytes| {
             let spec = KeptSpec { keep_bytes, ..KeptSpec::new(dir.clone()) };
             Recorder::start(spec, (&budget, Span::from_secs(5)), of.clone()).expect("a folder")

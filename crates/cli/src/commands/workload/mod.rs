@@ -14,7 +14,7 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use plimsoll_measure::faithful::{self, EndCounts, Reconstruction, TrafficSample};
-use plimsoll_model::Logged;
+use plimsoll_model::RequestLog;
 use plimsoll_plan::effect::{self, EffectCase, EffectFinding};
 use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_report::figure::counted;
@@ -85,7 +85,7 @@ pub fn run(args: &FromLogArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-fn only(logged: &mut Logged, model: &str) -> Result<(), Stop> {
+fn only(logged: &mut RequestLog, model: &str) -> Result<(), Stop> {
     let known = models(logged);
     logged.retain(|one| one.model.as_deref() == Some(model));
     if !logged.requests.is_empty() {
@@ -96,7 +96,7 @@ fn only(logged: &mut Logged, model: &str) -> Result<(), Stop> {
     Err(Stop::usage(format!("--model {model}: no request for it; the log names {known}")))
 }
 
-fn models(logged: &Logged) -> Vec<(String, u64)> {
+fn models(logged: &RequestLog) -> Vec<(String, u64)> {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for model in logged.requests.iter().filter_map(|one| one.model.as_deref()) {
         *counts.entry(model).or_default() += 1;
@@ -131,7 +131,7 @@ fn sent(text: &str, seed: u64) -> Result<(Scenario, Schedule), Stop> {
 const LONG: plimsoll_model::Span = plimsoll_model::Span::from_secs(3_600);
 
 fn reconstruction(
-    logged: &Logged,
+    logged: &RequestLog,
     rebuilt: &RebuiltTrace,
     (scenario, schedule): (&Scenario, &Schedule),
     names: &mut BlockNames,
@@ -212,7 +212,7 @@ fn replayed(
 /// too.
 fn effect(
     world: &WorldSpec,
-    (logged, rebuilt, spec): (&Logged, &RebuiltTrace, &RebuildSpec),
+    (logged, rebuilt, spec): (&RequestLog, &RebuiltTrace, &RebuildSpec),
     workload: &[ReplayRequest],
 ) -> Result<EffectFinding, String> {
     let source: Vec<ReplayRequest> = (rebuilt.rows.iter().zip(&rebuilt.logged).zip(workload).enumerate())

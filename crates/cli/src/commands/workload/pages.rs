@@ -7,7 +7,7 @@ use std::path::Path;
 use plimsoll_client::target::without_user;
 use plimsoll_client::{pages, targets};
 use plimsoll_measure::counted;
-use plimsoll_model::{Logged, Sample};
+use plimsoll_model::{RequestLog, Sample};
 use plimsoll_wire::prometheus_api;
 use plimsoll_workload::TargetSpec;
 
@@ -20,7 +20,7 @@ const ANSWER: &[u8] = br#"{"status":"success","data":{"resultType":"matrix""#;
 
 /// Returns the requests that a Prometheus server counted, from its URL or a saved response. Returns `None` if
 /// the source is neither.
-pub fn of(source: &Path, args: &FromLogArgs) -> Result<Option<Logged>, Stop> {
+pub fn of(source: &Path, args: &FromLogArgs) -> Result<Option<RequestLog>, Stop> {
     let name = source.display().to_string();
     let series = if ["http://", "https://"].iter().any(|scheme| name.starts_with(scheme)) {
         let target = TargetSpec { url: name, key_env: args.key_env.clone(), ..TargetSpec::default() };
@@ -42,7 +42,7 @@ pub fn of(source: &Path, args: &FromLogArgs) -> Result<Option<Logged>, Stop> {
 }
 
 /// Returns the requests that these samples counted.
-pub fn logged(source: &Path, rows: &[Sample], begin_ns: i64, seed: u64) -> Result<Logged, Stop> {
+pub fn logged(source: &Path, rows: &[Sample], begin_ns: i64, seed: u64) -> Result<RequestLog, Stop> {
     counted::logged(rows, begin_ns, seed).map_err(|why| wrong(source, &why))
 }
 

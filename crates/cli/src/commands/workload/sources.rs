@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use plimsoll_model::{Attempt, Logged, LoggedRequest, Manifest, MediaCounts};
+use plimsoll_model::{Attempt, LoggedRequest, Manifest, MediaCounts, RequestLog};
 use plimsoll_report::figure::counted;
 use plimsoll_wire::log::spans::Spans;
 use plimsoll_wire::log::{LogFeed, LogKind, UNDERSTOOD, sniff};
@@ -20,12 +20,12 @@ const HEAD: usize = 256 << 10;
 const BLOCK_TOKENS: u32 = 16;
 
 /// Reads and joins all sources.
-pub fn read(args: &FromLogArgs) -> Result<Logged, Stop> {
+pub fn read(args: &FromLogArgs) -> Result<RequestLog, Stop> {
     // All files use one random key, so that common prefixes stay common. The key is not stored.
     let key = args.hash_prompts.then(measure::random);
     // The spans of a trace may be in several files.
     let (mut spans, mut with_spans) = (Spans::new(key), None);
-    let mut all: Option<(Logged, PathBuf)> = None;
+    let mut all: Option<(RequestLog, PathBuf)> = None;
     for source in &args.sources {
         let parts = parts(source)?;
         let mut unknown = 0;
@@ -71,7 +71,7 @@ pub fn read(args: &FromLogArgs) -> Result<Logged, Stop> {
 /// The type of a file.
 enum Found {
     /// A log or a run.
-    Log(Box<Logged>),
+    Log(Box<RequestLog>),
     /// A trace; its spans are joined with the spans of the other files.
     Spans,
     Nothing,
@@ -120,7 +120,7 @@ fn one(path: &Path, args: &FromLogArgs, key: Option<u64>, spans: &mut Spans) -> 
 }
 
 /// Reads a log; `None` if the file is not a log.
-fn log(path: &Path, key: Option<u64>) -> Result<Option<Logged>, Stop> {
+fn log(path: &Path, key: Option<u64>) -> Result<Option<RequestLog>, Stop> {
     let name = path.display();
     let feed = trace_file::sniffed(
         path,
@@ -159,7 +159,7 @@ fn begin(path: &Path, head: &[u8], key: Option<u64>) -> Result<Option<LogFeed>, 
 }
 
 /// Joins logs of one kind. Two kinds would count a request twice.
-fn join(whole: &mut Logged, more: Logged, first: &Path, file: &Path) -> Result<(), Stop> {
+fn join(whole: &mut RequestLog, more: RequestLog, first: &Path, file: &Path) -> Result<(), Stop> {
     if whole.source != more.source
         || (whole.block_tokens != more.block_tokens && whole.block_tokens * more.block_tokens > 0)
     {
@@ -185,7 +185,7 @@ fn join(whole: &mut Logged, more: Logged, first: &Path, file: &Path) -> Result<(
 }
 
 /// Returns a level of a run: of a client, a gateway or an import.
-fn of_run(dir: &Path, args: &FromLogArgs) -> Result<Logged, Stop> {
+fn of_run(dir: &Path, args: &FromLogArgs) -> Result<RequestLog, Stop> {
     let (run, level) = (rows::whole(dir)?, args.level);
     if run.attempts.is_empty() && !run.samples.is_empty() {
         return pages::logged(dir, &run.samples, run.manifest.clock.realtime_ns, args.seed);
@@ -206,7 +206,7 @@ fn of_run(dir: &Path, args: &FromLogArgs) -> Result<Logged, Stop> {
     let has_media = of_level.iter().any(|one| one.media != MediaCounts::default());
     let blind =
         has_media.then_some("pictures and sounds are not kept: their tokens are text in the workload");
-    Ok(Logged {
+    Ok(RequestLog {
         source: "a run",
         stamp: "the instant when it was due",
         tick_ns: 1,

@@ -209,7 +209,7 @@ fn thin(spec: &KeptSpec, now_ns: i64) {
 mod tests {
     use plimsoll_measure::server_side::Signal;
     use plimsoll_measure::server_side::table::Layer;
-    use plimsoll_model::{ClockAnchor, Time};
+    use plimsoll_model::{ClockAnchor, TimeBase};
 
     use super::*;
 
@@ -222,7 +222,7 @@ mod tests {
 
     fn head() -> Head {
         let clock = ClockAnchor { realtime_ns: 5_000_000_000, ..ClockAnchor::default() };
-        let of = Recorded { url: "x".into(), clock, time: Time::Real };
+        let of = Recorded { url: "x".into(), clock, time: TimeBase::Real };
         let budget = serde_json::from_value(serde_json::json!({"version": 1})).expect("a budget");
         Head { budget, every: Span::from_secs(5), of, since: None }
     }
