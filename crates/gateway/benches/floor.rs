@@ -28,7 +28,7 @@ use plimsoll_gateway::traffic::rows::RowMaker;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec, TrafficRecorder};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::At;
-use plimsoll_policy::{BlockEnds, Facts, Load, ReplicaView, Router};
+use plimsoll_policy::{BlockEnds, ReplicaLoad, ReplicaView, RequestFacts, Router};
 
 const CLIENTS: usize = 16;
 const WINDOW: Duration = Duration::from_millis(2_500);
@@ -515,17 +515,21 @@ fn decisions() {
         let blocks: Vec<u64> = (0..64)
             .map(|block| if block < 40 { id % 50 * 1_000 + block } else { id * 100_000 + block })
             .collect();
-        let facts =
-            Facts { blocks: &blocks, ends: BlockEnds::At(&ends), prompt_tokens: 4_200, ..Facts::default() };
+        let facts = RequestFacts {
+            blocks: &blocks,
+            ends: BlockEnds::At(&ends),
+            prompt_tokens: 4_200,
+            ..RequestFacts::default()
+        };
         let mut chance = Stream::new(1, "bench", id);
         let began = Instant::now();
         let pick = router.pick(&views, &facts, &mut chance).expect("there are replicas");
         if id >= 20_000 {
             times.push(began.elapsed().as_secs_f64());
         }
-        views[pick.place].load.add(Load::of_one(4_300, pick.uncached));
+        views[pick.place].load.add(ReplicaLoad::of_one(4_300, pick.uncached));
         let old = (id as usize * 7) % 1_000;
-        views[old].load = Load::default();
+        views[old].load = ReplicaLoad::default();
     }
     times.sort_by(f64::total_cmp);
     let quantile = |share: f64| 1e6 * times[(share * (times.len() - 1) as f64) as usize];

@@ -11,7 +11,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use plimsoll_model::Span;
-use plimsoll_policy::{PageStanding, PageView, QueueShare, Standing};
+use plimsoll_policy::{PageStanding, PageView, QueueShare, ReplicaAvailability};
 use plimsoll_wire::prometheus::{self, PrometheusPage};
 use serde_json::json;
 

@@ -4,7 +4,7 @@
 //! costs an allocation and most decisions are alike.
 
 use plimsoll_policy::cost::{CostTerms, LEVEL, LEVEL_S};
-use plimsoll_policy::{PageStanding, Standing};
+use plimsoll_policy::{PageStanding, ReplicaAvailability};
 use serde::{Deserialize, Serialize};
 
 /// The choices that are explained.
@@ -84,7 +84,7 @@ pub struct ExcludedReplica {
     pub replica: String,
     /// Health state of the replica. `None` if the replica is healthy but had no capacity (first attempt) or was
     /// already tried (retry).
-    pub standing: Option<Standing>,
+    pub standing: Option<ReplicaAvailability>,
 }
 
 /// A request and its choices: one line of a run's `explain.jsonl`.

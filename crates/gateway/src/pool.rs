@@ -17,8 +17,9 @@ use plimsoll_client::Clock;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, BudgetState, Span};
 use plimsoll_policy::{
-    Breaks, Front, Given, Load, Offer, PageView, QueueShare, QueuedAsk, Refusal, Router, Said, ScaleSignal,
-    SentRequest, SettingError, Speed, Standing, Terms, Ticket, Withheld,
+    AdmissionController, AdmissionDecision, AdmissionParams, Breaks, DequeueDecision, HedgeSkipReason,
+    PageView, QueueShare, QueuedRequestFacts, Refusal, ReplicaAvailability, ReplicaLoad, ReportedLoad,
+    Router, ScaleSignal, SentRequest, SettingError, Speed, Ticket,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -59,7 +60,7 @@ pub struct ReplicaPool {
 }
 
 struct Inner {
-    front: Front<ParsedRequest>,
+    front: AdmissionController<ParsedRequest>,
     /// Queued requests with their reply channels.
     waiting: HashMap<Ticket, QueueEntry>,
     chance: Stream,
@@ -118,8 +119,8 @@ struct QueueEntry {
 pub struct ReplicaStatus {
     pub replica: Arc<Replica>,
     /// Health state, which decides whether the replica gets requests.
-    pub standing: Standing,
-    pub load: Load,
+    pub standing: ReplicaAvailability,
+    pub load: ReplicaLoad,
     /// Estimated speed of the replica.
     pub speed: Speed,
     /// Extra cost because the replica recently rejected requests.
@@ -143,7 +144,7 @@ impl ReplicaPool {
             breaks: Mutex::default(),
             has_breaks: AtomicBool::new(false),
             inner: Mutex::new(Inner {
-                front: Front::new(&spec.front(), 0, clock.now()).reserved(),
+                front: AdmissionController::new(&spec.front(), 0, clock.now()).reserved(),
                 waiting: HashMap::new(),
                 chance: Stream::new(clock.anchor().realtime_ns as u64, "gateway", 0),
                 each: Vec::new(),
@@ -188,7 +189,7 @@ impl ReplicaPool {
     pub fn place(
         self: &Arc<ReplicaPool>,
         asked: &ParsedRequest,
-        terms: &Terms,
+        terms: &AdmissionParams,
         state: BudgetState,
         explains: ExplainMode,
     ) -> Placement {
@@ -197,13 +198,13 @@ impl ReplicaPool {
         let Inner { front, waiting, chance, each, .. } = &mut *inner;
         front.set_budget_state(state);
         match front.offer(&asked.facts(), terms, now, chance, || asked.clone()) {
-            Offer::Sent(sent) => {
+            AdmissionDecision::Sent(sent) => {
                 let passed = explains == ExplainMode::PassedOver && !front.passed().is_empty();
                 let explained = (explains == ExplainMode::Always || passed)
                     .then(|| self.explained(front, each, (&sent, asked), now));
                 Placement::Booked(ReplicaLease::new(self, each, sent, explained))
             }
-            Offer::Queued { ticket, until } => {
+            AdmissionDecision::Queued { ticket, until } => {
                 let (to, given) = oneshot::channel();
                 waiting.insert(
                     ticket,
@@ -212,7 +213,7 @@ impl ReplicaPool {
                 self.settle(inner);
                 Placement::Waits(QueueWait { pool: Arc::clone(self), ticket, until, given })
             }
-            Offer::Refused(refusal) => Placement::Refused(refusal),
+            AdmissionDecision::Refused(refusal) => Placement::Refused(refusal),
         }
     }
 
@@ -248,7 +249,7 @@ impl ReplicaPool {
         late: &ReplicaLease,
         state: BudgetState,
         explains: bool,
-    ) -> Result<ReplicaLease, Withheld> {
+    ) -> Result<ReplicaLease, HedgeSkipReason> {
         let now = self.clock.now();
         let mut inner = self.lock();
         let Inner { front, chance, each, .. } = &mut *inner;
@@ -371,7 +372,7 @@ impl ReplicaPool {
     }
 
     /// Records a scrape whose data is from `made`. `None` means that the replica is no longer scraped.
-    pub(crate) fn told_page(&self, replica: &Replica, said: Option<Said>, made: At) {
+    pub(crate) fn told_page(&self, replica: &Replica, said: Option<ReportedLoad>, made: At) {
         let mut inner = self.lock();
         if inner.has(replica) {
             inner.front.told_page(replica.number, said, made);
@@ -557,7 +558,7 @@ impl ReplicaPool {
     /// Returns the explanation of a choice, with replica names.
     fn explained(
         &self,
-        front: &Front<ParsedRequest>,
+        front: &AdmissionController<ParsedRequest>,
         each: &[Arc<Replica>],
         (sent, asked): (&SentRequest, &ParsedRequest),
         now: At,
@@ -568,7 +569,8 @@ impl ReplicaPool {
         let out = each.iter().filter(|replica| !replica.is_gone() && !is_weighed(replica.number));
         let left_out = out.map(|replica| ExcludedReplica {
             replica: replica.name.clone(),
-            standing: Some(front.health().standing(replica.number, now)).filter(|s| *s != Standing::Ready),
+            standing: Some(front.health().standing(replica.number, now))
+                .filter(|s| *s != ReplicaAvailability::Ready),
         });
         let left_out = left_out.collect();
         let page = |replica| front.page(replica, now);
@@ -632,12 +634,12 @@ impl ReplicaPool {
         while let Some((ticket, given)) = front.pump_one(now, chance) {
             let one = waiting.remove(&ticket);
             let given = match given {
-                Given::Sent(sent) => {
+                DequeueDecision::Sent(sent) => {
                     let asked = one.as_ref().and_then(|one| one.asked.as_ref());
                     let explained = asked.map(|asked| self.explained(front, each, (&sent, asked), now));
                     Ok(ReplicaLease::new(self, each, sent, explained))
                 }
-                Given::Refused(refusal) => Err(refusal),
+                DequeueDecision::Refused(refusal) => Err(refusal),
             };
             told.push((one, given));
         }

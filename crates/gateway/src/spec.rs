@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Uri};
-use plimsoll_policy::{AdmissionSpec, BreakerSpec, FrontSpec, HedgeSpec, RetrySpec, RouteSpec, SettingError};
+use plimsoll_policy::{
+    AdmissionControlSpec, AdmissionSpec, BreakerSpec, HedgeSpec, RetryBudgetSpec, RouteSpec, SettingError,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
@@ -63,7 +65,7 @@ pub struct GatewaySpec {
     /// Routing policy [default: least_cost].
     pub route: RouteSpec,
     /// Retry settings.
-    pub retry: RetrySpec,
+    pub retry: RetryBudgetSpec,
     /// Hedging: a second replica for a request whose first token is late [default: off].
     pub hedge: Option<HedgeSpec>,
     /// Circuit breaker settings for replicas.
@@ -252,7 +254,7 @@ impl Default for GatewaySpec {
             tiers: BTreeMap::new(),
             gateways: 1,
             route: RouteSpec::LeastCost { weight: plimsoll_policy::cost::WEIGHT, index_blocks: 1 << 18 },
-            retry: RetrySpec::default(),
+            retry: RetryBudgetSpec::default(),
             hedge: None,
             breaker: BreakerSpec::default(),
             admission: AdmissionSpec::default(),
@@ -306,8 +308,8 @@ impl Default for LimitSpec {
 
 impl GatewaySpec {
     /// Returns the part of the configuration that makes decisions, which the simulator uses too.
-    pub fn front(&self) -> FrontSpec {
-        FrontSpec {
+    pub fn front(&self) -> AdmissionControlSpec {
+        AdmissionControlSpec {
             route: self.route,
             retry: self.retry,
             hedge: self.hedge.clone(),
@@ -348,7 +350,7 @@ impl GatewaySpec {
                 .of(ReplicaRole::Shadow)
                 .map(|one| ReplicaSpec { role: ReplicaRole::Serve, ..one.clone() })
                 .collect(),
-            retry: RetrySpec { most: 0, ..self.retry },
+            retry: RetryBudgetSpec { most: 0, ..self.retry },
             hedge: None,
             admission,
             canary: None,

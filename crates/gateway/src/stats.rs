@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll_model::Span;
-use plimsoll_policy::{Refusal, Withheld};
+use plimsoll_policy::{HedgeSkipReason, Refusal};
 use plimsoll_wire::prometheus::PrometheusPage;
 
 /// Upper bounds of the stage histograms in s. Buckets of engines start at 1 ms, which is too coarse for gateway
@@ -178,7 +178,7 @@ impl Stats {
     }
 
     /// Counts a late request without a hedge.
-    pub fn withheld(&self, why: Withheld) {
+    pub fn withheld(&self, why: HedgeSkipReason) {
         let place = WITHHELD.iter().position(|(of, _)| *of == why);
         place.iter().for_each(|place| {
             self.withheld[*place].fetch_add(1, Ordering::Relaxed);
@@ -241,12 +241,12 @@ impl Stats {
 }
 
 /// The metric label of each reason against a hedge.
-const WITHHELD: [(Withheld, &str); 5] = [
-    (Withheld::Busy, "busy"),
-    (Withheld::NoReplica, "no_replica"),
-    (Withheld::NoGain, "no_gain"),
-    (Withheld::OverShare, "over_share"),
-    (Withheld::Useless, "useless"),
+const WITHHELD: [(HedgeSkipReason, &str); 5] = [
+    (HedgeSkipReason::Busy, "busy"),
+    (HedgeSkipReason::NoReplica, "no_replica"),
+    (HedgeSkipReason::NoGain, "no_gain"),
+    (HedgeSkipReason::OverShare, "over_share"),
+    (HedgeSkipReason::Useless, "useless"),
 ];
 
 /// The metric labels of admission rejections.

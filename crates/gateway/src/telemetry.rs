@@ -7,7 +7,7 @@ use plimsoll_measure::server_side::ServerSide;
 use plimsoll_measure::server_side::signal::Signal;
 use plimsoll_measure::server_side::table::Table;
 use plimsoll_model::{At, Sample, join_labels};
-use plimsoll_policy::{Said, SettingError};
+use plimsoll_policy::{ReportedLoad, SettingError};
 use plimsoll_wire::exposition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,7 @@ impl TelemetrySpec {
 
 /// Parses a metrics exposition. Returns `None` if it contains neither running nor waiting requests, or if it is
 /// truncated.
-pub fn read(path: &str, page: &[u8]) -> Option<Said> {
+pub fn read(path: &str, page: &[u8]) -> Option<ReportedLoad> {
     let wants = |name: &str| Table::shipped().of(name).iter().any(|row| is_read(row.signal));
     let rows = match path.rsplit('/').next() {
         Some("loads") => exposition::sglang_loads(page),
@@ -71,7 +71,7 @@ pub fn read(path: &str, page: &[u8]) -> Option<Said> {
     let (running, waiting) = (of(Signal::Running), of(Signal::Waiting));
     running.or(waiting)?;
     let progress = PROGRESS.iter().filter_map(|signal| of(*signal)).reduce(|a, b| a + b);
-    Some(Said { running, waiting, kv_usage: of(Signal::KvUsage), progress })
+    Some(ReportedLoad { running, waiting, kv_usage: of(Signal::KvUsage), progress })
 }
 
 fn is_read(signal: Signal) -> bool {

@@ -6,8 +6,8 @@
 use plimsoll_sim::catalogue::{Dtype, gpus};
 use plimsoll_sim::engine::speculation::SpeculativeSpec;
 use plimsoll_sim::{
-    AutoscaleSpec, BatchingSpec, DisaggregationSpec, EngineSpec, FrontSpec, ModeSpec, PairSpec, PolicySpec,
-    RouteSpec, StepSpec, WorldSpec,
+    AdmissionControlSpec, AutoscaleSpec, BatchingSpec, DisaggregationSpec, EngineSpec, ModeSpec, PairSpec,
+    PolicySpec, RouteSpec, StepSpec, WorldSpec,
 };
 use plimsoll_workload::closest;
 
@@ -38,7 +38,7 @@ pub enum Change {
     /// A different combination of model and GPU.
     Pair(PairChange),
     /// A gateway in front of the fleet, which routes in place of the router.
-    Gateway(Box<FrontSpec>),
+    Gateway(Box<AdmissionControlSpec>),
 }
 
 /// A change of model, GPU and dtype; `None` leaves a field unchanged.

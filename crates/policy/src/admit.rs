@@ -40,13 +40,14 @@ pub struct AdmissionSpec {
     pub tenant_header: Option<String>,
     /// Priority classes, highest first. A request names its class in `x-plimsoll-class`, else gets the first
     /// [default: interactive, bulk].
-    pub classes: Vec<ClassSpec>,
+    pub classes: Vec<AdmissionClassSpec>,
 }
 
 /// Priority class of requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ClassSpec {
+#[schemars(rename = "ClassSpec")]
+pub struct AdmissionClassSpec {
     /// Name in `x-plimsoll-class`.
     pub name: String,
     /// Share of tokens that the class gets while a higher class waits [default: 0].
@@ -63,7 +64,7 @@ pub struct ClassSpec {
 
 impl Default for AdmissionSpec {
     fn default() -> AdmissionSpec {
-        let class = |name: &str, share, gives_way| ClassSpec {
+        let class = |name: &str, share, gives_way| AdmissionClassSpec {
             name: name.to_owned(),
             share,
             slo_ttft_ms: None,

@@ -61,7 +61,7 @@ impl Default for Cache {
 
 /// The number of blocks of a prompt that a replica has cached.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Match {
+pub struct PrefixMatch {
     pub replica: u32,
     /// Leading blocks that the replica has cached.
     pub blocks: u32,
@@ -73,17 +73,17 @@ pub struct Match {
 
 /// The expected prefix-cache hit of a prompt on a replica, until its response reports the actual one.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
-pub struct Expected {
+pub struct ExpectedHit {
     /// Share of the prompt's tokens.
     pub share: f64,
     age: u32,
     dropped: Option<u32>,
 }
 
-impl Match {
+impl PrefixMatch {
     /// Returns the expected hit for a prompt. `share` is the matched part of the prompt.
-    pub fn expected(&self, share: f64) -> Expected {
-        Expected { share, age: self.age, dropped: self.dropped }
+    pub fn expected(&self, share: f64) -> ExpectedHit {
+        ExpectedHit { share, age: self.age, dropped: self.dropped }
     }
 }
 
@@ -106,7 +106,7 @@ impl PrefixIndex {
 
     /// Writes the replicas that have a prefix of these blocks into `found`, longest match first. Equal matches are in
     /// order of recency.
-    pub fn matches(&mut self, blocks: &[u64], found: &mut Vec<Match>) {
+    pub fn matches(&mut self, blocks: &[u64], found: &mut Vec<PrefixMatch>) {
         found.clear();
         for (depth, &block) in (0u32..).zip(blocks) {
             let Some(holders) = self.holders(block) else { break };
@@ -114,7 +114,7 @@ impl PrefixIndex {
             for &(holder, at) in &holders {
                 let Some((replica, age, within)) = self.current(holder, at) else { continue };
                 if depth == 0 {
-                    found.push(Match { replica, blocks: 0, age: 0, dropped: None });
+                    found.push(PrefixMatch { replica, blocks: 0, age: 0, dropped: None });
                 }
                 let known = found.iter_mut().find(|known| known.replica == replica && known.blocks == depth);
                 let Some(known) = known.filter(|known| known.dropped.is_none()) else { continue };
@@ -153,7 +153,7 @@ impl PrefixIndex {
     }
 
     /// Records the cached share of a prompt that a response reported.
-    pub fn heard(&mut self, replica: u32, expected: Expected, found: f64) {
+    pub fn heard(&mut self, replica: u32, expected: ExpectedHit, found: f64) {
         let span = &mut self.cache(replica).span;
         // The new value is below the age of the missed block, so that a replica without a cache ends without matches.
         let below = f64::from(expected.age) - 1.0;

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::keda::{Keda, KedaSpec};
-use crate::setting::{SettingError, Written};
+use crate::setting::{ParsedSetting, SettingError};
 
 /// Autoscaler settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -24,20 +24,20 @@ impl AutoscaleSpec {
     /// # Errors
     /// Fails if the autoscaler, a parameter or a value is unknown; the error lists the alternatives.
     pub fn parse(text: &str) -> Result<AutoscaleSpec, SettingError> {
-        let mut written = Written::parse(text)?;
+        let mut written = ParsedSetting::parse(text)?;
         let spec = AutoscaleSpec::read(&mut written)?;
         written.finish()?;
         spec.validate()?;
         Ok(spec)
     }
 
-    fn read(written: &mut Written) -> Result<AutoscaleSpec, SettingError> {
+    fn read(written: &mut ParsedSetting) -> Result<AutoscaleSpec, SettingError> {
         if written.name != "keda" {
             let (asked, known) = (written.name.clone(), vec!["keda"]);
             return Err(SettingError::UnknownName { what: "autoscaler", asked, known });
         }
-        let count = |written: &mut Written, key| written.take(key, "a whole number", |_: &u32| true);
-        let number = |written: &mut Written, key| written.take(key, "a number", |_: &f64| true);
+        let count = |written: &mut ParsedSetting, key| written.take(key, "a whole number", |_: &u32| true);
+        let number = |written: &mut ParsedSetting, key| written.take(key, "a number", |_: &f64| true);
         let target = written.take("target", "a number over 0", |target: &f64| *target > 0.0)?;
         let target = target
             .ok_or_else(|| written.missing("target", "waiting requests per replica, such as target=4"))?;

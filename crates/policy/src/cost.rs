@@ -16,7 +16,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::Load;
+use crate::load::ReplicaLoad;
 use crate::speed::Speed;
 
 /// Default weight of the delay of others. Between 0.1 and 0.3, results are equal in simulations of chat and of one
@@ -47,7 +47,7 @@ pub struct CostTerms {
 impl CostTerms {
     /// Returns the terms. `uncached` is the number of prompt tokens to compute; `answer` is the expected output in
     /// tokens.
-    pub fn of(speed: &Speed, on: Load, uncached: u32, answer: f64, weight: f64) -> CostTerms {
+    pub fn of(speed: &Speed, on: ReplicaLoad, uncached: u32, answer: f64, weight: f64) -> CostTerms {
         let [base_s, step_s] = [speed.prefill.at(0.0), speed.step.at(f64::from(on.decoding))];
         let wait_s = speed.prefill.at(on.backlog as f64) - base_s;
         CostTerms {
@@ -66,13 +66,13 @@ impl CostTerms {
 }
 
 /// Returns the time to first token in s. `uncached` is the number of prompt tokens to compute.
-pub fn first_token(speed: &Speed, on: Load, uncached: u32) -> f64 {
+pub fn first_token(speed: &Speed, on: ReplicaLoad, uncached: u32) -> f64 {
     speed.prefill.at(on.backlog as f64 + f64::from(uncached)) + speed.step.at(f64::from(on.decoding))
 }
 
 /// Returns the cost in s. `uncached` is the number of prompt tokens to compute; `answer` is the expected output in
 /// tokens.
-pub fn seconds(speed: &Speed, on: Load, uncached: u32, answer: f64, weight: f64) -> f64 {
+pub fn seconds(speed: &Speed, on: ReplicaLoad, uncached: u32, answer: f64, weight: f64) -> f64 {
     let beside = f64::from(on.decoding);
     let own = f64::from(uncached) * speed.prefill.per;
     let others = answer * (speed.late + speed.step.per * (2.0 * beside + 1.0)) + 0.5 * beside * own;

@@ -16,7 +16,7 @@ pub(crate) const DRAIN_S: f64 = 5.0;
 
 /// An estimate of the arrival rate of prompt tokens.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Demand {
+pub struct TokenDemand {
     per_s: f64,
     at: At,
 }
@@ -36,9 +36,9 @@ pub struct ScaleSignal {
     pub desired_replicas: u32,
 }
 
-impl Demand {
-    pub fn new(now: At) -> Demand {
-        Demand { per_s: 0.0, at: now }
+impl TokenDemand {
+    pub fn new(now: At) -> TokenDemand {
+        TokenDemand { per_s: 0.0, at: now }
     }
 
     /// Records the arrival of a request with this many uncached tokens.

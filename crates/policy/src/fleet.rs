@@ -7,7 +7,7 @@ pub const MOST_REPLICAS: u32 = 10_000;
 
 /// The fleet as an autoscaler sees it.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Fleet {
+pub struct FleetSample {
     /// Number of requested replicas.
     pub current: u32,
     /// Requests that wait on serving replicas and in the gateway's queue.

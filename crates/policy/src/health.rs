@@ -92,7 +92,8 @@ pub enum ReplicaOutcome {
 /// Health state of a replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+#[schemars(rename = "Standing")]
+pub enum ReplicaAvailability {
     /// The replica can get requests.
     Ready,
     /// The replica is unreachable, or its health check fails.
@@ -268,15 +269,15 @@ impl Health {
         !one.up && !one.slow
     }
 
-    pub fn standing(&self, replica: u32, now: At) -> Standing {
+    pub fn standing(&self, replica: u32, now: At) -> ReplicaAvailability {
         let one = &self.each[replica as usize];
         match one.open {
-            _ if one.draining => Standing::Draining,
-            _ if !one.up => Standing::Down,
-            None => Standing::Ready,
-            Some(open) if now >= open.until => Standing::Trial,
-            Some(open) if open.silent => Standing::Silent,
-            Some(_) => Standing::Ejected,
+            _ if one.draining => ReplicaAvailability::Draining,
+            _ if !one.up => ReplicaAvailability::Down,
+            None => ReplicaAvailability::Ready,
+            Some(open) if now >= open.until => ReplicaAvailability::Trial,
+            Some(open) if open.silent => ReplicaAvailability::Silent,
+            Some(_) => ReplicaAvailability::Ejected,
         }
     }
 
@@ -291,12 +292,14 @@ impl Health {
         let (mut up, mut trials) = (0usize, 0usize);
         for replica in 0..self.each.len() as u32 {
             match self.standing(replica, now) {
-                Standing::Ready => usable.push(replica),
-                Standing::Trial if !self.each[replica as usize].open.is_some_and(|open| open.trial) => {
+                ReplicaAvailability::Ready => usable.push(replica),
+                ReplicaAvailability::Trial
+                    if !self.each[replica as usize].open.is_some_and(|open| open.trial) =>
+                {
                     usable.push(replica);
                     trials += 1;
                 }
-                Standing::Down | Standing::Draining => continue,
+                ReplicaAvailability::Down | ReplicaAvailability::Draining => continue,
                 _ => {}
             }
             up += 1;

@@ -18,7 +18,7 @@ use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::retry::Savings;
+use crate::retry::BudgetReserve;
 use crate::setting::SettingError;
 
 /// Hedging settings.
@@ -70,7 +70,7 @@ impl HedgeSpec {
 
 /// The reason against a hedge.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Withheld {
+pub enum HedgeSkipReason {
     /// The pool is busy, requests were rejected recently, or the SLO budget is in danger.
     Busy,
     /// All other replicas are ineligible or have no capacity.
@@ -165,7 +165,7 @@ impl Lateness {
 pub(crate) struct Hedger {
     spec: HedgeSpec,
     lateness: Lateness,
-    savings: Savings,
+    savings: BudgetReserve,
     /// Recent share of hedges that were faster.
     won: f64,
     rests_until: At,
@@ -174,7 +174,7 @@ pub(crate) struct Hedger {
 
 /// A late request and the prediction for a second replica.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub(crate) struct Late {
+pub(crate) struct LateRequest {
     /// Time since the request was sent.
     pub taken: Span,
     /// Expected TTFT on the first and on the second replica.
@@ -190,7 +190,7 @@ impl Hedger {
         Hedger {
             spec: spec.clone(),
             lateness: Lateness { weights: [0.0; BUCKETS], all: 0.0 },
-            savings: Savings::new(spec.share, SAVED, now),
+            savings: BudgetReserve::new(spec.share, SAVED, now),
             won: 0.5,
             rests_until: now,
             refused: None,
@@ -227,22 +227,22 @@ impl Hedger {
     ///
     /// # Errors
     /// Fails with the reason against a hedge.
-    pub fn take(&mut self, late: &Late, now: At) -> Result<(), Withheld> {
+    pub fn take(&mut self, late: &LateRequest, now: At) -> Result<(), HedgeSkipReason> {
         let (first, other) = (late.expected.0.as_secs_f64(), late.expected.1.as_secs_f64());
         let left = first * self.lateness.left(late.taken.as_secs_f64() / first.max(1e-9));
         let busy = late.saturation > self.spec.saturation || self.refused.is_some_and(|at| now - at < CALM);
         if busy {
-            return Err(Withheld::Busy);
+            return Err(HedgeSkipReason::Busy);
         }
         if now < self.rests_until {
-            return Err(Withheld::Useless);
+            return Err(HedgeSkipReason::Useless);
         }
         if left <= other * self.lateness.mean() {
-            return Err(Withheld::NoGain);
+            return Err(HedgeSkipReason::NoGain);
         }
         match self.savings.take(f64::from(late.uncached)) {
             true => Ok(()),
-            false => Err(Withheld::OverShare),
+            false => Err(HedgeSkipReason::OverShare),
         }
     }
 
@@ -321,7 +321,7 @@ mod tests {
         hedger
     }
 
-    const LATE: Late = Late {
+    const LATE: LateRequest = LateRequest {
         taken: Span::from_secs(4),
         expected: (Span::from_secs(1), Span::from_secs(1)),
         uncached: 1_000,
@@ -352,9 +352,9 @@ mod tests {
         assert_eq!(hedger.after(Span::from_secs(1)), None, "fifty are too few to know what is late");
         hedger = seen(&spec, [1.0; 200]);
         (0..2_000).for_each(|_| hedger.sent(1_000, at(0.0)));
-        let why = |hedger: &mut Hedger, late: Late, now| hedger.take(&late, at(now)).err();
+        let why = |hedger: &mut Hedger, late: LateRequest, now| hedger.take(&late, at(now)).err();
         // The expected remaining time (4 s) is less than the second replica needs.
-        let elsewhere = Late { expected: (Span::from_secs(1), Span::from_secs(5)), ..LATE };
+        let elsewhere = LateRequest { expected: (Span::from_secs(1), Span::from_secs(5)), ..LATE };
         assert_eq!(why(&mut hedger, elsewhere, 0.0), Some(Withheld::NoGain));
         assert_eq!(why(&mut hedger, Late { saturation: 0.71, ..LATE }, 0.0), Some(Withheld::Busy));
         hedger.refused(at(1.0));

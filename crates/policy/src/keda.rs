@@ -15,7 +15,7 @@ use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::{Fleet, at_least_one, from_zero, positive, range};
+use crate::fleet::{FleetSample, at_least_one, from_zero, positive, range};
 use crate::setting::SettingError;
 
 /// KEDA settings: a ScaledObject with one trigger on waiting requests.
@@ -93,7 +93,7 @@ impl Keda {
     }
 
     /// Polls, and returns the desired number of replicas. `now` is the time of the poll, or later.
-    pub fn decide(&mut self, now: At, fleet: Fleet) -> u32 {
+    pub fn decide(&mut self, now: At, fleet: FleetSample) -> u32 {
         while self.next_poll <= now {
             self.next_poll += Span::from_secs(i64::from(self.spec.polling_s));
         }
@@ -118,7 +118,7 @@ impl Keda {
         desired.clamp(self.spec.min.max(1), self.spec.max)
     }
 
-    fn wish(&self, fleet: Fleet) -> u32 {
+    fn wish(&self, fleet: FleetSample) -> u32 {
         let carried = self.spec.target * f64::from(fleet.current);
         match (fleet.waiting - carried).abs() <= self.spec.tolerance * carried {
             true => fleet.current,

@@ -48,21 +48,26 @@ pub mod autoscale;
 pub mod fleet;
 pub mod keda;
 
-pub use admit::{AdmissionSpec, ClassSpec};
-pub use affinity::Expected;
+pub use admit::{AdmissionClassSpec, AdmissionSpec};
+pub use affinity::ExpectedHit;
 pub use autoscale::AutoscaleSpec;
 pub use demand::ScaleSignal;
-pub use fleet::{Fleet, MOST_REPLICAS};
-pub use front::{Front, FrontSpec, Given, Offer, QueuedAsk, Refusal, SentRequest, Terms};
-pub use health::{BreakerSpec, Health, ReplicaOutcome, Standing};
-pub use hedge::{HedgeSpec, Withheld};
-pub use load::{Booking, Load, unseen};
+pub use fleet::{FleetSample, MOST_REPLICAS};
+pub use front::{
+    AdmissionControlSpec, AdmissionController, AdmissionDecision, AdmissionParams, DequeueDecision,
+    QueuedRequestFacts, Refusal, SentRequest,
+};
+pub use health::{BreakerSpec, Health, ReplicaAvailability, ReplicaOutcome};
+pub use hedge::{HedgeSkipReason, HedgeSpec};
+pub use load::{Booking, ReplicaLoad, unseen};
 pub use queue::{FairQueue, Order, QueueShare, Ticket};
 pub use rate::{RateLimit, RateSpec};
-pub use retry::{Breaks, RetryBudget, RetrySpec};
-pub use route::{BlockEnds, Facts, LoadMeasure, Outlook, Pick, ReplicaView, RouteSpec, Router};
-pub use sampling::{EndedTrace, KeptTrace, SamplingSpec, Stratum, TailSampler};
-pub use setting::{SettingError, Written};
+pub use retry::{Breaks, RetryBudget, RetryBudgetSpec};
+pub use route::{
+    BlockEnds, LoadMeasure, ReplicaView, RequestFacts, RequestForecast, RouteDecision, RouteSpec, Router,
+};
+pub use sampling::{EndedTrace, KeptTrace, SamplingSpec, TailSampler, TraceStratum};
+pub use setting::{ParsedSetting, SettingError};
 pub use similar::{NearUse, SimilarityRule, ThresholdStanding};
 pub use speed::{Speed, Speeds};
-pub use telemetry::{PageStanding, PageView, Said, Telemetry};
+pub use telemetry::{PageStanding, PageView, ReportedLoad, Telemetry};

@@ -15,27 +15,27 @@ const FAR: f64 = 4.0;
 
 /// A line: `y = base + per · x`.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
-pub struct Line {
+pub struct LinearFit {
     /// Value at x = 0.
     pub base: f64,
     pub per: f64,
 }
 
-impl Line {
+impl LinearFit {
     /// Returns y at `x`.
     pub fn at(&self, x: f64) -> f64 {
         self.base + self.per * x
     }
 
     /// Returns the line multiplied by a factor.
-    pub fn times(&self, factor: f64) -> Line {
-        Line { base: self.base * factor, per: self.per * factor }
+    pub fn times(&self, factor: f64) -> LinearFit {
+        LinearFit { base: self.base * factor, per: self.per * factor }
     }
 }
 
 /// A line fit. Neither base nor slope is ever negative, because both are times.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
-pub struct Learnt {
+pub struct LinearEstimator {
     weight: f64,
     mean_x: f64,
     mean_y: f64,
@@ -44,9 +44,9 @@ pub struct Learnt {
     joint: f64,
 }
 
-impl Learnt {
+impl LinearEstimator {
     /// Adds a point and returns its value after the outlier limit. `prior` is the line that the fit leans on.
-    pub fn learn(&mut self, x: f64, y: f64, prior: Line) -> f64 {
+    pub fn learn(&mut self, x: f64, y: f64, prior: LinearFit) -> f64 {
         let expected = self.line(prior).at(x);
         let y =
             if self.weight >= ENOUGH && expected > 0.0 { y.clamp(expected / FAR, expected * FAR) } else { y };
@@ -62,7 +62,7 @@ impl Learnt {
 
     /// Returns the fitted line. The prior's slope counts as points with a spread of the mean x, so that points at one
     /// place do not determine the slope.
-    pub fn line(&self, prior: Line) -> Line {
+    pub fn line(&self, prior: LinearFit) -> LinearFit {
         if self.weight <= 1e-6 {
             return prior;
         }
@@ -74,6 +74,6 @@ impl Learnt {
         let most = if self.mean_x > 0.0 { self.mean_y / self.mean_x } else { f64::INFINITY };
         let per = per.clamp(0.0, most.max(0.0));
         let own = (self.mean_y - per * self.mean_x).max(0.0);
-        Line { base: (self.weight * own + lent * prior.base) / (self.weight + lent), per }
+        LinearFit { base: (self.weight * own + lent * prior.base) / (self.weight + lent), per }
     }
 }

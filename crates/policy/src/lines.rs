@@ -17,7 +17,7 @@ const REMEMBERED: usize = 1_024;
 pub(crate) type LineKey = (usize, Option<u64>);
 
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Lines {
+pub(crate) struct QueueLines {
     each: BTreeMap<LineKey, Line>,
 }
 
@@ -28,7 +28,7 @@ struct Line {
     drain: Drain,
 }
 
-impl Lines {
+impl QueueLines {
     /// Adds a request with this many tokens to a line.
     pub fn begin(&mut self, key: LineKey, tokens: u64, now: At) {
         if self.each.len() > REMEMBERED {

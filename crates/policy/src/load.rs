@@ -5,11 +5,11 @@
 
 use plimsoll_model::At;
 
-use crate::affinity::Expected;
+use crate::affinity::ExpectedHit;
 
 /// Requests and tokens on a replica.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub struct Load {
+pub struct ReplicaLoad {
     /// Requests in flight.
     pub requests: u32,
     /// Prompt and output tokens of the requests in flight.
@@ -20,25 +20,25 @@ pub struct Load {
     pub decoding: u32,
 }
 
-impl Load {
+impl ReplicaLoad {
     /// Returns the load of one request before its first token.
-    pub fn of_one(tokens: u64, uncached: u32) -> Load {
-        Load { requests: 1, tokens, backlog: u64::from(uncached), decoding: 0 }
+    pub fn of_one(tokens: u64, uncached: u32) -> ReplicaLoad {
+        ReplicaLoad { requests: 1, tokens, backlog: u64::from(uncached), decoding: 0 }
     }
 
     /// Returns the load of this request after its first token.
-    pub fn begun(self) -> Load {
-        Load { backlog: 0, decoding: self.requests, ..self }
+    pub fn begun(self) -> ReplicaLoad {
+        ReplicaLoad { backlog: 0, decoding: self.requests, ..self }
     }
 
     /// Returns the sum of two loads.
     #[must_use]
-    pub fn and(mut self, other: Load) -> Load {
+    pub fn and(mut self, other: ReplicaLoad) -> ReplicaLoad {
         self.add(other);
         self
     }
 
-    pub fn add(&mut self, other: Load) {
+    pub fn add(&mut self, other: ReplicaLoad) {
         self.requests += other.requests;
         self.tokens += other.tokens;
         self.backlog += other.backlog;
@@ -46,7 +46,7 @@ impl Load {
     }
 
     /// Subtracts a load, saturating at zero.
-    pub fn take(&mut self, other: Load) {
+    pub fn take(&mut self, other: ReplicaLoad) {
         self.requests = self.requests.saturating_sub(other.requests);
         self.tokens = self.tokens.saturating_sub(other.tokens);
         self.backlog = self.backlog.saturating_sub(other.backlog);
@@ -57,15 +57,15 @@ impl Load {
 /// Returns the assumed load of `others` other routers on each replica: for each router, the mean load of this one.
 /// Without it, a router with an eighth of the requests would attribute decode steps to an eighth of the streams. It
 /// would overestimate the cost of concurrent requests eight times.
-pub fn unseen(own: &[Load], replicas: usize, others: u32) -> Load {
+pub fn unseen(own: &[ReplicaLoad], replicas: usize, others: u32) -> ReplicaLoad {
     if others == 0 || replicas == 0 {
-        return Load::default();
+        return ReplicaLoad::default();
     }
-    let mut sum = Load::default();
+    let mut sum = ReplicaLoad::default();
     own.iter().for_each(|&load| sum.add(load));
     let (others, many) = (u64::from(others), replicas as u64);
     let share = |sum: u64| (sum * others + many / 2) / many;
-    Load {
+    ReplicaLoad {
         requests: share(u64::from(sum.requests)) as u32,
         tokens: share(sum.tokens),
         backlog: share(sum.backlog),
@@ -77,7 +77,7 @@ pub fn unseen(own: &[Load], replicas: usize, others: u32) -> Load {
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Booking {
     pub replica: u32,
-    pub load: Load,
+    pub load: ReplicaLoad,
     pub sent: At,
     /// Prompt tokens to compute before its first token, including those ahead of it.
     pub work: u64,
@@ -86,12 +86,12 @@ pub struct Booking {
     /// Time of the first token, and the requests that decoded then; `None` before it.
     pub first: Option<(At, u32)>,
     /// Expected prefix-cache hit of the prompt.
-    pub expected: Expected,
+    pub expected: ExpectedHit,
 }
 
 impl Booking {
     /// Returns the booking of a request on a replica with this load.
-    pub fn new(replica: u32, on: Load, own: Load, sent: At) -> Booking {
+    pub fn new(replica: u32, on: ReplicaLoad, own: ReplicaLoad, sent: At) -> Booking {
         let work = on.backlog + own.backlog;
         Booking {
             replica,
@@ -100,7 +100,7 @@ impl Booking {
             work,
             beside: on.decoding,
             first: None,
-            expected: Expected::default(),
+            expected: ExpectedHit::default(),
         }
     }
 }

@@ -12,11 +12,11 @@ const UNHEARD_S: f64 = 60.0;
 
 /// The peak latencies of all replicas.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Peaks {
+pub(crate) struct PeakEwmaState {
     each: Vec<Option<(f64, At)>>,
 }
 
-impl Peaks {
+impl PeakEwmaState {
     /// Records a latency. `decay` is the time constant of the memory.
     pub fn took(&mut self, replica: u32, took: Span, at: At, decay: Span) {
         let place = replica as usize;
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_slow_answer_counts_at_once_and_is_forgotten_by_and_by() {
-        let (mut peaks, decay) = (Peaks::default(), Span::from_secs(10));
+        let (mut peaks, decay) = (PeakEwmaState::default(), Span::from_secs(10));
         assert_eq!((peaks.cost(0, 0), peaks.cost(0, 2)), (0.0, 120.0));
         peaks.took(0, Span::from_millis(100), at(0.0), decay);
         assert_eq!((peaks.cost(0, 0), peaks.cost(0, 3)), (0.1, 0.4));

@@ -15,7 +15,8 @@ use crate::setting::SettingError;
 /// Retry settings.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct RetrySpec {
+#[schemars(rename = "RetrySpec")]
+pub struct RetryBudgetSpec {
     /// Limit on the retries of one request; 0 disables retries [default: 2].
     pub most: u32,
     /// Retry budget as a share of requests, from 0 to 1 [default: 0.1].
@@ -24,13 +25,13 @@ pub struct RetrySpec {
     pub reserve_per_s: f64,
 }
 
-impl Default for RetrySpec {
-    fn default() -> RetrySpec {
-        RetrySpec { most: 2, share: 0.1, reserve_per_s: 3.0 }
+impl Default for RetryBudgetSpec {
+    fn default() -> RetryBudgetSpec {
+        RetryBudgetSpec { most: 2, share: 0.1, reserve_per_s: 3.0 }
     }
 }
 
-impl RetrySpec {
+impl RetryBudgetSpec {
     /// Checks the rules that the types cannot express.
     ///
     /// # Errors
@@ -52,7 +53,7 @@ const KEPT: (f64, f64) = (10.0, 100.0);
 
 /// A budget that earns a share of an inflow and saves it for a limited period.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub(crate) struct Savings {
+pub(crate) struct BudgetReserve {
     share: f64,
     /// Saving period in s, or in requests if they take longer, so that slow traffic can save too.
     kept: (f64, f64),
@@ -63,11 +64,11 @@ pub(crate) struct Savings {
     at: At,
 }
 
-impl Savings {
+impl BudgetReserve {
     /// Returns an empty budget. `share` is the earned share of the inflow; `kept` is the saving period in s and in
     /// requests.
-    pub fn new(share: f64, kept: (f64, f64), now: At) -> Savings {
-        Savings { share, kept, left: 0.0, per_s: 0.0, per_request: 0.0, at: now }
+    pub fn new(share: f64, kept: (f64, f64), now: At) -> BudgetReserve {
+        BudgetReserve { share, kept, left: 0.0, per_s: 0.0, per_request: 0.0, at: now }
     }
 
     /// Adds the inflow of a request.
@@ -98,25 +99,25 @@ impl Savings {
 
 /// Returns the capacity of the reserve: 2 s, which covers the failures until a breaker ejects a replica. It is at
 /// least one retry, so that half a retry per s permits one every 2 s.
-fn reserve(spec: &RetrySpec) -> f64 {
+fn reserve(spec: &RetryBudgetSpec) -> f64 {
     if spec.reserve_per_s > 0.0 { (2.0 * spec.reserve_per_s).max(1.0) } else { 0.0 }
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct RetryBudget {
-    spec: RetrySpec,
+    spec: RetryBudgetSpec,
     /// Retries earned by requests.
-    earned: Savings,
+    earned: BudgetReserve,
     /// Retries in the reserve, as of `at`.
     reserve: f64,
     at: At,
 }
 
 impl RetryBudget {
-    pub fn new(spec: &RetrySpec, now: At) -> RetryBudget {
+    pub fn new(spec: &RetryBudgetSpec, now: At) -> RetryBudget {
         RetryBudget {
             spec: *spec,
-            earned: Savings::new(spec.share, KEPT, now),
+            earned: BudgetReserve::new(spec.share, KEPT, now),
             reserve: reserve(spec),
             at: now,
         }

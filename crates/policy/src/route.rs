@@ -10,10 +10,10 @@ pub use spec::{LoadMeasure, RouteSpec};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, Span};
 
-use crate::affinity::{Expected, Match, PrefixIndex};
+use crate::affinity::{ExpectedHit, PrefixIndex, PrefixMatch};
 use crate::cost;
-use crate::load::{Booking, Load};
-use crate::peak::Peaks;
+use crate::load::{Booking, ReplicaLoad};
+use crate::peak::PeakEwmaState;
 use crate::rendezvous;
 use crate::speed::{Speed, Speeds};
 
@@ -22,14 +22,14 @@ use crate::speed::{Speed, Speeds};
 pub struct ReplicaView {
     /// Stable number of the replica.
     pub replica: u32,
-    pub load: Load,
+    pub load: ReplicaLoad,
     /// Extra cost because the replica recently rejected requests.
     pub penalty: Span,
 }
 
 /// The properties of a request that routing may use.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Facts<'a> {
+pub struct RequestFacts<'a> {
     /// Conversation that the request belongs to.
     pub session: Option<u64>,
     /// Hashes of the prompt's full blocks; each hash covers the whole prefix.
@@ -79,17 +79,17 @@ impl BlockEnds<'_> {
 
 /// A routing decision.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Pick {
+pub struct RouteDecision {
     pub place: usize,
     /// Prompt tokens that the replica must compute, if the router's record is right.
     pub uncached: u32,
     /// Expected prefix-cache hit on the replica.
-    pub expected: Expected,
+    pub expected: ExpectedHit,
 }
 
 /// Best-case estimates for a request over all replicas.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Outlook {
+pub struct RequestForecast {
     /// Shortest estimated time to first token.
     pub first: Span,
     /// Fewest prompt tokens that any replica would compute.
@@ -104,9 +104,9 @@ pub struct Router {
     last: Option<u32>,
     index: PrefixIndex,
     speeds: Speeds,
-    peaks: Peaks,
+    peaks: PeakEwmaState,
     /// Buffers for prefix matches and costs. They are reused so that a decision does not allocate.
-    matches: Vec<Match>,
+    matches: Vec<PrefixMatch>,
     costs: Vec<f64>,
 }
 
@@ -124,7 +124,7 @@ impl Router {
             last: None,
             index: PrefixIndex::new(blocks as usize),
             speeds: Speeds::default(),
-            peaks: Peaks::default(),
+            peaks: PeakEwmaState::default(),
             matches: Vec::new(),
             costs: Vec::new(),
         }
@@ -163,7 +163,12 @@ impl Router {
     ///
     /// `views` must be in ascending order of replica number. Call this once per request, because the router records
     /// its decision.
-    pub fn pick(&mut self, views: &[ReplicaView], facts: &Facts<'_>, chance: &mut Stream) -> Option<Pick> {
+    pub fn pick(
+        &mut self,
+        views: &[ReplicaView],
+        facts: &RequestFacts<'_>,
+        chance: &mut Stream,
+    ) -> Option<RouteDecision> {
         if views.is_empty() {
             return None;
         }
@@ -197,13 +202,17 @@ impl Router {
         }
         let share = 1.0 - f64::from(uncached) / f64::from(facts.prompt_tokens.max(1));
         let expected = self.matched(replica).map(|found| found.expected(share)).unwrap_or_default();
-        Some(Pick { place, uncached, expected })
+        Some(RouteDecision { place, uncached, expected })
     }
 
     /// Returns the cached prompt tokens and cost terms of each view, as used by the last [`pick`](Router::pick).
     ///
     /// Cost terms exist for `least_cost` only. Call this right after `pick` with the same arguments.
-    pub fn weighed(&self, views: &[ReplicaView], facts: &Facts<'_>) -> Vec<(u32, Option<cost::CostTerms>)> {
+    pub fn weighed(
+        &self,
+        views: &[ReplicaView],
+        facts: &RequestFacts<'_>,
+    ) -> Vec<(u32, Option<cost::CostTerms>)> {
         let weighed = |view: &ReplicaView| {
             let uncached = self.uncached(view.replica, facts);
             let terms = match self.spec {
@@ -223,7 +232,7 @@ impl Router {
     ///
     /// The order uses the cost or token load of the policy; other policies use requests in flight. The call records
     /// no decision.
-    pub fn ranked(&mut self, views: &[ReplicaView], facts: &Facts<'_>) -> Vec<usize> {
+    pub fn ranked(&mut self, views: &[ReplicaView], facts: &RequestFacts<'_>) -> Vec<usize> {
         if self.needs_blocks() {
             self.index.matches(facts.blocks, &mut self.matches);
         }
@@ -243,13 +252,17 @@ impl Router {
     }
 
     /// Returns the expected number of output tokens, capped by the request's limit.
-    fn answer(&self, facts: &Facts<'_>) -> f64 {
+    fn answer(&self, facts: &RequestFacts<'_>) -> f64 {
         let answer = self.speeds.answer_tokens();
         facts.most_tokens.map_or(answer, |most| answer.min(f64::from(most)))
     }
 
     /// Returns best-case estimates over `views`, or `None` if `views` is empty.
-    pub(crate) fn outlook(&mut self, views: &[ReplicaView], facts: &Facts<'_>) -> Option<Outlook> {
+    pub(crate) fn outlook(
+        &mut self,
+        views: &[ReplicaView],
+        facts: &RequestFacts<'_>,
+    ) -> Option<RequestForecast> {
         if self.needs_blocks() {
             self.index.matches(facts.blocks, &mut self.matches);
         }
@@ -258,7 +271,7 @@ impl Router {
             (cost::first_token(&self.speeds.of(view.replica), view.load, uncached), uncached)
         });
         let (first, uncached) = each.reduce(|best, one| (best.0.min(one.0), best.1.min(one.1)))?;
-        Some(Outlook { first: Span::from_secs_f64(first), uncached })
+        Some(RequestForecast { first: Span::from_secs_f64(first), uncached })
     }
 
     /// Drops the prefix memory of a replica that lost its cache.
@@ -314,12 +327,12 @@ impl Router {
     }
 
     /// Returns the replica's prefix match from the last index lookup.
-    fn matched(&self, replica: u32) -> Option<&Match> {
+    fn matched(&self, replica: u32) -> Option<&PrefixMatch> {
         self.matches.iter().find(|found| found.replica == replica)
     }
 
     /// Returns the prompt tokens that this replica would compute.
-    fn uncached(&self, replica: u32, facts: &Facts<'_>) -> u32 {
+    fn uncached(&self, replica: u32, facts: &RequestFacts<'_>) -> u32 {
         left(facts, self.matched(replica).map_or(0, |found| found.blocks))
     }
 
@@ -327,7 +340,7 @@ impl Router {
     fn cheapest(
         &mut self,
         views: &[ReplicaView],
-        facts: &Facts<'_>,
+        facts: &RequestFacts<'_>,
         weight: f64,
         chance: &mut Stream,
     ) -> usize {
@@ -371,7 +384,7 @@ impl Router {
     /// lower load, then to the first view.
     fn longest(&self, views: &[ReplicaView], bound: f64) -> Option<usize> {
         let most = rendezvous::most_requests(views, bound);
-        let known = |found: &Match| {
+        let known = |found: &PrefixMatch| {
             let place = views.binary_search_by_key(&found.replica, |view| view.replica).ok()?;
             Some((found.blocks, place))
         };
@@ -383,7 +396,7 @@ impl Router {
 }
 
 /// Returns the prompt tokens left to compute with this many cached blocks. The last token is always computed.
-fn left(facts: &Facts<'_>, blocks: u32) -> u32 {
+fn left(facts: &RequestFacts<'_>, blocks: u32) -> u32 {
     facts.prompt_tokens.saturating_sub(facts.ends.tokens(blocks)).max(facts.prompt_tokens.min(1))
 }
 

@@ -51,7 +51,7 @@ impl SamplingSpec {
 plimsoll_model::named! {
     /// The stratum of a trace.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-    pub enum Stratum {
+    pub enum TraceStratum {
         Failed => "failed",
         Slow => "slow",
         /// The request neither failed nor was slow.
@@ -74,7 +74,7 @@ pub struct EndedTrace<T> {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct KeptTrace<T> {
-    pub stratum: Stratum,
+    pub stratum: TraceStratum,
     /// Number of traces that this trace represents, including itself.
     pub weight: f64,
     pub spans: T,
@@ -243,9 +243,9 @@ impl<T> TailSampler<T> {
         let took = if ended.failed { [None; 2] } else { ended.took };
         let is_slow = past.is_slow(took, ended.at);
         let stratum = match (ended.failed, is_slow) {
-            (true, _) => Stratum::Failed,
-            (false, true) => Stratum::Slow,
-            (false, false) => Stratum::Rest,
+            (true, _) => TraceStratum::Failed,
+            (false, true) => TraceStratum::Slow,
+            (false, false) => TraceStratum::Rest,
         };
         self.counted[stratum as usize].0 += 1;
         self.strata[stratum as usize].push(ended.randomness.min(ROOM as u64 - 1), ended.spans)
@@ -259,7 +259,7 @@ impl<T> TailSampler<T> {
         }
         self.second = second;
         let mut all = Vec::new();
-        for stratum in Stratum::ALL {
+        for stratum in TraceStratum::ALL {
             let (weight, spans) = self.strata[stratum as usize].take();
             all.extend(spans.map(|spans| KeptTrace { stratum, weight, spans }));
         }
@@ -268,8 +268,8 @@ impl<T> TailSampler<T> {
     }
 
     /// Returns the number of received and of kept traces per stratum.
-    pub fn counted(&self) -> [(Stratum, u64, u64); 3] {
-        Stratum::ALL.map(|stratum| {
+    pub fn counted(&self) -> [(TraceStratum, u64, u64); 3] {
+        TraceStratum::ALL.map(|stratum| {
             let (came, kept) = self.counted[stratum as usize];
             (stratum, came, kept)
         })

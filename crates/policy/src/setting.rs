@@ -67,22 +67,22 @@ pub enum SettingError {
 
 /// A name with its fields, as in the configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Written {
+pub struct ParsedSetting {
     pub name: String,
     fields: BTreeMap<String, String>,
     looked_for: Vec<&'static str>,
 }
 
-impl Written {
-    pub fn new(name: &str, fields: BTreeMap<String, String>) -> Written {
-        Written { name: name.to_owned(), fields, looked_for: Vec::new() }
+impl ParsedSetting {
+    pub fn new(name: &str, fields: BTreeMap<String, String>) -> ParsedSetting {
+        ParsedSetting { name: name.to_owned(), fields, looked_for: Vec::new() }
     }
 
     /// Parses `name` or `name:key=value,key=value`.
     ///
     /// # Errors
     /// Fails if a field has no `=`, a key occurs twice, or the name is missing.
-    pub fn parse(text: &str) -> Result<Written, SettingError> {
+    pub fn parse(text: &str) -> Result<ParsedSetting, SettingError> {
         let form = || SettingError::Form { text: text.to_owned() };
         let (name, rest) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
         if name.is_empty() {
@@ -95,7 +95,7 @@ impl Written {
                 return Err(form());
             }
         }
-        Ok(Written::new(name, fields))
+        Ok(ParsedSetting::new(name, fields))
     }
 
     /// Takes and parses the value of a key; returns `None` if the key is absent.

@@ -16,15 +16,15 @@
 
 use plimsoll_model::{At, Span};
 
-use crate::line::{KEPT, LENT, Learnt, Line};
+use crate::line::{KEPT, LENT, LinearEstimator, LinearFit};
 use crate::load::Booking;
 
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Speed {
     /// Time to first token in s over the prompt tokens to compute, minus one decode step.
-    pub prefill: Line,
+    pub prefill: LinearFit,
     /// Time between two tokens in s over the decoding requests.
-    pub step: Line,
+    pub step: LinearFit,
     /// Extra time in s per output token compared with an average replica, if certain ([`SURE`]). Without it, a
     /// replica with fast first tokens and ten times slower streams would get its full share of requests.
     pub late: f64,
@@ -39,8 +39,8 @@ const SURE: f64 = 1.25;
 /// Initial speed: 2 000 prompt tokens per s (as in SMG) and decode steps of 20 ms. All replicas start equal. The
 /// speed only decides the value of a cached prefix against a queue for the first few requests.
 pub const UNKNOWN: Speed = Speed {
-    prefill: Line { base: 0.02, per: 1.0 / 2_000.0 },
-    step: Line { base: 0.02, per: 0.000_2 },
+    prefill: LinearFit { base: 0.02, per: 1.0 / 2_000.0 },
+    step: LinearFit { base: 0.02, per: 0.000_2 },
     late: 0.0,
 };
 
@@ -56,8 +56,8 @@ const IN_TURN: usize = 2;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Speeds {
-    prefill: Learnt,
-    step: Learnt,
+    prefill: LinearEstimator,
+    step: LinearEstimator,
     pool: Speed,
     each: Vec<Factors>,
     /// Factors of an unknown replica.
@@ -148,8 +148,8 @@ impl Ratio {
 impl Default for Speeds {
     fn default() -> Speeds {
         Speeds {
-            prefill: Learnt::default(),
-            step: Learnt::default(),
+            prefill: LinearEstimator::default(),
+            step: LinearEstimator::default(),
             pool: UNKNOWN,
             each: Vec::new(),
             prefill_center: 1.0,

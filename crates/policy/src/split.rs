@@ -21,14 +21,14 @@ const SALT: u64 = 0x7c15_9e37_79b9_7f4a;
 
 /// The side of each replica.
 #[derive(Clone, Debug)]
-pub(crate) struct Sides {
+pub(crate) struct ReplicaArms {
     arms: Vec<Arm>,
     strayed: u64,
 }
 
-impl Sides {
-    pub fn new(replicas: usize) -> Sides {
-        Sides { arms: vec![Arm::Base; replicas], strayed: 0 }
+impl ReplicaArms {
+    pub fn new(replicas: usize) -> ReplicaArms {
+        ReplicaArms { arms: vec![Arm::Base; replicas], strayed: 0 }
     }
 
     /// Adds a replica on the base side.

@@ -23,7 +23,7 @@
 use plimsoll_model::{At, Span};
 use serde::{Deserialize, Serialize};
 
-use crate::load::{Booking, Load};
+use crate::load::{Booking, ReplicaLoad};
 
 /// Age from which a scrape is ignored.
 pub const STALE: Span = Span::from_secs(10);
@@ -55,7 +55,7 @@ const MOST: f64 = 1e6;
 
 /// The scraped load of a replica.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
-pub struct Said {
+pub struct ReportedLoad {
     /// Requests that the engine computes; `None` if not reported.
     pub running: Option<f64>,
     pub waiting: Option<f64>,
@@ -96,43 +96,43 @@ impl PageStanding {
 pub struct PageView {
     pub standing: PageStanding,
     /// Scraped load; `None` before the first scrape.
-    pub said: Option<Said>,
+    pub said: Option<ReportedLoad>,
     pub age: Option<Span>,
     /// Estimated requests of other clients on the replica.
     pub others: u32,
 }
 
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
-struct Others {
+struct ExternalLoad {
     waiting: f64,
     decoding: f64,
 }
 
-impl Others {
+impl ExternalLoad {
     fn all(self) -> f64 {
         self.waiting + self.decoding
     }
 
-    fn add(&mut self, other: Others) {
+    fn add(&mut self, other: ExternalLoad) {
         self.waiting += other.waiting;
         self.decoding += other.decoding;
     }
 
     /// Returns a point on the way to another value.
-    fn towards(self, to: Others, share: f64) -> Others {
+    fn towards(self, to: ExternalLoad, share: f64) -> ExternalLoad {
         self.fading(to, (share, share))
     }
 
-    fn fading(self, to: Others, (waiting, decoding): (f64, f64)) -> Others {
-        Others {
+    fn fading(self, to: ExternalLoad, (waiting, decoding): (f64, f64)) -> ExternalLoad {
+        ExternalLoad {
             waiting: self.waiting + waiting * (to.waiting - self.waiting),
             decoding: self.decoding + decoding * (to.decoding - self.decoding),
         }
     }
 
-    fn load(self, (tokens, uncached): (f64, f64)) -> Load {
+    fn load(self, (tokens, uncached): (f64, f64)) -> ReplicaLoad {
         let (requests, waiting) = (self.all().round(), self.waiting.round());
-        Load {
+        ReplicaLoad {
             requests: requests as u32,
             tokens: (self.all() * tokens).round() as u64,
             backlog: (self.waiting * uncached).round() as u64,
@@ -151,7 +151,7 @@ fn beyond_chance(deviation: f64, chance: f64) -> f64 {
 #[derive(Copy, Clone, PartialEq, Debug)]
 struct Pool {
     /// Load of others on the average replica.
-    mean: Others,
+    mean: ExternalLoad,
     /// Share of this gateway in the requests.
     share: f64,
     /// Mean waiting and decoding time of a request in s.
@@ -162,18 +162,18 @@ struct Pool {
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 struct Page {
     /// Own load at the start of the scrape; `None` if no scrape is in progress.
-    asked: Option<Load>,
-    said: Option<(Said, At)>,
+    asked: Option<ReplicaLoad>,
+    said: Option<(ReportedLoad, At)>,
     /// Time of the last change of the metrics.
     moved: At,
-    found: Others,
+    found: ExternalLoad,
     /// Recent means of the load of others and of the own requests.
-    mean: Others,
+    mean: ExternalLoad,
     own: f64,
     contradicted: bool,
     still: bool,
     /// Latest estimate of the load of others.
-    others: Option<Load>,
+    others: Option<ReplicaLoad>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -182,7 +182,7 @@ pub struct Telemetry {
     /// Common properties of the replicas with usable metrics, and the load of the average one; `None` without usable
     /// metrics.
     pool: Option<Pool>,
-    mean: Option<Load>,
+    mean: Option<ReplicaLoad>,
     /// Time of the last update of the estimates; `None` requests an update.
     at: Option<At>,
     is_heard: bool,
@@ -210,12 +210,12 @@ impl Default for Telemetry {
 
 impl Telemetry {
     /// Records the start of a scrape. `own` is the load of this gateway on the replica.
-    pub fn ask(&mut self, replica: u32, own: Load) {
+    pub fn ask(&mut self, replica: u32, own: ReplicaLoad) {
         self.page(replica).asked = Some(own);
     }
 
     /// Records a scrape whose data is from `at`. `own` is the load of this gateway at its arrival.
-    pub fn told(&mut self, replica: u32, said: Said, own: Load, at: At) {
+    pub fn told(&mut self, replica: u32, said: ReportedLoad, own: ReplicaLoad, at: At) {
         let sound = |value: Option<f64>| value.is_none_or(|value| (0.0..=MOST).contains(&value));
         if !sound(said.running) || !sound(said.waiting) || said.running.or(said.waiting).is_none() {
             return;
@@ -249,7 +249,7 @@ impl Telemetry {
     }
 
     /// Records a sent request with this much work.
-    pub fn sent(&mut self, own: Load) {
+    pub fn sent(&mut self, own: ReplicaLoad) {
         self.uncached += FRESH_REQUEST * (own.backlog as f64 - self.uncached);
         self.tokens += FRESH_REQUEST * (own.tokens as f64 - self.tokens);
     }
@@ -294,7 +294,7 @@ impl Telemetry {
     }
 
     fn pool(&self, now: At) -> Option<Pool> {
-        let (mut sum, mut own, mut count) = (Others::default(), 0.0, 0.0);
+        let (mut sum, mut own, mut count) = (ExternalLoad::default(), 0.0, 0.0);
         for page in self.pages.iter().filter(|page| page.standing(now) == PageStanding::Believed) {
             sum.add(page.mean);
             own += page.own;
@@ -302,14 +302,14 @@ impl Telemetry {
         }
         let all = own + sum.all();
         (count > 0.0).then(|| Pool {
-            mean: Others { waiting: sum.waiting / count, decoding: sum.decoding / count },
+            mean: ExternalLoad { waiting: sum.waiting / count, decoding: sum.decoding / count },
             share: if all > 0.0 { own / all } else { 1.0 },
             stays: (self.waits_s.max(LEAST_STAY_S), self.decodes_s.max(LEAST_STAY_S)),
         })
     }
 
     /// Returns the estimated load of others on a replica, or `None` without any usable metrics.
-    pub fn others(&self, replica: u32) -> Option<Load> {
+    pub fn others(&self, replica: u32) -> Option<ReplicaLoad> {
         self.mean.map(|mean| self.pages.get(replica as usize).and_then(|page| page.others).unwrap_or(mean))
     }
 
@@ -335,7 +335,7 @@ impl Telemetry {
 
 impl Page {
     /// Checks the metrics for impossible values.
-    fn check(&mut self, said: Said, (asked, own): (Load, Load), at: At) {
+    fn check(&mut self, said: ReportedLoad, (asked, own): (ReplicaLoad, ReplicaLoad), at: At) {
         if self.said.is_none_or(|(before, _)| before != said) {
             self.moved = at;
         }
@@ -360,7 +360,7 @@ impl Page {
     }
 
     /// Returns the current load of others, or `None` if it is unknown.
-    fn estimate(&self, pool: &Pool, now: At) -> Option<Others> {
+    fn estimate(&self, pool: &Pool, now: At) -> Option<ExternalLoad> {
         if self.standing(now) != PageStanding::Believed {
             return None;
         }
@@ -376,14 +376,14 @@ impl Page {
 
 /// Returns the scraped load of others. Of the own loads before and after the scrape, the larger one is subtracted.
 /// Own requests that came or went in between must not count as load of others.
-fn found(said: Said, (asked, own): (Load, Load)) -> Others {
-    let ahead = |load: Load| load.requests.saturating_sub(load.decoding);
+fn found(said: ReportedLoad, (asked, own): (ReplicaLoad, ReplicaLoad)) -> ExternalLoad {
+    let ahead = |load: ReplicaLoad| load.requests.saturating_sub(load.decoding);
     let waiting = said.waiting.unwrap_or(0.0) - f64::from(ahead(asked).max(ahead(own)));
     let Some(running) = said.running else {
-        return Others { waiting: waiting.max(0.0), decoding: 0.0 };
+        return ExternalLoad { waiting: waiting.max(0.0), decoding: 0.0 };
     };
     let all = running + said.waiting.unwrap_or(0.0) - f64::from(asked.requests.max(own.requests));
     let all = all.max(0.0);
     let waiting = waiting.clamp(0.0, all);
-    Others { waiting, decoding: all - waiting }
+    ExternalLoad { waiting, decoding: all - waiting }
 }

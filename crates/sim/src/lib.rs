@@ -27,7 +27,7 @@ pub use engine::scheduler::policy::PolicySpec;
 pub use fleet::fault::FaultTruth;
 pub use fleet::world::World;
 pub use plimsoll_policy::keda::KedaSpec;
-pub use plimsoll_policy::{AutoscaleSpec, FrontSpec, HedgeSpec, RouteSpec};
+pub use plimsoll_policy::{AdmissionControlSpec, AutoscaleSpec, HedgeSpec, RouteSpec};
 pub use spec::dynamic::DynamicSpec;
 pub use spec::fault::{FaultKind, FaultSpec};
 pub use spec::fleet::{AdapterSpec, ColdStartSpec, DisaggregationSpec, FleetSpec, WorldSpec};

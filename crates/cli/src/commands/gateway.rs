@@ -23,7 +23,7 @@ use plimsoll_gateway::stats::{ENDS, Stats};
 use plimsoll_gateway::{
     Gateway, GatewayError, GatewaySpec, PickerSpec, RecordSpec, ReplicaRole, ReplicaSpec,
 };
-use plimsoll_policy::{RouteSpec, Standing};
+use plimsoll_policy::{ReplicaAvailability, RouteSpec};
 use plimsoll_report::figure::counted;
 use serde_json::json;
 
@@ -215,7 +215,7 @@ fn ends(stats: &Stats, recorded: Option<&Recorded>, format: Format) {
 
 /// The last known state of each replica, by replica id.
 #[derive(Clone, Default)]
-struct Standings(BTreeMap<u64, (String, Standing)>);
+struct Standings(BTreeMap<u64, (String, ReplicaAvailability)>);
 
 impl Standings {
     /// Returns a line for each change.
@@ -224,9 +224,10 @@ impl Standings {
         let mut now = BTreeMap::new();
         for shown in shown {
             let name = &shown.replica.name;
-            let before = self.0.remove(&shown.replica.id).map_or(Standing::Down, |(_, before)| before);
+            let before =
+                self.0.remove(&shown.replica.id).map_or(ReplicaAvailability::Down, |(_, before)| before);
             // A trial request is an intermediate state that follows every ejection, so it is not reported.
-            let standing = if shown.standing == Standing::Trial { before } else { shown.standing };
+            let standing = if shown.standing == ReplicaAvailability::Trial { before } else { shown.standing };
             if standing != before {
                 lines.push(format!("replica {name}: {}", words(standing)));
             }
@@ -295,12 +296,12 @@ fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
     let mut shown: Vec<ReplicaStatus> = Vec::new();
     for _ in 0..CHECK_LOOKS {
         shown = gateway.pool.shown().0;
-        if shown.iter().all(|shown| shown.standing == Standing::Ready) {
+        if shown.iter().all(|shown| shown.standing == ReplicaAvailability::Ready) {
             break;
         }
         std::thread::sleep(LOOK);
     }
-    let answers = shown.iter().filter(|shown| shown.standing == Standing::Ready).count();
+    let answers = shown.iter().filter(|shown| shown.standing == ReplicaAvailability::Ready).count();
     match args.format {
         Format::Json => {
             let each: Vec<_> = shown
@@ -322,14 +323,14 @@ fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
     Ok(if answers == 0 { Exit::Unreachable } else { Exit::Done })
 }
 
-fn words(standing: Standing) -> &'static str {
+fn words(standing: ReplicaAvailability) -> &'static str {
     match standing {
-        Standing::Ready => "answers",
-        Standing::Down => "does not answer; it gets no requests until it does",
-        Standing::Ejected => "fails; it gets no requests for a while",
-        Standing::Silent => "its streams stand still; it gets no new requests until they move",
-        Standing::Trial => "gets one request, to see whether it works again",
-        Standing::Draining => "ends what it has and gets no further requests",
+        ReplicaAvailability::Ready => "answers",
+        ReplicaAvailability::Down => "does not answer; it gets no requests until it does",
+        ReplicaAvailability::Ejected => "fails; it gets no requests for a while",
+        ReplicaAvailability::Silent => "its streams stand still; it gets no new requests until they move",
+        ReplicaAvailability::Trial => "gets one request, to see whether it works again",
+        ReplicaAvailability::Draining => "ends what it has and gets no further requests",
     }
 }
 

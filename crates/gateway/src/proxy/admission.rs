@@ -12,7 +12,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use plimsoll_model::{At, Span};
-use plimsoll_policy::{AdmissionSpec, Terms, split};
+use plimsoll_policy::{AdmissionParams, AdmissionSpec, split};
 
 use super::context::RequestContext;
 use super::worker::Worker;
@@ -264,7 +264,7 @@ fn admission_terms(
     key: Option<&ActiveKey>,
     came: At,
     bytes: usize,
-) -> Result<Terms, (&'static str, String)> {
+) -> Result<AdmissionParams, (&'static str, String)> {
     let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim());
     // The class of a key takes precedence, because its holder may not change it.
     let class = match key.and_then(|key| key.class.as_deref()).or(text(&CLASS)) {
@@ -286,7 +286,7 @@ fn admission_terms(
     };
     let named = spec.tenant_header.as_ref().and_then(|name| headers.get(name)).map(HeaderValue::as_bytes);
     let tenant = key.map(|key| key.tenant.as_bytes()).or(named).map_or(NOBODY, request::hash);
-    Ok(Terms { class, tenant, came, slo, bytes: bytes as u64 })
+    Ok(AdmissionParams { class, tenant, came, slo, bytes: bytes as u64 })
 }
 
 /// Removes hop-by-hop headers, and the headers that `Connection` names. Chunked encoding overrides a length (RFC

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use plimsoll_model::{Arm, At, Span};
-use plimsoll_policy::Terms;
+use plimsoll_policy::AdmissionParams;
 
 use super::Worker;
 use super::retry::DeferredResponse;
@@ -48,7 +48,7 @@ pub(crate) struct RequestContext {
     /// API key of the request until it is charged; `None` if all clients are accepted.
     pub key: Option<Arc<ActiveKey>>,
     pub parsed: ParsedRequest,
-    pub terms: Terms,
+    pub terms: AdmissionParams,
     pub charge: Option<RateCharge>,
     /// Hash of the session or of the request id. It decides the side of a traffic split.
     pub split: u64,
@@ -92,7 +92,7 @@ impl RequestContext {
             record: recorder.map(|recorder| RequestRecord::begin(recorder, worker.pool.clock, arrived)),
             key: None,
             parsed: ParsedRequest::default(),
-            terms: Terms { class: 0, tenant: 0, came: arrived, slo: None, bytes: 0 },
+            terms: AdmissionParams { class: 0, tenant: 0, came: arrived, slo: None, bytes: 0 },
             charge: None,
             split: 0,
             trace: None,
@@ -112,7 +112,7 @@ impl RequestContext {
         let mut copy = RequestContext {
             rules: Arc::clone(&self.rules),
             parsed: ParsedRequest { arm: Arm::Base, among: None, ..self.parsed.clone() },
-            terms: Terms { slo: None, ..self.terms },
+            terms: AdmissionParams { slo: None, ..self.terms },
             ..RequestContext::of(shadow, now, self.id.clone(), self.request.clone())
         };
         copy.record_request(now);

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use http::{HeaderMap, Method};
 use plimsoll_model::{Arm, Protocol};
-use plimsoll_policy::{BlockEnds, Facts, QueuedAsk};
+use plimsoll_policy::{BlockEnds, QueuedRequestFacts, RequestFacts};
 use siphasher::sip::SipHasher13;
 
 use target::RequestTarget;
@@ -115,9 +115,9 @@ pub struct ParsedRequest {
     pub model: Option<Box<str>>,
 }
 
-impl QueuedAsk for ParsedRequest {
-    fn facts(&self) -> Facts<'_> {
-        Facts {
+impl QueuedRequestFacts for ParsedRequest {
+    fn facts(&self) -> RequestFacts<'_> {
+        RequestFacts {
             session: self.session,
             blocks: &self.blocks,
             ends: BlockEnds::At(&self.ends),

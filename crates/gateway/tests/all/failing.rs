@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_gateway::Gateway;
 use plimsoll_gateway::stats::RequestEnd;
-use plimsoll_policy::Standing;
+use plimsoll_policy::ReplicaAvailability;
 
 use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
 
@@ -79,7 +79,9 @@ fn a_replica_that_hangs_up_is_replaced_before_the_client_hears_of_it_and_ejected
     assert!(statuses.iter().all(|&status| status == 200), "{statuses:?}");
     // Five consecutive failures eject it; the first attempt on a pooled connection may count twice.
     assert!(a.count() <= 12, "{}", a.count());
-    until("it is ejected", || gateway.pool.shown().0[0].standing != Standing::Ready || a.count() < 5);
+    until("it is ejected", || {
+        gateway.pool.shown().0[0].standing != ReplicaAvailability::Ready || a.count() < 5
+    });
     is_empty(&gateway);
 }
 
@@ -142,7 +144,7 @@ fn a_wedged_replica_gets_no_new_streams_while_the_old_ones_stand_still() {
             sleep(Duration::from_millis(20));
             a.count() > 0
         });
-        until("it is seen", || gateway.pool.shown().0[0].standing == Standing::Silent);
+        until("it is seen", || gateway.pool.shown().0[0].standing == ReplicaAvailability::Silent);
         let before = a.count();
         (0..30).for_each(|_| assert_eq!(ask(&gateway).status, 200));
         assert_eq!(a.count(), before, "no new stream went there");

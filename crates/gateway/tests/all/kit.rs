@@ -480,6 +480,6 @@ pub fn ask(gateway: &Gateway) -> Answer {
 /// Waits until no load is booked any more, so that every end of a request released its load.
 pub fn is_empty(gateway: &Gateway) {
     until("all loads are given back", || {
-        gateway.pool.shown().0.iter().all(|shown| shown.load == plimsoll_policy::Load::default())
+        gateway.pool.shown().0.iter().all(|shown| shown.load == plimsoll_policy::ReplicaLoad::default())
     });
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use plimsoll_gateway::keys::{Digest, KeySource, KeySpec};
 use plimsoll_gateway::{GatewaySpec, ReplicaRole, ReplicaSpec};
-use plimsoll_policy::{RateSpec, Standing};
+use plimsoll_policy::{RateSpec, ReplicaAvailability};
 
 use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
 
@@ -125,7 +125,7 @@ fn a_replica_that_comes_in_anothers_place_begins_anew() {
         ask(&gateway);
         let shown = gateway.pool.shown().0;
         let _ = send(gateway.addr, &request(r#"{"model": "old", "prompt": "hello"}"#));
-        shown[0].standing == Standing::Ejected
+        shown[0].standing == ReplicaAvailability::Ejected
     });
     let mut next = spec(&[]);
     next.health.every_s = 0.01;
@@ -134,7 +134,7 @@ fn a_replica_that_comes_in_anothers_place_begins_anew() {
     assert_eq!((done.joined, done.drains), (vec!["r0".to_owned()], vec!["r0".to_owned()]));
     until("it is the one that counts", || {
         let shown = gateway.pool.shown().0;
-        shown.len() == 2 && shown.iter().all(|shown| shown.standing == Standing::Ready)
+        shown.len() == 2 && shown.iter().all(|shown| shown.standing == ReplicaAvailability::Ready)
     });
     let (before, came) = (old.count(), new.count());
     for _ in 0..20 {

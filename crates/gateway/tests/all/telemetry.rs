@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_gateway::telemetry::read;
 use plimsoll_gateway::{Gateway, GatewaySpec, TelemetrySpec};
-use plimsoll_policy::{PageStanding, RouteSpec, Standing};
+use plimsoll_policy::{PageStanding, ReplicaAvailability, RouteSpec};
 
 use crate::failing::keep_asking;
 use crate::kit::{Act, Mock, ask, gateway, get, is_empty, until};

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use plimsoll_sim::catalogue::Dtype;
 use plimsoll_sim::engine::speculation::{DraftSpec, SpeculativeSpec};
 use plimsoll_sim::{
-    AutoscaleSpec, BatchingSpec, DisaggregationSpec, FrontSpec, HedgeSpec, KedaSpec, ModeSpec, PolicySpec,
-    RouteSpec, StepSpec, WorldSpec,
+    AdmissionControlSpec, AutoscaleSpec, BatchingSpec, DisaggregationSpec, HedgeSpec, KedaSpec, ModeSpec,
+    PolicySpec, RouteSpec, StepSpec, WorldSpec,
 };
 
 use crate::change::{Change, PairChange, pair};
@@ -207,15 +207,17 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
 /// the hedge.
 fn hedges(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
     let fleet = &world.fleet;
-    let front =
-        fleet.gateway.clone().unwrap_or_else(|| FrontSpec { route: fleet.route, ..FrontSpec::default() });
+    let front = fleet
+        .gateway
+        .clone()
+        .unwrap_or_else(|| AdmissionControlSpec { route: fleet.route, ..AdmissionControlSpec::default() });
     if fleet.replicas < 2 || front.hedge.is_some() {
         return;
     }
     for share in HEDGED {
         let hedge = HedgeSpec { share, ..HedgeSpec::default() };
         let setting = format!("at most {:.0} % of the prompt tokens a second time", 100.0 * share);
-        let hedging = Change::Gateway(Box::new(FrontSpec { hedge: Some(hedge), ..front.clone() }));
+        let hedging = Change::Gateway(Box::new(AdmissionControlSpec { hedge: Some(hedge), ..front.clone() }));
         let assumes = Some("as plimsoll gateway hedges (hedge: in its file)".to_owned());
         all.extend(
             changed("hedging", setting, world, &hedging).map(|hedging| LeverCandidate { assumes, ..hedging }),

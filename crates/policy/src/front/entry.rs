@@ -3,9 +3,12 @@
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, BudgetState, Span};
 
-use super::{Front, Given, Offer, QueuedAsk, Refusal, SentRequest, Terms, Waiting, Whom, is_among, place};
+use super::{
+    AdmissionController, AdmissionDecision, AdmissionParams, DequeueDecision, QueuedRequestFacts, Refusal,
+    ReplicaFilter, SentRequest, WaitingRequest, is_among, place,
+};
 use crate::queue::{Order, QueueShare, Ticket};
-use crate::route::{Facts, Outlook};
+use crate::route::{RequestFacts, RequestForecast};
 
 /// Limits on the `Retry-After` of a rejected request.
 const LEAST_AFTER: Span = Span::from_secs(1);
@@ -23,23 +26,23 @@ struct Prospect {
     direct: bool,
     /// Set if none of the replicas is usable.
     nobody: bool,
-    outlook: Option<Outlook>,
+    outlook: Option<RequestForecast>,
     /// Expected time to first token, including the queue.
     expected: Span,
     /// Expected excess over the TTFT objective.
     late: Span,
 }
 
-impl<A: QueuedAsk> Front<A> {
+impl<A: QueuedRequestFacts> AdmissionController<A> {
     /// Places a new request. `keep` creates the queue's copy if the request must wait.
     pub fn offer(
         &mut self,
-        facts: &Facts<'_>,
-        terms: &Terms,
+        facts: &RequestFacts<'_>,
+        terms: &AdmissionParams,
         now: At,
         chance: &mut Stream,
         keep: impl FnOnce() -> A,
-    ) -> Offer {
+    ) -> AdmissionDecision {
         if self.state == BudgetState::Red && self.admission.classes[terms.class].gives_way {
             // The request counts as demand, because otherwise an autoscaler would scale down.
             self.demand.came(facts.prompt_tokens, now);
@@ -62,7 +65,7 @@ impl<A: QueuedAsk> Front<A> {
             self.demand.came(tokens as u32, now);
             self.queue.charge(terms.class, terms.tenant, tokens);
             self.hedger.iter_mut().for_each(|hedger| hedger.sent(tokens, now));
-            return Offer::Sent(sent);
+            return AdmissionDecision::Sent(sent);
         }
         self.demand.came(uncached, now);
         let held = QueueShare { requests: 1, tokens: u64::from(uncached), bytes: terms.bytes };
@@ -73,14 +76,14 @@ impl<A: QueuedAsk> Front<A> {
         if let Err(refusal) = self.make_room((order, deciding), held, nobody, now, chance) {
             return self.refuses(refusal, now);
         }
-        let waiting = Waiting { ask: keep(), tier, line: deciding, deadline, until, expected };
+        let waiting = WaitingRequest { ask: keep(), tier, line: deciding, deadline, until, expected };
         let ticket = self.queue.put(order, held, waiting);
         self.lines.begin((order.class, deciding), held.tokens, now);
-        Offer::Queued { ticket, until: order.due }
+        AdmissionDecision::Queued { ticket, until: order.due }
     }
 
     /// Returns the first usable tier that meets the objective; if all would be late, the least late one.
-    fn choose(&mut self, facts: &Facts<'_>, order: Order, deadline: Option<At>, now: At) -> Prospect {
+    fn choose(&mut self, facts: &RequestFacts<'_>, order: Order, deadline: Option<At>, now: At) -> Prospect {
         self.passed.clear();
         let tiers = self.models.tiers(facts.model);
         if tiers == 1 {
@@ -107,7 +110,7 @@ impl<A: QueuedAsk> Front<A> {
     /// Returns the conditions for a request at the replicas of a tier.
     fn prospect(
         &mut self,
-        (facts, tier): (&Facts<'_>, u32),
+        (facts, tier): (&RequestFacts<'_>, u32),
         order: Order,
         deadline: Option<At>,
         now: At,
@@ -122,7 +125,7 @@ impl<A: QueuedAsk> Front<A> {
             self.sides.prefer(facts.arm, &mut self.views);
         }
         let nobody = self.views.is_empty();
-        let blind = Outlook { first: Span::ZERO, uncached: facts.prompt_tokens };
+        let blind = RequestForecast { first: Span::ZERO, uncached: facts.prompt_tokens };
         // The outlook is needed only for a deadline or a wait, so the direct path skips it.
         let outlook = match direct && deadline.is_none() {
             true => None,
@@ -142,22 +145,22 @@ impl<A: QueuedAsk> Front<A> {
     }
 
     /// Dispatches queued requests while there is capacity, and appends the result of each.
-    pub fn pump(&mut self, now: At, chance: &mut Stream, out: &mut Vec<(Ticket, Given)>) {
+    pub fn pump(&mut self, now: At, chance: &mut Stream, out: &mut Vec<(Ticket, DequeueDecision)>) {
         out.extend(std::iter::from_fn(|| self.pump_one(now, chance)));
     }
 
     /// Dispatches or rejects one queued request. Call this until it returns `None`.
-    pub fn pump_one(&mut self, now: At, chance: &mut Stream) -> Option<(Ticket, Given)> {
+    pub fn pump_one(&mut self, now: At, chance: &mut Stream) -> Option<(Ticket, DequeueDecision)> {
         if let Some((ticket, refusal)) = self.displaced.pop() {
-            return Some((ticket, Given::Refused(refusal)));
+            return Some((ticket, DequeueDecision::Refused(refusal)));
         }
-        self.see(now, &[], true, Whom::default());
+        self.see(now, &[], true, ReplicaFilter::default());
         if self.views.is_empty() {
             return None;
         }
         // A request that waits for another model's replicas does not block others.
-        let Front { queue, models, views, usable, .. } = self;
-        let tier = |waiting: &Waiting<A>| {
+        let AdmissionController { queue, models, views, usable, .. } = self;
+        let tier = |waiting: &WaitingRequest<A>| {
             let model = waiting.ask.facts().model;
             (model, models.ready_tier(model, waiting.tier, usable))
         };
@@ -199,7 +202,7 @@ impl<A: QueuedAsk> Front<A> {
             tier += 1;
             if now >= waiting.until || tier >= models.tiers(model) {
                 self.leave(ticket);
-                return Some((ticket, Given::Refused(Refusal::Expired)));
+                return Some((ticket, DequeueDecision::Refused(Refusal::Expired)));
             }
         }
         let (sent, tokens) = place(&mut self.router, &self.views, (&facts, tier), now, chance)?;
@@ -208,7 +211,7 @@ impl<A: QueuedAsk> Front<A> {
         self.queue.serve(ticket, tokens);
         self.hedger.iter_mut().for_each(|hedger| hedger.sent(tokens, now));
         self.lines.serve((order.class, line), held.tokens, now);
-        Some((ticket, Given::Sent(sent)))
+        Some((ticket, DequeueDecision::Sent(sent)))
     }
 
     /// Removes a queued request whose client disconnected. Returns whether it was queued.
@@ -225,16 +228,16 @@ impl<A: QueuedAsk> Front<A> {
         let (facts, from) = (waiting.ask.facts(), waiting.tier);
         let (model, among) = (facts.model, facts.among.map(<[u32]>::to_vec));
         let none = (from..self.models.tiers(model)).all(|tier| {
-            let whom = Whom { deciding: self.models.deciding(model, tier), among: among.as_deref() };
+            let whom = ReplicaFilter { deciding: self.models.deciding(model, tier), among: among.as_deref() };
             self.see(now, &[], false, whom);
             self.views.is_empty()
         });
         self.leave(ticket).then_some(if none { Refusal::NoReplica } else { Refusal::Expired })
     }
 
-    fn refuses(&mut self, refusal: Refusal, now: At) -> Offer {
+    fn refuses(&mut self, refusal: Refusal, now: At) -> AdmissionDecision {
         self.hedger.iter_mut().for_each(|hedger| hedger.refused(now));
-        Offer::Refused(refusal)
+        AdmissionDecision::Refused(refusal)
     }
 
     /// Returns the requests and tokens that wait for the replicas in view. Requests for other models' replicas do not

@@ -16,28 +16,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::admit::AdmissionSpec;
 use crate::cost::CostTerms;
-use crate::demand::{self, Demand, ScaleSignal, Work};
+use crate::demand::{self, ScaleSignal, TokenDemand, Work};
 use crate::health::{BreakerSpec, Health};
 use crate::hedge::{HedgeSpec, Hedger};
-use crate::lines::Lines;
-use crate::load::{Booking, Load, unseen};
+use crate::lines::QueueLines;
+use crate::load::{Booking, ReplicaLoad, unseen};
 use crate::models::Models;
 use crate::queue::{FairQueue, QueueShare, Ticket};
-use crate::retry::{RetryBudget, RetrySpec};
-use crate::route::{Facts, ReplicaView, RouteSpec, Router};
+use crate::retry::{RetryBudget, RetryBudgetSpec};
+use crate::route::{ReplicaView, RequestFacts, RouteSpec, Router};
 use crate::setting::SettingError;
 use crate::speed::Speed;
-use crate::split::Sides;
+use crate::split::ReplicaArms;
 use crate::telemetry::Telemetry;
 
 /// Decision settings of a gateway.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct FrontSpec {
+#[schemars(rename = "FrontSpec")]
+pub struct AdmissionControlSpec {
     /// Routing policy [default: round_robin].
     pub route: RouteSpec,
     /// Retry settings.
-    pub retry: RetrySpec,
+    pub retry: RetryBudgetSpec,
     /// Hedging: a second replica for a request whose first token is late [default: off].
     pub hedge: Option<HedgeSpec>,
     /// Circuit breaker settings.
@@ -48,7 +49,7 @@ pub struct FrontSpec {
     pub gateways: u32,
 }
 
-impl FrontSpec {
+impl AdmissionControlSpec {
     /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
         self.retry.validate()?;
@@ -59,14 +60,14 @@ impl FrontSpec {
 }
 
 /// The data that the queue keeps of a request.
-pub trait QueuedAsk {
+pub trait QueuedRequestFacts {
     /// Returns the properties that routing may use.
-    fn facts(&self) -> Facts<'_>;
+    fn facts(&self) -> RequestFacts<'_>;
 }
 
 /// The admission terms of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Terms {
+pub struct AdmissionParams {
     pub class: usize,
     pub tenant: u64,
     pub came: At,
@@ -115,7 +116,7 @@ pub enum Refusal {
 
 /// The result of offering a request.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub enum Offer {
+pub enum AdmissionDecision {
     Sent(SentRequest),
     /// The request is queued until [`Front::pump`] dispatches it.
     Queued {
@@ -129,7 +130,7 @@ pub enum Offer {
 
 /// The result for a queued request.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub enum Given {
+pub enum DequeueDecision {
     Sent(SentRequest),
     Refused(Refusal),
 }
@@ -143,14 +144,14 @@ const FASTEST: f64 = 1e6;
 
 /// The restrictions on the replicas of a request.
 #[derive(Copy, Clone, Debug, Default)]
-struct Whom<'a> {
+struct ReplicaFilter<'a> {
     /// Model that the replicas must serve; `None` for any.
     deciding: Option<u64>,
     among: Option<&'a [u32]>,
 }
 
 #[derive(Clone, Debug)]
-struct Waiting<A> {
+struct WaitingRequest<A> {
     ask: A,
     /// Model tier that the request waits for, and the model of its line.
     tier: u32,
@@ -161,46 +162,46 @@ struct Waiting<A> {
 }
 
 #[derive(Clone, Debug)]
-pub struct Front<A> {
+pub struct AdmissionController<A> {
     admission: AdmissionSpec,
     most_retries: u32,
     /// Number of other gateways.
     others: u32,
     router: Router,
     health: Health,
-    sides: Sides,
+    sides: ReplicaArms,
     models: Models,
     budget: RetryBudget,
     hedger: Option<Hedger>,
-    loads: Vec<Load>,
+    loads: Vec<ReplicaLoad>,
     telemetry: Telemetry,
     /// Recent longest time of a response without visible progress.
     longest: Span,
     /// Streams on each replica without a first token, and their prompt tokens.
     ahead: Vec<(u32, u64)>,
-    queue: FairQueue<Waiting<A>>,
-    lines: Lines,
+    queue: FairQueue<WaitingRequest<A>>,
+    lines: QueueLines,
     /// Tiers skipped for the last placed request, each with its lateness; `None` if no replica of the tier was
     /// eligible.
     passed: Vec<(u32, Option<Span>)>,
     /// State of the active SLO budget.
     state: BudgetState,
-    demand: Demand,
+    demand: TokenDemand,
     /// Requests dropped from the full queue, until the next pump reports them.
     displaced: Vec<(Ticket, Refusal)>,
     usable: Vec<u32>,
     views: Vec<ReplicaView>,
 }
-impl<A: QueuedAsk> Front<A> {
+impl<A: QueuedRequestFacts> AdmissionController<A> {
     /// Returns the state for this many replicas. They are down until their first successful health check.
-    pub fn new(spec: &FrontSpec, replicas: usize, now: At) -> Front<A> {
+    pub fn new(spec: &AdmissionControlSpec, replicas: usize, now: At) -> AdmissionController<A> {
         let classes = &spec.admission.classes;
-        Front {
+        AdmissionController {
             most_retries: spec.retry.most,
             others: spec.gateways.saturating_sub(1),
             router: Router::new(&spec.route),
             health: Health::new(&spec.breaker, replicas),
-            sides: Sides::new(replicas),
+            sides: ReplicaArms::new(replicas),
             models: Models::new(replicas),
             budget: RetryBudget::new(&spec.retry, now),
             hedger: spec.hedge.as_ref().map(|hedge| Hedger::new(hedge, now)),
@@ -209,10 +210,10 @@ impl<A: QueuedAsk> Front<A> {
             longest: Span::ZERO,
             ahead: vec![(0, 0); replicas],
             queue: FairQueue::new(classes.iter().map(|class| class.share)),
-            lines: Lines::default(),
+            lines: QueueLines::default(),
             passed: Vec::new(),
             state: BudgetState::Green,
-            demand: Demand::new(now),
+            demand: TokenDemand::new(now),
             displaced: Vec::new(),
             usable: Vec::with_capacity(replicas),
             views: Vec::with_capacity(replicas),
@@ -222,8 +223,8 @@ impl<A: QueuedAsk> Front<A> {
 
     /// Allocates the router's memory up front; see [`Router::reserved`].
     #[must_use]
-    pub fn reserved(self) -> Front<A> {
-        Front { router: self.router.reserved(), ..self }
+    pub fn reserved(self) -> AdmissionController<A> {
+        AdmissionController { router: self.router.reserved(), ..self }
     }
 
     /// Counts a new request, which refills the retry budget.
@@ -245,7 +246,7 @@ impl<A: QueuedAsk> Front<A> {
     }
 
     /// Returns whether a replica of the tier outside `tried` can get a request.
-    fn is_ready(&mut self, (facts, tier): (&Facts<'_>, u32), tried: &[u32], now: At) -> bool {
+    fn is_ready(&mut self, (facts, tier): (&RequestFacts<'_>, u32), tried: &[u32], now: At) -> bool {
         self.fit((facts.model, tier, facts.among), tried, now) > 0
     }
 
@@ -257,7 +258,7 @@ impl<A: QueuedAsk> Front<A> {
         tried: &[u32],
         now: At,
     ) -> u32 {
-        let Front { health, usable, models, .. } = self;
+        let AdmissionController { health, usable, models, .. } = self;
         health.usable(now, usable);
         usable.retain(|replica| !tried.contains(replica) && is_among(among, *replica));
         let deciding = models.deciding(model, tier);
@@ -294,7 +295,7 @@ impl<A: QueuedAsk> Front<A> {
     }
 
     /// Returns the load of a replica.
-    pub fn load(&self, replica: u32) -> Load {
+    pub fn load(&self, replica: u32) -> ReplicaLoad {
         self.loads[replica as usize]
     }
 
@@ -305,7 +306,7 @@ impl<A: QueuedAsk> Front<A> {
 
     /// Returns the views, cached tokens and cost terms of the last placed request. Call this right after
     /// [`offer`](Front::offer), [`again`](Front::again) or [`pump_one`](Front::pump_one), with the same facts.
-    pub fn weighed(&self, facts: &Facts<'_>) -> Vec<(ReplicaView, u32, Option<CostTerms>)> {
+    pub fn weighed(&self, facts: &RequestFacts<'_>) -> Vec<(ReplicaView, u32, Option<CostTerms>)> {
         let weighed = self.router.weighed(&self.views, facts);
         self.views.iter().zip(weighed).map(|(view, (cached, terms))| (*view, cached, terms)).collect()
     }
@@ -330,7 +331,7 @@ impl<A: QueuedAsk> Front<A> {
 
     /// Returns the signal for an autoscaler.
     pub fn signal(&mut self, now: At) -> ScaleSignal {
-        self.see(now, &[], false, Whom::default());
+        self.see(now, &[], false, ReplicaFilter::default());
         let (held, capacity) = (self.queue.held(), self.capacity(None));
         let work = Work {
             queued: (held.requests, held.tokens),
@@ -344,14 +345,25 @@ impl<A: QueuedAsk> Front<A> {
     }
 
     /// Returns the restrictions of a request for one of its tiers.
-    fn whom<'a>(&self, facts: &Facts<'a>, tier: u32) -> Whom<'a> {
-        Whom { deciding: self.models.deciding(facts.model, tier), among: facts.among }
+    fn whom<'a>(&self, facts: &RequestFacts<'a>, tier: u32) -> ReplicaFilter<'a> {
+        ReplicaFilter { deciding: self.models.deciding(facts.model, tier), among: facts.among }
     }
 
     /// Sets the views to the usable replicas within the restrictions and outside `tried`. `room` leaves out replicas
     /// without capacity.
-    fn see(&mut self, now: At, tried: &[u32], room: bool, whom: Whom<'_>) {
-        let Front { health, usable, loads, telemetry, ahead, router, admission, views, models, .. } = self;
+    fn see(&mut self, now: At, tried: &[u32], room: bool, whom: ReplicaFilter<'_>) {
+        let AdmissionController {
+            health,
+            usable,
+            loads,
+            telemetry,
+            ahead,
+            router,
+            admission,
+            views,
+            models,
+            ..
+        } = self;
         let unseen = unseen(loads, health.count(), self.others);
         telemetry.bring(now);
         health.usable(now, usable);
@@ -389,7 +401,7 @@ impl<A: QueuedAsk> Front<A> {
 
     fn send(
         &mut self,
-        (facts, tier): (&Facts<'_>, u32),
+        (facts, tier): (&RequestFacts<'_>, u32),
         now: At,
         chance: &mut Stream,
     ) -> Option<SentRequest> {
@@ -399,7 +411,7 @@ impl<A: QueuedAsk> Front<A> {
     }
 
     /// Returns the estimated load of other clients on a replica.
-    fn others_on(&mut self, replica: u32, now: At) -> Load {
+    fn others_on(&mut self, replica: u32, now: At) -> ReplicaLoad {
         self.telemetry.bring(now);
         let said = self.telemetry.others(replica);
         said.unwrap_or_else(|| unseen(&self.loads, self.health.count(), self.others))
@@ -436,14 +448,14 @@ fn is_among(among: Option<&[u32]>, replica: u32) -> bool {
 fn place(
     router: &mut Router,
     views: &[ReplicaView],
-    (facts, tier): (&Facts<'_>, u32),
+    (facts, tier): (&RequestFacts<'_>, u32),
     now: At,
     chance: &mut Stream,
 ) -> Option<(SentRequest, u64)> {
     let pick = router.pick(views, facts, chance)?;
     let view = &views[pick.place];
     let answer = u64::from(facts.most_tokens.unwrap_or(0));
-    let own = Load::of_one(u64::from(facts.prompt_tokens) + answer, pick.uncached);
+    let own = ReplicaLoad::of_one(u64::from(facts.prompt_tokens) + answer, pick.uncached);
     let booking = Booking { expected: pick.expected, ..Booking::new(view.replica, view.load, own, now) };
     let speed = router.speed(booking.replica);
     let first = speed.prefill.at(booking.work as f64) + speed.step.at(f64::from(booking.beside));

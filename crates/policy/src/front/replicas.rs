@@ -3,12 +3,12 @@
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, BudgetState, Span};
 
-use super::{Front, QueuedAsk, SentRequest};
-use crate::health::{ReplicaOutcome, Standing};
-use crate::hedge::{Late, Withheld};
-use crate::load::Load;
-use crate::route::Facts;
-use crate::telemetry::{PageView, Said};
+use super::{AdmissionController, QueuedRequestFacts, SentRequest};
+use crate::health::{ReplicaAvailability, ReplicaOutcome};
+use crate::hedge::{HedgeSkipReason, LateRequest};
+use crate::load::ReplicaLoad;
+use crate::route::RequestFacts;
+use crate::telemetry::{PageView, ReportedLoad};
 
 /// Silence limit of a replica whose responses show no progress: a minimum, a multiple of the recent longest response,
 /// and a default without one.
@@ -18,12 +18,12 @@ const BLIND_UNKNOWN: Span = Span::from_secs(60);
 /// Factor by which the longest response time decays with each further response.
 const LONGEST_KEPT: f64 = 0.998;
 
-impl<A: QueuedAsk> Front<A> {
+impl<A: QueuedRequestFacts> AdmissionController<A> {
     /// Places a retry of an admitted request on a replica outside `tried`. Returns `None` if no other replica is
     /// eligible.
     pub fn again(
         &mut self,
-        facts: &Facts<'_>,
+        facts: &RequestFacts<'_>,
         tried: &[u32],
         now: At,
         chance: &mut Stream,
@@ -47,7 +47,7 @@ impl<A: QueuedAsk> Front<A> {
 
     /// Returns the replicas that would be next for a request besides the one it was `sent` to, best first. Nothing is
     /// booked.
-    pub fn next_best(&mut self, facts: &Facts<'_>, sent: &SentRequest, now: At) -> Vec<u32> {
+    pub fn next_best(&mut self, facts: &RequestFacts<'_>, sent: &SentRequest, now: At) -> Vec<u32> {
         self.see(now, &[sent.booking.replica], false, self.whom(facts, sent.tier));
         self.sides.prefer(facts.arm, &mut self.views);
         let ranked = self.router.ranked(&self.views, facts);
@@ -61,7 +61,7 @@ impl<A: QueuedAsk> Front<A> {
 
     /// Returns whether a rejection or failure of this replica should be checked on another replica, and one is
     /// eligible.
-    pub fn doubts(&mut self, facts: &Facts<'_>, replica: u32, now: At) -> bool {
+    pub fn doubts(&mut self, facts: &RequestFacts<'_>, replica: u32, now: At) -> bool {
         self.health.is_doubted(replica) && self.is_ready((facts, facts.tier), &[replica], now)
     }
 
@@ -85,23 +85,23 @@ impl<A: QueuedAsk> Front<A> {
     /// hedged.
     pub fn hedge(
         &mut self,
-        facts: &Facts<'_>,
+        facts: &RequestFacts<'_>,
         sent: &SentRequest,
         now: At,
         chance: &mut Stream,
-    ) -> Result<SentRequest, Withheld> {
+    ) -> Result<SentRequest, HedgeSkipReason> {
         let offered = self.demand.per_s(now);
         let saturation = offered / self.capacity(None).max(f64::MIN_POSITIVE);
         let calm = self.state == BudgetState::Green && self.queue.is_empty();
         self.see(now, &[sent.booking.replica], true, self.whom(facts, sent.tier));
         // A hedge stays on its side of a canary trial, because the other side must not improve its results.
         self.sides.leave(facts.arm, &mut self.views);
-        let hedger = self.hedger.as_mut().filter(|_| calm).ok_or(Withheld::Busy)?;
-        let outlook = self.router.outlook(&self.views, facts).ok_or(Withheld::NoReplica)?;
+        let hedger = self.hedger.as_mut().filter(|_| calm).ok_or(HedgeSkipReason::Busy)?;
+        let outlook = self.router.outlook(&self.views, facts).ok_or(HedgeSkipReason::NoReplica)?;
         let expected = (sent.first, outlook.first);
         let taken = now - sent.booking.sent;
-        hedger.take(&Late { taken, expected, uncached: outlook.uncached, saturation }, now)?;
-        self.send((facts, sent.tier), now, chance).ok_or(Withheld::NoReplica)
+        hedger.take(&LateRequest { taken, expected, uncached: outlook.uncached, saturation }, now)?;
+        self.send((facts, sent.tier), now, chance).ok_or(HedgeSkipReason::NoReplica)
     }
 
     /// Records the first token of a hedged request. `won` is set if it came from the second replica; `slower` is the
@@ -222,7 +222,7 @@ impl<A: QueuedAsk> Front<A> {
     }
 
     /// Records a scrape whose data is from `made`. `None` means that the replica is no longer scraped.
-    pub fn told_page(&mut self, replica: u32, said: Option<Said>, made: At) {
+    pub fn told_page(&mut self, replica: u32, said: Option<ReportedLoad>, made: At) {
         match said {
             Some(said) => self.telemetry.told(replica, said, self.loads[replica as usize], made),
             None => self.telemetry.forget(replica),
@@ -247,7 +247,7 @@ impl<A: QueuedAsk> Front<A> {
         self.sides.join(replica);
         self.models.join(replica);
         if self.loads.len() <= replica as usize {
-            self.loads.resize(replica as usize + 1, Load::default());
+            self.loads.resize(replica as usize + 1, ReplicaLoad::default());
             self.ahead.resize(replica as usize + 1, (0, 0));
         }
         replica
@@ -259,7 +259,7 @@ impl<A: QueuedAsk> Front<A> {
             return false;
         }
         // Rounding residues must not become load of a later replica.
-        (self.loads[replica as usize], self.ahead[replica as usize]) = (Load::default(), (0, 0));
+        (self.loads[replica as usize], self.ahead[replica as usize]) = (ReplicaLoad::default(), (0, 0));
         self.health.part(replica);
         self.models.set(replica, None);
         self.telemetry.forget(replica);
@@ -300,7 +300,7 @@ impl<A: QueuedAsk> Front<A> {
         let is_silent = self.health.is_too_long(silence, patience);
         if is_silent {
             self.health.silent(replica, silence, patience, now, chance.uniform());
-        } else if moves && self.health.standing(replica, now) == Standing::Silent {
+        } else if moves && self.health.standing(replica, now) == ReplicaAvailability::Silent {
             self.health.ended(replica, ReplicaOutcome::Worked, now, 0.0);
         }
         is_silent

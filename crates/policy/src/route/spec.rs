@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::cost;
-use crate::setting::{SettingError, Written};
+use crate::setting::{ParsedSetting, SettingError};
 
 /// Default size of the prefix index: a million blocks of 16 tokens take about 50 MB.
 const INDEX_BLOCKS: u32 = 1 << 20;
@@ -118,14 +118,14 @@ impl RouteSpec {
     /// # Errors
     /// Fails if the policy, a parameter or a value is unknown; the error lists the alternatives.
     pub fn parse(text: &str) -> Result<RouteSpec, SettingError> {
-        let mut written = Written::parse(text)?;
+        let mut written = ParsedSetting::parse(text)?;
         let spec = RouteSpec::read(&mut written)?;
         written.finish()?;
         Ok(spec)
     }
 
-    fn read(written: &mut Written) -> Result<RouteSpec, SettingError> {
-        let bound = |written: &mut Written| {
+    fn read(written: &mut ParsedSetting) -> Result<RouteSpec, SettingError> {
+        let bound = |written: &mut ParsedSetting| {
             let accept = |bound: &f64| (1.0..=MOST_BOUND).contains(bound);
             written.take("bound", BOUND_WANT, accept).map(|bound| bound.unwrap_or(BOUND))
         };
@@ -195,7 +195,7 @@ impl<'de> Deserialize<'de> for RouteSpec {
                     }
                 }
                 let policy = policy.ok_or_else(|| A::Error::missing_field("policy"))?;
-                let mut written = Written::new(&policy, fields);
+                let mut written = ParsedSetting::new(&policy, fields);
                 let spec = RouteSpec::read(&mut written).map_err(A::Error::custom)?;
                 written.finish().map_err(A::Error::custom)?;
                 Ok(spec)

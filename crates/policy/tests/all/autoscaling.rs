@@ -2,7 +2,7 @@
 
 use plimsoll_model::At;
 use plimsoll_policy::keda::{Keda, KedaSpec};
-use plimsoll_policy::{AutoscaleSpec, Fleet};
+use plimsoll_policy::{AutoscaleSpec, FleetSample};
 
 fn s(seconds: i64) -> At {
     At(seconds * 1_000_000_000)
@@ -22,7 +22,7 @@ fn run(spec: &KedaSpec, mut current: u32, queue: impl Fn(i64) -> f64, end: i64) 
     while scaler.next_at() <= s(end) {
         let at = scaler.next_at();
         let second = at.0 / 1_000_000_000;
-        let desired = scaler.decide(at, Fleet { current, waiting: queue(second) });
+        let desired = scaler.decide(at, FleetSample { current, waiting: queue(second) });
         if desired != current {
             changes.push((second, desired));
             current = desired;

@@ -1,7 +1,9 @@
 //! Retries and ejections in cases that are computed by hand.
 
 use plimsoll_model::{At, Span};
-use plimsoll_policy::{BreakerSpec, Breaks, Health, ReplicaOutcome, RetryBudget, RetrySpec, Standing};
+use plimsoll_policy::{
+    BreakerSpec, Breaks, Health, ReplicaAvailability, ReplicaOutcome, RetryBudget, RetryBudgetSpec,
+};
 
 fn at(s: f64) -> At {
     At::ZERO + Span::from_secs_f64(s)
@@ -22,7 +24,7 @@ fn usable(health: &Health, now: At) -> Vec<u32> {
 /// Of 1000 rejected requests at 100/s, a tenth is retried, plus three per second.
 #[test]
 fn a_storm_of_refusals_is_retried_by_its_budget() {
-    let mut budget = RetryBudget::new(&RetrySpec::default(), at(0.0));
+    let mut budget = RetryBudget::new(&RetryBudgetSpec::default(), at(0.0));
     let mut retried = 0;
     for request in 0..1_000 {
         let now = at(f64::from(request) * 0.01);
@@ -31,7 +33,7 @@ fn a_storm_of_refusals_is_retried_by_its_budget() {
     }
     assert!((125..=136).contains(&retried), "{retried}");
     // Without a reserve, exactly a tenth is retried.
-    let spec = RetrySpec { reserve_per_s: 0.0, ..RetrySpec::default() };
+    let spec = RetryBudgetSpec { reserve_per_s: 0.0, ..RetryBudgetSpec::default() };
     let mut budget = RetryBudget::new(&spec, at(0.0));
     let retried: u32 = (0..1_000)
         .map(|request| {
@@ -44,7 +46,7 @@ fn a_storm_of_refusals_is_retried_by_its_budget() {
 
 #[test]
 fn savings_last_for_ten_seconds_of_traffic() {
-    let spec = RetrySpec { reserve_per_s: 0.0, ..RetrySpec::default() };
+    let spec = RetryBudgetSpec { reserve_per_s: 0.0, ..RetryBudgetSpec::default() };
     let mut budget = RetryBudget::new(&spec, at(0.0));
     (0..100_000).for_each(|request| budget.request(at(f64::from(request) * 0.01)));
     // 100/s × 10 s × 0.1
@@ -96,7 +98,7 @@ fn half_of_the_requests_failing_ejects_too_and_a_quarter_does_not() {
         for request in 0..100 {
             let verdict = if request % every == 0 { ReplicaOutcome::Failed } else { ReplicaOutcome::Worked };
             health.ended(1, verdict, at(f64::from(request) * 0.1), 0.5);
-            if health.standing(1, at(f64::from(request) * 0.1)) != Standing::Ready {
+            if health.standing(1, at(f64::from(request) * 0.1)) != ReplicaAvailability::Ready {
                 return true;
             }
         }
@@ -109,7 +111,7 @@ fn half_of_the_requests_failing_ejects_too_and_a_quarter_does_not() {
     let ejected = (0..100usize).find(|&request| {
         let now = at(request as f64 * 0.1);
         health.ended(1, turns[request % 3], now, 0.5);
-        health.standing(1, now) == Standing::Ejected
+        health.standing(1, now) == ReplicaAvailability::Ejected
     });
     assert!(ejected.is_some_and(|request| (19..23).contains(&request)), "{ejected:?}");
 }
@@ -162,7 +164,7 @@ fn ejected(replicas: usize, requests: u32, outcome: impl Fn(u32, u32) -> Replica
     (0..requests).find(|&request| {
         let (replica, now) = (request % replicas as u32, at(f64::from(request) * 0.05));
         health.ended(replica, outcome(replica, request), now, 1.0);
-        health.standing(0, now) != Standing::Ready
+        health.standing(0, now) != ReplicaAvailability::Ready
     })
 }
 

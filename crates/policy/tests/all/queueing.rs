@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, BudgetState, Span};
 use plimsoll_policy::{
-    AdmissionSpec, ClassSpec, Facts, FairQueue, Front, FrontSpec, Given, Load, Offer, Order, QueueShare,
-    QueuedAsk, Refusal, ReplicaOutcome, RouteSpec, SentRequest, Standing, Terms,
+    AdmissionClassSpec, AdmissionControlSpec, AdmissionController, AdmissionDecision, AdmissionParams,
+    AdmissionSpec, DequeueDecision, FairQueue, Order, QueueShare, QueuedRequestFacts, Refusal,
+    ReplicaAvailability, ReplicaLoad, ReplicaOutcome, RequestFacts, RouteSpec, SentRequest,
 };
 use proptest::prelude::*;
 
@@ -64,8 +65,12 @@ fn where_there_is_no_room_the_longest_queues_last_gives_way() {
 fn settings_out_of_range_are_named() {
     let spec = AdmissionSpec::default();
     assert_eq!(spec.validate(), Ok(()));
-    let class =
-        |name: &str, share| ClassSpec { name: name.to_owned(), share, slo_ttft_ms: None, gives_way: false };
+    let class = |name: &str, share| AdmissionClassSpec {
+        name: name.to_owned(),
+        share,
+        slo_ttft_ms: None,
+        gives_way: false,
+    };
     for (spec, says) in [
         (AdmissionSpec { ahead_s: -1.0, ..spec.clone() }, "ahead_s"),
         (AdmissionSpec { per_replica: Some(0), ..spec.clone() }, "per_replica"),
@@ -129,9 +134,9 @@ proptest! {
 
 struct Prompt(u32);
 
-impl QueuedAsk for Prompt {
-    fn facts(&self) -> Facts<'_> {
-        Facts { prompt_tokens: self.0, streams: true, ..Facts::default() }
+impl QueuedRequestFacts for Prompt {
+    fn facts(&self) -> RequestFacts<'_> {
+        RequestFacts { prompt_tokens: self.0, streams: true, ..RequestFacts::default() }
     }
 }
 
@@ -139,16 +144,19 @@ fn at(s: f64) -> At {
     At::ZERO + Span::from_secs_f64(s)
 }
 
-fn front(replicas: u32, admission: AdmissionSpec) -> Front<Prompt> {
+fn front(replicas: u32, admission: AdmissionSpec) -> AdmissionController<Prompt> {
     let route = RouteSpec::parse("least_cost").expect("sound");
-    let mut front =
-        Front::new(&FrontSpec { route, admission, ..FrontSpec::default() }, replicas as usize, At::ZERO);
+    let mut front = AdmissionController::new(
+        &AdmissionControlSpec { route, admission, ..AdmissionControlSpec::default() },
+        replicas as usize,
+        At::ZERO,
+    );
     (0..replicas).for_each(|replica| front.set_up(replica, true));
     front
 }
 
-fn terms(came: At, slo_s: Option<f64>) -> Terms {
-    Terms { class: 0, tenant: 0, came, slo: slo_s.map(Span::from_secs_f64), bytes: 0 }
+fn terms(came: At, slo_s: Option<f64>) -> AdmissionParams {
+    AdmissionParams { class: 0, tenant: 0, came, slo: slo_s.map(Span::from_secs_f64), bytes: 0 }
 }
 
 /// At most one request per replica, so that the queue is predictable.
@@ -156,17 +164,23 @@ fn one_each() -> AdmissionSpec {
     AdmissionSpec { per_replica: Some(1), wait_s: 10.0, ..AdmissionSpec::default() }
 }
 
-fn offer(front: &mut Front<Prompt>, tokens: u32, terms: Terms, chance: &mut Stream) -> Offer {
+fn offer(
+    front: &mut AdmissionController<Prompt>,
+    tokens: u32,
+    terms: AdmissionParams,
+    chance: &mut Stream,
+) -> AdmissionDecision {
     front.offer(&Prompt(tokens).facts(), &terms, terms.came, chance, || Prompt(tokens))
 }
 
 #[test]
 fn time_that_ran_out_is_seen_when_it_is_the_requests_turn() {
     let (mut front, mut chance) = (front(1, one_each()), Stream::new(1, "test", 0));
-    let Offer::Sent(first) = offer(&mut front, 1_000, terms(at(0.0), None), &mut chance) else {
+    let AdmissionDecision::Sent(first) = offer(&mut front, 1_000, terms(at(0.0), None), &mut chance) else {
         panic!("room")
     };
-    let Offer::Queued { until, .. } = offer(&mut front, 1_000, terms(at(0.0), Some(20.0)), &mut chance)
+    let AdmissionDecision::Queued { until, .. } =
+        offer(&mut front, 1_000, terms(at(0.0), Some(20.0)), &mut chance)
     else {
         panic!("it waits")
     };
@@ -184,14 +198,15 @@ fn time_that_ran_out_is_seen_when_it_is_the_requests_turn() {
 fn a_deadline_that_cannot_be_met_is_refused_at_once_with_the_time_to_come_back() {
     let (mut front, mut chance) = (front(1, one_each()), Stream::new(1, "test", 0));
     // The replica is idle, so no estimate is reliable, and the request is admitted despite the prediction.
-    let Offer::Sent(_) = offer(&mut front, 1_000_000, terms(at(0.0), Some(0.01)), &mut chance) else {
+    let AdmissionDecision::Sent(_) = offer(&mut front, 1_000_000, terms(at(0.0), Some(0.01)), &mut chance)
+    else {
         panic!("an idle replica is asked")
     };
     // The initial estimate is 2 000 tokens per s, so 10 000 tokens ahead take 5 s.
     for _ in 0..10 {
         assert!(matches!(offer(&mut front, 1_000, terms(at(0.0), None), &mut chance), Offer::Queued { .. }));
     }
-    let Offer::Refused(Refusal::Late(after)) =
+    let AdmissionDecision::Refused(Refusal::Late(after)) =
         offer(&mut front, 1_000, terms(at(0.0), Some(2.0)), &mut chance)
     else {
         panic!("it would be late")
@@ -206,10 +221,12 @@ fn without_replicas_requests_wait_and_are_told_so() {
     let (mut front, mut chance) =
         (front(1, AdmissionSpec { requests: 2, ..one_each() }), Stream::new(1, "test", 0));
     front.set_up(0, false);
-    let Offer::Queued { ticket, until } = offer(&mut front, 10, terms(at(0.0), None), &mut chance) else {
+    let AdmissionDecision::Queued { ticket, until } =
+        offer(&mut front, 10, terms(at(0.0), None), &mut chance)
+    else {
         panic!("it waits")
     };
-    let Offer::Queued { ticket: second, .. } =
+    let AdmissionDecision::Queued { ticket: second, .. } =
         offer(&mut front, 10, terms(at(0.0), Some(0.001)), &mut chance)
     else {
         panic!("it waits until its time is over")
@@ -273,11 +290,11 @@ struct Told {
 }
 
 impl Told {
-    fn of(&mut self, out: &mut Vec<(u64, Given)>) {
+    fn of(&mut self, out: &mut Vec<(u64, DequeueDecision)>) {
         for (ticket, given) in out.drain(..) {
             *self.answers.entry(ticket).or_default() += 1;
             assert!(self.waiting.remove(&ticket).is_some(), "{ticket} was told twice, or after it had left");
-            if let Given::Sent(sent) = given {
+            if let DequeueDecision::Sent(sent) = given {
                 self.running.push(sent);
             }
         }
@@ -303,11 +320,11 @@ proptest! {
             match act {
                 Act::Come { tokens, class, tenant, slo_s } => {
                     came += 1;
-                    let terms = Terms { class, tenant, ..terms(now, slo_s) };
+                    let terms = AdmissionParams { class, tenant, ..terms(now, slo_s) };
                     match offer(&mut front, tokens, terms, &mut chance) {
-                        Offer::Sent(sent) => { told.running.push(sent); told.refused_or_sent += 1; }
-                        Offer::Refused(_) => told.refused_or_sent += 1,
-                        Offer::Queued { ticket, until } => { told.waiting.insert(ticket, until); }
+                        AdmissionDecision::Sent(sent) => { told.running.push(sent); told.refused_or_sent += 1; }
+                        AdmissionDecision::Refused(_) => told.refused_or_sent += 1,
+                        AdmissionDecision::Queued { ticket, until } => { told.waiting.insert(ticket, until); }
                     }
                 }
                 Act::First => if let Some(sent) = told.running.iter_mut().find(|sent| sent.booking.first.is_none()) {
@@ -342,22 +359,23 @@ proptest! {
         }
         prop_assert!(told.answers.values().all(|&count| count == 1));
         prop_assert_eq!(told.answers.len() as u32 + told.refused_or_sent + left, came);
-        prop_assert!((0..3).all(|replica| front.load(replica) == plimsoll_policy::Load::default()));
+        prop_assert!((0..3).all(|replica| front.load(replica) == plimsoll_policy::ReplicaLoad::default()));
     }
 }
 
 /// Returns the served share of the second class, whose configured share is 0.4. Both classes always wait.
 fn share_of_bulk(state: BudgetState, gives_way: bool) -> f64 {
     let mut admission = AdmissionSpec { wait_s: 1e4, ..one_each() };
-    admission.classes[1] = ClassSpec { share: 0.4, gives_way, ..admission.classes[1].clone() };
+    admission.classes[1] = AdmissionClassSpec { share: 0.4, gives_way, ..admission.classes[1].clone() };
     let (mut front, mut chance) = (front(1, admission), Stream::new(1, "test", 0));
     let mut class_of = HashMap::new();
-    let Offer::Sent(mut running) = offer(&mut front, 100, terms(at(0.0), None), &mut chance) else {
+    let AdmissionDecision::Sent(mut running) = offer(&mut front, 100, terms(at(0.0), None), &mut chance)
+    else {
         panic!("it is free")
     };
     for class in [0, 1].repeat(200) {
-        let terms = Terms { class, ..terms(at(0.0), None) };
-        let Offer::Queued { ticket, .. } = offer(&mut front, 100, terms, &mut chance) else {
+        let terms = AdmissionParams { class, ..terms(at(0.0), None) };
+        let AdmissionDecision::Queued { ticket, .. } = offer(&mut front, 100, terms, &mut chance) else {
             panic!("it waits")
         };
         class_of.insert(ticket, class);
@@ -368,7 +386,9 @@ fn share_of_bulk(state: BudgetState, gives_way: bool) -> f64 {
         let now = at(0.1 * f64::from(turn + 1));
         front.ended(running, Some(ReplicaOutcome::Worked), 0, now, &mut chance);
         front.pump(now, &mut chance, &mut given);
-        let Some((ticket, Given::Sent(sent))) = given.pop() else { panic!("there is room for one") };
+        let Some((ticket, DequeueDecision::Sent(sent))) = given.pop() else {
+            panic!("there is room for one")
+        };
         (running, bulk) = (sent, bulk + class_of[&ticket]);
     }
     bulk as f64 / 200.0
@@ -391,11 +411,11 @@ fn a_class_that_gives_way_has_half_its_share_while_the_budget_may_be_broken() {
 #[test]
 fn a_broken_budget_refuses_what_gives_way_and_still_counts_it_as_load() {
     let (mut front, mut chance) = (front(2, AdmissionSpec::default()), Stream::new(1, "test", 0));
-    let bulk = |came| Terms { class: 1, ..terms(came, None) };
+    let bulk = |came| AdmissionParams { class: 1, ..terms(came, None) };
     front.set_budget_state(BudgetState::Red);
     for _ in 0..100 {
         let refused = offer(&mut front, 1_000, bulk(at(0.0)), &mut chance);
-        let Offer::Refused(Refusal::HeldBack(after)) = refused else { panic!("{refused:?}") };
+        let AdmissionDecision::Refused(Refusal::HeldBack(after)) = refused else { panic!("{refused:?}") };
         assert!((40.0..=60.0).contains(&after.as_secs_f64()), "{after:?}");
     }
     assert!(front.signal(at(0.0)).offered_tokens_per_s > 1_000.0);
@@ -411,9 +431,14 @@ fn a_replica_that_has_gone_leaves_nothing_to_the_one_that_gets_its_number() {
     let (mut front, mut chance) = (front(2, AdmissionSpec::default()), Stream::new(1, "test", 0));
     front.set_models(0, Some(vec![7]));
     front.set_models(1, Some(vec![8]));
-    let ask =
-        Facts { model: Some(7), prompt_tokens: 1_000, blocks: &[1, 2], streams: true, ..Facts::default() };
-    let Offer::Sent(mut sent) =
+    let ask = RequestFacts {
+        model: Some(7),
+        prompt_tokens: 1_000,
+        blocks: &[1, 2],
+        streams: true,
+        ..RequestFacts::default()
+    };
+    let AdmissionDecision::Sent(mut sent) =
         front.offer(&ask, &terms(at(0.0), None), at(0.0), &mut chance, || Prompt(1_000))
     else {
         panic!("room")
@@ -439,7 +464,7 @@ fn a_replica_that_has_gone_leaves_nothing_to_the_one_that_gets_its_number() {
     assert_eq!(front.speed(0), front.speed(2), "as fast as the pool, until its own requests tell");
     front.set_models(0, Some(vec![7]));
     let found = front.offer(&ask, &terms(slow, None), slow, &mut chance, || Prompt(1_000));
-    let Offer::Sent(next) = found else { panic!("room") };
+    let AdmissionDecision::Sent(next) = found else { panic!("room") };
     assert_eq!((next.booking.replica, next.booking.expected.share), (0, 0.0), "and with an empty cache");
 }
 
@@ -458,7 +483,8 @@ fn replicas_that_join_get_their_share_where_nothing_waits() {
             });
         }
         let (now, tokens) = (at(f64::from(number)), 50 + chance.below(2_000) as u32);
-        let Offer::Sent(mut sent) = offer(&mut front, tokens, terms(now, None), &mut chance) else {
+        let AdmissionDecision::Sent(mut sent) = offer(&mut front, tokens, terms(now, None), &mut chance)
+        else {
             panic!("room");
         };
         served[sent.booking.replica as usize] += u32::from(number >= 300);

@@ -2,10 +2,14 @@
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
-use plimsoll_policy::{BlockEnds, Booking, Facts, Load, ReplicaView, RouteSpec, Router};
+use plimsoll_policy::{BlockEnds, Booking, ReplicaLoad, ReplicaView, RequestFacts, RouteSpec, Router};
 
 fn view(replica: u32, requests: u32, tokens: u64) -> ReplicaView {
-    ReplicaView { replica, load: Load { requests, tokens, ..Load::default() }, penalty: Span::ZERO }
+    ReplicaView {
+        replica,
+        load: ReplicaLoad { requests, tokens, ..ReplicaLoad::default() },
+        penalty: Span::ZERO,
+    }
 }
 
 fn views(requests: &[u32]) -> Vec<ReplicaView> {
@@ -19,7 +23,7 @@ fn router(text: &str) -> Router {
 
 /// Returns the replicas of `n` requests without facts, at constant loads.
 fn picks(router: &mut Router, views: &[ReplicaView], n: u64) -> Vec<u32> {
-    let facts = Facts::default();
+    let facts = RequestFacts::default();
     let mut pick = |id| {
         router.pick(views, &facts, &mut Stream::new(7, "route", id)).map(|pick| views[pick.place].replica)
     };
@@ -48,7 +52,7 @@ fn no_replica_is_no_answer() {
         "prefix",
         "least_cost",
     ] {
-        let facts = Facts { session: Some(1), blocks: &[1, 2], ..Facts::default() };
+        let facts = RequestFacts { session: Some(1), blocks: &[1, 2], ..RequestFacts::default() };
         assert_eq!(router(name).pick(&[], &facts, &mut Stream::new(1, "route", 0)), None, "{name}");
     }
 }
@@ -92,7 +96,7 @@ fn power_of_two_wins_pairs_as_counted_by_hand() {
 }
 
 fn place_session(router: &mut Router, views: &[ReplicaView], session: u64) -> u32 {
-    let facts = Facts { session: Some(session), ..Facts::default() };
+    let facts = RequestFacts { session: Some(session), ..RequestFacts::default() };
     let place =
         router.pick(views, &facts, &mut Stream::new(1, "route", session)).expect("there are replicas");
     views[place.place].replica
@@ -136,7 +140,7 @@ fn a_session_over_the_bound_spills_to_one_and_the_same_place() {
 
 fn place_prompt(router: &mut Router, views: &[ReplicaView], blocks: &[u64]) -> u32 {
     let place = router
-        .pick(views, &Facts { blocks, ..Facts::default() }, &mut Stream::new(1, "route", 0))
+        .pick(views, &RequestFacts { blocks, ..RequestFacts::default() }, &mut Stream::new(1, "route", 0))
         .expect("there are replicas");
     views[place.place].replica
 }
@@ -194,7 +198,7 @@ fn the_index_is_bounded_and_keeps_what_is_asked_for() {
 fn peak_ewma_leaves_a_slow_replica_at_its_first_slow_answer() {
     let mut router = router("peak_ewma");
     let took = |router: &mut Router, replica, ms: i64| {
-        let booking = Booking::new(replica, Load::default(), Load::default(), At::ZERO);
+        let booking = Booking::new(replica, ReplicaLoad::default(), ReplicaLoad::default(), At::ZERO);
         router.first(&booking, At::ZERO + Span::from_millis(ms));
     };
     took(&mut router, 0, 100);
@@ -252,7 +256,7 @@ fn file_and_line_say_the_same() {
 fn found(
     index: &mut plimsoll_policy::affinity::PrefixIndex,
     block: u64,
-) -> Vec<plimsoll_policy::affinity::Match> {
+) -> Vec<plimsoll_policy::affinity::PrefixMatch> {
     let mut found = Vec::new();
     index.matches(&[block], &mut found);
     found
@@ -310,7 +314,8 @@ fn taught(prefill_per_s: &[f64]) -> Router {
         for (replica, &speed) in (0u32..).zip(prefill_per_s) {
             let tokens = 100 + 10 * (round as u32 % 50);
             let sent = At::ZERO + Span::from_secs(round);
-            let mut booking = Booking::new(replica, Load::default(), Load::of_one(200, tokens), sent);
+            let mut booking =
+                Booking::new(replica, ReplicaLoad::default(), ReplicaLoad::of_one(200, tokens), sent);
             let first = sent + Span::from_secs_f64(0.010 + f64::from(tokens) / speed);
             router.first(&booking, first);
             booking.first = Some((first, 1));
@@ -331,7 +336,8 @@ fn speeds_are_learnt_from_what_was_served() {
 }
 
 fn costs_least(router: &mut Router, views: &[ReplicaView], blocks: &[u64], prompt_tokens: u32) -> (u32, u32) {
-    let facts = Facts { blocks, ends: BlockEnds::Every(100), prompt_tokens, ..Facts::default() };
+    let facts =
+        RequestFacts { blocks, ends: BlockEnds::Every(100), prompt_tokens, ..RequestFacts::default() };
     let pick = router.pick(views, &facts, &mut Stream::new(1, "route", 0)).expect("there are replicas");
     (views[pick.place].replica, pick.uncached)
 }
@@ -363,7 +369,7 @@ fn a_slow_replica_gets_its_share_and_not_half() {
     let mut loads = views(&[0, 0]);
     let mut sent = [0u32; 2];
     for id in 0..100u64 {
-        let facts = Facts { prompt_tokens: 500, ..Facts::default() };
+        let facts = RequestFacts { prompt_tokens: 500, ..RequestFacts::default() };
         let pick = router.pick(&loads, &facts, &mut Stream::new(1, "route", id)).expect("there are replicas");
         sent[pick.place] += 1;
         loads[pick.place].load.backlog += u64::from(pick.uncached);
@@ -380,7 +386,7 @@ fn a_replica_whose_answers_alone_are_slow_is_the_slow_one() {
     for round in 0..200i64 {
         for (replica, step_ms) in [(0, 30), (1, 3)] {
             let sent = At::ZERO + Span::from_secs(round);
-            let mut booking = Booking::new(replica, Load::default(), Load::of_one(1, 1), sent);
+            let mut booking = Booking::new(replica, ReplicaLoad::default(), ReplicaLoad::of_one(1, 1), sent);
             let first = sent + Span::from_millis(1 + round * 7 % 20);
             router.first(&booking, first);
             booking.first = Some((first, 0));
@@ -398,7 +404,7 @@ fn a_replica_whose_answers_alone_are_slow_is_the_slow_one() {
     // The response is much shorter on the fast replica, although it has concurrent streams.
     let mut loads = views(&[0, 0]);
     loads[1].load.decoding = 8;
-    let facts = Facts { prompt_tokens: 1, ..Facts::default() };
+    let facts = RequestFacts { prompt_tokens: 1, ..RequestFacts::default() };
     let picks = (0..100).map(|id| router.pick(&loads, &facts, &mut Stream::new(1, "route", id)));
     assert!(picks.into_iter().all(|pick| pick.is_some_and(|pick| pick.place == 1)));
 }
@@ -409,13 +415,13 @@ fn a_replica_whose_answers_alone_are_slow_is_the_slow_one() {
 fn a_replica_that_was_slow_once_is_not_avoided_for_ever() {
     let mut router = taught(&[400.0, 4_000.0]);
     let asked = |router: &mut Router| {
-        let facts = Facts { prompt_tokens: 500, ..Facts::default() };
+        let facts = RequestFacts { prompt_tokens: 500, ..RequestFacts::default() };
         let loads = views(&[0, 0]);
         (0..20_000u64).find(|&id| {
             let pick =
                 router.pick(&loads, &facts, &mut Stream::new(1, "route", id)).expect("there are replicas");
             let sent = At::ZERO + Span::from_secs(1_000 + id as i64);
-            let mut booking = Booking::new(1, Load::default(), Load::of_one(500, 500), sent);
+            let mut booking = Booking::new(1, ReplicaLoad::default(), ReplicaLoad::of_one(500, 500), sent);
             let first = sent + Span::from_millis(135);
             router.first(&booking, first);
             booking.first = Some((first, 1));
@@ -431,7 +437,7 @@ fn a_replica_that_was_slow_once_is_not_avoided_for_ever() {
 #[test]
 fn a_replica_that_served_one_request_long_ago_gets_its_share() {
     let mut router = taught(&[4_000.0]);
-    let once = Booking::new(1, Load::default(), Load::of_one(500, 300), At::ZERO);
+    let once = Booking::new(1, ReplicaLoad::default(), ReplicaLoad::of_one(500, 300), At::ZERO);
     router.first(&once, At::ZERO + Span::from_millis(85));
     let ratio = router.speed(1).prefill.at(400.0) / router.speed(0).prefill.at(400.0);
     assert!((0.8..1.25).contains(&ratio), "{ratio}");

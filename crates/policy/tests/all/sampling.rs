@@ -3,7 +3,7 @@
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
-use plimsoll_policy::sampling::{EndedTrace, KeptTrace, SamplingSpec, Stratum, TailSampler};
+use plimsoll_policy::sampling::{EndedTrace, KeptTrace, SamplingSpec, TailSampler, TraceStratum};
 
 /// The reference record of a trace: its time in ms, and whether it failed.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -92,18 +92,18 @@ fn the_bound_holds_in_a_storm_and_calm_keeps_all_that_failed() {
         let (second, is_failed) = (ended.at.0 / 1_000_000_000, ended.failed);
         failed += u64::from(is_failed && second < 40);
         let one = sampler.push(ended);
-        for stratum in [(Stratum::Failed, 20), (Stratum::Slow, 10), (Stratum::Rest, 5)] {
+        for stratum in [(TraceStratum::Failed, 20), (TraceStratum::Slow, 10), (TraceStratum::Rest, 5)] {
             let count = one.iter().filter(|kept| kept.stratum == stratum.0).count();
             assert!(count <= stratum.1, "second {second}: {count} {stratum:?}");
         }
         if second <= 40 {
-            calm += one.iter().filter(|kept| kept.stratum == Stratum::Failed).count() as u64;
+            calm += one.iter().filter(|kept| kept.stratum == TraceStratum::Failed).count() as u64;
             assert!(one.iter().filter(|kept| kept.stratum == Stratum::Failed).all(|kept| kept.weight == 1.0));
         }
         kept.extend(one);
     });
     assert_eq!(calm, failed, "all that failed in calm");
-    let slow: Vec<&KeptTrace<Twin>> = kept.iter().filter(|one| one.stratum == Stratum::Slow).collect();
+    let slow: Vec<&KeptTrace<Twin>> = kept.iter().filter(|one| one.stratum == TraceStratum::Slow).collect();
     // The 99th percentile of 100·√Exp(1) is 100·√ln 100 = 215 ms; buckets are 2 % wide.
     assert!(slow.len() > 100 && slow.iter().all(|one| one.spans.ms > 200.0), "{}", slow.len());
     assert!(kept.iter().any(|one| one.stratum == Stratum::Rest && one.weight >= 50.0));
@@ -144,7 +144,7 @@ fn the_past_is_an_hour_also_without_first_tokens() {
         let took = [None, Some(Span(ms * 1_000_000))];
         let at = At(second * 1_000_000_000);
         sampler.push(EndedTrace { at, kind: 1, took, failed: false, randomness: 1, spans: second });
-        sampler.counted()[Stratum::Slow as usize].1
+        sampler.counted()[TraceStratum::Slow as usize].1
     };
     for second in 0..3_600 {
         push(second, 300 + second % 50);

@@ -4,8 +4,9 @@
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{
-    AdmissionSpec, Facts, Front, FrontSpec, Given, Load, Offer, QueuedAsk, Refusal, ReplicaOutcome,
-    RouteSpec, SentRequest, Terms, Ticket,
+    AdmissionControlSpec, AdmissionController, AdmissionDecision, AdmissionParams, AdmissionSpec,
+    DequeueDecision, QueuedRequestFacts, Refusal, ReplicaLoad, ReplicaOutcome, RequestFacts, RouteSpec,
+    SentRequest, Ticket,
 };
 use proptest::prelude::*;
 
@@ -34,36 +35,36 @@ impl Ask {
     }
 }
 
-impl QueuedAsk for Ask {
-    fn facts(&self) -> Facts<'_> {
+impl QueuedRequestFacts for Ask {
+    fn facts(&self) -> RequestFacts<'_> {
         let among = self.among.as_deref();
-        Facts {
+        RequestFacts {
             session: Some(self.blocks[0]),
             blocks: &self.blocks,
             prompt_tokens: 400,
             among,
-            ..Facts::default()
+            ..RequestFacts::default()
         }
     }
 }
 
-fn front(route: &str, per_replica: u32) -> Front<Ask> {
+fn front(route: &str, per_replica: u32) -> AdmissionController<Ask> {
     let route = RouteSpec::parse(route).expect("sound");
     let admission = AdmissionSpec { per_replica: Some(per_replica), ..AdmissionSpec::default() };
-    let spec = FrontSpec { route, admission, ..FrontSpec::default() };
-    let mut front = Front::new(&spec, REPLICAS as usize, At::ZERO);
+    let spec = AdmissionControlSpec { route, admission, ..AdmissionControlSpec::default() };
+    let mut front = AdmissionController::new(&spec, REPLICAS as usize, At::ZERO);
     (0..REPLICAS).for_each(|replica| front.set_up(replica, true));
     front
 }
 
-fn terms(now: At) -> Terms {
-    Terms { class: 0, tenant: 0, came: now, slo: None, bytes: 0 }
+fn terms(now: At) -> AdmissionParams {
+    AdmissionParams { class: 0, tenant: 0, came: now, slo: None, bytes: 0 }
 }
 
 #[test]
 fn who_allows_nobody_that_is_there_is_told_so_at_once() {
     let (mut front, mut chance) = (front("least_cost", 8), Stream::new(1, "test", 0));
-    let mut offer = |front: &mut Front<Ask>, among: Option<Vec<u32>>| {
+    let mut offer = |front: &mut AdmissionController<Ask>, among: Option<Vec<u32>>| {
         let ask = Ask::of(among, 1);
         front.offer(&ask.facts(), &terms(At::ZERO), At::ZERO, &mut chance, || ask.clone())
     };
@@ -84,11 +85,13 @@ fn the_next_best_are_the_others_in_the_order_of_their_cost_and_nothing_is_booked
         for _ in replica..REPLICAS {
             let ask = Ask::of(Some(vec![replica]), u64::from(replica) * 10 + sent.len() as u64);
             let offer = front.offer(&ask.facts(), &terms(At::ZERO), At::ZERO, &mut chance, || ask.clone());
-            let Offer::Sent(one) = offer else { panic!("room: {offer:?}") };
+            let AdmissionDecision::Sent(one) = offer else { panic!("room: {offer:?}") };
             sent.push(one);
         }
     }
-    let loads = |front: &Front<Ask>| (0..REPLICAS).map(|replica| front.load(replica)).collect::<Vec<Load>>();
+    let loads = |front: &AdmissionController<Ask>| {
+        (0..REPLICAS).map(|replica| front.load(replica)).collect::<Vec<ReplicaLoad>>()
+    };
     let before = loads(&front);
     let ask = Ask::of(None, 999);
     let last = sent.last().expect("sent");
@@ -121,9 +124,9 @@ proptest! {
                     let ask = Ask::of(among, prompt);
                     came += 1;
                     match front.offer(&ask.facts(), &terms(now), now, &mut chance, || ask.clone()) {
-                        Offer::Sent(sent) => open.push((sent, ask)),
-                        Offer::Queued { ticket, .. } => waiting.push((ticket, ask)),
-                        Offer::Refused(_) => over += 1,
+                        AdmissionDecision::Sent(sent) => open.push((sent, ask)),
+                        AdmissionDecision::Queued { ticket, .. } => waiting.push((ticket, ask)),
+                        AdmissionDecision::Refused(_) => over += 1,
                     }
                 }
                 3 if !open.is_empty() => {
@@ -147,8 +150,8 @@ proptest! {
                 let place = waiting.iter().position(|(own, _)| *own == ticket).expect("it waited");
                 let (_, ask) = waiting.remove(place);
                 match given {
-                    Given::Sent(sent) => open.push((sent, ask)),
-                    Given::Refused(_) => over += 1,
+                    DequeueDecision::Sent(sent) => open.push((sent, ask)),
+                    DequeueDecision::Refused(_) => over += 1,
                 }
             }
             for (sent, ask) in &open {
@@ -173,7 +176,7 @@ proptest! {
             for (ticket, given) in out {
                 let place = waiting.iter().position(|(own, _)| *own == ticket).expect("it waited");
                 let (_, ask) = waiting.remove(place);
-                if let Given::Sent(sent) = given {
+                if let DequeueDecision::Sent(sent) = given {
                     open.push((sent, ask));
                 }
             }

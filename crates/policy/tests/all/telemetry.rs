@@ -4,8 +4,9 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::telemetry::{STALE, STILL};
 use plimsoll_policy::{
-    Facts, Front, FrontSpec, Load, Offer, PageStanding, QueuedAsk, ReplicaOutcome, RouteSpec, Said,
-    SentRequest, Telemetry, Terms,
+    AdmissionControlSpec, AdmissionController, AdmissionDecision, AdmissionParams, PageStanding,
+    QueuedRequestFacts, ReplicaLoad, ReplicaOutcome, ReportedLoad, RequestFacts, RouteSpec, SentRequest,
+    Telemetry,
 };
 use proptest::prelude::*;
 
@@ -13,22 +14,22 @@ fn at(ms: i64) -> At {
     At(ms * 1_000_000)
 }
 
-fn page(running: f64, waiting: f64) -> Said {
-    Said { running: Some(running), waiting: Some(waiting), ..Said::default() }
+fn page(running: f64, waiting: f64) -> ReportedLoad {
+    ReportedLoad { running: Some(running), waiting: Some(waiting), ..ReportedLoad::default() }
 }
 
 /// Returns a load of which `decoding` requests decode.
-fn load(requests: u32, decoding: u32) -> Load {
-    Load { requests, decoding, ..Load::default() }
+fn load(requests: u32, decoding: u32) -> ReplicaLoad {
+    ReplicaLoad { requests, decoding, ..ReplicaLoad::default() }
 }
 
 /// Applies a scrape with a constant own load.
-fn tell(telemetry: &mut Telemetry, replica: u32, said: Said, own: Load, now: At) {
+fn tell(telemetry: &mut Telemetry, replica: u32, said: ReportedLoad, own: ReplicaLoad, now: At) {
     telemetry.ask(replica, own);
     telemetry.told(replica, said, own, now);
 }
 
-fn others(telemetry: &mut Telemetry, replica: u32, now: At) -> Option<Load> {
+fn others(telemetry: &mut Telemetry, replica: u32, now: At) -> Option<ReplicaLoad> {
     telemetry.bring(now);
     telemetry.others(replica)
 }
@@ -62,13 +63,13 @@ fn a_request_that_came_or_went_while_the_page_was_read_is_not_anothers() {
 #[test]
 fn a_replica_that_says_nothing_is_neither_idle_nor_dead() {
     let mut telemetry = Telemetry::default();
-    tell(&mut telemetry, 0, page(20.0, 0.0), Load::default(), at(0));
-    tell(&mut telemetry, 1, page(22.0, 0.0), Load::default(), at(0));
+    tell(&mut telemetry, 0, page(20.0, 0.0), ReplicaLoad::default(), at(0));
+    tell(&mut telemetry, 1, page(22.0, 0.0), ReplicaLoad::default(), at(0));
     let requests =
         |telemetry: &mut Telemetry, replica, now| others(telemetry, replica, now).map(|l| l.requests);
     assert_eq!(requests(&mut telemetry, 2, at(0)), Some(21), "the mean of those that speak");
     // A replica with stale metrics gets the mean too.
-    tell(&mut telemetry, 0, page(40.0, 0.0), Load::default(), at(9_900));
+    tell(&mut telemetry, 0, page(40.0, 0.0), ReplicaLoad::default(), at(9_900));
     let now = At(0) + STALE + Span::from_millis(1);
     assert_eq!(telemetry.view(1, now).standing, PageStanding::Unknown);
     assert_eq!(requests(&mut telemetry, 1, now), requests(&mut telemetry, 2, now));
@@ -82,7 +83,7 @@ fn a_page_that_shows_less_than_the_own_is_not_believed_until_it_shows_them() {
     let mut telemetry = Telemetry::default();
     for (second, own) in [(0, load(0, 0)), (1, load(30, 30))] {
         tell(&mut telemetry, 0, page(0.0, 0.0), own, at(second * 1_000));
-        tell(&mut telemetry, 1, page(10.0 + second as f64, 0.0), Load::default(), at(second * 1_000));
+        tell(&mut telemetry, 1, page(10.0 + second as f64, 0.0), ReplicaLoad::default(), at(second * 1_000));
     }
     assert_eq!(telemetry.view(0, at(1_000)).standing, PageStanding::Contradicted);
     let mean = others(&mut telemetry, 1, at(1_000));
@@ -99,10 +100,10 @@ fn a_page_that_stands_still_is_not_believed_and_one_that_shows_nothing_may() {
     let mut telemetry = Telemetry::default();
     let seconds = STILL.0 / 1_000_000_000;
     for second in 0..=seconds {
-        tell(&mut telemetry, 0, page(50.0, 20.0), Load::default(), at(second * 1_000));
-        tell(&mut telemetry, 1, page(0.0, 0.0), Load::default(), at(second * 1_000));
-        let moving = Said { progress: Some(second as f64), ..page(8.0, 0.0) };
-        tell(&mut telemetry, 2, moving, Load::default(), at(second * 1_000));
+        tell(&mut telemetry, 0, page(50.0, 20.0), ReplicaLoad::default(), at(second * 1_000));
+        tell(&mut telemetry, 1, page(0.0, 0.0), ReplicaLoad::default(), at(second * 1_000));
+        let moving = ReportedLoad { progress: Some(second as f64), ..page(8.0, 0.0) };
+        tell(&mut telemetry, 2, moving, ReplicaLoad::default(), at(second * 1_000));
     }
     let now = at(seconds * 1_000);
     let standings = [0, 1, 2].map(|replica| telemetry.view(replica, now).standing);
@@ -114,10 +115,10 @@ fn a_page_that_stands_still_is_not_believed_and_one_that_shows_nothing_may() {
 fn what_was_found_fades_into_the_mean_of_late() {
     let mut telemetry = Telemetry::default();
     for second in 0..20 {
-        tell(&mut telemetry, 0, page(10.0, 0.0), Load::default(), at(second * 1_000));
+        tell(&mut telemetry, 0, page(10.0, 0.0), ReplicaLoad::default(), at(second * 1_000));
     }
     // Without own requests the share of this router is 0, so a sudden deviation counts only through the mean.
-    tell(&mut telemetry, 0, page(100.0, 0.0), Load::default(), at(20_000));
+    tell(&mut telemetry, 0, page(100.0, 0.0), ReplicaLoad::default(), at(20_000));
     let at_once = others(&mut telemetry, 0, at(20_000)).expect("a page").requests;
     let later = others(&mut telemetry, 0, at(28_000)).expect("a page").requests;
     assert!(at_once <= 100 && later <= at_once && later >= 10, "{at_once} {later}");
@@ -126,8 +127,8 @@ fn what_was_found_fades_into_the_mean_of_late() {
 #[test]
 fn what_is_forgotten_is_nobodys() {
     let mut telemetry = Telemetry::default();
-    tell(&mut telemetry, 0, page(20.0, 0.0), Load::default(), at(0));
-    tell(&mut telemetry, 1, page(10.0, 0.0), Load::default(), at(0));
+    tell(&mut telemetry, 0, page(20.0, 0.0), ReplicaLoad::default(), at(0));
+    tell(&mut telemetry, 1, page(10.0, 0.0), ReplicaLoad::default(), at(0));
     assert!(others(&mut telemetry, 0, at(0)).is_some());
     telemetry.forget(0);
     assert_eq!(
@@ -138,9 +139,9 @@ fn what_is_forgotten_is_nobodys() {
     telemetry.forget(1);
     assert_eq!(others(&mut telemetry, 0, at(1)), None);
     // A scrape that started before the reset belongs to another process.
-    telemetry.ask(0, Load::default());
+    telemetry.ask(0, ReplicaLoad::default());
     telemetry.forget(0);
-    telemetry.told(0, page(20.0, 0.0), Load::default(), at(2));
+    telemetry.told(0, page(20.0, 0.0), ReplicaLoad::default(), at(2));
     assert_eq!(others(&mut telemetry, 0, at(2)), None);
 }
 
@@ -148,23 +149,29 @@ fn what_is_forgotten_is_nobodys() {
 fn figures_that_are_none_change_nothing() {
     let mut telemetry = Telemetry::default();
     for value in [f64::NAN, f64::INFINITY, -1.0, 1e18] {
-        tell(&mut telemetry, 0, page(value, 0.0), Load::default(), at(0));
-        tell(&mut telemetry, 0, page(0.0, value), Load::default(), at(0));
+        tell(&mut telemetry, 0, page(value, 0.0), ReplicaLoad::default(), at(0));
+        tell(&mut telemetry, 0, page(0.0, value), ReplicaLoad::default(), at(0));
     }
-    tell(&mut telemetry, 0, Said { kv_usage: Some(0.5), ..Said::default() }, Load::default(), at(0));
+    tell(
+        &mut telemetry,
+        0,
+        ReportedLoad { kv_usage: Some(0.5), ..ReportedLoad::default() },
+        ReplicaLoad::default(),
+        at(0),
+    );
     assert_eq!(others(&mut telemetry, 0, at(0)), None);
     assert_eq!(telemetry.view(0, at(0)).standing, PageStanding::Unknown);
 }
 
 struct Plain;
 
-impl QueuedAsk for Plain {
-    fn facts(&self) -> Facts<'_> {
+impl QueuedRequestFacts for Plain {
+    fn facts(&self) -> RequestFacts<'_> {
         FACTS
     }
 }
 
-const FACTS: Facts<'static> = Facts {
+const FACTS: RequestFacts<'static> = RequestFacts {
     session: None,
     blocks: &[],
     ends: plimsoll_policy::BlockEnds::Every(1),
@@ -177,17 +184,21 @@ const FACTS: Facts<'static> = Facts {
     among: None,
 };
 
-fn front(replicas: u32) -> Front<Plain> {
+fn front(replicas: u32) -> AdmissionController<Plain> {
     let route = RouteSpec::parse("least_cost").expect("sound");
-    let mut front = Front::new(&FrontSpec { route, ..FrontSpec::default() }, replicas as usize, At::ZERO);
+    let mut front = AdmissionController::new(
+        &AdmissionControlSpec { route, ..AdmissionControlSpec::default() },
+        replicas as usize,
+        At::ZERO,
+    );
     (0..replicas).for_each(|replica| front.set_up(replica, true));
     front
 }
 
-fn send(front: &mut Front<Plain>, now: At, chance: &mut Stream) -> SentRequest {
-    let terms = Terms { class: 0, tenant: 0, came: now, slo: None, bytes: 0 };
+fn send(front: &mut AdmissionController<Plain>, now: At, chance: &mut Stream) -> SentRequest {
+    let terms = AdmissionParams { class: 0, tenant: 0, came: now, slo: None, bytes: 0 };
     match front.offer(&FACTS, &terms, now, chance, || Plain) {
-        Offer::Sent(sent) => sent,
+        AdmissionDecision::Sent(sent) => sent,
         other => panic!("{other:?}"),
     }
 }
@@ -210,7 +221,7 @@ fn a_replica_that_lies_gets_no_herd() {
             front.asks_page(replica);
             let honest = OTHERS + f64::from(front.load(replica).requests);
             let said = if replica == 2 { page(0.0, 0.0) } else { page(honest, 0.0) };
-            front.told_page(replica, Some(Said { progress: Some(step as f64), ..said }), now);
+            front.told_page(replica, Some(ReportedLoad { progress: Some(step as f64), ..said }), now);
         }
         let mut sent = send(&mut front, now, &mut chance);
         let replica = sent.booking.replica;

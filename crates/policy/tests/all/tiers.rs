@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{
-    AdmissionSpec, Facts, Front, FrontSpec, Given, Offer, QueuedAsk, Refusal, ReplicaOutcome, RouteSpec,
-    SentRequest, Terms,
+    AdmissionControlSpec, AdmissionController, AdmissionDecision, AdmissionParams, AdmissionSpec,
+    DequeueDecision, QueuedRequestFacts, Refusal, ReplicaOutcome, RequestFacts, RouteSpec, SentRequest,
 };
 use proptest::prelude::*;
 
@@ -20,9 +20,14 @@ struct Prompt {
     tokens: u32,
 }
 
-impl QueuedAsk for Prompt {
-    fn facts(&self) -> Facts<'_> {
-        Facts { model: Some(self.model), prompt_tokens: self.tokens, streams: true, ..Facts::default() }
+impl QueuedRequestFacts for Prompt {
+    fn facts(&self) -> RequestFacts<'_> {
+        RequestFacts {
+            model: Some(self.model),
+            prompt_tokens: self.tokens,
+            streams: true,
+            ..RequestFacts::default()
+        }
     }
 }
 
@@ -31,11 +36,11 @@ fn at(s: f64) -> At {
 }
 
 /// Returns a pool with these models, and `chat` as a fallback list of large and small.
-fn front(models: &[u64]) -> Front<Prompt> {
+fn front(models: &[u64]) -> AdmissionController<Prompt> {
     let route = RouteSpec::parse("least_cost").expect("sound");
     let admission = AdmissionSpec { requests: 10_000, ..AdmissionSpec::default() };
-    let spec = FrontSpec { route, admission, ..FrontSpec::default() };
-    let mut front = Front::new(&spec, models.len(), At::ZERO);
+    let spec = AdmissionControlSpec { route, admission, ..AdmissionControlSpec::default() };
+    let mut front = AdmissionController::new(&spec, models.len(), At::ZERO);
     front.set_tiers([(CHAT, vec![LARGE, SMALL])]);
     for (replica, model) in (0u32..).zip(models) {
         front.set_models(replica, Some(vec![*model]));
@@ -44,15 +49,21 @@ fn front(models: &[u64]) -> Front<Prompt> {
     front
 }
 
-fn offer(front: &mut Front<Prompt>, model: u64, slo_s: Option<f64>, now: At) -> Offer {
+fn offer(
+    front: &mut AdmissionController<Prompt>,
+    model: u64,
+    slo_s: Option<f64>,
+    now: At,
+) -> AdmissionDecision {
     let prompt = Prompt { model, tokens: 1_000 };
-    let terms = Terms { class: 0, tenant: 0, came: now, slo: slo_s.map(Span::from_secs_f64), bytes: 0 };
+    let terms =
+        AdmissionParams { class: 0, tenant: 0, came: now, slo: slo_s.map(Span::from_secs_f64), bytes: 0 };
     front.offer(&prompt.facts(), &terms, now, &mut Stream::new(1, "test", 0), || prompt)
 }
 
-fn sent(offer: Offer) -> SentRequest {
+fn sent(offer: AdmissionDecision) -> SentRequest {
     match offer {
-        Offer::Sent(sent) => sent,
+        AdmissionDecision::Sent(sent) => sent,
         other => panic!("room: {other:?}"),
     }
 }
@@ -89,10 +100,12 @@ fn the_next_stands_in_where_the_first_has_no_replica() {
     assert!(matches!(offer(&mut front, LARGE, None, at(0.0)), Offer::Queued { .. }));
     // Without any replica the request waits for the first one that comes up.
     front.set_up(1, false);
-    let Offer::Queued { ticket, .. } = offer(&mut front, CHAT, None, at(0.0)) else { panic!("it waits") };
+    let AdmissionDecision::Queued { ticket, .. } = offer(&mut front, CHAT, None, at(0.0)) else {
+        panic!("it waits")
+    };
     front.set_up(1, true);
     let (told, given) = front.pump_one(at(1.0), &mut Stream::new(1, "test", 0)).expect("one goes");
-    let Given::Sent(given) = given else { panic!("{given:?}") };
+    let DequeueDecision::Sent(given) = given else { panic!("{given:?}") };
     assert_eq!((told, given.booking.replica, given.tier), (ticket, 1, 1));
 }
 
@@ -101,11 +114,15 @@ fn the_next_stands_in_where_the_first_has_no_replica() {
 fn who_waits_for_a_replica_that_goes_away_gets_what_stands_in() {
     let mut front = front(&[LARGE, SMALL]);
     (0..2).for_each(|_| assert_eq!(sent(offer(&mut front, CHAT, None, at(0.0))).tier, 0));
-    let Offer::Queued { ticket, .. } = offer(&mut front, CHAT, None, at(0.0)) else { panic!("no room") };
+    let AdmissionDecision::Queued { ticket, .. } = offer(&mut front, CHAT, None, at(0.0)) else {
+        panic!("no room")
+    };
     let mut chance = Stream::new(1, "test", 0);
     assert!(front.pump_one(at(0.1), &mut chance).is_none(), "small has room, and is not what is waited for");
     front.set_up(0, false);
-    let Some((told, Given::Sent(given))) = front.pump_one(at(0.2), &mut chance) else { panic!("it goes") };
+    let Some((told, DequeueDecision::Sent(given))) = front.pump_one(at(0.2), &mut chance) else {
+        panic!("it goes")
+    };
     assert_eq!((told, given.tier), (ticket, 1));
     assert_eq!(front.passed(), [(0, None)]);
     assert!(!front.has_waiting());
@@ -115,8 +132,8 @@ fn who_waits_for_a_replica_that_goes_away_gets_what_stands_in() {
 fn a_request_that_failed_goes_on_and_not_back() {
     let mut front = front(&[LARGE, LARGE, SMALL]);
     let mut chance = Stream::new(1, "test", 0);
-    let facts = |tier| Facts { model: Some(CHAT), tier, prompt_tokens: 10, ..Facts::default() };
-    let mut again = |front: &mut Front<Prompt>, tier, tried: &[u32]| {
+    let facts = |tier| RequestFacts { model: Some(CHAT), tier, prompt_tokens: 10, ..RequestFacts::default() };
+    let mut again = |front: &mut AdmissionController<Prompt>, tier, tried: &[u32]| {
         front.again(&facts(tier), tried, at(0.0), &mut chance).map(|sent| (sent.booking.replica, sent.tier))
     };
     assert_eq!(again(&mut front, 0, &[0]), Some((1, 0)), "the other one of the same model");
@@ -172,9 +189,9 @@ proptest! {
                     came += 1;
                     let model = [LARGE, SMALL, CHAT][usize::from(what)];
                     match offer(&mut front, model, (number % 3 > 0).then(|| f64::from(number % 7)), now) {
-                        Offer::Sent(sent) => { check(model, &sent); running.push((model, sent)); }
-                        Offer::Queued { ticket, .. } => drop(waiting.insert(ticket, model)),
-                        Offer::Refused(_) => over += 1,
+                        AdmissionDecision::Sent(sent) => { check(model, &sent); running.push((model, sent)); }
+                        AdmissionDecision::Queued { ticket, .. } => drop(waiting.insert(ticket, model)),
+                        AdmissionDecision::Refused(_) => over += 1,
                     }
                 }
                 3 => front.set_up(replica, number % 3 > 0),
@@ -197,8 +214,8 @@ proptest! {
             for (ticket, given) in given {
                 let model = waiting.remove(&ticket).expect("it waited");
                 match given {
-                    Given::Sent(sent) => { check(model, &sent); running.push((model, sent)); }
-                    Given::Refused(_) => over += 1,
+                    DequeueDecision::Sent(sent) => { check(model, &sent); running.push((model, sent)); }
+                    DequeueDecision::Refused(_) => over += 1,
                 }
             }
             prop_assert_eq!(came, over + running.len() + waiting.len());

@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{
-    AdmissionSpec, Facts, Front, FrontSpec, Given, Offer, QueuedAsk, ReplicaOutcome, RouteSpec, SentRequest,
-    Terms,
+    AdmissionControlSpec, AdmissionController, AdmissionDecision, AdmissionParams, AdmissionSpec,
+    DequeueDecision, QueuedRequestFacts, ReplicaOutcome, RequestFacts, RouteSpec, SentRequest,
 };
 
 #[derive(Clone, Copy)]
 struct Prompt(u32);
 
-impl QueuedAsk for Prompt {
-    fn facts(&self) -> Facts<'_> {
-        Facts { prompt_tokens: self.0, streams: true, ..Facts::default() }
+impl QueuedRequestFacts for Prompt {
+    fn facts(&self) -> RequestFacts<'_> {
+        RequestFacts { prompt_tokens: self.0, streams: true, ..RequestFacts::default() }
     }
 }
 
@@ -67,15 +67,19 @@ struct Outcome {
 
 fn outcome(server: &mut Server, rate_per_s: f64, slo_s: f64, seed: u64) -> Outcome {
     let route = RouteSpec::parse("least_cost").expect("sound");
-    let spec = FrontSpec { route, admission: AdmissionSpec::default(), ..FrontSpec::default() };
-    let mut front: Front<Prompt> = Front::new(&spec, server.each.len(), At::ZERO);
+    let spec = AdmissionControlSpec {
+        route,
+        admission: AdmissionSpec::default(),
+        ..AdmissionControlSpec::default()
+    };
+    let mut front: AdmissionController<Prompt> = AdmissionController::new(&spec, server.each.len(), At::ZERO);
     (0..server.each.len() as u32).for_each(|replica| front.set_up(replica, true));
     let (mut chance, mut load) = (Stream::new(seed, "front", 0), Stream::new(seed, "load", 0));
     let mut seen =
         Outcome { answered: 0, refused: 0, expired: 0, late: 0, predicted_s: 0.0, came_s: 0.0, queued: 0 };
     let (mut running, mut came): (HashMap<u64, SentRequest>, HashMap<u64, At>) = Default::default();
     let mut waiting: HashMap<u64, (u64, Prompt)> = HashMap::new();
-    let mut out: Vec<(u64, Given)> = Vec::new();
+    let mut out: Vec<(u64, DequeueDecision)> = Vec::new();
     let (mut now, mut next, mut number) = (At::ZERO, At::ZERO, 0u64);
     // The first tenth is excluded, because the estimates are still being learnt.
     const ALL: u64 = 4_000;
@@ -89,15 +93,20 @@ fn outcome(server: &mut Server, rate_per_s: f64, slo_s: f64, seed: u64) -> Outco
             let tokens = 200 + load.below(3_000) as u32;
             next = now + Span::from_secs_f64(-(1.0 - load.uniform()).ln() / rate_per_s);
             came.insert(number, now);
-            let terms =
-                Terms { class: 0, tenant: 0, came: now, slo: Some(Span::from_secs_f64(slo_s)), bytes: 0 };
+            let terms = AdmissionParams {
+                class: 0,
+                tenant: 0,
+                came: now,
+                slo: Some(Span::from_secs_f64(slo_s)),
+                bytes: 0,
+            };
             match front.offer(&Prompt(tokens).facts(), &terms, now, &mut chance, || Prompt(tokens)) {
-                Offer::Sent(sent) => sends.push((number, Prompt(tokens), sent)),
-                Offer::Queued { ticket, .. } => {
+                AdmissionDecision::Sent(sent) => sends.push((number, Prompt(tokens), sent)),
+                AdmissionDecision::Queued { ticket, .. } => {
                     seen.queued += 1;
                     waiting.insert(ticket, (number, Prompt(tokens)));
                 }
-                Offer::Refused(_) => seen.refused += 1,
+                AdmissionDecision::Refused(_) => seen.refused += 1,
             }
         } else {
             for place in 0..server.each.len() {
@@ -130,8 +139,8 @@ fn outcome(server: &mut Server, rate_per_s: f64, slo_s: f64, seed: u64) -> Outco
         for (ticket, given) in out.drain(..) {
             let (id, prompt) = waiting.remove(&ticket).expect("it waits");
             match given {
-                Given::Sent(sent) => sends.push((id, prompt, sent)),
-                Given::Refused(_) => seen.expired += 1,
+                DequeueDecision::Sent(sent) => sends.push((id, prompt, sent)),
+                DequeueDecision::Refused(_) => seen.expired += 1,
             }
         }
         for (id, prompt, sent) in sends {

@@ -1,7 +1,7 @@
 //! The path of a request into an engine: delays in front of it, a stopped engine, its adapter, a connection limit.
 
 use plimsoll_model::{At, Span};
-use plimsoll_policy::{Booking, Load};
+use plimsoll_policy::{Booking, ReplicaLoad};
 
 use crate::fleet::agenda::AgendaItem;
 use crate::fleet::{Chosen, Fleet, NOWHERE, TakenRequest, failure_of};
@@ -84,7 +84,7 @@ impl Fleet {
         let tokens = u64::from(request.prompt_tokens.max(1)) + u64::from(request.output_tokens);
         TakenRequest {
             replica: number,
-            load: Load::of_one(tokens, 0),
+            load: ReplicaLoad::of_one(tokens, 0),
             booking: None,
             sent: None,
             ticket: None,

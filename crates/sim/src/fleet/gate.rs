@@ -1,4 +1,4 @@
-//! A gateway in front of the replicas: the decision code of the live gateway (`policy::Front`) in virtual time.
+//! A gateway in front of the replicas: the decision code of the live gateway (`policy::AdmissionController`) in virtual time.
 //!
 //! All its decisions are simulated: routes, queue, time limits, fairness, retries of rejections, ejections. Its
 //! inputs differ from a live gateway's in two ways. A replica counts as down once the fault's notice arrives (there
@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, Span};
 use plimsoll_policy::{
-    BlockEnds, Facts, Front, FrontSpec, Given, Offer, QueuedAsk, Refusal, ReplicaOutcome, SentRequest, Terms,
-    Ticket,
+    AdmissionControlSpec, AdmissionController, AdmissionDecision, AdmissionParams, BlockEnds,
+    DequeueDecision, QueuedRequestFacts, Refusal, ReplicaOutcome, RequestFacts, SentRequest, Ticket,
 };
 
 use crate::fleet::agenda::AgendaItem;
@@ -26,13 +26,13 @@ const BYTES_PER_TOKEN: u64 = 4;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
-    spec: FrontSpec,
-    pub(crate) front: Front<QueuedRequest>,
+    spec: AdmissionControlSpec,
+    pub(crate) front: AdmissionController<QueuedRequest>,
     pub(crate) chance: Stream,
     /// Hedged requests until one of the two attempts has ended.
     pub(crate) races: HashMap<u64, HedgeState>,
     waiting: HashMap<Ticket, u64>,
-    given: Vec<(Ticket, Given)>,
+    given: Vec<(Ticket, DequeueDecision)>,
     pumping: bool,
     looks: bool,
 }
@@ -44,9 +44,9 @@ pub(crate) struct QueuedRequest {
     prompt_tokens: u32,
 }
 
-impl QueuedAsk for QueuedRequest {
-    fn facts(&self) -> Facts<'_> {
-        Facts {
+impl QueuedRequestFacts for QueuedRequest {
+    fn facts(&self) -> RequestFacts<'_> {
+        RequestFacts {
             session: self.session,
             blocks: &self.blocks,
             ends: BlockEnds::Every(BLOCK_TOKENS),
@@ -62,10 +62,10 @@ impl QueuedAsk for QueuedRequest {
 }
 
 impl Gate {
-    pub fn new(spec: &FrontSpec, replicas: usize, seed: u64) -> Gate {
+    pub fn new(spec: &AdmissionControlSpec, replicas: usize, seed: u64) -> Gate {
         Gate {
             spec: spec.clone(),
-            front: Front::new(spec, replicas, At::ZERO),
+            front: AdmissionController::new(spec, replicas, At::ZERO),
             chance: Stream::new(seed, "fleet.gateway", 0),
             races: HashMap::new(),
             waiting: HashMap::new(),
@@ -80,12 +80,12 @@ impl Gate {
         self.waiting.len() as u32
     }
 
-    fn terms(&self, request: &Submit, now: At) -> Terms {
+    fn terms(&self, request: &Submit, now: At) -> AdmissionParams {
         // Priority 1 is the highest; requests without a priority are in the first class.
         let last = self.spec.admission.classes.len() - 1;
         let class = (request.priority.saturating_sub(1) as usize).min(last);
         let bytes = u64::from(request.prompt_tokens) * BYTES_PER_TOKEN;
-        Terms { class, tenant: 0, came: now, slo: self.spec.admission.slo(class), bytes }
+        AdmissionParams { class, tenant: 0, came: now, slo: self.spec.admission.slo(class), bytes }
     }
 }
 
@@ -103,9 +103,9 @@ impl Fleet {
             prompt_tokens: request.prompt_tokens.max(1),
         };
         match gate.front.offer(&facts(&request), &terms, now, &mut gate.chance, keep) {
-            Offer::Sent(sent) => self.deliver(now, sent, request, Vec::new()),
-            Offer::Refused(refusal) => Err(rejected(refusal)),
-            Offer::Queued { ticket, until } => {
+            AdmissionDecision::Sent(sent) => self.deliver(now, sent, request, Vec::new()),
+            AdmissionDecision::Refused(refusal) => Err(rejected(refusal)),
+            AdmissionDecision::Queued { ticket, until } => {
                 gate.waiting.insert(ticket, id);
                 if !std::mem::replace(&mut gate.looks, true) {
                     self.agenda.note(now + LOOK, AgendaItem::Look);
@@ -177,8 +177,8 @@ impl Fleet {
                     continue;
                 };
                 match given {
-                    Given::Sent(sent) => self.go(now, id, sent),
-                    Given::Refused(refusal) => self.turn_away(now, id, refusal),
+                    DequeueDecision::Sent(sent) => self.go(now, id, sent),
+                    DequeueDecision::Refused(refusal) => self.turn_away(now, id, refusal),
                 }
             }
             // These actions may have freed capacity for other requests.

@@ -29,7 +29,8 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, Sample, Span};
 use plimsoll_policy::keda::Keda;
 use plimsoll_policy::{
-    BlockEnds, Booking, Expected, Facts, Load, ReplicaOutcome, ReplicaView, Router, SentRequest, Ticket,
+    BlockEnds, Booking, ExpectedHit, ReplicaLoad, ReplicaOutcome, ReplicaView, RequestFacts, Router,
+    SentRequest, Ticket,
 };
 
 use crate::engine::Engine;
@@ -89,7 +90,7 @@ pub(crate) struct Fleet {
 pub(crate) struct TakenRequest {
     /// Replica number; [`NOWHERE`] until it is placed.
     pub replica: u32,
-    pub load: Load,
+    pub load: ReplicaLoad,
     /// Record for the router's latency feedback; `None` if the router does not learn.
     pub booking: Option<Booking>,
     /// Record for the gateway's feedback, the ticket in its queue, and the outcome on the replica.
@@ -124,12 +125,12 @@ pub(crate) struct TakenRequest {
 pub(crate) struct Chosen {
     pub replica: u32,
     pub uncached: u32,
-    pub expected: Expected,
+    pub expected: ExpectedHit,
 }
 
 /// Returns the properties of a request that a router may use.
-pub(crate) fn facts(request: &Submit) -> Facts<'_> {
-    Facts {
+pub(crate) fn facts(request: &Submit) -> RequestFacts<'_> {
+    RequestFacts {
         session: request.session,
         blocks: &request.blocks,
         ends: BlockEnds::Every(BLOCK_TOKENS),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use plimsoll_model::{At, Span};
-use plimsoll_policy::{Load, ReplicaView};
+use plimsoll_policy::{ReplicaLoad, ReplicaView};
 
 use crate::engine::Engine;
 use crate::fleet::adapters::AdapterCache;
@@ -27,10 +27,10 @@ pub(crate) struct Replica {
     /// Adapters; `None` without adapter slots.
     pub shelf: Option<AdapterCache>,
     /// Load of placed requests that have not ended.
-    pub load: Load,
+    pub load: ReplicaLoad,
     /// Delayed load, and the changes since.
-    seen: Load,
-    changes: VecDeque<(At, Load, Sign)>,
+    seen: ReplicaLoad,
+    changes: VecDeque<(At, ReplicaLoad, Sign)>,
 }
 
 /// The phase of a replica.
@@ -72,8 +72,8 @@ impl Replica {
             entered: 0,
             backlog: VecDeque::new(),
             shelf: None,
-            load: Load::default(),
-            seen: Load::default(),
+            load: ReplicaLoad::default(),
+            seen: ReplicaLoad::default(),
             changes: VecDeque::new(),
         }
     }
@@ -98,13 +98,13 @@ impl Replica {
     }
 
     /// Adds a request to the load.
-    pub fn more(&mut self, at: At, load: Load, delay: Span) {
+    pub fn more(&mut self, at: At, load: ReplicaLoad, delay: Span) {
         self.load.add(load);
         self.note(at, load, Sign::More, delay);
     }
 
     /// Removes a request from the load.
-    pub fn less(&mut self, at: At, load: Load, delay: Span) {
+    pub fn less(&mut self, at: At, load: ReplicaLoad, delay: Span) {
         self.load.take(load);
         self.note(at, load, Sign::Less, delay);
     }
@@ -124,7 +124,7 @@ impl Replica {
         ReplicaView { replica, load: self.seen, penalty: Span::ZERO }
     }
 
-    fn note(&mut self, at: At, load: Load, sign: Sign, delay: Span) {
+    fn note(&mut self, at: At, load: ReplicaLoad, sign: Sign, delay: Span) {
         if delay > Span::ZERO {
             self.changes.push_back((at, load, sign));
         }

@@ -4,7 +4,7 @@
 //! Replicas are removed in this order: pending ones, the latest first, then ready ones, the highest number first.
 
 use plimsoll_model::{At, Sample, SharedText, Span};
-use plimsoll_policy::Fleet as Seen;
+use plimsoll_policy::FleetSample as Seen;
 
 use crate::engine::Engine;
 use crate::fleet::Fleet;

@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::fmt;
 
 use plimsoll_model::{At, Span};
-use plimsoll_policy::{SettingError, Written};
+use plimsoll_policy::{ParsedSetting, SettingError};
 use plimsoll_workload::units::{TextOrNumber, format_span, parse_span};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -181,10 +181,10 @@ impl FaultSpec {
     /// # Errors
     /// Fails if a kind, key or value is unknown; the error lists the valid ones.
     pub fn parse(text: &str) -> Result<FaultSpec, SettingError> {
-        FaultSpec::read(Written::parse(text)?)
+        FaultSpec::read(ParsedSetting::parse(text)?)
     }
 
-    fn read(mut written: Written) -> Result<FaultSpec, SettingError> {
+    fn read(mut written: ParsedSetting) -> Result<FaultSpec, SettingError> {
         let kind = FaultKind::read(&mut written)?;
         let at = span(&mut written, "at")?.unwrap_or(Span::ZERO);
         let lasts = positive_span(&mut written, "for")?;
@@ -196,7 +196,7 @@ impl FaultSpec {
     }
 
     /// Fails if parameters contradict each other.
-    fn fits(&self, written: &Written) -> Result<(), SettingError> {
+    fn fits(&self, written: &ParsedSetting) -> Result<(), SettingError> {
         match &self.kind {
             FaultKind::Stall { .. } if self.lasts.is_none() => {
                 Err(written.missing("for", "how long it lasts, such as for=2s"))
@@ -246,7 +246,7 @@ pub fn check(faults: &[FaultSpec], end: Span) -> Result<(), SettingError> {
 }
 
 impl FaultKind {
-    fn read(written: &mut Written) -> Result<FaultKind, SettingError> {
+    fn read(written: &mut ParsedSetting) -> Result<FaultKind, SettingError> {
         Ok(match written.name.as_str() {
             "slow" => FaultKind::Slow { factor: factor(written)? },
             "noisy" => FaultKind::Noisy {
@@ -415,7 +415,7 @@ impl FaultKind {
     }
 }
 
-fn read_rate_limit(written: &mut Written) -> Result<FaultKind, SettingError> {
+fn read_rate_limit(written: &mut ParsedSetting) -> Result<FaultKind, SettingError> {
     let rate = needed(written, "rate", "requests per second", |written, key| {
         written.take(key, "a number over 0", |&rate: &f64| rate.is_finite() && rate > 0.0)
     })?;
@@ -424,31 +424,31 @@ fn read_rate_limit(written: &mut Written) -> Result<FaultKind, SettingError> {
     Ok(FaultKind::RateLimit { rate, burst: burst.unwrap_or(1.0), retry_after })
 }
 
-fn span(written: &mut Written, key: &'static str) -> Result<Option<Span>, SettingError> {
+fn span(written: &mut ParsedSetting, key: &'static str) -> Result<Option<Span>, SettingError> {
     written.take_with(key, SPAN, |text| parse_span(text).ok())
 }
 
-fn positive_span(written: &mut Written, key: &'static str) -> Result<Option<Span>, SettingError> {
+fn positive_span(written: &mut ParsedSetting, key: &'static str) -> Result<Option<Span>, SettingError> {
     written.take_with(key, SPAN, |text| parse_span(text).ok().filter(|span| *span > Span::ZERO))
 }
 
-fn factor(written: &mut Written) -> Result<f64, SettingError> {
+fn factor(written: &mut ParsedSetting) -> Result<f64, SettingError> {
     needed(written, "factor", "how many times as long, such as factor=3", |written, key| {
         written.take(key, "a number from 1 to 1000000", |factor: &f64| (1.0..=1e6).contains(factor))
     })
 }
 
-fn share(written: &mut Written) -> Result<f64, SettingError> {
+fn share(written: &mut ParsedSetting) -> Result<f64, SettingError> {
     needed(written, "share", "the share of the requests, such as share=0.1", |written, key| {
         written.take(key, SHARE, |&share: &f64| share > 0.0 && share <= 1.0)
     })
 }
 
 fn needed<T>(
-    written: &mut Written,
+    written: &mut ParsedSetting,
     key: &'static str,
     want: &'static str,
-    take: impl FnOnce(&mut Written, &'static str) -> Result<Option<T>, SettingError>,
+    take: impl FnOnce(&mut ParsedSetting, &'static str) -> Result<Option<T>, SettingError>,
 ) -> Result<T, SettingError> {
     take(written, key)?.ok_or_else(|| written.missing(key, want))
 }
@@ -501,7 +501,7 @@ impl<'de> de::Visitor<'de> for LineOrMap {
         }
         let missing = || de::Error::custom(format!("kind is missing; there are: {}", FAULT_KINDS.join(", ")));
         let kind = fields.remove("kind").ok_or_else(missing)?;
-        FaultSpec::read(Written::new(&kind, fields)).map_err(de::Error::custom)
+        FaultSpec::read(ParsedSetting::new(&kind, fields)).map_err(de::Error::custom)
     }
 }
 

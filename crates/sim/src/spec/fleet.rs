@@ -1,7 +1,7 @@
 //! The configuration of a simulated world: an engine, its replicas, the router, and the faults.
 
 use plimsoll_model::Span;
-use plimsoll_policy::{AutoscaleSpec, FrontSpec, RouteSpec, SettingError, Written};
+use plimsoll_policy::{AdmissionControlSpec, AutoscaleSpec, ParsedSetting, RouteSpec, SettingError};
 use plimsoll_workload::parse_span;
 use plimsoll_workload::units::{SpanText, span_text};
 use schemars::JsonSchema;
@@ -38,7 +38,7 @@ pub struct FleetSpec {
     pub route: RouteSpec,
     /// Gateway in front of the replicas, as in its file; replaces `route` [default: none].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gateway: Option<FrontSpec>,
+    pub gateway: Option<AdmissionControlSpec>,
     /// Age of the replica loads that the router uses, including its own placements [default: 0].
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
@@ -153,7 +153,7 @@ impl AdapterSpec {
     /// # Errors
     /// Fails if a parameter is unknown or a value can't be parsed.
     pub fn parse(text: &str) -> Result<AdapterSpec, SettingError> {
-        let mut written = Written::parse(text)?;
+        let mut written = ParsedSetting::parse(text)?;
         let names: Vec<String> = written.name.split('+').map(|name| name.trim().to_owned()).collect();
         let slots = written.take("slots", "a whole number from 1", |&slots: &u32| slots > 0)?;
         let load = written.take_with("load", "a span such as 500ms", |text| {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use plimsoll_model::At;
-use plimsoll_policy::{AdmissionSpec, FrontSpec, HedgeSpec, RouteSpec};
+use plimsoll_policy::{AdmissionControlSpec, AdmissionSpec, HedgeSpec, RouteSpec};
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{
     BatchingSpec, EngineSpec, Failure, FaultSpec, FleetSpec, ModeSpec, RequestEvent, StepSpec, World,
@@ -38,7 +38,7 @@ fn world(fleet: FleetSpec, faults: &[&str]) -> World {
 fn gateway(admission: AdmissionSpec) -> FleetSpec {
     let route = RouteSpec::parse("least_cost").expect("sound");
     FleetSpec {
-        gateway: Some(FrontSpec { route, admission, ..FrontSpec::default() }),
+        gateway: Some(AdmissionControlSpec { route, admission, ..AdmissionControlSpec::default() }),
         ..FleetSpec::default()
     }
 }
@@ -145,8 +145,10 @@ fn who_waits_on_a_replica_that_stands_still_is_answered_by_another() {
         let FleetSpec { gateway: Some(front), .. } = gateway(AdmissionSpec::default()) else {
             unreachable!()
         };
-        let mut world =
-            world(FleetSpec { gateway: Some(FrontSpec { hedge, ..front }), ..FleetSpec::default() }, faults);
+        let mut world = world(
+            FleetSpec { gateway: Some(AdmissionControlSpec { hedge, ..front }), ..FleetSpec::default() },
+            faults,
+        );
         let seen = seen(&mut world, &script);
         assert_eq!(seen.finished, script.len());
         (seen, world.gauges().totals)
@@ -195,7 +197,7 @@ fn a_request_at_two_replicas_ends_once_whatever_befalls_it() {
     ];
     let FleetSpec { gateway: Some(front), .. } = gateway(AdmissionSpec::default()) else { unreachable!() };
     let hedge = Some(HedgeSpec { share: 1.0, saturation: 1.0, ..HedgeSpec::default() });
-    let fleet = FleetSpec { gateway: Some(FrontSpec { hedge, ..front }), ..FleetSpec::default() };
+    let fleet = FleetSpec { gateway: Some(AdmissionControlSpec { hedge, ..front }), ..FleetSpec::default() };
     let mut world = world(fleet, &faults);
     let log = play(&mut world, &script);
     let mut ended: HashMap<u64, u32> = HashMap::new();

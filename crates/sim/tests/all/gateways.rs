@@ -5,7 +5,8 @@
 use plimsoll_math::rng::{Stream, mix};
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{
-    BlockEnds, Booking, Expected, Facts, Load, ReplicaView, RouteSpec, Router, Said, Telemetry, cost, unseen,
+    BlockEnds, Booking, ExpectedHit, ReplicaLoad, ReplicaView, ReportedLoad, RequestFacts, RouteSpec, Router,
+    Telemetry, cost, unseen,
 };
 use plimsoll_sim::{Emission, Engine, RequestEvent, Submit};
 
@@ -38,7 +39,7 @@ struct Gateway {
     of: std::ops::Range<u32>,
     telemetry: Telemetry,
     router: Router,
-    loads: Vec<Load>,
+    loads: Vec<ReplicaLoad>,
     chance: Stream,
 }
 
@@ -75,7 +76,7 @@ impl Gateway {
     }
 
     /// Returns the estimated load of other gateways on a replica.
-    fn others_on(&mut self, replica: u32, now: At) -> Load {
+    fn others_on(&mut self, replica: u32, now: At) -> ReplicaLoad {
         self.telemetry.bring(now);
         let said = self.telemetry.others(replica);
         said.unwrap_or_else(|| unseen(&self.loads, self.loads.len(), self.others))
@@ -102,7 +103,11 @@ impl Gateway {
                 Poll { at: poll.at + TAKES, said, ..poll }
             }
             Some((running, waiting)) => {
-                let said = Said { running: Some(running), waiting: Some(waiting), ..Said::default() };
+                let said = ReportedLoad {
+                    running: Some(running),
+                    waiting: Some(waiting),
+                    ..ReportedLoad::default()
+                };
                 self.telemetry.told(poll.replica, said, own, At(poll.at.0 - TAKES.0 / 2));
                 Poll { at: At(poll.at.0 + EVERY.0 - TAKES.0), said: None, ..poll }
             }
@@ -121,11 +126,11 @@ impl Gateway {
                         ..ReplicaView::default()
                     })
                     .collect();
-                let facts = Facts {
+                let facts = RequestFacts {
                     blocks: &request.blocks,
                     ends: BlockEnds::Every(BLOCK_TOKENS),
                     prompt_tokens: request.prompt_tokens,
-                    ..Facts::default()
+                    ..RequestFacts::default()
                 };
                 let pick = self.router.pick(&views, &facts, &mut self.chance).expect("there are replicas");
                 (views[pick.place].replica, pick.uncached, pick.expected)
@@ -133,7 +138,7 @@ impl Gateway {
             Knows::Truth => self.cheapest(request, engines),
         };
         let on = self.loads[replica as usize].and(self.others_on(replica, now));
-        let own = Load::of_one(u64::from(request.prompt_tokens), uncached);
+        let own = ReplicaLoad::of_one(u64::from(request.prompt_tokens), uncached);
         self.loads[replica as usize].add(own);
         self.telemetry.sent(own);
         Booking { expected, ..Booking::new(replica, on, own, now) }
@@ -141,14 +146,14 @@ impl Gateway {
 
     /// The oracle: the same cost, from the blocks that the engines have cached or will have computed by the turn of
     /// this request.
-    fn cheapest(&self, request: &Submit, engines: &[Engine]) -> (u32, u32, Expected) {
+    fn cheapest(&self, request: &Submit, engines: &[Engine]) -> (u32, u32, ExpectedHit) {
         let costs = (0u32..).zip(engines).zip(&self.loads).map(|((replica, engine), &load)| {
             let uncached = request.prompt_tokens - engine.cached_prefix(&request.blocks);
             let cost = cost::seconds(&self.router.speed(replica), load, uncached, 150.0, cost::WEIGHT);
             (cost, replica, uncached)
         });
         let (_, replica, uncached) = costs.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are replicas");
-        (replica, uncached, Expected::default())
+        (replica, uncached, ExpectedHit::default())
     }
 
     fn heard(&mut self, booking: &mut Booking, at: At, tokens: Option<u32>) {

@@ -10,7 +10,7 @@ use plimsoll_client::Clock;
 use plimsoll_gateway::pool::ReplicaStatus;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
 use plimsoll_model::Span;
-use plimsoll_policy::{RouteSpec, Standing};
+use plimsoll_policy::{ReplicaAvailability, RouteSpec};
 use plimsoll_report::demo_gateway::{DemoRoute, ReplicaShare, render};
 use plimsoll_workload::{format_span, parse_span};
 use serde_json::json;
@@ -130,7 +130,7 @@ fn slow_from(each: Span) -> Span {
 
 fn wait_ready(gateway: &Gateway) -> Result<(), Stop> {
     for _ in 0..PATIENCE {
-        if gateway.pool.shown().0.iter().all(|shown| shown.standing == Standing::Ready) {
+        if gateway.pool.shown().0.iter().all(|shown| shown.standing == ReplicaAvailability::Ready) {
             return Ok(());
         }
         std::thread::sleep(std::time::Duration::from_millis(100));

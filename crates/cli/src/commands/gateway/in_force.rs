@@ -7,7 +7,7 @@ use std::sync::Arc;
 use plimsoll_client::Clock;
 use plimsoll_gateway::budget::{BudgetStatusPages, LiveBudget};
 use plimsoll_model::{At, Attempt, BudgetState, Span};
-use plimsoll_policy::ClassSpec;
+use plimsoll_policy::AdmissionClassSpec;
 use plimsoll_watch::{AlertSpec, BudgetWatch, BudgetWatchSpec, Light, RowState, WatchFinding};
 use plimsoll_wire::prometheus::PrometheusPage;
 use serde_json::json;
@@ -40,7 +40,7 @@ impl Watching {
     /// Fails if the file is unreadable or invalid, or slices by an unknown class.
     pub fn start(
         path: &Path,
-        classes: &[ClassSpec],
+        classes: &[AdmissionClassSpec],
         told: Arc<LiveBudget>,
         (clock, quiet): (Clock, bool),
     ) -> Result<Watching, Stop> {
@@ -102,7 +102,7 @@ impl Watching {
 }
 
 /// Returns the index of a class as text, because rows contain the class index.
-fn number_of(class: &str, classes: &[ClassSpec]) -> Option<String> {
+fn number_of(class: &str, classes: &[AdmissionClassSpec]) -> Option<String> {
     classes.iter().position(|known| known.name == class).map(|place| place.to_string())
 }
 

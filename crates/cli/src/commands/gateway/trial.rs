@@ -13,7 +13,7 @@ use plimsoll_gateway::rollout::{RolloutState, SplitVerdict};
 use plimsoll_gateway::{GatewaySpec, ReplicaRole, RolloutSpec, TrafficRecorder};
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::{Arm, At, Attempt, Span};
-use plimsoll_policy::Standing;
+use plimsoll_policy::ReplicaAvailability;
 use plimsoll_watch::canary::{CanaryFinding, CanarySpec, CanaryVerdict, RequestsTrial};
 use serde::{Deserialize, Serialize};
 
