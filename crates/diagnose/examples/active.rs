@@ -10,7 +10,7 @@ mod active_systems;
 
 use active_systems::{Played, System, spec, systems};
 use plimsoll_diagnose::Cause;
-use plimsoll_diagnose::active::before::BeforeAndNow;
+use plimsoll_diagnose::active::before::EarlierComparison;
 use plimsoll_diagnose::active::plan::ActiveSpec;
 use plimsoll_diagnose::facts::{Observed, letters};
 use plimsoll_math::rng::Stream;
@@ -42,7 +42,8 @@ fn main() {
         if name.contains(&only) {
             let target = Fingerprint::default();
             let before = before.play(&spec()).before(&target);
-            let played = now.play_against(&spec(), Some(BeforeAndNow { before: &before, target: &target }));
+            let played =
+                now.play_against(&spec(), Some(EarlierComparison { before: &before, target: &target }));
             count(row(&name, &now.expect, &played, !only.is_empty()));
         }
     }
@@ -113,7 +114,7 @@ fn drawn(cases: u64, from: u64) {
             system.scenario.seed = n + 1_000;
             let target = Fingerprint::default();
             let before = before.map(|before| before.play(&spec()).before(&target));
-            let against = before.as_ref().map(|before| BeforeAndNow { before, target: &target });
+            let against = before.as_ref().map(|before| EarlierComparison { before, target: &target });
             let limit_s = if kind.name == "over_budget" { 0.02 } else { 120.0 };
             let promised = kind.name == "over_budget" || chance.chance(0.3);
             let ceilings = promised.then(|| Ceiling::new(Metric::E2e, 0.9, limit_s)).into_iter().collect();

@@ -21,8 +21,8 @@ use std::fmt::Write;
 use diagnosed::kept::Kept;
 use diagnosed::lack::Lack;
 use diagnosed::truth::Happened;
-use plimsoll_diagnose::belief::{Belief, Likelihood, ReadFrom};
-use plimsoll_diagnose::causes::{BY_ACCIDENT, Often, Shows, causes};
+use plimsoll_diagnose::belief::{CausePosterior, EvidenceSource, Likelihood};
+use plimsoll_diagnose::causes::{BY_ACCIDENT, FactFrequency, FactRelation, causes};
 use plimsoll_diagnose::facts::Observed;
 use plimsoll_diagnose::{Cause, Layer};
 
@@ -52,13 +52,13 @@ struct Sample {
 fn main() {
     let mut words = std::env::args().skip(1).peekable();
     let (mut learn, mut judge, mut write) = (Vec::new(), Vec::new(), None);
-    let (mut to_judge, mut from) = (false, ReadFrom::Records);
+    let (mut to_judge, mut from) = (false, EvidenceSource::Records);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--write" => write = words.next(),
             "--judge" => to_judge = true,
-            "--experiments" => from = ReadFrom::Experiments,
-            "--pages" => from = ReadFrom::Pages,
+            "--experiments" => from = EvidenceSource::Experiments,
+            "--pages" => from = EvidenceSource::Pages,
             file if to_judge => judge.push(file.to_owned()),
             file => learn.push(file.to_owned()),
         }
@@ -79,8 +79,8 @@ fn main() {
     }
 }
 
-fn read(file: &str, held: bool, from: ReadFrom) -> Vec<Sample> {
-    if file.ends_with(".tsv") { real(file, held) } else { simulated(file, from == ReadFrom::Pages) }
+fn read(file: &str, held: bool, from: EvidenceSource) -> Vec<Sample> {
+    if file.ends_with(".tsv") { real(file, held) } else { simulated(file, from == EvidenceSource::Pages) }
 }
 
 fn simulated(file: &str, pages: bool) -> Vec<Sample> {
@@ -196,7 +196,7 @@ fn count(samples: &[Sample]) -> Likelihood {
         let mut sum = BY_ACCIDENT;
         for (row, counts) in rows.iter().zip(&counts) {
             let n: f64 = counts[fact].iter().sum();
-            if row.shows(Observed::ALL[fact]) == Shows::Never && n >= 3.0 {
+            if row.shows(Observed::ALL[fact]) == FactRelation::Never && n >= 3.0 {
                 (0..3).for_each(|is| sum[is] += counts[fact][is] / n);
             }
         }
@@ -208,8 +208,8 @@ fn count(samples: &[Sample]) -> Likelihood {
         }
     }
     let of = rows.iter().zip(&counts).map(|(row, counts)| {
-        let cell = |fact: usize| -> Often {
-            if row.shows(Observed::ALL[fact]) == Shows::Never {
+        let cell = |fact: usize| -> FactFrequency {
+            if row.shows(Observed::ALL[fact]) == FactRelation::Never {
                 return by_accident[fact];
             }
             let often = row.presumed(Observed::ALL[fact], by_accident[fact]);
@@ -290,7 +290,7 @@ fn log_sum(rows: impl Iterator<Item = usize> + Clone, score: &impl Fn(usize) -> 
 
 /// Returns the text of the table: only cells that differ from the presumed ones.
 fn table(learnt: &Likelihood, cases: usize) -> String {
-    let rounded = |often: Often| often.map(|share| (1e4 * share).round() / 1e4);
+    let rounded = |often: FactFrequency| often.map(|share| (1e4 * share).round() / 1e4);
     let mut text = format!(
         "# How often each cause shows each fact: cause, fact, yes, no; the rest is unclear. Cause * is by accident, with the fact's weight.\n# Learnt by examples/learn.rs from {cases} cases. Not to be edited by hand.\n"
     );
@@ -320,7 +320,7 @@ fn report(name: &str, learnt: &Likelihood, samples: &[Sample]) {
     let mut instead: BTreeMap<(String, String), usize> = BTreeMap::new();
     let mut told: Vec<(f64, bool)> = Vec::new();
     for sample in samples {
-        let belief: Belief = learnt.posterior(&sample.observed, |_| false);
+        let belief: CausePosterior = learnt.posterior(&sample.observed, |_| false);
         let (cause, p) = belief.first();
         let layer = plimsoll_diagnose::causes::row(cause).layer;
         n += 1;

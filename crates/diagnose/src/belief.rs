@@ -13,8 +13,8 @@
 use std::sync::OnceLock;
 
 use super::cause::Cause;
-use super::causes::{BY_ACCIDENT, CauseRow, Often, causes, row};
-use super::facts::{Finding, Is, Observed};
+use super::causes::{BY_ACCIDENT, CauseRow, FactFrequency, causes, row};
+use super::facts::{FactState, Finding, Observed};
 
 /// Prior probabilities of "no problem" and of "a problem outside the table"; the other causes share the rest.
 const PRIOR: (f64, f64) = (0.2, 0.03);
@@ -28,9 +28,9 @@ const LEAST: f64 = 5e-4;
 #[derive(Clone, Debug)]
 pub struct Likelihood {
     /// Frequencies by cause in the order of the table, then by fact.
-    pub of: Vec<Vec<Often>>,
+    pub of: Vec<Vec<FactFrequency>>,
     /// Frequencies by fact without a cause.
-    pub by_accident: Vec<Often>,
+    pub by_accident: Vec<FactFrequency>,
     /// Weight of each fact, 0 to 1.
     pub weight: Vec<f64>,
     /// Probability that no decisive fact of an active cause is seen although the facts could be checked.
@@ -39,7 +39,7 @@ pub struct Likelihood {
 
 /// The source of the facts. Each source has its own frequencies because it uses other detectors.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum ReadFrom {
+pub enum EvidenceSource {
     /// Records of a run, usually with those of an earlier run.
     Records,
     /// Experiments on an endpoint, chosen one by one.
@@ -49,14 +49,14 @@ pub enum ReadFrom {
 }
 
 impl Likelihood {
-    pub fn learnt(from: ReadFrom) -> &'static Likelihood {
+    pub fn learnt(from: EvidenceSource) -> &'static Likelihood {
         static OF_RECORDS: OnceLock<Likelihood> = OnceLock::new();
         static OF_EXPERIMENTS: OnceLock<Likelihood> = OnceLock::new();
         static OF_PAGES: OnceLock<Likelihood> = OnceLock::new();
         let (learnt, table) = match from {
-            ReadFrom::Records => (&OF_RECORDS, include_str!("likelihood/records.tsv")),
-            ReadFrom::Experiments => (&OF_EXPERIMENTS, include_str!("likelihood/experiments.tsv")),
-            ReadFrom::Pages => (&OF_PAGES, include_str!("likelihood/pages.tsv")),
+            EvidenceSource::Records => (&OF_RECORDS, include_str!("likelihood/records.tsv")),
+            EvidenceSource::Experiments => (&OF_EXPERIMENTS, include_str!("likelihood/experiments.tsv")),
+            EvidenceSource::Pages => (&OF_PAGES, include_str!("likelihood/pages.tsv")),
         };
         learnt.get_or_init(|| Likelihood::parse(table))
     }
@@ -74,7 +74,7 @@ impl Likelihood {
             .map(|line| line.split('\t').collect())
             .collect();
         let number = |text: Option<&&str>| text.and_then(|text| text.parse::<f64>().ok());
-        let cell = |line: &[&str]| -> Option<(usize, Often)> {
+        let cell = |line: &[&str]| -> Option<(usize, FactFrequency)> {
             let fact = Observed::of_word(line.get(1)?)?;
             let (yes, no) = (number(line.get(2))?, number(line.get(3))?);
             Some((fact as usize, [yes, no, 1.0 - yes - no].map(|often: f64| often.max(LEAST))))
@@ -91,7 +91,7 @@ impl Likelihood {
         let presumed = |row: &CauseRow| {
             Observed::ALL.iter().map(|fact| row.presumed(*fact, by_accident[*fact as usize])).collect()
         };
-        let mut of: Vec<Vec<Often>> = causes().iter().map(presumed).collect();
+        let mut of: Vec<Vec<FactFrequency>> = causes().iter().map(presumed).collect();
         for line in lines.iter().filter(|line| line[0] != "*") {
             let place = causes().iter().position(|row| row.cause.id() == line[0]);
             if let (Some(place), Some((fact, often))) = (place, cell(line)) {
@@ -119,7 +119,7 @@ impl Likelihood {
     }
 
     /// Returns the frequencies of a fact for a cause.
-    pub fn often(&self, cause: Cause, fact: Observed) -> Often {
+    pub fn often(&self, cause: Cause, fact: Observed) -> FactFrequency {
         let place = causes().iter().position(|row| row.cause == cause);
         place.map_or(self.by_accident[fact as usize], |cause| self.of[cause][fact as usize])
     }
@@ -140,7 +140,11 @@ impl Likelihood {
     /// Returns the posterior over the causes with a checked decisive fact, and the causes that `may_be` accepts
     /// because facts are still to be checked. Other causes are left out, because they would be believed only for the
     /// lack of evidence for the rest.
-    pub fn posterior(&self, observed: &[(usize, usize)], may_be: impl Fn(&CauseRow) -> bool) -> Belief {
+    pub fn posterior(
+        &self,
+        observed: &[(usize, usize)],
+        may_be: impl Fn(&CauseRow) -> bool,
+    ) -> CausePosterior {
         let rows = causes();
         let others = (1.0 - PRIOR.0 - PRIOR.1 - PAIRS) / (rows.len() as f64 - 2.0);
         let prior = |cause: Cause| match cause {
@@ -184,13 +188,13 @@ impl Likelihood {
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
         let pairs = logs.iter().filter(|((a, b), _)| a != b);
         let pairs = pairs.map(|((a, b), log)| (rows[*a].cause, rows[*b].cause, (log - most).exp() / sum));
-        Belief { of: all, one: single.iter().sum(), pairs: pairs.collect() }
+        CausePosterior { of: all, one: single.iter().sum(), pairs: pairs.collect() }
     }
 }
 
 /// The probability of each cause, active as the only cause or as one of two.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Belief {
+pub struct CausePosterior {
     /// Causes with their probabilities, the most likely first.
     pub of: Vec<(Cause, f64)>,
     /// Probability that exactly one cause is active.
@@ -199,14 +203,14 @@ pub struct Belief {
     pairs: Vec<(Cause, Cause, f64)>,
 }
 
-impl Belief {
-    pub fn after(found: &[Finding], from: ReadFrom) -> Belief {
+impl CausePosterior {
+    pub fn after(found: &[Finding], from: EvidenceSource) -> CausePosterior {
         Likelihood::learnt(from).posterior(&states(found), |_| false)
     }
 
     /// Returns the beliefs without `causes`; the others are scaled up in proportion.
     #[must_use]
-    pub fn without(mut self, causes: &[Cause]) -> Belief {
+    pub fn without(mut self, causes: &[Cause]) -> CausePosterior {
         let lost: f64 = self.of.iter().filter(|(of, _)| causes.contains(of)).map(|(_, p)| p).sum();
         self.of.retain(|(of, _)| !causes.contains(of));
         let scale = |p: &mut f64| *p = (*p / (1.0 - lost).max(1e-9)).min(1.0);
@@ -247,11 +251,11 @@ pub fn states(found: &[Finding]) -> Vec<(usize, usize)> {
     found.iter().map(|finding| (finding.fact as usize, place(finding.is))).collect()
 }
 
-/// Returns the index of a state in [`Often`].
-pub fn place(is: Is) -> usize {
+/// Returns the index of a state in [`FactFrequency`].
+pub fn place(is: FactState) -> usize {
     match is {
-        Is::Yes => 0,
-        Is::No => 1,
-        Is::Unclear => 2,
+        FactState::Yes => 0,
+        FactState::No => 1,
+        FactState::Unclear => 2,
     }
 }

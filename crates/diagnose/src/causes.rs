@@ -7,11 +7,11 @@ use super::cause::{Cause, Layer};
 use super::fact::Observed;
 
 /// Frequencies of the answers of a fact: yes, no, unclear.
-pub type Often = [f64; 3];
+pub type FactFrequency = [f64; 3];
 
 /// Frequencies of a fact without a cause, before anything is learnt of the fact. Detectors use error probabilities of
 /// 0.01 or less.
-pub const BY_ACCIDENT: Often = [0.004, 0.96, 0.036];
+pub const BY_ACCIDENT: FactFrequency = [0.004, 0.96, 0.036];
 
 /// One row of the table of causes.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct CauseRow {
 
 /// The relation of a cause to a fact.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Shows {
+pub enum FactRelation {
     /// The cause shows the fact nearly always.
     Usually,
     /// The cause shows the fact at times.
@@ -43,30 +43,30 @@ pub enum Shows {
 
 impl CauseRow {
     /// Returns the relation to `fact`. Any cause may show a symptom.
-    pub fn shows(&self, fact: Observed) -> Shows {
+    pub fn shows(&self, fact: Observed) -> FactRelation {
         let is_rest = matches!(self.cause, Cause::Nothing | Cause::Unknown);
         match () {
             () if self.decisive.len() == 1 && self.decisive[0] == fact || self.usual.contains(&fact) => {
-                Shows::Usually
+                FactRelation::Usually
             }
-            () if self.decisive.contains(&fact) || self.may.contains(&fact) => Shows::Maybe,
-            () if is_rest || fact.is_noticed() || fact == Observed::EngineKnows => Shows::Maybe,
-            () => Shows::Never,
+            () if self.decisive.contains(&fact) || self.may.contains(&fact) => FactRelation::Maybe,
+            () if is_rest || fact.is_noticed() || fact == Observed::EngineKnows => FactRelation::Maybe,
+            () => FactRelation::Never,
         }
     }
 
     /// Returns the presumed frequencies of `fact` for a cause without observed cases. `by_accident` has the
     /// frequencies without a cause.
-    pub fn presumed(&self, fact: Observed, by_accident: Often) -> Often {
+    pub fn presumed(&self, fact: Observed, by_accident: FactFrequency) -> FactFrequency {
         match self.shows(fact) {
-            Shows::Never => by_accident,
-            Shows::Usually => [0.85, 0.05, 0.10],
-            Shows::Maybe if self.cause == Cause::Nothing => by_accident,
-            Shows::Maybe if self.cause == Cause::Unknown && fact.is_noticed() => [0.4, 0.4, 0.2],
-            Shows::Maybe if self.cause == Cause::Unknown && !self.may.contains(&fact) => {
+            FactRelation::Never => by_accident,
+            FactRelation::Usually => [0.85, 0.05, 0.10],
+            FactRelation::Maybe if self.cause == Cause::Nothing => by_accident,
+            FactRelation::Maybe if self.cause == Cause::Unknown && fact.is_noticed() => [0.4, 0.4, 0.2],
+            FactRelation::Maybe if self.cause == Cause::Unknown && !self.may.contains(&fact) => {
                 std::array::from_fn(|is| 0.97 * by_accident[is] + 0.03 * [0.15, 0.7, 0.15][is])
             }
-            Shows::Maybe => [0.3, 0.5, 0.2],
+            FactRelation::Maybe => [0.3, 0.5, 0.2],
         }
     }
 }

@@ -3,18 +3,18 @@
 
 use plimsoll_model::Fingerprint;
 
-use super::{Case, Changed};
+use super::{Case, TargetChange};
 
 /// Facts about the server that do not describe the artefact, because they differ between any two runs.
 const NO_ARTEFACT: [&str; 1] = ["server_header"];
 
 /// Compares the fingerprints of the two runs.
-pub fn facts(case: &Case<'_>) -> Changed {
-    case.baseline.map_or_else(Changed::default, |base| between(base.facts, case.candidate.facts))
+pub fn facts(case: &Case<'_>) -> TargetChange {
+    case.baseline.map_or_else(TargetChange::default, |base| between(base.facts, case.candidate.facts))
 }
 
-pub fn between(base: &Fingerprint, candidate: &Fingerprint) -> Changed {
-    let mut changed = Changed::default();
+pub fn between(base: &Fingerprint, candidate: &Fingerprint) -> TargetChange {
+    let mut changed = TargetChange::default();
     let (base, candidate) = (&base.facts, &candidate.facts);
     let mut names: Vec<&String> = base.keys().chain(candidate.keys()).collect();
     names.sort();

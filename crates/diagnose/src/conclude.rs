@@ -8,11 +8,11 @@
 use plimsoll_measure::findings::{Reason, Trust};
 use plimsoll_measure::say::number;
 
-use super::belief::Belief;
+use super::belief::CausePosterior;
 use super::cause::{Cause, Layer};
-use super::causes::{CauseRow, Shows, row};
+use super::causes::{CauseRow, FactRelation, row};
 use super::experiment::NextExperiment;
-use super::facts::{Finding, Is, Observed};
+use super::facts::{FactState, Finding, Observed};
 use super::frame::Frames;
 use super::verdict::{Counter, Evidence, RunnerUp, Verdict};
 
@@ -90,7 +90,7 @@ fn unsteady(frames: &Frames<'_>) -> Option<String> {
 }
 
 /// Returns the verdicts in order of weight; without a problem or a known cause there is exactly one.
-pub fn conclude(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdict> {
+pub fn conclude(worse: &Worse, found: &[Finding], belief: &CausePosterior) -> Vec<Verdict> {
     // A fact that affects almost no requests decides nothing, unless something is worse with confidence.
     let large = |finding: &&Finding| worse.sure || finding.touches.is_none_or(|share| share >= TOUCHES);
     let found: &[Finding] = &found.iter().filter(large).cloned().collect::<Vec<_>>();
@@ -102,7 +102,7 @@ pub fn conclude(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdic
     verdicts
 }
 
-fn concluded(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdict> {
+fn concluded(worse: &Worse, found: &[Finding], belief: &CausePosterior) -> Vec<Verdict> {
     let named = |(cause, p): &(Cause, f64)| {
         let rest = matches!(cause, Cause::Nothing | Cause::Unknown);
         let sure = *p >= NAMED.0 || *p >= NAMED.1 && belief.in_layer_of(*cause) >= LAYER;
@@ -116,7 +116,7 @@ fn concluded(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdict> 
     };
     let mut verdicts = vec![verdict(found, first)];
     let beside = |(cause, p): &&(Cause, f64)| {
-        let own = |finding: &&Finding| row(first.0).shows(finding.fact) == Shows::Never;
+        let own = |finding: &&Finding| row(first.0).shows(finding.fact) == FactRelation::Never;
         *p >= SECOND && *cause != first.0 && decided_by(found, row(*cause)).filter(own).is_some()
     };
     let measured = row(first.0).layer != Layer::Measurement;
@@ -142,7 +142,7 @@ fn concluded(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdict> 
 fn felt(frames: &Frames<'_>, found: &[Finding]) -> bool {
     let fails =
         [Observed::TurnedAway, Observed::CutShort, Observed::Errors, Observed::Outage, Observed::Retries];
-    let failing = found.iter().any(|finding| fails.contains(&finding.fact) && finding.is == Is::Yes);
+    let failing = found.iter().any(|finding| fails.contains(&finding.fact) && finding.is == FactState::Yes);
     let worse = frames.material.is() || frames.material.moved.iter().any(|moved| moved.large);
     // Arrivals in few time intervals can't be compared.
     let unknown = frames.material.moved.is_empty() && frames.case.budget.is_none();
@@ -151,7 +151,8 @@ fn felt(frames: &Frames<'_>, found: &[Finding]) -> bool {
 
 /// Returns the observed decisive fact of a cause.
 fn decided_by<'f>(found: &'f [Finding], of: &CauseRow) -> Option<&'f Finding> {
-    let seen = |fact: &Observed| found.iter().find(|finding| finding.fact == *fact && finding.is == Is::Yes);
+    let seen =
+        |fact: &Observed| found.iter().find(|finding| finding.fact == *fact && finding.is == FactState::Yes);
     of.decisive.iter().find_map(seen)
 }
 
@@ -160,7 +161,7 @@ fn verdict(found: &[Finding], (cause, confidence): (Cause, f64)) -> Verdict {
     let decided = decided_by(found, of);
     let mut own: Vec<&Finding> = found
         .iter()
-        .filter(|finding| finding.is == Is::Yes && of.shows(finding.fact) != Shows::Never)
+        .filter(|finding| finding.is == FactState::Yes && of.shows(finding.fact) != FactRelation::Never)
         .collect();
     // Decisive facts come first, symptoms last.
     own.sort_by_key(|finding| {
@@ -182,7 +183,7 @@ fn verdict(found: &[Finding], (cause, confidence): (Cause, f64)) -> Verdict {
     }
 }
 
-fn nothing(worse: &Worse, belief: &Belief) -> Verdict {
+fn nothing(worse: &Worse, belief: &CausePosterior) -> Verdict {
     let of = row(Cause::Nothing);
     let overturn = Cause::Nothing.overturned_by();
     Verdict {
@@ -204,7 +205,7 @@ fn nothing(worse: &Worse, belief: &Belief) -> Verdict {
 /// Returns the verdict for a problem without a believed cause: the two best candidates, their evidence and a
 /// distinguishing experiment. The verdict shows no probability, because no decisive fact was seen and belief by
 /// elimination is no basis for action.
-pub fn unknown(worse: &Worse, found: &[Finding], belief: &Belief) -> Verdict {
+pub fn unknown(worse: &Worse, found: &[Finding], belief: &CausePosterior) -> Verdict {
     let of = row(Cause::Unknown);
     let mut candidates =
         belief.of.iter().filter(|(cause, _)| !matches!(cause, Cause::Nothing | Cause::Unknown));
@@ -212,7 +213,7 @@ pub fn unknown(worse: &Worse, found: &[Finding], belief: &Belief) -> Verdict {
     let names: Vec<&str> = best.iter().map(|(cause, _)| cause.title()).collect();
     let overturn = best.first().map_or(NextExperiment::Scrape, |(cause, _)| cause.overturned_by());
     let mut lines: Vec<Evidence> =
-        found.iter().filter(|finding| finding.is == Is::Yes).map(evidence).collect();
+        found.iter().filter(|finding| finding.is == FactState::Yes).map(evidence).collect();
     lines.extend(best.iter().map(|(cause, _)| {
         let seen = decided_by(found, row(*cause))
             .map_or("what would decide it was not seen", |decided| &decided.says);

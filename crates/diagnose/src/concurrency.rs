@@ -9,9 +9,9 @@
 use plimsoll_math::isotonic::rising_fit;
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
-use super::effect::{Effect, STRETCHES, of_units};
+use super::effect::{STRETCHES, StatisticChange, of_units};
 use super::frame::Frames;
-use super::seen::{RequestRow, SeenLevel, TokenPace};
+use super::seen::{DiagnosedLevel, RequestView, TokenPace};
 
 /// Minimum number of paces behind a point of the curve.
 const OF_A_POINT: usize = 16;
@@ -30,7 +30,7 @@ pub struct StepLaw {
 
 impl StepLaw {
     /// Reads the curve from a level. Returns `None` if the paces are too few for two points.
-    pub fn of(seen: &SeenLevel<'_>) -> Option<StepLaw> {
+    pub fn of(seen: &DiagnosedLevel<'_>) -> Option<StepLaw> {
         let mut paces: Vec<&TokenPace> = seen.paces.iter().filter(|pace| pace.gap > 0.0).collect();
         if paces.len() < 2 * OF_A_POINT {
             return None;
@@ -75,7 +75,7 @@ impl StepLaw {
 /// Ratios of the candidate's gaps to the baseline's gaps at equal concurrency.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Slower {
-    pub middle: Effect,
+    pub middle: StatisticChange,
     pub quarter: f64,
     /// Median ratio to the baseline's gaps at twice the concurrency. If replicas can't be distinguished, a router
     /// that sends all requests to one of two replicas explains exactly this much.
@@ -87,8 +87,8 @@ pub struct Slower {
 /// describe tokens.
 pub fn slower(frames: &Frames<'_>) -> Option<Slower> {
     let (base, now) = (frames.before()?, frames.now());
-    let pieces = |seen: &SeenLevel<'_>| {
-        let mut chunks = seen.finite(RequestRow::chunk);
+    let pieces = |seen: &DiagnosedLevel<'_>| {
+        let mut chunks = seen.finite(RequestView::chunk);
         order_statistic(&mut chunks, 0.5)
     };
     if let (Some(a), Some(b)) = (pieces(base), pieces(now))
@@ -97,7 +97,7 @@ pub fn slower(frames: &Frames<'_>) -> Option<Slower> {
         return None;
     }
     let law = StepLaw::of(base)?;
-    let units = |seen: &SeenLevel<'_>| -> (Vec<Vec<f64>>, f64) {
+    let units = |seen: &DiagnosedLevel<'_>| -> (Vec<Vec<f64>>, f64) {
         let mut units = vec![Vec::new(); STRETCHES];
         let mut covered = 0.0;
         for pace in seen.paces.iter().filter(|pace| law.covers(pace.concurrency)) {
@@ -125,7 +125,7 @@ pub fn slower(frames: &Frames<'_>) -> Option<Slower> {
 }
 
 /// Sets the number of responses in flight of each pace, per replica if responses name it.
-pub fn count(rows: &[RequestRow], replicas: usize, paces: &mut [TokenPace]) {
+pub fn count(rows: &[RequestView], replicas: usize, paces: &mut [TokenPace]) {
     let told = replicas > 1;
     let courses: Vec<Vec<(f64, f64, f64)>> =
         (0..replicas.max(1)).map(|replica| course(rows, told.then_some(replica as u16))).collect();
@@ -142,7 +142,7 @@ pub fn count(rows: &[RequestRow], replicas: usize, paces: &mut [TokenPace]) {
 }
 
 /// Returns the number of responses in flight after each change, and its integral up to there.
-fn course(rows: &[RequestRow], replica: Option<u16>) -> Vec<(f64, f64, f64)> {
+fn course(rows: &[RequestView], replica: Option<u16>) -> Vec<(f64, f64, f64)> {
     let mut edges: Vec<(f64, f64)> = Vec::new();
     for row in rows.iter().filter(|row| replica.is_none() || row.replica == replica) {
         let first = row.sent_last + row.ttft_sent;

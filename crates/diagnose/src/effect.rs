@@ -7,7 +7,7 @@
 use plimsoll_math::special::normal_inv;
 use plimsoll_math::two_sample::{Arm, Flips, Ratio, percentile_ratio};
 
-use super::seen::{RequestRow, SeenLevel};
+use super::seen::{DiagnosedLevel, RequestView};
 use plimsoll_measure::findings::Estimate;
 
 /// Intervals per level: enough for a two-sided p of 0.0005, and few enough that each interval contains its own queue.
@@ -17,7 +17,7 @@ const FEWEST: usize = 32;
 
 /// A comparison of one statistic.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Effect {
+pub struct StatisticChange {
     /// Ratio of second to first, with interval and counts.
     pub ratio: Estimate,
     /// Two-sided p-value of equality.
@@ -28,7 +28,7 @@ pub struct Effect {
     pub candidate: f64,
 }
 
-impl Effect {
+impl StatisticChange {
     /// Returns the change as a difference in the unit of the first side's value. The interval is derived from the
     /// interval of the ratio.
     pub fn added(&self, value: f64) -> Estimate {
@@ -38,7 +38,7 @@ impl Effect {
 }
 
 /// Cuts the rows into intervals of due time and returns the values of a metric in each; NaN is left out.
-pub fn stretches(seen: &SeenLevel<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Vec<f64>> {
+pub fn stretches(seen: &DiagnosedLevel<'_>, of: impl Fn(&RequestView) -> f64) -> Vec<Vec<f64>> {
     let mut units = vec![Vec::new(); STRETCHES];
     for row in &seen.rows {
         let value = of(row);
@@ -52,17 +52,22 @@ pub fn stretches(seen: &SeenLevel<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<V
 
 /// Returns the ratio of a percentile, candidate over baseline. Returns `None` if a side has too few values.
 pub(crate) fn of_percentile(
-    base: &SeenLevel<'_>,
-    candidate: &SeenLevel<'_>,
-    of: impl Fn(&RequestRow) -> f64,
+    base: &DiagnosedLevel<'_>,
+    candidate: &DiagnosedLevel<'_>,
+    of: impl Fn(&RequestView) -> f64,
     p: f64,
     level: f64,
-) -> Option<Effect> {
+) -> Option<StatisticChange> {
     of_units(stretches(base, &of), stretches(candidate, &of), p, level)
 }
 
 /// Returns the ratio for values that are already cut into units. Units without values on either side are left out.
-pub(crate) fn of_units(base: Vec<Vec<f64>>, candidate: Vec<Vec<f64>>, p: f64, level: f64) -> Option<Effect> {
+pub(crate) fn of_units(
+    base: Vec<Vec<f64>>,
+    candidate: Vec<Vec<f64>>,
+    p: f64,
+    level: f64,
+) -> Option<StatisticChange> {
     let (base, candidate): (Vec<Vec<f64>>, Vec<Vec<f64>>) =
         base.into_iter().zip(candidate).filter(|(a, b)| !a.is_empty() && !b.is_empty()).unzip();
     if base.len() < 6 {
@@ -81,7 +86,7 @@ pub(crate) fn of_units(base: Vec<Vec<f64>>, candidate: Vec<Vec<f64>>, p: f64, le
     let n_eff = second.n_eff_beyond(than).min(first.n_eff_beyond(at));
     let n = first.len().min(second.len()) as u64;
     let ratio = Estimate { value, lower: interval.lower, upper: interval.upper, n, n_eff };
-    Some(Effect { ratio, p: chance, base: at, candidate: than })
+    Some(StatisticChange { ratio, p: chance, base: at, candidate: than })
 }
 
 /// Returns Spearman's rank correlation with a two-sided p (t with n − 2 degrees of freedom). Returns `None` below

@@ -257,7 +257,8 @@ impl Observed {
 /// Whether a fact applies.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Is {
+#[schemars(rename = "Is")]
+pub enum FactState {
     /// The fact applies.
     Yes,
     /// The fact does not apply, or its effect is too small to matter.

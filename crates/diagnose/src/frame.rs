@@ -4,22 +4,22 @@
 use plimsoll_model::{Attempt, Level, Load};
 
 use super::effect::ALONE_NEEDED;
-use super::effect::{Effect, of_percentile};
+use super::effect::{StatisticChange, of_percentile};
 use super::experiment::NextExperiment;
 use super::gauges::LevelGauges;
-use super::material::Material;
-use super::seen::{RequestRow, SeenLevel};
-use super::verdict::{Missing, Reference, Subject};
+use super::material::MaterialChanges;
+use super::seen::{DiagnosedLevel, RequestView};
+use super::verdict::{MissingEvidence, Reference, Subject};
 use super::{Case, Cause, RunData};
 
 /// One side of a comparison: a level, its isolated requests and its gauges.
 #[derive(Clone, Debug)]
 pub struct Frame<'a> {
-    pub seen: SeenLevel<'a>,
+    pub seen: DiagnosedLevel<'a>,
     /// Isolated requests: those of the probe, else those of any level that had no concurrent requests.
-    pub alone: Vec<RequestRow>,
+    pub alone: Vec<RequestView>,
     /// Probe level with one request in flight; `None` if the run has none.
-    pub probe: Option<SeenLevel<'a>>,
+    pub probe: Option<DiagnosedLevel<'a>>,
     /// Set if the run has enough isolated requests.
     pub probed: bool,
     /// Gauges of the server during the level.
@@ -34,7 +34,7 @@ pub struct Frames<'a> {
     pub candidate: Frame<'a>,
     /// The reference level; `None` without a baseline.
     pub base: Option<Frame<'a>>,
-    pub material: Material,
+    pub material: MaterialChanges,
 }
 
 impl<'a> Frames<'a> {
@@ -48,22 +48,22 @@ impl<'a> Frames<'a> {
         if candidate.seen.rows.is_empty() {
             return None;
         }
-        let mut frames = Frames { case, candidate, base, material: Material::default() };
-        frames.material = Material::judge(&frames);
+        let mut frames = Frames { case, candidate, base, material: MaterialChanges::default() };
+        frames.material = MaterialChanges::judge(&frames);
         Some(frames)
     }
 
     /// Returns the level that is diagnosed.
-    pub fn now(&self) -> &SeenLevel<'a> {
+    pub fn now(&self) -> &DiagnosedLevel<'a> {
         &self.candidate.seen
     }
 
-    pub fn before(&self) -> Option<&SeenLevel<'a>> {
+    pub fn before(&self) -> Option<&DiagnosedLevel<'a>> {
         self.base.as_ref().map(|arm| &arm.seen)
     }
 
     /// Returns the ratio of a percentile, candidate over baseline.
-    pub fn ratio(&self, of: impl Fn(&RequestRow) -> f64, p: f64) -> Option<Effect> {
+    pub fn ratio(&self, of: impl Fn(&RequestView) -> f64, p: f64) -> Option<StatisticChange> {
         of_percentile(self.before()?, self.now(), of, p, self.case.spec.confidence)
     }
 
@@ -90,10 +90,11 @@ impl<'a> Frames<'a> {
     }
 
     /// Returns the facts that could not be evaluated.
-    pub fn missing(&self) -> Vec<Missing> {
+    pub fn missing(&self) -> Vec<MissingEvidence> {
         let mut missing = Vec::new();
-        let mut lacks =
-            |what: &str, needs: NextExperiment| missing.push(Missing { what: what.to_owned(), needs });
+        let mut lacks = |what: &str, needs: NextExperiment| {
+            missing.push(MissingEvidence { what: what.to_owned(), needs })
+        };
         if self.base.is_none() {
             lacks("whether anything changed: there is no baseline", NextExperiment::Baseline);
         }
@@ -127,10 +128,10 @@ impl<'a> Frames<'a> {
 impl<'a> Frame<'a> {
     fn read(side: &RunData<'a>, level: &'a Level) -> Frame<'a> {
         let attempts: &'a [Attempt] = side.attempts;
-        let seen = SeenLevel::read(level, attempts);
+        let seen = DiagnosedLevel::read(level, attempts);
         let probe = side.levels.iter().find(|l| is_probe(l) && l.id != level.id);
-        let probe = probe.map(|probe| SeenLevel::read(probe, attempts));
-        let from_probe: Vec<RequestRow> = probe
+        let probe = probe.map(|probe| DiagnosedLevel::read(probe, attempts));
+        let from_probe: Vec<RequestView> = probe
             .iter()
             .flat_map(|probe| probe.rows.iter().filter(|row| row.ok && row.attempts == 1).cloned())
             .collect();

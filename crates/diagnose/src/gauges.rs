@@ -31,7 +31,7 @@ const REPLICA_PARTS: usize = 4;
 
 /// An engine as its metrics show it during the level.
 #[derive(Clone, PartialEq, Debug)]
-pub struct OnPage {
+pub struct EngineGaugesView {
     pub name: String,
     /// Number of requests that ended; `None` if unknown.
     pub ended: Option<f64>,
@@ -177,7 +177,7 @@ impl LevelGauges {
     }
 
     /// Returns each engine that existed for most of the level.
-    pub fn on_pages(&self) -> Vec<OnPage> {
+    pub fn on_pages(&self) -> Vec<EngineGaugesView> {
         let (from, to) = (self.from, self.to);
         let engine = |(engine, replica): (usize, &Replica)| {
             let gauge = |signal| self.side.gauge_of(engine, signal);
@@ -186,7 +186,7 @@ impl LevelGauges {
                 let gaps = self.side.histogram_of(engine, Signal::Itl, from, to);
                 gaps.or_else(|| self.side.histogram_of(engine, Signal::Tpot, from, to))?.mean()
             };
-            Some(OnPage {
+            Some(EngineGaugesView {
                 name: replica.name.clone(),
                 ended: self.side.gained_of(engine, Signal::Finished, from, to).map(|gained| gained.value),
                 running: running.mean(from, to),

@@ -38,14 +38,14 @@ pub use cause::{Cause, Layer};
 pub use experiment::NextExperiment;
 pub use spec::DiagnoseSpec;
 pub use verdict::{
-    Answer, AskedQuestion, Changed, Cleared, Counter, Diagnosis, Evidence, Missing, Question, Reference,
-    RunnerUp, Subject, Verdict, YesNo,
+    AskedQuestion, ClearedSuspect, Counter, Diagnosis, DiagnosisOutcome, Evidence, MissingEvidence, Question,
+    Reference, RunnerUp, Subject, TargetChange, Verdict, YesNo,
 };
 
 use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Sample};
 
 use crate::device::DeviceFinding;
-use belief::{Belief, ReadFrom};
+use belief::{CausePosterior, EvidenceSource};
 use conclude::{Worse, conclude};
 use frame::Frames;
 use plimsoll_measure::findings::{BudgetSpec, Validity};
@@ -88,7 +88,7 @@ pub struct Case<'a> {
 pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     let Some(frames) = Frames::new(case) else { return nothing_measured(case) };
     let found = facts::observe(&frames);
-    let belief = Belief::after(&found, ReadFrom::Records);
+    let belief = CausePosterior::after(&found, EvidenceSource::Records);
     let verdicts = conclude(&Worse::of(&frames, &found), &found, &belief);
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
@@ -106,12 +106,12 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
 }
 
 /// Returns the overall answer for these verdicts.
-fn answer(verdicts: &[Verdict]) -> Answer {
+fn answer(verdicts: &[Verdict]) -> DiagnosisOutcome {
     match verdicts.first().map(|first| (first.cause, first.layer)) {
-        Some((Cause::Nothing, _)) => Answer::NothingMaterial,
-        Some((Cause::Unknown, _)) | None => Answer::Unknown,
-        Some((_, Layer::Measurement)) => Answer::Invalid,
-        Some(_) => Answer::Found,
+        Some((Cause::Nothing, _)) => DiagnosisOutcome::NothingMaterial,
+        Some((Cause::Unknown, _)) | None => DiagnosisOutcome::Unknown,
+        Some((_, Layer::Measurement)) => DiagnosisOutcome::Invalid,
+        Some(_) => DiagnosisOutcome::Found,
     }
 }
 
@@ -128,7 +128,7 @@ fn headline(verdicts: &[Verdict]) -> String {
 fn nothing_measured(case: &Case<'_>) -> Diagnosis {
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
-        answer: Answer::Unknown,
+        answer: DiagnosisOutcome::Unknown,
         headline: "inconclusive: the run holds no request to judge".to_owned(),
         subject: Subject {
             level: None,

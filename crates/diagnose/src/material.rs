@@ -5,9 +5,9 @@
 use plimsoll_math::proportion::{exceedance_bounds, newcombe};
 use plimsoll_math::two_sample::holm;
 
-use super::effect::Effect;
+use super::effect::StatisticChange;
 use super::frame::Frames;
-use super::seen::{RequestRow, SeenLevel};
+use super::seen::{DiagnosedLevel, RequestView};
 use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::say::{ms, number, percent, ratio_ends};
 
@@ -17,7 +17,7 @@ pub struct MovedMetric {
     pub metric: &'static str,
     /// Percentile, 0 to 1.
     pub percentile: f64,
-    pub effect: Effect,
+    pub effect: StatisticChange,
     /// Set if the change is large and beyond chance after Holm's correction.
     pub material: bool,
     /// Set if the change is large, regardless of chance.
@@ -25,7 +25,7 @@ pub struct MovedMetric {
 }
 
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Material {
+pub struct MaterialChanges {
     /// All comparisons with the baseline.
     pub moved: Vec<MovedMetric>,
     /// Increase of the share of failed requests over the baseline's share, or over zero; `None` if not significant.
@@ -62,7 +62,7 @@ const PAUSE_S: f64 = 0.1;
 const FAR: f64 = 1.5;
 const FAR_SURE: f64 = 0.25;
 
-pub fn metric(name: &str) -> fn(&RequestRow) -> f64 {
+pub fn metric(name: &str) -> fn(&RequestView) -> f64 {
     match name {
         "ttft" => |row| row.ttft,
         "tpot" => |row| row.tpot,
@@ -71,8 +71,8 @@ pub fn metric(name: &str) -> fn(&RequestRow) -> f64 {
     }
 }
 
-impl Material {
-    pub fn judge(frames: &Frames<'_>) -> Material {
+impl MaterialChanges {
+    pub fn judge(frames: &Frames<'_>) -> MaterialChanges {
         let spec = frames.case.spec;
         let mut moved: Vec<MovedMetric> = Vec::new();
         for (name, percentile) in COMPARED {
@@ -101,7 +101,7 @@ impl Material {
         let errors = errors(frames);
         let broken = broken(frames);
         let judged = !moved.is_empty() || frames.case.budget.is_some();
-        Material { moved, errors, broken, judged }
+        MaterialChanges { moved, errors, broken, judged }
     }
 
     /// Returns whether any change is significant.
@@ -168,7 +168,7 @@ impl Material {
 impl MovedMetric {
     /// Returns the change in the form `ttft p95 × 1.8 [1.5, 2.2]`.
     pub fn words(&self) -> String {
-        let Effect { ratio, base, candidate, .. } = self.effect;
+        let StatisticChange { ratio, base, candidate, .. } = self.effect;
         format!(
             "{} p{} {} -> {} (× {} {})",
             self.metric,
@@ -183,7 +183,7 @@ impl MovedMetric {
 
 /// Returns the number of failed requests, of all requests, and n_eff. Requests that the client cancelled on purpose
 /// do not count.
-pub fn failed(seen: &SeenLevel<'_>) -> (f64, f64, f64) {
+pub fn failed(seen: &DiagnosedLevel<'_>) -> (f64, f64, f64) {
     let counted: Vec<bool> = seen.rows.iter().filter(|row| !row.cancelled).map(|row| !row.ok).collect();
     let n = counted.len() as f64;
     let k = counted.iter().filter(|failed| **failed).count() as f64;

@@ -10,15 +10,17 @@ use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::{ms, number, percent};
 use plimsoll_measure::server_side::Signal;
 
-use crate::belief::{Belief, ReadFrom};
+use crate::belief::{CausePosterior, EvidenceSource};
 use crate::cause::{Cause, Layer};
 use crate::causes::row;
 use crate::conclude::{Worse, conclude};
 use crate::experiment::NextExperiment;
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::{Finding, asked, over, page, replica_pages, yes_if};
 use crate::gauges::LevelGauges;
-use crate::verdict::{Changed, DIAGNOSIS_SCHEMA, Diagnosis, Missing, Reference, Subject, Verdict};
+use crate::verdict::{
+    DIAGNOSIS_SCHEMA, Diagnosis, MissingEvidence, Reference, Subject, TargetChange, Verdict,
+};
 use crate::{answer, headline};
 
 /// Number of parts of an interval; the confidence intervals are computed from their sums.
@@ -45,7 +47,7 @@ const NOT_ON_A_PAGE: [Cause; 1] = [Cause::LongerAnswersToSamePrompts];
 /// Diagnoses an interval of live traffic, compared with an earlier one.
 pub fn diagnose(now: &LevelGauges, before: Option<&LevelGauges>) -> Diagnosis {
     let found = observe(now, before);
-    let belief = Belief::after(&found, ReadFrom::Pages).without(&NOT_ON_A_PAGE);
+    let belief = CausePosterior::after(&found, EvidenceSource::Pages).without(&NOT_ON_A_PAGE);
     let mut verdicts = conclude(&worse(&found, before.is_some()), &found, &belief);
     verdicts.iter_mut().filter(|verdict| verdict.cause == Cause::LongerAnswers).for_each(leave_open);
     // The server reports facts here that a client would have to infer.
@@ -59,7 +61,7 @@ pub fn diagnose(now: &LevelGauges, before: Option<&LevelGauges>) -> Diagnosis {
         questions: Vec::new(),
         cleared: Vec::new(),
         observed: asked(&found),
-        changed: Changed::default(),
+        changed: TargetChange::default(),
         missing: missing(now, before),
         verdicts,
     }
@@ -111,8 +113,9 @@ pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> 
         found.extend(replicas);
         // After a stall the waiting requests end together. Endpoints count requests at their end, so a higher rate is
         // unproven.
-        let more = |finding: &&mut Finding| finding.fact == Observed::MoreRequests && finding.is == Is::Yes;
-        found.iter_mut().filter(|_| stood).filter(more).for_each(|finding| finding.is = Is::Unclear);
+        let more =
+            |finding: &&mut Finding| finding.fact == Observed::MoreRequests && finding.is == FactState::Yes;
+        found.iter_mut().filter(|_| stood).filter(more).for_each(|finding| finding.is = FactState::Unclear);
     }
     found.sort_by_key(|finding| finding.fact);
     found
@@ -128,7 +131,7 @@ fn less_cached(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {
     let longer = prompt(now).zip(prompt(before)).and_then(|(now, before)| ratio(&now, &before));
     let Some(longer) = longer.filter(|times| times.value > MORE) else { return Some(found) };
     let as_long = page::less_cached(was, ((share * longer.value).min(1.0), "")).is;
-    let is = if longer.lower > 1.0 || as_long == found.is { as_long } else { Is::Unclear };
+    let is = if longer.lower > 1.0 || as_long == found.is { as_long } else { FactState::Unclear };
     let says = format!("{}, of prompts × {} as long", found.says, number(longer.value));
     Some(Finding { is, says, ..found })
 }
@@ -217,9 +220,9 @@ fn queue(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let share = (wait / first_token.max(1e-9)).clamp(0.0, 1.0);
     let is_it = grown.is_none_or(|grown| wait - was >= 0.4 * grown);
     let is = match () {
-        () if share >= 0.2 && wait > 1.3 * was + 0.01 && is_it => Is::Yes,
-        () if share < 0.1 || wait < 1.1 * was + 0.002 || !is_it => Is::No,
-        () => Is::Unclear,
+        () if share >= 0.2 && wait > 1.3 * was + 0.01 && is_it => FactState::Yes,
+        () if share < 0.1 || wait < 1.1 * was + 0.002 || !is_it => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} of the mean first token ({} of {}) is the engine's queue; before it took {}",
@@ -238,9 +241,9 @@ fn backlog(now: &LevelGauges) -> Option<Finding> {
     let per_s = inside.len() as f64 / now.seconds();
     let slope = series::slope(&inside, PARTS, 0.9)?;
     let is = match () {
-        () if slope.interval.lower * per_s > 0.02 * rate => Is::Yes,
-        () if slope.value * per_s < 0.01 * rate => Is::No,
-        () => Is::Unclear,
+        () if slope.interval.lower * per_s > 0.02 * rate => FactState::Yes,
+        () if slope.value * per_s < 0.01 * rate => FactState::No,
+        () => FactState::Unclear,
     };
     let says =
         format!("the number of requests in the engine grows by {} a second", number(slope.value * per_s));
@@ -271,9 +274,9 @@ fn failing(
     let was = before.and_then(share).map_or(0.0, |(was, ..)| was);
     let value = crate::effect::share(k, n, 1.0);
     let is = match part - was {
-        grown if grown >= FAILING && value.lower > was => Is::Yes,
-        grown if k < 0.5 || grown < 0.2 * FAILING => Is::No,
-        _ => Is::Unclear,
+        grown if grown >= FAILING && value.lower > was => FactState::Yes,
+        grown if k < 0.5 || grown < 0.2 * FAILING => FactState::No,
+        _ => FactState::Unclear,
     };
     let says = format!("{} {what}, before {}", percent(part), percent(was));
     Some(Finding::new(fact, is, says).figure(value, FAILING))
@@ -308,13 +311,13 @@ fn slower_beside(now: &LevelGauges, before: &LevelGauges, asked: bool) -> Option
     }
     let what = "with as many requests running the mean gap between tokens is";
     let mut found = more(Observed::SlowerBeside, what, MORE, pair, ms)?;
-    if found.is == Is::Yes {
+    if found.is == FactState::Yes {
         // A slower model is slower for every token, but a few very long gaps raise the mean too.
         let moved = most_gaps(now, before);
         found.is = match moved {
-            Some(moved) if moved >= BODY.0 => Is::Yes,
-            Some(moved) if moved < BODY.1 => Is::No,
-            _ => Is::Unclear,
+            Some(moved) if moved >= BODY.0 => FactState::Yes,
+            Some(moved) if moved < BODY.1 => FactState::No,
+            _ => FactState::Unclear,
         };
         if let Some(moved) = moved.filter(|moved| *moved < BODY.0) {
             let few = percent(moved.max(0.0));
@@ -344,10 +347,10 @@ fn slower_at_more_load(now: &[Part], before: &[Part], (asked, moved): (bool, boo
     // Bursts of arrivals leave quiet parts, which are as fast as before.
     let throughout = now.iter().all(|(_, sum, n)| sum / n > MORE * longest);
     let is = match () {
-        () if times.lower > load * MORE => Is::Yes,
-        () if throughout && moved && !asked => Is::Yes,
-        () if times.upper < MORE => Is::No,
-        () => Is::Unclear,
+        () if times.lower > load * MORE => FactState::Yes,
+        () if throughout && moved && !asked => FactState::Yes,
+        () if times.upper < MORE => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "the mean gap between tokens is {}, before {}: × {}, with × {} as many requests running",
@@ -363,8 +366,8 @@ fn slower_at_more_load(now: &[Part], before: &[Part], (asked, moved): (bool, boo
 /// cached share must be known.
 fn more_is_asked(found: &[Finding]) -> bool {
     let more = [Observed::MoreRequests, Observed::LongerPrompts, Observed::LongerAnswers];
-    let as_cached = found.iter().any(|of| of.fact == Observed::LessCached && of.is == Is::No);
-    !as_cached || found.iter().any(|of| more.contains(&of.fact) && of.is == Is::Yes)
+    let as_cached = found.iter().any(|of| of.fact == Observed::LessCached && of.is == FactState::No);
+    !as_cached || found.iter().any(|of| more.contains(&of.fact) && of.is == FactState::Yes)
 }
 
 /// Returns how much the share of long token gaps has grown. Long means over the histogram edge nearest to the earlier
@@ -397,7 +400,7 @@ fn replicas(now: &LevelGauges, before: &LevelGauges) -> (Vec<Finding>, bool) {
 /// Returns the changes for the worse. Without an earlier interval they are unknown, so the facts decide.
 fn worse(found: &[Finding], compared: bool) -> Worse {
     let fails = [Observed::TurnedAway, Observed::Errors, Observed::Restarted, Observed::PageLost];
-    let yes = |finding: &&Finding| finding.is == Is::Yes;
+    let yes = |finding: &&Finding| finding.is == FactState::Yes;
     let noticed: Vec<&str> = found
         .iter()
         .filter(yes)
@@ -405,7 +408,7 @@ fn worse(found: &[Finding], compared: bool) -> Worse {
         .map(|finding| finding.says.as_str())
         .collect();
     let failing = found.iter().filter(yes).any(|finding| fails.contains(&finding.fact));
-    let maybe = found.iter().any(|finding| finding.fact.is_noticed() && finding.is == Is::Unclear);
+    let maybe = found.iter().any(|finding| finding.fact.is_noticed() && finding.is == FactState::Unclear);
     Worse {
         felt: !compared || failing || maybe || !noticed.is_empty(),
         sure: !noticed.is_empty(),
@@ -437,9 +440,9 @@ fn subject(now: &LevelGauges, before: Option<&LevelGauges>) -> Subject {
 }
 
 /// Returns the facts that these endpoints do not show, and the experiments that would.
-fn missing(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Missing> {
+fn missing(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<MissingEvidence> {
     let mut missing = Vec::new();
-    let mut lacks = |what: &str, needs| missing.push(Missing { what: what.to_owned(), needs });
+    let mut lacks = |what: &str, needs| missing.push(MissingEvidence { what: what.to_owned(), needs });
     if before.is_none() {
         lacks("whether anything changed: no stretch of before is known", NextExperiment::Baseline);
     }

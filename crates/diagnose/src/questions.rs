@@ -3,8 +3,8 @@
 use super::effect::ALONE_NEEDED;
 use super::frame::Frames;
 use super::material::failed;
-use super::seen::{RequestRow, SeenLevel};
-use super::verdict::{Changed, Question, YesNo};
+use super::seen::{DiagnosedLevel, RequestView};
+use super::verdict::{Question, TargetChange, YesNo};
 use plimsoll_math::quantile;
 use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::say::{chance, ms, number, percent, ratio_ends};
@@ -32,49 +32,51 @@ pub fn estimate(in_send_order: &[f64], p: f64) -> Option<Estimate> {
 }
 
 /// The median latency at one load.
-struct Loaded {
+struct LoadLatency {
     place: String,
     in_flight: f64,
     median: Estimate,
 }
 
-impl Loaded {
-    fn read(seen: &SeenLevel<'_>) -> Option<Loaded> {
+impl LoadLatency {
+    fn read(seen: &DiagnosedLevel<'_>) -> Option<LoadLatency> {
         let median = estimate(&whole(&seen.rows), 0.5)?;
         let in_flight = seen.in_flight();
         let done = seen.rows.iter().filter(|row| row.ok).count() as f64 / seen.length;
         let place = format!("with {} in flight ({} requests/s)", number(in_flight), number(done));
-        Some(Loaded { place, in_flight, median })
+        Some(LoadLatency { place, in_flight, median })
     }
 }
 
 /// Returns the latencies of whole responses.
-fn whole(rows: &[RequestRow]) -> Vec<f64> {
+fn whole(rows: &[RequestView]) -> Vec<f64> {
     rows.iter().filter(|row| row.output >= 1.0).map(|row| row.e2e).filter(|x| x.is_finite()).collect()
 }
 
 /// Returns the lowest and highest concurrency of the run that have a median. The first choice is isolated requests if
 /// there are enough, and the analysed level if its queue permits a median. Otherwise the lightest and the heaviest of
 /// the other levels are used.
-fn extremes(frames: &Frames<'_>) -> Result<(Loaded, Loaded), &'static str> {
+fn extremes(frames: &Frames<'_>) -> Result<(LoadLatency, LoadLatency), &'static str> {
     let enough = frames.candidate.alone.len() >= ALONE_NEEDED;
-    let alone = estimate(&whole(&frames.candidate.alone), 0.5).filter(|_| enough).map(|median| Loaded {
+    let alone = estimate(&whole(&frames.candidate.alone), 0.5).filter(|_| enough).map(|median| LoadLatency {
         place: "alone".to_owned(),
         in_flight: 1.0,
         median,
     });
-    let own = Loaded::read(frames.now());
-    let mut others: Vec<Loaded> = Vec::new();
+    let own = LoadLatency::read(frames.now());
+    let mut others: Vec<LoadLatency> = Vec::new();
     if alone.is_none() || own.is_none() {
         let side = &frames.case.candidate;
         let levels = super::frame::judged(side).into_iter().filter(|l| l.id != frames.now().level.id);
-        others.extend(levels.filter_map(|level| Loaded::read(&SeenLevel::read(level, side.attempts))));
+        others.extend(
+            levels.filter_map(|level| LoadLatency::read(&DiagnosedLevel::read(level, side.attempts))),
+        );
         others.sort_by(|a, b| a.in_flight.total_cmp(&b.in_flight));
     }
     let Some(many) = own.or_else(|| others.pop()) else {
         return Err("too few independent requests for a median");
     };
-    let lighter = |few: &Loaded| few.in_flight < 0.5 * many.in_flight;
+    let lighter = |few: &LoadLatency| few.in_flight < 0.5 * many.in_flight;
     let Some(few) = alone.or_else(|| others.into_iter().next().filter(lighter)) else {
         return Err(if enough {
             "too few independent requests for a median"
@@ -160,7 +162,7 @@ fn artefact(frames: &Frames<'_>) -> Question {
 }
 
 /// Returns whether latency changed with the artefact unchanged. `what` describes the change of latency.
-pub fn unchanged(changed: &Changed, moved: bool, what: &str) -> (YesNo, String) {
+pub fn unchanged(changed: &TargetChange, moved: bool, what: &str) -> (YesNo, String) {
     let model = |of: &[String]| -> Vec<String> {
         of.iter().filter(|fact| fact.starts_with("model")).cloned().collect()
     };
@@ -238,9 +240,9 @@ fn errors(frames: &Frames<'_>) -> Question {
     // Counts failures and retries in slow intervals.
     let (mut slow, mut bad) = (Vec::new(), Vec::new());
     let of = if rows.iter().any(|row| row.ttft.is_finite()) {
-        |r: &RequestRow| r.ttft
+        |r: &RequestView| r.ttft
     } else {
-        |r: &RequestRow| r.e2e
+        |r: &RequestView| r.e2e
     };
     let latency = super::effect::stretches(frames.now(), |row| if row.ok { of(row) } else { f64::NAN });
     let failing = super::effect::stretches(frames.now(), |row| {

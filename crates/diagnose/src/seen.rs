@@ -33,7 +33,7 @@ pub struct TokenPace {
 }
 
 #[derive(Clone, Debug)]
-pub struct RequestRow {
+pub struct RequestView {
     pub request: u64,
     /// Due time, in s since the start of the level.
     pub due: f64,
@@ -102,7 +102,7 @@ pub struct RequestRow {
     pub other: Vec<(u16, f64)>,
 }
 
-impl RequestRow {
+impl RequestView {
     /// Returns the total time of the stages in front of the engine; `None` if none is reported.
     pub(crate) fn before_engine(&self) -> Option<f64> {
         (!self.other.is_empty()).then(|| self.other.iter().map(|stage| stage.1).sum())
@@ -120,10 +120,10 @@ impl RequestRow {
 
 /// One level as seen by the facts.
 #[derive(Clone, Debug)]
-pub struct SeenLevel<'a> {
+pub struct DiagnosedLevel<'a> {
     pub level: &'a Level,
     /// Requests in order of due times.
-    pub rows: Vec<RequestRow>,
+    pub rows: Vec<RequestView>,
     /// Due times of all requests, in s since the start of the level. They stay complete when rows are removed
     /// together with a cause's effect, because the load does not change.
     pub due: Vec<f64>,
@@ -150,21 +150,21 @@ const ENGINE: [&str; 3] = ["queue", "prefill", "decode"];
 /// Limit below which a gap counts as zero, in s: the two tokens arrived together.
 const COALESCED_S: f64 = 2e-4;
 
-impl<'a> SeenLevel<'a> {
+impl<'a> DiagnosedLevel<'a> {
     /// Returns the share of `still_s` in all waiting for tokens. `still_s` counts each second once per stalled
     /// response.
     pub(crate) fn share_of_streaming(&self, still_s: f64) -> f64 {
-        let streamed = |row: &RequestRow| (row.end - row.sent_last).max(0.0);
+        let streamed = |row: &RequestView| (row.end - row.sent_last).max(0.0);
         let all: f64 = self.rows.iter().map(streamed).filter(|s| s.is_finite()).sum();
         (still_s / all.max(1e-9)).min(1.0)
     }
 
     /// Reads a level. `attempts` may also contain attempts of other levels, in any order, and requests that were due
     /// before the level. Such requests only count as concurrent requests.
-    pub fn read(level: &'a Level, attempts: &[Attempt]) -> SeenLevel<'a> {
+    pub fn read(level: &'a Level, attempts: &[Attempt]) -> DiagnosedLevel<'a> {
         let mut own: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
         own.sort_by_key(|a| (a.request, a.attempt));
-        let mut seen = SeenLevel {
+        let mut seen = DiagnosedLevel {
             level,
             rows: Vec::new(),
             due: Vec::new(),
@@ -203,7 +203,7 @@ impl<'a> SeenLevel<'a> {
 
     /// Returns the mean number of requests in flight during the arrivals.
     pub fn in_flight(&self) -> f64 {
-        let there = |row: &RequestRow| (row.end.min(self.length) - row.sent.max(0.0)).max(0.0);
+        let there = |row: &RequestView| (row.end.min(self.length) - row.sent.max(0.0)).max(0.0);
         self.rows.iter().map(there).sum::<f64>() / self.length
     }
 
@@ -213,19 +213,19 @@ impl<'a> SeenLevel<'a> {
     }
 
     /// Returns the finite values of a metric.
-    pub fn finite(&self, of: impl Fn(&RequestRow) -> f64) -> Vec<f64> {
+    pub fn finite(&self, of: impl Fn(&RequestView) -> f64) -> Vec<f64> {
         self.rows.iter().map(of).filter(|x| x.is_finite()).collect()
     }
 
     /// Returns the isolated requests.
-    pub fn alone(&self) -> impl Iterator<Item = &RequestRow> {
+    pub fn alone(&self) -> impl Iterator<Item = &RequestView> {
         self.rows
             .iter()
             .filter(|row| row.ok && row.attempts == 1 && row.beside == 0 && row.beside_streaming < 0.1)
     }
 
     /// Removes rows together with all data that belongs to them.
-    pub fn retain(&mut self, keep: impl Fn(&RequestRow) -> bool) {
+    pub fn retain(&mut self, keep: impl Fn(&RequestView) -> bool) {
         let kept: Vec<bool> = self.rows.iter().map(keep).collect();
         let mut places = Vec::with_capacity(kept.len());
         let mut next = 0u32;
@@ -286,7 +286,7 @@ impl<'a> SeenLevel<'a> {
             other.push((place_of(&mut self.stages, &stage.name), stage.took.as_secs_f64()));
         }
         let kept = last.reused || last.connected.zip(last.sent).is_none();
-        self.rows.push(RequestRow {
+        self.rows.push(RequestView {
             request: first.request,
             due: self.seconds(first.due),
             sent: first.sent.map_or(f64::INFINITY, |at| self.seconds(at)),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cause::{Cause, Layer};
 use super::experiment::NextExperiment;
-use super::fact::{Is, Observed};
+use super::fact::{FactState, Observed};
 use plimsoll_measure::excerpt::Excerpt;
 use plimsoll_measure::findings::{Estimate, Validity, unbounded};
 
@@ -19,7 +19,8 @@ pub(crate) const DIAGNOSIS_SCHEMA: u32 = 1;
 /// The overall answer of a diagnosis.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+#[schemars(rename = "Answer")]
+pub enum DiagnosisOutcome {
     /// Healthy: without a significant change.
     NothingMaterial,
     /// A cause was found.
@@ -36,7 +37,7 @@ pub struct Diagnosis {
     /// Version of the JSON layout.
     pub schema: u32,
     /// Overall answer.
-    pub answer: Answer,
+    pub answer: DiagnosisOutcome,
     /// Summary in one sentence.
     pub headline: String,
     /// The data that was analysed and its reference.
@@ -50,14 +51,14 @@ pub struct Diagnosis {
     /// Answers to the five questions of the method.
     pub questions: Vec<Question>,
     /// Layers that were cleared, with figures.
-    pub cleared: Vec<Cleared>,
+    pub cleared: Vec<ClearedSuspect>,
     /// All facts that were checked, with any result.
     #[serde(default)]
     pub observed: Vec<AskedQuestion>,
     /// Known changes of the target between the two runs.
-    pub changed: Changed,
+    pub changed: TargetChange,
     /// Facts that could not be evaluated, and the experiments that would show them.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingEvidence>,
 }
 
 /// The data that was analysed.
@@ -200,7 +201,8 @@ pub enum YesNo {
 
 /// A layer that was cleared.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Cleared {
+#[schemars(rename = "Cleared")]
+pub struct ClearedSuspect {
     /// Layer that is not the cause.
     pub layer: Layer,
     /// One sentence with the figure.
@@ -211,7 +213,8 @@ pub struct Cleared {
 
 /// Known changes of the target between the two runs.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Changed {
+#[schemars(rename = "Changed")]
+pub struct TargetChange {
     /// Facts that differ, as `name: before -> after`.
     pub differ: Vec<String>,
     /// Facts that are known for both runs and equal.
@@ -226,7 +229,7 @@ pub struct AskedQuestion {
     /// Name of the fact.
     pub fact: Observed,
     /// Whether the fact applies; `None` if the run lacks the data.
-    pub is: Option<Is>,
+    pub is: Option<FactState>,
     /// The figure as a phrase.
     pub says: String,
     /// The figure with its interval.
@@ -235,7 +238,8 @@ pub struct AskedQuestion {
 
 /// A fact or layer that could not be evaluated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Missing {
+#[schemars(rename = "Missing")]
+pub struct MissingEvidence {
     /// The fact or layer.
     pub what: String,
     /// Experiment that would provide the data.

@@ -1,8 +1,8 @@
 //! Renders the experiments of an active diagnosis, and the result of each.
 
 use maud::html;
-use plimsoll_diagnose::active::tell::Tried;
-use plimsoll_diagnose::fact::Is;
+use plimsoll_diagnose::active::tell::ExperimentReport;
+use plimsoll_diagnose::fact::FactState;
 use plimsoll_diagnose::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
@@ -10,7 +10,7 @@ use crate::document::{Document, Phrase};
 use crate::figure;
 
 /// Adds the experiments, in their order of execution.
-pub(crate) fn of_experiments(document: &mut Document, tried: &[Tried]) {
+pub(crate) fn of_experiments(document: &mut Document, tried: &[ExperimentReport]) {
     for one in tried {
         let took = figure::duration_ns(one.took_s * 1e9);
         let heading = format!("{} ({}, {took})", one.did, figure::counted(one.requests, "request"));
@@ -28,11 +28,11 @@ pub(crate) fn of_experiments(document: &mut Document, tried: &[Tried]) {
 }
 
 /// Returns one letter for the state of a fact.
-fn mark(state: Is) -> &'static str {
+fn mark(state: FactState) -> &'static str {
     match state {
-        Is::Yes => "!",
-        Is::No => "-",
-        Is::Unclear => "?",
+        FactState::Yes => "!",
+        FactState::No => "-",
+        FactState::Unclear => "?",
     }
 }
 

@@ -3,8 +3,10 @@
 //! Evidence before the verdict was rejected, because a reader with ten seconds must see the layer, the cause, and the next step.
 
 use maud::{Markup, html};
-use plimsoll_diagnose::active::tell::Tried;
-use plimsoll_diagnose::{Answer, Cause, Changed, Counter, Diagnosis, Evidence, Reference, Verdict, YesNo};
+use plimsoll_diagnose::active::tell::ExperimentReport;
+use plimsoll_diagnose::{
+    Cause, Counter, Diagnosis, DiagnosisOutcome, Evidence, Reference, TargetChange, Verdict, YesNo,
+};
 
 use crate::document::{Document, Phrase};
 use crate::headline::of_trust;
@@ -12,7 +14,7 @@ use crate::table::Table;
 use crate::{active, figure};
 
 /// Returns the diagnosis as text. `tried` are the experiments of an active diagnosis.
-pub fn render(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
+pub fn render(name: &str, diagnosis: &Diagnosis, tried: &[ExperimentReport]) -> String {
     let mut document = Document::default();
     let first = diagnosis.verdicts.first();
     let title = first.map_or_else(|| diagnosis.headline.clone(), |found| titled(found, diagnosis.answer));
@@ -20,14 +22,14 @@ pub fn render(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
     document.text(&title)
 }
 
-pub fn page(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
+pub fn page(name: &str, diagnosis: &Diagnosis, tried: &[ExperimentReport]) -> String {
     let mut document = Document::default();
     fill(&mut document, name, diagnosis, tried);
     document.page(&format!("Plimsoll diagnose: {name}"), &format!("Diagnosis of {name}").into(), "")
 }
 
 /// Adds the verdict, its evidence, the excluded causes and the open questions, in this order.
-pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, tried: &[Tried]) {
+pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, tried: &[ExperimentReport]) {
     for (place, found) in diagnosis.verdicts.iter().enumerate() {
         document.drawn(card(place, found, diagnosis.answer));
         document.terminal(|page| {
@@ -76,12 +78,12 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
 }
 
 /// Returns the title with its layer: `MODEL: the model or its kernels are slower`.
-fn titled(found: &Verdict, answer: Answer) -> String {
+fn titled(found: &Verdict, answer: DiagnosisOutcome) -> String {
     match answer {
-        Answer::Found | Answer::Invalid => {
+        DiagnosisOutcome::Found | DiagnosisOutcome::Invalid => {
             format!("{}: {}", found.layer.name().to_uppercase(), title(found, answer))
         }
-        Answer::NothingMaterial | Answer::Unknown => title(found, answer).to_owned(),
+        DiagnosisOutcome::NothingMaterial | DiagnosisOutcome::Unknown => title(found, answer).to_owned(),
     }
 }
 
@@ -95,11 +97,11 @@ fn head(document: &mut Document, found: &Verdict) {
 }
 
 /// Returns the summary for a page.
-fn card(place: usize, found: &Verdict, answer: Answer) -> Markup {
+fn card(place: usize, found: &Verdict, answer: DiagnosisOutcome) -> Markup {
     let class = match answer {
-        Answer::NothingMaterial => "valid",
-        Answer::Unknown => "suspect",
-        Answer::Found | Answer::Invalid => "invalid",
+        DiagnosisOutcome::NothingMaterial => "valid",
+        DiagnosisOutcome::Unknown => "suspect",
+        DiagnosisOutcome::Found | DiagnosisOutcome::Invalid => "invalid",
     };
     html! {
         @if place > 0 { h3 { "And beside it" } }
@@ -113,13 +115,13 @@ fn card(place: usize, found: &Verdict, answer: Answer) -> Markup {
 }
 
 /// Returns a verdict in a few words.
-fn title(found: &Verdict, answer: Answer) -> &'static str {
+fn title(found: &Verdict, answer: DiagnosisOutcome) -> &'static str {
     match answer {
         // Few requests can't exclude a cause, so the title does not exclude it.
-        Answer::NothingMaterial if found.confidence < 0.5 => "Nothing material is shown.",
-        Answer::NothingMaterial => "Nothing material is wrong.",
-        Answer::Unknown => "Inconclusive: the cause is unknown.",
-        Answer::Found | Answer::Invalid => found.cause.title(),
+        DiagnosisOutcome::NothingMaterial if found.confidence < 0.5 => "Nothing material is shown.",
+        DiagnosisOutcome::NothingMaterial => "Nothing material is wrong.",
+        DiagnosisOutcome::Unknown => "Inconclusive: the cause is unknown.",
+        DiagnosisOutcome::Found | DiagnosisOutcome::Invalid => found.cause.title(),
     }
 }
 
@@ -220,7 +222,7 @@ fn in_a_line(line: &Evidence, found: &Verdict) -> String {
     format!("{says}{counts}{inferred}")
 }
 
-fn changed(changed: &Changed) -> Vec<String> {
+fn changed(changed: &TargetChange) -> Vec<String> {
     let mut lines: Vec<String> = changed.differ.clone();
     if !changed.same.is_empty() {
         lines.push(format!("the same: {}", changed.same.join(", ")));

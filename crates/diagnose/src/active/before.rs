@@ -13,11 +13,11 @@ use super::block::{BlockRow, ExperimentLevel, LEVEL, median, ratio};
 use super::facts::{self, ms, over, shown};
 use super::plan::{ActiveSpec, ArmSetting, ExperimentKind};
 use crate::effect::{ALONE_NEEDED, medians};
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 use crate::frame::is_probe;
-use crate::seen::SeenLevel;
-use crate::verdict::{Changed, Evidence, Missing};
+use crate::seen::DiagnosedLevel;
+use crate::verdict::{Evidence, MissingEvidence, TargetChange};
 use crate::{NextExperiment, RunData, changed};
 use plimsoll_measure::findings::Estimate;
 
@@ -45,16 +45,16 @@ pub struct EarlierRun {
     /// Known properties of the target at that time.
     pub target: Fingerprint,
     /// Isolated requests.
-    pub alone: Vec<Once>,
+    pub alone: Vec<SingleRequest>,
     /// Requests of closed loops, by concurrency.
-    pub concurrency: Vec<(u32, Vec<Once>)>,
+    pub concurrency: Vec<(u32, Vec<SingleRequest>)>,
     /// Facts of the earlier run if it was an active diagnosis; else empty.
     pub shown: Vec<Finding>,
 }
 
 /// The figures of one successful request.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Once {
+pub struct SingleRequest {
     /// Time to first token in s; `None` if the response was not streamed.
     pub ttft_s: Option<f64>,
     /// Time per output token after the first in s; `None` if unknown.
@@ -68,22 +68,22 @@ pub struct Once {
 
 /// An earlier run and the current state of the target.
 #[derive(Copy, Clone, Debug)]
-pub struct BeforeAndNow<'a> {
+pub struct EarlierComparison<'a> {
     pub before: &'a EarlierRun,
     /// Known properties of the target now.
     pub target: &'a Fingerprint,
 }
 
-impl Once {
-    fn of(row: &BlockRow) -> Option<Once> {
+impl SingleRequest {
+    fn of(row: &BlockRow) -> Option<SingleRequest> {
         let e2e_s = row.e2e_s()?;
         let prompt = (row.prompt - row.cached.unwrap_or(0.0)).max(0.0);
-        Some(Once { ttft_s: row.ttft_s(), tpot_s: row.tpot_s(), e2e_s, prompt, output: row.output })
+        Some(SingleRequest { ttft_s: row.ttft_s(), tpot_s: row.tpot_s(), e2e_s, prompt, output: row.output })
     }
 }
 
-fn answered(block: &ExperimentLevel) -> Vec<Once> {
-    block.rows.iter().filter_map(Once::of).take(KEPT).collect()
+fn answered(block: &ExperimentLevel) -> Vec<SingleRequest> {
+    block.rows.iter().filter_map(SingleRequest::of).take(KEPT).collect()
 }
 
 impl EarlierRun {
@@ -102,7 +102,7 @@ impl EarlierRun {
             true => is_probe(level),
             false => super::plan::of_level(level).is_some_and(|(kind, _)| kind == ExperimentKind::Alone),
         };
-        let mut alone: Vec<Once> =
+        let mut alone: Vec<SingleRequest> =
             levels.iter().filter(probe).flat_map(|level| answered(&block(level, side.attempts))).collect();
         if alone.len() < ALONE_NEEDED && blocks.is_empty() {
             alone = levels
@@ -111,7 +111,7 @@ impl EarlierRun {
                 .collect();
         }
         alone.truncate(KEPT);
-        let at_concurrency = |level: &&Level| -> Option<(u32, Vec<Once>)> {
+        let at_concurrency = |level: &&Level| -> Option<(u32, Vec<SingleRequest>)> {
             let plain = super::plan::of_level(level).is_none_or(|(kind, _)| kind == ExperimentKind::Together);
             match level.load {
                 Load::Closed { concurrency } | Load::Saturating { concurrency }
@@ -128,7 +128,7 @@ impl EarlierRun {
 
     /// Returns the facts of the comparison.
     pub fn read(&self, blocks: &[ExperimentLevel]) -> Vec<Finding> {
-        let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
+        let now: Vec<SingleRequest> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         let mut all = Vec::new();
         all.extend(self.token(&now));
         all.extend(self.first(&now));
@@ -136,8 +136,8 @@ impl EarlierRun {
         all
     }
 
-    fn token(&self, now: &[Once]) -> Option<Finding> {
-        let context = |of: &Once| Some(of.prompt + 0.5 * of.output);
+    fn token(&self, now: &[SingleRequest]) -> Option<Finding> {
+        let context = |of: &SingleRequest| Some(of.prompt + 0.5 * of.output);
         alike(&self.alone, now, context, CONTEXT)?;
         let (a, b) = (values(&self.alone, |of| of.tpot_s), values(now, |of| of.tpot_s));
         let ratio = of_medians(&a, &b)?;
@@ -147,7 +147,7 @@ impl EarlierRun {
         Some(shown(Observed::AloneTokensSlower, state, says, Some(ratio), Some(TOKEN.0)))
     }
 
-    fn first(&self, now: &[Once]) -> Option<Finding> {
+    fn first(&self, now: &[SingleRequest]) -> Option<Finding> {
         alike(&self.alone, now, |of| Some(of.prompt), ALIKE)?;
         let (a, b) = (values(&self.alone, |of| of.ttft_s), values(now, |of| of.ttft_s));
         let ratio = of_medians(&a, &b)?;
@@ -161,14 +161,17 @@ impl EarlierRun {
         alike(then, &now, |of| Some(of.prompt), ALIKE)?;
         alike(then, &now, |of| Some(of.output), ALIKE)?;
         let effect = f64::from(at).sqrt();
-        let e2e = |of: &[Once]| median(of.iter().map(|of| of.e2e_s), effect);
+        let e2e = |of: &[SingleRequest]| median(of.iter().map(|of| of.e2e_s), effect);
         let (a, b) = (e2e(then)?, e2e(&now)?);
         let times = ratio(&b, &a)?;
         let says = format!("with {at} in flight an answer takes {}, before {}", ms(b.value), ms(a.value));
         Some(shown(Observed::SlowerBeside, over(&times, TOGETHER), says, Some(times), Some(TOGETHER)))
     }
 
-    fn shared_concurrency(&self, blocks: &[ExperimentLevel]) -> Option<(u32, &[Once], Vec<Once>)> {
+    fn shared_concurrency(
+        &self,
+        blocks: &[ExperimentLevel],
+    ) -> Option<(u32, &[SingleRequest], Vec<SingleRequest>)> {
         let both = facts::of(blocks, ExperimentKind::Together).filter_map(|block| {
             let at = block.concurrency()?;
             let then = self.concurrency.iter().find(|(concurrency, _)| *concurrency == at)?;
@@ -179,7 +182,7 @@ impl EarlierRun {
 
     /// Returns the 90 % interval of the ratio of the isolated time per token, which can clear the model.
     pub(crate) fn token_ratio(&self, blocks: &[ExperimentLevel]) -> Option<Estimate> {
-        let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
+        let now: Vec<SingleRequest> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         medians(&values(&self.alone, |of| of.tpot_s), &values(&now, |of| of.tpot_s), 0.9)
     }
 
@@ -187,9 +190,9 @@ impl EarlierRun {
     pub fn evidence(&self, fact: Observed) -> Option<Evidence> {
         let then = self.shown.iter().find(|shown| shown.fact == fact)?;
         let word = match then.is {
-            Is::Yes => "it was so before as well",
-            Is::No => "it was not so before",
-            Is::Unclear => return None,
+            FactState::Yes => "it was so before as well",
+            FactState::No => "it was not so before",
+            FactState::Unclear => return None,
         };
         let figure = format!("before_{}", fact.word());
         let says = format!("{word}: {}", then.says);
@@ -197,12 +200,12 @@ impl EarlierRun {
     }
 
     /// Returns the comparisons that are impossible, with the reasons.
-    pub fn lacks(&self, blocks: &[ExperimentLevel], shown: &[Finding]) -> Vec<Missing> {
+    pub fn lacks(&self, blocks: &[ExperimentLevel], shown: &[Finding]) -> Vec<MissingEvidence> {
         let known = |fact: Observed| shown.iter().any(|shown| shown.fact == fact);
-        let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
+        let now: Vec<SingleRequest> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         let run = &self.run;
         let mut all = Vec::new();
-        let mut lacks = |what: String| all.push(Missing { what, needs: NextExperiment::Baseline });
+        let mut lacks = |what: String| all.push(MissingEvidence { what, needs: NextExperiment::Baseline });
         let few = self.alone.len().min(now.len());
         if few < FEWEST {
             let (then, now) = (self.alone.len(), now.len());
@@ -210,7 +213,8 @@ impl EarlierRun {
                 "whether an isolated request is slower than before: {run} holds {then} that had the target to themselves and {now} were answered now, of {FEWEST} that it takes"
             ));
         } else if !known(Observed::AloneFirstLater) {
-            let prompt = |of: &[Once]| of_sorted(&values(of, |of| Some(of.prompt)), 0.5).unwrap_or(0.0);
+            let prompt =
+                |of: &[SingleRequest]| of_sorted(&values(of, |of| Some(of.prompt)), 0.5).unwrap_or(0.0);
             let (then, now) = (prompt(&self.alone), prompt(&now));
             lacks(format!(
                 "whether isolated first tokens are later than before: prompts of {then:.0} tokens in {run}, {now:.0} now"
@@ -227,29 +231,34 @@ impl EarlierRun {
     }
 }
 
-impl BeforeAndNow<'_> {
+impl EarlierComparison<'_> {
     /// Returns the known changes of the target.
-    pub fn changed(&self) -> Changed {
+    pub fn changed(&self) -> TargetChange {
         changed::between(&self.before.target, self.target)
     }
 }
 
 /// Returns the isolated requests of a level: successful first attempts.
 fn undisturbed(level: &Level, attempts: &[Attempt]) -> Vec<Attempt> {
-    let seen = SeenLevel::read(level, attempts);
+    let seen = DiagnosedLevel::read(level, attempts);
     let alone: std::collections::BTreeSet<u64> = seen.alone().map(|row| row.request).collect();
     attempts.iter().filter(|of| of.level == level.id && alone.contains(&of.request)).cloned().collect()
 }
 
 /// Returns the known values in ascending order.
-fn values(of: &[Once], value: impl Fn(&Once) -> Option<f64>) -> Vec<f64> {
+fn values(of: &[SingleRequest], value: impl Fn(&SingleRequest) -> Option<f64>) -> Vec<f64> {
     let mut all: Vec<f64> = of.iter().filter_map(value).collect();
     sort(&mut all);
     all
 }
 
 /// Returns `Some` if the ratio of the medians is at most `most`.
-fn alike(then: &[Once], now: &[Once], of: impl Fn(&Once) -> Option<f64>, most: f64) -> Option<()> {
+fn alike(
+    then: &[SingleRequest],
+    now: &[SingleRequest],
+    of: impl Fn(&SingleRequest) -> Option<f64>,
+    most: f64,
+) -> Option<()> {
     let (a, b) = (of_sorted(&values(then, &of), 0.5)?, of_sorted(&values(now, &of), 0.5)?);
     (a.max(b) <= most * a.min(b) + 2.0).then_some(())
 }
@@ -262,11 +271,11 @@ fn of_medians(then: &[f64], now: &[f64]) -> Option<Estimate> {
     medians(then, now, LEVEL).or_else(|| if few >= FEWEST { wide() } else { None })
 }
 
-fn slower(ratio: &Estimate, (value, lower): (f64, f64), for_all: bool) -> Is {
+fn slower(ratio: &Estimate, (value, lower): (f64, f64), for_all: bool) -> FactState {
     match () {
-        () if ratio.value >= value && ratio.lower > lower && for_all => Is::Yes,
-        () if ratio.upper < value => Is::No,
-        () => Is::Unclear,
+        () if ratio.value >= value && ratio.lower > lower && for_all => FactState::Yes,
+        () if ratio.upper < value => FactState::No,
+        () => FactState::Unclear,
     }
 }
 

@@ -5,9 +5,9 @@
 //! would have decided.
 
 use super::plan::ExperimentKind;
-use crate::belief::{Belief, Likelihood, ReadFrom};
+use crate::belief::{CausePosterior, EvidenceSource, Likelihood};
 use crate::cause::Cause;
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 
 /// Belief in a cause from which no further experiment is needed.
@@ -64,16 +64,19 @@ pub fn decides(kind: ExperimentKind) -> &'static [(Observed, f64)] {
 
 /// The remaining information after the present findings.
 pub struct Choice<'a> {
-    belief: &'a Belief,
+    belief: &'a CausePosterior,
     /// Expected information in bits of each fact, in the order of [`Observed::ALL`]; zero if the fact is decided.
     bits: Vec<f64>,
 }
 
 impl<'a> Choice<'a> {
     /// Returns the remaining information for this belief.
-    pub fn new(belief: &'a Belief, found: &[Finding]) -> Choice<'a> {
+    pub fn new(belief: &'a CausePosterior, found: &[Finding]) -> Choice<'a> {
         let open = |fact: &Observed| {
-            found.iter().find(|finding| finding.fact == *fact).is_none_or(|finding| finding.is == Is::Unclear)
+            found
+                .iter()
+                .find(|finding| finding.fact == *fact)
+                .is_none_or(|finding| finding.is == FactState::Unclear)
         };
         let bits =
             Observed::ALL.iter().map(|fact| if open(fact) { bits(belief, *fact) } else { 0.0 }).collect();
@@ -96,7 +99,7 @@ impl<'a> Choice<'a> {
 
     /// Returns the two causes that this experiment distinguishes best, for its explanation.
     pub fn told_apart(&self, kind: ExperimentKind) -> Option<(Cause, Cause)> {
-        let learnt = Likelihood::learnt(ReadFrom::Experiments);
+        let learnt = Likelihood::learnt(EvidenceSource::Experiments);
         let gain = |cause: Cause, weight: f64| -> f64 {
             let of = decides(kind).iter().filter(|(fact, _)| self.bits[*fact as usize] > 0.0);
             let more = |fact: Observed| {
@@ -114,8 +117,8 @@ impl<'a> Choice<'a> {
 }
 
 /// Returns the mutual information of the cause and the fact.
-fn bits(belief: &Belief, fact: Observed) -> f64 {
-    let learnt = Likelihood::learnt(ReadFrom::Experiments);
+fn bits(belief: &CausePosterior, fact: Observed) -> f64 {
+    let learnt = Likelihood::learnt(EvidenceSource::Experiments);
     let sum: f64 = belief.of.iter().map(|(_, p)| p).sum();
     let of = || {
         belief.of.iter().filter(|(_, p)| *p > 0.0).map(|(cause, p)| (p / sum, learnt.often(*cause, fact)[0]))

@@ -21,9 +21,9 @@ use std::collections::VecDeque;
 use plimsoll_model::{Attempt, EndedBy, Level, Sample};
 
 use crate::Cause;
-use crate::belief::{Belief, Likelihood, ReadFrom, states};
+use crate::belief::{CausePosterior, EvidenceSource, Likelihood, states};
 use crate::causes::{CauseRow, row};
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 use before::EarlierRun;
 use block::{BlockRow, ExperimentLevel, mean};
@@ -154,8 +154,8 @@ impl Active {
         &self.blocks
     }
 
-    pub fn belief(&self) -> Belief {
-        let learnt = Likelihood::learnt(ReadFrom::Experiments);
+    pub fn belief(&self) -> CausePosterior {
+        let learnt = Likelihood::learnt(EvidenceSource::Experiments);
         learnt.posterior(&states(&self.shown), |row| self.may_show(row))
     }
 
@@ -199,7 +199,7 @@ impl Active {
         let at = steps.last().and_then(|block| block.concurrency()).unwrap_or(1);
         let rates: Vec<f64> = steps.iter().filter_map(|block| block.rate()).collect();
         let flat = |n: usize| rates.len() > n && rates[rates.len() - n] < FLAT * rates[rates.len() - n - 1];
-        let refused = is_so(&self.shown, Observed::TurnedAway) == Is::Yes;
+        let refused = is_so(&self.shown, Observed::TurnedAway) == FactState::Yes;
         let next = (2 * at).min(self.spec.max_concurrency);
         if next <= at || (flat(1) && flat(2)) || refused || self.spent_s > 0.7 * self.spec.time.as_secs_f64()
         {
@@ -244,7 +244,7 @@ impl Active {
     /// Returns the best next experiment. First it selects the set with the most information within the remaining
     /// time, then its member with the most information per second. Information per second alone was rejected: with
     /// little time left, a cheap experiment would take the time of an informative one.
-    fn most_telling(&self, belief: &Belief, known: &KnownTarget) -> Option<ExperimentKind> {
+    fn most_telling(&self, belief: &CausePosterior, known: &KnownTarget) -> Option<ExperimentKind> {
         let choice = Choice::new(belief, &self.shown);
         let worth = |kind: ExperimentKind| {
             let seconds = kind.seconds(&self.spec, &self.traffic, known).max(0.1);
@@ -270,13 +270,13 @@ impl Active {
 
     /// Returns whether one cause is believed and its decisive fact was seen. "Nothing" also needs the watch
     /// experiment, because rare faults show late.
-    fn settled(&self, belief: &Belief) -> bool {
+    fn settled(&self, belief: &CausePosterior) -> bool {
         let (cause, chance) = belief.first();
         if chance < CONFIDENT {
             return false;
         }
         let needs = &row(cause).decisive;
-        let seen = needs.is_empty() || needs.iter().any(|fact| is_so(&self.shown, *fact) == Is::Yes);
+        let seen = needs.is_empty() || needs.iter().any(|fact| is_so(&self.shown, *fact) == FactState::Yes);
         let watched = cause != Cause::Nothing || self.done.contains(&ExperimentKind::Watch);
         let rest = ExperimentKind::ALL.into_iter().filter(|kind| self.open(*kind));
         let choice = Choice::new(belief, &self.shown);
@@ -285,7 +285,13 @@ impl Active {
     }
 
     /// Returns one line on an experiment: its maximum number of requests, duration and purpose.
-    fn why(&self, kind: ExperimentKind, asks: &[LevelAsk], known: &KnownTarget, belief: &Belief) -> String {
+    fn why(
+        &self,
+        kind: ExperimentKind,
+        asks: &[LevelAsk],
+        known: &KnownTarget,
+        belief: &CausePosterior,
+    ) -> String {
         let seconds = kind.seconds(&self.spec, &self.traffic, known);
         let what = match kind {
             ExperimentKind::Alone => "unloaded latency".to_owned(),
@@ -381,6 +387,6 @@ pub fn blocks(levels: &[Level], attempts: &[Attempt], samples: &[Sample]) -> Vec
 }
 
 /// Returns the state of a fact; unclear if it was not checked.
-pub fn is_so(shown: &[Finding], fact: Observed) -> Is {
-    shown.iter().find(|shown| shown.fact == fact).map_or(Is::Unclear, |shown| shown.is)
+pub fn is_so(shown: &[Finding], fact: Observed) -> FactState {
+    shown.iter().find(|shown| shown.fact == fact).map_or(FactState::Unclear, |shown| shown.is)
 }

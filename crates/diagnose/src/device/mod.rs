@@ -27,7 +27,7 @@ pub use kind::DeviceWork;
 pub use read::is_timeline;
 
 use read::{Host, Timeline, Work};
-use stretch::Stretches;
+use stretch::IntervalSet;
 
 /// Share of the window from which the host, communication or copies are the bottleneck.
 const MUCH: f64 = 0.25;
@@ -89,14 +89,14 @@ fn window(timeline: &Timeline<'_>) -> (i64, i64) {
 
 /// The time intervals of one device within the window.
 struct Lane {
-    all: Stretches,
-    computing: Stretches,
-    collective: Stretches,
-    copies: Stretches,
+    all: IntervalSet,
+    computing: IntervalSet,
+    collective: IntervalSet,
+    copies: IntervalSet,
     /// Intervals without activity after a launch.
-    queued: Stretches,
+    queued: IntervalSet,
     /// Intervals without activity and without a launch, or during the launching call.
-    host: Stretches,
+    host: IntervalSet,
     streams: u64,
     activities: u64,
 }
@@ -105,16 +105,16 @@ impl Lane {
     fn new(timeline: &Timeline<'_>, device: usize, window: (i64, i64)) -> Lane {
         let own: Vec<&Work> =
             timeline.work.iter().filter(|work| usize::from(work.device) == device).collect();
-        let whole = Stretches::union(vec![window]);
+        let whole = IntervalSet::union(vec![window]);
         let of = |is: &dyn Fn(&Work) -> bool| {
             let these = own.iter().filter(|work| is(work)).map(|work| (work.from, work.to));
-            Stretches::union(these.collect()).and(&whole)
+            IntervalSet::union(these.collect()).and(&whole)
         };
         let all = of(&|_| true);
         let idle = whole.without(&all);
         let launched =
             own.iter().filter_map(|work| Some((timeline.host[work.launch? as usize].to, work.from)));
-        let queued = idle.and(&Stretches::union(launched.collect()));
+        let queued = idle.and(&IntervalSet::union(launched.collect()));
         let mut streams: Vec<i64> = own.iter().map(|work| work.stream).collect();
         streams.sort_unstable();
         streams.dedup();
@@ -132,8 +132,8 @@ impl Lane {
     }
 
     fn device(&self, name: &str, length_ns: i64, tells: bool) -> Device {
-        let share = |of: &Stretches| of.length_ns() as f64 / length_ns as f64;
-        let others = |of: &Stretches, a: &Stretches, b: &Stretches| share(&of.without(a).without(b));
+        let share = |of: &IntervalSet| of.length_ns() as f64 / length_ns as f64;
+        let others = |of: &IntervalSet, a: &IntervalSet, b: &IntervalSet| share(&of.without(a).without(b));
         Device {
             device: name.to_owned(),
             busy: share(&self.all),
@@ -226,7 +226,7 @@ fn launches(timeline: &Timeline<'_>, window: (i64, i64)) -> Option<Launches> {
     sort(&mut delays);
     let waits = |host: &&Host| host.is_call && timeline.names[host.name as usize].contains("Synchronize");
     let waited = timeline.host.iter().filter(waits).map(|host| (host.from, host.to)).collect();
-    let synchronising = Stretches::union(waited).and(&Stretches::union(vec![window])).length_ns() as f64;
+    let synchronising = IntervalSet::union(waited).and(&IntervalSet::union(vec![window])).length_ns() as f64;
     Some(Launches {
         count: calls.len() as u64,
         call_mean_s: in_calls as f64 / 1e9 / calls.len().max(1) as f64,
@@ -288,8 +288,8 @@ fn meanwhile(timeline: &Timeline<'_>, lanes: &[Lane]) -> Vec<HostShare> {
 fn steps(timeline: &Timeline<'_>, lanes: &[Lane], tells: bool) -> Vec<DeviceStep> {
     let first = timeline.steps.first().map_or(0, |(_, from, _)| *from);
     let one = |(name, from, to): &(&str, i64, i64)| {
-        let whole = Stretches::union(vec![(*from, *to)]);
-        let share = |of: &dyn Fn(&Lane) -> &Stretches| {
+        let whole = IntervalSet::union(vec![(*from, *to)]);
+        let share = |of: &dyn Fn(&Lane) -> &IntervalSet| {
             let sum: i64 = lanes.iter().map(|lane| of(lane).and(&whole).length_ns()).sum();
             sum as f64 / lanes.len().max(1) as f64 / (to - from).max(1) as f64
         };

@@ -2,11 +2,11 @@
 
 /// Time intervals `[from, to)` in ns, sorted, disjoint and not empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Stretches(Vec<(i64, i64)>);
+pub struct IntervalSet(Vec<(i64, i64)>);
 
-impl Stretches {
+impl IntervalSet {
     /// Returns the union of any intervals; empty intervals, and those that end before they start, are dropped.
-    pub fn union(mut all: Vec<(i64, i64)>) -> Stretches {
+    pub fn union(mut all: Vec<(i64, i64)>) -> IntervalSet {
         all.retain(|(from, to)| from < to);
         all.sort_unstable();
         let mut merged: Vec<(i64, i64)> = Vec::with_capacity(all.len());
@@ -16,7 +16,7 @@ impl Stretches {
                 _ => merged.push((from, to)),
             }
         }
-        Stretches(merged)
+        IntervalSet(merged)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (i64, i64)> + '_ {
@@ -29,7 +29,7 @@ impl Stretches {
     }
 
     /// Returns the intersection of both sets.
-    pub fn and(&self, other: &Stretches) -> Stretches {
+    pub fn and(&self, other: &IntervalSet) -> IntervalSet {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         let mut both = Vec::new();
         while let (Some(one), Some(two)) = (a.peek(), b.peek()) {
@@ -43,11 +43,11 @@ impl Stretches {
                 b.next()
             };
         }
-        Stretches(both)
+        IntervalSet(both)
     }
 
     /// Returns this set without the other.
-    pub fn without(&self, other: &Stretches) -> Stretches {
+    pub fn without(&self, other: &IntervalSet) -> IntervalSet {
         let mut left = Vec::new();
         let mut others = other.0.iter().peekable();
         for (from, to) in self.iter() {
@@ -73,6 +73,6 @@ impl Stretches {
                 left.push((at, to));
             }
         }
-        Stretches(left)
+        IntervalSet(left)
     }
 }

@@ -10,11 +10,11 @@ use plimsoll_measure::say::{ms, number, percent};
 
 use super::load::times;
 use super::pauses::LEAST_STALL_S;
-use super::{Finding, Is, Observed, over, yes_if};
+use super::{FactState, Finding, Observed, over, yes_if};
 use crate::effect::{ALONE_NEEDED, medians, share};
 use crate::effect::{of_units, spearman, stretches};
 use crate::frame::{Frame, Frames};
-use crate::seen::{RequestRow, SeenLevel};
+use crate::seen::{DiagnosedLevel, RequestView};
 
 /// Minimum ratio of medians from which isolated requests are slower, and minimum of its lower bound.
 const SLOWER: (f64, f64) = (1.08, 1.03);
@@ -56,7 +56,7 @@ fn first_later(frames: &Frames<'_>) -> Option<Finding> {
 pub fn alone_ttft(base: &Frame<'_>, now: &Frame<'_>) -> Option<Estimate> {
     let law = PromptLaw::of(&base.alone)?;
     let over = |arm: &Frame<'_>| -> Vec<f64> {
-        let in_range = |row: &&RequestRow| law.covers(row);
+        let in_range = |row: &&RequestView| law.covers(row);
         let ratios = arm.alone.iter().filter(in_range).map(|row| row.ttft_sent / law.at(row));
         ratios.filter(|x| x.is_finite()).collect()
     };
@@ -77,15 +77,15 @@ fn fixed_delay(frames: &Frames<'_>) -> Option<Finding> {
         (second.per_token - first.per_token) * at
     });
     let is = match () {
-        () if middle.value < 0.5 * needed || middle.upper < needed => Is::No,
-        () if slope > 0.5 * middle.value || spread > was + 0.6 * middle.value => Is::No,
+        () if middle.value < 0.5 * needed || middle.upper < needed => FactState::No,
+        () if slope > 0.5 * middle.value || spread > was + 0.6 * middle.value => FactState::No,
         () if middle.value >= needed
             && middle.lower > 0.3 * needed
             && spread <= was + 0.35 * middle.value =>
         {
-            Is::Yes
+            FactState::Yes
         }
-        () => Is::Unclear,
+        () => FactState::Unclear,
     };
     let says = format!(
         "a single request takes {} more to its first token whatever its length (was {})",
@@ -95,7 +95,7 @@ fn fixed_delay(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::FixedDelay, is, says).figure(middle, needed))
 }
 
-fn first(row: &RequestRow) -> f64 {
+fn first(row: &RequestView) -> f64 {
     row.ttft_sent - row.before_engine().unwrap_or(0.0)
 }
 
@@ -104,7 +104,7 @@ fn fixed_beside_others(frames: &Frames<'_>) -> Option<Finding> {
     let (base, now) = (frames.before()?, frames.now());
     let (whole, quick) = (frames.ratio(first, 0.5)?, frames.ratio(first, 0.1)?);
     let law = PromptLaw::of_metric(&base.rows, first)?;
-    let over_law = |seen: &SeenLevel<'_>| {
+    let over_law = |seen: &DiagnosedLevel<'_>| {
         let mut over: Vec<f64> =
             seen.rows.iter().map(|row| first(row) - law.at(row)).filter(|x| x.is_finite()).collect();
         sort(&mut over);
@@ -117,9 +117,9 @@ fn fixed_beside_others(frames: &Frames<'_>) -> Option<Finding> {
     let sure = whole.p < 0.01 && quick.p < 0.01 && quick.ratio.value > 1.0;
     let even = low >= 0.7 * middle && high <= 1.5 * middle;
     let is = match () {
-        () if middle < 0.5 * needed || low < 0.3 * middle => Is::No,
-        () if middle >= needed && sure && even => Is::Yes,
-        () => Is::Unclear,
+        () if middle < 0.5 * needed || low < 0.3 * middle => FactState::No,
+        () if middle >= needed && sure && even => FactState::Yes,
+        () => FactState::Unclear,
     };
     let says = format!("every first token comes {} later, the fastest tenth by {}", ms(middle), ms(low));
     Some(Finding::new(Observed::FixedDelay, is, says).figure(whole.added(middle), needed))
@@ -140,7 +140,7 @@ fn later_by_prompt(frames: &Frames<'_>) -> Option<Finding> {
     let grown = (whole.value - 1.0) * (before.fixed + before.per_token * typical);
     let steep = slope >= 1.0 + 0.5 * (whole.value - 1.0) && after.fixed - before.fixed < 0.6 * grown;
     let is = match over(&whole, whole.lower > LATER.1, LATER.0) {
-        Is::Yes => yes_if(steep),
+        FactState::Yes => yes_if(steep),
         is => is,
     };
     let says = format!(
@@ -154,7 +154,7 @@ fn later_by_prompt(frames: &Frames<'_>) -> Option<Finding> {
 fn by_prompt_beside_others(frames: &Frames<'_>) -> Option<Finding> {
     let (base, now) = (frames.before()?, frames.now());
     let before = PromptLaw::of_metric(&base.rows, first)?;
-    let over_law = |seen: &SeenLevel<'_>| stretches(seen, |row| first(row) / before.at(row));
+    let over_law = |seen: &DiagnosedLevel<'_>| stretches(seen, |row| first(row) / before.at(row));
     let whole = of_units(over_law(base), over_law(now), 0.5, frames.case.spec.confidence)?;
     let added: Vec<(f64, f64)> = now
         .rows
@@ -165,7 +165,7 @@ fn by_prompt_beside_others(frames: &Frames<'_>) -> Option<Finding> {
     let (x, y): (Vec<f64>, Vec<f64>) = added.into_iter().unzip();
     let (rho, p) = spearman(&x, &y)?;
     let is = match over(&whole.ratio, whole.p < 0.01, LATER.0) {
-        Is::Yes => yes_if(rho >= 0.3 && p < 1e-3),
+        FactState::Yes => yes_if(rho >= 0.3 && p < 1e-3),
         is => is,
     };
     let says = format!(
@@ -200,9 +200,9 @@ fn over_budget(frames: &Frames<'_>) -> Option<Finding> {
         let over = values.iter().filter(|x| **x > ceiling.limit_s).count() as f64;
         let (share, allowed) = (share(over, values.len() as f64, 1.0), 1.0 - ceiling.percentile);
         let is = match () {
-            () if share.lower > allowed => Is::Yes,
-            () if share.value <= allowed => Is::No,
-            () => Is::Unclear,
+            () if share.lower > allowed => FactState::Yes,
+            () if share.value <= allowed => FactState::No,
+            () => FactState::Unclear,
         };
         let says = format!(
             "{} of the single requests are over {} {} ({} may be)",
@@ -211,7 +211,7 @@ fn over_budget(frames: &Frames<'_>) -> Option<Finding> {
             ms(ceiling.limit_s),
             percent(allowed)
         );
-        if worst.as_ref().is_none_or(|worst| is == Is::Yes && worst.is != Is::Yes) {
+        if worst.as_ref().is_none_or(|worst| is == FactState::Yes && worst.is != FactState::Yes) {
             worst = Some(Finding::new(Observed::AloneOverBudget, is, says).figure(share, allowed));
         }
     }
@@ -222,7 +222,7 @@ fn over_budget(frames: &Frames<'_>) -> Option<Finding> {
 /// no common stall.
 fn pauses(frames: &Frames<'_>) -> Option<Finding> {
     let rows = &frames.candidate.alone;
-    let longest = |rows: &[RequestRow]| -> Vec<f64> {
+    let longest = |rows: &[RequestView]| -> Vec<f64> {
         rows.iter().map(|row| row.gap_max).filter(|x| x.is_finite()).collect()
     };
     let own = longest(rows);
@@ -244,7 +244,7 @@ pub fn alone_tpot(base: &Frame<'_>, now: &Frame<'_>) -> Option<Estimate> {
 }
 
 /// Returns the finite values of isolated requests in ascending order.
-fn alone(arm: &Frame<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<f64> {
+fn alone(arm: &Frame<'_>, of: impl Fn(&RequestView) -> f64) -> Vec<f64> {
     let mut values: Vec<f64> = arm.alone.iter().map(of).filter(|x| x.is_finite()).collect();
     sort(&mut values);
     values
@@ -254,9 +254,9 @@ fn alone(arm: &Frame<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<f64> {
 /// of dependencies, in ascending order in s.
 pub(super) fn added(frames: &Frames<'_>) -> Option<(Vec<f64>, Vec<f64>, f64)> {
     let base = frames.base.as_ref()?;
-    let engine = |row: &RequestRow| row.ttft_sent - row.before_engine().unwrap_or(0.0);
+    let engine = |row: &RequestView| row.ttft_sent - row.before_engine().unwrap_or(0.0);
     let law = PromptLaw::of_metric(&base.alone, engine)?;
-    let over = |rows: &[RequestRow]| -> Vec<f64> {
+    let over = |rows: &[RequestView]| -> Vec<f64> {
         let mut v: Vec<f64> =
             rows.iter().map(|row| engine(row) - law.at(row)).filter(|x| x.is_finite()).collect();
         sort(&mut v);
@@ -300,8 +300,8 @@ const OF_ADDED: f64 = 0.1;
 /// the line of the baseline or of the candidate.
 fn goes_with<'b>(
     frames: &'b Frames<'_>,
-    line: impl Fn((&'b [RequestRow], &'b [RequestRow])) -> &'b [RequestRow],
-    of: impl Fn(&RequestRow) -> f64,
+    line: impl Fn((&'b [RequestView], &'b [RequestView])) -> &'b [RequestView],
+    of: impl Fn(&RequestView) -> f64,
 ) -> bool {
     let Some(base) = &frames.base else { return false };
     let Some(law) = PromptLaw::of(line((&base.alone, &frames.candidate.alone))) else { return false };
@@ -345,18 +345,18 @@ pub struct PromptLaw {
 }
 
 /// Returns the computed prompt tokens: prompt tokens without known cached tokens.
-pub fn computed(row: &RequestRow) -> f64 {
+pub fn computed(row: &RequestView) -> f64 {
     (row.prompt - row.cached.unwrap_or(0.0)).max(1.0)
 }
 
 impl PromptLaw {
     /// Fits the line to isolated requests (the three-group resistant line of Tukey 1977, with two groups).
-    pub fn of(rows: &[RequestRow]) -> Option<PromptLaw> {
+    pub fn of(rows: &[RequestView]) -> Option<PromptLaw> {
         PromptLaw::of_metric(rows, |row| row.ttft_sent)
     }
 
     /// Fits the line to another time of isolated requests.
-    pub fn of_metric(rows: &[RequestRow], of: impl Fn(&RequestRow) -> f64) -> Option<PromptLaw> {
+    pub fn of_metric(rows: &[RequestView], of: impl Fn(&RequestView) -> f64) -> Option<PromptLaw> {
         let mut points: Vec<(f64, f64)> = rows
             .iter()
             .map(|row| (computed(row), of(row)))
@@ -380,12 +380,12 @@ impl PromptLaw {
     }
 
     /// Returns the time of the line for this request in s.
-    pub fn at(&self, row: &RequestRow) -> f64 {
+    pub fn at(&self, row: &RequestView) -> f64 {
         self.fixed + self.per_token * computed(row)
     }
 
     /// Returns whether the line covers the prompt of this request: up to half beyond the fitted range.
-    fn covers(&self, row: &RequestRow) -> bool {
+    fn covers(&self, row: &RequestView) -> bool {
         (0.5 * self.low..=1.5 * self.high).contains(&computed(row))
     }
 }

@@ -9,11 +9,11 @@
 
 use crate::effect::STRETCHES;
 use crate::frame::Frames;
-use crate::seen::{RequestRow, SeenLevel};
+use crate::seen::{DiagnosedLevel, RequestView};
 
 /// A limit of the candidate that the baseline did not have.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Ceiling {
+pub struct ConcurrencyCeiling {
     /// Maximum number of concurrent responses per replica (in total if replicas are not distinguished), candidate.
     pub most: u32,
     pub was: u32,
@@ -42,7 +42,7 @@ struct Course {
 
 impl Course {
     /// Returns the durations for the rows of one replica, or of all.
-    fn of(seen: &SeenLevel<'_>, replica: Option<u16>) -> Course {
+    fn of(seen: &DiagnosedLevel<'_>, replica: Option<u16>) -> Course {
         let mut changes: Vec<(f64, i64, i64)> = Vec::new();
         for row in seen.rows.iter().filter(|row| replica.is_none() || row.replica == replica) {
             let first = row.sent_last + row.ttft_sent;
@@ -95,17 +95,17 @@ fn most(courses: &[Course]) -> u32 {
 }
 
 /// Returns the limit of the candidate that the baseline did not have; `None` if there is none with confidence.
-pub fn ceiling(frames: &Frames<'_>) -> Option<Ceiling> {
+pub fn ceiling(frames: &Frames<'_>) -> Option<ConcurrencyCeiling> {
     let (base, now) = (frames.before()?, frames.now());
-    let stamped = |seen: &SeenLevel<'_>| {
-        let has = |row: &&RequestRow| row.ttft_sent.is_finite() && row.end.is_finite();
+    let stamped = |seen: &DiagnosedLevel<'_>| {
+        let has = |row: &&RequestView| row.ttft_sent.is_finite() && row.end.is_finite();
         seen.rows.iter().filter(has).count() as f64 >= STAMPED * seen.rows.len() as f64
     };
     if !stamped(base) || !stamped(now) {
         return None;
     }
     let apart = base.replicas.len() > 1 && now.replicas.len() > 1;
-    let courses = |seen: &SeenLevel<'_>| -> Vec<Course> {
+    let courses = |seen: &DiagnosedLevel<'_>| -> Vec<Course> {
         match apart {
             true => (0..seen.replicas.len() as u16).map(|r| Course::of(seen, Some(r))).collect(),
             false => vec![Course::of(seen, None)],
@@ -114,7 +114,7 @@ pub fn ceiling(frames: &Frames<'_>) -> Option<Ceiling> {
     let (before, after) = (courses(base), courses(now));
     let ceiling = most(&after);
     let passes = |under_way: u32, _| under_way > ceiling;
-    let found = Ceiling {
+    let found = ConcurrencyCeiling {
         most: ceiling,
         was: most(&before),
         passed: stretches(&before, passes).saturating_sub(stretches(&after, passes)),

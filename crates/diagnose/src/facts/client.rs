@@ -5,10 +5,10 @@ use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::{ms, number, percent};
 use plimsoll_model::run::{NOT_TRACED, TRACED, TRACING};
 
-use super::{Finding, Is, Observed, yes_if};
+use super::{FactState, Finding, Observed, yes_if};
 use crate::effect::share;
 use crate::frame::Frames;
-use crate::seen::SeenLevel;
+use crate::seen::DiagnosedLevel;
 use crate::{RunData, changed};
 
 /// Minimum lag in s that counts as late.
@@ -27,10 +27,10 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
 }
 
 fn sent_late(frames: &Frames<'_>) -> Finding {
-    let no = || Finding::new(Observed::SentLate, Is::No, "the generator sent on time".to_owned());
+    let no = || Finding::new(Observed::SentLate, FactState::No, "the generator sent on time".to_owned());
     late(frames, LAG_S).map_or_else(no, |(lag, limit)| {
         let says = format!("requests were sent {} late at p99, of {} allowed", ms(lag.value), ms(limit));
-        Finding::new(Observed::SentLate, Is::Yes, says).figure(lag, limit)
+        Finding::new(Observed::SentLate, FactState::Yes, says).figure(lag, limit)
     })
 }
 
@@ -40,14 +40,18 @@ fn at_cap(frames: &Frames<'_>) -> Finding {
     let seen = frames.now();
     let told = seen.level.generator.closed_since.is_some();
     let no = || {
-        Finding::new(Observed::AtClientCap, Is::No, "no limit of the client held requests back".to_owned())
+        Finding::new(
+            Observed::AtClientCap,
+            FactState::No,
+            "no limit of the client held requests back".to_owned(),
+        )
     };
     let Some((lag, _)) = late(frames, if told { HELD_S } else { LAG_S }) else { return no() };
     let Some((cap, full, held)) = plateau(seen) else { return no() };
     let is = match () {
-        () if held.lower < 0.4 || (full < 0.2 && !told) => Is::No,
-        () if held.lower >= 0.6 => Is::Yes,
-        () => Is::Unclear,
+        () if held.lower < 0.4 || (full < 0.2 && !told) => FactState::No,
+        () if held.lower >= 0.6 => FactState::Yes,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} of the late requests were due while the client had its {} requests in flight; lag p99 {}",
@@ -64,7 +68,7 @@ fn waits_for_connection(frames: &Frames<'_>) -> Finding {
     let Some((held, p99)) = pool_wait(seen) else {
         return Finding::new(
             Observed::WaitsForConnection,
-            Is::No,
+            FactState::No,
             "no request waited for a connection".to_owned(),
         );
     };
@@ -139,7 +143,7 @@ fn late(frames: &Frames<'_>, least: f64) -> Option<(Estimate, f64)> {
 
 /// Returns the maximum number of requests in flight, the share of time at it, and the share of delayed requests that
 /// were due at it.
-fn plateau(seen: &SeenLevel<'_>) -> Option<(f64, f64, plimsoll_measure::findings::Estimate)> {
+fn plateau(seen: &DiagnosedLevel<'_>) -> Option<(f64, f64, plimsoll_measure::findings::Estimate)> {
     let mut edges: Vec<(f64, i32)> = Vec::new();
     for row in seen.rows.iter().filter(|row| row.sent.is_finite()) {
         edges.push((row.sent, 1));
@@ -178,7 +182,7 @@ fn plateau(seen: &SeenLevel<'_>) -> Option<(f64, f64, plimsoll_measure::findings
 
 /// Returns the share of requests that were sent more than 20 ms after the generator's own lag, and the p99 of that
 /// wait.
-pub(crate) fn pool_wait(seen: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
+pub(crate) fn pool_wait(seen: &DiagnosedLevel<'_>) -> Option<(Estimate, f64)> {
     let own = seen.level.generator.lag;
     // The generator counts delays by a limit on requests in flight as its own lag, but not delays by a full pool. A
     // closed loop has no schedule, so the time between due and sent is only the wait for a connection.

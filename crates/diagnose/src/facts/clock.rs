@@ -15,7 +15,7 @@ use plimsoll_measure::say::{ms, percent};
 use plimsoll_model::{Attempt, Level};
 
 use super::pauses::{self, regular};
-use super::{Finding, Is, Observed};
+use super::{FactState, Finding, Observed};
 use crate::RunData;
 use crate::frame::Frames;
 
@@ -25,7 +25,7 @@ pub fn find(frames: &Frames<'_>, all: &mut Vec<Finding>) {
         return;
     }
     let Some(found) = halts(frames) else {
-        all.push(Finding::new(Observed::ClockedHalts, Is::No, "answers halt by no clock".to_owned()));
+        all.push(Finding::new(Observed::ClockedHalts, FactState::No, "answers halt by no clock".to_owned()));
         return;
     };
     let limit = match (0.09..=0.11).contains(&found.every) {
@@ -50,7 +50,9 @@ pub fn find(frames: &Frames<'_>, all: &mut Vec<Finding>) {
     let n = found.instants.len() as f64 - 1.0;
     let fits = clopper_pearson(found.fits * n, n, 0.95);
     let figure = Estimate { value: found.fits, lower: fits.lower, upper: fits.upper, n: n as u64, n_eff: n };
-    all.push(Finding::new(Observed::ClockedHalts, Is::Yes, says).figure(figure, FIT).touching(found.share));
+    all.push(
+        Finding::new(Observed::ClockedHalts, FactState::Yes, says).figure(figure, FIT).touching(found.share),
+    );
 }
 
 /// Minimum pause in s: a single one is barely visible, and ten per second are.
@@ -200,7 +202,7 @@ impl Halts {
 }
 
 /// The result of the search for throttling.
-struct Found {
+struct PeriodicStalls {
     usual: f64,
     every: f64,
     fits: f64,
@@ -211,7 +213,7 @@ struct Found {
     share: f64,
 }
 
-fn halts(frames: &Frames<'_>) -> Option<Found> {
+fn halts(frames: &Frames<'_>) -> Option<PeriodicStalls> {
     let case = frames.case;
     let now = streams(&case.candidate, frames.now().level);
     let before = case.baseline.as_ref().zip(frames.before()).map(|(side, seen)| streams(side, seen.level));
@@ -245,5 +247,5 @@ fn halts(frames: &Frames<'_>) -> Option<Found> {
             answers >= PAIRS && proves_over(fit as f64, answers as f64, TOGETHER, 0.05)
         }
     };
-    together.then_some(Found { usual, every, fits, instants, go_on_together, share: held.share })
+    together.then_some(PeriodicStalls { usual, every, fits, instants, go_on_together, share: held.share })
 }

@@ -5,14 +5,14 @@ use plimsoll_math::quantile::{order_statistic, sort};
 use plimsoll_measure::say::{ms, number, percent};
 use plimsoll_measure::server_side::Signal;
 
-use super::ceiling::{Ceiling, ceiling};
+use super::ceiling::{ConcurrencyCeiling, ceiling};
 use super::pauses::long_from;
-use super::{Finding, Is, Observed, page, yes_if};
+use super::{FactState, Finding, Observed, page, yes_if};
 use crate::device::{Device, DeviceFinding};
 use crate::effect::STRETCHES;
 use crate::effect::share;
 use crate::frame::{Frame, Frames};
-use crate::seen::{RequestRow, SeenLevel};
+use crate::seen::{DiagnosedLevel, RequestView};
 
 /// Minimum number of scrapes for statements on requests in front of the engine, because a wave that starts at a
 /// scrape finds the engine empty.
@@ -39,7 +39,7 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-fn mean_ttft(seen: &SeenLevel<'_>) -> Option<f64> {
+fn mean_ttft(seen: &DiagnosedLevel<'_>) -> Option<f64> {
     mean(&seen.finite(|row| row.ttft))
 }
 
@@ -52,9 +52,9 @@ fn queue(frames: &Frames<'_>) -> Option<Finding> {
     let grown = frames.before().and_then(mean_ttft).map(|was| ttft - was);
     let is_it = grown.is_none_or(|grown| wait - before >= 0.4 * grown);
     let is = match () {
-        () if share >= 0.2 && wait > 1.3 * before + 0.01 && is_it => Is::Yes,
-        () if share < 0.1 || wait < 1.1 * before + 0.002 || !is_it => Is::No,
-        () => Is::Unclear,
+        () if share >= 0.2 && wait > 1.3 * before + 0.01 && is_it => FactState::Yes,
+        () if share < 0.1 || wait < 1.1 * before + 0.002 || !is_it => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} of the mean first token ({} of {}) is the engine's queue, by {from}; in the baseline it took {}",
@@ -67,7 +67,7 @@ fn queue(frames: &Frames<'_>) -> Option<Finding> {
 }
 
 /// Checks whether the number in flight grows by more than a fiftieth of the rate with confidence.
-fn backlog(seen: &SeenLevel<'_>) -> Finding {
+fn backlog(seen: &DiagnosedLevel<'_>) -> Finding {
     const SCRAPES: usize = 64;
     let mut in_flight = vec![0.0; SCRAPES];
     let place = |at: f64| at / seen.length * SCRAPES as f64;
@@ -81,9 +81,9 @@ fn backlog(seen: &SeenLevel<'_>) -> Finding {
     let per_s = SCRAPES as f64 / seen.length;
     let slope = plimsoll_math::series::slope(&in_flight, STRETCHES, 0.9);
     let is = match &slope {
-        Some(slope) if slope.interval.lower * per_s > 0.02 * seen.rate() => Is::Yes,
-        Some(slope) if slope.value * per_s < 0.01 * seen.rate() => Is::No,
-        _ => Is::Unclear,
+        Some(slope) if slope.interval.lower * per_s > 0.02 * seen.rate() => FactState::Yes,
+        Some(slope) if slope.value * per_s < 0.01 * seen.rate() => FactState::No,
+        _ => FactState::Unclear,
     };
     let value = slope.map_or(0.0, |slope| slope.value * per_s);
     Finding::new(
@@ -97,13 +97,17 @@ fn at_ceiling(frames: &Frames<'_>) -> Option<Finding> {
     let base = frames.before()?;
     (base.gap_p50.is_finite() && frames.now().gap_p50.is_finite()).then_some(())?;
     let no = || {
-        Finding::new(Observed::Ceiling, Is::No, "as many answers are under way at once as before".to_owned())
+        Finding::new(
+            Observed::Ceiling,
+            FactState::No,
+            "as many answers are under way at once as before".to_owned(),
+        )
     };
-    Some(ceiling(frames).map_or_else(no, |Ceiling { most, was, passed, waited }| {
+    Some(ceiling(frames).map_or_else(no, |ConcurrencyCeiling { most, was, passed, waited }| {
         let says = format!(
             "never more than {most} answers are under way at once and requests wait there (in {waited} of 16 stretches), where {was} were before (past {most} in {passed} of 16)"
         );
-        Finding::new(Observed::Ceiling, Is::Yes, says).figure(share(waited as f64, STRETCHES as f64, 1.0), 5.0 / 16.0)
+        Finding::new(Observed::Ceiling, FactState::Yes, says).figure(share(waited as f64, STRETCHES as f64, 1.0), 5.0 / 16.0)
     }))
 }
 
@@ -120,9 +124,9 @@ fn in_front_of_engine(frames: &Frames<'_>) -> Option<Finding> {
     let share = seconds / mean_ttft(&now.seen)?.max(1e-9);
     let sure = held >= 2.0 * libm::hypot(error, error_before);
     let is = match () {
-        () if sure && held >= 0.3 && share >= 0.2 => Is::Yes,
-        () if held < 0.15 || share < 0.1 => Is::No,
-        () => Is::Unclear,
+        () if sure && held >= 0.3 && share >= 0.2 => FactState::Yes,
+        () if held < 0.15 || share < 0.1 => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} requests in flight are neither running nor waiting in the engine (before {}), {} of the mean first token",
@@ -142,9 +146,9 @@ fn front_while_full(frames: &Frames<'_>) -> Option<Finding> {
     }
     let full = standing_at_most(&frames.candidate)?;
     let is = match full {
-        full if full >= 0.4 => Is::Yes,
-        full if full < 0.2 => Is::No,
-        _ => Is::Unclear,
+        full if full >= 0.4 => FactState::Yes,
+        full if full < 0.2 => FactState::No,
+        _ => FactState::Unclear,
     };
     let says = format!(
         "{} of those in front of the engine stand there while it holds as many as it ever does",
@@ -163,7 +167,7 @@ struct GrownFirstToken {
 /// Returns `None` if the engine has no histogram or the time to first token has barely grown.
 fn grown_first_token(frames: &Frames<'_>) -> Option<GrownFirstToken> {
     let base = frames.base.as_ref()?;
-    let of = |seen: &SeenLevel<'_>| mean(&seen.finite(|row| row.ttft_sent));
+    let of = |seen: &DiagnosedLevel<'_>| mean(&seen.finite(|row| row.ttft_sent));
     let (was, now) = (of(&base.seen)?, of(frames.now())?);
     let known = frames.candidate.gauges.ttft_mean()? - base.gauges.ttft_mean()?;
     let all = now - was;
@@ -175,9 +179,9 @@ fn engine_knows(frames: &Frames<'_>) -> Option<Finding> {
     let grown = grown_first_token(frames)?;
     let share = grown.known / grown.all;
     let is = match share {
-        share if share >= 0.7 => Is::Yes,
-        share if share <= 0.3 => Is::No,
-        _ => Is::Unclear,
+        share if share >= 0.7 => FactState::Yes,
+        share if share <= 0.3 => FactState::No,
+        _ => FactState::Unclear,
     };
     let says = format!(
         "the engine's own page knows of {} of what first tokens take more ({})",
@@ -303,7 +307,7 @@ struct Look {
 
 fn scrapes(arm: &Frame<'_>) -> Option<Vec<Look>> {
     let scrapes = arm.gauges.inside_at_scrapes()?;
-    let sorted = |of: fn(&RequestRow) -> f64| {
+    let sorted = |of: fn(&RequestView) -> f64| {
         let mut v: Vec<f64> = arm.seen.rows.iter().filter(|row| row.sent.is_finite()).map(of).collect();
         sort(&mut v);
         v

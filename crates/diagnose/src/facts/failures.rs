@@ -5,11 +5,11 @@ use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::{number, percent};
 use plimsoll_model::How;
 
-use super::{Finding, Is, Observed, yes_if};
+use super::{FactState, Finding, Observed, yes_if};
 use crate::effect::STRETCHES;
 use crate::effect::share;
 use crate::frame::Frames;
-use crate::seen::SeenLevel;
+use crate::seen::DiagnosedLevel;
 
 /// Width in s of the windows for bursts of failures.
 const WINDOW_S: f64 = 2.0;
@@ -44,9 +44,9 @@ fn failing(frames: &Frames<'_>, fact: Observed, what: &str, is: impl Fn(How) -> 
     let count = now.value * now.n as f64;
     let new = frames.base.is_some() && before <= 0.0 && now.value >= 0.5 * least && count > FEWEST - 0.5;
     let state = match () {
-        () if grown >= least && now.lower > before || new => Is::Yes,
-        () if count < 0.5 || grown < 0.2 * least => Is::No,
-        () => Is::Unclear,
+        () if grown >= least && now.lower > before || new => FactState::Yes,
+        () if count < 0.5 || grown < 0.2 * least => FactState::No,
+        () => FactState::Unclear,
     };
     let more = frames.before().map_or(String::new(), |_| format!(", {} more than before", percent(grown)));
     let kinds = if count > 0.0 { format!(" ({})", kinds(frames.now(), is)) } else { String::new() };
@@ -57,7 +57,7 @@ fn failing(frames: &Frames<'_>, fact: Observed, what: &str, is: impl Fn(How) -> 
 /// Checks whether the failures are in one period in which a replica is silent or no replica responds.
 fn outage(frames: &Frames<'_>) -> Finding {
     let seen = frames.now();
-    let no = |says: &str| Finding::new(Observed::Outage, Is::No, says.to_owned());
+    let no = |says: &str| Finding::new(Observed::Outage, FactState::No, says.to_owned());
     let lost: Vec<(f64, u32)> =
         seen.lost.iter().filter(|(_, how, _)| gone(*how)).map(|(at, _, row)| (*at, *row)).collect();
     let breaks = |how: How| matches!(how, How::Reset | How::Truncated | How::Refused | How::StreamError);
@@ -79,9 +79,9 @@ fn outage(frames: &Frames<'_>) -> Finding {
         number(end)
     );
     let is = match within {
-        within if within >= 0.7 => Is::Yes,
-        within if within < 0.4 => Is::No,
-        _ => Is::Unclear,
+        within if within >= 0.7 => FactState::Yes,
+        within if within < 0.4 => FactState::No,
+        _ => FactState::Unclear,
     };
     Finding::new(Observed::Outage, is, says)
 }
@@ -89,7 +89,7 @@ fn outage(frames: &Frames<'_>) -> Finding {
 /// Checks for attempts that cause their own load: more than before, and more time-outs than rejections.
 fn retries(frames: &Frames<'_>) -> Finding {
     let seen = frames.now();
-    let per_request = |seen: &SeenLevel<'_>| {
+    let per_request = |seen: &DiagnosedLevel<'_>| {
         seen.rows.iter().map(|row| f64::from(row.attempts)).sum::<f64>() / seen.rows.len().max(1) as f64
     };
     let (now, before) = (per_request(seen), frames.before().map_or(1.0, per_request));
@@ -107,7 +107,7 @@ fn retries(frames: &Frames<'_>) -> Finding {
 }
 
 /// Returns the share of the requests with an attempt of this outcome.
-fn struck(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> Estimate {
+fn struck(seen: &DiagnosedLevel<'_>, is: impl Fn(How) -> bool) -> Estimate {
     let mut of = vec![false; seen.rows.len()];
     seen.lost.iter().filter(|(_, how, _)| is(*how)).for_each(|(_, _, row)| of[*row as usize] = true);
     let k = of.iter().filter(|struck| **struck).count() as f64;
@@ -115,7 +115,7 @@ fn struck(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> Estimate {
 }
 
 /// Returns the share of these failures in the fullest tenth of the run, and its start and end.
-fn concentrated(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> Option<(f64, f64, f64)> {
+fn concentrated(seen: &DiagnosedLevel<'_>, is: impl Fn(How) -> bool) -> Option<(f64, f64, f64)> {
     let windows = (seen.length / WINDOW_S).ceil().max(1.0) as usize;
     let mut counts = vec![0usize; windows + 1];
     let mut total = 0;
@@ -136,7 +136,7 @@ fn concentrated(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> Option<(f64, 
     Some((within as f64 / total as f64, edge(0.05), edge(0.95)))
 }
 
-fn count(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> f64 {
+fn count(seen: &DiagnosedLevel<'_>, is: impl Fn(How) -> bool) -> f64 {
     seen.attempts_by.iter().filter(|(how, _)| is(**how)).map(|(_, n)| *n as f64).sum()
 }
 
@@ -161,7 +161,7 @@ fn lost_in(lost: &[(f64, u32)], length: f64, (_, begin, end): &(String, f64, f64
 
 /// Returns a replica that responds before these times, and perhaps after them, but not during them. With at most one
 /// named replica, no replica responds.
-fn silent(seen: &SeenLevel<'_>, from: f64, to: f64) -> Option<(String, f64, f64)> {
+fn silent(seen: &DiagnosedLevel<'_>, from: f64, to: f64) -> Option<(String, f64, f64)> {
     let usual = seen.length / seen.rows.len().max(1) as f64;
     let several = seen.replicas.len().max(1);
     for replica in 0..several {
@@ -191,7 +191,7 @@ fn silent(seen: &SeenLevel<'_>, from: f64, to: f64) -> Option<(String, f64, f64)
 }
 
 /// Returns the two most frequent outcomes of these attempts, as `816 × the connection was reset`.
-fn kinds(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> String {
+fn kinds(seen: &DiagnosedLevel<'_>, is: impl Fn(How) -> bool) -> String {
     let mut kinds: Vec<(How, u64)> = seen.attempts_by.iter().map(|(how, n)| (*how, *n)).collect();
     kinds.retain(|(how, n)| is(*how) && *n > 0);
     kinds.sort_by_key(|(_, n)| std::cmp::Reverse(*n));

@@ -7,10 +7,10 @@ use plimsoll_math::two_sample::{Flips, mean_ratio};
 use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::{number, percent, ratio_ends};
 
-use super::{Finding, Is, Observed, over, yes_if};
-use crate::effect::{Effect, STRETCHES};
+use super::{FactState, Finding, Observed, over, yes_if};
+use crate::effect::{STRETCHES, StatisticChange};
 use crate::frame::Frames;
-use crate::seen::{RequestRow, SeenLevel};
+use crate::seen::{DiagnosedLevel, RequestView};
 
 /// Ratio of a rate or a length from which it is larger. At three quarters of the capacity, a tenth more load makes
 /// the queue half as long again.
@@ -37,18 +37,18 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
 
 /// Checks for more requests. A closed loop sets its concurrency, and its rate is a result. Against an open loop only
 /// the rates are comparable.
-fn more_requests(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
-    let Rates { ratio, p, what, from, to } = match (in_flight(base), in_flight(now)) {
+fn more_requests(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>) -> Option<Finding> {
+    let RateComparison { ratio, p, what, from, to } = match (in_flight(base), in_flight(now)) {
         (Some(from), Some(to)) => {
             let value = to / from;
             let ratio = Estimate { value, lower: value, upper: value, n: 1, n_eff: 1.0 };
-            Rates { ratio, p: 0.0, what: "requests in flight", from, to }
+            RateComparison { ratio, p: 0.0, what: "requests in flight", from, to }
         }
         _ => rates(base, now)?,
     };
     let is = over(&ratio, p < 0.01, MORE);
     // A closed loop that gets less than an open loop shows nothing about the load.
-    let is = if base.is_closed() != now.is_closed() && is == Is::No { Is::Unclear } else { is };
+    let is = if base.is_closed() != now.is_closed() && is == FactState::No { FactState::Unclear } else { is };
     let says = format!("{} {what} before, {} now: {}", number(from), number(to), times(&ratio));
     Some(Finding::new(Observed::MoreRequests, is, says).figure(ratio, MORE))
 }
@@ -58,14 +58,14 @@ fn longer(
     frames: &Frames<'_>,
     fact: Observed,
     what: &str,
-    of: impl Fn(&RequestRow) -> f64 + Copy,
+    of: impl Fn(&RequestView) -> f64 + Copy,
 ) -> Option<Finding> {
     let at = |p: f64| {
-        let effect: Effect = frames.ratio(of, p)?;
+        let effect: StatisticChange = frames.ratio(of, p)?;
         Some((over(&effect.ratio, effect.p < SURE, MORE), p, effect))
     };
-    let (middle, tail) = (at(0.5), at(0.95).filter(|(is, ..)| *is == Is::Yes));
-    let more = |found: &(Is, f64, Effect)| (found.0 == Is::Yes, found.2.ratio.value);
+    let (middle, tail) = (at(0.5), at(0.95).filter(|(is, ..)| *is == FactState::Yes));
+    let more = |found: &(FactState, f64, StatisticChange)| (found.0 == FactState::Yes, found.2.ratio.value);
     let (is, p, effect) =
         [middle, tail].into_iter().flatten().reduce(|a, b| if more(&b) > more(&a) { b } else { a })?;
     let says = format!(
@@ -87,8 +87,8 @@ pub fn times(of: &Estimate) -> String {
 }
 
 /// Returns the ratio of arrival rates over time intervals with its p-value, from all arrivals.
-pub(crate) fn of_rates(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
-    let rates = |seen: &SeenLevel<'_>| -> Vec<f64> {
+pub(crate) fn of_rates(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>) -> Option<(Estimate, f64)> {
+    let rates = |seen: &DiagnosedLevel<'_>| -> Vec<f64> {
         let mut counts = [0.0; STRETCHES];
         for due in &seen.due {
             counts[((due / seen.length * STRETCHES as f64).max(0.0) as usize).min(STRETCHES - 1)] += 1.0;
@@ -118,8 +118,8 @@ const AS_ASKED: f64 = 4.0;
 /// two Poisson schedules of a hundred requests differ by a fifth by accident, their configured rates do not. Returns
 /// `None` if the rate was read from the arrivals (a recorded schedule, a run of another tool), because that rate is a
 /// count.
-fn of_asked(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Rates> {
-    let asked = |seen: &SeenLevel<'_>| match seen.level.load {
+fn of_asked(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>) -> Option<RateComparison> {
+    let asked = |seen: &DiagnosedLevel<'_>| match seen.level.load {
         plimsoll_model::Load::Open { rate_per_s } => {
             let (due, came) = (rate_per_s * seen.length, seen.due.len() as f64);
             let counted = (due - seen.level.arrivals as f64).abs() < 0.5;
@@ -131,11 +131,11 @@ fn of_asked(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Rates> {
     let (from, to) = (asked(base)?, asked(now)?);
     let (value, n) = (to / from, base.due.len().min(now.due.len()) as u64);
     let ratio = Estimate { value, lower: value, upper: value, n, n_eff: n as f64 };
-    Some(Rates { ratio, p: 0.0, what: "requests a second asked for", from, to })
+    Some(RateComparison { ratio, p: 0.0, what: "requests a second asked for", from, to })
 }
 
 /// A comparison of two rates.
-pub struct Rates {
+pub struct RateComparison {
     pub ratio: Estimate,
     /// Two-sided p-value of equality; 0 for configured rates.
     pub p: f64,
@@ -145,14 +145,14 @@ pub struct Rates {
 }
 
 /// Returns the configured rates if they are known, else the counted rates.
-pub fn rates(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Rates> {
+pub fn rates(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>) -> Option<RateComparison> {
     of_asked(base, now).or_else(|| {
         let (ratio, p) = of_rates(base, now)?;
-        Some(Rates { ratio, p, what: "requests a second", from: base.rate(), to: now.rate() })
+        Some(RateComparison { ratio, p, what: "requests a second", from: base.rate(), to: now.rate() })
     })
 }
 
-fn in_flight(seen: &SeenLevel<'_>) -> Option<f64> {
+fn in_flight(seen: &DiagnosedLevel<'_>) -> Option<f64> {
     match seen.level.load {
         plimsoll_model::Load::Closed { concurrency } | plimsoll_model::Load::Saturating { concurrency } => {
             Some(f64::from(concurrency.max(1)))
@@ -165,7 +165,7 @@ fn in_flight(seen: &SeenLevel<'_>) -> Option<f64> {
 /// prompts are unknown.
 pub fn same_prompts(frames: &Frames<'_>) -> Option<f64> {
     // Without block hashes the lengths decide, because hundreds of lengths do not agree by accident.
-    let key = |row: &RequestRow| (row.beginning, row.prompt as u64);
+    let key = |row: &RequestView| (row.beginning, row.prompt as u64);
     let base: BTreeMap<u64, (Option<u64>, u64)> =
         frames.before()?.rows.iter().map(|row| (row.request, key(row))).collect();
     let mut lengths: Vec<u64> = base.values().map(|key| key.1).collect();
@@ -181,8 +181,8 @@ pub fn same_prompts(frames: &Frames<'_>) -> Option<f64> {
 }
 
 /// Checks for other shares of the request kinds while each kind is unchanged (Simpson's paradox).
-fn other_mix(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
-    let shares = |seen: &SeenLevel<'_>| -> BTreeMap<u16, f64> {
+fn other_mix(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>) -> Option<Finding> {
+    let shares = |seen: &DiagnosedLevel<'_>| -> BTreeMap<u16, f64> {
         let mut of = BTreeMap::new();
         seen.rows.iter().for_each(|row| *of.entry(row.class).or_insert(0.0) += 1.0 / seen.rows.len() as f64);
         of
@@ -216,14 +216,14 @@ fn other_mix(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
 
 /// Returns whether the lengths within each kind are unchanged, and the distance between the kinds. Uses medians of
 /// prompts and responses.
-fn kinds(base: &SeenLevel<'_>, now: &SeenLevel<'_>, classes: &[u16]) -> Option<(bool, f64)> {
-    let middle = |seen: &SeenLevel<'_>, class: u16, of: fn(&RequestRow) -> f64| {
+fn kinds(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>, classes: &[u16]) -> Option<(bool, f64)> {
+    let middle = |seen: &DiagnosedLevel<'_>, class: u16, of: fn(&RequestView) -> f64| {
         let mut values: Vec<f64> =
             seen.rows.iter().filter(|row| row.class == class && row.ok).map(of).collect();
         (values.len() >= 15).then(|| plimsoll_math::quantile::order_statistic(&mut values, 0.5)).flatten()
     };
     let (mut steady, mut apart) = (true, 1.0f64);
-    for of in [(|row: &RequestRow| row.prompt) as fn(&RequestRow) -> f64, |row| row.output] {
+    for of in [(|row: &RequestView| row.prompt) as fn(&RequestView) -> f64, |row| row.output] {
         let mut here: Vec<f64> = Vec::new();
         for class in classes {
             let (Some(a), Some(b)) = (middle(base, *class, of), middle(now, *class, of)) else { continue };
@@ -250,18 +250,21 @@ const RATES: std::ops::RangeInclusive<f64> = 0.3..=2.0;
 /// The index is one for independent arrivals in windows of any width. The duration of a burst is unknown, so windows
 /// of several widths are tested. The ratio of both sides' indices has approximately the F distribution for similar
 /// runs, with as many degrees of freedom as windows.
-fn bursts(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
+fn bursts(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>) -> Option<Finding> {
     if base.is_closed() || now.is_closed() || !RATES.contains(&(now.rate() / base.rate())) {
         return None;
     }
-    let sure = |one: &Gathered| one.grown >= GATHERED && one.now.value >= GATHERED && one.p < SURE_BURSTS;
-    let all: Vec<Gathered> = WIDTHS.into_iter().filter_map(|width| gathered(base, now, width)).collect();
+    let sure =
+        |one: &WindowArrivals| one.grown >= GATHERED && one.now.value >= GATHERED && one.p < SURE_BURSTS;
+    let all: Vec<WindowArrivals> =
+        WIDTHS.into_iter().filter_map(|width| gathered(base, now, width)).collect();
     let is = match () {
-        () if all.iter().any(sure) => Is::Yes,
-        () if all.iter().all(|one| one.p > 0.05 || one.grown < GATHERED) => Is::No,
-        () => Is::Unclear,
+        () if all.iter().any(sure) => FactState::Yes,
+        () if all.iter().all(|one| one.p > 0.05 || one.grown < GATHERED) => FactState::No,
+        () => FactState::Unclear,
     };
-    let Gathered { width, before, now: after, .. } = all.into_iter().min_by(|a, b| a.p.total_cmp(&b.p))?;
+    let WindowArrivals { width, before, now: after, .. } =
+        all.into_iter().min_by(|a, b| a.p.total_cmp(&b.p))?;
     let says = format!(
         "the index of dispersion of arrivals in {} s is {} (before {})",
         number(width),
@@ -271,12 +274,12 @@ fn bursts(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::Bursts, is, says).figure(after, GATHERED * before.max(1.0)))
 }
 
-fn shares_less(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
+fn shares_less(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>) -> Option<Finding> {
     let (before, after) = (shared(base)?, shared(now)?);
     let is = match before - after {
-        lost if lost >= 0.1 => Is::Yes,
-        lost if lost < 0.05 => Is::No,
-        _ => Is::Unclear,
+        lost if lost >= 0.1 => FactState::Yes,
+        lost if lost < 0.05 => FactState::No,
+        _ => FactState::Unclear,
     };
     let says = format!(
         "{} of the prompt blocks began an earlier prompt before, {} now",
@@ -293,7 +296,7 @@ const FEWEST: usize = 10;
 /// significant because queues grow about in proportion to the index (Kingman's bound).
 const GATHERED: f64 = 1.5;
 /// The arrivals at one window width.
-struct Gathered {
+struct WindowArrivals {
     width: f64,
     before: f64,
     now: Estimate,
@@ -302,13 +305,13 @@ struct Gathered {
 }
 
 /// Returns the share of the blocks that began an earlier prompt; `None` if prompts are unknown.
-pub fn shared(seen: &SeenLevel<'_>) -> Option<f64> {
+pub fn shared(seen: &DiagnosedLevel<'_>) -> Option<f64> {
     let blocks: f64 = seen.rows.iter().map(|row| f64::from(row.blocks)).sum();
     let shared: f64 = seen.rows.iter().map(|row| f64::from(row.shared_blocks)).sum();
     (blocks >= 100.0).then(|| shared / blocks)
 }
 
-fn gathered(base: &SeenLevel<'_>, now: &SeenLevel<'_>, width: f64) -> Option<Gathered> {
+fn gathered(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>, width: f64) -> Option<WindowArrivals> {
     let ((before, n0), (after, n1)) = (dispersion(base, width)?, dispersion(now, width)?);
     // Independent arrivals have an index of one; an index far below is an accident and no valid base.
     let grown = after / before.max(0.8);
@@ -316,7 +319,7 @@ fn gathered(base: &SeenLevel<'_>, now: &SeenLevel<'_>, width: f64) -> Option<Gat
     // Quantiles of the index from the distribution of its logarithm, whose variance is about 2 / (windows - 1).
     let half = libm::exp(1.96 * libm::sqrt(2.0 / d1));
     let now = Estimate { value: after, lower: after / half, upper: after * half, n: n1 as u64, n_eff: d1 };
-    Some(Gathered { width, before, now, grown, p: beyond_f(grown, d1, d0) })
+    Some(WindowArrivals { width, before, now, grown, p: beyond_f(grown, d1, d0) })
 }
 
 /// Returns the upper tail of the F distribution (Abramowitz and Stegun 26.6.2).
@@ -325,7 +328,7 @@ fn beyond_f(f: f64, d1: f64, d2: f64) -> f64 {
 }
 
 /// Returns the variance over the mean of the arrivals in windows of this width, and the number of windows.
-fn dispersion(seen: &SeenLevel<'_>, width: f64) -> Option<(f64, usize)> {
+fn dispersion(seen: &DiagnosedLevel<'_>, width: f64) -> Option<(f64, usize)> {
     let windows = (seen.length / width) as usize;
     if windows < FEWEST {
         return None;

@@ -22,7 +22,7 @@ pub(crate) mod stages;
 pub(crate) mod tokens;
 pub(crate) mod window;
 
-pub use crate::fact::{Is, Observed};
+pub use crate::fact::{FactState, Observed};
 use crate::frame::Frames;
 use crate::verdict::AskedQuestion;
 use plimsoll_measure::findings::Estimate;
@@ -36,7 +36,7 @@ pub struct Finding {
     pub fact: Observed,
     /// Whether the fact applies.
     #[serde(alias = "state")]
-    pub is: Is,
+    pub is: FactState,
     /// The figure as a phrase.
     pub says: String,
     /// The figure with its interval.
@@ -50,7 +50,7 @@ pub struct Finding {
 
 impl Finding {
     /// Returns a fact with its phrase.
-    pub fn new(fact: Observed, is: Is, says: String) -> Finding {
+    pub fn new(fact: Observed, is: FactState, says: String) -> Finding {
         Finding { fact, is, says, value: None, limit: None, touches: None }
     }
 
@@ -67,17 +67,17 @@ impl Finding {
     }
 }
 
-pub(crate) fn yes_if(is: bool) -> Is {
-    if is { Is::Yes } else { Is::No }
+pub(crate) fn yes_if(is: bool) -> FactState {
+    if is { FactState::Yes } else { FactState::No }
 }
 
 /// Returns whether a ratio exceeds its limit. `sure` states that the ratio exceeds one with confidence. The answer is
 /// no if the ratio is nearer to one than to the limit, or below the limit with confidence.
-pub(crate) fn over(ratio: &Estimate, sure: bool, limit: f64) -> Is {
+pub(crate) fn over(ratio: &Estimate, sure: bool, limit: f64) -> FactState {
     match () {
-        () if ratio.value >= limit && sure => Is::Yes,
-        () if ratio.value < 1.0 + 0.5 * (limit - 1.0) || ratio.upper < limit => Is::No,
-        () => Is::Unclear,
+        () if ratio.value >= limit && sure => FactState::Yes,
+        () if ratio.value < 1.0 + 0.5 * (limit - 1.0) || ratio.upper < limit => FactState::No,
+        () => FactState::Unclear,
     }
 }
 
@@ -114,9 +114,9 @@ pub fn letters(found: &[Finding]) -> String {
         .find(|finding| finding.fact == *fact)
         .map(|finding| finding.is)
     {
-        Some(Is::Yes) => 'y',
-        Some(Is::No) => 'n',
-        Some(Is::Unclear) => 'u',
+        Some(FactState::Yes) => 'y',
+        Some(FactState::No) => 'n',
+        Some(FactState::Unclear) => 'u',
         None => '-',
     };
     Observed::ALL.iter().map(letter).collect()

@@ -8,12 +8,12 @@ use plimsoll_measure::network::Network;
 use plimsoll_measure::say::{ms, number, percent};
 use plimsoll_model::TcpFacts;
 
-use super::{Finding, Is, Observed};
+use super::{FactState, Finding, Observed};
 use crate::Layer;
 use crate::effect::share;
 use crate::frame::{Frame, Frames};
-use crate::seen::{RequestRow, SeenLevel};
-use crate::verdict::{Cleared, Verdict};
+use crate::seen::{DiagnosedLevel, RequestView};
+use crate::verdict::{ClearedSuspect, Verdict};
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     found.extend(packets_lost(frames));
@@ -30,18 +30,18 @@ const CLEAR_UNDER: f64 = 0.01;
 const KNOWN: u64 = 100;
 
 /// Returns the kernel statistics of the connections of a level.
-fn network(seen: &SeenLevel<'_>) -> Network {
+fn network(seen: &DiagnosedLevel<'_>) -> Network {
     let facts: Vec<&TcpFacts> = seen.rows.iter().map(|row| &row.tcp).collect();
     Network::of(&facts)
 }
 
 /// Returns whether a packet of this request was lost or reordered.
-fn struck(row: &RequestRow) -> bool {
+fn struck(row: &RequestView) -> bool {
     row.tcp.retransmits.unwrap_or(0) > 0 || row.tcp.out_of_order.unwrap_or(0) > 0
 }
 
 /// Returns the longest time without received data in s.
-fn silence(row: &RequestRow) -> f64 {
+fn silence(row: &RequestView) -> f64 {
     let pause = if row.gap_max.is_finite() { row.gap_max } else { 0.0 };
     if row.ok { row.ttft_sent.max(pause) } else { f64::INFINITY }
 }
@@ -59,9 +59,11 @@ fn packets_lost(frames: &Frames<'_>) -> Option<Finding> {
     let waited = seen.rows.iter().filter(|row| struck(row) && silence(row) > slow).count();
     let harmed = share(waited as f64, hit as f64, 1.0);
     let is = match () {
-        () if hit < FEWEST || lost < 0.5 * LOST || lost < 2.0 * before => Is::No,
-        () if lost >= LOST && lost >= 3.0 * before && harmed.lower > 0.1 && harmed.value >= 0.2 => Is::Yes,
-        () => Is::Unclear,
+        () if hit < FEWEST || lost < 0.5 * LOST || lost < 2.0 * before => FactState::No,
+        () if lost >= LOST && lost >= 3.0 * before && harmed.lower > 0.1 && harmed.value >= 0.2 => {
+            FactState::Yes
+        }
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} of the segments are lost: {} of {} sent again, a gap in {} of {} answers; {} of the requests that lost one wait longer than nine tenths of the others",
@@ -82,7 +84,7 @@ fn way(arm: &Frame<'_>) -> Option<(Vec<f64>, f64)> {
     let rows = if arm.alone.len() >= crate::effect::ALONE_NEEDED { &arm.alone } else { &arm.seen.rows };
     let least: Vec<f64> =
         rows.iter().filter_map(|row| row.tcp.rtt_min).map(plimsoll_model::Span::as_secs_f64).collect();
-    let answer = |row: &RequestRow| if row.ttft_sent.is_finite() { row.ttft_sent } else { row.head };
+    let answer = |row: &RequestView| if row.ttft_sent.is_finite() { row.ttft_sent } else { row.head };
     let mut first: Vec<f64> =
         rows.iter().filter(|row| row.ok).map(answer).filter(|x| x.is_finite()).collect();
     let first = order_statistic(&mut first, 0.5)?;
@@ -99,9 +101,11 @@ fn round_trip(frames: &Frames<'_>) -> Option<Finding> {
     let (added, later) = (after - before, first - base);
     let needed = 0.002f64.max(0.08 * base);
     let is = match () {
-        () if added < 0.5 * needed || added < 0.2 * later => Is::No,
-        () if added >= needed && lower > 0.0 && later >= 0.7 * added && added >= 0.3 * later => Is::Yes,
-        () => Is::Unclear,
+        () if added < 0.5 * needed || added < 0.2 * later => FactState::No,
+        () if added >= needed && lower > 0.0 && later >= 0.7 * added && added >= 0.3 * later => {
+            FactState::Yes
+        }
+        () => FactState::Unclear,
     };
     let n = now.len() as u64;
     let figure = Estimate { value: added, lower, upper, n, n_eff: n as f64 };
@@ -116,7 +120,7 @@ fn round_trip(frames: &Frames<'_>) -> Option<Finding> {
 
 /// Returns the clearance of the network: no loss, and a round trip that is small compared with the time to first
 /// token.
-pub fn cleared(frames: &Frames<'_>, verdicts: &[Verdict]) -> Option<Cleared> {
+pub fn cleared(frames: &Frames<'_>, verdicts: &[Verdict]) -> Option<ClearedSuspect> {
     if verdicts.iter().any(|verdict| verdict.layer == Layer::Network) {
         return None;
     }
@@ -146,7 +150,7 @@ pub fn cleared(frames: &Frames<'_>, verdicts: &[Verdict]) -> Option<Cleared> {
         number(found.out_of_order as f64),
         number(found.received as f64)
     );
-    Some(Cleared {
+    Some(ClearedSuspect {
         layer: Layer::Network,
         says,
         value: Some(share(found.sent_again as f64, found.sent as f64, 1.0)),

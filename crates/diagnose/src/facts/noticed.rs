@@ -1,6 +1,6 @@
 //! Symptoms: metrics that got worse for users. A symptom shows that there is a problem, but rarely its cause.
 
-use super::{Finding, Is, Observed, yes_if};
+use super::{FactState, Finding, Observed, yes_if};
 use crate::frame::Frames;
 use crate::material::MovedMetric;
 
@@ -23,10 +23,10 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
         let worst = of.reduce(|a, b| if rank(b) > rank(a) { b } else { a });
         let Some(worst) = worst else { continue };
         let is = match () {
-            () if worst.material => Is::Yes,
+            () if worst.material => FactState::Yes,
             // Far percentiles are too often large by accident in a run of this length.
-            () if worst.large && worst.percentile < 0.96 => Is::Unclear,
-            () => Is::No,
+            () if worst.large && worst.percentile < 0.96 => FactState::Unclear,
+            () => FactState::No,
         };
         found.push(Finding::new(fact, is, worst.words()).figure(worst.effect.ratio, 1.1));
     }

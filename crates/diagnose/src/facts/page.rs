@@ -4,7 +4,7 @@
 use plimsoll_measure::say::{number, percent};
 use plimsoll_measure::server_side::Signal;
 
-use super::{Finding, Is, Observed, yes_if};
+use super::{FactState, Finding, Observed, yes_if};
 use crate::gauges::LevelGauges;
 
 /// Share of the waiting time with a full cache from which the cache counts as full.
@@ -53,9 +53,9 @@ fn kv_full(gauges: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding
         .is_none_or(|(running, _)| running < 0.95 * gauges.max_seqs.unwrap_or(f64::INFINITY));
     let plainly = full >= FULL && scrapes >= 2 && is_full >= was_full + 0.03;
     let is = match () {
-        () if room && (plainly || short_of_cache(gauges, before)) => Is::Yes,
-        () if most < 0.7 || full < 0.1 && !short_of_cache(gauges, before) => Is::No,
-        () => Is::Unclear,
+        () if room && (plainly || short_of_cache(gauges, before)) => FactState::Yes,
+        () if most < 0.7 || full < 0.1 && !short_of_cache(gauges, before) => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "the KV cache is full in {} of the time in which requests wait ({} of all time, before {})",
@@ -84,9 +84,9 @@ pub(crate) fn less_cached(before: f64, (now, from): (f64, &str)) -> Finding {
     let lost = before - now;
     let times = (1.0 - now) / (1.0 - before).max(1e-9);
     let is = match () {
-        () if lost >= LESS_CACHED.0 && times >= LESS_CACHED.1 => Is::Yes,
-        () if lost < 0.5 * LESS_CACHED.0 || times < 1.05 => Is::No,
-        () => Is::Unclear,
+        () if lost >= LESS_CACHED.0 && times >= LESS_CACHED.1 => FactState::Yes,
+        () if lost < 0.5 * LESS_CACHED.0 || times < 1.05 => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} of the prompt tokens came from the cache before, {} now ({from}): {} times as many are computed",
@@ -120,9 +120,9 @@ fn drafts_rejected(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {
         number(times)
     );
     let state = match () {
-        () if times >= FEWER_ACCEPTED.1 => Is::Yes,
-        () if times < FEWER_ACCEPTED.0 => Is::No,
-        () => Is::Unclear,
+        () if times >= FEWER_ACCEPTED.1 => FactState::Yes,
+        () if times < FEWER_ACCEPTED.0 => FactState::No,
+        () => FactState::Unclear,
     };
     Some(Finding::new(Observed::DraftsRejected, state, says))
 }
@@ -138,11 +138,11 @@ fn gpu_idle(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> 
         before.map_or(String::new(), |before| format!(" (before {})", percent(before)))
     );
     let is = match before {
-        None if busy <= 1.0 - IDLE => Is::Yes,
-        None => Is::No,
-        Some(before) if before - busy >= 0.08 => Is::Yes,
-        Some(before) if before - busy < 0.04 => Is::No,
-        Some(_) => Is::Unclear,
+        None if busy <= 1.0 - IDLE => FactState::Yes,
+        None => FactState::No,
+        Some(before) if before - busy >= 0.08 => FactState::Yes,
+        Some(before) if before - busy < 0.04 => FactState::No,
+        Some(_) => FactState::Unclear,
     };
     Some(Finding::new(Observed::GpuIdle, is, says))
 }
@@ -174,9 +174,9 @@ fn page_lost(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding>
 /// Returns whether the engine preempted running requests: the number, per request now, and per request before.
 pub fn preempted(times: f64, now: f64, was: f64) -> Finding {
     let is = match () {
-        () if times >= 3.0 && now >= 2.0 * was && now >= 0.003 => Is::Yes,
-        () if times < 1.0 || now < 1.2 * was => Is::No,
-        () => Is::Unclear,
+        () if times >= 3.0 && now >= 2.0 * was && now >= 0.003 => FactState::Yes,
+        () if times < 1.0 || now < 1.2 * was => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} times the engine took the place of a running request away ({} of the requests, before {})",

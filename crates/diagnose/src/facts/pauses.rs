@@ -13,11 +13,11 @@ use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::{chance as by_chance, ms, number, percent};
 
 use super::alone::{PromptLaw, alone_tpot, alone_ttft, computed};
-use super::{Finding, Is, Observed};
+use super::{FactState, Finding, Observed};
 use crate::RunData;
 use crate::effect::share;
 use crate::frame::{Frame, Frames};
-use crate::seen::{Gap, LONG_GAP_S, RequestRow, SeenLevel};
+use crate::seen::{DiagnosedLevel, Gap, LONG_GAP_S, RequestView};
 
 /// Maximum probability that a rhythm is random.
 const RHYTHM_BY_CHANCE: f64 = 0.01;
@@ -38,9 +38,9 @@ fn stalled(frames: &Frames<'_>, stalls: &[Stall]) -> Finding {
     let told = if sure { told.max(witnesses(stalls) as f64 / WORTH) } else { told };
     let lost = told < 2.0 * HABIT && packets_lost(frames, stalls);
     let is = match () {
-        () if told >= HABIT && !lost => Is::Yes,
-        () if stalls.is_empty() => Is::No,
-        () => Is::Unclear,
+        () if told >= HABIT && !lost => FactState::Yes,
+        () if stalls.is_empty() => FactState::No,
+        () => FactState::Unclear,
     };
     let mut lasts: Vec<f64> = stalls.iter().map(|stall| stall.to - stall.from).collect();
     let middle = order_statistic(&mut lasts, 0.5).unwrap_or(0.0);
@@ -73,9 +73,9 @@ fn regular_stalls(stalls: &[Stall]) -> Option<Finding> {
     let fit = (fits * n).round() as u64;
     let chance = 1.0 - plimsoll_math::proportion::binomial_cdf(fit.saturating_sub(1), n as u64, 1.0 / 3.0);
     let is = match () {
-        () if fits >= 0.75 && chance < RHYTHM_BY_CHANCE => Is::Yes,
-        () if fits < 0.6 => Is::No,
-        () => Is::Unclear,
+        () if fits >= 0.75 && chance < RHYTHM_BY_CHANCE => FactState::Yes,
+        () if fits < 0.6 => FactState::No,
+        () => FactState::Unclear,
     };
     let mut lasts: Vec<f64> = stalls.iter().map(|stall| stall.to - stall.from).collect();
     let says = format!(
@@ -152,7 +152,7 @@ fn usual_beside_no_long_prompt(frames: &Frames<'_>) -> f64 {
     })
 }
 
-fn usual_of(frames: &Frames<'_>, pauses: impl Fn(&SeenLevel<'_>) -> Vec<f64>) -> f64 {
+fn usual_of(frames: &Frames<'_>, pauses: impl Fn(&DiagnosedLevel<'_>) -> Vec<f64>) -> f64 {
     let mut longest = frames.before().map(pauses).unwrap_or_default();
     let slower = frames.base.as_ref().map_or(1.0, |base| {
         let now = &frames.candidate;
@@ -168,13 +168,13 @@ fn usual_of(frames: &Frames<'_>, pauses: impl Fn(&SeenLevel<'_>) -> Vec<f64>) ->
 }
 
 /// Returns the minimum gap of a stall.
-fn least(seen: &SeenLevel<'_>, usual: f64) -> f64 {
+fn least(seen: &DiagnosedLevel<'_>, usual: f64) -> f64 {
     LEAST_STALL_S.max(TIMES * seen.gap_p50).max(NEWS * usual)
 }
 
 /// Returns the stalls of a level, per replica if replicas are distinguished. `overdue` is the usual maximum of the
 /// time to first token in s.
-pub fn stalls(seen: &SeenLevel<'_>, least: f64, overdue: f64) -> Vec<Stall> {
+pub fn stalls(seen: &DiagnosedLevel<'_>, least: f64, overdue: f64) -> Vec<Stall> {
     let mut gaps: Vec<&Gap> = seen.gaps.iter().filter(|gap| gap.to - gap.from >= least).collect();
     gaps.sort_by(|a, b| a.from.total_cmp(&b.from));
     let long = long_prompts(seen);
@@ -193,7 +193,7 @@ pub fn stalls(seen: &SeenLevel<'_>, least: f64, overdue: f64) -> Vec<Stall> {
         if to - from < 0.5 * LEAST_STALL_S {
             continue;
         }
-        let of = |row: &RequestRow| row.replica;
+        let of = |row: &RequestView| row.replica;
         let first = of(&seen.rows[members[0].row as usize]);
         let one_replica = members.iter().all(|gap| of(&seen.rows[gap.row as usize]) == first);
         let streaming = streaming(seen, from, to, if one_replica { first } else { None });
@@ -217,8 +217,8 @@ pub fn stalls(seen: &SeenLevel<'_>, least: f64, overdue: f64) -> Vec<Stall> {
 }
 
 /// Returns the number of responses that stream throughout this period.
-fn streaming(seen: &SeenLevel<'_>, from: f64, to: f64, replica: Option<u16>) -> usize {
-    let in_stream = |row: &&RequestRow| {
+fn streaming(seen: &DiagnosedLevel<'_>, from: f64, to: f64, replica: Option<u16>) -> usize {
+    let in_stream = |row: &&RequestView| {
         let first = row.sent_last + row.ttft_sent;
         (replica.is_none() || row.replica == replica) && row.events > 1 && first < from && row.end > to
     };
@@ -228,17 +228,17 @@ fn streaming(seen: &SeenLevel<'_>, from: f64, to: f64, replica: Option<u16>) -> 
 /// Returns the requests that wait throughout this period for an overdue first token and get it at its end. Returns
 /// also whether the path was clear: segments sent in the period were acknowledged without retransmission.
 fn waiting_through(
-    seen: &SeenLevel<'_>,
+    seen: &DiagnosedLevel<'_>,
     (from, to): (f64, f64),
     replica: Option<u16>,
     overdue: f64,
 ) -> (usize, bool) {
     let edge = 0.1 * (to - from);
-    let first = |row: &RequestRow| row.sent_last + row.ttft_sent;
+    let first = |row: &RequestView| row.sent_last + row.ttft_sent;
     let own = || seen.rows.iter().filter(|row| replica.is_none() || row.replica == replica);
-    let waits = |row: &&RequestRow| row.sent_last + overdue < to && first(row) >= to - edge;
+    let waits = |row: &&RequestView| row.sent_last + overdue < to && first(row) >= to - edge;
     // A request that ends long after the period waits for another reason.
-    let waiting: Vec<&RequestRow> =
+    let waiting: Vec<&RequestView> =
         own().filter(waits).filter(|row| first(row) <= to + overdue + edge).collect();
     let sent_within = waiting.iter().filter(|row| row.sent_last > from && row.sent_last + ASKED_AGAIN_S < to);
     let again: Vec<Option<u32>> = sent_within.map(|row| row.tcp.retransmits).collect();
@@ -256,7 +256,7 @@ pub(super) struct PromptReading {
 }
 
 impl PromptReading {
-    pub(super) fn of(row: &RequestRow, explains: f64) -> PromptReading {
+    pub(super) fn of(row: &RequestView, explains: f64) -> PromptReading {
         PromptReading {
             from: row.sent_last,
             to: row.sent_last + row.ttft_sent,
@@ -281,13 +281,13 @@ impl PromptReading {
 
 /// Returns the minimum tokens of a very long prompt: four times the median and at least `LONG_PROMPT`. Every server's
 /// chunk has at least a few hundred tokens.
-pub(crate) fn long_from(seen: &SeenLevel<'_>) -> f64 {
+pub(crate) fn long_from(seen: &DiagnosedLevel<'_>) -> f64 {
     let mut prompts: Vec<f64> = seen.rows.iter().map(|row| row.prompt).collect();
     order_statistic(&mut prompts, 0.5).map_or(f64::INFINITY, |middle| LONG_PROMPT.max(4.0 * middle))
 }
 
 /// Returns the prefills of very long prompts.
-pub(super) fn long_prompts(seen: &SeenLevel<'_>) -> Vec<PromptReading> {
+pub(super) fn long_prompts(seen: &DiagnosedLevel<'_>) -> Vec<PromptReading> {
     let least = long_from(seen);
     seen.rows
         .iter()
@@ -302,9 +302,9 @@ pub(super) const COVERS: f64 = 0.7;
 /// Returns the prefill time of the prompts whose first tokens came during the stall or at its end, in s. All requests
 /// wait for these steps in sequence. The reason for slow prefills (a slower model, a lost cache) is visible in
 /// isolated requests too.
-fn reading(seen: &SeenLevel<'_>, law: &PromptLaw, stall: &Stall) -> f64 {
+fn reading(seen: &DiagnosedLevel<'_>, law: &PromptLaw, stall: &Stall) -> f64 {
     let lasts = stall.to - stall.from;
-    let ends_it = |row: &&RequestRow| {
+    let ends_it = |row: &&RequestView| {
         let first = row.sent_last + row.ttft_sent;
         let same = stall.replica.is_none() || row.replica == stall.replica;
         same && first > stall.from + 0.1 * lasts && first <= stall.to + 0.1 * lasts
@@ -313,7 +313,7 @@ fn reading(seen: &SeenLevel<'_>, law: &PromptLaw, stall: &Stall) -> f64 {
 }
 
 /// The prefills that explain short common pauses.
-pub(crate) struct Excuses {
+pub(crate) struct ExpectedPauses {
     /// Times of the first tokens, ascending, and the prefill times of their prompts in s.
     read: Vec<(f64, f64)>,
     long: Vec<PromptReading>,
@@ -321,7 +321,7 @@ pub(crate) struct Excuses {
 
 /// Returns the prefills of the analysed level. Prefill times use the larger of the present and the earlier time per
 /// token.
-pub(crate) fn excuses(frames: &Frames<'_>) -> Excuses {
+pub(crate) fn excuses(frames: &Frames<'_>) -> ExpectedPauses {
     let of = |arm: &Frame<'_>| PromptLaw::of(&arm.alone).or_else(|| PromptLaw::of(&arm.seen.rows));
     let laws = [frames.base.as_ref().and_then(of), of(&frames.candidate)];
     let per_token = laws.iter().flatten().map(|law| law.per_token).fold(0.0, f64::max);
@@ -329,10 +329,10 @@ pub(crate) fn excuses(frames: &Frames<'_>) -> Excuses {
     let mut read: Vec<(f64, f64)> =
         came.map(|row| (row.sent_last + row.ttft_sent, per_token * computed(row))).collect();
     read.sort_by(|a, b| a.0.total_cmp(&b.0));
-    Excuses { read, long: long_prompts(frames.now()) }
+    ExpectedPauses { read, long: long_prompts(frames.now()) }
 }
 
-impl Excuses {
+impl ExpectedPauses {
     /// Returns whether prefills explain this period: a long prompt overlaps it, or prompts with first tokens at its
     /// end take most of it.
     pub fn explains(&self, from: f64, to: f64) -> bool {
@@ -347,7 +347,7 @@ impl Excuses {
 /// Returns whether more responses are coalesced than before. Their tokens were made in time and the path was blocked.
 /// A response that ended before the path was free shows a pause and no burst.
 pub(crate) fn coalesced_more(frames: &Frames<'_>) -> bool {
-    let coalesced = |seen: &SeenLevel<'_>| {
+    let coalesced = |seen: &DiagnosedLevel<'_>| {
         seen.rows.iter().filter(|row| row.coalesced > 0.01).count() as f64 / seen.rows.len().max(1) as f64
     };
     coalesced(frames.now()) > frames.before().map_or(0.0, coalesced) + 0.05
@@ -359,11 +359,11 @@ fn of_engine(frames: &Frames<'_>) -> Vec<Stall> {
     // If isolated requests are too few, the line uses all requests: its fixed part contains their waits, its slope is
     // the prefill's.
     let law = PromptLaw::of(&frames.candidate.alone).or_else(|| PromptLaw::of(&frames.now().rows));
-    let explained = |seen: &SeenLevel<'_>, f: &Stall| {
+    let explained = |seen: &DiagnosedLevel<'_>, f: &Stall| {
         law.is_some_and(|law| reading(seen, &law, f) >= COVERS * (f.to - f.from))
     };
     let (coalesced, overdue) = (coalesced_more(frames), overdue(frames));
-    let of = |seen: &SeenLevel<'_>| -> Vec<Stall> {
+    let of = |seen: &DiagnosedLevel<'_>| -> Vec<Stall> {
         // Tokens that arrive together were delayed on the path, unless requests passed it meanwhile; then the
         // server's process delayed them.
         let held = |f: &Stall| (coalesced || f.caught_up) && !f.way_clear;
@@ -411,7 +411,7 @@ fn silences(frames: &Frames<'_>) -> Vec<Stall> {
 }
 
 /// Returns the silences of a level, of one replica or of several that are not distinguished.
-fn silent(side: &RunData<'_>, seen: &SeenLevel<'_>, least: f64) -> Vec<Stall> {
+fn silent(side: &RunData<'_>, seen: &DiagnosedLevel<'_>, least: f64) -> Vec<Stall> {
     let mut events: Vec<f64> = seen.rows.iter().map(|row| row.end).filter(|end| end.is_finite()).collect();
     for attempt in side.attempts.iter().filter(|attempt| attempt.level == seen.level.id) {
         let Some(sent) = attempt.sent else { continue };
@@ -426,9 +426,9 @@ fn silent(side: &RunData<'_>, seen: &SeenLevel<'_>, least: f64) -> Vec<Stall> {
     }
     plimsoll_math::quantile::sort(&mut events);
     let long = long_prompts(seen);
-    let first = |row: &RequestRow| row.sent_last + row.ttft_sent;
+    let first = |row: &RequestView| row.sent_last + row.ttft_sent;
     // Sorted by send time: an unfinished request was sent at most the longest request time ago.
-    let (mut rows, unended): (Vec<&RequestRow>, Vec<&RequestRow>) =
+    let (mut rows, unended): (Vec<&RequestView>, Vec<&RequestView>) =
         seen.rows.iter().partition(|row| row.end.is_finite());
     rows.sort_by(|a, b| a.sent_last.total_cmp(&b.sent_last));
     let longest = rows.iter().map(|row| row.end - row.sent_last).fold(0.0, f64::max);
@@ -479,7 +479,7 @@ fn open_way(mut stalls: Vec<Stall>) -> Vec<Stall> {
 /// Returns the usual maximum of the time to first token in s: p95 of the baseline, else twice the run's own median. A
 /// longer wait is overdue.
 fn overdue(frames: &Frames<'_>) -> f64 {
-    let first = |seen: &SeenLevel<'_>| seen.finite(|row| row.ttft_sent);
+    let first = |seen: &DiagnosedLevel<'_>| seen.finite(|row| row.ttft_sent);
     let usual = match frames.before() {
         Some(base) => order_statistic(&mut first(base), 0.95),
         None => order_statistic(&mut first(frames.now()), 0.5).map(|middle| 2.0 * middle),
@@ -512,7 +512,7 @@ pub fn regular(at: &[f64]) -> Option<(f64, f64)> {
 /// Returns whether segments were lost on the connections of most stalled responses. The path then stalled, because a
 /// stopped process does not keep its kernel from acknowledging data.
 fn packets_lost(frames: &Frames<'_>, stalls: &[Stall]) -> bool {
-    let struck = |row: &&RequestRow| stalls.iter().any(|f| row.sent_last < f.to && row.end >= f.to);
+    let struck = |row: &&RequestView| stalls.iter().any(|f| row.sent_last < f.to && row.end >= f.to);
     let lost: Vec<bool> = frames
         .now()
         .rows
@@ -535,7 +535,7 @@ fn beside_prompt(frames: &Frames<'_>) -> Option<Finding> {
     let usual = order_statistic(&mut longest, 0.99).unwrap_or(0.0);
     let least = FELT_S.max(5.0 * seen.gap_p50).max(1.5 * usual);
     let long = held_up_by(frames, seen, least);
-    let none = |says: &str| Some(Finding::new(Observed::PausesBesidePrompt, Is::No, says.to_owned()));
+    let none = |says: &str| Some(Finding::new(Observed::PausesBesidePrompt, FactState::No, says.to_owned()));
     if !seen.gap_p50.is_finite() {
         return None;
     }
@@ -564,10 +564,10 @@ fn beside_prompt(frames: &Frames<'_>) -> Option<Finding> {
     let news = n / (seen.rows.len() as f64) >= 2.0 * before;
     let is = match () {
         () if odds >= 5.0 && share.value >= 0.6 && proves_over(with, all, always, ACCIDENT) && news => {
-            Is::Yes
+            FactState::Yes
         }
-        () if odds < 2.0 || share.value < 0.3 || !news => Is::No,
-        () => Is::Unclear,
+        () if odds < 2.0 || share.value < 0.3 || !news => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} pauses of over {} in other requests' answers, {} of them while a long prompt was being read (which is so {} of the time)",
@@ -584,14 +584,14 @@ fn beside_prompt(frames: &Frames<'_>) -> Option<Finding> {
 /// Returns the prompts that may pause others for `least` seconds or longer: very long prompts, and prompts whose
 /// isolated prefill takes most of a pause. The second kind is left out if prompts are longer in general, because
 /// every prefill is then longer.
-fn held_up_by(frames: &Frames<'_>, seen: &SeenLevel<'_>, least: f64) -> Vec<PromptReading> {
+fn held_up_by(frames: &Frames<'_>, seen: &DiagnosedLevel<'_>, least: f64) -> Vec<PromptReading> {
     let mut long = long_prompts(seen);
     let law = PromptLaw::of(&frames.candidate.alone).filter(|law| law.per_token > 0.0);
     let as_long = frames.ratio(|row| row.prompt, 0.5).is_none_or(|effect| effect.ratio.value < 1.15);
     let Some(law) = law.filter(|_| as_long) else { return long };
-    let explains = |row: &RequestRow| law.per_token * computed(row) / COVERS;
+    let explains = |row: &RequestView| law.per_token * computed(row) / COVERS;
     let known =
-        |row: &RequestRow| long.iter().any(|read| read.from == row.sent_last && read.replica == row.replica);
+        |row: &RequestView| long.iter().any(|read| read.from == row.sent_last && read.replica == row.replica);
     let more: Vec<PromptReading> = seen
         .rows
         .iter()
@@ -611,7 +611,7 @@ const LOOKS: u32 = 2_000;
 /// Returns the share of time with a long prefill on the replicas of these pauses. Replicas are weighted because a
 /// fleet nearly always has a long prefill on some replica.
 fn read_anyway(
-    seen: &SeenLevel<'_>,
+    seen: &DiagnosedLevel<'_>,
     long: &[PromptReading],
     least: f64,
     replicas: impl Iterator<Item = Option<u16>>,
@@ -644,7 +644,7 @@ fn events(gaps: &[Pause]) -> (f64, f64) {
 
 /// Returns the pauses per request in the baseline: equally long, or half as long next to its own long prompts. A
 /// cause that lengthens the latter (a slower model, a lost cache) is then the change.
-fn had_before(base: &SeenLevel<'_>, gaps: &[Pause], least: f64) -> f64 {
+fn had_before(base: &DiagnosedLevel<'_>, gaps: &[Pause], least: f64) -> f64 {
     let mut lasting: Vec<f64> = gaps.iter().map(|(from, to, ..)| to - from).collect();
     let half = 0.5 * order_statistic(&mut lasting, 0.5).unwrap_or(least);
     let long = long_prompts(base);

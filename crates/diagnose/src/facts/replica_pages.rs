@@ -3,8 +3,8 @@
 use plimsoll_math::series;
 use plimsoll_measure::say::{ms, number};
 
-use super::{Finding, Is, Observed};
-use crate::gauges::{LevelGauges, OnPage, STALLED};
+use super::{FactState, Finding, Observed};
+use crate::gauges::{EngineGaugesView, LevelGauges, STALLED};
 
 /// Ratio of a replica's mean gap to the others' from which the replica is slower.
 const SLOWER: f64 = 1.15;
@@ -14,7 +14,7 @@ const STEADILY: f64 = 1.05;
 const ENDED: f64 = 20.0;
 
 /// The engines before and now.
-pub type Engines = (Vec<OnPage>, Vec<OnPage>);
+pub type Engines = (Vec<EngineGaugesView>, Vec<EngineGaugesView>);
 
 /// Returns the engines before and now, if there are several and their number is unchanged.
 pub fn engines(before: &LevelGauges, now: &LevelGauges) -> Option<Engines> {
@@ -23,7 +23,7 @@ pub fn engines(before: &LevelGauges, now: &LevelGauges) -> Option<Engines> {
 }
 
 /// Checks whether a replica has requests and writes no token for a long time while another continues.
-pub fn stands(engines: &[OnPage], piece_s: f64) -> Option<Finding> {
+pub fn stands(engines: &[EngineGaugesView], piece_s: f64) -> Option<Finding> {
     let stood = |at: usize| {
         let others = |k: usize| {
             let others = engines.iter().enumerate().filter(|(other, _)| *other != at);
@@ -44,7 +44,7 @@ pub fn stands(engines: &[OnPage], piece_s: f64) -> Option<Finding> {
             "{name} wrote nothing for {} s by its own page while requests ran in it and the others went on",
             number(seconds)
         );
-        Finding::new(Observed::ReplicaSlower, Is::Yes, says)
+        Finding::new(Observed::ReplicaSlower, FactState::Yes, says)
     })
 }
 
@@ -56,10 +56,10 @@ pub fn slower((before, now): &Engines) -> Option<Finding> {
     // A replica with more requests has fuller steps, which the router causes.
     let is = match () {
         () if ratio >= SLOWER && ratio >= 1.0 + 2.0 * (was - 1.0) && load <= 1.2 && steadily(now, at) => {
-            Is::Yes
+            FactState::Yes
         }
-        () if ratio < 1.07 || load > 1.3 => Is::No,
-        () => Is::Unclear,
+        () if ratio < 1.07 || load > 1.3 => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} takes {} between tokens by its own page, × {} of the others' (before at most × {}), with {} of a fair share of the requests",
@@ -73,7 +73,7 @@ pub fn slower((before, now): &Engines) -> Option<Finding> {
 }
 
 /// Returns whether this replica is slower throughout, because a few long prompts slow down any replica for a while.
-fn steadily(engines: &[OnPage], at: usize) -> bool {
+fn steadily(engines: &[EngineGaugesView], at: usize) -> bool {
     let part = |k: usize| {
         let own = engines[at].gaps.get(k).copied()??;
         let others = engines.iter().enumerate().filter(|(other, _)| *other != at);
@@ -88,7 +88,7 @@ fn steadily(engines: &[OnPage], at: usize) -> bool {
 /// Checks whether one replica gets more than a fair share and is affected by it.
 pub fn uneven((before, now): &Engines) -> Option<Finding> {
     let ((at, load), (_, was)) = (largest(&loads(now)?)?, largest(&loads(before)?)?);
-    let others = |of: fn(&OnPage) -> Option<f64>| {
+    let others = |of: fn(&EngineGaugesView) -> Option<f64>| {
         let values: Vec<f64> =
             now.iter().enumerate().filter(|(k, _)| *k != at).filter_map(|(_, engine)| of(engine)).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
@@ -100,9 +100,9 @@ pub fn uneven((before, now): &Engines) -> Option<Finding> {
         .zip(others(|engine| engine.waiting))
         .is_some_and(|(own, theirs)| own > 0.1 && own > 3.0 * theirs);
     let is = match () {
-        () if load >= 1.2 && load >= 1.1 * was && (gaps >= 1.05 || queue) => Is::Yes,
-        () if load < 1.1 || load < 1.03 * was => Is::No,
-        () => Is::Unclear,
+        () if load >= 1.2 && load >= 1.1 * was && (gaps >= 1.05 || queue) => FactState::Yes,
+        () if load < 1.1 || load < 1.03 * was => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} gets {} times a fair share of the requests by the pages (before at most {}); its tokens come × {} as far apart",
@@ -115,8 +115,8 @@ pub fn uneven((before, now): &Engines) -> Option<Finding> {
 }
 
 /// Returns each engine's requests over a fair share.
-fn loads(engines: &[OnPage]) -> Option<Vec<f64>> {
-    let of = |of: fn(&OnPage) -> Option<f64>| engines.iter().map(of).collect::<Option<Vec<f64>>>();
+fn loads(engines: &[EngineGaugesView]) -> Option<Vec<f64>> {
+    let of = |of: fn(&EngineGaugesView) -> Option<f64>| engines.iter().map(of).collect::<Option<Vec<f64>>>();
     let counts = of(|engine| engine.ended).or_else(|| of(|engine| engine.running))?;
     let all: f64 = counts.iter().sum();
     (all > 0.0).then(|| counts.iter().map(|count| count / all * counts.len() as f64).collect())
@@ -127,8 +127,8 @@ fn largest(values: &[f64]) -> Option<(usize, f64)> {
 }
 
 /// Returns the slowest engine, its mean gap over the mean of the others' means.
-fn slowest_on_page(engines: &[OnPage]) -> Option<(usize, f64, f64)> {
-    let read = |engine: &OnPage| engine.ended.is_none_or(|ended| ended >= ENDED);
+fn slowest_on_page(engines: &[EngineGaugesView]) -> Option<(usize, f64, f64)> {
+    let read = |engine: &EngineGaugesView| engine.ended.is_none_or(|ended| ended >= ENDED);
     let gaps: Vec<f64> =
         engines.iter().map(|engine| engine.gap.filter(|_| read(engine))).collect::<Option<_>>()?;
     let (at, slow) = largest(&gaps)?;

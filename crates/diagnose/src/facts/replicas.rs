@@ -3,12 +3,12 @@
 use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 use plimsoll_measure::say::{chance, number, percent, ratio_ends};
 
-use super::{Finding, Is, Observed, replica_pages as pages};
+use super::{FactState, Finding, Observed, replica_pages as pages};
 use crate::RunData;
 use crate::effect::share;
-use crate::effect::{Effect, of_units};
+use crate::effect::{StatisticChange, of_units};
 use crate::frame::{Frame, Frames};
-use crate::seen::{RequestRow, SeenLevel};
+use crate::seen::{DiagnosedLevel, RequestView};
 
 /// Minimum ratio of a replica's time per token to the others', of its lower bound, and of its growth.
 const SLOWER: (f64, f64, f64) = (1.15, 1.07, 1.12);
@@ -27,11 +27,11 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
 
 fn fewer(frames: &Frames<'_>) -> Option<Finding> {
     frames.base.as_ref()?;
-    let no = || Finding::new(Observed::FewerReplicas, Is::No, "as many replicas as before".to_owned());
+    let no = || Finding::new(Observed::FewerReplicas, FactState::No, "as many replicas as before".to_owned());
     Some(fewer_replicas(frames).map_or_else(no, |(a, b)| {
         Finding::new(
             Observed::FewerReplicas,
-            Is::Yes,
+            FactState::Yes,
             format!("{b} of the {a} replicas that answered before answer now"),
         )
     }))
@@ -46,10 +46,10 @@ fn slower(frames: &Frames<'_>) -> Option<Finding> {
     let load = load_of(seen, slow, seen.replicas.len());
     let is = match () {
         () if ratio.value >= SLOWER.0 && ratio.lower >= SLOWER.1 && grown >= SLOWER.2 && load <= 1.35 => {
-            Is::Yes
+            FactState::Yes
         }
-        () if ratio.value < 1.07 || grown < 1.05 || load > 1.5 => Is::No,
-        () => Is::Unclear,
+        () if ratio.value < 1.07 || grown < 1.05 || load > 1.5 => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "replica {} takes × {} {} as long per token as the others, with {} of a fair share of the requests",
@@ -68,7 +68,7 @@ fn uneven(frames: &Frames<'_>) -> Option<Finding> {
     let (busy, load) = busiest(&frames.candidate)?;
     let before = frames.base.as_ref().and_then(busiest).map_or(1.0, |(_, load)| load);
     let passed_over = there(&frames.candidate) > seen.replicas.len();
-    let of = |of: fn(&RequestRow) -> f64, p: f64| {
+    let of = |of: fn(&RequestView) -> f64, p: f64| {
         over_others(frames, (busy, passed_over), of, p).map_or(1.0, |(over, _)| over)
     };
     let (tails, tokens) = (of(|row| row.ttft_sent, 0.95), of(|row| row.tpot, 0.5));
@@ -79,9 +79,9 @@ fn uneven(frames: &Frames<'_>) -> Option<Finding> {
     let share = share(load * fair * n, n, design);
     let worse = tails.max(tokens) >= 1.1;
     let is = match () {
-        () if load >= 1.1 && load >= 1.05 * before && share.lower > fair && worse => Is::Yes,
-        () if load < 1.07 || load < 1.02 * before || !worse => Is::No,
-        () => Is::Unclear,
+        () if load >= 1.1 && load >= 1.05 * before && share.lower > fair && worse => FactState::Yes,
+        () if load < 1.07 || load < 1.02 * before || !worse => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "replica {} gets {} times a fair share of the requests (before {}); its first tokens (p95) are × {} and its time per token × {} those of replicas with less",
@@ -104,13 +104,13 @@ fn late(frames: &Frames<'_>) -> Option<Finding> {
     }
     let found = later_than_before(frames).or_else(|| slow_until_they_came(frames));
     Some(found.unwrap_or_else(|| {
-        Finding::new(Observed::ReplicasLate, Is::No, "no replica comes later than the load".to_owned())
+        Finding::new(Observed::ReplicasLate, FactState::No, "no replica comes later than the load".to_owned())
     }))
 }
 
 fn later_than_before(frames: &Frames<'_>) -> Option<Finding> {
     let (base, seen) = (frames.before()?, frames.now());
-    let late = |seen: &SeenLevel<'_>| -> Vec<f64> {
+    let late = |seen: &DiagnosedLevel<'_>| -> Vec<f64> {
         let mut born: Vec<f64> =
             births(seen).into_iter().filter(|at| at.is_finite() && *at > EARLY_S).collect();
         sort(&mut born);
@@ -128,8 +128,8 @@ fn later_than_before(frames: &Frames<'_>) -> Option<Finding> {
     if frames.candidate.gauges.replicas_at(&seen.replicas, had) >= by_then {
         return None;
     }
-    let p75 = |seen: &SeenLevel<'_>, from: f64, to: f64| {
-        let within = |row: &&RequestRow| row.due >= from && row.due < to && !row.ttft.is_nan();
+    let p75 = |seen: &DiagnosedLevel<'_>, from: f64, to: f64| {
+        let within = |row: &&RequestView| row.due >= from && row.due < to && !row.ttft.is_nan();
         let mut v: Vec<f64> = seen.rows.iter().filter(within).map(|row| row.ttft).collect();
         (v.len() >= 15).then(|| order_statistic(&mut v, 0.75)).flatten()
     };
@@ -149,7 +149,7 @@ fn later_than_before(frames: &Frames<'_>) -> Option<Finding> {
         number(ratio),
         number(calm)
     );
-    Some(Finding::new(Observed::ReplicasLate, Is::Yes, says))
+    Some(Finding::new(Observed::ReplicasLate, FactState::Yes, says))
 }
 
 fn slow_until_they_came(frames: &Frames<'_>) -> Option<Finding> {
@@ -192,7 +192,7 @@ fn slow_until_they_came(frames: &Frames<'_>) -> Option<Finding> {
         number(was),
         number(ratio)
     );
-    Some(Finding::new(Observed::ReplicasLate, Is::Yes, says))
+    Some(Finding::new(Observed::ReplicasLate, FactState::Yes, says))
 }
 
 /// Checks whether a replica that got its first request late is slow in its first seconds, and normal later.
@@ -209,7 +209,7 @@ fn slow_when_young(frames: &Frames<'_>) -> Option<Finding> {
         if born < 3.0 || before < EARLY_REQUESTS * seen.replicas.len() {
             continue;
         }
-        let own = |from: f64, to: f64, of: fn(&RequestRow) -> f64| -> Vec<f64> {
+        let own = |from: f64, to: f64, of: fn(&RequestView) -> f64| -> Vec<f64> {
             let mut v: Vec<f64> = seen
                 .rows
                 .iter()
@@ -225,8 +225,8 @@ fn slow_when_young(frames: &Frames<'_>) -> Option<Finding> {
             v
         };
         for (name, of) in [
-            ("tpot", (|r: &RequestRow| r.tpot) as fn(&RequestRow) -> f64),
-            ("ttft", |r: &RequestRow| r.ttft_sent),
+            ("tpot", (|r: &RequestView| r.tpot) as fn(&RequestView) -> f64),
+            ("ttft", |r: &RequestView| r.ttft_sent),
         ] {
             let (young, old) = (own(0.0, 12.0, of), own(40.0, f64::INFINITY, of));
             let (Some(first), Some(later)) = (of_sorted(&young, 0.5), of_sorted(&old, 0.5)) else { continue };
@@ -244,14 +244,19 @@ fn slow_when_young(frames: &Frames<'_>) -> Option<Finding> {
                 old.len(),
                 chance(p)
             );
-            let finding = Finding::new(Observed::SlowWhenYoung, Is::Yes, says);
+            let finding = Finding::new(Observed::SlowWhenYoung, FactState::Yes, says);
             if worst.as_ref().is_none_or(|(most, _)| ratio > *most) {
                 worst = Some((ratio, finding));
             }
         }
     }
-    let no =
-        || Finding::new(Observed::SlowWhenYoung, Is::No, "no replica is slow while it is young".to_owned());
+    let no = || {
+        Finding::new(
+            Observed::SlowWhenYoung,
+            FactState::No,
+            "no replica is slow while it is young".to_owned(),
+        )
+    };
     Some(worst.map_or_else(no, |(_, finding)| finding))
 }
 
@@ -263,7 +268,7 @@ pub struct Own {
 }
 
 /// Returns a metric by replica; replicas with fewer than ten values are left out.
-pub fn by_replica(seen: &SeenLevel<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Own> {
+pub fn by_replica(seen: &DiagnosedLevel<'_>, of: impl Fn(&RequestView) -> f64) -> Vec<Own> {
     let mut all: Vec<Own> =
         (0..seen.replicas.len()).map(|r| Own { replica: r as u16, values: Vec::new() }).collect();
     for row in seen.rows.iter().filter(|row| row.ok) {
@@ -279,7 +284,7 @@ pub fn by_replica(seen: &SeenLevel<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<
 }
 
 /// Returns the slowest replica compared with all others, by time intervals.
-fn slowest(seen: &SeenLevel<'_>) -> Option<(u16, Effect)> {
+fn slowest(seen: &DiagnosedLevel<'_>) -> Option<(u16, StatisticChange)> {
     let own = by_replica(seen, |row| row.tpot);
     if own.len() < 2 {
         return None;
@@ -296,7 +301,7 @@ fn slowest(seen: &SeenLevel<'_>) -> Option<(u16, Effect)> {
 }
 
 /// Returns the requests of a replica over the mean of `of` replicas.
-fn load_of(seen: &SeenLevel<'_>, replica: u16, of: usize) -> f64 {
+fn load_of(seen: &DiagnosedLevel<'_>, replica: u16, of: usize) -> f64 {
     let own = seen.rows.iter().filter(|row| row.replica == Some(replica)).count() as f64;
     let told = seen.rows.iter().filter(|row| row.replica.is_some()).count() as f64;
     own / (told / of.max(1) as f64).max(1.0)
@@ -321,10 +326,10 @@ fn busiest(arm: &Frame<'_>) -> Option<(u16, f64)> {
 fn over_others(
     frames: &Frames<'_>,
     (busy, passed_over): (u16, bool),
-    of: fn(&RequestRow) -> f64,
+    of: fn(&RequestView) -> f64,
     p: f64,
 ) -> Option<(f64, &'static str)> {
-    let at = |seen: &SeenLevel<'_>, own: &dyn Fn(&RequestRow) -> bool| {
+    let at = |seen: &DiagnosedLevel<'_>, own: &dyn Fn(&RequestView) -> bool| {
         let mut v: Vec<f64> =
             seen.rows.iter().filter(|r| r.ok && own(r)).map(of).filter(|x| x.is_finite()).collect();
         (v.len() >= 10).then(|| order_statistic(&mut v, p)).flatten()
@@ -332,7 +337,7 @@ fn over_others(
     let of = there(&frames.candidate);
     let loads: Vec<f64> =
         (0..frames.now().replicas.len() as u16).map(|r| load_of(frames.now(), r, of)).collect();
-    let over = |row: &RequestRow| row.replica.is_some_and(|r| loads[usize::from(r)] > 1.0);
+    let over = |row: &RequestView| row.replica.is_some_and(|r| loads[usize::from(r)] > 1.0);
     let others = at(frames.now(), &|row| row.replica.is_some() && !over(row)).filter(|_| !passed_over);
     let (now, than, whose) = match others {
         Some(others) => (at(frames.now(), &over)?, others, "those of the replicas with less"),
@@ -345,7 +350,7 @@ fn over_others(
 }
 
 /// Returns the time of the first request to each replica, in s since the start of the level.
-fn births(seen: &SeenLevel<'_>) -> Vec<f64> {
+fn births(seen: &DiagnosedLevel<'_>) -> Vec<f64> {
     let mut born = vec![f64::INFINITY; seen.replicas.len()];
     for row in &seen.rows {
         if let Some(replica) = row.replica {
@@ -376,7 +381,7 @@ pub(crate) fn fewer_replicas(frames: &Frames<'_>) -> Option<(usize, usize)> {
     {
         return Some((a, b));
     }
-    let count = |seen: &SeenLevel<'_>| {
+    let count = |seen: &DiagnosedLevel<'_>| {
         (0..seen.replicas.len() as u16)
             .filter(|r| seen.rows.iter().filter(|row| row.replica == Some(*r)).count() >= 5)
             .count()

@@ -5,11 +5,11 @@ use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::{chance, ms, number, percent};
 
 use super::load::times;
-use super::{Finding, Is, Observed};
+use super::{FactState, Finding, Observed};
 use crate::effect::spearman;
 use crate::effect::{medians, share};
 use crate::frame::Frames;
-use crate::seen::{RequestRow, SeenLevel};
+use crate::seen::{DiagnosedLevel, RequestView};
 
 /// Minimum number of rows with a known stage; a trace of 1 % of a thousand requests is enough for a median.
 const FEWEST: usize = 8;
@@ -33,11 +33,11 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     found.extend(waits(frames));
 }
 
-fn stage(row: &RequestRow) -> f64 {
+fn stage(row: &RequestView) -> f64 {
     row.before_engine().unwrap_or(f64::NAN)
 }
 
-fn sorted(seen: &SeenLevel<'_>) -> Vec<f64> {
+fn sorted(seen: &DiagnosedLevel<'_>) -> Vec<f64> {
     let mut values = seen.finite(stage);
     sort(&mut values);
     values
@@ -47,20 +47,20 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-fn names(seen: &SeenLevel<'_>) -> String {
+fn names(seen: &DiagnosedLevel<'_>) -> String {
     seen.stages.join(", ")
 }
 
 /// Checks for a stage that did not exist before and explains the growth of the time to first token.
 fn new(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
     let base = frames.before().filter(|base| base.stages.is_empty())?;
-    let first = |seen: &SeenLevel<'_>| mean(&seen.finite(|row| row.ttft));
+    let first = |seen: &DiagnosedLevel<'_>| mean(&seen.finite(|row| row.ttft));
     let grown = first(frames.now()) - first(base);
     let share = mean(now) / grown;
     let is = match () {
-        () if grown > 0.0 && NEW.contains(&share) => Is::Yes,
-        () if grown <= 0.0 => Is::No,
-        () => Is::Unclear,
+        () if grown > 0.0 && NEW.contains(&share) => FactState::Yes,
+        () if grown <= 0.0 => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} is reported now and was not before: it takes {} on average",
@@ -72,7 +72,8 @@ fn new(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
 
 /// Compares stages of isolated requests, else of all reported requests; the latter have no interval.
 fn longer(frames: &Frames<'_>) -> Option<Finding> {
-    let of = |rows: &[RequestRow]| -> Vec<f64> { rows.iter().map(stage).filter(|x| x.is_finite()).collect() };
+    let of =
+        |rows: &[RequestView]| -> Vec<f64> { rows.iter().map(stage).filter(|x| x.is_finite()).collect() };
     let alone = medians(&of(&frames.base.as_ref()?.alone), &of(&frames.candidate.alone), 0.95);
     let all = || {
         let (a, b) = (sorted(frames.before()?), sorted(frames.now()));
@@ -89,9 +90,9 @@ fn longer(frames: &Frames<'_>) -> Option<Finding> {
     };
     let ratio = alone.or_else(all)?;
     let is = match () {
-        () if ratio.value >= 1.4 && ratio.lower > 1.1 => Is::Yes,
-        () if ratio.value < 1.2 || ratio.upper < 1.4 => Is::No,
-        () => Is::Unclear,
+        () if ratio.value >= 1.4 && ratio.lower > 1.1 => FactState::Yes,
+        () if ratio.value < 1.2 || ratio.upper < 1.4 => FactState::No,
+        () => FactState::Unclear,
     };
     let place = if alone.is_some() { "alone" } else { "in the requests that report it" };
     let says = format!("{} takes {} {place}", names(frames.now()), times(&ratio));
@@ -109,9 +110,9 @@ fn tail(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
     let over = now.iter().filter(|x| **x > 3.0 * usual).count() as f64;
     let slow = share(over, now.len() as f64, 1.0);
     let is = match () {
-        () if far >= 3.0 && over >= 4.0 => Is::Yes,
-        () if over < 2.0 => Is::No,
-        () => Is::Unclear,
+        () if far >= 3.0 && over >= 4.0 => FactState::Yes,
+        () if over < 2.0 => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} of the calls of {} take over {} (three times the baseline's p99)",
@@ -137,9 +138,9 @@ fn waits(frames: &Frames<'_>) -> Option<Finding> {
     let waited = if p < CERTAIN && rho >= was + WAITS { waited(frames.now()) } else { 0.0 };
     let felt = grown.max(waited) / mean(&base.finite(|row| row.ttft)).max(1e-9);
     let is = match () {
-        () if felt >= FELT && rho >= WAITS && p < 1e-3 && rho >= was + 0.5 * WAITS => Is::Yes,
-        () if rho < 0.5 * WAITS || p > 0.05 => Is::No,
-        () => Is::Unclear,
+        () if felt >= FELT && rho >= WAITS && p < 1e-3 && rho >= was + 0.5 * WAITS => FactState::Yes,
+        () if rho < 0.5 * WAITS || p > 0.05 => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "{} takes the longer the more calls are there before it (rank correlation {}, {}; in the baseline {}), and adds {} to the mean first token",
@@ -153,7 +154,7 @@ fn waits(frames: &Frames<'_>) -> Option<Finding> {
 }
 
 /// Returns the difference in s between the mean call and the mean of the third with the fewest concurrent calls.
-fn waited(seen: &SeenLevel<'_>) -> f64 {
+fn waited(seen: &DiagnosedLevel<'_>) -> f64 {
     let (others, took) = met(seen);
     let mut calls: Vec<(f64, f64)> = others.into_iter().zip(took).collect();
     calls.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -162,13 +163,13 @@ fn waited(seen: &SeenLevel<'_>) -> f64 {
 }
 
 /// Returns the rank correlation of call times with the number of calls in progress at their start, and its p-value.
-fn with_others(seen: &SeenLevel<'_>) -> Option<(f64, f64)> {
+fn with_others(seen: &DiagnosedLevel<'_>) -> Option<(f64, f64)> {
     let (others, took) = met(seen);
     spearman(&others, &took)
 }
 
 /// Returns for each call the number of others in progress at its start, and its time in s.
-fn met(seen: &SeenLevel<'_>) -> (Vec<f64>, Vec<f64>) {
+fn met(seen: &DiagnosedLevel<'_>) -> (Vec<f64>, Vec<f64>) {
     let mut calls: Vec<(f64, f64)> = seen
         .rows
         .iter()

@@ -6,11 +6,11 @@ use plimsoll_measure::say::{chance, ms, number, percent};
 
 use super::alone::{PromptLaw, computed};
 use super::load::times;
-use super::{Finding, Is, Observed, over};
+use super::{FactState, Finding, Observed, over};
 use crate::concurrency;
 use crate::effect::share;
 use crate::frame::{Frame, Frames};
-use crate::seen::{RequestRow, SeenLevel};
+use crate::seen::{DiagnosedLevel, RequestView};
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     found.extend(slower_beside(frames));
@@ -42,13 +42,13 @@ fn slower_beside(frames: &Frames<'_>) -> Option<Finding> {
 fn slow_seconds(frames: &Frames<'_>) -> Option<Finding> {
     let base = frames.before()?;
     let (beside, alone) = (concurrency::StepLaw::of(base), PromptLaw::of(&frames.candidate.alone));
-    let of = |seen: &SeenLevel<'_>| slow_stretches(seen, beside.as_ref(), alone.as_ref());
+    let of = |seen: &DiagnosedLevel<'_>| slow_stretches(seen, beside.as_ref(), alone.as_ref());
     let (now, slow) = of(frames.now())?;
     let before = of(base).map_or(0.0, |(share, _)| share.value);
     let is = match () {
-        () if now.value >= 0.06 && now.value <= 0.75 && now.value >= 2.5 * before + 0.03 => Is::Yes,
-        () if now.value < 0.04 || now.value < 1.5 * before + 0.02 => Is::No,
-        () => Is::Unclear,
+        () if now.value >= 0.06 && now.value <= 0.75 && now.value >= 2.5 * before + 0.03 => FactState::Yes,
+        () if now.value < 0.04 || now.value < 1.5 * before + 0.02 => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "in {} of the seconds a replica's tokens come {} times slower than its usual ({} in the baseline)",
@@ -60,13 +60,13 @@ fn slow_seconds(frames: &Frames<'_>) -> Option<Finding> {
 }
 
 /// Checks for a trend in the run that the baseline lacks.
-fn drift(frames: &Frames<'_>, fact: Observed, name: &str, of: fn(&RequestRow) -> f64) -> Option<Finding> {
+fn drift(frames: &Frames<'_>, fact: Observed, name: &str, of: fn(&RequestView) -> f64) -> Option<Finding> {
     let (change, p) = trend(frames.now(), of)?;
     let before = frames.before().and_then(|base| trend(base, of)).map_or(0.0, |(change, _)| change);
     let is = match () {
-        () if p < 0.005 && change > 0.1 && change > 2.0 * before.abs() => Is::Yes,
-        () if p > 0.05 || change < 0.05 => Is::No,
-        () => Is::Unclear,
+        () if p < 0.005 && change > 0.1 && change > 2.0 * before.abs() => FactState::Yes,
+        () if p > 0.05 || change < 0.05 => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!("{name} rises by {} from beginning to end ({})", percent(change), chance(p));
     Some(Finding::new(fact, is, says))
@@ -74,12 +74,12 @@ fn drift(frames: &Frames<'_>, fact: Observed, name: &str, of: fn(&RequestRow) ->
 
 /// Checks for tokens that arrive together: more tokens per event, or more gaps of zero.
 fn coalesced(frames: &Frames<'_>) -> Option<Finding> {
-    let middle = |seen: &SeenLevel<'_>, of: fn(&RequestRow) -> f64| {
+    let middle = |seen: &DiagnosedLevel<'_>, of: fn(&RequestView) -> f64| {
         let mut values = seen.finite(of);
         (values.len() >= 20).then(|| order_statistic(&mut values, 0.5)).flatten()
     };
-    let of = |seen: &SeenLevel<'_>| {
-        Some((middle(seen, RequestRow::chunk)?, middle(seen, |row| row.coalesced).unwrap_or(0.0)))
+    let of = |seen: &DiagnosedLevel<'_>| {
+        Some((middle(seen, RequestView::chunk)?, middle(seen, |row| row.coalesced).unwrap_or(0.0)))
     };
     let (now, coalesced) = of(frames.now())?;
     let pause = middle(frames.now(), |row| row.gap_max).unwrap_or(0.0);
@@ -96,23 +96,23 @@ fn coalesced(frames: &Frames<'_>) -> Option<Finding> {
     let Some((was, coalesced_were)) = frames.before().and_then(of) else {
         // Without a baseline, a server may be meant to send several tokens per event.
         let is = match () {
-            () if now >= 3.0 && pause >= 0.2 => Is::Yes,
-            () if now < 1.5 && coalesced < 0.2 => Is::No,
-            () => Is::Unclear,
+            () if now >= 3.0 && pause >= 0.2 => FactState::Yes,
+            () if now < 1.5 && coalesced < 0.2 => FactState::No,
+            () => FactState::Unclear,
         };
         return Some(Finding::new(Observed::Coalesced, is, says(1.0, 0.0)));
     };
     let is = match () {
-        () if now >= 2.0 * was.max(1.0) || coalesced >= coalesced_were + 0.4 => Is::Yes,
-        () if now < 1.3 * was.max(1.0) && coalesced < coalesced_were + 0.15 => Is::No,
-        () => Is::Unclear,
+        () if now >= 2.0 * was.max(1.0) || coalesced >= coalesced_were + 0.4 => FactState::Yes,
+        () if now < 1.3 * was.max(1.0) && coalesced < coalesced_were + 0.15 => FactState::No,
+        () => FactState::Unclear,
     };
     Some(Finding::new(Observed::Coalesced, is, says(was, coalesced_were)))
 }
 
 /// Returns Sen's slope of the medians of forty intervals, from end to end, as a share of their median. Returns also
 /// the p-value of Mann, Kendall, Hamed and Rao.
-fn trend(seen: &SeenLevel<'_>, of: fn(&RequestRow) -> f64) -> Option<(f64, f64)> {
+fn trend(seen: &DiagnosedLevel<'_>, of: fn(&RequestView) -> f64) -> Option<(f64, f64)> {
     const PARTS: usize = 40;
     let mut parts = vec![Vec::new(); PARTS];
     for row in seen.rows.iter().filter(|row| row.ok) {
@@ -137,11 +137,11 @@ const READING: f64 = 0.4;
 
 /// Returns the prefill time per prompt token in s: of isolated requests, else of the fastest tenth among the longer
 /// half of the prompts. The second includes other waits, so more time counts as prefill than was.
-fn per_token(seen: &SeenLevel<'_>, alone: Option<&PromptLaw>) -> f64 {
+fn per_token(seen: &DiagnosedLevel<'_>, alone: Option<&PromptLaw>) -> f64 {
     if let Some(law) = alone {
         return law.per_token;
     }
-    let read = |row: &&RequestRow| row.ok && row.ttft_sent.is_finite();
+    let read = |row: &&RequestView| row.ok && row.ttft_sent.is_finite();
     let mut prompts: Vec<f64> = seen.rows.iter().filter(read).map(computed).collect();
     sort(&mut prompts);
     let Some(middle) = of_sorted(&prompts, 0.5) else { return 0.0 };
@@ -152,7 +152,12 @@ fn per_token(seen: &SeenLevel<'_>, alone: Option<&PromptLaw>) -> f64 {
 }
 
 /// Returns the share of each second in prefills at `per_token` seconds, up to the first tokens; by replica.
-fn reading_by_second(seen: &SeenLevel<'_>, per_token: f64, several: usize, seconds: usize) -> Vec<Vec<f64>> {
+fn reading_by_second(
+    seen: &DiagnosedLevel<'_>,
+    per_token: f64,
+    several: usize,
+    seconds: usize,
+) -> Vec<Vec<f64>> {
     let mut reading = vec![vec![0.0; seconds + 1]; several];
     for row in seen.rows.iter().filter(|row| row.ttft_sent.is_finite()) {
         let replica = usize::from(row.replica.unwrap_or(0)).min(several - 1);
@@ -174,7 +179,7 @@ fn reading_by_second(seen: &SeenLevel<'_>, per_token: f64, several: usize, secon
 /// factor. Cells count both raw and at equal concurrency, in runs of two or more. Seconds that consist mostly of
 /// prefills do not count.
 fn slow_stretches(
-    seen: &SeenLevel<'_>,
+    seen: &DiagnosedLevel<'_>,
     law: Option<&concurrency::StepLaw>,
     alone: Option<&PromptLaw>,
 ) -> Option<(Estimate, f64)> {

@@ -11,9 +11,9 @@ use plimsoll_math::special::gamma_inc_pair;
 use plimsoll_measure::say::{ms, number};
 
 use super::alone::{PromptLaw, added, median_added};
-use super::{Finding, Is, Observed};
+use super::{FactState, Finding, Observed};
 use crate::frame::Frames;
-use crate::seen::{RequestRow, SeenLevel};
+use crate::seen::{DiagnosedLevel, RequestView};
 
 /// Minimum window: in seconds, and as a share of the usual time to first token.
 const NEEDED: (f64, f64) = (0.012, 0.1);
@@ -22,7 +22,7 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     let (single, together) = (isolated(frames), beside(frames));
     // Either kind proves a window; none exists if both are excluded.
     let is = [single.as_ref(), together.as_ref()];
-    let yes = is.into_iter().flatten().find(|finding| finding.is == Is::Yes);
+    let yes = is.into_iter().flatten().find(|finding| finding.is == FactState::Yes);
     found.extend(yes.or(single.as_ref()).or(together.as_ref()).cloned());
 }
 
@@ -39,17 +39,17 @@ fn isolated(frames: &Frames<'_>) -> Option<Finding> {
     let from_nothing = low < 0.3 * high || spread_at_load(frames, high);
     let no_tail = middle.value > 0.3 * high && of_sorted(&now, 0.97)? - of_sorted(&now, 0.92)? < 0.35 * high;
     let is = match () {
-        () if middle.value < 0.5 * needed => Is::No,
+        () if middle.value < 0.5 * needed => FactState::No,
         () if middle.value >= needed
             && middle.lower > 0.0
             && width >= 1.5 * was
             && from_nothing
             && no_tail =>
         {
-            Is::Yes
+            FactState::Yes
         }
-        () if !from_nothing || !no_tail => Is::No,
-        () => Is::Unclear,
+        () if !from_nothing || !no_tail => FactState::No,
+        () => FactState::Unclear,
     };
     let says = format!(
         "single requests wait {} more for their first token (median), evenly spread from nothing to about {}",
@@ -62,7 +62,7 @@ fn isolated(frames: &Frames<'_>) -> Option<Finding> {
 /// Returns whether the extra waits under load are spread evenly from zero to about the maximum of isolated requests.
 /// Sequential requests arrive at the same phase of each window and do not see all of it.
 fn spread_at_load(frames: &Frames<'_>, most: f64) -> bool {
-    let sorted = |seen: &SeenLevel<'_>| {
+    let sorted = |seen: &DiagnosedLevel<'_>| {
         let mut values = seen.finite(|row| row.ttft_sent - row.before_engine().unwrap_or(0.0));
         sort(&mut values);
         values
@@ -99,12 +99,12 @@ const LEFT: f64 = 1.5;
 /// Send time of a request, and its time to first token over the baseline's at a similar prompt, s.
 type Wait = (f64, f64);
 
-fn first(row: &RequestRow) -> f64 {
+fn first(row: &RequestView) -> f64 {
     row.ttft_sent - row.before_engine().unwrap_or(0.0)
 }
 
 /// Returns the waits in order of send times; a few outliers are clipped so that they don't decide.
-fn waits(seen: &SeenLevel<'_>, law: &PromptLaw) -> Option<Vec<Wait>> {
+fn waits(seen: &DiagnosedLevel<'_>, law: &PromptLaw) -> Option<Vec<Wait>> {
     let once = seen.rows.iter().filter(|row| row.attempts == 1);
     let all = once.map(|row| (row.sent_last, first(row) - law.at(row)));
     let mut waits: Vec<Wait> = all.filter(|(at, wait)| at.is_finite() && wait.is_finite()).collect();
@@ -246,8 +246,9 @@ fn beside(frames: &Frames<'_>) -> Option<Finding> {
     let typical = spread(base.finite(first).into_iter())?.0;
     let needed = NEEDED.0.max(NEEDED.1 * typical);
     let whole = frames.ratio(first, 0.5)?;
-    let no =
-        || Some(Finding::new(Observed::WaitsForWindow, Is::No, "requests wait for no window".to_owned()));
+    let no = || {
+        Some(Finding::new(Observed::WaitsForWindow, FactState::No, "requests wait for no window".to_owned()))
+    };
     if middle < needed {
         return no();
     }
@@ -269,5 +270,5 @@ fn beside(frames: &Frames<'_>) -> Option<Finding> {
         number(10.0 * slope),
         number(follows)
     );
-    Some(Finding::new(Observed::WaitsForWindow, Is::Yes, says).figure(whole.added(middle), needed))
+    Some(Finding::new(Observed::WaitsForWindow, FactState::Yes, says).figure(whole.added(middle), needed))
 }

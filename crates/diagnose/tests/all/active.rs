@@ -1,14 +1,14 @@
 //! Active diagnosis: whole diagnoses of simulated systems, limits, and properties of the beliefs. All systems and
 //! their table: `examples/active.rs`.
 
-use plimsoll_diagnose::active::before::{BeforeAndNow, EarlierRun};
+use plimsoll_diagnose::active::before::{EarlierComparison, EarlierRun};
 use plimsoll_diagnose::active::choose::{Choice, decides};
 use plimsoll_diagnose::active::plan::{ActiveSpec, ExperimentKind, KnownTarget, TrafficTraits, of_level};
-use plimsoll_diagnose::belief::{Likelihood, ReadFrom, states};
+use plimsoll_diagnose::belief::{EvidenceSource, Likelihood, states};
 use plimsoll_diagnose::causes::causes;
-use plimsoll_diagnose::fact::{Is, Observed};
+use plimsoll_diagnose::fact::{FactState, Observed};
 use plimsoll_diagnose::facts::Finding;
-use plimsoll_diagnose::{Answer, Cause, Layer, RunData, YesNo};
+use plimsoll_diagnose::{Cause, DiagnosisOutcome, Layer, RunData, YesNo};
 use plimsoll_measure::findings::{Ceiling, Metric};
 use plimsoll_model::{Fingerprint, Level, Load, Span};
 
@@ -161,13 +161,13 @@ fn a_purpose_says_what_its_level_was() {
 }
 
 fn yes(fact: Observed) -> Finding {
-    Finding::new(fact, Is::Yes, String::new())
+    Finding::new(fact, FactState::Yes, String::new())
 }
 
 #[test]
 fn what_a_cause_must_show_makes_it_likelier_and_its_experiment_worth_something() {
     let after = |found: &[Finding]| {
-        Likelihood::learnt(ReadFrom::Experiments).posterior(&states(found), |row| {
+        Likelihood::learnt(EvidenceSource::Experiments).posterior(&states(found), |row| {
             ExperimentKind::ALL
                 .iter()
                 .any(|kind| decides(*kind).iter().any(|(fact, _)| row.decisive.contains(fact)))
@@ -180,7 +180,7 @@ fn what_a_cause_must_show_makes_it_likelier_and_its_experiment_worth_something()
         let own: Vec<Observed> = row.decisive.iter().copied().filter(|fact| open.contains(fact)).collect();
         let Some(fact) = own.first() else { continue };
         // An isolated fact need not suffice (any queue may cause a wait), but without it the cause is never first.
-        let no: Vec<Finding> = own.iter().map(|fact| Finding { is: Is::No, ..yes(*fact) }).collect();
+        let no: Vec<Finding> = own.iter().map(|fact| Finding { is: FactState::No, ..yes(*fact) }).collect();
         assert_ne!(after(&no).first().0, row.cause);
         assert!(after(&[yes(*fact)]).in_cause(row.cause) > before.in_cause(row.cause), "{:?}", row.cause);
     }
@@ -202,7 +202,7 @@ fn against(system: &System, model: &str) -> (EarlierRun, Fingerprint) {
 #[test]
 fn an_engine_that_has_become_slower_is_named_and_its_twin_cleared() {
     let (before, target) = against(&System::new(LLAMA, (256, 64), "none", &[]), "llama");
-    let against = BeforeAndNow { before: &before, target: &target };
+    let against = EarlierComparison { before: &before, target: &target };
     // Ground truth: every step takes longer by the factor, isolated and under concurrency.
     for factor in [1.2, 1.5, 3.0] {
         let system = System::new(LLAMA, (256, 64), &format!("slow:factor={factor}"), &[]);
@@ -239,13 +239,13 @@ fn an_engine_that_has_become_slower_is_named_and_its_twin_cleared() {
 fn what_was_there_before_is_said_beside_what_is_new() {
     let delayed = || System::new(LLAMA, (256, 64), "dependency:delay=250ms", &[]);
     let (before, target) = against(&delayed(), "llama");
-    let known = delayed().play_against(&spec(), Some(BeforeAndNow { before: &before, target: &target }));
+    let known = delayed().play_against(&spec(), Some(EarlierComparison { before: &before, target: &target }));
     let evidence = &known.diagnosis.verdicts[0].evidence;
     assert_eq!(known.diagnosis.verdicts[0].cause, Cause::SlowDependency, "{}", known.diagnosis.headline);
     assert!(evidence.iter().any(|e| e.says.starts_with("it was so before")), "{evidence:#?}");
     let (sound, target) = against(&System::new(LLAMA, (256, 64), "none", &[]), "another");
     let target = Fingerprint { facts: [("model".to_owned(), Some("llama".to_owned()))].into(), ..target };
-    let new = delayed().play_against(&spec(), Some(BeforeAndNow { before: &sound, target: &target }));
+    let new = delayed().play_against(&spec(), Some(EarlierComparison { before: &sound, target: &target }));
     assert_eq!(new.diagnosis.verdicts[0].cause, Cause::SlowDependency, "{}", new.diagnosis.headline);
     let moved = &new.diagnosis.questions[2];
     assert!(moved.says.contains("the model changed (model: another -> llama)"), "{}", moved.says);
@@ -255,7 +255,7 @@ fn what_was_there_before_is_said_beside_what_is_new() {
 fn prompts_of_another_length_are_not_held_against_each_other() {
     let (before, target) = against(&System::new(LLAMA, (1024, 64), "none", &[]), "llama");
     let played = System::new(LLAMA, (256, 64), "none", &[])
-        .play_against(&spec(), Some(BeforeAndNow { before: &before, target: &target }));
+        .play_against(&spec(), Some(EarlierComparison { before: &before, target: &target }));
     let missing: Vec<&str> = played.diagnosis.missing.iter().map(|missing| missing.what.as_str()).collect();
     assert!(
         missing.iter().any(|what| what.contains("prompts of 1024 tokens in BEFORE, 256 now")),
@@ -277,7 +277,7 @@ fn a_run_with_single_requests_among_others_serves_as_a_baseline() {
     assert!(before.alone.len() >= 20 && before.concurrency.is_empty() && before.shown.is_empty());
     system.scenario.seed = 5;
     let diagnosis =
-        system.play_against(&spec(), Some(BeforeAndNow { before: &before, target: &facts })).diagnosis;
+        system.play_against(&spec(), Some(EarlierComparison { before: &before, target: &facts })).diagnosis;
     assert_eq!(diagnosis.answer, Answer::NothingMaterial, "{}", diagnosis.headline);
     let missing: Vec<&str> = diagnosis.missing.iter().map(|missing| missing.what.as_str()).collect();
     assert!(missing.iter().any(|what| what.contains("no closed loop with as many in flight")), "{missing:?}");

@@ -3,7 +3,7 @@
 
 use plimsoll_diagnose::active::plan::{ExperimentKind, KnownTarget, TrafficTraits};
 use plimsoll_diagnose::active::{blocks, is_so, tell};
-use plimsoll_diagnose::fact::{Is, Observed};
+use plimsoll_diagnose::fact::{FactState, Observed};
 use plimsoll_diagnose::{Cause, Diagnosis};
 use plimsoll_measure::findings::Validity;
 use plimsoll_measure::server_side::FAILED;
@@ -86,7 +86,7 @@ impl Lab {
         tell::diagnosis(&blocks, &spec(), None, &Validity::default())
     }
 
-    fn state(&self, fact: Observed) -> Is {
+    fn state(&self, fact: Observed) -> FactState {
         let blocks = blocks(&self.levels, &self.attempts, &self.samples);
         let tried = tell::tried(&blocks, &spec(), None);
         is_so(&tried.into_iter().flat_map(|tried| tried.shows).collect::<Vec<_>>(), fact)

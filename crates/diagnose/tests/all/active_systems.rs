@@ -1,7 +1,7 @@
 //! Faulty systems for active diagnosis, and a whole diagnosis in virtual time: the view of a user who has only the
 //! endpoint.
 
-use plimsoll_diagnose::active::before::{BeforeAndNow, EarlierRun};
+use plimsoll_diagnose::active::before::{EarlierComparison, EarlierRun};
 use plimsoll_diagnose::active::plan::{ActiveSpec, TrafficTraits};
 use plimsoll_diagnose::active::{Active, ActiveNext, tell};
 use plimsoll_diagnose::facts::Finding;
@@ -109,7 +109,7 @@ impl System {
     }
 
     /// Runs a diagnosis against an earlier run.
-    pub fn play_against(&self, spec: &ActiveSpec, against: Option<BeforeAndNow<'_>>) -> Played {
+    pub fn play_against(&self, spec: &ActiveSpec, against: Option<EarlierComparison<'_>>) -> Played {
         let mut world = World::of(&self.world, self.scenario.seed).expect("a sound world");
         let (mut now, mut id, mut log) = (At::ZERO, 0, Vec::new());
         let mean = |size: &plimsoll_workload::Size| match size {

@@ -1,7 +1,7 @@
 //! Profiler timelines: busy, launch and host shares of hand-written timelines, and of random ones compared with a
 //! count by microseconds.
 
-use plimsoll_diagnose::device::stretch::Stretches;
+use plimsoll_diagnose::device::stretch::IntervalSet;
 use plimsoll_diagnose::device::{Bound, DeviceFinding, DeviceWork, is_timeline, judge};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{AttributeValue, SpanKind, TraceSpan};
@@ -189,7 +189,7 @@ fn stretches_obey_the_arithmetic_of_sets() {
             let list: Vec<(i64, i64)> = (0..8).map(|_| one(&mut chance)).collect();
             let mut set = [false; 128];
             list.iter().for_each(|(from, to)| (*from..*to).for_each(|at| set[at as usize] = true));
-            (Stretches::union(list), set)
+            (IntervalSet::union(list), set)
         };
         let ((a, in_a), (b, in_b)) = (some(), some());
         let count = |is: &dyn Fn(usize) -> bool| (0..128).filter(|at| is(*at)).count() as i64;

@@ -4,8 +4,8 @@
 //! In an open loop the median time is ln 2 / (μ − λ) and ρ / (1 − ρ) requests are present on average. In a closed
 //! loop each of n requests waits for n services.
 
-use plimsoll_diagnose::seen::{RequestRow, SeenLevel};
-use plimsoll_diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, RunData, YesNo, diagnose};
+use plimsoll_diagnose::seen::{DiagnosedLevel, RequestView};
+use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, DiagnosisOutcome, RunData, YesNo, diagnose};
 use plimsoll_measure::server_side::SCRAPE;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, ServerStage, Span};
 use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec, SimLevelPlan, World, simulate_level};
@@ -190,17 +190,17 @@ fn a_part_of_a_level_knows_who_was_in_flight() {
     let own = |keep: &dyn Fn(&Attempt) -> bool| -> Vec<Attempt> {
         run.attempts.iter().filter(|attempt| keep(attempt)).cloned().collect()
     };
-    let beside = |seen: &SeenLevel<'_>, from_s: f64| -> Vec<(u64, u32, i64)> {
-        let of = |row: &RequestRow| (row.request, row.beside, (1e6 * row.beside_streaming).round() as i64);
+    let beside = |seen: &DiagnosedLevel<'_>, from_s: f64| -> Vec<(u64, u32, i64)> {
+        let of = |row: &RequestView| (row.request, row.beside, (1e6 * row.beside_streaming).round() as i64);
         seen.rows.iter().filter(|row| row.due >= from_s).map(of).collect()
     };
-    let truth = beside(&SeenLevel::read(level, &run.attempts), 300.0);
+    let truth = beside(&DiagnosedLevel::read(level, &run.attempts), 300.0);
     let with = own(&|attempt| attempt.due >= from || attempt.end.is_some_and(|end| end > from));
-    let seen = SeenLevel::read(&part, &with);
+    let seen = DiagnosedLevel::read(&part, &with);
     assert!(truth.len() > 10_000 && truth[0].1 > 0, "somebody waits at 0.9 of the limit");
     assert_eq!(beside(&seen, f64::MIN), truth);
     assert_eq!(seen.due.len(), truth.len());
     assert_eq!(seen.attempts_by.values().sum::<u64>(), truth.len() as u64);
-    let without = SeenLevel::read(&part, &own(&|attempt| attempt.due >= from)).rows[0].beside;
+    let without = DiagnosedLevel::read(&part, &own(&|attempt| attempt.due >= from)).rows[0].beside;
     assert_eq!(without, 0, "those before it would be forgotten");
 }

@@ -1,7 +1,7 @@
 //! Faults that users attributed to another cause, in hand-written records without a simulated server.
 
-use plimsoll_diagnose::facts::{Is, Observed};
-use plimsoll_diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, Layer, diagnose};
+use plimsoll_diagnose::facts::{FactState, Observed};
+use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, DiagnosisOutcome, Layer, diagnose};
 use plimsoll_measure::{summarise, validity};
 use plimsoll_model::{At, Attempt, Load, Sample, Span};
 

@@ -3,7 +3,7 @@
 
 use std::collections::BinaryHeap;
 
-use plimsoll_diagnose::facts::{Is, Observed};
+use plimsoll_diagnose::facts::{FactState, Observed};
 use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, RunData, diagnose};
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span, TcpFacts};
 
@@ -95,8 +95,9 @@ fn a_server_that_is_let_run_for_a_part_of_each_period_stalls_by_a_clock() {
     // Tokens leave at the start of the next period: the server runs for 1 ms of each 150 ms.
     let limited = run(|_, _, made| made.div_euclid(150) * 150 + 150);
     let halts = judged(Some(&run(even)), &limited).observed.into_iter();
-    let halts =
-        halts.into_iter().find(|asked| asked.fact == Observed::ClockedHalts && asked.is == Some(Is::Yes));
+    let halts = halts
+        .into_iter()
+        .find(|asked| asked.fact == Observed::ClockedHalts && asked.is == Some(FactState::Yes));
     let says = halts.map_or_else(String::new, |halts| halts.says);
     assert!(says.contains("every 150 ms") && says.contains("100.0 % of the pairs"), "{says}");
 }

@@ -3,7 +3,7 @@
 //! truth.
 
 use plimsoll_diagnose::Cause;
-use plimsoll_diagnose::facts::{Is, Observed};
+use plimsoll_diagnose::facts::{FactState, Observed};
 use plimsoll_model::{At, Attempt, How, Load, Sample, Span};
 
 use crate::asked::{Run, ask};

@@ -1,7 +1,7 @@
 //! The cost of tracing is named only if the runs record the traced requests. The records are hand-written: every
 //! request takes some ms longer.
 
-use plimsoll_diagnose::{Answer, Cause};
+use plimsoll_diagnose::{Cause, DiagnosisOutcome};
 use plimsoll_model::run::{NOT_TRACED, TRACED, TRACING};
 use plimsoll_model::{Attempt, Fingerprint};
 

@@ -288,8 +288,8 @@ fn the_page_names_every_fact_and_every_cause() {
 /// The likelihoods match the present table of causes: a change of the table requires new learning.
 #[test]
 fn what_was_learnt_is_a_law_for_every_cause_and_fact() {
-    use plimsoll_diagnose::belief::{Likelihood, ReadFrom};
-    let tables = [ReadFrom::Records, ReadFrom::Experiments].map(Likelihood::learnt);
+    use plimsoll_diagnose::belief::{EvidenceSource, Likelihood};
+    let tables = [EvidenceSource::Records, EvidenceSource::Experiments].map(Likelihood::learnt);
     for learnt in tables {
         each_is_a_law(learnt);
     }

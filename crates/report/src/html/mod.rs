@@ -13,7 +13,7 @@ mod server;
 
 use maud::{Markup, PreEscaped, html};
 use plimsoll_diagnose::Diagnosis;
-use plimsoll_diagnose::active::tell::Tried;
+use plimsoll_diagnose::active::tell::ExperimentReport;
 use plimsoll_measure::findings::{CapacityLines, Curve, Findings, LevelFinding, LevelSummary, Validity};
 use plimsoll_model::{Manifest, RunState};
 use plimsoll_plan::finding::PlanFinding;
@@ -30,7 +30,7 @@ use crate::{cold_start, cost, diagnose, endpoints, figure, network, plan, words}
 #[derive(Copy, Clone, Default)]
 pub struct Beside<'a> {
     /// Diagnosis and its experiments, if the run was an active diagnosis.
-    pub diagnosed: Option<(&'a Diagnosis, &'a [Tried])>,
+    pub diagnosed: Option<(&'a Diagnosis, &'a [ExperimentReport])>,
     /// Plan from the run; `None` without one.
     pub planned: Option<&'a PlanFinding>,
 }

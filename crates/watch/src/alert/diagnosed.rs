@@ -1,6 +1,6 @@
 //! The diagnosis of an alert from metrics endpoints: layer, evidence, recommended action, action to avoid.
 
-use plimsoll_diagnose::{Answer, Cause, Diagnosis, Verdict};
+use plimsoll_diagnose::{Cause, Diagnosis, DiagnosisOutcome, Verdict};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub struct AlertDiagnosis {
 impl AlertDiagnosis {
     /// Returns the diagnosis for an alert. There *is* a problem, so endpoints that show no change are inconclusive.
     pub fn of(found: &Diagnosis) -> AlertDiagnosis {
-        let told = found.verdicts.first().filter(|_| found.answer == Answer::Found);
+        let told = found.verdicts.first().filter(|_| found.answer == DiagnosisOutcome::Found);
         let mut needs = found.missing.iter().map(|missing| missing.needs.words());
         let ask = told.map(|verdict| verdict.overturn.words()).or_else(|| needs.next_back());
         const DIAGNOSE: &str = "plimsoll diagnose URL --model MODEL --time 5m";

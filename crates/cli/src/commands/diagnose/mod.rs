@@ -6,7 +6,7 @@ use crate::rows;
 use std::path::{Path, PathBuf};
 
 use plimsoll_diagnose::device::{self, DeviceFinding};
-use plimsoll_diagnose::{Answer, Case, DiagnoseSpec, Diagnosis, RunData, diagnose};
+use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, DiagnosisOutcome, RunData, diagnose};
 use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_model::{Level, Manifest};
 use plimsoll_report::diagnose as page;
@@ -94,7 +94,7 @@ fn of_window(args: &DiagnoseArgs, name: &str, window: &PageWindow) -> Result<Exi
 
 pub fn head(name: &str, diagnosis: &Diagnosis) -> AnswerHead {
     AnswerHead {
-        verdict: (diagnosis.answer == Answer::Invalid).then_some(AnswerVerdict::Invalid),
+        verdict: (diagnosis.answer == DiagnosisOutcome::Invalid).then_some(AnswerVerdict::Invalid),
         headline: Some(diagnosis.headline.clone()),
         run: Some(name.to_owned()),
         ..AnswerHead::default()

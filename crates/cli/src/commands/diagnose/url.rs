@@ -9,12 +9,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_client::StopLimits;
-use plimsoll_diagnose::active::before::{BeforeAndNow, EarlierRun};
+use plimsoll_diagnose::active::before::{EarlierComparison, EarlierRun};
 use plimsoll_diagnose::active::plan::{ActiveSpec, LevelAsk, TrafficTraits};
-use plimsoll_diagnose::active::tell::{self, Tried};
+use plimsoll_diagnose::active::tell::{self, ExperimentReport};
 use plimsoll_diagnose::active::{Active, ActiveNext, blocks};
-use plimsoll_diagnose::fact::Is;
-use plimsoll_diagnose::{Answer, Diagnosis, RunData};
+use plimsoll_diagnose::fact::FactState;
+use plimsoll_diagnose::{Diagnosis, DiagnosisOutcome, RunData};
 use plimsoll_measure::findings::Ceiling;
 use plimsoll_model::{Fingerprint, Load, Span};
 use plimsoll_report::{diagnose as page, figure};
@@ -50,7 +50,7 @@ const POLL: Duration = Duration::from_millis(100);
 pub struct DiagnosisFile {
     pub allowed: ActiveSpec,
     /// Experiments with their results.
-    pub tried: Vec<Tried>,
+    pub tried: Vec<ExperimentReport>,
     /// The baseline run, reduced to the data that the diagnosis needs; `None` without a baseline.
     #[serde(default)]
     pub before: Option<EarlierRun>,
@@ -223,7 +223,7 @@ fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
             samples.extend(measured.samples.iter().cloned());
             active.observe(&measured.level, attempts, &samples);
             let news = active.shown().iter().filter(|shown| !before.contains(&(shown.fact, shown.is)));
-            for shown in news.filter(|shown| shown.is == Is::Yes) {
+            for shown in news.filter(|shown| shown.is == FactState::Yes) {
                 measure.screen.say(&format!("  ! {}", shown.says));
             }
         }
@@ -298,8 +298,8 @@ fn finish(
     Ok(ended(&closed, &findings, stopped, &told.diagnosis))
 }
 
-fn against<'a>(before: Option<&'a EarlierRun>, target: &'a Fingerprint) -> Option<BeforeAndNow<'a>> {
-    before.map(|before| BeforeAndNow { before, target })
+fn against<'a>(before: Option<&'a EarlierRun>, target: &'a Fingerprint) -> Option<EarlierComparison<'a>> {
+    before.map(|before| EarlierComparison { before, target })
 }
 
 fn ended(
@@ -317,10 +317,10 @@ fn ended(
 /// Returns the exit code of a verdict.
 pub fn exit(diagnosis: &Diagnosis) -> Exit {
     match diagnosis.answer {
-        Answer::NothingMaterial => Exit::Done,
-        Answer::Found => Exit::Broken,
-        Answer::Unknown => Exit::Inconclusive,
-        Answer::Invalid => Exit::Invalid,
+        DiagnosisOutcome::NothingMaterial => Exit::Done,
+        DiagnosisOutcome::Found => Exit::Broken,
+        DiagnosisOutcome::Unknown => Exit::Inconclusive,
+        DiagnosisOutcome::Invalid => Exit::Invalid,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{ms, of, over, percent, shown};
 use crate::active::block::{BlockRow, ExperimentLevel, mean, ratio};
 use crate::active::plan::ExperimentKind;
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::{Finding, yes_if};
 use plimsoll_measure::findings::Estimate;
 
@@ -46,9 +46,9 @@ pub fn concurrency(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     );
     let waits = over(&times, limit);
     all.push(shown(Observed::WaitsTogether, waits, says, Some(times), Some(limit)));
-    if waits != Is::Yes {
+    if waits != FactState::Yes {
         all.extend([Observed::Ceiling, Observed::CrowdedTogether].map(|fact| {
-            let state = if waits == Is::No { Is::No } else { Is::Unclear };
+            let state = if waits == FactState::No { FactState::No } else { FactState::Unclear };
             shown(fact, state, "nobody waits".into(), None, None)
         }));
     } else {
@@ -76,10 +76,10 @@ fn sooner(blocks: &[ExperimentLevel], alone: &Estimate, last: &ExperimentLevel) 
         if n > 0 { format!(" and {} later on (the fastest of {n})", ms(least)) } else { String::new() }
     );
     let state = match times.upper < SOONER {
-        false => Is::No,
-        true if n < 3 => Is::Unclear,
-        true if SOONER * least > whole.upper => Is::Yes,
-        true => Is::No,
+        false => FactState::No,
+        true if n < 3 => FactState::Unclear,
+        true if SOONER * least > whole.upper => FactState::Yes,
+        true => FactState::No,
     };
     Some(shown(Observed::FasterTogether, state, says, Some(times), Some(SOONER)))
 }
@@ -106,11 +106,11 @@ fn where_they_wait(alone: &ExperimentLevel, steps: &[&ExperimentLevel], wait_alo
     // If the interval of the few dozen responses contains the limit, neither is known, unless the value is far from
     // the limit.
     let (slots, crowded) = match (full, over(&slower, CROWDED)) {
-        (true, _) if slower.value < AS_FAST => (Is::Yes, Is::No),
-        (true, Is::No) => (Is::Yes, Is::No),
-        (true, Is::Yes) => (Is::No, Is::Yes),
-        (true, Is::Unclear) => (Is::Unclear, Is::Unclear),
-        (false, _) => (Is::Unclear, Is::No),
+        (true, _) if slower.value < AS_FAST => (FactState::Yes, FactState::No),
+        (true, FactState::No) => (FactState::Yes, FactState::No),
+        (true, FactState::Yes) => (FactState::No, FactState::Yes),
+        (true, FactState::Unclear) => (FactState::Unclear, FactState::Unclear),
+        (false, _) => (FactState::Unclear, FactState::No),
     };
     all.push(shown(Observed::Ceiling, slots, says.clone(), Some(slower), Some(CROWDED)));
     all.push(shown(Observed::CrowdedTogether, crowded, says, Some(slower), Some(CROWDED)));
@@ -118,13 +118,13 @@ fn where_they_wait(alone: &ExperimentLevel, steps: &[&ExperimentLevel], wait_alo
     let waiting = last.gauges.waiting.filter(|_| last.gauges.scrapes >= SCRAPES);
     let outside = (f64::from(at) - served).max(0.0);
     // If tokens are neither at full speed nor slower with confidence, requests may still wait in the engine.
-    let known = slots == Is::Yes || (full && slots == Is::Unclear && outside >= 1.0);
+    let known = slots == FactState::Yes || (full && slots == FactState::Unclear && outside >= 1.0);
     if let (Some(waiting), true) = (waiting, known) {
         let says = format!("of about {outside:.1} who wait, the engine says that {waiting:.1} wait in it");
         let (idle, queue) = match waiting / outside.max(1.0) {
-            share if share < 0.2 && slots == Is::Yes => (Is::Yes, Is::No),
-            share if share > 0.5 => (Is::No, Is::Yes),
-            _ => (Is::Unclear, Is::Unclear),
+            share if share < 0.2 && slots == FactState::Yes => (FactState::Yes, FactState::No),
+            share if share > 0.5 => (FactState::No, FactState::Yes),
+            _ => (FactState::Unclear, FactState::Unclear),
         };
         all.push(shown(Observed::InFrontOfEngine, idle, says.clone(), None, None));
         all.push(shown(Observed::EngineQueue, queue, says, None, None));
@@ -133,11 +133,11 @@ fn where_they_wait(alone: &ExperimentLevel, steps: &[&ExperimentLevel], wait_alo
 }
 
 /// Checks for a bottleneck in front of the engine: all responses are slower and few requests have reached the engine.
-fn crowded_elsewhere(last: &ExperimentLevel, crowded: Is) -> Option<Finding> {
+fn crowded_elsewhere(last: &ExperimentLevel, crowded: FactState) -> Option<Finding> {
     let inside = last.gauges.running? + last.gauges.waiting?;
     let at = f64::from(last.concurrency()?);
     // Congestion of the path affects scrapes too, so two that show next to no requests are enough.
-    if crowded != Is::Yes || last.gauges.scrapes < 2 {
+    if crowded != FactState::Yes || last.gauges.scrapes < 2 {
         return None;
     }
     let few = last.gauges.scrapes < SCRAPES;
@@ -145,9 +145,9 @@ fn crowded_elsewhere(last: &ExperimentLevel, crowded: Is) -> Option<Finding> {
         "of {at:.0} in flight the engine knows of {inside:.1}; the others are on their way to it or from it"
     );
     let state = match inside / at {
-        share if share < if few { 0.25 } else { 0.5 } => Is::Yes,
-        share if share > 0.8 && !few => Is::No,
-        _ => Is::Unclear,
+        share if share < if few { 0.25 } else { 0.5 } => FactState::Yes,
+        share if share > 0.8 && !few => FactState::No,
+        _ => FactState::Unclear,
     };
     Some(shown(Observed::InFrontOfEngine, state, says, None, None))
 }
@@ -196,7 +196,8 @@ fn kv(steps: &[&ExperimentLevel], wait_alone: f64) -> Option<Finding> {
         };
         let most = steps.iter().map(|block| tokens(block)).fold(0.0, f64::max);
         let says = format!("at most {most:.0} tokens were served at a time, fewer than any KV cache holds");
-        return (most > 0.0 && most < HELD).then(|| shown(Observed::KvFull, Is::No, says, None, Some(HELD)));
+        return (most > 0.0 && most < HELD)
+            .then(|| shown(Observed::KvFull, FactState::No, says, None, Some(HELD)));
     };
     let preempted: f64 = steps.iter().filter_map(|block| block.gauges.preemptions).sum();
     let waiting = steps.last().and_then(|block| block.gauges.waiting).unwrap_or(0.0);
@@ -205,9 +206,9 @@ fn kv(steps: &[&ExperimentLevel], wait_alone: f64) -> Option<Finding> {
         percent(kv)
     );
     let state = match () {
-        () if preempted > 0.0 || (kv >= 0.85 && waiting > 0.5) => Is::Yes,
-        () if kv < 0.7 => Is::No,
-        () => Is::Unclear,
+        () if preempted > 0.0 || (kv >= 0.85 && waiting > 0.5) => FactState::Yes,
+        () if kv < 0.7 => FactState::No,
+        () => FactState::Unclear,
     };
     Some(shown(Observed::KvFull, state, says, None, Some(0.85)))
 }

@@ -9,7 +9,7 @@ use plimsoll_model::How;
 use super::{ms, over, shown};
 use crate::active::block::{BlockRow, ExperimentLevel, share};
 use crate::active::plan::ExperimentKind;
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 
 /// Share of failed requests that its lower bound must exceed.
@@ -25,7 +25,7 @@ pub(crate) fn read(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let rows: Vec<&BlockRow> = blocks.iter().flat_map(own).collect();
     let outage = outage(blocks);
     // An outage that has not ended is not an error rate either, because a restart looks like errors until it is over.
-    let dead = outage.as_ref().is_some_and(|shown| shown.is != Is::No);
+    let dead = outage.as_ref().is_some_and(|shown| shown.is != FactState::No);
     let turned = |row: &BlockRow| row.how == How::Shed || row.status == Some(429);
     let cut = |row: &BlockRow| matches!(row.how, How::Truncated | How::StreamError) || cut_short(row);
     let other = |row: &BlockRow| row.failed() && !turned(row) && !cut(row);
@@ -41,10 +41,10 @@ pub(crate) fn read(blocks: &[ExperimentLevel]) -> Vec<Finding> {
         let Some(value) = share(k, n) else { continue };
         let state = match over(&value, FAILING) {
             // A stopped replica causes all these failures; they are reported once, as an outage.
-            Is::Yes if dead => Is::Unclear,
-            Is::Yes => Is::Yes,
-            _ if k == 0 && n >= ENOUGH => Is::No,
-            _ => Is::Unclear,
+            FactState::Yes if dead => FactState::Unclear,
+            FactState::Yes => FactState::Yes,
+            _ if k == 0 && n >= ENOUGH => FactState::No,
+            _ => FactState::Unclear,
         };
         let how = if fact == Observed::Errors { how(&struck, &rows) } else { String::new() };
         all.push(shown(fact, state, format!("{k} of {n} requests {words}{how}"), Some(value), Some(FAILING)));
@@ -110,7 +110,7 @@ fn outage(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let failed: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].failed()).collect();
     let (Some(&first), Some(&last)) = (failed.first(), failed.last()) else {
         // Without failures there is no outage, even with few requests.
-        let state = if rows.len() >= ENOUGH { Is::No } else { Is::Unclear };
+        let state = if rows.len() >= ENOUGH { FactState::No } else { FactState::Unclear };
         return Some(shown(Observed::Outage, state, "nothing failed".into(), None, None));
     };
     let stretch = &rows[first..=last];
@@ -128,9 +128,9 @@ fn outage(blocks: &[ExperimentLevel]) -> Option<Finding> {
         ms(lasted_s)
     );
     let state = match all {
-        true if after >= 5 || experiments.len() >= GONE => Is::Yes,
-        true => Is::Unclear,
-        false => Is::No,
+        true if after >= 5 || experiments.len() >= GONE => FactState::Yes,
+        true => FactState::Unclear,
+        false => FactState::No,
     };
     Some(shown(Observed::Outage, state, says, share(dead, stretch.len()), Some(0.8)))
 }

@@ -6,7 +6,7 @@ use super::rhythm;
 use super::{arm, ms, of, over, shown};
 use crate::active::block::{BlockRow, ExperimentLevel, mean, median, ratio};
 use crate::active::plan::{ArmSetting, ExperimentKind};
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
@@ -32,7 +32,7 @@ pub fn coalesced(blocks: &[ExperimentLevel]) -> Vec<Finding> {
         let apart = median(seen.iter().map(|(_, apart)| *apart), 1.0);
         if let (Some(tokens), Some(apart)) = (tokens, apart) {
             let state = match over(&tokens, LUMPS.0) {
-                Is::Yes if apart.value < LUMPS.1 => Is::No,
+                FactState::Yes if apart.value < LUMPS.1 => FactState::No,
                 state => state,
             };
             let says =
@@ -72,7 +72,7 @@ fn held_back(blocks: &[ExperimentLevel]) -> Option<Finding> {
         "four times as long an answer takes {whole:.1} times as long, and its first token {:.2} times as long",
         grows.value
     );
-    let state = if whole < 1.5 { Is::Unclear } else { over(&grows, limit) };
+    let state = if whole < 1.5 { FactState::Unclear } else { over(&grows, limit) };
     Some(shown(Observed::LaterByAnswer, state, says, Some(grows), Some(limit)))
 }
 

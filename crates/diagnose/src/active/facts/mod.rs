@@ -15,7 +15,7 @@ use plimsoll_model::SizeUnit;
 use super::before::EarlierRun;
 use super::block::{BlockRow, ExperimentLevel};
 use super::plan::{ActiveSpec, ArmSetting, ExperimentKind};
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
@@ -51,7 +51,7 @@ pub(super) fn without_tokens(block: &ExperimentLevel) -> bool {
 
 pub(crate) fn shown(
     fact: Observed,
-    is: Is,
+    is: FactState,
     says: String,
     value: Option<Estimate>,
     limit: Option<f64>,
@@ -60,11 +60,11 @@ pub(crate) fn shown(
 }
 
 /// Returns yes if the lower bound exceeds the limit, no if the upper bound is below it.
-pub(crate) fn over(value: &Estimate, limit: f64) -> Is {
+pub(crate) fn over(value: &Estimate, limit: f64) -> FactState {
     match () {
-        () if value.lower > limit => Is::Yes,
-        () if value.upper < limit => Is::No,
-        () => Is::Unclear,
+        () if value.lower > limit => FactState::Yes,
+        () if value.upper < limit => FactState::No,
+        () => FactState::Unclear,
     }
 }
 

@@ -12,7 +12,7 @@ use plimsoll_model::Load;
 use super::{ms, of, percent, shown};
 use crate::active::block::{BlockRow, ExperimentLevel, median, share};
 use crate::active::plan::{ActiveSpec, ArmSetting, ExperimentKind};
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::{Ceiling, Estimate, Metric};
 
@@ -30,7 +30,7 @@ impl ActiveSpec {
 }
 
 /// One ceiling at one load.
-struct Held {
+struct CeilingCheck {
     ceiling: Ceiling,
     /// Share of the requests over the ceiling; failed requests are over it.
     over: Estimate,
@@ -39,8 +39,8 @@ struct Held {
     values: Vec<f64>,
 }
 
-impl Held {
-    fn new(ceiling: Ceiling, rows: &[BlockRow], together: f64) -> Option<Held> {
+impl CeilingCheck {
+    fn new(ceiling: Ceiling, rows: &[BlockRow], together: f64) -> Option<CeilingCheck> {
         let values: Vec<f64> = rows.iter().filter_map(|row| value(row, ceiling.metric)).collect();
         let over = values.iter().filter(|x| **x > ceiling.limit_s).count();
         let mut over = share(over, values.len())?;
@@ -49,7 +49,7 @@ impl Held {
         let (lower, upper) = exceedance_bounds(over.value * over.n_eff, over.n_eff, ALPHA);
         (over.lower, over.upper) = (lower, upper);
         let broken = lower > 1.0 - ceiling.percentile;
-        Some(Held { ceiling, over, broken, values })
+        Some(CeilingCheck { ceiling, over, broken, values })
     }
 
     fn allowed(&self) -> f64 {
@@ -69,7 +69,7 @@ impl Held {
 }
 
 /// The level with the lowest concurrency, and its worst ceiling.
-type Worst<'a> = Option<(&'a ExperimentLevel, Held)>;
+type Worst<'a> = Option<(&'a ExperimentLevel, CeilingCheck)>;
 
 /// Returns the value of a request, infinite if it failed. Returns `None` if it has none (one token, or never sent).
 fn value(row: &BlockRow, metric: Metric) -> Option<f64> {
@@ -85,14 +85,14 @@ fn value(row: &BlockRow, metric: Metric) -> Option<f64> {
 pub(super) fn alone(blocks: &[ExperimentLevel], spec: &ActiveSpec) -> Option<Finding> {
     let block = of(blocks, ExperimentKind::Alone).next()?;
     let one = |ceiling: Ceiling| {
-        let held = Held::new(ceiling, &block.rows, 1.0).filter(|held| held.values.len() >= LEAST)?;
+        let held = CeilingCheck::new(ceiling, &block.rows, 1.0).filter(|held| held.values.len() >= LEAST)?;
         // If half of the requests fail there is no median; the failures are a separate fact.
         let usual = median(held.values.iter().copied(), 1.0).filter(|usual| usual.value.is_finite())?;
         let limit = ceiling.limit_s;
         let state = match () {
-            () if held.broken => Is::Yes,
-            () if usual.upper <= limit && held.over.value <= held.allowed() => Is::No,
-            () => Is::Unclear,
+            () if held.broken => FactState::Yes,
+            () if usual.upper <= limit && held.over.value <= held.allowed() => FactState::No,
+            () => FactState::Unclear,
         };
         let says = format!("isolated, {}; the median is {}", held.words(), ms(usual.value));
         Some((
@@ -106,11 +106,11 @@ pub(super) fn alone(blocks: &[ExperimentLevel], spec: &ActiveSpec) -> Option<Fin
         .map(|(.., shown)| shown)
 }
 
-fn rank(state: Is) -> u8 {
+fn rank(state: FactState) -> u8 {
     match state {
-        Is::No => 0,
-        Is::Unclear => 1,
-        Is::Yes => 2,
+        FactState::No => 0,
+        FactState::Unclear => 1,
+        FactState::Yes => 2,
     }
 }
 
@@ -127,9 +127,11 @@ pub(super) fn together(blocks: &[ExperimentLevel], spec: &ActiveSpec) -> Option<
         (None, Vec::new(), None);
     for block in blocks.iter().filter(own) {
         let concurrency = f64::from(block.concurrency().unwrap_or(1));
-        let held: Vec<Held> =
-            promised.iter().filter_map(|ceiling| Held::new(*ceiling, &block.rows, concurrency)).collect();
-        let excess = |held: &Held| held.over.value / held.allowed().max(1e-6);
+        let held: Vec<CeilingCheck> = promised
+            .iter()
+            .filter_map(|ceiling| CeilingCheck::new(*ceiling, &block.rows, concurrency))
+            .collect();
+        let excess = |held: &CeilingCheck| held.over.value / held.allowed().max(1e-6);
         let most = held.into_iter().max_by(|a, b| {
             (a.broken, excess(a)).partial_cmp(&(b.broken, excess(b))).unwrap_or(std::cmp::Ordering::Equal)
         });
@@ -145,21 +147,29 @@ pub(super) fn together(blocks: &[ExperimentLevel], spec: &ActiveSpec) -> Option<
         }
     }
     let best = fine.iter().filter_map(|block| block.concurrency()).max();
-    let found = |state, says: String, held: Option<&Held>| {
-        Some(shown(Observed::BudgetBroken, state, says, held.map(|held| held.over), held.map(Held::allowed)))
+    let found = |state, says: String, held: Option<&CeilingCheck>| {
+        Some(shown(
+            Observed::BudgetBroken,
+            state,
+            says,
+            held.map(|held| held.over),
+            held.map(CeilingCheck::allowed),
+        ))
     };
     match (worst, doubt) {
         (Some((at, held)), _) => {
             let below = best.filter(|n| at.concurrency().is_none_or(|at| *n < at));
             let below = below.map_or_else(String::new, |n| format!("; with {n} no ceiling was broken"));
-            found(Is::Yes, format!("{}, {}{below}", at_concurrency(at), held.words()), Some(&held))
+            found(FactState::Yes, format!("{}, {}{below}", at_concurrency(at), held.words()), Some(&held))
         }
         (None, Some((at, held))) => found(
-            Is::Unclear,
+            FactState::Unclear,
             format!("{}, {}: too few to be sure", at_concurrency(at), held.words()),
             Some(&held),
         ),
-        (None, None) => found(Is::No, format!("what was promised held with up to {} in flight", best?), None),
+        (None, None) => {
+            found(FactState::No, format!("what was promised held with up to {} in flight", best?), None)
+        }
     }
 }
 

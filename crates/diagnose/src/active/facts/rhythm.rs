@@ -11,7 +11,7 @@ use super::{ms, of, shown};
 use crate::active::block::{BlockRow, ExperimentLevel, LEVEL, median, share};
 use crate::active::plan::ExperimentKind;
 use crate::effect::spearman;
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
@@ -74,10 +74,10 @@ fn stalls(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let busy = busy(blocks);
     let state = match found.len() {
         // Short stalls on a busy machine may be stalls of the load generator.
-        n if n > 0 && busy > BUSY && part < BUSY => Is::Unclear,
-        n if n >= STALLS && part >= STALLED => Is::Yes,
-        n if enough && (n == 0 || part < 0.3 * STALLED) => Is::No,
-        _ => Is::Unclear,
+        n if n > 0 && busy > BUSY && part < BUSY => FactState::Unclear,
+        n if n >= STALLS && part >= STALLED => FactState::Yes,
+        n if enough && (n == 0 || part < 0.3 * STALLED) => FactState::No,
+        _ => FactState::Unclear,
     };
     let middle = median(found.iter().map(|(_, long)| *long as f64 * 1e-9), 1.0);
     let says = match &middle {
@@ -148,29 +148,29 @@ fn union_s(mut spans: Vec<(i64, i64)>) -> f64 {
 }
 
 /// Checks whether the stalls follow a clock, all of them or the long ones, because a busy machine adds short stalls.
-fn regular(found: &[Stall], stalls: Is) -> Option<Finding> {
+fn regular(found: &[Stall], stalls: FactState) -> Option<Finding> {
     let mut lengths: Vec<f64> = found.iter().map(|(_, long)| *long as f64).collect();
     quantile::sort(&mut lengths);
     let long = 0.6 * quantile::of_sorted(&lengths, 0.9).unwrap_or(0.0);
     let few: Vec<Stall> = found.iter().copied().filter(|(_, length)| *length as f64 >= long).collect();
     let all = clocked(found, stalls)?;
     match (all.is, few.len() < found.len()) {
-        (Is::Yes, _) | (_, false) => Some(all),
-        _ => clocked(&few, stalls).filter(|of_long| of_long.is == Is::Yes).or(Some(all)),
+        (FactState::Yes, _) | (_, false) => Some(all),
+        _ => clocked(&few, stalls).filter(|of_long| of_long.is == FactState::Yes).or(Some(all)),
     }
 }
 
-fn clocked(found: &[Stall], stalls: Is) -> Option<Finding> {
-    if stalls == Is::No {
+fn clocked(found: &[Stall], stalls: FactState) -> Option<Finding> {
+    if stalls == FactState::No {
         return Some(shown(
             Observed::RegularStalls,
-            Is::No,
+            FactState::No,
             "there is nothing to be regular".into(),
             None,
             None,
         ));
     }
-    if stalls != Is::Yes || found.len() < 5 {
+    if stalls != FactState::Yes || found.len() < 5 {
         return None;
     }
     // Ends are closer to the clock than starts, because a stall becomes visible only at the next token.
@@ -195,9 +195,9 @@ fn clocked(found: &[Stall], stalls: Is) -> Option<Finding> {
         chance
     );
     let state = match () {
-        () if part >= 0.75 && chance < RHYTHM => Is::Yes,
-        () if part < 0.6 => Is::No,
-        () => Is::Unclear,
+        () if part >= 0.75 && chance < RHYTHM => FactState::Yes,
+        () if part < 0.6 => FactState::No,
+        () => FactState::Unclear,
     };
     let value = share((part * between.len() as f64).round() as usize, between.len());
     Some(shown(Observed::RegularStalls, state, says, value, Some(0.75)))
@@ -259,9 +259,9 @@ fn unsteady(blocks: &[ExperimentLevel]) -> Option<Finding> {
     // Independent intervals have a correlation of at most 2/√n in 39 of 40 series.
     let chance = 2.0 / (medians.len() as f64).sqrt();
     let state = match () {
-        () if slow / fast >= UNSTEADY && follows > chance.max(0.3) => Is::Yes,
-        () if slow / fast < 1.0 + 0.6 * (UNSTEADY - 1.0) => Is::No,
-        () => Is::Unclear,
+        () if slow / fast >= UNSTEADY && follows > chance.max(0.3) => FactState::Yes,
+        () if slow / fast < 1.0 + 0.6 * (UNSTEADY - 1.0) => FactState::No,
+        () => FactState::Unclear,
     };
     Some(shown(Observed::SlowSeconds, state, says, Some(value), Some(UNSTEADY)))
 }
@@ -329,7 +329,13 @@ pub(crate) fn spread(block: &ExperimentLevel, usual: &Estimate, least: (f64, f64
         ),
         _ => "isolated, first tokens follow no clock".to_owned(),
     };
-    all.push(shown(Observed::WaitsForWindow, if lattice { Is::Yes } else { Is::No }, says, None, None));
+    all.push(shown(
+        Observed::WaitsForWindow,
+        if lattice { FactState::Yes } else { FactState::No },
+        says,
+        None,
+        None,
+    ));
     let says = format!(
         "isolated, the wait for the first token goes from {} (p10) to {} (p90) at like prompts",
         ms(at(0.1)),
@@ -348,10 +354,10 @@ pub(crate) fn spread(block: &ExperimentLevel, usual: &Estimate, least: (f64, f64
         false => says,
     };
     let state = match () {
-        () if wide >= limit && !some => Is::No,
-        () if wide >= limit && value.lower > 0.5 * limit => Is::Yes,
-        () if wide < 0.7 * limit => Is::No,
-        () => Is::Unclear,
+        () if wide >= limit && !some => FactState::No,
+        () if wide >= limit && value.lower > 0.5 * limit => FactState::Yes,
+        () if wide < 0.7 * limit => FactState::No,
+        () => FactState::Unclear,
     };
     all.push(shown(Observed::AloneSpread, state, says, Some(value), Some(limit)));
     all

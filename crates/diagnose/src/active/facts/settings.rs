@@ -4,7 +4,7 @@
 use super::{arm, ms, of, over, shown};
 use crate::active::block::{BlockRow, ExperimentLevel, median, ratio, share};
 use crate::active::plan::{ArmSetting, ExperimentKind};
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
@@ -29,7 +29,7 @@ pub fn settings(blocks: &[ExperimentLevel]) -> Vec<Finding> {
             ms(fresh.value),
             ms(kept.value)
         );
-        let state = if costs.abs() < 0.01 { Is::No } else { over(&times, 1.25) };
+        let state = if costs.abs() < 0.01 { FactState::No } else { over(&times, 1.25) };
         all.push(shown(Observed::FreshCosts, state, says, Some(times), Some(1.25)));
     }
     if let Some((once, twice, times)) = two(ExperimentKind::Pool, &|row| row.ttft_s()) {
@@ -80,10 +80,10 @@ fn cache(blocks: &[ExperimentLevel]) -> Vec<Finding> {
         all.push(shown(Observed::CacheForgets, state, words, share(none, n), None));
     }
     let nothing = match () {
-        () if prefill.is_none_or(|share| share < 0.3) => Is::Unclear,
-        () if times.lower > 0.85 => Is::Yes,
-        () if times.upper < 0.85 => Is::No,
-        () => Is::Unclear,
+        () if prefill.is_none_or(|share| share < 0.3) => FactState::Unclear,
+        () if times.lower > 0.85 => FactState::Yes,
+        () if times.upper < 0.85 => FactState::No,
+        () => FactState::Unclear,
     };
     all.push(shown(Observed::CacheNothing, nothing, says, Some(times), Some(0.85)));
     all
@@ -99,12 +99,12 @@ fn forgets(
     rows: &[&BlockRow],
     waits: &[f64],
     new: f64,
-) -> Option<(usize, usize, Is)> {
+) -> Option<(usize, usize, FactState)> {
     let cached: Vec<f64> = rows.iter().filter_map(|row| row.cached).collect();
     if cached.len() >= 10 {
         let none = cached.iter().filter(|cached| **cached < 1.0).count();
         let is = none >= 3 && none < cached.len();
-        return Some((none, cached.len(), if is { Is::Yes } else { Is::No }));
+        return Some((none, cached.len(), if is { FactState::Yes } else { FactState::No }));
     }
     let told = |block: &ExperimentLevel| block.gauges.cached.filter(|_| block.arm == ArmSetting::Second);
     let counted = of(blocks, ExperimentKind::Repeats)
@@ -113,9 +113,9 @@ fn forgets(
     let anew = waits.iter().filter(|wait| **wait > 0.85 * new).count();
     if counted.1 > 0.0 {
         let state = match counted.0 / counted.1 {
-            share if share >= HOLDS.0 => Is::No,
-            share if share > 0.0 && share < HOLDS.1 => Is::Yes,
-            _ => Is::Unclear,
+            share if share >= HOLDS.0 => FactState::No,
+            share if share > 0.0 && share < HOLDS.1 => FactState::Yes,
+            _ => FactState::Unclear,
         };
         let missed = (1.0 - counted.0 / counted.1).clamp(0.0, 1.0) * waits.len() as f64;
         return Some((missed.round() as usize, waits.len(), state));
@@ -123,9 +123,9 @@ fn forgets(
     let quick = waits.iter().filter(|wait| **wait < 0.5 * new).count();
     let between = waits.len() - anew - quick;
     let state = match () {
-        () if anew >= 3 && quick >= 3 && 10 * between <= waits.len() => Is::Yes,
-        () if anew == 0 => Is::No,
-        () => Is::Unclear,
+        () if anew >= 3 && quick >= 3 && 10 * between <= waits.len() => FactState::Yes,
+        () if anew == 0 => FactState::No,
+        () => FactState::Unclear,
     };
     Some((anew, waits.len(), state))
 }
@@ -155,9 +155,11 @@ fn idle(blocks: &[ExperimentLevel]) -> Option<Finding> {
     );
     // Three of three slower than twice the median and than all forty: by accident one in ten thousand.
     let state = match () {
-        () if n >= 2 && least > 2.0 * usual.value && least > slowest && least - usual.value > 0.02 => Is::Yes,
-        () if n >= 2 && cold.value <= 1.3 * usual.value => Is::No,
-        () => Is::Unclear,
+        () if n >= 2 && least > 2.0 * usual.value && least > slowest && least - usual.value > 0.02 => {
+            FactState::Yes
+        }
+        () if n >= 2 && cold.value <= 1.3 * usual.value => FactState::No,
+        () => FactState::Unclear,
     };
     Some(shown(Observed::ColdAfterIdle, state, says, Some(times), Some(2.0)))
 }
@@ -209,9 +211,9 @@ pub fn replicas(blocks: &[ExperimentLevel]) -> Option<Finding> {
         usual.0
     );
     let state = match () {
-        () if times.lower > 1.15 && times.value >= 1.3 => Is::Yes,
-        () if times.value < 1.15 => Is::No,
-        () => Is::Unclear,
+        () if times.lower > 1.15 && times.value >= 1.3 => FactState::Yes,
+        () if times.value < 1.15 => FactState::No,
+        () => FactState::Unclear,
     };
     Some(shown(Observed::ReplicaSlower, state, says, Some(times), Some(1.3)))
 }

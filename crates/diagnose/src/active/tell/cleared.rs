@@ -8,9 +8,9 @@ use crate::active::facts::{ms, of};
 use crate::active::is_so;
 use crate::active::plan::ExperimentKind;
 use crate::causes::row;
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
-use crate::{Cause, Cleared, Layer, Missing, NextExperiment, Verdict};
+use crate::{Cause, ClearedSuspect, Layer, MissingEvidence, NextExperiment, Verdict};
 
 /// Returns the parts that are not the cause with confidence.
 pub fn cleared(
@@ -18,7 +18,7 @@ pub fn cleared(
     shown: &[Finding],
     before: Option<&EarlierRun>,
     verdicts: &[Verdict],
-) -> Vec<Cleared> {
+) -> Vec<ClearedSuspect> {
     let blamed: Vec<Layer> = verdicts.iter().map(|verdict| verdict.layer).collect();
     let mut all = Vec::new();
     let tpot = of(blocks, ExperimentKind::Alone).next().and_then(|block| block.median(BlockRow::tpot_s));
@@ -28,7 +28,7 @@ pub fn cleared(
     if let Some(same) = same.filter(|_| !blamed.contains(&Layer::Model)) {
         all.push(same);
     } else if let (Some(tpot), true, None) = (tpot, elsewhere, before) {
-        all.push(Cleared {
+        all.push(ClearedSuspect {
             layer: Layer::Model,
             says: format!(
                 "the model is not the cause of what was found: isolated, a token takes {} [{}, {}]; whether that is as fast as before needs a baseline",
@@ -45,22 +45,22 @@ pub fn cleared(
         median(connect.map(|ns| ns as f64 * 1e-9), 1.0).filter(|connect| connect.value < 0.01)
     {
         let says = format!("the network is close: a connection is made in {}", ms(connect.value));
-        all.push(Cleared { layer: Layer::Dependency, says, value: Some(connect) });
+        all.push(ClearedSuspect { layer: Layer::Dependency, says, value: Some(connect) });
     }
     for (fact, layer) in [(Observed::FixedWait, Layer::Dependency), (Observed::TurnedAway, Layer::Provider)] {
-        let clear = shown.iter().find(|shown| shown.fact == fact && shown.is == Is::No);
+        let clear = shown.iter().find(|shown| shown.fact == fact && shown.is == FactState::No);
         if let Some(clear) = clear.filter(|_| !blamed.contains(&layer)) {
-            all.push(Cleared { layer, says: clear.says.clone(), value: clear.value });
+            all.push(ClearedSuspect { layer, says: clear.says.clone(), value: clear.value });
         }
     }
     all
 }
 
 /// Clears the model if the 90 % interval is within the margin (two one-sided tests), as in a run.
-fn same_model(ratio: plimsoll_measure::findings::Estimate, shown: &[Finding]) -> Option<Cleared> {
+fn same_model(ratio: plimsoll_measure::findings::Estimate, shown: &[Finding]) -> Option<ClearedSuspect> {
     let same = crate::DiagnoseSpec::default().same;
-    let fine = is_so(shown, Observed::AloneTokensSlower) == Is::No;
-    (fine && ratio.lower > 1.0 - same && ratio.upper < 1.0 + same).then(|| Cleared {
+    let fine = is_so(shown, Observed::AloneTokensSlower) == FactState::No;
+    (fine && ratio.lower > 1.0 - same && ratio.upper < 1.0 + same).then(|| ClearedSuspect {
         layer: Layer::Model,
         says: format!(
             "the model is not the cause: the time per token of single requests is × {:.3} the baseline's [{:.3}, {:.3}] (90 % interval within ±{:.0} %)",
@@ -85,15 +85,19 @@ fn unasked(shown: &[Finding]) -> Vec<Cause> {
         Cause::ColdStart,
     ];
     // Only the server can report whether the KV cache is full; without it, a queue may be caused by a full cache.
-    apart.extend((is_so(shown, Observed::WaitsTogether) != Is::Yes).then_some(Cause::KvExhaustion));
+    apart.extend((is_so(shown, Observed::WaitsTogether) != FactState::Yes).then_some(Cause::KvExhaustion));
     apart.retain(|cause| !row(*cause).decisive.iter().any(looked));
     apart
 }
 
 /// Returns the facts that could not be evaluated, and the experiments that would.
-pub fn missing(shown: &[Finding], blocks: &[ExperimentLevel], before: Option<&EarlierRun>) -> Vec<Missing> {
+pub fn missing(
+    shown: &[Finding],
+    blocks: &[ExperimentLevel],
+    before: Option<&EarlierRun>,
+) -> Vec<MissingEvidence> {
     let mut all = before.map(|before| before.lacks(blocks, shown)).unwrap_or_default();
-    let mut miss = |what: &str, needs| all.push(Missing { what: what.to_owned(), needs });
+    let mut miss = |what: &str, needs| all.push(MissingEvidence { what: what.to_owned(), needs });
     if before.is_none() {
         miss("whether the target has become slower than it was", NextExperiment::Baseline);
     }
@@ -114,7 +118,7 @@ pub fn missing(shown: &[Finding], blocks: &[ExperimentLevel], before: Option<&Ea
         miss(&what, NextExperiment::PromptLengths);
     }
     let read = blocks.iter().any(|block| block.gauges.waiting.is_some());
-    if !read && is_so(shown, Observed::WaitsTogether) == Is::Yes {
+    if !read && is_so(shown, Observed::WaitsTogether) == FactState::Yes {
         miss(
             "whether those who wait do so inside the engine, and whether its KV cache is full",
             NextExperiment::Scrape,

@@ -8,25 +8,25 @@ mod cleared;
 mod questions;
 mod tried;
 
-pub use tried::{Tried, announced, tried};
+pub use tried::{ExperimentReport, announced, tried};
 
 use plimsoll_model::Load;
 
-use super::before::{BeforeAndNow, EarlierRun};
+use super::before::{EarlierComparison, EarlierRun};
 use super::block::ExperimentLevel;
 use super::choose::CONFIDENT;
 use super::facts::{self, of};
 use super::is_so;
 use super::plan::{ActiveSpec, ExperimentKind};
-use crate::belief::{Belief, ReadFrom};
+use crate::belief::{CausePosterior, EvidenceSource};
 use crate::causes::row;
 use crate::conclude::{Worse, conclude, unknown};
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::{Finding, asked};
 use crate::verdict::DIAGNOSIS_SCHEMA;
 use crate::{
-    Cause, Changed, Counter, Diagnosis, Evidence, Layer, NextExperiment, Reference, Subject, Verdict, answer,
-    headline,
+    Cause, Counter, Diagnosis, Evidence, Layer, NextExperiment, Reference, Subject, TargetChange, Verdict,
+    answer, headline,
 };
 use cleared::{cleared, missing};
 use plimsoll_measure::findings::{Trust, Validity};
@@ -39,7 +39,7 @@ const LEAST: usize = 20;
 pub fn diagnosis(
     blocks: &[ExperimentLevel],
     spec: &ActiveSpec,
-    against: Option<BeforeAndNow<'_>>,
+    against: Option<EarlierComparison<'_>>,
     validity: &Validity,
 ) -> Diagnosis {
     let before = against.map(|against| against.before);
@@ -61,7 +61,7 @@ pub fn diagnosis(
             other.experiment = overturn(other.cause);
         }
     }
-    let changed = against.map_or_else(Changed::default, |against| against.changed());
+    let changed = against.map_or_else(TargetChange::default, |against| against.changed());
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
         answer: answer(&verdicts),
@@ -78,7 +78,7 @@ pub fn diagnosis(
 }
 
 fn verdicts(blocks: &[ExperimentLevel], shown: &[Finding]) -> Vec<Verdict> {
-    let belief = Belief::after(shown, ReadFrom::Experiments);
+    let belief = CausePosterior::after(shown, EvidenceSource::Experiments);
     let worse = worse(blocks, shown);
     let verdicts = conclude(&worse, shown, &belief);
     let answered = blocks.iter().flat_map(|block| &block.rows).any(|row| row.fine);
@@ -92,9 +92,10 @@ fn verdicts(blocks: &[ExperimentLevel], shown: &[Finding]) -> Vec<Verdict> {
 fn worse(blocks: &[ExperimentLevel], shown: &[Finding]) -> Worse {
     let answered = blocks.iter().flat_map(|block| &block.rows).filter(|row| row.fine).count();
     let together = of(blocks, ExperimentKind::Together).filter_map(ExperimentLevel::concurrency).max();
-    let broken = shown.iter().find(|shown| shown.fact == Observed::BudgetBroken && shown.is == Is::Yes);
+    let broken =
+        shown.iter().find(|shown| shown.fact == Observed::BudgetBroken && shown.is == FactState::Yes);
     let few = answered < LEAST || together.is_none();
-    let fine = shown.iter().filter(|shown| shown.is == Is::No);
+    let fine = shown.iter().filter(|shown| shown.is == FactState::No);
     Worse {
         felt: true,
         sure: few || broken.is_some(),
@@ -118,7 +119,7 @@ fn evidence((shown, value): (&Finding, plimsoll_measure::findings::Estimate)) ->
 }
 
 /// Returns the verdict if no request was ever answered: there is no speed to evaluate, only the failures.
-fn unanswered(worse: &Worse, belief: &Belief, shown: &[Finding]) -> Verdict {
+fn unanswered(worse: &Worse, belief: &CausePosterior, shown: &[Finding]) -> Verdict {
     let ways = [Observed::Errors, Observed::TurnedAway, Observed::CutShort, Observed::Outage];
     let way = shown.iter().filter(|shown| ways.contains(&shown.fact)).max_by(|a, b| {
         let share = |shown: &Finding| shown.value.map_or(0.0, |value| value.value);
@@ -156,7 +157,7 @@ fn distrusted(means: &str, figure: &str, advice: &str) -> Verdict {
 /// Returns evidence on whether the decisive facts of this cause were present before.
 fn so_before(cause: Cause, shown: &[Finding], before: Option<&EarlierRun>) -> Vec<Evidence> {
     let Some(before) = before else { return Vec::new() };
-    let seen = row(cause).decisive.iter().filter(|fact| is_so(shown, **fact) == Is::Yes);
+    let seen = row(cause).decisive.iter().filter(|fact| is_so(shown, **fact) == FactState::Yes);
     seen.filter_map(|fact| before.evidence(*fact)).collect()
 }
 
@@ -175,7 +176,9 @@ fn overturn(cause: Cause) -> NextExperiment {
 /// Returns the counter that must have moved if the cause is true and that was not read.
 fn counter(cause: Cause, shown: &[Finding]) -> Counter {
     let name = match cause {
-        Cause::Saturation | Cause::ConnectionLimit if is_so(shown, Observed::EngineQueue) != Is::Yes => {
+        Cause::Saturation | Cause::ConnectionLimit
+            if is_so(shown, Observed::EngineQueue) != FactState::Yes =>
+        {
             "requests waiting in the engine (vllm:num_requests_waiting)"
         }
         Cause::KvExhaustion => "preemptions (vllm:num_preemptions_total)",

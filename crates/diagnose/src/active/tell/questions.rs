@@ -3,16 +3,16 @@
 use crate::active::block::{BlockRow, ExperimentLevel, ratio, share};
 use crate::active::facts::{self, ms, of};
 use crate::active::plan::{ActiveSpec, ExperimentKind};
-use crate::fact::{Is, Observed};
+use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 use crate::questions::unchanged;
-use crate::{Changed, Question, YesNo};
+use crate::{Question, TargetChange, YesNo};
 
 pub fn questions(
     blocks: &[ExperimentLevel],
     shown: &[Finding],
     spec: &ActiveSpec,
-    changed: Option<&Changed>,
+    changed: Option<&TargetChange>,
 ) -> Vec<Question> {
     vec![scales(blocks), tail(blocks), moved(shown, changed), over_alone(shown, spec), errors_climb(blocks)]
 }
@@ -38,9 +38,9 @@ fn scales(blocks: &[ExperimentLevel]) -> Question {
         return ask(asks, YesNo::CantTell, "nothing was answered under concurrency".into(), None);
     };
     let answer = match facts::over(&times, 1.25) {
-        Is::Yes => YesNo::Yes,
-        Is::No => YesNo::No,
-        Is::Unclear => YesNo::CantTell,
+        FactState::Yes => YesNo::Yes,
+        FactState::No => YesNo::No,
+        FactState::Unclear => YesNo::CantTell,
     };
     let says = format!(
         "an isolated answer takes {}, and {} with {} in flight: × {:.2} [{:.2}, {:.2}]",
@@ -81,7 +81,7 @@ fn tail(blocks: &[ExperimentLevel]) -> Question {
     }
 }
 
-fn moved(shown: &[Finding], changed: Option<&Changed>) -> Question {
+fn moved(shown: &[Finding], changed: Option<&TargetChange>) -> Question {
     let asks = "did latency move with the model artefact unchanged?";
     let Some(changed) = changed else {
         let says = "there is no run of before to compare with; give one with --baseline".to_owned();
@@ -89,8 +89,8 @@ fn moved(shown: &[Finding], changed: Option<&Changed>) -> Question {
     };
     let of: Vec<&Finding> = shown.iter().filter(|shown| compared(shown.fact)).collect();
     let what = of.iter().map(|shown| shown.says.as_str()).collect::<Vec<_>>().join("; ");
-    let known = of.iter().find(|shown| shown.is == Is::Yes);
-    match (known, of.iter().all(|shown| shown.is == Is::No)) {
+    let known = of.iter().find(|shown| shown.is == FactState::Yes);
+    match (known, of.iter().all(|shown| shown.is == FactState::No)) {
         _ if of.is_empty() => {
             ask(asks, YesNo::CantTell, "nothing could be held against the baseline".into(), None)
         }
@@ -112,9 +112,9 @@ fn over_alone(shown: &[Finding], spec: &ActiveSpec) -> Question {
     match shown.iter().find(|shown| shown.fact == Observed::AloneOverBudget) {
         Some(over) => {
             let answer = match over.is {
-                Is::Yes => YesNo::Yes,
-                Is::No => YesNo::No,
-                Is::Unclear => YesNo::CantTell,
+                FactState::Yes => YesNo::Yes,
+                FactState::No => YesNo::No,
+                FactState::Unclear => YesNo::CantTell,
             };
             ask(asks, answer, over.says.clone(), over.value)
         }

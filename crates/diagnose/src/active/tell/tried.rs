@@ -14,7 +14,8 @@ use crate::facts::Finding;
 
 /// An experiment that was run, and its facts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Tried {
+#[schemars(rename = "Tried")]
+pub struct ExperimentReport {
     /// Name of the experiment.
     pub experiment: ExperimentKind,
     /// Short description of the experiment.
@@ -28,9 +29,13 @@ pub struct Tried {
 }
 
 /// Returns the experiments in the order in which they ran.
-pub fn tried(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&EarlierRun>) -> Vec<Tried> {
+pub fn tried(
+    blocks: &[ExperimentLevel],
+    spec: &ActiveSpec,
+    before: Option<&EarlierRun>,
+) -> Vec<ExperimentReport> {
     let shown = facts::read(blocks, spec, before);
-    let mut all: Vec<Tried> = Vec::new();
+    let mut all: Vec<ExperimentReport> = Vec::new();
     for block in blocks {
         let took_s = (block.level.drained.max(block.level.stop) - block.level.start).as_secs_f64();
         match all.iter_mut().find(|tried| tried.experiment == block.kind) {
@@ -38,7 +43,7 @@ pub fn tried(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&Earl
                 tried.requests += block.attempts;
                 tried.took_s += took_s;
             }
-            None => all.push(Tried {
+            None => all.push(ExperimentReport {
                 experiment: block.kind,
                 did: block.kind.does().to_owned(),
                 requests: block.attempts,
@@ -49,7 +54,7 @@ pub fn tried(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&Earl
     }
     // A fact of several experiments is listed with the first one that ran.
     for shown in shown {
-        let decides = |tried: &&Tried| {
+        let decides = |tried: &&ExperimentReport| {
             let of = choose::decides(tried.experiment);
             of.iter().any(|(fact, _)| *fact == shown.fact)
                 || (tried.experiment == ExperimentKind::Together && server(shown.fact))
