@@ -38,7 +38,7 @@ pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
 
 /// Judges a run without keeping its rows in memory; `None` if the rows are needed or a cold start is possible.
 fn streamed(dir: &Path) -> Result<Option<(Manifest, Findings)>, Stop> {
-    let (mut rows, mut busy) = (Streamed::default(), cold_start::Busy::default());
+    let (mut rows, mut busy) = (Streamed::default(), cold_start::BusySeconds::default());
     let read = each(dir, ColumnSelection::Findings, |attempt| {
         rows.push(attempt);
         busy.push(attempt);

@@ -9,7 +9,7 @@ use std::time::Instant;
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{AttributeValue, SpanKind, TraceSpan};
-use plimsoll_profile::{Latency, ProfileSpec, Rules, Stage, judge, read};
+use plimsoll_profile::{ProfileSpec, ProfiledLatency, Rules, Stage, judge, read};
 
 const MS: f64 = 1e6;
 
@@ -27,7 +27,7 @@ fn main() {
         spans.len(),
         requests
     );
-    let path = finding.path(Latency::E2e).expect("requests");
+    let path = finding.path(ProfiledLatency::E2e).expect("requests");
     for (stage, mut values) in truth {
         let own = path.stage(stage).expect("made");
         let mean = values.iter().sum::<f64>() / values.len() as f64 / 1e9;

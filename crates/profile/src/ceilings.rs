@@ -7,9 +7,9 @@
 
 use plimsoll_math::queueing::Mmc;
 
-use super::finding::{CeilingAt, CeilingRow, Ceilings, Latency};
+use super::finding::{CeilingAt, CeilingRow, Ceilings, ProfiledLatency};
 use super::retime::FACTORS;
-use super::sample::Sample;
+use super::sample::LatencySample;
 use super::stage::Stage;
 use plimsoll_measure::findings::Reading;
 use plimsoll_measure::say;
@@ -25,7 +25,7 @@ const SERVERS: u32 = 4096;
 const LABEL: &str = "service time only; queueing not re-simulated";
 
 /// Returns the ceilings of every stage with a part in the mean or the tail.
-pub fn ceilings(sample: &Sample<'_>, tail_shares: &[(Stage, Reading)]) -> Ceilings {
+pub fn ceilings(sample: &LatencySample<'_>, tail_shares: &[(Stage, Reading)]) -> Ceilings {
     let mean_s = sample.mean_s(&sample.total);
     let tail_of = |stage: Stage| {
         let found = tail_shares.iter().find(|(one, _)| *one == stage);
@@ -62,19 +62,19 @@ pub fn ceilings(sample: &Sample<'_>, tail_shares: &[(Stage, Reading)]) -> Ceilin
 }
 
 /// Returns the latency of every request with this stage at this factor, ns.
-fn retimed(sample: &Sample<'_>, stage: Stage, factor: usize) -> Vec<i64> {
-    let one = |(request, total): (&&super::read::Request, &i64)| {
+fn retimed(sample: &LatencySample<'_>, stage: Stage, factor: usize) -> Vec<i64> {
+    let one = |(request, total): (&&super::read::ProfiledRequest, &i64)| {
         let found = request.faster.iter().find(|faster| faster.stage == stage);
         found.map_or(*total, |faster| match sample.of {
-            Latency::E2e => faster.e2e[factor].round() as i64,
-            Latency::Ttft => faster.ttft[factor].round() as i64,
+            ProfiledLatency::E2e => faster.e2e[factor].round() as i64,
+            ProfiledLatency::Ttft => faster.ttft[factor].round() as i64,
         })
     };
     sample.requests.iter().zip(&sample.total).map(one).collect()
 }
 
 fn at_factor(
-    sample: &Sample<'_>,
+    sample: &LatencySample<'_>,
     stage: Stage,
     k: usize,
     mean_s: f64,
@@ -112,7 +112,7 @@ struct LoadModel {
 }
 
 impl LoadModel {
-    fn fit(sample: &Sample<'_>) -> Result<LoadModel, String> {
+    fn fit(sample: &LatencySample<'_>) -> Result<LoadModel, String> {
         let of = |stage: Stage| {
             let times = sample.requests.iter().map(|r| r.e2e_stages[stage.index()]).collect::<Vec<_>>();
             sample.mean_s(&times)

@@ -32,7 +32,8 @@ plimsoll_model::named! {
     /// The latency that is split into stages.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
-    pub enum Latency {
+    #[schemars(rename = "Latency")]
+    pub enum ProfiledLatency {
         /// Time to the first token.
         Ttft => "ttft",
         /// Time to the last byte.
@@ -185,7 +186,7 @@ pub struct Ceilings {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PathFinding {
     /// Name of the latency.
-    pub of: Latency,
+    pub of: ProfiledLatency,
     /// Number of requests with this latency.
     pub requests: u64,
     /// Percentiles of the latency.
@@ -208,7 +209,8 @@ impl PathFinding {
 
 /// Time on the critical path whose span matches no rule.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Unmapped {
+#[schemars(rename = "Unmapped")]
+pub struct UnmappedSpan {
     /// Name of the span.
     pub name: String,
     /// Name of the service, if known.
@@ -251,7 +253,7 @@ pub struct SliceFinding {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeFinding {
     /// Name of the latency.
-    pub of: Latency,
+    pub of: ProfiledLatency,
     /// Number of requests of the baseline.
     pub base_requests: u64,
     /// Share of the slowest requests of either side that are compared.
@@ -307,7 +309,7 @@ pub struct ProfileFinding {
     /// One entry per latency: `e2e`, and `ttft` if first tokens were seen.
     pub paths: Vec<PathFinding>,
     /// Time on the path to the last byte without a stage, largest first.
-    pub unmapped: Vec<Unmapped>,
+    pub unmapped: Vec<UnmappedSpan>,
     /// Comparison of stages with the budget's slices.
     pub slices: Vec<SliceFinding>,
     /// Comparison with the baseline, one entry per latency.
@@ -320,7 +322,7 @@ pub struct ProfileFinding {
 
 impl ProfileFinding {
     /// Returns one latency, if it exists.
-    pub fn path(&self, of: Latency) -> Option<&PathFinding> {
+    pub fn path(&self, of: ProfiledLatency) -> Option<&PathFinding> {
         self.paths.iter().find(|path| path.of == of)
     }
 }

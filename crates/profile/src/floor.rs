@@ -5,12 +5,12 @@
 
 use serde_json::Value;
 
-use super::finding::{FloorFinding, Latency, PathFinding};
+use super::finding::{FloorFinding, PathFinding, ProfiledLatency};
 use super::stage::Stage;
 
 /// A measurement of the isolated model.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Floor {
+pub struct ModelFloor {
     pub from: &'static str,
     /// One duration per iteration, s.
     pub seconds: Vec<f64>,
@@ -25,16 +25,16 @@ enum Against {
     Generation,
 }
 
-impl Floor {
+impl ModelFloor {
     /// Parses the JSON of one of the tools.
-    pub fn read(value: &Value) -> Result<Floor, String> {
+    pub fn read(value: &Value) -> Result<ModelFloor, String> {
         let numbers = |list: &[Value]| -> Vec<f64> {
             list.iter().filter_map(Value::as_f64).filter(|s| s.is_finite() && *s > 0.0).collect()
         };
         if let Some(latencies) = value.get("latencies").and_then(Value::as_array) {
             let seconds = numbers(latencies);
             if !seconds.is_empty() {
-                return Ok(Floor { from: "vllm bench latency", seconds, against: Against::Generation });
+                return Ok(ModelFloor { from: "vllm bench latency", seconds, against: Against::Generation });
             }
         }
         if let Some(times) = value.as_array() {
@@ -42,7 +42,7 @@ impl Floor {
             let seconds: Vec<f64> =
                 compute.map(|ms| ms / 1e3).filter(|s| s.is_finite() && *s > 0.0).collect();
             if !seconds.is_empty() {
-                return Ok(Floor { from: "trtexec", seconds, against: Against::Compute });
+                return Ok(ModelFloor { from: "trtexec", seconds, against: Against::Compute });
             }
         }
         Err("is neither the times of trtexec (--exportTimes: a list with computeMs) nor the result of vllm bench latency \

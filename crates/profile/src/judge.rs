@@ -2,11 +2,11 @@
 //! model.
 
 use super::ceilings::ceilings;
-use super::finding::{Latency, PathFinding, ProfileFinding, StageFinding, Unmapped};
-use super::floor::Floor;
+use super::finding::{PathFinding, ProfileFinding, ProfiledLatency, StageFinding, UnmappedSpan};
+use super::floor::ModelFloor;
 use super::names;
-use super::read::{Nameless, Requests};
-use super::sample::Sample;
+use super::read::{Requests, UnattributedTime};
+use super::sample::LatencySample;
 use super::slices::slices;
 use super::tail;
 use plimsoll_measure::budget::StageBudget;
@@ -23,19 +23,21 @@ pub struct ProfileSpec<'a> {
     pub budget: Option<(&'a StageBudget, f64)>,
     /// Requests to compare with; `None` without a baseline.
     pub baseline: Option<&'a Requests>,
-    pub floors: &'a [Floor],
+    pub floors: &'a [ModelFloor],
 }
 
 pub fn judge(requests: &Requests, spec: &ProfileSpec<'_>) -> ProfileFinding {
-    let samples: Vec<Sample<'_>> =
-        [Latency::E2e, Latency::Ttft].into_iter().filter_map(|of| Sample::new(&requests.list, of)).collect();
+    let samples: Vec<LatencySample<'_>> = [ProfiledLatency::E2e, ProfiledLatency::Ttft]
+        .into_iter()
+        .filter_map(|of| LatencySample::new(&requests.list, of))
+        .collect();
     let paths: Vec<PathFinding> = samples.iter().map(|sample| path(sample, requests, spec.seed)).collect();
-    let whole = samples.iter().find(|sample| sample.of == Latency::E2e);
+    let whole = samples.iter().find(|sample| sample.of == ProfiledLatency::E2e);
     let mut notes = notes(requests);
     let mut changes = Vec::new();
     if let Some(baseline) = spec.baseline {
         for sample in &samples {
-            let change = Sample::new(&baseline.list, sample.of)
+            let change = LatencySample::new(&baseline.list, sample.of)
                 .ok_or_else(|| "the baseline has no such requests".to_owned())
                 .and_then(|base| tail::change(&base, sample, spec.seed));
             match change {
@@ -46,7 +48,7 @@ pub fn judge(requests: &Requests, spec: &ProfileSpec<'_>) -> ProfileFinding {
     }
     ProfileFinding {
         count: requests.count.clone(),
-        stand_for: whole.map_or(0.0, Sample::stand_for),
+        stand_for: whole.map_or(0.0, LatencySample::stand_for),
         length_s: whole.map_or(0.0, |sample| sample.length_s),
         names_version: names::version(),
         unmapped: whole.map_or_else(Vec::new, |sample| unmapped(sample, &requests.nameless)),
@@ -58,14 +60,14 @@ pub fn judge(requests: &Requests, spec: &ProfileSpec<'_>) -> ProfileFinding {
         floors: spec
             .floors
             .iter()
-            .map(|floor| floor.against(paths.iter().find(|p| p.of == Latency::E2e)))
+            .map(|floor| floor.against(paths.iter().find(|p| p.of == ProfiledLatency::E2e)))
             .collect(),
         paths,
         notes,
     }
 }
 
-fn path(sample: &Sample<'_>, requests: &Requests, seed: u64) -> PathFinding {
+fn path(sample: &LatencySample<'_>, requests: &Requests, seed: u64) -> PathFinding {
     let (tail, shares) = tail::tail(sample, seed);
     let total_s = sample.mean_s(&sample.total);
     let stages = sample
@@ -97,12 +99,12 @@ fn path(sample: &Sample<'_>, requests: &Requests, seed: u64) -> PathFinding {
     }
 }
 
-fn unmapped(sample: &Sample<'_>, nameless: &[Nameless]) -> Vec<Unmapped> {
+fn unmapped(sample: &LatencySample<'_>, nameless: &[UnattributedTime]) -> Vec<UnmappedSpan> {
     let weight = sample.stand_for();
     let mean_ns = sample.mean_s(&sample.total) * 1e9;
-    let one = |found: &Nameless| {
+    let one = |found: &UnattributedTime| {
         let own = found.weighted_ns / weight;
-        Unmapped {
+        UnmappedSpan {
             name: found.name.clone(),
             service: found.service.clone(),
             spans: found.spans,

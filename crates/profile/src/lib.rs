@@ -30,13 +30,13 @@ pub mod tree;
 
 pub use finding::{
     CeilingAt, CeilingRow, Ceilings, ChangeFinding, ChangePart, DurationFigures, FloorFinding, KnownBy,
-    Latency, PathFinding, ProfileFinding, SliceFinding, StageFinding, TailFinding, TailPart, TailReason,
-    Unmapped,
+    PathFinding, ProfileFinding, ProfiledLatency, SliceFinding, StageFinding, TailFinding, TailPart,
+    TailReason, UnmappedSpan,
 };
-pub use floor::Floor;
+pub use floor::ModelFloor;
 pub use judge::{ProfileSpec, judge};
 pub use link::TraceCount;
 pub use piece::Pieces;
-pub use read::{Request, Requests, read};
+pub use read::{ProfiledRequest, Requests, read};
 pub use rules::{RuleError, RuleFile, RuleSpec, Rules};
 pub use stage::Stage;

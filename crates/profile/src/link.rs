@@ -60,7 +60,7 @@ pub struct TraceCount {
 }
 
 /// A span in the tree of its request.
-pub struct Linked {
+pub struct LinkedSpan {
     pub span: u32,
     /// Index of the parent in this list, before the span's own index; [`NONE`] for the root.
     pub parent: u32,
@@ -80,7 +80,7 @@ pub(crate) struct Linker {
 
 impl Linker {
     /// Returns the requests of one trace. `members` are indices into `spans`, in order of start times.
-    pub fn link(&mut self, spans: &[Piece], members: &[u32], count: &mut TraceCount) -> Vec<Vec<Linked>> {
+    pub fn link(&mut self, spans: &[Piece], members: &[u32], count: &mut TraceCount) -> Vec<Vec<LinkedSpan>> {
         let span = |local: u32| &spans[members[local as usize] as usize];
         self.index(&span, members.len());
         let (twice, clashes) = self.duplicates(&span);
@@ -243,13 +243,13 @@ impl Linker {
     }
 
     /// Returns a root and all its descendants, parents before children.
-    fn below(&mut self, root: u32, members: &[u32]) -> Vec<Linked> {
+    fn below(&mut self, root: u32, members: &[u32]) -> Vec<LinkedSpan> {
         let mut found = Vec::new();
         self.stack.clear();
         self.stack.push((root, NONE));
         while let Some((local, parent)) = self.stack.pop() {
             let place = found.len() as u32;
-            found.push(Linked { span: members[local as usize], parent });
+            found.push(LinkedSpan { span: members[local as usize], parent });
             let mut child = self.first[local as usize];
             while child != NONE {
                 self.stack.push((child, place));

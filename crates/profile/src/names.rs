@@ -85,7 +85,7 @@ pub fn version() -> u32 {
 
 /// The facts of a span. Durations in seconds from its start; `None` if the span lacks the fact.
 #[derive(Clone, Debug, Default)]
-pub struct Facts<'a> {
+pub struct SpanFacts<'a> {
     /// Value of `gen_ai.operation.name`.
     pub operation: Option<&'a str>,
     /// Kind by OpenInference, or its equivalent.
@@ -108,11 +108,11 @@ pub struct Facts<'a> {
     pub first_token_ns: Option<i64>,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> SpanFacts<'a> {
     /// Reads the facts of a span.
-    pub fn of(span: &'a TraceSpan) -> Facts<'a> {
+    pub fn of(span: &'a TraceSpan) -> SpanFacts<'a> {
         let table = table();
-        let mut facts = Facts::default();
+        let mut facts = SpanFacts::default();
         let mut places = [u8::MAX; 12];
         for (key, value) in &span.attributes {
             let Some((fact, place)) = table.keys.get(key.as_str()) else { continue };

@@ -15,7 +15,7 @@ pub type StageTimes = [i64; Stage::COUNT];
 
 /// The sweep, with buffers reused between trees.
 #[derive(Default)]
-pub struct Sweep {
+pub struct CriticalPathWalk {
     /// Children with time, by parent, by end.
     children: Vec<u32>,
     /// Start index of each node's children; one entry more than nodes.
@@ -25,7 +25,7 @@ pub struct Sweep {
     tasks: Vec<(u32, i64, i64)>,
 }
 
-impl Sweep {
+impl CriticalPathWalk {
     /// Prepares the buffers for this tree.
     pub fn prepare(&mut self, tree: &Tree) {
         let nodes = &tree.nodes;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use plimsoll_model::trace::{SpanKind, TraceSpan};
 
-use super::names::Facts;
+use super::names::SpanFacts;
 use super::rules::Rules;
 use super::stage::Stage;
 
@@ -58,7 +58,7 @@ impl Piece {
 
 /// The durations and times of a span, in seconds from its start; `None` if missing.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
-pub struct Carried {
+pub struct SpanDurations {
     /// Time in the engine's queue.
     pub queue_s: Option<f64>,
     /// Prefill time.
@@ -73,9 +73,9 @@ pub struct Carried {
     pub first_token_ns: Option<i64>,
 }
 
-impl Carried {
-    fn of(facts: &Facts<'_>) -> Carried {
-        Carried {
+impl SpanDurations {
+    fn of(facts: &SpanFacts<'_>) -> SpanDurations {
+        SpanDurations {
             queue_s: facts.queue_s,
             prefill_s: facts.prefill_s,
             decode_s: facts.decode_s,
@@ -97,7 +97,7 @@ pub struct Pieces<'r> {
     rules: &'r Rules,
     all: Vec<Piece>,
     texts: Texts,
-    carried: Vec<Carried>,
+    carried: Vec<SpanDurations>,
     /// Cache of the rules that match a name and a service.
     fits: HashMap<(u32, u32), Rc<[bool]>>,
 }
@@ -110,15 +110,15 @@ impl<'r> Pieces<'r> {
     }
 
     pub fn add(&mut self, span: &TraceSpan) {
-        let facts = Facts::of(span);
+        let facts = SpanFacts::of(span);
         let name = self.texts.place(&span.name);
         let service = span.service.as_deref().map_or(NOTHING, |service| self.texts.place(service));
         let stage = facts.stage.and_then(Stage::from_name).or_else(|| {
             let fits = self.fits(name, service, span);
             self.rules.stage(span, &facts, &fits)
         });
-        let carried = Carried::of(&facts);
-        let carries = if carried == Carried::default() {
+        let carried = SpanDurations::of(&facts);
+        let carries = if carried == SpanDurations::default() {
             NOTHING
         } else {
             self.carried.push(carried);
@@ -154,7 +154,7 @@ impl<'r> Pieces<'r> {
     }
 
     /// Returns the durations of a span.
-    pub(super) fn carried(&self, piece: &Piece) -> Carried {
+    pub(super) fn carried(&self, piece: &Piece) -> SpanDurations {
         self.carried.get(piece.carries as usize).copied().unwrap_or_default()
     }
 

@@ -9,16 +9,16 @@ use plimsoll_model::trace::TraceSpan;
 
 use super::finding::KnownBy;
 use super::link::{Linker, TraceCount};
-use super::path::{StageTimes, Sweep};
+use super::path::{CriticalPathWalk, StageTimes};
 use super::piece::Pieces;
 use super::retime::{FACTORS, Retimer};
 use super::rules::Rules;
 use super::stage::Stage;
-use super::tree::{Builder, Tree, Unfit};
+use super::tree::{Builder, SkipReason, Tree};
 
 /// One profiled request. Times in ns.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Request {
+pub struct ProfiledRequest {
     /// Start time, ns of the Unix epoch.
     pub start: i64,
     pub trace: u128,
@@ -44,7 +44,7 @@ pub struct Faster {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Nameless {
+pub struct UnattributedTime {
     pub name: String,
     pub service: Option<String>,
     /// Number of spans on the path to the last byte.
@@ -59,13 +59,13 @@ pub struct Nameless {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Requests {
     /// Requests in order of start times.
-    pub list: Vec<Request>,
+    pub list: Vec<ProfiledRequest>,
     /// Numbers of repaired and rejected traces.
     pub count: TraceCount,
     /// Basis of each stage's times, the least certain one; `None` if the stage did not occur.
     pub known: [Option<KnownBy>; Stage::COUNT],
     /// Time without a stage, largest first.
-    pub nameless: Vec<Nameless>,
+    pub nameless: Vec<UnattributedTime>,
 }
 
 pub fn read(spans: &[TraceSpan], rules: &Rules, keep_failed: bool) -> Requests {
@@ -80,11 +80,11 @@ pub(super) struct Reader<'a> {
     linker: Linker,
     builder: Builder<'a>,
     tree: Tree,
-    sweep: Sweep,
+    sweep: CriticalPathWalk,
     retimer: Retimer,
     own: Vec<i64>,
     /// Time without a stage, by the indices of name and service.
-    nameless: HashMap<(u32, Option<u32>), Nameless>,
+    nameless: HashMap<(u32, Option<u32>), UnattributedTime>,
     found: Requests,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
             linker: Linker::default(),
             builder: Builder::new(pieces, keep_failed),
             tree: Tree::default(),
-            sweep: Sweep::default(),
+            sweep: CriticalPathWalk::default(),
             retimer: Retimer::default(),
             own: Vec::new(),
             nameless: HashMap::new(),
@@ -113,9 +113,9 @@ impl<'a> Reader<'a> {
             count.requests += 1;
             match self.builder.build(&linked, &mut self.tree, count) {
                 Ok(()) => self.request(),
-                Err(Unfit::Failed) => count.failed += 1,
-                Err(Unfit::Skewed) => count.skewed += 1,
-                Err(Unfit::Empty) => count.empty += 1,
+                Err(SkipReason::Failed) => count.failed += 1,
+                Err(SkipReason::Skewed) => count.skewed += 1,
+                Err(SkipReason::Empty) => count.empty += 1,
             }
         }
     }
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
         self.found.count.profiled += 1;
         let e2e = root.end - root.start;
         let (start, trace) = (root.start, span.trace);
-        let request = Request { start, trace, weight, e2e, ttft, e2e_stages, ttft_stages, faster };
+        let request = ProfiledRequest { start, trace, weight, e2e, ttft, e2e_stages, ttft_stages, faster };
         self.found.list.push(request);
     }
 
@@ -184,13 +184,14 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let (pieces, span) = (self.pieces, self.pieces.all()[node.span as usize]);
-            let entry = self.nameless.entry((span.name, span.service())).or_insert_with(|| Nameless {
-                name: pieces.text(span.name).to_owned(),
-                service: span.service().map(|service| pieces.text(service).to_owned()),
-                spans: 0,
-                weighted_ns: 0.0,
-                engine: engine(place),
-            });
+            let entry =
+                self.nameless.entry((span.name, span.service())).or_insert_with(|| UnattributedTime {
+                    name: pieces.text(span.name).to_owned(),
+                    service: span.service().map(|service| pieces.text(service).to_owned()),
+                    spans: 0,
+                    weighted_ns: 0.0,
+                    engine: engine(place),
+                });
             entry.spans += 1;
             entry.weighted_ns += weight * self.own[place] as f64;
         }

@@ -6,7 +6,7 @@
 //! reason. Only service time changes; queueing is not simulated again.
 
 use super::link::NONE;
-use super::path::Sweep;
+use super::path::CriticalPathWalk;
 use super::stage::Stage;
 use super::tree::Tree;
 
@@ -38,7 +38,7 @@ pub(crate) struct Retimer {
 
 impl Retimer {
     /// Prepares the buffers for this tree, after the sweep was prepared.
-    pub fn prepare(&mut self, tree: &Tree, sweep: &Sweep) {
+    pub fn prepare(&mut self, tree: &Tree, sweep: &CriticalPathWalk) {
         let nodes = &tree.nodes;
         self.by_start.clear();
         self.from.clear();
@@ -65,7 +65,13 @@ impl Retimer {
 
     /// Returns the times to the last byte and to the first token in ns, with this stage's own time multiplied by
     /// `kept`.
-    pub fn with(&mut self, tree: &Tree, sweep: &Sweep, stage: Stage, kept: f64) -> (f64, Option<f64>) {
+    pub fn with(
+        &mut self,
+        tree: &Tree,
+        sweep: &CriticalPathWalk,
+        stage: Stage,
+        kept: f64,
+    ) -> (f64, Option<f64>) {
         let share = |node: u32| if tree.nodes[node as usize].own() == stage { kept } else { 1.0 };
         for parent in (0..tree.nodes.len() as u32).rev() {
             self.took[parent as usize] = self.node(tree, sweep, parent, share(parent));
@@ -88,7 +94,7 @@ impl Retimer {
     }
 
     /// Returns the duration of a node whose children are done. Its own time is multiplied by `own`.
-    fn node(&mut self, tree: &Tree, sweep: &Sweep, parent: u32, own: f64) -> f64 {
+    fn node(&mut self, tree: &Tree, sweep: &CriticalPathWalk, parent: u32, own: f64) -> f64 {
         let node = &tree.nodes[parent as usize];
         let by_end = sweep.children(parent);
         let Some(last) = by_end.last() else { return own * (node.end - node.start) as f64 };
@@ -124,7 +130,7 @@ impl Retimer {
     }
 }
 
-fn cause(tree: &Tree, sweep: &Sweep, parent: u32, at: i64) -> Cause {
+fn cause(tree: &Tree, sweep: &CriticalPathWalk, parent: u32, at: i64) -> Cause {
     let (ended, runs) = sweep.waited_for(tree, parent, at);
     let since = match runs {
         Some(one) => tree.nodes[one as usize].start,

@@ -14,7 +14,7 @@ use regex::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::names::Facts;
+use super::names::SpanFacts;
 use super::stage::Stage;
 
 pub(crate) const RULES_VERSION: u32 = 1;
@@ -146,7 +146,7 @@ impl Rules {
 
     /// Returns the stage of a span by the first matching rule. `names` states for each rule whether the span's names
     /// match.
-    pub fn stage(&self, span: &TraceSpan, facts: &Facts<'_>, names: &[bool]) -> Option<Stage> {
+    pub fn stage(&self, span: &TraceSpan, facts: &SpanFacts<'_>, names: &[bool]) -> Option<Stage> {
         let fits = |(rule, named): &(&Rule, &bool)| **named && rule.fits(span, facts);
         self.0.iter().zip(names).find(fits).map(|(rule, _)| rule.spec.stage)
     }
@@ -210,7 +210,7 @@ impl Rule {
     }
 
     /// Returns whether all conditions except names match.
-    fn fits(&self, span: &TraceSpan, facts: &Facts<'_>) -> bool {
+    fn fits(&self, span: &TraceSpan, facts: &SpanFacts<'_>) -> bool {
         let spec = &self.spec;
         let one_of = |list: &[String], value: Option<&str>| {
             list.is_empty()

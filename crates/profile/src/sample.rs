@@ -8,8 +8,8 @@ use plimsoll_math::quantile::EffectiveN;
 use plimsoll_math::series;
 use plimsoll_math::weighted::{self, Sorted};
 
-use super::finding::{DurationFigures, Latency};
-use super::read::Request;
+use super::finding::{DurationFigures, ProfiledLatency};
+use super::read::ProfiledRequest;
 use super::stage::Stage;
 use plimsoll_measure::budget::{Count, Decision, decide, of_batches};
 use plimsoll_measure::findings::{Estimate, Reading};
@@ -63,10 +63,10 @@ pub(crate) fn mean_by_blocks(column: &[i64], blocks: usize) -> Reading {
 }
 
 /// One latency of the requests that have it.
-pub struct Sample<'a> {
-    pub of: Latency,
+pub struct LatencySample<'a> {
+    pub of: ProfiledLatency,
     /// Requests in order of start times.
-    pub requests: Vec<&'a Request>,
+    pub requests: Vec<&'a ProfiledRequest>,
     pub weights: Vec<f64>,
     /// Latency, ns.
     pub total: Vec<i64>,
@@ -79,24 +79,32 @@ pub struct Sample<'a> {
     equal: bool,
 }
 
-impl<'a> Sample<'a> {
+impl<'a> LatencySample<'a> {
     /// Returns the requests that have this latency; `None` if there are none.
-    pub fn new(list: &'a [Request], of: Latency) -> Option<Sample<'a>> {
-        let has = |request: &&Request| of == Latency::E2e || request.ttft.is_some();
-        let requests: Vec<&Request> = list.iter().filter(has).collect();
+    pub fn new(list: &'a [ProfiledRequest], of: ProfiledLatency) -> Option<LatencySample<'a>> {
+        let has = |request: &&ProfiledRequest| of == ProfiledLatency::E2e || request.ttft.is_some();
+        let requests: Vec<&ProfiledRequest> = list.iter().filter(has).collect();
         let (first, last) = (requests.first()?.start, requests.last()?.start);
         let total: Vec<i64> = requests
             .iter()
             .map(|r| match of {
-                Latency::E2e => r.e2e,
-                Latency::Ttft => r.ttft.unwrap_or(0),
+                ProfiledLatency::E2e => r.e2e,
+                ProfiledLatency::Ttft => r.ttft.unwrap_or(0),
             })
             .collect();
         let weights: Vec<f64> = requests.iter().map(|r| r.weight).collect();
         let equal = weights.iter().all(|w| *w == weights[0]);
         let length_s = last.saturating_sub(first) as f64 / 1e9;
-        let mut sample =
-            Sample { of, requests, weights, total, stages: Vec::new(), length_s, blocks: Ok(0), equal };
+        let mut sample = LatencySample {
+            of,
+            requests,
+            weights,
+            total,
+            stages: Vec::new(),
+            length_s,
+            blocks: Ok(0),
+            equal,
+        };
         let used = |stage: &Stage| sample.requests.iter().any(|r| sample.stage_of(r, *stage) > 0);
         sample.stages = Stage::ALL.into_iter().filter(used).collect();
         sample.blocks = sample.block_count();
@@ -108,10 +116,10 @@ impl<'a> Sample<'a> {
     }
 
     /// Returns a request's time in a stage on this path, ns.
-    pub(crate) fn stage_of(&self, request: &Request, stage: Stage) -> i64 {
+    pub(crate) fn stage_of(&self, request: &ProfiledRequest, stage: Stage) -> i64 {
         match self.of {
-            Latency::E2e => request.e2e_stages[stage.index()],
-            Latency::Ttft => request.ttft_stages[stage.index()],
+            ProfiledLatency::E2e => request.e2e_stages[stage.index()],
+            ProfiledLatency::Ttft => request.ttft_stages[stage.index()],
         }
     }
 

@@ -3,17 +3,17 @@
 //! The verdict is the gate's: the share over the slice against the share that the percentile allows, by Beta bounds.
 
 use super::finding::SliceFinding;
-use super::sample::Sample;
+use super::sample::LatencySample;
 use super::stage::Stage;
 use plimsoll_measure::budget::StageBudget;
 use plimsoll_measure::findings::{Held, Reading};
 
 /// Returns every slice of the budget in file order.
-pub fn slices(sample: &Sample<'_>, budget: &StageBudget, alpha: f64) -> Vec<SliceFinding> {
+pub fn slices(sample: &LatencySample<'_>, budget: &StageBudget, alpha: f64) -> Vec<SliceFinding> {
     budget.slices.iter().map(|(name, amount)| slice(sample, name, amount.value, budget.p.0, alpha)).collect()
 }
 
-fn slice(sample: &Sample<'_>, name: &str, slice_s: f64, p: f64, alpha: f64) -> SliceFinding {
+fn slice(sample: &LatencySample<'_>, name: &str, slice_s: f64, p: f64, alpha: f64) -> SliceFinding {
     let stage = Stage::from_name(name).filter(|stage| sample.stages.contains(stage));
     let Some(stage) = stage else {
         return SliceFinding {
@@ -50,7 +50,7 @@ fn slice(sample: &Sample<'_>, name: &str, slice_s: f64, p: f64, alpha: f64) -> S
 }
 
 /// Returns a displayed percentile with its interval, or any other one without.
-fn percentile(sample: &Sample<'_>, column: &[i64], p: f64) -> Reading {
+fn percentile(sample: &LatencySample<'_>, column: &[i64], p: f64) -> Reading {
     let shown = [0.5, 0.9, 0.95, 0.99];
     match shown.iter().position(|one| (one - p).abs() < 1e-9) {
         Some(at) => sample.percentiles(column)[at].clone(),

@@ -10,7 +10,7 @@ use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_math::rng::Stream;
 
 use super::finding::{ChangeFinding, ChangePart, TailFinding, TailPart, TailReason};
-use super::sample::Sample;
+use super::sample::LatencySample;
 use super::stage::Stage;
 use plimsoll_measure::findings::{Estimate, Reading};
 use plimsoll_measure::order::LEVEL;
@@ -31,7 +31,7 @@ struct Means {
 
 /// The requests of one latency in ascending order, cut into middle and tail.
 pub struct TailSplit<'a> {
-    sample: &'a Sample<'a>,
+    sample: &'a LatencySample<'a>,
     stages: Vec<Stage>,
     order: Vec<u32>,
     block: Vec<u16>,
@@ -41,7 +41,7 @@ pub struct TailSplit<'a> {
 }
 
 /// Returns the narrowest share that has enough requests.
-pub fn slowest(sample: &Sample<'_>) -> Result<f64, String> {
+pub fn slowest(sample: &LatencySample<'_>) -> Result<f64, String> {
     sample.blocks.as_ref().map_err(Clone::clone)?;
     let n = sample.kish().min(sample.total.len() as f64);
     let fits = TAILS.into_iter().find(|share| share * n >= IN_TAIL - 1e-9);
@@ -55,7 +55,7 @@ pub fn slowest(sample: &Sample<'_>) -> Result<f64, String> {
 
 impl<'a> TailSplit<'a> {
     /// Cuts at this share; `stages` are the stages to compare.
-    pub fn new(sample: &'a Sample<'a>, slowest: f64, stages: Vec<Stage>) -> TailSplit<'a> {
+    pub fn new(sample: &'a LatencySample<'a>, slowest: f64, stages: Vec<Stage>) -> TailSplit<'a> {
         let blocks = sample.blocks.as_ref().copied().unwrap_or(1);
         let mut order: Vec<u32> = (0..sample.total.len() as u32).collect();
         order.sort_by_key(|i| sample.total[*i as usize]);
@@ -119,7 +119,7 @@ impl<'a> TailSplit<'a> {
 }
 
 /// Returns the causes of this latency's tail, and each stage's share of the tail's time.
-pub fn tail(sample: &Sample<'_>, seed: u64) -> (TailReason, Vec<(Stage, Reading)>) {
+pub fn tail(sample: &LatencySample<'_>, seed: u64) -> (TailReason, Vec<(Stage, Reading)>) {
     let share = match slowest(sample) {
         Ok(share) => share,
         Err(why) => return (TailReason::Refused { why }, Vec::new()),
@@ -157,8 +157,13 @@ pub fn tail(sample: &Sample<'_>, seed: u64) -> (TailReason, Vec<(Stage, Reading)
 }
 
 /// Returns the change of the tail against a baseline.
-pub fn change(base: &Sample<'_>, candidate: &Sample<'_>, seed: u64) -> Result<ChangeFinding, String> {
-    let side = |name: &str, sample: &Sample<'_>| slowest(sample).map_err(|why| format!("{name}: {why}"));
+pub fn change(
+    base: &LatencySample<'_>,
+    candidate: &LatencySample<'_>,
+    seed: u64,
+) -> Result<ChangeFinding, String> {
+    let side =
+        |name: &str, sample: &LatencySample<'_>| slowest(sample).map_err(|why| format!("{name}: {why}"));
     let share = side("the baseline", base)?.max(side("the candidate", candidate)?);
     let used = |stage: &Stage| base.stages.contains(stage) || candidate.stages.contains(stage);
     let stages: Vec<Stage> = Stage::ALL.into_iter().filter(used).collect();

@@ -29,7 +29,7 @@ pub struct Overview {
 }
 
 pub fn overview(spans: &[TraceSpan]) -> Overview {
-    let mut counting = Counting::default();
+    let mut counting = SpanCounter::default();
     spans.iter().for_each(|span| counting.add(span));
     counting.end()
 }
@@ -39,7 +39,7 @@ pub fn overview(spans: &[TraceSpan]) -> Overview {
 /// Ids are stored as 64-bit digests. Among five million spans a collision has a probability under one in a million,
 /// and makes a count off by one.
 #[derive(Default)]
-pub struct Counting {
+pub struct SpanCounter {
     ids: HashSet<u64>,
     parents: Vec<u64>,
     /// Maximum weight of the spans of each trace.
@@ -51,7 +51,7 @@ pub struct Counting {
     to_ns: Option<i64>,
 }
 
-impl Counting {
+impl SpanCounter {
     pub fn add(&mut self, span: &TraceSpan) {
         self.spans += 1;
         self.failed += u64::from(span.failed);

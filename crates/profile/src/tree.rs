@@ -8,8 +8,8 @@
 use plimsoll_model::trace::SpanKind;
 
 use super::finding::KnownBy;
-use super::link::{Linked, NONE, TraceCount};
-use super::piece::{Carried, Piece, Pieces};
+use super::link::{LinkedSpan, NONE, TraceCount};
+use super::piece::{Piece, Pieces, SpanDurations};
 use super::skew;
 use super::stage::Stage;
 
@@ -54,7 +54,7 @@ pub struct Tree {
 
 /// The reason why a request is rejected.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Unfit {
+pub enum SkipReason {
     Failed,
     Skewed,
     /// The request has a duration of zero.
@@ -94,13 +94,19 @@ impl<'a> Builder<'a> {
     }
 
     /// Builds the tree of a request.
-    pub fn build(&mut self, linked: &[Linked], tree: &mut Tree, count: &mut TraceCount) -> Result<(), Unfit> {
+    pub fn build(
+        &mut self,
+        linked: &[LinkedSpan],
+        tree: &mut Tree,
+        count: &mut TraceCount,
+    ) -> Result<(), SkipReason> {
         self.read(linked, tree, count);
         let root = &self.pieces.all()[tree.nodes[0].span as usize];
         if root.failed && !self.keep_failed {
-            return Err(Unfit::Failed);
+            return Err(SkipReason::Failed);
         }
-        let moved = skew::repair(&mut tree.nodes, self.pieces.all(), &mut self.shift).ok_or(Unfit::Skewed)?;
+        let moved =
+            skew::repair(&mut tree.nodes, self.pieces.all(), &mut self.shift).ok_or(SkipReason::Skewed)?;
         count.shifted += u64::from(moved);
         self.stages(tree);
         count.laid_out += u64::from(!self.inside.is_empty());
@@ -108,13 +114,13 @@ impl<'a> Builder<'a> {
         count.residual_over_5_percent += u64::from(residual);
         contain(tree, count);
         if tree.nodes[0].end <= tree.nodes[0].start {
-            return Err(Unfit::Empty);
+            return Err(SkipReason::Empty);
         }
         self.pick_marks(tree);
         Ok(())
     }
 
-    fn read(&mut self, linked: &[Linked], tree: &mut Tree, count: &mut TraceCount) {
+    fn read(&mut self, linked: &[LinkedSpan], tree: &mut Tree, count: &mut TraceCount) {
         tree.nodes.clear();
         for one in linked {
             let span = &self.pieces.all()[one.span as usize];
@@ -179,7 +185,7 @@ impl<'a> Builder<'a> {
         self.inside.extend(inside.into_iter().filter(|one| !self.has_inside[one.node as usize]));
     }
 
-    fn note(&mut self, place: u32, node: &Node, carried: &Carried, span_start: i64) {
+    fn note(&mut self, place: u32, node: &Node, carried: &SpanDurations, span_start: i64) {
         let moved = node.start - span_start;
         let ns = |s: f64| (s * 1e9).round() as i64;
         let ttft = carried.ttft_s.map(ns);

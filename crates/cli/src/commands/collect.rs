@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use plimsoll_client::clock::Clock;
 use plimsoll_model::{Fingerprint, Manifest, RunState, TimeBase, TraceSpan};
-use plimsoll_profile::traces::{Counting, Overview};
+use plimsoll_profile::traces::{Overview, SpanCounter};
 use plimsoll_report::figure;
 use plimsoll_server::ServeError;
 use plimsoll_server::collector::{self, CollectStopper, CollectorConfig, IntakeCounts, SpanSink};
@@ -83,7 +83,7 @@ fn show(args: &CollectArgs, dir: &std::path::Path, counts: &IntakeCounts) -> Res
 
 /// Returns a summary of a folder. Spans are counted while they are read, because they may exceed the memory.
 pub fn overview(dir: &std::path::Path) -> Result<Overview, StoreError> {
-    let mut counting = Counting::default();
+    let mut counting = SpanCounter::default();
     plimsoll_store::each_span(dir, |span| counting.add(&span))?;
     Ok(counting.end())
 }

@@ -13,7 +13,7 @@ use plimsoll_plan::levers::{
     EffortSpec, Goal, LeverCase, LeverFinding, LeverOrder, LeverSpec, Redraw, catalogue, rank,
 };
 use plimsoll_plan::spec::Band;
-use plimsoll_profile::infer::Floor;
+use plimsoll_profile::infer::ComputeFloor;
 use plimsoll_report::levers as page;
 use plimsoll_sim::{FleetSpec, WorldSpec};
 use plimsoll_workload::{Scenario, check};
@@ -70,7 +70,7 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
 
 fn judge(
     manifest: &Manifest,
-    (attempts, samples, floor): (&[Attempt], &[Sample], Option<Floor>),
+    (attempts, samples, floor): (&[Attempt], &[Sample], Option<ComputeFloor>),
     summary: &LevelSummary,
     (world, recorded): (Option<&WorldSpec>, Option<&Recorded>),
     spec: &LeverSpec,

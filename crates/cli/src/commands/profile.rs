@@ -9,7 +9,7 @@ use plimsoll_diagnose::device;
 use plimsoll_judge::budget::StageBudget;
 use plimsoll_measure::findings::Held;
 use plimsoll_model::TraceSpan;
-use plimsoll_profile::{Floor, Pieces, ProfileFinding, ProfileSpec, Requests, RuleFile, Rules, judge};
+use plimsoll_profile::{ModelFloor, Pieces, ProfileFinding, ProfileSpec, Requests, RuleFile, Rules, judge};
 use plimsoll_workload::check;
 use schemars::schema_for;
 
@@ -214,9 +214,9 @@ pub fn budget(path: &Path) -> Result<(StageBudget, f64), Stop> {
     Ok((stages, alpha))
 }
 
-fn floor(path: &Path) -> Result<Floor, Stop> {
+fn floor(path: &Path) -> Result<ModelFloor, Stop> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
     let value = serde_json::from_str(&text).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
-    Floor::read(&value).map_err(|why| Stop::usage(format!("{name}: {why}")))
+    ModelFloor::read(&value).map_err(|why| Stop::usage(format!("{name}: {why}")))
 }

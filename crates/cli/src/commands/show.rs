@@ -8,7 +8,7 @@ use crate::result;
 use crate::rows;
 
 use plimsoll_model::RunState;
-use plimsoll_profile::traces::{Counting, Overview};
+use plimsoll_profile::traces::{Overview, SpanCounter};
 use plimsoll_report::figure::counted;
 use plimsoll_report::text::Detail;
 use plimsoll_store::StoreError;
@@ -29,7 +29,7 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
         return report::run(&ReportArgs { run, price, plan: plan.clone(), out: out.clone() });
     }
     if args.run.is_file() {
-        let mut counting = Counting::default();
+        let mut counting = SpanCounter::default();
         trace_file::each(&args.run, Said::Never, &mut |span| counting.add(&span))?;
         print_traces(args.format, &counting.end());
         return Ok(Exit::Done);

@@ -10,7 +10,7 @@ use std::path::Path;
 use plimsoll_judge::budget::StageBudget;
 use plimsoll_measure::findings::{Held, LevelFinding};
 use plimsoll_model::{At, Attempt, Level, Load};
-use plimsoll_profile::infer::{self, Floor, SplitCase, ToldStages, WaitFinding, WaitPart};
+use plimsoll_profile::infer::{self, ComputeFloor, ReportedStages, SplitCase, WaitFinding, WaitPart};
 use plimsoll_report::{text, wait};
 use serde_json::json;
 
@@ -67,20 +67,20 @@ fn own(rows: &rows::WholeRun, level: u32) -> Vec<&Attempt> {
 }
 
 /// Returns the duration of an isolated request, from a level with concurrency 1.
-pub fn floor(rows: &rows::WholeRun) -> Option<Floor> {
+pub fn floor(rows: &rows::WholeRun) -> Option<ComputeFloor> {
     let alone = |level: &&Level| matches!(level.load, Load::Closed { concurrency: 1 });
     let counts =
         |level: &&Level| level.purpose != "warmup" && level.purpose != plimsoll_measure::purpose::COLD;
     let level = rows.manifest.levels.iter().filter(counts).find(alone)?;
     let attempts = own(rows, level.id);
     let (rows, _) = infer::rows::rows(&attempts);
-    Floor::of(&rows.iter().collect::<Vec<_>>())
+    ComputeFloor::of(&rows.iter().collect::<Vec<_>>())
 }
 
 fn split(
     rows: &rows::WholeRun,
     found: &LevelFinding,
-    floor: Option<Floor>,
+    floor: Option<ComputeFloor>,
     (budget, ignore_reported): (Option<(&StageBudget, f64)>, bool),
 ) -> Result<WaitFinding, Stop> {
     let id = found.summary.level;
@@ -90,7 +90,7 @@ fn split(
     let ended = |from: At, to: At| {
         attempts.iter().filter(|a| a.end.is_some_and(|end| end > from && end <= to)).count()
     };
-    let told = ToldStages::read(&rows.samples, (level.start, level.drained), ended);
+    let told = ReportedStages::read(&rows.samples, (level.start, level.drained), ended);
     let from = found.summary.window.start;
     Ok(infer::infer(&SplitCase {
         level: id,

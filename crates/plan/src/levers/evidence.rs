@@ -17,7 +17,7 @@ use super::finding::{FasterModel, FigureOrigin, Goal};
 use super::{LeverCase, ReplayRequest, schedule};
 use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::server_side::{ServerSide, Signal};
-use plimsoll_profile::infer::{self, Split, ToldStages, WaitPart};
+use plimsoll_profile::infer::{self, ReportedStages, Split, WaitPart};
 
 /// Number of batches for a ratio's interval.
 const BATCHES: usize = 20;
@@ -212,7 +212,8 @@ fn inferred(case: &LeverCase<'_>, slow: &[(&Attempt, f64)], metric: Metric) -> (
     let ended = |from: At, to: At| {
         case.attempts.iter().filter(|a| a.end.is_some_and(|end| end > from && end <= to)).count()
     };
-    let told = ToldStages::read(case.samples.iter().copied(), (case.level.start, case.level.drained), ended);
+    let told =
+        ReportedStages::read(case.samples.iter().copied(), (case.level.start, case.level.drained), ended);
     let found = infer::infer(&infer::SplitCase {
         level: case.level.id,
         attempts: case.attempts,

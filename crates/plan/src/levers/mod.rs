@@ -38,7 +38,7 @@ use plimsoll_model::{Attempt, Level, Sample};
 use plimsoll_sim::WorldSpec;
 
 use plimsoll_measure::findings::LevelSummary;
-use plimsoll_profile::infer::Floor;
+use plimsoll_profile::infer::ComputeFloor;
 use predict::{Predicted, Simulator};
 
 pub struct LeverCase<'a> {
@@ -48,7 +48,7 @@ pub struct LeverCase<'a> {
     /// Metrics scraped during the run.
     pub samples: &'a [&'a Sample],
     /// Latency of isolated requests, from another level of the run.
-    pub floor: Option<Floor>,
+    pub floor: Option<ComputeFloor>,
     /// The engine that represents the target; `None` disables simulation.
     pub world: Option<&'a WorldSpec>,
     /// Source of similar schedules; `None` to resample the run's arrivals in blocks.

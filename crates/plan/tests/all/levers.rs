@@ -10,7 +10,7 @@ use plimsoll_plan::levers::evidence::SharesFrom;
 use plimsoll_plan::levers::predict::{Predicted, Simulator};
 use plimsoll_plan::levers::{EffortSpec, FigureOrigin, Goal, LeverCase, LeverOrder, Term, catalogue, rank};
 use plimsoll_plan::recorded::requests;
-use plimsoll_profile::infer::{self, Floor, WaitPart};
+use plimsoll_profile::infer::{self, ComputeFloor, WaitPart};
 use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec, StepSpec, WorldSpec};
 use plimsoll_workload::{Pause, SessionSpec, Size};
 
@@ -40,7 +40,7 @@ fn judged(rows: &[Attempt]) -> plimsoll_plan::levers::LeverFinding {
 }
 
 /// Returns the finding with a known latency of isolated requests.
-fn judged_beside(rows: &[Attempt], floor: Option<Floor>) -> plimsoll_plan::levers::LeverFinding {
+fn judged_beside(rows: &[Attempt], floor: Option<ComputeFloor>) -> plimsoll_plan::levers::LeverFinding {
     let level = level(100.0, rows.len() as i64 / 100);
     let summary = summarise(&level, rows, &[], None);
     let attempts: Vec<&Attempt> = rows.iter().collect();
@@ -113,7 +113,7 @@ fn what_a_silent_server_spends_is_what_profile_says() {
     };
     let alone = silent(|_| 0, 400);
     let (lone, _) = infer::rows::rows(&alone.iter().collect::<Vec<_>>());
-    let floor = Floor::of(&lone.iter().collect::<Vec<_>>());
+    let floor = ComputeFloor::of(&lone.iter().collect::<Vec<_>>());
     let rows = silent(|i| if i % 10 == 7 { 300 } else { 0 }, 2_000);
     let finding = judged_beside(&rows, floor);
     assert_eq!(finding.evidence.shares_from, SharesFrom::Inferred);
@@ -123,7 +123,7 @@ fn what_a_silent_server_spends_is_what_profile_says() {
         level: 0,
         attempts: &attempts,
         from: rows[0].due,
-        told: infer::ToldStages::default(),
+        told: infer::ReportedStages::default(),
         floor,
         ignore_reported: false,
         budget: None,

@@ -13,7 +13,7 @@
 mod passive;
 pub mod split;
 
-pub use passive::Busy;
+pub use passive::BusySeconds;
 
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::cold_start::{ColdStartFinding, ColdTrial, ColdVerdict};

@@ -28,7 +28,7 @@ const AFTER: usize = 50;
 
 /// The busy time of a target in seconds, enough to rule out pauses without the rows.
 #[derive(Default, Debug)]
-pub struct Busy {
+pub struct BusySeconds {
     /// Change of the number of attempts in flight per second: starts minus ends of the second before, from `first`
     /// on.
     steps: VecDeque<i64>,
@@ -40,7 +40,7 @@ pub struct Busy {
 /// Maximum number of stored seconds: four months.
 const LONGEST_S: i64 = 10_000_000;
 
-impl Busy {
+impl BusySeconds {
     /// Adds an attempt. For one without an end only the due time is known.
     pub fn push(&mut self, attempt: &Attempt) {
         let second = |at: At| at.0.div_euclid(1_000_000_000);

@@ -9,7 +9,7 @@ use plimsoll_model::Attempt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::told::{ReportedMean, ToldStages};
+use super::told::{ReportedMean, ReportedStages};
 use plimsoll_measure::columns::Fate;
 
 /// Minimum number of requests for a mean.
@@ -19,7 +19,8 @@ const STRANGERS: f64 = 0.05;
 
 /// One stage of a mean request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct AnswerPart {
+#[schemars(rename = "AnswerPart")]
+pub struct MeanStage {
     /// Name of the stage.
     pub name: String,
     /// Set if the server reports the stage; else the client measured it.
@@ -38,13 +39,13 @@ pub struct WholeAnswers {
     /// Mean time from due to the last byte in s.
     pub mean_s: f64,
     /// Stages in order; they add up to the mean.
-    pub parts: Vec<AnswerPart>,
+    pub parts: Vec<MeanStage>,
     pub notes: Vec<String>,
 }
 
 /// Returns the stages of a level's mean request. Returns `None` if too few responses were unstreamed, or if the
 /// server exports no stage times.
-pub(super) fn of(attempts: &[&Attempt], told: &ToldStages) -> Option<WholeAnswers> {
+pub(super) fn of(attempts: &[&Attempt], told: &ReportedStages) -> Option<WholeAnswers> {
     let stages: Vec<(&str, ReportedMean)> = [
         ("queue", told.queue),
         ("input (pre-process)", told.input),
@@ -72,7 +73,7 @@ pub(super) fn of(attempts: &[&Attempt], told: &ToldStages) -> Option<WholeAnswer
     parts.extend(stages.iter().map(|(name, told)| (*name, true, told.mean_ns / 1e9)));
     let rest = whole - parts.iter().map(|(_, _, s)| s).sum::<f64>();
     parts.push(("network, and what the server does not tell", false, rest));
-    let part = |(name, reported, mean_s): (&str, bool, f64)| AnswerPart {
+    let part = |(name, reported, mean_s): (&str, bool, f64)| MeanStage {
         name: name.to_owned(),
         reported,
         mean_s,

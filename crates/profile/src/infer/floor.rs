@@ -8,7 +8,7 @@ use super::rows::ClientRow;
 
 /// The floor of isolated requests. Times in ns.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Floor {
+pub struct ComputeFloor {
     /// Time at a prompt length of zero.
     pub base_ns: f64,
     /// Time per computed prompt token.
@@ -27,9 +27,9 @@ pub struct Floor {
 /// Minimum number of isolated requests.
 const FEWEST: usize = 12;
 
-impl Floor {
+impl ComputeFloor {
     /// Returns the floor of isolated requests. Returns `None` with too few of them.
-    pub fn of(alone: &[&ClientRow<'_>]) -> Option<Floor> {
+    pub fn of(alone: &[&ClientRow<'_>]) -> Option<ComputeFloor> {
         if alone.len() < FEWEST {
             return None;
         }
@@ -42,7 +42,14 @@ impl Floor {
         let lengths_differ = lengths[lengths.len() * 3 / 4] >= 1.3 * lengths[lengths.len() / 4];
         let gaps: Vec<f64> = alone.iter().filter_map(|row| gap(row)).collect();
         let gap_ns = median(gaps).unwrap_or(0.0);
-        Some(Floor { base_ns, per_token_ns, gap_ns, spread_ns: median(off)?, lengths_differ, n: alone.len() })
+        Some(ComputeFloor {
+            base_ns,
+            per_token_ns,
+            gap_ns,
+            spread_ns: median(off)?,
+            lengths_differ,
+            n: alone.len(),
+        })
     }
 
     /// Returns the time of network and front end in ns: the base without one step of the engine.

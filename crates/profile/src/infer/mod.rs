@@ -22,17 +22,17 @@ pub mod track;
 
 use plimsoll_model::{At, Attempt};
 
-pub use answers::{AnswerPart, WholeAnswers};
+pub use answers::{MeanStage, WholeAnswers};
 pub use finding::{Bands, Basis, PartCeiling, PartFinding, PartSlice, WaitFinding};
-pub use floor::Floor;
+pub use floor::ComputeFloor;
 pub use plimsoll_measure::findings::Bounded;
 pub use split::{Split, WaitPart, WaitSource};
-pub use told::{ReportedMean, ToldStages};
+pub use told::{ReportedMean, ReportedStages};
 pub use track::Track;
 
 use rows::ClientRow;
-use sampled::Sampled;
-use split::{Pins, Shapes};
+use sampled::SampledSplit;
+use split::{KnownMeans, Shapes};
 
 use plimsoll_measure::budget::StageBudget;
 
@@ -43,9 +43,9 @@ pub struct SplitCase<'a> {
     /// Minimum due time of counted requests.
     pub from: At,
     /// Stage means from the server's metrics.
-    pub told: ToldStages,
+    pub told: ReportedStages,
     /// Floor of isolated requests from another level; `None` to use isolated requests of this one.
-    pub floor: Option<Floor>,
+    pub floor: Option<ComputeFloor>,
     /// Whether parts are inferred although the server reports them, to measure the accuracy of an inference.
     pub ignore_reported: bool,
     /// Slices of a budget with their α; `None` without a budget.
@@ -53,13 +53,13 @@ pub struct SplitCase<'a> {
 }
 
 /// The split of a level.
-pub struct Inferred {
+pub struct LevelSplit {
     pub finding: WaitFinding,
     /// Each split request: index of its record in [`SplitCase::attempts`], and its parts.
     pub splits: Vec<(usize, Split)>,
 }
 
-pub fn infer(case: &SplitCase<'_>) -> Inferred {
+pub fn infer(case: &SplitCase<'_>) -> LevelSplit {
     let counted: Vec<&Attempt> = case.attempts.iter().copied().filter(|a| a.due >= case.from).collect();
     let left_out = rows::rows(&counted).1;
     let (rows, _) = rows::rows(case.attempts);
@@ -105,7 +105,7 @@ pub fn infer(case: &SplitCase<'_>) -> Inferred {
             })
             .collect()
     });
-    Inferred { finding, splits }
+    LevelSplit { finding, splits }
 }
 
 /// The wait of every row, split: the likely split, and the splits at the ends of its error. Times in ns.
@@ -193,8 +193,9 @@ fn guess(
         return no_more();
     }
     // A mean over requests has less information than a reported prefill time.
-    let without = |pins: Pins| Pins { prefill: pins.prefill.filter(|_| prompts.is_none()), ..pins };
-    let pins = without(Pins::of(rows, &case.told, false));
+    let without =
+        |pins: KnownMeans| KnownMeans { prefill: pins.prefill.filter(|_| prompts.is_none()), ..pins };
+    let pins = without(KnownMeans::of(rows, &case.told, false));
     let shapes = match Track::of(case.attempts) {
         Ok(track) => {
             let shapes = split::by_steps(rows, &track).filter(|shapes| believed(rows, shapes, &pins, notes));
@@ -230,8 +231,11 @@ fn guess(
         prompt::lay(&mut shapes, told);
     }
     // A gauge determines the mean less well than the steps.
-    let pins =
-        if shapes.source == WaitSource::Steps { pins } else { without(Pins::of(rows, &case.told, true)) };
+    let pins = if shapes.source == WaitSource::Steps {
+        pins
+    } else {
+        without(KnownMeans::of(rows, &case.told, true))
+    };
     note_pins(&pins, rows.len(), notes);
     let edges = edges(&pins, rows.len(), &shapes);
     let likely = split::lay(rows, &shapes.likely, &pins);
@@ -240,7 +244,7 @@ fn guess(
 }
 
 /// Returns whether a shape agrees with the reported means. A shape that does not is of another engine.
-fn believed(rows: &[ClientRow<'_>], shapes: &Shapes, pins: &Pins, notes: &mut Vec<String>) -> bool {
+fn believed(rows: &[ClientRow<'_>], shapes: &Shapes, pins: &KnownMeans, notes: &mut Vec<String>) -> bool {
     let Some((told, members)) = &pins.prefill else { return true };
     let mean = members.iter().map(|i| shapes.likely.prefill[*i]).sum::<f64>() / members.len().max(1) as f64;
     let ratio = told.mean_ns / mean.max(1.0);
@@ -267,7 +271,7 @@ fn by_floor(
             .iter()
             .filter_map(|a| Some((a.sent?.0, a.end.map_or(i64::MAX, |at| at.0))))
             .collect();
-        Floor::of(&floor::alone(rows, &busy))
+        ComputeFloor::of(&floor::alone(rows, &busy))
     };
     let Some(floor) = case.floor.or_else(own) else {
         notes.push("no floor: no level at concurrency 1, and too few requests met an empty server".into());
@@ -297,7 +301,7 @@ fn by_floor(
     Some(split::by_floor(rows, &floor, slower, told))
 }
 
-fn by_means(rows: &[ClientRow<'_>], pins: &Pins, notes: &mut Vec<String>) -> Option<Shapes> {
+fn by_means(rows: &[ClientRow<'_>], pins: &KnownMeans, notes: &mut Vec<String>) -> Option<Shapes> {
     let (Some((queue, _)), Some((prefill, _))) = (&pins.queue, &pins.prefill) else {
         notes.push("the queue is unknown: the server tells no means of queue and prefill either".into());
         return None;
@@ -306,7 +310,7 @@ fn by_means(rows: &[ClientRow<'_>], pins: &Pins, notes: &mut Vec<String>) -> Opt
     Some(split::by_means(rows, queue.mean_ns, prefill.mean_ns))
 }
 
-fn note_pins(pins: &Pins, rows: usize, notes: &mut Vec<String>) {
+fn note_pins(pins: &KnownMeans, rows: usize, notes: &mut Vec<String>) {
     let told = [("queue", &pins.queue), ("prefill", &pins.prefill)];
     for (name, (told, members)) in told.iter().filter_map(|(name, pin)| Some((name, pin.as_ref()?))) {
         notes.push(format!(
@@ -327,7 +331,7 @@ fn note_pins(pins: &Pins, rows: usize, notes: &mut Vec<String>) {
 
 /// Returns the uncertainty from the edges of scrapes: requests that only one side counted, and rows outside all
 /// scrapes.
-fn edges(pins: &Pins, rows: usize, shapes: &Shapes) -> [Edge; 2] {
+fn edges(pins: &KnownMeans, rows: usize, shapes: &Shapes) -> [Edge; 2] {
     let residual = if shapes.source == WaitSource::Steps { RESIDUAL_STEPS } else { RESIDUAL_FLOOR };
     let of = |pin: &Option<(ReportedMean, Vec<usize>)>, ns: f64| {
         let Some((told, members)) = pin else { return Edge { share: 0.0, ns, pinned: false, residual } };
@@ -372,7 +376,7 @@ fn find(
         (Some(first), Some(last)) => (last.due - first.due) as f64 / 1e9,
         _ => 0.0,
     };
-    let sampled = Sampled { splits: &splits, ends: &ends, length_s };
+    let sampled = SampledSplit { splits: &splits, ends: &ends, length_s };
     for part in parts.iter_mut().filter(|part| part.basis != Basis::Unknown && !splits.is_empty()) {
         let of = part.part as usize;
         part.sampled = Some(sampled.times(|split| split[of]));

@@ -16,7 +16,7 @@ use plimsoll_measure::findings::{Held, Reading};
 use plimsoll_measure::order;
 
 /// The split requests of a level, in order of due times.
-pub(super) struct Sampled<'a> {
+pub(super) struct SampledSplit<'a> {
     pub splits: &'a [Split],
     /// Splits at both ends of the inference error.
     pub ends: &'a [Vec<Split>],
@@ -28,7 +28,7 @@ fn column(splits: &[Split], of: impl Fn(&Split) -> f64) -> Vec<i64> {
     splits.iter().map(|split| of(split).round() as i64).collect()
 }
 
-impl Sampled<'_> {
+impl SampledSplit<'_> {
     fn blocks(&self) -> Result<usize, String> {
         blocks_for(&column(self.splits, total), self.length_s)
     }

@@ -6,9 +6,9 @@
 //! split is made three times: with the latest possible, the likely and the earliest possible start of the prefill.
 //! The range between them is its error.
 
-use super::floor::Floor;
+use super::floor::ComputeFloor;
 use super::rows::ClientRow;
-use super::told::{ReportedMean, ToldStages};
+use super::told::{ReportedMean, ReportedStages};
 use super::track::Track;
 
 plimsoll_model::named! {
@@ -109,7 +109,7 @@ pub(super) fn by_steps(rows: &[ClientRow<'_>], track: &Track) -> Option<Shapes> 
 /// Returns the shapes from the floor. Under load a prefill shares its steps with others. At minimum it takes its
 /// isolated time; at maximum it takes most of the wait beyond the floor, in longer steps. `slower` is the ratio of
 /// token gaps to isolated ones; `told` is set if the server reports the mean prefill time.
-pub(super) fn by_floor(rows: &[ClientRow<'_>], floor: &Floor, slower: f64, told: bool) -> Shapes {
+pub(super) fn by_floor(rows: &[ClientRow<'_>], floor: &ComputeFloor, slower: f64, told: bool) -> Shapes {
     let base = floor.base_ns - floor.front_ns();
     let with_base = |base: f64, front: f64, factor: f64, of_the_rest: f64| Shape {
         prefill: rows
@@ -160,21 +160,24 @@ pub(super) fn by_means(rows: &[ClientRow<'_>], queue: f64, prefill: f64) -> Shap
 
 /// The reported means that a shape is fitted to, and the rows of each.
 #[derive(Clone)]
-pub(super) struct Pins {
+pub(super) struct KnownMeans {
     pub queue: Option<(ReportedMean, Vec<usize>)>,
     pub prefill: Option<(ReportedMean, Vec<usize>)>,
 }
 
-impl Pins {
+impl KnownMeans {
     /// Finds the rows of each reported mean.
-    pub fn of(rows: &[ClientRow<'_>], told: &ToldStages, with_waiting: bool) -> Pins {
+    pub fn of(rows: &[ClientRow<'_>], told: &ReportedStages, with_waiting: bool) -> KnownMeans {
         let members = |told: ReportedMean| {
             let within = |row: &ClientRow<'_>| row.end > told.from.0 && row.end <= told.to.0;
             let members: Vec<usize> = (0..rows.len()).filter(|i| within(&rows[*i])).collect();
             (members.len() >= 20).then_some((told, members))
         };
         let waiting = told.waiting.filter(|_| with_waiting);
-        Pins { queue: told.queue.or(waiting).and_then(members), prefill: told.prefill.and_then(members) }
+        KnownMeans {
+            queue: told.queue.or(waiting).and_then(members),
+            prefill: told.prefill.and_then(members),
+        }
     }
 }
 
@@ -182,7 +185,7 @@ impl Pins {
 ///
 /// The rest of a wait after the prefill is queue and front. The front is equal for all requests, so one constant is
 /// searched with which the queue has its reported mean.
-pub(super) fn lay(rows: &[ClientRow<'_>], shape: &Shape, pins: &Pins) -> Vec<[f64; 3]> {
+pub(super) fn lay(rows: &[ClientRow<'_>], shape: &Shape, pins: &KnownMeans) -> Vec<[f64; 3]> {
     let mut prefill = shape.prefill.clone();
     if let Some((told, members)) = &pins.prefill {
         let mean = members.iter().map(|i| prefill[*i]).sum::<f64>() / members.len() as f64;

@@ -27,7 +27,7 @@ pub struct ReportedMean {
 
 /// The reported stage means of a level; `None` if not exported.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
-pub struct ToldStages {
+pub struct ReportedStages {
     pub queue: Option<ReportedMean>,
     pub prefill: Option<ReportedMean>,
     /// Waiting requests over the rate, if no queue time is exported.
@@ -43,18 +43,18 @@ const FEWEST_LOOKS: usize = 8;
 /// Minimum number of requests for a reported mean.
 const FEWEST_TOLD: f64 = 20.0;
 
-impl ToldStages {
+impl ReportedStages {
     /// Reads the metrics between `from` and `to` from the run's samples and the number of requests that ended in an
     /// interval.
     pub fn read<'a>(
         samples: impl IntoIterator<Item = &'a Sample>,
         (from, to): (At, At),
         ended: impl Fn(At, At) -> usize,
-    ) -> ToldStages {
+    ) -> ReportedStages {
         let side = ServerSide::read(samples);
         // A counter reset means a restarted process; alternating counters belong to several processes.
         if side.is_empty() || side.disclosures().alternates {
-            return ToldStages::default();
+            return ReportedStages::default();
         }
         let histogram = |signal: Signal| -> Option<ReportedMean> {
             let taken = side.histogram(signal, from, to).filter(|taken| taken.resets == 0)?;
@@ -67,7 +67,7 @@ impl ToldStages {
                 to: taken.to,
             })
         };
-        ToldStages {
+        ReportedStages {
             queue: histogram(Signal::QueueTime),
             prefill: histogram(Signal::PrefillTime),
             waiting: waiting(&side, (from, to), ended),

@@ -3,7 +3,7 @@
 
 use plimsoll_model::{At, Attempt, Event, EventKind, Outcome, Sample, ServerStage, Span};
 use plimsoll_profile::infer::{
-    Basis, Floor, SplitCase, ToldStages, WaitFinding, WaitPart, WaitSource, infer,
+    Basis, ComputeFloor, ReportedStages, SplitCase, WaitFinding, WaitPart, WaitSource, infer,
 };
 
 use crate::infer_systems::{Page, drawn, figures, held, said};
@@ -105,7 +105,7 @@ fn what_cannot_be_known_is_not_guessed() {
         level: 0,
         attempts: &attempts,
         from: At::ZERO,
-        told: ToldStages::default(),
+        told: ReportedStages::default(),
         floor: None,
         ignore_reported: false,
         budget: None,
@@ -140,9 +140,9 @@ fn a_told_prompt_is_taken_as_it_is_told() {
     // A clock that reports more than the client's wait, and a few requests without a report.
     attempts[7].answer.stages[0].took = Span(500_000_000);
     attempts[8].answer.stages.clear();
-    let of = |attempts: &[Attempt], floor: Option<Floor>, ignore_reported: bool| {
+    let of = |attempts: &[Attempt], floor: Option<ComputeFloor>, ignore_reported: bool| {
         let attempts: Vec<&Attempt> = attempts.iter().collect();
-        let told = ToldStages::default();
+        let told = ReportedStages::default();
         let case = SplitCase {
             level: 0,
             attempts: &attempts,
@@ -173,8 +173,14 @@ fn a_told_prompt_is_taken_as_it_is_told() {
     assert!((untold.value - (0.095 - prompt_s)).abs() < 1e-9, "{untold:?}");
     assert!(finding.notes.iter().any(|note| note.contains("prefill of 199 of 200")), "{:?}", finding.notes);
     // With a floor the rest is split, and no part is longer than its wait.
-    let floor =
-        Floor { base_ns: 8e6, per_token_ns: 1e5, gap_ns: 5e6, spread_ns: 1e6, lengths_differ: true, n: 30 };
+    let floor = ComputeFloor {
+        base_ns: 8e6,
+        per_token_ns: 1e5,
+        gap_ns: 5e6,
+        spread_ns: 1e6,
+        lengths_differ: true,
+        n: 30,
+    };
     let finding = of(&attempts, Some(floor), false);
     assert_eq!(finding.source, Some(WaitSource::Floor));
     assert_eq!(basis(&finding, WaitPart::Prefill).0, Basis::Reported);
@@ -218,7 +224,7 @@ fn whole_answers_are_told_apart_by_the_server_s_means() {
         samples.push(sample(at_ms, "nv_inference_compute_infer_duration_us", infer_us));
     }
     let attempts: Vec<&Attempt> = attempts.iter().collect();
-    let told = ToldStages::read(&samples, (At::ZERO, At(3_000_000_000)), |_, _| 98);
+    let told = ReportedStages::read(&samples, (At::ZERO, At(3_000_000_000)), |_, _| 98);
     let case = SplitCase {
         level: 0,
         attempts: &attempts,
@@ -268,7 +274,7 @@ fn two_engines_are_not_taken_for_one() {
         level: 0,
         attempts: &attempts,
         from: At::ZERO,
-        told: ToldStages::default(),
+        told: ReportedStages::default(),
         floor: None,
         ignore_reported: false,
         budget: None,

@@ -5,7 +5,7 @@ use plimsoll_math::quantile;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, Load, Sample, Span};
 use plimsoll_profile::infer::{
-    Basis, Bounded, Floor, Inferred, SplitCase, ToldStages, WaitPart, infer, rows,
+    Basis, Bounded, ComputeFloor, LevelSplit, ReportedStages, SplitCase, WaitPart, infer, rows,
 };
 use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sizes, Start};
 use plimsoll_sim::{
@@ -124,11 +124,11 @@ impl System {
     }
 
     /// Returns the floor of thirty requests in sequence, as in a sweep's first level.
-    pub fn floor(&self) -> Option<Floor> {
+    pub fn floor(&self) -> Option<ComputeFloor> {
         let run = self.run_at(Load::Closed { concurrency: 1 }, 30.0 * 10.0);
         let attempts: Vec<&Attempt> = run.attempts.iter().collect();
         let (rows, _) = rows::rows(&attempts);
-        Floor::of(&rows.iter().take(40).collect::<Vec<_>>())
+        ComputeFloor::of(&rows.iter().take(40).collect::<Vec<_>>())
     }
 
     fn run_at(&self, load: Load, window_s: f64) -> Run {
@@ -217,7 +217,13 @@ impl Run {
     }
 
     /// Returns the inference and the ground truth.
-    pub fn infer(&self, page: Page, period_s: f64, events: bool, floor: Option<Floor>) -> (Inferred, Truth) {
+    pub fn infer(
+        &self,
+        page: Page,
+        period_s: f64,
+        events: bool,
+        floor: Option<ComputeFloor>,
+    ) -> (LevelSplit, Truth) {
         let samples = if page == Page::Histograms { self.samples(period_s) } else { Vec::new() };
         let mut attempts = self.attempts.clone();
         if !events {
@@ -227,7 +233,7 @@ impl Run {
         let ended = |from: At, to: At| {
             attempts.iter().filter(|a| a.end.is_some_and(|end| end > from && end <= to)).count()
         };
-        let told = ToldStages::read(&samples, (At::ZERO, self.stop), ended);
+        let told = ReportedStages::read(&samples, (At::ZERO, self.stop), ended);
         let case = SplitCase {
             level: 0,
             attempts: &attempts,
@@ -257,7 +263,7 @@ pub fn figures(values: &[f64]) -> [f64; 4] {
 }
 
 /// Returns the inferred mean, p50, p95, p99 of a part; `None` if it is unknown.
-pub fn said(inferred: &Inferred, part: WaitPart) -> Option<[Bounded; 4]> {
+pub fn said(inferred: &LevelSplit, part: WaitPart) -> Option<[Bounded; 4]> {
     let found = inferred.finding.parts.iter().find(|found| found.part == part)?;
     if found.basis == Basis::Unknown {
         return None;

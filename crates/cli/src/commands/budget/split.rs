@@ -6,7 +6,7 @@ use std::path::Path;
 use plimsoll_judge::budget::{
     Amount, PercentileLevel, SplitFile, SplitSpec, StagePart, WholeAndStages, read_split, split,
 };
-use plimsoll_profile::{DurationFigures, Latency, ProfileFinding};
+use plimsoll_profile::{DurationFigures, ProfileFinding, ProfiledLatency};
 use plimsoll_report::split as page;
 
 use super::write;
@@ -67,7 +67,8 @@ fn of_profile(path: &Path) -> Result<(SplitFile, WholeAndStages), Stop> {
 /// # Errors
 /// Fails if the profile has no whole response or no stages.
 fn split_of_profile(profile: &ProfileFinding) -> Result<(SplitFile, WholeAndStages), &'static str> {
-    let path = profile.path(Latency::E2e).ok_or("paths: the profile has no end to end (e2e) to split")?;
+    let path =
+        profile.path(ProfiledLatency::E2e).ok_or("paths: the profile has no end to end (e2e) to split")?;
     let of = |times: &DurationFigures| [&times.p50, &times.p90, &times.p95, &times.p99].map(|r| r.value());
     let amount = |value: Option<f64>| value.filter(|s| *s > 0.0).map(Amount::seconds);
     let part = |times: &DurationFigures| {

@@ -6,7 +6,8 @@ use plimsoll_measure::budget::{Amount, PercentileLevel, StageBudget};
 use plimsoll_measure::findings::{Held, Reading};
 use plimsoll_profile::Stage::*;
 use plimsoll_profile::{
-    Floor, Latency, ProfileFinding, ProfileSpec, Request, Requests, Stage, TailReason, judge,
+    ModelFloor, ProfileFinding, ProfileSpec, ProfiledLatency, ProfiledRequest, Requests, Stage, TailReason,
+    judge,
 };
 
 use super::{BASE, MS};
@@ -18,7 +19,7 @@ fn made(n: u64, mut stages: impl FnMut(u64) -> Vec<(Stage, f64)>) -> Requests {
         for (stage, ms) in stages(i) {
             times[stage.index()] += (ms * MS as f64) as i64;
         }
-        Request {
+        ProfiledRequest {
             start: BASE + 10 * MS * i as i64,
             trace: u128::from(i),
             weight: 1.0,
@@ -44,7 +45,7 @@ fn the_parts_of_the_tail_add_up_and_name_what_is_slow() {
         vec![(Queue, queue), (Prefill, 20.0), (Decode, 100.0 + exponential(&mut stream, 10.0))]
     });
     let finding = profiled(&requests);
-    let path = finding.path(Latency::E2e).expect("requests");
+    let path = finding.path(ProfiledLatency::E2e).expect("requests");
     let TailReason::Attributed(tail) = &path.tail else { panic!("{:?}", path.tail) };
     assert_eq!((tail.slowest, tail.tail_requests), (0.01, 50));
     let sum: f64 = tail.parts.iter().map(|part| part.gap.value).sum();
@@ -68,7 +69,7 @@ fn a_tail_adapts_to_the_requests_there_are_and_is_refused_below() {
     let told = |n: u64| {
         let mut stream = Stream::new(4, "small", n);
         let finding = profiled(&made(n, |_| vec![(Decode, exponential(&mut stream, 10.0))]));
-        match &finding.path(Latency::E2e).expect("requests").tail {
+        match &finding.path(ProfiledLatency::E2e).expect("requests").tail {
             TailReason::Attributed(tail) => Ok(tail.slowest),
             TailReason::Refused { why } => Err(why.clone()),
         }
@@ -101,7 +102,7 @@ fn sampled_traces_are_weighted_back() {
     assert!(kept.list.len() < 2500, "{}", kept.list.len());
     let (truth, sampled) = (profiled(&all), profiled(&kept));
     let (truth, sampled) =
-        (truth.path(Latency::E2e).expect("all"), sampled.path(Latency::E2e).expect("kept"));
+        (truth.path(ProfiledLatency::E2e).expect("all"), sampled.path(ProfiledLatency::E2e).expect("kept"));
     for ((p, a), (_, b)) in truth.times.rows().into_iter().zip(sampled.times.rows()) {
         let (a, b) = (a.value().expect("shown"), b.estimate().expect("shown"));
         assert!((b.value / a - 1.0).abs() < 0.03, "p{p}: {b:?} for {a}");
@@ -188,7 +189,7 @@ fn floors_are_read_from_other_tools() {
     let vllm = serde_json::json!({"avg_latency": 0.05, "latencies": [0.04, 0.05, 0.06], "percentiles": {"50": 0.05}});
     let trt =
         serde_json::json!([{"startComputeMs": 1.0, "computeMs": 6.0, "latencyMs": 7.0}, {"computeMs": 6.2}]);
-    let floors = [Floor::read(&vllm).expect("vllm"), Floor::read(&trt).expect("trtexec")];
+    let floors = [ModelFloor::read(&vllm).expect("vllm"), ModelFloor::read(&trt).expect("trtexec")];
     let finding = judge(&requests, &ProfileSpec { floors: &floors, ..ProfileSpec::default() });
     let ratios: Vec<f64> = finding.floors.iter().filter_map(|floor| floor.ratio).collect();
     assert!((ratios[0] - 2.0).abs() < 1e-9 && (ratios[1] - 2.0).abs() < 1e-9, "{ratios:?}");
@@ -200,7 +201,7 @@ fn floors_are_read_from_other_tools() {
 fn traces_too_short_for_their_requests_are_refused() {
     // A hundred requests within a second that take ten: their correlation can't be estimated.
     let finding = profiled(&made(100, |_| vec![(Decode, 10_000.0)]));
-    let path = finding.path(Latency::E2e).expect("requests");
+    let path = finding.path(ProfiledLatency::E2e).expect("requests");
     assert!(
         matches!(&path.times.p50, Reading::Refused { why, .. } if why.starts_with("needs requests over 80 s"))
     );

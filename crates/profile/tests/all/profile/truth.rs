@@ -8,7 +8,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::trace::SpanKind;
 use plimsoll_model::{At, Attempt, Load, Span, TraceSpan};
 use plimsoll_profile::Stage::{Decode, Network, Prefill, Queue};
-use plimsoll_profile::{Latency, ProfileSpec, Stage, judge};
+use plimsoll_profile::{ProfileSpec, ProfiledLatency, Stage, judge};
 use plimsoll_sim::{Events, SimLevelPlan, World, simulate_level};
 use plimsoll_workload::Scenario;
 
@@ -77,7 +77,7 @@ fn errors(attempts: &[Attempt], spans: &[TraceSpan]) -> (f64, f64) {
     let found = requests(spans);
     assert_eq!((found.count.skewed, found.count.residual_over_5_percent), (0, 0), "{:?}", found.count);
     let finding = judge(&found, &ProfileSpec::default());
-    let path = finding.path(Latency::E2e).expect("requests");
+    let path = finding.path(ProfiledLatency::E2e).expect("requests");
     let (mut mean, mut p99) = (0.0f64, 0.0f64);
     for stage in [Queue, Prefill, Decode] {
         let own = path.stage(stage).expect("the engine has it");
@@ -115,7 +115,7 @@ fn one_trace_in_a_hundred_tells_the_stages_with_intervals_that_hold() {
     let attempts = simulated(40.0, 1500);
     let spans = traced(&attempts, 5 * MS, 0.01);
     let finding = judge(&requests(&spans), &ProfileSpec::default());
-    let path = finding.path(Latency::E2e).expect("requests");
+    let path = finding.path(ProfiledLatency::E2e).expect("requests");
     assert!((finding.stand_for / attempts.len() as f64 - 1.0).abs() < 0.1, "{}", finding.stand_for);
     for stage in [Prefill, Decode] {
         let own = path.stage(stage).expect("the engine has it");
