@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use plimsoll_plan::fit::{FitError, Fitted, FittedRun, StatedTarget, fit};
-use plimsoll_plan::spec::Band;
+use plimsoll_plan::fit::{FitError, FittedEngine, FittedRun, StatedTarget, fit};
+use plimsoll_plan::spec::PredictionBand;
 use plimsoll_sim::{EngineSpec, WorldSpec};
 
 use crate::exit::Stop;
@@ -20,7 +20,7 @@ pub struct Target {
     /// Engines that fit nearly as well; empty if no engine was fitted.
     pub others: Vec<EngineSpec>,
     /// Error of the fit on data that it did not use; `None` if no engine was fitted.
-    pub band: Option<Band>,
+    pub band: Option<PredictionBand>,
     pub rests_on: Option<String>,
     pub notes: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl Target {
                 ..stop
             })?;
             let (rests_on, notes) = (fitted.rests_on(), said(&name.to_string(), &fitted));
-            let Fitted { world, others, band, .. } = fitted;
+            let FittedEngine { world, others, band, .. } = fitted;
             return Ok(Target { world, others, band: Some(band), rests_on, notes });
         };
         if let Some(flag) = args.first() {
@@ -57,7 +57,7 @@ impl Target {
 }
 
 /// Returns the description of a fit, as sentences.
-fn said(name: &str, fitted: &Fitted) -> Vec<String> {
+fn said(name: &str, fitted: &FittedEngine) -> Vec<String> {
     let what = format!(
         "the engine was fitted to {name}, {} answered requests (plimsoll dev calibrate {name} -o FILE shows how well)",
         fitted.requests
@@ -66,7 +66,7 @@ fn said(name: &str, fitted: &Fitted) -> Vec<String> {
 }
 
 /// Fits an engine to the levels of a run, or to one of them.
-pub fn of_run(rows: &WholeRun, args: &FitArgs, level: Option<u32>, seed: u64) -> Result<Fitted, Stop> {
+pub fn of_run(rows: &WholeRun, args: &FitArgs, level: Option<u32>, seed: u64) -> Result<FittedEngine, Stop> {
     let told = StatedTarget {
         slots: args.slots,
         kv_blocks: args.kv_blocks,

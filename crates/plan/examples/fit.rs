@@ -9,7 +9,7 @@
 mod fit_systems;
 
 use fit_systems::system;
-use plimsoll_plan::fit::{From, KneeSpec, knee};
+use plimsoll_plan::fit::{KneeSpec, SettingOrigin, knee};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -57,7 +57,7 @@ fn main() {
             100.0 * limit
         );
         if arguments.len() > 2 {
-            let fitted_ones = fitted.settings.iter().filter(|one| one.from == From::Fitted);
+            let fitted_ones = fitted.settings.iter().filter(|one| one.from == SettingOrigin::Fitted);
             for one in fitted_ones {
                 println!("      {:<20} {:>12.4} ± {:.4}", one.name, one.value, one.error.unwrap_or(0.0));
             }

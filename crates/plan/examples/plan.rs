@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use plan_systems::{capacity, planned, system, truth};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
-use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
-use plimsoll_plan::{Experiment, Fleet, PlanCase, Simulated, load, simulate};
+use plimsoll_plan::spec::{EffortSpec, PlanRuleSpec, PlanSpec, TrafficSpec};
+use plimsoll_plan::{Experiment, Fleet, PlanCase, SimulatedPlan, load, simulate};
 use plimsoll_sim::{RouteSpec, WorldSpec, catalogue::profile};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
@@ -68,7 +68,7 @@ fn spec(scenario: Scenario, rate_per_s: f64, window_s: f64, name: &str, latency:
         slo: BudgetSpec { name: "bench".into(), latency, error_rate: Some(0.01) },
         world,
         gpus_per_replica: None,
-        rules: RuleSpec::default(),
+        rules: PlanRuleSpec::default(),
         effort: EffortSpec::default(),
         price: None,
         band: None,
@@ -83,7 +83,7 @@ fn start(plan: &PlanSpec, (prompt, output): (u32, u32)) -> u32 {
     (plan.traffic.rate_per_s / (0.7 * capacity(&plan.world, &scenario))).ceil().max(1.0) as u32
 }
 
-fn said(found: &Simulated) -> String {
+fn said(found: &SimulatedPlan) -> String {
     let broken = found
         .breaks_at
         .estimate()

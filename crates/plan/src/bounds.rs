@@ -13,7 +13,7 @@ use plimsoll_sim::{ModeSpec, RouteSpec};
 
 use super::finding::{FloorRow, PlanBounds};
 use super::mix::Mix;
-use super::replica::{Isolated, Replica};
+use super::replica::{IsolatedLatencies, ReplicaCapacity};
 use super::slots;
 use super::spec::{PlanError, PlanSpec};
 use plimsoll_measure::findings::Metric;
@@ -35,7 +35,7 @@ pub fn check(spec: &PlanSpec) -> Result<(), PlanError> {
 ///
 /// # Errors
 /// Fails if more replicas are needed than can be simulated, or if the engine can't be built.
-pub fn bounds(spec: &PlanSpec, mix: &Mix, replica: &Replica) -> Result<PlanBounds, PlanError> {
+pub fn bounds(spec: &PlanSpec, mix: &Mix, replica: &ReplicaCapacity) -> Result<PlanBounds, PlanError> {
     let rate = spec.traffic.rate_per_s * spec.rules.peak;
     let limit = replica.limit_per_s;
     let isolated_s = replica.isolated.mean(Metric::E2e).unwrap_or(0.0);
@@ -61,7 +61,7 @@ pub fn bounds(spec: &PlanSpec, mix: &Mix, replica: &Replica) -> Result<PlanBound
 }
 
 /// Returns each latency ceiling with the same percentile of isolated requests.
-pub fn floor(spec: &PlanSpec, isolated: &Isolated) -> Vec<FloorRow> {
+pub fn floor(spec: &PlanSpec, isolated: &IsolatedLatencies) -> Vec<FloorRow> {
     let rows = spec.slo.latency.iter().filter_map(|ceiling| {
         Some(FloorRow {
             metric: ceiling.metric,
@@ -74,7 +74,7 @@ pub fn floor(spec: &PlanSpec, isolated: &Isolated) -> Vec<FloorRow> {
 }
 
 /// Fails if isolated requests are shown to exceed a ceiling, because no number of replicas then meets the SLO.
-pub fn refuse_below(rows: &[FloorRow], isolated: &Isolated) -> Result<(), PlanError> {
+pub fn refuse_below(rows: &[FloorRow], isolated: &IsolatedLatencies) -> Result<(), PlanError> {
     let over = |row: &&FloorRow| row.alone_s / row.limit_s;
     let is_below = |row: &&FloorRow| {
         isolated.at_least(row.metric, row.percentile).is_some_and(|least| least > row.limit_s)

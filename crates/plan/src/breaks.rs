@@ -14,7 +14,7 @@
 use plimsoll_math::special::student_t_inv;
 
 use super::decide::named;
-use super::simulate::Outcome;
+use super::simulate::ExperimentOutcome;
 use super::tally::GROWS;
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Reading};
 
@@ -41,7 +41,7 @@ pub struct PlanBreak {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub enum Search {
+pub enum BreakSearch {
     /// The next load to simulate, × the mean rate.
     Next(f64),
     /// The search has ended; `None` if no load breaks the plan.
@@ -66,11 +66,11 @@ impl PlanBreak {
 }
 
 /// The simulated loads (× the mean rate), each with the outcomes of its schedules.
-type Points<'a> = [(f64, Vec<&'a Outcome>)];
+type Points<'a> = [(f64, Vec<&'a ExperimentOutcome>)];
 
 /// Returns the next load to simulate, given the results for this number of replicas. The planned load is `peak` × the mean
 /// rate.
-pub fn next(slo: &BudgetSpec, points: &Points<'_>, peak: f64, replicas: u32) -> Search {
+pub fn next(slo: &BudgetSpec, points: &Points<'_>, peak: f64, replicas: u32) -> BreakSearch {
     let scores: Vec<(f64, f64)> =
         points.iter().map(|(factor, outcomes)| (*factor, worst(slo, outcomes, None).0)).collect();
     let Some((low, high)) = bracket(&scores) else {
@@ -79,24 +79,24 @@ pub fn next(slo: &BudgetSpec, points: &Points<'_>, peak: f64, replicas: u32) -> 
             // A load that passes with more schedules may just break on these ones.
             let bottom = scores.iter().map(|(factor, _)| *factor).fold(peak, f64::min);
             let near = bottom > peak / STRIDE;
-            return if near { Search::Next(bottom / DOWN) } else { Search::Done(None) };
+            return if near { BreakSearch::Next(bottom / DOWN) } else { BreakSearch::Done(None) };
         }
         if top >= FARTHEST * peak || scores.is_empty() {
-            return Search::Done(None);
+            return BreakSearch::Done(None);
         }
         // One replica fewer does not pass, so the breaking load is expected near that ratio.
         let guess = if replicas > 1 { f64::from(replicas) / f64::from(replicas - 1) } else { STRIDE };
         let step = if top > peak { STRIDE } else { guess.clamp(1.05, STRIDE) };
-        return Search::Next(top * step);
+        return BreakSearch::Next(top * step);
     };
     if high / low > CLOSE {
         let expected = crossing(&scores, (low, high));
         let aim = if high / expected > CLOSE { expected * BESIDE } else { expected / BESIDE };
         // Keep a tenth of the bracket from either end, so that the bracket shrinks for any expected crossing.
         let within = |share: f64| low * (high / low).powf(share);
-        return Search::Next(aim.clamp(within(0.1), within(0.9)));
+        return BreakSearch::Next(aim.clamp(within(0.1), within(0.9)));
     }
-    Search::Done(found(slo, points, (low, high)))
+    BreakSearch::Done(found(slo, points, (low, high)))
 }
 
 /// Returns the lowest load that breaks and the highest passing load below it.
@@ -123,10 +123,10 @@ fn crossing(scores: &[(f64, f64)], (low, high): (f64, f64)) -> f64 {
 ///
 /// The score is the logarithm of measured / allowed; a positive score breaks the plan. The index is a ceiling's number. The
 /// number of ceilings means *unanswered requests*, and one more means *the queue grows*.
-fn worst(slo: &BudgetSpec, outcomes: &[&Outcome], without: Option<usize>) -> (f64, usize) {
+fn worst(slo: &BudgetSpec, outcomes: &[&ExperimentOutcome], without: Option<usize>) -> (f64, usize) {
     let kept =
         || outcomes.iter().enumerate().filter(move |(i, _)| Some(*i) != without).map(|(_, o)| &o.counted);
-    let over = |allowed: f64, count: &dyn Fn(&super::tally::Counted) -> (u64, u64)| {
+    let over = |allowed: f64, count: &dyn Fn(&super::tally::ScheduleCounts) -> (u64, u64)| {
         let (all, over) = kept().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         (over as f64 / all.max(1) as f64 / allowed.max(1e-12)).max(NOTHING).ln()
     };
@@ -147,7 +147,7 @@ fn worst(slo: &BudgetSpec, outcomes: &[&Outcome], without: Option<usize>) -> (f6
 }
 
 fn found(slo: &BudgetSpec, points: &Points<'_>, (low, high): (f64, f64)) -> Option<PlanBreak> {
-    let mut sorted: Vec<&(f64, Vec<&Outcome>)> = points.iter().collect();
+    let mut sorted: Vec<&(f64, Vec<&ExperimentOutcome>)> = points.iter().collect();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
     let crossing_without = |without: Option<usize>| {
         let scores: Vec<(f64, f64)> =

@@ -13,7 +13,7 @@ use super::finding::{
 };
 use super::mix::Mix;
 use super::odds;
-use super::planner::{Planner, Simulated};
+use super::planner::{Planner, SimulatedPlan};
 use super::spec::{PlanError, PlanSpec};
 use plimsoll_measure::findings::{Estimate, Held, Metric, Reading};
 
@@ -89,7 +89,7 @@ impl CostAndOdds {
 }
 
 /// Returns the number of replicas and the expected figures at it.
-fn choose(known: &KnownBefore<'_>, simulated: Option<&Simulated>) -> Option<Chosen> {
+fn choose(known: &KnownBefore<'_>, simulated: Option<&SimulatedPlan>) -> Option<Chosen> {
     let least = known.bounds.replicas_for_utilisation;
     let (replicas, held, expected) = match simulated {
         None => (known.bounds.replicas, Held::Inconclusive, Vec::new()),
@@ -143,7 +143,7 @@ fn decided(answer: &SimulatedAnswer, holds: Option<u32>, least: u32) -> Option<&
 fn disagreements(
     known: &KnownBefore<'_>,
     chosen: &Chosen,
-    simulated: Option<&Simulated>,
+    simulated: Option<&SimulatedPlan>,
 ) -> Vec<Disagreement> {
     if simulated.is_none() {
         return Vec::new();

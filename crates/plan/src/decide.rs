@@ -12,15 +12,15 @@ use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_math::series;
 use plimsoll_math::special::student_t_inv;
 
-use super::finding::{Expected, TriedReplicas};
-use super::simulate::Outcome;
+use super::finding::{ExpectedLatency, TriedReplicas};
+use super::simulate::ExperimentOutcome;
 use super::tally::{GROWS, Sketch, place};
 use plimsoll_judge::budget::ALPHA;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Estimate, Held, Metric, Reading};
 use plimsoll_measure::say::number;
 
 /// Returns the verdict of several schedules on one number of replicas. `alpha` is the error probability on each side.
-pub fn judge(slo: &BudgetSpec, replicas: u32, outcomes: &[&Outcome], alpha: f64) -> TriedReplicas {
+pub fn judge(slo: &BudgetSpec, replicas: u32, outcomes: &[&ExperimentOutcome], alpha: f64) -> TriedReplicas {
     let mut doubts = Vec::new();
     let mut all = Vec::new();
     let mut figures = Vec::new();
@@ -112,7 +112,7 @@ pub fn share(counts: &[(u64, u64)], alpha: f64) -> Option<Estimate> {
 }
 
 /// Returns the growth of requests in flight per arrival, over the schedules.
-fn growth(outcomes: &[&Outcome], alpha: f64) -> Reading {
+fn growth(outcomes: &[&ExperimentOutcome], alpha: f64) -> Reading {
     let seen: Vec<f64> = outcomes.iter().filter_map(|o| o.counted.growth).collect();
     let n = outcomes.iter().map(|o| o.counted.requests).sum();
     if seen.len() < 2 {
@@ -150,9 +150,9 @@ fn stable(growth: &Reading, hopeless: bool) -> (Held, Option<String>) {
 }
 
 /// Returns the expected percentile of a ceiling over all schedules.
-fn expected(ceiling: &Ceiling, outcomes: &[&Outcome], held: Held) -> Expected {
+fn expected(ceiling: &Ceiling, outcomes: &[&ExperimentOutcome], held: Held) -> ExpectedLatency {
     let value = percentile(ceiling.metric, ceiling.percentile, outcomes);
-    Expected {
+    ExpectedLatency {
         metric: ceiling.metric,
         percentile: Some(ceiling.percentile),
         value,
@@ -163,11 +163,11 @@ fn expected(ceiling: &Ceiling, outcomes: &[&Outcome], held: Held) -> Expected {
 
 /// Returns a percentile over all schedules together, s. Its interval contains the values at which the share above is
 /// consistent with the percentile (Woodruff 1952), by the bounds of [`share`].
-pub fn percentile(metric: Metric, p: f64, outcomes: &[&Outcome]) -> Reading {
+pub fn percentile(metric: Metric, p: f64, outcomes: &[&ExperimentOutcome]) -> Reading {
     let sketches: Vec<&Sketch> = outcomes.iter().map(|o| o.values(metric)).collect();
     let all = Sketch::merged(sketches.iter().copied());
     if let Some(given_up) = outcomes.iter().find(|o| o.counted.hopeless) {
-        let share = |o: &Outcome| {
+        let share = |o: &ExperimentOutcome| {
             o.counted.ceilings.iter().map(|c| c.over as f64 / c.n.max(1) as f64).fold(0.0, f64::max)
         };
         let why = format!("given up: {} % are over a ceiling", number(100.0 * share(given_up)));
@@ -194,7 +194,7 @@ pub fn percentile(metric: Metric, p: f64, outcomes: &[&Outcome]) -> Reading {
 }
 
 /// Returns the mean of a metric over the schedules, s, for answered requests.
-pub fn mean_of(metric: Metric, outcomes: &[&Outcome]) -> Option<Estimate> {
+pub fn mean_of(metric: Metric, outcomes: &[&ExperimentOutcome]) -> Option<Estimate> {
     let means: Option<Vec<f64>> =
         outcomes.iter().map(|o| o.counted.metrics[place(metric)].mean_s()).collect();
     mean(&means?, outcomes.iter().map(|o| o.counted.requests).sum(), ALPHA)

@@ -8,7 +8,7 @@ use plimsoll_math::queueing::{Mmc, erlang_c};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::spec::{PlanError, RuleSpec};
+use super::spec::{PlanError, PlanRuleSpec};
 use plimsoll_judge::cost::{Bill, PriceError, PriceSpec};
 
 /// Shares of the stability limit on the curve, in addition to the planned load.
@@ -22,7 +22,7 @@ pub struct EnvelopeSpec {
     pub latency_s: f64,
     /// Concurrent requests of a replica.
     pub slots: u32,
-    pub rules: RuleSpec,
+    pub rules: PlanRuleSpec,
     /// GPUs of one replica; `None` if unknown, which omits every figure in GPUs.
     pub gpus_per_replica: Option<u32>,
     pub price: Option<PriceSpec>,
@@ -40,7 +40,7 @@ pub struct EnvelopeFinding {
     /// Concurrent requests of a replica.
     pub slots: u32,
     /// Rules of the plan.
-    pub rules: RuleSpec,
+    pub rules: PlanRuleSpec,
     /// Requests in flight at the peak, λ × W, equal to the mean number of busy slots.
     pub in_flight: f64,
     /// Slots that the ceiling requires: λ × W / ρ.
@@ -284,7 +284,7 @@ mod tests {
             rate_per_s: 50.0,
             latency_s: 2.0,
             slots: 8,
-            rules: RuleSpec { peak, ..RuleSpec::default() },
+            rules: PlanRuleSpec { peak, ..PlanRuleSpec::default() },
             gpus_per_replica: Some(1),
             price: None,
         }

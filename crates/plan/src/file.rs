@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::finding::PlanFinding;
-use super::spec::{Band, EffortSpec, PlanSpec};
+use super::spec::{EffortSpec, PlanSpec, PredictionBand};
 use super::verify::VerifyFinding;
 use plimsoll_judge::cost::PriceSpec;
 
@@ -21,7 +21,7 @@ pub struct PlanFile {
     #[serde(flatten)]
     pub finding: PlanFinding,
     /// Input of the plan.
-    pub asked: AskedPlan,
+    pub asked: PlanInputs,
     /// Runs that were compared with the plan, oldest first.
     #[serde(default)]
     pub verified: Vec<VerifyFinding>,
@@ -29,7 +29,8 @@ pub struct PlanFile {
 
 /// The input of a plan that its finding does not contain.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct AskedPlan {
+#[schemars(rename = "AskedPlan")]
+pub struct PlanInputs {
     /// Shape of the arrivals, lengths and prompts: a scenario.
     pub scenario: Value,
     /// Seconds of arrivals in one simulation at the mean rate.
@@ -43,7 +44,7 @@ pub struct AskedPlan {
     /// Limits of the simulation effort.
     pub effort: EffortSpec,
     /// Differences of earlier predictions from measurements; null if unknown.
-    pub band: Option<Band>,
+    pub band: Option<PredictionBand>,
     /// Seed of all random draws.
     pub seed: u64,
 }
@@ -55,7 +56,7 @@ impl PlanFile {
         PlanFile {
             plan_version: PLAN_VERSION,
             finding,
-            asked: AskedPlan {
+            asked: PlanInputs {
                 scenario: serde_json::to_value(&traffic.scenario).unwrap_or(Value::Null),
                 window_s: traffic.window_s,
                 world: world.clone(),

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::spec::{Band, EffortSpec, RuleSpec};
+use super::spec::{EffortSpec, PlanRuleSpec, PredictionBand};
 use plimsoll_judge::cost::{Bill, UnitCosts};
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Metric, Reading, unbounded};
 
@@ -17,7 +17,7 @@ pub struct PlanFinding {
     /// SLO of the plan.
     pub slo: BudgetSpec,
     /// Rules of the plan.
-    pub rules: RuleSpec,
+    pub rules: PlanRuleSpec,
     /// Assumptions that would change the result, one sentence each.
     pub assumptions: Vec<String>,
     /// Settings that were neither configured nor measured, one sentence each.
@@ -57,7 +57,7 @@ pub struct PlanPoint {
     /// Requests per second over all replicas, without spares.
     pub rate_per_s: f64,
     /// Expected latencies at this load.
-    pub figures: Vec<Expected>,
+    pub figures: Vec<ExpectedLatency>,
     /// Origin of the figures: `simulated`.
     pub how: String,
 }
@@ -143,7 +143,8 @@ pub fn exact(value: f64) -> Reading {
 
 /// An expected latency.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Expected {
+#[schemars(rename = "Expected")]
+pub struct ExpectedLatency {
     /// Latency metric.
     pub metric: Metric,
     /// Percentile, 0 to 1; null for the mean.
@@ -182,7 +183,7 @@ pub struct TriedReplicas {
     /// Verdict on the SLO.
     pub held: Held,
     /// Expected latency per ceiling, with the share over it.
-    pub figures: Vec<Expected>,
+    pub figures: Vec<ExpectedLatency>,
     /// Share of requests that were refused or not answered.
     pub unanswered: Reading,
     /// Growth of requests in flight per arrival; beyond 0.02 the queue grows and the number fails at any percentile.
@@ -222,7 +223,7 @@ pub struct Chosen {
     /// Verdict of the simulation on the SLO at this number.
     pub held: Held,
     /// Expected percentiles.
-    pub expected: Vec<Expected>,
+    pub expected: Vec<ExpectedLatency>,
     /// Load at which the plan breaks, requests per second over all replicas, without spares.
     pub breaks_at: Reading,
     /// Criterion that breaks first: a ceiling or the growing queue; null if unknown.
@@ -252,7 +253,7 @@ pub struct Probability {
     /// Probability, 0 to 1.
     pub held: f64,
     /// Differences of earlier predictions from measurements.
-    pub band: Band,
+    pub band: PredictionBand,
     /// Name of the weakest ceiling.
     pub weakest: String,
 }
@@ -286,7 +287,7 @@ pub struct ScalingRow {
     /// Share of the missed requests between a scale-up request and its first served request; null if unknown.
     pub missed_scaling: Option<f64>,
     /// Latency percentiles of the fleet.
-    pub figures: Vec<Expected>,
+    pub figures: Vec<ExpectedLatency>,
     /// Verdict on the SLO.
     pub held: Held,
 }

@@ -28,8 +28,8 @@ use plimsoll_workload::{
 };
 
 use super::finding::LoadFinding;
-use super::spec::{PlanError, RuleSpec, TrafficSpec};
-use crate::replay::{DueRequest, ReplaySource, Stepped};
+use super::spec::{PlanError, PlanRuleSpec, TrafficSpec};
+use crate::replay::{DueRequest, ReplaySource, SessionRequests};
 
 /// Maximum number of pieces of a trace.
 const PIECES: usize = 48;
@@ -42,7 +42,7 @@ const REACH: usize = 12;
 /// A schedule, request by request.
 pub struct Draw {
     feed: ArrivalFeed,
-    handing: Handing,
+    handing: ArrivalConverter,
     pub requests: u64,
     /// Time until the last arrival, ns.
     pub window_ns: i64,
@@ -53,14 +53,14 @@ pub struct Draw {
 }
 
 /// Converts an arrival to a request of the simulated world.
-struct Handing {
+struct ArrivalConverter {
     names: Option<BlockNames>,
     /// Priority and queue time-out of each class.
     queues: Vec<(u32, Option<Span>)>,
     items: bool,
 }
 
-impl Handing {
+impl ArrivalConverter {
     fn submit(&mut self, arrival: &Arrival) -> Submit {
         let blocks = self.names.as_mut().map_or_else(Vec::new, |names| names.of(arrival));
         let (priority, queue_timeout) =
@@ -85,7 +85,9 @@ impl Draw {
         let timeouts = Timeouts { total: NEVER, ..Timeouts::default() };
         let client = ClientSpec { timeouts, ..ClientSpec::default() };
         let Draw { feed, mut handing, .. } = self;
-        Stepped::new(Player::fed(feed, &client, seed).to_their_ends(), move |arrival| handing.submit(arrival))
+        SessionRequests::new(Player::fed(feed, &client, seed).to_their_ends(), move |arrival| {
+            handing.submit(arrival)
+        })
     }
 }
 
@@ -128,7 +130,7 @@ impl TrafficSpec {
         Ok(Draw {
             requests: feed.len() as u64,
             feed,
-            handing: Handing {
+            handing: ArrivalConverter {
                 names: names.transpose()?,
                 queues: queues.collect(),
                 items: scenario.target.protocol.counts() == SizeUnit::Items,
@@ -308,7 +310,7 @@ fn resampled(own: &Trace, stream: &mut Stream) -> Result<Trace, PlanError> {
 pub fn describe(
     traffic: &TrafficSpec,
     world: &WorldSpec,
-    rules: &RuleSpec,
+    rules: &PlanRuleSpec,
     seed: u64,
 ) -> Result<LoadFinding, PlanError> {
     let draw = traffic.draw(world, rules.peak, 0, seed)?;

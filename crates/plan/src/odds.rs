@@ -7,13 +7,17 @@
 
 use plimsoll_math::special::student_t_cdf;
 
-use super::finding::{Expected, Probability};
-use super::spec::{Band, BandRow};
+use super::finding::{ExpectedLatency, Probability};
+use super::spec::{BandRow, PredictionBand};
 use plimsoll_measure::findings::Metric;
 
 /// Returns P(every ceiling is met) for these expected figures at this share of the stability limit. `None` if the band
 /// covers no ceiling.
-pub fn probability(expected: &[Expected], utilisation: f64, band: &Band) -> Option<Probability> {
+pub fn probability(
+    expected: &[ExpectedLatency],
+    utilisation: f64,
+    band: &PredictionBand,
+) -> Option<Probability> {
     let mut held = 1.0;
     let mut weakest: Option<(f64, String)> = None;
     let mut known = false;
@@ -46,7 +50,7 @@ pub fn probability(expected: &[Expected], utilisation: f64, band: &Band) -> Opti
     known.then(|| Probability { held, band: band.clone(), weakest })
 }
 
-fn row<'a>(band: &'a Band, metric: &str) -> Option<&'a BandRow> {
+fn row<'a>(band: &'a PredictionBand, metric: &str) -> Option<&'a BandRow> {
     band.rows.iter().find(|row| row.metric == metric && row.rows > 0)
 }
 

@@ -19,11 +19,11 @@ use std::sync::Arc;
 use plimsoll_sim::spec::fleet::MAX_REPLICAS;
 use plimsoll_workload::ArrivalSpec;
 
-use super::breaks::{self, Search};
+use super::breaks::{self, BreakSearch};
 use super::decide::{self, judge};
-use super::finding::{Expected, PlanPoint, ScalingFinding, SimulatedAnswer, TriedReplicas};
-use super::scaling::{self, Rival};
-use super::simulate::{Experiment, Fleet, Outcome, PlanCase};
+use super::finding::{ExpectedLatency, PlanPoint, ScalingFinding, SimulatedAnswer, TriedReplicas};
+use super::scaling::{self, AlternativeFleet};
+use super::simulate::{Experiment, ExperimentOutcome, Fleet, PlanCase};
 use super::spec::{EffortSpec, PlanError, PlanSpec};
 use plimsoll_judge::budget::ALPHA;
 use plimsoll_measure::findings::{Ceiling, Held, Metric, Reading};
@@ -32,7 +32,7 @@ use plimsoll_measure::findings::{Ceiling, Held, Metric, Reading};
 pub(super) const LEAST_SEEDS: u32 = 5;
 
 /// The outcomes of one arm, by schedule number.
-pub(super) type ArmOutcomes = BTreeMap<u32, Outcome>;
+pub(super) type ArmOutcomes = BTreeMap<u32, ExperimentOutcome>;
 
 /// The key of an arm: replicas, the bits of the load's factor, and the rival's index (0 for the static fleet).
 type Key = (u32, u64, usize);
@@ -55,14 +55,14 @@ pub struct Planner {
     least: u32,
     arms: BTreeMap<Key, ArmOutcomes>,
     issued: BTreeSet<(Key, u32)>,
-    rivals: Vec<Rival>,
+    rivals: Vec<AlternativeFleet>,
     number_only: bool,
     /// Stability limit of one replica, requests per second; `None` without a curve.
     limit_per_s: Option<f64>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Simulated {
+pub struct SimulatedPlan {
     /// Numbers tried, and the least that passes.
     pub answer: SimulatedAnswer,
     /// Chosen number without spares: the least that passes and that the rules allow.
@@ -146,7 +146,7 @@ impl Planner {
         if self.number_only {
             return Vec::new();
         }
-        if let Search::Next(factor) = self.breaks(replicas) {
+        if let BreakSearch::Next(factor) = self.breaks(replicas) {
             return self.ask(replicas, factor, 0, self.effort.seeds);
         }
         let curve = self.curve_factors(replicas);
@@ -166,7 +166,7 @@ impl Planner {
     }
 
     /// Records the outcome of an experiment.
-    pub fn take(&mut self, experiment: &Experiment, outcome: Outcome) {
+    pub fn take(&mut self, experiment: &Experiment, outcome: ExperimentOutcome) {
         let rival = match &experiment.fleet {
             Fleet::Static if experiment.gives_up => 0,
             Fleet::Static => CURVE,
@@ -180,15 +180,15 @@ impl Planner {
         self.arms.entry(key).or_default().insert(experiment.draw, outcome);
     }
 
-    pub fn finish(&self) -> Simulated {
+    pub fn finish(&self) -> SimulatedPlan {
         let tried = self.tried();
         let replicas = self.holds();
         let search = match replicas {
             Some(replicas) => self.breaks(replicas),
-            None => Search::Done(None),
+            None => BreakSearch::Done(None),
         };
         let unfinished = matches!(search, Search::Next(_));
-        let broken = if let Search::Done(broken) = search { broken } else { None };
+        let broken = if let BreakSearch::Done(broken) = search { broken } else { None };
         let refused = |why: &str| Reading::refused(why, 0);
         let why = if unfinished {
             "not looked for: the time was up"
@@ -205,7 +205,7 @@ impl Planner {
             .flat_map(ArmOutcomes::values)
             .map(|o| o.counted.requests + o.counted.warm_up)
             .sum();
-        Simulated {
+        SimulatedPlan {
             by_rules: replicas == Some(self.least) && self.least > 1 && !fewer_fail(&tried, self.least),
             mean_tpot_s: replicas
                 .and_then(|replicas| Some(decide::mean_of(Metric::Tpot, &self.at_peak(replicas))?.value)),
@@ -227,7 +227,7 @@ impl Planner {
     }
 
     /// Returns the outcomes of a number of replicas at the peak load, by schedule.
-    pub(crate) fn at_peak(&self, replicas: u32) -> Vec<&Outcome> {
+    pub(crate) fn at_peak(&self, replicas: u32) -> Vec<&ExperimentOutcome> {
         self.arm(replicas, self.plan.rules.peak, 0).map_or_else(Vec::new, |arm| arm.values().collect())
     }
 
@@ -266,7 +266,7 @@ impl Planner {
         let at_peak = self.arms.iter().filter(|((_, factor, rival), _)| *factor == peak && *rival == 0);
         at_peak
             .map(|((replicas, ..), arm)| {
-                let outcomes: Vec<&Outcome> = arm.values().collect();
+                let outcomes: Vec<&ExperimentOutcome> = arm.values().collect();
                 judge(&self.plan.slo, *replicas, &outcomes, alpha)
             })
             .collect()
@@ -344,7 +344,7 @@ impl Planner {
         (8 * self.start.max(self.least) + 8).min(MAX_REPLICAS)
     }
 
-    fn breaks(&self, replicas: u32) -> Search {
+    fn breaks(&self, replicas: u32) -> BreakSearch {
         let arms = self.arms.iter().filter(|((r, _, rival), _)| *r == replicas && *rival == 0);
         // All loads use the same schedules.
         let seeds = self.effort.seeds as usize;
@@ -360,7 +360,7 @@ impl Planner {
         let rate = self.plan.traffic.rate_per_s;
         let limit = CURVE_TOP * limit_per_s * f64::from(replicas) / rate;
         let broken = match self.breaks(replicas) {
-            Search::Done(Some(broken)) => broken.at(1.0).value(),
+            BreakSearch::Done(Some(broken)) => broken.at(1.0).value(),
             _ => None,
         };
         let peak = self.plan.rules.peak;
@@ -372,8 +372,8 @@ impl Planner {
     fn curve(&self, replicas: u32) -> Vec<PlanPoint> {
         let point = |factor: f64| {
             let arm = self.arm(replicas, factor, CURVE)?;
-            let outcomes: Vec<&Outcome> = arm.values().collect();
-            let figure = |ceiling: &Ceiling| Expected {
+            let outcomes: Vec<&ExperimentOutcome> = arm.values().collect();
+            let figure = |ceiling: &Ceiling| ExpectedLatency {
                 metric: ceiling.metric,
                 percentile: Some(ceiling.percentile),
                 value: decide::percentile(ceiling.metric, ceiling.percentile, &outcomes),

@@ -5,7 +5,7 @@
 //! by one ([`play_each`]), so a day of requests needs memory only for those in flight. [`play`] keeps all times.
 //!
 //! Turns of sessions that wait for responses are stepped by the common client machine ([`plimsoll_workload::Player`]),
-//! because their due times depend on the world ([`Stepped`]). Turns of a recorded run wait for each other as in the record
+//! because their due times depend on the world ([`SessionRequests`]). Turns of a recorded run wait for each other as in the record
 //! ([`crate::recorded`]).
 
 use std::collections::{HashMap, VecDeque};
@@ -120,9 +120,9 @@ pub trait ReplaySource {
 }
 
 /// Requests with known due times.
-pub struct Listed<I: Iterator<Item = DueRequest>>(pub Peekable<I>);
+pub struct TimedRequests<I: Iterator<Item = DueRequest>>(pub Peekable<I>);
 
-impl<I: Iterator<Item = DueRequest>> ReplaySource for Listed<I> {
+impl<I: Iterator<Item = DueRequest>> ReplaySource for TimedRequests<I> {
     fn next_at(&mut self) -> Option<At> {
         self.0.peek().map(|one| At(one.at_ns))
     }
@@ -133,7 +133,7 @@ impl<I: Iterator<Item = DueRequest>> ReplaySource for Listed<I> {
 }
 
 /// Sessions whose turns are due after the end of their predecessors.
-pub struct Stepped<F: FnMut(&Arrival) -> Submit> {
+pub struct SessionRequests<F: FnMut(&Arrival) -> Submit> {
     player: Player,
     submit: F,
     /// Arrival of each request in flight.
@@ -141,10 +141,10 @@ pub struct Stepped<F: FnMut(&Arrival) -> Submit> {
     next: u64,
 }
 
-impl<F: FnMut(&Arrival) -> Submit> Stepped<F> {
+impl<F: FnMut(&Arrival) -> Submit> SessionRequests<F> {
     /// Returns a source for an unstarted client; `submit` converts its arrivals. The client's time-outs are not applied.
-    pub fn new(player: Player, submit: F) -> Stepped<F> {
-        Stepped { player, submit, sent: HashMap::new(), next: 0 }
+    pub fn new(player: Player, submit: F) -> SessionRequests<F> {
+        SessionRequests { player, submit, sent: HashMap::new(), next: 0 }
     }
 
     fn never_sent(&mut self) -> Vec<(i64, u32)> {
@@ -155,7 +155,7 @@ impl<F: FnMut(&Arrival) -> Submit> Stepped<F> {
     }
 }
 
-impl<F: FnMut(&Arrival) -> Submit> ReplaySource for Stepped<F> {
+impl<F: FnMut(&Arrival) -> Submit> ReplaySource for SessionRequests<F> {
     fn next_at(&mut self) -> Option<At> {
         self.player.next_at()
     }
@@ -241,7 +241,7 @@ pub fn play_each(
     watch: &mut impl ReplayWatch,
 ) {
     world.set_detail(Detail::Ends);
-    let (mut played, mut now, mut last_ns) = (Played::default(), At::ZERO, 0i64);
+    let (mut played, mut now, mut last_ns) = (ReplayState::default(), At::ZERO, 0i64);
     let mut out = Vec::new();
     while !watch.enough() {
         let due = source.next_at();
@@ -273,12 +273,12 @@ pub fn play_each(
 }
 
 #[derive(Default)]
-struct Played {
+struct ReplayState {
     open: Open,
     sent: u64,
 }
 
-impl Played {
+impl ReplayState {
     fn end(
         &mut self,
         Emission { at, id, what }: Emission,
@@ -348,13 +348,13 @@ impl ReplayRequest {
 }
 
 /// Times of all requests, by number.
-struct Kept {
+struct RequestTimeLog {
     times: Vec<RequestTimes>,
     /// Limit of requests in flight.
     most: usize,
 }
 
-impl ReplayWatch for Kept {
+impl ReplayWatch for RequestTimeLog {
     fn admits(&mut self, in_flight: usize) -> bool {
         in_flight < self.most
     }
@@ -377,7 +377,7 @@ pub(crate) fn play_at_most(
     seed: u64,
 ) -> Result<Vec<RequestTimes>, String> {
     let mut world = World::of(world, seed).map_err(|e| e.to_string())?;
-    let mut kept = Kept { times: vec![RequestTimes::default(); asked.len()], most };
+    let mut kept = RequestTimeLog { times: vec![RequestTimes::default(); asked.len()], most };
     if asked.iter().any(ReplayRequest::waits) {
         let mut turns = Turns::new(asked);
         play_each(&mut world, &mut turns, DRAIN_NS, &mut kept);
@@ -386,6 +386,6 @@ pub(crate) fn play_at_most(
         return Ok(times);
     }
     let due = asked.iter().map(|one| DueRequest { at_ns: one.due_ns, request: one.submit(0) });
-    play_each(&mut world, Listed(due.peekable()), DRAIN_NS, &mut kept);
+    play_each(&mut world, TimedRequests(due.peekable()), DRAIN_NS, &mut kept);
     Ok(kept.times)
 }

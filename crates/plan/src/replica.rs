@@ -11,21 +11,21 @@ use plimsoll_workload::ArrivalSpec;
 use super::mix::Mix;
 use super::slots;
 use super::spec::{PlanError, PlanSpec, TrafficSpec};
-use crate::replay::{DRAIN_NS, DueRequest, Listed, ReplayWatch, ReplayedRequest, play_each};
+use crate::replay::{DRAIN_NS, DueRequest, ReplayWatch, ReplayedRequest, TimedRequests, play_each};
 use plimsoll_math::quantile::{EffectiveN, interval_ranks, order_statistic, sort};
 use plimsoll_measure::findings::Metric;
 
 /// The performance of one replica for a load's requests.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Replica {
+pub struct ReplicaCapacity {
     /// Stability limit, requests per second; infinite for an engine without a limit.
     pub limit_per_s: f64,
-    pub isolated: Isolated,
+    pub isolated: IsolatedLatencies,
 }
 
 /// The latencies of requests that find an idle replica, s, unordered.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Isolated {
+pub struct IsolatedLatencies {
     /// Time to first token, s.
     pub ttft: Vec<f64>,
     /// Time per token after the first, s; requests with one token have none.
@@ -46,18 +46,18 @@ const TO: f64 = 0.85;
 const ISOLATED: usize = 2_000;
 const APART_NS: i64 = 3_600_000_000_000;
 
-impl Replica {
+impl ReplicaCapacity {
     /// Simulates one replica of this plan.
     ///
     /// # Errors
     /// Fails if the engine can't be built, the load can't be drawn, or a full engine finishes no requests.
-    pub fn simulate(spec: &PlanSpec, mix: &Mix) -> Result<Replica, PlanError> {
+    pub fn simulate(spec: &PlanSpec, mix: &Mix) -> Result<ReplicaCapacity, PlanError> {
         let limit_per_s = limit(spec, mix)?;
-        Ok(Replica { limit_per_s, isolated: isolated(spec, ISOLATED)? })
+        Ok(ReplicaCapacity { limit_per_s, isolated: isolated(spec, ISOLATED)? })
     }
 }
 
-impl Isolated {
+impl IsolatedLatencies {
     /// Returns all values of a metric.
     pub fn of(&self, metric: Metric) -> &[f64] {
         match metric {
@@ -92,9 +92,9 @@ impl Isolated {
 ///
 /// # Errors
 /// Fails if the engine can't be built, or the load can't be drawn.
-pub fn isolated(spec: &PlanSpec, requests: usize) -> Result<Isolated, PlanError> {
-    struct Kept(Isolated);
-    impl ReplayWatch for Kept {
+pub fn isolated(spec: &PlanSpec, requests: usize) -> Result<IsolatedLatencies, PlanError> {
+    struct IsolatedSink(IsolatedLatencies);
+    impl ReplayWatch for IsolatedSink {
         fn over(&mut self, over: ReplayedRequest) {
             let value = |metric| over.times.metric(metric, over.output).filter(|seconds| seconds.is_finite());
             self.0.ttft.extend(value(Metric::Ttft));
@@ -106,8 +106,8 @@ pub fn isolated(spec: &PlanSpec, requests: usize) -> Result<Isolated, PlanError>
     let asked = gather(&spec.traffic, &spec.world, requests, spec.seed)?;
     let apart = asked.into_iter().enumerate();
     let due = apart.map(|(i, request)| DueRequest { at_ns: APART_NS.saturating_mul(i as i64), request });
-    let mut kept = Kept(Isolated::default());
-    play_each(&mut world, Listed(due.peekable()), DRAIN_NS, &mut kept);
+    let mut kept = IsolatedSink(IsolatedLatencies::default());
+    play_each(&mut world, TimedRequests(due.peekable()), DRAIN_NS, &mut kept);
     Ok(kept.0)
 }
 
@@ -130,7 +130,7 @@ fn limit(spec: &PlanSpec, mix: &Mix) -> Result<f64, PlanError> {
     let mut ends = Ends(Vec::new());
     // All requests arrive simultaneously, so the arrival order is the service order.
     let due = asked.into_iter().map(|request| DueRequest { at_ns: 0, request });
-    play_each(&mut one(spec)?, Listed(due.peekable()), i64::MAX / 2, &mut ends);
+    play_each(&mut one(spec)?, TimedRequests(due.peekable()), i64::MAX / 2, &mut ends);
     let ends = ends.0;
     let at = |share: f64| ((share * ends.len() as f64) as usize).min(ends.len().saturating_sub(1));
     let (from, to) = (at(FROM), at(TO));

@@ -11,7 +11,7 @@ use plimsoll_sim::{AutoscaleSpec, KedaSpec};
 
 use super::decide::{judge, mean, share};
 use super::finding::{ScalingFinding, ScalingRow};
-use super::simulate::{Fleet, Outcome};
+use super::simulate::{ExperimentOutcome, Fleet};
 use super::spec::PlanSpec;
 use plimsoll_judge::budget::ALPHA;
 use plimsoll_judge::cost::Per;
@@ -20,7 +20,7 @@ use plimsoll_measure::say::number;
 
 /// A fleet compared with the static one.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Rival {
+pub struct AlternativeFleet {
     /// Name, for example `2 to 9`.
     pub name: String,
     pub fleet: Fleet,
@@ -28,12 +28,12 @@ pub struct Rival {
 }
 
 /// Returns the fleets to compare with this many static replicas; empty without an autoscaler.
-pub fn rivals(plan: &PlanSpec, replicas: u32) -> Vec<Rival> {
+pub fn rivals(plan: &PlanSpec, replicas: u32) -> Vec<AlternativeFleet> {
     let Some(asked) = &plan.world.fleet.autoscale else { return Vec::new() };
     let rival = |autoscale: AutoscaleSpec| {
         let (least, most) = autoscale.range();
         let begin = replicas.clamp(least, most.max(least));
-        Rival { name: format!("{least} to {most}"), fleet: Fleet::Scaled(autoscale), begin }
+        AlternativeFleet { name: format!("{least} to {most}"), fleet: Fleet::Scaled(autoscale), begin }
     };
     vec![rival(asked.clone()), rival(other_least(asked))]
 }
@@ -49,8 +49,8 @@ fn other_least(asked: &AutoscaleSpec) -> AutoscaleSpec {
 pub fn compare(
     plan: &PlanSpec,
     replicas: u32,
-    rivals: &[Rival],
-    arms: &[&BTreeMap<u32, Outcome>],
+    rivals: &[AlternativeFleet],
+    arms: &[&BTreeMap<u32, ExperimentOutcome>],
     seeds: u32,
 ) -> ScalingFinding {
     let names =
@@ -58,7 +58,7 @@ pub fn compare(
     let rows: Vec<ScalingRow> = names
         .zip(arms)
         .map(|(name, arm)| {
-            let outcomes: Vec<&Outcome> = arm.values().take(seeds as usize).collect();
+            let outcomes: Vec<&ExperimentOutcome> = arm.values().take(seeds as usize).collect();
             row(plan, name, replicas, &outcomes)
         })
         .collect();
@@ -71,7 +71,7 @@ pub fn compare(
     }
 }
 
-fn row(plan: &PlanSpec, fleet: String, replicas: u32, outcomes: &[&Outcome]) -> ScalingRow {
+fn row(plan: &PlanSpec, fleet: String, replicas: u32, outcomes: &[&ExperimentOutcome]) -> ScalingRow {
     let n = outcomes.iter().map(|o| o.counted.requests).sum();
     let none = Estimate { value: f64::NAN, lower: f64::NAN, upper: f64::NAN, n, n_eff: 0.0 };
     let paid: Vec<f64> = outcomes.iter().map(|o| o.mean_replicas).collect();

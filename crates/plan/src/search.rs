@@ -8,10 +8,10 @@
 //! all candidates was rejected: a hundred candidates at some seconds each take minutes, and nine tenths of them can't win.
 
 use super::bounds::{bounds, check, floor, refuse_below};
-use super::finding::{Expected, PlanBounds, PlanOption};
+use super::finding::{ExpectedLatency, PlanBounds, PlanOption};
 use super::mix::Mix;
-use super::planner::Simulated;
-use super::replica::Replica;
+use super::planner::SimulatedPlan;
+use super::replica::ReplicaCapacity;
 use super::spec::{PlanError, PlanSpec};
 use super::vary::{self, PlanCandidate, VarySpec};
 use plimsoll_judge::cost::PriceSpec;
@@ -22,15 +22,15 @@ const BOUND: &str = "bound";
 const SIMULATED: &str = "simulated";
 
 #[derive(Clone, Debug)]
-pub struct Search {
+pub struct ConfigSearch {
     mix: Mix,
     candidates: Vec<PlanCandidate>,
-    looked: Vec<Looked>,
+    looked: Vec<EvaluatedCandidate>,
 }
 
 /// A candidate with its bounds or results.
 #[derive(Clone, Debug)]
-struct Looked {
+struct EvaluatedCandidate {
     bounds: Option<PlanBounds>,
     option: PlanOption,
 }
@@ -46,13 +46,13 @@ pub struct ListedCandidate {
     pub least: u32,
 }
 
-impl Search {
+impl ConfigSearch {
     /// Returns a search around a plan.
     ///
     /// # Errors
     /// Fails if the engine lacks a setting, or if there are too many combinations.
-    pub fn new(plan: &PlanSpec, mix: &Mix, vary: &VarySpec) -> Result<Search, PlanError> {
-        Ok(Search { mix: *mix, candidates: vary::candidates(plan, vary)?, looked: Vec::new() })
+    pub fn new(plan: &PlanSpec, mix: &Mix, vary: &VarySpec) -> Result<ConfigSearch, PlanError> {
+        Ok(ConfigSearch { mix: *mix, candidates: vary::candidates(plan, vary)?, looked: Vec::new() })
     }
 
     /// Returns the number of candidates, and of those already bounded.
@@ -118,7 +118,7 @@ impl Search {
     }
 
     /// Records the simulated result of a candidate.
-    pub fn take(&mut self, listed: &ListedCandidate, simulated: &Simulated) {
+    pub fn take(&mut self, listed: &ListedCandidate, simulated: &SimulatedPlan) {
         let Some(looked) = self.looked.get_mut(listed.place) else { return };
         let option = &mut looked.option;
         match simulated.replicas {
@@ -126,7 +126,7 @@ impl Search {
                 size(option, &listed.spec, &self.mix, replicas);
                 let tried = simulated.answer.tried.iter().find(|tried| tried.replicas == replicas);
                 let first = listed.spec.slo.latency.first().zip(tried).and_then(|(ceiling, tried)| {
-                    let same = |found: &&Expected| {
+                    let same = |found: &&ExpectedLatency| {
                         found.metric == ceiling.metric && found.percentile == Some(ceiling.percentile)
                     };
                     tried.figures.iter().find(same)?.value.value()
@@ -207,7 +207,7 @@ fn costs_less(a: &PlanOption, b: &PlanOption) -> bool {
     known.is_some_and(|(a, b)| a < b * (1.0 - 1e-9))
 }
 
-fn look(candidate: &PlanCandidate, mix: &Mix) -> Looked {
+fn look(candidate: &PlanCandidate, mix: &Mix) -> EvaluatedCandidate {
     let mut option = PlanOption {
         name: candidate.words.join(", "),
         replicas: None,
@@ -222,13 +222,13 @@ fn look(candidate: &PlanCandidate, mix: &Mix) -> Looked {
         refused: candidate.refused.clone(),
     };
     if candidate.refused.is_some() {
-        return Looked { bounds: None, option };
+        return EvaluatedCandidate { bounds: None, option };
     }
     let spec = &candidate.spec;
     match bounded(spec, mix) {
         Err(why) => {
             option.refused = Some(why.to_string());
-            Looked { bounds: None, option }
+            EvaluatedCandidate { bounds: None, option }
         }
         Ok((bounds, replica)) => {
             size(&mut option, spec, mix, bounds.replicas);
@@ -236,16 +236,16 @@ fn look(candidate: &PlanCandidate, mix: &Mix) -> Looked {
             option.latency_s = first.and_then(|c| replica.isolated.quantile(c.metric, c.percentile));
             let tpot = replica.isolated.mean(Metric::Tpot).filter(|tpot| *tpot > 0.0);
             option.tokens_per_user = tpot.map(|tpot| 1.0 / tpot);
-            Looked { bounds: Some(bounds), option }
+            EvaluatedCandidate { bounds: Some(bounds), option }
         }
     }
 }
 
 /// Returns the bounds of a configuration from one replica.
-fn bounded(spec: &PlanSpec, mix: &Mix) -> Result<(PlanBounds, Replica), PlanError> {
+fn bounded(spec: &PlanSpec, mix: &Mix) -> Result<(PlanBounds, ReplicaCapacity), PlanError> {
     spec.world.validate()?;
     check(spec)?;
-    let replica = Replica::simulate(spec, mix)?;
+    let replica = ReplicaCapacity::simulate(spec, mix)?;
     refuse_below(&floor(spec, &replica.isolated), &replica.isolated)?;
     Ok((bounds(spec, mix, &replica)?, replica))
 }

@@ -10,8 +10,8 @@ use plimsoll_model::At;
 use plimsoll_sim::{AutoscaleSpec, World, WorldSpec};
 
 use super::spec::{PlanError, PlanSpec, TrafficSpec};
-use super::tally::{Counted, Sketch, Tally};
-use crate::replay::{DRAIN_NS, Listed, ReplayWatch, ReplayedRequest, play_each};
+use super::tally::{ScheduleCounts, Sketch, Tally};
+use crate::replay::{DRAIN_NS, ReplayWatch, ReplayedRequest, TimedRequests, play_each};
 use plimsoll_measure::findings::{BudgetSpec, Metric};
 
 /// The inputs that all experiments of a plan share.
@@ -55,16 +55,16 @@ pub struct CeilingCount {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Outcome {
+pub struct ExperimentOutcome {
     /// Counts without the warm-up.
-    pub counted: Counted,
+    pub counted: ScheduleCounts,
     pub window_s: f64,
     /// Mean replicas paid for over the window, from provisioning on.
     pub mean_replicas: f64,
     pub most_replicas: u32,
 }
 
-impl Outcome {
+impl ExperimentOutcome {
     pub fn values(&self, metric: Metric) -> &Sketch {
         &self.counted.metrics[super::tally::place(metric)]
     }
@@ -82,7 +82,7 @@ impl PlanCase {
 ///
 /// # Errors
 /// Fails if the world can't be built with this number of replicas, or the load can't be drawn.
-pub fn simulate(experiment: &Experiment) -> Result<Outcome, PlanError> {
+pub fn simulate(experiment: &Experiment) -> Result<ExperimentOutcome, PlanError> {
     let Experiment { case, replicas, fleet, factor, draw: index, gives_up } = experiment;
     let mut spec = case.world.clone();
     spec.fleet.replicas = *replicas;
@@ -97,22 +97,22 @@ pub fn simulate(experiment: &Experiment) -> Result<Outcome, PlanError> {
     let scaled = *fleet != Fleet::Static;
     // With an autoscaler, the beginning belongs to the measurement and is no warm-up.
     let tally = Tally::new(&case.slo, draw.requests, window_ns, draw.even && !scaled, *gives_up);
-    let mut watched = Watched { tally, bill: scaled.then(|| Paid::new(*replicas, window_ns)) };
+    let mut watched = ExperimentObserver { tally, bill: scaled.then(|| Paid::new(*replicas, window_ns)) };
     match draw.steps {
         true => play_each(&mut world, draw.stepped(chance), DRAIN_NS, &mut watched),
-        false => play_each(&mut world, Listed(draw.peekable()), DRAIN_NS, &mut watched),
+        false => play_each(&mut world, TimedRequests(draw.peekable()), DRAIN_NS, &mut watched),
     }
-    let Watched { tally, bill } = watched;
+    let ExperimentObserver { tally, bill } = watched;
     let (mean_replicas, most_replicas) = bill.map_or((f64::from(*replicas), *replicas), |bill| {
         let most = bill.most;
         (bill.mean(), most)
     });
     let window_s = window_ns as f64 / 1e9;
-    Ok(Outcome { counted: tally.conclude(), window_s, mean_replicas, most_replicas })
+    Ok(ExperimentOutcome { counted: tally.conclude(), window_s, mean_replicas, most_replicas })
 }
 
 /// The tally and the paid replicas of an experiment.
-struct Watched<'a> {
+struct ExperimentObserver<'a> {
     tally: Tally<'a>,
     bill: Option<Paid>,
 }
@@ -146,7 +146,7 @@ impl Paid {
     }
 }
 
-impl ReplayWatch for Watched<'_> {
+impl ReplayWatch for ExperimentObserver<'_> {
     fn due(&mut self, index: u64, due_ns: i64) {
         self.tally.due(index, due_ns);
     }

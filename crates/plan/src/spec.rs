@@ -19,12 +19,12 @@ pub struct PlanSpec {
     /// GPUs of one replica; `None` if unknown, which omits every figure in GPUs.
     pub gpus_per_replica: Option<u32>,
     /// Rules of the operator.
-    pub rules: RuleSpec,
+    pub rules: PlanRuleSpec,
     /// Price; `None` to omit the cost.
     pub price: Option<PriceSpec>,
     pub effort: EffortSpec,
     /// Differences of earlier predictions from measurements; `None` if unknown, which omits the probability.
-    pub band: Option<Band>,
+    pub band: Option<PredictionBand>,
     pub seed: u64,
 }
 
@@ -44,7 +44,8 @@ pub struct TrafficSpec {
 /// The rules of the operator.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct RuleSpec {
+#[schemars(rename = "RuleSpec")]
+pub struct PlanRuleSpec {
     /// Peak factor: the planned load is the mean rate times this (default 1). A trace keeps its shape and runs this many
     /// times as fast.
     pub peak: f64,
@@ -58,13 +59,13 @@ pub struct RuleSpec {
     pub domains: u32,
 }
 
-impl Default for RuleSpec {
-    fn default() -> RuleSpec {
-        RuleSpec { peak: 1.0, utilisation: 0.8, spare: 0, domains: 1 }
+impl Default for PlanRuleSpec {
+    fn default() -> PlanRuleSpec {
+        PlanRuleSpec { peak: 1.0, utilisation: 0.8, spare: 0, domains: 1 }
     }
 }
 
-impl RuleSpec {
+impl PlanRuleSpec {
     /// Checks the rules.
     ///
     /// # Errors
@@ -145,7 +146,8 @@ impl Default for EffortSpec {
 
 /// The errors of earlier predictions per metric: ln(measured / predicted) as a normal distribution.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Band {
+#[schemars(rename = "Band")]
+pub struct PredictionBand {
     /// One row per compared metric.
     pub rows: Vec<BandRow>,
     /// Source of the band as text.

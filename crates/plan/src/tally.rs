@@ -104,14 +104,14 @@ impl Sketch {
 }
 
 #[derive(Clone, Default)]
-struct Filling {
+struct SketchBuilder {
     counts: Vec<u32>,
     infinite: u64,
     n: u64,
     sum_s: f64,
 }
 
-impl Filling {
+impl SketchBuilder {
     fn push(&mut self, ns: Option<i64>) {
         self.n += 1;
         let Some(ns) = ns else {
@@ -146,12 +146,12 @@ struct Part {
     missed_scaling: u64,
     /// Per ceiling: requests that have its metric, and requests over it.
     over: Vec<(u64, u64)>,
-    metrics: [Filling; 3],
+    metrics: [SketchBuilder; 3],
 }
 
 /// The counts of a schedule without the warm-up.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Counted {
+pub struct ScheduleCounts {
     pub requests: u64,
     /// Requests omitted as warm-up.
     pub warm_up: u64,
@@ -230,7 +230,7 @@ impl<'a> Tally<'a> {
         self.step[bin + 1] += by;
     }
 
-    pub fn conclude(self) -> Counted {
+    pub fn conclude(self) -> ScheduleCounts {
         let cut = self.cut();
         let per_part = self.requests.div_ceil(self.parts.len() as u64).max(1);
         let left_out = (cut.div_ceil(per_part) as usize).min(self.parts.len() / 2);
@@ -244,7 +244,7 @@ impl<'a> Tally<'a> {
         let metric =
             |i: usize| Sketch::merged(&kept.iter().map(|p| p.metrics[i].sketch()).collect::<Vec<_>>());
         let (growth, in_flight) = self.growth();
-        Counted {
+        ScheduleCounts {
             requests: sum(|part| part.requests),
             warm_up: self.parts[..left_out].iter().map(|part| part.requests).sum(),
             unanswered: sum(|part| part.unanswered),

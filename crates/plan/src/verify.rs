@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::decide;
 use super::finding::PlanFinding;
-use super::simulate::Outcome;
-use super::spec::{Band, BandRow};
+use super::simulate::ExperimentOutcome;
+use super::spec::{BandRow, PredictionBand};
 use super::verify_lines::{LineRow, STABILITY, THROUGHPUT};
 use plimsoll_measure::findings::{LevelSummary, Metric, Reading};
 use plimsoll_measure::say::number;
@@ -50,7 +50,7 @@ pub struct VerifyFinding {
     /// Compared rows whose measurement is in its band.
     pub inside: u32,
     /// Band with the errors of this run, for the next plan.
-    pub band: Band,
+    pub band: PredictionBand,
     /// Notes for the reader.
     pub notes: Vec<String>,
 }
@@ -123,8 +123,8 @@ pub fn verify(
     plan: &PlanFinding,
     measured: &LevelSummary,
     replicas: u32,
-    outcomes: &[&Outcome],
-    band: Option<&Band>,
+    outcomes: &[&ExperimentOutcome],
+    band: Option<&PredictionBand>,
 ) -> VerifyFinding {
     let rows: Vec<VerifyRow> =
         asked(plan).into_iter().map(|(metric, p)| row(metric, p, measured, outcomes, band)).collect();
@@ -151,7 +151,7 @@ pub fn verify(
         lines: Vec::new(),
         compared: 0,
         inside: 0,
-        band: Band { rows: Vec::new(), source: String::new() },
+        band: PredictionBand { rows: Vec::new(), source: String::new() },
         rows,
         notes,
     };
@@ -160,7 +160,7 @@ pub fn verify(
 
 impl VerifyFinding {
     /// Counts the rows and updates the band.
-    pub(super) fn concluded(mut self, before: Option<&Band>) -> VerifyFinding {
+    pub(super) fn concluded(mut self, before: Option<&PredictionBand>) -> VerifyFinding {
         let all = || self.rows.iter().map(|row| row.inside).chain(self.lines.iter().map(|row| row.inside));
         let (compared, inside) =
             (all().flatten().count(), all().filter(|inside| *inside == Some(true)).count());
@@ -171,7 +171,7 @@ impl VerifyFinding {
 
     /// Returns the comparison with a sweep's lines.
     #[must_use]
-    pub fn with_lines(self, lines: Vec<LineRow>, before: Option<&Band>) -> VerifyFinding {
+    pub fn with_lines(self, lines: Vec<LineRow>, before: Option<&PredictionBand>) -> VerifyFinding {
         VerifyFinding { lines, ..self }.concluded(before)
     }
 }
@@ -206,8 +206,8 @@ fn row(
     metric: Metric,
     percentile: f64,
     measured: &LevelSummary,
-    outcomes: &[&Outcome],
-    band: Option<&Band>,
+    outcomes: &[&ExperimentOutcome],
+    band: Option<&PredictionBand>,
 ) -> VerifyRow {
     let predicted = decide::percentile(metric, percentile, outcomes);
     let known = band.and_then(|band| band.rows.iter().find(|row| row.metric == metric.name()));
@@ -220,8 +220,9 @@ fn row(
 }
 
 /// Returns the band with this run's errors.
-fn learn(before: Option<&Band>, rows: &[VerifyRow], lines: &[LineRow]) -> Band {
-    let mut band = before.cloned().unwrap_or_else(|| Band { rows: Vec::new(), source: String::new() });
+fn learn(before: Option<&PredictionBand>, rows: &[VerifyRow], lines: &[LineRow]) -> PredictionBand {
+    let mut band =
+        before.cloned().unwrap_or_else(|| PredictionBand { rows: Vec::new(), source: String::new() });
     let of =
         |metric: Metric| rows.iter().filter(move |row| row.metric == metric).filter_map(|row| row.miss_log);
     let limit = lines.iter().filter(|row| row.line == STABILITY).filter_map(|row| row.miss_log);
@@ -320,7 +321,7 @@ mod tests {
             miss_log: Some(miss),
             inside: None,
         };
-        let fitted = Band {
+        let fitted = PredictionBand {
             rows: vec![BandRow { metric: "tpot".into(), bias_log: 0.0, spread_log: 0.1, rows: 9 }],
             source: "12 stretches held out".into(),
         };

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fit::knee::{KneeSpec, knee};
-use super::spec::{Band, BandRow};
+use super::spec::{BandRow, PredictionBand};
 use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{CapacityLine, Estimate, Findings, Reading};
 use plimsoll_measure::say::number;
@@ -52,7 +52,7 @@ pub fn lines(
     world: &WorldSpec,
     mix: &[ReplayRequest],
     sweep: &Findings,
-    band: Option<&Band>,
+    band: Option<&PredictionBand>,
     seed: u64,
 ) -> Result<Vec<LineRow>, String> {
     let Some(found) = sweep.lines.iter().find(|lines| lines.traffic == "steady") else {

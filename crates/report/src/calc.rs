@@ -1,6 +1,6 @@
 //! Renders the result of a formula for a terminal: the answer, the formula, its assumptions, and its limits.
 
-use plimsoll_plan::calc::{CalcFigure, LawFinding, Quantity};
+use plimsoll_plan::calc::{CalcFigure, CalcUnit, LawFinding};
 
 use crate::figure;
 use crate::table::Table;
@@ -57,15 +57,15 @@ fn table(figures: &[CalcFigure]) -> String {
 }
 
 /// Formats a figure of a formula with its unit: four digits, because a formula has no error.
-pub fn spelt(value: f64, quantity: Quantity) -> String {
+pub fn spelt(value: f64, quantity: CalcUnit) -> String {
     match quantity {
-        Quantity::Time => figure::exact_time(value),
-        Quantity::Rate => format!("{}/s", figure::exact(value)),
-        Quantity::TokenRate => format!("{} tokens/s", figure::exact(value)),
-        Quantity::Share => format!("{} %", figure::exact(100.0 * value)),
-        Quantity::Factor => format!("{} ×", figure::exact(value)),
-        Quantity::Percentile => figure::percentile(value),
-        Quantity::Count | Quantity::Plain => figure::exact(value),
+        CalcUnit::Time => figure::exact_time(value),
+        CalcUnit::Rate => format!("{}/s", figure::exact(value)),
+        CalcUnit::TokenRate => format!("{} tokens/s", figure::exact(value)),
+        CalcUnit::Share => format!("{} %", figure::exact(100.0 * value)),
+        CalcUnit::Factor => format!("{} ×", figure::exact(value)),
+        CalcUnit::Percentile => figure::percentile(value),
+        CalcUnit::Count | CalcUnit::Plain => figure::exact(value),
     }
 }
 

@@ -4,7 +4,7 @@ use plimsoll_measure::findings::{Estimate, Reading};
 use plimsoll_plan::levers::evidence::SharesFrom;
 use plimsoll_plan::levers::{
     Admission, FasterModel, FigureOrigin, Goal, Lever, LeverEvidence, LeverFinding, LeverOrder, LoadPlace,
-    Ranked, Redrawn, Term, catalogue,
+    RankedLever, Redrawn, Term, catalogue,
 };
 
 use crate::document::Document;
@@ -62,9 +62,9 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
 /// Returns a note on levers that reduce one term of the latency, the largest of the slow requests.
 ///
 /// Each was predicted separately, and savings of one are not available to another.
-fn overlap(helpful: &[Ranked], evidence: &LeverEvidence) -> Option<String> {
+fn overlap(helpful: &[RankedLever], evidence: &LeverEvidence) -> Option<String> {
     let catalogue = catalogue::all();
-    let moves = |lever: &Ranked| {
+    let moves = |lever: &RankedLever| {
         catalogue.iter().find(|known| known.id == lever.lever).map_or(&[][..], |known| known.moves)
     };
     let shared = |term: &Term| helpful.iter().filter(|lever| moves(lever).contains(term)).collect::<Vec<_>>();
@@ -276,14 +276,14 @@ fn change(saved: &Estimate) -> String {
     format!("{} % {}", percent(saved.value), figure::interval(&percent(saved.upper), &percent(saved.lower)))
 }
 
-fn title(lever: &Ranked) -> String {
+fn title(lever: &RankedLever) -> String {
     match lever.setting.is_empty() {
         true => lever.name.clone(),
         false => format!("{}: {}", lever.name, lever.setting),
     }
 }
 
-fn in_full(lever: &Ranked, goal: &str, by: LeverOrder) -> Vec<String> {
+fn in_full(lever: &RankedLever, goal: &str, by: LeverOrder) -> Vec<String> {
     let latency = format!("{goal} {}", change(&lever.latency));
     let cost = lever.cost.as_ref().map(|cost| format!("cost per request at this load {}", change(cost)));
     let mut gains = match (by, cost) {
@@ -305,7 +305,7 @@ fn in_full(lever: &Ranked, goal: &str, by: LeverOrder) -> Vec<String> {
     lines
 }
 
-fn rest(levers: &[Ranked], by: LeverOrder, goal: &str) -> Table {
+fn rest(levers: &[RankedLever], by: LeverOrder, goal: &str) -> Table {
     let header = [format!("<{goal} [95 %]"), "<cost per request at this load [95 %]".to_owned()];
     let order = if by == LeverOrder::Cost { [1, 0] } else { [0, 1] };
     let columns =

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Reading};
 use plimsoll_plan::finding::{
-    Chosen, Expected, PlanBounds, PlanCost, PlanFinding, Probability, ScalingFinding, Slots,
+    Chosen, ExpectedLatency, PlanBounds, PlanCost, PlanFinding, Probability, ScalingFinding, Slots,
 };
 
 use crate::document::{Document, Phrase};
@@ -295,7 +295,7 @@ fn probability(found: &Probability) -> String {
     )
 }
 
-pub(crate) fn named(expected: &Expected) -> String {
+pub(crate) fn named(expected: &ExpectedLatency) -> String {
     let metric = expected.metric.name();
     expected.percentile.map_or_else(|| format!("{metric} mean"), |p| format!("{metric} p{}", centile(p)))
 }
@@ -357,7 +357,7 @@ fn scaling_title(found: &ScalingFinding) -> String {
 #[cfg(test)]
 mod tests {
     use plimsoll_plan::finding::{LoadFinding, SimulatedAnswer, TriedReplicas, exact};
-    use plimsoll_plan::spec::{EffortSpec, RuleSpec};
+    use plimsoll_plan::spec::{EffortSpec, PlanRuleSpec};
 
     use super::*;
 
@@ -412,7 +412,7 @@ mod tests {
             engine: "demo".to_owned(),
             load,
             slo: BudgetSpec::default(),
-            rules: RuleSpec::default(),
+            rules: PlanRuleSpec::default(),
             assumptions: vec!["the fleet is static".to_owned()],
             rests_on: Vec::new(),
             floor: Vec::new(),

@@ -3,7 +3,7 @@
 use plimsoll_judge::cost::UnitCosts;
 use plimsoll_measure::findings::{Estimate, Reading};
 use plimsoll_plan::finding::{
-    Disagreement, Expected, FloorRow, PlanFinding, PlanOption, ScalingFinding, TriedReplicas,
+    Disagreement, ExpectedLatency, FloorRow, PlanFinding, PlanOption, ScalingFinding, TriedReplicas,
 };
 
 use crate::figure::centile;
@@ -29,7 +29,7 @@ pub(crate) fn curve_table(plan: &PlanFinding) -> Table {
     table
 }
 
-fn ceiling(expected: &Expected) -> String {
+fn ceiling(expected: &ExpectedLatency) -> String {
     expected.limit_s.map(words::ms).unwrap_or_default()
 }
 

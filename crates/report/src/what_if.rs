@@ -3,8 +3,8 @@
 //! Every line of figures is marked as predicted, because a forwarded page loses its heading first.
 
 use plimsoll_measure::findings::{Held, Reading};
-use plimsoll_plan::fit::{Fitted, From, Setting};
-use plimsoll_plan::what_if::{FigureChange, Predicted, WhatIfFinding};
+use plimsoll_plan::fit::{FittedEngine, Setting, SettingOrigin};
+use plimsoll_plan::what_if::{ChangePrediction, FigureChange, WhatIfFinding};
 
 use crate::document::Document;
 use crate::figure::centile;
@@ -35,7 +35,7 @@ pub fn render(name: &str, finding: &WhatIfFinding) -> String {
 
 /// Returns the title of a case:
 /// `rate 2x: 80.0/s; it then carries 61.2/s; the promise would be broken; 15 replicas would do by formula`.
-fn title(case: &Predicted) -> String {
+fn title(case: &ChangePrediction) -> String {
     if case.refused.is_some() && case.replicas.is_none() {
         return format!("{}: not predicted", case.ask);
     }
@@ -60,7 +60,7 @@ fn title(case: &Predicted) -> String {
 }
 
 /// Returns the current and the predicted figures.
-fn table(case: &Predicted) -> Table {
+fn table(case: &ChangePrediction) -> Table {
     let measured = case.figures.iter().any(|figure| figure.measured.is_some());
     let now = if measured { "measured" } else { "simulated now" };
     let mut table = Table::new(&["<", now, "predicted", "<95 % band", "change"]);
@@ -89,7 +89,7 @@ fn row(one: &FigureChange, measured: bool) -> [String; 5] {
 }
 
 /// Returns the fitted engine with the source of each setting, and its error on unseen data.
-pub fn fitted(name: &str, fitted: &Fitted) -> String {
+pub fn fitted(name: &str, fitted: &FittedEngine) -> String {
     let mut settings = Table::new(&["<setting", "value", "<± one standard error", "<from"]);
     fitted.settings.iter().for_each(|one| settings.row(setting(one)));
     let mut errors = Table::new(&["<held out", "measured", "simulated", "off", "requests"]);
@@ -123,10 +123,10 @@ pub fn fitted(name: &str, fitted: &Fitted) -> String {
 
 fn setting(one: &Setting) -> [String; 4] {
     let from = match one.from {
-        From::Fitted => "fitted",
-        From::Page => "the server's page",
-        From::Told => "told",
-        From::Assumed => "assumed",
+        SettingOrigin::Fitted => "fitted",
+        SettingOrigin::Page => "the server's page",
+        SettingOrigin::Told => "told",
+        SettingOrigin::Assumed => "assumed",
     };
     [
         one.name.clone(),

@@ -7,7 +7,7 @@ use crate::rows;
 use std::path::Path;
 
 use plimsoll_judge::budget::PercentileLevel;
-use plimsoll_plan::calc::{self, Demand, Latencies, LawError, LawFinding, Served, StationSpec};
+use plimsoll_plan::calc::{self, CallLatency, Demand, LawError, LawFinding, ServiceModel, StationSpec};
 use plimsoll_report::{calc as page, figure};
 use plimsoll_sim::ModeSpec;
 use plimsoll_workload::units::{Rate, parse_span};
@@ -125,22 +125,22 @@ fn station(
 }
 
 /// Returns the service model from the flags or from the named engine.
-fn served(args: &StationArgs) -> Result<Served, Stop> {
+fn served(args: &StationArgs) -> Result<ServiceModel, Stop> {
     if let Some(name) = &args.profile {
         let spec = engine::find(name)?;
         return match spec.mode {
-            ModeSpec::Queue(_) => Ok(Served::OneByOne),
-            ModeSpec::Batching(_) => Ok(Served::Batching { name: name.clone(), whole: false }),
-            ModeSpec::Dynamic(_) => Ok(Served::Batching { name: name.clone(), whole: true }),
+            ModeSpec::Queue(_) => Ok(ServiceModel::OneByOne),
+            ModeSpec::Batching(_) => Ok(ServiceModel::Batching { name: name.clone(), whole: false }),
+            ModeSpec::Dynamic(_) => Ok(ServiceModel::Batching { name: name.clone(), whole: true }),
             ModeSpec::Canned(_) => Err(Stop::usage(format!(
                 "--profile {name}: answers in drawn times whatever the load; there is no queue to reckon with"
             ))),
         };
     }
     Ok(match args.served {
-        None | Some(ServedBy::Queue) => Served::OneByOne,
-        Some(ServedBy::Llm) => Served::Batching { name: "an LLM engine".into(), whole: false },
-        Some(ServedBy::Batcher) => Served::Batching { name: "a dynamic batcher".into(), whole: true },
+        None | Some(ServedBy::Queue) => ServiceModel::OneByOne,
+        Some(ServedBy::Llm) => ServiceModel::Batching { name: "an LLM engine".into(), whole: false },
+        Some(ServedBy::Batcher) => ServiceModel::Batching { name: "a dynamic batcher".into(), whole: true },
     })
 }
 
@@ -157,14 +157,14 @@ fn fanout(args: &FanoutArgs) -> Result<calc::FanoutSpec, Stop> {
     })
 }
 
-fn latencies(args: &LatencyArgs) -> Result<Option<Latencies>, Stop> {
+fn latencies(args: &LatencyArgs) -> Result<Option<CallLatency>, Stop> {
     if let Some(mean) = &args.mean {
-        return Ok(Some(Latencies::Exponential(time("mean", mean)?)));
+        return Ok(Some(CallLatency::Exponential(time("mean", mean)?)));
     }
     let Some(path) = &args.sample else { return Ok(None) };
     let mut sample = if path.is_dir() { of_run(path)? } else { of_file(path)? };
     sample.sort_unstable_by(f64::total_cmp);
-    Ok(Some(Latencies::Sample(sample)))
+    Ok(Some(CallLatency::Sample(sample)))
 }
 
 /// Returns the end-to-end latencies of finished requests in seconds.

@@ -10,9 +10,9 @@ use plimsoll_measure::excerpt::Excerpt;
 use plimsoll_measure::findings::{BudgetSpec, Held, LevelSummary};
 use plimsoll_model::{Attempt, Manifest, Sample};
 use plimsoll_plan::levers::{
-    EffortSpec, Goal, LeverCase, LeverFinding, LeverOrder, LeverSpec, Redraw, catalogue, rank,
+    Goal, LeverCase, LeverEffortSpec, LeverFinding, LeverOrder, LeverSpec, Redraw, catalogue, rank,
 };
-use plimsoll_plan::spec::Band;
+use plimsoll_plan::spec::PredictionBand;
 use plimsoll_profile::infer::ComputeFloor;
 use plimsoll_report::levers as page;
 use plimsoll_sim::{FleetSpec, WorldSpec};
@@ -100,13 +100,13 @@ fn asked(args: &LeversArgs) -> Result<Option<BudgetSpec>, Stop> {
     }
 }
 
-fn efforts(args: &LeversArgs) -> Result<EffortSpec, Stop> {
-    let Some(path) = &args.efforts else { return Ok(EffortSpec::default()) };
+fn efforts(args: &LeversArgs) -> Result<LeverEffortSpec, Stop> {
+    let Some(path) = &args.efforts else { return Ok(LeverEffortSpec::default()) };
     let name = path.display();
     let value = resolve::mapping(path, "efforts")?;
-    check::against(&value, || schema_for!(EffortSpec).to_value())
+    check::against(&value, || schema_for!(LeverEffortSpec).to_value())
         .map_err(|e| Stop::usage(format!("{name}: {e}")))?;
-    let efforts: EffortSpec =
+    let efforts: LeverEffortSpec =
         serde_json::from_value(value).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
     efforts.check().map_err(|e| Stop::usage(format!("{name}: {e}")))?;
     Ok(efforts)
@@ -120,7 +120,7 @@ fn world(
     dir: &Path,
     rows: &rows::WholeRun,
     recorded: Option<&Recorded>,
-) -> Result<(Option<WorldSpec>, Option<Band>), Stop> {
+) -> Result<(Option<WorldSpec>, Option<PredictionBand>), Stop> {
     let Some(name) = &args.profile else {
         let simulated = recorded.and_then(|recorded| recorded.world.clone());
         return match Target::of_run(dir, rows, simulated, &FitArgs::default(), args.seed) {

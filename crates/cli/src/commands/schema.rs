@@ -12,7 +12,7 @@ use plimsoll_model::Manifest;
 use plimsoll_plan::calc::LawFinding;
 use plimsoll_plan::file::PlanFile;
 use plimsoll_plan::levers::finding::LeverFinding;
-use plimsoll_plan::spec::Band;
+use plimsoll_plan::spec::PredictionBand;
 use plimsoll_profile::RuleFile;
 use plimsoll_sim::EngineSpec;
 use plimsoll_workload::Scenario;
@@ -68,7 +68,7 @@ pub fn of(file: SchemaOf) -> schemars::Schema {
         SchemaOf::Diagnosis => schema_for!(Diagnosis),
         SchemaOf::Levers => schema_for!(LeverFinding),
         SchemaOf::Plan => schema_for!(PlanFile),
-        SchemaOf::Band => schema_for!(Band),
+        SchemaOf::Band => schema_for!(PredictionBand),
         SchemaOf::Stages => schema_for!(RuleFile),
         SchemaOf::Split => schema_for!(SplitFile),
         SchemaOf::Answer => schema_for!(JsonAnswer<serde_json::Value>),

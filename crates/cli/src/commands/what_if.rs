@@ -1,7 +1,9 @@
 //! `plimsoll what-if` predicts a run under a changed load or configuration, with an error band.
 
 use crate::rows;
-use plimsoll_plan::what_if::{AsItIs, Asking, WhatIfFinding, WhatIfSpec, figures, run as level_of, what_if};
+use plimsoll_plan::what_if::{
+    BaseRun, ParsedChange, WhatIfFinding, WhatIfSpec, figures, run as level_of, what_if,
+};
 use plimsoll_report::{figure, what_if as page};
 use plimsoll_sim::{FleetSpec, WorldSpec};
 
@@ -17,7 +19,8 @@ use crate::out;
 const NO_LEVEL: &str = "no level of this run was measured well enough to start from; name one with --level";
 
 pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
-    let asks: Result<Vec<Asking>, String> = args.changes.iter().map(|text| Asking::parse(text)).collect();
+    let asks: Result<Vec<ParsedChange>, String> =
+        args.changes.iter().map(|text| ParsedChange::parse(text)).collect();
     let asks = asks.map_err(Stop::usage)?;
     let rows = rows::whole(&args.run)?;
     let summary = rows::level(&rows.findings, args.level, NO_LEVEL)?;
@@ -36,7 +39,7 @@ pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
     let redraw = recorded.as_ref().and_then(|recorded| recorded.drawn_by(level));
     let redraw = redraw.filter(|_| level_of::as_asked(level, &rows.attempts));
     let (asked, measured) = (level_of::arrivals(level, &rows.attempts), level_of::measured(summary));
-    let as_it_is = AsItIs {
+    let as_it_is = BaseRun {
         world: &target.world,
         others: &target.others,
         band: target.band.as_ref(),

@@ -25,7 +25,8 @@ impl LawError {
 /// The quantity of a figure, which sets its unit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Quantity {
+#[schemars(rename = "Quantity")]
+pub enum CalcUnit {
     /// Seconds.
     Time,
     /// Requests per second.
@@ -52,7 +53,7 @@ pub struct CalcFigure {
     /// Value; null if it is infinite or refused.
     pub value: f64,
     /// Quantity and unit of the value.
-    pub quantity: Quantity,
+    pub quantity: CalcUnit,
     /// 95 % interval if the value was estimated from measured points; a null end is infinite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
@@ -63,7 +64,7 @@ pub struct CalcFigure {
 
 impl CalcFigure {
     /// Returns a figure without interval and note.
-    pub fn new(name: impl Into<String>, value: f64, quantity: Quantity) -> CalcFigure {
+    pub fn new(name: impl Into<String>, value: f64, quantity: CalcUnit) -> CalcFigure {
         CalcFigure { name: name.into(), value, quantity, interval: None, note: None }
     }
 
@@ -73,7 +74,7 @@ impl CalcFigure {
     }
 
     /// Returns a figure without a value, with the reason.
-    pub fn refused(name: impl Into<String>, quantity: Quantity, why: impl Into<String>) -> CalcFigure {
+    pub fn refused(name: impl Into<String>, quantity: CalcUnit, why: impl Into<String>) -> CalcFigure {
         CalcFigure::new(name, f64::NAN, quantity).note(why)
     }
 }
@@ -100,7 +101,7 @@ pub struct LawFinding {
     /// Warnings about this result.
     pub warnings: Vec<String>,
     /// Curve that contains the result.
-    pub curve: Option<Curve>,
+    pub curve: Option<CalcCurve>,
 }
 
 impl LawFinding {
@@ -111,7 +112,8 @@ impl LawFinding {
 
 /// A curve with its axes, points and marks.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
-pub struct Curve {
+#[schemars(rename = "Curve")]
+pub struct CalcCurve {
     /// Horizontal axis.
     pub x: CurveAxis,
     /// Vertical axis.
@@ -130,7 +132,7 @@ pub struct CurveAxis {
     /// Label of the axis.
     pub name: String,
     /// Quantity and unit of the axis.
-    pub quantity: Quantity,
+    pub quantity: CalcUnit,
     /// Least and largest value shown; values beyond them are cut off.
     pub range: [f64; 2],
     /// Whether the axis is logarithmic.
@@ -139,7 +141,7 @@ pub struct CurveAxis {
 
 impl CurveAxis {
     /// Returns a linear axis from 0 to `most`.
-    pub fn to(name: impl Into<String>, quantity: Quantity, most: f64) -> CurveAxis {
+    pub fn to(name: impl Into<String>, quantity: CalcUnit, most: f64) -> CurveAxis {
         CurveAxis { name: name.into(), quantity, range: [0.0, most], log: false }
     }
 }

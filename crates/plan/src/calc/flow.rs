@@ -3,7 +3,7 @@
 use plimsoll_math::queueing::{little_in_flight, little_rate, little_time, rate_at, servers_for};
 
 use super::finding::{
-    CalcFigure, Curve, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point, Quantity,
+    CalcCurve, CalcFigure, CalcUnit, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point,
 };
 use super::{above_zero, inside};
 use plimsoll_measure::say;
@@ -46,15 +46,15 @@ pub fn little(spec: &LittleSpec) -> Result<LawFinding, LawError> {
         }
     };
     let all = [
-        CalcFigure::new("rate", rate, Quantity::Rate),
-        CalcFigure::new("time", time, Quantity::Time),
-        CalcFigure::new("in flight", inside, Quantity::Count),
+        CalcFigure::new("rate", rate, CalcUnit::Rate),
+        CalcFigure::new("time", time, CalcUnit::Time),
+        CalcFigure::new("in flight", inside, CalcUnit::Count),
     ];
     let (answers, given) = all.into_iter().partition(|figure| figure.name == solved);
-    let x = CurveAxis::to("rate", Quantity::Rate, 2.0 * rate);
-    let curve = Curve {
+    let x = CurveAxis::to("rate", CalcUnit::Rate, 2.0 * rate);
+    let curve = CalcCurve {
         lines: vec![CurveLine::of(format!("{} s each", say::number(time)), &x, |rate| rate * time)],
-        y: CurveAxis::to("in flight", Quantity::Count, 2.0 * inside),
+        y: CurveAxis::to("in flight", CalcUnit::Count, 2.0 * inside),
         x,
         points: vec![Point { at: [rate, inside], name: "here".into() }],
         marks: Vec::new(),
@@ -104,37 +104,37 @@ pub fn utilisation(spec: &UtilisationSpec) -> Result<LawFinding, LawError> {
         CalcFigure::new("service", service, Quantity::Time),
     ];
     let mut answers = vec![CalcFigure::new("busy servers", offered, Quantity::Count).note("on average: λ s")];
-    let ceiling_figure = CalcFigure::new("ceiling", ceiling, Quantity::Share);
+    let ceiling_figure = CalcFigure::new("ceiling", ceiling, CalcUnit::Share);
     given.push(if spec.ceiling.is_none() { ceiling_figure.note("by convention") } else { ceiling_figure });
     let needed = servers_for(rate, service, ceiling);
     let slots = spec.slots.map(f64::from);
     if let Some(slots) = slots {
-        given.push(CalcFigure::new("slots", slots, Quantity::Count).note("servers of one replica"));
+        given.push(CalcFigure::new("slots", slots, CalcUnit::Count).note("servers of one replica"));
         let each = rate_at(ceiling, service, slots);
         answers.push(
-            CalcFigure::new("one replica's limit", rate_at(1.0, service, slots), Quantity::Rate)
+            CalcFigure::new("one replica's limit", rate_at(1.0, service, slots), CalcUnit::Rate)
                 .note("the stability limit, not a load to run at"),
         );
-        answers.push(CalcFigure::new("one replica at the ceiling", each, Quantity::Rate));
+        answers.push(CalcFigure::new("one replica at the ceiling", each, CalcUnit::Rate));
     }
     answers
-        .push(CalcFigure::new("servers needed", needed, Quantity::Count).note("to stay within the ceiling"));
+        .push(CalcFigure::new("servers needed", needed, CalcUnit::Count).note("to stay within the ceiling"));
     let mut servers = spec.servers.map_or(needed, f64::from);
     if spec.servers.is_some() {
-        given.push(CalcFigure::new("servers", servers, Quantity::Count));
+        given.push(CalcFigure::new("servers", servers, CalcUnit::Count));
     }
     if let Some(slots) = slots {
         let replicas = (needed / slots).ceil();
-        answers.push(CalcFigure::new("replicas needed", replicas, Quantity::Count));
+        answers.push(CalcFigure::new("replicas needed", replicas, CalcUnit::Count));
         if spec.servers.is_none() {
             servers = replicas * slots;
             let all = rate_at(ceiling, service, servers);
-            answers.push(CalcFigure::new("all of them at the ceiling", all, Quantity::Rate));
+            answers.push(CalcFigure::new("all of them at the ceiling", all, CalcUnit::Rate));
         }
     }
     let busy = offered / servers;
     answers.push(
-        CalcFigure::new("utilisation", busy, Quantity::Share)
+        CalcFigure::new("utilisation", busy, CalcUnit::Share)
             .note(format!("of {} servers", say::number(servers))),
     );
     let mut warnings = Vec::new();
@@ -146,10 +146,10 @@ pub fn utilisation(spec: &UtilisationSpec) -> Result<LawFinding, LawError> {
             say::number(rate - rate_at(1.0, service, servers))
         ));
     }
-    let x = CurveAxis::to("rate", Quantity::Rate, rate_at(1.1, service, servers).max(1.1 * rate));
-    let curve = Curve {
+    let x = CurveAxis::to("rate", CalcUnit::Rate, rate_at(1.1, service, servers).max(1.1 * rate));
+    let curve = CalcCurve {
         lines: vec![CurveLine::of("utilisation", &x, |rate| (rate * service / servers).min(1.0))],
-        y: CurveAxis::to("utilisation", Quantity::Share, 1.1),
+        y: CurveAxis::to("utilisation", CalcUnit::Share, 1.1),
         points: vec![Point { at: [rate, busy.min(1.0)], name: "here".into() }],
         marks: vec![
             CurveMark { x: rate_at(ceiling, service, servers), name: "ceiling".into() },

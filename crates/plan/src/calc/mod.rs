@@ -11,12 +11,12 @@ mod scale;
 mod tails;
 
 pub use finding::{
-    CalcFigure, Curve, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point, Quantity,
+    CalcCurve, CalcFigure, CalcUnit, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point,
 };
 pub use flow::{LittleSpec, UtilisationSpec, little, utilisation};
-pub use queues::{Demand, Served, StationSpec, mg1, mm1, mmc};
+pub use queues::{Demand, ServiceModel, StationSpec, mg1, mm1, mmc};
 pub use scale::{AmdahlSpec, amdahl};
-pub use tails::{FanoutSpec, Latencies, fanout};
+pub use tails::{CallLatency, FanoutSpec, fanout};
 
 /// The formulas by name, each with a description.
 pub const CATALOGUE: [(&str, &str); 7] = [

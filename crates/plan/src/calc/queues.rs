@@ -7,7 +7,7 @@
 use plimsoll_math::queueing::{Mdc, Mm1, Mmc, erlang_c, mg1_mean_wait};
 
 use super::finding::{
-    CalcFigure, Curve, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point, Quantity,
+    CalcCurve, CalcFigure, CalcUnit, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point,
 };
 use super::{above_zero, inside, variation};
 use plimsoll_measure::say;
@@ -22,7 +22,7 @@ pub enum Demand {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Served {
+pub enum ServiceModel {
     /// Servers that take one request each, to the extent that the engine is known.
     #[default]
     OneByOne,
@@ -34,10 +34,10 @@ pub enum Served {
     },
 }
 
-impl Served {
+impl ServiceModel {
     /// Returns the reason why these formulas have no percentile for the engine, and an alternative; `None` if they have.
     fn objection(&self) -> Option<String> {
-        let Served::Batching { name, whole } = self else { return None };
+        let ServiceModel::Batching { name, whole } = self else { return None };
         Some(if *whole {
             format!(
                 "{name} serves whole batches: how long a request takes depends on who is in its batch, so no law with one service time per request has its percentiles (plimsoll simulate --profile NAME --rate R has them)"
@@ -61,7 +61,7 @@ pub struct StationSpec {
     pub service_cv: f64,
     /// Requested percentiles; empty for 50, 95 and 99 where the formula has percentiles.
     pub percentiles: Vec<f64>,
-    pub served: Served,
+    pub served: ServiceModel,
 }
 
 struct Sound<'a> {
@@ -117,7 +117,7 @@ impl<'a> Sound<'a> {
             CalcFigure::new("service", self.service, Quantity::Time),
         ];
         if self.spec.servers > 1 {
-            given.push(CalcFigure::new("servers", f64::from(self.spec.servers), Quantity::Count));
+            given.push(CalcFigure::new("servers", f64::from(self.spec.servers), CalcUnit::Count));
         }
         given
     }
@@ -143,22 +143,22 @@ impl<'a> Sound<'a> {
         let waits = self
             .percentiles
             .iter()
-            .map(|p| CalcFigure::new(format!("wait {}", name(p)), wait(*p), Quantity::Time));
+            .map(|p| CalcFigure::new(format!("wait {}", name(p)), wait(*p), CalcUnit::Time));
         let sojourns = self
             .percentiles
             .iter()
-            .map(|p| CalcFigure::new(format!("wait + service {}", name(p)), sojourn(*p), Quantity::Time));
+            .map(|p| CalcFigure::new(format!("wait + service {}", name(p)), sojourn(*p), CalcUnit::Time));
         waits.chain(sojourns).collect()
     }
 
     /// Returns latency against the rate: the mean, and percentiles if the formula has them.
-    fn curve(&self, mean: impl Fn(f64) -> f64, quantile: Option<&dyn Fn(f64, f64) -> f64>) -> Curve {
+    fn curve(&self, mean: impl Fn(f64) -> f64, quantile: Option<&dyn Fn(f64, f64) -> f64>) -> CalcCurve {
         let limit = f64::from(self.spec.servers) / self.service;
-        let x = CurveAxis { range: [0.0, limit], ..CurveAxis::to("rate", Quantity::Rate, limit) };
+        let x = CurveAxis { range: [0.0, limit], ..CurveAxis::to("rate", CalcUnit::Rate, limit) };
         let load = |rate: f64| (rate / limit).clamp(0.0, 0.9999);
         let mut lines = vec![CurveLine::of("mean", &x, |rate| mean(load(rate)))];
         let mut top = mean(self.load.max(0.9));
-        if let Some(quantile) = quantile.filter(|_| self.spec.served == Served::OneByOne) {
+        if let Some(quantile) = quantile.filter(|_| self.spec.served == ServiceModel::OneByOne) {
             let tails: Vec<&f64> = self.percentiles.iter().filter(|p| **p > 0.5).collect();
             for p in &tails[tails.len().saturating_sub(2)..] {
                 let name = format!("p{}", say::number(100.0 * **p));
@@ -167,8 +167,8 @@ impl<'a> Sound<'a> {
             }
         }
         let here = lines.last().map_or(0.0, |_| mean(self.load));
-        Curve {
-            y: CurveAxis::to("wait + service", Quantity::Time, 1.15 * top),
+        CalcCurve {
+            y: CurveAxis::to("wait + service", CalcUnit::Time, 1.15 * top),
             lines,
             points: vec![Point { at: [self.rate(), here], name: "here".into() }],
             marks: vec![CurveMark { x: limit, name: "limit".into() }],
@@ -217,7 +217,7 @@ pub fn mm1(spec: &StationSpec) -> Result<LawFinding, LawError> {
     if let Demand::Waiting(waiting) = spec.demand {
         answers.insert(
             0,
-            CalcFigure::new("load", sound.load, Quantity::Plain)
+            CalcFigure::new("load", sound.load, CalcUnit::Plain)
                 .note(format!("where {} wait on average", say::number(waiting))),
         );
     }
@@ -255,14 +255,14 @@ pub fn mmc(spec: &StationSpec) -> Result<LawFinding, LawError> {
     let mut answers = sound.means(now.mean_wait());
     answers.insert(
         1,
-        CalcFigure::new("chance to wait", erlang_c(servers, sound.load), Quantity::Share).note("Erlang C"),
+        CalcFigure::new("chance to wait", erlang_c(servers, sound.load), CalcUnit::Share).note("Erlang C"),
     );
     answers.extend(sound.tails(|p| now.wait_quantile(p), |p| now.sojourn_quantile(p)));
-    if spec.served == Served::OneByOne {
+    if spec.served == ServiceModel::OneByOne {
         let onset = Mmc::onset(servers, 0.99, 1.5);
         let rate = onset * f64::from(servers) / sound.service;
         let note = format!("at {}: p99 is 1.5 × its idle value", say::percent(onset));
-        answers.push(CalcFigure::new("queueing onset", rate, Quantity::Rate).note(note));
+        answers.push(CalcFigure::new("queueing onset", rate, CalcUnit::Rate).note(note));
     }
     let curve =
         sound.curve(|load| queue(load).mean_sojourn(), Some(&|load, p| queue(load).sojourn_quantile(p)));
@@ -307,10 +307,10 @@ pub fn mg1(spec: &StationSpec) -> Result<LawFinding, LawError> {
         if !spec.percentiles.is_empty() {
             return Err(LawError::NotFor(format!("--p: {why}")));
         }
-        answers.push(CalcFigure::refused("percentiles", Quantity::Time, why));
+        answers.push(CalcFigure::refused("percentiles", CalcUnit::Time, why));
     }
     let mut given = sound.given();
-    given.push(CalcFigure::new("service cv", cv, Quantity::Plain).note("standard deviation over mean"));
+    given.push(CalcFigure::new("service cv", cv, CalcUnit::Plain).note("standard deviation over mean"));
     let curve = sound.curve(|load| wait(load) + sound.service, None);
     Ok(LawFinding {
         law: "mg1",

@@ -2,7 +2,7 @@
 
 use plimsoll_math::queueing::{amdahl as speed_up, amdahl_factor, amdahl_limit, amdahl_share};
 
-use super::finding::{CalcFigure, Curve, CurveAxis, CurveLine, LawError, LawFinding, Point, Quantity};
+use super::finding::{CalcCurve, CalcFigure, CalcUnit, CurveAxis, CurveLine, LawError, LawFinding, Point};
 use super::inside;
 use plimsoll_measure::say;
 
@@ -31,13 +31,13 @@ pub fn amdahl(spec: &AmdahlSpec) -> Result<LawFinding, LawError> {
     };
     let factor = spec.factor.map(|x| more("factor", x)).transpose()?;
     let whole = spec.speed_up.map(|x| more("speed-up", x)).transpose()?;
-    let share_of = |share: f64| CalcFigure::new("share", share, Quantity::Share).note("of the whole's time");
-    let factor_of = |factor: f64| CalcFigure::new("factor", factor, Quantity::Factor).note("of the part");
-    let whole_of = |whole: f64| CalcFigure::new("speed-up", whole, Quantity::Factor).note("of the whole");
+    let share_of = |share: f64| CalcFigure::new("share", share, CalcUnit::Share).note("of the whole's time");
+    let factor_of = |factor: f64| CalcFigure::new("factor", factor, CalcUnit::Factor).note("of the part");
+    let whole_of = |whole: f64| CalcFigure::new("speed-up", whole, CalcUnit::Factor).note("of the whole");
     let (share, at, given, mut answers) = match (share, factor, whole) {
         (Some(share), None, None) => {
             let table = [2.0, 5.0, 10.0].map(|factor| {
-                CalcFigure::new(format!("speed-up at {factor} ×"), speed_up(share, factor), Quantity::Factor)
+                CalcFigure::new(format!("speed-up at {factor} ×"), speed_up(share, factor), CalcUnit::Factor)
             });
             (share, None, vec![share_of(share)], table.to_vec())
         }
@@ -72,7 +72,7 @@ pub fn amdahl(spec: &AmdahlSpec) -> Result<LawFinding, LawError> {
         }
     };
     answers.push(
-        CalcFigure::new("limit", amdahl_limit(share), Quantity::Factor)
+        CalcFigure::new("limit", amdahl_limit(share), CalcUnit::Factor)
             .note("with a part that takes no time"),
     );
     Ok(LawFinding {
@@ -104,20 +104,20 @@ fn past_limit(share: f64, whole: f64) -> LawError {
     ))
 }
 
-fn amdahl_curve(share: f64, at: Option<f64>) -> Curve {
+fn amdahl_curve(share: f64, at: Option<f64>) -> CalcCurve {
     let most = at.unwrap_or(1.0).max(100.0);
     let x =
         CurveAxis {
-            name: "part × faster".into(), quantity: Quantity::Factor, range: [1.0, most], log: true
+            name: "part × faster".into(), quantity: CalcUnit::Factor, range: [1.0, most], log: true
         };
     let limit = amdahl_limit(share);
     let line = CurveLine::of("whole", &x, |factor| speed_up(share, factor));
     let flat = CurveLine::of("limit", &x, |_| limit);
     let points = at.map(|factor| Point { at: [factor, speed_up(share, factor)], name: "here".into() });
-    Curve {
+    CalcCurve {
         y: CurveAxis {
             range: [1.0, 1.0 + 1.12 * (limit - 1.0)],
-            ..CurveAxis::to("whole × faster", Quantity::Factor, 1.0)
+            ..CurveAxis::to("whole × faster", CalcUnit::Factor, 1.0)
         },
         lines: vec![line, flat],
         points: points.into_iter().collect(),

@@ -2,7 +2,7 @@
 
 use plimsoll_math::queueing::{any_slower, exponential_slowest, per_call, sampled_slowest};
 
-use super::finding::{CalcFigure, Curve, CurveAxis, CurveLine, LawError, LawFinding, Point, Quantity};
+use super::finding::{CalcCurve, CalcFigure, CalcUnit, CurveAxis, CurveLine, LawError, LawFinding, Point};
 use super::{above_zero, inside};
 use plimsoll_measure::say;
 
@@ -10,35 +10,35 @@ use plimsoll_measure::say;
 const MOST_CALLS: u32 = 1_000_000;
 
 #[derive(Clone, PartialEq, Debug)]
-pub enum Latencies {
+pub enum CallLatency {
     /// Exponential with this mean, s.
     Exponential(f64),
     /// Measured latencies, s, ascending.
     Sample(Vec<f64>),
 }
 
-impl Latencies {
+impl CallLatency {
     fn check(&self) -> Result<(), LawError> {
         match self {
-            Latencies::Exponential(mean) => above_zero("mean", *mean).map(|_| ()),
-            Latencies::Sample(sorted) if sorted.len() < 20 => Err(LawError::input(format!(
+            CallLatency::Exponential(mean) => above_zero("mean", *mean).map(|_| ()),
+            CallLatency::Sample(sorted) if sorted.len() < 20 => Err(LawError::input(format!(
                 "a sample of {}: at least 20 latencies, and a hundred for each in the tail that is asked for",
                 say::count(sorted.len() as u64, "latency").replace("latencys", "latencies")
             ))),
-            Latencies::Sample(sorted) if sorted.iter().any(|x| !(x.is_finite() && *x > 0.0)) => {
+            CallLatency::Sample(sorted) if sorted.iter().any(|x| !(x.is_finite() && *x > 0.0)) => {
                 Err(LawError::input(
                     "a sample holds a latency that is not above 0 and finite: leave failed requests out, and say so",
                 ))
             }
-            Latencies::Sample(_) => Ok(()),
+            CallLatency::Sample(_) => Ok(()),
         }
     }
 
     /// Returns the p-quantile; of a sample, the order statistic.
     fn quantile(&self, p: f64) -> f64 {
         match self {
-            Latencies::Exponential(mean) => -mean * libm::log1p(-p),
-            Latencies::Sample(sorted) => {
+            CallLatency::Exponential(mean) => -mean * libm::log1p(-p),
+            CallLatency::Sample(sorted) => {
                 let rank = (p * sorted.len() as f64 - 1e-9).ceil().max(1.0) as usize;
                 sorted.get(rank - 1).or(sorted.last()).copied().unwrap_or(f64::NAN)
             }
@@ -47,11 +47,11 @@ impl Latencies {
 
     fn given(&self) -> CalcFigure {
         match self {
-            Latencies::Exponential(mean) => {
-                CalcFigure::new("mean", *mean, Quantity::Time).note("exponential latency")
+            CallLatency::Exponential(mean) => {
+                CalcFigure::new("mean", *mean, CalcUnit::Time).note("exponential latency")
             }
-            Latencies::Sample(sorted) => {
-                CalcFigure::new("sample", sorted.len() as f64, Quantity::Count).note("latencies as measured")
+            CallLatency::Sample(sorted) => {
+                CalcFigure::new("sample", sorted.len() as f64, CalcUnit::Count).note("latencies as measured")
             }
         }
     }
@@ -64,7 +64,7 @@ pub struct FanoutSpec {
     /// Percentiles as shares of 1; empty for 95 and 99 %.
     pub percentiles: Vec<f64>,
     /// Latency distribution of a call; `None` if unknown.
-    pub latencies: Option<Latencies>,
+    pub latencies: Option<CallLatency>,
 }
 
 /// Returns the probability that a page contains a slow call, and the percentile that each call has to meet.
@@ -85,31 +85,31 @@ pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
         let chance = CalcFigure::new(
             format!("some call over its {}", name(*p)),
             any_slower(calls, *p),
-            Quantity::Share,
+            CalcUnit::Share,
         );
         answers.push(chance.note("of the pages"));
     }
     for p in &percentiles {
         let each =
-            CalcFigure::new(format!("for a page's {}", name(*p)), per_call(calls, *p), Quantity::Percentile);
+            CalcFigure::new(format!("for a page's {}", name(*p)), per_call(calls, *p), CalcUnit::Percentile);
         answers.push(each.note("of each call"));
     }
     if let Some(latencies) = &spec.latencies {
         latencies.check()?;
         given.push(latencies.given());
         let slowest = match latencies {
-            Latencies::Exponential(mean) => exponential_slowest(*mean, spec.calls),
-            Latencies::Sample(sorted) => sampled_slowest(sorted, calls),
+            CallLatency::Exponential(mean) => exponential_slowest(*mean, spec.calls),
+            CallLatency::Sample(sorted) => sampled_slowest(sorted, calls),
         };
-        answers.push(CalcFigure::new("slowest call", slowest, Quantity::Time).note("on average"));
+        answers.push(CalcFigure::new("slowest call", slowest, CalcUnit::Time).note("on average"));
         for p in &percentiles {
             let page = latencies.quantile(per_call(calls, *p));
-            answers.push(CalcFigure::new(format!("page {}", name(*p)), page, Quantity::Time));
+            answers.push(CalcFigure::new(format!("page {}", name(*p)), page, CalcUnit::Time));
         }
     }
     let x = CurveAxis {
         name: "calls of a page".into(),
-        quantity: Quantity::Count,
+        quantity: CalcUnit::Count,
         range: [1.0, (4.0 * calls).max(100.0)],
         log: true,
     };
@@ -135,8 +135,8 @@ pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
             "calls one after the other: their times add up (budget split)".into(),
         ],
         warnings: sample_warning(spec.latencies.as_ref(), percentiles.iter().map(|p| per_call(calls, *p))),
-        curve: Some(Curve {
-            y: CurveAxis::to("pages with a slow call", Quantity::Share, 1.0),
+        curve: Some(CalcCurve {
+            y: CurveAxis::to("pages with a slow call", CalcUnit::Share, 1.0),
             lines,
             points: points.into_iter().collect(),
             marks: Vec::new(),
@@ -146,8 +146,8 @@ pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
 }
 
 /// Returns a warning if the sample contains fewer than ten values beyond the highest percentile.
-fn sample_warning(latencies: Option<&Latencies>, percentiles: impl Iterator<Item = f64>) -> Vec<String> {
-    let Some(Latencies::Sample(sorted)) = latencies else { return Vec::new() };
+fn sample_warning(latencies: Option<&CallLatency>, percentiles: impl Iterator<Item = f64>) -> Vec<String> {
+    let Some(CallLatency::Sample(sorted)) = latencies else { return Vec::new() };
     let highest = percentiles.fold(0.0, f64::max);
     let beyond = (1.0 - highest) * sorted.len() as f64;
     if beyond >= 10.0 {

@@ -52,7 +52,7 @@ pub struct FoundFactor {
 /// A metric that the fit compares.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Metric {
+pub enum CalibrationMetric {
     /// Mean time to first token.
     Ttft,
     /// Mean time per token after the first.
@@ -63,10 +63,10 @@ pub enum Metric {
 
 /// The simulated and measured value of one metric of one row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Comparison {
+pub struct MetricComparison {
     pub line: usize,
     pub group: String,
-    pub metric: Metric,
+    pub metric: CalibrationMetric,
     /// Measured value, ms.
     pub measured_ms: f64,
     /// Simulated value, ms.
@@ -83,7 +83,7 @@ pub struct Calibration {
     pub fitted: Vec<HeldOut>,
     /// Errors on the rows held out, each fold in turn.
     pub held_out: Vec<HeldOut>,
-    pub comparisons: Vec<Comparison>,
+    pub comparisons: Vec<MetricComparison>,
     pub profile: EngineSpec,
     pub notes: Vec<String>,
 }
@@ -218,18 +218,22 @@ fn likely(factor: Factor) -> f64 {
 }
 
 /// Returns the measurement noise as a logarithm: the 90th percentile of differences that one publisher finds days apart.
-fn noise(metric: Metric) -> f64 {
+fn noise(metric: CalibrationMetric) -> f64 {
     match metric {
-        Metric::Tpot | Metric::E2e => 0.035,
-        Metric::Ttft => 0.14,
+        CalibrationMetric::Tpot | CalibrationMetric::E2e => 0.035,
+        CalibrationMetric::Ttft => 0.14,
     }
 }
 
-fn wanted(measured: &MeasuredFigures) -> impl Iterator<Item = (Metric, f64)> {
+fn wanted(measured: &MeasuredFigures) -> impl Iterator<Item = (CalibrationMetric, f64)> {
     let e2e = measured.e2e_ms.filter(|_| measured.tpot_ms.is_none());
-    [(Metric::Ttft, measured.ttft_ms), (Metric::Tpot, measured.tpot_ms), (Metric::E2e, e2e)]
-        .into_iter()
-        .filter_map(|(metric, value)| value.map(|value| (metric, value)))
+    [
+        (CalibrationMetric::Ttft, measured.ttft_ms),
+        (CalibrationMetric::Tpot, measured.tpot_ms),
+        (CalibrationMetric::E2e, e2e),
+    ]
+    .into_iter()
+    .filter_map(|(metric, value)| value.map(|value| (metric, value)))
 }
 
 fn fit(rows: &[MeasuredRow], seed: u64) -> Vec<f64> {
@@ -247,17 +251,17 @@ fn fit(rows: &[MeasuredRow], seed: u64) -> Vec<f64> {
 }
 
 /// Simulates every row with the factors' logarithms and compares the result with the measurement.
-pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<Comparison>, SimSpecError> {
+pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<MetricComparison>, SimSpecError> {
     let mut found = Vec::new();
     for row in rows {
         let trial = simulate(row, logs, seed)?;
         for (metric, measured_ms) in wanted(&row.measured) {
             let simulated_ms = match metric {
-                Metric::Ttft => trial.ttft.mean,
-                Metric::Tpot => trial.tpot.mean,
-                Metric::E2e => trial.e2e.mean,
+                CalibrationMetric::Ttft => trial.ttft.mean,
+                CalibrationMetric::Tpot => trial.tpot.mean,
+                CalibrationMetric::E2e => trial.e2e.mean,
             };
-            found.push(Comparison {
+            found.push(MetricComparison {
                 line: row.line,
                 group: row.group.clone(),
                 metric,
@@ -309,15 +313,19 @@ pub fn applied(engine: &EngineSpec, logs: &[f64]) -> EngineSpec {
     engine
 }
 
-fn log_ratio(one: &Comparison) -> f64 {
+fn log_ratio(one: &MetricComparison) -> f64 {
     libm::log(one.simulated_ms / one.measured_ms)
 }
 
 /// Returns the errors per metric: mean and 90th percentile of |simulated / measured − 1|, bias and spread of its logarithm.
-pub fn errors(found: &[Comparison]) -> Vec<HeldOut> {
+pub fn errors(found: &[MetricComparison]) -> Vec<HeldOut> {
     let mut errors = Vec::new();
-    for (metric, name) in [(Metric::Ttft, "ttft"), (Metric::Tpot, "tpot"), (Metric::E2e, "e2e")] {
-        let of: Vec<&Comparison> = found.iter().filter(|one| one.metric == metric).collect();
+    for (metric, name) in [
+        (CalibrationMetric::Ttft, "ttft"),
+        (CalibrationMetric::Tpot, "tpot"),
+        (CalibrationMetric::E2e, "e2e"),
+    ] {
+        let of: Vec<&MetricComparison> = found.iter().filter(|one| one.metric == metric).collect();
         if of.is_empty() {
             continue;
         }

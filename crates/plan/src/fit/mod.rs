@@ -25,14 +25,14 @@ use plimsoll_sim::catalogue::origin::{HeldOut, LoadRange, OriginSpec, ProfileBas
 use plimsoll_sim::{BatchingSpec, EngineSpec, FleetSpec, ModeSpec, PolicySpec, StepSpec, WorldSpec};
 
 pub use knee::{Knee, KneeSpec, knee};
-pub use words::{FitError, Fitted, FittedRun, From, Residual, Setting, StatedTarget};
+pub use words::{FitError, FittedEngine, FittedRun, Residual, Setting, SettingOrigin, StatedTarget};
 
 use play::ComparedKind;
 use plimsoll_measure::findings::Metric;
 use plimsoll_measure::say::number;
 use plimsoll_measure::server_side::{ServerSide, Signal};
 use rows::FitRows;
-use steps::{Answers, StepCost};
+use steps::{FitAnswers, StepCost};
 
 /// Largest relative error of a mean or median on held-out intervals that a fit may have.
 const UNLIKE: f64 = 0.25;
@@ -46,7 +46,7 @@ const ASSUMED_BLOCKS: u32 = 1 << 20;
 ///
 /// # Errors
 /// Fails if there are too few requests, only one concurrency, or no engine of this kind that reproduces the target.
-pub fn fit(run: &FittedRun<'_>, told: &StatedTarget) -> Result<Fitted, FitError> {
+pub fn fit(run: &FittedRun<'_>, told: &StatedTarget) -> Result<FittedEngine, FitError> {
     let rows = FitRows::of(run, told)?;
     let replicas = told.replicas.unwrap_or(rows.replicas as u32).max(1);
     if replicas > 1 && rows.replicas == 1 && rows.tokens {
@@ -68,7 +68,7 @@ pub fn fit(run: &FittedRun<'_>, told: &StatedTarget) -> Result<Fitted, FitError>
     conclude(&rows, (engine, settings, others), metrics, told)
 }
 
-impl Fitted {
+impl FittedEngine {
     /// Returns the assumed limits as a sentence, because most failures of an engine come from one of them. `None` if none
     /// is assumed.
     pub fn rests_on(&self) -> Option<String> {
@@ -79,7 +79,7 @@ impl Fitted {
                 "token_budget" => ("tokens a step", "--token-budget"),
                 _ => return None,
             };
-            (one.from == From::Assumed).then(|| format!("{} {what} ({say})", number(one.value)))
+            (one.from == SettingOrigin::Assumed).then(|| format!("{} {what} ({say})", number(one.value)))
         };
         let assumed: Vec<String> = self.settings.iter().filter_map(assumed).collect();
         let most = self.most_in_flight;
@@ -98,7 +98,7 @@ fn conclude(
     (mut engine, settings, others): (EngineSpec, Vec<Setting>, Vec<EngineSpec>),
     metrics: &[Metric],
     told: &StatedTarget,
-) -> Result<Fitted, FitError> {
+) -> Result<FittedEngine, FitError> {
     let mut world = world(&engine, told);
     let played = play::all(&world, rows, told.seed).map_err(FitError::Simulation)?;
     let residuals = play::residuals(rows, &played, metrics, ComparedKind::HeldOut);
@@ -125,7 +125,18 @@ fn conclude(
     }
     world.engine = engine.clone();
     let requests = rows.answered().count() as u64;
-    Ok(Fitted { engine, world, settings, others, band, residuals, range, most_in_flight, requests, notes })
+    Ok(FittedEngine {
+        engine,
+        world,
+        settings,
+        others,
+        band,
+        residuals,
+        range,
+        most_in_flight,
+        requests,
+        notes,
+    })
 }
 
 fn world(engine: &EngineSpec, told: &StatedTarget) -> WorldSpec {
@@ -153,9 +164,9 @@ fn unlike(residuals: &[Residual]) -> Result<(), FitError> {
 /// The limits that no request's times reveal, each with its origin.
 #[derive(Copy, Clone)]
 struct Limits {
-    slots: (u32, From),
-    kv_blocks: (u32, From),
-    token_budget: (u32, From),
+    slots: (u32, SettingOrigin),
+    kv_blocks: (u32, SettingOrigin),
+    token_budget: (u32, SettingOrigin),
 }
 
 impl Limits {
@@ -166,9 +177,9 @@ impl Limits {
         let gauge = |signal: Signal| page.gauge(signal).and_then(|series| series.max(from, to));
         let whole = |value: f64| (value >= 1.0).then_some(value.min(1e9) as u32);
         let choose = |told: Option<u32>, page: Option<u32>, assumed: u32| match (told, page) {
-            (Some(told), _) => (told.max(1), From::Told),
-            (None, Some(page)) => (page, From::Page),
-            (None, None) => (assumed, From::Assumed),
+            (Some(told), _) => (told.max(1), SettingOrigin::Told),
+            (None, Some(page)) => (page, SettingOrigin::Page),
+            (None, None) => (assumed, SettingOrigin::Assumed),
         };
         let slots = gauge(Signal::MaxRunning).and_then(|all| whole(all / replicas));
         let blocks = gauge(Signal::KvBlocks).and_then(|blocks| {
@@ -188,10 +199,10 @@ impl Limits {
     /// Returns the limits with the observed concurrency, if the limit is assumed and the slowest first tokens fit that
     /// concurrency better.
     fn as_seen(&self, rows: &FitRows, told: &StatedTarget, engine: impl Fn(&Limits) -> EngineSpec) -> Limits {
-        if self.slots.1 != From::Assumed {
+        if self.slots.1 != SettingOrigin::Assumed {
             return *self;
         }
-        let seen = Limits { slots: (rows.most_running(), From::Fitted), ..*self };
+        let seen = Limits { slots: (rows.most_running(), SettingOrigin::Fitted), ..*self };
         let off = |limits: &Limits| -> Option<f64> {
             let played = play::all(&world(&engine(limits), told), rows, told.seed).ok()?;
             let all = play::residuals(rows, &played, &[Metric::Ttft], ComparedKind::All);
@@ -216,10 +227,10 @@ fn batching(
     limits: &Limits,
     told: &StatedTarget,
 ) -> Result<(EngineSpec, Vec<Setting>, Vec<EngineSpec>), FitError> {
-    let answers = Answers::of(rows, limits.token_budget.0);
+    let answers = FitAnswers::of(rows, limits.token_budget.0);
     told_apart(&answers)?;
     let few = FitError::TooFew { found: answers.lived.len(), needed: rows::FEWEST };
-    let seen = |one: &steps::Lived| !one.held_out;
+    let seen = |one: &steps::AnswerSteps| !one.held_out;
     let (linear, off) = answers.fit(false, seen).ok_or(few)?;
     let bent = answers.fit(true, seen).filter(|(_, bent)| *bent < WORTH_BENDING * off && off > SMALL * SMALL);
     let overlaps = bent.is_some();
@@ -242,7 +253,7 @@ const SMALL: f64 = 0.004;
 const APART: f64 = 0.5;
 const APART_RATIO: f64 = 1.25;
 
-fn told_apart(answers: &Answers) -> Result<(), FitError> {
+fn told_apart(answers: &FitAnswers) -> Result<(), FitError> {
     let [low, middle, high] = answers.batches();
     if high - low >= APART && high >= APART_RATIO * low {
         return Ok(());
@@ -351,7 +362,7 @@ fn settings(
             name: name.to_owned(),
             value: times * of(cost),
             error: Some(times * square.sqrt()),
-            from: From::Fitted,
+            from: SettingOrigin::Fitted,
             note: None,
         }
     };
@@ -365,24 +376,24 @@ fn settings(
         all.push(fitted("overlap.weights_us", |c| c.weights_us, 1.0));
         all.push(fitted("overlap.token_us", |c| c.token_us, 1.0));
     }
-    let plain = |name: &str, value: f64, from: From, note: Option<String>| Setting {
+    let plain = |name: &str, value: f64, from: SettingOrigin, note: Option<String>| Setting {
         name: name.to_owned(),
         value,
         error: None,
         from,
         note,
     };
-    all.push(plain("front_ms", front_ms, From::Fitted, None));
+    all.push(plain("front_ms", front_ms, SettingOrigin::Fitted, None));
     let most = rows.in_flight().1;
-    let assumed = |(value, from): (u32, From), say: &str| {
-        (from == From::Assumed).then(|| {
+    let assumed = |(value, from): (u32, SettingOrigin), say: &str| {
+        (from == SettingOrigin::Assumed).then(|| {
             format!(
                 "no request of this run shows it ({most} in flight at most); {value} is assumed, and the load at which it \
                  breaks depends on it: say {say}"
             )
         })
     };
-    let mut limit = |name: &str, limit: (u32, From), say: &str| {
+    let mut limit = |name: &str, limit: (u32, SettingOrigin), say: &str| {
         all.push(plain(name, f64::from(limit.0), limit.1, assumed(limit, say)));
     };
     limit("max_seqs", limits.slots, "--slots N");
@@ -396,7 +407,7 @@ fn range(rows: &FitRows, in_flight: &[f64]) -> LoadRange {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         [low, values.iter().copied().fold(0.0, f64::max)]
     };
-    let mean = |of: fn(&rows::One) -> f64| -> Vec<f64> {
+    let mean = |of: fn(&rows::FitRequest) -> f64| -> Vec<f64> {
         rows.parts
             .iter()
             .map(|part| part.ones.iter().map(of).sum::<f64>() / part.ones.len().max(1) as f64)
@@ -436,7 +447,7 @@ fn notes(rows: &FitRows, settings: &[Setting]) -> Vec<String> {
 fn origin(
     rows: &FitRows,
     residuals: &[Residual],
-    band: &crate::spec::Band,
+    band: &crate::spec::PredictionBand,
     range: &LoadRange,
     notes: &[String],
 ) -> OriginSpec {

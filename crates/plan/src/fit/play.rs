@@ -7,10 +7,10 @@ use plimsoll_math::least_squares::{Parameter, minimise};
 use plimsoll_math::quantile;
 use plimsoll_sim::WorldSpec;
 
-use super::rows::{FitRows, LevelPart, One};
+use super::rows::{FitRequest, FitRows, LevelPart};
 use super::words::Residual;
 use crate::replay::{ReplayRequest, RequestTimes, play};
-use crate::spec::{Band, BandRow};
+use crate::spec::{BandRow, PredictionBand};
 use plimsoll_measure::findings::Metric;
 
 /// Share of the largest values that a group's mean omits, because a stalled machine is no property of the engine.
@@ -19,10 +19,10 @@ const TRIMMED: f64 = 0.05;
 const LEAST_ERROR: f64 = 0.005;
 
 /// The simulated times of each request of each level.
-pub type Played = Vec<Vec<RequestTimes>>;
+pub type SimulatedTimes = Vec<Vec<RequestTimes>>;
 
 /// Replays the run's arrivals in a simulated world.
-pub fn all(world: &WorldSpec, rows: &FitRows, seed: u64) -> Result<Played, String> {
+pub fn all(world: &WorldSpec, rows: &FitRows, seed: u64) -> Result<SimulatedTimes, String> {
     rows.parts.iter().map(|part| play(world, &asked(part), seed)).collect()
 }
 
@@ -31,7 +31,7 @@ fn asked(part: &LevelPart) -> Vec<ReplayRequest> {
 }
 
 /// Returns the measured metric of a request, s; `None` if the metric does not exist.
-pub fn measured(one: &One, metric: Metric) -> Option<f64> {
+pub fn measured(one: &FitRequest, metric: Metric) -> Option<f64> {
     let seconds = |ns: i64| ns as f64 / 1e9;
     match metric {
         Metric::Ttft => Some(seconds(one.first - one.sent)),
@@ -49,7 +49,7 @@ pub enum ComparedKind {
 }
 
 impl ComparedKind {
-    fn takes(self, one: &One) -> bool {
+    fn takes(self, one: &FitRequest) -> bool {
         one.ok
             && match self {
                 ComparedKind::Seen => !one.held_out(),
@@ -62,7 +62,7 @@ impl ComparedKind {
 /// Returns (measured, simulated, grouping value, interval) of a metric for the compared requests.
 fn pairs(
     rows: &FitRows,
-    played: &Played,
+    played: &SimulatedTimes,
     metric: Metric,
     which: ComparedKind,
 ) -> Vec<(f64, f64, f64, usize)> {
@@ -95,7 +95,7 @@ fn trimmed(mut values: Vec<f64>) -> (f64, f64) {
 }
 
 /// Returns ln(simulated / measured) of group means over their standard errors: the residuals of `polish`.
-pub fn misses(rows: &FitRows, played: &Played, metrics: &[Metric], groups: usize) -> Vec<f64> {
+pub fn misses(rows: &FitRows, played: &SimulatedTimes, metrics: &[Metric], groups: usize) -> Vec<f64> {
     let mut misses = Vec::new();
     for &metric in metrics {
         let mut all = pairs(rows, played, metric, ComparedKind::Seen);
@@ -130,7 +130,12 @@ const FIGURES: [(Option<f64>, usize); 5] =
     [(None, 20), (Some(0.5), 20), (Some(0.9), 100), (Some(0.95), 200), (Some(0.99), 1000)];
 
 /// Returns the residual of each figure, over the selected requests.
-pub fn residuals(rows: &FitRows, played: &Played, metrics: &[Metric], which: ComparedKind) -> Vec<Residual> {
+pub fn residuals(
+    rows: &FitRows,
+    played: &SimulatedTimes,
+    metrics: &[Metric],
+    which: ComparedKind,
+) -> Vec<Residual> {
     let mut found = Vec::new();
     for &metric in metrics {
         let all = pairs(rows, played, metric, which);
@@ -163,7 +168,7 @@ fn figure(mut values: Vec<f64>, percentile: Option<f64>) -> f64 {
 
 /// Returns ln(measured / simulated) of means, medians and 90th percentiles of the held-out intervals. This is the expected
 /// error on the next similar interval.
-pub fn band(rows: &FitRows, played: &Played, metrics: &[Metric], source: String) -> Band {
+pub fn band(rows: &FitRows, played: &SimulatedTimes, metrics: &[Metric], source: String) -> PredictionBand {
     let row = |metric: &Metric| {
         let all = pairs(rows, played, *metric, ComparedKind::HeldOut);
         let stretches = all.iter().map(|pair| pair.3).max().map_or(0, |most| most + 1);
@@ -190,5 +195,5 @@ pub fn band(rows: &FitRows, played: &Played, metrics: &[Metric], source: String)
             rows: logs.len() as u32,
         })
     };
-    Band { rows: metrics.iter().filter_map(row).collect(), source }
+    PredictionBand { rows: metrics.iter().filter_map(row).collect(), source }
 }

@@ -21,7 +21,7 @@ const OF_STRETCH: usize = 60;
 
 /// A request of a run. Times are ns from the start of its level.
 #[derive(Clone, Debug)]
-pub struct One {
+pub struct FitRequest {
     /// The request as replayed.
     pub asked: ReplayRequest,
     pub sent: i64,
@@ -43,7 +43,7 @@ pub struct One {
     pub beside: f64,
 }
 
-impl One {
+impl FitRequest {
     /// Returns whether the fit holds the request out.
     pub fn held_out(&self) -> bool {
         self.stretch % 3 == 2
@@ -59,7 +59,7 @@ impl One {
 #[derive(Clone, Debug)]
 pub struct LevelPart {
     pub level: u32,
-    pub ones: Vec<One>,
+    pub ones: Vec<FitRequest>,
     /// Whether the arrivals depended on responses (closed loop).
     pub closed: bool,
 }
@@ -122,8 +122,13 @@ impl FitRows {
         Ok(rows)
     }
 
-    fn part<'a>(&mut self, level: &Level, own: &[&'a Attempt], names: &mut Vec<Option<&'a str>>) -> Vec<One> {
-        let mut ones: Vec<One> = Vec::with_capacity(own.len());
+    fn part<'a>(
+        &mut self,
+        level: &Level,
+        own: &[&'a Attempt],
+        names: &mut Vec<Option<&'a str>>,
+    ) -> Vec<FitRequest> {
+        let mut ones: Vec<FitRequest> = Vec::with_capacity(own.len());
         for attempt in own {
             let Some(sent) = attempt.sent else { continue };
             let ok = Fate::of(attempt).ended_well() && attempt.end.is_some();
@@ -148,7 +153,7 @@ impl FitRows {
             self.cached_known |= tokens.cached.is_some();
             self.cached += f64::from(cached);
             let sent = since(Some(sent));
-            ones.push(One {
+            ones.push(FitRequest {
                 asked: ReplayRequest {
                     due_ns: sent,
                     prompt,
@@ -182,11 +187,11 @@ impl FitRows {
         ones
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &One> {
+    pub fn all(&self) -> impl Iterator<Item = &FitRequest> {
         self.parts.iter().flat_map(|part| &part.ones)
     }
 
-    pub fn answered(&self) -> impl Iterator<Item = &One> {
+    pub fn answered(&self) -> impl Iterator<Item = &FitRequest> {
         self.all().filter(|one| one.ok)
     }
 

@@ -14,7 +14,7 @@ use plimsoll_math::least_squares::{Parameter, minimise};
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::spec::OverlapSpec;
 
-use super::rows::{FitRows, LevelPart, One};
+use super::rows::{FitRequest, FitRows, LevelPart};
 
 /// Parts of the run that are left out in turn for the standard errors.
 pub const LEFT_OUT: usize = 6;
@@ -30,7 +30,7 @@ struct PromptStep {
 
 /// The steps of one response.
 #[derive(Clone, Debug)]
-pub struct Lived {
+pub struct AnswerSteps {
     /// Time from the first token to the last, µs.
     took_us: f64,
     steps: f64,
@@ -47,7 +47,7 @@ pub struct Lived {
     sixth: usize,
 }
 
-impl Lived {
+impl AnswerSteps {
     /// Returns the mean number of sequences that decoded concurrently.
     pub fn batch(&self) -> f64 {
         self.decoded / self.steps
@@ -55,8 +55,8 @@ impl Lived {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Answers {
-    pub lived: Vec<Lived>,
+pub struct FitAnswers {
+    pub lived: Vec<AnswerSteps>,
     prompts: Vec<PromptStep>,
     /// Maximum prompt tokens of one step.
     chunk: f64,
@@ -119,10 +119,10 @@ impl StepCost {
     }
 }
 
-impl Answers {
+impl FitAnswers {
     /// Returns the steps of every response with at least two steps.
-    pub fn of(rows: &FitRows, chunk: u32) -> Answers {
-        let mut answers = Answers { chunk: f64::from(chunk.max(1)), ..Answers::default() };
+    pub fn of(rows: &FitRows, chunk: u32) -> FitAnswers {
+        let mut answers = FitAnswers { chunk: f64::from(chunk.max(1)), ..FitAnswers::default() };
         for part in &rows.parts {
             let replicas = part.ones.iter().map(|one| one.replica).max().unwrap_or(0);
             for replica in 0..=replicas {
@@ -136,7 +136,8 @@ impl Answers {
     }
 
     fn add(&mut self, part: &LevelPart, replica: usize) {
-        let mut own: Vec<&One> = part.ones.iter().filter(|one| one.ok && one.replica == replica).collect();
+        let mut own: Vec<&FitRequest> =
+            part.ones.iter().filter(|one| one.ok && one.replica == replica).collect();
         own.sort_by_key(|one| one.first);
         if own.is_empty() {
             return;
@@ -154,7 +155,7 @@ impl Answers {
                 context += attended;
             }
             let place = |at: i64| begin + self.prompts[begin..].partition_point(|step| step.at <= at);
-            self.lived.push(Lived {
+            self.lived.push(AnswerSteps {
                 took_us: (one.last - one.first) as f64 / 1e3,
                 steps: one.steps(),
                 decoded: decoded.max(one.steps()),
@@ -168,7 +169,7 @@ impl Answers {
     }
 
     /// Adds the steps that ended with a first token.
-    fn add_prompts(&mut self, own: &[&One], longest: i64) {
+    fn add_prompts(&mut self, own: &[&FitRequest], longest: i64) {
         let begin = self.prompts.len();
         let gap = typical_gap(own);
         for one in own {
@@ -190,15 +191,15 @@ impl Answers {
 
     /// Returns the concurrently decoding sequences: 5th percentile, median and 95th percentile over the responses.
     pub fn batches(&self) -> [f64; 3] {
-        let mut all: Vec<f64> = self.lived.iter().map(Lived::batch).collect();
+        let mut all: Vec<f64> = self.lived.iter().map(AnswerSteps::batch).collect();
         all.sort_by(f64::total_cmp);
         [0.05, 0.5, 0.95].map(|p| plimsoll_math::quantile::of_sorted(&all, p).unwrap_or(0.0))
     }
 
     /// Returns the step fitted to the responses that `seen` selects, and the mean square of its relative errors on the
     /// others.
-    pub fn fit(&self, overlaps: bool, seen: impl Fn(&Lived) -> bool) -> Option<(StepCost, f64)> {
-        let mut chosen: Vec<&Lived> = self.lived.iter().filter(|one| seen(one)).collect();
+    pub fn fit(&self, overlaps: bool, seen: impl Fn(&AnswerSteps) -> bool) -> Option<(StepCost, f64)> {
+        let mut chosen: Vec<&AnswerSteps> = self.lived.iter().filter(|one| seen(one)).collect();
         if chosen.len() < 20 {
             return None;
         }
@@ -233,7 +234,7 @@ impl Answers {
         Some((cost, square))
     }
 
-    fn start(&self, chosen: &[&Lived], overlaps: bool) -> Vec<Parameter> {
+    fn start(&self, chosen: &[&AnswerSteps], overlaps: bool) -> Vec<Parameter> {
         let mut gaps: Vec<f64> = chosen.iter().map(|one| one.took_us / one.steps).collect();
         gaps.sort_by(f64::total_cmp);
         let (low, high) = (gaps[gaps.len() / 10], gaps[gaps.len() - 1]);
@@ -252,7 +253,7 @@ impl Answers {
         all
     }
 
-    fn solve(&self, chosen: &[&Lived], parameters: &[Parameter]) -> Vec<f64> {
+    fn solve(&self, chosen: &[&AnswerSteps], parameters: &[Parameter]) -> Vec<f64> {
         let residuals = |at: &[f64]| -> Vec<f64> {
             let cost = StepCost::of(at);
             let prefix = self.prefix(&cost);
@@ -281,7 +282,7 @@ impl Answers {
 
     /// Returns modelled − measured, as a share of as many typical steps. Shares of the measured time were rejected. Tokens
     /// that a busy machine reads together seem to take almost no time, and would pull every step towards that.
-    fn error(&self, one: &Lived, cost: &StepCost, prefix: &[f64]) -> f64 {
+    fn error(&self, one: &AnswerSteps, cost: &StepCost, prefix: &[f64]) -> f64 {
         let modelled = cost.base_us * one.steps
             + cost.decode_us * one.decoded
             + cost.context_us * one.context
@@ -294,7 +295,7 @@ impl Answers {
 
 /// Returns the tokens that `one` decoded in (from, to], and the context that they attended to. The tokens are assumed to be
 /// evenly spaced.
-fn overlap(one: &One, from: i64, to: i64) -> (f64, f64) {
+fn overlap(one: &FitRequest, from: i64, to: i64) -> (f64, f64) {
     let (begin, end) = (one.first.max(from), one.last.min(to));
     if end <= begin || one.last <= one.first {
         return (0.0, 0.0);
@@ -307,7 +308,7 @@ fn overlap(one: &One, from: i64, to: i64) -> (f64, f64) {
 }
 
 /// Returns the median gap between two tokens, ns.
-fn typical_gap(own: &[&One]) -> i64 {
+fn typical_gap(own: &[&FitRequest]) -> i64 {
     let mut gaps: Vec<i64> = own
         .iter()
         .filter(|one| one.steps() >= 1.0)
@@ -318,7 +319,7 @@ fn typical_gap(own: &[&One]) -> i64 {
 }
 
 /// Returns engines that fit nearly as well, from leaving out a sixth of the run in turn (jackknife standard errors).
-pub fn others(answers: &Answers, cost: &StepCost, overlaps: bool) -> Vec<StepCost> {
+pub fn others(answers: &FitAnswers, cost: &StepCost, overlaps: bool) -> Vec<StepCost> {
     let each: Vec<StepCost> = (0..LEFT_OUT)
         .filter_map(|out| answers.fit(overlaps, |one| one.sixth != out).map(|(cost, _)| cost))
         .collect();

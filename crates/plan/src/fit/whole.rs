@@ -12,7 +12,7 @@ use plimsoll_sim::{EngineSpec, FleetSpec, LawSpec, ModeSpec, QueueSpec, WorldSpe
 
 use super::play::polish;
 use super::rows::FitRows;
-use super::words::{FitError, From, Setting, StatedTarget};
+use super::words::{FitError, Setting, SettingOrigin, StatedTarget};
 use plimsoll_measure::findings::Metric;
 
 /// Returns the engine and the origin of its settings.
@@ -28,7 +28,7 @@ pub fn fit(rows: &FitRows, told: &StatedTarget) -> Result<(EngineSpec, Vec<Setti
     }
 }
 
-fn said(name: &str, value: f64, from: From) -> Setting {
+fn said(name: &str, value: f64, from: SettingOrigin) -> Setting {
     Setting { name: name.to_owned(), value, error: None, from, note: None }
 }
 

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::spec::Band;
+use crate::spec::PredictionBand;
 
 /// A measured run as input of a fit.
 #[derive(Copy, Clone, Debug)]
@@ -39,7 +39,8 @@ pub struct StatedTarget {
 /// The origin of a setting of the fitted engine.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum From {
+#[schemars(rename = "From")]
+pub enum SettingOrigin {
     /// Fitted to the times of the requests.
     Fitted,
     /// Reported by the server's metrics endpoint.
@@ -60,7 +61,7 @@ pub struct Setting {
     /// Standard error, by leaving out a sixth of the run in turn; null unless the setting was fitted.
     pub error: Option<f64>,
     /// Origin of the value.
-    pub from: From,
+    pub from: SettingOrigin,
     /// Bound that the run shows, and the flag that states the setting; null without a note.
     pub note: Option<String>,
 }
@@ -89,7 +90,8 @@ impl Residual {
 
 /// An engine fitted to the target's responses.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Fitted {
+#[schemars(rename = "Fitted")]
+pub struct FittedEngine {
     /// Engine of one replica; as a file, it is the input of `simulate --engine`.
     pub engine: EngineSpec,
     /// Engine with the replicas of the run.
@@ -99,7 +101,7 @@ pub struct Fitted {
     /// Engines that fit nearly as well; their differences are the uncertainty of the settings.
     pub others: Vec<EngineSpec>,
     /// Errors on held-out intervals of the run.
-    pub band: Band,
+    pub band: PredictionBand,
     /// Errors per figure.
     pub residuals: Vec<Residual>,
     /// Range of the fitted loads, means of the levels.

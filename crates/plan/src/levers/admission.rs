@@ -13,9 +13,9 @@ use plimsoll_math::quantile::order_statistic;
 
 use super::candidate::{self, LeverCandidate};
 use super::catalogue::Lever;
-use super::finding::{Admission, Good, LeverFinding};
-use super::predict::{Predicted, Simulator, another_run};
-use super::{LeverEvidence, RuledOut};
+use super::finding::{Admission, GoodputFigure, LeverFinding};
+use super::predict::{LeverPrediction, Simulator, another_run};
+use super::{LeverEvidence, RuledOutLever};
 use crate::replay::play_at_most;
 use plimsoll_measure::findings::Estimate;
 
@@ -27,7 +27,7 @@ const NEAR_BEST: f64 = 0.99;
 const SMALLEST: f64 = 0.005;
 
 /// The outcome of the requests of one schedule that were due after the warm-up.
-struct Came {
+struct AdmissionCounts {
     due: f64,
     refused: f64,
     /// Goal metric of each answered request, s.
@@ -41,7 +41,7 @@ pub(super) fn admit(
     lever: &Lever,
     simulator: &Simulator<'_>,
     finding: &mut LeverFinding,
-    predicted: &mut Vec<Predicted>,
+    predicted: &mut Vec<LeverPrediction>,
 ) -> Result<(), String> {
     let admission = simulator.admission(&finding.evidence)?;
     if let Some(good) = admission.good.filter(|good| good.more_per_s.upper <= SMALLEST * good.now_per_s.value)
@@ -50,7 +50,7 @@ pub(super) fn admit(
             "simulated: no limit on requests in flight lets more of them meet the ceiling (at {}: {:.2} a second against {:.2})",
             admission.in_flight, good.then_per_s.value, good.now_per_s.value
         );
-        finding.ruled_out.push(RuledOut::new(lever, why));
+        finding.ruled_out.push(RuledOutLever::new(lever, why));
         return Ok(());
     }
     let ranked = simulator.predict(&simulator.limited(admission.in_flight))?;
@@ -77,7 +77,7 @@ impl Simulator<'_> {
             now.push(self.good_per_s(&self.come(index, usize::MAX)?));
         }
         let more: Vec<f64> = then.iter().zip(&now).map(|(then, now)| then - now).collect();
-        let good = self.spec.goal.limit_s.map(|_| Good {
+        let good = self.spec.goal.limit_s.map(|_| GoodputFigure {
             now_per_s: at_least_zero(another_run(&now, n)),
             then_per_s: at_least_zero(another_run(&then, n)),
             more_per_s: another_run(&more, n),
@@ -112,11 +112,11 @@ impl Simulator<'_> {
         chosen.map(|(limit, _)| *limit).ok_or_else(|| "no request was in flight".to_owned())
     }
 
-    fn come(&self, index: usize, limit: usize) -> Result<Came, String> {
+    fn come(&self, index: usize, limit: usize) -> Result<AdmissionCounts, String> {
         let schedule = &self.schedules[index];
         let end_ns = schedule.last().map_or(0, |last| last.due_ns);
         let seed = self.spec.seed.wrapping_add(index as u64);
-        let mut came = Came { due: 0.0, refused: 0.0, answered: Vec::new(), by_the_end: 0.0 };
+        let mut came = AdmissionCounts { due: 0.0, refused: 0.0, answered: Vec::new(), by_the_end: 0.0 };
         for (one, times) in schedule.iter().zip(play_at_most(limit, self.world, schedule, seed)?) {
             if one.due_ns < self.from_ns {
                 continue;
@@ -133,7 +133,7 @@ impl Simulator<'_> {
         Ok(came)
     }
 
-    fn good_per_s(&self, came: &Came) -> f64 {
+    fn good_per_s(&self, came: &AdmissionCounts) -> f64 {
         let limit = self.spec.goal.limit_s.unwrap_or(f64::INFINITY);
         came.answered.iter().filter(|value| **value <= limit).count() as f64 / self.window_s
     }

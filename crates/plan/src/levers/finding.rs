@@ -10,7 +10,7 @@ use super::LeverCase;
 use super::catalogue::{Lever, Term};
 use super::evidence::{LeverEvidence, SharesFrom};
 use super::schedule::Redrawn;
-use crate::spec::{Band, BandRow};
+use crate::spec::{BandRow, PredictionBand};
 use plimsoll_judge::cost::Bill;
 use plimsoll_measure::findings::{
     BudgetSpec, CapacityLine, CapacityLines, Ceiling, Estimate, LevelSummary, Metric, Reading,
@@ -23,12 +23,12 @@ pub struct LeverSpec {
     pub replications: u32,
     pub seed: u64,
     /// Efforts that the user sets.
-    pub efforts: EffortSpec,
+    pub efforts: LeverEffortSpec,
     /// Cost of the endpoint; `None` to rank without cost.
     pub bill: Option<Bill>,
     pub by: LeverOrder,
     /// Errors of a fitted engine, which widen every predicted gain; `None` if the engine is given.
-    pub band: Option<Band>,
+    pub band: Option<PredictionBand>,
 }
 
 impl LeverSpec {
@@ -43,7 +43,8 @@ impl LeverSpec {
 /// Efforts that the user sets in a file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct EffortSpec {
+#[schemars(rename = "EffortSpec")]
+pub struct LeverEffortSpec {
     /// Person-days by lever identifier; the catalogue's for other levers.
     pub days: BTreeMap<String, f64>,
     /// Person-days that a doubling of the price per hour counts as, if the order is by latency (default 10). An unknown
@@ -51,13 +52,13 @@ pub struct EffortSpec {
     pub price_doubling_days: f64,
 }
 
-impl Default for EffortSpec {
-    fn default() -> EffortSpec {
-        EffortSpec { days: BTreeMap::new(), price_doubling_days: 10.0 }
+impl Default for LeverEffortSpec {
+    fn default() -> LeverEffortSpec {
+        LeverEffortSpec { days: BTreeMap::new(), price_doubling_days: 10.0 }
     }
 }
 
-impl EffortSpec {
+impl LeverEffortSpec {
     /// Fails if an identifier is not a lever or a number is not an effort.
     pub fn check(&self) -> Result<(), String> {
         for (id, days) in &self.days {
@@ -158,7 +159,8 @@ impl EngineFit {
 
 /// A lever with a predicted gain.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Ranked {
+#[schemars(rename = "Ranked")]
+pub struct RankedLever {
     /// Rank; equal if the data do not distinguish levers.
     pub place: u32,
     /// Identifier in the catalogue.
@@ -195,7 +197,8 @@ pub struct Ranked {
 
 /// A lever whose gain has only an upper bound.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Bounded {
+#[schemars(rename = "Bounded")]
+pub struct BoundedLever {
     /// Identifier of the lever.
     pub lever: String,
     /// Name of the lever.
@@ -208,7 +211,8 @@ pub struct Bounded {
 
 /// A lever that this run rules out.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct RuledOut {
+#[schemars(rename = "RuledOut")]
+pub struct RuledOutLever {
     /// Identifier of the lever.
     pub lever: String,
     /// Name of the lever.
@@ -217,15 +221,16 @@ pub struct RuledOut {
     pub why: String,
 }
 
-impl RuledOut {
-    pub(super) fn new(lever: &Lever, why: String) -> RuledOut {
-        RuledOut { lever: lever.id.to_owned(), name: lever.name.to_owned(), why }
+impl RuledOutLever {
+    pub(super) fn new(lever: &Lever, why: String) -> RuledOutLever {
+        RuledOutLever { lever: lever.id.to_owned(), name: lever.name.to_owned(), why }
     }
 }
 
 /// A lever without evidence in this run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Open {
+#[schemars(rename = "Open")]
+pub struct OpenLever {
     /// Identifier of the lever.
     pub lever: String,
     /// Name of the lever.
@@ -268,12 +273,13 @@ pub struct Admission {
     /// Goal's percentile of all requests without the limit, s.
     pub now_s: Estimate,
     /// Requests per second that meet the ceiling; null without a ceiling.
-    pub good: Option<Good>,
+    pub good: Option<GoodputFigure>,
 }
 
 /// Requests per second that are answered within the goal's ceiling.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Good {
+#[schemars(rename = "Good")]
+pub struct GoodputFigure {
     /// Rate without the limit.
     pub now_per_s: Estimate,
     /// Rate with the limit.
@@ -307,16 +313,16 @@ pub struct LeverFinding {
     #[serde(default)]
     pub redrawn: Option<Redrawn>,
     /// Levers with a predicted gain, best first.
-    pub ranked: Vec<Ranked>,
+    pub ranked: Vec<RankedLever>,
     /// Effect of admission control; null if it was ruled out or not simulated.
     #[serde(default)]
     pub admission: Option<Admission>,
     /// Levers with only an upper bound, largest first.
-    pub bounded: Vec<Bounded>,
+    pub bounded: Vec<BoundedLever>,
     /// Levers without evidence in this run.
-    pub open: Vec<Open>,
+    pub open: Vec<OpenLever>,
     /// Levers that this run rules out.
-    pub ruled_out: Vec<RuledOut>,
+    pub ruled_out: Vec<RuledOutLever>,
     /// Gain of a faster model; null if the rows do not determine it.
     pub faster_model: Option<FasterModel>,
 }
@@ -379,7 +385,7 @@ impl LeverFinding {
         case: &LeverCase<'_>,
         refused: Option<String>,
     ) {
-        let open = |why: String| Open { lever: lever.id.into(), name: lever.name.into(), why };
+        let open = |why: String| OpenLever { lever: lever.id.into(), name: lever.name.into(), why };
         if let Some(why) = refused {
             self.open.push(open(why));
             return;
@@ -407,7 +413,7 @@ impl LeverFinding {
                     if self.evidence.shares_from == SharesFrom::Inferred { " (inferred)" } else { "" };
                 let why = format!("{} of the slowest tenth{inferred}", names.join(" + "));
                 let _ = case;
-                self.bounded.push(Bounded {
+                self.bounded.push(BoundedLever {
                     lever: lever.id.into(),
                     name: lever.name.into(),
                     at_most: most.min(1.0),

@@ -27,8 +27,8 @@ pub mod schedule;
 pub use catalogue::{Lever, Reversible, Term};
 pub use evidence::LeverEvidence;
 pub use finding::{
-    Admission, Bounded, EffortSpec, EngineFit, FasterModel, FigureOrigin, Goal, LeverFinding, LeverOrder,
-    LeverSpec, LoadPlace, Open, Ranked, RuledOut,
+    Admission, BoundedLever, EngineFit, FasterModel, FigureOrigin, Goal, LeverEffortSpec, LeverFinding,
+    LeverOrder, LeverSpec, LoadPlace, OpenLever, RankedLever, RuledOutLever,
 };
 pub use schedule::{Redraw, Redrawn};
 
@@ -39,7 +39,7 @@ use plimsoll_sim::WorldSpec;
 
 use plimsoll_measure::findings::LevelSummary;
 use plimsoll_profile::infer::ComputeFloor;
-use predict::{Predicted, Simulator};
+use predict::{LeverPrediction, Simulator};
 
 pub struct LeverCase<'a> {
     pub level: &'a Level,
@@ -67,10 +67,10 @@ pub fn rank(case: &LeverCase<'_>, spec: &LeverSpec) -> LeverFinding {
     finding.redrawn = simulator.as_ref().map(|simulator| simulator.redrawn);
     let world = case.world.filter(|_| simulator.is_some());
     let candidates = world.map(candidate::candidates);
-    let mut predicted: Vec<Predicted> = Vec::new();
+    let mut predicted: Vec<LeverPrediction> = Vec::new();
     for lever in catalogue::all() {
         if let Some(why) = rules::rule_out(lever, case, &finding.evidence) {
-            finding.ruled_out.push(RuledOut::new(lever, why));
+            finding.ruled_out.push(RuledOutLever::new(lever, why));
             continue;
         }
         if let (Some(simulator), "admission") = (&simulator, lever.id) {

@@ -32,7 +32,7 @@ const COST_SCHEDULES: usize = 5;
 const HALVINGS: u32 = 7;
 
 #[derive(Clone, Debug)]
-pub struct Predicted {
+pub struct LeverPrediction {
     pub lever: &'static Lever,
     pub setting: String,
     pub assumes: Option<String>,
@@ -167,7 +167,7 @@ impl<'a> Simulator<'a> {
     ///
     /// # Errors
     /// Fails if its world can't be built, or its traffic can't be simulated on these arrivals.
-    pub fn predict(&self, candidate: &LeverCandidate) -> Result<Predicted, String> {
+    pub fn predict(&self, candidate: &LeverCandidate) -> Result<LeverPrediction, String> {
         if let Some(why) = candidate.traffic.refused(&self.schedules[0]) {
             return Err(why.to_owned());
         }
@@ -191,7 +191,7 @@ impl<'a> Simulator<'a> {
             _ => None,
         };
         let lever = super::catalogue::find(candidate.lever).ok_or("no such lever")?;
-        Ok(Predicted {
+        Ok(LeverPrediction {
             lever,
             setting: candidate.setting.clone(),
             assumes: candidate.assumes.clone(),

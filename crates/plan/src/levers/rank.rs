@@ -4,8 +4,10 @@ use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Estimate;
 
 use super::catalogue::Lever;
-use super::finding::{FigureOrigin, LeverFinding, LeverOrder, LeverSpec, Open, Ranked, RuledOut};
-use super::predict::{Gain, Predicted};
+use super::finding::{
+    FigureOrigin, LeverFinding, LeverOrder, LeverSpec, OpenLever, RankedLever, RuledOutLever,
+};
+use super::predict::{Gain, LeverPrediction};
 
 /// Probability of being the best from which a lever shares the first rank.
 const TIE: f64 = 0.1;
@@ -13,13 +15,13 @@ const DRAWS: u32 = 2000;
 
 impl LeverFinding {
     /// Sorts predictions into ranked and ruled-out levers, with ties and probabilities.
-    pub(super) fn order(&mut self, predicted: Vec<Predicted>, spec: &LeverSpec) {
-        let effort = |p: &Predicted| spec.efforts.of(p.lever, p.hourly, spec.by);
-        let gain = |p: &Predicted| match (spec.by, &p.cost) {
+    pub(super) fn order(&mut self, predicted: Vec<LeverPrediction>, spec: &LeverSpec) {
+        let effort = |p: &LeverPrediction| spec.efforts.of(p.lever, p.hourly, spec.by);
+        let gain = |p: &LeverPrediction| match (spec.by, &p.cost) {
             (LeverOrder::Cost, Some(cost)) => cost.estimate,
             _ => p.latency.estimate,
         };
-        let (predicted, unpriced): (Vec<Predicted>, Vec<Predicted>) =
+        let (predicted, unpriced): (Vec<LeverPrediction>, Vec<LeverPrediction>) =
             predicted.into_iter().partition(|p| spec.by == LeverOrder::Latency || p.cost.is_some());
         for p in unpriced {
             let why = match p.hourly {
@@ -29,11 +31,11 @@ impl LeverFinding {
                     p.setting
                 ),
             };
-            self.open.push(Open { lever: p.lever.id.into(), name: p.lever.name.into(), why });
+            self.open.push(OpenLever { lever: p.lever.id.into(), name: p.lever.name.into(), why });
         }
-        let (kept, useless): (Vec<Predicted>, Vec<Predicted>) =
+        let (kept, useless): (Vec<LeverPrediction>, Vec<LeverPrediction>) =
             predicted.into_iter().partition(|p| gain(p).upper > SMALLEST);
-        let mut out: Vec<(&Lever, Vec<&Predicted>)> = Vec::new();
+        let mut out: Vec<(&Lever, Vec<&LeverPrediction>)> = Vec::new();
         for p in &useless {
             match out.last_mut().filter(|(lever, _)| lever.id == p.lever.id) {
                 Some((_, settings)) => settings.push(p),
@@ -46,10 +48,10 @@ impl LeverFinding {
             let names: Vec<&str> = settings.iter().map(|p| p.setting.as_str()).collect();
             let at_best = if settings.len() > 1 { "at best " } else { "" };
             let why = format!("simulated ({}): {at_best}{}", names.join("; "), change_words(&best, spec));
-            self.ruled_out.push(RuledOut::new(lever, why));
+            self.ruled_out.push(RuledOutLever::new(lever, why));
         }
         let chances = chances(&kept, spec, effort);
-        let mut ranked: Vec<Ranked> = kept
+        let mut ranked: Vec<RankedLever> = kept
             .iter()
             .zip(chances)
             .map(|(p, chance)| {
@@ -87,8 +89,8 @@ fn change_words(gain: &Estimate, spec: &LeverSpec) -> String {
     format!("{what} {} % [{}, {}]", percent(gain.value), percent(gain.upper), percent(gain.lower))
 }
 
-fn ranked(p: &Predicted, effort_days: f64, score: f64, probability_of_best: f64) -> Ranked {
-    Ranked {
+fn ranked(p: &LeverPrediction, effort_days: f64, score: f64, probability_of_best: f64) -> RankedLever {
+    RankedLever {
         place: 0,
         lever: p.lever.id.into(),
         name: p.lever.name.into(),
@@ -110,7 +112,7 @@ fn ranked(p: &Predicted, effort_days: f64, score: f64, probability_of_best: f64)
 
 /// Returns the probability that each lever is the best per day of effort. The schedules are resampled jointly for all
 /// levers. The assumption of a lever is equally likely at its worst, its best and its middle.
-fn chances(kept: &[Predicted], spec: &LeverSpec, effort: impl Fn(&Predicted) -> f64) -> Vec<f64> {
+fn chances(kept: &[LeverPrediction], spec: &LeverSpec, effort: impl Fn(&LeverPrediction) -> f64) -> Vec<f64> {
     let gains: Vec<(&Gain, f64)> = kept
         .iter()
         .map(|p| match (spec.by, &p.cost) {

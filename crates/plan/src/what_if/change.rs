@@ -29,7 +29,7 @@ pub enum AskedChange {
 
 /// A change as text, with its parsed parts.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Asking {
+pub struct ParsedChange {
     pub text: String,
     /// Parsed changes, applied together.
     pub changes: Vec<AskedChange>,
@@ -38,15 +38,15 @@ pub struct Asking {
 pub const WORDS: &str = "rate 2x, rate 50/s, prompts +30%, outputs -20%, cache off, replicas -1, replicas 4, route least_requests, \
                          slots 64, weights fp8, gpu h200; several at once with commas";
 
-impl Asking {
+impl ParsedChange {
     /// Parses a change, or several joint changes separated by commas.
     ///
     /// # Errors
     /// Fails with a sentence that lists the accepted changes.
-    pub fn parse(text: &str) -> Result<Asking, String> {
+    pub fn parse(text: &str) -> Result<ParsedChange, String> {
         let changes: Result<Vec<AskedChange>, String> =
             text.split(',').map(|part| parse(part.trim())).collect();
-        Ok(Asking { text: text.trim().to_owned(), changes: changes? })
+        Ok(ParsedChange { text: text.trim().to_owned(), changes: changes? })
     }
 }
 
@@ -109,7 +109,7 @@ fn replicas(text: &str) -> Option<AskedChange> {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Changed {
+pub struct ChangedScenario {
     pub world: WorldSpec,
     pub traffic: RequestChange,
 }
@@ -154,12 +154,12 @@ impl RequestChange {
 /// # Errors
 /// Fails with the reason, as a phrase, if the engine can't express a change.
 pub fn make(
-    asking: &Asking,
+    asking: &ParsedChange,
     world: &WorldSpec,
     asked: &[ReplayRequest],
     rate_per_s: f64,
-) -> Result<Changed, String> {
-    let mut changed = Changed { world: world.clone(), traffic: RequestChange::AS_IT_IS };
+) -> Result<ChangedScenario, String> {
+    let mut changed = ChangedScenario { world: world.clone(), traffic: RequestChange::AS_IT_IS };
     for change in &asking.changes {
         apply(change, &mut changed, asked, rate_per_s)?;
     }
@@ -169,7 +169,7 @@ pub fn make(
 
 fn apply(
     change: &AskedChange,
-    changed: &mut Changed,
+    changed: &mut ChangedScenario,
     asked: &[ReplayRequest],
     rate_per_s: f64,
 ) -> Result<(), String> {

@@ -24,10 +24,10 @@ use plimsoll_workload::Scenario;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use change::{AskedChange, Asking, Changed, RequestChange, WORDS};
+pub use change::{AskedChange, ChangedScenario, ParsedChange, RequestChange, WORDS};
 
 use super::fit::KneeSpec;
-use super::spec::Band;
+use super::spec::PredictionBand;
 use crate::levers::schedule::{BLOCKS, in_blocks};
 use crate::recorded::is_closed;
 use crate::replay::{ReplayRequest, RequestTimes, play};
@@ -37,7 +37,7 @@ use plimsoll_measure::say::{number, percent};
 #[derive(Clone, PartialEq, Debug)]
 pub struct WhatIfSpec {
     /// Changes, each predicted separately.
-    pub asks: Vec<Asking>,
+    pub asks: Vec<ParsedChange>,
     /// Predicted figures: metric, percentile (0 to 1).
     pub figures: Vec<(Metric, f64)>,
     /// Number of schedules including the run's, at least 3.
@@ -47,12 +47,12 @@ pub struct WhatIfSpec {
 
 /// The unchanged run, and the engine that represents its target.
 #[derive(Clone, Debug)]
-pub struct AsItIs<'a> {
+pub struct BaseRun<'a> {
     pub world: &'a WorldSpec,
     /// Engines that fit nearly as well; if empty, the band omits the uncertainty of the constants.
     pub others: &'a [EngineSpec],
     /// Errors of the engine on held-out data; `None` if unknown, which the finding states.
-    pub band: Option<&'a Band>,
+    pub band: Option<&'a PredictionBand>,
     /// Arrivals of the run, in order.
     pub asked: &'a [ReplayRequest],
     /// Length of the arrivals, s.
@@ -73,14 +73,15 @@ pub struct WhatIfFinding {
     /// Stability limit of the unchanged engine, requests per second; null if unknown.
     pub limit_per_s: Option<f64>,
     /// One prediction per change.
-    pub cases: Vec<Predicted>,
+    pub cases: Vec<ChangePrediction>,
     /// Notes on all predictions.
     pub notes: Vec<String>,
 }
 
 /// The prediction of one change.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Predicted {
+#[schemars(rename = "Predicted")]
+pub struct ChangePrediction {
     /// Change as requested.
     pub ask: String,
     /// Changed world; null if the change was refused.
@@ -150,7 +151,7 @@ const WARM_UP: f64 = 0.1;
 ///
 /// # Errors
 /// Fails if the unchanged run can't be simulated.
-pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, String> {
+pub fn what_if(run: &BaseRun<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, String> {
     if run.asked.len() < 20 || run.window_s <= 0.0 {
         return Err(format!(
             "{} too few to play again; 20 are the least",
@@ -208,7 +209,7 @@ pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, Str
 type Logs = Vec<Vec<f64>>;
 
 struct Base<'a> {
-    run: &'a AsItIs<'a>,
+    run: &'a BaseRun<'a>,
     spec: &'a WhatIfSpec,
     rate_per_s: f64,
     schedules: Vec<Vec<ReplayRequest>>,
@@ -218,8 +219,8 @@ struct Base<'a> {
 }
 
 impl Base<'_> {
-    fn case(&self, ask: &Asking) -> Predicted {
-        let mut predicted = Predicted {
+    fn case(&self, ask: &ParsedChange) -> ChangePrediction {
+        let mut predicted = ChangePrediction {
             ask: ask.text.clone(),
             world: None,
             rate_per_s: self.rate_per_s,
@@ -239,8 +240,8 @@ impl Base<'_> {
         predicted
     }
 
-    fn predict(&self, ask: &Asking, predicted: &mut Predicted) -> Result<(), String> {
-        let Changed { world, traffic } =
+    fn predict(&self, ask: &ParsedChange, predicted: &mut ChangePrediction) -> Result<(), String> {
+        let ChangedScenario { world, traffic } =
             change::make(ask, self.run.world, &self.schedules[0], self.rate_per_s)?;
         let schedules: Vec<Vec<ReplayRequest>> =
             self.schedules.iter().map(|one| traffic.apply(one)).collect();
@@ -272,7 +273,7 @@ impl Base<'_> {
     }
 
     /// Sets the predicted requests per second of a closed loop.
-    fn throughput(&self, then: &Logs, others: &Logs, predicted: &mut Predicted) {
+    fn throughput(&self, then: &Logs, others: &Logs, predicted: &mut ChangePrediction) {
         let place = self.spec.figures.len();
         let of = |logs: &Logs| -> Vec<f64> { logs.iter().map(|logs| logs[place]).collect() };
         let (now, then) = (of(&self.now), of(then));
@@ -367,7 +368,7 @@ impl Base<'_> {
         }
     }
 
-    fn notes(&self, world: &WorldSpec, asked: &[ReplayRequest], predicted: &Predicted) -> Vec<String> {
+    fn notes(&self, world: &WorldSpec, asked: &[ReplayRequest], predicted: &ChangePrediction) -> Vec<String> {
         let [prompt, output] = tokens(asked);
         let replicas = f64::from(world.fleet.replicas.max(1));
         let e2e =
@@ -454,7 +455,7 @@ fn pace(times: &[RequestTimes]) -> f64 {
 
 /// Returns the first schedule's figures on each engine that fits nearly as well.
 fn others(
-    run: &AsItIs<'_>,
+    run: &BaseRun<'_>,
     traffic: &RequestChange,
     world: &WorldSpec,
     schedules: &[Vec<ReplayRequest>],

@@ -5,9 +5,9 @@
 //! and the band keeps its width. A what-if for twice the load does not predict 1.7 times the load, and real traffic never
 //! doubles exactly.
 
-use super::{FigureChange, Predicted, logs};
+use super::{ChangePrediction, FigureChange, logs};
 use crate::replay::ReplayRequest;
-use crate::spec::Band;
+use crate::spec::PredictionBand;
 use crate::verify::{self, SAME_LOAD, VerifyFinding, VerifyRow, measured_at};
 use plimsoll_measure::findings::{Estimate, LevelSummary, Metric, Reading};
 use plimsoll_measure::say::number;
@@ -23,7 +23,7 @@ pub struct HeldLevel<'a> {
 }
 
 /// Returns the reason why a run can't be compared with this what-if; `None` if it can.
-pub fn unlike(case: &Predicted, against: &HeldLevel<'_>) -> Option<String> {
+pub fn unlike(case: &ChangePrediction, against: &HeldLevel<'_>) -> Option<String> {
     if let Some(why) = &case.refused {
         return Some(format!("nothing was predicted: {why}"));
     }
@@ -39,9 +39,9 @@ pub fn unlike(case: &Predicted, against: &HeldLevel<'_>) -> Option<String> {
 /// # Errors
 /// Fails if the changed world can't be simulated under the run's load.
 pub fn verify(
-    case: &Predicted,
+    case: &ChangePrediction,
     against: &HeldLevel<'_>,
-    band: Option<&Band>,
+    band: Option<&PredictionBand>,
 ) -> Result<VerifyFinding, String> {
     let HeldLevel { measured, asked, replicas, seed } = *against;
     let offered = measured.rates.offered_per_s;
@@ -74,7 +74,7 @@ pub fn verify(
         lines: Vec::new(),
         compared: 0,
         inside: 0,
-        band: Band { rows: Vec::new(), source: String::new() },
+        band: PredictionBand { rows: Vec::new(), source: String::new() },
         notes,
     };
     Ok(found.concluded(band))

@@ -1,7 +1,7 @@
 //! Engines fitted from runs, compared with the engines behind the runs.
 
 use plimsoll_model::{At, Load, Span};
-use plimsoll_plan::fit::{FitError, FittedRun, From, KneeSpec, StatedTarget, fit, knee};
+use plimsoll_plan::fit::{FitError, FittedRun, KneeSpec, SettingOrigin, StatedTarget, fit, knee};
 use plimsoll_sim::engine::step_time::{StepLoad, StepModel};
 use plimsoll_sim::{
     EngineSpec, Events, LawSpec, ModeSpec, QueueSpec, SimLevelPlan, World, catalogue::profile, simulate_into,

@@ -3,7 +3,7 @@
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
-use plimsoll_plan::fit::{FitError, Fitted, FittedRun, Knee, KneeSpec, StatedTarget, fit, knee};
+use plimsoll_plan::fit::{FitError, FittedEngine, FittedRun, Knee, KneeSpec, StatedTarget, fit, knee};
 use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{
@@ -145,7 +145,7 @@ impl System {
     }
 
     /// Returns the fit of that run, with the settings that its user knows.
-    pub fn fitted(&self, run: &Run) -> Result<Fitted, FitError> {
+    pub fn fitted(&self, run: &Run) -> Result<FittedEngine, FitError> {
         let ModeSpec::Batching(batching) = &self.engine.mode else { panic!("batches") };
         let told = StatedTarget {
             slots: Some(self.slots),

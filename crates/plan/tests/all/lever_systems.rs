@@ -8,7 +8,8 @@ use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
 use plimsoll_plan::levers::candidate::{LeverCandidate, TrafficChange};
 use plimsoll_plan::levers::predict::goal_of;
 use plimsoll_plan::levers::{
-    EffortSpec, Goal, LeverCase, LeverFinding, LeverOrder, LeverSpec, Redraw, ReplayRequest, catalogue, rank,
+    Goal, LeverCase, LeverEffortSpec, LeverFinding, LeverOrder, LeverSpec, Redraw, ReplayRequest, catalogue,
+    rank,
 };
 use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sizes, Start};
 use plimsoll_sim::{
@@ -207,7 +208,7 @@ pub fn spec(replications: u32, goal: Goal) -> LeverSpec {
         goal,
         replications,
         seed: 1,
-        efforts: EffortSpec::default(),
+        efforts: LeverEffortSpec::default(),
         bill: None,
         by: LeverOrder::Latency,
         band: None,
@@ -217,6 +218,6 @@ pub fn spec(replications: u32, goal: Goal) -> LeverSpec {
 /// Returns a realised gain per day of effort, as the ranking counts it.
 pub fn per_day(candidate: &LeverCandidate, saved: f64) -> f64 {
     let lever = catalogue::find(candidate.lever).expect("in the catalogue");
-    let days = EffortSpec::default().of(lever, candidate.hourly, LeverOrder::Latency);
+    let days = LeverEffortSpec::default().of(lever, candidate.hourly, LeverOrder::Latency);
     if saved > 0.0 { saved / days } else { saved }
 }

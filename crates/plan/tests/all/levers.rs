@@ -7,8 +7,10 @@ use plimsoll_model::{Attempt, Load, ServerStage, Span};
 use plimsoll_plan::change::Change;
 use plimsoll_plan::levers::candidate::{self, TrafficChange};
 use plimsoll_plan::levers::evidence::SharesFrom;
-use plimsoll_plan::levers::predict::{Predicted, Simulator};
-use plimsoll_plan::levers::{EffortSpec, FigureOrigin, Goal, LeverCase, LeverOrder, Term, catalogue, rank};
+use plimsoll_plan::levers::predict::{LeverPrediction, Simulator};
+use plimsoll_plan::levers::{
+    FigureOrigin, Goal, LeverCase, LeverEffortSpec, LeverOrder, Term, catalogue, rank,
+};
 use plimsoll_plan::recorded::requests;
 use plimsoll_profile::infer::{self, ComputeFloor, WaitPart};
 use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec, StepSpec, WorldSpec};
@@ -198,8 +200,10 @@ fn the_catalogue_holds_every_lever_that_is_owed() {
 
 #[test]
 fn efforts_are_ones_own() {
-    let own =
-        |id: &str, days: f64| EffortSpec { days: [(id.to_owned(), days)].into(), ..EffortSpec::default() };
+    let own = |id: &str, days: f64| LeverEffortSpec {
+        days: [(id.to_owned(), days)].into(),
+        ..LeverEffortSpec::default()
+    };
     assert!(own("prefix-cache", 0.1).check().is_ok());
     assert!(own("prefix-cash", 0.1).check().unwrap_err().contains("prefix-cache"));
     assert!(own("prefix-cache", 0.0).check().is_err());
@@ -296,7 +300,7 @@ fn closed_loop(sessions: Option<SessionSpec>) -> (WorldSpec, fit_systems::Run) {
 }
 
 /// Returns the predicted effect of this lever on e2e p95 of that run.
-fn predicted(world: &WorldSpec, run: &fit_systems::Run, lever: &str) -> Result<Predicted, String> {
+fn predicted(world: &WorldSpec, run: &fit_systems::Run, lever: &str) -> Result<LeverPrediction, String> {
     let level = &run.levels[0];
     let summary = summarise(level, &run.attempts, &run.samples, None);
     let attempts: Vec<&Attempt> = run.attempts.iter().collect();

@@ -7,8 +7,8 @@ use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_plan::bounds::{check, floor, mean_in_queue_s, refuse_below};
 use plimsoll_plan::finding::{PlanBounds, exact};
 use plimsoll_plan::replica::isolated;
-use plimsoll_plan::spec::{Band, BandRow, EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
-use plimsoll_plan::{Mix, PlanError, Replica, bounds, cost, probability, slots};
+use plimsoll_plan::spec::{BandRow, EffortSpec, PlanRuleSpec, PlanSpec, PredictionBand, TrafficSpec};
+use plimsoll_plan::{Mix, PlanError, ReplicaCapacity, bounds, cost, probability, slots};
 use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sizes, Start, TrialRequest};
 use plimsoll_sim::{BatchingSpec, EngineSpec, LawSpec, ModeSpec, QueueSpec, WorldSpec, catalogue::profile};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
@@ -32,7 +32,7 @@ fn plan(engine: EngineSpec, rate_per_s: f64, latency: Vec<Ceiling>) -> PlanSpec 
         slo: BudgetSpec { name: "test".into(), latency, error_rate: None },
         world: WorldSpec::one(engine),
         gpus_per_replica: Some(2),
-        rules: RuleSpec::default(),
+        rules: PlanRuleSpec::default(),
         effort: EffortSpec::default(),
         price: None,
         band: None,
@@ -89,7 +89,7 @@ fn limit(engine: EngineSpec, prompt: Size, output: Size) -> f64 {
     let sizes = &mut spec.traffic.scenario.sizes;
     (sizes.prompt, sizes.output) = (prompt, output);
     let mix = Mix::draw(&spec).expect("requests");
-    Replica::simulate(&spec, &mix).expect("an engine").limit_per_s
+    ReplicaCapacity::simulate(&spec, &mix).expect("an engine").limit_per_s
 }
 
 /// Busy servers finish one request per service time each; greedy batches are full; single sequences are served in sequence.
@@ -169,7 +169,7 @@ fn the_binding_limit_has_a_name() {
 fn bounded(spec: &PlanSpec) -> Result<PlanBounds, PlanError> {
     check(spec)?;
     let mix = Mix::draw(spec)?;
-    let replica = Replica::simulate(spec, &mix)?;
+    let replica = ReplicaCapacity::simulate(spec, &mix)?;
     refuse_below(&floor(spec, &replica.isolated), &replica.isolated)?;
     bounds(spec, &mix, &replica)
 }
@@ -220,8 +220,9 @@ fn the_chance_is_that_of_the_residuals() {
         spread_log,
         rows: 1_000_000,
     };
-    let band = Band { rows: vec![row("ttft", 0.1, 0.2), row("tpot", 0.0, 0.1)], source: "test".into() };
-    let figure = |metric, percentile, value, limit_s| plimsoll_plan::finding::Expected {
+    let band =
+        PredictionBand { rows: vec![row("ttft", 0.1, 0.2), row("tpot", 0.0, 0.1)], source: "test".into() };
+    let figure = |metric, percentile, value, limit_s| plimsoll_plan::finding::ExpectedLatency {
         metric,
         percentile: Some(percentile),
         value: exact(value),

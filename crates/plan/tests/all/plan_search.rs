@@ -4,8 +4,8 @@ use plimsoll_judge::cost::{Price, PriceSpec};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_plan::finding::PlanOption;
 use plimsoll_plan::search::ListedCandidate;
-use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
-use plimsoll_plan::{Mix, Planner, Replica, Search, Simulated, VarySpec, bounds, simulate};
+use plimsoll_plan::spec::{EffortSpec, PlanRuleSpec, PlanSpec, TrafficSpec};
+use plimsoll_plan::{ConfigSearch, Mix, Planner, ReplicaCapacity, SimulatedPlan, VarySpec, bounds, simulate};
 use plimsoll_sim::{BatchingSpec, ModeSpec, WorldSpec, catalogue::profile};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
@@ -21,7 +21,7 @@ fn plan(name: &str, rate_per_s: f64, latency: Vec<Ceiling>) -> PlanSpec {
         slo: BudgetSpec { name: "test".into(), latency, error_rate: None },
         world: WorldSpec::one(profile::find(name).expect("a profile of this name").spec),
         gpus_per_replica: Some(1),
-        rules: RuleSpec::default(),
+        rules: PlanRuleSpec::default(),
         effort: EffortSpec::default(),
         price: Some(price("2.00USD/gpu-hour")),
         band: None,
@@ -37,9 +37,9 @@ fn vary(settings: &[&str]) -> VarySpec {
     vary
 }
 
-fn searched(plan: &PlanSpec, vary: &VarySpec) -> Search {
+fn searched(plan: &PlanSpec, vary: &VarySpec) -> ConfigSearch {
     let mix = Mix::draw(plan).expect("a load");
-    let mut search = Search::new(plan, &mix, vary).expect("a search");
+    let mut search = ConfigSearch::new(plan, &mix, vary).expect("a search");
     while search.step() {}
     search
 }
@@ -69,7 +69,7 @@ fn each_option_is_the_plan_of_its_own_engine() {
         let mut alone = plan.clone();
         alone.world = WorldSpec::one(profile::find(pair).expect("a pair").spec);
         let mix = Mix::draw(&alone).expect("a load");
-        let replica = Replica::simulate(&alone, &mix).expect("an engine");
+        let replica = ReplicaCapacity::simulate(&alone, &mix).expect("an engine");
         let replicas = bounds(&alone, &mix, &replica).expect("bounds").replicas;
         let option = named(&options, name);
         assert_eq!((option.replicas, option.gpus), (Some(replicas), Some(gpus * replicas)), "{name}");
@@ -159,7 +159,7 @@ fn what_is_beaten_is_left_alone() {
 }
 
 /// Returns the number of a candidate by simulation.
-fn simulated(listed: &ListedCandidate) -> Simulated {
+fn simulated(listed: &ListedCandidate) -> SimulatedPlan {
     let mut planner = Planner::new(&listed.spec, listed.start, listed.least).expect("a plan").number_only();
     loop {
         let batch = planner.next();
@@ -204,11 +204,11 @@ fn settings_that_make_no_sense_are_refused() {
     let plan = plan("demo", 300.0, vec![Ceiling::new(Metric::E2e, 0.95, 0.2)]);
     let mix = Mix::draw(&plan).expect("a load");
     for setting in ["tp=1,2", "gpu=h100", "max_batch=8"] {
-        let error = Search::new(&plan, &mix, &vary(&[setting])).expect_err(setting).to_string();
+        let error = ConfigSearch::new(&plan, &mix, &vary(&[setting])).expect_err(setting).to_string();
         assert!(error.contains("has no such setting"), "{error}");
     }
     let many: Vec<String> = (1..=70).map(|n| n.to_string()).collect();
     let (seqs, budget) = (format!("max_seqs={}", many.join(",")), format!("token_budget={}", many.join(",")));
-    let error = Search::new(&plan, &mix, &vary(&[&seqs, &budget])).expect_err("too many").to_string();
+    let error = ConfigSearch::new(&plan, &mix, &vary(&[&seqs, &budget])).expect_err("too many").to_string();
     assert!(error.contains("more than 4096"), "{error}");
 }

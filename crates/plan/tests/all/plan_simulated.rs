@@ -3,9 +3,9 @@
 use plimsoll_math::queueing::Mmc;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Held, Metric};
 use plimsoll_model::Span;
-use plimsoll_plan::replay::{DueRequest, Listed, ReplayWatch, ReplayedRequest, play_each};
-use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
-use plimsoll_plan::{Experiment, Fleet, PlanCase, Planner, Simulated, load, simulate};
+use plimsoll_plan::replay::{DueRequest, ReplayWatch, ReplayedRequest, TimedRequests, play_each};
+use plimsoll_plan::spec::{EffortSpec, PlanRuleSpec, PlanSpec, TrafficSpec};
+use plimsoll_plan::{Experiment, Fleet, PlanCase, Planner, SimulatedPlan, load, simulate};
 use plimsoll_sim::traffic::Submit;
 use plimsoll_sim::{AutoscaleSpec, EngineSpec, LawSpec, ModeSpec, QueueSpec, RouteSpec, World, WorldSpec};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
@@ -35,7 +35,7 @@ fn queues(servers: u32, rate_per_s: f64, window_s: f64, limit_s: f64) -> PlanSpe
         },
         world,
         gpus_per_replica: None,
-        rules: RuleSpec::default(),
+        rules: PlanRuleSpec::default(),
         effort: EffortSpec::default(),
         price: None,
         band: None,
@@ -49,7 +49,7 @@ fn p95(servers: u32, rate_per_s: f64) -> f64 {
     Mmc { servers, load, service_mean: 0.1 }.sojourn_quantile(0.95)
 }
 
-fn planned(plan: &PlanSpec, start: u32, least: u32) -> Simulated {
+fn planned(plan: &PlanSpec, start: u32, least: u32) -> SimulatedPlan {
     let mut planner = Planner::new(plan, start, least).expect("a sound plan");
     for _ in 0..200 {
         let next = planner.next();
@@ -224,7 +224,7 @@ fn poisson_is_wrong_for_the_code_trace() {
     let poisson = trace.poisson(5).expect("a trace");
     let world = queues(1, 1.0, 1.0, 1.0).world;
     let cv = |traffic: &TrafficSpec| {
-        load::describe(traffic, &world, &RuleSpec::default(), 1).expect("requests").gap_cv
+        load::describe(traffic, &world, &PlanRuleSpec::default(), 1).expect("requests").gap_cv
     };
     assert!(cv(&trace) > 3.0, "{}", cv(&trace));
     assert!((cv(&poisson) - 1.0).abs() < 0.25, "{}", cv(&poisson));
@@ -273,7 +273,7 @@ fn a_replay_holds_what_is_in_flight() {
         DueRequest { at_ns: i * 100_000_000, request: Submit::new(0, 1, 1) }
     });
     let mut seen = Seen { pulled: &pulled, over: 0, most: 0 };
-    play_each(&mut world, Listed(requests.peekable()), 1, &mut seen);
+    play_each(&mut world, TimedRequests(requests.peekable()), 1, &mut seen);
     // A second's worth in flight, one about to be sent and one being read.
     assert_eq!(seen.over, 20_000);
     assert!(seen.most <= 13, "{}", seen.most);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_plan::replay::{ReplayRequest, play};
-use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
-use plimsoll_plan::{Experiment, Fleet, Outcome, PlanCase, Planner, Simulated, simulate};
+use plimsoll_plan::spec::{EffortSpec, PlanRuleSpec, PlanSpec, TrafficSpec};
+use plimsoll_plan::{Experiment, ExperimentOutcome, Fleet, PlanCase, Planner, SimulatedPlan, simulate};
 use plimsoll_sim::{EngineSpec, RouteSpec, WorldSpec};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 use serde_json::json;
@@ -75,7 +75,7 @@ pub fn system(seed: u64, requests: f64) -> System {
         },
         world,
         gpus_per_replica: None,
-        rules: RuleSpec::default(),
+        rules: PlanRuleSpec::default(),
         effort: EffortSpec { most_seeds: 1280, ..EffortSpec::default() },
         price: None,
         band: None,
@@ -119,7 +119,7 @@ fn alone(world: &WorldSpec, scenario: &Scenario, metric: Metric, percentile: f64
 }
 
 /// Runs the whole search on one thread; `whole` includes the load at which the number breaks.
-pub fn planned(plan: &PlanSpec, start: u32, whole: bool) -> (Planner, Simulated) {
+pub fn planned(plan: &PlanSpec, start: u32, whole: bool) -> (Planner, SimulatedPlan) {
     let mut planner = Planner::new(plan, start, 1).expect("a sound plan");
     loop {
         let next = planner.next();
@@ -150,7 +150,7 @@ pub fn holds(plan: &PlanSpec, replicas: u32, times: f64, draws: u32) -> bool {
         draw,
         gives_up: false,
     };
-    let all: Vec<Outcome> =
+    let all: Vec<ExperimentOutcome> =
         (0..draws).map(|draw| simulate(&experiment(draw)).expect("a sound world")).collect();
     let within = |i: usize, ceiling: &Ceiling| {
         let n: u64 = all.iter().map(|o| o.counted.ceilings[i].n).sum();

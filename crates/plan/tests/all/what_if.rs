@@ -4,7 +4,9 @@ use plimsoll_measure::findings::{LevelSummary, Metric};
 use plimsoll_measure::summarise;
 use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_plan::what_if::verify::{HeldLevel, unlike, verify};
-use plimsoll_plan::what_if::{AsItIs, Asking, Predicted, WhatIfFinding, WhatIfSpec, figures, run, what_if};
+use plimsoll_plan::what_if::{
+    BaseRun, ChangePrediction, ParsedChange, WhatIfFinding, WhatIfSpec, figures, run, what_if,
+};
 use plimsoll_sim::{WorldSpec, catalogue::profile};
 use plimsoll_workload::Size;
 
@@ -16,8 +18,8 @@ fn summary(run: &Run) -> LevelSummary {
 
 fn predict(measured: &Run, (system, world): (&System, &WorldSpec), asks: &[&str]) -> WhatIfFinding {
     let level = &measured.levels[0];
-    let asks = asks.iter().map(|text| Asking::parse(text).expect("a change")).collect();
-    let as_it_is = AsItIs {
+    let asks = asks.iter().map(|text| ParsedChange::parse(text).expect("a change")).collect();
+    let as_it_is = BaseRun {
         world,
         others: &[],
         band: None,
@@ -69,7 +71,7 @@ fn a_prediction_is_held_against_what_then_happened() {
 }
 
 /// Checks that the measured value is in the 95 % band, widened by a percent, and the prediction within a tenth of it.
-fn holds(case: &Predicted, truth: &LevelSummary) {
+fn holds(case: &ChangePrediction, truth: &LevelSummary) {
     assert_eq!(case.refused, None, "{}", case.ask);
     let mut compared = 0;
     for (metric, percentile, reading) in run::measured(truth) {
@@ -180,7 +182,7 @@ fn what_an_engine_cannot_express_is_refused_with_the_reason() {
     for text in
         ["faster", "rate", "rate two", "prompts 30", "replicas 0", "slots x", "weights fp3", "route nowhere"]
     {
-        let why = Asking::parse(text).expect_err(text);
+        let why = ParsedChange::parse(text).expect_err(text);
         assert!(why.len() > 20 && !why.contains('\n'), "{why}");
     }
 }

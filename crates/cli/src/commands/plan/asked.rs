@@ -10,8 +10,8 @@ use plimsoll_judge::cost::Per;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, LevelSummary, Metric};
 use plimsoll_model::{Level, Load, Protocol, Span, TimeBase};
 use plimsoll_plan::replica::isolated;
-use plimsoll_plan::spec::{Band, EffortSpec, TrafficSpec, check_scales};
-use plimsoll_plan::{PlanSpec, RuleSpec};
+use plimsoll_plan::spec::{EffortSpec, PredictionBand, TrafficSpec, check_scales};
+use plimsoll_plan::{PlanRuleSpec, PlanSpec};
 use plimsoll_policy::AutoscaleSpec;
 use plimsoll_sim::{ColdStartSpec, ModeSpec, StepSpec, WorldSpec};
 use plimsoll_workload::units::Rate;
@@ -275,7 +275,7 @@ fn promise(
     args: &PlanArgs,
     scenario: &Scenario,
     run: Option<&Source>,
-    (rules, notes): (&mut RuleSpec, &mut Vec<String>),
+    (rules, notes): (&mut PlanRuleSpec, &mut Vec<String>),
 ) -> Result<BudgetSpec, Stop> {
     let is_file = |text: &&String| [".yaml", ".yml", ".json"].iter().any(|end| text.trim().ends_with(end));
     let slo = match args.promise.slo.iter().find(is_file) {
@@ -295,7 +295,7 @@ fn promise(
 fn of_file(
     path: &Path,
     args: &PlanArgs,
-    rules: &mut RuleSpec,
+    rules: &mut PlanRuleSpec,
     notes: &mut Vec<String>,
 ) -> Result<BudgetSpec, Stop> {
     use plimsoll_judge::budget::BudgetMetric;
@@ -360,12 +360,13 @@ fn effort(args: &PlanArgs) -> Result<EffortSpec, Stop> {
 }
 
 /// Reads a band file, as written by `plan verify --band`.
-pub fn band(path: &Path) -> Result<Band, Stop> {
+pub fn band(path: &Path) -> Result<PredictionBand, Stop> {
     let name = path.display();
     let value = resolve::mapping(path, "band")?;
-    check::against(&value, || schema_for!(Band).to_value())
+    check::against(&value, || schema_for!(PredictionBand).to_value())
         .map_err(|e| Stop::usage(format!("{name}: {e}")))?;
-    let band: Band = serde_json::from_value(value).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+    let band: PredictionBand =
+        serde_json::from_value(value).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
     let wrong = |row: &&plimsoll_plan::spec::BandRow| {
         !(row.bias_log.is_finite() && row.spread_log.is_finite() && row.spread_log >= 0.0)
     };

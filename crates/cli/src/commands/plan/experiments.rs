@@ -14,7 +14,7 @@ use std::time::Duration;
 use plimsoll_client::Clock;
 use plimsoll_model::Span;
 use plimsoll_plan::planner::Planner;
-use plimsoll_plan::{Experiment, Outcome, PlanError, simulate};
+use plimsoll_plan::{Experiment, ExperimentOutcome, PlanError, simulate};
 use plimsoll_report::figure;
 
 use crate::screen::{KeyWatch, Screen};
@@ -108,11 +108,11 @@ pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<PlanEnd, PlanErro
 }
 
 /// Runs these experiments, or as many as the limit allows. The results are in input order.
-pub fn play(experiments: Vec<Experiment>, limit: &mut Limit) -> Result<Vec<Outcome>, PlanError> {
+pub fn play(experiments: Vec<Experiment>, limit: &mut Limit) -> Result<Vec<ExperimentOutcome>, PlanError> {
     let pool = Pool::start();
     let mut left = experiments.len();
     experiments.iter().cloned().for_each(|experiment| pool.push(experiment));
-    let mut outcomes: Vec<(u32, Outcome)> = Vec::new();
+    let mut outcomes: Vec<(u32, ExperimentOutcome)> = Vec::new();
     while left > 0 && limit.over().is_none() {
         if let Ok((experiment, outcome)) = pool.results.recv_timeout(POLL) {
             outcomes.push((experiment.draw, outcome?));
@@ -158,7 +158,7 @@ fn progress(first: &Experiment, done: u32, batch: usize) -> String {
     )
 }
 
-type Played = (Experiment, Result<Outcome, PlanError>);
+type Played = (Experiment, Result<ExperimentOutcome, PlanError>);
 
 /// A pool of threads that run experiments.
 struct Pool {

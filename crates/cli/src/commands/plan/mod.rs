@@ -18,7 +18,9 @@ use plimsoll_plan::conclude::{KnownBefore, conclude};
 use plimsoll_plan::envelope::{EnvelopeSpec, envelope};
 use plimsoll_plan::file::PlanFile;
 use plimsoll_plan::planner::Planner;
-use plimsoll_plan::{self as plan, Mix, PlanError, PlanFinding, PlanSpec, Replica, RuleSpec, bounds, load};
+use plimsoll_plan::{
+    self as plan, Mix, PlanError, PlanFinding, PlanRuleSpec, PlanSpec, ReplicaCapacity, bounds, load,
+};
 use plimsoll_report::{plan as page, plan_envelope};
 use plimsoll_workload::parse_span;
 use plimsoll_workload::units::Rate;
@@ -67,7 +69,7 @@ fn planned(args: &PlanArgs, asked: &AskedPlan, limit: &mut Limit) -> Result<(Pla
     let mix = Mix::draw(spec).map_err(refused)?;
     let load = load::describe(&spec.traffic, &spec.world, &spec.rules, spec.seed).map_err(refused)?;
     let slots = plan::slots(spec, &mix).map_err(refused)?;
-    let replica = Replica::simulate(spec, &mix).map_err(refused)?;
+    let replica = ReplicaCapacity::simulate(spec, &mix).map_err(refused)?;
     let floor = bounds::floor(spec, &replica.isolated);
     bounds::refuse_below(&floor, &replica.isolated).map_err(refused)?;
     let bounds = plan::bounds(spec, &mix, &replica).map_err(refused)?;
@@ -160,9 +162,9 @@ fn of_envelope(args: &PlanArgs, latency: &str, slots: u32) -> Result<Exit, Stop>
     Ok(Exit::Done)
 }
 
-pub fn rules(args: &PromiseArgs) -> Result<RuleSpec, Stop> {
-    let default = RuleSpec::default();
-    let rules = RuleSpec {
+pub fn rules(args: &PromiseArgs) -> Result<PlanRuleSpec, Stop> {
+    let default = PlanRuleSpec::default();
+    let rules = PlanRuleSpec {
         peak: args.peak.as_deref().map_or(Ok(default.peak), factor)?,
         utilisation: args.utilisation.as_deref().map_or(Ok(default.utilisation), share)?,
         spare: args.spare.unwrap_or(default.spare),

@@ -8,7 +8,7 @@ use plimsoll_plan::planner::Planner;
 use plimsoll_plan::search::ListedCandidate;
 use plimsoll_plan::spec::check_scales;
 use plimsoll_plan::vary::candidates;
-use plimsoll_plan::{Mix, PlanSpec, Search, VarySpec};
+use plimsoll_plan::{ConfigSearch, Mix, PlanSpec, VarySpec};
 
 use super::experiments::{self, Limit, PlanEnd};
 use crate::commands::plan::refused;
@@ -66,8 +66,8 @@ pub fn run(
     vary: &VarySpec,
     (asked, ended): (&Planner, PlanEnd),
     limit: &mut Limit,
-) -> Result<Search, Stop> {
-    let mut search = Search::new(plan, mix, vary).map_err(refused)?;
+) -> Result<ConfigSearch, Stop> {
+    let mut search = ConfigSearch::new(plan, mix, vary).map_err(refused)?;
     while limit.over().is_none() && search.step() {
         let (all, looked) = search.progress();
         limit.show(&format!("searching: {looked} of {all} configurations"));
@@ -88,7 +88,7 @@ pub fn run(
 }
 
 /// Simulates one candidate. Returns false if the time ran out; the candidate then keeps its bound.
-fn simulate(search: &mut Search, listed: &ListedCandidate, limit: &mut Limit) -> Result<bool, Stop> {
+fn simulate(search: &mut ConfigSearch, listed: &ListedCandidate, limit: &mut Limit) -> Result<bool, Stop> {
     if limit.over().is_some() {
         return Ok(false);
     }

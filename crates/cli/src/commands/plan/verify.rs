@@ -8,10 +8,10 @@ use plimsoll_measure::findings::{Findings, LevelSummary, Trust};
 use plimsoll_model::{Manifest, Span};
 use plimsoll_plan::file::PlanFile;
 use plimsoll_plan::replay::ReplayRequest;
-use plimsoll_plan::spec::{Band, TrafficSpec};
+use plimsoll_plan::spec::{PredictionBand, TrafficSpec};
 use plimsoll_plan::verify::{self, VerifyFinding};
 use plimsoll_plan::what_if::verify::{self as what_if_verify, HeldLevel};
-use plimsoll_plan::what_if::{Predicted, WhatIfFinding, run as what_if_run};
+use plimsoll_plan::what_if::{ChangePrediction, WhatIfFinding, run as what_if_run};
 use plimsoll_plan::{Experiment, Fleet, PlanCase, verify_lines};
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::Scenario;
@@ -74,7 +74,7 @@ fn of_plan(
     plan: &PlanFile,
     rows: &rows::WholeRun,
     replicas: u32,
-    band: Option<&Band>,
+    band: Option<&PredictionBand>,
 ) -> Result<VerifyFinding, Stop> {
     let carrying = plan.finding.chosen.as_ref().map_or(1, |chosen| chosen.replicas).max(1);
     let planned = plan.finding.load.peak_per_s / f64::from(carrying) * f64::from(replicas);
@@ -93,7 +93,7 @@ fn of_what_if(
     found: &WhatIfFinding,
     rows: &rows::WholeRun,
     replicas: u32,
-    band: Option<&Band>,
+    band: Option<&PredictionBand>,
 ) -> Result<VerifyFinding, Stop> {
     let case = happened(args, found, rows, replicas)?;
     let measured = level(args, &rows.findings, case.rate_per_s)?;
@@ -112,17 +112,17 @@ fn happened<'a>(
     found: &'a WhatIfFinding,
     rows: &rows::WholeRun,
     replicas: u32,
-) -> Result<&'a Predicted, Stop> {
+) -> Result<&'a ChangePrediction, Stop> {
     let run = args.run.display();
-    let all = |cases: &[&Predicted]| {
+    let all = |cases: &[&ChangePrediction]| {
         cases.iter().map(|case| format!("{:?}", case.ask)).collect::<Vec<_>>().join(", ")
     };
-    let unlike = |case: &Predicted| -> Result<Option<String>, Stop> {
+    let unlike = |case: &ChangePrediction| -> Result<Option<String>, Stop> {
         let measured = level(args, &rows.findings, case.rate_per_s)?;
         let against = HeldLevel { measured, asked: &[], replicas, seed: SEED };
         Ok(what_if_verify::unlike(case, &against))
     };
-    let every: Vec<&Predicted> = found.cases.iter().collect();
+    let every: Vec<&ChangePrediction> = found.cases.iter().collect();
     let named = args.what_if.as_deref().map(str::trim);
     let only = match (named, every.as_slice()) {
         (Some(text), _) => Some(every.iter().copied().find(|case| case.ask == text).ok_or_else(|| {
@@ -169,7 +169,7 @@ fn with_lines(
     world: &WorldSpec,
     rows: &rows::WholeRun,
     (replicas, seed): (u32, u64),
-    band: Option<&Band>,
+    band: Option<&PredictionBand>,
 ) -> Result<VerifyFinding, Stop> {
     let Some(level) = rows.findings.levels.iter().find(|level| level.summary.level == found.level) else {
         return Ok(found);
@@ -205,7 +205,7 @@ fn exit(found: &VerifyFinding) -> Exit {
 }
 
 /// Returns the predictions of a file and their band.
-fn read(args: &PlanVerifyArgs) -> Result<(Predictions, Option<Band>), Stop> {
+fn read(args: &PlanVerifyArgs) -> Result<(Predictions, Option<PredictionBand>), Stop> {
     let value = file::value(&args.plan)?;
     if value.get("plan_version").is_none() && value.get("cases").is_some() {
         let what_if = serde_json::from_value(value).map_err(|e| file::foreign(&args.plan, &e))?;
@@ -274,7 +274,7 @@ fn predict(
     plan: &PlanFile,
     summary: &LevelSummary,
     replicas: u32,
-    band: Option<&Band>,
+    band: Option<&PredictionBand>,
 ) -> Result<VerifyFinding, Stop> {
     let name = args.plan.display();
     let wrong = |e: &dyn std::fmt::Display| Stop::usage(format!("{name}: {e}"));
