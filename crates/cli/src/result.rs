@@ -4,7 +4,7 @@ use std::path::Path;
 
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::Manifest;
-use plimsoll_report::text::Detail;
+use plimsoll_report::text::TextDetail;
 use serde_json::json;
 
 use crate::flags::Format;
@@ -15,7 +15,7 @@ pub fn print(
     format: Format,
     manifest: &Manifest,
     findings: &Findings,
-    (detail, folder): (Detail, Option<&Path>),
+    (detail, folder): (TextDetail, Option<&Path>),
 ) {
     match format {
         Format::Text => out::line(&plimsoll_report::text::render(manifest, findings, detail)),
@@ -33,7 +33,7 @@ pub fn print(
 /// Prints the findings and the location of all files; `page` is the report if it is written already.
 pub fn close(format: Format, closed: &Closed, findings: &Findings, page: Option<&Path>) {
     let (manifest, dir) = (&closed.manifest, closed.dir.display());
-    print(format, manifest, findings, (Detail::Short, Some(&closed.dir)));
+    print(format, manifest, findings, (TextDetail::Short, Some(&closed.dir)));
     if format == Format::Text {
         let time = if manifest.target.url.starts_with("simulated:") { " (virtual time)" } else { "" };
         out::line(&format!("\nRun     {dir}{time}"));

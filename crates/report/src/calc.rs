@@ -3,7 +3,7 @@
 use plimsoll_plan::calc::{CalcFigure, CalcUnit, LawFinding};
 
 use crate::figure;
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// Returns the list of formulas, one per line.
 pub fn list(laws: &[(&str, &str)]) -> String {
@@ -41,7 +41,7 @@ pub fn render(found: &LawFinding) -> String {
 }
 
 fn table(figures: &[CalcFigure]) -> String {
-    let mut table = Table::new(&["<", "", "<", "<"]);
+    let mut table = TextTable::new(&["<", "", "<", "<"]);
     for figure in figures {
         let interval = figure
             .interval

@@ -3,7 +3,7 @@
 use plimsoll_model::Span;
 use plimsoll_watch::canary::{CanaryFinding, CanarySpec};
 
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// Returns the first line of a canary:
@@ -32,7 +32,7 @@ pub fn change(found: &CanaryFinding) -> String {
 pub fn text(found: &CanaryFinding) -> String {
     let percent = plimsoll_measure::say::percent;
     let share = |share: Option<f64>| share.map_or("–".to_owned(), percent);
-    let mut table = Table::new(&["over the edge", "base", "canary", "worse, to one", "no worse by"]);
+    let mut table = TextTable::new(&["over the edge", "base", "canary", "worse, to one", "no worse by"]);
     for row in &found.rows {
         let within = if row.is_within { "proven" } else { "open" };
         table.row([

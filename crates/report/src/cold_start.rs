@@ -5,7 +5,7 @@ use plimsoll_measure::findings::cold_start::{ColdPart, ColdPhase, ColdStartFindi
 
 use crate::document::Document;
 use crate::figure::{self, counted};
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// Returns the finding for a terminal.
 pub fn render(found: &ColdStartFinding) -> String {
@@ -33,7 +33,7 @@ fn inside(section: &mut Document, found: &ColdStartFinding) {
     section.says(found.why.as_str());
     section.list(averages(found));
     let mut table =
-        Table::new(&["idle", "first token", "penalty", "turned away", "connect", "waited", "warm again"]);
+        TextTable::new(&["idle", "first token", "penalty", "turned away", "connect", "waited", "warm again"]);
     found.trials.iter().for_each(|trial| table.row(row(trial)));
     section.table(table);
     let several = found.trials.len() > 1;
@@ -84,8 +84,8 @@ fn waited_for_more(trial: &ColdTrial) -> bool {
 }
 
 /// Returns a table of the parts, each with its lower and upper bound.
-fn split(parts: &[ColdPart]) -> Table {
-    let mut table = Table::new(&["<", "time", "<at least, at most", "<"]);
+fn split(parts: &[ColdPart]) -> TextTable {
+    let mut table = TextTable::new(&["<", "time", "<at least, at most", "<"]);
     for part in parts {
         let what = match part.phase {
             ColdPhase::NoListener => "nothing listened",

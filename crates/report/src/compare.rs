@@ -13,7 +13,7 @@ use plimsoll_judge::compare::{interval, name};
 use plimsoll_measure::findings::Estimate;
 
 use crate::document::{Document, Phrase};
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> String {
@@ -41,7 +41,7 @@ fn document(comparison: &Comparison) -> Document {
     document.section("Lines, and levels at nearly the same load", |section| rows(section, &comparison.lines));
     document.apart(|section| {
         section.says(target_words(comparison));
-        let mut table = Table::new(&["+<differs", "+<base", "+<candidate"]);
+        let mut table = TextTable::new(&["+<differs", "+<base", "+<candidate"]);
         for difference in &comparison.differences {
             let (about, base, candidate) = (&difference.about, &difference.base, &difference.candidate);
             table.page_row([about.as_str(), base, candidate]);
@@ -81,7 +81,7 @@ fn how(group: &Group, design: Design) -> String {
 }
 
 fn stages(document: &mut Document, stages: &[ComparedStage]) {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "<stage",
         "base",
         "candidate",
@@ -114,7 +114,7 @@ fn stages(document: &mut Document, stages: &[ComparedStage]) {
 
 /// Adds the mix: the changed parts, and on a page all parts.
 fn slices(document: &mut Document, slices: &[ComparedSlice]) {
-    let mut table = Table::new(&["<slice", "of the base", "of the candidate", "<median's change [95 %]"]);
+    let mut table = TextTable::new(&["<slice", "of the base", "of the candidate", "<median's change [95 %]"]);
     for slice in slices {
         let cells = [
             slice.name.clone(),
@@ -129,7 +129,7 @@ fn slices(document: &mut Document, slices: &[ComparedSlice]) {
 }
 
 fn rows(document: &mut Document, rows: &[ComparedFigure]) {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "<figure",
         "base",
         "candidate",

@@ -4,12 +4,12 @@ use plimsoll_judge::cost::{Bill, CostFinding, Per, UnitCosts};
 use plimsoll_measure::findings::{Findings, Reading};
 
 use crate::document::Document;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 pub(crate) fn fill(document: &mut Document, found: &CostFinding, findings: &Findings) {
     let columns = ["<", "<request [95 %]", "<good request [95 %]", "<M input tokens", "<M output tokens"];
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     rows(found, findings).into_iter().for_each(|row| table.row(row));
     document.section(title(&found.bill), |section| {
         section.table(table);

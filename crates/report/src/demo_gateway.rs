@@ -3,7 +3,7 @@
 use plimsoll_measure::findings::{LevelSummary, Reading};
 use serde::Serialize;
 
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// The measurement of one of the two routes.
@@ -31,7 +31,7 @@ pub struct ReplicaShare {
 
 /// Returns the page. `scene`: a description of the runs, in a few sentences; `again`: the command line.
 pub fn render(scene: &str, robin: &DemoRoute, gateway: &DemoRoute, again: &str) -> String {
-    let mut table = Table::new(&["", "round robin", "plimsoll gateway"]);
+    let mut table = TextTable::new(&["", "round robin", "plimsoll gateway"]);
     let mut row =
         |name: &str, of: &dyn Fn(&DemoRoute) -> String| table.row([name.to_owned(), of(robin), of(gateway)]);
     row("requests", &|way| way.met.counts.requests.to_string());

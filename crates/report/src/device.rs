@@ -8,7 +8,7 @@ use plimsoll_diagnose::device::{Device, DeviceFinding, DeviceStep, HostShare, La
 
 use crate::document::{Document, Phrase};
 use crate::html::bars::{BARS_CSS, Piece, bar, swatch};
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// Longest name shown, in characters.
@@ -43,7 +43,7 @@ fn document(finding: &DeviceFinding) -> Document {
         section.drawn(bands(finding));
         section.table(devices(&finding.devices));
     });
-    let mut kinds = Table::new(&["<kind (by name)", "count", "time", "share"]);
+    let mut kinds = TextTable::new(&["<kind (by name)", "count", "time", "share"]);
     for kind in &finding.kinds {
         let share = figure::percent(kind.share);
         kinds.row([kind.kind.word().to_owned(), figure::count(kind.count), seconds(kind.total_s), share]);
@@ -86,8 +86,8 @@ fn short(name: &str) -> String {
     format!("{head}…")
 }
 
-fn devices(devices: &[Device]) -> Table {
-    let mut table = Table::new(&[
+fn devices(devices: &[Device]) -> TextTable {
+    let mut table = TextTable::new(&[
         "<device",
         "busy",
         "computing",
@@ -149,8 +149,8 @@ fn shares(device: &Device) -> Vec<(Part, f64)> {
     all
 }
 
-fn top(top: &[Top]) -> Table {
-    let mut table = Table::new(&["time", "share", "count", "mean", "<name"]);
+fn top(top: &[Top]) -> TextTable {
+    let mut table = TextTable::new(&["time", "share", "count", "mean", "<name"]);
     for one in top {
         let name = short(&one.name);
         table.row([
@@ -181,8 +181,8 @@ fn launched(launches: &Launches) -> [String; 2] {
     ]
 }
 
-fn meanwhile(host: &[HostShare]) -> Table {
-    let mut table = Table::new(&["", "<"]);
+fn meanwhile(host: &[HostShare]) -> TextTable {
+    let mut table = TextTable::new(&["", "<"]);
     for did in host {
         let name =
             if did.name.is_empty() { "nothing that was recorded".to_owned() } else { short(&did.name) };
@@ -219,7 +219,7 @@ fn steps(document: &mut Document, steps: &[DeviceStep]) {
             if steps.len() > STEPS {
                 section.says(format!("The {STEPS} slowest of them:"));
             }
-            let mut table = Table::new(&["<step", "at", "took", "busy", "idle: host", "device work"]);
+            let mut table = TextTable::new(&["<step", "at", "took", "busy", "idle: host", "device work"]);
             for step in slowest(steps, STEPS) {
                 table.row([
                     short(&step.name),

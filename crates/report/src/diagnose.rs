@@ -10,7 +10,7 @@ use plimsoll_diagnose::{
 
 use crate::document::{Document, Phrase};
 use crate::headline::of_trust;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{active, figure};
 
 /// Returns the diagnosis as text. `tried` are the experiments of an active diagnosis.
@@ -53,7 +53,7 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
         document.section("What was tried", |section| active::of_experiments(section, tried));
     }
     document.section("Five questions", |section| {
-        let mut table = Table::new(&["+<", "+<", "+<"]);
+        let mut table = TextTable::new(&["+<", "+<", "+<"]);
         for question in &diagnosis.questions {
             let answer = match question.answer {
                 YesNo::Yes => "yes",
@@ -164,7 +164,7 @@ fn why(document: &mut Document, found: &Verdict) {
     };
     document.section(heading, |section| {
         let columns = ["+<evidence", "+figure [interval]", "+had to reach", "+n", "+n_eff"];
-        let mut table = Table::new(&columns);
+        let mut table = TextTable::new(&columns);
         for line in &found.evidence {
             table.page_row(evidence(line));
             section.terminal(|page| page.list([in_a_line(line, found)]));

@@ -8,7 +8,7 @@ use plimsoll_measure::findings::Reading;
 
 use crate::html::chart::Charts;
 use crate::html::page::page;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::words;
 
 /// A text, optionally with a page's markup for it: a badge, code, soft type. The terminal shows only the text.
@@ -89,7 +89,7 @@ enum Block {
     Says(Phrase),
     List(Vec<Phrase>),
     Notes(Vec<String>),
-    Table(Table),
+    Table(TextTable),
     Small(String),
     Drawn(Markup),
     Terminal(Vec<Block>),
@@ -130,12 +130,12 @@ impl Document {
         self.blocks.push(Block::Notes(notes.into_iter().collect()));
     }
 
-    pub fn table(&mut self, table: Table) {
+    pub fn table(&mut self, table: TextTable) {
         self.blocks.push(Block::Table(table));
     }
 
     /// Adds a table under a separate heading.
-    pub(crate) fn titled(&mut self, heading: impl Into<Phrase>, table: Table) {
+    pub(crate) fn titled(&mut self, heading: impl Into<Phrase>, table: TextTable) {
         self.section(heading, |inside| inside.table(table));
     }
 
@@ -346,10 +346,10 @@ mod tests {
         document.verdict(&["It holds at 5 %.".into()]);
         document.section("Figures", |section| {
             section.drawn(html! { p.legend { "drawn" } });
-            let mut table = Table::new(&["<name", "value", "+n"]);
+            let mut table = TextTable::new(&["<name", "value", "+n"]);
             table.row(["ttft".into(), Phrase::drawn("12 ms", html! { code { "12 ms" } }), "40".into()]);
             section.table(table);
-            section.titled("Nothing", Table::new(&["never"]));
+            section.titled("Nothing", TextTable::new(&["never"]));
         });
         document.section("Only drawn", |section| section.drawn(html! { p { "a bar" } }));
         document.notes(["<mind> this".into()]);

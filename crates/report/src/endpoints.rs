@@ -5,7 +5,7 @@ use plimsoll_model::Manifest;
 
 use crate::document::{Phrase, latency};
 use crate::figure;
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// Returns the endpoints of a run, in the order of their numbers in its rows.
 pub(crate) fn of(manifest: &Manifest) -> Vec<String> {
@@ -26,7 +26,7 @@ pub(crate) fn title(manifest: &Manifest) -> String {
 }
 
 /// Returns a table with a row per endpoint; a line has no room for `tpot`. Empty for one endpoint.
-pub(crate) fn table(summary: &LevelSummary, endpoints: &[String]) -> Table {
+pub(crate) fn table(summary: &LevelSummary, endpoints: &[String]) -> TextTable {
     let columns = [
         "<endpoint",
         "requests",
@@ -39,7 +39,7 @@ pub(crate) fn table(summary: &LevelSummary, endpoints: &[String]) -> Table {
         "e2e p50",
         "p99",
     ];
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for one in &summary.targets {
         let url = endpoints.get(usize::from(one.target)).cloned();
         let done = one.achieved_per_s.value().map(figure::number).unwrap_or_default();

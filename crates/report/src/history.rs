@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use plimsoll_judge::history::change::{ChangePoint, ChangeSpec, fewest};
 use plimsoll_judge::history::{Course, Entry, HistoryLine};
 
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// Number of latest results in a drawn time series.
@@ -25,7 +25,7 @@ pub fn render(name: &str, line: &HistoryLine, since: usize) -> String {
         last.measured,
         last.load
     );
-    let mut table = Table::new(&["<metric", "now", "<course", "<moved"]);
+    let mut table = TextTable::new(&["<metric", "now", "<course", "<moved"]);
     for course in &line.courses {
         let now = course.values.last().map_or(f64::NAN, |(_, value)| *value);
         let moved = course.last().map_or(String::new(), |change| moved(change, &line.entries));

@@ -6,7 +6,7 @@ use plimsoll_model::{ForeignClock, ForeignDue};
 
 use crate::document::Document;
 use crate::figure::{self, counted};
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::words;
 
 /// Limit of aggregates that are named individually.
@@ -56,7 +56,7 @@ fn recomputed(page: &mut Document, found: &Recomputed) {
         }));
         let more = found.differ.len().saturating_sub(NAMED);
         section.list((more > 0).then(|| format!("and {more} more differ")));
-        let mut table = Table::new(&["<quantity", "n", "equal"]);
+        let mut table = TextTable::new(&["<quantity", "n", "equal"]);
         for quantity in &found.quantities {
             table.row([
                 quantity.name.clone(),
@@ -78,7 +78,7 @@ fn recomputed(page: &mut Document, found: &Recomputed) {
 
 /// Adds Plimsoll's figures; an open one is an observed value without enough evidence for a verdict.
 fn ours(page: &mut Document, part: &ImportedPart, clock: ForeignClock) {
-    let mut table = Table::new(&["<metric", "n", "p50 ms", "p90 ms", "p99 ms"]);
+    let mut table = TextTable::new(&["<metric", "n", "p50 ms", "p90 ms", "p99 ms"]);
     for ours in &part.ours {
         let set: &Percentiles = &ours.percentiles;
         table.row([set.metric.clone(), figure::count(set.n), cell(&set.p50), cell(&set.p90), cell(&set.p99)]);

@@ -5,7 +5,7 @@ use plimsoll_watch::bracket::EdgeBracket;
 use plimsoll_watch::history::KeptStretch;
 use plimsoll_watch::history::compare::{MeanRow, StretchComparison};
 
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// Describes a cut:
@@ -23,7 +23,7 @@ pub fn cut(run: &str, kept: &KeptStretch) -> String {
 
 /// Returns a row for each length of blocks.
 pub fn kept(stretches: &[KeptStretch]) -> String {
-    let mut table = Table::new(&["blocks", "<from", "<to", "watched", "MB"]);
+    let mut table = TextTable::new(&["blocks", "<from", "<to", "watched", "MB"]);
     for kept in stretches {
         table.row([
             format!("{} of {}", figure::count(kept.blocks), figure::exact_time(kept.length_s)),
@@ -50,7 +50,7 @@ pub fn compared((base, candidate): (&str, &str), found: &StretchComparison) -> S
         format!("Plimsoll compare: {candidate} against {base}, by servers' pages"),
         format!("\n  {}\n", words::wrap(2, &said(found)).trim()),
     ];
-    let mut table = Table::new(&["<", "base", "candidate", "<verdict"]);
+    let mut table = TextTable::new(&["<", "base", "candidate", "<verdict"]);
     for row in &found.means {
         let [base, candidate] = [row.base, row.candidate].map(|side| mean(row, side));
         let name = if row.metric == FAILED { "failed".to_owned() } else { format!("{} mean", row.metric) };
@@ -66,7 +66,7 @@ pub fn compared((base, candidate): (&str, &str), found: &StretchComparison) -> S
         table.row([name, bracket(row.base), bracket(row.candidate), verdict]);
     }
     page.push(table.render(2).trim_end().to_owned());
-    let mut table = Table::new(&["<", "base", "candidate", "<"]);
+    let mut table = TextTable::new(&["<", "base", "candidate", "<"]);
     for row in &found.load {
         let other = if row.alike { "" } else { "another load" };
         table.row([

@@ -9,7 +9,7 @@ use plimsoll_plan::levers::{
 
 use crate::document::Document;
 use crate::figure::centile;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// Number of levers in full.
@@ -44,15 +44,16 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
         page.section(heading, |section| section.list(admission(found, &goal, finding.goal.limit_s)));
     }
     page.titled("The rest", rest(&finding.ranked[full..], finding.by, &goal));
-    let mut bounds = Table::new(&["<lever", "saves at most", "<of the time, queueing not simulated again"]);
+    let mut bounds =
+        TextTable::new(&["<lever", "saves at most", "<of the time, queueing not simulated again"]);
     for lever in &finding.bounded {
         bounds.row([lever.name.clone(), figure::percent(lever.at_most), lever.why.clone()]);
     }
     page.titled("Bounded only", bounds);
-    let mut out = Table::new(&["<lever", "<why"]);
+    let mut out = TextTable::new(&["<lever", "<why"]);
     finding.ruled_out.iter().for_each(|lever| out.row([lever.name.as_str(), &lever.why]));
     page.titled("Ruled out", out);
-    let mut open = Table::new(&["<lever", "<why"]);
+    let mut open = TextTable::new(&["<lever", "<why"]);
     finding.open.iter().for_each(|lever| open.row([lever.name.as_str(), &lever.why]));
     page.titled("This run does not say", open);
     let level = finding.evidence.level;
@@ -305,13 +306,13 @@ fn in_full(lever: &RankedLever, goal: &str, by: LeverOrder) -> Vec<String> {
     lines
 }
 
-fn rest(levers: &[RankedLever], by: LeverOrder, goal: &str) -> Table {
+fn rest(levers: &[RankedLever], by: LeverOrder, goal: &str) -> TextTable {
     let header = [format!("<{goal} [95 %]"), "<cost per request at this load [95 %]".to_owned()];
     let order = if by == LeverOrder::Cost { [1, 0] } else { [0, 1] };
     let columns =
         ["", "<lever", &header[order[0]], &header[order[1]], "days", "best", "<"].map(str::to_owned);
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for lever in levers {
         let gains = [change(&lever.latency), lever.cost.as_ref().map(change).unwrap_or_default()];
         let note = if lever.score > 0.0 { "" } else { "no gain shown" };

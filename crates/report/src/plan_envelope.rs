@@ -3,7 +3,7 @@
 use plimsoll_plan::envelope::{EnvelopeCost, EnvelopeFinding};
 
 use crate::document::Document;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// Returns the plan for a terminal or a pipe.
@@ -73,7 +73,7 @@ fn busy(plan: &EnvelopeFinding) -> [String; 2] {
     ]
 }
 
-fn formulas(plan: &EnvelopeFinding) -> Table {
+fn formulas(plan: &EnvelopeFinding) -> TextTable {
     let number = figure::number;
     let (peak, latency, share) = (number(plan.peak_per_s), number(plan.latency_s), plan.rules.utilisation);
     let rows = [
@@ -116,7 +116,7 @@ fn formulas(plan: &EnvelopeFinding) -> Table {
         ),
         ("wait", format!("M/M/{} per replica: {} on average", plan.slots, words::time(plan.wait_s))),
     ];
-    let mut table = Table::new(&["<", "<"]);
+    let mut table = TextTable::new(&["<", "<"]);
     rows.into_iter().for_each(|(name, how)| table.row([name, &how]));
     table
 }
@@ -130,8 +130,8 @@ pub(crate) fn signed(share: f64) -> String {
     }
 }
 
-fn curve(plan: &EnvelopeFinding) -> Table {
-    let mut table = Table::new(&[
+fn curve(plan: &EnvelopeFinding) -> TextTable {
+    let mut table = TextTable::new(&[
         "load",
         "ρ",
         "in flight",

@@ -9,7 +9,7 @@ use plimsoll_plan::finding::{
 use crate::figure::centile;
 use crate::plan::{latency, named};
 use crate::plan_envelope::signed;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// Limit of options at a terminal; the plan file and the page have all.
@@ -17,11 +17,11 @@ const OPTIONS: usize = 12;
 /// Limit of tried replica numbers above the chosen one, at a terminal.
 const NEAR: u32 = 3;
 
-pub(crate) fn curve_table(plan: &PlanFinding) -> Table {
+pub(crate) fn curve_table(plan: &PlanFinding) -> TextTable {
     let names: Vec<String> =
         plan.curve.first().map_or_else(Vec::new, |point| point.figures.iter().map(named).collect());
     let columns: Vec<&str> = std::iter::once("requests/s").chain(names.iter().map(String::as_str)).collect();
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for point in &plan.curve {
         let cells = point.figures.iter().map(|figure| latency(&figure.value));
         table.row(std::iter::once(figure::number(point.rate_per_s)).chain(cells));
@@ -34,8 +34,8 @@ fn ceiling(expected: &ExpectedLatency) -> String {
 }
 
 /// Returns the expected figures of the plan.
-pub(crate) fn expected_table(plan: &PlanFinding) -> Table {
-    let mut table = Table::new(&["<ms", "ceiling", "<simulated [95 %]", "<"]);
+pub(crate) fn expected_table(plan: &PlanFinding) -> TextTable {
+    let mut table = TextTable::new(&["<ms", "ceiling", "<simulated [95 %]", "<"]);
     for row in plan.chosen.iter().flat_map(|chosen| &chosen.expected) {
         let verdict = row.held.map(|held| words::held(held).to_owned()).unwrap_or_default();
         table.row([named(row), ceiling(row), latency(&row.value), verdict]);
@@ -44,8 +44,8 @@ pub(crate) fn expected_table(plan: &PlanFinding) -> Table {
 }
 
 /// Returns the numbers of replicas that were simulated.
-pub(crate) fn tried_table(plan: &PlanFinding) -> Table {
-    let Some(simulated) = &plan.simulated else { return Table::new(&[]) };
+pub(crate) fn tried_table(plan: &PlanFinding) -> TextTable {
+    let Some(simulated) = &plan.simulated else { return TextTable::new(&[]) };
     let first = simulated.tried.first().map_or(&[][..], |tried| &tried.figures);
     let columns: Vec<String> = ["replicas".to_owned(), "schedules".to_owned()]
         .into_iter()
@@ -53,7 +53,7 @@ pub(crate) fn tried_table(plan: &PlanFinding) -> Table {
         .chain(["<promise".to_owned()])
         .collect();
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for tried in &simulated.tried {
         let mut row = vec![tried.replicas.to_string(), tried.seeds.to_string()];
         row.extend(tried.figures.iter().map(|figure| latency(&figure.value)));
@@ -84,8 +84,8 @@ pub(crate) fn undecided(plan: &PlanFinding) -> impl Iterator<Item = String> {
 }
 
 /// Returns formula against simulation, figure by figure.
-pub(crate) fn disagreement_table(plan: &PlanFinding) -> Table {
-    let mut table = Table::new(&["<", "formula", "<simulated [95 %]", "formula is off by"]);
+pub(crate) fn disagreement_table(plan: &PlanFinding) -> TextTable {
+    let mut table = TextTable::new(&["<", "formula", "<simulated [95 %]", "formula is off by"]);
     for row in &plan.disagreements {
         let Disagreement { figure: name, formula, simulated, relative } = row;
         let interval = match simulated.lower < simulated.upper {
@@ -116,8 +116,8 @@ fn unit(name: &str, value: f64) -> String {
 }
 
 /// Returns each ceiling against isolated requests.
-pub(crate) fn floor_table(rows: &[FloorRow]) -> Table {
-    let mut table = Table::new(&["<ms", "ceiling", "isolated", "left for load"]);
+pub(crate) fn floor_table(rows: &[FloorRow]) -> TextTable {
+    let mut table = TextTable::new(&["<ms", "ceiling", "isolated", "left for load"]);
     for row in rows {
         table.row([
             format!("{} p{}", row.metric.name(), centile(row.percentile)),
@@ -130,9 +130,9 @@ pub(crate) fn floor_table(rows: &[FloorRow]) -> Table {
 }
 
 /// Returns the costs at the mean load and at the breaking load.
-pub(crate) fn cost_table(plan: &PlanFinding) -> Table {
+pub(crate) fn cost_table(plan: &PlanFinding) -> TextTable {
     let mut table =
-        Table::new(&["<", "an hour", "<request", "<good request", "<M input tokens", "<M output tokens"]);
+        TextTable::new(&["<", "an hour", "<request", "<good request", "<M input tokens", "<M output tokens"]);
     let Some(found) = &plan.cost else { return table };
     let value = |reading: &Reading| reading.value().map_or("–".to_owned(), figure::number);
     let mut row = |name: &str, costs: &UnitCosts| {
@@ -153,7 +153,7 @@ pub(crate) fn cost_table(plan: &PlanFinding) -> Table {
 }
 
 /// Returns the fleets on equal arrivals.
-pub(crate) fn scaling_table(found: &ScalingFinding) -> Table {
+pub(crate) fn scaling_table(found: &ScalingFinding) -> TextTable {
     let first = found.rows.first().map_or(&[][..], |row| &row.figures);
     let columns: Vec<String> =
         ["<fleet", "<mean replicas", "most", "<cost an hour", "<requests missed", "while scaling up"]
@@ -163,7 +163,7 @@ pub(crate) fn scaling_table(found: &ScalingFinding) -> Table {
             .chain(["<promise".to_owned()])
             .collect();
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for row in &found.rows {
         let mut cells = vec![
             row.fleet.clone(),
@@ -188,11 +188,11 @@ fn estimate(e: &Estimate, spell: impl Fn(f64) -> String) -> String {
 }
 
 /// Returns the options next to the plan; refused ones are last, with their reason.
-pub(crate) fn options_table(plan: &PlanFinding) -> Table {
+pub(crate) fn options_table(plan: &PlanFinding) -> TextTable {
     let first = plan.slo.latency.first();
     let ceiling = first
         .map_or("latency, ms".to_owned(), |c| format!("{} p{}, ms", c.metric.name(), centile(c.percentile)));
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "<",
         "<configuration",
         "replicas",

@@ -8,7 +8,7 @@ use crate::document::Document;
 use crate::figure::centile;
 use crate::plan::{latency, rate};
 use crate::plan_envelope::signed;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// Returns the comparison for a terminal or a pipe.
@@ -35,9 +35,9 @@ pub fn render(plan: &str, run: &str, found: &VerifyFinding) -> String {
     page.text(&title)
 }
 
-fn table(rows: &[VerifyRow]) -> Table {
+fn table(rows: &[VerifyRow]) -> TextTable {
     let mut table =
-        Table::new(&["<ms", "<predicted [simulation]", "<band", "<measured [95 %]", "off by", "<"]);
+        TextTable::new(&["<ms", "<predicted [simulation]", "<band", "<measured [95 %]", "off by", "<"]);
     for row in rows {
         let band = row.expected.map(|[low, high]| figure::interval(&words::ms(low), &words::ms(high)));
         table.row([
@@ -61,8 +61,8 @@ fn verdict(inside: Option<bool>) -> &'static str {
 }
 
 /// Returns the lines of a sweep.
-fn lines(rows: &[LineRow]) -> Table {
-    let mut table = Table::new(&[
+fn lines(rows: &[LineRow]) -> TextTable {
+    let mut table = TextTable::new(&[
         "<requests/s",
         "<predicted [simulation]",
         "<band",
@@ -89,8 +89,8 @@ fn lines(rows: &[LineRow]) -> Table {
     table
 }
 
-fn band(found: &VerifyFinding) -> Table {
-    let mut table = Table::new(&["<", "bias", "spread", "observations"]);
+fn band(found: &VerifyFinding) -> TextTable {
+    let mut table = TextTable::new(&["<", "bias", "spread", "observations"]);
     for row in &found.band.rows {
         table.row([
             row.metric.clone(),

@@ -10,7 +10,7 @@ use plimsoll_profile::{
 use crate::document::{Document, Phrase};
 use crate::figure::{self, centile, counted};
 use crate::html::bars::{BARS_CSS, Piece, bar, swatch};
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::words;
 
 /// Limit of shown names without a stage.
@@ -123,7 +123,7 @@ fn of_path(document: &mut Document, path: &PathFinding) {
     document.section(heading, |section| {
         section.drawn(bars(path));
         let columns = ["<stage", "mean", "share", "of the tail", "p50", "p95", "p99", "<p99 [95 %]", "<"];
-        let mut table = Table::new(&columns);
+        let mut table = TextTable::new(&columns);
         for found in &path.stages {
             table.row(std::iter::once(named(found.stage)).chain(stage(found).map(Phrase::from)));
         }
@@ -265,8 +265,8 @@ fn refusal(reading: &Reading) -> Option<&str> {
     }
 }
 
-fn gap(tail: &TailFinding) -> Table {
-    let mut table = Table::new(&["<stage", "ms more", "<[95 %]", "of the gap"]);
+fn gap(tail: &TailFinding) -> TextTable {
+    let mut table = TextTable::new(&["<stage", "ms more", "<[95 %]", "of the gap"]);
     let row = |name: Phrase, gap: &Estimate, of_gap: String| {
         [name, words::ms(gap.value).into(), bounds(gap).into(), of_gap.into()]
     };
@@ -303,7 +303,7 @@ fn ceilings(document: &mut Document, path: &PathFinding, found: &Ceilings) {
         .chain(["<p99 at 2 × with the queue".to_owned()])
         .collect();
     let columns: Vec<&str> = header.iter().map(String::as_str).collect();
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for row in &found.rows {
         let cells = row.at.iter().map(|at| {
             let (speed_up, then) = (faster(at), of(at).map(words::ms));
@@ -334,7 +334,7 @@ fn faster(at: &CeilingAt) -> String {
 
 fn unmapped(document: &mut Document, finding: &ProfileFinding) {
     document.section("Time without a stage, on the path to the last byte", |section| {
-        let mut table = Table::new(&["<span", "<service", "mean, ms", "of e2e", "spans", "<"]);
+        let mut table = TextTable::new(&["<span", "<service", "mean, ms", "of e2e", "spans", "<"]);
         for (place, found) in finding.unmapped.iter().enumerate() {
             let cells = [
                 found.name.clone(),
@@ -359,10 +359,10 @@ fn unmapped(document: &mut Document, finding: &ProfileFinding) {
     });
 }
 
-fn slices(finding: &ProfileFinding) -> Table {
+fn slices(finding: &ProfileFinding) -> TextTable {
     let columns =
         ["<slice", "ms", "at", "measured", "mean uses", "<requests over [95 %]", "time over", "<verdict"];
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for slice in &finding.slices {
         let over = slice.requests_over.map(|e| {
             let ends = figure::interval(&figure::percent(e.lower), &figure::percent(e.upper));
@@ -394,7 +394,7 @@ fn of_change(document: &mut Document, change: &ChangeFinding) {
         counted(change.base_requests, "request"),
         slowest(change.slowest)
     );
-    let mut table = Table::new(&["<stage", "tail", "<", "middle", "<", "tail beyond the middle", "<"]);
+    let mut table = TextTable::new(&["<stage", "tail", "<", "middle", "<", "tail beyond the middle", "<"]);
     let row = |name: Phrase, tail: &Estimate, middle: &Estimate, gap: Option<&Estimate>| {
         let signed = |e: &Estimate| format!("{}{}", if e.value > 0.0 { "+" } else { "" }, words::ms(e.value));
         let figures = [

@@ -3,7 +3,7 @@
 use plimsoll_judge::quality::{Alike, Quality, QualityFigure, ScoreVerdict, Scores};
 
 use crate::figure;
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// Share of tokens that an endpoint must repeat itself before agreement with another endpoint has meaning.
 const STEADY: f64 = 0.5;
@@ -87,7 +87,7 @@ pub fn line(found: &Quality) -> String {
 
 fn agreement(found: &Quality) -> String {
     let agreement = &found.agreement;
-    let mut table = Table::new(&["<", "same answer", "[95 %]", "same tokens", "[95 %]", "items"]);
+    let mut table = TextTable::new(&["<", "same answer", "[95 %]", "same tokens", "[95 %]", "items"]);
     let rows = [
         ("A against B", Some(agreement.between)),
         ("A against itself", agreement.a_itself),

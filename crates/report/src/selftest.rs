@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::document::{Document, Phrase};
-use crate::table::Table;
+use crate::table::TextTable;
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct SelftestRow {
@@ -83,7 +83,8 @@ fn document(found: &Selftest) -> Document {
 }
 
 fn part(document: &mut Document, title: &str, rows: &[SelftestRow], [truth, seen]: [&str; 2]) {
-    let mut table = Table::new(&["+<", "+<check", &format!("+<{truth}"), &format!("+<{seen}"), "+<allowed"]);
+    let mut table =
+        TextTable::new(&["+<", "+<check", &format!("+<{truth}"), &format!("+<{seen}"), "+<allowed"]);
     document.section(title, |section| {
         for row in rows {
             let verdict = if row.holds { "holds" } else { "FAILS" };

@@ -9,7 +9,7 @@ use crate::words::WIDTH;
 
 /// A table under construction: a header and rows of cells.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct TextTable {
     columns: Vec<Column>,
     rows: Vec<Row>,
 }
@@ -27,15 +27,15 @@ struct Row {
     page_only: bool,
 }
 
-impl Table {
+impl TextTable {
     /// Creates a table with these columns. Name prefixes are removed: `<` aligns to the left, a `+` before it keeps the column for pages.
-    pub fn new(columns: &[&str]) -> Table {
+    pub fn new(columns: &[&str]) -> TextTable {
         let column = |name: &&str| Column {
             name: name.trim_start_matches(['+', '<']).to_owned(),
             left: name.trim_start_matches('+').starts_with('<'),
             page_only: name.starts_with('+'),
         };
-        Table { columns: columns.iter().map(column).collect(), rows: Vec::new() }
+        TextTable { columns: columns.iter().map(column).collect(), rows: Vec::new() }
     }
 
     /// Adds a row; missing cells are empty.
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_empty_ones_vanish() {
-        let mut table = Table::new(&["<name", "value", "note"]);
+        let mut table = TextTable::new(&["<name", "value", "note"]);
         table.row(["a", "1.00"]);
         table.row(["long name", "12 ms"]);
         assert_eq!(table.render(2), "  name       value\n  a           1.00\n  long name  12 ms\n");
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_column_that_only_page_rows_fill_is_for_pages() {
-        let mut table = Table::new(&["<name", "value", "note"]);
+        let mut table = TextTable::new(&["<name", "value", "note"]);
         table.row(["a", "1.00"]);
         table.page_row(["b", "2.00", "far"]);
         assert_eq!(table.render(0), "name  value\na      1.00\n");
@@ -207,7 +207,7 @@ mod tests {
     fn a_page_wraps_sentences_and_no_figures() {
         let long = "needs 1000 effective samples to be told from no change, has 240";
         let drawn = |text: &str| Phrase::drawn("inconclusive", html! { b { (text) } });
-        let mut table = Table::new(&["<figure", "<verdict"]);
+        let mut table = TextTable::new(&["<figure", "<verdict"]);
         table.row(["12 ms".into(), drawn(long).sentence()]);
         table.row(["1 250 ms".into(), drawn("holds")]);
         table.row(["9 ms".into(), Phrase::from(long)]);
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_goes_on_below() {
         let long = |c: char| c.to_string().repeat(30);
-        let mut table = Table::new(&["<name", "<first", "<second", "<third"]);
+        let mut table = TextTable::new(&["<name", "<first", "<second", "<third"]);
         table.row(["a".to_owned(), long('x'), long('y'), long('z')]);
         table.row(["", "[1, 2]", "", "[3, 4]"]);
         table.row(["b".to_owned(), long('u'), long('v')]);

@@ -11,13 +11,13 @@ use plimsoll_model::{Manifest, RunState};
 
 use crate::document::Document;
 use crate::headline::headline;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::words;
 use crate::{cold_start, cost, endpoints, figure, network, server};
 
 /// The amount of detail in the output.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum Detail {
+pub enum TextDetail {
     /// One screen: the measurement, its leading figures, the evidence against them, and last the result.
     #[default]
     Short,
@@ -26,8 +26,8 @@ pub enum Detail {
 }
 
 /// Returns the result of a run, for a terminal or a pipe. The summary sentences are last, because they stay visible in a terminal.
-pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> String {
-    let full = detail == Detail::Full;
+pub fn render(manifest: &Manifest, findings: &Findings, detail: TextDetail) -> String {
+    let full = detail == TextDetail::Full;
     let endpoints = endpoints::of(manifest);
     let mut page = Document::default();
     head(&mut page, manifest);
@@ -137,14 +137,14 @@ fn beside(page: &mut Document, findings: &Findings) {
     }
 }
 
-fn lines_of(page: &mut Document, lines: &CapacityLines, detail: Detail) {
+fn lines_of(page: &mut Document, lines: &CapacityLines, detail: TextDetail) {
     let heading = format!("Lines for {} traffic ({})", lines.traffic, words::mix(&lines.mix));
     page.section(heading, |section| {
         let named = words::named_lines(lines);
-        let mut table = Table::new(&["<", "<"]);
+        let mut table = TextTable::new(&["<", "<"]);
         named.iter().for_each(|(name, line)| table.row([name.as_str(), &words::line(line).0]));
         section.table(table);
-        if detail == Detail::Full {
+        if detail == TextDetail::Full {
             let why = |(name, line): &(String, &CapacityLine)| {
                 words::sentence(&format!("{name}: {}", words::line(line).1))
             };
@@ -156,7 +156,7 @@ fn lines_of(page: &mut Document, lines: &CapacityLines, detail: Detail) {
                 section.says(format!("The onset in other words: {same}."));
             }
         }
-        if let Some(hold) = lines.hold.as_ref().filter(|_| detail == Detail::Full) {
+        if let Some(hold) = lines.hold.as_ref().filter(|_| detail == TextDetail::Full) {
             section.says(format!(
                 "Held at {} for {}: {}. {}",
                 figure::per_second(hold.rate_per_s),
@@ -168,7 +168,7 @@ fn lines_of(page: &mut Document, lines: &CapacityLines, detail: Detail) {
     });
 }
 
-fn curve(page: &mut Document, curve: &Curve, detail: Detail) {
+fn curve(page: &mut Document, curve: &Curve, detail: TextDetail) {
     let heading = format!(
         "Curve, {} traffic: {} in ms against offered load (zero contention: p{} {})",
         curve.traffic,
@@ -176,11 +176,11 @@ fn curve(page: &mut Document, curve: &Curve, detail: Detail) {
         figure::centile(curve.percentile),
         words::latency(&curve.zero_contention),
     );
-    let table = if detail == Detail::Short { short_curve(curve) } else { full_curve(curve) };
+    let table = if detail == TextDetail::Short { short_curve(curve) } else { full_curve(curve) };
     page.titled(heading, table);
 }
 
-fn full_curve(curve: &Curve) -> Table {
+fn full_curve(curve: &Curve) -> TextTable {
     let columns = [
         "offered/s",
         "done/s",
@@ -194,7 +194,7 @@ fn full_curve(curve: &Curve) -> Table {
         "<budget",
         "<trust",
     ];
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for point in &curve.points {
         table.row([
             figure::number(point.offered_per_s),
@@ -213,8 +213,8 @@ fn full_curve(curve: &Curve) -> Table {
     table
 }
 
-fn short_curve(curve: &Curve) -> Table {
-    let mut table = Table::new(&["offered/s", "in flight", "p50", "<p99 [95 %]", "failed", "<"]);
+fn short_curve(curve: &Curve) -> TextTable {
+    let mut table = TextTable::new(&["offered/s", "in flight", "p50", "<p99 [95 %]", "failed", "<"]);
     for point in &curve.points {
         // A normal point needs no word, and an invalid one has no other.
         let kept = Some(words::kept(point.stability)).filter(|_| point.stability != KeptUp::Stable);
@@ -240,7 +240,7 @@ fn level(
     page: &mut Document,
     level: &LevelFinding,
     (manifest, endpoints): (&Manifest, &[String]),
-    detail: Detail,
+    detail: TextDetail,
 ) {
     let summary = &level.summary;
     let window = format!(
@@ -321,12 +321,12 @@ fn counts(page: &mut Document, summary: &LevelSummary) {
     page.says(flow.join(" · "));
 }
 
-fn percentiles(page: &mut Document, summary: &LevelSummary, detail: Detail) {
-    let mut table = Table::new(&["<ms [95 %]", "n", "<p50", "<p90", "<p95", "<p99", "<p99.9", "max"]);
+fn percentiles(page: &mut Document, summary: &LevelSummary, detail: TextDetail) {
+    let mut table = TextTable::new(&["<ms [95 %]", "n", "<p50", "<p90", "<p95", "<p99", "<p99.9", "max"]);
     let (mut marked, mut dash) = (false, None);
     let all = summary.latency.all();
     let leads = |set: &&&Percentiles| LEADING.contains(&set.metric.as_str());
-    let short = detail == Detail::Short && all.iter().any(|set| leads(&set));
+    let short = detail == TextDetail::Short && all.iter().any(|set| leads(&set));
     for set in all.iter().filter(|set| !short || leads(set)) {
         let shown = if short { IN_SHORT } else { usize::MAX };
         for mut row in [percentile_row(set), interval_row(set)] {
@@ -360,10 +360,10 @@ fn percentiles(page: &mut Document, summary: &LevelSummary, detail: Detail) {
     }
 }
 
-fn validity(page: &mut Document, validity: &Validity, detail: Detail) {
+fn validity(page: &mut Document, validity: &Validity, detail: TextDetail) {
     let verdict = words::marked(words::trust(validity.verdict));
     page.section(format!("Trust: {verdict}"), |section| {
-        for words::Group { worst, levels } in words::grouped(&validity.reasons) {
+        for words::ReasonGroup { worst, levels } in words::grouped(&validity.reasons) {
             section.says(format!(
                 "{} · {} {levels}: {}. {} {}",
                 words::trust(worst.verdict),
@@ -376,7 +376,7 @@ fn validity(page: &mut Document, validity: &Validity, detail: Detail) {
         if let Some(says) = words::unchecked(validity) {
             section.says(says);
         }
-        if validity.passed.is_empty() || detail == Detail::Short {
+        if validity.passed.is_empty() || detail == TextDetail::Short {
             return;
         }
         let name = |passed: &Passed| passed.check.replace('_', " ");
@@ -408,9 +408,9 @@ fn interval_row(set: &Percentiles) -> Vec<String> {
     cells
 }
 
-pub(crate) fn budget_table(budget: &BudgetFinding) -> Table {
+pub(crate) fn budget_table(budget: &BudgetFinding) -> TextTable {
     let mut table =
-        Table::new(&["<metric", "<ceiling", "<measured", "<share over [95 %]", "allowed", "<verdict"]);
+        TextTable::new(&["<metric", "<ceiling", "<measured", "<share over [95 %]", "allowed", "<verdict"]);
     budget.rows.iter().for_each(|row| table.row(budget_cells(row)));
     table
 }

@@ -3,7 +3,7 @@
 use plimsoll_profile::traces::Overview;
 
 use crate::figure::{self, counted};
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// Limit of services that are named individually.
 const SERVICES_SHOWN: usize = 12;
@@ -33,7 +33,7 @@ pub fn text(overview: &Overview) -> String {
         figure::count(overview.orphans),
         figure::count(overview.failed)
     ));
-    let mut table = Table::new(&["<service", "spans"]);
+    let mut table = TextTable::new(&["<service", "spans"]);
     for (name, spans) in overview.services.iter().take(SERVICES_SHOWN) {
         let name = if name.is_empty() { "(none named)" } else { name };
         table.row([name.to_owned(), figure::count(*spans)]);

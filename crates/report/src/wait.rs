@@ -13,7 +13,7 @@ use plimsoll_profile::DurationFigures;
 use crate::document::Document;
 use crate::figure::counted;
 use crate::html::bars::{BARS_CSS, Piece, bar};
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// Share of a time below which no sentence names a part.
@@ -327,8 +327,8 @@ fn known(part: &PartFinding) -> String {
 }
 
 /// Returns the parts of a mean request with a whole answer.
-fn of_answers(answers: &WholeAnswers) -> Table {
-    let mut table = Table::new(&["<part", "<known", "mean", "share"]);
+fn of_answers(answers: &WholeAnswers) -> TextTable {
+    let mut table = TextTable::new(&["<part", "<known", "mean", "share"]);
     for part in &answers.parts {
         let known = if part.reported { "reported, mean" } else { "measured, mean" };
         let mean =
@@ -341,7 +341,7 @@ fn of_answers(answers: &WholeAnswers) -> Table {
 }
 
 /// Returns the parts and the time of each.
-fn parts(found: &WaitFinding) -> Table {
+fn parts(found: &WaitFinding) -> TextTable {
     let slowest = match found.bands {
         // With few requests, five are more than a hundredth.
         Some(bands) if bands.slowest_requests * 100 > found.requests + 100 => {
@@ -350,7 +350,7 @@ fn parts(found: &WaitFinding) -> Table {
         _ => "slowest 1 %".to_owned(),
     };
     let columns = ["<part", "<known", "mean", "p50", "p95", "p99", "share", &slowest, "slow − middle"];
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     let share = |share: Option<f64>| match share {
         None => "–".into(),
         Some(little) if little > 0.0 && little < 5e-4 => "< 0.1 %".into(),
@@ -373,8 +373,8 @@ fn signed(s: f64) -> String {
 }
 
 /// Returns the error bounds of the inferred parts.
-fn bounds(found: &WaitFinding) -> Table {
-    let mut table = Table::new(&["<inferred: lies between", "mean", "p50", "p95", "p99"]);
+fn bounds(found: &WaitFinding) -> TextTable {
+    let mut table = TextTable::new(&["<inferred: lies between", "mean", "p50", "p95", "p99"]);
     for part in found.parts.iter().filter(|part| part.basis == Basis::Inferred) {
         let range = |value: Option<Bounded>| match value {
             Some(value) => format!("{} … {}", seconds(value.lower), seconds(value.upper)),
@@ -386,8 +386,8 @@ fn bounds(found: &WaitFinding) -> Table {
 }
 
 /// Returns the intervals of every known part; empty with too few requests.
-fn intervals(found: &WaitFinding) -> Table {
-    let mut table = Table::new(&["<95 % interval", "mean", "p50", "p95", "p99"]);
+fn intervals(found: &WaitFinding) -> TextTable {
+    let mut table = TextTable::new(&["<95 % interval", "mean", "p50", "p95", "p99"]);
     let range = |reading: &Reading| match reading.estimate() {
         Some(of) => format!("{} … {}", seconds(of.lower), seconds(of.upper)),
         None => "–".into(),
@@ -416,8 +416,8 @@ fn dashes(found: &WaitFinding) -> Option<String> {
 }
 
 /// Returns the parts against their slices.
-fn slices(slices: &[PartSlice]) -> Table {
-    let mut table = Table::new(&[
+fn slices(slices: &[PartSlice]) -> TextTable {
+    let mut table = TextTable::new(&[
         "<slice",
         "given",
         "at",
@@ -456,7 +456,7 @@ fn slices(slices: &[PartSlice]) -> Table {
 }
 
 /// Returns one row per part and one column per factor: the saving of the mean, and the p99 if the part takes no time.
-fn ceilings(found: &WaitFinding) -> Table {
+fn ceilings(found: &WaitFinding) -> TextTable {
     let ceilings: &[PartCeiling] = &found.ceilings;
     let p99_known = found.whole.as_ref().is_some_and(|whole| figures(whole)[3].is_some());
     let factors: Vec<Option<f64>> = ceilings
@@ -470,7 +470,7 @@ fn ceilings(found: &WaitFinding) -> Table {
     }));
     columns.push("p99 then".into());
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for own in ceilings.chunk_by(|a, b| a.part == b.part) {
         // A saving below half a per cent needs no line.
         if own.iter().all(|ceiling| ceiling.saved < 0.005) {

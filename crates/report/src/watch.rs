@@ -6,7 +6,7 @@ use plimsoll_measure::findings::Findings;
 
 use crate::figure;
 use crate::figure::centile;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::words;
 
 /// Returns the state after a pair, on one line.
@@ -33,7 +33,7 @@ pub fn line(looked: &InterleaveState, of: u32) -> String {
 
 pub fn text(looked: &InterleaveState) -> String {
     let mut table =
-        Table::new(&["<B against A", "allowed", "evidence worse", "evidence not worse", "<so far"]);
+        TextTable::new(&["<B against A", "allowed", "evidence worse", "evidence not worse", "<so far"]);
     for at in &looked.metrics {
         for p in &at.percentiles {
             table.row([

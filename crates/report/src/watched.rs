@@ -5,7 +5,7 @@ use plimsoll_watch::lint::{LintRow, out_of_reach};
 use plimsoll_watch::replay::ReplayFinding;
 use plimsoll_watch::{Alert, AlertDiagnosis, AlertState, CostNow, RowState, WatchFinding, WatchRow};
 
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// Returns the first line of a watch:
@@ -168,7 +168,7 @@ fn paid(cost: &CostNow) -> String {
 
 /// Returns a table of the rows, the reason for each state, and the unsupported rows.
 fn rows(rows: &[WatchRow]) -> String {
-    let mut table = Table::new(&["<row", "<budget", "<state"]);
+    let mut table = TextTable::new(&["<row", "<budget", "<state"]);
     for row in rows {
         table.row([row.id.clone(), row.budget.clone(), row.state.words().to_owned()]);
     }
@@ -208,7 +208,7 @@ pub fn replayed(what: &str, found: &ReplayFinding) -> String {
 
 /// Returns the rows that a source supports.
 pub fn lint(rows: &[LintRow]) -> String {
-    let mut table = Table::new(&["<row", "<budget", "<judged"]);
+    let mut table = TextTable::new(&["<row", "<budget", "<judged"]);
     for row in rows {
         table.row([row.id.clone(), row.budget.clone(), if row.judged { "yes" } else { "no" }.to_owned()]);
     }

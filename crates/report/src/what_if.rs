@@ -8,7 +8,7 @@ use plimsoll_plan::what_if::{ChangePrediction, FigureChange, WhatIfFinding};
 
 use crate::document::Document;
 use crate::figure::centile;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 pub fn render(name: &str, finding: &WhatIfFinding) -> String {
@@ -60,10 +60,10 @@ fn title(case: &ChangePrediction) -> String {
 }
 
 /// Returns the current and the predicted figures.
-fn table(case: &ChangePrediction) -> Table {
+fn table(case: &ChangePrediction) -> TextTable {
     let measured = case.figures.iter().any(|figure| figure.measured.is_some());
     let now = if measured { "measured" } else { "simulated now" };
-    let mut table = Table::new(&["<", now, "predicted", "<95 % band", "change"]);
+    let mut table = TextTable::new(&["<", now, "predicted", "<95 % band", "change"]);
     case.figures.iter().for_each(|figure| table.row(row(figure, measured)));
     table
 }
@@ -90,9 +90,9 @@ fn row(one: &FigureChange, measured: bool) -> [String; 5] {
 
 /// Returns the fitted engine with the source of each setting, and its error on unseen data.
 pub fn fitted(name: &str, fitted: &FittedEngine) -> String {
-    let mut settings = Table::new(&["<setting", "value", "<± one standard error", "<from"]);
+    let mut settings = TextTable::new(&["<setting", "value", "<± one standard error", "<from"]);
     fitted.settings.iter().for_each(|one| settings.row(setting(one)));
-    let mut errors = Table::new(&["<held out", "measured", "simulated", "off", "requests"]);
+    let mut errors = TextTable::new(&["<held out", "measured", "simulated", "off", "requests"]);
     for one in &fitted.residuals {
         let figure = one.percentile.map_or_else(|| "mean".to_owned(), |p| format!("p{}", centile(p)));
         errors.row([

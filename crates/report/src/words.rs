@@ -9,7 +9,7 @@ use plimsoll_measure::sweep::SATURATED_GROWTH;
 use plimsoll_model::{Load, Manifest, SizeUnit};
 
 use crate::figure;
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// Formats seconds as milliseconds, without the unit.
 pub fn ms(seconds: f64) -> String {
@@ -216,8 +216,8 @@ pub(crate) fn session_tokens(tokens: &SessionTokens) -> String {
 }
 
 /// Returns the tokens of a session as a table: the kind, the mean of a session, the share of its prompt.
-pub(crate) fn session_table(counts: &SessionCounts, rates: &Rates) -> Table {
-    let mut table = Table::new(&["<of a session", "mean", "share"]);
+pub(crate) fn session_table(counts: &SessionCounts, rates: &Rates) -> TextTable {
+    let mut table = TextTable::new(&["<of a session", "mean", "share"]);
     let Some(tokens) = &counts.tokens else { return table };
     let share = |part: f64| figure::percent(part / tokens.prompt.max(1.0));
     let part =
@@ -320,7 +320,7 @@ pub fn held(held: Held) -> &'static str {
 }
 
 /// Equal reasons of several levels, as one.
-pub struct Group<'a> {
+pub struct ReasonGroup<'a> {
     /// Worst reason: the first, because reasons are sorted worst first.
     pub worst: &'a Reason,
     /// Levels with this reason: `on level 3`, `on levels 3, 5 and 7 (the worst: 3)`, or empty for the run.
@@ -328,7 +328,7 @@ pub struct Group<'a> {
 }
 
 /// Groups reasons of equal check and meaning; the order is that of each group's worst.
-pub fn grouped(reasons: &[Reason]) -> Vec<Group<'_>> {
+pub fn grouped(reasons: &[Reason]) -> Vec<ReasonGroup<'_>> {
     let mut groups: Vec<(&Reason, Vec<u32>)> = Vec::new();
     for reason in reasons {
         let same =
@@ -340,7 +340,7 @@ pub fn grouped(reasons: &[Reason]) -> Vec<Group<'_>> {
     }
     groups
         .into_iter()
-        .map(|(worst, levels)| Group { worst, levels: level_list(worst.level, levels) })
+        .map(|(worst, levels)| ReasonGroup { worst, levels: level_list(worst.level, levels) })
         .collect()
 }
 

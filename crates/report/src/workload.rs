@@ -5,7 +5,7 @@ use plimsoll_plan::effect::EffectFinding;
 
 use crate::document::Document;
 use crate::figure::{self, counted};
-use crate::table::Table;
+use crate::table::TextTable;
 
 pub fn text(made: &Reconstruction, effect: &Result<EffectFinding, String>) -> String {
     let mut page = Document::default();
@@ -112,7 +112,7 @@ fn lists(made: &Reconstruction) -> Vec<String> {
 }
 
 fn properties(page: &mut Document, all: &[Property]) {
-    let mut table = Table::new(&["<property", "log", "workload", "apart", "<verdict"]);
+    let mut table = TextTable::new(&["<property", "log", "workload", "apart", "<verdict"]);
     let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), figure::number);
     for one in all {
         let verdict = match one.verdict {
@@ -138,7 +138,7 @@ fn effects(page: &mut Document, effect: &EffectFinding) {
         effect.engine,
         figure::per_second(effect.limit_per_s)
     ));
-    let mut table = Table::new(&["<at", "1/s", "ttft p99 log ms", "workload ms", "<"]);
+    let mut table = TextTable::new(&["<at", "1/s", "ttft p99 log ms", "workload ms", "<"]);
     for at in &effect.at {
         let same = if at.agrees { "within 5 %" } else { "apart" };
         table.row([

@@ -3,8 +3,8 @@
 use plimsoll_measure::findings::{Findings, LevelFinding, Trust};
 use plimsoll_measure::server_side::ServerReport;
 use plimsoll_model::{Load, Manifest, Span};
-use plimsoll_report::html::Beside;
-use plimsoll_report::text::Detail;
+use plimsoll_report::html::PageContext;
+use plimsoll_report::text::TextDetail;
 
 /// A sweep of the demo engine, shortened to a few of its levels.
 const SWEEP: &str = include_str!("../fixtures/sweep.json");
@@ -19,14 +19,14 @@ fn sweep() -> (Manifest, Findings) {
 #[test]
 fn the_terminal_says_the_same_as_ever() {
     let (manifest, findings) = sweep();
-    insta::assert_snapshot!(plimsoll_report::text::render(&manifest, &findings, Detail::Full));
+    insta::assert_snapshot!(plimsoll_report::text::render(&manifest, &findings, TextDetail::Full));
 }
 
 /// The default output fits on a screen, as wide as a terminal, with the result above the prompt.
 #[test]
 fn the_short_page_is_a_screen_and_ends_in_the_result() {
     let (manifest, findings) = sweep();
-    let text = plimsoll_report::text::render(&manifest, &findings, Detail::Short);
+    let text = plimsoll_report::text::render(&manifest, &findings, TextDetail::Short);
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines.len() <= 48 && lines.iter().all(|line| line.chars().count() <= 80), "{text}");
     let sentences = plimsoll_report::headline::headline(&findings);
@@ -34,7 +34,7 @@ fn the_short_page_is_a_screen_and_ends_in_the_result() {
     let result = sentences.last().expect("a result");
     assert!(last.split_whitespace().collect::<Vec<_>>().join(" ").ends_with(result.as_str()), "{text}");
     // Nothing is lost by it.
-    let full = plimsoll_report::text::render(&manifest, &findings, Detail::Full);
+    let full = plimsoll_report::text::render(&manifest, &findings, TextDetail::Full);
     assert!(full.contains("Checked and fine") && !text.contains("Checked and fine"));
     assert!(full.lines().all(|line| line.chars().count() <= 80), "{full}");
 }
@@ -50,8 +50,8 @@ fn a_level_that_a_ceiling_closed_is_not_called_open() {
     let summary = &mut findings.levels[0].summary;
     let start = summary.window.start - Span::from_secs_f64(summary.window.warm_up_s);
     summary.generator.closed_since = Some(start + Span::from_secs(2));
-    let text = plimsoll_report::text::render(&manifest, &findings, Detail::Full);
-    let page = plimsoll_report::html::render(&manifest, &findings, Beside::default());
+    let text = plimsoll_report::text::render(&manifest, &findings, TextDetail::Full);
+    let page = plimsoll_report::html::render(&manifest, &findings, PageContext::default());
     for said in [&text, &page] {
         assert!(said.contains("closed by a ceiling since t=2.00 s"), "{text}");
         assert!(!said.contains("open loop"), "{text}");
@@ -72,7 +72,7 @@ fn findings_survive_their_json() {
 #[test]
 fn the_page_holds_every_figure_and_nothing_from_outside() {
     let (manifest, findings) = sweep();
-    let page = plimsoll_report::html::render(&manifest, &findings, Beside::default());
+    let page = plimsoll_report::html::render(&manifest, &findings, PageContext::default());
     for lines in &findings.lines {
         for rate in [lines.onset.rate(), lines.stability.rate()].into_iter().flatten() {
             let figure = plimsoll_report::figure::number(rate.value);
@@ -92,7 +92,7 @@ fn what_a_target_says_is_text_on_the_page_and_never_markup() {
     manifest.target.url = evil.into();
     manifest.target.facts.insert("model".into(), Some(evil.into()));
     manifest.reproduce = evil.into();
-    let page = plimsoll_report::html::render(&manifest, &findings, Beside::default());
+    let page = plimsoll_report::html::render(&manifest, &findings, PageContext::default());
     assert!(!page.contains("<script>alert"), "a target's text became markup");
 }
 
@@ -112,8 +112,8 @@ fn the_verdict_and_the_scrapes_stand_there_without_anything_below_them() {
         levels: Vec::new(),
     };
     findings.server = Some(server);
-    let text = plimsoll_report::text::render(&manifest, &findings, Detail::Full);
-    let page = plimsoll_report::html::render(&manifest, &findings, Beside::default());
+    let text = plimsoll_report::text::render(&manifest, &findings, TextDetail::Full);
+    let page = plimsoll_report::html::render(&manifest, &findings, PageContext::default());
     for said in ["200 scrapes", "No level that is shown has figures of it.", "No check applied."] {
         assert!(text.contains(said) && page.contains(said), "{said} is not in {text}");
     }

@@ -4,7 +4,7 @@ use crate::rows;
 use std::path::Path;
 
 use plimsoll_measure::findings::Trust;
-use plimsoll_report::table::Table;
+use plimsoll_report::table::TextTable;
 use plimsoll_report::trust;
 use serde_json::json;
 
@@ -49,7 +49,7 @@ fn text(baseline: &Baseline) -> String {
         lines.push(format!("  trust    {}: plimsoll show RUN gives the reason", trust(baseline.trust)));
     }
     lines.extend(baseline.load.iter().map(|load| format!("  load     {load}")));
-    let mut table = Table::new(&["<metric", "level", "<value, 95 % interval"]);
+    let mut table = TextTable::new(&["<metric", "level", "<value, 95 % interval"]);
     for pinned in &baseline.figures {
         table.row([pinned.what.clone(), pinned.level.to_string(), pinned.value.clone()]);
     }
@@ -64,7 +64,7 @@ fn said(before: &str, text: Option<&str>) -> String {
 }
 
 fn list(format: Format) -> Result<Exit, Stop> {
-    let mut table = Table::new(&["<name", "<run", "<measured", "<version", "<target", "<state"]);
+    let mut table = TextTable::new(&["<name", "<run", "<measured", "<version", "<target", "<state"]);
     let mut rows = Vec::new();
     for name in baseline::names()? {
         let read = baseline::read(&name);

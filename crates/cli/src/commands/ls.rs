@@ -2,7 +2,7 @@
 
 use plimsoll_model::{Load, Manifest, RunState};
 use plimsoll_report::figure;
-use plimsoll_report::table::Table;
+use plimsoll_report::table::TextTable;
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Stop};
@@ -28,7 +28,7 @@ pub fn run(args: &LsArgs) -> Result<Exit, Stop> {
         out::line(&format!("No run in {}.", args.dir.display()));
         return Ok(Exit::Done);
     }
-    let mut table = Table::new(&["<run", "<label", "<began (UTC)", "<load", "<target", "<verdict"]);
+    let mut table = TextTable::new(&["<run", "<label", "<began (UTC)", "<load", "<target", "<verdict"]);
     runs.iter().for_each(|run| table.row(row(run)));
     out::line(&table.render(0));
     Ok(Exit::Done)

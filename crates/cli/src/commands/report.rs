@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::Manifest;
-use plimsoll_report::html::{Beside, render};
+use plimsoll_report::html::{PageContext, render};
 
 use super::diagnose::url;
 use super::plan::file;
@@ -35,7 +35,7 @@ fn page(args: &ReportArgs) -> Result<String, Stop> {
     let (manifest, mut findings, told) = judged(&args.run)?;
     price::put(&mut findings, &args.price, &manifest.target)?;
     let plan = args.plan.as_deref().map(|path| file::plan(path, file::value(path)?)).transpose()?;
-    let beside = Beside {
+    let beside = PageContext {
         diagnosed: told.as_ref().map(|told| (&told.diagnosis, told.tried.as_slice())),
         planned: plan.as_ref().map(|plan| &plan.finding),
     };
@@ -60,7 +60,7 @@ pub fn write(
     manifest: &Manifest,
     findings: &Findings,
 ) -> Result<PathBuf, Stop> {
-    save(run, to, render(manifest, findings, Beside::default()))
+    save(run, to, render(manifest, findings, PageContext::default()))
 }
 
 fn save(run: &Path, to: Option<&Path>, page: String) -> Result<PathBuf, Stop> {

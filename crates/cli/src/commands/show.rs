@@ -10,7 +10,7 @@ use crate::rows;
 use plimsoll_model::RunState;
 use plimsoll_profile::traces::{Overview, SpanCounter};
 use plimsoll_report::figure::counted;
-use plimsoll_report::text::Detail;
+use plimsoll_report::text::TextDetail;
 use plimsoll_store::StoreError;
 
 use crate::commands::watch::history::cut;
@@ -55,7 +55,7 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
     if findings.cost.is_some() {
         manifest.findings = serde_json::to_value(&findings).ok();
     }
-    let detail = if args.details { Detail::Full } else { Detail::Short };
+    let detail = if args.details { TextDetail::Full } else { TextDetail::Short };
     result::print(args.format, &manifest, &findings, (detail, None));
     Ok(verdict(&findings))
 }

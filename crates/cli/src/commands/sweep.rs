@@ -11,7 +11,7 @@ use plimsoll_measure::sweep::{
 };
 use plimsoll_measure::{Sweep, SweepSpec};
 use plimsoll_model::{Load, SizeUnit};
-use plimsoll_report::{figure, table::Table, text};
+use plimsoll_report::{figure, table::TextTable, text};
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 use serde_json::json;
 
@@ -273,7 +273,7 @@ fn spell(plan: &Plan, preview: &Preview) -> String {
         SizeUnit::Tokens => vec!["prompt tokens", "output tokens"],
     };
     let header = [&["it takes", "requests"][..], &sizes, &[&cost_header, "<a level supports up to"]].concat();
-    let mut table = Table::new(&header);
+    let mut table = TextTable::new(&header);
     for at in &preview.at {
         table.row(row(at));
     }

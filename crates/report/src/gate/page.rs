@@ -6,7 +6,7 @@ use plimsoll_judge::gate::{GateFinding, RowRole};
 
 use super::{name, verdict_words, word};
 use crate::document::Document;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::{figure, words};
 
 /// Limits of budgets, reasons and refusals in a pull request; further budgets are counted. With one cut per refusal and the surrounding
@@ -41,7 +41,7 @@ fn document(finding: &GateFinding, most: &Most) -> Document {
     page.list(finding.refusals.iter().take(most.refusals).map(String::as_str));
     page.list(finding.cut.iter().take(most.refusals).map(|cut| format!("In no row: {cut}.")));
     let rows = finding.worst_first();
-    let mut table = Table::new(&["<", "<budget", "<what", "<measured", "<limit", "D", "<"]);
+    let mut table = TextTable::new(&["<", "<budget", "<what", "<measured", "<limit", "D", "<"]);
     for row in rows.iter().take(most.rows) {
         let role = if row.role == RowRole::Watched { "watched" } else { "" };
         table.row([

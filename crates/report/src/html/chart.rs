@@ -11,7 +11,7 @@ use serde::Serialize;
 pub struct Chart {
     pub x: ChartAxis,
     pub y: ChartAxis,
-    pub series: Vec<Series>,
+    pub series: Vec<ChartSeries>,
     pub marks: Vec<ChartMark>,
     /// Horizontal lines at the ceilings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -35,7 +35,7 @@ pub struct ChartAxis {
 
 /// One line, set of points or bars.
 #[derive(Serialize, Clone, Debug, Default)]
-pub struct Series {
+pub struct ChartSeries {
     pub label: String,
     /// CSS variable of the colour: `--s0` to `--s4`.
     pub color: &'static str,
@@ -60,9 +60,9 @@ pub struct Series {
     pub line: bool,
 }
 
-impl Series {
-    pub fn line(label: impl Into<String>, color: &'static str) -> Series {
-        Series { label: label.into(), color, points: true, line: true, ..Series::default() }
+impl ChartSeries {
+    pub fn line(label: impl Into<String>, color: &'static str) -> ChartSeries {
+        ChartSeries { label: label.into(), color, points: true, line: true, ..ChartSeries::default() }
     }
 }
 

@@ -7,7 +7,7 @@ use plimsoll_measure::findings::{
     self, CapacityLine, CapacityLines, Curve, Findings, Histogram, LevelFinding, Reading,
 };
 
-use super::chart::{CeilingLine, Chart, ChartAxis, ChartMark, Charts, Series, Shade};
+use super::chart::{CeilingLine, Chart, ChartAxis, ChartMark, ChartSeries, Charts, Shade};
 use crate::figure::centile;
 use crate::text::detailed;
 use crate::{figure, words};
@@ -61,21 +61,21 @@ fn latency_curve(curve: &Curve, lines: Option<&CapacityLines>) -> Chart {
         if shown.is_empty() {
             continue;
         }
-        series.push(Series {
+        series.push(ChartSeries {
             x: shown.iter().map(|(load, _)| *load).collect(),
             y: shown.iter().map(|(_, e)| finite_ms(e.value)).collect(),
             low: Some(shown.iter().map(|(_, e)| finite_ms(e.lower)).collect()),
             high: Some(shown.iter().map(|(_, e)| finite_ms(e.upper)).collect()),
-            ..Series::line(label, color)
+            ..ChartSeries::line(label, color)
         });
     }
     if !curve.fit.is_empty() {
-        series.push(Series {
+        series.push(ChartSeries {
             x: curve.fit.iter().map(|point| point.rate_per_s).collect(),
             y: curve.fit.iter().map(|point| finite_ms(point.fitted_s)).collect(),
             dash: true,
             points: false,
-            ..Series::line(format!("fit of p{}", centile(curve.percentile)), "--s4")
+            ..ChartSeries::line(format!("fit of p{}", centile(curve.percentile)), "--s4")
         });
     }
     Chart {
@@ -119,16 +119,16 @@ fn throughput(curve: &Curve, lines: Option<&CapacityLines>) -> Chart {
         points: false,
         ..Series::line("offered", "--s4")
     }];
-    series.push(Series {
+    series.push(ChartSeries {
         x: x.clone(),
         y: curve.points.iter().map(|point| point.achieved_per_s).collect(),
-        ..Series::line("done", "--s0")
+        ..ChartSeries::line("done", "--s0")
     });
     if curve.points.iter().any(|point| point.good_per_s.is_some()) {
-        series.push(Series {
+        series.push(ChartSeries {
             x,
             y: curve.points.iter().map(|point| point.good_per_s).collect(),
-            ..Series::line("good (budget met)", "--s3")
+            ..ChartSeries::line("good (budget met)", "--s3")
         });
     }
     Chart {
@@ -208,10 +208,10 @@ fn latency_over_time(level: &LevelFinding) -> Chart {
         },
     ];
     if name != "e2e" {
-        series.push(Series {
+        series.push(ChartSeries {
             x,
             y: buckets.iter().map(|b| b.e2e_p50_s.and_then(finite_ms)).collect(),
-            ..Series::line("e2e p50", "--s4")
+            ..ChartSeries::line("e2e p50", "--s4")
         });
     }
     Chart {
@@ -249,10 +249,10 @@ fn flow_over_time(level: &LevelFinding) -> Chart {
         },
     ];
     if buckets.iter().any(|bucket| bucket.errors > 0) {
-        series.push(Series {
+        series.push(ChartSeries {
             x,
             y: buckets.iter().map(|b| rate(b.errors)).collect(),
-            ..Series::line("failed/s", "--s2")
+            ..ChartSeries::line("failed/s", "--s2")
         });
     }
     Chart {
@@ -278,7 +278,7 @@ pub(super) fn warm_up(level: &LevelFinding) -> Vec<Shade> {
 fn distribution(level: &LevelFinding) -> Chart {
     let colors = ["--s0", "--s1", "--s3", "--s2"];
     let drawn = level.summary.histograms.iter().filter(|h| h.counts.iter().sum::<u64>() > 0);
-    let series: Vec<Series> =
+    let series: Vec<ChartSeries> =
         drawn.zip(colors).map(|(histogram, color)| cumulative(histogram, color)).collect();
     let names: Vec<&str> = series.iter().map(|series| series.label.as_str()).collect();
     let marks = ceilings_of(level, &names).into_iter();
@@ -295,7 +295,7 @@ fn distribution(level: &LevelFinding) -> Chart {
     }
 }
 
-fn cumulative(histogram: &Histogram, color: &'static str) -> Series {
+fn cumulative(histogram: &Histogram, color: &'static str) -> ChartSeries {
     let total = (histogram.counts.iter().sum::<u64>() + histogram.infinite) as f64;
     let mut below = 0u64;
     let (mut x, mut y) = (Vec::new(), Vec::new());
@@ -308,5 +308,5 @@ fn cumulative(histogram: &Histogram, color: &'static str) -> Series {
             y.push(Some(100.0 * below as f64 / total));
         }
     }
-    Series { x, y, points: false, ..Series::line(histogram.metric.clone(), color) }
+    ChartSeries { x, y, points: false, ..ChartSeries::line(histogram.metric.clone(), color) }
 }

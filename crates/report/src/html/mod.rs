@@ -22,21 +22,21 @@ use self::chart::{Charts, place};
 use crate::document::{Document, Phrase, latency};
 use crate::figure::centile;
 use crate::headline::headline;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::text::{budget_notes, budget_table, detailed};
 use crate::{cold_start, cost, diagnose, endpoints, figure, network, plan, words};
 
 /// The parts of a run's page that the run itself does not contain.
 #[derive(Copy, Clone, Default)]
-pub struct Beside<'a> {
+pub struct PageContext<'a> {
     /// Diagnosis and its experiments, if the run was an active diagnosis.
     pub diagnosed: Option<(&'a Diagnosis, &'a [ExperimentReport])>,
     /// Plan from the run; `None` without one.
     pub planned: Option<&'a PlanFinding>,
 }
 
-pub fn render(manifest: &Manifest, findings: &Findings, beside: Beside<'_>) -> String {
-    let Beside { diagnosed, planned } = beside;
+pub fn render(manifest: &Manifest, findings: &Findings, beside: PageContext<'_>) -> String {
+    let PageContext { diagnosed, planned } = beside;
     let mut charts = charts::all(findings);
     server::charts(findings, &mut charts);
     charts.extend(planned.map(plan_charts::of).unwrap_or_default());
@@ -144,7 +144,7 @@ fn curve_section(page: &mut Document, i: usize, curve: &Curve, charts: &Charts) 
     });
 }
 
-fn curve_table(curve: &Curve) -> Table {
+fn curve_table(curve: &Curve) -> TextTable {
     let metric = format!("{} p50, ms", curve.metric);
     let columns = [
         "<offered/s",
@@ -162,7 +162,7 @@ fn curve_table(curve: &Curve) -> Table {
         "run for",
     ];
     let optional = |value: Option<f64>| Phrase::from(value.map(figure::number).unwrap_or_default());
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for point in &curve.points {
         let (kept, trust) = (words::kept(point.stability), words::trust(point.trust));
         table.row(
@@ -186,8 +186,8 @@ fn curve_table(curve: &Curve) -> Table {
     table
 }
 
-fn ladder_table(curve: &Curve) -> Table {
-    let mut table = Table::new(&["<in flight", "done/s", "Little’s law off by"]);
+fn ladder_table(curve: &Curve) -> TextTable {
+    let mut table = TextTable::new(&["<in flight", "done/s", "Little’s law off by"]);
     for rung in &curve.ladder {
         table.row([
             rung.concurrency.to_string(),
@@ -253,8 +253,8 @@ fn window(level: &LevelFinding) -> Markup {
     }
 }
 
-fn percentile_table(level: &LevelFinding) -> Table {
-    let mut table = Table::new(&["<ms", "n", "n_eff", "p50", "p90", "p95", "p99", "p99.9", "max"]);
+fn percentile_table(level: &LevelFinding) -> TextTable {
+    let mut table = TextTable::new(&["<ms", "n", "n_eff", "p50", "p90", "p95", "p99", "p99.9", "max"]);
     for set in level.summary.latency.all() {
         let n_eff = set.p99.seen().or(set.p50.seen()).map(|e| figure::number(e.n_eff)).unwrap_or_default();
         let name = Phrase::drawn(set.metric.as_str(), html! { code { (set.metric) } });
@@ -279,10 +279,10 @@ fn reading_notes(summary: &LevelSummary) -> Markup {
     } }
 }
 
-fn outcome_table(summary: &LevelSummary) -> Table {
+fn outcome_table(summary: &LevelSummary) -> TextTable {
     let counts = &summary.counts;
     let share = |n: u64| figure::percent(n as f64 / counts.requests.max(1) as f64);
-    let mut table = Table::new(&["<outcome", "requests", "share", "attempts"]);
+    let mut table = TextTable::new(&["<outcome", "requests", "share", "attempts"]);
     for (how, n) in &counts.by_outcome {
         let attempts = counts.attempts_by_outcome.get(how).copied().unwrap_or(0);
         table.row([how.name().replace('_', " "), figure::count(*n), share(*n), figure::count(attempts)]);
@@ -312,7 +312,7 @@ fn levels_section(page: &mut Document, findings: &Findings) {
         "in flight",
         "trust",
     ];
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for level in &findings.levels {
         let s = &level.summary;
         let trust = words::trust(level.validity.verdict);
@@ -348,8 +348,8 @@ fn validity_section(page: &mut Document, validity: &Validity) {
     let trust = words::trust(validity.verdict);
     let heading = "How far this may be trusted: ";
     let mut reasons =
-        Table::new(&["<check", "<where", "<verdict", "<figure", "<what it means", "<what to do"]);
-    for words::Group { worst, levels } in words::grouped(&validity.reasons) {
+        TextTable::new(&["<check", "<where", "<verdict", "<figure", "<what it means", "<what to do"]);
+    for words::ReasonGroup { worst, levels } in words::grouped(&validity.reasons) {
         let verdict = words::trust(worst.verdict);
         reasons.row([
             worst.check.replace('_', " ").into(),
@@ -360,7 +360,7 @@ fn validity_section(page: &mut Document, validity: &Validity) {
             words::sentence(&worst.advice).into(),
         ]);
     }
-    let mut passed = Table::new(&["<", "<"]);
+    let mut passed = TextTable::new(&["<", "<"]);
     for one in &validity.passed {
         let note = one.note.as_ref().map_or(String::new(), |note| format!("; {note}"));
         passed.row([one.check.replace('_', " "), format!("{}{note}", one.figure)]);
@@ -398,7 +398,7 @@ fn generator_section(page: &mut Document, findings: &Findings) {
         "coalesced",
         "connections",
     ];
-    let mut table = Table::new(&columns);
+    let mut table = TextTable::new(&columns);
     for level in &findings.levels {
         let g = &level.summary.generator;
         table.row([
@@ -425,7 +425,7 @@ fn generator_section(page: &mut Document, findings: &Findings) {
 }
 
 fn run_section(page: &mut Document, manifest: &Manifest) {
-    let mut table = Table::new(&["<", "<"]);
+    let mut table = TextTable::new(&["<", "<"]);
     manifest.flags.iter().for_each(|flag| table.row(["outside what was measured", flag]));
     for (fact, value) in &manifest.target.facts {
         table.row([fact.replace('_', " ").as_str(), value.as_deref().unwrap_or("unknown")]);

@@ -3,7 +3,7 @@
 use plimsoll_measure::findings::Estimate;
 use plimsoll_plan::finding::{PlanFinding, PlanOption, PlanPoint};
 
-use super::chart::{CeilingLine, Chart, ChartAxis, ChartMark, Charts, Series, Shade};
+use super::chart::{CeilingLine, Chart, ChartAxis, ChartMark, ChartSeries, Charts, Shade};
 use crate::figure::centile;
 use crate::plan::named;
 use crate::{figure, words};
@@ -54,12 +54,12 @@ fn curve(found: &PlanFinding) -> Chart {
         };
         found.curve.iter().map(at).collect::<Vec<_>>()
     };
-    let series = first.iter().enumerate().zip(COLORS).map(|((i, figure), color)| Series {
+    let series = first.iter().enumerate().zip(COLORS).map(|((i, figure), color)| ChartSeries {
         x: found.curve.iter().map(|point| point.rate_per_s).collect(),
         y: ends(i, |e| e.value),
         low: Some(ends(i, |e| e.lower)),
         high: Some(ends(i, |e| e.upper)),
-        ..Series::line(named(figure), color)
+        ..ChartSeries::line(named(figure), color)
     });
     let mut marks = vec![ChartMark {
         x: found.load.peak_per_s,
@@ -135,10 +135,10 @@ fn pareto(
 }
 
 fn points((label, y): (String, ChartAxis), all: Points, front: Points) -> Chart {
-    let series = |points: &Points| Series {
+    let series = |points: &Points| ChartSeries {
         x: points.iter().map(|point| point.0).collect(),
         y: points.iter().map(|point| Some(point.1)).collect(),
-        ..Series::default()
+        ..ChartSeries::default()
     };
     Chart {
         x: ChartAxis { label, ..ChartAxis::default() },

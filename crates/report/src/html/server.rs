@@ -7,7 +7,7 @@ use maud::html;
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::server_side::{LevelReport, ServerMoment};
 
-use super::chart::{Chart, ChartAxis, Charts, Series, place};
+use super::chart::{Chart, ChartAxis, ChartSeries, Charts, place};
 use super::charts::{time_axis, warm_up};
 use crate::document::Document;
 use crate::server::{heading, lines};
@@ -22,7 +22,7 @@ pub fn charts(findings: &Findings, charts: &mut Charts) {
             continue;
         };
         let sync = Some(format!("level-{id}"));
-        let chart = |y: ChartAxis, series: Vec<Series>| Chart {
+        let chart = |y: ChartAxis, series: Vec<ChartSeries>| Chart {
             x: time_axis(),
             y,
             series,
@@ -31,7 +31,7 @@ pub fn charts(findings: &Findings, charts: &mut Charts) {
             shades: warm_up(level),
             sync: sync.clone(),
         };
-        let requests: Vec<Series> = [
+        let requests: Vec<ChartSeries> = [
             ("running", "--s0", (|moment| moment.running) as fn(&ServerMoment) -> Option<f64>),
             ("waiting", "--s2", |moment| moment.waiting),
         ]
@@ -56,13 +56,13 @@ fn over_time(
     color: &'static str,
     of: fn(&ServerMoment) -> Option<f64>,
     times: f64,
-) -> Option<Series> {
+) -> Option<ChartSeries> {
     let y: Vec<Option<f64>> =
         level.course.iter().map(|moment| of(moment).map(|value| times * value)).collect();
-    y.iter().any(Option::is_some).then(|| Series {
+    y.iter().any(Option::is_some).then(|| ChartSeries {
         x: level.course.iter().map(|moment| moment.at_s).collect(),
         y,
-        ..Series::line(name, color)
+        ..ChartSeries::line(name, color)
     })
 }
 

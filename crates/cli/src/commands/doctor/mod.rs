@@ -3,7 +3,7 @@
 mod load;
 
 use plimsoll_client::doctor::{self, CheckSeverity};
-use plimsoll_report::table::Table;
+use plimsoll_report::table::TextTable;
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
@@ -30,7 +30,7 @@ pub fn run(args: &DoctorArgs) -> Result<Exit, Stop> {
             out::json(&list);
         }
         Format::Text => {
-            let mut table = Table::new(&["<check", "<", "<found", "<what to do"]);
+            let mut table = TextTable::new(&["<check", "<", "<found", "<what to do"]);
             for f in &findings {
                 table.row([
                     f.check.replace('_', " "),

@@ -7,7 +7,7 @@ use plimsoll_gateway::explain::{ChoiceReason, ExplainRecord, PageTerm, RouteExpl
 use plimsoll_model::{Attempt, How};
 use plimsoll_policy::PageStanding;
 use plimsoll_report::figure::{self, counted};
-use plimsoll_report::table::Table;
+use plimsoll_report::table::TextTable;
 use serde::Serialize;
 
 use super::record::{EXPLAINED, KIND};
@@ -111,7 +111,7 @@ fn asked_of(of: &SelectedModel) -> String {
 
 /// Returns a table with the cost terms of each candidate, ms.
 fn candidates(choice: &RouteExplanation) -> String {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "<replica",
         "requests",
         "of others",
@@ -255,7 +255,7 @@ impl Whole {
     }
 
     fn text(&self) -> String {
-        let mut table = Table::new(&["<replica", "attempts", "share", "answered", "shed", "failed"]);
+        let mut table = TextTable::new(&["<replica", "attempts", "share", "answered", "shed", "failed"]);
         let all: u64 = self.replicas.values().map(|went| went.attempts).sum();
         for (name, went) in &self.replicas {
             table.row([
