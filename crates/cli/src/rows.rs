@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use plimsoll_measure::Streamed;
+use plimsoll_measure::StreamedRun;
 use plimsoll_measure::excerpt::{Excerpt, LatencyCourses};
-use plimsoll_measure::findings::{Findings, KeptUp, LevelFinding, LevelSummary, Trust};
+use plimsoll_measure::findings::{Findings, LevelFinding, LevelSummary, LoadKeptUp, Trust};
 use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, RunState, Sample, Span};
 use plimsoll_profile::cold_start;
 use plimsoll_report::figure::counted;
@@ -38,7 +38,7 @@ pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
 
 /// Judges a run without keeping its rows in memory; `None` if the rows are needed or a cold start is possible.
 fn streamed(dir: &Path) -> Result<Option<(Manifest, Findings)>, Stop> {
-    let (mut rows, mut busy) = (Streamed::default(), cold_start::BusySeconds::default());
+    let (mut rows, mut busy) = (StreamedRun::default(), cold_start::BusySeconds::default());
     let read = each(dir, ColumnSelection::Findings, |attempt| {
         rows.push(attempt);
         busy.push(attempt);
@@ -96,11 +96,11 @@ pub fn best(findings: &Findings) -> Option<&LevelFinding> {
         matches!(level.summary.load, Load::Open { .. })
             && level.summary.counts.finished > 0
             && level.validity.verdict != Trust::Invalid
-            && level.summary.stability.verdict != KeptUp::Unstable
+            && level.summary.stability.verdict != LoadKeptUp::Unstable
     });
     let rank = |level: &&LevelFinding| {
         let valid = level.validity.verdict == Trust::Valid;
-        let steady = level.summary.stability.verdict == KeptUp::Stable;
+        let steady = level.summary.stability.verdict == LoadKeptUp::Stable;
         (valid, steady, (1e3 * level.summary.rates.offered_per_s) as u64)
     };
     let best = open.max_by_key(rank)?;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll_measure::findings::{KeptUp, LevelFinding};
+use plimsoll_measure::findings::{LevelFinding, LoadKeptUp};
 use plimsoll_model::Span;
 use plimsoll_policy::RouteSpec;
 use plimsoll_sim::catalogue::engine_file::EngineInFull;
@@ -264,7 +264,7 @@ pub fn flags(world: &WorldSpec, levels: &[LevelFinding]) -> Vec<String> {
     let in_flight = |level: &&LevelFinding| level.summary.concurrency.mean;
     let heaviest = |carried: bool| {
         let levels =
-            levels.iter().filter(|level| !carried || level.summary.stability.verdict != KeptUp::Unstable);
+            levels.iter().filter(|level| !carried || level.summary.stability.verdict != LoadKeptUp::Unstable);
         levels.max_by(|a, b| in_flight(a).total_cmp(&in_flight(b)))
     };
     let used = heaviest(true).or_else(|| heaviest(false)).map_or_else(IntendedLoad::default, |level| {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use plimsoll_model::{At, Level, Span, split_labels};
 
 use super::RunData;
-use plimsoll_measure::server_side::{Buckets, Replica, Series, ServerSide, Signal};
+use plimsoll_measure::server_side::{Buckets, GaugeSeries, ObservedReplica, ServerSide, Signal};
 
 /// The server's signals over one level.
 #[derive(Clone, Debug)]
@@ -158,8 +158,8 @@ impl LevelGauges {
     /// Counts replicas. The data-parallel engines of a server share a metrics endpoint and count as one replica. They
     /// count separately only if responses name them by those labels. Counting engines while responses name pods was
     /// rejected: two pods with two engines each were four replicas, and two seemed idle.
-    fn count(&self, told: &[String], there: impl Fn(&Series) -> bool) -> usize {
-        let on_pages: Vec<(&Replica, Vec<(String, String)>)> =
+    fn count(&self, told: &[String], there: impl Fn(&GaugeSeries) -> bool) -> usize {
+        let on_pages: Vec<(&ObservedReplica, Vec<(String, String)>)> =
             self.side.replicas().iter().map(|replica| (replica, split_labels(&replica.labels))).collect();
         let labelled =
             |name: &String| on_pages.iter().any(|(_, labels)| labels.iter().any(|(_, value)| value == name));
@@ -179,7 +179,7 @@ impl LevelGauges {
     /// Returns each engine that existed for most of the level.
     pub fn on_pages(&self) -> Vec<EngineGaugesView> {
         let (from, to) = (self.from, self.to);
-        let engine = |(engine, replica): (usize, &Replica)| {
+        let engine = |(engine, replica): (usize, &ObservedReplica)| {
             let gauge = |signal| self.side.gauge_of(engine, signal);
             let running = gauge(Signal::Running).filter(|running| running.known(from, to) >= 0.8)?;
             let gap = |from: At, to: At| {

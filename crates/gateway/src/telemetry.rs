@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_measure::server_side::ServerSide;
 use plimsoll_measure::server_side::signal::Signal;
-use plimsoll_measure::server_side::table::Table;
+use plimsoll_measure::server_side::table::SignalTable;
 use plimsoll_model::{At, Sample, join_labels};
 use plimsoll_policy::{ReportedLoad, SettingError};
 use plimsoll_wire::exposition;
@@ -51,7 +51,7 @@ impl TelemetrySpec {
 /// Parses a metrics exposition. Returns `None` if it contains neither running nor waiting requests, or if it is
 /// truncated.
 pub fn read(path: &str, page: &[u8]) -> Option<ReportedLoad> {
-    let wants = |name: &str| Table::shipped().of(name).iter().any(|row| is_read(row.signal));
+    let wants = |name: &str| SignalTable::shipped().of(name).iter().any(|row| is_read(row.signal));
     let rows = match path.rsplit('/').next() {
         Some("loads") => exposition::sglang_loads(page),
         Some("slots") => exposition::llamacpp_slots(page),

@@ -7,7 +7,7 @@
 
 use plimsoll_model::{At, Attempt, Broken, By, How, TokensRule};
 
-use crate::gather::Gathered;
+use crate::gather::LevelAccumulator;
 use crate::sessions::SessionTurn;
 
 /// Value of a request that failed or never ended; it ranks above every time.
@@ -113,7 +113,7 @@ pub struct Columns {
     pub one_token_events: bool,
 
     /// Missing or repeated rows, and timestamps that go backwards.
-    pub(crate) odd: Odd,
+    pub(crate) odd: RowAnomalies,
     /// Complete responses with an unknown token count, because the server's count contradicts their events.
     pub(crate) claims: Claims,
     /// Number of complete responses of two tokens or more.
@@ -123,11 +123,11 @@ pub struct Columns {
     /// Due time and outcome of every attempt that was followed by a retry.
     pub(crate) earlier: Vec<(i64, How)>,
     /// Attempts without a response, with their error.
-    pub(crate) lost: Vec<Lost>,
+    pub(crate) lost: Vec<FailedAttempt>,
     /// Distinct errors.
-    pub(crate) words: Vec<Words>,
+    pub(crate) words: Vec<FailureText>,
     /// Content of each token event, pooled like `gaps`; empty if every event has one token.
-    pub(crate) carried: Vec<Carried>,
+    pub(crate) carried: Vec<EventTokens>,
     /// Number of token events of each request; empty if every event has one token.
     pub(crate) events: Vec<u32>,
     /// Rule for the tokens per event of each request; empty if every event has one token.
@@ -149,7 +149,7 @@ pub(crate) struct Stages {
 
 /// The faults of the rows of all attempts, including retried ones.
 #[derive(Default)]
-pub(crate) struct Odd {
+pub(crate) struct RowAnomalies {
     /// Repeated rows of an attempt.
     pub doubled: u64,
     /// Attempts without a row although a later attempt of the request has one.
@@ -172,17 +172,17 @@ pub(crate) struct Claims {
 
 /// An attempt without a response.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Lost {
+pub(crate) struct FailedAttempt {
     pub due: i64,
     pub words: u32,
 }
 
 /// The error of a failed attempt: outcome, HTTP status, and the beginning of the text.
-pub(crate) type Words = (How, Option<u16>, String);
+pub(crate) type FailureText = (How, Option<u16>, String);
 
 /// The content of one token event.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Carried {
+pub(crate) struct EventTokens {
     /// Number of tokens; 0 if unknown.
     pub tokens: u16,
     /// Set if the time is only an upper bound.
@@ -302,7 +302,7 @@ impl Columns {
     /// Converts the records of one level. `attempts` may be in any order; the attempts of a request become one row.
     pub fn read(attempts: &[&Attempt]) -> Columns {
         let events = attempts.iter().map(|attempt| attempt.events.len()).sum();
-        let mut gathered = Gathered::with_capacity(attempts.len(), events);
+        let mut gathered = LevelAccumulator::with_capacity(attempts.len(), events);
         let (mut request, mut due) = (None, At::ZERO);
         for (of, _, index) in by_request(attempts) {
             let attempt = attempts[index as usize];
@@ -333,7 +333,7 @@ impl Columns {
                 continue;
             }
             let gaps = self.gaps(row, row + 1);
-            let mut previous: Option<&Carried> = None;
+            let mut previous: Option<&EventTokens> = None;
             let mut since = 0;
             for (i, event) in own.iter().enumerate() {
                 since += if i == 0 { 0 } else { gaps[i - 1] };

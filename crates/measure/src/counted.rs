@@ -11,7 +11,7 @@
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, How, LoggedRequest, RequestLog, Sample, Span};
 
-use crate::server_side::table::Table;
+use crate::server_side::table::SignalTable;
 use crate::server_side::{Buckets, ServerSide, Signal};
 
 /// Signals that are read.
@@ -39,12 +39,12 @@ const HALVINGS: usize = 80;
 
 /// Returns whether a series of this name is read.
 pub fn reads(name: &str) -> bool {
-    Table::shipped().of(name).iter().any(|row| READ.contains(&row.signal))
+    SignalTable::shipped().of(name).iter().any(|row| READ.contains(&row.signal))
 }
 
 /// Returns a regular expression (RE2) that matches the names that are read.
 pub fn names() -> String {
-    Table::shipped().names(&READ)
+    SignalTable::shipped().names(&READ)
 }
 
 /// Reconstructs requests from scraped counters. `begin_ns` is [`At::ZERO`] of the samples as Unix time in ns.

@@ -26,7 +26,7 @@ const BLOCK_TOKENS: f64 = 16.0;
 /// The verdict on a property of a workload compared with its source.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Likeness {
+pub enum FidelityVerdict {
     Same,
     Differs,
     /// The source does not contain the property.
@@ -43,7 +43,7 @@ pub struct Property {
     /// Largest distance at which the values count as equal.
     pub bound: Option<f64>,
     pub measure: &'static str,
-    pub verdict: Likeness,
+    pub verdict: FidelityVerdict,
     pub why: Option<String>,
 }
 
@@ -309,7 +309,7 @@ fn judged(
     bound: f64,
     measure: &'static str,
 ) -> Property {
-    let verdict = if apart <= bound + 1e-9 { Likeness::Same } else { Likeness::Differs };
+    let verdict = if apart <= bound + 1e-9 { FidelityVerdict::Same } else { FidelityVerdict::Differs };
     Property {
         name: name.to_owned(),
         source: Some(source),
@@ -330,7 +330,7 @@ fn unknown(name: &str, workload: Option<f64>, why: &str) -> Property {
         apart: None,
         bound: None,
         measure: "",
-        verdict: Likeness::Unknown,
+        verdict: FidelityVerdict::Unknown,
         why: Some(why.to_owned()),
     }
 }

@@ -8,7 +8,7 @@ use plimsoll_math::series;
 use plimsoll_model::{At, GeneratorHealth, Sample, Span};
 
 use crate::columns::{Columns, INFINITE};
-use crate::findings::{Concurrency, Estimate, KeptUp, Little, Stability};
+use crate::findings::{Concurrency, Estimate, LittlesLawCheck, LoadKeptUp, Stability};
 use crate::order::LEVEL;
 
 /// Growth of requests in flight, as a share of the offered rate, that separates stable from unstable.
@@ -123,7 +123,7 @@ pub fn concurrency(
 /// A counter adds a request between its due time and its send time. A late generator increases this distance, which is lag and
 /// has its own check. The records therefore give two figures, and the counter is compared with the nearer one if it is not
 /// between them. The counter stays independent, because it uses no timestamps.
-fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Little> {
+fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<LittlesLawCheck> {
     let chosen: Vec<(At, f64)> = samples
         .iter()
         .filter(|s| s.source == "client" && s.name == "in_flight" && s.at >= from && s.at < to)
@@ -151,7 +151,7 @@ fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Li
     let closure = series::little_closure(&sampled, nearer, LEVEL)?;
     // The records may be empty although the counter was not: that is a large disagreement.
     let from_records = between(mean(&sampled), mean(&due), mean(&sent)).max(LEAST_IN_FLIGHT);
-    Some(Little {
+    Some(LittlesLawCheck {
         sampled_mean: mean(&sampled),
         from_records,
         disagreement: mean(&sampled) / from_records - 1.0,
@@ -170,7 +170,12 @@ fn between(sampled: f64, due: f64, sent: f64) -> f64 {
 }
 
 /// Returns Little's law with the driver's mean of its counter over the level, if the samples were not stored.
-fn little_of_health(columns: &Columns, from: At, to: At, health: &GeneratorHealth) -> Option<Little> {
+fn little_of_health(
+    columns: &Columns,
+    from: At,
+    to: At,
+    health: &GeneratorHealth,
+) -> Option<LittlesLawCheck> {
     let sampled = health.in_flight_mean?;
     if columns.due.first().is_none_or(|due| *due < from.0) {
         // The counter's mean covers the whole level, so it does not apply if a warm-up was cut.
@@ -184,7 +189,7 @@ fn little_of_health(columns: &Columns, from: At, to: At, health: &GeneratorHealt
     }
     // Twice the standard error of a sampled mean of this number, for independent samples.
     let tolerance = 2.0 * (mean.max(1.0) / health.in_flight_samples as f64).sqrt() / mean;
-    Some(Little {
+    Some(LittlesLawCheck {
         sampled_mean: sampled,
         from_records: mean,
         disagreement: sampled / mean - 1.0,
@@ -212,8 +217,8 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
         why,
     };
     let undecided = |growth, why: String| match loses {
-        Some(lost) => verdict(KeptUp::Unstable, growth, format!("{}; {why}", lost_words(lost))),
-        None => verdict(KeptUp::Undecided, growth, why),
+        Some(lost) => verdict(LoadKeptUp::Unstable, growth, format!("{}; {why}", lost_words(lost))),
+        None => verdict(LoadKeptUp::Undecided, growth, why),
     };
     let needed = GROWTH_BATCHES * ARRIVALS_PER_BATCH;
     let (growth, later) = match (n >= needed && to > from).then(|| growth(columns, from, to, GROWTH_BATCHES))
@@ -236,7 +241,7 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
         percent(GROWTH_LIMIT)
     );
     if let Some(lost) = loses {
-        return verdict(KeptUp::Unstable, Some(growth), format!("{}; {figure}", lost_words(lost)));
+        return verdict(LoadKeptUp::Unstable, Some(growth), format!("{}; {figure}", lost_words(lost)));
     }
     let length = (to - from).0;
     let obvious =
@@ -244,19 +249,19 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
     if length < FILLS * answer.0 && !obvious {
         let least = crate::say::number((FILLS + 1) as f64 * answer.as_secs_f64());
         let why = format!("{figure}; too short to tell filling from piling up: it needs {least} s");
-        return verdict(KeptUp::Undecided, Some(growth), why);
+        return verdict(LoadKeptUp::Undecided, Some(growth), why);
     }
     let grows = growth.lower > GROWTH_LIMIT;
     let holds = growth.upper < GROWTH_LIMIT && lost.is_none_or(|lost| lost.upper < LOST_LIMIT);
     match (grows, holds) {
         (true, _) if later < BENT * growth.value => verdict(
-            KeptUp::Undecided,
+            LoadKeptUp::Undecided,
             Some(growth),
             format!("{figure}; the growth slows, as while a target fills"),
         ),
-        (true, _) => verdict(KeptUp::Unstable, Some(growth), figure),
-        (_, true) => verdict(KeptUp::Stable, Some(growth), figure),
-        _ => verdict(KeptUp::Undecided, Some(growth), figure),
+        (true, _) => verdict(LoadKeptUp::Unstable, Some(growth), figure),
+        (_, true) => verdict(LoadKeptUp::Stable, Some(growth), figure),
+        _ => verdict(LoadKeptUp::Undecided, Some(growth), figure),
     }
 }
 

@@ -11,7 +11,9 @@ use std::collections::BTreeMap;
 
 use plimsoll_model::{At, Attempt, Broken, Event, EventKind, How, ServerStage, TokensRule};
 
-use crate::columns::{ABSENT, Carried, Columns, Fate, INFINITE, Lost, Odd, UNKNOWN, Words};
+use crate::columns::{
+    ABSENT, Columns, EventTokens, FailedAttempt, FailureText, Fate, INFINITE, RowAnomalies, UNKNOWN,
+};
 use crate::sessions::{self, SessionTurn};
 
 /// Number of characters of an error text that are compared and shown.
@@ -22,7 +24,7 @@ const RULES: [TokensRule; 3] = [TokensRule::UsageTotal, TokensRule::UsageRunning
 
 /// The data that figures need of the records of one level so far.
 #[derive(Default)]
-pub struct Gathered {
+pub struct LevelAccumulator {
     /// One row per attempt, in order of arrival.
     columns: Columns,
     request: Vec<u64>,
@@ -34,16 +36,16 @@ pub struct Gathered {
     one_event: Vec<bool>,
     /// Number of attempts by the rule of their tokens, in the order of [`RULES`].
     by_rule: [u64; 3],
-    words: BTreeMap<Words, u32>,
+    words: BTreeMap<FailureText, u32>,
     stages: BTreeMap<String, u32>,
     finished: u64,
     first_tries: u64,
     last_end: Option<At>,
 }
 
-impl Gathered {
-    pub(crate) fn with_capacity(rows: usize, events: usize) -> Gathered {
-        let mut gathered = Gathered::default();
+impl LevelAccumulator {
+    pub(crate) fn with_capacity(rows: usize, events: usize) -> LevelAccumulator {
+        let mut gathered = LevelAccumulator::default();
         let columns = &mut gathered.columns;
         columns.gaps.reserve(events);
         columns.carried.reserve(events);
@@ -114,7 +116,7 @@ impl Gathered {
         let text = attempt.answer.error.as_deref().unwrap_or("").chars().take(ERROR_CHARS).collect();
         let next = self.words.len() as u32;
         let words = *self.words.entry((attempt.outcome.how, attempt.answer.status, text)).or_insert(next);
-        self.columns.lost.push(Lost { due: due.0, words });
+        self.columns.lost.push(FailedAttempt { due: due.0, words });
     }
 
     fn push_metrics(&mut self, due: At, last: &Attempt, fate: Fate) {
@@ -227,7 +229,7 @@ impl Gathered {
                 columns.gaps.push((event.offset - before.offset).0);
                 exact += u32::from(!event.coalesced && !before.coalesced);
             }
-            columns.carried.push(Carried { tokens: event.tokens, coalesced: event.coalesced });
+            columns.carried.push(EventTokens { tokens: event.tokens, coalesced: event.coalesced });
             one_token &= event.tokens == 1;
             events += 1;
             previous = Some(event);
@@ -263,7 +265,7 @@ impl Gathered {
             self.columns.odd.missing = self.attempt.iter().map(|n| u64::from(*n)).sum();
             (self.request, self.attempt) = (Vec::new(), Vec::new());
         }
-        let Gathered { mut columns, one_token, .. } = self;
+        let LevelAccumulator { mut columns, one_token, .. } = self;
         let own_rule = |(rule, events): (&TokensRule, &u32)| *rule == columns.rule || *events == 0;
         let unknown = columns.rule == TokensRule::Unknown;
         let rules = match columns.rules.is_empty() {
@@ -485,7 +487,7 @@ fn begun(columns: &Columns, attempts: &[u32]) -> i64 {
     }
 }
 
-impl Odd {
+impl RowAnomalies {
     /// Checks the timestamps of an attempt against their only possible order.
     ///
     /// A failed attempt has only the timestamps that it reached. A rejection may arrive before the request is completely written,

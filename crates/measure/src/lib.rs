@@ -53,8 +53,8 @@ mod targets;
 mod window;
 
 pub use findings::{Findings, LevelFinding};
-pub use gather::Gathered;
-pub use lines::{LineSpec, Observed};
+pub use gather::LevelAccumulator;
+pub use lines::{LineLevel, LineSpec};
 pub use summary::summarise;
 pub use sweep::{Sweep, SweepSpec};
-pub use whole::{Streamed, analyse, analyse_observed};
+pub use whole::{StreamedRun, analyse, analyse_observed};

@@ -28,7 +28,7 @@ pub struct ShardRun {
 
 /// The merged shards.
 #[derive(Debug)]
-pub struct Joined {
+pub struct MergedRun {
     /// Merged level. Its load, arrivals and hash are still those of one shard; the scenario defines the spacing of arrivals.
     pub level: Level,
     /// Rows in the order of their ends.
@@ -41,7 +41,7 @@ pub struct Joined {
 
 /// The errors of shards that do not form a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Misfit {
+pub enum ShardMismatch {
     /// All shards failed before their start.
     NoneBegan,
     /// A shard has the row of a request that belongs to another shard.
@@ -52,18 +52,18 @@ pub enum Misfit {
     NoSchedule(u64),
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for ShardMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Misfit::NoneBegan => write!(f, "no shard began to send"),
-            Misfit::Foreign(shard, request) => {
+            ShardMismatch::NoneBegan => write!(f, "no shard began to send"),
+            ShardMismatch::Foreign(shard, request) => {
                 write!(f, "shard {shard} has a row of request {request}, which another shard was to send")
             }
-            Misfit::Moved(shard, request, was, drawn) => write!(
+            ShardMismatch::Moved(shard, request, was, drawn) => write!(
                 f,
                 "shard {shard} says that request {request} was due {was} ns after the start; in the schedule of this scenario it is {drawn} ns"
             ),
-            Misfit::NoSchedule(missing) => write!(
+            ShardMismatch::NoSchedule(missing) => write!(
                 f,
                 "{missing} arrivals have no row, and what they were to be can't be drawn again from the scenario"
             ),
@@ -80,13 +80,13 @@ pub fn join(
     of: u32,
     arrivals: u64,
     schedule: Option<&Schedule>,
-) -> Result<Joined, Misfit> {
+) -> Result<MergedRun, ShardMismatch> {
     let levels: Vec<Level> = shards.iter().filter_map(|one| one.level.clone()).collect();
-    let first = levels.first().ok_or(Misfit::NoneBegan)?.clone();
+    let first = levels.first().ok_or(ShardMismatch::NoneBegan)?.clone();
     let clock = clocks_apart(&shards, of);
     let moved: Vec<Level> = levels.iter().map(|level| on_axis(level, first.start)).collect();
     let mut joined =
-        Joined { level: first, attempts: Vec::new(), samples: Vec::new(), lost: vec![0; of as usize] };
+        MergedRun { level: first, attempts: Vec::new(), samples: Vec::new(), lost: vec![0; of as usize] };
     let mut counters: Vec<Vec<(At, f64)>> = Vec::new();
     let mut connections = 0;
     for one in shards {
@@ -143,11 +143,11 @@ fn take_rows(
     all: &mut Vec<Attempt>,
     rows: Vec<Attempt>,
     (shard, by, connections): (Shard, Span, u32),
-) -> Result<u32, Misfit> {
+) -> Result<u32, ShardMismatch> {
     let mut next = connections;
     for mut row in rows {
         if !shard.takes(row.session, row.request) {
-            return Err(Misfit::Foreign(shard, row.request));
+            return Err(ShardMismatch::Foreign(shard, row.request));
         }
         row.shift(by);
         row.connection = row.connection.map(|number| number.saturating_add(connections));
@@ -158,24 +158,29 @@ fn take_rows(
 }
 
 /// Checks the rows against the schedule, and adds rows for arrivals that have none.
-fn complete(joined: &mut Joined, of: u32, arrivals: u64, schedule: Option<&Schedule>) -> Result<(), Misfit> {
+fn complete(
+    joined: &mut MergedRun,
+    of: u32,
+    arrivals: u64,
+    schedule: Option<&Schedule>,
+) -> Result<(), ShardMismatch> {
     let known: HashSet<u64> = joined.attempts.iter().map(|row| row.request).collect();
     let Some(schedule) = schedule else {
         return match arrivals.saturating_sub(known.len() as u64) {
             0 => Ok(()),
-            missing => Err(Misfit::NoSchedule(missing)),
+            missing => Err(ShardMismatch::NoSchedule(missing)),
         };
     };
     let start = joined.level.start;
     for row in &joined.attempts {
         let shard = Shard { index: Shard::index_of(of, row.session, row.request), of };
         let Some(drawn) = schedule.arrivals.get(row.request as usize) else {
-            return Err(Misfit::Foreign(shard, row.request));
+            return Err(ShardMismatch::Foreign(shard, row.request));
         };
         let was = (row.due - start).0;
         // A turn that depends on others is due after their responses, and the schedule has only its earliest time.
         if drawn.after.is_empty() && was != drawn.due.0 {
-            return Err(Misfit::Moved(shard, row.request, was, drawn.due.0));
+            return Err(ShardMismatch::Moved(shard, row.request, was, drawn.due.0));
         }
     }
     for arrival in schedule.arrivals.iter().filter(|arrival| !known.contains(&arrival.id)) {

@@ -30,7 +30,7 @@ use plimsoll_math::series;
 use plimsoll_model::{At, Attempt, How, Level, Sample, SizeUnit, StampSource};
 
 use crate::budget::{self, share_over};
-use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN, Words};
+use crate::columns::{ABSENT, Columns, FailureText, Fate, INFINITE, UNKNOWN};
 use crate::course::timeline;
 use crate::findings::{
     BudgetSpec, Counts, ErrorCount, Estimate, FanOut, Histogram, Itl, Latencies, LengthFigures, Lengths,
@@ -160,7 +160,7 @@ fn stability(level: &Level, columns: &Columns, from: At, lost: &Estimate) -> Sta
     match level.load {
         plimsoll_model::Load::Open { .. } => flight::stability(columns, from, level.stop, Some(lost)),
         _ => Stability {
-            verdict: crate::findings::KeptUp::Undecided,
+            verdict: crate::findings::LoadKeptUp::Undecided,
             growth_share: None,
             limit_share: flight::GROWTH_LIMIT,
             why: "a closed loop cannot pile up".into(),
@@ -226,7 +226,7 @@ const ERRORS_LISTED: usize = 5;
 
 /// Returns the errors of requests due in this interval as reported, most frequent first.
 fn errors(columns: &Columns, (first, last): (i64, i64)) -> Vec<ErrorCount> {
-    let mut seen: BTreeMap<&Words, u64> = BTreeMap::new();
+    let mut seen: BTreeMap<&FailureText, u64> = BTreeMap::new();
     for lost in columns.lost.iter().filter(|lost| lost.due >= first && lost.due <= last) {
         *seen.entry(&columns.words[lost.words as usize]).or_default() += 1;
     }

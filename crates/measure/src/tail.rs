@@ -31,15 +31,15 @@ pub const BEYOND: f64 = 10.0;
 
 /// The upper values of a level in descending order, each with its batch.
 #[derive(Clone, Default, Debug)]
-pub struct Upper {
+pub struct UpperTail {
     n: usize,
     sizes: [u32; BATCHES],
     falling: Vec<(i64, u8)>,
 }
 
-impl Upper {
+impl UpperTail {
     /// Keeps the upper part of values in the order of due times; absent values are left out.
-    pub fn keep(in_due_order: &[i64]) -> Upper {
+    pub fn keep(in_due_order: &[i64]) -> UpperTail {
         let values: Vec<i64> = in_due_order.iter().copied().filter(|ns| *ns != ABSENT).collect();
         let n = values.len();
         let mut sizes = [0u32; BATCHES];
@@ -57,12 +57,12 @@ impl Upper {
         }
         falling.sort_unstable_by(|a, b| b.cmp(a));
         falling.shrink_to_fit();
-        Upper { n, sizes, falling }
+        UpperTail { n, sizes, falling }
     }
 
     /// Keeps no values, for a level that no limit uses.
-    pub fn nothing(_: &[i64]) -> Upper {
-        Upper::default()
+    pub fn nothing(_: &[i64]) -> UpperTail {
+        UpperTail::default()
     }
 
     /// Returns the number of values of the level.
@@ -200,8 +200,8 @@ pub struct TailFit {
 /// - *The zero-contention value is uncertain too*, and shifts every crossing equally. It is redrawn from its batches and not
 ///   from a normal distribution. Next to a step of the latency (one more prompt chunk) its error has one sign and a full step.
 pub fn fit(
-    levels: &[(f64, &Upper)],
-    zero: &Upper,
+    levels: &[(f64, &UpperTail)],
+    zero: &UpperTail,
     p: f64,
     factor: f64,
     limit: Option<f64>,
@@ -357,13 +357,13 @@ mod tests {
     use super::*;
 
     /// Returns `n` values of about `ms`, of which `far` at regular distances are `far_ms`.
-    fn values(n: usize, ms: f64, (far, far_ms): (usize, f64), seed: u64) -> Upper {
+    fn values(n: usize, ms: f64, (far, far_ms): (usize, f64), seed: u64) -> UpperTail {
         let mut stream = Stream::new(seed, "values", 0);
         let one = |i: usize| match far > 0 && i % (n / far) == 7 && i / (n / far) < far {
             true => far_ms,
             false => ms * (0.9 + 0.1 * stream.uniform()),
         };
-        Upper::keep(&(0..n).map(one).map(|ms| (1e6 * ms) as i64).collect::<Vec<_>>())
+        UpperTail::keep(&(0..n).map(one).map(|ms| (1e6 * ms) as i64).collect::<Vec<_>>())
     }
 
     /// The flat curve of a batching engine: 1.21, 1.33, 1.44 and 1.6 times 85 ms, which is the p99 without contention.
@@ -371,16 +371,16 @@ mod tests {
     /// 1200 requests measured 70, because a step of the latency is there and 11 of them, not 12, are beyond it.
     #[test]
     fn an_onset_is_as_uncertain_as_its_zero_contention_value() {
-        let levels: Vec<(f64, Upper)> = [(4.2, 1.21), (6.2, 1.33), (8.3, 1.44), (10.3, 1.6)]
+        let levels: Vec<(f64, UpperTail)> = [(4.2, 1.21), (6.2, 1.33), (8.3, 1.44), (10.3, 1.6)]
             .map(|(load, times)| (load, values(4_000, 70.0, (80, times * 85.0), 3)))
             .into();
-        let levels: Vec<(f64, &Upper)> = levels.iter().map(|(load, upper)| (*load, upper)).collect();
+        let levels: Vec<(f64, &UpperTail)> = levels.iter().map(|(load, upper)| (*load, upper)).collect();
         let zero = values(1_200, 70.0, (11, 85.0), 5);
         let found = fit(&levels, &zero, 0.99, 1.5, None, (&mut Stream::new(1, "onset", 0), 400)).crossing;
         assert!(found.interval.lower > 0.0, "{found:?}");
         assert!(found.interval.contains(9.1), "{found:?}");
         // Next to a curve far over the factor at all loads, no replicate reaches the lightest level.
-        let steep: Vec<(f64, &Upper)> = levels.iter().map(|(load, _)| (*load, levels[3].1)).collect();
+        let steep: Vec<(f64, &UpperTail)> = levels.iter().map(|(load, _)| (*load, levels[3].1)).collect();
         let low = values(1_200, 40.0, (24, 50.0), 5);
         let found = fit(&steep, &low, 0.99, 1.5, None, (&mut Stream::new(1, "onset", 0), 400)).crossing;
         assert!(found.interval.lower > 0.0 && found.interval.upper < 4.2, "{found:?}");

@@ -8,14 +8,16 @@ use std::collections::BTreeMap;
 use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, Sample, TimeBase};
 
 use crate::columns::Columns;
-use crate::findings::{CapacityLine, CapacityLines, FINDINGS_SCHEMA, Findings, Held, Hold, KeptUp, Reading};
-use crate::gather::Gathered;
-use crate::lines::{self, LineSpec, Observed};
+use crate::findings::{
+    CapacityLine, CapacityLines, FINDINGS_SCHEMA, Findings, Held, LoadKeptUp, Reading, SustainedLine,
+};
+use crate::gather::LevelAccumulator;
+use crate::lines::{self, LineLevel, LineSpec};
 use crate::network::{Network, SeenOfNetwork};
 use crate::purpose::{COLD, ISOLATED, WARM_UP};
 use crate::say::number;
 use crate::server_side::report;
-use crate::tail::Upper;
+use crate::tail::UpperTail;
 use crate::validity::judge_run;
 
 /// Recomputes all findings of a run from its rows.
@@ -35,13 +37,13 @@ pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], sp
 
 /// The findings of a run that is read attempt by attempt, without keeping attempts. Figures need a tenth of an attempt's data.
 #[derive(Default)]
-pub struct Streamed {
+pub struct StreamedRun {
     levels: Levels,
     network: SeenOfNetwork,
     connected: bool,
 }
 
-impl Streamed {
+impl StreamedRun {
     /// Adds an attempt; attempts may come in any order.
     pub fn push(&mut self, attempt: &Attempt) {
         self.levels.0.entry(attempt.level).or_default().push(attempt);
@@ -78,7 +80,7 @@ impl Streamed {
 
 /// The gathered records of each level.
 #[derive(Default)]
-struct Levels(BTreeMap<u32, Gathered>);
+struct Levels(BTreeMap<u32, LevelAccumulator>);
 
 impl Levels {
     /// Returns each level that counts, up to its last record, with its columns.
@@ -98,10 +100,10 @@ fn observe(
     columns: &Columns,
     samples: &[Sample],
     spec: &LineSpec,
-) -> (Observed, (usize, usize)) {
+) -> (LineLevel, (usize, usize)) {
     // No limits are computed for a run of single loads.
-    let upper = if is_sweep(manifest.levels.iter()) { Upper::keep } else { Upper::nothing };
-    Observed::of_columns(level, columns, &of_level(samples, level), spec.budget.as_ref(), upper)
+    let upper = if is_sweep(manifest.levels.iter()) { UpperTail::keep } else { UpperTail::nothing };
+    LineLevel::of_columns(level, columns, &of_level(samples, level), spec.budget.as_ref(), upper)
 }
 
 /// Returns whether a level counts. Levels of warm-up, cold start or isolated requests are in the rows and in no figure.
@@ -110,7 +112,7 @@ fn counts(level: &Level) -> bool {
 }
 
 /// Returns the findings of observed levels in order of execution, without levels of warm-up.
-pub fn analyse_observed(observed: &[Observed], spec: &LineSpec) -> Findings {
+pub fn analyse_observed(observed: &[LineLevel], spec: &LineSpec) -> Findings {
     findings(observed, spec, is_sweep(observed.iter().map(|o| &o.level)))
 }
 
@@ -190,9 +192,9 @@ pub(crate) fn as_far_as_it_got(level: &Level, last_end: Option<At>, requests: u6
 }
 
 /// Returns the findings of observed levels.
-pub fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -> Findings {
+pub fn findings(observed: &[LineLevel], spec: &LineSpec, is_sweep: bool) -> Findings {
     let levels: Vec<_> = observed.iter().map(|o| o.finding.clone()).collect();
-    let zero: Vec<&Observed> =
+    let zero: Vec<&LineLevel> =
         observed.iter().filter(|o| matches!(o.level.load, Load::Closed { concurrency: 1 })).collect();
     let mut kinds: Vec<&str> = Vec::new();
     if is_sweep {
@@ -204,10 +206,10 @@ pub fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -> Findi
     }
     let (mut all_lines, mut curves) = (Vec::new(), Vec::new());
     for kind in kinds {
-        let own: Vec<&Observed> = observed.iter().filter(|o| o.level.traffic == kind).collect();
+        let own: Vec<&LineLevel> = observed.iter().filter(|o| o.level.traffic == kind).collect();
         let mut read = lines::read(kind, &own, &zero, spec);
         read.lines.hold = own.iter().rfind(|o| o.level.purpose == "hold").map(|o| {
-            let before: Vec<&Observed> = own.iter().copied().filter(|o| o.level.purpose != "hold").collect();
+            let before: Vec<&LineLevel> = own.iter().copied().filter(|o| o.level.purpose != "hold").collect();
             let line = line_to_hold(&lines::read(kind, &before, &zero, spec).lines);
             let zero_s = read.curve.zero_contention.value();
             hold(o, line.map_or("load", |line| line.0), zero_s, read.curve.percentile, spec.knee_factor)
@@ -249,7 +251,7 @@ pub(crate) fn line_to_hold(lines: &CapacityLines) -> Option<(&'static str, f64)>
     least.or_else(|| lower(&lines.stability).map(|rate| ("stability", 0.95 * rate)))
 }
 
-fn hold(o: &Observed, line: &str, zero_s: Option<f64>, percentile: f64, factor: f64) -> Hold {
+fn hold(o: &LineLevel, line: &str, zero_s: Option<f64>, percentile: f64, factor: f64) -> SustainedLine {
     let summary = &o.finding.summary;
     let budget = summary.budget.as_ref().map(|b| b.verdict);
     let tail = summary.latency.leading().at(percentile).and_then(Reading::estimate);
@@ -259,19 +261,19 @@ fn hold(o: &Observed, line: &str, zero_s: Option<f64>, percentile: f64, factor: 
     };
     let rises = summary.drift.drifts && summary.drift.change_share.is_some_and(|change| change > 0.0);
     let (verdict, why) = match (summary.stability.verdict, line, budget) {
-        (KeptUp::Unstable, ..) => (Held::Fail, summary.stability.why.clone()),
+        (LoadKeptUp::Unstable, ..) => (Held::Fail, summary.stability.why.clone()),
         _ if rises => (Held::Fail, "latency rose through the hold".to_owned()),
         (_, "budget", Some(Held::Fail)) => (Held::Fail, "the budget was broken".to_owned()),
         (_, "onset", _) if over => {
             (Held::Fail, format!("the tail stayed over {} × its zero-contention value", number(factor)))
         }
-        (KeptUp::Undecided, ..) => (Held::Inconclusive, summary.stability.why.clone()),
+        (LoadKeptUp::Undecided, ..) => (Held::Inconclusive, summary.stability.why.clone()),
         (_, "budget", Some(Held::Inconclusive)) => {
             (Held::Inconclusive, "too few requests to judge the budget".to_owned())
         }
         _ => (Held::Pass, summary.stability.why.clone()),
     };
-    Hold {
+    SustainedLine {
         line: line.to_owned(),
         level: o.level.id,
         rate_per_s: o.rate(),

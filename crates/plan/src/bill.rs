@@ -3,7 +3,7 @@
 use super::finding::{PlanCost, exact};
 use super::mix::Mix;
 use super::spec::{PlanError, PlanSpec};
-use plimsoll_judge::cost::{Flow, PriceSpec, Rate, units};
+use plimsoll_judge::cost::{EndpointPrice, Flow, PriceSpec, units};
 use plimsoll_measure::findings::Reading;
 
 /// Returns the cost of `replicas`, spares included, at the mean load and at the load at which they break. `None` without a
@@ -26,8 +26,8 @@ pub fn cost(
     let bill = priced.bill().map_err(|error| PlanError::Setting(error.to_string()))?;
     let at = |rate: f64| units(&bill, &flow(mix, rate));
     let per_hour = match bill.rate {
-        Rate::PerHour(hour) => Some(hour),
-        Rate::PerMtok { .. } => None,
+        EndpointPrice::PerHour(hour) => Some(hour),
+        EndpointPrice::PerMtok { .. } => None,
     };
     Ok(Some(PlanCost {
         per_hour,

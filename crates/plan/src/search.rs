@@ -269,8 +269,8 @@ fn output_per_s(spec: &PlanSpec, mix: &Mix) -> f64 {
 fn hourly(price: &PriceSpec, gpus: Option<u32>, replicas: u32) -> Option<f64> {
     let priced = PriceSpec { gpus: gpus.or(price.gpus), replicas: Some(replicas), ..price.clone() };
     match priced.bill().ok()?.rate {
-        plimsoll_judge::cost::Rate::PerHour(hour) => Some(hour),
-        plimsoll_judge::cost::Rate::PerMtok { .. } => None,
+        plimsoll_judge::cost::EndpointPrice::PerHour(hour) => Some(hour),
+        plimsoll_judge::cost::EndpointPrice::PerMtok { .. } => None,
     }
 }
 

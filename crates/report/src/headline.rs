@@ -4,8 +4,8 @@
 //! without the rest.
 
 use plimsoll_measure::findings::{
-    BudgetFinding, CapacityLine, CapacityLines, CurvePoint, Findings, Held, Hold, KeptUp, LevelSummary,
-    Trust, Validity,
+    BudgetFinding, CapacityLine, CapacityLines, CurvePoint, Findings, Held, LevelSummary, LoadKeptUp,
+    SustainedLine, Trust, Validity,
 };
 use plimsoll_measure::purpose::PROVE;
 use plimsoll_model::Load;
@@ -73,7 +73,7 @@ fn carries(lines: &CapacityLines, findings: &Findings) -> Option<String> {
     // The heaviest load clearly below the break whose share of requests over a ceiling is within its limit.
     let within = |point: &&CurvePoint| {
         broken.is_none_or(|broken| point.offered_per_s < CLEARLY * broken)
-            && point.stability != KeptUp::Unstable
+            && point.stability != LoadKeptUp::Unstable
             && level(point.level).and_then(|level| level.budget.as_ref()).is_some_and(is_within)
     };
     let heaviest = curve.points.iter().filter(within).map(|point| point.offered_per_s).reduce(f64::max);
@@ -117,7 +117,7 @@ fn sentence(says: &str, asks: &str, line: &CapacityLine) -> String {
     }
 }
 
-fn of_hold(hold: &Hold) -> String {
+fn of_hold(hold: &SustainedLine) -> String {
     let verdict = match hold.verdict {
         Held::Pass => "held",
         Held::Fail => "did not hold",
@@ -173,8 +173,8 @@ fn of_level(level: &LevelSummary) -> String {
         format!("{} p{} is {} ms ({interval})", leading.metric, figure::centile(p), words::ms(e.value))
     });
     let kept = match (level.load, level.stability.verdict) {
-        (Load::Open { .. }, KeptUp::Stable) => "; the endpoint keeps up",
-        (Load::Open { .. }, KeptUp::Unstable) => "; the endpoint does not keep up",
+        (Load::Open { .. }, LoadKeptUp::Stable) => "; the endpoint keeps up",
+        (Load::Open { .. }, LoadKeptUp::Unstable) => "; the endpoint does not keep up",
         _ => "",
     };
     let failed = figure::count(level.counts.failed.saturating_sub(level.counts.cancelled));

@@ -1,7 +1,7 @@
 //! Renders an imported file for the terminal: the tool's aggregates, Plimsoll's figures next to them, then the three lists.
 
 use plimsoll_measure::findings::{Percentiles, Reading};
-use plimsoll_measure::foreign::{Imported, ImportedPart, Recomputed};
+use plimsoll_measure::foreign::{AggregateComparison, ImportFinding, ImportedPart};
 use plimsoll_model::{ForeignClock, ForeignDue};
 
 use crate::document::Document;
@@ -15,7 +15,7 @@ const NAMED: usize = 8;
 const AS_KEPT: &str = "as the rows keep it";
 
 /// Returns the text for an imported file.
-pub fn text(imported: &Imported) -> String {
+pub fn text(imported: &ImportFinding) -> String {
     let version = imported.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
     let model = imported.model.as_ref().map(|model| format!(", model {model}")).unwrap_or_default();
     let mut page = Document::default();
@@ -41,7 +41,7 @@ pub fn text(imported: &Imported) -> String {
 }
 
 /// Adds whether the tool's figures follow from its rows.
-fn recomputed(page: &mut Document, found: &Recomputed) {
+fn recomputed(page: &mut Document, found: &AggregateComparison) {
     page.section("Recomputed by the tool's own definitions", |section| {
         section.says(match found.of {
             0 => {

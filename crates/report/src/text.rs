@@ -4,8 +4,8 @@
 //! meaning, so that a pipe, a log and a colour-blind user get equal information.
 
 use plimsoll_measure::findings::{
-    BudgetFinding, BudgetRow, CapacityLine, CapacityLines, Curve, Findings, KeptUp, LevelFinding,
-    LevelSummary, Passed, Percentiles, Reading, Trust, Validity,
+    BudgetFinding, BudgetRow, CapacityLine, CapacityLines, Curve, Findings, LevelFinding, LevelSummary,
+    LoadKeptUp, PassedCheck, Percentiles, Reading, Trust, Validity,
 };
 use plimsoll_model::{Manifest, RunState};
 
@@ -217,7 +217,7 @@ fn short_curve(curve: &Curve) -> TextTable {
     let mut table = TextTable::new(&["offered/s", "in flight", "p50", "<p99 [95 %]", "failed", "<"]);
     for point in &curve.points {
         // A normal point needs no word, and an invalid one has no other.
-        let kept = Some(words::kept(point.stability)).filter(|_| point.stability != KeptUp::Stable);
+        let kept = Some(words::kept(point.stability)).filter(|_| point.stability != LoadKeptUp::Stable);
         let trust = Some(words::trust(point.trust)).filter(|_| point.trust != Trust::Valid);
         let said: Vec<&str> = match point.trust {
             Trust::Invalid => trust.into_iter().collect(),
@@ -379,7 +379,7 @@ fn validity(page: &mut Document, validity: &Validity, detail: TextDetail) {
         if validity.passed.is_empty() || detail == TextDetail::Short {
             return;
         }
-        let name = |passed: &Passed| passed.check.replace('_', " ");
+        let name = |passed: &PassedCheck| passed.check.replace('_', " ");
         let checks: Vec<String> = validity.passed.iter().map(name).collect();
         section.says(format!("Checked and fine: {}", checks.join(", ")));
         let notes = validity.passed.iter().filter_map(|passed| Some((passed, passed.note.as_ref()?)));

@@ -4,7 +4,7 @@
 
 use maud::{Markup, html};
 use plimsoll_profile::infer::{
-    Basis, Bounded, PartCeiling, PartFinding, PartSlice, WaitFinding, WaitPart, WaitSource, WholeAnswers,
+    Basis, BoundedValue, PartCeiling, PartFinding, PartSlice, WaitFinding, WaitPart, WaitSource, WholeAnswers,
 };
 
 use plimsoll_measure::findings::{Held, Reading};
@@ -215,8 +215,8 @@ fn mean(part: &PartFinding) -> Option<f64> {
 }
 
 /// Returns mean, p50, p95 and p99; a percentile only with enough requests. The mean is a fact of these requests.
-fn figures(part: &PartFinding) -> [Option<Bounded>; 4] {
-    let enough = |value: Option<Bounded>, of: fn(&DurationFigures) -> &Reading| {
+fn figures(part: &PartFinding) -> [Option<BoundedValue>; 4] {
+    let enough = |value: Option<BoundedValue>, of: fn(&DurationFigures) -> &Reading| {
         value.filter(|_| part.sampled.as_ref().is_some_and(|times| of(times).estimate().is_some()))
     };
     [
@@ -376,7 +376,7 @@ fn signed(s: f64) -> String {
 fn bounds(found: &WaitFinding) -> TextTable {
     let mut table = TextTable::new(&["<inferred: lies between", "mean", "p50", "p95", "p99"]);
     for part in found.parts.iter().filter(|part| part.basis == Basis::Inferred) {
-        let range = |value: Option<Bounded>| match value {
+        let range = |value: Option<BoundedValue>| match value {
             Some(value) => format!("{} … {}", seconds(value.lower), seconds(value.upper)),
             None => "–".into(),
         };

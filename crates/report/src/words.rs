@@ -1,8 +1,8 @@
 //! Sentences and cells for both the terminal and the page, so that both have equal wording.
 
 use plimsoll_measure::findings::{
-    CapacityLine, CapacityLines, ErrorCount, Estimate, Findings, Held, KeptUp, LengthFigures, Lengths,
-    LevelFinding, LevelSummary, LoadWords, Rates, Reading, Reason, SessionCounts, SessionTokens, Trust,
+    CapacityLine, CapacityLines, ErrorCount, Estimate, Findings, Held, LengthFigures, Lengths, LevelFinding,
+    LevelSummary, LoadKeptUp, LoadWords, Rates, Reading, Reason, SessionCounts, SessionTokens, Trust,
     Validity,
 };
 use plimsoll_measure::sweep::SATURATED_GROWTH;
@@ -302,11 +302,11 @@ pub fn trust(trust: Trust) -> &'static str {
 }
 
 /// Returns the word for a stability verdict.
-pub fn kept(kept: KeptUp) -> &'static str {
+pub fn kept(kept: LoadKeptUp) -> &'static str {
     match kept {
-        KeptUp::Stable => "stable",
-        KeptUp::Undecided => "undecided",
-        KeptUp::Unstable => "unstable",
+        LoadKeptUp::Stable => "stable",
+        LoadKeptUp::Undecided => "undecided",
+        LoadKeptUp::Unstable => "unstable",
     }
 }
 

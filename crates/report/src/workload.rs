@@ -1,6 +1,6 @@
 //! Renders a workload from a log: the used entries, the fidelity of the workload, and the effect of the difference.
 
-use plimsoll_measure::faithful::{Likeness, Property, Reconstruction};
+use plimsoll_measure::faithful::{FidelityVerdict, Property, Reconstruction};
 use plimsoll_plan::effect::EffectFinding;
 
 use crate::document::Document;
@@ -116,9 +116,9 @@ fn properties(page: &mut Document, all: &[Property]) {
     let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), figure::number);
     for one in all {
         let verdict = match one.verdict {
-            Likeness::Same => "same",
-            Likeness::Differs => "differs",
-            Likeness::Unknown => "unknown",
+            FidelityVerdict::Same => "same",
+            FidelityVerdict::Differs => "differs",
+            FidelityVerdict::Unknown => "unknown",
         };
         let apart = match (one.apart, one.measure) {
             (Some(apart), "relative" | "points") => figure::percent(apart),
@@ -127,7 +127,7 @@ fn properties(page: &mut Document, all: &[Property]) {
         table.row([one.name.clone(), number(one.source), number(one.workload), apart, verdict.to_owned()]);
     }
     page.table(table);
-    let unknown = all.iter().filter(|one| one.verdict == Likeness::Unknown);
+    let unknown = all.iter().filter(|one| one.verdict == FidelityVerdict::Unknown);
     page.list(unknown.map(|one| format!("{}: {}", one.name, one.why.as_deref().unwrap_or_default())));
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use plimsoll_judge::cost::{Bill, Per, PriceSpec, Rate};
+use plimsoll_judge::cost::{Bill, EndpointPrice, Per, PriceSpec};
 
 use crate::block::TickBlock;
 use crate::finding::{CostNow, FleetNow};
@@ -28,8 +28,8 @@ pub(crate) fn cost(
         Some(paid / came).filter(|cost| cost.is_finite())
     };
     let (per_hour, output_price) = match bill(price, answering).map(|bill| bill.rate) {
-        Some(Rate::PerHour(hour)) => (Some(hour), None),
-        Some(rate @ Rate::PerMtok { .. }) => {
+        Some(EndpointPrice::PerHour(hour)) => (Some(hour), None),
+        Some(rate @ EndpointPrice::PerMtok { .. }) => {
             (per(|block| Some(block.length.as_secs_f64() / 3600.0)), rate.output_price())
         }
         None => (None, None),

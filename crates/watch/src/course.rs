@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_measure::order;
-use plimsoll_measure::server_side::table::Layer;
+use plimsoll_measure::server_side::table::SignalLayer;
 use plimsoll_measure::server_side::{Buckets, Signal};
 use plimsoll_model::{At, Span};
 use serde::Serialize;
@@ -158,7 +158,7 @@ fn exact(values: &[(At, i64)], length: Span) -> [Option<CoursePercentile>; 2] {
 }
 
 /// Returns a signal of the engines, or of a gateway if no engine has it, because both count the same requests.
-fn told<T>(of: &BTreeMap<(Layer, Signal), T>, signal: Signal) -> Option<&T> {
+fn told<T>(of: &BTreeMap<(SignalLayer, Signal), T>, signal: Signal) -> Option<&T> {
     let others = || of.iter().find(|((_, one), _)| *one == signal).map(|(_, value)| value);
-    of.get(&(Layer::Engine, signal)).or_else(others)
+    of.get(&(SignalLayer::Engine, signal)).or_else(others)
 }

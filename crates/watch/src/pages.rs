@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use plimsoll_diagnose::gauges::STALLED;
 use plimsoll_measure::server_side::table::SignalPart;
-use plimsoll_measure::server_side::{PageLayout, Series, ServerSide, Signal};
+use plimsoll_measure::server_side::{GaugeSeries, PageLayout, ServerSide, Signal};
 use plimsoll_model::{At, SeriesName, Span};
 
 use crate::alert::cold::ReplicaPresence;
@@ -322,6 +322,6 @@ fn state(
     }
 }
 
-fn level(series: Option<Series>) -> Option<f64> {
+fn level(series: Option<GaugeSeries>) -> Option<f64> {
     series.and_then(|series| series.steps.last().map(|step| step.value))
 }

@@ -8,7 +8,7 @@ use plimsoll_judge::budget::{BudgetFile, BudgetScope};
 use plimsoll_measure::budget::BudgetMetric;
 use plimsoll_measure::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
 use plimsoll_measure::server_side::Signal;
-use plimsoll_measure::server_side::table::Layer;
+use plimsoll_measure::server_side::table::SignalLayer;
 use plimsoll_model::{At, Attempt, How};
 
 use crate::block::TickBlock;
@@ -70,7 +70,7 @@ pub(crate) fn charts(rows: &LiveRows, attempts: &[Attempt], (from, to): (At, At)
     };
     HistoryBlock {
         watched: to - from,
-        counters: counted.into_iter().map(|(signal, count)| ((Layer::Engine, signal), count)).collect(),
+        counters: counted.into_iter().map(|(signal, count)| ((SignalLayer::Engine, signal), count)).collect(),
         latencies: charted(rows).into_iter().map(|metric| (metric.name(), values(metric))).collect(),
         ..HistoryBlock::empty(from, to)
     }

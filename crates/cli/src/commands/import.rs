@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use plimsoll_measure::foreign::{self, Imported};
+use plimsoll_measure::foreign::{self, ImportFinding};
 use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{
     ClockAnchor, Fingerprint, Foreign, ForeignClock, ForeignDue, Host, Manifest, RunState, TimeBase,
@@ -120,7 +120,7 @@ fn begin(head: &[u8]) -> Result<Option<ForeignFeed>, Stop> {
 // -------------------------------------------------------------------------------------------- writing
 
 /// Writes the run. Returns its number of requests.
-fn write(dir: &Path, args: &ImportArgs, read: &Foreign, imported: &Imported) -> Result<u64, Stop> {
+fn write(dir: &Path, args: &ImportArgs, read: &Foreign, imported: &ImportFinding) -> Result<u64, Stop> {
     let Some((levels, attempts)) = foreign::levels(read) else {
         return Err(Stop::usage(format!(
             "-o {}: {} keeps no start times here, so that there is no run to write; its figures are printed",
@@ -144,7 +144,7 @@ fn write(dir: &Path, args: &ImportArgs, read: &Foreign, imported: &Imported) -> 
     Ok(attempts.len() as u64)
 }
 
-fn manifest(args: &ImportArgs, read: &Foreign, imported: &Imported) -> Manifest {
+fn manifest(args: &ImportArgs, read: &Foreign, imported: &ImportFinding) -> Manifest {
     let wall =
         read.parts.iter().flat_map(|part| part.rows.iter().filter_map(|row| row.due.or(row.sent))).min();
     let clock = match (read.clock, wall) {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use plimsoll_measure::shards::{Joined, ShardRun, join};
+use plimsoll_measure::shards::{MergedRun, ShardRun, join};
 use plimsoll_model::{EndedBy, Level, Load, Manifest, RunState, ShardPart};
 use plimsoll_report::figure::counted;
 use plimsoll_store::{Origin, RunWriter, StoredRun};
@@ -175,7 +175,7 @@ fn merged(
     base: Manifest,
     scenario: Option<&Scenario>,
     (part, parts): (&ShardPart, Vec<ShardPart>),
-    joined: &Joined,
+    joined: &MergedRun,
 ) -> Manifest {
     let arrivals = scenario.map(|scenario| &scenario.arrivals);
     let asked = scenario.filter(|scenario| !matches!(scenario.arrivals, ArrivalSpec::Trace { .. }));
@@ -208,7 +208,7 @@ fn merged(
 fn all_parts(
     part: &ShardPart,
     parts: Vec<ShardPart>,
-    joined: &Joined,
+    joined: &MergedRun,
     host: &plimsoll_model::Host,
 ) -> Vec<ShardPart> {
     let mut known: BTreeMap<u32, ShardPart> =
@@ -243,7 +243,7 @@ fn why_partial(part: &ShardPart) -> Option<String> {
     }
 }
 
-fn write(dir: &Path, manifest: &Manifest, joined: &Joined) -> Result<(), Stop> {
+fn write(dir: &Path, manifest: &Manifest, joined: &MergedRun) -> Result<(), Stop> {
     let kept = |e: plimsoll_store::StoreError| Stop::invalid(e.to_string());
     let writer = RunWriter::create(dir, manifest.clone()).map_err(kept)?;
     joined.attempts.iter().for_each(|row| writer.attempt(row));

@@ -2,7 +2,7 @@
 //! other run.
 
 use crate::result;
-use plimsoll_measure::findings::{Findings, KeptUp};
+use plimsoll_measure::findings::{Findings, LoadKeptUp};
 use plimsoll_model::{EndedBy, Manifest, Protocol};
 use plimsoll_report::figure;
 use plimsoll_sim::ModeSpec;
@@ -95,7 +95,7 @@ fn refuse_what_has_no_meaning(args: &SimulateArgs) -> Result<(), Stop> {
 /// simulated duration.
 fn say_unsteady(manifest: &Manifest, findings: &Findings) {
     for (level, found) in manifest.levels.iter().zip(&findings.levels) {
-        let piles_up = found.summary.stability.verdict == KeptUp::Unstable;
+        let piles_up = found.summary.stability.verdict == LoadKeptUp::Unstable;
         let most = figure::count(level.generator.in_flight_max);
         let why = match level.ended_by {
             EndedBy::Ceiling => format!("given up with {most} in flight"),

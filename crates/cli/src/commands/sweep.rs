@@ -4,7 +4,7 @@ use crate::result;
 use std::path::{Path, PathBuf};
 
 use plimsoll_client::StopLimits;
-use plimsoll_judge::cost::{Bill, Rate};
+use plimsoll_judge::cost::{Bill, EndpointPrice};
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::sweep::{
     CAPACITIES, Preview, PreviewAt, RequestPrice, SweepLevel, SweepNext, least_time_s,
@@ -239,7 +239,7 @@ pub fn after_s(sweep: &Sweep, experiment: &SweepLevel) -> f64 {
 fn preview(plan: &Plan) -> Preview {
     let (input_tokens, output_tokens) = mean_lengths(&plan.scenario);
     let (per_million_input, per_million_output) = match plan.cost.as_ref().map(|bill| bill.rate) {
-        Some(Rate::PerMtok { input, output }) => (Some(input), Some(output)),
+        Some(EndpointPrice::PerMtok { input, output }) => (Some(input), Some(output)),
         _ => (None, None),
     };
     let unit = plan.scenario.target.protocol.counts();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use plimsoll_client::{Control, LevelPlan, LevelTraffic, MemorySink, ShardStart, Sink};
-use plimsoll_measure::Gathered;
+use plimsoll_measure::LevelAccumulator;
 use plimsoll_measure::sweep::SweepLevel;
 use plimsoll_model::{
     At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, Sample, Shard, SizeUnit, Span,
@@ -90,7 +90,7 @@ pub enum LevelRows {
     /// Records, from which a run folder is written.
     Records(Vec<Attempt>),
     /// Sums that the figures need, without the records, because a simulated day has a million of them.
-    Gathered(Box<Gathered>),
+    Gathered(Box<LevelAccumulator>),
 }
 
 impl MeasuredLevel {

@@ -29,7 +29,7 @@ use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding};
 use plimsoll_measure::findings::{BudgetSpec, Findings};
 use plimsoll_measure::purpose::{ISOLATED, WARM_UP};
-use plimsoll_measure::{Observed, SweepSpec};
+use plimsoll_measure::{LineLevel, SweepSpec};
 use plimsoll_model::{
     Attempt, Fingerprint, How, Level, Manifest, RerunOrigin, RunState, Sample, Span, TimeBase,
 };
@@ -130,7 +130,7 @@ pub struct Measure {
     attempts: Vec<Attempt>,
     samples: Vec<Sample>,
     /// Levels whose records are not kept in memory.
-    observed: Vec<Observed>,
+    observed: Vec<LineLevel>,
     /// Reason why the run can't be stored completely; once it is set, no new level starts.
     unkept: Option<String>,
     /// Agreement between the machines that share the load; `None` if one machine sends it.
@@ -452,7 +452,7 @@ impl Measure {
                 // Requests of the warm-up and isolated requests are in the rows but in no figure.
                 if ![WARM_UP, ISOLATED].contains(&level.purpose.as_str()) {
                     let budget = line_spec(&self.writer.manifest()).budget;
-                    self.observed.push(Observed::gathered(&level, *gathered, &samples, budget.as_ref()));
+                    self.observed.push(LineLevel::gathered(&level, *gathered, &samples, budget.as_ref()));
                 }
                 self.keep_server(samples);
             }

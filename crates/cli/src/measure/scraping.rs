@@ -11,7 +11,7 @@ use plimsoll_client::scrape::Scraper;
 use plimsoll_client::told::ScrapeLog;
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::server_side::report;
-use plimsoll_measure::server_side::table::Table;
+use plimsoll_measure::server_side::table::SignalTable;
 use plimsoll_model::{Sample, Span};
 use plimsoll_workload::{Scenario, format_span};
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ impl Scraping {
                 kept.push(sample);
             }
         });
-        let knows = |name: &str| !Table::shipped().of(name).is_empty();
+        let knows = |name: &str| !SignalTable::shipped().of(name).is_empty();
         let scraper = Scraper::start(pages, every, clock, knows, rows);
         let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
         Ok(Some(Scraping { scraper: Some(scraper), samples }))

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use plimsoll_client::{Clock, Control, LevelPlan, LevelTraffic, ShardStart};
-use plimsoll_measure::shards::{Joined, ShardRun, join};
+use plimsoll_measure::shards::{MergedRun, ShardRun, join};
 use plimsoll_model::{At, EndedBy, Level, Load, RunState, Shard, Span};
 use plimsoll_report::figure::{counted, per_second};
 use plimsoll_store::RunWriter;
@@ -131,7 +131,7 @@ impl Measure {
             .map_err(|misfit| Stop::invalid(misfit.to_string()))?;
         // The endpoint is set here, because rows of a lost shard have none.
         let attempts = joined.attempts.into_iter().map(|row| self.scenario.target.placed(row)).collect();
-        let joined = Joined { attempts, ..joined };
+        let joined = MergedRun { attempts, ..joined };
         let closed_loop = whole.schedule.is_none();
         let arrivals = if closed_loop { own_arrivals + of_others } else { whole.arrivals };
         let mut level = Level {

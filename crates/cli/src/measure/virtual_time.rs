@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use plimsoll_client::{Clock, Control};
-use plimsoll_measure::Gathered;
+use plimsoll_measure::LevelAccumulator;
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::{At, Attempt, EndedBy, Fingerprint, Load, Manifest, Sample, Span, TimeBase};
 use plimsoll_sim::client::watches_tokens;
@@ -175,7 +175,7 @@ struct Kept<'a> {
     control: &'a Control,
     max_errors: Option<u64>,
     errors: u64,
-    gathered: Box<Gathered>,
+    gathered: Box<LevelAccumulator>,
     samples: Vec<Sample>,
 }
 

@@ -1,6 +1,6 @@
 //! Parses the short values of flags: URLs, arrivals, kinds of traffic, ceilings, prices.
 
-use plimsoll_judge::cost::{Bill, Rate};
+use plimsoll_judge::cost::{Bill, EndpointPrice};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_workload::Scenario;
 use serde_json::{Value, json};

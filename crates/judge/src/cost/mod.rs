@@ -9,7 +9,7 @@
 //! cost at an arbitrary rate describes the test as much as the endpoint.
 
 pub use plimsoll_measure::findings::cost::{CostFinding, LevelCost, LineCost, UnitCosts};
-pub use plimsoll_measure::findings::price::{Bill, Per, Price, PriceError, PriceSpec, Rate};
+pub use plimsoll_measure::findings::price::{Bill, EndpointPrice, Per, Price, PriceError, PriceSpec};
 
 use plimsoll_measure::findings::{
     CapacityLine, CapacityLines, Curve, Estimate, Findings, LevelFinding, LevelSummary, Reading,
@@ -61,8 +61,8 @@ pub struct Flow {
 /// Returns the unit costs at this throughput.
 pub fn units(bill: &Bill, flow: &Flow) -> UnitCosts {
     let spent = match bill.rate {
-        Rate::PerHour(hour) => Ok([hour / 3600.0; 3]),
-        Rate::PerMtok { input, output } => per_second(&flow.input, input)
+        EndpointPrice::PerHour(hour) => Ok([hour / 3600.0; 3]),
+        EndpointPrice::PerMtok { input, output } => per_second(&flow.input, input)
             .and_then(|a| per_second(&flow.output, output).map(|b| [a[0] + b[0], a[1] + b[1], a[2] + b[2]])),
     };
     let of = |rate: &Reading, times: f64| match &spent {
@@ -70,7 +70,7 @@ pub fn units(bill: &Bill, flow: &Flow) -> UnitCosts {
         Err(refused) => refused.clone(),
     };
     // A price per token is the cost of tokens; only the cost of requests must be measured.
-    let token = |rate: &Reading, price: fn(&Rate) -> Option<f64>| match price(&bill.rate) {
+    let token = |rate: &Reading, price: fn(&EndpointPrice) -> Option<f64>| match price(&bill.rate) {
         None => of(rate, 1e6),
         Some(price) => Reading::Estimate(Estimate {
             value: price,
@@ -84,8 +84,8 @@ pub fn units(bill: &Bill, flow: &Flow) -> UnitCosts {
         per_request: of(&flow.requests, 1.0),
         per_good_request: of(&flow.good, 1.0),
         per_session: flow.sessions.as_ref().map(|rate| of(rate, 1.0)),
-        per_million_input: token(&flow.input, Rate::input_price),
-        per_million_output: token(&flow.output, Rate::output_price),
+        per_million_input: token(&flow.input, EndpointPrice::input_price),
+        per_million_output: token(&flow.output, EndpointPrice::output_price),
     }
 }
 

@@ -9,7 +9,7 @@ use super::select::{SelectedLevels, stages_beyond, values};
 use super::{GateInput, GateRow};
 use crate::budget::{AmountUnit, BudgetMetric, MetricKind, RowPlan, SelectedRequests, of_values, shown};
 use plimsoll_measure::columns::INFINITE;
-use plimsoll_measure::findings::{CapacityLine, CapacityLines, ErrorCount, KeptUp};
+use plimsoll_measure::findings::{CapacityLine, CapacityLines, ErrorCount, LoadKeptUp};
 use plimsoll_measure::order::seconds;
 use plimsoll_measure::say::{number, percent};
 use plimsoll_measure::whole::LevelRows;
@@ -119,7 +119,8 @@ fn brief(text: &str) -> String {
 }
 
 fn unstable(gate: &GateInput<'_>, levels: &SelectedLevels<'_>) -> Option<String> {
-    let (_, level) = levels.levels.iter().find(|(_, l)| l.summary.stability.verdict == KeptUp::Unstable)?;
+    let (_, level) =
+        levels.levels.iter().find(|(_, l)| l.summary.stability.verdict == LoadKeptUp::Unstable)?;
     let stability = &level.summary.stability;
     let grows = stability.growth_share.is_none_or(|growth| growth.lower > stability.limit_share);
     if !grows {

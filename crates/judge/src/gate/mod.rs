@@ -14,7 +14,7 @@ mod refusals;
 mod select;
 mod settle;
 
-use plimsoll_measure::Streamed;
+use plimsoll_measure::StreamedRun;
 use plimsoll_measure::findings::{Reading, Trust};
 use plimsoll_measure::lines::LineSpec;
 use plimsoll_measure::whole::analyse_rows;
@@ -45,7 +45,7 @@ impl<'a> MeasuredRun<'a> {
     /// Analyses a run whose attempts were streamed and not kept.
     pub fn streamed(
         manifest: &'a Manifest,
-        streamed: Streamed,
+        streamed: StreamedRun,
         samples: &[Sample],
         spec: &LineSpec,
         file: &BudgetFile,

@@ -11,7 +11,7 @@ use super::select::{MeasuredRun, SelectedLevels, per_s};
 use super::{GateInput, GateRow};
 use crate::budget::{AmountUnit, Batch, BudgetMetric, RowPlan, SelectedRequests, shown};
 use crate::cost;
-use plimsoll_measure::findings::{CapacityLine, Estimate, KeptUp, LevelFinding, Reading};
+use plimsoll_measure::findings::{CapacityLine, Estimate, LevelFinding, LoadKeptUp, Reading};
 
 /// The interpretation of an interval.
 #[derive(Copy, Clone, PartialEq)]
@@ -101,9 +101,9 @@ fn asked_too_little(row: &GateRow, metric: BudgetMetric, chosen: &SelectedLevels
         let (summary, offered) = (&level.summary, level.summary.rates.offered_per_s);
         let done = summary.rates.achieved_per_s.estimate().is_some_and(|done| done.upper >= offered);
         let kept = match summary.stability.verdict {
-            KeptUp::Stable => true,
-            KeptUp::Undecided => done,
-            KeptUp::Unstable => false,
+            LoadKeptUp::Stable => true,
+            LoadKeptUp::Undecided => done,
+            LoadKeptUp::Unstable => false,
         };
         matches!(summary.load, Load::Open { .. }) && kept
     };

@@ -1,6 +1,6 @@
 //! Costs compared with values calculated by hand.
 
-use plimsoll_judge::cost::{Bill, Price, PriceError, PriceSpec, Rate, cost, of_level};
+use plimsoll_judge::cost::{Bill, EndpointPrice, Price, PriceError, PriceSpec, cost, of_level};
 use plimsoll_measure::findings::{
     BudgetSpec, CapacityLine, CapacityLines, Ceiling, Estimate, FINDINGS_SCHEMA, Findings, LevelFinding,
     LoadWords, Metric, Reading,

@@ -10,7 +10,7 @@ use plimsoll_math::quantile::{BATCHES, EffectiveN, n_eff_of_flags, rank};
 use plimsoll_math::special::{beta_inc_pair, normal_cdf, normal_inv};
 
 use crate::columns::ABSENT;
-use crate::findings::{Estimate, Held, KeptUp, Pool, Stability, VerdictBasis};
+use crate::findings::{Estimate, Held, LoadKeptUp, Pool, Stability, VerdictBasis};
 use crate::order::{Column, batches_for, seconds};
 
 /// Minimum n_eff for a failure, because below it the estimated correlation is itself uncertain.
@@ -182,7 +182,8 @@ impl Decision {
     /// are over the limit already, the limit is broken with the certainty of that growth.
     #[must_use]
     pub fn where_it_piles_up(self, stability: &Stability, alpha: f64) -> Decision {
-        let Some(growth) = stability.growth_share.filter(|_| stability.verdict == KeptUp::Unstable) else {
+        let Some(growth) = stability.growth_share.filter(|_| stability.verdict == LoadKeptUp::Unstable)
+        else {
             return self;
         };
         let (excess, half) = (growth.value - stability.limit_share, growth.value - growth.lower);

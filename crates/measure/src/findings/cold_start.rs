@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Bounded, Reading};
+use super::{BoundedValue, Reading};
 
 /// The verdict on the first requests after idling.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -62,7 +62,7 @@ pub struct ColdStartFinding {
     /// Observed 95th percentile of the steady requests in seconds; `null` if there are none.
     pub warm_p95_s: Option<f64>,
     /// Extra latency of the first request over the steady median in seconds: mean over the idle periods, with minimum and maximum.
-    pub penalty: Option<Bounded>,
+    pub penalty: Option<BoundedValue>,
     /// Probability of a first request this slow if it were like any other (p-value); `null` if not tested.
     pub p: Option<f64>,
     /// The idle periods.
@@ -94,7 +94,7 @@ pub struct ColdPart {
     /// Phase that the request waited for.
     pub phase: ColdPhase,
     /// Duration in seconds, with its minimum and maximum.
-    pub seconds: Bounded,
+    pub seconds: BoundedValue,
     /// Number of attempts in this phase.
     pub attempts: u64,
 }

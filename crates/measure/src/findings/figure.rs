@@ -136,7 +136,8 @@ impl Percentiles {
 
 /// A value with its lower and upper bound, in seconds.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Bounded {
+#[schemars(rename = "Bounded")]
+pub struct BoundedValue {
     /// Value in seconds.
     pub value: f64,
     /// Lower bound in seconds.

@@ -431,12 +431,13 @@ pub struct Concurrency {
     /// Maximum of requests in flight in the window, from the timestamps.
     pub max: u64,
     /// Check of Little's law against a counter that is independent of the timestamps; `null` if no counter was sampled.
-    pub little: Option<Little>,
+    pub little: Option<LittlesLawCheck>,
 }
 
 /// Little's law: L from a sampled counter compared with λ·W from the records.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Little {
+#[schemars(rename = "Little")]
+pub struct LittlesLawCheck {
     /// Mean of the sampled counter over the interval.
     pub sampled_mean: f64,
     /// λ·W: mean of requests in flight from the records over the interval.
@@ -454,7 +455,8 @@ pub struct Little {
 /// The verdict on the growth of requests in flight.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum KeptUp {
+#[schemars(rename = "KeptUp")]
+pub enum LoadKeptUp {
     /// Requests in flight grow by less than 2 % of the offered rate, with confidence.
     Stable,
     /// The data allow both verdicts.
@@ -467,7 +469,7 @@ pub enum KeptUp {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Stability {
     /// Verdict on the growth.
-    pub verdict: KeptUp,
+    pub verdict: LoadKeptUp,
     /// Slope of requests in flight / offered rate: the share of arrivals that joins the backlog; `null` if the window is too short.
     pub growth_share: Option<Estimate>,
     /// Limit of the growth share.

@@ -26,14 +26,16 @@ use cold_start::ColdStartFinding;
 use cost::CostFinding;
 
 pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Held, Metric, Pool, VerdictBasis};
-pub use figure::{Bounded, Estimate, Percentiles, Reading};
+pub use figure::{BoundedValue, Estimate, Percentiles, Reading};
 pub use level::{
-    Concurrency, Counts, CutLatency, Drift, ErrorCount, FAILURES, FanOut, Histogram, Itl, KeptUp, Latencies,
-    LengthFigures, Lengths, LevelSummary, Little, Rates, Records, SessionCounts, SessionTokens, SlowStretch,
-    Stability, Tail, TargetSummary, Timeline, TimelineBucket, Window,
+    Concurrency, Counts, CutLatency, Drift, ErrorCount, FAILURES, FanOut, Histogram, Itl, Latencies,
+    LengthFigures, Lengths, LevelSummary, LittlesLawCheck, LoadKeptUp, Rates, Records, SessionCounts,
+    SessionTokens, SlowStretch, Stability, Tail, TargetSummary, Timeline, TimelineBucket, Window,
 };
-pub use sweep::{CapacityLine, CapacityLines, Curve, CurvePoint, FitPoint, Hold, LadderRung, LoadWords};
-pub use trust::{Passed, Reason, Trust, Validity};
+pub use sweep::{
+    CapacityLine, CapacityLines, Curve, CurvePoint, FitPoint, LadderRung, LoadWords, SustainedLine,
+};
+pub use trust::{PassedCheck, Reason, Trust, Validity};
 
 /// Version of the layout of [`Findings`].
 pub const FINDINGS_SCHEMA: u32 = 1;

@@ -58,7 +58,8 @@ pub enum Per {
 /// The price of the whole endpoint.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Rate {
+#[schemars(rename = "Rate")]
+pub enum EndpointPrice {
     /// Price per hour of the whole endpoint.
     PerHour(f64),
     /// Price per million tokens.
@@ -74,7 +75,7 @@ pub enum Rate {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Bill {
     /// Price of the whole endpoint.
-    pub rate: Rate,
+    pub rate: EndpointPrice,
     /// Currency of all amounts.
     pub currency: String,
     /// Price as given by the user.
@@ -193,32 +194,32 @@ impl PriceSpec {
         let all = |one: f64, count: Option<u32>, what: &'static str| match count {
             None => Err(PriceError::HowMany { what }),
             Some(0) => Err(PriceError::Zero { what }),
-            Some(count) => Ok(Rate::PerHour(one * f64::from(count))),
+            Some(count) => Ok(EndpointPrice::PerHour(one * f64::from(count))),
         };
         let rate = match self.price.per {
-            Per::Hour(hour) => Rate::PerHour(hour),
+            Per::Hour(hour) => EndpointPrice::PerHour(hour),
             Per::GpuHour(hour) => all(hour, self.gpus, "gpu")?,
             Per::ReplicaHour(hour) => all(hour, self.replicas, "replica")?,
-            Per::Mtok { input, output } => Rate::PerMtok { input, output },
+            Per::Mtok { input, output } => EndpointPrice::PerMtok { input, output },
         };
         Ok(Bill { rate, currency: self.price.currency.clone(), given: self.clone() })
     }
 }
 
-impl Rate {
+impl EndpointPrice {
     /// Returns the price per million prompt tokens, or `None` for an hourly price.
     pub fn input_price(&self) -> Option<f64> {
         match self {
-            Rate::PerMtok { input, .. } => Some(*input),
-            Rate::PerHour(_) => None,
+            EndpointPrice::PerMtok { input, .. } => Some(*input),
+            EndpointPrice::PerHour(_) => None,
         }
     }
 
     /// Returns the price per million generated tokens, or `None` for an hourly price.
     pub fn output_price(&self) -> Option<f64> {
         match self {
-            Rate::PerMtok { output, .. } => Some(*output),
-            Rate::PerHour(_) => None,
+            EndpointPrice::PerMtok { output, .. } => Some(*output),
+            EndpointPrice::PerHour(_) => None,
         }
     }
 }
@@ -227,8 +228,8 @@ impl Bill {
     /// Returns the cost of a number of tokens, or of a number of seconds with an hourly price.
     pub fn of(&self, input_tokens: f64, output_tokens: f64, seconds: f64) -> f64 {
         match self.rate {
-            Rate::PerMtok { input, output } => (input * input_tokens + output * output_tokens) / 1e6,
-            Rate::PerHour(hour) => hour * seconds / 3600.0,
+            EndpointPrice::PerMtok { input, output } => (input * input_tokens + output * output_tokens) / 1e6,
+            EndpointPrice::PerHour(hour) => hour * seconds / 3600.0,
         }
     }
 }

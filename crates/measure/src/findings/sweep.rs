@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::budget::{BudgetSpec, Held};
 use super::figure::{Estimate, Reading};
-use super::level::{KeptUp, Lengths};
+use super::level::{Lengths, LoadKeptUp};
 use super::trust::Trust;
 
 /// The latency curve of one kind of traffic.
@@ -59,7 +59,7 @@ pub struct CurvePoint {
     /// Share of requests that failed, 0 to 1.
     pub error_rate: f64,
     /// Verdict on the growth of requests in flight.
-    pub stability: KeptUp,
+    pub stability: LoadKeptUp,
     /// Verdict of the budget on this level; `null` without a budget.
     pub budget: Option<Held>,
     /// Trust in the level.
@@ -114,7 +114,7 @@ pub struct CapacityLines {
     /// Think time that the number of users assumes, in seconds.
     pub think_time_s: f64,
     /// Result of the hold at a limit; `null` if no hold was requested.
-    pub hold: Option<Hold>,
+    pub hold: Option<SustainedLine>,
 }
 
 /// One capacity limit, or its side of the measured levels.
@@ -181,7 +181,8 @@ pub struct LoadWords {
 
 /// The result of a level that ran at a capacity limit for a given time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Hold {
+#[schemars(rename = "Hold")]
+pub struct SustainedLine {
     /// Limit: `onset`, `budget` or `stability`.
     pub line: String,
     /// Number of the level.

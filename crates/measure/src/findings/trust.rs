@@ -30,7 +30,7 @@ pub struct Validity {
     /// Problems that the checks found, worst first.
     pub reasons: Vec<Reason>,
     /// Checks that found no problem.
-    pub passed: Vec<Passed>,
+    pub passed: Vec<PassedCheck>,
 }
 
 /// A problem that a check found.
@@ -52,7 +52,8 @@ pub struct Reason {
 
 /// A check that found no problem.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Passed {
+#[schemars(rename = "Passed")]
+pub struct PassedCheck {
     /// Name of the check.
     pub check: String,
     /// Measured value, with its unit and limit.

@@ -24,11 +24,11 @@ use crate::summary::summarise;
 use draws::Python;
 pub use own::of_run;
 pub use proven::Proof;
-pub use recompute::{Differing, Quantity, Recomputed};
+pub use recompute::{AggregateComparison, DifferingAggregate, ToolQuantity};
 
 /// The evaluation of an imported file.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Imported {
+pub struct ImportFinding {
     pub tool: String,
     pub version: Option<String>,
     pub format: String,
@@ -52,14 +52,14 @@ pub struct ImportedPart {
     pub finished: u64,
     pub due: ForeignDue,
     /// Comparison of the tool's aggregates with recomputed ones.
-    pub recomputed: Recomputed,
-    pub ours: Vec<Ours>,
+    pub recomputed: AggregateComparison,
+    pub ours: Vec<RecomputedMetric>,
     pub proven: Vec<Proof>,
 }
 
 /// One of our metrics over the rows.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Ours {
+pub struct RecomputedMetric {
     pub definition: String,
     /// Percentiles in seconds.
     pub percentiles: Percentiles,
@@ -71,7 +71,7 @@ pub(crate) fn known_due(due: ForeignDue) -> bool {
 }
 
 /// Evaluates a file. Due times that follow from a seed are first added to its rows.
-pub fn import(foreign: &mut Foreign) -> Imported {
+pub fn import(foreign: &mut Foreign) -> ImportFinding {
     foreign.parts.iter_mut().for_each(regenerate);
     let clock = foreign.clock;
     let parts: Vec<ImportedPart> = foreign.parts.iter().map(|part| judged(part, clock)).collect();
@@ -82,7 +82,7 @@ pub fn import(foreign: &mut Foreign) -> Imported {
         Doubt::RepeatedPrompts => !prompts,
         _ => true,
     });
-    Imported {
+    ImportFinding {
         tool: foreign.tool.to_owned(),
         version: foreign.version.clone(),
         format: foreign.format.to_owned(),
@@ -128,7 +128,7 @@ fn judged(part: &ForeignPart, clock: ForeignClock) -> ImportedPart {
 }
 
 /// Returns our metrics of a part, by their definitions in `summary`.
-fn ours(part: &ForeignPart) -> Vec<Ours> {
+fn ours(part: &ForeignPart) -> Vec<RecomputedMetric> {
     let base = part.rows.iter().filter_map(records::begin).min().unwrap_or_default();
     let (level, attempts) = records::level(part, 0, base);
     let summary = summarise(&level, &attempts, &[], None);
@@ -141,11 +141,15 @@ fn ours(part: &ForeignPart) -> Vec<Ours> {
             || (set.metric == "ttfb" && !has_tokens && attempts.iter().any(|a| a.first_byte.is_some()));
         (is_token && has_tokens || is_shown) && (from_due || !is_due || set.metric == "ttfb") && set.n > 0
     });
-    all.map(|set| Ours { definition: definition(&set.metric, part.due), percentiles: set.clone() }).collect()
+    all.map(|set| RecomputedMetric {
+        definition: definition(&set.metric, part.due),
+        percentiles: set.clone(),
+    })
+    .collect()
 }
 
 /// Returns our metrics of a part without a request order: the values, without an interval.
-fn without_order(part: &ForeignPart) -> Vec<Ours> {
+fn without_order(part: &ForeignPart) -> Vec<RecomputedMetric> {
     type Of = fn(&ForeignRow) -> Option<i64>;
     let since_due: Of = |row| Some(row.end?.saturating_sub(row.due?));
     let metrics: [(&str, Of); 4] = [
@@ -168,7 +172,10 @@ fn without_order(part: &ForeignPart) -> Vec<Ours> {
         if values.iter().all(|value| *value == INFINITE) {
             continue;
         }
-        all.push(Ours { definition: definition(metric, part.due), percentiles: plain(metric, &values) });
+        all.push(RecomputedMetric {
+            definition: definition(metric, part.due),
+            percentiles: plain(metric, &values),
+        });
     }
     all
 }

@@ -9,22 +9,24 @@ const AGREES: f64 = 1e-9;
 
 /// The comparison of a part's aggregates with recomputed ones.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
-pub struct Recomputed {
+#[schemars(rename = "Recomputed")]
+pub struct AggregateComparison {
     /// Number of aggregates that follow from the rows.
     pub equal: u64,
     /// Number of aggregates that could be recomputed.
     pub of: u64,
     /// Aggregates that do not follow from the rows.
-    pub differ: Vec<Differing>,
+    pub differ: Vec<DifferingAggregate>,
     /// Aggregates that the file has no data to recompute.
     pub beyond: Vec<String>,
     /// Quantities of the aggregates.
-    pub quantities: Vec<Quantity>,
+    pub quantities: Vec<ToolQuantity>,
 }
 
 /// An aggregate that does not follow from the rows.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
-pub struct Differing {
+#[schemars(rename = "Differing")]
+pub struct DifferingAggregate {
     /// Name of the aggregate in the file.
     pub label: String,
     /// Value in the file.
@@ -35,7 +37,8 @@ pub struct Differing {
 
 /// A quantity in another tool's file.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
-pub struct Quantity {
+#[schemars(rename = "Quantity")]
+pub struct ToolQuantity {
     /// Name that the tool uses.
     pub name: String,
     /// Definition of the quantity.
@@ -49,8 +52,8 @@ pub struct Quantity {
 }
 
 /// Recomputes all aggregates of a part.
-pub(super) fn recompute(part: &ForeignPart) -> Recomputed {
-    let mut found = Recomputed::default();
+pub(super) fn recompute(part: &ForeignPart) -> AggregateComparison {
+    let mut found = AggregateComparison::default();
     let sorted: Vec<Vec<f64>> = part
         .columns
         .iter()
@@ -78,12 +81,16 @@ pub(super) fn recompute(part: &ForeignPart) -> Recomputed {
             found.equal += 1;
             tally[at].1 += 1;
         } else {
-            found.differ.push(Differing { label: claim.label.clone(), said: claim.value, recomputed: ours });
+            found.differ.push(DifferingAggregate {
+                label: claim.label.clone(),
+                said: claim.value,
+                recomputed: ours,
+            });
         }
     }
     let said = part.columns.iter().zip(&tally).filter(|(_, tally)| tally.0 > 0);
     found.quantities = said
-        .map(|(column, (aggregates, equal))| Quantity {
+        .map(|(column, (aggregates, equal))| ToolQuantity {
             name: column.name.clone(),
             definition: column.definition.clone(),
             n: column.values.len() as u64,

@@ -2,10 +2,10 @@
 
 use plimsoll_math::isotonic::{crossing, rising_fit};
 
-use super::Observed;
+use super::LineLevel;
 use super::words::Words;
 use crate::budget::ALPHA;
-use crate::findings::{BudgetFinding, BudgetRow, CapacityLine, Estimate, Held, KeptUp, Pool};
+use crate::findings::{BudgetFinding, BudgetRow, CapacityLine, Estimate, Held, LoadKeptUp, Pool};
 use crate::purpose::{OVERLOAD, PLACE, PROVE};
 use crate::say::{count, number};
 use crate::tail::crossing_rate;
@@ -30,11 +30,11 @@ pub fn bracket(verdicts: &[(f64, Option<bool>)]) -> (Option<f64>, Option<f64>) {
 pub(super) const FULL_UP_TO: f64 = 1.25;
 
 /// Returns the throughput of an overloaded target per second, from the unstable levels just over the limit.
-pub fn saturated(good: &[&Observed], first_unstable: f64) -> Option<Estimate> {
+pub fn saturated(good: &[&LineLevel], first_unstable: f64) -> Option<Estimate> {
     let full: Vec<&Estimate> = good
         .iter()
         .filter(|o| {
-            o.kept() == KeptUp::Unstable
+            o.kept() == LoadKeptUp::Unstable
                 && o.rate() >= first_unstable
                 && o.rate() <= FULL_UP_TO * first_unstable
         })
@@ -51,13 +51,13 @@ pub fn saturated(good: &[&Observed], first_unstable: f64) -> Option<Estimate> {
     Some(Estimate { value, lower: value - half, upper: value + half, n, n_eff: full.len() as f64 })
 }
 
-pub(super) fn kept_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
+pub(super) fn kept_verdicts(good: &[&LineLevel]) -> Vec<(f64, Option<bool>)> {
     good.iter()
         .map(|o| {
             let holds = match o.kept() {
-                KeptUp::Stable => Some(true),
-                KeptUp::Unstable => Some(false),
-                KeptUp::Undecided => None,
+                LoadKeptUp::Stable => Some(true),
+                LoadKeptUp::Unstable => Some(false),
+                LoadKeptUp::Undecided => None,
             };
             (o.rate(), holds)
         })
@@ -71,7 +71,7 @@ pub(super) const NO_OPEN_LOOP: &str = "no open loop was measured";
 const PILE_UP: &str = "requests pile up";
 
 /// Returns the effect of unstable levels as a clause. A target that sheds load or fails has few requests in flight.
-fn overload<'a>(unstable: impl Iterator<Item = &'a &'a Observed>) -> &'static str {
+fn overload<'a>(unstable: impl Iterator<Item = &'a &'a LineLevel>) -> &'static str {
     let (mut grow, mut lose) = (false, false);
     for level in unstable {
         let grows = level.finding.summary.stability.grows();
@@ -91,13 +91,13 @@ const LUCK: f64 = 3.0;
 ///
 /// A closed loop cannot overload its target. It starts empty, so it finishes less than the target can. The interval by
 /// batches was rejected because filling makes it as wide as the rate in a short level.
-fn closed_loop_carries(levels: &[&Observed]) -> Option<f64> {
+fn closed_loop_carries(levels: &[&LineLevel]) -> Option<f64> {
     let closed = levels.iter().filter(|o| !o.is_open() && o.counts()).filter_map(|o| o.achieved());
     let surely = closed.map(|e| e.value * (1.0 - LUCK / (e.n as f64).sqrt()));
     surely.filter(|rate| *rate > 0.0).reduce(f64::max)
 }
 
-pub(super) fn stability(good: &[&Observed], levels: &[&Observed], words: &Words<'_>) -> CapacityLine {
+pub(super) fn stability(good: &[&LineLevel], levels: &[&LineLevel], words: &Words<'_>) -> CapacityLine {
     let (stable, unstable) = bracket(&kept_verdicts(good));
     // Used only if no open-loop level proves more.
     let closed = closed_loop_carries(levels).filter(|rate| {
@@ -128,7 +128,7 @@ pub(super) fn stability(good: &[&Observed], levels: &[&Observed], words: &Words<
             CapacityLine::Above { rate_per_s, load: words.at(rate_per_s), why }
         }
         (None, Some(rate_per_s)) => {
-            let unstable = good.iter().filter(|o| o.kept() == KeptUp::Unstable);
+            let unstable = good.iter().filter(|o| o.kept() == LoadKeptUp::Unstable);
             let what = overload(unstable);
             CapacityLine::Below { rate_per_s, why: everywhere(what, &kept_verdicts(good)) }
         }
@@ -176,13 +176,13 @@ fn everywhere(what: &str, verdicts: &[(f64, Option<bool>)]) -> String {
     }
 }
 
-pub(super) fn budget_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
-    let judged: Vec<(&Observed, &BudgetFinding)> =
+pub(super) fn budget_verdicts(good: &[&LineLevel]) -> Vec<(f64, Option<bool>)> {
+    let judged: Vec<(&LineLevel, &BudgetFinding)> =
         good.iter().filter_map(|o| Some((*o, o.finding.summary.budget.as_ref()?))).collect();
-    let verdict = |(i, (o, budget)): (usize, &(&Observed, &BudgetFinding))| {
+    let verdict = |(i, (o, budget)): (usize, &(&LineLevel, &BudgetFinding))| {
         let holds = match (budget.verdict, o.kept()) {
             // A level that passes only because its queue has not grown long enough yet does not pass.
-            (_, KeptUp::Unstable) | (Held::Fail, _) => Some(false),
+            (_, LoadKeptUp::Unstable) | (Held::Fail, _) => Some(false),
             // The queue of a short level has had no time to grow, so the level brackets the limit and proves nothing.
             (Held::Pass, _) if !PLACES.contains(&o.level.purpose.as_str()) => Some(true),
             _ if o.level.purpose == PROVE && pooled(&judged[i..]) => Some(true),
@@ -199,10 +199,10 @@ const PLACES: [&str; 2] = [PLACE, OVERLOAD];
 /// Returns whether the first level holds, separately or pooled with heavier levels (lightest first).
 ///
 /// The share over a ceiling rises with the load, so heavier levels bound lighter ones.
-fn pooled(levels: &[(&Observed, &BudgetFinding)]) -> bool {
+fn pooled(levels: &[(&LineLevel, &BudgetFinding)]) -> bool {
     let rows = &levels[0].1.rows;
     let proves = |i: usize| {
-        let steady = levels.iter().take_while(|(o, _)| o.kept() != KeptUp::Unstable);
+        let steady = levels.iter().take_while(|(o, _)| o.kept() != LoadKeptUp::Unstable);
         let pools = steady.map_while(|(_, budget)| Some(budget.rows.get(i)?.pool));
         let pooled = pools.scan(None, |all: &mut Option<Pool>, one| {
             *all = Some(all.map_or(one, |all| all.with(one)));
@@ -215,16 +215,16 @@ fn pooled(levels: &[(&Observed, &BudgetFinding)]) -> bool {
 }
 
 /// Returns whether the level itself proves a ceiling broken, regardless of the later effect of an overload.
-fn breaks(o: &Observed) -> bool {
+fn breaks(o: &LineLevel) -> bool {
     o.finding.summary.budget.as_ref().is_some_and(|budget| budget.verdict == Held::Fail)
 }
 
 /// Returns the reason of a budget that holds at no level.
 ///
 /// An unstable level does not meet the budget for long, even if it was too short to break it.
-fn never_held(good: &[&Observed]) -> String {
+fn never_held(good: &[&LineLevel]) -> String {
     let broken = good.iter().any(|o| breaks(o));
-    let mut overflows = good.iter().filter(|o| o.kept() == KeptUp::Unstable && !breaks(o)).peekable();
+    let mut overflows = good.iter().filter(|o| o.kept() == LoadKeptUp::Unstable && !breaks(o)).peekable();
     let what = match (broken, overflows.peek().is_some()) {
         (_, false) => "the budget is broken".to_owned(),
         (false, true) => overload(overflows).to_owned(),
@@ -245,7 +245,7 @@ fn held_up_to(proven: f64, verdicts: &[(f64, Option<bool>)]) -> String {
     }
 }
 
-pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
+pub(super) fn budget(good: &[&LineLevel], words: &Words<'_>) -> CapacityLine {
     let verdicts = budget_verdicts(good);
     match bracket(&verdicts) {
         (None, None) => CapacityLine::CannotTell {
@@ -281,7 +281,7 @@ pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
 }
 
 /// Returns the load at which the share over a ceiling reaches the allowed share, for the ceiling that reaches it first.
-pub(super) fn tightest_crossing(good: &[&Observed]) -> Option<f64> {
+pub(super) fn tightest_crossing(good: &[&LineLevel]) -> Option<f64> {
     let budgets: Vec<_> =
         good.iter().filter_map(|o| Some((o.rate(), o.finding.summary.budget.as_ref()?))).collect();
     let ceilings: Vec<&BudgetRow> = budgets.first()?.1.rows.iter().collect();
@@ -301,13 +301,13 @@ pub(super) fn tightest_crossing(good: &[&Observed]) -> Option<f64> {
 }
 
 /// Returns the brackets that the planner narrows: (last stable, first unstable), (last pass, first fail).
-pub(crate) fn brackets(good: &[&Observed]) -> [(Option<f64>, Option<f64>); 2] {
+pub(crate) fn brackets(good: &[&LineLevel]) -> [(Option<f64>, Option<f64>); 2] {
     [bracket(&kept_verdicts(good)), bracket(&budget_verdicts(good))]
 }
 
 /// Returns the open-loop levels that limits may use, lowest load first.
-pub(crate) fn usable<'a>(levels: &[&'a Observed]) -> Vec<&'a Observed> {
-    let mut good: Vec<&Observed> =
+pub(crate) fn usable<'a>(levels: &[&'a LineLevel]) -> Vec<&'a LineLevel> {
+    let mut good: Vec<&LineLevel> =
         levels.iter().copied().filter(|o| o.is_open() && o.rate() > 0.0 && o.counts()).collect();
     good.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
     good

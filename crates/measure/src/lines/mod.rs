@@ -17,12 +17,12 @@ use plimsoll_model::{Attempt, Level, Load, Sample};
 
 use crate::columns::Columns;
 use crate::findings::{
-    BudgetSpec, CapacityLines, Curve, CurvePoint, Estimate, Held, KeptUp, LadderRung, Lengths, LevelFinding,
-    Reading, Trust,
+    BudgetSpec, CapacityLines, Curve, CurvePoint, Estimate, Held, LadderRung, Lengths, LevelFinding,
+    LoadKeptUp, Reading, Trust,
 };
-use crate::gather::Gathered;
+use crate::gather::LevelAccumulator;
 use crate::summary::{full_throughput, summarise_columns};
-use crate::tail::{Upper, fit};
+use crate::tail::{UpperTail, fit};
 use crate::validity;
 use crate::whole::{as_far_as_it_got, of_level};
 
@@ -51,38 +51,38 @@ pub struct LineSpec {
 
 /// A level with the values that the limits need.
 #[derive(Clone, Debug)]
-pub struct Observed {
+pub struct LineLevel {
     pub level: Level,
     pub finding: LevelFinding,
     /// Upper values of its leading latency.
-    pub upper: Upper,
+    pub upper: UpperTail,
     /// Name of the leading latency.
     pub metric: &'static str,
     /// Throughput per second after the target was saturated.
     full: Reading,
 }
 
-impl Observed {
+impl LineLevel {
     /// Summarises and evaluates one level from its records.
     pub fn new(
         level: &Level,
         own: &[&Attempt],
         samples: &[&Sample],
         budget: Option<&BudgetSpec>,
-    ) -> Observed {
-        Observed::of_columns(level, &Columns::read(own), samples, budget, Upper::keep).0
+    ) -> LineLevel {
+        LineLevel::of_columns(level, &Columns::read(own), samples, budget, UpperTail::keep).0
     }
 
     /// Summarises and evaluates a level whose records were gathered as they ended. Samples of other levels are skipped.
     pub fn gathered(
         level: &Level,
-        gathered: Gathered,
+        gathered: LevelAccumulator,
         samples: &[Sample],
         budget: Option<&BudgetSpec>,
-    ) -> Observed {
+    ) -> LineLevel {
         let level = as_far_as_it_got(level, gathered.last_end(), gathered.first_tries());
         let samples = of_level(samples, &level);
-        Observed::of_columns(&level, &gathered.into_columns(), &samples, budget, Upper::keep).0
+        LineLevel::of_columns(&level, &gathered.into_columns(), &samples, budget, UpperTail::keep).0
     }
 
     /// Summarises and evaluates a level from its columns, and returns the range of the requests that count.
@@ -93,14 +93,14 @@ impl Observed {
         columns: &Columns,
         samples: &[&Sample],
         budget: Option<&BudgetSpec>,
-        upper: fn(&[i64]) -> Upper,
-    ) -> (Observed, (usize, usize)) {
+        upper: fn(&[i64]) -> UpperTail,
+    ) -> (LineLevel, (usize, usize)) {
         let (summary, (from, to)) = summarise_columns(level, columns, samples, budget);
         let (metric, leading) = columns.leading();
         let upper = upper(&leading[from..to]);
         let full = full_throughput(columns, (level.start, level.stop));
         let validity = validity::judge(level, &summary);
-        let observed = Observed {
+        let observed = LineLevel {
             level: level.clone(),
             finding: LevelFinding { summary, validity },
             upper,
@@ -124,7 +124,7 @@ impl Observed {
         self.finding.validity.verdict != Trust::Invalid && self.finding.summary.counts.requests > 0
     }
 
-    pub(crate) fn kept(&self) -> KeptUp {
+    pub(crate) fn kept(&self) -> LoadKeptUp {
         self.finding.summary.stability.verdict
     }
 
@@ -134,7 +134,7 @@ impl Observed {
 }
 
 /// The curve and the limits of one kind of traffic.
-pub struct Read {
+pub struct CurveAndLines {
     pub curve: Curve,
     pub lines: CapacityLines,
 }
@@ -148,10 +148,11 @@ const LEAST_LEVELS: usize = 3;
 /// Reads curve and limits of one kind of traffic.
 ///
 /// `zero` contains the levels at concurrency 1. They may be of any kind of traffic, because isolated requests do not differ.
-pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &LineSpec) -> Read {
-    let mut open: Vec<&Observed> = levels.iter().copied().filter(|o| o.is_open() && o.rate() > 0.0).collect();
+pub fn read(traffic: &str, levels: &[&LineLevel], zero: &[&LineLevel], spec: &LineSpec) -> CurveAndLines {
+    let mut open: Vec<&LineLevel> =
+        levels.iter().copied().filter(|o| o.is_open() && o.rate() > 0.0).collect();
     open.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
-    let good: Vec<&Observed> = open.iter().copied().filter(|o| o.counts()).collect();
+    let good: Vec<&LineLevel> = open.iter().copied().filter(|o| o.counts()).collect();
     let capacity = ladder_capacity(levels);
     let reference = zero_contention(&good, zero, capacity, spec.percentile, spec.seed);
     let words = Words { good: &good, think_time_s: spec.think_time_s };
@@ -160,7 +161,7 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
     let mut stream = Stream::new(spec.seed, "onset", 0);
     let fit = reference.as_ref().and_then(|zero| {
         let p = zero.percentile;
-        let points: Vec<(f64, &Upper)> =
+        let points: Vec<(f64, &UpperTail)> =
             good.iter().filter(|o| o.upper.supports(p)).map(|o| (o.rate(), &o.upper)).collect();
         (points.len() >= LEAST_LEVELS).then(|| {
             let draws = (&mut stream, spec.replicates);
@@ -210,23 +211,23 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
         zero_contention_from: reference.map_or_else(|| "none".to_owned(), |zero| zero.from),
         fit: fit.map_or_else(Vec::new, |fit| fit.line),
     };
-    Read { curve, lines }
+    CurveAndLines { curve, lines }
 }
 
 /// Returns the lengths of the level with the most requests.
-fn mix(good: &[&Observed], levels: &[&Observed]) -> Lengths {
+fn mix(good: &[&LineLevel], levels: &[&LineLevel]) -> Lengths {
     let largest = good.iter().chain(levels).max_by_key(|o| o.upper.len());
     largest.map(|o| o.finding.summary.lengths.clone()).unwrap_or_default()
 }
 
 /// Returns the highest throughput of a closed loop or of a stable open-loop level, in requests per second.
-pub(crate) fn ladder_capacity(levels: &[&Observed]) -> Option<f64> {
+pub(crate) fn ladder_capacity(levels: &[&LineLevel]) -> Option<f64> {
     let closed = levels.iter().filter(|o| !o.is_open()).filter_map(|o| o.achieved()).map(|e| e.value);
-    let open = levels.iter().filter(|o| o.is_open() && o.kept() != KeptUp::Unstable).map(|o| o.rate());
+    let open = levels.iter().filter(|o| o.is_open() && o.kept() != LoadKeptUp::Unstable).map(|o| o.rate());
     closed.chain(open).max_by(f64::total_cmp)
 }
 
-fn ladder(levels: &[&Observed]) -> Vec<LadderRung> {
+fn ladder(levels: &[&LineLevel]) -> Vec<LadderRung> {
     let mut rungs: Vec<LadderRung> = levels
         .iter()
         .filter(|o| o.level.purpose != IDLE)
@@ -244,7 +245,7 @@ fn ladder(levels: &[&Observed]) -> Vec<LadderRung> {
     rungs
 }
 
-fn point(o: &Observed) -> CurvePoint {
+fn point(o: &LineLevel) -> CurvePoint {
     let summary = &o.finding.summary;
     let leading = summary.latency.leading();
     CurvePoint {

@@ -3,11 +3,11 @@
 use plimsoll_math::rng::Stream;
 
 use super::words::Words;
-use super::{LADDER_OF_PERCENTILES, LEAST_LEVELS, LineSpec, Observed};
+use super::{LADDER_OF_PERCENTILES, LEAST_LEVELS, LineLevel, LineSpec};
 use crate::findings::{CapacityLine, Estimate};
 use crate::purpose::IDLE;
 use crate::say::{count, number};
-use crate::tail::{TailFit, Upper};
+use crate::tail::{TailFit, UpperTail};
 
 /// Largest relative gap between a percentile of a lightly loaded level and of concurrency 1 for a replacement.
 ///
@@ -30,8 +30,8 @@ pub(super) const AGREEMENT_REDRAWS: usize = 200;
 pub(super) const LIGHT: f64 = 0.35;
 
 /// The zero-contention level that the onset is compared with.
-pub struct Zero<'a> {
-    pub observed: &'a Observed,
+pub struct ZeroContention<'a> {
+    pub observed: &'a LineLevel,
     /// Percentile that this level and enough others support.
     pub percentile: f64,
     /// Source of the level, as a sentence.
@@ -43,12 +43,12 @@ pub struct Zero<'a> {
 /// Concurrency 1 is the definition. If it is too slow for enough requests, the lightest open-loop level replaces it, provided
 /// that the visible percentiles of both agree.
 pub(super) fn zero_contention<'a>(
-    good: &[&'a Observed],
-    zero: &[&'a Observed],
+    good: &[&'a LineLevel],
+    zero: &[&'a LineLevel],
     capacity: Option<f64>,
     asked: f64,
     seed: u64,
-) -> Option<Zero<'a>> {
+) -> Option<ZeroContention<'a>> {
     let (largest, pauses) = reference(zero, seed);
     let lightest = good
         .iter()
@@ -61,10 +61,10 @@ pub(super) fn zero_contention<'a>(
             continue;
         }
         // A percentile that may be among failed requests has no multiple that a queue could reach.
-        let sound = |o: &Observed| o.upper.supports(p) && is_finite(&o.upper, p, seed);
+        let sound = |o: &LineLevel| o.upper.supports(p) && is_finite(&o.upper, p, seed);
         if let Some(one) = largest.filter(|o| sound(o)) {
             let from = format!("concurrency 1{pauses}, {}", count(one.upper.len() as u64, "request"));
-            return Some(Zero { observed: one, percentile: p, from });
+            return Some(ZeroContention { observed: one, percentile: p, from });
         }
         if let Some(light) = lightest.filter(|o| sound(o))
             && let Some(q) = largest.and_then(|one| agreement(&light.upper, &one.upper, seed))
@@ -74,7 +74,7 @@ pub(super) fn zero_contention<'a>(
                 number(light.rate()),
                 number(100.0 * q)
             );
-            return Some(Zero { observed: light, percentile: p, from });
+            return Some(ZeroContention { observed: light, percentile: p, from });
         }
     }
     None
@@ -84,7 +84,7 @@ pub(super) fn zero_contention<'a>(
 ///
 /// The requests are back to back, unless the target becomes idle in pauses and is then slower. Light traffic finds the target
 /// idle, and a queue adds to that latency.
-fn reference<'a>(zero: &[&'a Observed], seed: u64) -> (Option<&'a Observed>, String) {
+fn reference<'a>(zero: &[&'a LineLevel], seed: u64) -> (Option<&'a LineLevel>, String) {
     let (paused, back_to_back) = kinds(zero);
     match idle_cost(paused, back_to_back, seed) {
         Some(factor) => (paused, format!(" with pauses ({} × its median without)", number(factor))),
@@ -93,14 +93,14 @@ fn reference<'a>(zero: &[&'a Observed], seed: u64) -> (Option<&'a Observed>, Str
 }
 
 /// Returns whether the target is slower after a pause than back to back.
-pub(crate) fn idle_costs(zero: &[&Observed], seed: u64) -> bool {
+pub(crate) fn idle_costs(zero: &[&LineLevel], seed: u64) -> bool {
     let (paused, back_to_back) = kinds(zero);
     idle_cost(paused, back_to_back, seed).is_some()
 }
 
 /// Returns the levels at concurrency 1 with the most requests: with pauses, and back to back.
-fn kinds<'a>(zero: &[&'a Observed]) -> (Option<&'a Observed>, Option<&'a Observed>) {
-    let (paused, back_to_back): (Vec<&Observed>, Vec<&Observed>) =
+fn kinds<'a>(zero: &[&'a LineLevel]) -> (Option<&'a LineLevel>, Option<&'a LineLevel>) {
+    let (paused, back_to_back): (Vec<&LineLevel>, Vec<&LineLevel>) =
         zero.iter().partition(|o| o.level.purpose == IDLE);
     (largest(&paused), largest(&back_to_back))
 }
@@ -108,7 +108,7 @@ fn kinds<'a>(zero: &[&'a Observed]) -> (Option<&'a Observed>, Option<&'a Observe
 /// Returns the factor between the median with pauses and the median without.
 ///
 /// `None` if their intervals overlap or the excess is at most [`STANDS_IN`].
-fn idle_cost(paused: Option<&Observed>, back_to_back: Option<&Observed>, seed: u64) -> Option<f64> {
+fn idle_cost(paused: Option<&LineLevel>, back_to_back: Option<&LineLevel>, seed: u64) -> Option<f64> {
     let (paused, back_to_back) = (&paused?.upper, &back_to_back?.upper);
     if !paused.supports(0.5) || !back_to_back.supports(0.5) {
         return None;
@@ -121,17 +121,17 @@ fn idle_cost(paused: Option<&Observed>, back_to_back: Option<&Observed>, seed: u
 }
 
 /// Returns the level with the most requests.
-fn largest<'a>(levels: &[&'a Observed]) -> Option<&'a Observed> {
+fn largest<'a>(levels: &[&'a LineLevel]) -> Option<&'a LineLevel> {
     levels.iter().copied().filter(|o| o.counts()).max_by_key(|o| o.upper.len())
 }
 
 /// Returns whether the percentile's interval stays below the failed requests, which rank above every latency.
-fn is_finite(upper: &Upper, p: f64, seed: u64) -> bool {
+fn is_finite(upper: &UpperTail, p: f64, seed: u64) -> bool {
     upper.interval_s(p, &mut Stream::new(seed, "finite", 0), AGREEMENT_REDRAWS).1.is_finite()
 }
 
 /// Returns the reason of a missing zero-contention level.
-fn no_reference(good: &[&Observed], zero: &[&Observed]) -> String {
+fn no_reference(good: &[&LineLevel], zero: &[&LineLevel]) -> String {
     let metric = good.first().or(zero.first()).map_or("ttft", |o| o.metric);
     let asked: u64 = zero.iter().map(|o| o.finding.summary.counts.requests).sum();
     let one = largest(zero);
@@ -162,7 +162,7 @@ fn no_reference(good: &[&Observed], zero: &[&Observed]) -> String {
 ///
 /// That percentile and the median of the light level may exceed concurrency 1 by at most [`STANDS_IN`]. They may exceed it
 /// by the uncertainty of both levels too (up to [`UNSURE`]).
-pub(super) fn agreement(light: &Upper, one: &Upper, seed: u64) -> Option<f64> {
+pub(super) fn agreement(light: &UpperTail, one: &UpperTail, seed: u64) -> Option<f64> {
     let q = LADDER_OF_PERCENTILES.into_iter().find(|q| light.supports(*q) && one.supports(*q))?;
     let mut stream = Stream::new(seed, "agreement", 0);
     let mut agrees = |q: f64| {
@@ -176,9 +176,9 @@ pub(super) fn agreement(light: &Upper, one: &Upper, seed: u64) -> Option<f64> {
 }
 
 pub(super) fn onset(
-    good: &[&Observed],
-    zero: Option<&Zero<'_>>,
-    at_one: &[&Observed],
+    good: &[&LineLevel],
+    zero: Option<&ZeroContention<'_>>,
+    at_one: &[&LineLevel],
     fit: Option<&TailFit>,
     spec: &LineSpec,
     words: &Words<'_>,

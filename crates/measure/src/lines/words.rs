@@ -2,12 +2,12 @@
 
 use plimsoll_model::SizeUnit;
 
-use super::{Observed, mix};
-use crate::findings::{KeptUp, LoadWords};
+use super::{LineLevel, mix};
+use crate::findings::{LoadKeptUp, LoadWords};
 
 /// Converts a load to other units.
 pub(super) struct Words<'a> {
-    pub(super) good: &'a [&'a Observed],
+    pub(super) good: &'a [&'a LineLevel],
     pub(super) think_time_s: f64,
 }
 
@@ -33,7 +33,7 @@ impl Words<'_> {
     /// `None` beyond the last stable level.
     pub(super) fn in_flight(&self, rate: f64) -> Option<f64> {
         let mut before = (0.0, 0.0);
-        for level in self.good.iter().filter(|o| o.kept() != KeptUp::Unstable) {
+        for level in self.good.iter().filter(|o| o.kept() != LoadKeptUp::Unstable) {
             let here = (level.rate(), level.finding.summary.concurrency.mean);
             if here.0 >= rate && here.0 > before.0 {
                 return Some(before.1 + (rate - before.0) / (here.0 - before.0) * (here.1 - before.1));

@@ -7,7 +7,7 @@ use plimsoll_model::At;
 
 /// The increase of a counter between two scrapes.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Gained {
+pub struct CounterDelta {
     /// Increase in the signal's unit. A restarted counter starts at zero, so an increase between the last scrape and the restart
     /// is missing.
     pub value: f64,
@@ -19,14 +19,14 @@ pub struct Gained {
     pub to: At,
 }
 
-impl Gained {
+impl CounterDelta {
     pub fn per_s(&self) -> f64 {
         self.value / (self.to - self.from).as_secs_f64()
     }
 
     /// Returns the sum with the increase of another process.
-    pub(super) fn with(self, other: Gained) -> Gained {
-        Gained {
+    pub(super) fn with(self, other: CounterDelta) -> CounterDelta {
+        CounterDelta {
             value: self.value + other.value,
             resets: self.resets.max(other.resets),
             from: self.from.min(other.from),

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use plimsoll_model::At;
 
-use super::buckets::{Buckets, Gained, merged};
+use super::buckets::{Buckets, CounterDelta, merged};
 use super::read::{ScrapedPage, Track};
 use super::table::SignalPart;
 
 /// Returns the observations of the histogram that these tracks belong to.
 pub(super) fn taken_in(pages: &[ScrapedPage], tracks: &[&Track], from: At, to: At) -> Option<Buckets> {
-    let (mut sum, mut count, mut span): (Option<f64>, Option<f64>, Option<Gained>) = (None, None, None);
+    let (mut sum, mut count, mut span): (Option<f64>, Option<f64>, Option<CounterDelta>) = (None, None, None);
     let mut rungs: BTreeMap<(usize, &str), Vec<(f64, &Track)>> = BTreeMap::new();
     let anew = begun_anew(tracks, (from, to));
     for track in tracks.iter().filter(|track| track.grows()) {
@@ -113,10 +113,10 @@ fn ladder(
     mut rungs: Vec<(f64, &Track)>,
     (from, to): (At, At),
     anew: &[At],
-) -> (Vec<(f64, f64)>, Option<Gained>) {
+) -> (Vec<(f64, f64)>, Option<CounterDelta>) {
     rungs.sort_by(|a, b| b.0.total_cmp(&a.0));
     let stands = rungs.iter().any(|(_, track)| track.value_at(to).is_some());
-    let (mut found, mut span, mut higher) = (Vec::new(), None::<Gained>, 0.0);
+    let (mut found, mut span, mut higher) = (Vec::new(), None::<CounterDelta>, 0.0);
     for (edge, track) in rungs {
         if stands && track.value_at(to).is_none() {
             continue;

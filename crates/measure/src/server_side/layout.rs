@@ -8,13 +8,13 @@ use plimsoll_model::{At, SeriesName};
 
 use super::read::{self, ScrapedPage, Track};
 use super::series::Scrapes;
-use super::table::{Layer, Table};
-use super::{Disclosures, Replica, ServerSide, Signal};
+use super::table::{SignalLayer, SignalTable};
+use super::{Disclosures, ObservedReplica, ServerSide, Signal};
 
 #[derive(Clone, Debug)]
 pub struct PageLayout {
-    pub(super) replicas: Vec<Replica>,
-    pub(super) devices: Vec<Replica>,
+    pub(super) replicas: Vec<ObservedReplica>,
+    pub(super) devices: Vec<ObservedReplica>,
     pub(super) tracks: BTreeMap<Signal, Vec<PlacedTrack>>,
     pub(super) servers: BTreeSet<&'static str>,
 }
@@ -49,7 +49,7 @@ impl PageLayout {
         let placed = |placed: &PlacedTrack| Track { points: points(placed), ..placed.track.clone() };
         let tracks = self.tracks.iter();
         let tracks = tracks.map(|(signal, tracks)| (*signal, tracks.iter().map(placed).collect())).collect();
-        let named = |replica: &Replica| replica.on(page);
+        let named = |replica: &ObservedReplica| replica.on(page);
         let marks: Vec<(At, bool)> = scrapes.clone().map(|(at, _)| (at, true)).collect();
         let disclosures = Disclosures { scrapes: marks.len() as u64, ..Disclosures::default() };
         ServerSide {
@@ -77,19 +77,19 @@ impl PageLayout {
     /// Returns whether an engine reports the signal, and not only a gateway in front of engines.
     pub fn is_engines(&self, signal: Signal) -> bool {
         let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);
-        tracks.iter().any(|placed| placed.track.layer == Layer::Engine)
+        tracks.iter().any(|placed| placed.track.layer == SignalLayer::Engine)
     }
 
     /// Returns whether any of the servers has a name for this signal.
     pub fn may_say(&self, signal: Signal) -> bool {
-        self.has(signal) || self.servers.iter().any(|server| Table::shipped().says(server, signal))
+        self.has(signal) || self.servers.iter().any(|server| SignalTable::shipped().says(server, signal))
     }
 
     /// Returns the signals with a series, each with [`Layer::Engine`], or [`Layer::Gateway`] if only a gateway reports it.
-    pub fn signals(&self) -> impl Iterator<Item = (Signal, Layer)> + '_ {
+    pub fn signals(&self) -> impl Iterator<Item = (Signal, SignalLayer)> + '_ {
         self.tracks.iter().map(|(signal, tracks)| {
-            let is_gateways = tracks.iter().all(|placed| placed.track.layer == Layer::Gateway);
-            (*signal, if is_gateways { Layer::Gateway } else { Layer::Engine })
+            let is_gateways = tracks.iter().all(|placed| placed.track.layer == SignalLayer::Gateway);
+            (*signal, if is_gateways { SignalLayer::Gateway } else { SignalLayer::Engine })
         })
     }
 }

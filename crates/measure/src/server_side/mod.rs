@@ -3,7 +3,7 @@
 //! [`ServerSide::read`] takes the samples of a run, scraped from a live server or written by a simulated one. It returns
 //! one vocabulary ([`Signal`]) for all servers:
 //!
-//! * [`gauge`](ServerSide::gauge): a [`Series`] over time, combined over all replicas by the signal's [`Rule`];
+//! * [`gauge`](ServerSide::gauge): a [`GaugeSeries`] over time, combined over all replicas by the signal's [`AggregationRule`];
 //!   [`gauge_of`](ServerSide::gauge_of) returns the series of one replica. A series has time-weighted means and shares, also
 //!   conditional on another gauge.
 //! * [`gained`](ServerSide::gained): the increase of a counter, with restarts handled and reported.
@@ -31,14 +31,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_model::{At, Sample, SharedText, Span};
 
-pub use buckets::{Bracket, Buckets, Gained};
+pub use buckets::{Bracket, Buckets, CounterDelta};
 pub use layout::PageLayout;
 pub use report::{LevelReport, ServerMoment, ServerReport, report};
-pub use series::{Series, SeriesStep};
-pub use signal::{Rule, SeriesKind, Signal};
+pub use series::{GaugeSeries, SeriesStep};
+pub use signal::{AggregationRule, SeriesKind, Signal};
 
 use read::{ScrapedPage, Track};
-use table::{Layer, SignalName, SignalPart, Table};
+use table::{SignalLayer, SignalName, SignalPart, SignalTable};
 
 /// Name of the row that marks a scrape. Its value is the number of samples; 0 is an empty page, which carries no data.
 pub const SCRAPE: &str = "scrape_samples";
@@ -57,7 +57,7 @@ pub const PAGE_LABEL: &str = "source";
 
 /// An engine (replica, data-parallel rank) or device that is distinguishable from the others.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Replica {
+pub struct ObservedReplica {
     /// Display name: the page's name, the values of the labels, or both.
     pub name: String,
     /// Name of its page; empty if there is only one page.
@@ -99,8 +99,8 @@ pub struct Disclosures {
 #[derive(Clone, Debug, Default)]
 pub struct ServerSide {
     pages: Vec<ScrapedPage>,
-    replicas: Vec<Replica>,
-    devices: Vec<Replica>,
+    replicas: Vec<ObservedReplica>,
+    devices: Vec<ObservedReplica>,
     tracks: BTreeMap<Signal, Vec<Track>>,
     servers: BTreeSet<&'static str>,
     disclosures: Disclosures,
@@ -117,9 +117,9 @@ impl ServerSide {
         let all = read::exposed(samples);
         // As in `whole`, an engine's series replaces the series of a gateway in front of it.
         let engines: Vec<Signal> =
-            all.iter().filter(|one| one.row.layer == Layer::Engine).map(|one| one.row.signal).collect();
+            all.iter().filter(|one| one.row.layer == SignalLayer::Engine).map(|one| one.row.signal).collect();
         all.into_iter()
-            .filter(|one| one.row.layer == Layer::Engine || !engines.contains(&one.row.signal))
+            .filter(|one| one.row.layer == SignalLayer::Engine || !engines.contains(&one.row.signal))
             .collect()
     }
 
@@ -134,12 +134,15 @@ impl ServerSide {
             value: page.len() as f64,
         };
         let values = read::values(&page.iter().chain([&mark]).collect::<Vec<_>>());
-        let engines: BTreeSet<Signal> =
-            values.iter().filter(|(row, _)| row.layer == Layer::Engine).map(|(row, _)| row.signal).collect();
+        let engines: BTreeSet<Signal> = values
+            .iter()
+            .filter(|(row, _)| row.layer == SignalLayer::Engine)
+            .map(|(row, _)| row.signal)
+            .collect();
         let mut each: BTreeMap<Signal, Vec<f64>> = BTreeMap::new();
         for (row, value) in values {
             let counts = matches!(row.part, SignalPart::Gauge | SignalPart::Counter);
-            if counts && (row.layer == Layer::Engine || !engines.contains(&row.signal)) {
+            if counts && (row.layer == SignalLayer::Engine || !engines.contains(&row.signal)) {
                 each.entry(row.signal).or_default().push(value);
             }
         }
@@ -158,16 +161,16 @@ impl ServerSide {
 
     /// Returns whether any of these servers has a name for this signal. A counter of an event that never occurred is on no page.
     pub fn may_say(&self, signal: Signal) -> bool {
-        self.has(signal) || self.servers.iter().any(|server| Table::shipped().says(server, signal))
+        self.has(signal) || self.servers.iter().any(|server| SignalTable::shipped().says(server, signal))
     }
 
     /// Returns the distinguishable engines.
-    pub fn replicas(&self) -> &[Replica] {
+    pub fn replicas(&self) -> &[ObservedReplica] {
         &self.replicas
     }
 
     /// Returns the distinguishable GPUs.
-    pub fn devices(&self) -> &[Replica] {
+    pub fn devices(&self) -> &[ObservedReplica] {
         &self.devices
     }
 
@@ -184,13 +187,13 @@ impl ServerSide {
     /// Returns a gauge over all processes, combined by the signal's rule.
     ///
     /// If a process could not be scraped for a time and reappears later, the combined value is unknown for that time.
-    pub fn gauge(&self, signal: Signal) -> Option<Series> {
+    pub fn gauge(&self, signal: Signal) -> Option<GaugeSeries> {
         let tracks: Vec<&Track> = self.whole(signal).filter(|track| track.is_level()).collect();
         read::combine(&self.pages, &tracks, signal.rule())
     }
 
     /// Returns a gauge of one replica, numbered as in [`replicas`](ServerSide::replicas), or of one device for a GPU's signals.
-    pub fn gauge_of(&self, replica: usize, signal: Signal) -> Option<Series> {
+    pub fn gauge_of(&self, replica: usize, signal: Signal) -> Option<GaugeSeries> {
         let tracks: Vec<&Track> =
             self.own(replica, signal).into_iter().filter(|track| track.is_level()).collect();
         read::combine(&self.pages, &tracks, signal.rule())
@@ -220,14 +223,14 @@ impl ServerSide {
     /// Returns the increase of a counter over all processes.
     ///
     /// The interval is from the last scrape not after `from` to the last scrape not after `to`.
-    pub fn gained(&self, signal: Signal, from: At, to: At) -> Option<Gained> {
+    pub fn gained(&self, signal: Signal, from: At, to: At) -> Option<CounterDelta> {
         let tracks: Vec<&Track> =
             self.whole(signal).filter(|track| track.part == SignalPart::Counter).collect();
         self.sum_gained(&tracks, from, to)
     }
 
     /// Returns the increase of a counter of one replica.
-    pub fn gained_of(&self, replica: usize, signal: Signal, from: At, to: At) -> Option<Gained> {
+    pub fn gained_of(&self, replica: usize, signal: Signal, from: At, to: At) -> Option<CounterDelta> {
         let own = self.own(replica, signal);
         let tracks: Vec<&Track> = own.into_iter().filter(|track| track.part == SignalPart::Counter).collect();
         self.sum_gained(&tracks, from, to)
@@ -277,8 +280,8 @@ impl ServerSide {
     /// Returns the tracks that add up to the total: those of engines if there are any, else those of the gateway.
     fn whole(&self, signal: Signal) -> impl Iterator<Item = &Track> {
         let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);
-        let engines = tracks.iter().any(|track| track.layer == Layer::Engine);
-        tracks.iter().filter(move |track| !engines || track.layer == Layer::Engine)
+        let engines = tracks.iter().any(|track| track.layer == SignalLayer::Engine);
+        tracks.iter().filter(move |track| !engines || track.layer == SignalLayer::Engine)
     }
 
     /// Returns the tracks of one replica; those of the whole page if the page has only this replica.
@@ -293,14 +296,16 @@ impl ServerSide {
             return Vec::new();
         }
         let of_page = |track: &&Track| {
-            track.replica.is_none() && track.layer != Layer::Gateway && self.pages[track.page].name == *page
+            track.replica.is_none()
+                && track.layer != SignalLayer::Gateway
+                && self.pages[track.page].name == *page
         };
         tracks.iter().filter(of_page).collect()
     }
 
-    fn sum_gained(&self, tracks: &[&Track], from: At, to: At) -> Option<Gained> {
+    fn sum_gained(&self, tracks: &[&Track], from: At, to: At) -> Option<CounterDelta> {
         let each = tracks.iter().filter_map(|track| self.pages[track.page].gained(track, from, to));
-        each.reduce(Gained::with)
+        each.reduce(CounterDelta::with)
     }
 
     fn taken_in(&self, tracks: &[&Track], from: At, to: At) -> Option<Buckets> {

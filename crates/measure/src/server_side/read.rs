@@ -8,12 +8,14 @@ use std::sync::Arc;
 
 use plimsoll_model::{At, Sample, SeriesName, split_labels};
 
-use super::buckets::Gained;
+use super::buckets::CounterDelta;
 use super::layout::{PageLayout, PlacedTrack};
-use super::series::{Scrapes, Series, SeriesStep, held};
-use super::signal::{Rule, Signal};
-use super::table::{HISTORY, Layer, SignalName, SignalPart, Table};
-use super::{Disclosures, ExposedSeries, FAILED, LEFT, PAGE_LABEL, PATIENCE, Replica, SCRAPE, ServerSide};
+use super::series::{GaugeSeries, Scrapes, SeriesStep, held};
+use super::signal::{AggregationRule, Signal};
+use super::table::{HISTORY, SignalLayer, SignalName, SignalPart, SignalTable};
+use super::{
+    Disclosures, ExposedSeries, FAILED, LEFT, ObservedReplica, PAGE_LABEL, PATIENCE, SCRAPE, ServerSide,
+};
 
 /// Maximum number of restarts of one counter. More decreases are not restarts.
 const MOST_RESTARTS: u32 = 3;
@@ -32,7 +34,7 @@ pub(super) struct ScrapedPage {
 #[derive(Clone, Debug)]
 pub(super) struct Track {
     pub page: usize,
-    pub layer: Layer,
+    pub layer: SignalLayer,
     pub replica: Option<usize>,
     pub part: SignalPart,
     /// Upper edge of a bucket; `None` if the series is not a bucket.
@@ -105,7 +107,7 @@ pub(super) fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerS
     let servers = found.iter().map(|(_, row)| row.server).collect();
     let mut tracks: BTreeMap<Signal, Vec<Track>> = BTreeMap::new();
     for (number, row) in found {
-        let among = if row.layer == Layer::Gpu { &devices } else { &replicas };
+        let among = if row.layer == SignalLayer::Gpu { &devices } else { &replicas };
         if let Some(track) = track(&raw[number], row, &pages, among) {
             tracks.entry(row.signal).or_default().push(track);
         }
@@ -129,7 +131,7 @@ pub(super) fn laid_out(series: &[SeriesName]) -> PageLayout {
     let servers = found.iter().map(|(_, row)| row.server).collect();
     let mut tracks: BTreeMap<Signal, Vec<PlacedTrack>> = BTreeMap::new();
     for (place, row) in found {
-        let among = if row.layer == Layer::Gpu { &devices } else { &replicas };
+        let among = if row.layer == SignalLayer::Gpu { &devices } else { &replicas };
         let Some(mut track) = track(&raw[place], row, &pages, among) else { continue };
         let points = std::mem::take(&mut track.points);
         let fixed = matches!(row.part, SignalPart::Label(_)).then(|| points[0].1);
@@ -168,7 +170,7 @@ fn spoken(raw: &[Raw<'_>], disclosures: &mut Disclosures) -> Vec<(usize, &'stati
     let mut found = Vec::new();
     let mut unknown = BTreeSet::new();
     for (number, one) in raw.iter().enumerate() {
-        let rows = Table::shipped().of(one.name);
+        let rows = SignalTable::shipped().of(one.name);
         if rows.is_empty() && !one.name.ends_with("_created") {
             unknown.insert(one.name);
         }
@@ -178,7 +180,7 @@ fn spoken(raw: &[Raw<'_>], disclosures: &mut Disclosures) -> Vec<(usize, &'stati
     disclosures.unknown_names = unknown.len();
     let chosen = chosen(raw, &found);
     found.retain(|(number, row)| {
-        chosen.get(&(raw[*number].page, row.signal, row.layer == Layer::Gateway))
+        chosen.get(&(raw[*number].page, row.signal, row.layer == SignalLayer::Gateway))
             == Some(&(row.server, row.rank, vendor(raw, *number)))
             && leads(row, &raw[*number])
     });
@@ -269,7 +271,7 @@ fn gather<'a>(
 
 /// Returns the vendor prefix of this series' name.
 fn vendor<'a>(raw: &[Raw<'a>], number: usize) -> &'a str {
-    Table::shipped().read_as(raw[number].name).0
+    SignalTable::shipped().read_as(raw[number].name).0
 }
 
 /// The server of the names that are read, their rank and their vendor prefix.
@@ -282,7 +284,7 @@ fn chosen<'a>(
 ) -> HashMap<(usize, Signal, bool), Chosen<'a>> {
     let mut best: HashMap<(usize, Signal, bool), (usize, Chosen<'a>)> = HashMap::new();
     for (number, row) in found {
-        let key = (raw[*number].page, row.signal, row.layer == Layer::Gateway);
+        let key = (raw[*number].page, row.signal, row.layer == SignalLayer::Gateway);
         let mine = (row.server, row.rank, vendor(raw, *number));
         let held = best.entry(key).or_insert((row.order, mine));
         // The order is: the server that is first in the table, its lowest rank, then the shortest prefix. A page with a name twice
@@ -299,7 +301,7 @@ fn chosen<'a>(
 /// Returns whether the series is of the first rank: ranks of one tensor- or pipeline-parallel group count the same requests.
 fn leads(row: &SignalName, one: &Raw<'_>) -> bool {
     let first = |label: &str| value_of(&one.labels, label).is_none_or(|rank| rank == "0");
-    row.layer != Layer::Engine || (first("tp_rank") && first("pp_rank"))
+    row.layer != SignalLayer::Engine || (first("tp_rank") && first("pp_rank"))
 }
 
 /// Returns the replicas and the devices, in order of their names.
@@ -307,25 +309,25 @@ fn identities(
     raw: &[Raw<'_>],
     found: &[(usize, &'static SignalName)],
     pages: &[ScrapedPage],
-) -> (Vec<Replica>, Vec<Replica>) {
+) -> (Vec<ObservedReplica>, Vec<ObservedReplica>) {
     let mut of = [BTreeSet::new(), BTreeSet::new()];
     for (number, row) in found {
         let one = &raw[*number];
         match row.layer {
             // Totals of a fleet are not a replica.
-            Layer::Engine if matches!(row.server, "plimsoll" | HISTORY) => {}
-            Layer::Engine => _ = of[0].insert((one.page, identity(one, row))),
-            Layer::Gpu => _ = of[1].insert((one.page, identity(one, row))),
-            Layer::Gateway | Layer::Process => {}
+            SignalLayer::Engine if matches!(row.server, "plimsoll" | HISTORY) => {}
+            SignalLayer::Engine => _ = of[0].insert((one.page, identity(one, row))),
+            SignalLayer::Gpu => _ = of[1].insert((one.page, identity(one, row))),
+            SignalLayer::Gateway | SignalLayer::Process => {}
         }
     }
     let several = pages.len() > 1;
     of.map(|found| {
         let labelled = |page: usize| found.iter().any(|(other, labels)| *other == page && !labels.is_empty());
-        let mut all: Vec<Replica> = found
+        let mut all: Vec<ObservedReplica> = found
             .iter()
             .filter(|(page, labels)| !labels.is_empty() || !labelled(*page))
-            .map(|(page, labels)| Replica {
+            .map(|(page, labels)| ObservedReplica {
                 name: name(if several { &pages[*page].name } else { "" }, labels),
                 page: pages[*page].name.clone(),
                 labels: labels.clone(),
@@ -338,7 +340,7 @@ fn identities(
 }
 
 /// Returns a sort key that compares numbers by value, so that 10 follows 9.
-fn natural(replica: &Replica) -> (&str, Vec<(u64, &str)>) {
+fn natural(replica: &ObservedReplica) -> (&str, Vec<(u64, &str)>) {
     let values = replica.labels.split(',').map(|label| {
         let value = label.split_once('=').map_or(label, |(_, value)| value);
         (value.parse().unwrap_or(u64::MAX), value)
@@ -358,13 +360,13 @@ fn name(page: &str, labels: &str) -> String {
 
 /// Returns the labels of a series that identify its replica.
 fn identity(one: &Raw<'_>, row: &SignalName) -> String {
-    let telling = Table::shipped().replica_labels(row.server);
+    let telling = SignalTable::shipped().replica_labels(row.server);
     let labels: Vec<(&str, &str)> =
         telling.iter().filter_map(|name| Some((*name, value_of(&one.labels, name)?))).collect();
     plimsoll_model::join_labels(&labels)
 }
 
-fn track(one: &Raw<'_>, row: &SignalName, pages: &[ScrapedPage], among: &[Replica]) -> Option<Track> {
+fn track(one: &Raw<'_>, row: &SignalName, pages: &[ScrapedPage], among: &[ObservedReplica]) -> Option<Track> {
     let edge = match row.part {
         SignalPart::Bucket => {
             Some(value_of(&one.labels, "le")?.parse().ok().filter(|edge: &f64| !edge.is_nan())?)
@@ -372,7 +374,7 @@ fn track(one: &Raw<'_>, row: &SignalName, pages: &[ScrapedPage], among: &[Replic
         _ => None,
     };
     let replica = match row.layer {
-        Layer::Engine | Layer::Gpu => {
+        SignalLayer::Engine | SignalLayer::Gpu => {
             let labels = identity(one, row);
             let page = &pages[one.page].name;
             let mut of_page = among.iter().enumerate().filter(|(_, replica)| replica.page == *page);
@@ -380,7 +382,7 @@ fn track(one: &Raw<'_>, row: &SignalName, pages: &[ScrapedPage], among: &[Replic
             // On a page with one replica, a series without the identifying label belongs to that replica.
             exact.or_else(|| of_page.next().filter(|_| of_page.next().is_none())).map(|(number, _)| number)
         }
-        Layer::Gateway | Layer::Process => None,
+        SignalLayer::Gateway | SignalLayer::Process => None,
     };
     let mut points = one.points.clone();
     if let SignalPart::Label(label) = &row.part {
@@ -420,10 +422,10 @@ fn judge_resets(
     }
 }
 
-impl Replica {
+impl ObservedReplica {
     /// Returns this replica on a page of the given name.
-    pub(super) fn on(&self, page: &str) -> Replica {
-        Replica { name: name(page, &self.labels), page: page.to_owned(), labels: self.labels.clone() }
+    pub(super) fn on(&self, page: &str) -> ObservedReplica {
+        ObservedReplica { name: name(page, &self.labels), page: page.to_owned(), labels: self.labels.clone() }
     }
 }
 
@@ -434,7 +436,7 @@ impl ScrapedPage {
     }
 
     /// Returns the increase of one counter.
-    pub fn gained(&self, track: &Track, from: At, to: At) -> Option<Gained> {
+    pub fn gained(&self, track: &Track, from: At, to: At) -> Option<CounterDelta> {
         self.gained_since(track, (from, to), (0.0, &[]))
     }
 
@@ -447,7 +449,7 @@ impl ScrapedPage {
         track: &Track,
         (from, to): (At, At),
         (unseen, anew): (f64, &[At]),
-    ) -> Option<Gained> {
+    ) -> Option<CounterDelta> {
         if self.alternates {
             return None;
         }
@@ -496,12 +498,16 @@ impl ScrapedPage {
         // A unit applies to the edges of a histogram and not to its counts.
         let factor =
             if matches!(track.part, SignalPart::Bucket | SignalPart::Count) { 1.0 } else { track.factor };
-        Some(Gained { value: value * factor, resets, from: start, to: end })
+        Some(CounterDelta { value: value * factor, resets, from: start, to: end })
     }
 }
 
 /// Combines several tracks into one series.
-pub(super) fn combine(pages: &[ScrapedPage], tracks: &[&Track], rule: Rule) -> Option<Series> {
+pub(super) fn combine(
+    pages: &[ScrapedPage],
+    tracks: &[&Track],
+    rule: AggregationRule,
+) -> Option<GaugeSeries> {
     let mut parts: Vec<Walk<'_>> = tracks
         .iter()
         .map(|track| {
@@ -523,18 +529,18 @@ pub(super) fn combine(pages: &[ScrapedPage], tracks: &[&Track], rule: Rule) -> O
             steps.push(SeriesStep { from: pair[0], to: pair[1], value });
         }
     }
-    Some(Series { steps })
+    Some(GaugeSeries { steps })
 }
 
 /// A series that is read once from start to end.
 struct Walk<'a> {
-    series: Series,
+    series: GaugeSeries,
     page: &'a ScrapedPage,
     place: usize,
 }
 
 /// Returns the combined value at one instant; unknown if one series has a gap.
-fn together(parts: &mut [Walk<'_>], at: At, rule: Rule) -> Option<f64> {
+fn together(parts: &mut [Walk<'_>], at: At, rule: AggregationRule) -> Option<f64> {
     let mut values = Vec::with_capacity(parts.len());
     for part in parts {
         while part.series.steps.get(part.place).is_some_and(|step| step.to <= at) {

@@ -17,12 +17,12 @@ pub struct SeriesStep {
 
 /// A sequence of steps in order of time; the value between steps is unknown.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Series {
+pub struct GaugeSeries {
     /// Steps, not empty and not overlapping. Two neighbours may have equal values if a scrape is between them.
     pub steps: Vec<SeriesStep>,
 }
 
-impl Series {
+impl GaugeSeries {
     /// Returns the value at an instant; `None` if unknown.
     pub fn at(&self, at: At) -> Option<f64> {
         let next = self.steps.partition_point(|step| step.to <= at);
@@ -53,7 +53,7 @@ impl Series {
     }
 
     /// Returns the time-weighted mean over the part of `[from, to)` in which `other` is known and satisfies `is`.
-    pub fn mean_given(&self, from: At, to: At, other: &Series, is: impl Fn(f64) -> bool) -> Option<f64> {
+    pub fn mean_given(&self, from: At, to: At, other: &GaugeSeries, is: impl Fn(f64) -> bool) -> Option<f64> {
         self.given(other, is).mean(from, to)
     }
 
@@ -63,14 +63,14 @@ impl Series {
         from: At,
         to: At,
         this_is: impl Fn(f64) -> bool,
-        other: &Series,
+        other: &GaugeSeries,
         other_is: impl Fn(f64) -> bool,
     ) -> Option<f64> {
         self.given(other, other_is).share(from, to, this_is)
     }
 
     /// Returns the part in which `other` is known and satisfies `is`.
-    pub fn given(&self, other: &Series, is: impl Fn(f64) -> bool) -> Series {
+    pub fn given(&self, other: &GaugeSeries, is: impl Fn(f64) -> bool) -> GaugeSeries {
         let (mut steps, mut first) = (Vec::new(), 0);
         for step in &self.steps {
             while other.steps.get(first).is_some_and(|theirs| theirs.to <= step.from) {
@@ -83,7 +83,7 @@ impl Series {
                 }
             }
         }
-        Series { steps }
+        GaugeSeries { steps }
     }
 
     /// Returns the known share of `[from, to)`, 0 to 1.
@@ -173,7 +173,7 @@ impl Scrapes {
 }
 
 /// Converts one series with a row per scrape, or per change, to steps.
-pub(super) fn held(points: &[(At, f64)], scrapes: &Scrapes, known: &[(At, At)], factor: f64) -> Series {
+pub(super) fn held(points: &[(At, f64)], scrapes: &Scrapes, known: &[(At, At)], factor: f64) -> GaugeSeries {
     let mut steps = Vec::new();
     let mut stretch = 0;
     // Boundaries are the points and, for a row per change, the scrapes between them. The number of scrapes is then correct.
@@ -189,7 +189,7 @@ pub(super) fn held(points: &[(At, f64)], scrapes: &Scrapes, known: &[(At, At)], 
             cut(&mut steps, (from.max(at), to.min(until)), value * factor, scrapes);
         }
     }
-    Series { steps }
+    GaugeSeries { steps }
 }
 
 /// Adds a time range with one value, split at its scrapes.

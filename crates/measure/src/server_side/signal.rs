@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 
 /// The rule that combines the values of several processes, ranks or devices.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Rule {
+pub enum AggregationRule {
     Sum,
     Max,
     Min,
     Mean,
 }
 
-impl Rule {
+impl AggregationRule {
     /// Returns the combined value; `None` if there are no values.
     pub fn of(self, values: &[f64]) -> Option<f64> {
         let count = values.len() as f64;
         let values = values.iter().copied();
         match self {
-            Rule::Sum => values.reduce(|a, b| a + b),
-            Rule::Mean => values.reduce(|a, b| a + b).map(|sum| sum / count),
-            Rule::Max => values.reduce(f64::max),
-            Rule::Min => values.reduce(f64::min),
+            AggregationRule::Sum => values.reduce(|a, b| a + b),
+            AggregationRule::Mean => values.reduce(|a, b| a + b).map(|sum| sum / count),
+            AggregationRule::Max => values.reduce(f64::max),
+            AggregationRule::Min => values.reduce(f64::min),
         }
     }
 }

@@ -22,7 +22,7 @@ pub const VERSION: u32 = 1;
 
 /// The component that a figure comes from. An engine and the gateway in front of it count the same requests.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Layer {
+pub enum SignalLayer {
     Engine,
     Gateway,
     Gpu,
@@ -51,7 +51,7 @@ pub enum SignalPart {
 pub struct SignalName {
     /// Server that uses the name: `vllm`, `sglang`, …
     pub server: &'static str,
-    pub layer: Layer,
+    pub layer: SignalLayer,
     pub signal: Signal,
     pub part: SignalPart,
     /// Allowed values per label; empty allows all samples.
@@ -66,17 +66,17 @@ pub struct SignalName {
 
 /// The names of all servers.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct SignalTable {
     rows: HashMap<String, Vec<SignalName>>,
     replica_labels: HashMap<&'static str, Vec<&'static str>>,
     /// First words of names that belong to one server. They are recognised behind a vendor prefix too.
     brands: BTreeSet<&'static str>,
 }
 
-impl Table {
-    pub fn shipped() -> &'static Table {
-        static TABLE: OnceLock<Table> = OnceLock::new();
-        TABLE.get_or_init(|| Table::read(FILE))
+impl SignalTable {
+    pub fn shipped() -> &'static SignalTable {
+        static TABLE: OnceLock<SignalTable> = OnceLock::new();
+        TABLE.get_or_init(|| SignalTable::read(FILE))
     }
 
     /// Returns the rows of a name; empty if the name is unknown.
@@ -134,8 +134,8 @@ impl Table {
         self.replica_labels.get(server).map_or(&[], Vec::as_slice)
     }
 
-    fn read(text: &'static str) -> Table {
-        let mut table = Table::default();
+    fn read(text: &'static str) -> SignalTable {
+        let mut table = SignalTable::default();
         let lines = text.lines().enumerate();
         for (order, line) in lines.filter(|(_, line)| !line.starts_with('#') && !line.is_empty()) {
             let cells: Vec<&'static str> = line.split('\t').collect();
@@ -154,7 +154,7 @@ impl Table {
     /// Adds the names of a history, which are derived from the signals so that the file needs no lines for them.
     fn add_history(&mut self) {
         for (signal, layer) in
-            Signal::ALL.iter().flat_map(|one| [(*one, Layer::Engine), (*one, Layer::Gateway)])
+            Signal::ALL.iter().flat_map(|one| [(*one, SignalLayer::Engine), (*one, SignalLayer::Gateway)])
         {
             let (part, only) = match signal.kind() {
                 // The mean is stored with the minimum and the maximum.
@@ -174,10 +174,10 @@ impl Table {
     fn add(&mut self, order: usize, cells: &[&'static str]) {
         let &[server, layer, signal, part, name, only, factor, rank, ..] = cells else { return };
         let layer = match layer {
-            "engine" => Layer::Engine,
-            "gateway" => Layer::Gateway,
-            "gpu" => Layer::Gpu,
-            "process" => Layer::Process,
+            "engine" => SignalLayer::Engine,
+            "gateway" => SignalLayer::Gateway,
+            "gpu" => SignalLayer::Gpu,
+            "process" => SignalLayer::Process,
             _ => return,
         };
         let (Some(signal), Ok(factor), Ok(rank)) = (Signal::named(signal), factor.parse(), rank.parse())
@@ -187,7 +187,7 @@ impl Table {
         let only = only.split(';').filter_map(|one| one.split_once('='));
         let only: Vec<_> = only.map(|(label, values)| (label, values.split('|').collect())).collect();
         // `process_…` and `replicas_…` begin with generic words.
-        if layer != Layer::Process && server != "plimsoll" {
+        if layer != SignalLayer::Process && server != "plimsoll" {
             self.brands.extend(name.split([':', '.', '_']).next());
         }
         let base = plain(name);
@@ -205,8 +205,8 @@ impl Table {
 }
 
 /// Returns the history name of a signal in the signal's unit, without the suffix of its part (`_total`, `_bucket`, …).
-pub fn kept_name(layer: Layer, signal: Signal) -> String {
-    let whose = if layer == Layer::Gateway { "gateways" } else { "fleet" };
+pub fn kept_name(layer: SignalLayer, signal: Signal) -> String {
+    let whose = if layer == SignalLayer::Gateway { "gateways" } else { "fleet" };
     format!("plimsoll_{whose}_{}", signal.name())
 }
 
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn spellings_of_one_name_are_one() {
-        let table = Table::shipped();
+        let table = SignalTable::shipped();
         let spelt = [
             ("vllm:num_preemptions_total", ""),
             ("vllm_num_preemptions", ""),

@@ -25,15 +25,15 @@ use std::collections::VecDeque;
 
 use plimsoll_model::{Attempt, Level, Load, Sample, Span};
 
-use crate::findings::{CapacityLine, Findings, KeptUp, LevelFinding};
-use crate::gather::Gathered;
-use crate::lines::{self, LineSpec, Observed};
+use crate::findings::{CapacityLine, Findings, LevelFinding, LoadKeptUp};
+use crate::gather::LevelAccumulator;
+use crate::lines::{self, LineLevel, LineSpec};
 use crate::purpose::WARM_UP;
 use crate::whole;
 use ladder::RUNG_FACTOR;
 pub(crate) use ladder::{BASELINE_SHARE, LADDER_SHARE};
-use place::{KnownLine, LoadBoard, first_loads};
-use prove::Placing;
+use place::{KnownLine, MeasuredLoads, first_loads};
+use prove::PlacingBisection;
 
 /// Growth below which throughput is saturated when the number in flight doubles.
 pub const SATURATED_GROWTH: f64 = 0.03;
@@ -61,7 +61,7 @@ const REDRAWS: (usize, usize) = (120, 800);
 
 pub struct Sweep {
     spec: SweepSpec,
-    observed: Vec<Observed>,
+    observed: Vec<LineLevel>,
     asked: Option<SweepLevel>,
     phase: Phase,
     kind: usize,
@@ -90,7 +90,7 @@ enum Phase {
     /// An overload at this load in requests per second.
     Overload(f64),
     /// Short levels that bracket the budget limit.
-    Place(Placing),
+    Place(PlacingBisection),
     /// Long levels that prove the budget limit: load in requests per second, and number of levels left.
     Prove(f64, u32),
     Hold,
@@ -146,18 +146,23 @@ impl Sweep {
         let own: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
         let samples: Vec<&Sample> =
             samples.iter().filter(|s| s.at >= level.start && s.at < level.drained).collect();
-        let observed = Observed::new(level, &own, &samples, self.spec.budget.as_ref());
+        let observed = LineLevel::new(level, &own, &samples, self.spec.budget.as_ref());
         self.take(level, observed, own.len() as u64)
     }
 
     /// Takes the result of a level whose records were gathered as they ended.
-    pub fn observe_gathered(&mut self, level: &Level, rows: Gathered, samples: &[Sample]) -> LevelFinding {
+    pub fn observe_gathered(
+        &mut self,
+        level: &Level,
+        rows: LevelAccumulator,
+        samples: &[Sample],
+    ) -> LevelFinding {
         let attempts = rows.attempts();
-        let observed = Observed::gathered(level, rows, samples, self.spec.budget.as_ref());
+        let observed = LineLevel::gathered(level, rows, samples, self.spec.budget.as_ref());
         self.take(level, observed, attempts)
     }
 
-    fn take(&mut self, level: &Level, observed: Observed, attempts: u64) -> LevelFinding {
+    fn take(&mut self, level: &Level, observed: LineLevel, attempts: u64) -> LevelFinding {
         let finding = observed.finding.clone();
         self.asked = None;
         self.spent += level.drained.max(level.stop) - level.start;
@@ -313,7 +318,7 @@ impl Sweep {
 
     /// Returns the level at the most informative load, or starts the hold.
     fn search_level(&mut self) -> Option<SweepLevel> {
-        let here: Vec<&Observed> = self.of_kind();
+        let here: Vec<&LineLevel> = self.of_kind();
         if here.len() >= MOST_LEVELS {
             return self.search_ends();
         }
@@ -324,14 +329,14 @@ impl Sweep {
     }
 
     /// Returns the question that is furthest from its answer: (urgency, load, factor on the usual length).
-    fn most_urgent(&self, here: &[&Observed]) -> Option<(f64, f64, f64)> {
+    fn most_urgent(&self, here: &[&LineLevel]) -> Option<(f64, f64, f64)> {
         let zero = self.zero();
         let read = lines::read(self.traffic(), here, &zero, &self.line_spec(REDRAWS.0));
         let good = lines::usable(here);
         let loads: Vec<f64> = good.iter().map(|o| o.rate()).collect();
         let [(stable, unstable), (pass, fail)] = lines::brackets(&good);
         let full = unstable.and_then(|unstable| lines::saturated(&good, unstable)).map(|full| full.value);
-        let board = LoadBoard {
+        let board = MeasuredLoads {
             loads: &loads,
             capacity: full.unwrap_or_else(|| self.capacity()),
             open_above: full.is_none() && self.cut_while_growing(),
@@ -361,16 +366,16 @@ impl Sweep {
     ///
     /// The factor is what the tail lacks in effective requests, because queues near saturation are correlated for a long time.
     /// It is 2 if the slope of requests in flight was inconclusive.
-    fn longer(&self, good: &[&Observed], load: f64) -> f64 {
+    fn longer(&self, good: &[&LineLevel], load: f64) -> f64 {
         let near = good.iter().filter(|o| (o.rate() / load - 1.0).abs() < 0.03);
         let lacking = near.map(|o| {
             let usual = o.level.window().as_secs_f64() * load / self.spec.completions as f64;
             let needed = crate::tail::BEYOND / (1.0 - self.spec.percentile);
             let tail = needed / o.upper.n_eff(self.spec.percentile).max(1.0) * usual.max(0.1);
             match o.finding.summary.stability.verdict {
-                KeptUp::Stable => tail,
-                KeptUp::Undecided => 2.0,
-                KeptUp::Unstable => 1.0,
+                LoadKeptUp::Stable => tail,
+                LoadKeptUp::Undecided => 2.0,
+                LoadKeptUp::Unstable => 1.0,
             }
         });
         lacking.fold(1.0, f64::max).clamp(1.0, LONGER_AT_MOST)
@@ -490,18 +495,18 @@ impl Sweep {
 
     // -------------------------------------------------------------------------------- views
 
-    fn of_kind(&self) -> Vec<&Observed> {
+    fn of_kind(&self) -> Vec<&LineLevel> {
         let kind = self.traffic();
         self.observed.iter().filter(|o| o.level.traffic == kind).collect()
     }
 
-    fn zero(&self) -> Vec<&Observed> {
+    fn zero(&self) -> Vec<&LineLevel> {
         self.observed.iter().filter(|o| matches!(o.level.load, Load::Closed { concurrency: 1 })).collect()
     }
 
     /// Returns the capacity that the closed loops found, in requests per second.
     fn capacity(&self) -> f64 {
-        let all: Vec<&Observed> = self.observed.iter().collect();
+        let all: Vec<&LineLevel> = self.observed.iter().collect();
         lines::ladder_capacity(&all).unwrap_or(0.0)
     }
 }

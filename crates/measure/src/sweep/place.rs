@@ -52,7 +52,7 @@ pub fn first_loads(capacity: f64, arrivals: f64, max_rate: Option<f64>) -> Vec<f
 }
 
 /// The measured loads and the settings of the search.
-pub struct LoadBoard<'a> {
+pub struct MeasuredLoads<'a> {
     /// Usable open-loop loads in ascending order, in requests per second.
     pub loads: &'a [f64],
     /// Best estimate of the capacity, in requests per second.
@@ -79,7 +79,7 @@ const STRIDE: f64 = 1.5;
 /// Levels within a few per cent of the onset before it counts as found.
 const REPEATED: usize = 5;
 
-impl LoadBoard<'_> {
+impl MeasuredLoads<'_> {
     /// Returns the urgency of the onset (1 is narrow enough) and the next load; `None` if no load helps.
     pub fn onset(&self, known: KnownLine) -> Option<(f64, f64)> {
         match known {

@@ -6,8 +6,8 @@
 use plimsoll_model::{EndedBy, Load, Span};
 
 use super::{Phase, Sweep, SweepLevel, WORTH_A_LEVEL};
-use crate::findings::{BudgetRow, KeptUp};
-use crate::lines::{self, Observed};
+use crate::findings::{BudgetRow, LoadKeptUp};
+use crate::lines::{self, LineLevel};
 use crate::purpose::{OVERLOAD, PLACE, PROVE, WARM_UP};
 use crate::say::number;
 
@@ -42,7 +42,7 @@ const THIRD_OVER: f64 = 9.0;
 
 /// The bisection of the placing levels, requests/s.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub(super) struct Placing {
+pub(super) struct PlacingBisection {
     low: f64,
     high: f64,
     next: f64,
@@ -112,7 +112,7 @@ impl Sweep {
     }
 
     fn overloaded(&mut self, load: f64) {
-        let piles_up = self.observed.last().is_some_and(|o| o.kept() == KeptUp::Unstable);
+        let piles_up = self.observed.last().is_some_and(|o| o.kept() == LoadKeptUp::Unstable);
         let most = self.spec.max_rate.unwrap_or(f64::INFINITY);
         let spent = self.open_s() - self.left_s();
         self.phase = match piles_up || load >= most || spent > OVERLOADS_AT_MOST * self.open_s() {
@@ -124,7 +124,7 @@ impl Sweep {
     /// Returns the bisection of 0.2 to 1.05 × the capacity.
     ///
     /// The capacity is the throughput of an overload if there is one, else that of closed loops and stable levels.
-    fn placing(&self) -> Placing {
+    fn placing(&self) -> PlacingBisection {
         let here = self.of_kind();
         let good = lines::usable(&here);
         let [(_, unstable), _] = lines::brackets(&good);
@@ -135,14 +135,15 @@ impl Sweep {
         let time_s = PLACE_SHARE * self.open_s();
         let least_s = (ANSWERS * self.latency_s()).max(2.0 * WORTH_A_LEVEL / next.max(1e-9));
         let left = ((time_s / least_s) as u32).clamp(2, PLACES);
-        Placing { low: 0.2 * capacity, high, next, left, level_s: time_s / f64::from(left) }
+        PlacingBisection { low: 0.2 * capacity, high, next, left, level_s: time_s / f64::from(left) }
     }
 
-    fn placed(&mut self, placing: Placing) {
+    fn placed(&mut self, placing: PlacingBisection) {
         let within = self.observed.last().is_some_and(is_within);
-        let Placing { low, high, next, .. } = placing;
+        let PlacingBisection { low, high, next, .. } = placing;
         let (low, high) = if within { (next, high) } else { (low, next) };
-        let placing = Placing { low, high, next: 0.5 * (low + high), left: placing.left - 1, ..placing };
+        let placing =
+            PlacingBisection { low, high, next: 0.5 * (low + high), left: placing.left - 1, ..placing };
         if placing.left > 0 {
             self.phase = Phase::Place(placing);
             return;
@@ -175,7 +176,7 @@ impl Sweep {
     /// Returns the length that proves the tightest ceiling, divided by the planned length. It uses the nearest level's correlation.
     fn too_short(&self, load: f64) -> Option<f64> {
         let nearest = self.of_kind().into_iter().filter(|o| o.is_open()).min_by(|a, b| {
-            let off = |o: &Observed| (o.rate() / load).ln().abs();
+            let off = |o: &LineLevel| (o.rate() / load).ln().abs();
             off(a).total_cmp(&off(b))
         })?;
         let rows = &nearest.finding.summary.budget.as_ref()?.rows;
@@ -215,9 +216,9 @@ impl Sweep {
 }
 
 /// Returns whether every share over a ceiling is allowed and the level is not unstable.
-fn is_within(o: &Observed) -> bool {
+fn is_within(o: &LineLevel) -> bool {
     let rows = o.finding.summary.budget.as_ref().map(|budget| budget.rows.as_slice()).unwrap_or_default();
-    o.kept() != KeptUp::Unstable && rows.iter().all(|row| row.share_over.value <= row.allowed)
+    o.kept() != LoadKeptUp::Unstable && rows.iter().all(|row| row.share_over.value <= row.allowed)
 }
 
 /// Returns the seconds that a sweep needs to prove a percentile at this load with independent requests.

@@ -5,7 +5,7 @@
 use plimsoll_model::{EndedBy, How, KEPT_CONNECTION, Level, Load, RateCourse, SizeUnit};
 
 use super::{Bench, Limits};
-use crate::findings::{KeptUp, LevelSummary, Reading, Trust};
+use crate::findings::{LevelSummary, LoadKeptUp, Reading, Trust};
 use crate::say::{chance, count, length, number, percent};
 
 /// Shares of broken responses. They are fast because they are broken; with half of them the service was not measured.
@@ -20,7 +20,7 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         // If the arrival rate varies by design, latency must vary too. Only a growing backlog then counts against the level.
         let shaped = level.rate_course == RateCourse::Shaped;
         let steady = match (stability.verdict, summary.drift.drifts && !shaped) {
-            (KeptUp::Unstable, _) | (_, true) => Trust::Suspect,
+            (LoadKeptUp::Unstable, _) | (_, true) => Trust::Suspect,
             _ => Trust::Valid,
         };
         let drift = match (summary.drift.p, summary.drift.change_share) {
@@ -43,7 +43,7 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             )
         };
         // An inconclusive check has not passed either, so it is not reported.
-        if steady == Trust::Suspect || stability.verdict != KeptUp::Undecided {
+        if steady == Trust::Suspect || stability.verdict != LoadKeptUp::Undecided {
             bench.say("steady_state", steady, format!("{}{drift}", stability.why), means, advice);
             if shaped && steady == Trust::Valid {
                 bench.note("latency follows the arrivals' own shape, and the figures hold for this window as a whole");

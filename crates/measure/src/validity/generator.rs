@@ -4,7 +4,7 @@ use plimsoll_model::{Level, Load, StampSource};
 
 use super::records::LOST_SHARDS;
 use super::{Bench, Limits};
-use crate::findings::{LevelSummary, Little, Trust};
+use crate::findings::{LevelSummary, LittlesLawCheck, Trust};
 use crate::say::{count, ms, number, percent};
 
 /// Lag in ms that no pacer on a shared machine avoids. Below it, a share of a very short latency means nothing.
@@ -180,7 +180,7 @@ fn stamps(bench: &mut Bench, summary: &LevelSummary) {
 /// Checks that the generator's counter and clock agree with the records.
 fn counted(bench: &mut Bench, summary: &LevelSummary) {
     let health = &summary.generator;
-    let enough = |little: &&Little| little.from_records.max(little.sampled_mean) >= 1.0;
+    let enough = |little: &&LittlesLawCheck| little.from_records.max(little.sampled_mean) >= 1.0;
     if let Some(little) = summary.concurrency.little.as_ref().filter(enough) {
         let beyond = little.disagreement.abs() - little.tolerance;
         bench.say(

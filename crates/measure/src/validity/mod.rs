@@ -12,7 +12,7 @@ pub use generator::RUN_QUEUE_SUSPECT;
 
 use plimsoll_model::{How, Level};
 
-use crate::findings::{KeptUp, LevelFinding, LevelSummary, Passed, Reason, Trust, Validity};
+use crate::findings::{LevelFinding, LevelSummary, LoadKeptUp, PassedCheck, Reason, Trust, Validity};
 use answers::{answers, ended, window};
 use generator::generator;
 pub use records::lets_nothing_pass;
@@ -77,7 +77,7 @@ pub fn judge_run(levels: &[LevelFinding]) -> Validity {
         let placed = !matches!(level.summary.purpose.as_str(), "run" | "hold");
         // A failure with one request in flight is not caused by load.
         let alone = ["baseline", crate::purpose::IDLE].contains(&level.summary.purpose.as_str());
-        let overloaded = level.summary.stability.verdict == KeptUp::Unstable;
+        let overloaded = level.summary.stability.verdict == LoadKeptUp::Unstable;
         let meant = |reason: &Reason| match reason.check.as_str() {
             "steady_state" | "samples" => placed,
             "errors" => placed && !alone,
@@ -94,7 +94,7 @@ pub fn judge_run(levels: &[LevelFinding]) -> Validity {
     for passed in levels.iter().flat_map(|l| &l.validity.passed) {
         let failed = run.reasons.iter().any(|reason| reason.check == passed.check);
         if !failed && seen.insert(passed.check.clone()) {
-            run.passed.push(Passed {
+            run.passed.push(PassedCheck {
                 check: passed.check.clone(),
                 figure: "on every level that it applies to".into(),
                 note: passed.note.clone(),
@@ -113,7 +113,7 @@ struct Bench {
 impl Bench {
     fn say(&mut self, check: &str, verdict: Trust, figure: String, means: &str, advice: &str) {
         if verdict == Trust::Valid {
-            self.validity.passed.push(Passed { check: check.into(), figure, note: None });
+            self.validity.passed.push(PassedCheck { check: check.into(), figure, note: None });
             return;
         }
         self.validity.reasons.push(Reason {

@@ -3,7 +3,7 @@
 //! This must be true for any order of arrival, any number of attempts, and any content of the events.
 
 use plimsoll_math::rng::Stream;
-use plimsoll_measure::{Findings, Gathered, Observed, SweepSpec, analyse, analyse_observed};
+use plimsoll_measure::{Findings, LevelAccumulator, LineLevel, SweepSpec, analyse, analyse_observed};
 use plimsoll_model::{Attempt, EndedBy, How, Level, Span, TokensRule};
 use serde_json::Value;
 
@@ -14,12 +14,12 @@ fn both(level: &Level, records: &[Attempt], came: &[Attempt]) -> (Value, Value) 
     let spec = SweepSpec::default().line_spec(50);
     let manifest = plimsoll_lab::records::manifest(vec![level.clone()]);
     let read = analyse(&manifest, records, &[], &spec);
-    let mut gathered = Gathered::default();
+    let mut gathered = LevelAccumulator::default();
     came.iter().for_each(|record| gathered.push(record));
     assert_eq!(gathered.attempts(), records.len() as u64);
     let finished = records.iter().filter(|record| record.outcome.is_finished()).count();
     assert_eq!(gathered.finished(), finished as u64);
-    let observed = Observed::gathered(level, gathered, &[], spec.budget.as_ref());
+    let observed = LineLevel::gathered(level, gathered, &[], spec.budget.as_ref());
     let gathered = analyse_observed(&[observed], &spec);
     let json = |findings| serde_json::to_value::<Findings>(findings).expect("JSON");
     (json(read), json(gathered))

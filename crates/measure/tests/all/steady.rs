@@ -2,7 +2,7 @@
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
-use plimsoll_measure::findings::KeptUp;
+use plimsoll_measure::findings::LoadKeptUp;
 use plimsoll_measure::summarise;
 use plimsoll_model::{At, Attempt, Level, RateCourse, Sample};
 

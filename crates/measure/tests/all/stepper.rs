@@ -1,6 +1,6 @@
 //! Guarantees of the sweep stepper: time, ceilings, order, and "inconclusive" if it has no result.
 
-use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, KeptUp, Metric, Trust};
+use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, LoadKeptUp, Metric, Trust};
 use plimsoll_measure::sweep::{Preview, RequestPrice, Sweep, SweepNext, SweepSpec};
 use plimsoll_model::{EndedBy, How, Load, Span};
 
@@ -221,7 +221,7 @@ fn a_closed_loop_bounds_the_limit_of_a_short_sweep() {
     let server = server();
     let limit = server.truth(0.99, 1.5).stability;
     let (findings, _) = sweep(&server, short(&server, 200.0), |_| {});
-    let decided = findings.levels.iter().any(|level| level.summary.stability.verdict == KeptUp::Stable);
+    let decided = findings.levels.iter().any(|level| level.summary.stability.verdict == LoadKeptUp::Stable);
     assert!(!decided, "the sweep is to be too short");
     let lower = match &findings.lines[0].stability {
         CapacityLine::Found { rate, .. } => rate.lower,

@@ -19,7 +19,7 @@ use super::schedule::{self, Redrawn};
 use crate::change::Change;
 use crate::recorded::is_closed;
 use crate::replay::ReplayRequest;
-use plimsoll_measure::findings::{Estimate, KeptUp, Metric};
+use plimsoll_measure::findings::{Estimate, LoadKeptUp, Metric};
 use plimsoll_measure::say::number;
 
 /// Response time of a cache of whole responses, s.
@@ -303,7 +303,7 @@ const FEWEST_BEYOND: f64 = 10.0;
 /// Returns the goal's percentile of a level that is not steady: its load varies, or its queue may grow. It has no interval,
 /// because another level would have another value. The engine is compared on these arrivals and must show an equal growth.
 fn of_unsteady(case: &LeverCase<'_>, goal: &Goal) -> Option<f64> {
-    if case.summary.stability.verdict == KeptUp::Stable && case.level.rate_course == RateCourse::Even {
+    if case.summary.stability.verdict == LoadKeptUp::Stable && case.level.rate_course == RateCourse::Even {
         return None;
     }
     let window = &case.summary.window;

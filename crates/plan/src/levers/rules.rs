@@ -10,7 +10,7 @@ use plimsoll_sim::{ModeSpec, PolicySpec};
 use super::LeverCase;
 use super::catalogue::{Lever, Term};
 use super::evidence::{LeverEvidence, SharesFrom};
-use plimsoll_measure::findings::KeptUp;
+use plimsoll_measure::findings::LoadKeptUp;
 
 /// Least share of the slow requests' time of a term that justifies a lever.
 const WORTH: f64 = 0.05;
@@ -56,7 +56,7 @@ fn by_condition(lever: &Lever, case: &LeverCase<'_>, evidence: &LeverEvidence) -
         "autoscaling" if case.level.rate_course == RateCourse::Even => {
             Some("the load of this run is even: there is nothing to follow".into())
         }
-        "admission" if case.summary.stability.verdict == KeptUp::Stable => {
+        "admission" if case.summary.stability.verdict == LoadKeptUp::Stable => {
             let grown = case.summary.stability.growth_share;
             let grown = grown.map_or(String::new(), |g| {
                 format!(" ({} of the arrivals pile up)", percent(g.value.max(0.0)))

@@ -17,7 +17,7 @@ pub use passive::BusySeconds;
 
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::cold_start::{ColdStartFinding, ColdTrial, ColdVerdict};
-use plimsoll_measure::findings::{Bounded, Reading};
+use plimsoll_measure::findings::{BoundedValue, Reading};
 use plimsoll_measure::order;
 use plimsoll_measure::purpose::COLD;
 use plimsoll_model::{Attempt, How, Level, Manifest};
@@ -71,7 +71,7 @@ fn found(warm: Vec<f64>, trials: impl FnOnce(Steady) -> Trials) -> ColdStartFind
     let column: Vec<i64> = warm.iter().map(|s| (s * 1e9) as i64).collect();
     let reading = order::percentiles("first_token", &column, f64::INFINITY).map(|(set, _)| set.p50);
     let penalties: Vec<f64> = trials.iter().filter_map(|trial| trial.penalty_s).collect();
-    let penalty = (!penalties.is_empty()).then(|| Bounded {
+    let penalty = (!penalties.is_empty()).then(|| BoundedValue {
         value: penalties.iter().sum::<f64>() / penalties.len() as f64,
         lower: penalties.iter().copied().fold(f64::INFINITY, f64::min),
         upper: penalties.iter().copied().fold(f64::NEG_INFINITY, f64::max),

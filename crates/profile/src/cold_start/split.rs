@@ -6,7 +6,7 @@
 //! Probing a health endpoint was rejected: it is an additional request to the autoscaler, and servers report *alive*
 //! and *ready* under different names. The request itself is the decisive test.
 
-use plimsoll_measure::findings::Bounded;
+use plimsoll_measure::findings::BoundedValue;
 use plimsoll_measure::findings::cold_start::{ColdPart, ColdPhase};
 use plimsoll_model::{At, Attempt, How};
 
@@ -45,9 +45,10 @@ pub(super) fn parts(own: &[&Attempt], median: Option<f64>) -> Vec<ColdPart> {
     let steady = median.min(whole);
     // Time before the first sign of acceptance may belong to this part too.
     let unsure = (from - earliest).as_secs_f64();
-    let slower = Bounded { value: whole - steady, lower: whole - steady, upper: whole - steady + unsure };
+    let slower =
+        BoundedValue { value: whole - steady, lower: whole - steady, upper: whole - steady + unsure };
     add(&mut all, ColdPhase::Slower, slower, 1);
-    add(&mut all, ColdPhase::Steady, Bounded { value: steady, lower: steady, upper: steady }, 0);
+    add(&mut all, ColdPhase::Steady, BoundedValue { value: steady, lower: steady, upper: steady }, 0);
     all.sort_by_key(|part: &ColdPart| part.phase);
     all.retain(|part| part.seconds.value > 0.0);
     all
@@ -85,17 +86,21 @@ fn sign(attempt: &Attempt, since: At) -> At {
     seen.or(attempt.first_byte).or(attempt.end).unwrap_or(since).max(since)
 }
 
-fn bounded(value: plimsoll_model::Span, lower: plimsoll_model::Span, upper: plimsoll_model::Span) -> Bounded {
+fn bounded(
+    value: plimsoll_model::Span,
+    lower: plimsoll_model::Span,
+    upper: plimsoll_model::Span,
+) -> BoundedValue {
     let seconds = |span: plimsoll_model::Span| span.as_secs_f64().max(0.0);
-    Bounded { value: seconds(value), lower: seconds(lower), upper: seconds(upper) }
+    BoundedValue { value: seconds(value), lower: seconds(lower), upper: seconds(upper) }
 }
 
 /// Adds a part; a phase that occurs twice (an endpoint that started, failed and started again) is one part.
-fn add(all: &mut Vec<ColdPart>, phase: ColdPhase, seconds: Bounded, attempts: u64) {
+fn add(all: &mut Vec<ColdPart>, phase: ColdPhase, seconds: BoundedValue, attempts: u64) {
     match all.iter_mut().find(|part| part.phase == phase) {
         Some(part) => {
             part.attempts += attempts;
-            part.seconds = Bounded {
+            part.seconds = BoundedValue {
                 value: part.seconds.value + seconds.value,
                 lower: part.seconds.lower + seconds.lower,
                 upper: part.seconds.upper + seconds.upper,

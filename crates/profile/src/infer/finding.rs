@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::answers::WholeAnswers;
 use super::split::{Split, WaitPart, WaitSource};
 use crate::finding::DurationFigures;
-use plimsoll_measure::findings::{Bounded, Estimate, Held, Reading};
+use plimsoll_measure::findings::{BoundedValue, Estimate, Held, Reading};
 
 /// The basis of a part's figures.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -42,13 +42,13 @@ pub struct PartFinding {
     /// Basis of the figures.
     pub basis: Basis,
     /// Mean in s; `None` if unknown.
-    pub mean: Option<Bounded>,
+    pub mean: Option<BoundedValue>,
     /// Median in s; `None` if unknown.
-    pub p50: Option<Bounded>,
+    pub p50: Option<BoundedValue>,
     /// 95th percentile in s; `None` if unknown.
-    pub p95: Option<Bounded>,
+    pub p95: Option<BoundedValue>,
     /// 99th percentile in s; `None` if unknown.
-    pub p99: Option<Bounded>,
+    pub p99: Option<BoundedValue>,
     /// Share of all requests' time, 0 to 1.
     pub share: Option<f64>,
     /// Share of the time of the slowest 1 %, 0 to 1.

@@ -25,7 +25,7 @@ use plimsoll_model::{At, Attempt};
 pub use answers::{MeanStage, WholeAnswers};
 pub use finding::{Bands, Basis, PartCeiling, PartFinding, PartSlice, WaitFinding};
 pub use floor::ComputeFloor;
-pub use plimsoll_measure::findings::Bounded;
+pub use plimsoll_measure::findings::BoundedValue;
 pub use split::{Split, WaitPart, WaitSource};
 pub use told::{ReportedMean, ReportedStages};
 pub use track::Track;
@@ -431,8 +431,8 @@ fn sum_finding(splits: &[Split], last: WaitPart, of: fn(&Split) -> f64) -> PartF
     }
 }
 
-fn exact(value: f64) -> Option<Bounded> {
-    value.is_finite().then_some(Bounded { value, lower: value, upper: value })
+fn exact(value: f64) -> Option<BoundedValue> {
+    value.is_finite().then_some(BoundedValue { value, lower: value, upper: value })
 }
 
 fn part_finding(
@@ -482,7 +482,7 @@ fn part_finding(
             return exact(figures[i]);
         }
         let found = bounds(figures[i], others.iter().map(|other| other[i]), edge, i);
-        Some(Bounded { upper: found.upper.min(most[i]).max(found.value), ..found })
+        Some(BoundedValue { upper: found.upper.min(most[i]).max(found.value), ..found })
     };
     let sum = |all: &[Split]| all.iter().map(finding::total).sum::<f64>();
     let tails = finding::slow_and_middle(splits);
@@ -500,7 +500,7 @@ fn part_finding(
 }
 
 /// Returns a figure with bounds: the other shapes' figures, and the residual uncertainty.
-fn bounds(value: f64, others: impl Iterator<Item = f64>, edge: Edge, which: usize) -> Bounded {
+fn bounds(value: f64, others: impl Iterator<Item = f64>, edge: Edge, which: usize) -> BoundedValue {
     let (mut lower, mut upper) = (value, value);
     for other in others {
         (lower, upper) = (lower.min(other), upper.max(other));
@@ -511,5 +511,5 @@ fn bounds(value: f64, others: impl Iterator<Item = f64>, edge: Edge, which: usiz
     }
     let residual = if which == 0 && edge.pinned { 0.0 } else { edge.residual[which] };
     let half = (edge.share + residual) * value + edge.ns / 1e9;
-    Bounded { value, lower: (lower - half).max(0.0), upper: upper + half }
+    BoundedValue { value, lower: (lower - half).max(0.0), upper: upper + half }
 }

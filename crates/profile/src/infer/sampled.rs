@@ -3,7 +3,7 @@
 //!
 //! Requests in a queue are correlated, so they are counted by their design effect, as for the percentiles of a level
 //! ([`plimsoll_measure::order`]). Means use contiguous blocks. The error of an inferred part is separate
-//! ([`super::Bounded`]), because it does not shrink with more requests. A slice passes or is broken only if both ends
+//! ([`super::BoundedValue`]), because it does not shrink with more requests. A slice passes or is broken only if both ends
 //! of that error agree.
 
 use super::Answer;

@@ -5,7 +5,7 @@ use plimsoll_math::quantile;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, Load, Sample, Span};
 use plimsoll_profile::infer::{
-    Basis, Bounded, ComputeFloor, LevelSplit, ReportedStages, SplitCase, WaitPart, infer, rows,
+    Basis, BoundedValue, ComputeFloor, LevelSplit, ReportedStages, SplitCase, WaitPart, infer, rows,
 };
 use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sizes, Start};
 use plimsoll_sim::{
@@ -263,7 +263,7 @@ pub fn figures(values: &[f64]) -> [f64; 4] {
 }
 
 /// Returns the inferred mean, p50, p95, p99 of a part; `None` if it is unknown.
-pub fn said(inferred: &LevelSplit, part: WaitPart) -> Option<[Bounded; 4]> {
+pub fn said(inferred: &LevelSplit, part: WaitPart) -> Option<[BoundedValue; 4]> {
     let found = inferred.finding.parts.iter().find(|found| found.part == part)?;
     if found.basis == Basis::Unknown {
         return None;
@@ -272,7 +272,7 @@ pub fn said(inferred: &LevelSplit, part: WaitPart) -> Option<[Bounded; 4]> {
 }
 
 /// Returns the relative errors of a part, and whether the true figures were inside their bounds.
-pub fn held(said: &[Bounded; 4], truth: &[f64; 4]) -> ([f64; 4], [bool; 4]) {
+pub fn held(said: &[BoundedValue; 4], truth: &[f64; 4]) -> ([f64; 4], [bool; 4]) {
     let error = std::array::from_fn(|i| (said[i].value - truth[i]) / truth[i].max(1e-4));
     // A tenth of a millisecond is below any relevant precision.
     let inside =

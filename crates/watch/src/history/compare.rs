@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use plimsoll_judge::compare::Margins;
 use plimsoll_judge::compare::finding::ChangeVerdict;
 use plimsoll_math::series::{BATCHES, Mean, ratio};
-use plimsoll_measure::server_side::table::Layer;
+use plimsoll_measure::server_side::table::SignalLayer;
 use plimsoll_measure::server_side::{Buckets, Signal};
 use serde::Serialize;
 
@@ -236,7 +236,7 @@ fn stands(block: &HistoryBlock, signal: Signal) -> Option<f64> {
 }
 
 fn own<T>(all: &BTreeMap<KeptSignal, T>, signal: Signal) -> Option<&T> {
-    all.get(&(Layer::Engine, signal)).or_else(|| all.get(&(Layer::Gateway, signal)))
+    all.get(&(SignalLayer::Engine, signal)).or_else(|| all.get(&(SignalLayer::Gateway, signal)))
 }
 
 fn more(all: Option<f64>, one: Option<f64>) -> Option<f64> {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_measure::server_side::table::Layer;
+use plimsoll_measure::server_side::table::SignalLayer;
 use plimsoll_measure::server_side::{Buckets, PageLayout, SeriesKind, ServerSide, Signal};
 use plimsoll_model::{At, Span};
 
@@ -57,7 +57,7 @@ impl KeptCounts {
 pub(crate) fn gauges(side: &ServerSide, layout: &PageLayout) -> Vec<(KeptSignal, f64)> {
     // A start time is not a level, so its mean is meaningless.
     let levels = layout.signals().filter(|(signal, _)| *signal != Signal::StartTime);
-    let stands = |(signal, layer): (Signal, Layer)| {
+    let stands = |(signal, layer): (Signal, SignalLayer)| {
         let series = (signal.kind() == SeriesKind::Gauge).then(|| side.gauge(signal))??;
         Some(((layer, signal), series.steps.last()?.value))
     };
@@ -71,7 +71,7 @@ pub(crate) fn fleet<'a>(
 ) -> BTreeMap<KeptSignal, f64> {
     let mut all: BTreeMap<KeptSignal, Vec<f64>> = BTreeMap::new();
     pages.flatten().for_each(|(key, value)| all.entry(*key).or_default().push(*value));
-    let ready = (Layer::Engine, Signal::ReplicasReady);
+    let ready = (SignalLayer::Engine, Signal::ReplicasReady);
     if answering > 0 {
         all.entry(ready).or_insert_with(|| vec![answering as f64]);
     }

@@ -15,13 +15,13 @@ pub mod rows;
 
 use std::collections::BTreeMap;
 
-use plimsoll_measure::server_side::table::Layer;
+use plimsoll_measure::server_side::table::SignalLayer;
 use plimsoll_measure::server_side::{Buckets, Signal};
 use plimsoll_model::{At, Span};
 use serde::Serialize;
 
 /// The origin of a signal (a gateway, or any other as [`Layer::Engine`]), and the signal.
-pub type KeptSignal = (Layer, Signal);
+pub type KeptSignal = (SignalLayer, Signal);
 
 /// The length of blocks, the shortest first.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use plimsoll_measure::server_side::table::{HISTORY, SignalPart, Table};
+use plimsoll_measure::server_side::table::{HISTORY, SignalPart, SignalTable};
 use plimsoll_measure::server_side::{Buckets, FAILED, SCRAPE};
 use plimsoll_model::{At, Sample, SharedText, Span, split_labels};
 
@@ -154,7 +154,7 @@ fn kept(sample: &Sample) -> Option<SeriesMeaning> {
         RESTARTS => return Some(SeriesMeaning::Restarts),
         _ => {}
     }
-    let row = Table::shipped().of(&sample.name).iter().find(|row| row.server == HISTORY)?;
+    let row = SignalTable::shipped().of(&sample.name).iter().find(|row| row.server == HISTORY)?;
     let labels = split_labels(&sample.labels);
     let label = |name: &str| labels.iter().find(|label| label.0 == name).map(|label| label.1.as_str());
     let key = (row.layer, row.signal);

@@ -1,6 +1,6 @@
 //! The stored history against a log of requests: blocks, folded blocks, and blocks written as rows and read back.
 
-use plimsoll_measure::server_side::table::Layer;
+use plimsoll_measure::server_side::table::SignalLayer;
 use plimsoll_measure::server_side::{Buckets, ServerSide, Signal};
 use plimsoll_model::{At, Sample, Span};
 use plimsoll_watch::RowState;
@@ -84,7 +84,7 @@ fn check(log: &Log, block: &HistoryBlock) {
     let failed = log.failed.iter().filter(|at| within(block, **at)).count() as f64;
     assert_eq!(block.counters[&(Layer::Engine, Signal::Finished)], ttfts.len() as f64, "{:?}", block.from);
     assert_eq!(block.counters[&(Layer::Engine, Signal::Failed)], failed);
-    let [ladder] = &block.histograms[&(Layer::Engine, Signal::Ttft)][..] else {
+    let [ladder] = &block.histograms[&(SignalLayer::Engine, Signal::Ttft)][..] else {
         panic!("one ladder of edges")
     };
     assert_eq!(ladder.edges, EDGES);
@@ -100,7 +100,7 @@ fn check(log: &Log, block: &HistoryBlock) {
     assert_eq!(block.watched, block.to - block.from);
     let waiting: Vec<f64> =
         log.waiting.iter().filter(|(at, _)| within(block, *at)).map(|(_, waiting)| *waiting).collect();
-    let range = block.gauges[&(Layer::Engine, Signal::Waiting)];
+    let range = block.gauges[&(SignalLayer::Engine, Signal::Waiting)];
     assert_eq!(range.least, waiting.iter().copied().fold(f64::INFINITY, f64::min));
     assert_eq!(range.most, waiting.iter().copied().fold(0.0, f64::max));
     let mean = waiting.iter().sum::<f64>() / waiting.len() as f64;
@@ -185,7 +185,7 @@ fn what_no_page_counts_is_not_in_the_history() {
     }
     let blocks = watched.blocks_ended(true);
     let counted =
-        |signal| blocks.iter().filter_map(|b| b.counters.get(&(Layer::Engine, signal))).sum::<f64>();
+        |signal| blocks.iter().filter_map(|b| b.counters.get(&(SignalLayer::Engine, signal))).sum::<f64>();
     assert_eq!(counted(Signal::Finished), 180.0);
     assert!(blocks.iter().all(|block| !block.counters.contains_key(&(Layer::Engine, Signal::Failed))));
     assert!(!ServerSide::read(&written(&blocks)).may_say(Signal::Failed));
@@ -204,7 +204,7 @@ fn a_gap_is_known_and_holds_nothing() {
     let middle = gap.0 + Span((gap.1 - gap.0).0 / 2);
     assert_eq!(side.gauge(Signal::Waiting).expect("a gauge").at(middle), None);
     let finished = |blocks: &[HistoryBlock]| {
-        blocks.iter().map(|block| block.counters[&(Layer::Engine, Signal::Finished)]).sum::<f64>()
+        blocks.iter().map(|block| block.counters[&(SignalLayer::Engine, Signal::Finished)]).sum::<f64>()
     };
     let all = side.gained(Signal::Finished, At(0), At::MAX).expect("a counter");
     assert_eq!(all.value, finished(&blocks));
@@ -267,7 +267,7 @@ fn ladders_of_other_edges_are_kept_apart() {
     }
     let blocks = read::blocks(&written(&watched.blocks_ended(true)));
     let hour = fold(blocks.clone(), Grain::Hour, WALL_NS);
-    let ladders = &hour[0].histograms[&(Layer::Engine, Signal::Ttft)];
+    let ladders = &hour[0].histograms[&(SignalLayer::Engine, Signal::Ttft)];
     assert_eq!(ladders.iter().map(|one| one.edges.clone()).collect::<Vec<_>>(), [[0.1, 0.5], [0.2, 0.5]]);
     assert!(ladders.iter().all(|one| one.counts == [240.0, 120.0, 120.0]), "{ladders:?}");
     let whole = ServerSide::read(&written(&blocks)).histogram(Signal::Ttft, At(0), At::MAX).expect("both");

@@ -118,10 +118,9 @@ fn source(text: &str) -> Result<(String, Vec<Sample>), Stop> {
         return Ok(((*name).to_owned(), samples(page.as_bytes()).map_err(Stop::invalid)?));
     }
     let samples = if text.contains("://") { asked(text)? } else { saved(text)? };
-    match samples
-        .iter()
-        .any(|sample| !plimsoll_measure::server_side::table::Table::shipped().of(&sample.name).is_empty())
-    {
+    match samples.iter().any(|sample| {
+        !plimsoll_measure::server_side::table::SignalTable::shipped().of(&sample.name).is_empty()
+    }) {
         true => Ok((text.to_owned(), samples)),
         false => {
             Err(Stop::usage(format!("--source {text}: no name on this page is one that plimsoll knows")))

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding, GateVerdict, MeasuredRun};
-use plimsoll_measure::Streamed;
+use plimsoll_measure::StreamedRun;
 use plimsoll_measure::findings::{Findings, Held};
 use plimsoll_model::{Attempt, Manifest, Sample};
 use plimsoll_report::gate as pages;
@@ -156,7 +156,7 @@ struct GatedRun {
 
 /// The rows of a run: streamed ones, or all in memory.
 enum Rows {
-    Streamed(Box<Streamed>, Vec<Sample>),
+    Streamed(Box<StreamedRun>, Vec<Sample>),
     Held(Vec<Attempt>, Vec<Sample>),
 }
 
@@ -173,7 +173,7 @@ impl Rows {
 /// Reads a run folder, or that of a named baseline, and streams its rows if possible.
 fn read(name: &str, columns: ColumnSelection) -> Result<(GatedRun, Rows), Stop> {
     let dir = baseline::resolve(name)?.dir;
-    let mut rows = Streamed::default();
+    let mut rows = StreamedRun::default();
     let streamed = rows::each(&dir, columns, |attempt| rows.push(attempt)).map_err(unavailable)?;
     match streamed {
         Some((manifest, samples)) => {

@@ -28,7 +28,7 @@ use plimsoll_client::pages::{self, MetricsPage, ScrapeError};
 use plimsoll_client::pushed::PushCounts;
 use plimsoll_client::scrape::Scraper;
 use plimsoll_client::told::ScrapeLog;
-use plimsoll_measure::server_side::table::Table;
+use plimsoll_measure::server_side::table::SignalTable;
 use plimsoll_measure::server_side::{SCRAPE, ServerSide};
 use plimsoll_model::{At, Attempt, PageRead, Sample, Span};
 use plimsoll_report::watched as words;
@@ -114,13 +114,13 @@ fn pages(asked: &mut AskedWatch, asks: bool) -> Result<Vec<MetricsPage>, Stop> {
 
 /// Restricts queries to a Prometheus server to known metric names.
 fn known(pages: Vec<MetricsPage>) -> Vec<MetricsPage> {
-    let names = Table::shipped().families();
+    let names = SignalTable::shipped().families();
     pages.into_iter().map(|page| page.of_names(&names)).collect()
 }
 
 /// Returns whether the name is in the table of signals.
 pub fn knows(name: &str) -> bool {
-    !Table::shipped().of(name).is_empty()
+    !SignalTable::shipped().of(name).is_empty()
 }
 
 /// Scrapes every endpoint once and reports the rows that the endpoints can decide.

@@ -208,12 +208,12 @@ fn thin(spec: &KeptSpec, now_ns: i64) {
 #[cfg(test)]
 mod tests {
     use plimsoll_measure::server_side::Signal;
-    use plimsoll_measure::server_side::table::Layer;
+    use plimsoll_measure::server_side::table::SignalLayer;
     use plimsoll_model::{ClockAnchor, TimeBase};
 
     use super::*;
 
-    const FINISHED: (Layer, Signal) = (Layer::Engine, Signal::Finished);
+    const FINISHED: (SignalLayer, Signal) = (SignalLayer::Engine, Signal::Finished);
     const HOUR: i64 = 3600;
 
     fn at(seconds: i64) -> At {
