@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_judge::quality::score::Rule;
+use plimsoll_judge::quality::score::ScoreRule;
 use plimsoll_judge::quality::{ItemSpec, QUALITY_SCHEMA, Quality};
 use plimsoll_workload::check;
 use schemars::schema_for;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::exit::Stop;
 
 /// An item with its line number and its rule.
-pub type Item = (u64, ItemSpec, Option<Rule>);
+pub type Item = (u64, ItemSpec, Option<ScoreRule>);
 
 /// Reads an evaluation file. Returns its items and its digest.
 ///
@@ -32,7 +32,7 @@ pub fn read(path: &Path) -> Result<(Vec<Item>, String), Stop> {
     Ok((items, format!("{:016x}", digest(text.as_bytes()))))
 }
 
-fn item(line: &str) -> Result<(ItemSpec, Option<Rule>), String> {
+fn item(line: &str) -> Result<(ItemSpec, Option<ScoreRule>), String> {
     let value: Value = serde_json::from_str(line).map_err(|e| format!("not JSON: {e}"))?;
     if !value.is_object() {
         return Err("an item is a JSON object, such as {\"prompt\": \"…\"}".into());
@@ -47,7 +47,8 @@ fn item(line: &str) -> Result<(ItemSpec, Option<Rule>), String> {
     if item.max_tokens == Some(0) {
         return Err("max_tokens is 0; want at least 1".into());
     }
-    let rule = item.score.as_ref().map(Rule::new).transpose().map_err(|what| format!("score: {what}"))?;
+    let rule =
+        item.score.as_ref().map(ScoreRule::new).transpose().map_err(|what| format!("score: {what}"))?;
     Ok((item, rule))
 }
 

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use plimsoll_judge::history::{Entry, HISTORY_SCHEMA, LevelView, figures, load_key, measured};
+use plimsoll_judge::history::{HISTORY_SCHEMA, HistoryEntry, LevelView, figures, load_key, measured};
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::Manifest;
 use plimsoll_report::figure;
@@ -28,10 +28,10 @@ pub fn entry(
     verdict: Option<&str>,
     manifest: &Manifest,
     findings: &Findings,
-) -> Entry {
+) -> HistoryEntry {
     let views = || measured(findings).map(|level| LevelView::from(&level.summary));
     let engine = manifest.target.facts.get("engine_version").cloned().flatten();
-    Entry {
+    HistoryEntry {
         schema: HISTORY_SCHEMA,
         measured: figure::date(manifest.clock.realtime_ns),
         id: manifest.id.clone(),
@@ -55,7 +55,7 @@ pub fn entry(
 ///
 /// # Errors
 /// The file can't be written; for the first result, the baseline's run can't be read.
-pub fn record(baseline: &Baseline, entry: &Entry) -> Result<bool, Stop> {
+pub fn record(baseline: &Baseline, entry: &HistoryEntry) -> Result<bool, Stop> {
     let path = file(&baseline.name);
     let (known, _) = read(&baseline.name)?;
     if known.iter().any(|old| old.id == entry.id) {
@@ -71,7 +71,7 @@ pub fn record(baseline: &Baseline, entry: &Entry) -> Result<bool, Stop> {
     Ok(true)
 }
 
-fn append(path: &Path, entry: &Entry) -> Result<(), Stop> {
+fn append(path: &Path, entry: &HistoryEntry) -> Result<(), Stop> {
     let wrong = |e: io::Error| Stop::usage(format!("{}: {e}", path.display()));
     std::fs::create_dir_all(baseline::FOLDER).map_err(wrong)?;
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(wrong)?;
@@ -99,7 +99,7 @@ fn ends_with_a_line(file: &mut File) -> io::Result<bool> {
 ///
 /// # Errors
 /// The file can't be read; a missing file is an empty history.
-pub fn read(name: &str) -> Result<(Vec<Entry>, Vec<String>), Stop> {
+pub fn read(name: &str) -> Result<(Vec<HistoryEntry>, Vec<String>), Stop> {
     let path = file(name);
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
@@ -108,7 +108,7 @@ pub fn read(name: &str) -> Result<(Vec<Entry>, Vec<String>), Stop> {
     };
     let (mut entries, mut notes) = (Vec::new(), Vec::new());
     for (i, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
-        match serde_json::from_slice::<Entry>(line) {
+        match serde_json::from_slice::<HistoryEntry>(line) {
             Ok(entry) if entry.schema == HISTORY_SCHEMA => entries.push(entry),
             Ok(entry) => {
                 notes.push(format!("line {} has layout {}: another plimsoll reads it", i + 1, entry.schema))

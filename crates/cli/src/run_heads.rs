@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use plimsoll_judge::history::{self, Entry, HISTORY_SCHEMA, LevelView};
+use plimsoll_judge::history::{self, HISTORY_SCHEMA, HistoryEntry, LevelView};
 use plimsoll_measure::findings::{CapacityLine, Held, Lengths, Percentiles, Trust};
 use plimsoll_model::run::{ClockAnchor, Fingerprint};
 use plimsoll_model::{Load, RunState};
@@ -87,7 +87,7 @@ pub struct ListedRun {
     stamp: Option<(SystemTime, u64)>,
     pub row: RunRow,
     /// The run as a result of a line; `None` without findings.
-    pub entry: Option<Entry>,
+    pub entry: Option<HistoryEntry>,
 }
 
 /// Reads the runs of a folder, the newest first. What `known` holds unchanged is not read again.
@@ -144,9 +144,9 @@ fn views(found: &FindingsHead) -> impl Iterator<Item = LevelView<'_>> {
     })
 }
 
-fn entry(dir: &Path, head: &Head) -> Option<Entry> {
+fn entry(dir: &Path, head: &Head) -> Option<HistoryEntry> {
     let found = head.findings.as_ref()?;
-    Some(Entry {
+    Some(HistoryEntry {
         schema: HISTORY_SCHEMA,
         measured: figure::date(head.clock.realtime_ns),
         id: head.id.clone(),
@@ -165,7 +165,7 @@ fn version(head: &Head) -> Option<String> {
     head.target.facts.get("engine_version").cloned().flatten()
 }
 
-fn row(name: String, head: &Head, entry: Option<&Entry>) -> RunRow {
+fn row(name: String, head: &Head, entry: Option<&HistoryEntry>) -> RunRow {
     let model = head.target.facts.get("model").cloned().flatten();
     let target = model.unwrap_or_else(|| crate::resolve::bare(&head.target.url).to_owned());
     let mut row = RunRow {

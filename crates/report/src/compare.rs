@@ -6,8 +6,8 @@
 
 use maud::{Markup, html};
 use plimsoll_judge::compare::finding::{
-    ArmFigure, ChangeVerdict, ComparedFigure, ComparedSlice, ComparedStage, Comparison, Design, Effect, Fact,
-    Group, Scale, Unit, WorseWay,
+    ArmFigure, ChangeVerdict, ComparedFigure, ComparedLevels, ComparedSlice, ComparedStage, Comparison,
+    ComparisonUnit, Design, Effect, Fact, Scale, WorseWay,
 };
 use plimsoll_judge::compare::{interval, name};
 use plimsoll_measure::findings::Estimate;
@@ -66,11 +66,11 @@ fn class(change: ChangeVerdict) -> &'static str {
 }
 
 /// Describes the pairing of a load, and its number of units.
-fn how(group: &Group, design: Design) -> String {
+fn how(group: &ComparedLevels, design: Design) -> String {
     let unit = match (group.unit, group.units) {
-        (Unit::Alternation, n) => format!("{n} alternations"),
-        (Unit::Section, 1) => "1 section".to_owned(),
-        (Unit::Section, n) => format!("{n} sections"),
+        (ComparisonUnit::Alternation, n) => format!("{n} alternations"),
+        (ComparisonUnit::Section, 1) => "1 section".to_owned(),
+        (ComparisonUnit::Section, n) => format!("{n} sections"),
     };
     let how = match design {
         Design::Paired => "same requests on both sides",

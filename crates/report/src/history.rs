@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use plimsoll_judge::history::change::{ChangePoint, ChangeSpec, fewest};
-use plimsoll_judge::history::{Course, Entry, HistoryLine};
+use plimsoll_judge::history::{HistoryEntry, HistoryLine, MetricHistory};
 
 use crate::table::TextTable;
 use crate::{figure, words};
@@ -50,7 +50,7 @@ fn results(count: usize) -> String {
 }
 
 fn verdict(line: &HistoryLine, since: usize) -> String {
-    let worse: Vec<(&Course, &ChangePoint)> = line.worse(since).collect();
+    let worse: Vec<(&MetricHistory, &ChangePoint)> = line.worse(since).collect();
     let spec = ChangeSpec::default();
     let needed = fewest(spec.alpha, spec.min_segment).unwrap_or(usize::MAX);
     if let Some((_, change)) = worse.first() {
@@ -70,7 +70,7 @@ fn verdict(line: &HistoryLine, since: usize) -> String {
 }
 
 /// Describes a change: the metric, its size, and the version.
-fn moved(change: &ChangePoint, entries: &[Entry]) -> String {
+fn moved(change: &ChangePoint, entries: &[HistoryEntry]) -> String {
     let (before, at) = (&entries[change.at.saturating_sub(1)], &entries[change.at]);
     let which = match (&before.version, &at.version) {
         (Some(old), Some(new)) if old != new => format!("{new}, after {old}"),
@@ -85,7 +85,7 @@ fn moved(change: &ChangePoint, entries: &[Entry]) -> String {
     format!("{} ({lower} to {upper}) since {place}, {}: {which}", percent(change.ratio), at.measured)
 }
 
-fn version(entry: &Entry) -> &str {
+fn version(entry: &HistoryEntry) -> &str {
     entry.version.as_deref().unwrap_or(&entry.measured)
 }
 
@@ -97,7 +97,7 @@ fn percent(ratio: f64) -> String {
 }
 
 /// Draws the latest values as bars of eight heights between minimum and maximum, and ∞ as a cross.
-fn drawn(course: &Course) -> String {
+fn drawn(course: &MetricHistory) -> String {
     let values: Vec<f64> = course.values.iter().map(|(_, value)| *value).collect();
     let values = &values[values.len().saturating_sub(DRAWN)..];
     let finite = || values.iter().copied().filter(|value| value.is_finite());
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_course_is_drawn_between_its_ends() {
-        let course = |values: &[f64]| Course {
+        let course = |values: &[f64]| MetricHistory {
             name: "ttft p99".into(),
             values: values.iter().copied().enumerate().collect(),
             changes: Vec::new(),

@@ -1,6 +1,6 @@
 //! Renders the effect of a change on the quality of answers.
 
-use plimsoll_judge::quality::{Alike, Quality, QualityFigure, ScoreVerdict, Scores};
+use plimsoll_judge::quality::{AnswerSimilarity, Quality, QualityFigure, ScoreVerdict, Scores};
 
 use crate::figure;
 use crate::table::TextTable;
@@ -94,7 +94,7 @@ fn agreement(found: &Quality) -> String {
         ("B against itself", agreement.b_itself),
     ];
     for (name, alike) in rows {
-        let Some(Alike { exact, tokens }) = alike else { continue };
+        let Some(AnswerSimilarity { exact, tokens }) = alike else { continue };
         let cells = [exact, tokens].map(|f| [figure::percent(f.value), ends(&f)]);
         let [[exact_value, exact_ends], [tokens_value, tokens_ends]] = cells;
         let n = figure::count(exact.n);

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use hyper::StatusCode;
 use plimsoll_judge::compare::CompareSpec;
-use plimsoll_judge::history::{Entry, line};
+use plimsoll_judge::history::{HistoryEntry, line};
 use plimsoll_report::browse::{RowChange, RowChanges, RunRow, fewest_runs, page};
 
 use super::{compare, report};
@@ -61,7 +61,7 @@ fn linked(runs: &[ListedRun], file: &Path) -> Vec<RunRow> {
 
 /// Changes in each experiment that has enough runs.
 fn changes_of_all(runs: &[ListedRun]) -> RowChanges {
-    let mut experiments: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+    let mut experiments: BTreeMap<&str, Vec<&HistoryEntry>> = BTreeMap::new();
     for run in runs {
         experiments.entry(&run.row.experiment).or_default().extend(&run.entry);
     }
@@ -72,11 +72,11 @@ fn changes_of_all(runs: &[ListedRun]) -> RowChanges {
 }
 
 /// Changes of each figure of one experiment, whose runs come newest first.
-fn changes(newest_first: Vec<&Entry>) -> BTreeMap<String, Vec<RowChange>> {
-    let entries: Vec<Entry> = newest_first.into_iter().rev().cloned().collect();
+fn changes(newest_first: Vec<&HistoryEntry>) -> BTreeMap<String, Vec<RowChange>> {
+    let entries: Vec<HistoryEntry> = newest_first.into_iter().rev().cloned().collect();
     let Some(last) = entries.last() else { return BTreeMap::new() };
     let found = line(&entries, &last.id, SEED);
-    let of = |course: &plimsoll_judge::history::Course| -> Vec<RowChange> {
+    let of = |course: &plimsoll_judge::history::MetricHistory| -> Vec<RowChange> {
         let changes = course.changes.iter();
         changes
             .map(|change| RowChange {
@@ -147,7 +147,7 @@ impl Shelf {
 
     fn changes(&self, asked: &Asked) -> Page {
         let experiment = asked.get("experiment").unwrap_or_default();
-        let entries: Vec<Entry> = {
+        let entries: Vec<HistoryEntry> = {
             let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
             let own = runs.iter().filter(|run| run.row.experiment == experiment);
             own.filter_map(|run| run.entry.clone()).collect()

@@ -4,7 +4,7 @@ use crate::rows;
 use std::path::Path;
 
 use plimsoll_judge::compare::finding::{ChangeVerdict, Comparison, Difference};
-use plimsoll_judge::compare::{CompareRefusal, CompareSpec, Differing, Margins, RunRead, compare};
+use plimsoll_judge::compare::{CompareRefusal, CompareSpec, DifferencePolicy, Margins, RunRead, compare};
 use plimsoll_judge::quality::Quality;
 use plimsoll_watch::history::compare::StretchComparison;
 
@@ -164,7 +164,8 @@ pub fn exit(change: ChangeVerdict) -> Exit {
 
 /// Returns the comparison settings from the flags.
 pub fn spec(args: &JudgedArgs) -> Result<CompareSpec, Stop> {
-    let differing = if args.despite_differences { Differing::Standardise } else { Differing::Refuse };
+    let differing =
+        if args.despite_differences { DifferencePolicy::Standardise } else { DifferencePolicy::Refuse };
     Ok(CompareSpec { margins: margins(&args.margins)?, differing })
 }
 

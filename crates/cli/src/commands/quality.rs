@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, MemorySink, Sink};
-use plimsoll_judge::quality::{AskedTarget, Quality, Rounds, ScoreVerdict, TargetAnswers, judge};
+use plimsoll_judge::quality::{Quality, QualityTarget, Rounds, ScoreVerdict, TargetAnswers, judge};
 use plimsoll_model::{Attempt, Load};
 use plimsoll_report::{figure, quality as words};
 use plimsoll_workload::scenario::LONGEST;
@@ -208,10 +208,10 @@ impl Arm {
         Ok(answered)
     }
 
-    fn asked(&self) -> AskedTarget {
+    fn asked(&self) -> QualityTarget {
         let unanswered = self.said.rounds.iter().flatten().filter(|answer| answer.is_none()).count() as u64;
         let target = &self.scenario.target;
-        AskedTarget {
+        QualityTarget {
             url: target.url.clone(),
             model: target.model.clone(),
             unanswered,

@@ -159,7 +159,8 @@ pub enum Design {
 /// The unit of observation in a comparison.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Unit {
+#[schemars(rename = "Unit")]
+pub enum ComparisonUnit {
     /// A whole level and its counterpart. The interval includes changes from one level to the next.
     Alternation,
     /// An interval of a level.
@@ -168,13 +169,14 @@ pub enum Unit {
 
 /// The comparison of the levels of one load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Group {
+#[schemars(rename = "Group")]
+pub struct ComparedLevels {
     /// Kind of traffic and load, as a phrase.
     pub load: String,
     /// Level numbers of base and candidate.
     pub levels: Vec<(u32, u32)>,
     /// Unit of observation.
-    pub unit: Unit,
+    pub unit: ComparisonUnit,
     /// Number of units.
     pub units: u32,
     /// Rows by metric.
@@ -267,7 +269,7 @@ pub struct Comparison {
     /// Remarks in addition to the verdict.
     pub notes: Vec<String>,
     /// Results of the levels, one entry per load.
-    pub groups: Vec<Group>,
+    pub groups: Vec<ComparedLevels>,
     /// Results of sweeps: capacity limits, and levels at nearly equal loads.
     pub lines: Vec<ComparedFigure>,
     /// Comparison of the targets' known properties.

@@ -31,15 +31,15 @@ use plimsoll_math::two_sample::{Flips, neighbours, percentile_ratio, shift};
 use plimsoll_model::{Attempt, Load, Manifest};
 
 use finding::{
-    COMPARISON_SCHEMA, ChangeVerdict, ComparedFigure, ComparedSlice, Comparison, Design, Difference, Effect,
-    Fact, Group, Scale, ShiftPoint, Unit,
+    COMPARISON_SCHEMA, ChangeVerdict, ComparedFigure, ComparedLevels, ComparedSlice, Comparison,
+    ComparisonUnit, Design, Difference, Effect, Fact, Scale, ShiftPoint,
 };
 use pairs::{FEWEST, LevelArm, LevelPair, cut};
 use plimsoll_measure::findings::{Findings, Reason, Trust};
 use plimsoll_measure::validity::lets_nothing_pass;
 use rows::{LoadRows, effect};
 pub use says::{interval, name};
-pub use spec::{CompareSpec, Differing, LEVEL, Margins};
+pub use spec::{CompareSpec, DifferencePolicy, LEVEL, Margins};
 use strata::Strata;
 
 const SHIFT_AT: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99];
@@ -100,7 +100,7 @@ pub fn compare(
     let one_nonce = base.manifest.nonce == candidate.manifest.nonce;
     let of_levels = sameness::of_levels(&pairs, &differences, one_nonce);
     differences.extend(of_levels);
-    if !differences.is_empty() && spec.differing == Differing::Refuse {
+    if !differences.is_empty() && spec.differing == DifferencePolicy::Refuse {
         return Err(CompareRefusal::Differ(differences));
     }
     let design = match (sweeps.0, differences.is_empty()) {
@@ -154,12 +154,12 @@ fn conclude(comparison: &mut Comparison) {
         if moved {
             group.stages.iter_mut().for_each(|stage| stage.local_only = false);
         }
-        if group.unit == Unit::Alternation && group.levels.len() > group.units as usize {
+        if group.unit == ComparisonUnit::Alternation && group.levels.len() > group.units as usize {
             let all = group.levels.len();
             comparison.notes.push(format!("the first {} of {all} alternations are compared", group.units));
         }
-        let few =
-            (group.unit == Unit::Section && group.units as usize >= FEWEST).then_some(group.levels.len());
+        let few = (group.unit == ComparisonUnit::Section && group.units as usize >= FEWEST)
+            .then_some(group.levels.len());
         if let Some(levels) = few {
             let note = match levels {
                 1 => "one run of each: what changes from run to run is not in the intervals; ten alternations or more would hold it"
@@ -242,7 +242,7 @@ fn grouped(pairs: Vec<LevelPair>) -> Vec<Vec<LevelPair>> {
 }
 
 /// Compares the levels of one load.
-fn group(pairs: &[LevelPair], design: Design, spec: &CompareSpec) -> Group {
+fn group(pairs: &[LevelPair], design: Design, spec: &CompareSpec) -> ComparedLevels {
     let paired = design == Design::Paired;
     let cut = cut(pairs, paired);
     let flips = Flips::of_turns(cut.units.len() / cut.per_level.max(1), cut.per_level);
@@ -251,7 +251,7 @@ fn group(pairs: &[LevelPair], design: Design, spec: &CompareSpec) -> Group {
     let mut rows = side.rows();
     judge::jointly(&mut rows, &flips);
     let first = pairs[0].base.level;
-    Group {
+    ComparedLevels {
         load: format!("{}, {}", first.traffic, sameness::load_words(&first.load)),
         levels: pairs.iter().map(|pair| (pair.base.level.id, pair.candidate.level.id)).collect(),
         unit: cut.unit,
@@ -284,7 +284,7 @@ fn shift_points(side: &LoadRows, paired: bool) -> Vec<ShiftPoint> {
 /// Returns the median of the leading latency for each kind of request.
 fn slices(side: &LoadRows, strata: &Strata) -> Vec<ComparedSlice> {
     let leading = side.latencies().first().copied();
-    let slice = |kind: strata::Stratum| {
+    let slice = |kind: strata::RequestStratum| {
         let (base_share, candidate_share) = strata.shares(kind);
         let effect = leading.filter(|_| side.cut.units.len() >= FEWEST).and_then(|leading| {
             let (base, candidate) = side.arms(leading, Some(kind));

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use plimsoll_math::quantile::rank;
 use plimsoll_model::{Attempt, Level};
 
-use super::finding::Unit;
+use super::finding::ComparisonUnit;
 use plimsoll_measure::columns::{Columns, INFINITE};
 use plimsoll_measure::findings::LevelSummary;
 
@@ -118,7 +118,7 @@ pub struct UnitRows {
 pub struct CutLevels {
     /// Length of each level in seconds for [`FEWEST`] units; `None` if there are enough.
     pub needs_s: Option<f64>,
-    pub unit: Unit,
+    pub unit: ComparisonUnit,
     pub units: Vec<UnitRows>,
     pub per_level: usize,
 }
@@ -159,7 +159,7 @@ pub fn cut(pairs: &[LevelPair], paired: bool) -> CutLevels {
     }
     CutLevels {
         needs_s,
-        unit: if alternations { Unit::Alternation } else { Unit::Section },
+        unit: if alternations { ComparisonUnit::Alternation } else { ComparisonUnit::Section },
         units,
         per_level,
     }

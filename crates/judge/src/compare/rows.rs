@@ -13,7 +13,7 @@ use plimsoll_model::TokensRule;
 use super::finding::{ArmFigure, ChangeVerdict, ComparedFigure, Effect, Scale, WorseWay};
 use super::pairs::{CutLevels, FEWEST, LevelArm, LevelPair, UnitRows};
 use super::spec::{LEVEL, Margins};
-use super::strata::{Strata, Stratum};
+use super::strata::{RequestStratum, Strata};
 use plimsoll_measure::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
 use plimsoll_measure::say::number;
 
@@ -25,7 +25,7 @@ const UNCOVERED: f64 = 0.05;
 
 /// A latency that is compared.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Latency {
+pub enum LatencyColumn {
     Ttft,
     /// Time per output token.
     Tpot,
@@ -37,25 +37,25 @@ pub enum Latency {
     },
 }
 
-impl Latency {
+impl LatencyColumn {
     /// Returns the name of the metric.
     pub fn name(self) -> &'static str {
         match self {
-            Latency::Ttft => "ttft",
-            Latency::Tpot => "tpot",
-            Latency::E2e => "e2e",
-            Latency::Gap { tokens: true } => "itl",
-            Latency::Gap { tokens: false } => "event_gap",
+            LatencyColumn::Ttft => "ttft",
+            LatencyColumn::Tpot => "tpot",
+            LatencyColumn::E2e => "e2e",
+            LatencyColumn::Gap { tokens: true } => "itl",
+            LatencyColumn::Gap { tokens: false } => "event_gap",
         }
     }
 
     /// Returns the values of one row in ns.
     pub fn of(self, columns: &Columns, row: usize) -> &[i64] {
         match self {
-            Latency::Ttft => &columns.ttft[row..=row],
-            Latency::Tpot => &columns.tpot[row..=row],
-            Latency::E2e => &columns.e2e[row..=row],
-            Latency::Gap { .. } => columns.gaps(row, row + 1),
+            LatencyColumn::Ttft => &columns.ttft[row..=row],
+            LatencyColumn::Tpot => &columns.tpot[row..=row],
+            LatencyColumn::E2e => &columns.e2e[row..=row],
+            LatencyColumn::Gap { .. } => columns.gaps(row, row + 1),
         }
     }
 }
@@ -85,8 +85,8 @@ pub struct LoadRows<'a, 'b> {
 
 impl<'a> LoadRows<'a, '_> {
     /// Returns the latencies with values, the leading one first.
-    pub fn latencies(&self) -> Vec<Latency> {
-        let some = |latency: Latency| {
+    pub fn latencies(&self) -> Vec<LatencyColumn> {
+        let some = |latency: LatencyColumn| {
             let any = |arm: &LevelArm| {
                 (arm.from..arm.to).any(|row| {
                     latency.of(&arm.columns, row).iter().any(|ns| *ns != ABSENT && *ns != INFINITE)
@@ -97,7 +97,8 @@ impl<'a> LoadRows<'a, '_> {
         let one_token =
             |arm: &LevelArm| arm.columns.one_token_events && arm.columns.rule != TokensRule::Unknown;
         let tokens = self.pairs.iter().all(|pair| one_token(&pair.base) && one_token(&pair.candidate));
-        let all = [Latency::Ttft, Latency::Tpot, Latency::E2e, Latency::Gap { tokens }];
+        let all =
+            [LatencyColumn::Ttft, LatencyColumn::Tpot, LatencyColumn::E2e, LatencyColumn::Gap { tokens }];
         all.into_iter().filter(|latency| some(*latency)).collect()
     }
 
@@ -138,7 +139,7 @@ impl<'a> LoadRows<'a, '_> {
     }
 
     /// Returns both sides of a latency by unit, for one kind of request or for all.
-    pub fn arms(&self, latency: Latency, kind: Option<Stratum>) -> (Arm, Arm) {
+    pub fn arms(&self, latency: LatencyColumn, kind: Option<RequestStratum>) -> (Arm, Arm) {
         let own = |arm: &LevelArm, row: usize| match (kind, self.strata) {
             (Some(kind), Some(strata)) => strata.kind(arm, row) == kind,
             _ => true,
@@ -162,7 +163,7 @@ impl<'a> LoadRows<'a, '_> {
         (base, candidate)
     }
 
-    fn unweighted(&self, latency: Latency) -> (Arm, Arm) {
+    fn unweighted(&self, latency: LatencyColumn) -> (Arm, Arm) {
         LoadRows { strata: None, ..*self }.arms(latency, None)
     }
 
@@ -196,7 +197,7 @@ impl<'a> LoadRows<'a, '_> {
 
     fn percentile(
         &self,
-        latency: Latency,
+        latency: LatencyColumn,
         (p, name): (f64, &str),
         (a, b): (&Arm, &Arm),
         margin: f64,
@@ -243,7 +244,7 @@ impl<'a> LoadRows<'a, '_> {
     fn figure(
         &self,
         of: for<'x> fn(&'x LevelPair<'a>) -> &'x LevelArm<'a>,
-        latency: Latency,
+        latency: LatencyColumn,
         arm: &Arm,
         p: f64,
     ) -> ArmFigure {
@@ -266,7 +267,7 @@ impl<'a> LoadRows<'a, '_> {
     /// Returns the row of the mean, which is descriptive because a mean does not show the tail.
     ///
     /// `None` if a request failed, because its latency has no mean.
-    fn mean(&self, latency: Latency) -> Option<ComparedFigure> {
+    fn mean(&self, latency: LatencyColumn) -> Option<ComparedFigure> {
         let means = |arm: &dyn Fn(&UnitRows, &LevelPair<'a>) -> Vec<f64>| -> Option<Vec<f64>> {
             let units = self.units(arm);
             let mean = |values: Vec<f64>| {
@@ -293,7 +294,7 @@ impl<'a> LoadRows<'a, '_> {
     }
 
     /// Returns the row of the median over requests of candidate / base.
-    fn typical(&self, latency: Latency) -> ComparedFigure {
+    fn typical(&self, latency: LatencyColumn) -> ComparedFigure {
         let mut row = self.blank(latency.name(), "per request");
         row.method = "median of the pairs' ratios, sign flips of units".into();
         let pairs = self.units(|unit, pair| -> Vec<f64> {
@@ -411,7 +412,12 @@ impl<'a> LoadRows<'a, '_> {
     }
 }
 
-fn values(arm: &LevelArm, rows: &[usize], latency: Latency, counts: impl Fn(usize) -> bool) -> Vec<f64> {
+fn values(
+    arm: &LevelArm,
+    rows: &[usize],
+    latency: LatencyColumn,
+    counts: impl Fn(usize) -> bool,
+) -> Vec<f64> {
     let own = rows.iter().filter(|row| counts(**row));
     own.flat_map(|row| latency.of(&arm.columns, *row).iter().filter_map(|ns| seconds(*ns))).collect()
 }

@@ -3,7 +3,7 @@
 //! A change that improves the average and breaks the tail is easily overlooked, so it has a separate sentence.
 
 use super::finding::{
-    ChangeVerdict, ComparedFigure, ComparedStage, Comparison, Effect, Group, Scale, WorseWay,
+    ChangeVerdict, ComparedFigure, ComparedLevels, ComparedStage, Comparison, Effect, Scale, WorseWay,
 };
 use plimsoll_measure::say::{length, ms, number, percent};
 
@@ -63,7 +63,7 @@ fn inconclusive(open: &[&ComparedFigure]) -> Vec<String> {
 /// Returns sentences on metrics that are better in the median or the mean and worse in the tail.
 ///
 /// An improvement of less than half the margin does not count, because no user would have deployed it.
-fn refused(group: &Group) -> Vec<String> {
+fn refused(group: &ComparedLevels) -> Vec<String> {
     let tails = group.rows.iter().filter(|row| {
         row.primary
             && row.verdict == ChangeVerdict::Regressed
@@ -108,7 +108,7 @@ fn refused(group: &Group) -> Vec<String> {
 }
 
 /// Returns a sentence on a metric that changed in the raw data and not at the base's mix.
-fn mix_alone(group: &Group) -> Vec<String> {
+fn mix_alone(group: &ComparedLevels) -> Vec<String> {
     let sentence = |row: &ComparedFigure| {
         let (raw, at_mix) = (row.as_it_came?, row.effect?);
         let looks = if raw.lower > 1.0 + row.margin {
@@ -137,7 +137,7 @@ fn mix_alone(group: &Group) -> Vec<String> {
 }
 
 /// Returns a sentence on a stage that became faster while the whole did not.
-fn local(stage: &ComparedStage, group: &Group) -> Option<String> {
+fn local(stage: &ComparedStage, group: &ComparedLevels) -> Option<String> {
     if !stage.local_only {
         return None;
     }

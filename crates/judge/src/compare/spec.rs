@@ -51,7 +51,7 @@ impl Margins {
 
 /// The treatment of runs that are different experiments.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub enum Differing {
+pub enum DifferencePolicy {
     /// Reject them with their differences.
     #[default]
     Refuse,
@@ -63,7 +63,7 @@ pub enum Differing {
 pub struct CompareSpec {
     pub margins: Margins,
     /// Treatment of runs that are different experiments.
-    pub differing: Differing,
+    pub differing: DifferencePolicy,
 }
 
 /// Confidence of all intervals, and one minus the significance level of all tests.

@@ -14,13 +14,13 @@ use super::pairs::{CutLevels, LevelArm, LevelPair};
 const QUARTILES: [f64; 3] = [0.25, 0.5, 0.75];
 
 /// A kind of request: class, and bucket of prompt lengths.
-pub type Stratum = (u16, usize);
+pub type RequestStratum = (u16, usize);
 
 /// The kinds of requests on both sides.
 pub struct Strata {
     edges: Vec<u32>,
     /// Number of requests of each kind, base and candidate.
-    pub counts: BTreeMap<Stratum, (usize, usize)>,
+    pub counts: BTreeMap<RequestStratum, (usize, usize)>,
     totals: (usize, usize),
 }
 
@@ -54,13 +54,13 @@ impl Strata {
     }
 
     /// Returns the kind of a row.
-    pub fn kind(&self, arm: &LevelArm, row: usize) -> Stratum {
+    pub fn kind(&self, arm: &LevelArm, row: usize) -> RequestStratum {
         let length = arm.columns.asked_prompt[row];
         (arm.record(row).class, self.edges.partition_point(|edge| *edge < length))
     }
 
     /// Returns the weight of a candidate's request of this kind.
-    pub fn weight(&self, kind: Stratum) -> f64 {
+    pub fn weight(&self, kind: RequestStratum) -> f64 {
         let (base, candidate) = self.counts.get(&kind).copied().unwrap_or_default();
         if candidate == 0 {
             return 0.0;
@@ -76,13 +76,13 @@ impl Strata {
     }
 
     /// Returns the share of a kind on both sides.
-    pub fn shares(&self, kind: Stratum) -> (f64, f64) {
+    pub fn shares(&self, kind: RequestStratum) -> (f64, f64) {
         let (base, candidate) = self.counts.get(&kind).copied().unwrap_or_default();
         (base as f64 / self.totals.0.max(1) as f64, candidate as f64 / self.totals.1.max(1) as f64)
     }
 
     /// Describes a kind, for example with its class and prompt lengths.
-    pub fn name(&self, (class, bucket): Stratum) -> String {
+    pub fn name(&self, (class, bucket): RequestStratum) -> String {
         let lengths = match (bucket.checked_sub(1).map(|i| self.edges[i]), self.edges.get(bucket)) {
             (None, Some(upper)) => format!("prompt up to {upper}"),
             (Some(lower), Some(upper)) => format!("prompt {} to {upper}", lower + 1),

@@ -21,7 +21,8 @@ pub const HISTORY_SCHEMA: u32 = 1;
 /// One result of a history.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+#[schemars(rename = "Entry")]
+pub struct HistoryEntry {
     /// Version of this layout.
     pub schema: u32,
     /// Time of the measurement in UTC.
@@ -170,7 +171,7 @@ pub fn margin(name: &str) -> f64 {
 
 /// The series of one figure in a history.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Course {
+pub struct MetricHistory {
     pub name: String,
     /// Results with the figure: index of the entry, and value.
     pub values: Vec<(usize, f64)>,
@@ -178,7 +179,7 @@ pub struct Course {
     pub changes: Vec<ChangePoint>,
 }
 
-impl Course {
+impl MetricHistory {
     pub fn last(&self) -> Option<&ChangePoint> {
         self.changes.last()
     }
@@ -188,9 +189,9 @@ impl Course {
 #[derive(Clone, PartialEq, Debug)]
 pub struct HistoryLine {
     /// Entries with the load of the pinned run, in order of time; all indices refer to this list.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<HistoryEntry>,
     /// Series of all figures, in the order of the latest result.
-    pub courses: Vec<Course>,
+    pub courses: Vec<MetricHistory>,
     /// Number of entries with another load.
     pub other_load: usize,
     pub invalid: usize,
@@ -198,7 +199,7 @@ pub struct HistoryLine {
 
 impl HistoryLine {
     /// Returns the figures whose last change is a regression after the entry `since`. All figures are latencies.
-    pub fn worse(&self, since: usize) -> impl Iterator<Item = (&Course, &ChangePoint)> {
+    pub fn worse(&self, since: usize) -> impl Iterator<Item = (&MetricHistory, &ChangePoint)> {
         let last = self.courses.iter().filter_map(|course| Some((course, course.last()?)));
         last.filter(move |(_, change)| change.ratio > 1.0 && change.at > since)
     }
@@ -208,9 +209,9 @@ impl HistoryLine {
 ///
 /// The load is that of the run `pinned`, so that one result at another load does not exclude all others. If `pinned` is not in
 /// the list, the latest entry replaces it.
-pub fn line(entries: &[Entry], pinned: &str, seed: u64) -> HistoryLine {
+pub fn line(entries: &[HistoryEntry], pinned: &str, seed: u64) -> HistoryLine {
     let invalid = entries.iter().filter(|entry| entry.trust == Trust::Invalid).count();
-    let mut once: Vec<&Entry> = Vec::new();
+    let mut once: Vec<&HistoryEntry> = Vec::new();
     for entry in entries.iter().filter(|entry| entry.trust != Trust::Invalid) {
         if !once.iter().any(|known| known.id == entry.id) {
             once.push(entry);
@@ -218,15 +219,16 @@ pub fn line(entries: &[Entry], pinned: &str, seed: u64) -> HistoryLine {
     }
     let own = once.iter().find(|entry| entry.id == pinned).or(once.last());
     let load = own.map(|entry| entry.load.clone()).unwrap_or_default();
-    let (same, other): (Vec<&Entry>, Vec<&Entry>) = once.into_iter().partition(|entry| entry.load == load);
-    let same: Vec<Entry> = same.into_iter().cloned().collect();
+    let (same, other): (Vec<&HistoryEntry>, Vec<&HistoryEntry>) =
+        once.into_iter().partition(|entry| entry.load == load);
+    let same: Vec<HistoryEntry> = same.into_iter().cloned().collect();
     let names = same.last().map(|entry| entry.metrics.iter().map(|m| m.name.clone()).collect::<Vec<_>>());
     let courses = names.unwrap_or_default().into_iter().map(|name| course(&same, name, seed)).collect();
     HistoryLine { entries: same, courses, other_load: other.len(), invalid }
 }
 
-fn course(entries: &[Entry], name: String, seed: u64) -> Course {
-    let of = |entry: &Entry| entry.metrics.iter().find(|figure| figure.name == name).cloned();
+fn course(entries: &[HistoryEntry], name: String, seed: u64) -> MetricHistory {
+    let of = |entry: &HistoryEntry| entry.metrics.iter().find(|figure| figure.name == name).cloned();
     let found: Vec<(usize, ResultFigure)> =
         entries.iter().enumerate().filter_map(|(i, entry)| Some((i, of(entry)?))).collect();
     let largest =
@@ -252,5 +254,5 @@ fn course(entries: &[Entry], name: String, seed: u64) -> Course {
         })
         .collect();
     let values = found.iter().map(|(i, figure)| (*i, figure.value)).collect();
-    Course { name, values, changes }
+    MetricHistory { name, values, changes }
 }

@@ -8,11 +8,11 @@ use plimsoll_math::paired::{difference, mcnemar};
 use plimsoll_math::proportion::clopper_pearson;
 use plimsoll_math::rng::Stream;
 
-use super::score::Rule;
+use super::score::ScoreRule;
 use super::tokens::{alike, first_divergence, tokens};
 use super::{
-    Agreement, Alike, AskedTarget, ItemFinding, ItemSpec, QUALITY_SCHEMA, Quality, QualityFigure, Quartiles,
-    Rounds, ScoreVerdict, Scores, TargetAnswers, Uncut,
+    Agreement, AnswerSimilarity, CompleteAnswerScores, ItemFinding, ItemSpec, QUALITY_SCHEMA, Quality,
+    QualityFigure, QualityTarget, Quartiles, Rounds, ScoreVerdict, Scores, TargetAnswers,
 };
 use plimsoll_measure::order::LEVEL;
 
@@ -20,8 +20,8 @@ const REPLICATES: usize = 2000;
 
 /// Evaluates answers. `items` contain their lines and rules; `a` and `b` contain each item's rounds in the order of `items`.
 pub fn judge(
-    (eval, targets): (String, [AskedTarget; 2]),
-    items: &[(u64, ItemSpec, Option<Rule>)],
+    (eval, targets): (String, [QualityTarget; 2]),
+    items: &[(u64, ItemSpec, Option<ScoreRule>)],
     (a, b): (&TargetAnswers, &TargetAnswers),
     margin: f64,
 ) -> Quality {
@@ -48,22 +48,23 @@ pub fn judge(
 
 /// Returns the scores of the items with two uncut first answers; `None` if no answer was cut.
 fn uncut(
-    items: &[(u64, ItemSpec, Option<Rule>)],
+    items: &[(u64, ItemSpec, Option<ScoreRule>)],
     pairs: &[(&Rounds, &Rounds)],
     cut: &impl Fn(usize) -> [bool; 2],
     margin: f64,
-) -> Option<Uncut> {
+) -> Option<CompleteAnswerScores> {
     let whole: Vec<usize> = (0..pairs.len()).filter(|at| cut(*at) == [false; 2]).collect();
     if whole.len() == pairs.len() {
         return None;
     }
     let items: Vec<_> = whole.iter().map(|at| items[*at].clone()).collect();
     let pairs: Vec<_> = whole.iter().map(|at| pairs[*at]).collect();
-    scores(&items, &pairs, margin).map(|found| Uncut { difference: found.difference, verdict: found.verdict })
+    scores(&items, &pairs, margin)
+        .map(|found| CompleteAnswerScores { difference: found.difference, verdict: found.verdict })
 }
 
 fn finding(
-    (line, item, rule): &(u64, ItemSpec, Option<Rule>),
+    (line, item, rule): &(u64, ItemSpec, Option<ScoreRule>),
     (a, b): (&Rounds, &Rounds),
     [cut_a, cut_b]: [bool; 2],
 ) -> ItemFinding {
@@ -144,12 +145,12 @@ fn agreement(pairs: &[(&Rounds, &Rounds)]) -> Agreement {
 }
 
 /// Agreement if no item was answered by both targets.
-const NOTHING: Alike = {
+const NOTHING: AnswerSimilarity = {
     let unknown = QualityFigure { value: 0.0, lower: 0.0, upper: 1.0, n: 0 };
-    Alike { exact: unknown, tokens: unknown }
+    AnswerSimilarity { exact: unknown, tokens: unknown }
 };
 
-fn alike_of(items: &[Option<(f64, f64)>], name: &str) -> Option<Alike> {
+fn alike_of(items: &[Option<(f64, f64)>], name: &str) -> Option<AnswerSimilarity> {
     let known: Vec<(f64, f64)> = items.iter().flatten().copied().collect();
     let exact: Vec<f64> = known.iter().map(|(exact, _)| *exact).collect();
     let shares: Vec<f64> = known.iter().map(|(_, tokens)| *tokens).collect();
@@ -159,7 +160,7 @@ fn alike_of(items: &[Option<(f64, f64)>], name: &str) -> Option<Alike> {
     let bounds = clopper_pearson(same, n, LEVEL);
     let (lower, upper) = (bounds.lower, bounds.upper);
     let exact = QualityFigure { value: same / n.max(1.0), lower, upper, n: known.len() as u64 };
-    Some(Alike { exact, tokens: mean(&shares, name, (0.0, 1.0))? })
+    Some(AnswerSimilarity { exact, tokens: mean(&shares, name, (0.0, 1.0))? })
 }
 
 /// Returns a mean over items in a range with its bootstrap interval.
@@ -207,11 +208,11 @@ fn length_ratio(firsts: &[(Vec<&str>, Vec<&str>)]) -> Option<QualityFigure> {
 }
 
 fn scores(
-    items: &[(u64, ItemSpec, Option<Rule>)],
+    items: &[(u64, ItemSpec, Option<ScoreRule>)],
     pairs: &[(&Rounds, &Rounds)],
     margin: f64,
 ) -> Option<Scores> {
-    let scored: Vec<(&Rule, &Rounds, &Rounds)> =
+    let scored: Vec<(&ScoreRule, &Rounds, &Rounds)> =
         items.iter().zip(pairs).filter_map(|((_, _, rule), (a, b))| Some((rule.as_ref()?, *a, *b))).collect();
     let right: Vec<(bool, bool)> = scored
         .iter()
@@ -249,10 +250,10 @@ fn scores(
 /// Returns the number of items whose answers from one target are sometimes right and sometimes wrong.
 ///
 /// `None` if there was one round.
-fn flips<'a>(scored: impl Iterator<Item = (&'a Rule, &'a Rounds)>) -> Option<u64> {
+fn flips<'a>(scored: impl Iterator<Item = (&'a ScoreRule, &'a Rounds)>) -> Option<u64> {
     let mut repeated = scored.filter(|(_, rounds)| rounds.len() > 1).peekable();
     repeated.peek()?;
-    let flips = |(rule, rounds): &(&Rule, &Rounds)| {
+    let flips = |(rule, rounds): &(&ScoreRule, &Rounds)| {
         let mut right = rounds.iter().flatten().map(|text| rule.is_right(text));
         let first = right.next();
         right.any(|right| Some(right) != first)

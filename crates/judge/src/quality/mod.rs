@@ -103,7 +103,7 @@ pub struct Quality {
     /// Digest of the evaluation file (64 bits), which identifies the file in different results.
     pub eval: String,
     /// The two targets, A first.
-    pub targets: Vec<AskedTarget>,
+    pub targets: Vec<QualityTarget>,
     /// Number of rounds per target.
     pub rounds: u32,
     /// Agreement of A with B, and of each target with itself.
@@ -116,7 +116,8 @@ pub struct Quality {
 
 /// A target of the comparison.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct AskedTarget {
+#[schemars(rename = "AskedTarget")]
+pub struct QualityTarget {
     /// Address of the endpoint, without secrets.
     pub url: String,
     /// Name of the model; `null` if not given.
@@ -147,11 +148,11 @@ pub struct QualityFigure {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Agreement {
     /// Agreement of A with B.
-    pub between: Alike,
+    pub between: AnswerSimilarity,
     /// Agreement of A with itself, which is the noise floor; `null` with one round.
-    pub a_itself: Option<Alike>,
+    pub a_itself: Option<AnswerSimilarity>,
     /// Agreement of B with itself, which is the noise floor; `null` with one round.
-    pub b_itself: Option<Alike>,
+    pub b_itself: Option<AnswerSimilarity>,
     /// Disagreement beyond the noise floor in equal tokens: mean over items of (each with itself) − (A with B); `null` with one round.
     pub beyond_noise: Option<QualityFigure>,
     /// Position of the first difference of A and B, in tokens from the start: quartiles over the items that differ.
@@ -164,7 +165,8 @@ pub struct Agreement {
 
 /// The similarity of two sets of answers.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Alike {
+#[schemars(rename = "Alike")]
+pub struct AnswerSimilarity {
     /// Share of items with answers that are identical, byte for byte.
     pub exact: QualityFigure,
     /// Mean over items of the share of positions (of the longer answer) with equal tokens.
@@ -209,12 +211,13 @@ pub struct Scores {
     pub verdict: ScoreVerdict,
     /// Scores without the items with a cut first answer; `null` if no answer was cut or no item is left.
     #[serde(default)]
-    pub uncut: Option<Uncut>,
+    pub uncut: Option<CompleteAnswerScores>,
 }
 
 /// The scores of items without cut answers.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Uncut {
+#[schemars(rename = "Uncut")]
+pub struct CompleteAnswerScores {
     /// Share of right answers by B minus that by A.
     pub difference: QualityFigure,
     /// Verdict on the difference.

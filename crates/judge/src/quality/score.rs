@@ -12,7 +12,7 @@ const PATTERN_MAX: usize = 1 << 20;
 
 /// A compiled rule for right answers.
 #[derive(Clone, Debug)]
-pub enum Rule {
+pub enum ScoreRule {
     /// Equal text, except for white space.
     Exact(String),
     Regex(Box<Regex>),
@@ -29,34 +29,36 @@ pub enum Rule {
     },
 }
 
-impl Rule {
+impl ScoreRule {
     /// Compiles a rule.
     ///
     /// # Errors
     /// Fails if the specification is not valid, with a message for the user.
-    pub fn new(spec: &ScoreSpec) -> Result<Rule, String> {
+    pub fn new(spec: &ScoreSpec) -> Result<ScoreRule, String> {
         match spec {
-            ScoreSpec::Exact { answer } => Ok(Rule::Exact(squeezed(answer))),
+            ScoreSpec::Exact { answer } => Ok(ScoreRule::Exact(squeezed(answer))),
             ScoreSpec::Regex { pattern } => {
                 let built = RegexBuilder::new(pattern).size_limit(PATTERN_MAX).build();
                 let first = |e: regex::Error| {
                     let text = e.to_string();
                     text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
                 };
-                built.map(|regex| Rule::Regex(Box::new(regex))).map_err(|e| format!("pattern: {}", first(e)))
+                built
+                    .map(|regex| ScoreRule::Regex(Box::new(regex)))
+                    .map_err(|e| format!("pattern: {}", first(e)))
             }
             ScoreSpec::Choice { answer, choices } => {
                 let usual = || ["A", "B", "C", "D"].map(str::to_owned).to_vec();
                 let choices = choices.clone().unwrap_or_else(usual);
                 match choices.contains(answer) {
-                    true => Ok(Rule::Choice { answer: answer.clone(), choices }),
+                    true => Ok(ScoreRule::Choice { answer: answer.clone(), choices }),
                     false => Err(format!("answer {answer:?} is none of the choices {}", choices.join(", "))),
                 }
             }
             ScoreSpec::Numeric { answer, tolerance, relative } => {
                 let good = answer.is_finite() && *tolerance >= 0.0 && *relative >= 0.0;
                 let within = tolerance.max(relative * answer.abs());
-                good.then_some(Rule::Numeric { answer: *answer, within })
+                good.then_some(ScoreRule::Numeric { answer: *answer, within })
                     .ok_or_else(|| "a tolerance is a number of at least 0".to_owned())
             }
         }
@@ -65,11 +67,11 @@ impl Rule {
     /// Returns whether this answer is right.
     pub fn is_right(&self, text: &str) -> bool {
         match self {
-            Rule::Exact(answer) => squeezed(text) == *answer,
-            Rule::Regex(regex) => regex.is_match(text),
-            Rule::Choice { answer, choices } => choice(text, choices) == Some(answer.as_str()),
+            ScoreRule::Exact(answer) => squeezed(text) == *answer,
+            ScoreRule::Regex(regex) => regex.is_match(text),
+            ScoreRule::Choice { answer, choices } => choice(text, choices) == Some(answer.as_str()),
             // A small tolerance covers the binary error of decimals: 0.3 is within 0.1 of 0.2.
-            Rule::Numeric { answer, within } => last_number(text).is_some_and(|number| {
+            ScoreRule::Numeric { answer, within } => last_number(text).is_some_and(|number| {
                 (number - answer).abs() <= within * (1.0 + 1e-9) + 1e-12 * answer.abs()
             }),
         }

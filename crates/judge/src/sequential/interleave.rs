@@ -22,12 +22,13 @@ pub struct InterleaveState {
     /// Current verdict.
     pub verdict: SequentialVerdict,
     /// Results of each metric.
-    pub metrics: Vec<LookedAt>,
+    pub metrics: Vec<MetricInterim>,
 }
 
 /// The results of one metric.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct LookedAt {
+#[schemars(rename = "LookedAt")]
+pub struct MetricInterim {
     /// Name of the metric: `ttft` or `e2e`.
     pub metric: String,
     /// Results of its percentiles.
@@ -64,10 +65,10 @@ impl InterleaveWatch {
     }
 
     pub fn looked(&self) -> InterleaveState {
-        let metrics: Vec<LookedAt> = self
+        let metrics: Vec<MetricInterim> = self
             .watches
             .iter()
-            .map(|(metric, watch)| LookedAt { metric: (*metric).into(), percentiles: watch.findings() })
+            .map(|(metric, watch)| MetricInterim { metric: (*metric).into(), percentiles: watch.findings() })
             .collect();
         let first = self.watches.first().map(|(_, watch)| watch);
         InterleaveState {

@@ -21,7 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use ceiling::{BaselinePercentile, CeilingWatch, TooShort};
-pub use interleave::{InterleaveState, InterleaveWatch, LookedAt};
+pub use interleave::{InterleaveState, InterleaveWatch, MetricInterim};
 pub use pairs::{PairFinding, PairWatch, PercentileGuard, guards};
 
 /// The criteria of a sequential test.

@@ -1,7 +1,9 @@
 //! Comparisons of two runs: simulated queues and hand-written records with known results.
 
-use plimsoll_judge::compare::finding::{ChangeVerdict, ComparedFigure, Comparison, Design, Fact, Unit};
-use plimsoll_judge::compare::{CompareRefusal, CompareSpec, Differing, RunRead, compare};
+use plimsoll_judge::compare::finding::{
+    ChangeVerdict, ComparedFigure, Comparison, ComparisonUnit, Design, Fact,
+};
+use plimsoll_judge::compare::{CompareRefusal, CompareSpec, DifferencePolicy, RunRead, compare};
 use plimsoll_math::queueing::Mmc;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::analyse;
@@ -282,7 +284,7 @@ fn a_changed_mix_is_not_taken_for_a_slower_target() {
     let refused = compare(&base.read(), &candidate.read(), &CompareSpec::default());
     let Err(CompareRefusal::Differ(differences)) = refused else { panic!("{refused:?}") };
     assert_eq!(differences[0].about, "prompts");
-    let spec = CompareSpec { differing: Differing::Standardise, ..CompareSpec::default() };
+    let spec = CompareSpec { differing: DifferencePolicy::Standardise, ..CompareSpec::default() };
     let found = compare(&base.read(), &candidate.read(), &spec).expect("told to");
     assert_eq!(found.design, Design::Standardised);
     for statistic in ["p50", "p95"] {
@@ -320,7 +322,7 @@ fn failures_of_long_prompts_are_not_laid_to_a_mix_with_more_of_them() {
         whole
     };
     let (base, candidate) = (failing(mixture(20, 1)), failing(mixture(60, 2)));
-    let spec = CompareSpec { differing: Differing::Standardise, ..CompareSpec::default() };
+    let spec = CompareSpec { differing: DifferencePolicy::Standardise, ..CompareSpec::default() };
     let found = compare(&base.read(), &candidate.read(), &spec).expect("told to");
     let errors = row(&found, "error_rate", "rate");
     let share = errors.candidate.value.expect("a share");

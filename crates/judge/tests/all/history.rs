@@ -1,7 +1,7 @@
 //! Change points of result series: compared with a direct computation, on series with a known change, on outliers and on noise.
 
 use plimsoll_judge::history::change::{ChangeSpec, MOST, Observation, changes, fewest};
-use plimsoll_judge::history::{Entry, HISTORY_SCHEMA, ResultFigure, line};
+use plimsoll_judge::history::{HISTORY_SCHEMA, HistoryEntry, ResultFigure, line};
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Trust;
 
@@ -163,8 +163,8 @@ fn noise_alone_alarms_once_in_a_thousand() {
     assert!(alarms <= 6, "{alarms} of 1500");
 }
 
-fn entry(i: usize, p99: f64) -> Entry {
-    Entry {
+fn entry(i: usize, p99: f64) -> HistoryEntry {
+    HistoryEntry {
         schema: HISTORY_SCHEMA,
         measured: format!("2026-11-{:02} 02:00 UTC", 1 + i % 28),
         id: format!("{i:016x}"),
@@ -185,10 +185,10 @@ fn entry(i: usize, p99: f64) -> Entry {
 
 #[test]
 fn a_line_keeps_to_one_load_and_counts_a_run_once() {
-    let mut entries: Vec<Entry> =
+    let mut entries: Vec<HistoryEntry> =
         (0..20).map(|i| entry(i, if i < 10 { 0.2 } else { 0.3 } * (1.0 + 0.001 * i as f64))).collect();
-    entries.insert(4, Entry { load: "open loop, 24/s, 128 in, 64 out".into(), ..entry(40, 0.9) });
-    entries.insert(7, Entry { trust: Trust::Invalid, ..entry(41, 9.0) });
+    entries.insert(4, HistoryEntry { load: "open loop, 24/s, 128 in, 64 out".into(), ..entry(40, 0.9) });
+    entries.insert(7, HistoryEntry { trust: Trust::Invalid, ..entry(41, 9.0) });
     entries.push(entries[21].clone());
     let found = line(&entries, "", 1);
     assert_eq!((found.entries.len(), found.other_load, found.invalid), (20, 1, 1));
@@ -198,7 +198,7 @@ fn a_line_keeps_to_one_load_and_counts_a_run_once() {
     assert_eq!(found.entries[change.at].version.as_deref(), Some("v2"));
     assert!((change.ratio - 1.515).abs() < 0.01, "{}", change.ratio);
     // A result at another load at the end is left out like any other, because the pinned run sets the load.
-    entries.push(Entry { load: "open loop, 24/s, 128 in, 64 out".into(), ..entry(42, 0.9) });
+    entries.push(HistoryEntry { load: "open loop, 24/s, 128 in, 64 out".into(), ..entry(42, 0.9) });
     let pinned = line(&entries, &entries[0].id, 1);
     assert_eq!((pinned.entries.len(), pinned.other_load), (20, 2));
     assert_eq!(pinned.courses, found.courses);
@@ -210,14 +210,14 @@ fn a_line_keeps_to_one_load_and_counts_a_run_once() {
 /// A p99 among failures has no finite value. It counts as an outlier, and such results leave no gap in the series.
 #[test]
 fn a_percentile_among_failures_counts_as_far_out() {
-    let entries: Vec<Entry> =
+    let entries: Vec<HistoryEntry> =
         (0..20).map(|i| entry(i, if i < 10 { 0.2 + 0.001 * i as f64 } else { f64::INFINITY })).collect();
     let found = line(&entries, "", 1);
     let change = *found.courses[0].last().expect("moved");
     assert_eq!(change.at, 10);
     assert!(change.ratio > 5.0);
     // A single one is an outlier.
-    let one: Vec<Entry> =
+    let one: Vec<HistoryEntry> =
         (0..20).map(|i| entry(i, if i == 19 { f64::INFINITY } else { 0.2 + 0.001 * i as f64 })).collect();
     assert_eq!(line(&one, "", 1).courses[0].changes, []);
 }

@@ -1,15 +1,15 @@
 //! Scores, positions of first differences and their summary, on cases calculated by hand.
 
-use plimsoll_judge::quality::score::{Rule, choice, last_number};
+use plimsoll_judge::quality::score::{ScoreRule, choice, last_number};
 use plimsoll_judge::quality::tokens::{alike, first_divergence, tokens};
 use plimsoll_judge::quality::{
-    AskedTarget, ItemSpec, Quality, Rounds, ScoreSpec, ScoreVerdict, TargetAnswers, judge,
+    ItemSpec, Quality, QualityTarget, Rounds, ScoreSpec, ScoreVerdict, TargetAnswers, judge,
 };
 use serde_json::json;
 
-fn rule(spec: serde_json::Value) -> Rule {
+fn rule(spec: serde_json::Value) -> ScoreRule {
     let spec: ScoreSpec = serde_json::from_value(spec).expect("a score");
-    Rule::new(&spec).expect("sound")
+    ScoreRule::new(&spec).expect("sound")
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn judged_with((a, cut_a): (&[Rounds], &[bool]), (b, cut_b): (&[Rounds], &[bool]
     let item: ItemSpec = serde_json::from_value(json!({"prompt": "?"})).expect("an item");
     let yes = rule(json!({"kind": "exact", "answer": "yes"}));
     let items: Vec<_> = (0..a.len()).map(|i| (i as u64 + 1, item.clone(), Some(yes.clone()))).collect();
-    let asked = || AskedTarget { url: String::new(), model: None, unanswered: 0, why: None, cut: 0 };
+    let asked = || QualityTarget { url: String::new(), model: None, unanswered: 0, why: None, cut: 0 };
     let said = |rounds: &[Rounds], cut: &[bool]| TargetAnswers { rounds: rounds.to_vec(), cut: cut.to_vec() };
     judge((String::new(), [asked(), asked()]), &items, (&said(a, cut_a), &said(b, cut_b)), margin)
 }

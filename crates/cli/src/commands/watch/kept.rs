@@ -9,7 +9,7 @@ use plimsoll_diagnose::Diagnosis;
 use plimsoll_diagnose::gauges::LevelGauges;
 use plimsoll_diagnose::pages::diagnose;
 use plimsoll_judge::budget::BudgetFile;
-use plimsoll_judge::compare::{CompareSpec, Differing};
+use plimsoll_judge::compare::{CompareSpec, DifferencePolicy};
 use plimsoll_measure::server_side::ServerSide;
 use plimsoll_model::{At, Manifest, Sample, Span};
 use plimsoll_report::watched as words;
@@ -122,7 +122,7 @@ impl PageWindow {
 
     /// Compares this window with a base window.
     pub fn compared(&self, base: &PageWindow, spec: &CompareSpec) -> StretchComparison {
-        let despite = spec.differing == Differing::Standardise;
+        let despite = spec.differing == DifferencePolicy::Standardise;
         compare(&base.blocks(), &self.blocks(), (&spec.margins, despite))
     }
 
