@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::measure::LevelStep;
 
 /// The recorded configuration of a run.
-pub struct Recorded {
+pub struct RecordedScenario {
     /// Scenario, with the files that it names.
     pub scenario: Scenario,
     /// Search of a sweep; `None` for other runs.
@@ -31,9 +31,9 @@ pub struct Recorded {
     shard: Option<ShardPart>,
 }
 
-impl Recorded {
+impl RecordedScenario {
     /// Reads a manifest's scenario and the files that it names.
-    pub fn of(manifest: &Manifest) -> Result<Recorded, String> {
+    pub fn of(manifest: &Manifest) -> Result<RecordedScenario, String> {
         let mut value = manifest.scenario.clone();
         let object = value.as_object_mut().ok_or("run.json holds no scenario")?;
         let sweep = part(object.remove("sweep"))?;
@@ -44,7 +44,7 @@ impl Recorded {
         let traffic: Option<_> = part(object.remove("traffic"))?;
         let mut scenario = Scenario::from_json(&value).map_err(|e| e.to_string())?;
         scenario.attach(|name| std::fs::read(name).map_err(|e| e.to_string())).map_err(|e| e.to_string())?;
-        Ok(Recorded {
+        Ok(RecordedScenario {
             scenario,
             sweep,
             traffic: traffic.unwrap_or_default(),

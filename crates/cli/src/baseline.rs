@@ -26,7 +26,7 @@ const SCHEMA: u32 = 1;
 /// A name that is pinned to a run, with a description of the run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Baseline {
+pub struct NamedBaseline {
     pub schema: u32,
     pub name: String,
     /// The run folder: relative to the parent of [`FOLDER`] if it is below that folder, else absolute.
@@ -56,13 +56,13 @@ pub struct Baseline {
     /// Load as text, one line per measured level.
     pub load: Vec<String>,
     /// Figures for readers of the file; judges read the run.
-    pub figures: Vec<Pinned>,
+    pub figures: Vec<PinnedMetric>,
 }
 
 /// A figure of the pinned run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pinned {
+pub struct PinnedMetric {
     /// Name of the figure, for example `ttft p99`.
     pub what: String,
     /// Level on which the figure was measured.
@@ -73,17 +73,17 @@ pub struct Pinned {
 
 /// The run behind a name or a folder.
 #[derive(Clone, Debug)]
-pub struct Resolved {
+pub struct ResolvedRun {
     pub dir: PathBuf,
     /// The baseline; `None` if a folder was given.
-    pub baseline: Option<Baseline>,
+    pub baseline: Option<NamedBaseline>,
 }
 
 /// Returns the run behind a baseline's name or a folder. Refuses a name whose run is missing or is no longer the pinned run.
 ///
 /// # Errors
 /// `text` is neither a name nor a folder ([`Exit::Usage`]); the pinned run is missing or changed ([`Exit::Unreachable`]).
-pub fn resolve(text: &str) -> Result<Resolved, Stop> {
+pub fn resolve(text: &str) -> Result<ResolvedRun, Stop> {
     let path = Path::new(text);
     let is_folder = path.is_dir();
     if is_name(text) && file(text).exists() {
@@ -94,10 +94,10 @@ pub fn resolve(text: &str) -> Result<Resolved, Stop> {
         }
         let baseline = read(text)?;
         unchanged(&baseline)?;
-        return Ok(Resolved { dir: baseline.run.clone(), baseline: Some(baseline) });
+        return Ok(ResolvedRun { dir: baseline.run.clone(), baseline: Some(baseline) });
     }
     if is_folder || text.contains(std::path::MAIN_SEPARATOR) {
-        return Ok(Resolved { dir: path.to_path_buf(), baseline: None });
+        return Ok(ResolvedRun { dir: path.to_path_buf(), baseline: None });
     }
     let names = names()?;
     let hint = match nearest(text, names.iter().map(String::as_str)) {
@@ -112,8 +112,8 @@ pub fn resolve(text: &str) -> Result<Resolved, Stop> {
 ///
 /// # Errors
 /// The difference and its remedy.
-pub fn unchanged(baseline: &Baseline) -> Result<(), Stop> {
-    let Baseline { name, run, id, content, .. } = baseline;
+pub fn unchanged(baseline: &NamedBaseline) -> Result<(), Stop> {
+    let NamedBaseline { name, run, id, content, .. } = baseline;
     let place = run.display();
     let again = format!("measure it again and pin it with plimsoll baseline set {name} RUN --replace");
     let gone = |what: String| Stop { exit: Exit::Unreachable, line: format!("baseline {name}: {what}") };
@@ -143,7 +143,7 @@ pub fn of(
     run: &Path,
     version: Option<&str>,
     (manifest, findings): (&Manifest, &Findings),
-) -> Result<Baseline, Stop> {
+) -> Result<NamedBaseline, Stop> {
     if !is_name(name) {
         return Err(Stop::usage(format!(
             "{name}: a baseline's name is letters, digits, '-', '_' and '.', at most 64, and begins with a letter or digit"
@@ -160,14 +160,14 @@ pub fn of(
             "{place} is no valid measurement{why}: plimsoll show {place} says what to do; pin a run that is"
         )));
     }
-    let figures: Vec<Pinned> = measured(findings).flat_map(pinned).collect();
+    let figures: Vec<PinnedMetric> = measured(findings).flat_map(pinned).collect();
     if figures.is_empty() {
         return Err(Stop::usage(format!(
             "{place} shows no percentile that others could be held to: pin a longer run, or a sweep with --hold"
         )));
     }
     let fact = |key: &str| manifest.target.facts.get(key).cloned().flatten();
-    Ok(Baseline {
+    Ok(NamedBaseline {
         schema: SCHEMA,
         name: name.to_owned(),
         run: portable(run)?,
@@ -202,14 +202,14 @@ pub fn load_words(level: &LevelFinding) -> String {
     format!("{load} for {}", figure::duration_ns(summary.window.length_s * 1e9))
 }
 
-fn pinned(level: &LevelFinding) -> Vec<Pinned> {
+fn pinned(level: &LevelFinding) -> Vec<PinnedMetric> {
     let latency = &level.summary.latency;
     let mut found = Vec::new();
     for metric in [latency.ttft.as_ref(), latency.tpot.as_ref(), Some(&latency.e2e)].into_iter().flatten() {
         for (name, reading) in [("p50", &metric.p50), ("p95", &metric.p95), ("p99", &metric.p99)] {
             let Reading::Estimate(at) = reading else { continue };
             let words = |s: f64| figure::duration_ns(s * 1e9);
-            found.push(Pinned {
+            found.push(PinnedMetric {
                 what: format!("{} {name}", metric.metric),
                 level: level.summary.level,
                 value: format!("{} ({} to {})", words(at.value), words(at.lower), words(at.upper)),
@@ -223,7 +223,7 @@ fn pinned(level: &LevelFinding) -> Vec<Pinned> {
 ///
 /// # Errors
 /// The name exists and `replace` is false; errors of the file system.
-pub fn write(baseline: &Baseline, replace: bool) -> Result<PathBuf, Stop> {
+pub fn write(baseline: &NamedBaseline, replace: bool) -> Result<PathBuf, Stop> {
     let path = file(&baseline.name);
     if path.exists() && !replace {
         return Err(Stop::usage(format!("{}: this name is taken; --replace pins it anew", path.display())));
@@ -242,7 +242,7 @@ pub fn write(baseline: &Baseline, replace: bool) -> Result<PathBuf, Stop> {
 ///
 /// # Errors
 /// The file does not exist or can't be read.
-pub fn read(name: &str) -> Result<Baseline, Stop> {
+pub fn read(name: &str) -> Result<NamedBaseline, Stop> {
     let path = file(name);
     let shown = path.display();
     if !is_name(name) || !path.exists() {
@@ -252,7 +252,7 @@ pub fn read(name: &str) -> Result<Baseline, Stop> {
         return Err(Stop::usage(format!("{name}: no such baseline{}", hint.unwrap_or_default())));
     }
     let text = std::fs::read_to_string(&path).map_err(|e| crate::out::unread(&shown, &e))?;
-    let baseline: Baseline = serde_json::from_str(&text).map_err(|e| {
+    let baseline: NamedBaseline = serde_json::from_str(&text).map_err(|e| {
         Stop::usage(format!("{shown}: {e}; it is written by plimsoll baseline set, not by hand"))
     })?;
     if baseline.schema != SCHEMA || baseline.name != name {

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use crate::exit::Stop;
 
 /// An item with its line number and its rule.
-pub type Item = (u64, ItemSpec, Option<ScoreRule>);
+pub type EvalItem = (u64, ItemSpec, Option<ScoreRule>);
 
 /// Reads an evaluation file. Returns its items and its digest.
 ///
 /// # Errors
 /// The number of the first invalid line.
-pub fn read(path: &Path) -> Result<(Vec<Item>, String), Stop> {
+pub fn read(path: &Path) -> Result<(Vec<EvalItem>, String), Stop> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
     let mut items = Vec::new();
@@ -53,7 +53,7 @@ fn item(line: &str) -> Result<(ItemSpec, Option<ScoreRule>), String> {
 }
 
 /// Renders the items as a prompt file for the load generator.
-pub fn prompts(items: &[Item], max_tokens: u32) -> Vec<u8> {
+pub fn prompts(items: &[EvalItem], max_tokens: u32) -> Vec<u8> {
     let mut out = String::new();
     for (_, item, _) in items {
         let tokens = item.max_tokens.unwrap_or(max_tokens);

@@ -15,7 +15,7 @@ use crate::flags::FitArgs;
 use crate::rows::WholeRun;
 
 /// A simulated replacement of a run's target.
-pub struct Target {
+pub struct TargetModel {
     pub world: WorldSpec,
     /// Engines that fit nearly as well; empty if no engine was fitted.
     pub others: Vec<EngineSpec>,
@@ -25,7 +25,7 @@ pub struct Target {
     pub notes: Vec<String>,
 }
 
-impl Target {
+impl TargetModel {
     /// Returns the world of a simulated run, or an engine fitted to a measured run.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Target {
         simulated: Option<WorldSpec>,
         args: &FitArgs,
         seed: u64,
-    ) -> Result<Target, Stop> {
+    ) -> Result<TargetModel, Stop> {
         let name = dir.display();
         let Some(world) = simulated else {
             let fitted = of_run(rows, args, None, seed).map_err(|stop| Stop {
@@ -45,14 +45,14 @@ impl Target {
             })?;
             let (rests_on, notes) = (fitted.rests_on(), said(&name.to_string(), &fitted));
             let FittedEngine { world, others, band, .. } = fitted;
-            return Ok(Target { world, others, band: Some(band), rests_on, notes });
+            return Ok(TargetModel { world, others, band: Some(band), rests_on, notes });
         };
         if let Some(flag) = args.first() {
             return Err(Stop::usage(format!(
                 "{flag}: {name} was simulated, and its engine says that itself; name another with --profile"
             )));
         }
-        Ok(Target { world, others: Vec::new(), band: None, rests_on: None, notes: Vec::new() })
+        Ok(TargetModel { world, others: Vec::new(), band: None, rests_on: None, notes: Vec::new() })
     }
 }
 

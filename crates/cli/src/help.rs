@@ -13,7 +13,7 @@ use crate::progress;
 
 /// The flags that a help text shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Detail {
+pub enum HelpDetail {
     /// The ten most used flags: `-h`.
     Summary,
     /// All flags but the rarely used ones: `--help`.
@@ -281,7 +281,7 @@ const SHORT: &[Short] = &[
 ];
 
 /// Returns the command line, with the flags of `detail` in its help texts.
-pub fn command(detail: Detail) -> Command {
+pub fn command(detail: HelpDetail) -> Command {
     let plain = Cli::command();
     let list = topics(&plain, FIRST);
     let cli = plain.help_template(format!(
@@ -294,8 +294,8 @@ pub fn command(detail: Detail) -> Command {
 }
 
 /// Returns the detail that a command line requests.
-pub fn asked(words: impl Iterator<Item = String>) -> Detail {
-    if words.into_iter().any(|word| word == "-h") { Detail::Summary } else { Detail::Usual }
+pub fn asked(words: impl Iterator<Item = String>) -> HelpDetail {
+    if words.into_iter().any(|word| word == "-h") { HelpDetail::Summary } else { HelpDetail::Usual }
 }
 
 /// Returns the page of `plimsoll help all` or `plimsoll help flags`; `None` for every other command line.
@@ -348,16 +348,16 @@ fn compact(command: Command) -> Command {
     command.disable_help_flag(true).arg(help.help("Print help: -h the usual flags, --help nearly all"))
 }
 
-fn with_detail(command: Command, detail: Detail) -> Command {
+fn with_detail(command: Command, detail: HelpDetail) -> Command {
     let short = SHORT.iter().find(|(name, ..)| *name == command.get_name());
     let wraps_run = command.get_name() == "k8s";
     let after = short.map(|(_, _, examples)| format!("Examples:\n  {}\n  {}", examples[0], examples[1]));
     let hidden = |arg: &Arg| {
         let id = arg.get_id().as_str();
         match (detail, short) {
-            (Detail::Summary, Some((_, shown, _))) => !arg.is_positional() && !shown.contains(&id),
-            (Detail::Summary, _) if id == "progress" => true,
-            (Detail::Full, _) => false,
+            (HelpDetail::Summary, Some((_, shown, _))) => !arg.is_positional() && !shown.contains(&id),
+            (HelpDetail::Summary, _) if id == "progress" => true,
+            (HelpDetail::Full, _) => false,
             _ => {
                 let of_run =
                     wraps_run && arg.get_help_heading().is_some_and(|heading| OF_RUN.contains(&heading));
@@ -367,11 +367,11 @@ fn with_detail(command: Command, detail: Detail) -> Command {
     };
     let hides = command.get_arguments().any(&hidden);
     let more = match detail {
-        Detail::Summary if hides => "\n\nMore flags: --help",
-        Detail::Usual if wraps_run => {
+        HelpDetail::Summary if hides => "\n\nMore flags: --help",
+        HelpDetail::Usual if wraps_run => {
             "\n\nMore flags: those of plimsoll run, and with --sweep those of plimsoll sweep"
         }
-        Detail::Usual if hides => "\n\nRarely used flags: plimsoll help flags",
+        HelpDetail::Usual if hides => "\n\nRarely used flags: plimsoll help flags",
         _ => "",
     };
     let command = command.mut_args(|arg| {
@@ -398,7 +398,7 @@ mod tests {
     }
 
     fn names() -> Vec<String> {
-        let command = command(Detail::Usual);
+        let command = command(HelpDetail::Usual);
         let seen = command.get_subcommands().filter(|command| !command.is_hide_set());
         seen.map(|command| command.get_name().to_owned()).collect()
     }
@@ -461,7 +461,7 @@ mod tests {
                     _ => words.push(part.to_owned()),
                 }
             }
-            let typed = command(Detail::Full).try_get_matches_from(words);
+            let typed = command(HelpDetail::Full).try_get_matches_from(words);
             assert!(typed.is_ok(), "{example}: {}", typed.err().map(|e| e.to_string()).unwrap_or_default());
         }
     }
@@ -485,7 +485,7 @@ mod tests {
     /// Style guide: a verb phrase of at most 60 characters.
     #[test]
     fn the_text_of_a_command_is_short() {
-        for command in command(Detail::Usual).get_subcommands() {
+        for command in command(HelpDetail::Usual).get_subcommands() {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             assert!(about.chars().count() <= 60, "{}: {about}", command.get_name());
         }
@@ -503,7 +503,7 @@ mod tests {
             ("show RUN --html", true),
             ("show RUN -o FILE", false),
         ] {
-            let typed = command(Detail::Full).try_get_matches_from(format!("plimsoll {line}").split(' '));
+            let typed = command(HelpDetail::Full).try_get_matches_from(format!("plimsoll {line}").split(' '));
             assert_eq!(typed.is_ok(), kept, "{line}");
         }
         for old in ["validate", "calibrate", "report"] {

@@ -14,7 +14,7 @@ use plimsoll_measure::findings::Findings;
 use plimsoll_model::Manifest;
 use plimsoll_report::figure;
 
-use crate::baseline::{self, Baseline};
+use crate::baseline::{self, NamedBaseline};
 use crate::exit::Stop;
 
 pub fn file(name: &str) -> PathBuf {
@@ -55,7 +55,7 @@ pub fn entry(
 ///
 /// # Errors
 /// The file can't be written; for the first result, the baseline's run can't be read.
-pub fn record(baseline: &Baseline, entry: &HistoryEntry) -> Result<bool, Stop> {
+pub fn record(baseline: &NamedBaseline, entry: &HistoryEntry) -> Result<bool, Stop> {
     let path = file(&baseline.name);
     let (known, _) = read(&baseline.name)?;
     if known.iter().any(|old| old.id == entry.id) {

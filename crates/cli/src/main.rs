@@ -194,7 +194,7 @@ fn refuse(error: &clap::Error, wants_json: bool) -> ExitCode {
 /// Returns the advice for another tool's flag, or for a flag of one of the command's own subcommands.
 fn translated(error: &clap::Error) -> Option<String> {
     let ContextValue::String(typed) = error.get(ContextKind::InvalidArg)? else { return None };
-    let cli = help::command(help::Detail::Full);
+    let cli = help::command(help::HelpDetail::Full);
     let command = cli.find_subcommand(std::env::args().nth(1)?)?;
     let of = |command: &clap::Command, flag: &str| {
         command.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"))

@@ -41,16 +41,16 @@ impl Page {
 }
 
 /// A request's path and the decoded pairs of its query.
-pub struct Asked {
+pub struct PageRequest {
     pub path: String,
     query: Vec<(String, String)>,
 }
 
-impl Asked {
-    fn new(uri: &hyper::Uri) -> Asked {
+impl PageRequest {
+    fn new(uri: &hyper::Uri) -> PageRequest {
         let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
         let query = pairs.map(|(name, value)| (decoded(name), decoded(value))).collect();
-        Asked { path: uri.path().to_owned(), query }
+        PageRequest { path: uri.path().to_owned(), query }
     }
 
     pub fn get(&self, name: &str) -> Option<&str> {
@@ -79,7 +79,7 @@ fn decoded(text: &str) -> String {
 pub fn serve(
     addr: SocketAddr,
     ready: impl FnOnce(SocketAddr),
-    answer: impl Fn(&Asked) -> Page + Send + Sync + 'static,
+    answer: impl Fn(&PageRequest) -> Page + Send + Sync + 'static,
 ) -> Result<(), Stop> {
     if !addr.ip().is_loopback() {
         return Err(Stop::usage(format!(
@@ -112,14 +112,14 @@ pub fn serve(
 
 async fn one<B>(
     request: Request<B>,
-    answer: Arc<impl Fn(&Asked) -> Page + Send + Sync + 'static>,
+    answer: Arc<impl Fn(&PageRequest) -> Page + Send + Sync + 'static>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let page = if request.method() != Method::GET {
         Page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET: nothing here can be changed\n")
     } else if !is_local(request.headers().get(HOST)) {
         Page::text(StatusCode::FORBIDDEN, "open this page by the address that plimsoll printed\n")
     } else {
-        let asked = Asked::new(request.uri());
+        let asked = PageRequest::new(request.uri());
         let made = tokio::task::spawn_blocking(move || answer(&asked)).await;
         made.unwrap_or_else(|_| {
             Page::text(StatusCode::INTERNAL_SERVER_ERROR, "this page could not be made\n")
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_query_is_decoded() {
-        let asked = Asked::new(&"/run?at=a%20b%2Fc&x=1+2&bad=%zz".parse().expect("a URI"));
+        let asked = PageRequest::new(&"/run?at=a%20b%2Fc&x=1+2&bad=%zz".parse().expect("a URI"));
         assert_eq!(
             (asked.path.as_str(), asked.get("at"), asked.get("x"), asked.get("bad"), asked.get("y")),
             ("/run", Some("a b/c"), Some("1 2"), Some("%zz"), None)

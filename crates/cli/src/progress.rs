@@ -79,7 +79,7 @@ pub struct ProgressFigures {
 
 /// The state of the command that all lines share.
 #[derive(Default)]
-struct Shared {
+struct ProgressState {
     phase: Option<String>,
     eta_s: Option<f64>,
     figures: Option<ProgressFigures>,
@@ -88,7 +88,8 @@ struct Shared {
 
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 static CLOCK: OnceLock<Clock> = OnceLock::new();
-static SHARED: Mutex<Shared> = Mutex::new(Shared { phase: None, eta_s: None, figures: None, verdict: None });
+static SHARED: Mutex<ProgressState> =
+    Mutex::new(ProgressState { phase: None, eta_s: None, figures: None, verdict: None });
 
 /// Commands that can be quiet and have no end to progress to.
 const SERVERS: [&str; 3] = ["canary", "engine", "gateway"];
@@ -161,7 +162,7 @@ pub fn judged(verdict: &str) {
     update(|shared| shared.verdict = AnswerVerdict::named(verdict));
 }
 
-fn update(change: impl FnOnce(&mut Shared)) {
+fn update(change: impl FnOnce(&mut ProgressState)) {
     change(&mut SHARED.lock().unwrap_or_else(PoisonError::into_inner));
 }
 

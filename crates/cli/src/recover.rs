@@ -14,7 +14,7 @@ use plimsoll_measure::traffic::Extent;
 use plimsoll_model::{Answer, At, Attempt, By, EndedBy, How, Level, Manifest, Outcome, RunState, Span};
 use plimsoll_workload::Arrival;
 
-use crate::again::Recorded;
+use crate::again::RecordedScenario;
 use crate::commands::gateway;
 
 /// Error text of a request in flight.
@@ -30,7 +30,7 @@ pub fn unfinished(manifest: &mut Manifest, attempts: &mut Vec<Attempt>) -> usize
     let manifest = &*manifest;
     let cut = manifest.levels.iter().filter(|level| level.ended_by == EndedBy::Cut);
     let before = attempts.len();
-    let recorded = cut.clone().next().and_then(|_| Recorded::of(manifest).ok());
+    let recorded = cut.clone().next().and_then(|_| RecordedScenario::of(manifest).ok());
     let mut noted = 0;
     for level in cut {
         noted += close(level, attempts);

@@ -7,19 +7,19 @@ use plimsoll_model::Manifest;
 use plimsoll_report::text::TextDetail;
 use serde_json::json;
 
-use crate::flags::Format;
-use crate::measure::Closed;
+use crate::flags::OutputFormat;
+use crate::measure::FinishedMeasurement;
 use crate::{answer, out};
 
 pub fn print(
-    format: Format,
+    format: OutputFormat,
     manifest: &Manifest,
     findings: &Findings,
     (detail, folder): (TextDetail, Option<&Path>),
 ) {
     match format {
-        Format::Text => out::line(&plimsoll_report::text::render(manifest, findings, detail)),
-        Format::Json => {
+        OutputFormat::Text => out::line(&plimsoll_report::text::render(manifest, findings, detail)),
+        OutputFormat::Json => {
             let mut value = serde_json::to_value(manifest).unwrap_or_else(|_| json!({}));
             if let (Some(folder), Some(object)) = (folder, value.as_object_mut()) {
                 object.insert("folder".into(), folder.display().to_string().into());
@@ -31,10 +31,10 @@ pub fn print(
 }
 
 /// Prints the findings and the location of all files; `page` is the report if it is written already.
-pub fn close(format: Format, closed: &Closed, findings: &Findings, page: Option<&Path>) {
+pub fn close(format: OutputFormat, closed: &FinishedMeasurement, findings: &Findings, page: Option<&Path>) {
     let (manifest, dir) = (&closed.manifest, closed.dir.display());
     print(format, manifest, findings, (TextDetail::Short, Some(&closed.dir)));
-    if format == Format::Text {
+    if format == OutputFormat::Text {
         let time = if manifest.target.url.starts_with("simulated:") { " (virtual time)" } else { "" };
         out::line(&format!("\nRun     {dir}{time}"));
         out::line(&format!("More    plimsoll show {dir} --details"));

@@ -54,7 +54,7 @@ pub enum EngineChoice {
 }
 
 /// The input of a simulation before the flags of the load.
-pub struct AskedSimulation {
+pub struct SimulationRequest {
     pub world: WorldSpec,
     pub draft: Draft,
     /// Start of the command that repeats the simulation.
@@ -62,7 +62,7 @@ pub struct AskedSimulation {
 }
 
 /// Reads the file and the flags of the world.
-pub fn read(path: Option<&Path>, args: &WorldArgs) -> Result<AskedSimulation, Stop> {
+pub fn read(path: Option<&Path>, args: &WorldArgs) -> Result<SimulationRequest, Stop> {
     let mut value = path.map_or_else(|| Ok(json!({})), |path| resolve::mapping(path, "simulation"))?;
     let name = path.map_or_else(String::new, |path| format!("{}: ", path.display()));
     check(&value).map_err(|e| Stop::usage(format!("{name}{e}")))?;
@@ -74,7 +74,7 @@ pub fn read(path: Option<&Path>, args: &WorldArgs) -> Result<AskedSimulation, St
     let spec = SimulationSpec { engine: choice, ..spec };
     let world = world(spec, args)?;
     let draft = Draft::of(scenario.filter(|value| !value.is_null()).unwrap_or_else(|| json!({})));
-    Ok(AskedSimulation { world, draft, head: head(path, args) })
+    Ok(SimulationRequest { world, draft, head: head(path, args) })
 }
 
 /// Detects here whether the value is a name or an engine, because an untagged enum reports "matches no variant" for any error.

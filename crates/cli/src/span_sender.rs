@@ -92,13 +92,13 @@ fn room(spans: &[TraceSpan]) -> usize {
     spans.len() * OWN_SPAN
 }
 
-struct Shared {
+struct SpanSenderState {
     inside: Mutex<Inside>,
     changed: Condvar,
 }
 
-impl Shared {
-    fn new() -> Shared {
+impl SpanSenderState {
+    fn new() -> SpanSenderState {
         let inside = Inside {
             traces: VecDeque::new(),
             bytes: 0,
@@ -106,7 +106,7 @@ impl Shared {
             counts: SpanCounts::default(),
             ended: false,
         };
-        Shared { inside: Mutex::new(inside), changed: Condvar::new() }
+        SpanSenderState { inside: Mutex::new(inside), changed: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
@@ -148,14 +148,14 @@ impl Shared {
 }
 
 pub struct SpanSender {
-    shared: Arc<Shared>,
+    shared: Arc<SpanSenderState>,
     thread: JoinHandle<()>,
 }
 
 impl SpanSender {
     /// Starts the sender for the collector of `poster`.
     pub fn start(poster: PostClient) -> Result<SpanSender, Stop> {
-        let shared = Arc::new(Shared::new());
+        let shared = Arc::new(SpanSenderState::new());
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("spans".into()).spawn(move || work(&own, &poster));
         let thread = thread.map_err(|e| Stop::invalid(format!("no thread sends traces: {e}")))?;
@@ -194,7 +194,7 @@ impl SpanSender {
     }
 }
 
-fn work(shared: &Shared, poster: &PostClient) {
+fn work(shared: &SpanSenderState, poster: &PostClient) {
     let mut failing = false;
     while let Some(spans) = shared.next() {
         let (sending, body) = (spans.len() as u64, otlp::encode(&spans));

@@ -28,7 +28,7 @@ const ENDINGS: &[&str] = &["json", "jsonl", "ndjson", "pb", "otlp", "binpb", "gz
 
 /// Whether an earlier pass over the file reported the spans that were changed or left out.
 #[derive(Copy, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum NoticeState {
     /// The first pass: the changes are reported on stderr.
     Never,
     /// An earlier pass reported them; the file is read a second time.
@@ -39,7 +39,7 @@ pub enum Said {
 ///
 /// # Errors
 /// One line that names the file, what was expected and what was found; exit code 2.
-pub fn each(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
+pub fn each(path: &Path, told: NoticeState, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
     if !path.is_dir() {
         return of_file(path, told, take);
     }
@@ -148,7 +148,7 @@ pub fn note_damage(path: &Path, damage: Option<std::io::Error>) {
     }
 }
 
-fn of_file(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
+fn of_file(path: &Path, told: NoticeState, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
     let name = path.display();
     let mut feed = TraceFeed::default();
     let unread = |e: TraceError| Stop::usage(format!("{name}: {e}"));
@@ -166,7 +166,7 @@ fn of_file(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(
         )));
     }
     let fed = feed.end(take).map_err(unread)?;
-    if let Some(said) = said(&fed.notes).filter(|_| told == Said::Never) {
+    if let Some(said) = said(&fed.notes).filter(|_| told == NoticeState::Never) {
         out::note(&format!("{name} ({}): {said}", fed.format.name()));
     }
     if fed.spans == 0 {

@@ -8,9 +8,9 @@ use plimsoll_report::table::TextTable;
 use plimsoll_report::trust;
 use serde_json::json;
 
-use crate::baseline::{self, Baseline};
+use crate::baseline::{self, NamedBaseline};
 use crate::exit::{Exit, Stop};
-use crate::flags::{BaselineAction, BaselineArgs, Format};
+use crate::flags::{BaselineAction, BaselineArgs, OutputFormat};
 use crate::out;
 
 pub fn run(args: &BaselineArgs) -> Result<Exit, Stop> {
@@ -23,13 +23,19 @@ pub fn run(args: &BaselineArgs) -> Result<Exit, Stop> {
     }
 }
 
-fn set(name: &str, run: &Path, replace: bool, label: Option<&str>, format: Format) -> Result<Exit, Stop> {
+fn set(
+    name: &str,
+    run: &Path,
+    replace: bool,
+    label: Option<&str>,
+    format: OutputFormat,
+) -> Result<Exit, Stop> {
     let (manifest, findings) = rows::load(run)?;
     let baseline = baseline::of(name, run, label, (&manifest, &findings))?;
     let path = baseline::write(&baseline, replace)?;
     match format {
-        Format::Json => out::json(&baseline),
-        Format::Text => out::line(&text(&baseline)),
+        OutputFormat::Json => out::json(&baseline),
+        OutputFormat::Text => out::line(&text(&baseline)),
     }
     out::note(&format!("written to {}: commit it beside what it measures", path.display()));
     if baseline.run.is_absolute() {
@@ -38,7 +44,7 @@ fn set(name: &str, run: &Path, replace: bool, label: Option<&str>, format: Forma
     Ok(Exit::Done)
 }
 
-fn text(baseline: &Baseline) -> String {
+fn text(baseline: &NamedBaseline) -> String {
     let mut lines = vec![
         format!("Baseline {} is run {} in {}", baseline.name, baseline.id, baseline.run.display()),
         format!("  target   {}{}", baseline.target, said(" · ", baseline.model.as_deref())),
@@ -63,7 +69,7 @@ fn said(before: &str, text: Option<&str>) -> String {
     text.map(|text| format!("{before}{text}")).unwrap_or_default()
 }
 
-fn list(format: Format) -> Result<Exit, Stop> {
+fn list(format: OutputFormat) -> Result<Exit, Stop> {
     let mut table = TextTable::new(&["<name", "<run", "<measured", "<version", "<target", "<state"]);
     let mut rows = Vec::new();
     for name in baseline::names()? {
@@ -86,11 +92,11 @@ fn list(format: Format) -> Result<Exit, Stop> {
         rows.push(json!({"name": name, "state": state, "baseline": read.ok()}));
     }
     match format {
-        Format::Json => out::json(&rows),
-        Format::Text if rows.is_empty() => {
+        OutputFormat::Json => out::json(&rows),
+        OutputFormat::Text if rows.is_empty() => {
             out::note("no baselines here; pin one with plimsoll baseline set NAME RUN")
         }
-        Format::Text => out::line(&table.render(0)),
+        OutputFormat::Text => out::line(&table.render(0)),
     }
     Ok(Exit::Done)
 }

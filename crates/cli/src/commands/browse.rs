@@ -14,7 +14,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::BrowseArgs;
 use crate::named::HOME;
 use crate::out;
-use crate::page_server::{Asked, Page, serve};
+use crate::page_server::{Page, PageRequest, serve};
 use crate::run_heads::{self, ListedRun};
 
 /// Seed of the permutations of a change's test: the same runs always show the same changes.
@@ -97,7 +97,7 @@ struct Shelf {
 }
 
 impl Shelf {
-    fn answer(&self, asked: &Asked) -> Page {
+    fn answer(&self, asked: &PageRequest) -> Page {
         match asked.path.as_str() {
             "/" => self.list(),
             "/run" => self.report(asked),
@@ -116,7 +116,7 @@ impl Shelf {
     }
 
     /// The folder of a listed run. A name is looked up in the list, so that no path leads out of the folder.
-    fn dir_of(&self, asked: &Asked, key: &str) -> Result<PathBuf, Page> {
+    fn dir_of(&self, asked: &PageRequest, key: &str) -> Result<PathBuf, Page> {
         let name = asked.get(key).unwrap_or_default();
         let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let found = runs.iter().find(|run| run.row.name == name).map(|run| run.dir.clone());
@@ -125,7 +125,7 @@ impl Shelf {
         })
     }
 
-    fn report(&self, asked: &Asked) -> Page {
+    fn report(&self, asked: &PageRequest) -> Page {
         let dir = match self.dir_of(asked, "at") {
             Ok(dir) => dir,
             Err(page) => return page,
@@ -133,7 +133,7 @@ impl Shelf {
         report::html(&dir).map_or_else(refusal, Page::html)
     }
 
-    fn comparison(&self, asked: &Asked) -> Page {
+    fn comparison(&self, asked: &PageRequest) -> Page {
         let (base, candidate) = match (self.dir_of(asked, "base"), self.dir_of(asked, "candidate")) {
             (Ok(base), Ok(candidate)) => (base, candidate),
             (Err(page), _) | (_, Err(page)) => return page,
@@ -145,7 +145,7 @@ impl Shelf {
         made.map_or_else(refusal, Page::html)
     }
 
-    fn changes(&self, asked: &Asked) -> Page {
+    fn changes(&self, asked: &PageRequest) -> Page {
         let experiment = asked.get("experiment").unwrap_or_default();
         let entries: Vec<HistoryEntry> = {
             let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::commands::engine;
 use crate::exit::{Exit, Stop};
-use crate::flags::{CalibrateArgs, Format};
+use crate::flags::{CalibrateArgs, OutputFormat};
 use crate::{fitted, out};
 
 /// Fits, prints the error on held-out rows, and writes the profile.
@@ -49,8 +49,8 @@ pub fn run(args: &CalibrateArgs) -> Result<Exit, Stop> {
     text.push('\n');
     out::file(&args.out, text)?;
     match args.format {
-        Format::Json => out::json(&json!({"calibration": found, "rows": rows.len(), "notes": notes})),
-        Format::Text => out::line(&text_of(&found, rows.len(), &notes)),
+        OutputFormat::Json => out::json(&json!({"calibration": found, "rows": rows.len(), "notes": notes})),
+        OutputFormat::Text => out::line(&text_of(&found, rows.len(), &notes)),
     }
     out::note(&format!("profile written to {}", args.out.display()));
     Ok(Exit::Done)
@@ -67,8 +67,10 @@ fn fit_to(dir: &Path, args: &CalibrateArgs) -> Result<Exit, Stop> {
     text.push('\n');
     out::file(&args.out, text)?;
     match args.format {
-        Format::Json => out::json(&fitted),
-        Format::Text => out::line(&plimsoll_report::what_if::fitted(&dir.display().to_string(), &fitted)),
+        OutputFormat::Json => out::json(&fitted),
+        OutputFormat::Text => {
+            out::line(&plimsoll_report::what_if::fitted(&dir.display().to_string(), &fitted))
+        }
     }
     out::note(&format!("profile written to {}", args.out.display()));
     Ok(Exit::Done)

@@ -19,10 +19,10 @@ use plimsoll_workload::TargetSpec;
 
 use super::watch::asked::{address, page, span};
 use super::watch::knows;
-use super::watch::serve::{Body, StatusServer};
+use super::watch::serve::{ServedContent, StatusServer};
 use crate::budget_file;
 use crate::exit::{Exit, Stop};
-use crate::flags::{CanaryArgs, Format};
+use crate::flags::{CanaryArgs, OutputFormat};
 use crate::out;
 use crate::screen::KeyWatch;
 
@@ -80,8 +80,8 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
     let found = go(args, &canary, (clock, until, &ended), served.as_ref());
     scraper.stop();
     match args.format {
-        Format::Text => out::line(&words::text(&found)),
-        Format::Json => out::json(&found),
+        OutputFormat::Text => out::line(&words::text(&found)),
+        OutputFormat::Json => out::json(&found),
     }
     Ok(match found.verdict {
         CanaryVerdict::Promote => Exit::Done,
@@ -111,8 +111,8 @@ fn go(
             if said != found.why {
                 said.clone_from(&found.why);
                 match args.format {
-                    Format::Text => out::line(&words::change(&found)),
-                    Format::Json => out::json(&found),
+                    OutputFormat::Text => out::line(&words::change(&found)),
+                    OutputFormat::Json => out::json(&found),
                 }
             }
             if over || found.verdict != CanaryVerdict::KeepWatching {

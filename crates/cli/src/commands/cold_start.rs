@@ -22,8 +22,8 @@ use serde_json::json;
 
 use super::run::ceiling_flags;
 use crate::exit::{Exit, Stop};
-use crate::flags::{ColdStartArgs, Format};
-use crate::measure::{Begin, LevelStep, Measure, random, stop_limits};
+use crate::flags::{ColdStartArgs, OutputFormat};
+use crate::measure::{LevelStep, MeasurementSession, MeasurementStart, random, stop_limits};
 use crate::out;
 use crate::resolve::Draft;
 
@@ -57,8 +57,8 @@ fn of_run(dir: &Path, args: &ColdStartArgs) -> Result<Exit, Stop> {
         )));
     };
     match args.output.format {
-        Format::Text => out::line(&plimsoll_report::cold_start::render(found)),
-        Format::Json => out::json(found),
+        OutputFormat::Text => out::line(&plimsoll_report::cold_start::render(found)),
+        OutputFormat::Json => out::json(found),
     }
     Ok(match found.verdict {
         ColdVerdict::CannotTell => Exit::Inconclusive,
@@ -79,9 +79,9 @@ fn measure(args: &ColdStartArgs) -> Result<Exit, Stop> {
         ("then", args.then.to_string()),
     ];
     more.extend(ceiling_flags(&args.client, &args.ceilings));
-    let mut measure = Measure::begin(Begin {
+    let mut measure = MeasurementSession::begin(MeasurementStart {
         more,
-        ..Begin::new(KIND, scenario, &args.client, stop_limits(&args.ceilings)?, &args.output)
+        ..MeasurementStart::new(KIND, scenario, &args.client, stop_limits(&args.ceilings)?, &args.output)
     })?;
     measure.screen.say(&format!(
         "{}, then {} of nothing and {}, {}; {} in all",
@@ -105,7 +105,7 @@ fn measure(args: &ColdStartArgs) -> Result<Exit, Stop> {
     close(measure, args)
 }
 
-fn close(measure: Measure, args: &ColdStartArgs) -> Result<Exit, Stop> {
+fn close(measure: MeasurementSession, args: &ColdStartArgs) -> Result<Exit, Stop> {
     let stopped = measure.interrupted();
     let findings = measure.analyse();
     let closed = measure.finish(&findings);
@@ -144,7 +144,7 @@ fn scenario(args: &ColdStartArgs) -> Result<Scenario, Stop> {
     Ok(scenario)
 }
 
-fn level(measure: &mut Measure, purpose: &str, requests: u64, title: &str) -> Result<(), Stop> {
+fn level(measure: &mut MeasurementSession, purpose: &str, requests: u64, title: &str) -> Result<(), Stop> {
     if measure.stopped() {
         return Ok(());
     }
@@ -155,7 +155,7 @@ fn level(measure: &mut Measure, purpose: &str, requests: u64, title: &str) -> Re
 }
 
 /// Idles for this time. Returns false if the user stopped it.
-fn wait(measure: &mut Measure, idle: Span, (stretch, of): (u32, u32)) -> bool {
+fn wait(measure: &mut MeasurementSession, idle: Span, (stretch, of): (u32, u32)) -> bool {
     let clock = Clock::start();
     let until = figure::date(clock.anchor().realtime_ns + idle.0);
     let title = if of == 1 { String::new() } else { format!(" ({stretch} of {of})") };

@@ -15,7 +15,7 @@ use plimsoll_workload::units::parse_span;
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{CollectArgs, Format, OutputArgs};
+use crate::flags::{CollectArgs, OutputArgs, OutputFormat};
 use crate::measure;
 use crate::screen::{KeyWatch, Screen};
 use crate::{observed, out};
@@ -68,11 +68,11 @@ pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
 fn show(args: &CollectArgs, dir: &std::path::Path, counts: &IntakeCounts) -> Result<Exit, Stop> {
     let overview = overview(dir).map_err(|e| Stop::invalid(e.to_string()))?;
     match args.format {
-        Format::Json => {
+        OutputFormat::Json => {
             let folder = dir.display().to_string();
             out::json(&json!({"folder": folder, "collected": said(counts), "overview": overview}));
         }
-        Format::Text => {
+        OutputFormat::Text => {
             out::line(&plimsoll_report::traces::text(&overview));
             out::line(&sentence(counts));
             out::line(&format!("Folder: {}", dir.display()));

@@ -13,7 +13,7 @@ use crate::answer::{self, AnswerHead};
 use crate::baseline;
 use crate::eval_file;
 use crate::exit::{Exit, Stop};
-use crate::flags::{CompareArgs, Format, JudgedArgs};
+use crate::flags::{CompareArgs, JudgedArgs, OutputFormat};
 use crate::out;
 
 /// Maximum number of differences that a rejection lists.
@@ -74,7 +74,7 @@ fn of_runs(
     let runs = [format!("{base_name} (base)"), format!("{candidate_name} (candidate)")];
     page(&args.judged, &runs, &comparison)?;
     match args.format {
-        Format::Json => {
+        OutputFormat::Json => {
             let mut value = serde_json::to_value(&comparison).unwrap_or_default();
             if let Some(object) = value.as_object_mut() {
                 let runs = serde_json::json!({"base": base_name, "candidate": candidate_name});
@@ -91,7 +91,7 @@ fn of_runs(
             };
             answer::print(head, &answer::with_result(&value, &comparison.verdict));
         }
-        Format::Text => {
+        OutputFormat::Text => {
             out::line(&plimsoll_report::compare::render((&runs[0], &runs[1]), &comparison));
             if let Some(quality) = quality {
                 out::line(&plimsoll_report::quality::line(quality));
@@ -112,8 +112,8 @@ fn of_stretches(
         return Err(Stop::usage(format!("{flag}: stretches of live traffic are compared in text or JSON")));
     }
     match args.format {
-        Format::Text => out::line(&plimsoll_report::kept::compared((base, candidate), found)),
-        Format::Json => out::json(found),
+        OutputFormat::Text => out::line(&plimsoll_report::kept::compared((base, candidate), found)),
+        OutputFormat::Json => out::json(found),
     }
     Ok(exit(found.verdict))
 }

@@ -272,7 +272,7 @@ mod tests {
             "last" => "RUN".to_owned(),
             _ => word,
         };
-        let matches = match help::command(help::Detail::Full).try_get_matches_from(words.map(url)) {
+        let matches = match help::command(help::HelpDetail::Full).try_get_matches_from(words.map(url)) {
             Ok(matches) => matches,
             Err(e) => {
                 let shown = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);

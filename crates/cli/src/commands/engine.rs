@@ -12,7 +12,7 @@ use plimsoll_wire::kserve::server::ServedInput;
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{EngineArgs, Format};
+use crate::flags::{EngineArgs, OutputFormat};
 use crate::screen::KeyWatch;
 use crate::{out, resolve, simulation};
 
@@ -112,10 +112,10 @@ pub fn find(name: &str) -> Result<EngineSpec, Stop> {
     Ok(spec)
 }
 
-fn list(format: Format) -> Result<Exit, Stop> {
+fn list(format: OutputFormat) -> Result<Exit, Stop> {
     let profiles = profile::all();
     let (models, gpus) = (models::all(), gpus::all());
-    if format == Format::Json {
+    if format == OutputFormat::Json {
         let list: Vec<_> = profiles
             .iter()
             .map(|p| json!({"name": p.name, "summary": p.summary, "derivation": p.derivation(), "spec": p.spec}))

@@ -10,10 +10,10 @@ use serde_json::json;
 
 use super::merge;
 use crate::exit::{Exit, Stop};
-use crate::flags::{ClientArgs, Format, OutputArgs};
-use crate::measure::{Begin, Followed, Measure};
+use crate::flags::{ClientArgs, OutputArgs, OutputFormat};
+use crate::measure::{FollowerResult, MeasurementSession, MeasurementStart};
 use crate::out;
-use crate::shard::{Asked, Upload, of_shard};
+use crate::shard::{ShardRequest, Upload, of_shard};
 use plimsoll_client::StopLimits;
 use plimsoll_report::figure::counted;
 use plimsoll_workload::Scenario;
@@ -25,7 +25,7 @@ pub struct Follower<'a> {
     /// Run kind: `sweep` or `gate`.
     pub kind: &'static str,
     pub scenario: Scenario,
-    pub asked: Asked,
+    pub asked: ShardRequest,
     pub rendezvous: Option<&'a Path>,
     pub client: &'a ClientArgs,
     pub limits: StopLimits,
@@ -39,10 +39,12 @@ pub fn run(follower: Follower<'_>) -> Result<Exit, Stop> {
     let place = output.out.as_deref().or(rendezvous).map(|place| place.display().to_string());
     let format = output.format;
     let (output, put) = of_shard(output, rendezvous, merge::folder(shard))?;
-    let measure =
-        Measure::begin(Begin { shard: Some(asked), ..Begin::new(kind, scenario, client, limits, &output) })?;
+    let measure = MeasurementSession::begin(MeasurementStart {
+        shard: Some(asked),
+        ..MeasurementStart::new(kind, scenario, client, limits, &output)
+    })?;
     let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
-    let Followed { closed, levels, stopped } = measure.follow()?;
+    let FollowerResult { closed, levels, stopped } = measure.follow()?;
     upload.map(Upload::finish).transpose()?;
     let whole = format!("{}/{WHOLE}", place.unwrap_or_default().trim_end_matches('/'));
     if let Some(why) = &closed.unkept {
@@ -54,7 +56,7 @@ pub fn run(follower: Follower<'_>) -> Result<Exit, Stop> {
             line: format!("shard {shard}: stopped after {}", counted(levels.into(), "level")),
         });
     }
-    if format == Format::Json {
+    if format == OutputFormat::Json {
         out::json(&json!({"shard": shard, "levels": levels, "whole": whole}));
     }
     let what = if kind == "gate" { "the verdict" } else { "what was found" };

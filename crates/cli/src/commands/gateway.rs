@@ -28,11 +28,11 @@ use plimsoll_report::figure::counted;
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, GatewayAction, GatewayArgs, GatewayCommand, GatewayKeyArgs};
+use crate::flags::{GatewayAction, GatewayArgs, GatewayCommand, GatewayKeyArgs, OutputFormat};
 use crate::out;
 use crate::screen::KeyWatch;
 use crate::yaml;
-use again::Again;
+use again::ConfigReloader;
 use deadlines::with_deadlines;
 use record::{RecordEnd as Recorded, TrafficRecord};
 
@@ -84,7 +84,7 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
         on_stop.store(true, Ordering::SeqCst);
         stopper.stop();
     });
-    let mut again = Again::new(
+    let mut again = ConfigReloader::new(
         args,
         file,
         spec,
@@ -187,10 +187,10 @@ fn begins(gateway: &Gateway, spec: &GatewaySpec) -> Vec<String> {
 }
 
 /// Prints the numbers of requests by outcome.
-fn ends(stats: &Stats, recorded: Option<&Recorded>, format: Format) {
+fn ends(stats: &Stats, recorded: Option<&Recorded>, format: OutputFormat) {
     let retries = stats.retries.load(Ordering::Relaxed);
     match format {
-        Format::Json => {
+        OutputFormat::Json => {
             let counts: serde_json::Map<String, serde_json::Value> =
                 ENDS.iter().map(|(end, name)| ((*name).to_owned(), stats.ended(*end).into())).collect();
             out::json(&json!({
@@ -200,7 +200,7 @@ fn ends(stats: &Stats, recorded: Option<&Recorded>, format: Format) {
                 "recorded": recorded.map(recorded_json),
             }));
         }
-        Format::Text => {
+        OutputFormat::Text => {
             let parts: Vec<String> = ENDS
                 .iter()
                 .filter(|(end, _)| stats.ended(*end) > 0)
@@ -276,8 +276,8 @@ fn fresh_key(args: &GatewayKeyArgs) -> Result<Exit, Stop> {
     }
     let (key, digest) = keys::fresh().map_err(|e| Stop::invalid(e.to_string()))?;
     match args.format {
-        Format::Json => out::json(&json!({"id": id, "key": key, "sha256": digest.hex()})),
-        Format::Text => {
+        OutputFormat::Json => out::json(&json!({"id": id, "key": key, "sha256": digest.hex()})),
+        OutputFormat::Text => {
             out::line(&key);
             out::line(&format!("  - {{id: {id:?}, key: {{sha256: {}}}}}", digest.hex()));
             if !args.quiet {
@@ -303,14 +303,14 @@ fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
     }
     let answers = shown.iter().filter(|shown| shown.standing == ReplicaAvailability::Ready).count();
     match args.format {
-        Format::Json => {
+        OutputFormat::Json => {
             let each: Vec<_> = shown
                 .iter()
                 .map(|shown| json!({"name": shown.replica.name, "standing": shown.standing}))
                 .collect();
             out::json(&json!({"spec": spec, "replicas": each}));
         }
-        Format::Text => {
+        OutputFormat::Text => {
             let widest = shown.iter().map(|shown| shown.replica.name.len()).max().unwrap_or(0);
             for shown in &shown {
                 out::line(&format!("{:widest$}  {}", shown.replica.name, words(shown.standing)));

@@ -7,9 +7,9 @@ use plimsoll_judge::history::{HistoryLine, line};
 use plimsoll_measure::findings::Trust;
 use serde_json::json;
 
-use crate::baseline::{self, Baseline};
+use crate::baseline::{self, NamedBaseline};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, HistoryArgs};
+use crate::flags::{HistoryArgs, OutputFormat};
 use crate::{history, out};
 
 /// Seed of the permutations, so that one history always gives one result.
@@ -34,13 +34,13 @@ pub fn run(args: &HistoryArgs) -> Result<Exit, Stop> {
     let since = line.entries.iter().position(|entry| entry.id == baseline.id).unwrap_or(0);
     let is_worse = line.worse(since).next().is_some();
     match args.format {
-        Format::Text => out::line(&plimsoll_report::history::render(&args.name, &line, since)),
-        Format::Json => out::json(&as_json(&args.name, &line, since)),
+        OutputFormat::Text => out::line(&plimsoll_report::history::render(&args.name, &line, since)),
+        OutputFormat::Json => out::json(&as_json(&args.name, &line, since)),
     }
     Ok(if is_worse { Exit::Broken } else { Exit::Done })
 }
 
-fn add(baseline: &Baseline, run: &Path, label: Option<&str>) -> Result<(), Stop> {
+fn add(baseline: &NamedBaseline, run: &Path, label: Option<&str>) -> Result<(), Stop> {
     let (manifest, findings) = rows::load(run)?;
     let entry = history::entry(run, label, None, &manifest, &findings);
     if entry.metrics.is_empty() && entry.trust != Trust::Invalid {

@@ -20,7 +20,7 @@ use plimsoll_wire::foreign::{FileRead, ForeignError, ForeignFeed, UNDERSTOOD, as
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, ImportArgs, OutputArgs};
+use crate::flags::{ImportArgs, OutputArgs, OutputFormat};
 use crate::measure::{self, random};
 use crate::out;
 use crate::trace_file;
@@ -44,8 +44,8 @@ pub fn run(args: &ImportArgs) -> Result<Exit, Stop> {
     let mut read = read(&args.source)?;
     let imported = foreign::import(&mut read);
     match args.format {
-        Format::Text => out::line(&plimsoll_report::import::text(&imported)),
-        Format::Json => out::json(&imported),
+        OutputFormat::Text => out::line(&plimsoll_report::import::text(&imported)),
+        OutputFormat::Json => out::json(&imported),
     }
     if let Some(dir) = &args.out {
         let requests = write(dir, args, &read, &imported)?;

@@ -27,8 +27,11 @@ use serde_json::json;
 use super::compare;
 use super::run::{ceiling_flags, rate, window};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, InterleaveArgs, OutputArgs, TargetArgs};
-use crate::measure::{Begin, Closed, LevelStep, Measure, folder, look, max_rate, random, stop_limits};
+use crate::flags::{InterleaveArgs, OutputArgs, OutputFormat, TargetArgs};
+use crate::measure::{
+    FinishedMeasurement, LevelStep, MeasurementSession, MeasurementStart, folder, look, max_rate, random,
+    stop_limits,
+};
 use crate::out;
 use crate::resolve::{self, Draft};
 
@@ -37,7 +40,7 @@ const WARM_UP: u32 = 10;
 
 /// The finished run of an endpoint.
 struct Arm {
-    closed: Closed,
+    closed: FinishedMeasurement,
     findings: Findings,
 }
 
@@ -55,8 +58,13 @@ pub fn run(args: &InterleaveArgs) -> Result<Exit, Stop> {
         compare::page(&args.judged, names, comparison)?;
     }
     let compared = found;
-    let told =
-        Told { home: &home, arms: &arms, looked: &looked, compared: &compared, quality: quality.as_ref() };
+    let told = InterleaveReport {
+        home: &home,
+        arms: &arms,
+        looked: &looked,
+        compared: &compared,
+        quality: quality.as_ref(),
+    };
     told.print(args);
     Ok(told.exit(args, stopped))
 }
@@ -108,17 +116,17 @@ impl Plan {
     }
 
     /// Creates both folders and prepares the clients.
-    fn begin(&self, args: &InterleaveArgs, home: &Path) -> Result<[Measure; 2], Stop> {
+    fn begin(&self, args: &InterleaveArgs, home: &Path) -> Result<[MeasurementSession; 2], Stop> {
         let output = |arm: &str| OutputArgs { out: Some(home.join(arm)), ..args.output.clone() };
         let (of_a, of_b) = (output("a"), output("b"));
         let limits = stop_limits(&args.ceilings)?;
-        let begin = |scenario: &Scenario, output| Begin {
+        let begin = |scenario: &Scenario, output| MeasurementStart {
             reproduce: Some(self.command.clone()),
-            ..Begin::new("run", scenario.clone(), &args.client, limits, output)
+            ..MeasurementStart::new("run", scenario.clone(), &args.client, limits, output)
         };
-        let mut a = Measure::begin(begin(&self.scenarios[0], &of_a))?;
+        let mut a = MeasurementSession::begin(begin(&self.scenarios[0], &of_a))?;
         a.screen.say(&self.announced(args.alternations));
-        let b = Measure::begin_beside(begin(&self.scenarios[1], &of_b), &a)?;
+        let b = MeasurementSession::begin_beside(begin(&self.scenarios[1], &of_b), &a)?;
         Ok([a, b])
     }
 
@@ -144,8 +152,8 @@ impl Plan {
         &self,
         args: &InterleaveArgs,
         margins: &Margins,
-        mut a: Measure,
-        mut b: Measure,
+        mut a: MeasurementSession,
+        mut b: MeasurementSession,
     ) -> Result<([Arm; 2], InterleaveState, bool), Stop> {
         let warm_up = match self.scenarios[0].load.warm_up() {
             0 => WARM_UP,
@@ -174,7 +182,7 @@ impl Plan {
             }
         }
         let stopped = a.interrupted() || b.interrupted();
-        let close = |measure: Measure| {
+        let close = |measure: MeasurementSession| {
             let findings = measure.analyse();
             Arm { closed: measure.finish(&findings), findings }
         };
@@ -186,8 +194,8 @@ impl Plan {
     #[expect(clippy::type_complexity, reason = "the rows of A, of B, and the time B took")]
     fn pair(
         &self,
-        a: &mut Measure,
-        b: &mut Measure,
+        a: &mut MeasurementSession,
+        b: &mut MeasurementSession,
         (pair, of): (u32, u32),
     ) -> Result<Option<(Vec<Attempt>, Vec<Attempt>, Span)>, Stop> {
         let mut rows = [Vec::new(), Vec::new()];
@@ -297,7 +305,7 @@ fn guards(margins: &Margins) -> Vec<PercentileGuard> {
         .to_vec()
 }
 
-struct Told<'a> {
+struct InterleaveReport<'a> {
     home: &'a Path,
     arms: &'a [Arm; 2],
     looked: &'a InterleaveState,
@@ -305,11 +313,11 @@ struct Told<'a> {
     quality: Option<&'a Quality>,
 }
 
-impl Told<'_> {
+impl InterleaveReport<'_> {
     fn print(&self, args: &InterleaveArgs) {
         match args.output.format {
-            Format::Json => self.print_json(),
-            Format::Text => self.print_text(args),
+            OutputFormat::Json => self.print_json(),
+            OutputFormat::Text => self.print_text(args),
         }
     }
 

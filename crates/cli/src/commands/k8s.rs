@@ -12,7 +12,7 @@ use plimsoll_workload::Scenario;
 
 use super::{follow, run, sweep};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, K8sArgs, SearchArgs};
+use crate::flags::{K8sArgs, OutputFormat, SearchArgs};
 use crate::measure::stop_limits;
 use crate::out;
 use crate::place::{BucketUrl, Cloud};
@@ -38,8 +38,8 @@ pub fn run(args: &K8sArgs) -> Result<Exit, Stop> {
     let job = JobOf { args, name, scenario: &scenario, place: Meeting::of(args, name)? };
     let documents = [config_map(args, name, &scenario), job.document()];
     match args.format() {
-        Format::Json => out::raw_json(&json!({"apiVersion": "v1", "kind": "List", "items": documents})),
-        Format::Text => {
+        OutputFormat::Json => out::raw_json(&json!({"apiVersion": "v1", "kind": "List", "items": documents})),
+        OutputFormat::Text => {
             let text = serde_saphyr::to_string_multiple(&documents);
             out::line(&text.map_err(|e| Stop::invalid(format!("can't be written as YAML: {e}")))?);
         }

@@ -20,11 +20,11 @@ use plimsoll_workload::{Scenario, check};
 use schemars::schema_for;
 
 use super::engine;
-use crate::again::Recorded;
+use crate::again::RecordedScenario;
 use crate::commands::wait;
 use crate::exit::{Exit, Stop};
-use crate::fitted::Target;
-use crate::flags::{FitArgs, Format, LeversArgs, RankBy};
+use crate::fitted::TargetModel;
+use crate::flags::{FitArgs, LeversArgs, OutputFormat, RankBy};
 use crate::measure::line_spec;
 use crate::{budget_file, out, price, resolve};
 
@@ -35,8 +35,8 @@ const NO_LEVEL: &str = "no level of this run was measured well enough to rank fo
 pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
     let (Some(dir), false) = (&args.run, args.list) else {
         match args.format {
-            Format::Text => out::line(&page::list(catalogue::all())),
-            Format::Json => out::json(&catalogue::all()),
+            OutputFormat::Text => out::line(&page::list(catalogue::all())),
+            OutputFormat::Json => out::json(&catalogue::all()),
         }
         return Ok(Exit::Done);
     };
@@ -51,7 +51,7 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
     let floor = wait::floor(&rows);
     let rows::WholeRun { manifest, attempts, samples, findings, excerpts, .. } = &rows;
     let summary = rows::level(findings, args.level, NO_LEVEL)?;
-    let recorded = Recorded::of(manifest).ok();
+    let recorded = RecordedScenario::of(manifest).ok();
     let (world, band) = world(args, dir, &rows, recorded.as_ref())?;
     let bill = price::bill(&args.price, Some(&manifest.target))?;
     let by = by(args, bill.is_some(), summary)?;
@@ -62,8 +62,8 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
     found.place(&findings.lines, summary);
     found.beside.extend(excerpts.iter().filter(|part| part.level == summary.level).map(Excerpt::words));
     match args.format {
-        Format::Text => out::line(&page::render(&dir.display().to_string(), &found)),
-        Format::Json => out::json(&found),
+        OutputFormat::Text => out::line(&page::render(&dir.display().to_string(), &found)),
+        OutputFormat::Json => out::json(&found),
     }
     Ok(Exit::Done)
 }
@@ -72,7 +72,7 @@ fn judge(
     manifest: &Manifest,
     (attempts, samples, floor): (&[Attempt], &[Sample], Option<ComputeFloor>),
     summary: &LevelSummary,
-    (world, recorded): (Option<&WorldSpec>, Option<&Recorded>),
+    (world, recorded): (Option<&WorldSpec>, Option<&RecordedScenario>),
     spec: &LeverSpec,
 ) -> Result<LeverFinding, Stop> {
     let level = manifest.levels.iter().find(|level| level.id == summary.level);
@@ -119,11 +119,11 @@ fn world(
     args: &LeversArgs,
     dir: &Path,
     rows: &rows::WholeRun,
-    recorded: Option<&Recorded>,
+    recorded: Option<&RecordedScenario>,
 ) -> Result<(Option<WorldSpec>, Option<PredictionBand>), Stop> {
     let Some(name) = &args.profile else {
         let simulated = recorded.and_then(|recorded| recorded.world.clone());
-        return match Target::of_run(dir, rows, simulated, &FitArgs::default(), args.seed) {
+        return match TargetModel::of_run(dir, rows, simulated, &FitArgs::default(), args.seed) {
             Ok(target) => {
                 target.notes.iter().for_each(|note| out::note(note));
                 target.world.validate().map_err(|e| Stop::usage(e.to_string()))?;

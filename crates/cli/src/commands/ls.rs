@@ -6,7 +6,7 @@ use plimsoll_report::table::TextTable;
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, LsArgs};
+use crate::flags::{LsArgs, OutputFormat};
 use crate::named::{self, NamedRun};
 use crate::out;
 use crate::resolve;
@@ -20,7 +20,7 @@ pub fn run(args: &LsArgs) -> Result<Exit, Stop> {
         )));
     }
     let runs = named::runs(&args.dir);
-    if args.format == Format::Json {
+    if args.format == OutputFormat::Json {
         out::json(&runs.iter().map(listed).collect::<Vec<Value>>());
         return Ok(Exit::Done);
     }

@@ -13,12 +13,12 @@ use plimsoll_report::figure::counted;
 use plimsoll_store::{Origin, RunWriter, StoredRun};
 use plimsoll_workload::{ArrivalSpec, Scenario};
 
-use crate::again::Recorded;
+use crate::again::RecordedScenario;
 use crate::exit::{Exit, Stop};
 use crate::flags::MergeArgs;
-use crate::measure::{self, Closed, verdict};
+use crate::measure::{self, FinishedMeasurement, verdict};
 use crate::place::is_url;
-use crate::shard::{Scratch, difference, fetch};
+use crate::shard::{TempFolder, difference, fetch};
 use crate::{out, result, rows};
 
 /// Returns the folder name of a shard in the shared place.
@@ -26,7 +26,7 @@ pub fn folder(shard: plimsoll_model::Shard) -> String {
     format!("shard-{}-of-{}", shard.index, shard.of)
 }
 
-struct Read {
+struct MergeInput {
     name: String,
     run: StoredRun,
     part: ShardPart,
@@ -36,7 +36,7 @@ struct Read {
 pub fn run(args: &MergeArgs) -> Result<Exit, Stop> {
     let target = measure::folder(&args.output, "run")?;
     let scratch = match args.places.iter().any(|place| is_url(place)) {
-        true => Some(Scratch::beside(&target)?),
+        true => Some(TempFolder::beside(&target)?),
         false => None,
     };
     let mut shards = Vec::new();
@@ -57,7 +57,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit, Stop> {
     // A shard that never started has no schedule.
     let base = shards.iter().find(|one| !one.run.manifest.levels.is_empty()).unwrap_or(first);
     let (base_manifest, part) = (base.run.manifest.clone(), base.part.clone());
-    let recorded = Recorded::of(&base_manifest);
+    let recorded = RecordedScenario::of(&base_manifest);
     let schedule = recorded.as_ref().ok().and_then(|recorded| recorded.whole(&part));
     let parts: Vec<ShardPart> = shards.iter().map(|one| one.part.clone()).collect();
     let runs = shards.into_iter().map(shard_run).collect();
@@ -76,7 +76,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit, Stop> {
     let findings = measure::findings(&manifest, &joined.attempts, &joined.samples);
     let manifest = Manifest { findings: serde_json::to_value(&findings).ok(), ..manifest };
     write(&dir, &manifest, &joined)?;
-    let closed = Closed { manifest, dir, unkept: None };
+    let closed = FinishedMeasurement { manifest, dir, unkept: None };
     result::close(args.output.format, &closed, &findings, None);
     Ok(verdict(&findings))
 }
@@ -100,7 +100,7 @@ fn folders(place: &Path) -> Result<Vec<PathBuf>, Stop> {
 }
 
 /// Reads the run of a shard. A killed run is recovered, and its requests in flight count as unfinished.
-fn read(name: String, dir: &Path) -> Result<Read, Stop> {
+fn read(name: String, dir: &Path) -> Result<MergeInput, Stop> {
     let run = rows::read(dir)?;
     if run.origin == Origin::Live {
         return Err(Stop::usage(format!("{name}: still being written; wait until it has ended")));
@@ -116,11 +116,11 @@ fn read(name: String, dir: &Path) -> Result<Read, Stop> {
             "{name}: a shard of a {kind}, whose parts shard 0 has put together already: its run is the whole one"
         )));
     }
-    Ok(Read { name, run, part })
+    Ok(MergeInput { name, run, part })
 }
 
 /// Checks that two parts belong to one load.
-fn alike(a: &Read, b: &Read) -> Result<(), Stop> {
+fn alike(a: &MergeInput, b: &MergeInput) -> Result<(), Stop> {
     let (first, second) = (&a.name, &b.name);
     if a.part.shard == b.part.shard {
         return Err(Stop::usage(format!(
@@ -136,7 +136,7 @@ fn alike(a: &Read, b: &Read) -> Result<(), Stop> {
     if a.part.shard.of != b.part.shard.of {
         return Err(differ("the number of shards", a.part.shard.of.to_string(), b.part.shard.of.to_string()));
     }
-    let scenario = |read: &Read| {
+    let scenario = |read: &MergeInput| {
         let mut scenario = read.run.manifest.scenario.clone();
         // Only shard 0 scrapes the server's metrics.
         scenario.as_object_mut().map(|object| object.remove("scraped"));
@@ -160,7 +160,7 @@ fn alike(a: &Read, b: &Read) -> Result<(), Stop> {
     Ok(())
 }
 
-fn shard_run(read: Read) -> ShardRun {
+fn shard_run(read: MergeInput) -> ShardRun {
     ShardRun {
         shard: read.part.shard,
         level: read.run.manifest.levels.into_iter().next(),

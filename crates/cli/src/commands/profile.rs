@@ -14,8 +14,8 @@ use plimsoll_workload::check;
 use schemars::schema_for;
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, ProfileArgs};
-use crate::trace_file::Said;
+use crate::flags::{OutputFormat, ProfileArgs};
+use crate::trace_file::NoticeState;
 use crate::{budget_file, out, resolve, trace_file};
 
 /// Seed of the resampling, so that one set of traces always gives one result.
@@ -50,8 +50,8 @@ pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
     let finding = judge(&requests, &spec);
     let name = named(&args.traces);
     match args.format {
-        Format::Text => out::line(&plimsoll_report::profile::render(&name, &finding)),
-        Format::Json => out::json(&finding),
+        OutputFormat::Text => out::line(&plimsoll_report::profile::render(&name, &finding)),
+        OutputFormat::Json => out::json(&finding),
     }
     if let Some(path) = &args.html {
         write_page(path, &plimsoll_report::profile::page(&name, &finding))?;
@@ -74,12 +74,12 @@ fn timeline(args: &ProfileArgs) -> Result<Exit, Stop> {
             named(&args.traces)
         )));
     }
-    let spans = &spans(&args.traces, Said::Before)?;
+    let spans = &spans(&args.traces, NoticeState::Before)?;
     let finding = device::judge(spans);
     let name = named(&args.traces);
     match args.format {
-        Format::Text => out::line(&plimsoll_report::device::render(&name, &finding)),
-        Format::Json => out::json(&finding),
+        OutputFormat::Text => out::line(&plimsoll_report::device::render(&name, &finding)),
+        OutputFormat::Json => out::json(&finding),
     }
     if let Some(path) = &args.html {
         write_page(path, &plimsoll_report::device::page(&name, &finding))?;
@@ -92,7 +92,7 @@ fn timeline(args: &ProfileArgs) -> Result<Exit, Stop> {
 /// # Errors
 /// Fails if a file can't be read or is not a timeline.
 pub fn timeline_of(flag: &str, paths: &[PathBuf]) -> Result<Vec<TraceSpan>, Stop> {
-    let spans = spans(paths, Said::Never)?;
+    let spans = spans(paths, NoticeState::Never)?;
     if device::is_timeline(&spans) {
         return Ok(spans);
     }
@@ -150,7 +150,7 @@ fn exit(finding: &ProfileFinding) -> Exit {
 }
 
 /// Returns the spans of all files.
-fn spans(paths: &[PathBuf], told: Said) -> Result<Vec<TraceSpan>, Stop> {
+fn spans(paths: &[PathBuf], told: NoticeState) -> Result<Vec<TraceSpan>, Stop> {
     let mut spans = Vec::new();
     for path in paths {
         trace_file::each(path, told, &mut |span| spans.push(span))?;
@@ -162,7 +162,7 @@ fn spans(paths: &[PathBuf], told: Said) -> Result<Vec<TraceSpan>, Stop> {
 fn pieces<'r>(paths: &[PathBuf], rules: &'r Rules) -> Result<(Pieces<'r>, bool), Stop> {
     let (mut pieces, mut is_timeline) = (Pieces::new(rules), false);
     for path in paths {
-        trace_file::each(path, Said::Never, &mut |span| {
+        trace_file::each(path, NoticeState::Never, &mut |span| {
             is_timeline |= device::is_timeline(std::slice::from_ref(&span));
             pieces.add(&span);
         })?;

@@ -14,9 +14,9 @@ use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{Prompts, Scenario, Schedule};
 use serde_json::json;
 
-use crate::eval_file::{self, Item};
+use crate::eval_file::{self, EvalItem};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, QualityArgs, TargetArgs};
+use crate::flags::{OutputFormat, QualityArgs, TargetArgs};
 use crate::measure::{look, random};
 use crate::out;
 use crate::resolve::Draft;
@@ -81,8 +81,8 @@ pub fn run(args: &QualityArgs) -> Result<Exit, Stop> {
     }
     write(&path, &found)?;
     match args.format {
-        Format::Json => out::json(&found),
-        Format::Text => {
+        OutputFormat::Json => out::json(&found),
+        OutputFormat::Text => {
             out::line(&words::text(&found));
             out::line(&format!("\nResults  {}", path.display()));
         }
@@ -108,7 +108,7 @@ fn check(args: &QualityArgs) -> Result<(), Stop> {
 }
 
 /// Prints the numbers of requests and tokens before the start.
-fn announce(screen: &mut Screen, args: &QualityArgs, items: &[Item]) {
+fn announce(screen: &mut Screen, args: &QualityArgs, items: &[EvalItem]) {
     let requests = 2 * u64::from(args.repeat) * items.len() as u64;
     let tokens: u64 =
         items.iter().map(|(_, item, _)| u64::from(item.max_tokens.unwrap_or(args.max_tokens))).sum();

@@ -18,7 +18,7 @@ use crate::{help, out};
 /// Writes the pages, and `SUMMARY.md` with a line for each of them.
 pub fn run(args: &ReferenceArgs) -> Result<Exit, Stop> {
     let mut pages = Vec::new();
-    let mut command = help::command(help::Detail::Full);
+    let mut command = help::command(help::HelpDetail::Full);
     command.build();
     for under in command.get_subcommands().filter(is_shown) {
         command_pages(under, &format!("plimsoll {}", under.get_name()), &mut pages);
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_page_has_every_flag_of_its_command() {
-        let mut command = help::command(help::Detail::Full);
+        let mut command = help::command(help::HelpDetail::Full);
         command.build();
         for under in command.get_subcommands().filter(is_shown) {
             let mut pages = Vec::new();

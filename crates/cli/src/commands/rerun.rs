@@ -17,23 +17,23 @@ use plimsoll_workload::Scenario;
 use serde_json::Value;
 
 use super::report;
-use crate::again::Recorded;
+use crate::again::RecordedScenario;
 use crate::baseline;
 use crate::exit::{Exit, Stop};
 use crate::flags::{ClientArgs, RerunArgs, TargetArgs, WorldArgs};
-use crate::measure::{Begin, Closed, Measure, Simulate};
+use crate::measure::{FinishedMeasurement, MeasurementSession, MeasurementStart, Simulate};
 use crate::resolve::{self, Draft};
 use crate::{out, rows, simulation, traffic};
 
 /// Repeats a run and prints the result.
 pub fn run(args: &RerunArgs) -> Result<Exit, Stop> {
-    let baseline::Resolved { dir, baseline } = baseline::resolve(&args.run)?;
+    let baseline::ResolvedRun { dir, baseline } = baseline::resolve(&args.run)?;
     let mut manifest = plimsoll_store::read_manifest(&dir).map_err(|e| Stop::usage(e.to_string()))?;
     let folder = dir.display();
     if traffic::is_traffic(&manifest) {
         manifest = came(&dir).map_err(|why| Stop::usage(format!("{folder}: {why}")))?;
     }
-    let whole = repeatable(&manifest).and_then(|()| Recorded::of(&manifest));
+    let whole = repeatable(&manifest).and_then(|()| RecordedScenario::of(&manifest));
     let recorded = whole.map_err(|why| Stop::usage(format!("{folder}: {why}")))?;
     for level in &manifest.levels {
         drawn_again(&recorded, level).map_err(|why| Stop::usage(format!("{folder}: {why}")))?;
@@ -42,7 +42,7 @@ pub fn run(args: &RerunArgs) -> Result<Exit, Stop> {
     let (scenario, world) = target(args, &manifest, &recorded)?;
     let name = baseline.map(|baseline| format!(" (baseline {})", baseline.name)).unwrap_or_default();
     let said = announcement(&manifest, &name);
-    let Repeated { closed, findings, stopped } =
+    let RerunResult { closed, findings, stopped } =
         measure(args, &manifest, &recorded, (scenario, world), &said)?;
     result::close(args.output.format, &closed, &findings, None);
     Ok(closed.exit(&findings, stopped))
@@ -74,7 +74,7 @@ fn repeatable(manifest: &Manifest) -> Result<(), String> {
 }
 
 /// Fails if the manifest no longer reproduces the schedule that was sent.
-fn drawn_again(recorded: &Recorded, level: &Level) -> Result<(), String> {
+fn drawn_again(recorded: &RecordedScenario, level: &Level) -> Result<(), String> {
     if !matches!(level.load, Load::Open { .. }) || recorded.schedule(level).is_some() {
         return Ok(());
     }
@@ -89,7 +89,7 @@ fn drawn_again(recorded: &Recorded, level: &Level) -> Result<(), String> {
 fn target(
     args: &RerunArgs,
     manifest: &Manifest,
-    recorded: &Recorded,
+    recorded: &RecordedScenario,
 ) -> Result<(Scenario, Option<Simulate>), Stop> {
     let mut draft = Draft::of(serde_json::to_value(&recorded.scenario).unwrap_or_default());
     let simulated = is_set(&args.world) || (args.target.is_empty() && recorded.world.is_some());
@@ -134,7 +134,7 @@ fn is_set(world: &WorldArgs) -> bool {
 /// Returns the scenario for a simulated world.
 fn in_world(
     args: &RerunArgs,
-    recorded: &Recorded,
+    recorded: &RecordedScenario,
     mut draft: Draft,
 ) -> Result<(Scenario, Option<Simulate>), Stop> {
     let world = simulation::changed(recorded.world.clone(), &args.world)?;
@@ -185,8 +185,8 @@ fn host(url: &str) -> &str {
     &url[..end]
 }
 
-struct Repeated {
-    closed: Closed,
+struct RerunResult {
+    closed: FinishedMeasurement,
     findings: Findings,
     stopped: bool,
 }
@@ -195,10 +195,10 @@ struct Repeated {
 fn measure(
     args: &RerunArgs,
     manifest: &Manifest,
-    recorded: &Recorded,
+    recorded: &RecordedScenario,
     (scenario, world): (Scenario, Option<Simulate>),
     announcement: &str,
-) -> Result<Repeated, Stop> {
+) -> Result<RerunResult, Stop> {
     let search = recorded.sweep.clone();
     if let Some(simulate) = &world {
         let whole: i64 = manifest.levels.iter().map(|level| level.window().0).sum();
@@ -208,7 +208,7 @@ fn measure(
     let limits = StopLimits { max_rate_per_s, max_errors: args.max_errors, max_requests: None };
     let client = ClientArgs { workers: args.workers, ..ClientArgs::default() };
     let model = manifest.target.facts.get("model").cloned().flatten();
-    let mut measure = Measure::begin(Begin {
+    let mut measure = MeasurementSession::begin(MeasurementStart {
         sweep: (!recorded.traffic.is_empty())
             .then(|| (search, recorded.traffic.clone().into_iter().collect())),
         reproduce: Some(command(args)),
@@ -219,7 +219,7 @@ fn measure(
             model,
             folder: args.run.clone(),
         }),
-        ..Begin::new("rerun", scenario, &client, limits, &args.output)
+        ..MeasurementStart::new("rerun", scenario, &client, limits, &args.output)
     })?;
     measure.screen.say(announcement);
     for level in &manifest.levels {
@@ -245,7 +245,7 @@ fn measure(
         let page = report::write(&closed.dir, None, &closed.manifest, &findings);
         page.map(drop).unwrap_or_else(|e| out::note(&format!("plimsoll: no report: {e}")));
     }
-    Ok(Repeated { closed, findings, stopped })
+    Ok(RerunResult { closed, findings, stopped })
 }
 
 /// Describes the amount and the duration of the load.

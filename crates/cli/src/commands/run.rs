@@ -16,10 +16,10 @@ use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Schedule, Size, Trace, 
 use super::{merge, smoke};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, RunArgs};
-use crate::measure::{Begin, LevelStep, Measure, Until, random, stop_limits};
+use crate::measure::{LevelStep, MeasurementSession, MeasurementStart, Until, random, stop_limits};
 use crate::out;
 use crate::resolve::{self, Draft};
-use crate::shard::{Asked, Upload, of_shard};
+use crate::shard::{ShardRequest, Upload, of_shard};
 
 /// Maximum concurrency of a saturating search without `--max-in-flight`.
 pub const MOST_CONCURRENCY: u32 = 4096;
@@ -43,7 +43,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     if until.is_some() && !window_is_said {
         draft.set("load.window", LONGEST_UNTIL.into());
     }
-    let shard = Asked::of(&args.shard, nonce_is_said, "run")?;
+    let shard = ShardRequest::of(&args.shard, nonce_is_said, "run")?;
     let mut scenario = draft.finish(random())?;
     let rate = rate(&scenario)?;
     let window = window(&mut scenario, window_is_said)?;
@@ -68,7 +68,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         }
         _ => {}
     }
-    let mut measure = Measure::begin(Begin {
+    let mut measure = MeasurementSession::begin(MeasurementStart {
         more: ceiling_flags(&args.client, &args.ceilings)
             .into_iter()
             .chain(until.iter().map(|until| ("until", until.to_string())))
@@ -76,7 +76,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
             .collect(),
         budget,
         shard,
-        ..Begin::new("run", scenario, &args.client, limits, &output)
+        ..MeasurementStart::new("run", scenario, &args.client, limits, &output)
     })?;
     let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
     let most = limits.max_requests;
@@ -154,7 +154,7 @@ pub fn only_open(args: &RunArgs, scenario: &Scenario) -> Result<(), Stop> {
 
 /// Sends the load of the scenario: one level, or for a saturating load a sequence of levels.
 pub fn run_load(
-    measure: &mut Measure,
+    measure: &mut MeasurementSession,
     rate: Option<f64>,
     window: Span,
     most: Option<u64>,
@@ -184,7 +184,13 @@ pub fn run_load(
         LoadSpec::Saturating { .. } => {
             saturate(
                 measure,
-                &Saturate { traffic: "steady", window, max_requests: most, max_in_flight, time: None },
+                &SaturationSearch {
+                    traffic: "steady",
+                    window,
+                    max_requests: most,
+                    max_in_flight,
+                    time: None,
+                },
             )?;
         }
     }
@@ -253,7 +259,13 @@ pub fn ceiling_flags(client: &ClientArgs, ceilings: &CeilingArgs) -> Vec<(&'stat
 }
 
 /// Prints duration, requests, tokens and cost before the start.
-fn announce(measure: &mut Measure, rate: Option<f64>, window: Span, most: Option<u64>, cost: Option<&Bill>) {
+fn announce(
+    measure: &mut MeasurementSession,
+    rate: Option<f64>,
+    window: Span,
+    most: Option<u64>,
+    cost: Option<&Bill>,
+) {
     let scenario = measure.scenario();
     let seconds = window.as_secs_f64();
     let (prompt, output) = mean_lengths(scenario);
@@ -322,7 +334,7 @@ fn sizes_of(scenario: &Scenario, requests: f64) -> String {
 }
 
 /// Sends the warm-up requests as a separate level, whose rows are kept and not counted.
-fn warm_up(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
+fn warm_up(measure: &mut MeasurementSession, spec: &LoadSpec) -> Result<(), Stop> {
     let requests = spec.warm_up();
     if requests == 0 {
         return Ok(());
@@ -339,7 +351,7 @@ fn warm_up(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
 }
 
 /// Sends isolated requests before an open loop as a separate level.
-fn alone(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
+fn alone(measure: &mut MeasurementSession, spec: &LoadSpec) -> Result<(), Stop> {
     let requests = spec.alone();
     if requests == 0 {
         return Ok(());
@@ -352,7 +364,7 @@ fn alone(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
 }
 
 fn one(
-    measure: &mut Measure,
+    measure: &mut MeasurementSession,
     load: Load,
     window: Span,
     max_requests: Option<u64>,
@@ -362,19 +374,19 @@ fn one(
 }
 
 /// The result of one level of a search.
-struct Tried {
+struct SearchedLevel {
     /// Finished requests per second until the last one ended; `None` if the level was cut short.
     per_s: Option<f64>,
     took: Span,
 }
 
 fn level(
-    measure: &mut Measure,
+    measure: &mut MeasurementSession,
     traffic: &str,
     load: Load,
     window: Span,
     (max_requests, requests): (Option<u64>, Option<u64>),
-) -> Result<Tried, Stop> {
+) -> Result<SearchedLevel, Stop> {
     let step = LevelStep {
         traffic: traffic.to_owned(),
         max_requests,
@@ -394,11 +406,11 @@ fn level(
     let (ended_by, took) = (measured.level.ended_by, measured.level.drained - measured.level.start);
     let per_s = measured.finished() as f64 / took.as_secs_f64().max(1e-9);
     measure.keep(measured);
-    Ok(Tried { per_s: (ended_by == EndedBy::Complete).then_some(per_s), took })
+    Ok(SearchedLevel { per_s: (ended_by == EndedBy::Complete).then_some(per_s), took })
 }
 
 /// A search for the concurrency at which throughput stops growing.
-pub struct Saturate<'a> {
+pub struct SaturationSearch<'a> {
     /// Kind of traffic, in the names of the levels.
     pub traffic: &'a str,
     /// Duration of arrivals per level.
@@ -412,7 +424,7 @@ pub struct Saturate<'a> {
 }
 
 /// The result of a saturating search.
-pub struct Saturated {
+pub struct SaturationFinding {
     /// Concurrency with the most finished requests per second.
     pub concurrency: u32,
     /// Duration of all levels together.
@@ -422,9 +434,12 @@ pub struct Saturated {
 }
 
 /// Doubles the concurrency until throughput stops growing.
-pub fn saturate(measure: &mut Measure, search: &Saturate<'_>) -> Result<Saturated, Stop> {
+pub fn saturate(
+    measure: &mut MeasurementSession,
+    search: &SaturationSearch<'_>,
+) -> Result<SaturationFinding, Stop> {
     let most = search.max_in_flight.unwrap_or(MOST_CONCURRENCY);
-    let mut found = Saturated { concurrency: 1, took: Span(0), stopped_growing: false };
+    let mut found = SaturationFinding { concurrency: 1, took: Span(0), stopped_growing: false };
     let (mut concurrency, mut best) = (1u32, 0.0f64);
     // The number of levels is unknown, and with it the end.
     measure.screen.after_s = None;

@@ -14,7 +14,7 @@ use crate::{help, out};
 
 pub fn completions(args: &CompletionsArgs) -> Result<Exit, Stop> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut help::command(help::Detail::Full), "plimsoll", &mut text);
+    clap_complete::generate(args.shell, &mut help::command(help::HelpDetail::Full), "plimsoll", &mut text);
     out::line(String::from_utf8_lossy(&text).trim_end());
     Ok(Exit::Done)
 }
@@ -25,7 +25,7 @@ pub fn man(args: &ManArgs) -> Result<Exit, Stop> {
         Stop::usage(format!("{}: {e}; name a folder that can be written", args.dir.display()))
     };
     fs::create_dir_all(&args.dir).map_err(wrong)?;
-    let mut command = help::command(help::Detail::Full);
+    let mut command = help::command(help::HelpDetail::Full);
     command.build();
     let pages = pages(&command, "plimsoll", &args.dir).map_err(wrong)?;
     out::note(&format!("wrote {pages} pages to {}", args.dir.display()));

@@ -17,9 +17,9 @@ use crate::commands::watch::history::cut;
 use crate::commands::watch::kept::PageWindow;
 use crate::commands::{collect, report};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, ReportArgs, ShowArgs};
+use crate::flags::{OutputFormat, ReportArgs, ShowArgs};
 use crate::measure::verdict;
-use crate::trace_file::{self, Said};
+use crate::trace_file::{self, NoticeState};
 use crate::{out, price};
 
 pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
@@ -30,7 +30,7 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
     }
     if args.run.is_file() {
         let mut counting = SpanCounter::default();
-        trace_file::each(&args.run, Said::Never, &mut |span| counting.add(&span))?;
+        trace_file::each(&args.run, NoticeState::Never, &mut |span| counting.add(&span))?;
         print_traces(args.format, &counting.end());
         return Ok(Exit::Done);
     }
@@ -71,15 +71,15 @@ fn show_collected(args: &ShowArgs) -> Result<Exit, Stop> {
         out::note(&format!("{}: {how}", args.run.display()));
     }
     print_traces(args.format, &collect::overview(&args.run).map_err(wrong)?);
-    if let (Format::Text, RunState::Partial { why }) = (args.format, &run.manifest.progress) {
+    if let (OutputFormat::Text, RunState::Partial { why }) = (args.format, &run.manifest.progress) {
         out::line(&format!("This run is partial: {why}"));
     }
     Ok(Exit::Done)
 }
 
-pub fn print_traces(format: Format, overview: &Overview) {
+pub fn print_traces(format: OutputFormat, overview: &Overview) {
     match format {
-        Format::Text => out::line(&plimsoll_report::traces::text(overview)),
-        Format::Json => out::json(overview),
+        OutputFormat::Text => out::line(&plimsoll_report::traces::text(overview)),
+        OutputFormat::Json => out::json(overview),
     }
 }

@@ -11,7 +11,7 @@ use plimsoll_workload::{LoadSpec, parse_span};
 use super::{run, sweep};
 use crate::exit::{Exit, Stop};
 use crate::flags::SimulateArgs;
-use crate::measure::{Begin, Measure, Simulate, stop_limits};
+use crate::measure::{MeasurementSession, MeasurementStart, Simulate, stop_limits};
 use crate::resolve;
 use crate::{out, simulation};
 
@@ -59,12 +59,12 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
     let mut more = run::ceiling_flags(&args.client, &args.ceilings);
     more.extend(args.limits.slo.iter().map(|slo| ("slo", slo.trim().to_owned())));
     let reproduce = resolve::repeat(&asked.head, &scenario, &more);
-    let mut measure = Measure::begin(Begin {
+    let mut measure = MeasurementSession::begin(MeasurementStart {
         reproduce: Some(reproduce),
         more,
         world: Some(simulate),
         budget,
-        ..Begin::new("simulate", scenario, &args.client, limits, &args.output)
+        ..MeasurementStart::new("simulate", scenario, &args.client, limits, &args.output)
     })?;
     run::run_load(&mut measure, rate, window, args.ceilings.max_requests, args.client.max_in_flight)?;
     let stopped = measure.interrupted();

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::answer::{self, AnswerHead};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, RunArgs};
+use crate::flags::{OutputFormat, RunArgs};
 use crate::out;
 use crate::resolve::Draft;
 
@@ -31,17 +31,17 @@ pub fn load(draft: &mut Draft) {
 }
 
 /// Prints the answer. Returns exit code 0 for yes and 1 for no.
-pub fn answer(format: Format, findings: &Findings, dir: &Path) -> Exit {
+pub fn answer(format: OutputFormat, findings: &Findings, dir: &Path) -> Exit {
     let summary = findings.levels.last().map(|level| &level.summary);
     let no = summary.map_or_else(|| Some("nothing was sent".to_owned()), |level| why_not(level, findings));
     let yes = no.is_none();
     let says = no.unwrap_or_else(|| summary.map(whole).unwrap_or_default());
     match format {
-        Format::Text => {
+        OutputFormat::Text => {
             out::line(head(yes, &says).headline.as_deref().unwrap_or_default());
             out::line(&format!("Run     {}", dir.display()));
         }
-        Format::Json => {
+        OutputFormat::Json => {
             let run = dir.display().to_string();
             let head = AnswerHead { run: Some(run.clone()), ..head(yes, &says) };
             answer::print(head, &json!({"yes": yes, "says": says, "run": run}));
@@ -53,8 +53,10 @@ pub fn answer(format: Format, findings: &Findings, dir: &Path) -> Exit {
 /// Prints the answer for a target that failed before the load or is unreachable.
 pub fn unreachable(args: &RunArgs, stop: &Stop) -> Exit {
     match args.output.format {
-        Format::Text => out::line(&format!("no: {}", stop.line)),
-        Format::Json => answer::print(head(false, &stop.line), &json!({"yes": false, "says": stop.line})),
+        OutputFormat::Text => out::line(&format!("no: {}", stop.line)),
+        OutputFormat::Json => {
+            answer::print(head(false, &stop.line), &json!({"yes": false, "says": stop.line}))
+        }
     }
     Exit::Broken
 }

@@ -19,15 +19,16 @@ use super::follow::{self, Follower, WHOLE};
 use super::report;
 use super::run::{ceiling_flags, mean_lengths};
 use crate::exit::{Exit, Stop};
-use crate::flags::{ClientArgs, Format, OutputArgs, PriceArgs, SearchArgs, SweepArgs};
+use crate::flags::{ClientArgs, OutputArgs, OutputFormat, PriceArgs, SearchArgs, SweepArgs};
 use crate::measure::{
-    Begin, Closed, LevelRows, LevelStep, Measure, MeasuredLevel, Simulate, random, stop_limits,
+    FinishedMeasurement, LevelRecords, LevelStep, MeasuredLevel, MeasurementSession, MeasurementStart,
+    Simulate, random, stop_limits,
 };
 use crate::resolve::{self, Draft};
-use crate::shard::{Asked, Put, Upload, of_shard};
+use crate::shard::{ShardRequest, Upload, UploadTarget, of_shard};
 use crate::{out, screen::Screen};
 
-pub struct Plan {
+pub struct PreparedSweep {
     pub scenario: Scenario,
     pub spec: SweepSpec,
     /// Arrival process of each kind of traffic.
@@ -41,9 +42,9 @@ pub struct Plan {
     /// Simulated target; `None` for a live endpoint.
     pub world: Option<Simulate>,
     /// Shard of this machine; `None` without shards.
-    pub shard: Option<Asked>,
+    pub shard: Option<ShardRequest>,
     /// Upload target of the run folder; `None` without upload.
-    pub put: Option<Put>,
+    pub put: Option<UploadTarget>,
 }
 
 /// Plans a sweep, announces it, measures and prints the result.
@@ -53,7 +54,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
     draft.further(&args.further);
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;
-    let shard = Asked::of(&args.shard, draft.has("nonce"), "sweep")?;
+    let shard = ShardRequest::of(&args.shard, draft.has("nonce"), "sweep")?;
     let mut scenario = draft.finish(random())?;
     own_arrivals_only(&mut scenario, args.output.quiet)?;
     let limits = stop_limits(&args.ceilings)?;
@@ -69,14 +70,17 @@ pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
         }
         _ => (None, args.output.clone(), None),
     };
-    let mut plan =
-        Plan { shard, put, ..plan(scenario, &args.search, &args.limits.slo, limits, &args.ceilings.price)? };
+    let mut plan = PreparedSweep {
+        shard,
+        put,
+        ..plan(scenario, &args.search, &args.limits.slo, limits, &args.ceilings.price)?
+    };
     plan.more.extend(ceiling_flags(&args.client, &args.ceilings));
     if args.dry_run {
         let preview = preview(&plan);
         match args.output.format {
-            Format::Json => out::json(&preview),
-            Format::Text => out::line(&spell(&plan, &preview)),
+            OutputFormat::Json => out::json(&preview),
+            OutputFormat::Text => out::line(&spell(&plan, &preview)),
         }
         return Ok(Exit::Done);
     }
@@ -105,7 +109,7 @@ pub fn own_arrivals_only(scenario: &mut Scenario, quiet: bool) -> Result<(), Sto
 }
 
 pub struct SweepDone {
-    closed: Closed,
+    closed: FinishedMeasurement,
     findings: Findings,
     page: Option<PathBuf>,
     stopped: bool,
@@ -114,7 +118,7 @@ pub struct SweepDone {
 }
 
 /// Prints the result and the paths of its files.
-pub fn finish(done: SweepDone, format: Format) -> Result<Exit, Stop> {
+pub fn finish(done: SweepDone, format: OutputFormat) -> Result<Exit, Stop> {
     let SweepDone { closed, findings, page, stopped, uploaded } = done;
     result::close(format, &closed, &findings, page.as_deref());
     if let Some(place) = uploaded.transpose()? {
@@ -130,7 +134,7 @@ pub fn plan(
     slo: &[String],
     limits: StopLimits,
     price: &PriceArgs,
-) -> Result<Plan, Stop> {
+) -> Result<PreparedSweep, Stop> {
     let span = |flag: &str, text: &str| parse_span(text).map_err(|e| Stop::usage(format!("--{flag}: {e}")));
     let mut traffic = Vec::new();
     for text in &search.traffic {
@@ -155,7 +159,17 @@ pub fn plan(
         ..SweepSpec::default()
     };
     spec.check().map_err(|e| Stop::usage(e.to_string()))?;
-    Ok(Plan { scenario, spec, traffic, more, cost, reproduce: None, world: None, shard: None, put: None })
+    Ok(PreparedSweep {
+        scenario,
+        spec,
+        traffic,
+        more,
+        cost,
+        reproduce: None,
+        world: None,
+        shard: None,
+        put: None,
+    })
 }
 
 /// Returns the flags of the search.
@@ -170,23 +184,23 @@ pub fn search_flags(search: &SearchArgs, slo: &[String]) -> Vec<(&'static str, S
 /// Runs the planner's experiments until it is done, then writes run and report.
 pub fn measure(
     kind: &'static str,
-    plan: Plan,
+    plan: PreparedSweep,
     client: &ClientArgs,
     output: &OutputArgs,
 ) -> Result<SweepDone, Stop> {
     let mut sweep = Sweep::new(plan.spec.clone()).map_err(|e| Stop::usage(e.to_string()))?;
     let spelt = spell(&plan, &preview(&plan));
-    let Plan { scenario, spec, traffic, more, cost, reproduce, world, shard, put } = plan;
+    let PreparedSweep { scenario, spec, traffic, more, cost, reproduce, world, shard, put } = plan;
     let SweepSpec { max_rate: max_rate_per_s, max_requests, max_errors, .. } = spec;
     let limits = StopLimits { max_rate_per_s, max_requests, max_errors };
     Screen::new(output.quiet).say(&spelt);
-    let mut measure = Measure::begin(Begin {
+    let mut measure = MeasurementSession::begin(MeasurementStart {
         sweep: Some((Some(spec), traffic.clone())),
         reproduce,
         more,
         world,
         shard,
-        ..Begin::new(kind, scenario, client, limits, output)
+        ..MeasurementStart::new(kind, scenario, client, limits, output)
     })?;
     let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
     while let SweepNext::Run(experiment) = sweep.next() {
@@ -199,8 +213,8 @@ pub fn measure(
         let step = LevelStep::of_sweep(experiment, &traffic);
         let MeasuredLevel { level, rows, samples } = measure.level(&step, &title)?;
         let finding = match rows {
-            LevelRows::Records(attempts) => sweep.observe(&level, &attempts, &samples),
-            LevelRows::Gathered(gathered) => sweep.observe_gathered(&level, *gathered, &samples),
+            LevelRecords::Records(attempts) => sweep.observe(&level, &attempts, &samples),
+            LevelRecords::Gathered(gathered) => sweep.observe_gathered(&level, *gathered, &samples),
         };
         measure.keep_server(samples);
         measure.screen.say(&text::level_line(&finding));
@@ -236,7 +250,7 @@ pub fn after_s(sweep: &Sweep, experiment: &SweepLevel) -> f64 {
     (progress.time_s - progress.spent_s - experiment.window.as_secs_f64()).max(0.0)
 }
 
-fn preview(plan: &Plan) -> Preview {
+fn preview(plan: &PreparedSweep) -> Preview {
     let (input_tokens, output_tokens) = mean_lengths(&plan.scenario);
     let (per_million_input, per_million_output) = match plan.cost.as_ref().map(|bill| bill.rate) {
         Some(EndpointPrice::PerMtok { input, output }) => (Some(input), Some(output)),
@@ -249,7 +263,7 @@ fn preview(plan: &Plan) -> Preview {
 
 /// Describes a sweep before its start. The table lists the amount of load by the capacity of the endpoint,
 /// which is unknown beforehand.
-fn spell(plan: &Plan, preview: &Preview) -> String {
+fn spell(plan: &PreparedSweep, preview: &Preview) -> String {
     let mut lines = vec![format!(
         "sweep of {}: at most {}{}, {} traffic",
         plan.scenario.target.url,

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::commands::engine;
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, ValidateArgs};
+use crate::flags::{OutputFormat, ValidateArgs};
 use crate::out;
 
 /// Prints the tables. The exit code is 1 if an error exceeds its limit.
@@ -27,8 +27,8 @@ pub fn run(args: &ValidateArgs) -> Result<Exit, Stop> {
     };
     let holds = tables.iter().all(|table| table.lines.iter().all(|line| line.holds));
     match args.format {
-        Format::Json => out::json(&json!({"tables": tables, "noise": NOISE, "holds": holds})),
-        Format::Text => {
+        OutputFormat::Json => out::json(&json!({"tables": tables, "noise": NOISE, "holds": holds})),
+        OutputFormat::Text => {
             for table in &tables {
                 out::line(&text_of(table));
             }

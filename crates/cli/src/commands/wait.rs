@@ -15,7 +15,7 @@ use plimsoll_report::{text, wait};
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, ProfileArgs};
+use crate::flags::{OutputFormat, ProfileArgs};
 use crate::out;
 
 /// Splits the time of requests and prints the result.
@@ -31,8 +31,8 @@ pub fn run(args: &ProfileArgs, dir: &Path) -> Result<Exit, Stop> {
         .collect::<Result<_, _>>()?;
     let name = dir.display().to_string();
     match args.format {
-        Format::Text => out::line(&wait::render(&name, &found)),
-        Format::Json => out::json(&json!({ "run": name, "levels": found })),
+        OutputFormat::Text => out::line(&wait::render(&name, &found)),
+        OutputFormat::Json => out::json(&json!({ "run": name, "levels": found })),
     }
     if let Some(path) = &args.html {
         super::profile::write_page(path, &wait::page(&name, &found))?;

@@ -9,10 +9,10 @@ use plimsoll_sim::{FleetSpec, WorldSpec};
 
 use super::engine;
 use super::plan::put;
-use crate::again::Recorded;
+use crate::again::RecordedScenario;
 use crate::exit::{Exit, Stop};
-use crate::fitted::Target;
-use crate::flags::{Format, WhatIfArgs};
+use crate::fitted::TargetModel;
+use crate::flags::{OutputFormat, WhatIfArgs};
 use crate::out;
 
 /// Error text if no level is usable.
@@ -34,7 +34,7 @@ pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
     }
     let level = rows.manifest.levels.iter().find(|level| level.id == summary.level);
     let level = level.ok_or_else(|| Stop::usage("run.json does not list the level of its findings"))?;
-    let recorded = Recorded::of(&rows.manifest).ok();
+    let recorded = RecordedScenario::of(&rows.manifest).ok();
     let target = target(args, &rows, recorded.as_ref())?;
     let redraw = recorded.as_ref().and_then(|recorded| recorded.drawn_by(level));
     let redraw = redraw.filter(|_| level_of::as_asked(level, &rows.attempts));
@@ -62,19 +62,23 @@ pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
 
 fn print(args: &WhatIfArgs, found: &WhatIfFinding) {
     match args.format {
-        Format::Text => out::line(&page::render(&args.run.display().to_string(), found)),
-        Format::Json => out::json(found),
+        OutputFormat::Text => out::line(&page::render(&args.run.display().to_string(), found)),
+        OutputFormat::Json => out::json(found),
     }
 }
 
 /// Returns the model of the target: the named engine, the model of a simulated run, or a fitted one.
-fn target(args: &WhatIfArgs, rows: &rows::WholeRun, recorded: Option<&Recorded>) -> Result<Target, Stop> {
+fn target(
+    args: &WhatIfArgs,
+    rows: &rows::WholeRun,
+    recorded: Option<&RecordedScenario>,
+) -> Result<TargetModel, Stop> {
     let Some(name) = &args.profile else {
         let simulated = recorded.and_then(|recorded| recorded.world.clone());
-        return Target::of_run(&args.run, rows, simulated, &args.target, args.seed);
+        return TargetModel::of_run(&args.run, rows, simulated, &args.target, args.seed);
     };
     let fleet = FleetSpec { replicas: args.target.replicas.unwrap_or(1), ..FleetSpec::default() };
     let world = WorldSpec { engine: engine::find(name)?, fleet, faults: Vec::new() };
     world.validate().map_err(|e| Stop::usage(e.to_string()))?;
-    Ok(Target { world, others: Vec::new(), band: None, rests_on: None, notes: Vec::new() })
+    Ok(TargetModel { world, others: Vec::new(), band: None, rests_on: None, notes: Vec::new() })
 }

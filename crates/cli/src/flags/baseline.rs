@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::Format;
+use super::OutputFormat;
 
 /// `plimsoll baseline`
 #[derive(Args, Debug)]
@@ -32,13 +32,13 @@ pub enum BaselineAction {
         label: Option<String>,
         /// Output format: text or json
         #[arg(long, value_enum, default_value_t)]
-        format: Format,
+        format: OutputFormat,
     },
     /// List the names, what they are pinned to, and whether that is still there
     List {
         /// Output format: text or json
         #[arg(long, value_enum, default_value_t)]
-        format: Format,
+        format: OutputFormat,
     },
     /// Forget a name; the run stays
     Rm {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::Format;
+use super::OutputFormat;
 
 /// `plimsoll budget`
 #[derive(Args, Debug)]
@@ -51,7 +51,7 @@ pub struct BudgetSplitArgs {
     pub out: Option<PathBuf>,
     /// Output format: text (a budget file) or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
 /// `plimsoll budget lint`
@@ -67,7 +67,7 @@ pub struct BudgetLintArgs {
     pub output_tokens: Option<f64>,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
 /// `plimsoll budget init`

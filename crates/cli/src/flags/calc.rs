@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::Format;
+use super::OutputFormat;
 
 /// `plimsoll calc`
 #[derive(Args, Debug)]
@@ -38,7 +38,7 @@ pub enum CalcLaw {
 pub struct ShownArgs {
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: Format,
+    pub format: OutputFormat,
     /// Short form of --format json
     #[arg(long, help_heading = "Output")]
     pub json: bool,
@@ -47,7 +47,7 @@ pub struct ShownArgs {
 impl ShownArgs {
     /// Returns whether the output is JSON.
     pub fn as_json(&self) -> bool {
-        self.json || self.format == Format::Json
+        self.json || self.format == OutputFormat::Json
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Format, ReadersArgs};
+use super::{OutputFormat, ReadersArgs};
 
 /// `plimsoll canary`
 #[derive(Args, Debug)]
@@ -52,7 +52,7 @@ pub struct CanaryArgs {
     pub insecure: bool,
     /// Output format: text, or json with one line per change
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
     /// No progress on stderr
     #[arg(long, short = 'q')]
     pub quiet: bool,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Format;
+use super::OutputFormat;
 
 /// `plimsoll collect`
 #[derive(Args, Debug)]
@@ -26,7 +26,7 @@ pub struct CollectArgs {
     pub pending: u64,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
     /// No progress on stderr
     #[arg(long, short = 'q')]
     pub quiet: bool,

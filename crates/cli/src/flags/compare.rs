@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Format;
+use super::OutputFormat;
 
 /// `plimsoll compare`
 #[derive(Args, Debug)]
@@ -19,7 +19,7 @@ pub struct CompareArgs {
     pub judged: JudgedArgs,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: Format,
+    pub format: OutputFormat,
     /// Old form of `plimsoll interleave`, kept for a helpful error.
     #[arg(long, hide = true, num_args = 0.., allow_hyphen_values = true)]
     pub interleave: Option<Vec<String>>,

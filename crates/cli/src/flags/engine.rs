@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{
-    CeilingArgs, ClientArgs, FitArgs, Format, LoadArgs, OutputArgs, ReferenceArgs, SearchArgs, SloArgs,
+    CeilingArgs, ClientArgs, FitArgs, LoadArgs, OutputArgs, OutputFormat, ReferenceArgs, SearchArgs, SloArgs,
     WorkloadArgs,
 };
 
@@ -74,7 +74,7 @@ pub struct EngineArgs {
     pub until_stdin_ends: bool,
     /// Output format of --list: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
 /// Stored events of a response.
@@ -166,7 +166,7 @@ pub struct CalibrateArgs {
     pub seed: u64,
     /// How the result is printed
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
 /// `plimsoll dev validate`.
@@ -183,5 +183,5 @@ pub struct ValidateArgs {
     pub protocol: Option<String>,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::Format;
+use super::OutputFormat;
 
 /// `plimsoll export`
 #[derive(Args, Debug)]
@@ -41,7 +41,7 @@ pub struct ExportArgs {
     pub out: Option<PathBuf>,
     /// Output format of the summary: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
 /// An export of a budget.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Format, GateUrlArgs};
+use super::{GateUrlArgs, OutputFormat};
 
 /// `plimsoll gate`
 #[derive(Args, Debug)]
@@ -43,5 +43,5 @@ pub struct GateArgs {
     pub map_exit: Vec<String>,
     /// How the result is printed to stdout
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: Format,
+    pub format: OutputFormat,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::Format;
+use super::OutputFormat;
 
 /// `plimsoll gateway`.
 #[derive(Args, Debug)]
@@ -36,7 +36,7 @@ pub struct GatewayExplainArgs {
     pub request: Option<String>,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
 /// `plimsoll gateway key`.
@@ -46,7 +46,7 @@ pub struct GatewayKeyArgs {
     pub name: String,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
     /// No hint on stderr
     #[arg(long, short = 'q')]
     pub quiet: bool,
@@ -96,7 +96,7 @@ pub struct GatewayArgs {
     pub insecure: bool,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
     /// No progress on stderr
     #[arg(long, short = 'q')]
     pub quiet: bool,

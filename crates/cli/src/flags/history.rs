@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Format;
+use super::OutputFormat;
 
 /// `plimsoll history`
 #[derive(Args, Debug)]
@@ -19,5 +19,5 @@ pub struct HistoryArgs {
     pub label: Option<String>,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Format, RunArgs, SearchArgs};
+use super::{OutputFormat, RunArgs, SearchArgs};
 
 /// `plimsoll k8s`
 #[derive(Args, Debug)]
@@ -51,7 +51,7 @@ pub struct K8sArgs {
 
 impl K8sArgs {
     /// Returns the output format: text is YAML.
-    pub fn format(&self) -> Format {
+    pub fn format(&self) -> OutputFormat {
         self.run.output.format
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{Format, PriceArgs};
+use super::{OutputFormat, PriceArgs};
 
 /// Order of the levers.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,5 +55,5 @@ pub struct LeversArgs {
     pub seed: u64,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }

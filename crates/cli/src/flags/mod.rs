@@ -66,7 +66,8 @@ pub use quality::QualityArgs;
 pub use rerun::RerunArgs;
 pub use shard::{MergeArgs, ShardArgs};
 pub use shared::{
-    CeilingArgs, ClientArgs, Format, LoadArgs, OutputArgs, ReadersArgs, ScrapeArgs, TargetArgs, WorkloadArgs,
+    CeilingArgs, ClientArgs, LoadArgs, OutputArgs, OutputFormat, ReadersArgs, ScrapeArgs, TargetArgs,
+    WorkloadArgs,
 };
 pub use shell::{CompletionsArgs, DocsArgs, ManArgs, ReferenceArgs};
 pub use show::{BrowseArgs, DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, SelftestArgs, ShowArgs};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{FitArgs, Format, WorkloadArgs};
+use super::{FitArgs, OutputFormat, WorkloadArgs};
 
 /// `plimsoll plan`
 #[derive(Args, Debug)]
@@ -156,7 +156,7 @@ pub struct PlanOutputArgs {
     pub html: Option<PathBuf>,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: Format,
+    pub format: OutputFormat,
     /// No progress on stderr
     #[arg(long, short = 'q', help_heading = "Output")]
     pub quiet: bool,
@@ -184,5 +184,5 @@ pub struct PlanVerifyArgs {
     pub band: Option<PathBuf>,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }

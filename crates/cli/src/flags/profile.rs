@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Format;
+use super::OutputFormat;
 
 /// `plimsoll profile`
 #[derive(Args, Debug)]
@@ -38,5 +38,5 @@ pub struct ProfileArgs {
     pub infer: bool,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }

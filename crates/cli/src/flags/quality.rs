@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Format, TargetArgs};
+use super::{OutputFormat, TargetArgs};
 
 /// `plimsoll quality`
 #[derive(Args, Debug)]
@@ -45,7 +45,7 @@ pub struct QualityArgs {
     pub out: Option<PathBuf>,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: Format,
+    pub format: OutputFormat,
     /// No progress on stderr
     #[arg(long, short = 'q', help_heading = "Output")]
     pub quiet: bool,

@@ -247,7 +247,7 @@ pub struct OutputArgs {
     pub label: Option<String>,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: Format,
+    pub format: OutputFormat,
     /// No progress on stderr
     #[arg(long, short = 'q', help_heading = "Output")]
     pub quiet: bool,
@@ -255,7 +255,7 @@ pub struct OutputArgs {
 
 /// An output format.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Format {
+pub enum OutputFormat {
     /// For people.
     #[default]
     Text,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{Format, PriceArgs};
+use super::{OutputFormat, PriceArgs};
 
 /// `plimsoll show`
 #[derive(Args, Debug)]
@@ -20,7 +20,7 @@ pub struct ShowArgs {
     pub details: bool,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
     /// CSV file with one row per request (ttft, e2e, tpot)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "html"])]
     pub csv: Option<PathBuf>,
@@ -43,7 +43,7 @@ pub struct LsArgs {
     pub dir: PathBuf,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
 /// `plimsoll browse`.
@@ -90,7 +90,7 @@ pub struct SelftestArgs {
     pub quiet: bool,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
 /// `plimsoll doctor`
@@ -115,7 +115,7 @@ pub struct DoctorArgs {
     pub window: String,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
 /// A file format with a JSON Schema.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Format, PriceArgs, ReadersArgs};
+use super::{OutputFormat, PriceArgs, ReadersArgs};
 
 /// `plimsoll watch`
 #[derive(Args, Debug)]
@@ -57,7 +57,7 @@ pub struct WatchCutArgs {
     pub out: PathBuf,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
 /// The settings of a watch.
@@ -102,7 +102,7 @@ pub struct WatchArgs {
     pub insecure: bool,
     /// Output format: text, or json with one line per change
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
     /// No progress on stderr
     #[arg(long, short = 'q')]
     pub quiet: bool,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Format;
+use super::OutputFormat;
 
 /// Capacity limits of a target that a run at low load does not show.
 #[derive(Args, Debug, Clone, Default)]
@@ -69,5 +69,5 @@ pub struct WhatIfArgs {
     pub out: Option<PathBuf>,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Format;
+use super::OutputFormat;
 
 /// `plimsoll workload`
 #[derive(Args, Debug)]
@@ -47,5 +47,5 @@ pub struct FromLogArgs {
     pub seed: u64,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }

@@ -16,7 +16,7 @@ use super::refusal;
 use super::target::{AGAIN, Ready};
 use crate::exit::Stop;
 use crate::screen::Screen;
-use crate::shard::{Agreed, Asked, Facts};
+use crate::shard::{ShardAgreement, ShardRequest, TargetFacts};
 
 /// Words of the calibration's two prompts.
 const CALIBRATION_WORDS: [u32; 2] = [64, 512];
@@ -64,10 +64,10 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
     /// A repeated load is sent unchanged.
     pub fn prepare(
         &self,
-        (beside, again, shard): (Option<&Scenario>, bool, Option<&Asked>),
-        (scenario, facts): (&mut Scenario, Facts),
+        (beside, again, shard): (Option<&Scenario>, bool, Option<&ShardRequest>),
+        (scenario, facts): (&mut Scenario, TargetFacts),
         (clock, control, screen): (Clock, &Control, &mut Screen),
-    ) -> Result<(Facts, Option<Agreed>), Stop> {
+    ) -> Result<(TargetFacts, Option<ShardAgreement>), Stop> {
         if let Some(known) = beside {
             scenario.prompts.words_per_token = known.prompts.words_per_token;
             scenario.prompts.template_tokens = known.prompts.template_tokens;
@@ -97,9 +97,9 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
     fn calibrate(
         &self,
         scenario: &mut Scenario,
-        mut facts: Facts,
+        mut facts: TargetFacts,
         (clock, screen): (Clock, &mut Screen),
-    ) -> Result<Facts, Stop> {
+    ) -> Result<TargetFacts, Stop> {
         self.first(scenario, clock, screen)?;
         if !is_to_be_calibrated(scenario) {
             return Ok(facts);
@@ -163,7 +163,7 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
         Ok(memory.take_attempts())
     }
 
-    fn fit(&self, scenario: &mut Scenario, rows: &[Attempt], facts: &mut Facts, screen: &mut Screen) {
+    fn fit(&self, scenario: &mut Scenario, rows: &[Attempt], facts: &mut TargetFacts, screen: &mut Screen) {
         let Some(line) = line(rows) else {
             screen.say("the server reports no usage: prompt lengths are counted in words and not checked");
             facts.insert("tokens_per_word".into(), None);

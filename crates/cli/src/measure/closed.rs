@@ -21,14 +21,14 @@ use crate::exit::{Exit, Stop};
 const REPLICATES: usize = 800;
 
 /// A measurement that has ended, with its run folder.
-pub struct Closed {
+pub struct FinishedMeasurement {
     pub manifest: Manifest,
     pub dir: PathBuf,
     /// Reason why the folder is incomplete; `None` if it is complete.
     pub unkept: Option<String>,
 }
 
-impl Closed {
+impl FinishedMeasurement {
     /// Returns the exit code, from storage errors, an early stop and the validity.
     pub fn exit(&self, findings: &Findings, stopped: bool) -> Exit {
         match &self.unkept {

@@ -36,7 +36,7 @@ pub struct DecidedLooks {
 }
 
 /// The requests of a level so far, and the time of the next check.
-pub(super) struct Knowing {
+pub(super) struct PrecisionMonitor {
     until: Until,
     from: Receiver<Attempt>,
     rows: Vec<Attempt>,
@@ -48,12 +48,12 @@ pub(super) struct Knowing {
     longest: Span,
 }
 
-impl Knowing {
+impl PrecisionMonitor {
     /// Returns a sender for finished requests, and their receiver.
-    pub fn new(until: &Until) -> (Sender<Attempt>, Knowing) {
+    pub fn new(until: &Until) -> (Sender<Attempt>, PrecisionMonitor) {
         let (to, from) = channel();
         let (until, rows, next) = (until.clone(), Vec::new(), Precision::next_look(0));
-        (to, Knowing { until, from, rows, next, met_before: false, longest: Span::ZERO })
+        (to, PrecisionMonitor { until, from, rows, next, met_before: false, longest: Span::ZERO })
     }
 
     /// Ends the level if enough is known. Returns a line for the screen.

@@ -81,12 +81,12 @@ pub struct Variation {
 
 pub struct MeasuredLevel {
     pub level: Level,
-    pub rows: LevelRows,
+    pub rows: LevelRecords,
     pub samples: Vec<Sample>,
 }
 
 /// The rows of a level that are in memory. The run folder has all rows.
-pub enum LevelRows {
+pub enum LevelRecords {
     /// Records, from which a run folder is written.
     Records(Vec<Attempt>),
     /// Sums that the figures need, without the records, because a simulated day has a million of them.
@@ -97,18 +97,18 @@ impl MeasuredLevel {
     /// Returns the number of attempts that received a complete answer.
     pub fn finished(&self) -> u64 {
         match &self.rows {
-            LevelRows::Records(attempts) => {
+            LevelRecords::Records(attempts) => {
                 attempts.iter().filter(|a| a.outcome.is_finished()).count() as u64
             }
-            LevelRows::Gathered(gathered) => gathered.finished(),
+            LevelRecords::Gathered(gathered) => gathered.finished(),
         }
     }
 
     /// Returns the records, or an empty slice if they were not kept.
     pub fn records(&self) -> &[Attempt] {
         match &self.rows {
-            LevelRows::Records(attempts) => attempts,
-            LevelRows::Gathered(_) => &[],
+            LevelRecords::Records(attempts) => attempts,
+            LevelRecords::Gathered(_) => &[],
         }
     }
 }

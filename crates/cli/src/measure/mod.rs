@@ -40,21 +40,21 @@ use crate::exit::Stop;
 use crate::flags::{CeilingArgs, ClientArgs, OutputArgs};
 use crate::place::is_url;
 use crate::screen::{KeyWatch, Screen};
-use crate::shard::{Agreed, Asked};
+use crate::shard::{ShardAgreement, ShardRequest};
 
 use calibration::BeforeLoad;
-pub use closed::{Closed, findings, line_spec, verdict};
+pub use closed::{FinishedMeasurement, findings, line_spec, verdict};
 use closed::{kept, manifest, progress, whole_scenario};
 use hopeless::Refusals;
-use knowing::Knowing;
+use knowing::PrecisionMonitor;
 pub use knowing::{DecidedLooks, Until, say, still_open};
-pub use level::{LevelRows, LevelStep, MeasuredLevel, Variation};
+pub use level::{LevelRecords, LevelStep, MeasuredLevel, Variation};
 use level::{LevelSink, cut_off, of_window, plan, stretch};
-use scraping::Scraping;
-pub use sharded::Followed;
+use scraping::ScrapeSession;
+pub use sharded::FollowerResult;
 use sharded::{deal, heed};
 use target::{Ready, look_until, start};
-pub use target::{TargetLook, look};
+pub use target::{TargetProbe, look};
 pub use virtual_time::Simulate;
 use virtual_time::Virtual;
 
@@ -65,7 +65,7 @@ const COMMAND_PATIENCE: Span = Span::from_secs(30);
 pub type Kinds = (Option<SweepSpec>, Vec<(String, ArrivalSpec)>);
 
 /// The settings of a measurement at its start.
-pub struct Begin<'a> {
+pub struct MeasurementStart<'a> {
     /// Command of the run: `run`, `sweep` or `demo`.
     pub kind: &'static str,
     pub scenario: Scenario,
@@ -87,10 +87,10 @@ pub struct Begin<'a> {
     /// Run whose schedule is sent again. Its prompts are sent unchanged, regardless of this server's tokens per word.
     pub repeats: Option<RerunOrigin>,
     /// Part of the load that this machine sends; `None` if one machine sends the whole load.
-    pub shard: Option<Asked>,
+    pub shard: Option<ShardRequest>,
 }
 
-impl<'a> Begin<'a> {
+impl<'a> MeasurementStart<'a> {
     /// Returns the settings of an independent measurement of a live endpoint by one machine.
     pub fn new(
         kind: &'static str,
@@ -98,8 +98,8 @@ impl<'a> Begin<'a> {
         client: &'a ClientArgs,
         limits: StopLimits,
         output: &'a OutputArgs,
-    ) -> Begin<'a> {
-        Begin {
+    ) -> MeasurementStart<'a> {
+        MeasurementStart {
             kind,
             scenario,
             sweep: None,
@@ -118,7 +118,7 @@ impl<'a> Begin<'a> {
 }
 
 /// A measurement in progress.
-pub struct Measure {
+pub struct MeasurementSession {
     pub screen: Screen,
     scenario: Scenario,
     writer: RunWriter,
@@ -134,7 +134,7 @@ pub struct Measure {
     /// Reason why the run can't be stored completely; once it is set, no new level starts.
     unkept: Option<String>,
     /// Agreement between the machines that share the load; `None` if one machine sends it.
-    shard: Option<Agreed>,
+    shard: Option<ShardAgreement>,
     /// Commands that are sent to the target's hosts before each level.
     before_level: Vec<HostCommand>,
     /// Condition that ends the load before its time.
@@ -150,29 +150,35 @@ enum Driver {
         replicas: Vec<Client>,
         prompts: Arc<Prompts>,
         clock: Clock,
-        scraping: Option<Scraping>,
+        scraping: Option<ScrapeSession>,
     },
     /// A simulated client in virtual time.
     Virtual(Box<Virtual>),
 }
 
-impl Measure {
+impl MeasurementSession {
     /// Probes the target, makes the run folder and prepares to send.
-    pub fn begin(begin: Begin<'_>) -> Result<Measure, Stop> {
+    pub fn begin(begin: MeasurementStart<'_>) -> Result<MeasurementSession, Stop> {
         match begin.world.is_some() {
-            true => Measure::begin_virtual(begin),
-            false => Measure::begin_live(begin, None),
+            true => MeasurementSession::begin_virtual(begin),
+            false => MeasurementSession::begin_live(begin, None),
         }
     }
 
     /// Starts a second measurement that alternates with `first`.
     /// Both use the same words per token, so their prompts have equal lengths. The same keys and signals stop both.
-    pub fn begin_beside(begin: Begin<'_>, first: &Measure) -> Result<Measure, Stop> {
-        Measure::begin_live(begin, Some(first))
+    pub fn begin_beside(
+        begin: MeasurementStart<'_>,
+        first: &MeasurementSession,
+    ) -> Result<MeasurementSession, Stop> {
+        MeasurementSession::begin_live(begin, Some(first))
     }
 
-    fn begin_live(begin: Begin<'_>, beside: Option<&Measure>) -> Result<Measure, Stop> {
-        let Begin {
+    fn begin_live(
+        begin: MeasurementStart<'_>,
+        beside: Option<&MeasurementSession>,
+    ) -> Result<MeasurementSession, Stop> {
+        let MeasurementStart {
             kind,
             mut scenario,
             sweep,
@@ -205,7 +211,7 @@ impl Measure {
             }
         };
         looked.say(&mut screen);
-        let TargetLook { facts, models, url, .. } = looked;
+        let TargetProbe { facts, models, url, .. } = looked;
         let first = BeforeLoad {
             start: |scenario: &Scenario| start(scenario, client_args, &id, clock),
             url: &url,
@@ -232,19 +238,20 @@ impl Measure {
         let manifest = Manifest { repeats, ..manifest(kind, id, (TimeBase::Real, clock), &scenario, whole) };
         let target = Fingerprint { url: scenario.target.url.clone(), facts };
         // In a search, the run of shard 0 is the complete run.
-        let is_part = |all: &&Agreed| all.levels.as_ref().is_none_or(|levels| !levels.leads());
+        let is_part = |all: &&ShardAgreement| all.levels.as_ref().is_none_or(|levels| !levels.leads());
         let part = agreed.as_ref().filter(is_part).map(|all| all.part(0, String::new()));
         let manifest =
             Manifest { reproduce: command, target, label: output.label.clone(), shard: part, ..manifest };
         let every = scenario.scrape.every;
         let driver =
             Driver::Live { client, replicas: Vec::new(), prompts: Arc::new(prompts), clock, scraping: None };
-        let mut measure = Measure::of(screen, scenario, (dir, manifest), driver, (control, watch))?;
+        let mut measure =
+            MeasurementSession::of(screen, scenario, (dir, manifest), driver, (control, watch))?;
         (measure.shard, measure.before_level) = (agreed, before_level);
         let retries = measure.scenario.client.retries.max;
         measure.refusals = Arc::new(Refusals::new(client_args.force, u32::from(retries)));
         if let Driver::Live { scraping, .. } = &mut measure.driver {
-            *scraping = Scraping::start(pages, every, clock, measure.writer.sink())?;
+            *scraping = ScrapeSession::start(pages, every, clock, measure.writer.sink())?;
         }
         Ok(measure)
     }
@@ -256,11 +263,11 @@ impl Measure {
         (dir, manifest): (PathBuf, Manifest),
         driver: Driver,
         (control, watch): (Arc<Control>, Option<KeyWatch>),
-    ) -> Result<Measure, Stop> {
+    ) -> Result<MeasurementSession, Stop> {
         let writer = RunWriter::create(&dir, manifest).map_err(kept)?;
         scenario.material.notes().iter().for_each(|line| screen.say(line));
         screen.say(&format!("writing {}", dir.display()));
-        Ok(Measure {
+        Ok(MeasurementSession {
             screen,
             scenario,
             writer,
@@ -343,7 +350,7 @@ impl Measure {
     ) -> Result<MeasuredLevel, Stop> {
         let (client, prompts, clock) = match &mut self.driver {
             Driver::Live { client, replicas, prompts, clock, scraping } => {
-                scraping.iter().for_each(Scraping::level);
+                scraping.iter().for_each(ScrapeSession::level);
                 let one = varied.replica.and_then(|n| replicas.get_mut(n));
                 (one.unwrap_or(client), &*prompts, *clock)
             }
@@ -377,7 +384,7 @@ impl Measure {
         }
         let before_load = [WARM_UP, ISOLATED].contains(&step.purpose.as_str());
         let until = self.until.as_ref().filter(|_| !before_load);
-        let (ended, mut knowing) = until.map(Knowing::new).unzip();
+        let (ended, mut knowing) = until.map(PrecisionMonitor::new).unzip();
         let rows_of = Arc::new(LevelSink {
             store: self.writer.sink(),
             memory: MemorySink::default(),
@@ -423,7 +430,7 @@ impl Measure {
         if let Some(line) = away(&rows, plan.client.retry_after_max).filter(|_| is_closed) {
             self.screen.say(&line);
         }
-        let rows = LevelRows::Records(rows);
+        let rows = LevelRecords::Records(rows);
         let measured = MeasuredLevel { level, rows, samples: rows_of.memory.take_samples() };
         match &whole {
             Some(whole) => self.put_together(whole, measured),
@@ -444,11 +451,11 @@ impl Measure {
     pub fn keep(&mut self, measured: MeasuredLevel) {
         let MeasuredLevel { level, rows, samples } = measured;
         match rows {
-            LevelRows::Records(attempts) => {
+            LevelRecords::Records(attempts) => {
                 append(&mut self.attempts, attempts);
                 append(&mut self.samples, samples);
             }
-            LevelRows::Gathered(gathered) => {
+            LevelRecords::Gathered(gathered) => {
                 // Requests of the warm-up and isolated requests are in the rows but in no figure.
                 if ![WARM_UP, ISOLATED].contains(&level.purpose.as_str()) {
                     let budget = line_spec(&self.writer.manifest()).budget;
@@ -489,7 +496,7 @@ impl Measure {
     }
 
     /// Writes the findings and closes the run folder.
-    pub fn finish(mut self, findings: &Findings) -> Closed {
+    pub fn finish(mut self, findings: &Findings) -> FinishedMeasurement {
         self.screen.clear();
         self.write_fault_truth();
         if let Driver::Live { scraping: Some(scraping), .. } = &mut self.driver {
@@ -517,7 +524,7 @@ impl Measure {
         if let Some(why) = &unkept {
             manifest.progress = RunState::Partial { why: why.clone() };
         }
-        Closed { manifest, dir, unkept }
+        FinishedMeasurement { manifest, dir, unkept }
     }
 }
 

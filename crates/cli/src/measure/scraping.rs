@@ -16,12 +16,12 @@ use plimsoll_model::{Sample, Span};
 use plimsoll_workload::{Scenario, format_span};
 use serde_json::{Value, json};
 
-use super::{Driver, Measure};
+use super::{Driver, MeasurementSession};
 use crate::exit::Stop;
 use crate::screen::Screen;
 
 /// A scraper and its samples so far.
-pub struct Scraping {
+pub struct ScrapeSession {
     scraper: Option<Scraper>,
     samples: Arc<Mutex<Vec<Sample>>>,
 }
@@ -49,14 +49,14 @@ pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Resu
     Ok(pages)
 }
 
-impl Scraping {
+impl ScrapeSession {
     /// Starts the scraper if there is a metrics endpoint.
     pub fn start(
         pages: Vec<MetricsPage>,
         every: Span,
         clock: Clock,
         store: plimsoll_store::RecordSink,
-    ) -> Result<Option<Scraping>, Stop> {
+    ) -> Result<Option<ScrapeSession>, Stop> {
         if pages.is_empty() {
             return Ok(None);
         }
@@ -71,7 +71,7 @@ impl Scraping {
         let knows = |name: &str| !SignalTable::shipped().of(name).is_empty();
         let scraper = Scraper::start(pages, every, clock, knows, rows);
         let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
-        Ok(Some(Scraping { scraper: Some(scraper), samples }))
+        Ok(Some(ScrapeSession { scraper: Some(scraper), samples }))
     }
 
     /// Marks the start of a level, at which every series gets a sample.
@@ -94,7 +94,7 @@ impl Scraping {
     }
 }
 
-impl Measure {
+impl MeasurementSession {
     /// Keeps the samples of simulated servers; the scraper keeps the samples of live servers.
     pub fn keep_server(&mut self, samples: Vec<Sample>) {
         self.samples.extend(samples.into_iter().filter(|sample| sample.source != "client"));

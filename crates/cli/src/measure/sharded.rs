@@ -17,10 +17,10 @@ use plimsoll_workload::{ArrivalSpec, Schedule};
 
 use super::closed::kept;
 use super::level::part_of;
-use super::{Closed, Driver, LevelRows, LevelStep, Measure, MeasuredLevel};
+use super::{Driver, FinishedMeasurement, LevelRecords, LevelStep, MeasuredLevel, MeasurementSession};
 use crate::exit::Stop;
 use crate::screen::Screen;
-use crate::shard::{Agreed, LevelParts, NextLevel, Part};
+use crate::shard::{LevelParts, NextLevel, ShardAgreement, ShardLevel};
 
 /// Interval between two checks of whether shard 0 was stopped.
 const LOOK: Span = Span(1_000_000_000);
@@ -38,7 +38,7 @@ pub(super) struct ShardedLevel {
 /// Reduces a level's plan to this shard's part. In a search, shard 0 announces the level to the others.
 /// `took` is the time that drawing the schedule took.
 pub(super) fn deal(
-    agreed: &mut Agreed,
+    agreed: &mut ShardAgreement,
     plan: &mut LevelPlan,
     (step, arrivals): (&LevelStep, &ArrivalSpec),
     (writer, screen): (&RunWriter, &mut Screen),
@@ -83,15 +83,15 @@ pub(super) fn deal(
 }
 
 /// The result of a shard that measured the levels of shard 0.
-pub struct Followed {
-    pub closed: Closed,
+pub struct FollowerResult {
+    pub closed: FinishedMeasurement,
     /// Number of levels in which this shard took part.
     pub levels: u32,
     /// Whether the user of this shard stopped it.
     pub stopped: bool,
 }
 
-impl Measure {
+impl MeasurementSession {
     /// Fetches the other shards' parts of a level and joins them, in memory and in the run folder.
     pub(super) fn put_together(
         &mut self,
@@ -105,7 +105,7 @@ impl Measure {
             return Ok(own);
         };
         let MeasuredLevel { level, rows, samples } = own;
-        let LevelRows::Records(attempts) = rows else {
+        let LevelRecords::Records(attempts) = rows else {
             return Err(Stop::invalid("a level of shards whose records were not kept"));
         };
         let latest = level.stop + self.scenario.client.drain;
@@ -124,7 +124,7 @@ impl Measure {
             }
             let shard = Shard { of: whole.of, ..part.shard.shard };
             let clock_error_ns = part.shard.clock_error_ns;
-            let Part { level, attempts, samples, .. } = part;
+            let ShardLevel { level, attempts, samples, .. } = part;
             runs.push(ShardRun { shard, level, attempts, samples, clock_error_ns });
         }
         let joined = join(runs, whole.of, whole.arrivals, whole.schedule.as_deref())
@@ -163,11 +163,11 @@ impl Measure {
             .for_each(|row| sink.attempt(row));
         joined.samples.iter().for_each(|sample| sink.sample(sample));
         self.log_level(&level);
-        Ok(MeasuredLevel { level, rows: LevelRows::Records(joined.attempts), samples: joined.samples })
+        Ok(MeasuredLevel { level, rows: LevelRecords::Records(joined.attempts), samples: joined.samples })
     }
 
     /// Measures this shard's parts of the levels that shard 0 announces, until the search is over.
-    pub fn follow(mut self) -> Result<Followed, Stop> {
+    pub fn follow(mut self) -> Result<FollowerResult, Stop> {
         let mut levels = 0;
         let mut after = At::ZERO;
         while let Some((id, step)) = self.told(after)? {
@@ -192,7 +192,7 @@ impl Measure {
             levels.leave("it was stopped by its user");
         }
         let findings = self.analyse();
-        Ok(Followed { closed: self.finish(&findings), levels, stopped })
+        Ok(FollowerResult { closed: self.finish(&findings), levels, stopped })
     }
 
     fn told(&mut self, after: At) -> Result<Option<(u32, LevelStep)>, Stop> {
@@ -222,13 +222,13 @@ impl Measure {
         told.progress = progress;
         let manifest = self.writer.manifest();
         told.host = Some(manifest.host.clone());
-        let mut part = Part { shard: told, level: None, attempts: Vec::new(), samples: Vec::new() };
-        if let Some(MeasuredLevel { level, rows: LevelRows::Records(attempts), samples }) = measured {
-            part = Part { level: Some(level), attempts, samples, ..part };
+        let mut part = ShardLevel { shard: told, level: None, attempts: Vec::new(), samples: Vec::new() };
+        if let Some(MeasuredLevel { level, rows: LevelRecords::Records(attempts), samples }) = measured {
+            part = ShardLevel { level: Some(level), attempts, samples, ..part };
         }
         levels.bring(&part, &manifest)?;
         if let Some(level) = part.level {
-            let rows = LevelRows::Records(part.attempts);
+            let rows = LevelRecords::Records(part.attempts);
             self.keep(MeasuredLevel { level, rows, samples: part.samples });
         }
         Ok(())
@@ -236,7 +236,7 @@ impl Measure {
 }
 
 /// Stops this shard if shard 0 was stopped. Called at every redraw; polls once a second.
-pub(super) fn heed(agreed: Option<&Agreed>, control: &Control, (looked, now): (&mut At, At)) {
+pub(super) fn heed(agreed: Option<&ShardAgreement>, control: &Control, (looked, now): (&mut At, At)) {
     let Some(levels) = agreed.and_then(|agreed| agreed.levels.as_ref()) else { return };
     if levels.leads() || now - *looked < LOOK || control.stops() > 0 {
         return;

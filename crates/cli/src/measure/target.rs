@@ -16,7 +16,7 @@ use crate::screen::Screen;
 use crate::tensors;
 
 /// The result of the first probe of a target.
-pub struct TargetLook {
+pub struct TargetProbe {
     pub facts: BTreeMap<String, Option<String>>,
     /// Models that the endpoint lists; empty if it lists none.
     pub models: Vec<String>,
@@ -28,7 +28,7 @@ pub struct TargetLook {
     pub words: Vec<String>,
 }
 
-impl TargetLook {
+impl TargetProbe {
     pub fn say(&self, screen: &mut Screen) {
         self.words.iter().for_each(|line| screen.say(line));
     }
@@ -61,7 +61,7 @@ pub fn look_until(
     (before, clock): (Option<&str>, Clock),
     ready: Option<&Ready>,
     screen: &mut Screen,
-) -> Result<TargetLook, Stop> {
+) -> Result<TargetProbe, Stop> {
     let Some(Ready { until, text }) = ready else { return look(scenario, before) };
     let until = *until;
     let mut said = false;
@@ -84,15 +84,16 @@ pub fn look_until(
 ///
 /// Fills in a missing model: the only listed model, or of several the model `before` of an earlier run. Of several
 /// endpoints, the first that answers is used; the silent ones are reported.
-pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook, Stop> {
+pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetProbe, Stop> {
     let env = |name: &str| std::env::var(name).ok();
     let proxy = scenario.target.urls().find_map(|url| proxy::unused(url, env));
-    let Seen { probed, url, silent } = probe_each(&scenario.target).map_err(|stop| match &proxy {
-        Some(proxy) if stop.exit == Exit::Unreachable => {
-            Stop { line: format!("{}; {proxy}", stop.line), ..stop }
-        }
-        _ => stop,
-    })?;
+    let AnsweringEndpoint { probed, url, silent } =
+        probe_each(&scenario.target).map_err(|stop| match &proxy {
+            Some(proxy) if stop.exit == Exit::Unreachable => {
+                Stop { line: format!("{}; {proxy}", stop.line), ..stop }
+            }
+            _ => stop,
+        })?;
     let mut words = probed.notes;
     words.extend(proxy);
     let unlisted = scenario.classes.iter().filter_map(|class| class.model.as_ref());
@@ -134,22 +135,22 @@ pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook,
     words.extend(beside.words);
     words
         .extend(silent.iter().map(|why| format!("{why}; its share of the requests will fail in the record")));
-    Ok(TargetLook { facts, models: probed.models, words, url, silent })
+    Ok(TargetProbe { facts, models: probed.models, words, url, silent })
 }
 
 /// The first endpoint that answers, and the errors of the endpoints before it.
-struct Seen {
+struct AnsweringEndpoint {
     probed: Probe,
     url: String,
     silent: Vec<String>,
 }
 
-fn probe_each(target: &TargetSpec) -> Result<Seen, Stop> {
+fn probe_each(target: &TargetSpec) -> Result<AnsweringEndpoint, Stop> {
     let mut first = None;
     let mut silent = Vec::new();
     for url in target.urls() {
         match probe(&target.only(url), None) {
-            Ok(probed) => return Ok(Seen { probed, url: url.clone(), silent }),
+            Ok(probed) => return Ok(AnsweringEndpoint { probed, url: url.clone(), silent }),
             Err(e @ ProbeError::Target(TargetError::Key(SecretError::Token { .. }))) => {
                 return Err(Stop::unreachable(e.to_string()));
             }
@@ -167,14 +168,14 @@ fn probe_each(target: &TargetSpec) -> Result<Seen, Stop> {
 
 /// Properties of the endpoints after the probed one.
 #[derive(Default)]
-struct Beside {
+struct OtherEndpoints {
     silent: Vec<String>,
     words: Vec<String>,
 }
 
 /// Probes the endpoints after `told`: whether they answer, serve the model, and report equal facts.
-fn beside(target: &TargetSpec, told: &str, facts: &BTreeMap<String, Option<String>>) -> Beside {
-    let mut found = Beside::default();
+fn beside(target: &TargetSpec, told: &str, facts: &BTreeMap<String, Option<String>>) -> OtherEndpoints {
+    let mut found = OtherEndpoints::default();
     for url in target.urls().skip_while(|url| *url != told).skip(1) {
         let probed = match probe(&target.only(url), None) {
             Ok(probed) => probed,

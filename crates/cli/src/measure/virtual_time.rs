@@ -18,8 +18,8 @@ use plimsoll_sim::{Events, RowSink, SimLevelPlan, World, WorldSpec, simulate_int
 use plimsoll_workload::{ArrivalSpec, BlockNames, Scenario, Schedule};
 
 use super::{
-    Begin, Driver, LevelRows, LevelStep, Measure, MeasuredLevel, cut_off, folder, kept, manifest, of_window,
-    random, stretch, whole_scenario,
+    Driver, LevelRecords, LevelStep, MeasuredLevel, MeasurementSession, MeasurementStart, cut_off, folder,
+    kept, manifest, of_window, random, stretch, whole_scenario,
 };
 use crate::commands::run::mean_lengths;
 use crate::exit::Stop;
@@ -67,7 +67,7 @@ impl Virtual {
 /// File with the ground truth of the faults in the run folder: kind, place, time and affected requests.
 const FAULTS: &str = "faults.json";
 
-impl Measure {
+impl MeasurementSession {
     /// Writes the ground truth of the faults into the run folder, if there were any.
     pub(super) fn write_fault_truth(&self) {
         let Driver::Virtual(driver) = &self.driver else { return };
@@ -91,9 +91,20 @@ impl Measure {
     }
 
     /// Makes the run folder of a simulation, without a probe and without requests.
-    pub(super) fn begin_virtual(begin: Begin<'_>) -> Result<Measure, Stop> {
-        let Begin { kind, scenario, sweep, budget, looks, limits, output, reproduce, world, repeats, .. } =
-            begin;
+    pub(super) fn begin_virtual(begin: MeasurementStart<'_>) -> Result<MeasurementSession, Stop> {
+        let MeasurementStart {
+            kind,
+            scenario,
+            sweep,
+            budget,
+            looks,
+            limits,
+            output,
+            reproduce,
+            world,
+            repeats,
+            ..
+        } = begin;
         let Some(simulate) = world else { return Err(Stop::invalid("nothing to simulate")) };
         let dir = folder(output, kind)?;
         let screen = Screen::new(output.quiet);
@@ -116,7 +127,7 @@ impl Measure {
             ..manifest
         };
         let driver = Driver::Virtual(Box::new(virtual_time));
-        Measure::of(screen, scenario, (dir, manifest), driver, (control, Some(watch)))
+        MeasurementSession::of(screen, scenario, (dir, manifest), driver, (control, Some(watch)))
     }
 
     /// Simulates one level to its end.
@@ -138,7 +149,7 @@ impl Measure {
         let cut =
             cut_off(plan.id, step, (plan.load, plan.rate_course), (plan.start, plan.plays_sessions_out));
         self.writer.level(&cut).map_err(kept)?;
-        let mut rows = Kept {
+        let mut rows = VirtualSink {
             store: self.writer.sink(),
             control: &self.control,
             max_errors: self.control.limits.max_errors,
@@ -148,7 +159,7 @@ impl Measure {
         };
         let level = simulate_into(&mut driver.world, &scenario, plan, Some(&mut driver.names), &mut rows);
         let mut level = level.map_err(|e| Stop::usage(e.to_string()))?;
-        let Kept { gathered, samples, .. } = rows;
+        let VirtualSink { gathered, samples, .. } = rows;
         if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) && matches!(level.load, Load::Open { .. }) {
             level.load = match step.load {
                 Load::Open { rate_per_s } if scenario.plays_sessions_out() => {
@@ -165,12 +176,12 @@ impl Measure {
         let kept = self.writer.level(&level).map_err(|e| e.to_string());
         self.unkept = kept.err().or(self.writer.health().error).or(self.unkept.take());
         self.screen.clear();
-        Ok(MeasuredLevel { level, rows: LevelRows::Gathered(gathered), samples })
+        Ok(MeasuredLevel { level, rows: LevelRecords::Gathered(gathered), samples })
     }
 }
 
 /// A sink that writes rows to the log and sums the data for the findings.
-struct Kept<'a> {
+struct VirtualSink<'a> {
     store: plimsoll_store::RecordSink,
     control: &'a Control,
     max_errors: Option<u64>,
@@ -179,7 +190,7 @@ struct Kept<'a> {
     samples: Vec<Sample>,
 }
 
-impl RowSink for Kept<'_> {
+impl RowSink for VirtualSink<'_> {
     fn attempt(&mut self, attempt: Attempt) {
         self.store.attempt(&attempt);
         self.errors += u64::from(!attempt.outcome.is_finished());

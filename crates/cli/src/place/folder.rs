@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Place;
+use super::ShardStore;
 use crate::exit::Stop;
 
 /// A shared folder as a rendezvous.
@@ -29,7 +29,7 @@ impl Folder {
     }
 }
 
-impl Place for Folder {
+impl ShardStore for Folder {
     fn name(&self) -> &str {
         &self.name
     }

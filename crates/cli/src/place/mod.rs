@@ -22,7 +22,7 @@ use folder::Folder;
 pub use url::{BucketUrl, Cloud, is_url};
 
 /// A rendezvous. Names are relative to it, with `/` between their parts.
-pub trait Place: Debug + Send + Sync {
+pub trait ShardStore: Debug + Send + Sync {
     fn name(&self) -> &str;
 
     /// Returns the interval at which a missing file may be polled.
@@ -37,7 +37,7 @@ pub trait Place: Debug + Send + Sync {
 }
 
 /// A rendezvous that also stores runs, like the file system does for a folder.
-pub trait RunStore: Place {
+pub trait RunStore: ShardStore {
     /// Writes bytes and replaces an existing object.
     fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), Stop>;
 
@@ -45,7 +45,7 @@ pub trait RunStore: Place {
     fn put_file(&self, name: &str, file: &Path) -> Result<(), Stop>;
 
     /// Lists the objects below a name, in order.
-    fn list(&self, below: &str) -> Result<Vec<Object>, Stop>;
+    fn list(&self, below: &str) -> Result<Vec<StoredObject>, Stop>;
 
     /// Appends an object's bytes to a local file.
     fn fetch(&self, name: &str, into: &mut File) -> Result<(), Stop>;
@@ -55,7 +55,7 @@ pub trait RunStore: Place {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Object {
+pub struct StoredObject {
     pub name: String,
     pub bytes: u64,
     pub tag: Option<String>,
@@ -65,7 +65,7 @@ pub struct Object {
 ///
 /// # Errors
 /// The value is not a place, or the place can't be created or reached.
-pub fn open(flag: &str, path: &Path) -> Result<Arc<dyn Place>, Stop> {
+pub fn open(flag: &str, path: &Path) -> Result<Arc<dyn ShardStore>, Stop> {
     match is_url(path) {
         true => Ok(open_bucket(flag, path)?),
         false => Ok(Arc::new(Folder::open(flag, path)?)),

@@ -23,7 +23,7 @@ pub use again::{quoted, repeat, reproduce};
 use said::check_url;
 pub use said::{SCHEMES, arrivals, asked_budget, bare, budget, budget_for, cost, traffic};
 
-type Resolved<T> = Result<T, Stop>;
+type CliResult<T> = Result<T, Stop>;
 
 /// Headers that contain secrets: a literal value is refused; `$NAME` is read from the environment when it is sent.
 const SECRET_HEADERS: [&str; 6] =
@@ -37,7 +37,7 @@ pub struct Draft(Value);
 
 impl Draft {
     /// Reads the scenario file, or starts with an empty draft.
-    pub fn new(spec: Option<&Path>) -> Resolved<Draft> {
+    pub fn new(spec: Option<&Path>) -> CliResult<Draft> {
         let Some(path) = spec else { return Ok(Draft(json!({}))) };
         mapping(path, "scenario").map(Draft)
     }
@@ -74,7 +74,7 @@ impl Draft {
     }
 
     /// Sets the endpoint, its protocol and its body from flags.
-    pub fn target(&mut self, args: &TargetArgs) -> Resolved<()> {
+    pub fn target(&mut self, args: &TargetArgs) -> CliResult<()> {
         check_url(&args.url)?;
         self.set("target.url", args.url.clone().into());
         self.set_some("target.model", args.model.clone());
@@ -131,7 +131,7 @@ impl Draft {
     }
 
     /// Sets the lengths, prompts and other properties of the requests from flags.
-    pub fn workload(&mut self, args: &WorkloadArgs) -> Resolved<()> {
+    pub fn workload(&mut self, args: &WorkloadArgs) -> CliResult<()> {
         tensors::workload(self, args)?;
         self.set_some("sizes.prompt", args.isl.clone());
         self.set_some("sizes.output", args.osl.clone());
@@ -194,7 +194,7 @@ impl Draft {
         Ok(())
     }
 
-    fn documents(&mut self, text: &str) -> Resolved<()> {
+    fn documents(&mut self, text: &str) -> CliResult<()> {
         if !Protocol::from_name(self.protocol()).is_some_and(Protocol::takes_texts) {
             return Err(Stop::usage(
                 "--documents: only --protocol rerank, score, pooling, classify and embeddings send documents",
@@ -210,7 +210,7 @@ impl Draft {
     }
 
     /// Sets a mix of models: one class of requests per model, with the scenario's own sizes and prompts.
-    fn models(&mut self, text: &str) -> Resolved<()> {
+    fn models(&mut self, text: &str) -> CliResult<()> {
         if self.has("classes") {
             return Err(Stop::usage(
                 "--models: the scenario has classes of its own; give each of them a model",
@@ -232,7 +232,7 @@ impl Draft {
     }
 
     /// Sets the client's behaviour from flags.
-    pub fn client(&mut self, args: &ClientArgs) -> Resolved<()> {
+    pub fn client(&mut self, args: &ClientArgs) -> CliResult<()> {
         tensors::client(self, args)?;
         if let Some(policy) = &args.connections {
             let value = match policy.split_once(':') {
@@ -271,7 +271,7 @@ impl Draft {
     }
 
     /// Sets the metrics that are read from the server.
-    pub fn scrape(&mut self, args: &ScrapeArgs) -> Resolved<()> {
+    pub fn scrape(&mut self, args: &ScrapeArgs) -> CliResult<()> {
         self.set_some("scrape.every", args.scrape_every.clone());
         let off = args.scrape.iter().any(|page| page == "off");
         if off && args.scrape.len() > 1 {
@@ -286,7 +286,7 @@ impl Draft {
     }
 
     /// Sets the load and the arrival process of `plimsoll run`. Must be called last, because it reads `--set` and the file.
-    pub fn load(&mut self, args: &LoadArgs, trace: bool) -> Resolved<()> {
+    pub fn load(&mut self, args: &LoadArgs, trace: bool) -> CliResult<()> {
         if let Some(text) = &args.arrivals {
             if trace {
                 return Err(Stop::usage(
@@ -359,7 +359,7 @@ impl Draft {
     }
 
     /// Checks the scenario and reads the files that it names. Uses `nonce` if the scenario sets none.
-    pub fn finish(self, nonce: u64) -> Resolved<Scenario> {
+    pub fn finish(self, nonce: u64) -> CliResult<Scenario> {
         self.finish_with(nonce, |name| std::fs::read(name).map_err(|e| e.to_string()))
     }
 
@@ -368,7 +368,7 @@ impl Draft {
         mut self,
         nonce: u64,
         read: impl FnMut(&str) -> Result<Vec<u8>, String>,
-    ) -> Resolved<Scenario> {
+    ) -> CliResult<Scenario> {
         if self.0.pointer("/nonce").is_none_or(Value::is_null) {
             self.set("nonce", nonce.into());
         }
@@ -415,7 +415,7 @@ impl Draft {
 }
 
 /// Refuses a header with a literal secret, because its value may only name a variable.
-fn no_secret(name: &str, value: &str) -> Resolved<()> {
+fn no_secret(name: &str, value: &str) -> CliResult<()> {
     match SECRET_HEADERS.contains(&name.to_ascii_lowercase().as_str()) && !value.contains('$') {
         true => Err(Stop::usage(format!(
             "header {name}: put the secret into an environment variable and write '{name}: $NAME', or use --key-env"
@@ -429,7 +429,7 @@ fn usage(error: SpecError) -> Stop {
 }
 
 /// Reads a file that contains a mapping, as JSON; an empty file is an empty mapping.
-pub fn mapping(path: &Path, what: &str) -> Resolved<Value> {
+pub fn mapping(path: &Path, what: &str) -> CliResult<Value> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
     let value: Value = serde_saphyr::from_str(&text)

@@ -5,7 +5,7 @@ use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_workload::Scenario;
 use serde_json::{Value, json};
 
-use super::Resolved;
+use super::CliResult;
 use crate::exit::Stop;
 use crate::flags::PriceArgs;
 use crate::{price, tensors};
@@ -19,7 +19,7 @@ pub fn bare(url: &str) -> &str {
 }
 
 /// Checks that a base URL has a supported scheme and contains no secret.
-pub(super) fn check_url(url: &str) -> Resolved<()> {
+pub(super) fn check_url(url: &str) -> CliResult<()> {
     let rest = SCHEMES.iter().find_map(|scheme| url.strip_prefix(scheme)).ok_or_else(|| {
         Stop::usage(format!(
             "{url}: a URL starts with http:// or https:// (KServe over gRPC: grpc:// or grpcs://)"
@@ -50,11 +50,11 @@ pub(super) const SECRET_PARAMETERS: [&str; 6] =
     ["key", "api_key", "api-key", "apikey", "token", "access_token"];
 
 /// Parses the short form of an arrival process: `poisson`, `gamma:3`, `onoff:2s,8s`, `ramp:1,4`, …
-pub fn arrivals(text: &str) -> Resolved<Value> {
+pub fn arrivals(text: &str) -> CliResult<Value> {
     let (name, rest) = text.split_once(':').unwrap_or((text, ""));
     let parts: Vec<&str> = rest.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     let bad = |form: &str| Stop::usage(format!("--arrivals {text}: write {form}"));
-    let number = |i: usize, form: &str| -> Resolved<f64> {
+    let number = |i: usize, form: &str| -> CliResult<f64> {
         parts.get(i).and_then(|part| part.parse().ok()).ok_or_else(|| bad(form))
     };
     Ok(match name {
@@ -88,7 +88,7 @@ pub fn arrivals(text: &str) -> Resolved<Value> {
 }
 
 /// Parses a kind of traffic of a sweep: `steady`, `burst`, or `NAME=PROCESS`. Returns the name and the arrival process.
-pub fn traffic(text: &str) -> Resolved<(String, Value)> {
+pub fn traffic(text: &str) -> CliResult<(String, Value)> {
     match text.split_once('=') {
         Some((name, process)) if !name.is_empty() => Ok((name.to_string(), arrivals(process)?)),
         None if text == "steady" => Ok((text.into(), json!({"process": "poisson"}))),
@@ -100,7 +100,7 @@ pub fn traffic(text: &str) -> Resolved<(String, Value)> {
 }
 
 /// Parses ceilings such as `ttft p99 < 500ms` into a budget. A metric may have several, at different percentiles.
-pub fn budget(ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
+pub fn budget(ceilings: &[String]) -> CliResult<Option<BudgetSpec>> {
     if ceilings.is_empty() {
         return Ok(None);
     }
@@ -156,7 +156,7 @@ pub fn budget(ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
 }
 
 /// Returns the bill that the flags request; `None` without a price.
-pub fn cost(price: &PriceArgs, scenario: &Scenario) -> Resolved<Option<Bill>> {
+pub fn cost(price: &PriceArgs, scenario: &Scenario) -> CliResult<Option<Bill>> {
     let bill = price::bill(price, None)?;
     let per_token = bill.as_ref().is_some_and(|bill| matches!(bill.rate, Rate::PerMtok { .. }));
     tensors::priced(scenario, per_token)?;
@@ -164,12 +164,12 @@ pub fn cost(price: &PriceArgs, scenario: &Scenario) -> Resolved<Option<Bill>> {
 }
 
 /// Returns the budget of a single load, if `--slo` sets one.
-pub fn asked_budget(scenario: &Scenario, ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
+pub fn asked_budget(scenario: &Scenario, ceilings: &[String]) -> CliResult<Option<BudgetSpec>> {
     if ceilings.is_empty() { Ok(None) } else { budget_for(scenario, ceilings).map(Some) }
 }
 
 /// Returns the budget of a sweep: the configured one, or an example that fits this endpoint's kind of answer.
-pub fn budget_for(scenario: &Scenario, ceilings: &[String]) -> Resolved<BudgetSpec> {
+pub fn budget_for(scenario: &Scenario, ceilings: &[String]) -> CliResult<BudgetSpec> {
     let target = &scenario.target;
     let whole = !target.stream || !target.protocol.streams();
     let asked = budget(ceilings)?;

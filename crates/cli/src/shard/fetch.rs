@@ -14,7 +14,7 @@ use plimsoll_store::folder::{LOG, MANIFEST, REQUESTS, SERIES, SPANS};
 use super::upload::{EVERY, PARTS, part_name};
 use crate::exit::Stop;
 use crate::out;
-use crate::place::{Object, RunStore, open_bucket};
+use crate::place::{RunStore, StoredObject, open_bucket};
 
 /// Time within which a running shard uploads something, even if one turn of its upload takes long.
 const SILENT: Duration = Duration::from_secs(2 * EVERY.as_secs() + 2);
@@ -22,32 +22,32 @@ const SILENT: Duration = Duration::from_secs(2 * EVERY.as_secs() + 2);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A temporary folder that is removed on drop.
-pub struct Scratch(PathBuf);
+pub struct TempFolder(PathBuf);
 
-impl Scratch {
+impl TempFolder {
     /// Creates a temporary folder next to a run that will be written.
-    pub fn beside(run: &Path) -> Result<Scratch, Stop> {
+    pub fn beside(run: &Path) -> Result<TempFolder, Stop> {
         let name = run.file_name().unwrap_or_default().to_string_lossy();
         let path = run.with_file_name(format!(".{name}.shards-{:08x}", crate::measure::random() as u32));
         fs::create_dir_all(&path).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
-        Ok(Scratch(path))
+        Ok(TempFolder(path))
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 /// The files of a shard's run by name.
-type Files = BTreeMap<String, Object>;
+type Files = BTreeMap<String, StoredObject>;
 
 /// Downloads the shards' runs at a place. Returns the name of each run there and its local folder.
 ///
 /// # Errors
 /// The place can't be read, or a shard still writes to it.
-pub fn fetch(place: &Path, scratch: &Scratch) -> Result<Vec<(String, PathBuf)>, Stop> {
+pub fn fetch(place: &Path, scratch: &TempFolder) -> Result<Vec<(String, PathBuf)>, Stop> {
     let bucket = open_bucket("merge", place)?;
     let mut runs = runs(&*bucket)?;
     let mut waited = Duration::ZERO;

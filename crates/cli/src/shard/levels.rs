@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::meet::wait_for;
-use super::{Agreed, Part, larger_error};
+use super::{ShardAgreement, ShardLevel, larger_error};
 use crate::exit::{Exit, Stop};
-use crate::place::Place;
+use crate::place::ShardStore;
 
 /// Time from the announcement to the start of a level, without the time to read and plan; connections are opened in it.
 const NOTICE: Span = Span(1_000_000_000);
@@ -47,7 +47,7 @@ enum Word {
 
 /// The levels as seen by one shard.
 pub struct Levels {
-    place: Arc<dyn Place>,
+    place: Arc<dyn ShardStore>,
     shard: Shard,
     patience: Span,
     /// Largest error of this clock so far in ns; `None` if it was unknown at any time.
@@ -71,7 +71,7 @@ pub enum NextLevel<T> {
 
 /// The received parts of a level.
 pub struct LevelParts {
-    pub parts: Vec<Part>,
+    pub parts: Vec<ShardLevel>,
     /// Reasons, one per missing shard.
     pub missing: Vec<String>,
 }
@@ -81,7 +81,11 @@ fn word_name(number: u32) -> String {
 }
 
 impl Levels {
-    pub(super) fn new((place, shard): (Arc<dyn Place>, Shard), patience: Span, agreed: &Agreed) -> Levels {
+    pub(super) fn new(
+        (place, shard): (Arc<dyn ShardStore>, Shard),
+        patience: Span,
+        agreed: &ShardAgreement,
+    ) -> Levels {
         let mut seen = BTreeMap::new();
         if shard.index == 0 {
             // The parts have no schedule hash here, because each level has its own schedule.
@@ -183,14 +187,14 @@ impl Levels {
         index: u32,
         name: &str,
         mut over: impl FnMut() -> bool,
-    ) -> Result<Result<Part, String>, Stop> {
+    ) -> Result<Result<ShardLevel, String>, Stop> {
         let shard = Shard { index, ..self.shard };
         loop {
             // The file of the leave is read before the part, because a shard writes its last part first.
             let gone = self.place.get(&self.gone_name(index))?;
             if let Some(bytes) = self.place.get(name)? {
                 let part =
-                    Part::read(&format!("{}/{name}", self.place.name().trim_end_matches('/')), &bytes)?;
+                    ShardLevel::read(&format!("{}/{name}", self.place.name().trim_end_matches('/')), &bytes)?;
                 return Ok(Ok(part));
             }
             if let Some(why) = gone {
@@ -285,7 +289,7 @@ impl Levels {
     }
 
     /// Uploads this shard's part of the level.
-    pub fn bring(&mut self, part: &Part, manifest: &Manifest) -> Result<(), Stop> {
+    pub fn bring(&mut self, part: &ShardLevel, manifest: &Manifest) -> Result<(), Stop> {
         let name = self.part_name(self.shard.index);
         match self.place.put_new(&name, &part.bytes(manifest))? {
             true => Ok(()),

@@ -12,13 +12,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Agreed, Asked, Levels, StartBy, difference, stopped};
+use super::{Levels, ShardAgreement, ShardRequest, StartBy, difference, stopped};
 use crate::exit::Stop;
-use crate::place::Place;
+use crate::place::ShardStore;
 use crate::screen::Screen;
 
 /// Facts of the target for the manifest.
-pub type Facts = BTreeMap<String, Option<String>>;
+pub type TargetFacts = BTreeMap<String, Option<String>>;
 
 /// Time from shard 0's announcement to the start.
 /// In it the other shards read the announcement, draw the schedule, make their folders and open connections.
@@ -46,31 +46,31 @@ struct Ready {
 /// The announcement in `start.json`, written once by shard 0.
 #[derive(Serialize, Deserialize)]
 enum Word {
-    Start(Told),
+    Start(StartMessage),
     Refused(String),
 }
 
 /// The values that shard 0 passes to the other shards.
 #[derive(Serialize, Deserialize, Debug)]
-struct Told {
+struct StartMessage {
     start_unix_ns: i64,
     nonce: u64,
     words_per_token: f64,
     template_tokens: u32,
     fields: AcceptedFields,
-    facts: Facts,
+    facts: TargetFacts,
 }
 
-impl Asked {
+impl ShardRequest {
     /// Agrees with the other shards.
     /// `calibrate` measures the target's tokens per word. If the shards meet, one shard calls it for all.
     pub fn agree(
         &self,
         scenario: &mut Scenario,
-        facts: Facts,
+        facts: TargetFacts,
         (clock, control, screen): (Clock, &Control, &mut Screen),
-        calibrate: impl FnOnce(&mut Scenario, Facts, &mut Screen) -> Result<Facts, Stop>,
-    ) -> Result<(Facts, Agreed), Stop> {
+        calibrate: impl FnOnce(&mut Scenario, TargetFacts, &mut Screen) -> Result<TargetFacts, Stop>,
+    ) -> Result<(TargetFacts, ShardAgreement), Stop> {
         let (place, patience) = match &self.start {
             StartBy::Time(at) => {
                 let facts = calibrate(scenario, facts, screen)?;
@@ -107,8 +107,8 @@ impl Asked {
 
 /// One shard at the rendezvous.
 struct Table<'a> {
-    asked: &'a Asked,
-    place: &'a dyn Place,
+    asked: &'a ShardRequest,
+    place: &'a dyn ShardStore,
     until: plimsoll_model::At,
     clock: Clock,
     control: &'a Control,
@@ -118,10 +118,10 @@ impl Table<'_> {
     fn lead(
         &self,
         scenario: &mut Scenario,
-        facts: Facts,
+        facts: TargetFacts,
         screen: &mut Screen,
-        calibrate: impl FnOnce(&mut Scenario, Facts, &mut Screen) -> Result<Facts, Stop>,
-    ) -> Result<(Facts, Agreed), Stop> {
+        calibrate: impl FnOnce(&mut Scenario, TargetFacts, &mut Screen) -> Result<TargetFacts, Stop>,
+    ) -> Result<(TargetFacts, ShardAgreement), Stop> {
         let own = self.asked.ready(scenario);
         self.arrive(&own)?;
         let checked = calibrate(scenario, facts, screen).and_then(|facts| {
@@ -145,7 +145,7 @@ impl Table<'_> {
         if !self.asked.nonce_is_said {
             scenario.nonce = Some(crate::measure::random());
         }
-        let told = Told {
+        let told = StartMessage {
             start_unix_ns: realtime_ns() + NOTICE.0,
             nonce: scenario.nonce.unwrap_or_default(),
             words_per_token: scenario.prompts.words_per_token,
@@ -163,9 +163,9 @@ impl Table<'_> {
     fn follow(
         &self,
         scenario: &mut Scenario,
-        facts: Facts,
+        facts: TargetFacts,
         screen: &mut Screen,
-    ) -> Result<(Facts, Agreed), Stop> {
+    ) -> Result<(TargetFacts, ShardAgreement), Stop> {
         let Shard { index, of } = self.asked.shard;
         screen.say(&format!("waiting for shard 0/{of} at {}", self.place.name()));
         let _: Ready = self.wait_for(&ready_name(0), || format!("shard 0/{of} did not come"))?;
@@ -216,7 +216,7 @@ impl Table<'_> {
 
 /// Waits for a file of the rendezvous; `None` if it did not appear in time.
 pub(super) fn wait_for<T: DeserializeOwned>(
-    place: &dyn Place,
+    place: &dyn ShardStore,
     name: &str,
     over: impl Fn() -> bool,
 ) -> Result<Option<T>, Stop> {

@@ -21,13 +21,13 @@ use plimsoll_profile::names::instant_ns;
 use crate::exit::{Exit, Stop};
 use crate::flags::ShardArgs;
 
-use crate::place::{self, Place};
+use crate::place::{self, ShardStore};
 
-pub use fetch::{Scratch, fetch};
+pub use fetch::{TempFolder, fetch};
 pub use levels::{LevelParts, Levels, NextLevel};
-pub use meet::Facts;
-pub use part::Part;
-pub use upload::{Put, Upload, of_shard};
+pub use meet::TargetFacts;
+pub use part::ShardLevel;
+pub use upload::{Upload, UploadTarget, of_shard};
 
 /// Lateness of the start after which a shard sends nothing, because it would send all overdue requests simultaneously.
 const LATE: Span = Span(1_000_000_000);
@@ -37,7 +37,7 @@ const AHEAD: Span = Span(1_500_000_000);
 
 /// The configuration of this machine's part of a shared load.
 #[derive(Debug)]
-pub struct Asked {
+pub struct ShardRequest {
     pub shard: Shard,
     /// The command. A `run` is one level that all shards send; for a `sweep` and a `gate`, shard 0 announces the levels.
     command: &'static str,
@@ -51,11 +51,11 @@ enum StartBy {
     /// At this time of every machine's clock, in ns since the Unix epoch.
     Time(i64),
     /// As soon as all shards have met in this place; fails after this time.
-    Meeting(Arc<dyn Place>, Span),
+    Meeting(Arc<dyn ShardStore>, Span),
 }
 
 #[derive(Debug)]
-pub struct Agreed {
+pub struct ShardAgreement {
     /// Part of the load that this machine sends.
     pub shard: Shard,
     /// Start in ns since the Unix epoch.
@@ -68,9 +68,13 @@ pub struct Agreed {
     pub levels: Option<Levels>,
 }
 
-impl Asked {
+impl ShardRequest {
     /// Parses the flags; `None` if this machine sends the whole load.
-    pub fn of(args: &ShardArgs, nonce_is_said: bool, command: &'static str) -> Result<Option<Asked>, Stop> {
+    pub fn of(
+        args: &ShardArgs,
+        nonce_is_said: bool,
+        command: &'static str,
+    ) -> Result<Option<ShardRequest>, Stop> {
         let Some(text) = &args.shard else { return Ok(None) };
         let shard = Shard::parse(text).ok_or_else(|| {
             Stop::usage(format!(
@@ -100,11 +104,11 @@ impl Asked {
                 "--start-at: shards that do not meet must be given the same --nonce (any number that no earlier run had)",
             ));
         }
-        Ok(Some(Asked { shard, command, start, nonce_is_said }))
+        Ok(Some(ShardRequest { shard, command, start, nonce_is_said }))
     }
 
-    fn agreed(&self, clock: Clock, start_unix_ns: i64) -> Agreed {
-        Agreed {
+    fn agreed(&self, clock: Clock, start_unix_ns: i64) -> ShardAgreement {
+        ShardAgreement {
             shard: self.shard,
             start_unix_ns,
             at: clock.at_unix(start_unix_ns),
@@ -114,7 +118,7 @@ impl Asked {
     }
 }
 
-impl Agreed {
+impl ShardAgreement {
     /// Returns the part of a level that this shard sends, or `None` if it sends no request.
     ///
     /// `concurrency` is the number of requests in flight; `None` for an open loop. In a search, shard 0 sends a level

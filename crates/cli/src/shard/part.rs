@@ -10,7 +10,7 @@ use crate::exit::Stop;
 
 /// One shard's part of a level.
 #[derive(Debug)]
-pub struct Part {
+pub struct ShardLevel {
     /// Number, clock error, host and progress of the shard.
     pub shard: ShardPart,
     /// The shard's level; `None` if the shard was late and sent nothing.
@@ -20,7 +20,7 @@ pub struct Part {
     pub samples: Vec<Sample>,
 }
 
-impl Part {
+impl ShardLevel {
     /// Encodes the part, with the manifest's data about this machine.
     pub fn bytes(&self, manifest: &Manifest) -> Vec<u8> {
         let manifest = Manifest {
@@ -50,7 +50,7 @@ impl Part {
     ///
     /// # Errors
     /// The part is damaged, truncated or in another format.
-    pub fn read(name: &str, bytes: &[u8]) -> Result<Part, Stop> {
+    pub fn read(name: &str, bytes: &[u8]) -> Result<ShardLevel, Stop> {
         let wrong = |what: &str| Stop::invalid(format!("{name}: {what}"));
         let (mut shard, mut level) = (None, None);
         let (mut attempts, mut samples) = (Vec::new(), Vec::new());
@@ -69,6 +69,6 @@ impl Part {
             return Err(wrong("a shard's part of a level that does not read back"));
         }
         let shard = shard.ok_or_else(|| wrong("no shard's part of a level"))?;
-        Ok(Part { shard, level, attempts, samples })
+        Ok(ShardLevel { shard, level, attempts, samples })
     }
 }

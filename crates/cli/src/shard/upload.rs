@@ -37,12 +37,12 @@ pub fn part_name(n: u64) -> String {
 }
 
 /// The place in the object store for a shard's run.
-pub struct Put {
+pub struct UploadTarget {
     bucket: Arc<dyn RunStore>,
     name: String,
 }
 
-impl Put {
+impl UploadTarget {
     /// Starts the upload of the existing folder `dir`.
     pub fn start(self, dir: &Path) -> Result<Upload, Stop> {
         Upload::start(self.bucket, self.name, dir)
@@ -58,7 +58,7 @@ pub fn of_shard(
     output: &OutputArgs,
     rendezvous: Option<&Path>,
     name: String,
-) -> Result<(OutputArgs, Option<Put>), Stop> {
+) -> Result<(OutputArgs, Option<UploadTarget>), Stop> {
     let place = output.out.as_deref().or(rendezvous);
     let place =
         place.ok_or_else(|| Stop::usage("--shard: name with -o the folder for the runs of all shards"))?;
@@ -71,7 +71,7 @@ pub fn of_shard(
     }
     // The folder has a random name, because several shards may run in one working directory.
     let own = format!("{HOME}/{name}-{:08x}", crate::measure::random() as u32);
-    Ok((OutputArgs { out: Some(own.into()), ..output.clone() }, Some(Put { bucket, name })))
+    Ok((OutputArgs { out: Some(own.into()), ..output.clone() }, Some(UploadTarget { bucket, name })))
 }
 
 /// An upload in progress. On drop, it uploads the rest of the log.

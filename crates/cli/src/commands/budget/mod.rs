@@ -11,7 +11,7 @@ use plimsoll_measure::findings::Findings;
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, Format, Preset};
+use crate::flags::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, OutputFormat, Preset};
 use crate::{baseline, budget_file, out};
 
 pub fn run(args: &BudgetArgs) -> Result<Exit, Stop> {
@@ -30,8 +30,8 @@ fn check(args: &BudgetLintArgs) -> Result<Exit, Stop> {
     let run = args.run.as_deref().map(of_run).transpose()?;
     let remarks = lint(&text.file, &LintEvidence { run: run.as_ref(), output_tokens: args.output_tokens });
     match args.format {
-        Format::Json => out::json(&as_json(&text, &remarks)),
-        Format::Text => out::line(&spelt(&text, &remarks)),
+        OutputFormat::Json => out::json(&as_json(&text, &remarks)),
+        OutputFormat::Text => out::line(&spelt(&text, &remarks)),
     }
     let is_wrong = remarks.iter().any(|remark| remark.severity == LintSeverity::Error);
     Ok(if is_wrong { Exit::Usage } else { Exit::Done })

@@ -12,7 +12,7 @@ use plimsoll_report::split as page;
 use super::write;
 use crate::answer;
 use crate::exit::{Exit, Stop};
-use crate::flags::{BudgetSplitArgs, Format};
+use crate::flags::{BudgetSplitArgs, OutputFormat};
 use crate::{out, resolve};
 
 pub fn run(args: &BudgetSplitArgs) -> Result<Exit, Stop> {
@@ -38,10 +38,12 @@ pub fn run(args: &BudgetSplitArgs) -> Result<Exit, Stop> {
     let found = split(&SplitSpec { file: &file, whole: whole.as_ref(), joint: args.joint })
         .map_err(|e| Stop::usage(format!("{name}: {e}")))?;
     match (args.format, &args.out) {
-        (Format::Json, Some(_)) => return Err(Stop::usage("--out writes a budget file: drop --format json")),
-        (Format::Json, None) => out::json(&found),
-        (Format::Text, None) => out::line(&page::budget_file(&name, &found)),
-        (Format::Text, Some(path)) => write(path, &page::budget_file(&name, &found))?,
+        (OutputFormat::Json, Some(_)) => {
+            return Err(Stop::usage("--out writes a budget file: drop --format json"));
+        }
+        (OutputFormat::Json, None) => out::json(&found),
+        (OutputFormat::Text, None) => out::line(&page::budget_file(&name, &found)),
+        (OutputFormat::Text, Some(path)) => write(path, &page::budget_file(&name, &found))?,
     }
     Ok(Exit::Done)
 }

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::Engine;
 use crate::exit::{Exit, Stop};
-use crate::flags::{DemoArgs, Format};
+use crate::flags::{DemoArgs, OutputFormat};
 use crate::{named, out, rows};
 
 /// Profile of the replicas, and the factor by which the last one slows down.
@@ -56,8 +56,8 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
     let gateway = way("gateway", &GatewaySpec::default().route)?;
     let again = format!("plimsoll demo gateway --time {time_text} --seed {}", args.seed);
     match args.output.format {
-        Format::Json => out::json(&json!({"round_robin": robin, "gateway": gateway})),
-        Format::Text => out::line(render(&scene(each), &robin, &gateway, &again).trim_end()),
+        OutputFormat::Json => out::json(&json!({"round_robin": robin, "gateway": gateway})),
+        OutputFormat::Text => out::line(render(&scene(each), &robin, &gateway, &again).trim_end()),
     }
     say(&format!(
         "the two runs: {0}/round-robin and {0}/gateway (plimsoll show, diagnose, report)",

@@ -16,7 +16,7 @@ use super::watch::record::KIND;
 use super::{compare, profile};
 use crate::answer::{self, AnswerHead, AnswerVerdict};
 use crate::exit::{Exit, Stop};
-use crate::flags::{DiagnoseArgs, Format};
+use crate::flags::{DiagnoseArgs, OutputFormat};
 use crate::{baseline, budget_file, out};
 
 /// Runs a diagnosis and prints it.
@@ -103,8 +103,8 @@ pub fn head(name: &str, diagnosis: &Diagnosis) -> AnswerHead {
 
 fn print(args: &DiagnoseArgs, name: &str, diagnosis: &Diagnosis) -> Result<Exit, Stop> {
     match args.output.format {
-        Format::Text => out::line(&page::render(name, diagnosis, &[])),
-        Format::Json => {
+        OutputFormat::Text => out::line(&page::render(name, diagnosis, &[])),
+        OutputFormat::Json => {
             answer::print(head(name, diagnosis), &answer::with_result(diagnosis, &diagnosis.answer))
         }
     }

@@ -25,9 +25,10 @@ use crate::answer;
 use crate::commands::diagnose;
 use crate::commands::run::mean_lengths;
 use crate::exit::{Exit, Stop};
-use crate::flags::{DiagnoseArgs, DiagnoseUrlArgs, Format};
+use crate::flags::{DiagnoseArgs, DiagnoseUrlArgs, OutputFormat};
 use crate::measure::{
-    Begin, Closed, LevelRows, LevelStep, Measure, MeasuredLevel, Variation, max_rate, random,
+    FinishedMeasurement, LevelRecords, LevelStep, MeasuredLevel, MeasurementSession, MeasurementStart,
+    Variation, max_rate, random,
 };
 use crate::out;
 use crate::resolve::Draft;
@@ -84,9 +85,9 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     }
     crate::screen::Screen::new(args.output.quiet).say(&announced);
     let limits = StopLimits { max_rate_per_s: spec.max_rate, ..StopLimits::default() };
-    let mut measure = Measure::begin(Begin {
+    let mut measure = MeasurementSession::begin(MeasurementStart {
         more: flags(args),
-        ..Begin::new(KIND, scenario, &args.client, limits, &args.output)
+        ..MeasurementStart::new(KIND, scenario, &args.client, limits, &args.output)
     })?;
     for url in &args.active.replicas {
         measure.replica(url, &args.client)?;
@@ -195,7 +196,7 @@ fn own_load_only(scenario: Scenario) -> Result<Scenario, Stop> {
 }
 
 /// Runs experiments until the stepper ends or the user stops it.
-fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
+fn experiment(measure: &mut MeasurementSession, active: &mut Active) -> Result<(), Stop> {
     loop {
         if measure.stopped() {
             active.stop("stopped by the user");
@@ -216,7 +217,7 @@ fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
             continue;
         }
         let measured = level(measure, &ask)?;
-        if let LevelRows::Records(attempts) = &measured.rows {
+        if let LevelRecords::Records(attempts) = &measured.rows {
             let before: Vec<_> = active.shown().iter().map(|shown| (shown.fact, shown.is)).collect();
             // The scraper's samples are stored apart from the driver's counts.
             let mut samples = measure.seen().into_owned();
@@ -231,7 +232,7 @@ fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
     }
 }
 
-fn level(measure: &mut Measure, ask: &LevelAsk) -> Result<MeasuredLevel, Stop> {
+fn level(measure: &mut MeasurementSession, ask: &LevelAsk) -> Result<MeasuredLevel, Stop> {
     let varied = Variation {
         scenario: Some(ask.change.apply(measure.scenario())),
         replica: ask.change.replica.map(|n| n as usize),
@@ -256,7 +257,7 @@ fn level(measure: &mut Measure, ask: &LevelAsk) -> Result<MeasuredLevel, Stop> {
 }
 
 /// Pauses the load, unless the user stops the diagnosis.
-fn pause(measure: &Measure, time: Span) {
+fn pause(measure: &MeasurementSession, time: Span) {
     let mut left = time.as_duration();
     while left > Duration::ZERO && !measure.stopped() {
         let slice = left.min(POLL);
@@ -266,7 +267,7 @@ fn pause(measure: &Measure, time: Span) {
 }
 
 fn finish(
-    measure: Measure,
+    measure: MeasurementSession,
     active: &Active,
     (spec, before): (&ActiveSpec, Option<EarlierRun>),
     args: &DiagnoseArgs,
@@ -291,7 +292,7 @@ fn finish(
         out::note(&format!("plimsoll: {}: {e}", path.display()));
     }
     print(args, &closed.manifest.target.url, &told)?;
-    if args.output.format == Format::Text {
+    if args.output.format == OutputFormat::Text {
         out::line(&format!("\nRun     {}", closed.dir.display()));
         out::line(&format!("Repeat  {}", closed.manifest.reproduce));
     }
@@ -303,7 +304,7 @@ fn against<'a>(before: Option<&'a EarlierRun>, target: &'a Fingerprint) -> Optio
 }
 
 fn ended(
-    closed: &Closed,
+    closed: &FinishedMeasurement,
     findings: &plimsoll_measure::Findings,
     stopped: bool,
     diagnosis: &Diagnosis,
@@ -327,8 +328,8 @@ pub fn exit(diagnosis: &Diagnosis) -> Exit {
 /// Prints the diagnosis, and writes the page of `--html`.
 fn print(args: &DiagnoseArgs, name: &str, told: &DiagnosisFile) -> Result<(), Stop> {
     match args.output.format {
-        Format::Text => out::line(&page::render(name, &told.diagnosis, &told.tried)),
-        Format::Json => {
+        OutputFormat::Text => out::line(&page::render(name, &told.diagnosis, &told.tried)),
+        OutputFormat::Json => {
             let data = answer::with_result(told, &told.diagnosis.answer);
             answer::print(diagnose::head(name, &told.diagnosis), &data);
         }

@@ -7,7 +7,7 @@ use plimsoll_report::table::TextTable;
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{DoctorArgs, Format};
+use crate::flags::{DoctorArgs, OutputFormat};
 use crate::out;
 
 /// Runs every check. The exit code is 4 if a check finds that measurement can't work here.
@@ -22,14 +22,14 @@ pub fn run(args: &DoctorArgs) -> Result<Exit, Stop> {
         CheckSeverity::Bad => "bad",
     };
     match args.format {
-        Format::Json => {
+        OutputFormat::Json => {
             let list: Vec<_> = findings
                 .iter()
                 .map(|f| json!({"check": f.check, "severity": word(f.severity), "found": f.found, "fix": f.fix}))
                 .collect();
             out::json(&list);
         }
-        Format::Text => {
+        OutputFormat::Text => {
             let mut table = TextTable::new(&["<check", "<", "<found", "<what to do"]);
             for f in &findings {
                 table.row([

@@ -22,7 +22,7 @@ use plimsoll_workload::scrape::ScrapeSpec;
 
 use crate::budget_file;
 use crate::exit::{Exit, Stop};
-use crate::flags::{ExportArgs, ExportWhat, Format};
+use crate::flags::{ExportArgs, ExportWhat, OutputFormat};
 use crate::out;
 
 /// Maximum size of a saved exposition, bytes.
@@ -65,10 +65,10 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Stop> {
     Ok(if judges { Exit::Done } else { Exit::Inconclusive })
 }
 
-fn said(format: Format, rows: &[ExportRow], written: &[String]) {
+fn said(format: OutputFormat, rows: &[ExportRow], written: &[String]) {
     match format {
-        Format::Json => out::json(&serde_json::json!({"rows": rows, "files": written})),
-        Format::Text => {
+        OutputFormat::Json => out::json(&serde_json::json!({"rows": rows, "files": written})),
+        OutputFormat::Text => {
             let lint: Vec<LintRow> = rows.iter().map(|row| row.lint.clone()).collect();
             if !lint.is_empty() {
                 out::line(&words::lint(&lint));

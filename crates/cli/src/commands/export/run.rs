@@ -36,7 +36,7 @@ struct ExportResult {
 }
 
 impl ExportResult {
-    fn wrote(&self, files: u64, lost: &str) -> Wrote {
+    fn wrote(&self, files: u64, lost: &str) -> ExportSummary {
         let others = match self.others {
             0 => String::new(),
             n => format!(
@@ -44,11 +44,15 @@ impl ExportResult {
                 counted(n as u64, "level")
             ),
         };
-        Wrote { files, what: counted(self.requests as u64, "request"), lost: format!("{others}{lost}") }
+        ExportSummary {
+            files,
+            what: counted(self.requests as u64, "request"),
+            lost: format!("{others}{lost}"),
+        }
     }
 }
 
-struct Wrote {
+struct ExportSummary {
     files: u64,
     /// Content of the files with its count, as text.
     what: String,
@@ -65,7 +69,7 @@ pub fn run(dir: &Path, format: RunFormat, args: &ExportArgs) -> Result<Exit, Sto
     if matches!(format, RunFormat::Otlp | RunFormat::Csv) {
         out::place_for(to)?;
     }
-    let Wrote { files, what, lost } = match format {
+    let ExportSummary { files, what, lost } = match format {
         RunFormat::Mlflow => return posted(dir, to, args.experiment.as_deref().unwrap_or("plimsoll")),
         RunFormat::Otlp => spans(dir, to)?,
         RunFormat::Csv => csv(dir, to)?,
@@ -118,10 +122,10 @@ fn exported(dir: &Path) -> Result<ExportResult, Stop> {
     }
 }
 
-fn csv(dir: &Path, to: Option<&Path>) -> Result<Wrote, Stop> {
+fn csv(dir: &Path, to: Option<&Path>) -> Result<ExportSummary, Stop> {
     let run = whole(dir)?;
     let rows = requests::requests(&run.manifest.levels, &run.attempts);
-    Ok(Wrote {
+    Ok(ExportSummary {
         files: streamed(to, |out| out.write_str(&plimsoll_report::csv::render(&rows)))?,
         what: counted(rows.len() as u64, "request"),
         lost: "intervals, validity, instants between due and end, tries before the last".into(),
@@ -129,7 +133,7 @@ fn csv(dir: &Path, to: Option<&Path>) -> Result<Wrote, Stop> {
 }
 
 /// Writes spans. Rows are streamed, and the run is not evaluated.
-fn spans(dir: &Path, to: Option<&Path>) -> Result<Wrote, Stop> {
+fn spans(dir: &Path, to: Option<&Path>) -> Result<ExportSummary, Stop> {
     // Checked before the output file is created.
     plimsoll_store::read_manifest(dir).map_err(|e| Stop::usage(e.to_string()))?;
     let mut found = Ok(Spans::default());
@@ -145,7 +149,7 @@ fn spans(dir: &Path, to: Option<&Path>) -> Result<Wrote, Stop> {
         0 => String::new(),
         n => format!("{} that were never sent, ", counted(n, "request")),
     };
-    Ok(Wrote {
+    Ok(ExportSummary {
         files,
         what: counted(found.spans, "span"),
         lost: format!(

@@ -20,7 +20,7 @@ use crate::answer::{self, AnswerHead, AnswerVerdict};
 use crate::budget_file::{self, BudgetText};
 use crate::commands::watch::kept::PageWindow;
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, GateArgs};
+use crate::flags::{GateArgs, OutputFormat};
 use crate::measure::{line_spec, verdict as trust};
 use crate::{baseline, history, out, recover, rows};
 
@@ -86,8 +86,8 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
         record(name, args.label.as_deref(), &run.dir, &measured, &finding)?;
     }
     match args.format {
-        Format::Text => out::line(&pages::render(&finding)),
-        Format::Json => answer::print(head(&finding, &name), &finding),
+        OutputFormat::Text => out::line(&pages::render(&finding)),
+        OutputFormat::Json => answer::print(head(&finding, &name), &finding),
     }
     Ok(exit(&finding, &measured.findings))
 }

@@ -16,7 +16,7 @@ use plimsoll_gateway::{GatewaySpec, Reloader};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::asked;
-use super::record::Behind;
+use super::record::CurrentReplicas;
 use crate::flags::GatewayArgs;
 
 /// Ticks per check of the files.
@@ -26,12 +26,12 @@ const EVERY: u32 = 10;
 type Seen = BTreeMap<PathBuf, Option<(SystemTime, u64)>>;
 
 /// The reloader of the gateway file.
-pub struct Again<'a> {
+pub struct ConfigReloader<'a> {
     args: &'a GatewayArgs,
     file: Option<&'a str>,
     reloader: Reloader,
     /// Replica list for the record; `None` without a record.
-    behind: Option<Behind>,
+    behind: Option<CurrentReplicas>,
     hung_up: Arc<AtomicBool>,
     named: Vec<PathBuf>,
     /// File states at the last reload, and at the last check.
@@ -40,20 +40,20 @@ pub struct Again<'a> {
     looks: u32,
 }
 
-impl<'a> Again<'a> {
+impl<'a> ConfigReloader<'a> {
     /// Creates a reloader for a gateway with this configuration.
     pub fn new(
         args: &'a GatewayArgs,
         file: Option<&'a str>,
         spec: &GatewaySpec,
         reloader: Reloader,
-        behind: Option<Behind>,
-    ) -> Again<'a> {
+        behind: Option<CurrentReplicas>,
+    ) -> ConfigReloader<'a> {
         let named = named(file, spec);
         let read = look(&named);
         let hung_up = Arc::new(AtomicBool::new(false));
         on_hangup(&hung_up);
-        Again { args, file, reloader, behind, hung_up, named, last: read.clone(), read, looks: 0 }
+        ConfigReloader { args, file, reloader, behind, hung_up, named, last: read.clone(), read, looks: 0 }
     }
 
     /// Checks for changes. Returns a message after a reload.

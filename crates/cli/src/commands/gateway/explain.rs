@@ -12,11 +12,11 @@ use serde::Serialize;
 
 use super::record::{EXPLAINED, KIND};
 use crate::exit::{Exit, Stop};
-use crate::flags::Format;
+use crate::flags::OutputFormat;
 use crate::{named, out, rows};
 
 /// Explains one request, or summarises all.
-pub fn run(format: Format, run: &str, request: Option<&str>) -> Result<Exit, Stop> {
+pub fn run(format: OutputFormat, run: &str, request: Option<&str>) -> Result<Exit, Stop> {
     let dir = named::run(run).map_err(Stop::usage)?;
     let name = dir.display();
     let recorded = rows::whole(&dir)?;
@@ -29,8 +29,8 @@ pub fn run(format: Format, run: &str, request: Option<&str>) -> Result<Exit, Sto
     let Some(request) = request else {
         let whole = Whole::of(&recorded.attempts, &explained);
         match format {
-            Format::Text => out::line(&whole.text()),
-            Format::Json => out::json(&whole),
+            OutputFormat::Text => out::line(&whole.text()),
+            OutputFormat::Json => out::json(&whole),
         }
         return Ok(Exit::Done);
     };
@@ -44,8 +44,8 @@ pub fn run(format: Format, run: &str, request: Option<&str>) -> Result<Exit, Sto
     };
     let tries: Vec<&Attempt> = recorded.attempts.iter().filter(|row| row.request == one.request).collect();
     match format {
-        Format::Text => out::line(&request_text(one, &tries)),
-        Format::Json => out::json(&serde_json::json!({"explained": one, "attempts": tries})),
+        OutputFormat::Text => out::line(&request_text(one, &tries)),
+        OutputFormat::Json => out::json(&serde_json::json!({"explained": one, "attempts": tries})),
     }
     Ok(Exit::Done)
 }

@@ -23,7 +23,7 @@ const EVERY: Span = Span::from_secs(1);
 const WINDOW: Span = Span::from_secs(300);
 
 /// The evaluation of an active budget.
-pub struct Watching {
+pub struct LiveBudgetEvaluator {
     watched: BudgetWatch,
     light: Light,
     told: Arc<LiveBudget>,
@@ -33,7 +33,7 @@ pub struct Watching {
     quiet: bool,
 }
 
-impl Watching {
+impl LiveBudgetEvaluator {
     /// Starts without data. `classes` are the classes of the gateway in order.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Watching {
         classes: &[AdmissionClassSpec],
         told: Arc<LiveBudget>,
         (clock, quiet): (Clock, bool),
-    ) -> Result<Watching, Stop> {
+    ) -> Result<LiveBudgetEvaluator, Stop> {
         let mut file = budget_file::read(path)?.file;
         for budget in &mut file.budgets {
             let sliced = budget.slice.as_mut().and_then(|slice| slice.class.as_mut());
@@ -62,7 +62,7 @@ impl Watching {
         let now = clock.now();
         let watched = BudgetWatch::new(file, BudgetWatchSpec { every: EVERY, window });
         let watched = watched.of_requests(AlertSpec::default(), now);
-        let mut watching = Watching {
+        let mut watching = LiveBudgetEvaluator {
             watched,
             light: Light::default(),
             told,

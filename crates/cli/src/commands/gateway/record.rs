@@ -25,8 +25,8 @@ use plimsoll_report::figure::counted;
 use plimsoll_store::{RunWriter, StoreError};
 use serde_json::json;
 
-use super::in_force::Watching;
-use super::traces::Traces;
+use super::in_force::LiveBudgetEvaluator;
+use super::traces::GatewayTraces;
 use super::trial::{self, Trials};
 use crate::exit::Stop;
 use crate::measure;
@@ -48,14 +48,14 @@ const LOOK: Duration = Duration::from_millis(100);
 const LONGEST: Span = Span::from_secs(900);
 
 /// The replicas of the gateway at the last reload.
-pub type Behind = Arc<Mutex<Vec<ReplicaSpec>>>;
+pub type CurrentReplicas = Arc<Mutex<Vec<ReplicaSpec>>>;
 
 /// A record in progress.
 pub struct TrafficRecord {
     /// Channel from the gateway.
     pub traffic: Arc<TrafficRecorder>,
     /// Replicas for the manifest of the next folder.
-    pub replicas: Behind,
+    pub replicas: CurrentReplicas,
     /// Canary and shadow trials, which are judged from the recorded requests; `None` without a trial.
     pub trials: Option<Arc<Mutex<Trials>>>,
     thread: JoinHandle<RecordEnd>,
@@ -91,9 +91,9 @@ impl TrafficRecord {
         let watching = spec
             .budget
             .as_deref()
-            .map(|path| Watching::start(path, classes, told, (clock, quiet)))
+            .map(|path| LiveBudgetEvaluator::start(path, classes, told, (clock, quiet)))
             .transpose()?;
-        let replicas: Behind = Arc::new(Mutex::new(spec.replicas.clone()));
+        let replicas: CurrentReplicas = Arc::new(Mutex::new(spec.replicas.clone()));
         let next = |record: &RecordSpec| Next {
             spec: spec.clone(),
             replicas: Arc::clone(&replicas),
@@ -103,8 +103,11 @@ impl TrafficRecord {
         };
         let keeping = spec.record.as_ref().map(|record| Keeping::start(next(record)));
         let keeping = keeping.transpose()?;
-        let traces =
-            spec.traces.as_ref().map(|asked| Traces::start(spec, asked, clock, &traffic)).transpose()?;
+        let traces = spec
+            .traces
+            .as_ref()
+            .map(|asked| GatewayTraces::start(spec, asked, clock, &traffic))
+            .transpose()?;
         let writing = Writing {
             maker: RowMaker::new(measure::random()),
             keeping,
@@ -132,9 +135,9 @@ impl TrafficRecord {
 struct Writing {
     maker: RowMaker,
     keeping: Option<Keeping>,
-    watching: Option<Watching>,
+    watching: Option<LiveBudgetEvaluator>,
     trials: Option<Arc<Mutex<Trials>>>,
-    traces: Option<Traces>,
+    traces: Option<GatewayTraces>,
 }
 
 impl Writing {
@@ -145,10 +148,10 @@ impl Writing {
                 Err(RecvTimeoutError::Timeout) => self.keeping.iter_mut().for_each(Keeping::look),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            self.watching.iter_mut().for_each(Watching::look);
-            self.traces.iter_mut().for_each(Traces::look);
+            self.watching.iter_mut().for_each(LiveBudgetEvaluator::look);
+            self.traces.iter_mut().for_each(GatewayTraces::look);
         }
-        self.traces.map(Traces::end);
+        self.traces.map(GatewayTraces::end);
         self.keeping.map(Keeping::end).unwrap_or_default()
     }
 
@@ -180,7 +183,7 @@ impl Writing {
 
 struct Next {
     spec: GatewaySpec,
-    replicas: Behind,
+    replicas: CurrentReplicas,
     record: RecordSpec,
     clock: Clock,
     numbers: Arc<AtomicU64>,

@@ -16,7 +16,7 @@ use crate::exit::Stop;
 use crate::span_sender::{SpanCounts, SpanSender};
 
 /// The trace sampler and its sender.
-pub struct Traces {
+pub struct GatewayTraces {
     sampler: TailSampler<Vec<TraceSpan>>,
     sender: SpanSender,
     names: SpanNames,
@@ -29,7 +29,7 @@ pub struct Traces {
 /// Interval at which the sampler's clock and counts are checked.
 const LOOK: Span = Span::from_millis(250);
 
-impl Traces {
+impl GatewayTraces {
     /// # Errors
     /// Fails if the address or key of the collector is invalid.
     pub fn start(
@@ -37,7 +37,7 @@ impl Traces {
         asked: &TracesSpec,
         clock: Clock,
         told: &TrafficRecorder,
-    ) -> Result<Traces, Stop> {
+    ) -> Result<GatewayTraces, Stop> {
         let key = asked.key.as_ref();
         let target = TargetSpec {
             url: asked.base().to_owned(),
@@ -54,7 +54,7 @@ impl Traces {
         }
         let poster =
             PostClient::new(&target, "/v1/traces").map_err(|e| Stop::usage(format!("traces: {e}")))?;
-        Ok(Traces {
+        Ok(GatewayTraces {
             sampler: TailSampler::new(&asked.keep),
             sender: SpanSender::start(poster)?,
             names: SpanNames {

@@ -19,10 +19,10 @@ use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, check, parse_span};
 use schemars::schema_for;
 use serde_json::json;
 
-use crate::again::Recorded;
+use crate::again::RecordedScenario;
 use crate::commands::plan::{refused, rules};
 use crate::exit::Stop;
-use crate::fitted::Target;
+use crate::fitted::TargetModel;
 use crate::flags::{PlanArgs, WorldArgs};
 use crate::resolve::{self, Draft};
 use crate::{budget_file, price, simulation, traffic};
@@ -38,7 +38,7 @@ const REQUEST_LENGTHS: f64 = 20.0;
 const ISOLATED: usize = 200;
 
 /// The input of a plan with its origin.
-pub struct AskedPlan {
+pub struct PlanRequest {
     pub spec: PlanSpec,
     /// Assumptions for values that were not given.
     pub rests_on: Vec<String>,
@@ -50,7 +50,7 @@ pub struct AskedPlan {
 ///
 /// # Errors
 /// Fails on the first invalid or missing value, with a one-line message.
-pub fn read(args: &PlanArgs) -> Result<AskedPlan, Stop> {
+pub fn read(args: &PlanArgs) -> Result<PlanRequest, Stop> {
     let mut notes = Vec::new();
     let mut rules = rules(&args.promise)?;
     let run = args.load.from.as_deref().map(|dir| Source::read(dir, args)).transpose()?;
@@ -89,17 +89,17 @@ pub fn read(args: &PlanArgs) -> Result<AskedPlan, Stop> {
     let price_of_one =
         "the costs rest on one GPU per replica, which nobody said (--gpus-per-replica)".to_owned();
     let rests_on = limits.into_iter().chain(one_gpu.then_some(price_of_one)).collect();
-    Ok(AskedPlan { spec, rests_on, notes })
+    Ok(PlanRequest { spec, rests_on, notes })
 }
 
 /// The run that a plan is based on.
 struct Source {
     name: String,
-    recorded: Recorded,
+    recorded: RecordedScenario,
     level: Level,
     summary: LevelSummary,
     /// Model of the run's target; `None` if it is unknown. A flag may replace it.
-    target: Option<Target>,
+    target: Option<TargetModel>,
     notes: Vec<String>,
 }
 
@@ -110,7 +110,8 @@ impl Source {
         if traffic::is_traffic(&rows.manifest) {
             traffic::as_trace(dir, &mut rows).map_err(|why| Stop::usage(format!("{name}: {why}")))?;
         }
-        let recorded = Recorded::of(&rows.manifest).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
+        let recorded =
+            RecordedScenario::of(&rows.manifest).map_err(|e| Stop::usage(format!("{name}: {e}")))?;
         let none = format!("{name}: no level was measured well enough to plan from; name one with --level");
         let summary = rows::level(&rows.findings, args.load.level, &none)?.clone();
         let level = rows.manifest.levels.iter().find(|level| level.id == summary.level).cloned();
@@ -120,7 +121,7 @@ impl Source {
         let seed = args.workload.seed.unwrap_or(1);
         let target = match &args.fleet.profile {
             Some(_) => None,
-            None => Some(Target::of_run(dir, &rows, recorded.world.clone(), &args.target, seed)?),
+            None => Some(TargetModel::of_run(dir, &rows, recorded.world.clone(), &args.target, seed)?),
         };
         let mut notes = Vec::new();
         if rows.manifest.time == TimeBase::Real && target.is_none() {

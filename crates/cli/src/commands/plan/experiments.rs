@@ -25,7 +25,7 @@ const THREADS: usize = 2;
 const POLL: Duration = Duration::from_millis(50);
 
 /// The time limit of planning, and the stop key.
-pub struct Limit {
+pub struct TimeLimit {
     clock: Clock,
     time: Span,
     stopped: Arc<AtomicBool>,
@@ -43,11 +43,11 @@ pub enum PlanEnd {
     Stopped,
 }
 
-impl Limit {
+impl TimeLimit {
     /// Starts the time limit. Until [`Limit::watch`] a Ctrl-C ends the process, because no result exists yet.
-    pub fn start(time: Span, quiet: bool) -> Limit {
+    pub fn start(time: Span, quiet: bool) -> TimeLimit {
         let stopped = Arc::new(AtomicBool::new(false));
-        Limit { clock: Clock::start(), time, stopped, screen: Screen::new(quiet), quiet, watch: None }
+        TimeLimit { clock: Clock::start(), time, stopped, screen: Screen::new(quiet), quiet, watch: None }
     }
 
     /// Changes Ctrl-C: from now on it ends planning with the current result.
@@ -76,7 +76,7 @@ impl Limit {
 }
 
 /// Runs the planner's experiments until the planner is done or the limit is reached.
-pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<PlanEnd, PlanError> {
+pub fn run(planner: &mut Planner, limit: &mut TimeLimit) -> Result<PlanEnd, PlanError> {
     let pool = Pool::start();
     let mut done = 0u32;
     loop {
@@ -108,7 +108,10 @@ pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<PlanEnd, PlanErro
 }
 
 /// Runs these experiments, or as many as the limit allows. The results are in input order.
-pub fn play(experiments: Vec<Experiment>, limit: &mut Limit) -> Result<Vec<ExperimentOutcome>, PlanError> {
+pub fn play(
+    experiments: Vec<Experiment>,
+    limit: &mut TimeLimit,
+) -> Result<Vec<ExperimentOutcome>, PlanError> {
     let pool = Pool::start();
     let mut left = experiments.len();
     experiments.iter().cloned().for_each(|experiment| pool.push(experiment));
@@ -126,7 +129,7 @@ pub fn play(experiments: Vec<Experiment>, limit: &mut Limit) -> Result<Vec<Exper
 
 /// Computes a value on a separate thread. Returns `None` at the limit, and abandons the thread.
 pub fn within<T: Send + 'static>(
-    limit: &mut Limit,
+    limit: &mut TimeLimit,
     line: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
@@ -158,13 +161,13 @@ fn progress(first: &Experiment, done: u32, batch: usize) -> String {
     )
 }
 
-type Played = (Experiment, Result<ExperimentOutcome, PlanError>);
+type ExperimentResult = (Experiment, Result<ExperimentOutcome, PlanError>);
 
 /// A pool of threads that run experiments.
 struct Pool {
     waiting: Arc<Mutex<VecDeque<Experiment>>>,
     wake: Vec<Sender<()>>,
-    results: Receiver<Played>,
+    results: Receiver<ExperimentResult>,
 }
 
 impl Pool {
@@ -199,7 +202,7 @@ impl Pool {
     }
 }
 
-fn work(waiting: &Mutex<VecDeque<Experiment>>, woken: &Receiver<()>, results: &Sender<Played>) {
+fn work(waiting: &Mutex<VecDeque<Experiment>>, woken: &Receiver<()>, results: &Sender<ExperimentResult>) {
     while woken.recv().is_ok() {
         let next = || waiting.lock().ok().and_then(|mut waiting| waiting.pop_front());
         while let Some(experiment) = next() {

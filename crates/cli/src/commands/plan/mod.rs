@@ -26,10 +26,10 @@ use plimsoll_workload::parse_span;
 use plimsoll_workload::units::Rate;
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, PlanAction, PlanArgs, PromiseArgs};
+use crate::flags::{OutputFormat, PlanAction, PlanArgs, PromiseArgs};
 use crate::{out, price};
-use asked::AskedPlan;
-use experiments::{Limit, PlanEnd};
+use asked::PlanRequest;
+use experiments::{PlanEnd, TimeLimit};
 
 /// Default time limit of planning.
 const TIME: Span = Span::from_secs(60);
@@ -47,7 +47,7 @@ pub fn run(args: &PlanArgs) -> Result<Exit, Stop> {
 fn of_engine(args: &PlanArgs) -> Result<Exit, Stop> {
     let time = args.effort.time.as_deref().map(parse_span).transpose();
     let time = time.map_err(|e| Stop::usage(format!("--time {e}")))?.unwrap_or(TIME);
-    let mut limit = Limit::start(time, args.output.quiet);
+    let mut limit = TimeLimit::start(time, args.output.quiet);
     let asked = asked::read(args)?;
     let (finding, ended) = planned(args, &asked, &mut limit)?;
     limit.clear();
@@ -55,13 +55,17 @@ fn of_engine(args: &PlanArgs) -> Result<Exit, Stop> {
     let exit = exit(&finding, ended);
     write(args, &asked.spec, &finding)?;
     match args.output.format {
-        Format::Text => out::line(&page::render(&finding)),
-        Format::Json => out::json(&PlanFile::new(&asked.spec, finding)),
+        OutputFormat::Text => out::line(&page::render(&finding)),
+        OutputFormat::Json => out::json(&PlanFile::new(&asked.spec, finding)),
     }
     Ok(exit)
 }
 
-fn planned(args: &PlanArgs, asked: &AskedPlan, limit: &mut Limit) -> Result<(PlanFinding, PlanEnd), Stop> {
+fn planned(
+    args: &PlanArgs,
+    asked: &PlanRequest,
+    limit: &mut TimeLimit,
+) -> Result<(PlanFinding, PlanEnd), Stop> {
     let spec = &asked.spec;
     let vary = search::vary(&args.search, spec)?;
     let mut notes = asked.notes.clone();
@@ -156,8 +160,8 @@ fn of_envelope(args: &PlanArgs, latency: &str, slots: u32) -> Result<Exit, Stop>
     };
     let plan = envelope(&spec).map_err(refused)?;
     match args.output.format {
-        Format::Text => out::line(&plan_envelope::render(&plan)),
-        Format::Json => out::json(&plan),
+        OutputFormat::Text => out::line(&plan_envelope::render(&plan)),
+        OutputFormat::Json => out::json(&plan),
     }
     Ok(Exit::Done)
 }

@@ -10,7 +10,7 @@ use plimsoll_plan::spec::check_scales;
 use plimsoll_plan::vary::candidates;
 use plimsoll_plan::{ConfigSearch, Mix, PlanSpec, VarySpec};
 
-use super::experiments::{self, Limit, PlanEnd};
+use super::experiments::{self, PlanEnd, TimeLimit};
 use crate::commands::plan::refused;
 use crate::exit::Stop;
 use crate::flags::PlanSearchArgs;
@@ -65,7 +65,7 @@ pub fn run(
     mix: &Mix,
     vary: &VarySpec,
     (asked, ended): (&Planner, PlanEnd),
-    limit: &mut Limit,
+    limit: &mut TimeLimit,
 ) -> Result<ConfigSearch, Stop> {
     let mut search = ConfigSearch::new(plan, mix, vary).map_err(refused)?;
     while limit.over().is_none() && search.step() {
@@ -88,7 +88,11 @@ pub fn run(
 }
 
 /// Simulates one candidate. Returns false if the time ran out; the candidate then keeps its bound.
-fn simulate(search: &mut ConfigSearch, listed: &ListedCandidate, limit: &mut Limit) -> Result<bool, Stop> {
+fn simulate(
+    search: &mut ConfigSearch,
+    listed: &ListedCandidate,
+    limit: &mut TimeLimit,
+) -> Result<bool, Stop> {
     if limit.over().is_some() {
         return Ok(false);
     }

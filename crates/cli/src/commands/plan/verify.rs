@@ -16,11 +16,11 @@ use plimsoll_plan::{Experiment, Fleet, PlanCase, verify_lines};
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::Scenario;
 
-use super::experiments::{Limit, PlanEnd, play, within};
+use super::experiments::{PlanEnd, TimeLimit, play, within};
 use super::{asked, file};
 use super::{put, refused};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, PlanVerifyArgs};
+use crate::flags::{OutputFormat, PlanVerifyArgs};
 use crate::out;
 
 /// Number of schedules per prediction.
@@ -58,12 +58,12 @@ pub fn run(args: &PlanVerifyArgs) -> Result<Exit, Stop> {
         put(path, &text)?;
     }
     match args.format {
-        Format::Text => out::line(&plimsoll_report::plan_verify::render(
+        OutputFormat::Text => out::line(&plimsoll_report::plan_verify::render(
             &args.plan.display().to_string(),
             &name.to_string(),
             &found,
         )),
-        Format::Json => out::json(&found),
+        OutputFormat::Json => out::json(&found),
     }
     Ok(exit(&found))
 }
@@ -183,7 +183,7 @@ fn with_lines(
     world.fleet.autoscale = None;
     let (findings, known) = (rows.findings.clone(), band.cloned());
     let work = move || verify_lines::lines(&world, &mix, &findings, known.as_ref(), seed);
-    let mut limit = Limit::start(TIME, true);
+    let mut limit = TimeLimit::start(TIME, true);
     limit.watch();
     match within(&mut limit, "", work) {
         Some(lines) => Ok(found.with_lines(lines.map_err(Stop::usage)?, band)),
@@ -259,7 +259,7 @@ fn level<'a>(
 }
 
 /// Fails if the user stopped the comparison, because there is no result.
-fn not_stopped(limit: &Limit) -> Result<(), Stop> {
+fn not_stopped(limit: &TimeLimit) -> Result<(), Stop> {
     match limit.over() {
         Some(PlanEnd::Stopped) => {
             Err(Stop { exit: Exit::Interrupted, line: "stopped before it was predicted".to_owned() })
@@ -302,7 +302,7 @@ fn predict(
         draw,
         gives_up: false,
     };
-    let mut limit = Limit::start(TIME, true);
+    let mut limit = TimeLimit::start(TIME, true);
     limit.watch();
     let outcomes = play((0..SCHEDULES).map(one).collect(), &mut limit).map_err(refused)?;
     not_stopped(&limit)?;

@@ -7,7 +7,7 @@ use plimsoll_report::figure;
 use plimsoll_report::selftest::SelftestRow;
 use serde_json::Value;
 
-use super::witness::{Bracket, Fate, STOP_NS, TOKENS, WitnessedRequest, number_of};
+use super::witness::{STOP_NS, TOKENS, TimeBracket, WitnessedOutcome, WitnessedRequest, number_of};
 
 /// Maximum difference between a figure and the reference: a share, or seconds.
 const SHARE: f64 = 0.02;
@@ -18,9 +18,9 @@ const EACH_S: f64 = 0.001;
 const LATE_S: f64 = 0.010;
 
 /// A figure of one request: minimum and maximum from the reference log, ns, and the value of the run, s.
-type Told = (i64, i64, f64);
+type BoundedFigure = (i64, i64, f64);
 /// A function that reads a figure from a row and from the reference log of its request.
-type Read<'a> = &'a dyn Fn(&Attempt, &WitnessedRequest) -> Option<(Bracket, f64)>;
+type FigureReader<'a> = &'a dyn Fn(&Attempt, &WitnessedRequest) -> Option<(TimeBracket, f64)>;
 
 /// An open loop: the requested load, rows and findings of the run, and the reference log.
 pub struct OpenLoop<'a> {
@@ -57,8 +57,8 @@ fn rank(sorted: &[f64], p: f64) -> f64 {
 }
 
 impl OpenLoop<'_> {
-    fn fate(&self, row: &Attempt) -> Fate {
-        Fate::of(row.request, self.stopped_ns.is_some())
+    fn fate(&self, row: &Attempt) -> WitnessedOutcome {
+        WitnessedOutcome::of(row.request, self.stopped_ns.is_some())
     }
 
     fn ns(&self, at: At) -> i64 {
@@ -192,18 +192,20 @@ impl OpenLoop<'_> {
     }
 
     /// Returns the figures of each request that finished.
-    fn latencies(&self) -> [(&'static str, Vec<Told>); 3] {
+    fn latencies(&self) -> [(&'static str, Vec<BoundedFigure>); 3] {
         let witnessed = self.by_number();
-        let whole = |pick: Read<'_>| -> Vec<Told> {
+        let whole = |pick: FigureReader<'_>| -> Vec<BoundedFigure> {
             let of = |row: &Attempt| {
-                let seen = witnessed.get(&row.request).filter(|_| self.fate(row) == Fate::Whole)?;
+                let seen =
+                    witnessed.get(&row.request).filter(|_| self.fate(row) == WitnessedOutcome::Whole)?;
                 let ((least, most), printed) = pick(row, seen)?;
                 Some((least, most, printed))
             };
             self.rows.iter().filter_map(of).collect()
         };
-        let since_due =
-            |bracket: Bracket, row: &Attempt| (bracket.0 - self.ns(row.due), bracket.1 - self.ns(row.due));
+        let since_due = |bracket: TimeBracket, row: &Attempt| {
+            (bracket.0 - self.ns(row.due), bracket.1 - self.ns(row.due))
+        };
         let ttft = whole(&|row, seen| {
             Some((since_due(*seen.tokens.first()?, row), (row.first_token? - row.due).as_secs_f64()))
         });
@@ -222,16 +224,16 @@ impl OpenLoop<'_> {
         let as_scripted = |row: &&Attempt| {
             let how = row.outcome.how;
             match self.fate(row) {
-                Fate::Whole => how == How::Finished,
-                Fate::Error => how == How::ServerError,
-                Fate::Reset => how == How::Reset,
-                Fate::Cut => how == How::Truncated,
+                WitnessedOutcome::Whole => how == How::Finished,
+                WitnessedOutcome::Error => how == How::ServerError,
+                WitnessedOutcome::Reset => how == How::Reset,
+                WitnessedOutcome::Cut => how == How::Truncated,
             }
         };
         let right = self.rows.iter().filter(as_scripted).count();
         let of = |fate| self.rows.iter().filter(|row| self.fate(row) == fate).count();
         let printed = self.findings["levels"][0]["summary"]["counts"]["failed"].as_u64().unwrap_or(0);
-        let failed = of(Fate::Error) + of(Fate::Reset) + of(Fate::Cut);
+        let failed = of(WitnessedOutcome::Error) + of(WitnessedOutcome::Reset) + of(WitnessedOutcome::Cut);
         row(
             "how each ended",
             format!("{} errors, {} resets, {} cut short", of(Fate::Error), of(Fate::Reset), of(Fate::Cut)),
@@ -244,7 +246,7 @@ impl OpenLoop<'_> {
 
 /// Checks the figure of each request against the bounds of the reference log, and reports the p99 of the
 /// errors.
-fn each(check: &str, values: &[Told], most_s: f64) -> SelftestRow {
+fn each(check: &str, values: &[BoundedFigure], most_s: f64) -> SelftestRow {
     let off = sorted(values.iter().map(|(least, most, printed)| {
         let (least, most) = (*least as f64 / 1e9, *most as f64 / 1e9);
         (least - printed).max(printed - most).max(0.0)
@@ -260,8 +262,8 @@ fn each(check: &str, values: &[Told], most_s: f64) -> SelftestRow {
 }
 
 /// Compares printed percentiles with nearest-rank percentiles of the reference log.
-fn percentiles(metric: &str, values: &[Told], printed: &Value) -> Option<SelftestRow> {
-    let bounds = [|one: &Told| one.0, |one: &Told| one.1]
+fn percentiles(metric: &str, values: &[BoundedFigure], printed: &Value) -> Option<SelftestRow> {
+    let bounds = [|one: &BoundedFigure| one.0, |one: &BoundedFigure| one.1]
         .map(|pick| sorted(values.iter().map(|one| pick(one) as f64 / 1e9)));
     let (mut truth, mut found, mut holds) = (Vec::new(), Vec::new(), true);
     for (name, p) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
@@ -310,11 +312,11 @@ mod tests {
             row.first_token = Some(due + Span(ms(30)));
             row.last_token = Some(due + Span(ms(90)));
             row.end = Some(due + Span(ms(90)));
-            row.outcome = match Fate::of(n, true) {
-                Fate::Whole => Outcome::FINISHED,
-                Fate::Error => Outcome::new(How::ServerError, plimsoll_model::By::Server, false),
-                Fate::Reset => Outcome::new(How::Reset, plimsoll_model::By::Network, true),
-                Fate::Cut => Outcome::new(How::Truncated, plimsoll_model::By::Server, false),
+            row.outcome = match WitnessedOutcome::of(n, true) {
+                WitnessedOutcome::Whole => Outcome::FINISHED,
+                WitnessedOutcome::Error => Outcome::new(How::ServerError, plimsoll_model::By::Server, false),
+                WitnessedOutcome::Reset => Outcome::new(How::Reset, plimsoll_model::By::Network, true),
+                WitnessedOutcome::Cut => Outcome::new(How::Truncated, plimsoll_model::By::Server, false),
             };
             let at = |ns: i64| (due.0 + ns - 10_000, due.0 + ns + 10_000);
             let seen = WitnessedRequest {
@@ -334,7 +336,7 @@ mod tests {
     fn broken(rows: &[Attempt], seen: &[WitnessedRequest], p50: f64) -> Vec<String> {
         let percentile = |value: f64| json!({"p50": {"value": value}});
         let summary = json!({
-            "counts": {"failed": rows.iter().filter(|row| Fate::of(row.request, true) != Fate::Whole).count()},
+            "counts": {"failed": rows.iter().filter(|row| WitnessedOutcome::of(row.request, true) != WitnessedOutcome::Whole).count()},
             "latency": {"ttft": percentile(p50), "tpot": percentile(0.004), "e2e": percentile(0.09)},
         });
         let findings = json!({"levels": [{"summary": summary}]});

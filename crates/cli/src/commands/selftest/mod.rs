@@ -19,10 +19,10 @@ use serde_json::Value;
 
 use crate::answer;
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, SelftestArgs};
+use crate::flags::{OutputFormat, SelftestArgs};
 use crate::out;
 use checks::OpenLoop;
-use witness::{HEADER, TOKENS, Witness, WitnessedRequest, level_of};
+use witness::{HEADER, TOKENS, WitnessServer, WitnessedRequest, level_of};
 
 /// Polling interval of the load process.
 const LOOK: Duration = Duration::from_millis(5);
@@ -41,7 +41,8 @@ pub fn run(args: &SelftestArgs) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let began = clock.now();
     let home = Home::new()?;
-    let witness = Witness::start().map_err(|e| Stop::invalid(format!("the witness can't listen: {e}")))?;
+    let witness =
+        WitnessServer::start().map_err(|e| Stop::invalid(format!("the witness can't listen: {e}")))?;
     let say = |line: &str| {
         if !args.quiet {
             out::note(line);
@@ -76,8 +77,8 @@ pub fn run(args: &SelftestArgs) -> Result<Exit, Stop> {
         printed,
     };
     match args.format {
-        Format::Text => out::line(&selftest::text(&found)),
-        Format::Json => out::json(&found),
+        OutputFormat::Text => out::line(&selftest::text(&found)),
+        OutputFormat::Json => out::json(&found),
     }
     if let Some(path) = &args.out {
         std::fs::write(path, plimsoll_report::selftest::page(&found))
@@ -112,7 +113,7 @@ impl OpenDone {
 }
 
 fn open_loop(
-    witness: &Witness,
+    witness: &WitnessServer,
     home: &Path,
     (name, window_s): (&str, f64),
     seed: u64,
@@ -159,7 +160,13 @@ struct Load {
 }
 
 impl Load {
-    fn start(witness: &Witness, home: &Path, name: &str, load: &[&str], seed: u64) -> Result<Load, Stop> {
+    fn start(
+        witness: &WitnessServer,
+        home: &Path,
+        name: &str,
+        load: &[&str],
+        seed: u64,
+    ) -> Result<Load, Stop> {
         let failed = |e: &std::io::Error| Stop::invalid(format!("the load can't be started: {e}"));
         let (dir, said) = (home.join(name), home.join(format!("{name}.json")));
         let json = std::fs::File::create(&said).map_err(|e| failed(&e))?;

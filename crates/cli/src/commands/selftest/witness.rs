@@ -25,7 +25,7 @@ pub const STOP_NS: i64 = 1_000_000_000;
 
 /// The scripted outcome of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum WitnessedOutcome {
     Whole,
     /// HTTP status 500.
     Error,
@@ -35,21 +35,21 @@ pub enum Fate {
     Cut,
 }
 
-impl Fate {
+impl WitnessedOutcome {
     /// Returns the outcome of a request by its number, if some requests must fail.
-    pub fn of(number: u64, some_fail: bool) -> Fate {
+    pub fn of(number: u64, some_fail: bool) -> WitnessedOutcome {
         match number % 60 {
-            _ if !some_fail => Fate::Whole,
-            17 => Fate::Error,
-            33 => Fate::Reset,
-            51 => Fate::Cut,
-            _ => Fate::Whole,
+            _ if !some_fail => WitnessedOutcome::Whole,
+            17 => WitnessedOutcome::Error,
+            33 => WitnessedOutcome::Reset,
+            51 => WitnessedOutcome::Cut,
+            _ => WitnessedOutcome::Whole,
         }
     }
 }
 
 /// Bounds of an event's time, ns of the monotonic clock: not before the first, not after the second.
-pub type Bracket = (i64, i64);
+pub type TimeBracket = (i64, i64);
 
 /// The log entry of one request.
 #[derive(Clone, Debug)]
@@ -65,13 +65,13 @@ pub struct WitnessedRequest {
     /// Hash of the prompt text.
     pub prompt: u64,
     /// Write time of each token.
-    pub tokens: Vec<Bracket>,
+    pub tokens: Vec<TimeBracket>,
     /// Write time of the last byte; `None` before the end.
-    pub end: Option<Bracket>,
+    pub end: Option<TimeBracket>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct WitnessState {
     seen: Mutex<Vec<WitnessedRequest>>,
     /// End of the current stall, ns.
     stopped_until: AtomicI64,
@@ -81,16 +81,16 @@ struct Shared {
     over: AtomicBool,
 }
 
-pub struct Witness {
-    shared: Arc<Shared>,
+pub struct WitnessServer {
+    shared: Arc<WitnessState>,
     pub addr: SocketAddr,
 }
 
-impl Witness {
+impl WitnessServer {
     /// Starts the server on a free loopback port.
-    pub fn start() -> io::Result<Witness> {
+    pub fn start() -> io::Result<WitnessServer> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
-        let (addr, shared) = (listener.local_addr()?, Arc::new(Shared::default()));
+        let (addr, shared) = (listener.local_addr()?, Arc::new(WitnessState::default()));
         let own = Arc::clone(&shared);
         std::thread::Builder::new().name("witness".into()).spawn(move || {
             for socket in listener.incoming().flatten() {
@@ -102,7 +102,7 @@ impl Witness {
                 let _ = std::thread::Builder::new().spawn(move || drop(serve(&own, socket)));
             }
         })?;
-        Ok(Witness { shared, addr })
+        Ok(WitnessServer { shared, addr })
     }
 
     /// Enables scripted failures ([`Fate::of`]).
@@ -127,7 +127,7 @@ impl Witness {
     }
 }
 
-impl Drop for Witness {
+impl Drop for WitnessServer {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::SeqCst);
         // A connection wakes the accepting thread.
@@ -144,7 +144,7 @@ struct Read1 {
     came: i64,
 }
 
-fn serve(shared: &Shared, socket: TcpStream) -> io::Result<()> {
+fn serve(shared: &WitnessState, socket: TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut reader = BufReader::new(socket.try_clone()?);
     let mut writer = socket;
@@ -194,7 +194,7 @@ fn read(from: &mut BufReader<TcpStream>) -> io::Result<Option<Read1>> {
 }
 
 /// Sends the scripted response. Returns whether the connection stays open.
-fn answer(shared: &Shared, to: &mut TcpStream, request: &Read1) -> io::Result<bool> {
+fn answer(shared: &WitnessState, to: &mut TcpStream, request: &Read1) -> io::Result<bool> {
     let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let prompt = body["messages"][0]["content"].as_str().unwrap_or_default();
     let words = prompt.split_whitespace().count();
@@ -215,14 +215,16 @@ fn answer(shared: &Shared, to: &mut TcpStream, request: &Read1) -> io::Result<bo
         });
         seen.len() - 1
     };
-    let fate = number.map_or(Fate::Whole, |number| Fate::of(number, shared.some_fail.load(Ordering::SeqCst)));
+    let fate = number.map_or(WitnessedOutcome::Whole, |number| {
+        WitnessedOutcome::of(number, shared.some_fail.load(Ordering::SeqCst))
+    });
     match fate {
-        Fate::Error => {
+        WitnessedOutcome::Error => {
             plain(to, "500 Internal Server Error", &json!({"error": {"message": "as the script says"}}))?;
             return Ok(true);
         }
-        Fate::Reset => return Ok(false),
-        Fate::Whole | Fate::Cut => {}
+        WitnessedOutcome::Reset => return Ok(false),
+        WitnessedOutcome::Whole | WitnessedOutcome::Cut => {}
     }
     let usage =
         json!({"prompt_tokens": words, "completion_tokens": asked, "total_tokens": words as u64 + asked});
@@ -239,7 +241,7 @@ fn answer(shared: &Shared, to: &mut TcpStream, request: &Read1) -> io::Result<bo
     to.write_all(
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
     )?;
-    let (mut tokens, most) = (Vec::new(), if fate == Fate::Cut { 3 } else { asked });
+    let (mut tokens, most) = (Vec::new(), if fate == WitnessedOutcome::Cut { 3 } else { asked });
     let mut left = true;
     for token in 0..most {
         wait_until(due.max(shared.stopped_until.load(Ordering::SeqCst)));
@@ -255,7 +257,7 @@ fn answer(shared: &Shared, to: &mut TcpStream, request: &Read1) -> io::Result<bo
         tokens.push((before, monotonic_ns()));
     }
     let mut end = None;
-    if left && fate == Fate::Whole {
+    if left && fate == WitnessedOutcome::Whole {
         let event = json!({"choices": [], "usage": usage});
         let before = monotonic_ns();
         chunk(to, &format!("data: {event}\n\ndata: [DONE]\n\n"))?;
@@ -267,7 +269,7 @@ fn answer(shared: &Shared, to: &mut TcpStream, request: &Read1) -> io::Result<bo
     if let Some(own) = seen.get_mut(place) {
         (own.tokens, own.end) = (tokens, end);
     }
-    Ok(fate == Fate::Whole && left)
+    Ok(fate == WitnessedOutcome::Whole && left)
 }
 
 /// Returns the number in `run-level-number-attempt`.

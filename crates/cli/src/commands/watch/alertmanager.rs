@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::file::AlertmanagerSpec;
 use super::outbox::{self, AllAlerts, Outbox};
-use super::told::ToldAlert;
+use super::told::AlertMessage;
 
 /// Default interval between two posts of an alert. Prometheus waits one minute. Half of that ends an alert
 /// sooner after the watch stops.
@@ -128,7 +128,7 @@ impl Instance {
             true => {
                 let resolved = posted.iter().filter(|alert| alert.ends_ms().is_some());
                 self.resolved.extend(resolved.map(|alert| alert.message_id()));
-                let known: HashSet<String> = all.alerts.iter().map(ToldAlert::message_id).collect();
+                let known: HashSet<String> = all.alerts.iter().map(AlertMessage::message_id).collect();
                 self.resolved.retain(|id| known.contains(id));
                 (self.took, self.failures) = (Some(all.changes), 0);
                 self.due = outbox::now() + self.resend;
@@ -144,14 +144,14 @@ impl Instance {
 /// Returns the alerts to post: firing alerts, recently resolved alerts, and resolved alerts that the instance
 /// has not accepted. Among alerts with equal labels only the newest is posted. Alertmanager treats them as
 /// one alert, and the end of an earlier alert would end the newest.
-fn posted<'a>(alerts: &'a [ToldAlert], taken: &HashSet<String>, now_ms: i64) -> Vec<&'a ToldAlert> {
-    let is_due = |alert: &&ToldAlert| {
+fn posted<'a>(alerts: &'a [AlertMessage], taken: &HashSet<String>, now_ms: i64) -> Vec<&'a AlertMessage> {
+    let is_due = |alert: &&AlertMessage| {
         alert.ends_ms().is_none_or(|ended| {
             let ago = now_ms - ended;
             ago < RESOLVED_FOR_MS || (ago < RESOLVED_AT_MOST_MS && !taken.contains(&alert.message_id()))
         })
     };
-    let mut newest: BTreeMap<&BTreeMap<String, String>, &ToldAlert> = BTreeMap::new();
+    let mut newest: BTreeMap<&BTreeMap<String, String>, &AlertMessage> = BTreeMap::new();
     for alert in alerts.iter().filter(is_due) {
         let held = newest.entry(&alert.labels).or_insert(alert);
         if alert.starts_ms() > held.starts_ms() {
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    fn alert(about: &str, fired_s: f64, resolved_s: Option<f64>) -> ToldAlert {
+    fn alert(about: &str, fired_s: f64, resolved_s: Option<f64>) -> AlertMessage {
         let alert = Alert {
             id: format!("source_lost/{about}/{fired_s}"),
             kind: AlertKind::SourceLost,
@@ -182,7 +182,7 @@ mod tests {
             diagnosis: None,
             run: None,
         };
-        ToldAlert::new(alert, None, &BTreeMap::new())
+        AlertMessage::new(alert, None, &BTreeMap::new())
     }
 
     /// A metrics endpoint fails, recovers and fails again. If both alerts were posted, Alertmanager would

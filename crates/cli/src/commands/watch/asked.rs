@@ -14,11 +14,11 @@ use plimsoll_workload::TargetSpec;
 use plimsoll_workload::parse_span;
 use plimsoll_workload::scrape::ScrapeSpec;
 
-use super::file::{self, KeptSpec, Named, PageList, PushSpec, SinkSpec, WatchFile, listen};
+use super::file::{self, PageList, PushSpec, ResolvedSources, RetentionSpec, SinkSpec, WatchFile, listen};
 use super::history::HistoryWriter;
 use super::lists;
 use super::notify::Senders;
-use super::record::{Recorded, Recorder};
+use super::record::{Recorder, WatchedSource};
 use crate::budget_file;
 use crate::exit::Stop;
 use crate::flags::{PriceArgs, WatchArgs};
@@ -31,7 +31,7 @@ const LISTEN: &str = "127.0.0.1:9464";
 
 /// The mode of `plimsoll watch`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Doing {
+pub enum WatchMode {
     Watch,
     /// Report the budget rows that the sources can decide.
     Lint,
@@ -39,7 +39,7 @@ pub enum Doing {
     Test,
 }
 
-pub struct AskedWatch {
+pub struct WatchConfig {
     pub target: TargetSpec,
     /// Scrape settings and the current metrics endpoints: the fixed ones and those from the target lists.
     pub scrape: ScrapeSpec,
@@ -54,8 +54,8 @@ pub struct AskedWatch {
     pub alerts: AlertSpec,
     pub senders: Senders,
     pub journal: Option<PathBuf>,
-    pub record: Option<KeptSpec>,
-    pub history: Option<KeptSpec>,
+    pub record: Option<RetentionSpec>,
+    pub history: Option<RetentionSpec>,
     pub budget: BudgetFile,
     pub budget_path: PathBuf,
     pub price: Option<PriceSpec>,
@@ -67,15 +67,15 @@ pub struct AskedWatch {
 ///
 /// # Errors
 /// Fails on the first invalid or missing setting, with a one-line message.
-pub fn read(args: &WatchArgs, doing: Doing) -> Result<AskedWatch, Stop> {
+pub fn read(args: &WatchArgs, doing: WatchMode) -> Result<WatchConfig, Stop> {
     let sources = &args.sources[..];
     let run = source_run(sources, doing)?;
     let (mut file, named) = match (doing, run.is_some()) {
-        (Doing::Test, _) => (replayed(sources)?, Named::default()),
-        (_, true) => (WatchFile::default(), Named::default()),
+        (WatchMode::Test, _) => (replayed(sources)?, ResolvedSources::default()),
+        (_, true) => (WatchFile::default(), ResolvedSources::default()),
         _ => named(sources)?,
     };
-    let Named { pages: fixed, lists, pushed } = named;
+    let ResolvedSources { pages: fixed, lists, pushed } = named;
     let budget_path = args.budget.clone().or(file.budget.take()).ok_or_else(|| {
         Stop::usage("no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)")
     })?;
@@ -88,9 +88,9 @@ pub fn read(args: &WatchArgs, doing: Doing) -> Result<AskedWatch, Stop> {
             "sinks: without a journal a restart loses or doubles alerts; write journal: FILE, where it can keep them",
         ));
     }
-    let record = args.record.clone().map(KeptSpec::new).or(file.record.take());
+    let record = args.record.clone().map(RetentionSpec::new).or(file.record.take());
     record.iter().try_for_each(|kept| kept.check("record")).map_err(Stop::usage)?;
-    let history = args.history.clone().map(KeptSpec::new).or(file.history.take());
+    let history = args.history.clone().map(RetentionSpec::new).or(file.history.take());
     history.iter().try_for_each(|kept| kept.check("history")).map_err(Stop::usage)?;
     if history.is_some() && run.is_some() {
         return Err(Stop::usage("--history: a run keeps its requests itself; history is of metrics pages"));
@@ -119,7 +119,7 @@ pub fn read(args: &WatchArgs, doing: Doing) -> Result<AskedWatch, Stop> {
     if let (true, Some(page)) = (target.url.is_empty(), pages.first()) {
         url_of(page).clone_into(&mut target.url);
     }
-    Ok(AskedWatch {
+    Ok(WatchConfig {
         run,
         target,
         scrape: ScrapeSpec { discover: false, pages, every: spec.every },
@@ -146,13 +146,13 @@ fn url_of(page: &str) -> &str {
 }
 
 /// Returns the run in progress or the folder of runs that the sources name, if they name one.
-fn source_run(sources: &[String], doing: Doing) -> Result<Option<PathBuf>, Stop> {
+fn source_run(sources: &[String], doing: WatchMode) -> Result<Option<PathBuf>, Stop> {
     let run = match sources {
         [one] if Path::new(one).is_dir() => Some(PathBuf::from(one)),
         _ => None,
     };
     match (doing, &run) {
-        (Doing::Lint, Some(_)) => {
+        (WatchMode::Lint, Some(_)) => {
             Err(Stop::usage("watch lint: is about pages; requests themselves tell every latency and share"))
         }
         _ => Ok(run),
@@ -181,7 +181,7 @@ fn checked(spec: BudgetWatchSpec) -> Result<BudgetWatchSpec, Stop> {
     Ok(spec)
 }
 
-impl AskedWatch {
+impl WatchConfig {
     /// Returns the path of the budget file for display.
     pub fn budget_name(&self) -> String {
         self.budget_path.display().to_string()
@@ -193,11 +193,11 @@ impl AskedWatch {
             Some(run) => run.display().to_string(),
             None => without_user(&self.target.url),
         };
-        self.records(Recorded { url, clock: clock.anchor(), time: TimeBase::Real })
+        self.records(WatchedSource { url, clock: clock.anchor(), time: TimeBase::Real })
     }
 
     /// Returns the recorder of alert windows for data with its own time axis.
-    pub fn records(&self, of: Recorded) -> Result<Option<Recorder>, Stop> {
+    pub fn records(&self, of: WatchedSource) -> Result<Option<Recorder>, Stop> {
         let what = (&self.budget, self.spec.every);
         self.record.clone().map(|spec| Recorder::start(spec, what, of)).transpose()
     }
@@ -208,11 +208,11 @@ impl AskedWatch {
     /// Fails if the folder can't be created or another watch writes it.
     pub fn history(&self, clock: Clock) -> Result<Option<HistoryWriter>, Stop> {
         let url = without_user(&self.target.url);
-        self.histories(Recorded { url, clock: clock.anchor(), time: TimeBase::Real })
+        self.histories(WatchedSource { url, clock: clock.anchor(), time: TimeBase::Real })
     }
 
     /// Returns the history writer for data with its own time axis.
-    pub fn histories(&self, of: Recorded) -> Result<Option<HistoryWriter>, Stop> {
+    pub fn histories(&self, of: WatchedSource) -> Result<Option<HistoryWriter>, Stop> {
         let what = (&self.budget, self.spec.every);
         self.history.clone().map(|spec| HistoryWriter::start(spec, what, of)).transpose()
     }
@@ -253,8 +253,8 @@ fn is_file(text: &str) -> bool {
 }
 
 /// Returns the watch file, or an empty one, and the endpoints that the file or the arguments name.
-fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
-    let (file, Named { pages, lists, pushed }) = match sources {
+fn named(sources: &[String]) -> Result<(WatchFile, ResolvedSources), Stop> {
+    let (file, ResolvedSources { pages, lists, pushed }) = match sources {
         [] => {
             let what = "watch: name a metrics page (http://host:8000/metrics), a watch file or a growing run";
             return Err(Stop::usage(what));
@@ -266,7 +266,7 @@ fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
         }
         several => {
             let pages = several.iter().map(|text| page(text)).collect::<Result<_, Stop>>()?;
-            (WatchFile::default(), Named { pages, ..Named::default() })
+            (WatchFile::default(), ResolvedSources { pages, ..ResolvedSources::default() })
         }
     };
     if pages.is_empty() && lists.is_empty() && pushed.is_empty() {
@@ -284,7 +284,7 @@ fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
         Some(host) => format!("{host}={page}"),
         None => page,
     };
-    Ok((file, Named { pages: pages.into_iter().map(named).collect(), lists, pushed }))
+    Ok((file, ResolvedSources { pages: pages.into_iter().map(named).collect(), lists, pushed }))
 }
 
 /// Returns host and port of an unnamed endpoint, without credentials.

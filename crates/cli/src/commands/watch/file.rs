@@ -31,8 +31,8 @@ pub struct WatchFile {
     pub alerts: AlertSpec,
     pub sinks: SinkSpec,
     pub journal: Option<PathBuf>,
-    pub record: Option<KeptSpec>,
-    pub history: Option<KeptSpec>,
+    pub record: Option<RetentionSpec>,
+    pub history: Option<RetentionSpec>,
     /// Price (per hour, GPU-hour, replica-hour or Mtok), or a price file.
     pub price: Option<String>,
     /// Number of GPUs of the endpoint, over all replicas.
@@ -102,7 +102,7 @@ fn sources<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<SourceLine>, D::Err
 
 /// The resolved sources of a watch file.
 #[derive(Default)]
-pub struct Named {
+pub struct ResolvedSources {
     /// Metrics endpoints that are named directly and do not change.
     pub pages: Vec<String>,
     pub lists: Vec<PageList>,
@@ -118,16 +118,16 @@ impl WatchFile {
 
     /// Returns the resolved sources. Relative paths are resolved against the folder of `path`, the watch
     /// file.
-    pub fn named(&self, path: &Path) -> Result<Named, String> {
-        let mut found = Named::default();
+    pub fn named(&self, path: &Path) -> Result<ResolvedSources, String> {
+        let mut found = ResolvedSources::default();
         self.sources.iter().try_for_each(|line| listed(line, path, &mut found))?;
         Ok(found)
     }
 }
 
 /// Adds the sources of one entry of the file.
-fn listed(line: &SourceLine, file: &Path, found: &mut Named) -> Result<(), String> {
-    let Named { pages, lists, pushed } = found;
+fn listed(line: &SourceLine, file: &Path, found: &mut ResolvedSources) -> Result<(), String> {
+    let ResolvedSources { pages, lists, pushed } = found;
     let of_file = |why: String| format!("{}: sources: {why}", file.display());
     for url in line.url.iter().chain(&line.urls) {
         let named = line.name.as_ref().filter(|_| line.urls.is_empty());
@@ -266,7 +266,7 @@ pub struct WebhookSpec {
 /// The storage of run folders (alert windows or a history) and its retention.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeptSpec {
+pub struct RetentionSpec {
     /// Folder that contains the run folders.
     pub dir: PathBuf,
     /// Maximum total size in bytes; the oldest run folders are removed first [default: 1 GiB].
@@ -285,10 +285,10 @@ fn keep_days() -> f64 {
     30.0
 }
 
-impl KeptSpec {
+impl RetentionSpec {
     /// Returns the default retention for this folder.
-    pub fn new(dir: PathBuf) -> KeptSpec {
-        KeptSpec { dir, keep_bytes: keep_bytes(), keep_days: keep_days() }
+    pub fn new(dir: PathBuf) -> RetentionSpec {
+        RetentionSpec { dir, keep_bytes: keep_bytes(), keep_days: keep_days() }
     }
 
     /// # Errors

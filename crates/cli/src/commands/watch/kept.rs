@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::history::cut;
 use super::record::{KIND, WindowNote};
 use crate::exit::{Exit, Stop};
-use crate::flags::Format;
+use crate::flags::OutputFormat;
 use crate::out;
 
 /// Minimum length of a baseline. The baseline ends `MARGIN` before the start of the incident, because that
@@ -38,7 +38,7 @@ pub struct PageWindow {
 
 /// The JSON output for a window.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct WindowOutput<'a> {
     run: &'a str,
     #[serde(flatten)]
     note: &'a WindowNote,
@@ -72,27 +72,27 @@ impl PageWindow {
     }
 
     /// Prints the alerts, the cause, and the budget rows over the whole window.
-    pub fn show(&self, format: Format) -> Result<Exit, Stop> {
+    pub fn show(&self, format: OutputFormat) -> Result<Exit, Stop> {
         let found = self.rows(&self.note.budget)?;
         match format {
-            Format::Text => {
+            OutputFormat::Text => {
                 let alerts = self.note.alerts.iter().map(|alert| words::alert(alert.fired_s, alert) + "\n");
                 let all: Vec<String> = alerts.chain([words::over_all(&found)]).collect();
                 out::line(&all.join("\n"));
             }
-            Format::Json => {
-                out::json(&Shown { run: &self.manifest.id, note: &self.note, rows: &found.rows });
+            OutputFormat::Json => {
+                out::json(&WindowOutput { run: &self.manifest.id, note: &self.note, rows: &found.rows });
             }
         }
         Ok(Exit::Done)
     }
 
     /// Evaluates a budget over the whole window. Returns the exit code of the verdict.
-    pub fn gate(&self, budget: &BudgetFile, format: Format) -> Result<Exit, Stop> {
+    pub fn gate(&self, budget: &BudgetFile, format: OutputFormat) -> Result<Exit, Stop> {
         let found = self.rows(budget)?;
         match format {
-            Format::Text => out::line(&words::over_all(&found)),
-            Format::Json => out::json(&found.rows),
+            OutputFormat::Text => out::line(&words::over_all(&found)),
+            OutputFormat::Json => out::json(&found.rows),
         }
         let any = |state: RowState| found.rows.iter().any(|row| row.state == state);
         Ok(match () {

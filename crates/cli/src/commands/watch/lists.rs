@@ -16,7 +16,7 @@ use plimsoll_wire::prometheus_api;
 use plimsoll_workload::TargetSpec;
 use plimsoll_workload::scrape::ScrapeSpec;
 
-use super::asked::AskedWatch;
+use super::asked::WatchConfig;
 use super::file::PageList;
 use super::{LOOK, known};
 use crate::exit::{Exit, Stop};
@@ -51,7 +51,7 @@ impl PageList {
 
 /// Updates the scraper from the lists until the watch ends, then stops the scraper. If a list can't be read,
 /// the endpoints stay unchanged.
-pub fn follow(asked: &AskedWatch, scraper: Scraper, over: Arc<AtomicBool>) -> JoinHandle<()> {
+pub fn follow(asked: &WatchConfig, scraper: Scraper, over: Arc<AtomicBool>) -> JoinHandle<()> {
     let (target, lists, fixed) = (asked.target.clone(), asked.lists.clone(), asked.fixed.clone());
     let mut scrape = asked.scrape.clone();
     let pause = Span(EVERY.0.max(scrape.every.0)).as_duration();

@@ -37,13 +37,13 @@ use plimsoll_watch::lint::{dead_pairs, lint};
 use plimsoll_watch::{Alert, AlertKind, BudgetWatch, BudgetWatchSpec, Minute, RowState, WatchFinding};
 
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, WatchAction, WatchArgs, WatchCommand};
+use crate::flags::{OutputFormat, WatchAction, WatchArgs, WatchCommand};
 use crate::out;
 use crate::screen::{KeyWatch, Screen};
-use asked::{AskedWatch, Doing};
+use asked::{WatchConfig, WatchMode};
 use history::HistoryWriter;
 use notify::Notifier;
-use pushed::Receiving;
+use pushed::PushListener;
 use record::Recorder;
 use serve::StatusServer;
 
@@ -59,12 +59,12 @@ pub fn run(command: &WatchCommand) -> Result<Exit, Stop> {
         None => start(&command.settings),
         Some(WatchAction::Cut(args)) => history::cut::run(args),
         Some(WatchAction::Lint(args)) => {
-            let mut asked = asked::read(args, Doing::Lint)?;
+            let mut asked = asked::read(args, WatchMode::Lint)?;
             let pages = pages(&mut asked, true)?;
             linted(args, &asked, pages)
         }
         Some(WatchAction::Test(args)) => {
-            let asked = asked::read(&args.settings, Doing::Test)?;
+            let asked = asked::read(&args.settings, WatchMode::Test)?;
             replay::run(&args.settings, &asked, &args.replay)
         }
     }
@@ -72,7 +72,7 @@ pub fn run(command: &WatchCommand) -> Result<Exit, Stop> {
 
 /// Watches until it is stopped.
 pub fn start(args: &WatchArgs) -> Result<Exit, Stop> {
-    let asked = asked::read(args, Doing::Watch)?;
+    let asked = asked::read(args, WatchMode::Watch)?;
     match asked.run.clone() {
         Some(dir) => run::watch(args, asked, &dir),
         None => watch(args, asked),
@@ -84,7 +84,7 @@ pub fn start(args: &WatchArgs) -> Result<Exit, Stop> {
 /// With `asks`, one source must respond, because otherwise the watch has no data. Lists are exempt, because
 /// some of their targets are always starting or stopping. An endpoint that does not respond is reported and
 /// retried. The interval is at least the scrape interval of Prometheus.
-fn pages(asked: &mut AskedWatch, asks: bool) -> Result<Vec<MetricsPage>, Stop> {
+fn pages(asked: &mut WatchConfig, asks: bool) -> Result<Vec<MetricsPage>, Stop> {
     let line = |e: &ScrapeError| e.to_string().replace("--scrape ", "");
     let trusted = || pages::trust(&asked.target, &asked.scrape);
     let found = match asks && asked.lists.is_empty() {
@@ -124,7 +124,7 @@ pub fn knows(name: &str) -> bool {
 }
 
 /// Scrapes every endpoint once and reports the rows that the endpoints can decide.
-fn linted(args: &WatchArgs, asked: &AskedWatch, pages: Vec<MetricsPage>) -> Result<Exit, Stop> {
+fn linted(args: &WatchArgs, asked: &WatchConfig, pages: Vec<MetricsPage>) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
     let kept = Arc::clone(&samples);
@@ -145,8 +145,8 @@ fn linted(args: &WatchArgs, asked: &AskedWatch, pages: Vec<MetricsPage>) -> Resu
     let (file, pairs) = (&asked.budget, asked.alerts.pairs());
     let found = lint(file, pairs, &ServerSide::read(&samples), clock.now());
     match args.format {
-        Format::Text => out::line(&words::lint(&found)),
-        Format::Json => out::json(&found),
+        OutputFormat::Text => out::line(&words::lint(&found)),
+        OutputFormat::Json => out::json(&found),
     }
     if let Some(dead) = dead_pairs(file, pairs) {
         return Err(Stop::usage(dead));
@@ -154,7 +154,7 @@ fn linted(args: &WatchArgs, asked: &AskedWatch, pages: Vec<MetricsPage>) -> Resu
     Ok(if found.iter().any(|row| row.judged) { Exit::Done } else { Exit::Inconclusive })
 }
 
-fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
+fn watch(args: &WatchArgs, mut asked: WatchConfig) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let senders = std::mem::take(&mut asked.senders);
     let memory = asked.alerts.pairs().iter().map(|pair| pair.long_s).max().unwrap_or(0);
@@ -192,7 +192,7 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     }
     // The channel is unbounded, because evaluation must not delay scraping.
     let (sends, coming) = mpsc::channel();
-    let rows = ScrapeLog::pages(move |read| _ = sends.send(Coming::Page(read)));
+    let rows = ScrapeLog::pages(move |read| _ = sends.send(ObservedData::Page(read)));
     let receiving = pushed::start(&asked.pushed, clock, &rows)?;
     // The limit is raised because each endpoint keeps one open connection.
     let _ = plimsoll_client::doctor::raise_descriptor_limit();
@@ -201,8 +201,9 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let over = Arc::new(AtomicBool::new(false));
     let follower = lists::follow(&asked, scraper, Arc::clone(&over));
     let until = asked.time.map(|time| At::ZERO + time);
-    let mut told = Telling { receiving, history, course, ..Telling::new(args, (notifier, recorder), served) };
-    let seen = Seeing { watched, coming };
+    let mut told =
+        WatchOutputs { receiving, history, course, ..WatchOutputs::new(args, (notifier, recorder), served) };
+    let seen = WatchInputs { watched, coming };
     let last = go(seen, &mut told, (clock, asked.spec, until), &ended);
     let came: Vec<String> = told.pushed().iter().map(|(name, counts)| came(name, counts)).collect();
     told.notifier.end();
@@ -216,14 +217,14 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     came.iter().for_each(|line| screen.say(line));
     let Some(found) = last else { return Ok(Exit::Inconclusive) };
     match args.format {
-        Format::Json => out::json(&page::Everything::of(&found, None)),
-        Format::Text => out::line(&words::text(&found)),
+        OutputFormat::Json => out::json(&page::WatchSnapshot::of(&found, None)),
+        OutputFormat::Text => out::line(&words::text(&found)),
     }
     Ok(exit(&found, until.is_some() && !ended.load(Ordering::Relaxed)))
 }
 
 /// Prints the sources and the budget before the first scrape.
-fn says_what_begins(screen: &mut Screen, asked: &AskedWatch, pages: &[MetricsPage]) {
+fn says_what_begins(screen: &mut Screen, asked: &WatchConfig, pages: &[MetricsPage]) {
     let (budget, every) = (asked.budget_name(), asked.spec.every);
     let asks_prometheus = pages.iter().any(|page| page.cadence.is_some());
     let line = match (asks_prometheus, asked.pushed.len()) {
@@ -235,24 +236,24 @@ fn says_what_begins(screen: &mut Screen, asked: &AskedWatch, pages: &[MetricsPag
 }
 
 /// A piece of observed data.
-enum Coming {
+enum ObservedData {
     /// The result of one scrape.
     Page(PageRead),
     Requests(Vec<Attempt>),
 }
 
 /// A watch and the channel of its data.
-struct Seeing {
+struct WatchInputs {
     watched: BudgetWatch,
-    coming: mpsc::Receiver<Coming>,
+    coming: mpsc::Receiver<ObservedData>,
 }
 
-impl Seeing {
+impl WatchInputs {
     fn take(&mut self) {
         for came in self.coming.try_iter() {
             match came {
-                Coming::Page(read) => self.watched.read(read),
-                Coming::Requests(rows) => self.watched.take(rows),
+                ObservedData::Page(read) => self.watched.read(read),
+                ObservedData::Requests(rows) => self.watched.take(rows),
             }
         }
     }
@@ -260,8 +261,8 @@ impl Seeing {
 
 /// Ticks until the end. Returns the last finding.
 fn go(
-    mut seen: Seeing,
-    told: &mut Telling<'_>,
+    mut seen: WatchInputs,
+    told: &mut WatchOutputs<'_>,
     (clock, spec, until): (Clock, BudgetWatchSpec, Option<At>),
     ended: &AtomicBool,
 ) -> Option<WatchFinding> {
@@ -304,7 +305,7 @@ fn go(
 }
 
 /// All outputs of a watch, and the state that each last showed.
-struct Telling<'a> {
+struct WatchOutputs<'a> {
     args: &'a WatchArgs,
     states: Vec<Option<RowState>>,
     alerts: Vec<Alert>,
@@ -316,18 +317,18 @@ struct Telling<'a> {
     course: Option<ChartData>,
     served: Option<StatusServer>,
     /// Receivers of pushed metrics, whose counts are shown.
-    receiving: Vec<Receiving>,
+    receiving: Vec<PushListener>,
 }
 
-impl<'a> Telling<'a> {
+impl<'a> WatchOutputs<'a> {
     fn new(
         args: &'a WatchArgs,
         (notifier, recorder): (Notifier, Option<Recorder>),
         served: Option<StatusServer>,
-    ) -> Telling<'a> {
+    ) -> WatchOutputs<'a> {
         let (states, alerts, receiving) = (Vec::new(), Vec::new(), Vec::new());
         let (history, course) = (None, None);
-        Telling { args, states, alerts, notifier, recorder, history, course, served, receiving }
+        WatchOutputs { args, states, alerts, notifier, recorder, history, course, served, receiving }
     }
 
     fn tell(&mut self, found: &WatchFinding, watched: &BudgetWatch, minutes: Vec<(String, Minute)>) {
@@ -342,7 +343,7 @@ impl<'a> Telling<'a> {
     }
 }
 
-impl Telling<'_> {
+impl WatchOutputs<'_> {
     /// Returns the receive counts of each listen address.
     fn pushed(&self) -> Vec<(String, PushCounts)> {
         self.receiving.iter().map(|one| (one.name().to_owned(), one.counts())).collect()
@@ -358,8 +359,8 @@ fn changes(args: &WatchArgs, found: &WatchFinding, states: &mut Vec<Option<RowSt
         }
         let before = state.replace(row.state);
         match args.format {
-            Format::Text => out::line(&words::change(found.at_s, row, before)),
-            Format::Json => {
+            OutputFormat::Text => out::line(&words::change(found.at_s, row, before)),
+            OutputFormat::Json => {
                 out::line(&serde_json::json!({"at_s": found.at_s, "before": before, "row": row}).to_string());
             }
         }
@@ -375,11 +376,13 @@ fn called(args: &WatchArgs, found: &WatchFinding, told: &mut Vec<Alert>) {
     let mut kinds = HashSet::new();
     for alert in people.clone().filter(|alert| !is_told(alert)) {
         match args.format {
-            Format::Text if alert.stands() && alert.diagnosis.is_none() && !kinds.insert(alert.kind) => {
+            OutputFormat::Text
+                if alert.stands() && alert.diagnosis.is_none() && !kinds.insert(alert.kind) =>
+            {
                 out::line(&words::alert_again(found.at_s, alert));
             }
-            Format::Text => out::line(&words::alert(found.at_s, alert)),
-            Format::Json => {
+            OutputFormat::Text => out::line(&words::alert(found.at_s, alert)),
+            OutputFormat::Json => {
                 out::line(&serde_json::json!({"at_s": found.at_s, "alert": alert}).to_string());
             }
         }

@@ -15,7 +15,7 @@ use super::alertmanager::Instance;
 use super::file::{AlertmanagerSpec, SinkSpec, WebhookSpec};
 use super::journal::{Journal, JournalLine, JournalState};
 use super::outbox::{Outbox, SinkHealth};
-use super::told::{self, ToldAlert};
+use super::told::{self, AlertMessage};
 use super::webhook::Webhook;
 use crate::exit::Stop;
 
@@ -105,7 +105,7 @@ impl Notifier {
     /// Queues undelivered messages again, the oldest first.
     fn resume(&mut self, left: JournalState) -> BoardState {
         let since_s = left.webhook_ms.unwrap_or(0) as f64 / 1e3;
-        let mut messages: Vec<(f64, ToldAlert)> = Vec::new();
+        let mut messages: Vec<(f64, AlertMessage)> = Vec::new();
         for alert in left.alerts.iter().filter(|alert| alert.kind != AlertKind::Watchdog) {
             let is_new = |state| !left.arrived.contains(&(alert.id.clone(), state));
             let told = self.absolute(alert.clone());
@@ -195,7 +195,7 @@ impl Notifier {
         }
     }
 
-    fn absolute(&self, alert: Alert) -> ToldAlert {
-        ToldAlert::new(alert, self.budget.as_deref(), &self.labels)
+    fn absolute(&self, alert: Alert) -> AlertMessage {
+        AlertMessage::new(alert, self.budget.as_deref(), &self.labels)
     }
 }

@@ -10,7 +10,7 @@ use plimsoll_client::{PostClient, PostResponse};
 use plimsoll_model::{At, Span};
 use serde::Serialize;
 
-use super::told::ToldAlert;
+use super::told::AlertMessage;
 use crate::out;
 
 /// Backoff after the first failure; each further failure doubles it.
@@ -34,10 +34,10 @@ pub struct SinkHealth {
 
 #[derive(Default)]
 struct Inside {
-    alerts: Vec<ToldAlert>,
+    alerts: Vec<AlertMessage>,
     /// Counter of alerts that fired or resolved.
     changes: u64,
-    messages: VecDeque<ToldAlert>,
+    messages: VecDeque<AlertMessage>,
     health: BTreeMap<String, SinkHealth>,
     ended: bool,
 }
@@ -51,7 +51,7 @@ pub struct Outbox {
 
 pub struct AllAlerts {
     /// Firing alerts, and the most recently resolved ones.
-    pub alerts: Vec<ToldAlert>,
+    pub alerts: Vec<AlertMessage>,
     /// Counter of alerts that fired or resolved.
     pub changes: u64,
     pub ended: bool,
@@ -59,7 +59,7 @@ pub struct AllAlerts {
 
 impl Outbox {
     /// Sets the current alerts and queues messages.
-    pub fn put(&self, alerts: Vec<ToldAlert>, messages: Vec<ToldAlert>, has_changed: bool) {
+    pub fn put(&self, alerts: Vec<AlertMessage>, messages: Vec<AlertMessage>, has_changed: bool) {
         let Ok(mut inside) = self.inside.lock() else { return };
         inside.alerts = alerts;
         inside.changes += u64::from(has_changed);
@@ -98,7 +98,7 @@ impl Outbox {
 
     /// Waits until `due` and for a message, and returns the message without removing it. Returns `None` at
     /// the end if no message is queued.
-    pub fn message(&self, due: At) -> Option<(ToldAlert, bool)> {
+    pub fn message(&self, due: At) -> Option<(AlertMessage, bool)> {
         let mut inside = self.inside.lock().ok()?;
         loop {
             let ended = inside.ended;

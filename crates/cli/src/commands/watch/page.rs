@@ -8,20 +8,20 @@ use plimsoll_wire::prometheus::{Label, PrometheusPage};
 use serde::Serialize;
 
 use super::outbox::SinkHealth;
-use super::serve::Body;
+use super::serve::ServedContent;
 
 /// The findings and the health of the alert receivers.
 #[derive(Serialize)]
-pub struct Everything<'a> {
+pub struct WatchSnapshot<'a> {
     #[serde(flatten)]
     found: &'a WatchFinding,
     #[serde(skip_serializing_if = "Option::is_none")]
     sinks: Option<&'a [SinkHealth]>,
 }
 
-impl<'a> Everything<'a> {
-    pub fn of(found: &'a WatchFinding, sinks: Option<&'a [SinkHealth]>) -> Everything<'a> {
-        Everything { found, sinks }
+impl<'a> WatchSnapshot<'a> {
+    pub fn of(found: &'a WatchFinding, sinks: Option<&'a [SinkHealth]>) -> WatchSnapshot<'a> {
+        WatchSnapshot { found, sinks }
     }
 }
 
@@ -30,29 +30,30 @@ pub fn bodies(
     found: &WatchFinding,
     sinks: &[SinkHealth],
     pushed: &[(String, PushCounts)],
-) -> (Vec<Body>, String) {
-    let rows = serde_json::to_string(&Everything::of(found, Some(sinks))).unwrap_or_default();
+) -> (Vec<ServedContent>, String) {
+    let rows = serde_json::to_string(&WatchSnapshot::of(found, Some(sinks))).unwrap_or_default();
     let alerts = serde_json::to_string(&found.alerts).unwrap_or_default();
     let mut bodies = first(rows.clone(), alerts);
     let text = metrics(found, sinks, pushed);
-    bodies.push(Body::new("/metrics", plimsoll_wire::prometheus::CONTENT_TYPE, text));
+    bodies.push(ServedContent::new("/metrics", plimsoll_wire::prometheus::CONTENT_TYPE, text));
     (bodies, rows)
 }
 
 /// Returns the chart data of the last hours, with the ceilings for the charts.
-pub fn course(course: &ChartData, watched: &BudgetWatch) -> Body {
+pub fn course(course: &ChartData, watched: &BudgetWatch) -> ServedContent {
     let of = if watched.is_of_requests() { "requests" } else { "pages" };
     let said = serde_json::json!({"of": of, "minutes": course.points(), "ceilings": watched.ceilings()});
-    Body::new("/v1/course", "application/json", said.to_string())
+    ServedContent::new("/v1/course", "application/json", said.to_string())
 }
 
 /// Returns the bodies before the first finding.
-pub fn nothing() -> Vec<Body> {
+pub fn nothing() -> Vec<ServedContent> {
     first(String::new(), "[]".to_owned())
 }
 
-fn first(rows: String, alerts: String) -> Vec<Body> {
-    let page = Body { make: html, ..Body::new("/", "text/html; charset=utf-8", rows.clone()) };
+fn first(rows: String, alerts: String) -> Vec<ServedContent> {
+    let page =
+        ServedContent { make: html, ..ServedContent::new("/", "text/html; charset=utf-8", rows.clone()) };
     let json = "application/json";
     vec![page, Body::new("/v1/rows", json, rows), Body::new("/v1/alerts", json, alerts)]
 }

@@ -41,7 +41,7 @@ pub fn bearer(
 }
 
 /// A receiver on one listen address; dropping it closes the address.
-pub struct Receiving {
+pub struct PushListener {
     name: String,
     counts: Arc<Mutex<PushCounts>>,
     /// Set after the address was reported as silent.
@@ -54,11 +54,11 @@ pub struct Receiving {
 ///
 /// # Errors
 /// Fails if an address can't be bound or a key can't be read.
-pub fn start(specs: &[PushSpec], clock: Clock, rows: &ScrapeLog) -> Result<Vec<Receiving>, Stop> {
+pub fn start(specs: &[PushSpec], clock: Clock, rows: &ScrapeLog) -> Result<Vec<PushListener>, Stop> {
     specs.iter().map(|spec| receive(spec, clock, rows)).collect()
 }
 
-fn receive(spec: &PushSpec, clock: Clock, rows: &ScrapeLog) -> Result<Receiving, Stop> {
+fn receive(spec: &PushSpec, clock: Clock, rows: &ScrapeLog) -> Result<PushListener, Stop> {
     let counts: Arc<Mutex<PushCounts>> = Arc::default();
     let shown = Arc::clone(&counts);
     let mut pages = OtlpSource::new(clock, knows, rows.clone());
@@ -76,7 +76,7 @@ fn receive(spec: &PushSpec, clock: Clock, rows: &ScrapeLog) -> Result<Receiving,
     // Parent processes wait for this line, so it is printed even with `--quiet`.
     out::note(&format!("otlp is taken at http://{addr}{}", otlp_metrics::HTTP_PATH));
     let name = format!("otlp {addr}");
-    Ok(Receiving { name, counts, is_lost: false, is_warned: false, _collecting: collecting })
+    Ok(PushListener { name, counts, is_lost: false, is_warned: false, _collecting: collecting })
 }
 
 fn show(shown: &Mutex<PushCounts>, counts: PushCounts) {
@@ -85,7 +85,7 @@ fn show(shown: &Mutex<PushCounts>, counts: PushCounts) {
     }
 }
 
-impl Receiving {
+impl PushListener {
     /// Returns the display name of the address.
     pub fn name(&self) -> &str {
         &self.name
@@ -117,7 +117,7 @@ impl Receiving {
 
 /// Waits until every receiver has data, for at most `most`.
 pub fn await_all(
-    receiving: &[Receiving],
+    receiving: &[PushListener],
     clock: Clock,
     most: Span,
     has_told: impl Fn() -> bool,
@@ -128,7 +128,7 @@ pub fn await_all(
             return Ok(());
         }
         if clock.now() > At::ZERO + most {
-            let name = silent.or(receiving.first()).map_or("", Receiving::name);
+            let name = silent.or(receiving.first()).map_or("", PushListener::name);
             let unknown: u64 = receiving.iter().map(|one| one.counts().unknown).sum();
             let why = match unknown {
                 0 => "nothing came",

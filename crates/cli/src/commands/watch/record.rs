@@ -17,7 +17,7 @@ use plimsoll_watch::record::AlertWindow;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::file::KeptSpec;
+use super::file::RetentionSpec;
 use crate::exit::Stop;
 use crate::numbered::{self, size};
 use crate::{measure, observed, out};
@@ -54,7 +54,7 @@ pub struct BlocksNote {
 
 /// The watched source and its time axis.
 #[derive(Clone, Debug)]
-pub struct Recorded {
+pub struct WatchedSource {
     /// Display name of the source.
     pub url: String,
     pub clock: ClockAnchor,
@@ -63,10 +63,10 @@ pub struct Recorded {
 
 /// A writer of alert windows.
 pub struct Recorder {
-    spec: KeptSpec,
+    spec: RetentionSpec,
     budget: BudgetFile,
     every: Span,
-    of: Recorded,
+    of: WatchedSource,
     next: u64,
     writing: Vec<JoinHandle<Option<String>>>,
     error: Option<String>,
@@ -75,16 +75,16 @@ pub struct Recorder {
 impl Recorder {
     /// Creates the folder if needed.
     pub fn start(
-        spec: KeptSpec,
+        spec: RetentionSpec,
         (budget, every): (&BudgetFile, Span),
-        of: Recorded,
+        of: WatchedSource,
     ) -> Result<Recorder, Stop> {
         let name = spec.dir.display();
         std::fs::create_dir_all(&spec.dir).map_err(|e| Stop::usage(format!("record: {name}: {e}")))?;
         let dir = std::path::absolute(&spec.dir).map_err(|e| Stop::usage(format!("record: {name}: {e}")))?;
         let next = folders(&dir).last().map_or(1, |(number, _)| number + 1);
         let budget = budget.clone();
-        let (spec, writing) = (KeptSpec { dir, ..spec }, Vec::new());
+        let (spec, writing) = (RetentionSpec { dir, ..spec }, Vec::new());
         Ok(Recorder { spec, budget, every, of, next, writing, error: None })
     }
 
@@ -148,7 +148,7 @@ impl Recorder {
 }
 
 /// Returns the manifest of a run with this metadata.
-pub fn manifest(of: &Recorded, note: &WindowNote) -> Manifest {
+pub fn manifest(of: &WatchedSource, note: &WindowNote) -> Manifest {
     let target = Fingerprint { url: of.url.clone(), facts: Default::default() };
     let scenario = json!({"target": {"url": of.url}, "watch": note});
     observed::manifest(KIND, (of.time, of.clock), target, scenario)
@@ -213,9 +213,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("alerts");
         let budget: BudgetFile = serde_json::from_value(json!({"version": 1})).expect("a budget");
-        let of = Recorded { url: "x".into(), clock: ClockAnchor::default(), time: TimeBase::Real };
+        let of = WatchedSource { url: "x".into(), clock: ClockAnchor::default(), time: TimeBase::Real };
         let recorder = |keep_bytes| {
-            let spec = KeptSpec { keep_bytes, ..KeptSpec::new(dir.clone()) };
+            let spec = RetentionSpec { keep_bytes, ..RetentionSpec::new(dir.clone()) };
             Recorder::start(spec, (&budget, Span::from_secs(5)), of.clone()).expect("a folder")
         };
         let mut keeping = recorder(1 << 30);

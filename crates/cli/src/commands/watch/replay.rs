@@ -7,16 +7,16 @@ use plimsoll_watch::replay::{Keep, ReplayFinding, of_pages, of_requests};
 use plimsoll_watch::{RowState, WatchRow};
 use serde::Serialize;
 
-use super::asked::AskedWatch;
-use super::record::Recorded;
+use super::asked::WatchConfig;
+use super::record::WatchedSource;
 use crate::commands::gate;
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, WatchArgs};
+use crate::flags::{OutputFormat, WatchArgs};
 use crate::out;
 
 /// The JSON output.
 #[derive(Serialize)]
-struct Tested {
+struct ReplayOutput {
     run: String,
     requests: Option<ReplayFinding>,
     /// Result from the metrics endpoints that were scraped during the run; `None` without scrapes.
@@ -24,11 +24,11 @@ struct Tested {
 }
 
 /// Replays a run and prints the result.
-pub fn run(args: &WatchArgs, asked: &AskedWatch, name: &str) -> Result<Exit, Stop> {
+pub fn run(args: &WatchArgs, asked: &WatchConfig, name: &str) -> Result<Exit, Stop> {
     let run = gate::open(name)?;
     let (file, every) = (&asked.budget, asked.spec.every);
     let Manifest { id, clock, time, target, .. } = run.manifest;
-    let of = Recorded { url: target.url, clock, time };
+    let of = WatchedSource { url: target.url, clock, time };
     if let Some(mut history) = asked.histories(of.clone())? {
         history.keep(&plimsoll_watch::replay::history(file, every, &run.samples, history.wall_ns()));
         history.end();
@@ -38,7 +38,7 @@ pub fn run(args: &WatchArgs, asked: &AskedWatch, name: &str) -> Result<Exit, Sto
     let mut keep = |window| {
         recorder.as_mut().map_or(String::new(), |recorder| recorder.keep(window).display().to_string())
     };
-    let tested = Tested {
+    let tested = ReplayOutput {
         run: id,
         requests: of_requests(
             file,
@@ -64,19 +64,19 @@ pub fn run(args: &WatchArgs, asked: &AskedWatch, name: &str) -> Result<Exit, Sto
         )));
     }
     match args.format {
-        Format::Text => {
+        OutputFormat::Text => {
             let requests = tested.requests.iter().map(|found| words::replayed("its requests", found));
             let pages = tested.pages.iter().map(|found| words::replayed("the servers' pages", found));
             out::line(&requests.chain(pages).collect::<Vec<_>>().join("\n\n"));
         }
-        Format::Json => out::json(&tested),
+        OutputFormat::Json => out::json(&tested),
     }
     Ok(exit(&tested))
 }
 
 /// Returns the exit code. It is 1 for an alert or a broken row from either source. It is 3 if the best source
 /// leaves a row inconclusive or no row passes, else 0.
-fn exit(tested: &Tested) -> Exit {
+fn exit(tested: &ReplayOutput) -> Exit {
     let both = || tested.requests.iter().chain(&tested.pages);
     let any = |rows: &[WatchRow], state: RowState| rows.iter().any(|row| row.state == state);
     if both().any(|found| !found.alerts.is_empty() || any(&found.rows, RowState::Broken)) {

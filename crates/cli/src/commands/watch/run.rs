@@ -11,18 +11,18 @@ use plimsoll_report::watched as words;
 use plimsoll_store::{LogFollower, StoreError};
 use plimsoll_watch::{BudgetWatch, requests};
 
-use super::asked::AskedWatch;
+use super::asked::WatchConfig;
 use super::notify::Notifier;
 use super::serve::StatusServer;
-use super::{Coming, LOOK, Seeing, Telling, exit, go};
+use super::{LOOK, ObservedData, WatchInputs, WatchOutputs, exit, go};
 use crate::commands::gateway::record;
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, WatchArgs};
+use crate::flags::{OutputFormat, WatchArgs};
 use crate::out;
 use crate::screen::{KeyWatch, Screen};
 
 /// Watches until the run ends or the user ends the watch.
-pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit, Stop> {
+pub fn watch(args: &WatchArgs, mut asked: WatchConfig, dir: &Path) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let mut source = Source::open(dir, clock)?;
     let senders = std::mem::take(&mut asked.senders);
@@ -66,7 +66,7 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     let follower = std::thread::spawn(move || {
         let mut last = Ok(());
         while !over.load(Ordering::Relaxed) && last.is_ok() {
-            last = source.read().map(|rows| _ = came.send(Coming::Requests(rows)));
+            last = source.read().map(|rows| _ = came.send(ObservedData::Requests(rows)));
             if source.is_over() {
                 is_gone.store(true, Ordering::Relaxed);
                 break;
@@ -78,8 +78,8 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
         last
     });
     let until = asked.time.map(|time| At::ZERO + time);
-    let mut told = Telling { course, ..Telling::new(args, (notifier, recorder), served) };
-    let last = go(Seeing { watched, coming }, &mut told, (clock, asked.spec, until), &ended);
+    let mut told = WatchOutputs { course, ..WatchOutputs::new(args, (notifier, recorder), served) };
+    let last = go(WatchInputs { watched, coming }, &mut told, (clock, asked.spec, until), &ended);
     let by_key = ended.swap(true, Ordering::Relaxed) && !gone.load(Ordering::Relaxed);
     told.notifier.end();
     if let Some(recorder) = told.recorder {
@@ -91,8 +91,8 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     }
     let Some(found) = last else { return Ok(Exit::Inconclusive) };
     match args.format {
-        Format::Text => out::line(&words::text(&found)),
-        Format::Json => out::json(&found),
+        OutputFormat::Text => out::line(&words::text(&found)),
+        OutputFormat::Json => out::json(&found),
     }
     Ok(exit(&found, !by_key))
 }
@@ -103,13 +103,13 @@ struct Source {
     /// Attempts that ended before the watch started; used for charts only.
     before: Vec<Attempt>,
     /// Runs in progress. A run with a successor stays open until its last requests end.
-    open: Vec<Followed>,
+    open: Vec<FollowedRun>,
     newest: PathBuf,
     clock: Clock,
     runs: u64,
 }
 
-struct Followed {
+struct FollowedRun {
     follow: LogFollower,
     /// Offset from the axis of the run to the axis of the watch.
     later: Span,
@@ -146,7 +146,7 @@ impl Source {
     fn add(&mut self, follow: LogFollower) -> Result<(), StoreError> {
         let began_ns = plimsoll_store::read_manifest(&self.newest)?.clock.monotonic_ns;
         let later = Span(began_ns - self.clock.anchor().monotonic_ns);
-        self.open.push(Followed { follow, later, number: self.runs });
+        self.open.push(FollowedRun { follow, later, number: self.runs });
         self.runs += 1;
         Ok(())
     }

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ALIVE: Duration = Duration::from_secs(15);
 
 /// The content of a path.
-pub struct Body {
+pub struct ServedContent {
     /// The path, without its query.
     pub path: &'static str,
     pub kind: &'static str,
@@ -35,22 +35,22 @@ pub struct Body {
     pub make: fn(&str) -> String,
 }
 
-impl Body {
+impl ServedContent {
     /// Returns a body that is served unchanged.
-    pub fn new(path: &'static str, kind: &'static str, text: String) -> Body {
-        Body { path, kind, text, make: str::to_owned }
+    pub fn new(path: &'static str, kind: &'static str, text: String) -> ServedContent {
+        ServedContent { path, kind, text, make: str::to_owned }
     }
 }
 
 /// The current content, and the event for subscribers.
 #[derive(Default)]
-struct Shown {
+struct ServedState {
     number: u64,
-    bodies: Vec<Body>,
+    bodies: Vec<ServedContent>,
     event: String,
 }
 
-type State = Arc<(Mutex<Shown>, Condvar)>;
+type State = Arc<(Mutex<ServedState>, Condvar)>;
 
 /// Access control for readers.
 #[derive(Clone)]
@@ -106,7 +106,11 @@ impl StatusServer {
     ///
     /// # Errors
     /// Fails if the address can't be bound, or if it is not loopback and outside access is not permitted.
-    pub fn start(addr: SocketAddr, readers: &ReadersArgs, first: Vec<Body>) -> Result<StatusServer, Stop> {
+    pub fn start(
+        addr: SocketAddr,
+        readers: &ReadersArgs,
+        first: Vec<ServedContent>,
+    ) -> Result<StatusServer, Stop> {
         let readers = Readers::asked(readers, addr)?;
         let wrong =
             |e: std::io::Error| Stop::usage(format!("--listen {addr}: {e}; name another port, or none"));
@@ -121,9 +125,9 @@ impl StatusServer {
         Ok(StatusServer { addr, state })
     }
 
-    pub fn show(&self, bodies: Vec<Body>, event: String) {
+    pub fn show(&self, bodies: Vec<ServedContent>, event: String) {
         if let Ok(mut shown) = self.state.0.lock() {
-            *shown = Shown { number: shown.number + 1, bodies, event };
+            *shown = ServedState { number: shown.number + 1, bodies, event };
         }
         self.state.1.notify_all();
     }
@@ -213,7 +217,7 @@ fn refuse(mut stream: &TcpStream) -> std::io::Result<()> {
 }
 
 /// Sends every state as a server-sent event until the client disconnects.
-fn events(mut stream: &TcpStream, (shown, changed): &(Mutex<Shown>, Condvar)) -> std::io::Result<()> {
+fn events(mut stream: &TcpStream, (shown, changed): &(Mutex<ServedState>, Condvar)) -> std::io::Result<()> {
     stream.write_all(
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",
     )?;

@@ -16,22 +16,22 @@ pub const OWN_LABELS: [&str; 3] = ["alertname", "about", "budget"];
 
 /// An alert in wall-clock time.
 #[derive(Clone, PartialEq, Debug)]
-pub struct ToldAlert {
+pub struct AlertMessage {
     /// The alert; its times are seconds since 1970.
     alert: Alert,
     pub labels: BTreeMap<String, String>,
 }
 
-impl ToldAlert {
+impl AlertMessage {
     /// Creates an alert with additional labels. The times of `alert` are seconds since 1970.
-    pub fn new(alert: Alert, budget: Option<&str>, more: &BTreeMap<String, String>) -> ToldAlert {
+    pub fn new(alert: Alert, budget: Option<&str>, more: &BTreeMap<String, String>) -> AlertMessage {
         let own = [
             ("alertname", Some(alert.kind.alert_name())),
             ("about", Some(alert.about.clone())),
             ("budget", budget.map(str::to_owned)),
         ];
         let own = own.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        ToldAlert { labels: more.clone().into_iter().chain(own).collect(), alert }
+        AlertMessage { labels: more.clone().into_iter().chain(own).collect(), alert }
     }
 
     /// Returns the id of the alert within a watch.
@@ -54,9 +54,9 @@ impl ToldAlert {
     }
 
     /// Returns the alert in its firing state.
-    pub fn firing(&self) -> ToldAlert {
+    pub fn firing(&self) -> AlertMessage {
         let alert = Alert { state: AlertState::Firing, resolved_s: None, ..self.alert.clone() };
-        ToldAlert { alert, labels: self.labels.clone() }
+        AlertMessage { alert, labels: self.labels.clone() }
     }
 
     /// Returns the message id: fingerprint, time of firing and state. A resend has an identical id.
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!((unknown.cause.as_str(), unknown.do_not.as_str()), ("unknown", ""), "{unknown:?}");
         for kind in AlertKind::ALL {
             let diagnosis = Some(unknown.clone()).filter(|_| kind.is_diagnosed());
-            let told = ToldAlert::new(alert(kind, diagnosis), Some("chat"), &BTreeMap::new());
+            let told = AlertMessage::new(alert(kind, diagnosis), Some("chat"), &BTreeMap::new());
             let (posted, fields) = (told.posted(0), told.fields());
             let annotations = posted["annotations"].as_object().expect("an object");
             assert!(annotations.values().all(|text| text.as_str() != Some("")), "{posted:#}");
@@ -221,7 +221,7 @@ mod tests {
         };
         let of_kind = AlertKind::CeilingBroken.first_step(false);
         for (step, first) in [("add a replica", "add a replica"), ("", of_kind)] {
-            let told = ToldAlert::new(old(step), Some("chat"), &BTreeMap::new());
+            let told = AlertMessage::new(old(step), Some("chat"), &BTreeMap::new());
             assert_eq!(told.posted(0)["annotations"]["do_first"], first);
             assert_eq!(told.fields()["do_first"], first);
         }
@@ -264,7 +264,7 @@ mod tests {
             ("severity", "page"),
         ];
         let alert = alert(AlertKind::CeilingBroken, None);
-        let mut told = ToldAlert::new(alert, Some("chat"), &BTreeMap::new());
+        let mut told = AlertMessage::new(alert, Some("chat"), &BTreeMap::new());
         assert_eq!(told.labels["alertname"], "PlimsollCeilingBroken");
         told.labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         assert_eq!(told.fingerprint(), "3664bbd29d187afc");

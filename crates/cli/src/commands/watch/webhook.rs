@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use super::file::WebhookSpec;
 use super::journal::{Journal, JournalLine};
 use super::outbox::{self, Outbox};
-use super::told::ToldAlert;
+use super::told::AlertMessage;
 
 /// Maximum backoff between two attempts, and the response timeout.
 const MOST_WAIT: Span = Span::from_secs(60);
@@ -133,7 +133,7 @@ impl Webhook {
         }
     }
 
-    fn send(&self, message: &ToldAlert) -> Result<plimsoll_client::PostResponse, String> {
+    fn send(&self, message: &AlertMessage) -> Result<plimsoll_client::PostResponse, String> {
         let fields = message.fields();
         let body =
             self.body.as_ref().map_or_else(|| Value::Object(fields.clone()), |body| filled(body, &fields));

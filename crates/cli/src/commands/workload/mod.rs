@@ -28,7 +28,7 @@ use serde_json::json;
 
 use crate::commands::engine;
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, FromLogArgs};
+use crate::flags::{FromLogArgs, OutputFormat};
 use crate::out;
 
 /// Block size of engines in tokens.
@@ -72,8 +72,8 @@ pub fn run(args: &FromLogArgs) -> Result<Exit, Stop> {
         write(path, &text)?;
     }
     match args.format {
-        Format::Text => out::line(&plimsoll_report::workload::text(&made, &effect)),
-        Format::Json => out::json(&json!({
+        OutputFormat::Text => out::line(&plimsoll_report::workload::text(&made, &effect)),
+        OutputFormat::Json => out::json(&json!({
             "made": made,
             "effect": effect.as_ref().ok(),
             "effect_not_told": effect.as_ref().err(),

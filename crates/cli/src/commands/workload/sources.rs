@@ -11,7 +11,7 @@ use plimsoll_wire::log::{LogFeed, LogKind, UNDERSTOOD, sniff};
 use crate::commands::workload::pages;
 use crate::exit::Stop;
 use crate::flags::FromLogArgs;
-use crate::trace_file::{self, Said};
+use crate::trace_file::{self, NoticeState};
 use crate::{measure, out, rows};
 
 /// Number of bytes for recognition, because start-up lines may precede the first request.
@@ -32,19 +32,19 @@ pub fn read(args: &FromLogArgs) -> Result<RequestLog, Stop> {
         for file in &parts {
             let before = spans.requests();
             match one(file, args, key, &mut spans)? {
-                Found::Log(logged) => match &mut all {
+                SourceContent::Log(logged) => match &mut all {
                     None => all = Some((*logged, file.clone())),
                     Some((whole, first)) => join(whole, *logged, first, file)?,
                 },
-                Found::Spans if spans.requests() > before => with_spans = Some(file.clone()),
-                Found::Spans | Found::Nothing if file != source => unknown += 1,
-                Found::Spans => {
+                SourceContent::Spans if spans.requests() > before => with_spans = Some(file.clone()),
+                SourceContent::Spans | SourceContent::Nothing if file != source => unknown += 1,
+                SourceContent::Spans => {
                     return Err(Stop::usage(format!(
                         "{}: a trace, and no span in it says tokens (gen_ai.usage.input_tokens, …)",
                         file.display()
                     )));
                 }
-                Found::Nothing => return Err(nothing(source)),
+                SourceContent::Nothing => return Err(nothing(source)),
             }
         }
         if unknown == parts.len() {
@@ -69,7 +69,7 @@ pub fn read(args: &FromLogArgs) -> Result<RequestLog, Stop> {
 }
 
 /// The type of a file.
-enum Found {
+enum SourceContent {
     /// A log or a run.
     Log(Box<RequestLog>),
     /// A trace; its spans are joined with the spans of the other files.
@@ -103,18 +103,18 @@ fn is_run(path: &Path) -> bool {
 }
 
 /// Reads one file or run.
-fn one(path: &Path, args: &FromLogArgs, key: Option<u64>, spans: &mut Spans) -> Result<Found, Stop> {
+fn one(path: &Path, args: &FromLogArgs, key: Option<u64>, spans: &mut Spans) -> Result<SourceContent, Stop> {
     if path.is_dir() {
-        return of_run(path, args).map(|logged| Found::Log(Box::new(logged)));
+        return of_run(path, args).map(|logged| SourceContent::Log(Box::new(logged)));
     }
     if let Some(logged) = pages::of(path, args)? {
-        return Ok(Found::Log(Box::new(logged)));
+        return Ok(SourceContent::Log(Box::new(logged)));
     }
     match log(path, key)? {
-        Some(logged) => Ok(Found::Log(Box::new(logged))),
-        None => match trace_file::each(path, Said::Before, &mut |span| spans.push(&span)) {
-            Ok(()) => Ok(Found::Spans),
-            Err(_) => Ok(Found::Nothing),
+        Some(logged) => Ok(SourceContent::Log(Box::new(logged))),
+        None => match trace_file::each(path, NoticeState::Before, &mut |span| spans.push(&span)) {
+            Ok(()) => Ok(SourceContent::Spans),
+            Err(_) => Ok(SourceContent::Nothing),
         },
     }
 }

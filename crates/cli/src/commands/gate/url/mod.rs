@@ -23,12 +23,12 @@ use plimsoll_workload::{ArrivalSpec, Scenario, format_span};
 
 use crate::budget_file::BudgetText;
 use crate::commands::follow::{self, Follower, WHOLE};
-use crate::commands::run::{Saturate, saturate};
+use crate::commands::run::{SaturationSearch, saturate};
 use crate::commands::sweep as search;
 use crate::exit::{Exit, Stop};
-use crate::flags::{ClientArgs, Format, GateUrlArgs, OutputArgs, PriceArgs, SearchArgs};
-use crate::measure::{Begin, LevelStep, Measure, max_rate, say, still_open};
-use crate::shard::{Asked, Upload, of_shard};
+use crate::flags::{ClientArgs, GateUrlArgs, OutputArgs, OutputFormat, PriceArgs, SearchArgs};
+use crate::measure::{LevelStep, MeasurementSession, MeasurementStart, max_rate, say, still_open};
+use crate::shard::{ShardRequest, Upload, of_shard};
 use crate::{out, resolve};
 use asked::{Trace, asked, in_flight, scenario, time, times, words};
 
@@ -45,7 +45,7 @@ pub fn measure(
     base: Option<&MeasuredRun<'_>>,
 ) -> Result<PathBuf, Stop> {
     let (scenario, nonce_is_said) = scenario(url, args, budget)?;
-    let shard = Asked::of(&args.shard, nonce_is_said, "gate")?;
+    let shard = ShardRequest::of(&args.shard, nonce_is_said, "gate")?;
     let asked = asked(&scenario)?;
     let file = &budget.file;
     let before = base.map(|base| &base.findings);
@@ -78,10 +78,11 @@ pub fn follow(
     url: &str,
     args: &GateUrlArgs,
     budget: &BudgetText,
-    format: Format,
+    format: OutputFormat,
 ) -> Result<Option<Exit>, Stop> {
     let (scenario, nonce_is_said) = scenario(url, args, budget)?;
-    let Some(asked) = Asked::of(&args.shard, nonce_is_said, "gate")?.filter(|asked| asked.shard.index > 0)
+    let Some(asked) =
+        ShardRequest::of(&args.shard, nonce_is_said, "gate")?.filter(|asked| asked.shard.index > 0)
     else {
         return Ok(None);
     };
@@ -100,7 +101,7 @@ fn limits(args: &GateUrlArgs) -> Result<StopLimits, Stop> {
 }
 
 fn output(args: &GateUrlArgs) -> OutputArgs {
-    OutputArgs { out: args.out.clone(), label: None, format: Format::Text, quiet: args.quiet }
+    OutputArgs { out: args.out.clone(), label: None, format: OutputFormat::Text, quiet: args.quiet }
 }
 
 struct Gate<'a> {
@@ -134,7 +135,7 @@ impl Gate<'_> {
     fn run(
         &self,
         args: &GateUrlArgs,
-        shard: Option<Asked>,
+        shard: Option<ShardRequest>,
         (budget, url): (&str, &str),
     ) -> Result<PathBuf, Stop> {
         let bursts = self.bursts()?;
@@ -150,12 +151,12 @@ impl Gate<'_> {
         let time = format_span(Span::from_secs_f64(time.round()));
         let flag = if self.looks.is_some() { "--until-decided --max" } else { "--time" };
         let command = ["plimsoll gate", &resolve::quoted(url), budget, flag, &time];
-        let mut measure = Measure::begin(Begin {
+        let mut measure = MeasurementSession::begin(MeasurementStart {
             sweep: (!traffic.is_empty()).then(|| (search.as_ref().map(|plan| plan.spec.clone()), traffic)),
             reproduce: Some(resolve::repeat(&command.join(" "), &self.scenario, &[])),
             shard,
             looks: self.looks,
-            ..Begin::new("gate", self.scenario.clone(), &client, self.limits, &output)
+            ..MeasurementStart::new("gate", self.scenario.clone(), &client, self.limits, &output)
         })?;
         let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
         let first = match self.looks {
@@ -189,7 +190,7 @@ impl Gate<'_> {
     /// Measures every planned level until the interim analysis, and then the levels that the time left can decide.
     fn levels(
         &self,
-        measure: &mut Measure,
+        measure: &mut MeasurementSession,
         first: Option<&[f64]>,
         bursts: &[(String, ArrivalSpec)],
     ) -> Result<(), Stop> {
@@ -239,7 +240,7 @@ impl Gate<'_> {
     /// Measures the planned levels until every row is decided at one of the looks.
     fn until_decided(
         &self,
-        measure: &mut Measure,
+        measure: &mut MeasurementSession,
         bursts: &[(String, ArrivalSpec)],
         progress: &mut Progress,
     ) -> Result<(), Stop> {
@@ -270,7 +271,7 @@ impl Gate<'_> {
     }
 
     /// Returns whether the looks can happen during one level. Its requests must suffice for the verdict, and their numbers must follow due times.
-    fn goes_on(&self, measure: &Measure) -> bool {
+    fn goes_on(&self, measure: &MeasurementSession) -> bool {
         let [level] = self.plan.levels.as_slice() else { return false };
         matches!(level.offer, PlannedLoad::Rate(_))
             && self.base.is_none()
@@ -299,7 +300,7 @@ impl Gate<'_> {
     }
 
     /// Returns the sweep for lines; `None` if no row needs one.
-    fn search(&self) -> Result<Option<search::Plan>, Stop> {
+    fn search(&self) -> Result<Option<search::PreparedSweep>, Stop> {
         if self.plan.sweep_for.is_none() {
             return Ok(None);
         }
@@ -314,7 +315,7 @@ impl Gate<'_> {
         Ok(Some(plan))
     }
 
-    fn announce(&self, measure: &mut Measure, first: Option<&[f64]>) {
+    fn announce(&self, measure: &mut MeasurementSession, first: Option<&[f64]>) {
         let part = |(level, s): (&PlannedLevel, &f64)| {
             let (traffic, time) = (&level.traffic, figure::duration_ns(s.round() * 1e9));
             match level.offer {
@@ -356,7 +357,7 @@ impl Gate<'_> {
 
     fn level(
         &self,
-        measure: &mut Measure,
+        measure: &mut MeasurementSession,
         i: usize,
         seconds: f64,
         bursts: &[(String, ArrivalSpec)],
@@ -404,11 +405,12 @@ impl Gate<'_> {
 }
 
 /// Returns the concurrency with the highest throughput, and the time of its search, s.
-fn saturation(measure: &mut Measure, traffic: &str, time_s: f64) -> Result<(u32, f64), Stop> {
+fn saturation(measure: &mut MeasurementSession, traffic: &str, time_s: f64) -> Result<(u32, f64), Stop> {
     let time = Span::from_secs_f64(time_s);
     // Twelve doublings reach the most that is tried.
     let window = Span::from_secs_f64((time_s / 12.0).max(1.0));
-    let search = Saturate { traffic, window, max_requests: None, max_in_flight: None, time: Some(time) };
+    let search =
+        SaturationSearch { traffic, window, max_requests: None, max_in_flight: None, time: Some(time) };
     let found = saturate(measure, &search)?;
     let n = found.concurrency;
     measure.screen.say(&match found.stopped_growing {
@@ -421,7 +423,7 @@ fn saturation(measure: &mut Measure, traffic: &str, time_s: f64) -> Result<(u32,
 }
 
 /// Runs the experiments of a sweep and keeps their rows.
-fn sweep(measure: &mut Measure, plan: search::Plan) -> Result<(), Stop> {
+fn sweep(measure: &mut MeasurementSession, plan: search::PreparedSweep) -> Result<(), Stop> {
     let mut sweep = Sweep::new(plan.spec).map_err(|e| Stop::usage(e.to_string()))?;
     while let SweepNext::Run(experiment) = sweep.next() {
         if measure.stopped() {

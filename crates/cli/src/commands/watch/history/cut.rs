@@ -11,11 +11,11 @@ use plimsoll_store::StoreError;
 use plimsoll_watch::history::{Grain, HistoryBlock, KeptStretch, fold};
 use plimsoll_workload::parse_span;
 
-use super::super::record::{Recorded, WindowNote};
+use super::super::record::{WatchedSource, WindowNote};
 use super::Head;
 use super::folders::{self, BlocksFolder, BlocksRead, in_order};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, WatchCutArgs};
+use crate::flags::{OutputFormat, WatchCutArgs};
 use crate::numbered::size;
 use crate::out;
 
@@ -41,19 +41,19 @@ pub fn run(args: &WatchCutArgs) -> Result<Exit, Stop> {
     };
     // The time axis of the run starts with its first block.
     let clock = ClockAnchor { realtime_ns: first.from.0, ..of.clock };
-    let mut head = Head::of(note, Recorded { clock, ..of });
+    let mut head = Head::of(note, WatchedSource { clock, ..of });
     head.since = since.map(|since| At(since) - Span(first.from.0));
     folders::write(run, &head, (grain, Vec::new()), &blocks).map_err(unwritten)?;
     let told = KeptStretch::of(grain, &blocks, size(run));
     match args.format {
-        Format::Text => out::line(&words::cut(&run.display().to_string(), &told)),
-        Format::Json => out::json(&told),
+        OutputFormat::Text => out::line(&words::cut(&run.display().to_string(), &told)),
+        OutputFormat::Json => out::json(&told),
     }
     Ok(Exit::Done)
 }
 
 /// Prints the contents of a history: one row per block length.
-pub fn show(dir: &Path, format: Format) -> Result<Exit, Stop> {
+pub fn show(dir: &Path, format: OutputFormat) -> Result<Exit, Stop> {
     let mut told: Vec<KeptStretch> = Vec::new();
     for grain in Grain::ALL.into_iter().rev() {
         let own: Vec<BlocksFolder> =
@@ -65,8 +65,8 @@ pub fn show(dir: &Path, format: Format) -> Result<Exit, Stop> {
         told.extend((!blocks.is_empty()).then(|| KeptStretch::of(grain, &blocks, bytes)));
     }
     match format {
-        Format::Text => out::line(&words::kept(&told)),
-        Format::Json => out::json(&told),
+        OutputFormat::Text => out::line(&words::kept(&told)),
+        OutputFormat::Json => out::json(&told),
     }
     Ok(Exit::Done)
 }
@@ -76,7 +76,7 @@ struct Stretch {
     blocks: Vec<HistoryBlock>,
     grain: Grain,
     note: WindowNote,
-    of: Recorded,
+    of: WatchedSource,
 }
 
 /// Returns the selected blocks, folded to the longest block length among them, because readers of a run

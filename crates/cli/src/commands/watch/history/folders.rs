@@ -9,8 +9,8 @@ use plimsoll_watch::history::rows::HistoryRows;
 use plimsoll_watch::history::{Grain, HistoryBlock, fold, read};
 
 use super::Head;
-use crate::commands::watch::file::KeptSpec;
-use crate::commands::watch::record::{KIND, Recorded, WindowNote};
+use crate::commands::watch::file::RetentionSpec;
+use crate::commands::watch::record::{KIND, WatchedSource, WindowNote};
 use crate::numbered::{self, size};
 use crate::out;
 
@@ -38,7 +38,7 @@ pub struct BlocksRead {
     /// Id of the folder's run.
     pub id: String,
     pub note: WindowNote,
-    pub of: Recorded,
+    pub of: WatchedSource,
 }
 
 /// Returns all folders, the oldest first.
@@ -78,8 +78,11 @@ impl BlocksFolder {
         let blocks =
             blocks.map(|block| HistoryBlock { from: block.from + wall, to: block.to + wall, ..block });
         let id = run.manifest.id;
-        let of =
-            Recorded { url: run.manifest.target.url, clock: run.manifest.clock, time: run.manifest.time };
+        let of = WatchedSource {
+            url: run.manifest.target.url,
+            clock: run.manifest.clock,
+            time: run.manifest.time,
+        };
         Ok(BlocksRead { blocks: blocks.collect(), id, note, of })
     }
 }
@@ -111,7 +114,7 @@ pub fn in_order(mut blocks: Vec<HistoryBlock>) -> Vec<HistoryBlock> {
 }
 
 /// Recovers the folders of a killed watch, folds old blocks and removes folders beyond the retention limits.
-pub fn tidy(spec: &KeptSpec, now_ns: i64) -> Result<(), StoreError> {
+pub fn tidy(spec: &RetentionSpec, now_ns: i64) -> Result<(), StoreError> {
     for (_, dir) in drafts(&spec.dir) {
         let _ = std::fs::remove_dir_all(dir);
     }
@@ -190,7 +193,7 @@ pub fn write(
 }
 
 /// Removes folders that are too old, and the oldest folders while the total size is over the limit.
-fn thin(spec: &KeptSpec, now_ns: i64) {
+fn thin(spec: &RetentionSpec, now_ns: i64) {
     let sized: Vec<(BlocksFolder, u64)> =
         list(&spec.dir).into_iter().map(|folder| (size(&folder.dir), folder)).map(|(a, b)| (b, a)).collect();
     let mut all: u64 = sized.iter().map(|(_, size)| size).sum();
@@ -222,7 +225,7 @@ mod tests {
 
     fn head() -> Head {
         let clock = ClockAnchor { realtime_ns: 5_000_000_000, ..ClockAnchor::default() };
-        let of = Recorded { url: "x".into(), clock, time: TimeBase::Real };
+        let of = WatchedSource { url: "x".into(), clock, time: TimeBase::Real };
         let budget = serde_json::from_value(serde_json::json!({"version": 1})).expect("a budget");
         Head { budget, every: Span::from_secs(5), of, since: None }
     }
@@ -254,8 +257,8 @@ mod tests {
         hours.map(|number| 12.0 * number as f64 + 66.0).sum()
     }
 
-    fn spec(dir: &Path) -> KeptSpec {
-        KeptSpec { dir: dir.to_path_buf(), keep_bytes: 1 << 30, keep_days: 30.0 }
+    fn spec(dir: &Path) -> RetentionSpec {
+        RetentionSpec { dir: dir.to_path_buf(), keep_bytes: 1 << 30, keep_days: 30.0 }
     }
 
     fn grains(dir: &Path) -> [usize; 3] {
@@ -324,10 +327,10 @@ mod tests {
         let dir = folder.path();
         (0..6).for_each(|number| hour(dir, number));
         let each = size(&list(dir)[0].dir);
-        let bounded = KeptSpec { keep_bytes: 4 * each + each / 2, ..spec(dir) };
+        let bounded = RetentionSpec { keep_bytes: 4 * each + each / 2, ..spec(dir) };
         tidy(&bounded, 0).expect("tidy");
         assert_eq!(list(dir).iter().map(|folder| folder.began_s / 3600).collect::<Vec<_>>(), [2, 3, 4, 5]);
-        let aged = KeptSpec { keep_days: 0.125, ..spec(dir) };
+        let aged = RetentionSpec { keep_days: 0.125, ..spec(dir) };
         tidy(&aged, at(7 * HOUR - 600).0).expect("tidy");
         let all: u64 = list(dir).iter().map(|folder| size(&folder.dir)).sum();
         assert!(all <= 4 * each && kept(dir, 0..4) == 0.0 && kept(dir, 4..6) == truth(4..6));

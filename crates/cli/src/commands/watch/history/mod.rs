@@ -19,16 +19,16 @@ use plimsoll_watch::course::{self, ChartData};
 use plimsoll_watch::history::rows::HistoryRows;
 use plimsoll_watch::history::{Grain, HistoryBlock, cell};
 
-use super::file::KeptSpec;
+use super::file::RetentionSpec;
 use super::journal;
-use super::record::{self, BlocksNote, Recorded, WindowNote};
+use super::record::{self, BlocksNote, WatchedSource, WindowNote};
 use crate::exit::Stop;
 use crate::out;
 
 /// The header of every folder: the source and the watch settings.
 #[derive(Clone, Debug)]
 struct Head {
-    of: Recorded,
+    of: WatchedSource,
     budget: BudgetFile,
     every: Span,
     /// Start of the incident to diagnose, on the time axis of the folder.
@@ -37,7 +37,7 @@ struct Head {
 
 /// A writer of a history. It holds a lock, so that a history has one writer.
 pub struct HistoryWriter {
-    spec: KeptSpec,
+    spec: RetentionSpec,
     head: Head,
     open: Option<OpenHour>,
     tidying: Option<JoinHandle<()>>,
@@ -59,9 +59,9 @@ impl HistoryWriter {
     /// # Errors
     /// Fails if the folder can't be created or another watch writes it.
     pub fn start(
-        spec: KeptSpec,
+        spec: RetentionSpec,
         (budget, every): (&BudgetFile, Span),
-        of: Recorded,
+        of: WatchedSource,
     ) -> Result<HistoryWriter, Stop> {
         let name = spec.dir.display();
         std::fs::create_dir_all(&spec.dir).map_err(|e| Stop::usage(format!("history: {name}: {e}")))?;
@@ -178,7 +178,7 @@ pub fn course(history: Option<&mut HistoryWriter>, clock: Clock) -> ChartData {
 
 impl Head {
     /// Returns the header from the note of an existing folder.
-    fn of(note: WindowNote, of: Recorded) -> Head {
+    fn of(note: WindowNote, of: WatchedSource) -> Head {
         Head { budget: note.budget, every: Span::from_secs_f64(note.every_s), of, since: None }
     }
 
