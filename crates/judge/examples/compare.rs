@@ -5,8 +5,8 @@
 #![expect(clippy::print_stdout, reason = "an example that prints tables")]
 
 use plimsoll_lab::arms::{
-    BURN, Bent, customers, kolmogorov_smirnov, mann_whitney, mixed, sojourns, steady, truth, units, weighed,
-    welch,
+    BURN, MixedEffect, customers, kolmogorov_smirnov, mann_whitney, mixed, sojourns, steady, truth, units,
+    weighed, welch,
 };
 use plimsoll_math::dist;
 use plimsoll_math::quantile::batch_count;
@@ -117,7 +117,7 @@ fn other_mixes(repetitions: u64) {
 }
 
 fn bent(repetitions: u64) {
-    let change = Bent::new((truth(LOAD, 0.5), 0.93), (truth(LOAD, 0.99), 1.13));
+    let change = MixedEffect::new((truth(LOAD, 0.5), 0.93), (truth(LOAD, 0.99), 1.13));
     println!("\nmedian 7 % better, p99 13 % worse, {N} requests each, {repetitions} repetitions");
     println!(
         "  units                             passed   p99 lower bound over 1   all asked   median better   Mann-Whitney calls it worse"

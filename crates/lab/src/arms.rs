@@ -93,15 +93,15 @@ pub fn units(values: &[f64], units: usize) -> Arm {
 ///
 /// One factor applies at the median and below, another at the p99 and above.
 /// Between them, the logarithm of the factor rises linearly in the logarithm of the value.
-pub struct Bent {
+pub struct MixedEffect {
     low: (f64, f64),
     high: (f64, f64),
 }
 
-impl Bent {
+impl MixedEffect {
     /// Creates a change from (value, factor) at the median and (value, factor) at the p99.
-    pub fn new((median, at_median): (f64, f64), (p99, at_p99): (f64, f64)) -> Bent {
-        Bent { low: (median.ln(), at_median.ln()), high: (p99.ln(), at_p99.ln()) }
+    pub fn new((median, at_median): (f64, f64), (p99, at_p99): (f64, f64)) -> MixedEffect {
+        MixedEffect { low: (median.ln(), at_median.ln()), high: (p99.ln(), at_p99.ln()) }
     }
 
     /// Returns the changed value. The change is monotonic, so percentiles change by exactly the factor at their value.

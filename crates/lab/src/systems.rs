@@ -23,7 +23,7 @@ pub enum System {
     /// A batching engine at a share of its capacity.
     Engine {
         /// The latency that is evaluated.
-        metric: Metric,
+        metric: SystemMetric,
         /// Offered load as a share of the capacity.
         load: f64,
     },
@@ -40,7 +40,7 @@ pub enum Service {
 
 /// A latency of one engine request.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub enum Metric {
+pub enum SystemMetric {
     /// Time to first token.
     Ttft,
     /// Time to last token.
@@ -56,7 +56,7 @@ const fn queue(servers: usize, load: f64, service: Service) -> System {
     System::Queue { servers, load, service, incident: false }
 }
 
-const fn engine(metric: Metric, load: f64) -> System {
+const fn engine(metric: SystemMetric, load: f64) -> System {
     System::Engine { metric, load }
 }
 
@@ -71,10 +71,10 @@ pub const STEADY: [System; 13] = [
     queue(16, 0.9, Service::Exponential),
     queue(8, 0.8, Service::Fixed),
     queue(4, 0.7, Service::LogNormal),
-    engine(Metric::Ttft, 0.6),
-    engine(Metric::Ttft, 0.8),
-    engine(Metric::E2e, 0.6),
-    engine(Metric::Tpot, 0.8),
+    engine(SystemMetric::Ttft, 0.6),
+    engine(SystemMetric::Ttft, 0.8),
+    engine(SystemMetric::E2e, 0.6),
+    engine(SystemMetric::Tpot, 0.8),
 ];
 
 /// The system with an incident: a tenth of each series is three times as slow.
@@ -139,9 +139,9 @@ impl System {
                     .collect();
                 let ends = batching(stream, &requests);
                 let of = |(request, (first, last)): (&Request, &(f64, f64))| match metric {
-                    Metric::Ttft => first - request.at,
-                    Metric::E2e => last - request.at,
-                    Metric::Tpot => (last - first) / f64::from((request.answer - 1).max(1)),
+                    SystemMetric::Ttft => first - request.at,
+                    SystemMetric::E2e => last - request.at,
+                    SystemMetric::Tpot => (last - first) / f64::from((request.answer - 1).max(1)),
                 };
                 requests.iter().zip(&ends).skip(warm_up).map(of).collect()
             }
@@ -193,14 +193,14 @@ const KV: u32 = 9_000;
 
 /// Returns the times of the first and the last token of each request.
 fn batching(stream: &mut Stream, requests: &[Request]) -> Vec<(f64, f64)> {
-    struct Running {
+    struct RunningRequest {
         who: usize,
         left: u32,
         made: u32,
         chunk: u32,
     }
     let mut ends = vec![(0.0, 0.0); requests.len()];
-    let mut running: Vec<Running> = Vec::new();
+    let mut running: Vec<RunningRequest> = Vec::new();
     let (mut now, mut next, mut held) = (0.0f64, 0, 0);
     while next < requests.len() || !running.is_empty() {
         if running.is_empty() {
@@ -212,7 +212,7 @@ fn batching(stream: &mut Stream, requests: &[Request]) -> Vec<(f64, f64)> {
                 break;
             }
             held += reserved;
-            running.push(Running { who: next, left: request.prompt, made: 0, chunk: 0 });
+            running.push(RunningRequest { who: next, left: request.prompt, made: 0, chunk: 0 });
             next += 1;
         }
         let decodes = running.iter().filter(|one| one.left == 0);

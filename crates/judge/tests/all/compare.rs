@@ -15,7 +15,7 @@ use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec, SimLevelPlan, World
 use plimsoll_workload::{Scenario, Size};
 use serde_json::json;
 
-use plimsoll_lab::arms::Bent;
+use plimsoll_lab::arms::MixedEffect;
 use plimsoll_lab::records::{MS, answer, failure, level, manifest};
 
 /// A run as a reader loads it.
@@ -201,7 +201,7 @@ fn stretched(base: &Whole, factor: impl Fn(&Attempt, f64) -> f64) -> Whole {
 fn a_better_median_with_a_worse_tail_is_refused_in_those_words() {
     let base = queue(1.0, 0.7, HALF_A_MINUTE, &[(7, 3)]);
     let law = Mmc { servers: 8, load: 0.7, service_mean: 0.01 };
-    let bent = Bent::new((law.sojourn_quantile(0.5), 0.9), (law.sojourn_quantile(0.99), 1.3));
+    let bent = MixedEffect::new((law.sojourn_quantile(0.5), 0.9), (law.sojourn_quantile(0.99), 1.3));
     let candidate = stretched(&base, |_, e2e_s| bent.apply(e2e_s) / e2e_s);
     let found = compared(&base, &candidate);
     assert_eq!(found.verdict, ChangeVerdict::Regressed);

@@ -7,8 +7,8 @@ use plimsoll_math::rng::Stream;
 use plimsoll_math::two_sample::{Arm, Flips, exceedance_differences, percentile_ratio};
 
 use plimsoll_lab::arms::{
-    BURN, Bent, customers, kolmogorov_smirnov, mann_whitney, mixed, sojourns, steady, truth, units, weighed,
-    welch,
+    BURN, MixedEffect, customers, kolmogorov_smirnov, mann_whitney, mixed, sojourns, steady, truth, units,
+    weighed, welch,
 };
 
 fn differs(first: &Arm, second: &Arm, p: f64) -> bool {
@@ -54,7 +54,7 @@ fn another_mix_of_one_target_is_left_alone_at_the_mix_of_the_base() {
 
 #[test]
 fn a_better_median_does_not_hide_a_worse_tail() {
-    let change = Bent::new((truth(0.8, 0.5), 0.93), (truth(0.8, 0.99), 1.13));
+    let change = MixedEffect::new((truth(0.8, 0.5), 0.93), (truth(0.8, 0.99), 1.13));
     let (flips, repetitions) = (Flips::new(20), 40);
     let (mut passed, mut worse, mut held) = (0, 0, 0);
     for i in 0..repetitions {
