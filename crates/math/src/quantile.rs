@@ -44,7 +44,7 @@ pub fn needed(p: f64) -> f64 {
 
 /// A percentile that the measurement is too short for.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Refused {
+pub struct PercentileRefusal {
     /// Independent observations available.
     pub n_eff: f64,
     pub needed: f64,
@@ -59,7 +59,7 @@ pub struct Percentile {
     /// Effective sample size.
     pub worth: EffectiveN,
     /// Interval, or the reason for its absence.
-    pub interval: Result<Interval, Refused>,
+    pub interval: Result<Interval, PercentileRefusal>,
 }
 
 /// Returns the rank ⌈np⌉ of the p-quantile, from 1 to n; 0 for n = 0.
@@ -97,10 +97,15 @@ pub fn batch_count(length: f64, longest: f64) -> Option<usize> {
 
 /// Returns the interval of the p-quantile from values in rising order and their effective sample size. It is refused below
 /// ten expected exceedances, n_eff · min(p, 1 − p) < 10.
-pub fn interval(sorted: &[f64], worth: EffectiveN, p: f64, level: f64) -> Result<Interval, Refused> {
+pub fn interval(
+    sorted: &[f64],
+    worth: EffectiveN,
+    p: f64,
+    level: f64,
+) -> Result<Interval, PercentileRefusal> {
     let (needed, n_eff) = (needed(p), worth.n_eff);
     if sorted.is_empty() || n_eff.is_nan() || n_eff < needed * (1.0 - 1e-12) {
-        return Err(Refused { n_eff, needed });
+        return Err(PercentileRefusal { n_eff, needed });
     }
     Ok(undecided(sorted, worth, p, level))
 }

@@ -7,9 +7,9 @@ use std::hash::Hasher;
 
 /// A hasher of one multiplication by 2⁶⁴/φ per number (Fibonacci hashing, Knuth 6.4).
 #[derive(Clone, Default, Debug)]
-pub struct Spread(u64);
+pub struct FibonacciHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for FibonacciHasher {
     fn finish(&self) -> u64 {
         self.0 ^ self.0 >> 32
     }

@@ -7,19 +7,20 @@
 
 use crate::proportion::{Interval, proves_at_most, proves_over};
 use crate::quantile::{
-    EXCEEDANCES_NEEDED, EffectiveN, Percentile, Refused, ShareVariance, UPPER, pooled_effect, tail_shares,
+    EXCEEDANCES_NEEDED, EffectiveN, Percentile, PercentileRefusal, ShareVariance, UPPER, pooled_effect,
+    tail_shares,
 };
 
 /// Values in rising order with cumulative weights.
-pub struct Sorted {
+pub struct WeightedValues {
     order: Vec<u32>,
     values: Vec<f64>,
     upto: Vec<f64>,
 }
 
-impl Sorted {
+impl WeightedValues {
     /// Sorts values; weights are positive.
-    pub fn new(values: &[f64], weights: &[f64]) -> Sorted {
+    pub fn new(values: &[f64], weights: &[f64]) -> WeightedValues {
         let mut order: Vec<u32> = (0..values.len() as u32).collect();
         order.sort_unstable_by(|a, b| values[*a as usize].total_cmp(&values[*b as usize]).then(a.cmp(b)));
         let mut sum = 0.0;
@@ -29,7 +30,7 @@ impl Sorted {
         });
         let upto = upto.collect();
         let values = order.iter().map(|i| values[*i as usize]).collect();
-        Sorted { order, values, upto }
+        WeightedValues { order, values, upto }
     }
 
     /// Returns the original indices, by rising value.
@@ -50,10 +51,10 @@ impl Sorted {
 
     /// Returns the values at which a ceiling on the p-quantile neither passes nor fails; refused below ten expected
     /// exceedances.
-    fn interval(&self, n_eff: f64, p: f64, level: f64) -> Result<Interval, Refused> {
+    fn interval(&self, n_eff: f64, p: f64, level: f64) -> Result<Interval, PercentileRefusal> {
         let needed = EXCEEDANCES_NEEDED / p.min(1.0 - p);
         if n_eff.is_nan() || n_eff < needed * (1.0 - 1e-12) {
-            return Err(Refused { n_eff, needed });
+            return Err(PercentileRefusal { n_eff, needed });
         }
         let (n, alpha, total) = (self.values.len(), 0.5 * (1.0 - level), self.total());
         let over = |j: usize| (total - self.upto[j]) / total * n_eff;
@@ -72,7 +73,13 @@ impl Sorted {
 
 /// Returns the effective sample size of the weighted share beyond `threshold`, with the batches' design effect pooled over
 /// its wider neighbours. `values` and `weights` are in send order.
-pub fn effective_n(values: &[f64], weights: &[f64], sorted: &Sorted, threshold: f64, batches: usize) -> f64 {
+pub fn effective_n(
+    values: &[f64],
+    weights: &[f64],
+    sorted: &WeightedValues,
+    threshold: f64,
+    batches: usize,
+) -> f64 {
     let over = |limit: f64| -> f64 {
         values.iter().zip(weights).filter(|(v, _)| **v > limit).map(|(_, w)| *w).sum::<f64>() / sorted.total()
     };
@@ -126,7 +133,7 @@ fn variance(values: &[f64], weights: &[f64], limit: f64, batches: usize) -> Opti
 /// Returns the p-quantile of weighted values in send order with its interval at this level. `None` without values.
 pub fn percentile(
     in_send_order: (&[f64], &[f64]),
-    sorted: &Sorted,
+    sorted: &WeightedValues,
     p: f64,
     level: f64,
     batches: usize,

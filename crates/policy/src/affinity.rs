@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use plimsoll_math::spread::Spread;
+use plimsoll_math::spread::FibonacciHasher;
 
 /// Replicas remembered per block; the least recent one is replaced. With four on eight replicas, the other four
 /// looked empty for a shared prompt, and its p99 was twice that of least requests.
@@ -32,7 +32,7 @@ const ALIKE: f64 = 0.05;
 /// The replica's number with its cache epoch in the upper half, and its token count in ticks when it last received
 /// the block.
 type Holder = (u32, u32);
-type Table = HashMap<u64, [Holder; HOLDERS], BuildHasherDefault<Spread>>;
+type Table = HashMap<u64, [Holder; HOLDERS], BuildHasherDefault<FibonacciHasher>>;
 
 #[derive(Clone, Debug)]
 pub struct PrefixIndex {

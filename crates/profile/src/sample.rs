@@ -6,7 +6,7 @@
 
 use plimsoll_math::quantile::EffectiveN;
 use plimsoll_math::series;
-use plimsoll_math::weighted::{self, Sorted};
+use plimsoll_math::weighted::{self, WeightedValues};
 
 use super::finding::{DurationFigures, ProfiledLatency};
 use super::read::ProfiledRequest;
@@ -168,7 +168,7 @@ impl<'a> LatencySample<'a> {
             };
         }
         let values: Vec<f64> = column.iter().map(|ns| *ns as f64 / 1e9).collect();
-        let sorted = Sorted::new(&values, &self.weights);
+        let sorted = WeightedValues::new(&values, &self.weights);
         [0.5, 0.9, 0.95, 0.99].map(|p| {
             let found = weighted::percentile((&values, &self.weights), &sorted, p, LEVEL, batches);
             match found {
@@ -224,7 +224,7 @@ impl<'a> LatencySample<'a> {
     /// Returns the value at a probability in s, without an interval. The column is in order of the requests.
     pub fn quantile_s(&self, column: &[i64], p: f64) -> Option<f64> {
         let values: Vec<f64> = column.iter().map(|ns| *ns as f64 / 1e9).collect();
-        Sorted::new(&values, &self.weights).quantile(p)
+        WeightedValues::new(&values, &self.weights).quantile(p)
     }
 
     /// Compares a `share` of the requests over a limit with the share that a percentile allows.
@@ -234,7 +234,7 @@ impl<'a> LatencySample<'a> {
             return decide(&of_batches(column, limit_s, p, blocks), 1.0 - p, alpha);
         }
         let values: Vec<f64> = column.iter().map(|ns| *ns as f64 / 1e9).collect();
-        let sorted = Sorted::new(&values, &self.weights);
+        let sorted = WeightedValues::new(&values, &self.weights);
         let worth = blocks.map(|blocks| {
             EffectiveN::known(weighted::effective_n(&values, &self.weights, &sorted, limit_s, blocks))
         });

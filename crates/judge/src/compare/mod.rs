@@ -273,7 +273,7 @@ fn shift_points(side: &LoadRows, paired: bool) -> Vec<ShiftPoint> {
     }
     let mut stream = Stream::new(1, "compare shift", 0);
     let bands = shift((&base, &candidate), &SHIFT_AT, paired, (&mut stream, REPLICATES), LEVEL);
-    let point = |band: &plimsoll_math::two_sample::Band| {
+    let point = |band: &plimsoll_math::two_sample::ShiftBand| {
         let (lower, upper) = (band.band.lower, band.band.upper);
         let effect = Effect { scale: Scale::Ratio, value: band.ratio, lower, upper };
         (!band.ratio.is_nan()).then_some(ShiftPoint { p: band.p, effect })

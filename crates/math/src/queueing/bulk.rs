@@ -25,7 +25,7 @@ pub struct Bulk {
 
 /// The steady state of a server of batches under a load.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Batched {
+pub struct BatchServerState {
     /// Mean of wait + service.
     pub mean: f64,
     /// Mean batch size.
@@ -70,7 +70,7 @@ impl Bulk {
 
     /// Returns the exact mean latency, batch and busy share at this rate. `None` at or over capacity, and so near to it
     /// that more states would be needed than are kept.
-    pub fn at(&self, rate: f64) -> Option<Batched> {
+    pub fn at(&self, rate: f64) -> Option<BatchServerState> {
         let law = self.left_behind(rate)?;
         let (mut area, mut cycle, mut busy, mut served) = (0.0, 0.0, 0.0, 0.0);
         for (left, chance) in law.iter().enumerate() {
@@ -84,7 +84,7 @@ impl Bulk {
             busy += chance * time;
             served += chance * n;
         }
-        Some(Batched { mean: area / (rate * cycle), batch: served, busy: busy / cycle })
+        Some(BatchServerState { mean: area / (rate * cycle), batch: served, busy: busy / cycle })
     }
 
     /// Returns the distribution of the number left behind at the end of a batch.

@@ -14,7 +14,7 @@ mod mmc;
 mod scale;
 mod tail;
 
-pub use bulk::{Batched, Bulk};
+pub use bulk::{BatchServerState, Bulk};
 pub use flow::{little_in_flight, little_rate, little_time, rate_at, servers_for, utilisation};
 pub use mdc::Mdc;
 pub use mm1::Mm1;

@@ -5,13 +5,13 @@ use crate::quantile::{rank, sort};
 /// The values of one arm, cut into units.
 #[derive(Clone, Debug)]
 pub struct Arm {
-    all: Sorted,
-    units: Vec<Sorted>,
+    all: SortedValues,
+    units: Vec<SortedValues>,
 }
 
 /// Values in rising order; `up_to` contains cumulative weights, or `None` if all weights are 1.
 #[derive(Clone, Default, Debug)]
-struct Sorted {
+struct SortedValues {
     values: Vec<f64>,
     up_to: Option<Vec<f64>>,
 }
@@ -19,14 +19,14 @@ struct Sorted {
 impl Arm {
     /// Returns an arm with equal weights. +∞ is a value, NaN is not.
     pub fn new(units: &[Vec<f64>]) -> Arm {
-        let all = Sorted::of(units.concat());
-        Arm { all, units: units.iter().map(|unit| Sorted::of(unit.clone())).collect() }
+        let all = SortedValues::of(units.concat());
+        Arm { all, units: units.iter().map(|unit| SortedValues::of(unit.clone())).collect() }
     }
 
     /// Returns an arm of values with weights.
     pub fn weighted(units: &[Vec<(f64, f64)>]) -> Arm {
-        let all = Sorted::weighted(units.concat());
-        Arm { all, units: units.iter().map(|unit| Sorted::weighted(unit.clone())).collect() }
+        let all = SortedValues::weighted(units.concat());
+        Arm { all, units: units.iter().map(|unit| SortedValues::weighted(unit.clone())).collect() }
     }
 
     pub fn units(&self) -> usize {
@@ -103,13 +103,13 @@ impl Arm {
     }
 }
 
-impl Sorted {
-    fn of(mut values: Vec<f64>) -> Sorted {
+impl SortedValues {
+    fn of(mut values: Vec<f64>) -> SortedValues {
         sort(&mut values);
-        Sorted { values, up_to: None }
+        SortedValues { values, up_to: None }
     }
 
-    fn weighted(mut pairs: Vec<(f64, f64)>) -> Sorted {
+    fn weighted(mut pairs: Vec<(f64, f64)>) -> SortedValues {
         pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let mut sum = 0.0;
         let add = |(_, weight): &(f64, f64)| {
@@ -117,7 +117,7 @@ impl Sorted {
             sum
         };
         let up_to: Vec<f64> = pairs.iter().map(add).collect();
-        Sorted { values: pairs.into_iter().map(|(value, _)| value).collect(), up_to: Some(up_to) }
+        SortedValues { values: pairs.into_iter().map(|(value, _)| value).collect(), up_to: Some(up_to) }
     }
 
     fn quantile(&self, p: f64) -> f64 {

@@ -23,7 +23,7 @@ pub use arm::Arm;
 pub use flips::{Flips, neighbours};
 pub use holm::holm;
 pub use joint::step_down;
-pub use shift::{Band, shift};
+pub use shift::{ShiftBand, shift};
 
 use crate::proportion::Interval;
 

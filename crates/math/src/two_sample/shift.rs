@@ -11,7 +11,7 @@ use crate::rng::Stream;
 
 /// One point of a shift function.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Band {
+pub struct ShiftBand {
     /// Percentile, 0 to 1.
     pub p: f64,
     /// Second arm over first.
@@ -27,8 +27,8 @@ pub fn shift(
     paired: bool,
     (stream, replicates): (&mut Stream, usize),
     level: f64,
-) -> Vec<Band> {
-    let (a, b) = (Ranked::of(first), Ranked::of(second));
+) -> Vec<ShiftBand> {
+    let (a, b) = (RankedArm::of(first), RankedArm::of(second));
     let found = |ln: f64| if ln.is_finite() { Some(ln) } else { None };
     let ln: Vec<f64> = ps.iter().map(|p| libm::log(second.quantile(*p) / first.quantile(*p))).collect();
     let mut drawn: Vec<Vec<f64>> = vec![Vec::new(); ps.len()];
@@ -55,7 +55,7 @@ pub fn shift(
             Some(half) => Interval { lower: libm::exp(ln[i] - half), upper: libm::exp(ln[i] + half) },
             None => Interval { lower: 0.0, upper: f64::INFINITY },
         };
-        Band { p: ps[i], ratio, band }
+        ShiftBand { p: ps[i], ratio, band }
     };
     (0..ps.len()).map(point).collect()
 }
@@ -69,13 +69,13 @@ fn deviation(draws: &[f64]) -> f64 {
 }
 
 /// An arm's values in rising order, each with its unit and weight, so that a resample is one pass over them.
-struct Ranked {
+struct RankedArm {
     rows: Vec<(f64, f32, u32)>,
     units: usize,
 }
 
-impl Ranked {
-    fn of(arm: &Arm) -> Ranked {
+impl RankedArm {
+    fn of(arm: &Arm) -> RankedArm {
         let mut rows = Vec::with_capacity(arm.len());
         for unit in 0..arm.units() {
             for (k, value) in arm.unit(unit).iter().enumerate() {
@@ -83,7 +83,7 @@ impl Ranked {
             }
         }
         rows.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        Ranked { rows, units: arm.units() }
+        RankedArm { rows, units: arm.units() }
     }
 
     /// Returns the quantiles of the drawn units; `ps` rises.

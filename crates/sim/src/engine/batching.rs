@@ -21,7 +21,7 @@ use crate::spec::error::SimSpecError;
 use crate::traffic::{
     Detail, Emission, EngineGauges, EngineRejection, FinishReason, RequestEvent, Submit, Totals,
 };
-use plimsoll_math::spread::Spread;
+use plimsoll_math::spread::FibonacciHasher;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Batching {
@@ -30,7 +30,7 @@ pub(crate) struct Batching {
     plan: StepPlan,
     /// Requests on their way to the scheduler, in order of arrival there.
     front: VecDeque<EnteringRequest>,
-    front_ids: HashSet<u64, BuildHasherDefault<Spread>>,
+    front_ids: HashSet<u64, BuildHasherDefault<FibonacciHasher>>,
     front_delay: Span,
     outlet: TokenEmitter,
     detail: Detail,

@@ -3,14 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
-use plimsoll_math::spread::Spread;
+use plimsoll_math::spread::FibonacciHasher;
 
 /// A table of requests in flight. Numbers are reused.
 #[derive(Clone, Debug)]
 pub(crate) struct Slots<T> {
     items: Vec<Option<T>>,
     free: Vec<u32>,
-    by_id: HashMap<u64, u32, BuildHasherDefault<Spread>>,
+    by_id: HashMap<u64, u32, BuildHasherDefault<FibonacciHasher>>,
 }
 
 impl<T> Slots<T> {

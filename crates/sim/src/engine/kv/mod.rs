@@ -25,11 +25,11 @@ mod stretch;
 
 use stretch::{BlockRun, Names};
 
-use plimsoll_math::spread::Spread;
+use plimsoll_math::spread::FibonacciHasher;
 
 const NONE: u32 = u32::MAX;
 
-type Index = HashMap<u64, u32, BuildHasherDefault<Spread>>;
+type Index = HashMap<u64, u32, BuildHasherDefault<FibonacciHasher>>;
 
 /// The eviction order of free blocks.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
