@@ -92,8 +92,8 @@ mod tests {
         let limits = StopLimits { max_errors: Some(3), max_requests: Some(100), ..StopLimits::default() };
         let totals = |errors, requests| LiveTotals { errors, requests, ..LiveTotals::default() };
         assert_eq!(limits.reached(&totals(2, 99)), None);
-        assert_eq!(limits.reached(&totals(2, 100)), Some(Reached::Requests));
-        assert_eq!(limits.reached(&totals(3, 100)), Some(Reached::Errors));
+        assert_eq!(limits.reached(&totals(2, 100)), Some(StopReason::Requests));
+        assert_eq!(limits.reached(&totals(3, 100)), Some(StopReason::Errors));
         assert_eq!(StopLimits::default().reached(&totals(9, 9)), None);
     }
 }

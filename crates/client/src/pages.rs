@@ -513,7 +513,7 @@ impl MetricsPageReader {
             return Err("the page is too long".to_owned().into());
         }
         // An incomplete exposition could end inside a number and would appear as counters that fell.
-        if head.status == 200 && !matches!(ending, Ending::Whole) {
+        if head.status == 200 && !matches!(ending, AttemptEnding::Whole) {
             return Err(CutPage::Connection.into());
         }
         exposition::check_end(&body, head.content_type.as_deref())?;

@@ -40,7 +40,7 @@ impl AttemptEnding {
 
     /// Returns whether this machine had no socket for the attempt. The client itself rejects no other attempts.
     pub(crate) fn lacks_socket(&self) -> bool {
-        matches!(self, Ending::Told { outcome, .. } if (outcome.how, outcome.by) == (How::Refused, By::Client))
+        matches!(self, AttemptEnding::Told { outcome, .. } if (outcome.how, outcome.by) == (How::Refused, By::Client))
     }
 }
 
@@ -244,7 +244,7 @@ impl Recording {
         scrub: impl Fn(&str) -> String,
     ) -> (Attempt, u64, u64) {
         let sent = self.sent();
-        let clean = matches!(ending, Ending::Whole);
+        let clean = matches!(ending, AttemptEnding::Whole);
         let verdict = self.decoder.take().map(|decoder| decoder.finish(clean));
         let mut answer = Answer::default();
         let mut outcome = Outcome::new(How::Reset, By::Network, true);

@@ -146,7 +146,7 @@ fn nothing_measured(case: &Case<'_>) -> Diagnosis {
         cleared: Vec::new(),
         observed: Vec::new(),
         changed: changed::facts(case),
-        missing: vec![Missing {
+        missing: vec![MissingEvidence {
             what: "everything".into(),
             needs: NextExperiment::RunLonger { factor: 1.0 },
         }],

@@ -248,7 +248,7 @@ fn metrics(worker: &Worker) -> String {
         page.gauge(name, help, shown.iter().map(|shown| (replica_label(shown), value(shown))));
     };
     gauge("plimsoll_gateway_replica_usable", "1: the replica may get requests.", &|shown| {
-        f64::from(u8::from(matches!(shown.standing, Standing::Ready | Standing::Trial)))
+        f64::from(u8::from(matches!(shown.standing, ReplicaAvailability::Ready | ReplicaAvailability::Trial)))
     });
     gauge("plimsoll_gateway_replica_requests", "Requests on the replica.", &|shown| {
         f64::from(shown.load.requests)

@@ -116,7 +116,7 @@ pub struct Manifest {
     /// Progress of the run.
     pub progress: RunState,
     /// Clock of the timestamps.
-    #[serde(default, skip_serializing_if = "Time::is_real")]
+    #[serde(default, skip_serializing_if = "TimeBase::is_real")]
     pub time: TimeBase,
     /// Start of the run on the machine's clocks.
     pub clock: ClockAnchor,

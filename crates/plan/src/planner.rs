@@ -187,7 +187,7 @@ impl Planner {
             Some(replicas) => self.breaks(replicas),
             None => BreakSearch::Done(None),
         };
-        let unfinished = matches!(search, Search::Next(_));
+        let unfinished = matches!(search, BreakSearch::Next(_));
         let broken = if let BreakSearch::Done(broken) = search { broken } else { None };
         let refused = |why: &str| Reading::refused(why, 0);
         let why = if unfinished {

@@ -442,7 +442,7 @@ impl Health {
             self.spec.silence_s > 0.0 && one.given_up >= FEW && self.peers(replica, now).worked >= ALONE;
         let stands = self.standing(replica, now);
         is_silent
-            && matches!(stands, Standing::Ready | Standing::Trial)
+            && matches!(stands, ReplicaAvailability::Ready | ReplicaAvailability::Trial)
             && self.eject(replica, true, now, chance)
     }
 
@@ -465,7 +465,7 @@ impl Health {
     pub fn silent(&mut self, replica: u32, silence: Span, patience: Span, now: At, chance: f64) -> bool {
         let stands = self.standing(replica, now);
         self.is_too_long(silence, patience)
-            && matches!(stands, Standing::Ready | Standing::Trial)
+            && matches!(stands, ReplicaAvailability::Ready | ReplicaAvailability::Trial)
             && self.eject(replica, true, now, chance)
     }
 

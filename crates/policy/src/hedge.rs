@@ -342,7 +342,7 @@ mod tests {
             }
         }
         assert!((195..=200).contains(&hedged), "{hedged} of 10 000");
-        assert_eq!(hedger.take(&LATE, at(100.0)), Err(Withheld::OverShare));
+        assert_eq!(hedger.take(&LATE, at(100.0)), Err(HedgeSkipReason::OverShare));
     }
 
     #[test]
@@ -355,14 +355,14 @@ mod tests {
         let why = |hedger: &mut Hedger, late: LateRequest, now| hedger.take(&late, at(now)).err();
         // The expected remaining time (4 s) is less than the second replica needs.
         let elsewhere = LateRequest { expected: (Span::from_secs(1), Span::from_secs(5)), ..LATE };
-        assert_eq!(why(&mut hedger, elsewhere, 0.0), Some(Withheld::NoGain));
-        assert_eq!(why(&mut hedger, Late { saturation: 0.71, ..LATE }, 0.0), Some(Withheld::Busy));
+        assert_eq!(why(&mut hedger, elsewhere, 0.0), Some(HedgeSkipReason::NoGain));
+        assert_eq!(why(&mut hedger, LateRequest { saturation: 0.71, ..LATE }, 0.0), Some(HedgeSkipReason::Busy));
         hedger.refused(at(1.0));
-        assert_eq!(why(&mut hedger, LATE, 10.9), Some(Withheld::Busy));
+        assert_eq!(why(&mut hedger, LATE, 10.9), Some(HedgeSkipReason::Busy));
         assert_eq!(why(&mut hedger, LATE, 11.0), None);
         // After 18 lost hedges, 0.5 · 0.95^n is below 0.2.
         (0..18).for_each(|_| hedger.ended(false, at(20.0)));
-        assert_eq!(why(&mut hedger, LATE, 79.9), Some(Withheld::Useless));
+        assert_eq!(why(&mut hedger, LATE, 79.9), Some(HedgeSkipReason::Useless));
         assert_eq!(why(&mut hedger, LATE, 80.1), None);
     }
 }

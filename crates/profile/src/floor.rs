@@ -60,7 +60,7 @@ impl ModelFloor {
         plimsoll_math::quantile::sort(&mut sorted);
         let floor_s = plimsoll_math::quantile::of_sorted(&sorted, 0.5).unwrap_or(f64::NAN);
         let means = path.into_iter().flat_map(|path| {
-            debug_assert!(path.of == Latency::E2e, "a floor is of the whole answer");
+            debug_assert!(path.of == ProfiledLatency::E2e, "a floor is of the whole answer");
             path.stages.iter().filter(|found| stages.contains(&found.stage)).map(|found| found.times.mean_s)
         });
         let measured_s = means.reduce(|a, b| a + b);

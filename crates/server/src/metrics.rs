@@ -59,7 +59,7 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Metrics {
         Metrics {
-            meters: vec![Meter::default()],
+            meters: vec![ReplicaMeter::default()],
             expired: 0,
             refused_queue: 0,
             refused_size: 0,

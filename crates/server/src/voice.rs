@@ -71,7 +71,7 @@ fn short(text: &str) -> Cow<'_, str> {
 
 /// Returns the response to a request that the engine rejected.
 pub fn rejected(why: &EngineRejection) -> BadRequest {
-    let param = matches!(why, Rejected::TooLong { .. }).then_some("max_tokens");
+    let param = matches!(why, EngineRejection::TooLong { .. }).then_some("max_tokens");
     BadRequest { status: why.status().unwrap_or(503), message: why.to_string(), param }
 }
 

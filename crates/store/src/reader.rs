@@ -26,7 +26,7 @@ pub enum ColumnSelection {
     /// Columns for computing metrics: without answer texts, prompt blocks, server stages and the generator's delay per
     /// event, which stay empty or zero.
     Figures,
-    /// Columns for the findings of a run (read by `Gathered` of `measure`); other columns stay empty or zero.
+    /// Columns for the findings of a run (read by `LevelAccumulator` of `measure`); other columns stay empty or zero.
     ///
     /// These are times, lengths, end, session and class of a request, and the kernel's counts of its connection.
     Findings,

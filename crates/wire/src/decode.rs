@@ -254,7 +254,7 @@ impl Decoder {
 
     /// Returns whether the bytes are malformed, so that further bytes are useless.
     pub fn is_stopped(&self) -> bool {
-        matches!(self.reading, Reading::Stopped(_))
+        matches!(self.reading, BodyReader::Stopped(_))
     }
 
     /// Returns the number of body bytes so far.

@@ -173,8 +173,8 @@ fn sides(args: &CanaryArgs) -> Result<(Vec<String>, HashMap<String, Arm>), Stop>
 fn show(served: &StatusServer, found: &CanaryFinding) {
     let verdict = serde_json::to_string(found).unwrap_or_default();
     let bodies = vec![
-        Body::new("/v1/verdict", "application/json", verdict.clone()),
-        Body::new("/metrics", plimsoll_wire::prometheus::CONTENT_TYPE, metrics(found, "canary")),
+        ServedContent::new("/v1/verdict", "application/json", verdict.clone()),
+        ServedContent::new("/metrics", plimsoll_wire::prometheus::CONTENT_TYPE, metrics(found, "canary")),
     ];
     served.show(bodies, verdict);
 }

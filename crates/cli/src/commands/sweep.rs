@@ -275,7 +275,7 @@ fn spell(plan: &PreparedSweep, preview: &Preview) -> String {
         },
         plan.spec.traffic.join(" and "),
     )];
-    if let Some(bill) = plan.cost.as_ref().filter(|bill| matches!(bill.rate, Rate::PerHour(_))) {
+    if let Some(bill) = plan.cost.as_ref().filter(|bill| matches!(bill.rate, EndpointPrice::PerHour(_))) {
         let most = bill.of(0.0, 0.0, preview.time_s);
         lines.push(format!("it may cost {} {}", figure::number(most), bill.currency));
     }

@@ -75,10 +75,10 @@ struct Service {
     plain: bool,
 }
 
-type Answered<'a> = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'a>>;
+type ConnectorFuture<'a> = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'a>>;
 
 impl HttpService for Service {
-    fn call<'life0, 'async_trait>(&'life0 self, request: HttpRequest) -> Answered<'async_trait>
+    fn call<'life0, 'async_trait>(&'life0 self, request: HttpRequest) -> ConnectorFuture<'async_trait>
     where
         'life0: 'async_trait,
         Self: 'async_trait,

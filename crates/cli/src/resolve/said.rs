@@ -158,7 +158,7 @@ pub fn budget(ceilings: &[String]) -> CliResult<Option<BudgetSpec>> {
 /// Returns the bill that the flags request; `None` without a price.
 pub fn cost(price: &PriceArgs, scenario: &Scenario) -> CliResult<Option<Bill>> {
     let bill = price::bill(price, None)?;
-    let per_token = bill.as_ref().is_some_and(|bill| matches!(bill.rate, Rate::PerMtok { .. }));
+    let per_token = bill.as_ref().is_some_and(|bill| matches!(bill.rate, EndpointPrice::PerMtok { .. }));
     tensors::priced(scenario, per_token)?;
     Ok(bill)
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use plimsoll_model::{How, Level, Load, RunState};
-use plimsoll_store::Run;
+use plimsoll_store::StoredRun;
 use tempfile::TempDir;
 
 use crate::kit::{Ended, Engine, PLIMSOLL, begun, ended, until};
@@ -367,7 +367,7 @@ fn a_sweep_meets_in_a_bucket_and_leaves_its_run_there() {
     let levels: Vec<&Level> = run.manifest.levels.iter().filter(|level| is_open(&level.load)).collect();
     assert!(!levels.is_empty());
     for level in levels {
-        let of = |run: &Run| -> BTreeSet<u64> {
+        let of = |run: &StoredRun| -> BTreeSet<u64> {
             run.attempts.iter().filter(|row| row.level == level.id).map(|row| row.request).collect()
         };
         assert_eq!(of(&run), (0..level.arrivals).collect());

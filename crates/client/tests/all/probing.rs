@@ -129,11 +129,11 @@ fn every_check_of_the_machine_says_what_it_found_and_what_to_do() {
     for finding in &findings {
         assert!(!finding.found.is_empty());
         assert!(
-            finding.severity == doctor::Severity::Good || finding.check == "ports" || !finding.fix.is_empty()
+            finding.severity == doctor::CheckSeverity::Good || finding.check == "ports" || !finding.fix.is_empty()
         );
     }
     let descriptors = findings.iter().find(|f| f.check == "descriptors").unwrap();
-    assert_eq!(descriptors.severity, doctor::Severity::Bad);
+    assert_eq!(descriptors.severity, doctor::CheckSeverity::Bad);
 }
 
 /// A Triton server with one model, as in `triton/*.http` of the wire crate's recordings; `model` is its metadata.

@@ -118,7 +118,7 @@ fn ceilings_hold_and_too_little_is_unknown() {
     let tight = ActiveSpec { max_requests: 30, max_concurrency: 2, ..spec() };
     let played = system.play(&tight);
     assert!(played.requests <= 30, "{}", played.requests);
-    assert_ne!(played.diagnosis.answer, Answer::NothingMaterial, "thirty requests prove nothing");
+    assert_ne!(played.diagnosis.answer, DiagnosisOutcome::NothingMaterial, "thirty requests prove nothing");
     let none = System::new(LLAMA, (256, 64), "error:share=1", &[]).play(&spec());
     assert!(none.requests <= spec().max_errors + 40, "{} to a target that answers none", none.requests);
 }
@@ -230,7 +230,7 @@ fn an_engine_that_has_become_slower_is_named_and_its_twin_cleared() {
     let mut twin = System::new(LLAMA, (256, 64), "none", &[]);
     twin.scenario.seed = 99;
     let same = twin.play_against(&spec(), Some(against)).diagnosis;
-    assert_eq!(same.answer, Answer::NothingMaterial, "{}", same.headline);
+    assert_eq!(same.answer, DiagnosisOutcome::NothingMaterial, "{}", same.headline);
     assert_eq!(same.questions[2].answer, YesNo::No, "{}", same.questions[2].says);
     assert!(same.cleared.iter().any(|cleared| cleared.layer == Layer::Model), "{:?}", same.cleared);
 }
@@ -278,7 +278,7 @@ fn a_run_with_single_requests_among_others_serves_as_a_baseline() {
     system.scenario.seed = 5;
     let diagnosis =
         system.play_against(&spec(), Some(EarlierComparison { before: &before, target: &facts })).diagnosis;
-    assert_eq!(diagnosis.answer, Answer::NothingMaterial, "{}", diagnosis.headline);
+    assert_eq!(diagnosis.answer, DiagnosisOutcome::NothingMaterial, "{}", diagnosis.headline);
     let missing: Vec<&str> = diagnosis.missing.iter().map(|missing| missing.what.as_str()).collect();
     assert!(missing.iter().any(|what| what.contains("no closed loop with as many in flight")), "{missing:?}");
 }
@@ -299,10 +299,10 @@ fn promised(ceilings: &[(Metric, f64, f64)]) -> (plimsoll_diagnose::Diagnosis, V
 #[test]
 fn a_budget_says_what_is_material_of_an_endpoint() {
     let (kept, shown) = promised(&[(Metric::Ttft, 0.95, 5.0), (Metric::E2e, 0.99, 60.0)]);
-    assert_eq!(kept.answer, Answer::NothingMaterial, "{}", kept.headline);
+    assert_eq!(kept.answer, DiagnosisOutcome::NothingMaterial, "{}", kept.headline);
     assert_eq!(kept.questions[3].answer, YesNo::No, "{}", kept.questions[3].says);
     let state = |shown: &[Finding], fact| shown.iter().find(|shown| shown.fact == fact).map(|shown| shown.is);
-    assert_eq!(state(&shown, Observed::BudgetBroken), Some(Is::No));
+    assert_eq!(state(&shown, Observed::BudgetBroken), Some(FactState::No));
     // No isolated request can meet the ceiling. The model is the cause at any percentile, and a ceiling that passes
     // does not hide it.
     for percentile in [0.5, 0.95, 0.99] {
@@ -312,7 +312,7 @@ fn a_budget_says_what_is_material_of_an_endpoint() {
         assert!(broken.questions[3].says.contains("over e2e 50 ms"), "{}", broken.questions[3].says);
     }
     let (none, shown) = promised(&[]);
-    assert_eq!(none.answer, Answer::NothingMaterial, "{}", none.headline);
+    assert_eq!(none.answer, DiagnosisOutcome::NothingMaterial, "{}", none.headline);
     assert_eq!(none.questions[3].answer, YesNo::CantTell);
     assert_eq!(state(&shown, Observed::BudgetBroken), None);
 }
@@ -342,9 +342,9 @@ fn what_only_concurrency_breaks_is_neither_nothing_nor_a_single_requests_doing()
     assert!(most < middle, "the truth has room for such a promise: {most} {middle}");
     let (found, shown) = promised(&[(Metric::Tpot, 0.95, 0.5 * (most + middle))]);
     let over = shown.iter().find(|shown| shown.fact == Observed::BudgetBroken).expect("held to it");
-    assert_eq!(over.is, Is::Yes, "{}", over.says);
+    assert_eq!(over.is, FactState::Yes, "{}", over.says);
     assert_eq!(found.questions[3].answer, YesNo::No, "{}", found.questions[3].says);
-    assert_eq!(found.answer, Answer::Unknown, "{}", found.headline);
+    assert_eq!(found.answer, DiagnosisOutcome::Unknown, "{}", found.headline);
     assert!(
         found.headline.contains("in flight") && found.headline.contains("load alone"),
         "{}",

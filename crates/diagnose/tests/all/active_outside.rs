@@ -123,10 +123,10 @@ fn what_crowds_outside_the_engine_is_no_saturation() {
         lab
     };
     let (inside, outside) = (with(16.0), with(2.0));
-    assert_eq!(outside.state(Observed::CrowdedTogether), Is::Yes);
+    assert_eq!(outside.state(Observed::CrowdedTogether), FactState::Yes);
     assert_eq!(
         (inside.state(Observed::InFrontOfEngine), outside.state(Observed::InFrontOfEngine)),
-        (Is::No, Is::Yes)
+        (FactState::No, FactState::Yes)
     );
     assert_eq!(inside.told().verdicts[0].cause, Cause::Saturation, "{}", inside.told().headline);
     let told = outside.told();
@@ -157,10 +157,10 @@ fn what_keeps_the_page_from_coming_is_not_taken_for_the_engine() {
         lab
     };
     let (comes, lost) = (with(true), with(false));
-    assert_eq!((comes.state(Observed::PageLost), lost.state(Observed::PageLost)), (Is::No, Is::Yes));
+    assert_eq!((comes.state(Observed::PageLost), lost.state(Observed::PageLost)), (FactState::No, FactState::Yes));
     assert_eq!(
         (comes.state(Observed::CrowdedTogether), lost.state(Observed::CrowdedTogether)),
-        (Is::Yes, Is::Yes)
+        (FactState::Yes, FactState::Yes)
     );
     assert_eq!(comes.told().verdicts[0].cause, Cause::Saturation, "{}", comes.told().headline);
     let told = lost.told();
@@ -183,8 +183,8 @@ fn who_waits_for_a_slot_fills_no_cache() {
     lab.attempts.iter_mut().for_each(|row| row.asked_prompt = 290);
     lab.attempts.iter_mut().for_each(|row| row.answer.tokens.prompt = Some(290));
     lab.samples.iter_mut().filter(|s| s.name.ends_with("waiting")).for_each(|s| s.value = 11.0);
-    assert_eq!((lab.state(Observed::Ceiling), lab.state(Observed::EngineQueue)), (Is::Yes, Is::Yes));
-    assert_eq!(lab.state(Observed::KvFull), Is::No);
+    assert_eq!((lab.state(Observed::Ceiling), lab.state(Observed::EngineQueue)), (FactState::Yes, FactState::Yes));
+    assert_eq!(lab.state(Observed::KvFull), FactState::No);
     assert_eq!(lab.told().verdicts[0].cause, Cause::Saturation, "{}", lab.told().headline);
 }
 
@@ -207,12 +207,12 @@ fn who_waits_in_the_engine_does_so_however_fast_its_tokens_are() {
     let inside = with(5.0);
     assert_eq!(
         (inside.state(Observed::Ceiling), inside.state(Observed::CrowdedTogether)),
-        (Is::Unclear, Is::Unclear)
+        (FactState::Unclear, FactState::Unclear)
     );
-    assert_eq!(inside.state(Observed::EngineQueue), Is::Yes);
+    assert_eq!(inside.state(Observed::EngineQueue), FactState::Yes);
     assert_eq!(inside.told().verdicts[0].cause, Cause::Saturation, "{}", inside.told().headline);
     // Few waiting requests are no sign of slots if all may just be slow.
-    assert_eq!(with(0.0).state(Observed::InFrontOfEngine), Is::Unclear);
+    assert_eq!(with(0.0).state(Observed::InFrontOfEngine), FactState::Unclear);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn where_the_server_keeps_no_connection_kept_ones_are_not_compared_with_fresh_on
         lab.attempts.iter_mut().for_each(|row| row.reused = kept[row.level as usize]);
         lab.state(Observed::FreshCosts)
     };
-    assert_eq!((with(true), with(false)), (Is::No, Is::Unclear));
+    assert_eq!((with(true), with(false)), (FactState::No, FactState::Unclear));
 }
 
 /// Two slots of an engine with millisecond responses. Its metrics are scraped at least a few times per level, and a
@@ -258,10 +258,10 @@ fn an_engine_of_milliseconds_is_asked_for_long_enough_to_be_read() {
         lab.samples.truncate(2 * n);
     };
     looks(&mut lab, 1);
-    assert_eq!((lab.state(Observed::Ceiling), lab.state(Observed::InFrontOfEngine)), (Is::Yes, Is::Unclear));
+    assert_eq!((lab.state(Observed::Ceiling), lab.state(Observed::InFrontOfEngine)), (FactState::Yes, FactState::Unclear));
     looks(&mut lab, 6);
-    assert_eq!(lab.state(Observed::InFrontOfEngine), Is::Yes);
-    assert_eq!(lab.state(Observed::KvFull), Is::No);
+    assert_eq!(lab.state(Observed::InFrontOfEngine), FactState::Yes);
+    assert_eq!(lab.state(Observed::KvFull), FactState::No);
 }
 
 /// A context window fits the traffic's prompts but rejects the experiment's, which are four times as long. The server
@@ -371,7 +371,7 @@ fn prompts_of_unlike_length_are_no_wait_that_comes_now_and_then() {
         }
         lab.state(Observed::AloneSpread)
     };
-    assert_eq!(spread(true, 0), Is::No);
-    assert_eq!(spread(false, 250), Is::Yes);
-    assert_eq!(spread(true, 250), Is::Yes);
+    assert_eq!(spread(true, 0), FactState::No);
+    assert_eq!(spread(false, 250), FactState::Yes);
+    assert_eq!(spread(true, 250), FactState::Yes);
 }

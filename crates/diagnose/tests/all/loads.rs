@@ -128,7 +128,7 @@ fn a_closed_loop_that_gets_more_than_was_asked_before_is_a_heavier_load() {
 #[test]
 fn the_same_closed_loop_is_nothing() {
     let found = ask(Some(&run(&[closed(16)])), &run(&[closed(16)]), None);
-    assert_eq!(found.answer, Answer::NothingMaterial, "{}", found.headline);
+    assert_eq!(found.answer, DiagnosisOutcome::NothingMaterial, "{}", found.headline);
 }
 
 /// A new stage takes the whole growth of the time to first token.

@@ -105,7 +105,7 @@ fn a_closed_loops_wait_for_its_own_pool_is_no_lag_of_its_generator() {
 fn equal_runs_have_nothing_material() {
     let (base, candidate) = (run(&[], None), run(&[], None));
     let diagnosis = ask(&base, &candidate);
-    assert_eq!((diagnosis.answer, diagnosis.verdicts[0].cause), (Answer::NothingMaterial, Cause::Nothing));
+    assert_eq!((diagnosis.answer, diagnosis.verdicts[0].cause), (DiagnosisOutcome::NothingMaterial, Cause::Nothing));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn long_prompts_that_starve_the_others_are_no_preemption() {
     let counted = serde_json::to_string(&verdict.counter).unwrap_or_default();
     assert!(!verdict.says.contains("preempt") && !counted.contains("preempt"), "{} {counted}", verdict.says);
     let asked = diagnosis.observed.iter().find(|asked| asked.fact == Observed::Preemptions);
-    assert_eq!(asked.and_then(|asked| asked.is), Some(Is::No), "the counter was read, and stood still");
+    assert_eq!(asked.and_then(|asked| asked.is), Some(FactState::No), "the counter was read, and stood still");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn the_clients_own_semaphore_is_no_time_to_first_token() {
     assert!(last > 30_000, "it looks like a first token after tens of seconds");
     let diagnosis = ask(&base, &candidate);
     let verdict = &diagnosis.verdicts[0];
-    assert_eq!((diagnosis.answer, verdict.layer), (Answer::Invalid, Layer::Measurement), "{}", verdict.says);
+    assert_eq!((diagnosis.answer, verdict.layer), (DiagnosisOutcome::Invalid, Layer::Measurement), "{}", verdict.says);
     assert_eq!(verdict.cause, Cause::ClientCap, "{}", verdict.says);
 }
 
@@ -216,7 +216,7 @@ fn what_the_run_calls_not_steady_is_never_called_sound() {
         let (found, unsteady) = alone(&run(&[(from, lasts)], None));
         let Some(unsteady) = unsteady else { continue };
         told += 1;
-        assert_ne!(found.answer, Answer::NothingMaterial, "{}", found.headline);
+        assert_ne!(found.answer, DiagnosisOutcome::NothingMaterial, "{}", found.headline);
         let words = found.verdicts.iter().flat_map(|verdict| {
             verdict.evidence.iter().map(|line| line.says.as_str()).chain([verdict.says.as_str()])
         });
@@ -224,7 +224,7 @@ fn what_the_run_calls_not_steady_is_never_called_sound() {
     }
     assert!(told >= 2, "incidents of this length are seen");
     let (found, unsteady) = alone(&run(&[], None));
-    assert_eq!((found.answer, unsteady), (Answer::NothingMaterial, None), "{}", found.headline);
+    assert_eq!((found.answer, unsteady), (DiagnosisOutcome::NothingMaterial, None), "{}", found.headline);
 }
 
 /// A healthy run has pauses in less than 1 % of its streaming time.
@@ -232,9 +232,9 @@ fn what_the_run_calls_not_steady_is_never_called_sound() {
 fn what_touches_hardly_anybody_is_no_reason() {
     let every = |lasts: i64, n: i64| -> Vec<(i64, i64)> { (1..=n).map(|k| (13_000 * k, lasts)).collect() };
     let (small, _) = alone(&run(&every(220, 4), None));
-    assert_eq!(small.answer, Answer::NothingMaterial, "{}", small.headline);
+    assert_eq!(small.answer, DiagnosisOutcome::NothingMaterial, "{}", small.headline);
     let (large, _) = alone(&run(&every(1_500, 8), None));
-    assert_ne!(large.answer, Answer::NothingMaterial, "{}", large.headline);
+    assert_ne!(large.answer, DiagnosisOutcome::NothingMaterial, "{}", large.headline);
 }
 
 /// A cause and its rival share one belief, and an "inconclusive" verdict shows none.

@@ -355,7 +355,7 @@ fn a_request_that_waits_for_a_step_is_not_in_front_of_the_engine() {
         let told = ask(&with(80, 70), &with(480, known));
         told.observed.iter().find(|asked| asked.fact == Observed::InFrontOfEngine).and_then(|asked| asked.is)
     };
-    assert_eq!((state(460), state(70)), (Some(Is::No), Some(Is::Yes)));
+    assert_eq!((state(460), state(70)), (Some(FactState::No), Some(FactState::Yes)));
 }
 
 /// Every response stalls for 1.5 s on its way, after the engine has finished it; scrapes come every 15 s. Requests in

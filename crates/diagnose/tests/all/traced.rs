@@ -35,7 +35,7 @@ fn what_is_slower_only_while_it_is_traced_is_the_tracing() {
     for traced in [run(8, 200, 25, &ON), run(8, 80, 31, &ON)] {
         let found = ask(&base, &traced);
         assert_eq!(found.verdicts[0].cause, Cause::TracingOverhead, "{}", found.headline);
-        assert_eq!(found.answer, Answer::Invalid);
+        assert_eq!(found.answer, DiagnosisOutcome::Invalid);
         assert_eq!(found.changed.differ, ["tracing: not sampled -> sampled"]);
     }
 }

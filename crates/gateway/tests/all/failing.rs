@@ -180,7 +180,7 @@ fn a_replica_ten_times_slower_gets_little_and_is_not_ejected() {
     assert_eq!(slow.count() + fast.count(), answers.len(), "each was sent once");
     let share = slow.count() as f64 / answers.len() as f64;
     assert!(share > 0.0 && share < 0.25, "{share} of {} went to the slow one", answers.len());
-    assert_eq!(gateway.pool.shown().0[0].standing, Standing::Ready);
+    assert_eq!(gateway.pool.shown().0[0].standing, ReplicaAvailability::Ready);
     is_empty(&gateway);
 }
 
@@ -218,7 +218,7 @@ fn a_replica_that_refuses_what_the_other_answers_is_ejected_and_costs_its_client
         let gateway = gateway(&[&a, &b], |_| {});
         let statuses: Vec<u16> = (0..50).map(|_| ask(&gateway).status).collect();
         assert!(a.count() <= 12, "{act:?}: {}", a.count());
-        assert_eq!(gateway.pool.shown().0[0].standing, Standing::Ejected, "{act:?}");
+        assert_eq!(gateway.pool.shown().0[0].standing, ReplicaAvailability::Ejected, "{act:?}");
         let refused = statuses.iter().filter(|status| **status != 200).count();
         assert!(refused <= 3, "{act:?}: {statuses:?}");
         is_empty(&gateway);
@@ -231,12 +231,12 @@ fn a_clients_own_mistake_ejects_nobody_and_is_not_asked_twice_of_one_replica() {
     let gateway = gateway(&[&a], |_| {});
     (0..60).for_each(|_| assert_eq!(ask(&gateway).status, 400));
     assert_eq!((a.count(), gateway.stats.ended(RequestEnd::Refused)), (60, 60));
-    assert_eq!(gateway.pool.shown().0[0].standing, Standing::Ready);
+    assert_eq!(gateway.pool.shown().0[0].standing, ReplicaAvailability::Ready);
     is_empty(&gateway);
     let (a, b) = (Mock::new(Act::Status(422, "")), Mock::new(Act::Status(422, "")));
     let gateway = crate::kit::gateway(&[&a, &b], |_| {});
     (0..60).for_each(|_| assert_eq!(ask(&gateway).status, 422));
-    assert!(gateway.pool.shown().0.iter().all(|shown| shown.standing == Standing::Ready));
+    assert!(gateway.pool.shown().0.iter().all(|shown| shown.standing == ReplicaAvailability::Ready));
     assert!(a.count().min(b.count()) >= 10 && a.count() + b.count() <= 75, "{} {}", a.count(), b.count());
     is_empty(&gateway);
 }

@@ -203,7 +203,7 @@ fn a_replica_that_leaves_the_file_ends_what_it_has_and_may_come_back() {
     for _ in 0..10 {
         assert_eq!(ask(&gateway).header("x-plimsoll-replica"), Some("r1"));
     }
-    assert_eq!(gateway.pool.shown().0[0].standing, Standing::Draining);
+    assert_eq!(gateway.pool.shown().0[0].standing, ReplicaAvailability::Draining);
     // A draining replica that is listed again keeps its identity.
     assert_eq!(reloader.reload(&spec(&both)).expect("sound").joined, Vec::<String>::new());
     assert_eq!(gateway.pool.shown().0[0].load.requests, 1);

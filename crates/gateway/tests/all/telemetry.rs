@@ -33,7 +33,7 @@ fn share_of_first(mocks: [&Mock; 2], gateway: &Gateway, lasts: Duration) -> f64 
     let [first, second] = [0, 1].map(|place| mocks[place].count() - before[place]);
     assert_eq!(first + second, answers.len(), "and by one replica once");
     let standings = gateway.pool.shown().0.iter().map(|shown| shown.standing).collect::<Vec<_>>();
-    assert_eq!(standings, [Standing::Ready; 2], "a page says nothing of who answers");
+    assert_eq!(standings, [ReplicaAvailability::Ready; 2], "a page says nothing of who answers");
     is_empty(gateway);
     first as f64 / answers.len() as f64
 }

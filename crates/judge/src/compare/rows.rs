@@ -120,7 +120,7 @@ impl<'a> LoadRows<'a, '_> {
                 });
                 rows.push(row);
             }
-            if !matches!(latency, Latency::Gap { .. }) {
+            if !matches!(latency, LatencyColumn::Gap { .. }) {
                 rows.extend(self.mean(latency));
                 if self.strata.is_none() {
                     rows.push(self.typical(latency));
@@ -204,7 +204,7 @@ impl<'a> LoadRows<'a, '_> {
     ) -> ComparedFigure {
         let mut row = ComparedFigure { margin, ..self.blank(latency.name(), name) };
         row.method = "shares beyond the common percentile, sign flips of units".into();
-        row.primary = !matches!(latency, Latency::Gap { .. }) || name == "p99";
+        row.primary = !matches!(latency, LatencyColumn::Gap { .. }) || name == "p99";
         row.base = self.figure(|pair| &pair.base, latency, a, p);
         row.candidate = match self.strata {
             None => self.figure(|pair| &pair.candidate, latency, b, p),

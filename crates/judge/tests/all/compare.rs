@@ -137,12 +137,12 @@ fn ten_alternations_are_units_and_fewer_are_cut() {
     let (base, other) = (queue(1.0, 0.5, short, &seeds(10, 12)), queue(1.3, 0.5, short, &seeds(90, 12)));
     let found = compared(&base, &other);
     let group = &found.groups[0];
-    assert_eq!((found.groups.len(), group.unit, group.units), (1, Unit::Alternation, 12));
+    assert_eq!((found.groups.len(), group.unit, group.units), (1, ComparisonUnit::Alternation, 12));
     assert_eq!(found.verdict, ChangeVerdict::Regressed, "{:?}", found.says);
     assert!(!found.notes.iter().any(|note| note.contains("run to run")), "{:?}", found.notes);
     let (base, other) = (queue(1.0, 0.5, short, &seeds(10, 4)), queue(1.3, 0.5, short, &seeds(90, 4)));
     let found = compared(&base, &other);
-    assert_eq!((found.groups[0].unit, found.groups[0].units), (Unit::Section, 20));
+    assert_eq!((found.groups[0].unit, found.groups[0].units), (ComparisonUnit::Section, 20));
     assert!(found.notes.iter().any(|note| note.contains("4 alternations")), "{:?}", found.notes);
 }
 
@@ -158,7 +158,7 @@ fn few_alternations_on_an_unsteady_machine_decide_little() {
     };
     let base = levels([1.0, 1.1, 1.0, 1.1], 10);
     let found = compared(&base, &levels([1.15, 1.2, 1.15, 1.05], 20));
-    assert_eq!((found.groups[0].unit, found.groups[0].units), (Unit::Section, 20));
+    assert_eq!((found.groups[0].unit, found.groups[0].units), (ComparisonUnit::Section, 20));
     assert_eq!(
         row(&found, "e2e", "p50").verdict,
         ChangeVerdict::Inconclusive,
@@ -348,7 +348,7 @@ fn what_is_not_the_same_experiment_is_refused() {
     assert_eq!(differ(&|run| run.manifest.scenario["sizes"]["prompt"] = json!("20")), ["lengths"]);
     assert_eq!(differ(&|run| run.manifest.scenario["client"] = json!({"retries": {"max": 2}})), ["client"]);
     assert_eq!(differ(&|run| run.manifest.levels[0].schedule_hash = "other".into()), ["schedule"]);
-    assert_eq!(differ(&|run| run.manifest.time = Time::Real), ["clock"]);
+    assert_eq!(differ(&|run| run.manifest.time = TimeBase::Real), ["clock"]);
     assert_eq!(differ(&|run| run.manifest.target.url = "https://far.example/v1".into()), ["network path"]);
     assert_eq!(differ(&|run| run.attempts[9].asked_prompt = 5), ["lengths"]);
     assert_eq!(

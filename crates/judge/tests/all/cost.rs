@@ -153,7 +153,7 @@ fn a_price_says_its_currency_and_of_how_many() {
     let late = PriceSpec { date: Some("last week".into()), ..spec("2€/h") };
     assert!(matches!(late.bill(), Err(PriceError::Date { .. })));
     let eight = PriceSpec { gpus: Some(8), ..spec("2.5USD/gpu-hour") };
-    assert_eq!(eight.bill().expect("a bill").rate, Rate::PerHour(20.0));
+    assert_eq!(eight.bill().expect("a bill").rate, EndpointPrice::PerHour(20.0));
     assert_eq!(bill("0.5,1.5USD/Mtok").of(2e6, 1e6, 0.0), 2.5);
     assert_eq!(bill("3.6EUR/h").of(0.0, 0.0, 1000.0), 1.0);
     // The written form is read back.

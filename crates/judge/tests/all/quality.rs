@@ -88,7 +88,7 @@ fn texts_and_patterns() {
         json!({"kind": "numeric", "answer": 1, "tolerance": -1}),
     ] {
         let spec: ScoreSpec = serde_json::from_value(wrong).expect("a score");
-        assert!(Rule::new(&spec).is_err());
+        assert!(ScoreRule::new(&spec).is_err());
     }
 }
 

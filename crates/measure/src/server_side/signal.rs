@@ -60,8 +60,8 @@ macro_rules! signals {
             }
 
             /// Returns the rule that combines the values of several processes.
-            pub fn rule(self) -> Rule {
-                match self { $(Signal::$variant => Rule::$rule,)* }
+            pub fn rule(self) -> AggregationRule {
+                match self { $(Signal::$variant => AggregationRule::$rule,)* }
             }
 
             /// Returns the unit; a fraction is 0 to 1.

@@ -264,7 +264,7 @@ mod tests {
         let written = FILE.lines().filter(|line| !line.starts_with('#') && !line.starts_with("replica\t"));
         let names: usize = written.map(|line| if line.contains("\thistogram\t") { 5 } else { 1 }).sum();
         let signals = Signal::ALL.iter().map(|one| if one.kind() == SeriesKind::Histogram { 10 } else { 2 });
-        assert_eq!(Table::shipped().len(), names + signals.sum::<usize>());
+        assert_eq!(SignalTable::shipped().len(), names + signals.sum::<usize>());
         assert!(
             FILE.starts_with(&format!(
                 "# What servers call what they say of themselves. version\t{VERSION}\n"

@@ -100,7 +100,7 @@ fn long_answers_are_no_overload() {
     let records: Vec<Attempt> =
         (0..1_200).map(|i| answer(i, 100 * i as i64, 50 + noise_of(i), 3_000, 2)).collect();
     let stability = summarise(&level(10.0, 120), &records, &[], None).stability;
-    assert_ne!(stability.verdict, KeptUp::Unstable, "{stability:?}");
+    assert_ne!(stability.verdict, LoadKeptUp::Unstable, "{stability:?}");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_queue_that_grows_is_unstable() {
         })
         .collect();
     let stability = summarise(&level(100.0, 30), &records, &[], None).stability;
-    assert_eq!(stability.verdict, KeptUp::Unstable);
+    assert_eq!(stability.verdict, LoadKeptUp::Unstable);
     let growth = stability.growth_share.expect("long enough");
     // Exactly 1/11 of the arrivals are still there at any time.
     assert!((growth.value - 1.0 / 11.0).abs() < 0.005, "{growth:?}");
@@ -148,10 +148,10 @@ fn a_level_that_fills_does_not_pile_up() {
         let answers = (0..1_200).map(|i| answer(i, due(i), 20, answer_ms + growing_ms * due(i) / 60_000, 4));
         summarise(&level(20.0, 60), &answers.collect::<Vec<_>>(), &[], None).stability.verdict
     };
-    assert_eq!(kept(2_000, 0), KeptUp::Stable);
-    assert_eq!(kept(5_000, 0), KeptUp::Stable);
-    assert_eq!(kept(15_000, 0), KeptUp::Undecided);
-    assert_eq!(kept(70_000, 0), KeptUp::Undecided);
+    assert_eq!(kept(2_000, 0), LoadKeptUp::Stable);
+    assert_eq!(kept(5_000, 0), LoadKeptUp::Stable);
+    assert_eq!(kept(15_000, 0), LoadKeptUp::Undecided);
+    assert_eq!(kept(70_000, 0), LoadKeptUp::Undecided);
     // A fifth of the arrivals joins the backlog.
-    assert_eq!(kept(2_000, 12_000), KeptUp::Unstable);
+    assert_eq!(kept(2_000, 12_000), LoadKeptUp::Unstable);
 }

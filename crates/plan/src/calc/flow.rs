@@ -100,10 +100,10 @@ pub fn utilisation(spec: &UtilisationSpec) -> Result<LawFinding, LawError> {
     let ceiling = inside("ceiling", spec.ceiling.unwrap_or(0.8))?;
     let offered = rate * service;
     let mut given = vec![
-        CalcFigure::new("rate", rate, Quantity::Rate),
-        CalcFigure::new("service", service, Quantity::Time),
+        CalcFigure::new("rate", rate, CalcUnit::Rate),
+        CalcFigure::new("service", service, CalcUnit::Time),
     ];
-    let mut answers = vec![CalcFigure::new("busy servers", offered, Quantity::Count).note("on average: λ s")];
+    let mut answers = vec![CalcFigure::new("busy servers", offered, CalcUnit::Count).note("on average: λ s")];
     let ceiling_figure = CalcFigure::new("ceiling", ceiling, CalcUnit::Share);
     given.push(if spec.ceiling.is_none() { ceiling_figure.note("by convention") } else { ceiling_figure });
     let needed = servers_for(rate, service, ceiling);

@@ -113,8 +113,8 @@ impl<'a> Sound<'a> {
 
     fn given(&self) -> Vec<CalcFigure> {
         let mut given = vec![
-            CalcFigure::new("rate", self.rate(), Quantity::Rate),
-            CalcFigure::new("service", self.service, Quantity::Time),
+            CalcFigure::new("rate", self.rate(), CalcUnit::Rate),
+            CalcFigure::new("service", self.service, CalcUnit::Time),
         ];
         if self.spec.servers > 1 {
             given.push(CalcFigure::new("servers", f64::from(self.spec.servers), CalcUnit::Count));
@@ -126,18 +126,18 @@ impl<'a> Sound<'a> {
     fn means(&self, wait: f64) -> Vec<CalcFigure> {
         let sojourn = wait + self.service;
         vec![
-            CalcFigure::new("utilisation", self.load, Quantity::Share),
-            CalcFigure::new("mean wait", wait, Quantity::Time),
-            CalcFigure::new("mean wait + service", sojourn, Quantity::Time),
-            CalcFigure::new("waiting", self.rate() * wait, Quantity::Count).note("on average (L_q)"),
-            CalcFigure::new("in the system", self.rate() * sojourn, Quantity::Count),
+            CalcFigure::new("utilisation", self.load, CalcUnit::Share),
+            CalcFigure::new("mean wait", wait, CalcUnit::Time),
+            CalcFigure::new("mean wait + service", sojourn, CalcUnit::Time),
+            CalcFigure::new("waiting", self.rate() * wait, CalcUnit::Count).note("on average (L_q)"),
+            CalcFigure::new("in the system", self.rate() * sojourn, CalcUnit::Count),
         ]
     }
 
     /// Returns percentiles of wait and of wait + service; refused if the engine batches.
     fn tails(&self, wait: impl Fn(f64) -> f64, sojourn: impl Fn(f64) -> f64) -> Vec<CalcFigure> {
         if let Some(why) = self.spec.served.objection() {
-            return vec![CalcFigure::refused("percentiles", Quantity::Time, why)];
+            return vec![CalcFigure::refused("percentiles", CalcUnit::Time, why)];
         }
         let name = |p: &f64| format!("p{}", say::number(100.0 * p));
         let waits = self

@@ -79,7 +79,7 @@ pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
     let percentiles = if spec.percentiles.is_empty() { vec![0.95, 0.99] } else { spec.percentiles.clone() };
     let name = |p: f64| format!("p{}", say::number(100.0 * p));
     let mut given =
-        vec![CalcFigure::new("calls", calls, Quantity::Count).note("of a page, all of them needed")];
+        vec![CalcFigure::new("calls", calls, CalcUnit::Count).note("of a page, all of them needed")];
     let mut answers = Vec::new();
     for p in &percentiles {
         let chance = CalcFigure::new(

@@ -73,11 +73,11 @@ fn batches(
     ];
     let at = polish(&parameters, rows, (&[Metric::E2e], 8, 12, told.seed), world_at);
     let settings = vec![
-        said("batch.compute.base_ms", at[0], From::Fitted),
-        said("batch.compute.item_ms", at[1], From::Fitted),
-        said("front.request_ms", at[2], From::Fitted),
-        said("max_batch_size", f64::from(batch), From::Told),
-        said("instances", f64::from(instances), if slots.is_some() { From::Told } else { From::Assumed }),
+        said("batch.compute.base_ms", at[0], SettingOrigin::Fitted),
+        said("batch.compute.item_ms", at[1], SettingOrigin::Fitted),
+        said("front.request_ms", at[2], SettingOrigin::Fitted),
+        said("max_batch_size", f64::from(batch), SettingOrigin::Told),
+        said("instances", f64::from(instances), if slots.is_some() { SettingOrigin::Told } else { SettingOrigin::Assumed }),
     ];
     (engine_at(&at), settings)
 }
@@ -99,9 +99,9 @@ fn queue(rows: &FitRows, servers: u32, told: &StatedTarget) -> Result<(EngineSpe
         mode: ModeSpec::Queue(QueueSpec { servers, service, queue_limit: None }),
     };
     let settings = vec![
-        said("service.mean_ms", service.mean_ms(), From::Fitted),
-        said("service.cv", service.cv_squared().sqrt(), From::Fitted),
-        said("servers", f64::from(servers), From::Told),
+        said("service.mean_ms", service.mean_ms(), SettingOrigin::Fitted),
+        said("service.cv", service.cv_squared().sqrt(), SettingOrigin::Fitted),
+        said("servers", f64::from(servers), SettingOrigin::Told),
     ];
     Ok((engine, settings))
 }

@@ -56,7 +56,7 @@ fn an_engine_with_other_constants_is_found_again_and_rows_held_out_are_told() {
     // The profile states its origin, and runs.
     let ModeSpec::Batching(batching) = &found.profile.mode else { panic!("it batches") };
     let origin = batching.origin.as_deref().expect("it has one");
-    assert_eq!((origin.basis, origin.protocol.as_str()), (Basis::Calibrated, "closed loop"));
+    assert_eq!((origin.basis, origin.protocol.as_str()), (ProfileBasis::Calibrated, "closed loop"));
     let range = origin.range.as_ref().expect("loads were covered");
     assert_eq!((range.prompt_tokens, range.in_flight), ([128.0, 1024.0], [1.0, 32.0]));
     found.profile.validate().expect("sound");

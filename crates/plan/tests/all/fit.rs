@@ -59,7 +59,7 @@ fn an_engine_seen_at_low_load_is_known_at_full_load() {
             );
         }
         let told = fitted.settings.iter().find(|one| one.name == "max_seqs").expect("max_seqs");
-        assert_eq!((told.from, told.value), (From::Told, f64::from(system.slots)));
+        assert_eq!((told.from, told.value), (SettingOrigin::Told, f64::from(system.slots)));
     }
 }
 
@@ -85,7 +85,7 @@ fn what_low_load_cannot_show_is_asked_for() {
         [("max_seqs", "--slots"), ("kv_blocks", "--kv-blocks"), ("token_budget", "--token-budget")]
     {
         let setting = fitted.settings.iter().find(|one| one.name == name).expect("a setting");
-        assert_eq!(setting.from, From::Assumed, "{name}");
+        assert_eq!(setting.from, SettingOrigin::Assumed, "{name}");
         assert!(fitted.notes.iter().any(|note| note.contains(say)), "{say}: {:?}", fitted.notes);
         assert!(
             fitted.rests_on().is_some_and(|rests_on| rests_on.contains(say)),
@@ -111,7 +111,7 @@ fn places_that_requests_waited_for_are_counted() {
     let run = system.run(250.0, 2_500.0);
     let fitted = fit(&measured(&run), &StatedTarget::default()).expect("a fit");
     let slots = fitted.settings.iter().find(|one| one.name == "max_seqs").expect("a setting");
-    assert_eq!((slots.from, slots.value), (From::Fitted, 6.0), "{:?}", fitted.residuals);
+    assert_eq!((slots.from, slots.value), (SettingOrigin::Fitted, 6.0), "{:?}", fitted.residuals);
 }
 
 /// The fitted engine survives the round trip through a file.

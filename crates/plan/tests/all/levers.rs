@@ -209,8 +209,8 @@ fn efforts_are_ones_own() {
     assert!(own("prefix-cache", 0.0).check().is_err());
     let lever = catalogue::find("tensor-sharding").expect("a lever");
     // One day of work and one doubling of the price; by cost, the gain includes the price.
-    assert_eq!(EffortSpec::default().of(lever, Some(2.0), LeverOrder::Latency), 11.0);
-    assert_eq!(EffortSpec::default().of(lever, Some(2.0), LeverOrder::Cost), 1.0);
+    assert_eq!(LeverEffortSpec::default().of(lever, Some(2.0), LeverOrder::Latency), 11.0);
+    assert_eq!(LeverEffortSpec::default().of(lever, Some(2.0), LeverOrder::Cost), 1.0);
     assert_eq!(own("tensor-sharding", 3.0).of(lever, Some(1.0), LeverOrder::Latency), 3.0);
 }
 

@@ -205,7 +205,7 @@ impl<A: QueuedRequestFacts> AdmissionController<A> {
             models: Models::new(replicas),
             budget: RetryBudget::new(&spec.retry, now),
             hedger: spec.hedge.as_ref().map(|hedge| Hedger::new(hedge, now)),
-            loads: vec![Load::default(); replicas],
+            loads: vec![ReplicaLoad::default(); replicas],
             telemetry: Telemetry::default(),
             longest: Span::ZERO,
             ahead: vec![(0, 0); replicas],

@@ -64,10 +64,10 @@ fn keda_remembers_the_largest_wish() {
 fn keda_does_nothing_within_a_tolerance_of_a_tenth() {
     for (queue, after) in [(110.0, 10), (90.0, 10), (112.0, 12)] {
         let mut scaler = Keda::new(&spec(), s(0));
-        assert_eq!(scaler.decide(s(30), Fleet { current: 10, waiting: queue }), after, "{queue}");
+        assert_eq!(scaler.decide(s(30), FleetSample { current: 10, waiting: queue }), after, "{queue}");
     }
     let mut exact = Keda::new(&KedaSpec { tolerance: 0.0, ..spec() }, s(0));
-    assert_eq!(exact.decide(s(30), Fleet { current: 10, waiting: 110.0 }), 11);
+    assert_eq!(exact.decide(s(30), FleetSample { current: 10, waiting: 110.0 }), 11);
 }
 
 #[test]

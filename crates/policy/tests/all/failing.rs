@@ -59,7 +59,7 @@ fn a_replica_that_sheds_is_never_ejected_and_its_penalty_decays() {
     for request in 0..1_000 {
         health.ended(0, ReplicaOutcome::Shed(Some(Span::from_secs(30))), at(f64::from(request) * 0.01), 0.5);
     }
-    assert_eq!(health.standing(0, at(10.0)), Standing::Ready);
+    assert_eq!(health.standing(0, at(10.0)), ReplicaAvailability::Ready);
     assert_eq!(usable(&health, at(10.0)), [0, 1]);
     let penalty = |s: f64| health.penalty(0, at(9.99 + s)).as_secs_f64();
     assert!((penalty(0.0) - 30.0).abs() < 1e-6);
@@ -72,23 +72,23 @@ fn a_replica_that_sheds_is_never_ejected_and_its_penalty_decays() {
 fn five_failures_eject_for_a_time_that_doubles_and_one_request_brings_it_back() {
     let mut health = pool(4);
     (0..5).for_each(|_| health.ended(2, ReplicaOutcome::Failed, at(1.0), 1.0));
-    assert_eq!(health.standing(2, at(1.0)), Standing::Ejected);
+    assert_eq!(health.standing(2, at(1.0)), ReplicaAvailability::Ejected);
     assert_eq!(usable(&health, at(1.0)), [0, 1, 3]);
-    assert_eq!(health.standing(2, at(6.0)), Standing::Trial);
+    assert_eq!(health.standing(2, at(6.0)), ReplicaAvailability::Trial);
     // The trial is limited to one request at a time.
     assert_eq!(usable(&health, at(6.0)), [0, 1, 2, 3]);
     health.sent(2, at(6.0));
     assert_eq!(usable(&health, at(6.0)), [0, 1, 3]);
     health.ended(2, ReplicaOutcome::Failed, at(6.1), 1.0);
-    assert_eq!(health.standing(2, at(16.0)), Standing::Ejected);
-    assert_eq!(health.standing(2, at(16.2)), Standing::Trial);
+    assert_eq!(health.standing(2, at(16.0)), ReplicaAvailability::Ejected);
+    assert_eq!(health.standing(2, at(16.2)), ReplicaAvailability::Trial);
     health.sent(2, at(16.2));
     // A disconnected client is no evidence, so the next request is a trial again.
     health.untold(2);
     assert_eq!(usable(&health, at(16.3)), [0, 1, 2, 3]);
     health.sent(2, at(16.3));
     health.ended(2, ReplicaOutcome::Worked, at(16.4), 1.0);
-    assert_eq!(health.standing(2, at(16.4)), Standing::Ready);
+    assert_eq!(health.standing(2, at(16.4)), ReplicaAvailability::Ready);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn silence_ejects_where_streams_run_and_not_before_its_patience() {
     assert!(!health.silent(0, Span::from_secs(2), Span::ZERO, now, 0.5));
     assert!(!health.silent(0, Span::from_secs(7), patience, now, 0.5));
     assert!(health.silent(0, Span::from_secs(9), patience, now, 0.5));
-    assert_eq!(health.standing(0, now), Standing::Silent);
+    assert_eq!(health.standing(0, now), ReplicaAvailability::Silent);
     assert!(!health.silent(0, Span::from_secs(9), patience, now, 0.5), "it is ejected already");
 }
 
@@ -207,12 +207,12 @@ fn what_was_compared_decides_before_shares_do() {
         health.ended(0, ReplicaOutcome::Refused, at(2.0), 1.0);
         health.compared(0, false, at(2.0), 1.0);
     }
-    assert_eq!(health.standing(0, at(2.0)), Standing::Ejected);
+    assert_eq!(health.standing(0, at(2.0)), ReplicaAvailability::Ejected);
     // On trial, one refusal is sufficient if the peers answer.
     (0..20).for_each(|_| health.ended(1, ReplicaOutcome::Worked, at(7.0), 1.0));
     health.sent(0, at(7.5));
     health.ended(0, ReplicaOutcome::Refused, at(7.5), 1.0);
-    assert_eq!(health.standing(0, at(8.0)), Standing::Ejected);
+    assert_eq!(health.standing(0, at(8.0)), ReplicaAvailability::Ejected);
 }
 
 /// A replica with fast failures must not appear idle.
@@ -230,7 +230,7 @@ fn failures_cost_and_pages_prove_nothing() {
     assert!(health.penalty(1, at(1.0)) > Span::ZERO);
     health.ended(0, ReplicaOutcome::Neutral, at(1.0), 1.0);
     health.ended(0, ReplicaOutcome::Failed, at(1.0), 1.0);
-    assert_eq!(health.standing(0, at(1.0)), Standing::Ejected, "a page between failures is no success");
+    assert_eq!(health.standing(0, at(1.0)), ReplicaAvailability::Ejected, "a page between failures is no success");
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn requests_that_clients_give_up_one_after_another_are_silence_where_peers_answe
     (0..9).for_each(|_| assert!(!health.given_up(0, at(9.0), 1.0), "nobody answers: they are all slow"));
     (0..10).for_each(|_| health.ended(1, ReplicaOutcome::Worked, at(9.5), 1.0));
     assert!(health.given_up(0, at(9.6), 1.0));
-    assert_eq!(health.standing(0, at(9.6)), Standing::Silent);
+    assert_eq!(health.standing(0, at(9.6)), ReplicaAvailability::Silent);
 }
 
 #[test]

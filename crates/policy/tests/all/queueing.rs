@@ -190,7 +190,7 @@ fn time_that_ran_out_is_seen_when_it_is_the_requests_turn() {
     assert!(out.is_empty(), "the replica is full");
     front.ended(first, Some(ReplicaOutcome::Worked), 0, at(10.5), &mut chance);
     front.pump(at(10.5), &mut chance, &mut out);
-    assert!(matches!(out[..], [(_, Given::Refused(Refusal::Expired))]), "{out:?}");
+    assert!(matches!(out[..], [(_, DequeueDecision::Refused(Refusal::Expired))]), "{out:?}");
     assert!(!front.has_waiting());
 }
 
@@ -204,7 +204,7 @@ fn a_deadline_that_cannot_be_met_is_refused_at_once_with_the_time_to_come_back()
     };
     // The initial estimate is 2 000 tokens per s, so 10 000 tokens ahead take 5 s.
     for _ in 0..10 {
-        assert!(matches!(offer(&mut front, 1_000, terms(at(0.0), None), &mut chance), Offer::Queued { .. }));
+        assert!(matches!(offer(&mut front, 1_000, terms(at(0.0), None), &mut chance), AdmissionDecision::Queued { .. }));
     }
     let AdmissionDecision::Refused(Refusal::Late(after)) =
         offer(&mut front, 1_000, terms(at(0.0), Some(2.0)), &mut chance)
@@ -213,7 +213,7 @@ fn a_deadline_that_cannot_be_met_is_refused_at_once_with_the_time_to_come_back()
     };
     assert!(after > Span::from_secs(2), "{after:?}");
     let patient = offer(&mut front, 1_000, terms(at(0.0), Some(3_000.0)), &mut chance);
-    assert!(matches!(patient, Offer::Queued { .. }), "{patient:?}");
+    assert!(matches!(patient, AdmissionDecision::Queued { .. }), "{patient:?}");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn without_replicas_requests_wait_and_are_told_so() {
         panic!("it waits until its time is over")
     };
     let third = offer(&mut front, 10, terms(at(0.0), None), &mut chance);
-    assert_eq!(third, Offer::Refused(Refusal::NoReplica), "two may wait");
+    assert_eq!(third, AdmissionDecision::Refused(Refusal::NoReplica), "two may wait");
     assert_eq!(front.expire(second, at(0.001)), Some(Refusal::NoReplica));
     assert_eq!((until, front.expire(ticket, until)), (at(10.0), Some(Refusal::NoReplica)));
     assert_eq!(front.expire(ticket, until), None, "once");
@@ -244,14 +244,14 @@ fn no_more_is_sent_ahead_than_keeps_a_replica_busy() {
     let (mut front, mut chance) = (front(1, spec), Stream::new(1, "test", 0));
     // By the initial estimate, 500 tokens take 0.25 s, so four requests take 1 s.
     let sent: Vec<bool> = (0..6)
-        .map(|_| matches!(offer(&mut front, 500, terms(at(0.0), None), &mut chance), Offer::Sent(_)))
+        .map(|_| matches!(offer(&mut front, 500, terms(at(0.0), None), &mut chance), AdmissionDecision::Sent(_)))
         .collect();
     assert_eq!(sent, [true, true, true, true, false, false]);
     // A prompt of one minute and a second one are sent ahead, but no third one.
     let spec = AdmissionSpec { ahead_s: 1.0, ..AdmissionSpec::default() };
     let mut front = self::front(1, spec);
     let sent: Vec<bool> = (0..4)
-        .map(|_| matches!(offer(&mut front, 120_000, terms(at(0.0), None), &mut chance), Offer::Sent(_)))
+        .map(|_| matches!(offer(&mut front, 120_000, terms(at(0.0), None), &mut chance), AdmissionDecision::Sent(_)))
         .collect();
     assert_eq!(sent, [true, true, false, false]);
 }
@@ -419,9 +419,9 @@ fn a_broken_budget_refuses_what_gives_way_and_still_counts_it_as_load() {
         assert!((40.0..=60.0).contains(&after.as_secs_f64()), "{after:?}");
     }
     assert!(front.signal(at(0.0)).offered_tokens_per_s > 1_000.0);
-    assert!(matches!(offer(&mut front, 10, terms(at(0.0), None), &mut chance), Offer::Sent(_)));
+    assert!(matches!(offer(&mut front, 10, terms(at(0.0), None), &mut chance), AdmissionDecision::Sent(_)));
     front.set_budget_state(BudgetState::Amber);
-    assert!(matches!(offer(&mut front, 10, bulk(at(0.1)), &mut chance), Offer::Sent(_)));
+    assert!(matches!(offer(&mut front, 10, bulk(at(0.1)), &mut chance), AdmissionDecision::Sent(_)));
 }
 
 /// A number belongs to its replica while requests run on it. The next replica with this number starts without
@@ -451,15 +451,15 @@ fn a_replica_that_has_gone_leaves_nothing_to_the_one_that_gets_its_number() {
     front.ended(sent, Some(ReplicaOutcome::Shed(None)), 10, slow, &mut chance);
     assert!(front.speed(0).prefill.per > fresh.prefill.per && front.health().penalty(0, slow) > Span::ZERO);
     assert!(front.part(0));
-    assert_eq!((front.health().count(), front.health().standing(0, slow)), (1, Standing::Down));
+    assert_eq!((front.health().count(), front.health().standing(0, slow)), (1, ReplicaAvailability::Down));
     assert!(front.serve_alike(), "what it served is nobody's");
     assert_eq!([front.join(), front.join()], [0, 2], "its number is free, and then there is a new one");
-    assert_eq!(front.load(0), Load::default());
-    assert_eq!(front.health().standing(0, slow), Standing::Down, "until somebody says that it answers");
+    assert_eq!(front.load(0), ReplicaLoad::default());
+    assert_eq!(front.health().standing(0, slow), ReplicaAvailability::Down, "until somebody says that it answers");
     front.set_up(0, true);
     assert_eq!(
         (front.health().standing(0, slow), front.health().penalty(0, slow)),
-        (Standing::Ready, Span::ZERO)
+        (ReplicaAvailability::Ready, Span::ZERO)
     );
     assert_eq!(front.speed(0), front.speed(2), "as fast as the pool, until its own requests tell");
     front.set_models(0, Some(vec![7]));

@@ -98,7 +98,7 @@ fn the_bound_holds_in_a_storm_and_calm_keeps_all_that_failed() {
         }
         if second <= 40 {
             calm += one.iter().filter(|kept| kept.stratum == TraceStratum::Failed).count() as u64;
-            assert!(one.iter().filter(|kept| kept.stratum == Stratum::Failed).all(|kept| kept.weight == 1.0));
+            assert!(one.iter().filter(|kept| kept.stratum == TraceStratum::Failed).all(|kept| kept.weight == 1.0));
         }
         kept.extend(one);
     });
@@ -106,7 +106,7 @@ fn the_bound_holds_in_a_storm_and_calm_keeps_all_that_failed() {
     let slow: Vec<&KeptTrace<Twin>> = kept.iter().filter(|one| one.stratum == TraceStratum::Slow).collect();
     // The 99th percentile of 100·√Exp(1) is 100·√ln 100 = 215 ms; buckets are 2 % wide.
     assert!(slow.len() > 100 && slow.iter().all(|one| one.spans.ms > 200.0), "{}", slow.len());
-    assert!(kept.iter().any(|one| one.stratum == Stratum::Rest && one.weight >= 50.0));
+    assert!(kept.iter().any(|one| one.stratum == TraceStratum::Rest && one.weight >= 50.0));
 }
 
 /// A share of 0 keeps no trace of the rest, and equal trace ids cannot exceed the limit.
@@ -132,7 +132,7 @@ fn hostile_randomness_keeps_the_bound() {
     }
     let none = SamplingSpec { share: 0.0, ..spec };
     let (_, _, kept) = sums(&Traffic { per_s: 50, seconds: 5, incident: 9 }, &none, 1);
-    assert!(kept.iter().all(|one| one.stratum != Stratum::Rest));
+    assert!(kept.iter().all(|one| one.stratum != TraceStratum::Rest));
 }
 
 /// Requests without a first-token time are compared with the last hour too, not with the entire past.

@@ -68,12 +68,12 @@ fn who_allows_nobody_that_is_there_is_told_so_at_once() {
         let ask = Ask::of(among, 1);
         front.offer(&ask.facts(), &terms(At::ZERO), At::ZERO, &mut chance, || ask.clone())
     };
-    assert_eq!(offer(&mut front, Some(vec![])), Offer::Refused(Refusal::NoReplica));
+    assert_eq!(offer(&mut front, Some(vec![])), AdmissionDecision::Refused(Refusal::NoReplica));
     front.set_up(2, false);
-    assert_eq!(offer(&mut front, Some(vec![2])), Offer::Refused(Refusal::NoReplica));
-    assert!(matches!(offer(&mut front, Some(vec![2, 3])), Offer::Sent(sent) if sent.booking.replica == 3));
+    assert_eq!(offer(&mut front, Some(vec![2])), AdmissionDecision::Refused(Refusal::NoReplica));
+    assert!(matches!(offer(&mut front, Some(vec![2, 3])), AdmissionDecision::Sent(sent) if sent.booking.replica == 3));
     (0..REPLICAS).for_each(|replica| front.set_up(replica, false));
-    assert!(matches!(offer(&mut front, None), Offer::Queued { .. }), "others wait for a restart to be over");
+    assert!(matches!(offer(&mut front, None), AdmissionDecision::Queued { .. }), "others wait for a restart to be over");
 }
 
 #[test]

@@ -81,10 +81,10 @@ fn the_first_choice_answers_unless_it_would_be_late() {
     let [(0, Some(late))] = front.passed() else { panic!("{:?}", front.passed()) };
     assert!((late.as_secs_f64() - 0.04).abs() < 0.011, "{late:?}");
     // Now both tiers would be late; a request with more time still gets the first one.
-    assert!(matches!(offer(&mut front, CHAT, Some(1.0), at(0.0)), Offer::Refused(Refusal::Late(_))));
+    assert!(matches!(offer(&mut front, CHAT, Some(1.0), at(0.0)), AdmissionDecision::Refused(Refusal::Late(_))));
     assert_eq!(sent(offer(&mut front, CHAT, Some(1.1), at(0.0))).tier, 0);
     // Without a TTFT objective, no tier is late.
-    assert!(matches!(offer(&mut front, CHAT, None, at(0.0)), Offer::Queued { .. }));
+    assert!(matches!(offer(&mut front, CHAT, None, at(0.0)), AdmissionDecision::Queued { .. }));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn the_next_stands_in_where_the_first_has_no_replica() {
     assert_eq!(sent(offer(&mut front, CHAT, None, at(0.0))).tier, 0);
     // A request for a specific model gets no other.
     front.set_up(0, false);
-    assert!(matches!(offer(&mut front, LARGE, None, at(0.0)), Offer::Queued { .. }));
+    assert!(matches!(offer(&mut front, LARGE, None, at(0.0)), AdmissionDecision::Queued { .. }));
     // Without any replica the request waits for the first one that comes up.
     front.set_up(1, false);
     let AdmissionDecision::Queued { ticket, .. } = offer(&mut front, CHAT, None, at(0.0)) else {
@@ -158,12 +158,12 @@ fn who_waits_for_another_model_is_before_nobody() {
     for n in 0..4 {
         let queued = offer(&mut front, SMALL, Some(2.9), at(0.0));
         match n {
-            0..3 => assert!(matches!(queued, Offer::Queued { .. }), "{n}: {queued:?}"),
-            _ => assert!(matches!(queued, Offer::Refused(Refusal::Late(_))), "{queued:?}"),
+            0..3 => assert!(matches!(queued, AdmissionDecision::Queued { .. }), "{n}: {queued:?}"),
+            _ => assert!(matches!(queued, AdmissionDecision::Refused(Refusal::Late(_))), "{queued:?}"),
         }
     }
     // A request for either model would be late at both.
-    assert!(matches!(offer(&mut front, CHAT, Some(1.5), at(0.0)), Offer::Refused(Refusal::Late(_))));
+    assert!(matches!(offer(&mut front, CHAT, Some(1.5), at(0.0)), AdmissionDecision::Refused(Refusal::Late(_))));
 }
 
 proptest! {

@@ -112,12 +112,12 @@ fn ceilings_of(level: &LevelFinding, drawn: &[&str]) -> Vec<CeilingLine> {
 /// Returns completed and good requests per second against offered load.
 fn throughput(curve: &Curve, lines: Option<&CapacityLines>) -> Chart {
     let x: Vec<f64> = curve.points.iter().map(|point| point.offered_per_s).collect();
-    let mut series = vec![Series {
+    let mut series = vec![ChartSeries {
         y: x.iter().copied().map(Some).collect(),
         x: x.clone(),
         dash: true,
         points: false,
-        ..Series::line("offered", "--s4")
+        ..ChartSeries::line("offered", "--s4")
     }];
     series.push(ChartSeries {
         x: x.clone(),
@@ -196,15 +196,15 @@ fn latency_over_time(level: &LevelFinding) -> Chart {
     let least = buckets.iter().map(|bucket| bucket.arrivals).filter(|n| *n > 0).min().unwrap_or(0);
     let top = if least < 100 { "slowest" } else { "p99" };
     let mut series = vec![
-        Series {
+        ChartSeries {
             x: x.clone(),
             y: buckets.iter().map(|b| b.ttft_p50_s.and_then(finite_ms)).collect(),
-            ..Series::line(format!("{name} p50"), "--s0")
+            ..ChartSeries::line(format!("{name} p50"), "--s0")
         },
-        Series {
+        ChartSeries {
             x: x.clone(),
             y: buckets.iter().map(|b| b.ttft_p99_s.and_then(finite_ms)).collect(),
-            ..Series::line(format!("{name} {top}"), "--s2")
+            ..ChartSeries::line(format!("{name} {top}"), "--s2")
         },
     ];
     if name != "e2e" {
@@ -232,20 +232,20 @@ fn flow_over_time(level: &LevelFinding) -> Chart {
     let x: Vec<f64> = buckets.iter().map(|bucket| bucket.at_s + timeline.bucket_s / 2.0).collect();
     let rate = |n: u64| Some(n as f64 / timeline.bucket_s);
     let mut series = vec![
-        Series {
+        ChartSeries {
             x: x.clone(),
             y: buckets.iter().map(|b| rate(b.arrivals)).collect(),
-            ..Series::line("due/s", "--s4")
+            ..ChartSeries::line("due/s", "--s4")
         },
-        Series {
+        ChartSeries {
             x: x.clone(),
             y: buckets.iter().map(|b| rate(b.completions)).collect(),
-            ..Series::line("done/s", "--s0")
+            ..ChartSeries::line("done/s", "--s0")
         },
-        Series {
+        ChartSeries {
             x: x.clone(),
             y: buckets.iter().map(|b| Some(b.in_flight)).collect(),
-            ..Series::line("in flight", "--s1")
+            ..ChartSeries::line("in flight", "--s1")
         },
     ];
     if buckets.iter().any(|bucket| bucket.errors > 0) {

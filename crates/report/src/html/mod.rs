@@ -79,7 +79,7 @@ fn head(page: &mut Document, manifest: &Manifest, findings: &Findings) {
     page.drawn(html! {
         p.soft {
             @if let Some(model) = model { "model " (model) " · " }
-            (manifest.kind) @if manifest.time == plimsoll_model::run::Time::Virtual { " in virtual time" } " · " (figure::date(manifest.clock.realtime_ns)) " · " (manifest.tool) " "
+            (manifest.kind) @if manifest.time == plimsoll_model::run::TimeBase::Virtual { " in virtual time" } " · " (figure::date(manifest.clock.realtime_ns)) " · " (manifest.tool) " "
             span.badge.(trust) { "measurement " (trust) }
         }
     });

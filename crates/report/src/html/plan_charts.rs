@@ -144,8 +144,8 @@ fn points((label, y): (String, ChartAxis), all: Points, front: Points) -> Chart 
         x: ChartAxis { label, ..ChartAxis::default() },
         y,
         series: vec![
-            Series { label: "options".into(), color: "--s4", points: true, line: false, ..series(&all) },
-            Series { label: "front".into(), color: "--s0", points: true, line: true, ..series(&front) },
+            ChartSeries { label: "options".into(), color: "--s4", points: true, line: false, ..series(&all) },
+            ChartSeries { label: "front".into(), color: "--s0", points: true, line: true, ..series(&front) },
         ],
         marks: Vec::new(),
         ceilings: Vec::new(),

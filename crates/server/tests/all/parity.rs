@@ -55,7 +55,7 @@ fn check_world(spec: &WorldSpec) {
     let (header, mut records) = read(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(records.len(), CLIENTS * TURNS);
     records.sort_by_key(|record| record.number);
-    assert!(records.iter().all(|record| record.ending == Ending::Finished));
+    assert!(records.iter().all(|record| record.ending == TrueOutcome::Finished));
     let begin = header.clock.monotonic_ns;
     let told = told(spec, &records, begin);
     let lived = lived(&records, begin);

@@ -48,7 +48,7 @@ fn concurrent_streams_are_all_there_and_in_order() {
     let ids: BTreeSet<_> = records.iter().filter_map(|record| record.id.clone()).collect();
     assert_eq!((records.len(), ids.len()), (CLIENTS * TURNS, CLIENTS * TURNS));
     for record in &records {
-        assert_eq!((record.ending, record.status, record.stream), (Ending::Finished, 200, true));
+        assert_eq!((record.ending, record.status, record.stream), (TrueOutcome::Finished, 200, true));
         assert_eq!((record.steps_ns.len(), record.writes_ns.len()), (TOKENS, TOKENS));
         let (admitted, prefill) = (record.admitted_ns.unwrap(), record.prefill_ns.unwrap());
         let order = [header.clock.monotonic_ns, record.arrival_ns, record.submitted_ns, admitted, prefill];
@@ -80,7 +80,7 @@ fn whole_refused_and_cancelled_requests_have_their_line() {
     assert_eq!((whole.steps_ns.len(), whole.writes_ns.len(), whole.prompt_tokens), (5, 1, 4));
     assert!(whole.writes_ns[0] >= whole.steps_ns[4]);
     let refused = records.iter().find(|record| record.status == 400).unwrap();
-    assert_eq!((refused.ending, refused.number), (Ending::Rejected, None));
+    assert_eq!((refused.ending, refused.number), (TrueOutcome::Rejected, None));
 
     let path = folder.path().join("stuck.jsonl");
     let running = serve(logged(config(stuck()), &path)).unwrap();
@@ -92,7 +92,7 @@ fn whole_refused_and_cancelled_requests_have_their_line() {
     running.wait().unwrap();
     let (_, records) = log(&path);
     assert_eq!(records.len(), 1);
-    assert_eq!((records[0].id.as_deref(), records[0].ending), (Some("left"), Ending::Cancelled));
+    assert_eq!((records[0].id.as_deref(), records[0].ending), (Some("left"), TrueOutcome::Cancelled));
     assert!(records[0].admitted_ns.is_some() && records[0].steps_ns.is_empty());
 }
 

@@ -3,24 +3,24 @@
 #[path = "../../src/frames.rs"]
 mod frames;
 
-use frames::{FrameWatch, Reached};
+use frames::{FrameWatch, FrameProgress};
 
 pub fn check(bytes: &[u8]) {
     if bytes.is_empty() {
         return;
     }
-    let whole = FrameWatch::default().follow(bytes) == Reached::End;
+    let whole = FrameWatch::default().follow(bytes) == FrameProgress::End;
     for piece in [1, 2, 7, 9, 24] {
         let mut watch = FrameWatch::default();
-        let mut before = Reached::Within;
+        let mut before = FrameProgress::Within;
         for piece in bytes.chunks(piece) {
             let reached = watch.follow(piece);
             assert!(
-                before != Reached::End || reached != Reached::Within,
+                before != FrameProgress::End || reached != FrameProgress::Within,
                 "what begins behind an end has begun"
             );
             before = reached;
         }
-        assert_eq!(before == Reached::End, whole, "in pieces of {piece}");
+        assert_eq!(before == FrameProgress::End, whole, "in pieces of {piece}");
     }
 }

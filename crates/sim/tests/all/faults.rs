@@ -186,7 +186,7 @@ fn errors_and_resets_strike_their_share_and_the_same_ones_each_time() {
     assert!((resets - 150.0).abs() < 4.0 * 139f64.sqrt(), "{resets}");
     let truths: Vec<u64> = world.fault_truths().iter().map(|truth| truth.touched).collect();
     assert_eq!(truths, [errors as u64, resets as u64]);
-    assert!(refused.iter().filter(|(_, why)| **why == Rejected::Reset).all(|(id, _)| *id >= 2_000));
+    assert!(refused.iter().filter(|(_, why)| **why == EngineRejection::Reset).all(|(id, _)| *id >= 2_000));
 }
 
 /// A bucket of 2 that fills at 10/s. Two requests pass immediately and the third gets `Retry-After` of 100 ms; after
@@ -273,7 +273,7 @@ fn a_lost_replica_resets_until_the_router_notices() {
     let requests: Vec<(i64, Submit)> = (0..8).map(|id| (id as i64 * 4_000, ask(id, 10, 1))).collect();
     let (log, refused, _) = live(&with(2, &["lost:at=10ms,notice=10ms,replica=1"]), &requests);
     // 0, 4, 8 ms go to 0, 1, 0; 12 ms to 1: reset; 16 to 0; 20 ms and later to 0.
-    assert_eq!(refused.iter().collect::<Vec<_>>(), [(&3, &Rejected::Reset)]);
+    assert_eq!(refused.iter().collect::<Vec<_>>(), [(&3, &EngineRejection::Reset)]);
     let placed: Vec<u32> = log
         .iter()
         .filter_map(|one| if let RequestEvent::Placed { replica } = one.what { Some(replica) } else { None })
@@ -292,7 +292,7 @@ fn when_all_are_known_to_be_lost_there_is_nobody_to_ask() {
 fn a_connection_limit_lets_in_waits_and_resets() {
     let requests = [(0, ask(1, 10, 5)), (0, ask(2, 10, 5)), (0, ask(3, 10, 5)), (6_000, ask(4, 10, 1))];
     let (log, refused, world) = live(&with(1, &["connection_limit:limit=1,backlog=1"]), &requests);
-    assert_eq!(refused.iter().collect::<Vec<_>>(), [(&3, &Rejected::Reset)]);
+    assert_eq!(refused.iter().collect::<Vec<_>>(), [(&3, &EngineRejection::Reset)]);
     assert_eq!(token_times(&log, 1).last(), Some(&5_500));
     assert_eq!(token_times(&log, 2), [6_600, 7_700, 8_800, 9_900, 11_000]);
     assert_eq!(token_times(&log, 4), [12_100]);

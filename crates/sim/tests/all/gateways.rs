@@ -66,7 +66,7 @@ impl Gateway {
             of: 0..REPLICAS,
             telemetry: Telemetry::default(),
             router: Router::new(&spec),
-            loads: vec![Load::default(); REPLICAS as usize],
+            loads: vec![ReplicaLoad::default(); REPLICAS as usize],
             chance: Stream::new(number, "test.gateway", 0),
         }
     }

@@ -96,7 +96,7 @@ fn a_full_queue_refuses_and_a_place_freed_takes_again() {
     world.step(At(0), &mut log);
     world.submit(At(1), ask(2, 1, 1)).expect("one may wait");
     let refused = world.submit(At(2), ask(3, 1, 1)).expect_err("the queue is full");
-    assert_eq!((refused.status(), refused), (Some(429), Rejected::QueueFull { limit: 1 }));
+    assert_eq!((refused.status(), refused), (Some(429), EngineRejection::QueueFull { limit: 1 }));
     world.step(At(1_010_000), &mut log);
     world.submit(At(1_010_001), ask(3, 1, 1)).expect("1 ended and 2 runs");
     let totals = world.gauges().totals;
@@ -110,7 +110,7 @@ fn what_can_never_fit_is_refused_at_once() {
     // There is space for 32 tokens, and the last output token needs none.
     assert!(tight.submit(At(0), ask(1, 30, 3)).is_ok());
     let refused = tight.submit(At(0), ask(2, 30, 4)).expect_err("34 tokens");
-    assert_eq!((refused.status(), refused), (Some(400), Rejected::TooLong { tokens: 34, limit: 33 }));
+    assert_eq!((refused.status(), refused), (Some(400), EngineRejection::TooLong { tokens: 34, limit: 33 }));
 
     let mut short =
         world(&engine(ModeSpec::Batching(BatchingSpec { max_context: Some(20), ..spec.clone() })));
@@ -120,7 +120,7 @@ fn what_can_never_fit_is_refused_at_once() {
     let mut whole = world(&engine(ModeSpec::Batching(whole)));
     assert!(whole.submit(At(0), ask(1, 16, 1)).is_ok());
     assert!(whole.submit(At(0), ask(2, 16, 2)).is_err());
-    assert!(matches!(whole.submit(At(0), ask(1, 1, 1)), Err(Rejected::DuplicateId { id: 1 })));
+    assert!(matches!(whole.submit(At(0), ask(1, 1, 1)), Err(EngineRejection::DuplicateId { id: 1 })));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_queue_refuses_past_its_bound_and_gives_the_place_of_one_who_left() {
     let mut world = world(&queue(1, LawSpec::Deterministic { ms: 10.0 }, Some(1)));
     world.submit(At(0), ask(1, 1, 1)).expect("a server is free");
     world.submit(At(1), ask(2, 1, 1)).expect("one may wait");
-    assert_eq!(world.submit(At(2), ask(3, 1, 1)), Err(Rejected::QueueFull { limit: 1 }));
+    assert_eq!(world.submit(At(2), ask(3, 1, 1)), Err(EngineRejection::QueueFull { limit: 1 }));
     assert!(world.cancel(At(3), 2));
     world.submit(At(4), ask(3, 1, 1)).expect("2 has left the queue");
     let mut log = Vec::new();

@@ -52,12 +52,12 @@ trait Whole: ColumnValue {
 
 macro_rules! stored {
     ($($t:ty: $logical:literal, $column:ty, $find:expr, $store:expr $(, $narrow:expr, $wide:expr)?;)*) => {$(
-        impl Stored for $t {
+        impl ColumnValue for $t {
             type Column = $column;
             const LOGICAL: &'static str = $logical;
             #[inline]
             fn store(self) -> <$column as DataType>::T { ($store)(self) }
-            fn find<'g>(chunks: &Chunks<'g>, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, Self>>> {
+            fn find<'g>(chunks: &Chunks<'g>, name: &'static str, nesting: i16) -> ParquetResult<Option<FoundColumn<'g, Self>>> {
                 $find(chunks, name, nesting)
             }
         }

@@ -82,8 +82,8 @@ fn days(hours: i64, seed: i64) -> (Log, Vec<HistoryBlock>) {
 fn check(log: &Log, block: &HistoryBlock) {
     let ttfts: Vec<f64> = log.ended(block).collect();
     let failed = log.failed.iter().filter(|at| within(block, **at)).count() as f64;
-    assert_eq!(block.counters[&(Layer::Engine, Signal::Finished)], ttfts.len() as f64, "{:?}", block.from);
-    assert_eq!(block.counters[&(Layer::Engine, Signal::Failed)], failed);
+    assert_eq!(block.counters[&(SignalLayer::Engine, Signal::Finished)], ttfts.len() as f64, "{:?}", block.from);
+    assert_eq!(block.counters[&(SignalLayer::Engine, Signal::Failed)], failed);
     let [ladder] = &block.histograms[&(SignalLayer::Engine, Signal::Ttft)][..] else {
         panic!("one ladder of edges")
     };
@@ -105,7 +105,7 @@ fn check(log: &Log, block: &HistoryBlock) {
     assert_eq!(range.most, waiting.iter().copied().fold(0.0, f64::max));
     let mean = waiting.iter().sum::<f64>() / waiting.len() as f64;
     assert!((range.mean - mean).abs() < 1e-9, "{} {mean}", range.mean);
-    assert_eq!(block.gauges[&(Layer::Engine, Signal::ReplicasReady)].mean, 2.0);
+    assert_eq!(block.gauges[&(SignalLayer::Engine, Signal::ReplicasReady)].mean, 2.0);
 }
 
 fn written(blocks: &[HistoryBlock]) -> Vec<Sample> {
@@ -187,7 +187,7 @@ fn what_no_page_counts_is_not_in_the_history() {
     let counted =
         |signal| blocks.iter().filter_map(|b| b.counters.get(&(SignalLayer::Engine, signal))).sum::<f64>();
     assert_eq!(counted(Signal::Finished), 180.0);
-    assert!(blocks.iter().all(|block| !block.counters.contains_key(&(Layer::Engine, Signal::Failed))));
+    assert!(blocks.iter().all(|block| !block.counters.contains_key(&(SignalLayer::Engine, Signal::Failed))));
     assert!(!ServerSide::read(&written(&blocks)).may_say(Signal::Failed));
 }
 

@@ -46,7 +46,7 @@ fn held(message: &[u8]) -> BTreeMap<&'static str, Value> {
         HttpMessage::RequestHeaders(headers, is_end) | HttpMessage::ResponseHeaders(headers, is_end) => {
             found.insert("headers", lines(headers));
             found.insert("end", json!(is_end));
-            if matches!(read.said, Some(Said::RequestHeaders(..))) {
+            if matches!(read.said, Some(HttpMessage::RequestHeaders(..))) {
                 "request_headers"
             } else {
                 "response_headers"
@@ -55,7 +55,7 @@ fn held(message: &[u8]) -> BTreeMap<&'static str, Value> {
         HttpMessage::RequestBody(piece) | HttpMessage::ResponseBody(piece) => {
             found.insert("body", json!(text(piece.body)));
             found.insert("end", json!(piece.is_end));
-            if matches!(read.said, Some(Said::RequestBody(_))) { "request_body" } else { "response_body" }
+            if matches!(read.said, Some(HttpMessage::RequestBody(_))) { "request_body" } else { "response_body" }
         }
         HttpMessage::RequestTrailers => "request_trailers",
         HttpMessage::ResponseTrailers => "response_trailers",

@@ -99,8 +99,8 @@ fn otlps_json_is_read_whole_by_line_and_as_a_list() {
     };
     assert_eq!(*span, expected);
     let line = OTLP.replace('\n', " ");
-    assert_eq!(check(format!("{line}\n{line}\n").as_bytes(), Format::OtlpJson).spans.len(), 2);
-    assert_eq!(check(format!("[{line},{line}]").as_bytes(), Format::OtlpJson).spans.len(), 2);
+    assert_eq!(check(format!("{line}\n{line}\n").as_bytes(), TraceFormat::OtlpJson).spans.len(), 2);
+    assert_eq!(check(format!("[{line},{line}]").as_bytes(), TraceFormat::OtlpJson).spans.len(), 2);
     assert_eq!(read_otlp_json(OTLP.as_bytes()).map(|parsed| parsed.spans.len()), Ok(1));
     assert!(read_otlp_json(br#"{"data":[]}"#).is_err());
     // A request without spans is valid, as in protobuf; the error of any other document names the expected content and not the
@@ -187,7 +187,7 @@ fn a_profilers_slices_become_steps() {
 #[test]
 fn a_list_of_events_may_lack_its_end() {
     let whole = br#"[{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":2},{"ph":"X","name":"b","pid":1,"tid":1,"ts":1.5,"dur":1}]"#;
-    assert_eq!(check(whole, Format::Chrome).spans.len(), 2);
+    assert_eq!(check(whole, TraceFormat::Chrome).spans.len(), 2);
     for (cut, spans) in [(whole.len() - 1, 2), (whole.len() - 20, 1)] {
         let parsed = check(&whole[..cut], TraceFormat::Chrome);
         assert_eq!((parsed.spans.len(), parsed.notes.cut_off), (spans, true));

@@ -55,7 +55,7 @@ fn first(rows: String, alerts: String) -> Vec<ServedContent> {
     let page =
         ServedContent { make: html, ..ServedContent::new("/", "text/html; charset=utf-8", rows.clone()) };
     let json = "application/json";
-    vec![page, Body::new("/v1/rows", json, rows), Body::new("/v1/alerts", json, alerts)]
+    vec![page, ServedContent::new("/v1/rows", json, rows), ServedContent::new("/v1/alerts", json, alerts)]
 }
 
 /// Returns the status page. It shows these rows (JSON, or empty before the first tick) immediately, then

@@ -116,7 +116,7 @@ fn sampled_traces_are_weighted_back() {
     // Without weights the slow requests would be a fifth of all.
     let naive = made_equal(&kept);
     assert!(
-        profiled(&naive).path(Latency::E2e).expect("kept").times.p50.value().expect("shown")
+        profiled(&naive).path(ProfiledLatency::E2e).expect("kept").times.p50.value().expect("shown")
             > 1.1 * truth.times.p50.value().expect("shown")
     );
 }
@@ -193,8 +193,8 @@ fn floors_are_read_from_other_tools() {
     let finding = judge(&requests, &ProfileSpec { floors: &floors, ..ProfileSpec::default() });
     let ratios: Vec<f64> = finding.floors.iter().filter_map(|floor| floor.ratio).collect();
     assert!((ratios[0] - 2.0).abs() < 1e-9 && (ratios[1] - 2.0).abs() < 1e-9, "{ratios:?}");
-    assert!(Floor::read(&serde_json::json!({"x": 1})).is_err());
-    assert!(Floor::read(&serde_json::json!([])).is_err());
+    assert!(ModelFloor::read(&serde_json::json!({"x": 1})).is_err());
+    assert!(ModelFloor::read(&serde_json::json!([])).is_err());
 }
 
 #[test]

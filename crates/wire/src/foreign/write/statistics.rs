@@ -59,6 +59,6 @@ mod tests {
         assert!(of.iter().zip([1.0, 1.75, 3.7, 4.0]).all(|(a, b)| (a - b).abs() < 1e-12), "{of:?}");
         assert!((sorted.deviation() - 1.118_033_988_749_895).abs() < 1e-15);
         assert_eq!((sorted.0.len(), sorted.mean(), sorted.least(), sorted.most()), (4, 2.5, 1.0, 4.0));
-        assert!(Sorted::new([]).is_none());
+        assert!(SortedSamples::new([]).is_none());
     }
 }
