@@ -99,7 +99,7 @@ impl RequestOpening {
     /// Adds the HTTP/2 head: `method uri` with these headers, except those specific to HTTP/1.1.
     #[must_use]
     pub(crate) fn over_http2(self, method: Method, uri: http::Uri, headers: &HeaderMap) -> RequestOpening {
-        let mut request = http::RequestWriter::new(());
+        let mut request = http::Request::new(());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers.clone());
         // The URI contains the host in HTTP/2.
         for name in [HOST, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, REQUEST_ID] {
