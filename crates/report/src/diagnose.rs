@@ -34,7 +34,7 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
             if place == 0 {
                 head(page, found);
             } else {
-                let title = format!("And beside it {}", titled(found, diagnosis.answer));
+                let title = format!("In addition: {}", titled(found, diagnosis.answer));
                 page.section(title, |page| head(page, found));
             }
         });
@@ -70,7 +70,7 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
     });
     document.section("What changed", |section| section.list(changed(&diagnosis.changed)));
     let missing = diagnosis.missing.iter();
-    document.section("Not judged", |section| {
+    document.section("Not evaluated", |section| {
         section.list(missing.map(|missing| format!("{}: {}", missing.what, missing.needs.words())));
     });
 }
@@ -102,7 +102,7 @@ fn card(place: usize, found: &Verdict, answer: Answer) -> Markup {
         Answer::Found | Answer::Invalid => "invalid",
     };
     html! {
-        @if place > 0 { h3 { "And beside it" } }
+        @if place > 0 { h3 { "In addition" } }
         div.card {
             p.verdict { span class={ "badge " (class) } { (found.layer.name()) } " " strong { (title(found, answer)) } }
             p { (found.says) }
@@ -116,8 +116,8 @@ fn card(place: usize, found: &Verdict, answer: Answer) -> Markup {
 fn title(found: &Verdict, answer: Answer) -> &'static str {
     match answer {
         // Few requests can't exclude a cause, so the title does not exclude it.
-        Answer::NothingMaterial if found.confidence < 0.5 => "Nothing material is shown.",
-        Answer::NothingMaterial => "Nothing material is wrong.",
+        Answer::NothingMaterial if found.confidence < 0.5 => "No significant problem is shown.",
+        Answer::NothingMaterial => "No significant problem was found.",
         Answer::Unknown => "Inconclusive: the cause is unknown.",
         Answer::Found | Answer::Invalid => found.cause.title(),
     }
@@ -135,7 +135,7 @@ fn subject(name: &str, diagnosis: &Diagnosis) -> String {
     };
     let against = match (subject.reference, subject.baseline_level) {
         (Reference::Baseline, Some(level)) => format!("against the baseline's level {level}"),
-        (Reference::Baseline, None) => "against what came before".to_owned(),
+        (Reference::Baseline, None) => "against the earlier requests".to_owned(),
         (Reference::Probe, _) => "without a baseline: against its own single requests".to_owned(),
         _ => "without a baseline: against its own quiet parts".to_owned(),
     };

@@ -191,7 +191,8 @@ pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, Str
     }
     if run.band.is_none() {
         notes.push(
-            "nobody has held this engine against measurements: the bands leave its own error out".to_owned(),
+            "no validation compares this engine with measurements: the bands leave its own error out"
+                .to_owned(),
         );
     }
     Ok(WhatIfFinding {
