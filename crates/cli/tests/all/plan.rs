@@ -223,7 +223,7 @@ fn the_text_says_the_most_important_first() {
         "USD an hour",
         "Assumptions",
         "Expected at the peak",
-        "bound by kv cache",
+        "limited by kv cache",
         "Cost in USD",
     ];
     let words = text.words();

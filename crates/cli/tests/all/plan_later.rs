@@ -65,7 +65,7 @@ fn what_ifs_of_a_run_are_held_against_a_later_one() {
     let less = at("less");
     simulated(&less, &["--rate", "540/s", "--for", "40s", "--seed", "6"]);
     let held = plimsoll(&["plan", "verify", &file, &less, "--what-if", "rate 2x", "--format", "json"]).json();
-    assert!(held["notes"].to_string().contains("made anew"), "{held}");
+    assert!(held["notes"].to_string().contains("recomputed"), "{held}");
     near(&held, 4);
 
     let other = at("other");
