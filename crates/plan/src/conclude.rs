@@ -176,14 +176,14 @@ fn assumptions(spec: &PlanSpec, load: &LoadFinding) -> Vec<String> {
             number(load.gap_cv)
         ),
         format!(
-            "planned for {}/s = mean × {}; at that load ρ = offered / stability limit may be {}, so that peak and ceiling multiply: {} times the mean is the limit asked for",
+            "planned for {}/s = mean × {}; at that load ρ = offered / stability limit may be {}, so the stability limit must be at least {} times the mean",
             number(load.peak_per_s),
             number(rules.peak),
             number(rules.utilisation),
             number(rules.peak / rules.utilisation)
         ),
         format!(
-            "a replica answers as the engine {} does: what that rests on is in its profile",
+            "a replica answers as the engine {} does; its profile gives the sources",
             spec.world.engine.name
         ),
     ];

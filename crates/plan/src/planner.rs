@@ -190,11 +190,8 @@ impl Planner {
         let unfinished = matches!(search, BreakSearch::Next(_));
         let broken = if let BreakSearch::Done(broken) = search { broken } else { None };
         let refused = |why: &str| Reading::refused(why, 0);
-        let why = if unfinished {
-            "not looked for: the time was up"
-        } else {
-            "no load was found at which it breaks"
-        };
+        let why =
+            if unfinished { "not searched: the time was up" } else { "no load was found at which it breaks" };
         let breaks_at =
             broken.as_ref().map_or_else(|| refused(why), |broken| broken.at(self.plan.traffic.rate_per_s));
         let headroom =
@@ -426,12 +423,10 @@ impl Planner {
         };
         let Some(replicas) = replicas else {
             let top = tried.last()?;
-            return Some(
-                tried
-                    .iter()
-                    .find(open)
-                    .map_or_else(|| format!("no number up to {} holds the promise", top.replicas), words),
-            );
+            return Some(tried.iter().find(open).map_or_else(
+                || format!("no number of replicas up to {} meets the SLO", top.replicas),
+                words,
+            ));
         };
         if let Some(open) = open_below(tried, replicas) {
             return Some(words(open));
@@ -443,7 +438,7 @@ impl Planner {
 
     /// Returns the assumptions of these simulations.
     fn notes(&self) -> Vec<String> {
-        let mut notes = vec!["simulated clients never give up and never try again".to_owned()];
+        let mut notes = vec!["simulated clients never give up and never retry".to_owned()];
         notes.extend(self.not_compared());
         let scenario = &self.plan.traffic.scenario;
         if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {

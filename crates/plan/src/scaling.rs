@@ -141,9 +141,9 @@ fn says(rows: &[ScalingRow], cold_start_s: f64) -> String {
             _ => format!("costs {} % more than", number(-100.0 * saved)),
         };
         let held = match row.held {
-            Held::Pass => "holds the promise",
-            Held::Inconclusive => "may hold the promise or not",
-            Held::Fail => "does not hold the promise",
+            Held::Pass => "meets the SLO",
+            Held::Inconclusive => "may or may not meet the SLO",
+            Held::Fail => "does not meet the SLO",
         };
         let late = match row.missed_scaling {
             Some(share) if row.missed.value > 0.0 => {

@@ -138,7 +138,7 @@ impl ConfigSearch {
             }
             None => {
                 let why = simulated.answer.cannot_tell.clone();
-                let none = || "no number of replicas held in simulation".to_owned();
+                let none = || "no number of replicas met the SLO in simulation".to_owned();
                 option.refused = Some(why.unwrap_or_else(none));
             }
         }
@@ -165,18 +165,18 @@ impl ConfigSearch {
             self.candidates.len()
         );
         if asked.refused.is_none() && !costs_less(best, asked) {
-            return Some(format!("{looked}; none is cheaper than what was asked"));
+            return Some(format!("{looked}; none is cheaper than the requested plan"));
         }
         let (name, how) = (&best.name, &best.how);
         let less = match (best.per_hour, asked.per_hour, best.gpus.map(f64::from), asked.gpus.map(f64::from))
         {
             (Some(best), Some(asked), ..) if asked > 0.0 && asked.is_finite() => {
-                format!("{:.0} % of what was asked costs", 100.0 * best / asked)
+                format!("{:.0} % of the requested plan costs", 100.0 * best / asked)
             }
             (_, _, Some(best), Some(asked)) => format!("{} GPUs against {}", number(best), number(asked)),
-            _ => "what was asked does not keep the promise".to_owned(),
+            _ => "the requested plan does not meet the SLO".to_owned(),
         };
-        Some(format!("{looked}; the cheapest that keeps the promise is {name} ({how}): {less}"))
+        Some(format!("{looked}; the cheapest that meets the SLO is {name} ({how}): {less}"))
     }
 }
 

@@ -61,12 +61,12 @@ pub(crate) fn of_batching(spec: &BatchingSpec, mix: &Mix) -> Result<Slots, SimSp
     };
     let kv = format!(
         "{kv_tokens:.0} tokens of KV cache hold {by_kv:.1} sequences of {each:.0} tokens (mean context in mid-answer{})",
-        if ahead > 0.0 { " and what is set aside for the rest" } else { "" }
+        if ahead > 0.0 { " and the reservation for the rest" } else { "" }
     );
     let (slots, binding, why) = if by_kv <= by_seqs && by_kv <= by_budget {
         (by_kv, "kv_cache", format!("{kv}, fewer than the {by_seqs:.0} sequences allowed"))
     } else if by_seqs <= by_budget {
-        (by_seqs, "max_seqs", format!("{by_seqs:.0} sequences are allowed at once; {kv}"))
+        (by_seqs, "max_seqs", format!("{by_seqs:.0} concurrent sequences are allowed; {kv}"))
     } else {
         let why = format!(
             "a step of {} tokens holds {by_budget:.0} sequences that compute {} each; {kv}",

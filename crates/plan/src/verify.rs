@@ -134,7 +134,7 @@ pub fn verify(
     let mut notes = Vec::new();
     if (measured_per_s / planned_per_s - 1.0).abs() > SAME_LOAD {
         notes.push(format!(
-            "planned for {}/s per replica, measured at {}/s: predictions were made anew for that load",
+            "planned for {}/s per replica, measured at {}/s: predictions were recomputed for that load",
             number(planned_per_s),
             number(measured_per_s)
         ));
@@ -244,7 +244,7 @@ fn learn(before: Option<&PredictionBand>, rows: &[VerifyRow], lines: &[LineRow])
         }
     }
     band.source = match before.map(|band| band.source.as_str()) {
-        None | Some("") => "1 run held against its plan".to_owned(),
+        None | Some("") => "1 run compared with its plan".to_owned(),
         Some(before) => counted(before),
     };
     band
@@ -265,18 +265,21 @@ fn joined(known: &BandRow, miss: f64) -> BandRow {
     }
 }
 
-/// Counts one more run: `1 run held against its plan` → `2 runs held against their plans`; for another source, appends a
+/// Beginnings of a counted source. Files of earlier versions contain `held`.
+const SOURCES: [&str; 4] = ["run compared", "runs compared", "run held", "runs held"];
+
+/// Counts one more run: `1 run compared with its plan` → `2 runs compared with their plans`; for another source, appends a
 /// run.
 fn counted(before: &str) -> String {
     let (head, held) = before.rsplit_once(" and ").map_or((None, before), |(head, held)| (Some(head), held));
     let runs = held
         .split_once(' ')
-        .filter(|(_, rest)| rest.starts_with("run held") || rest.starts_with("runs held"))
+        .filter(|(_, rest)| SOURCES.iter().any(|source| rest.starts_with(source)))
         .and_then(|(n, _)| n.parse::<u64>().ok());
     match (head, runs) {
-        (None, Some(n)) => format!("{} runs held against their plans", n + 1),
-        (Some(head), Some(n)) => format!("{head} and {} runs held against their plans", n + 1),
-        (_, None) => format!("{before} and 1 run held against its plan"),
+        (None, Some(n)) => format!("{} runs compared with their plans", n + 1),
+        (Some(head), Some(n)) => format!("{head} and {} runs compared with their plans", n + 1),
+        (_, None) => format!("{before} and 1 run compared with its plan"),
     }
 }
 
@@ -307,7 +310,7 @@ mod tests {
         assert_eq!((band.rows.len(), band.rows[0].rows), (1, 5));
         assert!((band.rows[0].bias_log - mean).abs() < 1e-12, "{band:?}");
         assert!((band.rows[0].spread_log - deviation).abs() < 1e-12, "{band:?}");
-        assert_eq!(band.source, "5 runs held against their plans");
+        assert_eq!(band.source, "5 runs compared with their plans");
     }
 
     #[test]
@@ -328,6 +331,6 @@ mod tests {
         let band = learn(Some(&fitted), &[row(0.5, 0.1), row(0.99, 0.3)], &[]);
         assert_eq!(band.rows[0].rows, 10);
         assert!((band.rows[0].bias_log - 0.02).abs() < 1e-12, "{band:?}");
-        assert_eq!(band.source, "12 stretches held out and 1 run held against its plan");
+        assert_eq!(band.source, "12 stretches held out and 1 run compared with its plan");
     }
 }

@@ -7,7 +7,7 @@ use crate::table::TextTable;
 
 /// Returns the list of formulas, one per line.
 pub fn list(laws: &[(&str, &str)]) -> String {
-    let mut out = String::from("Laws (plimsoll calc LAW --help says what each takes)\n\n");
+    let mut out = String::from("Formulas (plimsoll calc FORMULA --help lists the parameters of each)\n\n");
     for (name, what) in laws {
         out.push_str(&format!("  {name:<12} {what}\n"));
     }

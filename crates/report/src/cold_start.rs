@@ -71,8 +71,7 @@ fn what_a_start_is(found: &ColdStartFinding) -> Vec<&'static str> {
         return Vec::new();
     }
     let is_held = |trial: &ColdTrial| trial.first_s.is_some() && trial.turned_away + trial.refused == 0;
-    let held =
-        "No try was refused or turned away: whoever took the request held it until it could be answered";
+    let held = "No attempt was refused or rejected: the target kept each request until it could answer";
     let unseen =
         "What a start is made of (weights, compilation, cache) the client can't see: read the server's log";
     found.trials.iter().all(is_held).then_some(held).into_iter().chain([unseen]).collect()

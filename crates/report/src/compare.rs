@@ -52,7 +52,7 @@ fn document(comparison: &Comparison) -> Document {
     document.notes(comparison.notes.iter().cloned());
     document.drawn(html! { p.soft.small {
         "Intervals are " (figure::percent(comparison.level)) ". Grey band: the margin within which a change is none; "
-        "bar: the interval; worse is to the right. All are drawn to three margins either way; an arrow says that it goes on beyond."
+        "bar: the interval; worse is to the right. All are drawn to three margins either way; an arrow marks an interval that continues."
     } });
     document
 }
@@ -218,7 +218,7 @@ fn judged(row: &ComparedFigure) -> Phrase {
 
 fn verdict(row: &ComparedFigure) -> String {
     match &row.why {
-        Some(why) if row.described.is_some() => format!("not judged: {why}"),
+        Some(why) if row.described.is_some() => format!("not evaluated: {why}"),
         Some(why) if row.verdict == ChangeVerdict::NoChange => format!("no change, {why}"),
         Some(why) => format!("{}: {why}", row.verdict.words()),
         None => row.verdict.words().to_owned(),
@@ -280,8 +280,8 @@ fn target_words(comparison: &Comparison) -> String {
         Fact::Same | Fact::Unknown => None,
     });
     let changed: Vec<String> = changed.collect();
-    let said = if changed.is_empty() { "nothing that is known".to_owned() } else { changed.join("; ") };
-    format!("Changed in the target: {said}.")
+    let said = if changed.is_empty() { "none known".to_owned() } else { changed.join("; ") };
+    format!("Target changes: {said}.")
 }
 
 /// Shortens long values to start at their first difference.

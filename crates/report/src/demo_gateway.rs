@@ -50,8 +50,8 @@ pub fn render(scene: &str, robin: &DemoRoute, gateway: &DemoRoute, again: &str) 
     for sentence in [
         verdict(robin, gateway),
         learnt(gateway),
-        "* from too few requests to say it of others: these are the requests that were sent, once each way. plimsoll interleave says how sure \
-         a difference is."
+        "* from too few requests for a general result: each request was sent once each way. plimsoll interleave \
+         reports the confidence of a difference."
             .to_owned(),
     ] {
         page += &words::wrap(2, &sentence);
@@ -114,7 +114,7 @@ fn learnt(gateway: &DemoRoute) -> String {
         .map(|replica| format!("{} {}", replica.name, words::time(replica.step_s)))
         .collect();
     let ejected = match gateway.ejected {
-        true => "A replica that failed or stood still got nothing for a while.",
+        true => "A replica that failed or stalled received no requests for a while.",
         false => "No replica was taken out: slow is not broken.",
     };
     format!(

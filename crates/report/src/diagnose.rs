@@ -36,7 +36,7 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
             if place == 0 {
                 head(page, found);
             } else {
-                let title = format!("And beside it {}", titled(found, diagnosis.answer));
+                let title = format!("In addition: {}", titled(found, diagnosis.answer));
                 page.section(title, |page| head(page, found));
             }
         });
@@ -72,7 +72,7 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
     });
     document.section("What changed", |section| section.list(changed(&diagnosis.changed)));
     let missing = diagnosis.missing.iter();
-    document.section("Not judged", |section| {
+    document.section("Not evaluated", |section| {
         section.list(missing.map(|missing| format!("{}: {}", missing.what, missing.needs.words())));
     });
 }
@@ -104,7 +104,7 @@ fn card(place: usize, found: &Verdict, answer: DiagnosisOutcome) -> Markup {
         DiagnosisOutcome::Found | DiagnosisOutcome::Invalid => "invalid",
     };
     html! {
-        @if place > 0 { h3 { "And beside it" } }
+        @if place > 0 { h3 { "In addition" } }
         div.card {
             p.verdict { span class={ "badge " (class) } { (found.layer.name()) } " " strong { (title(found, answer)) } }
             p { (found.says) }
@@ -118,8 +118,8 @@ fn card(place: usize, found: &Verdict, answer: DiagnosisOutcome) -> Markup {
 fn title(found: &Verdict, answer: DiagnosisOutcome) -> &'static str {
     match answer {
         // Few requests can't exclude a cause, so the title does not exclude it.
-        DiagnosisOutcome::NothingMaterial if found.confidence < 0.5 => "Nothing material is shown.",
-        DiagnosisOutcome::NothingMaterial => "Nothing material is wrong.",
+        DiagnosisOutcome::NothingMaterial if found.confidence < 0.5 => "No significant problem is shown.",
+        DiagnosisOutcome::NothingMaterial => "No significant problem was found.",
         DiagnosisOutcome::Unknown => "Inconclusive: the cause is unknown.",
         DiagnosisOutcome::Found | DiagnosisOutcome::Invalid => found.cause.title(),
     }
@@ -137,7 +137,7 @@ fn subject(name: &str, diagnosis: &Diagnosis) -> String {
     };
     let against = match (subject.reference, subject.baseline_level) {
         (Reference::Baseline, Some(level)) => format!("against the baseline's level {level}"),
-        (Reference::Baseline, None) => "against what came before".to_owned(),
+        (Reference::Baseline, None) => "against the earlier requests".to_owned(),
         (Reference::Probe, _) => "without a baseline: against its own single requests".to_owned(),
         _ => "without a baseline: against its own quiet parts".to_owned(),
     };

@@ -158,7 +158,7 @@ fn of_level(level: &LevelSummary) -> String {
     let shown = leading.rows().into_iter().rev().find_map(|(p, reading)| Some((p, reading.estimate()?)));
     let few = || match leading.p50.seen() {
         Some(e) => format!(
-            "{} p50 is about {} ms, from too few requests to say how sure that is",
+            "{} p50 is about {} ms, from too few requests for an interval",
             leading.metric,
             words::ms(e.value)
         ),
@@ -185,7 +185,7 @@ fn of_level(level: &LevelSummary) -> String {
     };
     let local = match no_socket(level) {
         0 => String::new(),
-        n => format!(" ({} for want of a socket on this machine)", figure::count(n)),
+        n => format!(" ({} because this machine had no free socket)", figure::count(n)),
     };
     format!("At {load}: {latency}; {failed} of {requests} requests failed{local}{left}{kept}.")
 }

@@ -45,8 +45,7 @@ fn recomputed(page: &mut Document, found: &AggregateComparison) {
     page.section("Recomputed by the tool's own definitions", |section| {
         section.says(match found.of {
             0 => {
-                "no aggregates with these rows: import the folder that holds both to hold them to each other"
-                    .to_owned()
+                "no aggregates with these rows: import the folder with both files to compare them".to_owned()
             }
             of => format!("{} of {} aggregates come out", figure::count(found.equal), figure::count(of)),
         });

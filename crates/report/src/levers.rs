@@ -55,7 +55,7 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
     page.titled("Ruled out", out);
     let mut open = TextTable::new(&["<lever", "<why"]);
     finding.open.iter().for_each(|lever| open.row([lever.name.as_str(), &lever.why]));
-    page.titled("This run does not say", open);
+    page.titled("Not measured in this run", open);
     let level = finding.evidence.level;
     page.text(&format!("Levers for {name}, level {level}: {goal} {}{ceiling}", now(&finding.now)))
 }
@@ -176,13 +176,15 @@ fn evidence(evidence: &LeverEvidence, metric: &str) -> Vec<String> {
 fn place(load: &LoadPlace) -> String {
     let offered = figure::per_second(load.offered_per_s);
     let Some(onset) = load.onset_per_s else {
-        return format!("Load: {offered}; where queueing begins a sweep tells (plimsoll sweep, and --level)");
+        return format!(
+            "Load: {offered}; the queueing onset is unknown: run plimsoll sweep, then pass --level"
+        );
     };
     let times = load.offered_per_s / onset.value;
     let means = match (load.offered_per_s > onset.upper, load.offered_per_s < onset.lower) {
-        (true, _) => "past it: what shortens the queue, or takes load away, comes first",
-        (_, true) => "below it: the queue is short, and what only shortens it returns little",
-        _ => "at it, as far as the interval tells",
+        (true, _) => "past it: first shorten the queue or reduce the load",
+        (_, true) => "below it: the queue is short, so a shorter queue saves little",
+        _ => "at it, within the interval",
     };
     let range = figure::interval(&figure::number(onset.lower), &figure::number(onset.upper));
     format!(
@@ -198,7 +200,9 @@ fn simulated(finding: &LeverFinding) -> String {
             format!("Simulated: {}; {} schedules: {}", fit.why, finding.replications, drawn(finding))
         }
         Some(fit) => format!("Not simulated: {}", fit.why),
-        None => "Not simulated: no engine stands for this target; name one with --profile to have levers predicted".into(),
+        None => {
+            "Not simulated: no engine model for this target; name one with --profile to predict levers".into()
+        }
     }
 }
 
@@ -234,7 +238,7 @@ fn admission(found: &Admission, goal: &str, limit_s: Option<f64>) -> Vec<String>
         figure::interval(&figure::percent(found.refused.lower), &figure::percent(found.refused.upper))
     );
     let mut lines = vec![format!(
-        "turned away {refused} · {goal} of those let in {}, of all as it is {}",
+        "rejected {refused} · {goal} of admitted requests {}, of all requests now {}",
         time(&found.answered_s),
         time(&found.now_s)
     )];
@@ -247,7 +251,7 @@ fn admission(found: &Admission, goal: &str, limit_s: Option<f64>) -> Vec<String>
         ));
     }
     lines.push(
-        "Assumes: who is turned away does not come back; on a run as long as this one (a queue that grows has no other)".into(),
+        "Assumes: rejected requests are not retried; the figures apply to a run of this length, because the queue grows".into(),
     );
     lines
 }

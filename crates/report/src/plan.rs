@@ -43,9 +43,9 @@ pub(crate) fn beside(document: &mut Document, plan: &PlanFinding, charts: &Chart
 fn title(plan: &PlanFinding) -> Phrase {
     let (word, class) = match plan.chosen.as_ref().map(|chosen| chosen.held) {
         _ if plan.simulated.is_none() => ("not simulated", "suspect"),
-        Some(Held::Pass) => ("holds, simulated", "valid"),
+        Some(Held::Pass) => ("meets the SLO, simulated", "valid"),
         Some(Held::Inconclusive) => ("inconclusive", "suspect"),
-        Some(Held::Fail) | None => ("does not hold", "invalid"),
+        Some(Held::Fail) | None => ("misses the SLO", "invalid"),
     };
     let title = format!("Capacity plan for {}", plan.engine);
     Phrase::drawn(title.as_str(), html! { (title) " " span.badge.(class) { (word) } })
@@ -53,8 +53,8 @@ fn title(plan: &PlanFinding) -> Phrase {
 
 /// Adds the planned load, and the result in sentences.
 fn said(document: &mut Document, plan: &PlanFinding) {
-    let asked = load(plan.load.rate_per_s, plan.rules.peak);
-    document.says(Phrase::from(format!("{asked} · {}", promise(&plan.slo))).soft());
+    let demand = load(plan.load.rate_per_s, plan.rules.peak);
+    document.says(Phrase::from(format!("{demand} · {}", slo_text(&plan.slo))).soft());
     document.verdict(&headline(plan));
 }
 
@@ -64,19 +64,18 @@ fn fill(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
     curve_section(document, plan, charts);
     // On the first screen, because the number is wrong if one of these does not apply.
     let assumptions = plan.assumptions.iter().map(|line| words::sentence(line));
-    document
-        .section("Taken for granted, and what would change the answer", |section| section.list(assumptions));
+    document.section("Assumptions: the answer changes if one is wrong", |section| section.list(assumptions));
     document.titled("Expected at the peak", tables::expected_table(plan));
     document.section("Replicas tried", |section| {
         section.small(
-            "The same schedules for each number, so that they differ by what is compared and not by luck.",
+            "Every number is simulated with the same schedules, so the results differ only by the number.",
         );
         section.table(tables::tried_table(plan));
         section.terminal(|terminal| terminal.list(tables::not_shown(plan)));
         section.list(tables::undecided(plan));
     });
     document.section("Formula against simulation", |section| {
-        section.small("Formulas answer at once; simulation sees percentiles, bursts and routing. Where they differ, simulation is what the plan goes by.");
+        section.small("Formulas give means quickly; simulation includes percentiles, bursts and routing. If they differ, the plan uses the simulation.");
         section.table(tables::disagreement_table(plan));
     });
     if let Some(bounds) = &plan.bounds {
@@ -107,9 +106,9 @@ fn curve_section(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
     document.section("Latency against load", |section| {
         section.drawn(html! {
             p {
-                "Simulated with the replicas that carry the load, spares not counted; bands are 95 % intervals. From the peak to where it breaks is headroom; right of that the promise is broken."
+                "Simulated with the replicas that carry the load, without spares; bands are 95 % intervals. The headroom is from the peak to the breaking point. Loads beyond that point miss the SLO."
             }
-            (chart::place(charts, "curve", "What requests meet, ms"))
+            (chart::place(charts, "curve", "Latency of requests, ms"))
             details { summary { "The figures" } (tables::curve_table(plan).markup()) }
         });
     });
@@ -135,7 +134,7 @@ fn cards(found: &PlanFinding) -> Markup {
         div.cards {
             (card("replicas", &chosen_figure(chosen), &fleet(chosen.replicas, chosen.spare)))
             @if let Some(gpus) = chosen.gpus {
-                (card("GPUs", &gpus.to_string(), &chosen.slots.map_or(String::new(), |n| format!("{} requests at once", figure::number(n)))))
+                (card("GPUs", &gpus.to_string(), &chosen.slots.map_or(String::new(), |n| format!("{} concurrent requests", figure::number(n)))))
             }
             (card("breaks at", &value(&chosen.breaks_at, figure::per_second), chosen.breaks_by.as_deref().unwrap_or_default()))
             (card("headroom over the peak", &value(&chosen.headroom, figure::percent), &format!("busy {} at the peak", figure::percent(chosen.utilisation))))
@@ -146,7 +145,7 @@ fn cards(found: &PlanFinding) -> Markup {
                 (card(&format!("{} per request", cost.bill.currency), &value(&cost.at_mean.per_request, figure::number), "at the mean load"))
             }
             @if let Some(chance) = &found.probability {
-                (card("chance that it holds", &figure::chance(chance.held), &chance.weakest))
+                (card("chance to meet the SLO", &figure::chance(chance.held), &chance.weakest))
             }
         }
     }
@@ -162,11 +161,11 @@ fn card(name: &str, value: &str, why: &str) -> Markup {
 
 /// Returns the first sentences of a plan.
 fn headline(plan: &PlanFinding) -> Vec<String> {
-    let asked = load(plan.load.rate_per_s, plan.rules.peak);
-    let promise = promise(&plan.slo);
+    let demand = load(plan.load.rate_per_s, plan.rules.peak);
+    let slo = slo_text(&plan.slo);
     let Some(chosen) = &plan.chosen else {
         let mut said = vec![format!(
-            "No number of replicas of {} was found that carries {asked} and holds {promise}.",
+            "No number of replicas of {} was found that carries {demand} within {slo}.",
             plan.engine
         )];
         said.extend(
@@ -175,17 +174,17 @@ fn headline(plan: &PlanFinding) -> Vec<String> {
         return said;
     };
     let mut said = vec![match chosen.held {
-        Held::Pass => format!("{} {} {asked}.", counted(plan, chosen), verb(chosen, "carry")),
-        Held::Fail => format!("{} {} not enough for {asked}.", counted(plan, chosen), verb(chosen, "are")),
+        Held::Pass => format!("{} {} {demand}.", counted(plan, chosen), verb(chosen, "carry")),
+        Held::Fail => format!("{} {} not enough for {demand}.", counted(plan, chosen), verb(chosen, "are")),
         Held::Inconclusive if plan.simulated.is_none() => {
             format!(
-                "At least {} for {asked}, by utilisation and Little's law; nothing was simulated.",
+                "At least {} for {demand}, by utilisation and Little's law; nothing was simulated.",
                 counted(plan, chosen)
             )
         }
-        Held::Inconclusive => format!("{} may carry {asked}: inconclusive.", counted(plan, chosen)),
+        Held::Inconclusive => format!("{} may carry {demand}: inconclusive.", counted(plan, chosen)),
     }];
-    said.push(holds(plan, chosen, &promise));
+    said.push(holds(plan, chosen, &slo));
     said.push(breaks(plan, chosen));
     said.extend(plan.cost.as_ref().and_then(cost_line));
     said.extend(plan.rests_on.iter().map(|line| words::sentence(line)));
@@ -211,7 +210,7 @@ fn counted(plan: &PlanFinding, chosen: &Chosen) -> String {
 }
 
 /// Formats an SLO: `ttft p99 < 500 ms, errors < 1 %`.
-fn promise(slo: &BudgetSpec) -> String {
+fn slo_text(slo: &BudgetSpec) -> String {
     let mut said: Vec<String> = slo
         .latency
         .iter()
@@ -221,21 +220,21 @@ fn promise(slo: &BudgetSpec) -> String {
     said.join(", ")
 }
 
-fn holds(plan: &PlanFinding, chosen: &Chosen, promise: &str) -> String {
+fn holds(plan: &PlanFinding, chosen: &Chosen, slo: &str) -> String {
     let by = match chosen.decided_by.as_str() {
-        "slo" => "the promise decides the number",
+        "slo" => "the SLO decides the number",
         "utilisation" if one_fewer_holds(plan, chosen) => {
-            "the ceiling on utilisation decides the number; the promise would hold with one fewer"
+            "the ceiling on utilisation decides the number; one replica fewer would meet the SLO"
         }
         "utilisation" => "the ceiling on utilisation decides the number",
-        "minimum" => "one replica is the least there can be",
+        "minimum" => "one replica is the minimum",
         other => other,
     };
     let verdict = match (plan.simulated.is_some(), chosen.held) {
-        (false, _) => format!("Promised: {promise}, not simulated"),
-        (true, Held::Pass) => format!("Held in simulation: {promise}"),
-        (true, Held::Inconclusive) => format!("Simulation can't tell: {promise}"),
-        (true, Held::Fail) => format!("Broken in simulation: {promise}"),
+        (false, _) => format!("SLO not simulated: {slo}"),
+        (true, Held::Pass) => format!("SLO met in simulation: {slo}"),
+        (true, Held::Inconclusive) => format!("Simulation inconclusive: {slo}"),
+        (true, Held::Fail) => format!("SLO missed in simulation: {slo}"),
     };
     let busy = figure::percent(chosen.utilisation);
     let most = figure::percent(plan.rules.utilisation);
@@ -248,7 +247,7 @@ fn one_fewer_holds(plan: &PlanFinding, chosen: &Chosen) -> bool {
 }
 
 fn breaks(plan: &PlanFinding, chosen: &Chosen) -> String {
-    let first = chosen.breaks_by.as_ref().map_or(String::new(), |what| format!(" by {what}"));
+    let first = chosen.breaks_by.as_ref().map_or(String::new(), |what| format!(" ({what})"));
     match (&chosen.breaks_at, chosen.headroom.estimate()) {
         (Reading::Estimate(at), Some(room)) => format!(
             "Breaks at {}{first}: headroom {}{}.",
@@ -257,7 +256,7 @@ fn breaks(plan: &PlanFinding, chosen: &Chosen) -> String {
             if plan.rules.peak == 1.0 { String::new() } else { " over the peak".to_owned() }
         ),
         (Reading::Estimate(at), None) => format!("Breaks at {}{first}.", rate(at)),
-        (Reading::Refused { why, .. }, _) => format!("Where it breaks is not known: {why}."),
+        (Reading::Refused { why, .. }, _) => format!("The breaking point is unknown: {why}."),
     }
 }
 
@@ -288,7 +287,7 @@ fn cost_line(found: &PlanCost) -> Option<String> {
 
 fn probability(found: &Probability) -> String {
     format!(
-        "Chance that the promise holds: {}, from how far predictions have been from measurements ({}); weakest is {}.",
+        "Probability that the plan meets the SLO: {}, from earlier prediction errors ({}); the weakest limit is {}.",
         figure::chance(found.held),
         found.band.source,
         found.weakest
@@ -312,11 +311,11 @@ pub(crate) fn latency(reading: &Reading) -> String {
 /// Describes the lower bounds of every plan, in sentences.
 fn bounds_words(bounds: &PlanBounds) -> String {
     if !bounds.limit_per_s.is_finite() {
-        return "The engine has no stability limit: its answers take drawn times whatever the load."
+        return "The engine has no stability limit: the times of its answers do not depend on the load."
             .to_owned();
     }
     format!(
-        "One replica keeps up with {} (its stability limit), so the utilisation ceiling asks for {} at least. An isolated request takes {} on average: by Little's law {} requests or more are in flight on each of {}.",
+        "One replica is stable up to {}, so the utilisation ceiling needs at least {}. An isolated request takes {} on average: by Little's law {} requests or more are in flight on each of {}.",
         figure::per_second(bounds.limit_per_s),
         bounds.replicas_for_utilisation,
         words::time(bounds.isolated_s),
@@ -328,7 +327,7 @@ fn bounds_words(bounds: &PlanBounds) -> String {
 /// Describes the binding limit, with its figures.
 fn slots_words(slots: &Slots) -> String {
     let mut said = format!(
-        "A replica holds {} requests at once, bound by {}: {}",
+        "A replica runs at most {} concurrent requests, limited by {}: {}",
         figure::number(slots.slots),
         slots.binding.replace('_', " "),
         words::sentence(&slots.why)
@@ -437,7 +436,7 @@ mod tests {
         assert!(!render(&plan(&[1, 2, 5])).contains("more number"));
         // And the assumptions precede the figures.
         let at = |said: &str| text.find(said).expect(said);
-        assert!(at("Taken for granted") < at("Replicas tried"), "{text}");
+        assert!(at("Assumptions") < at("Replicas tried"), "{text}");
     }
 
     #[test]

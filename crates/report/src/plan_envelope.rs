@@ -15,9 +15,7 @@ pub fn render(plan: &EnvelopeFinding) -> String {
     if let Some(found) = &plan.cost {
         page.section(crate::cost::title(&found.bill), |section| section.says(cost(found, plan.rules.peak)));
     }
-    for (title, lines) in
-        [("Taken for granted", &plan.assumptions), ("Where it does not apply", &plan.doubts)]
-    {
+    for (title, lines) in [("Assumptions", &plan.assumptions), ("Where it does not apply", &plan.doubts)] {
         page.section(title, |section| section.list(lines.iter().map(|line| words::sentence(line))));
     }
     page.text(&head(plan))
@@ -144,7 +142,7 @@ fn curve(plan: &EnvelopeFinding) -> TextTable {
         let note = match point.utilisation {
             rho if (rho - plan.utilisation).abs() < 1e-12 => "the plan",
             rho if (rho - plan.rules.utilisation).abs() < 1e-12 => "the ceiling",
-            rho if rho > plan.rules.utilisation => "borrowed time",
+            rho if rho > plan.rules.utilisation => "overload",
             _ => "",
         };
         table.row([

@@ -15,8 +15,8 @@ use crate::{figure, words};
 pub fn render(plan: &str, run: &str, found: &VerifyFinding) -> String {
     let case = found.case.as_ref().map_or(String::new(), |ask| format!(" for {ask:?}"));
     let title = match found.compared {
-        0 => format!("Nothing of {plan}{case} could be held against {run}."),
-        n => format!("{} of {n} predictions of {plan}{case} lie in their band.", found.inside),
+        0 => format!("No prediction of {plan}{case} could be compared with {run}."),
+        n => format!("{} of {n} predictions of {plan}{case} are in their bands.", found.inside),
     };
     let mut page = Document::default();
     page.says(format!(

@@ -93,7 +93,7 @@ fn of_tail(path: &PathFinding, tail: &TailFinding) -> String {
     let sure = |gap: &Estimate| gap.lower > 0.0 || gap.upper < 0.0;
     let parts: Vec<String> = parts
         .map(|part| {
-            let doubt = if sure(&part.gap) { "" } else { " (its interval holds none)" };
+            let doubt = if sure(&part.gap) { "" } else { " (its interval contains 0)" };
             format!("{} {}{doubt}", part.stage, figure::percent(part.share))
         })
         .collect();
@@ -370,7 +370,7 @@ fn slices(finding: &ProfileFinding) -> TextTable {
         });
         let verdict = match (slice.stage, slice.verdict) {
             (None, _) => "no span of these traces is this stage".to_owned(),
-            (_, Held::Inconclusive) => "too few requests to say".to_owned(),
+            (_, Held::Inconclusive) => "too few requests".to_owned(),
             (_, held) => words::held(held).to_owned(),
         };
         table.row([

@@ -43,8 +43,8 @@ impl Selftest {
         let failed = self.rows().filter(|row| !row.holds).count();
         match failed {
             0 => "What was asked was sent, and what was printed is true.".to_owned(),
-            1 => "One check does not hold on this machine.".to_owned(),
-            some => format!("{some} checks do not hold on this machine."),
+            1 => "One check fails on this machine.".to_owned(),
+            some => format!("{some} checks fail on this machine."),
         }
     }
 }
@@ -52,7 +52,7 @@ impl Selftest {
 const HOW: &str = "A witness, a server that shares no code with the client, answered a scripted load and noted when it read each request and wrote each \
                    token, on the same clock. Its notes are the truth here.";
 const HELP: &str =
-    "plimsoll doctor says what keeps a machine from measuring; on a busy one the times fail first.";
+    "plimsoll doctor reports what keeps a machine from measuring; on a busy one the times fail first.";
 
 /// Returns the text for a terminal.
 pub fn text(found: &Selftest) -> String {
@@ -71,8 +71,13 @@ pub fn page(found: &Selftest) -> String {
 
 fn document(found: &Selftest) -> Document {
     let mut document = Document::default();
-    part(&mut document, "Is what is asked what is sent?", &found.sent, ["asked", "arrived at the witness"]);
-    part(&mut document, "Is what is printed true?", &found.printed, ["true", "printed"]);
+    part(
+        &mut document,
+        "Requested load against sent load",
+        &found.sent,
+        ["asked", "arrived at the reference server"],
+    );
+    part(&mut document, "Printed figures against true figures", &found.printed, ["true", "printed"]);
     document.section("How this is known", |section| {
         section.says(HOW);
         if !found.holds() {

@@ -10,7 +10,7 @@ pub(crate) fn heading(told: &ServerReport) -> String {
     let cadence = told.cadence_s.map_or("once".to_owned(), |every| format!("every {}", words::time(every)));
     let replicas = if told.replicas > 1 { format!(", {} replicas", told.replicas) } else { String::new() };
     let scrapes = figure::counted(told.scrapes, "scrape");
-    format!("Server, as it says of itself (read {cadence}, {scrapes}{replicas})")
+    format!("Server, by its own metrics (read {cadence}, {scrapes}{replicas})")
 }
 
 /// Returns the lines of the section, for these levels.

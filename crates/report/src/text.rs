@@ -158,7 +158,7 @@ fn lines_of(page: &mut Document, lines: &CapacityLines, detail: TextDetail) {
         }
         if let Some(hold) = lines.hold.as_ref().filter(|_| detail == TextDetail::Full) {
             section.says(format!(
-                "Held at {} for {}: {}. {}",
+                "Ran at {} for {}: {}. {}",
                 figure::per_second(hold.rate_per_s),
                 words::time(hold.held_s),
                 words::held(hold.verdict),

@@ -63,7 +63,7 @@ fn level(section: &mut Document, found: &WaitFinding) {
 fn head(found: &WaitFinding) -> String {
     if let Some(answers) = &found.answers {
         return format!(
-            "Level {}: {} answered whole; the means of its stages as the server tells them",
+            "Level {}: {} answered whole; the means of its stages as the server reports them",
             found.level,
             counted(answers.requests, "request")
         );
@@ -76,14 +76,14 @@ fn head(found: &WaitFinding) -> String {
             "prefill as the server reports it, queue inferred from the engine's steps"
         }
         Some(WaitSource::Floor) if prompts => {
-            "prefill as the server reports it, queue inferred from what a lone request takes"
+            "prefill as the server reports it, queue inferred from isolated requests"
         }
         Some(WaitSource::Means) if prompts => {
             "prefill as the server reports it, queue inferred from its mean"
         }
         Some(WaitSource::Reported) => "queue and prefill as the server reports them",
         Some(WaitSource::Steps) => "queue and prefill inferred from the engine's steps",
-        Some(WaitSource::Floor) => "queue and prefill inferred from what a lone request takes",
+        Some(WaitSource::Floor) => "queue and prefill inferred from isolated requests",
         Some(WaitSource::Means) => "queue and prefill inferred from the server's means",
         None => "queue and prefill unknown",
     };
@@ -272,8 +272,8 @@ fn bars(found: &WaitFinding) -> Markup {
             } }
         }
         p.small.soft {
-            @if until_first(&shown, &mean).is_some() { "The last bar has a scale of its own. " }
-            @if inferred { "Hatched: inferred. How far off it may be stands in the tables." }
+            @if until_first(&shown, &mean).is_some() { "The last bar has a separate scale. " }
+            @if inferred { "Hatched: inferred. The tables show its uncertainty." }
         }
     }
 }
@@ -436,9 +436,9 @@ fn slices(slices: &[PartSlice]) -> TextTable {
         let verdict = match (known, slice.verdict, slice.basis) {
             (None, ..) => "cannot be separated from its neighbours".to_owned(),
             (_, Held::Inconclusive, Basis::Inferred) => {
-                "not settled by so many requests, or within the inference's error".to_owned()
+                "undecided with this number of requests, or within the inference's error".to_owned()
             }
-            (_, Held::Inconclusive, _) => "too few requests to say".to_owned(),
+            (_, Held::Inconclusive, _) => "too few requests".to_owned(),
             (_, held, _) => words::held(held).to_owned(),
         };
         table.row([

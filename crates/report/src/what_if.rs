@@ -34,7 +34,7 @@ pub fn render(name: &str, finding: &WhatIfFinding) -> String {
 }
 
 /// Returns the title of a case:
-/// `rate 2x: 80.0/s; it then carries 61.2/s; the promise would be broken; 15 replicas would do by formula`.
+/// `rate 2x: 80.0/s; it then carries 61.2/s; the SLO would be missed; 15 replicas would do by formula`.
 fn title(case: &ChangePrediction) -> String {
     if case.refused.is_some() && case.replicas.is_none() {
         return format!("{}: not predicted", case.ask);
@@ -46,9 +46,9 @@ fn title(case: &ChangePrediction) -> String {
     said.extend(case.limit_per_s.map(|limit| format!("it then carries {}/s", figure::number(limit))));
     said.extend(case.held.map(|held| {
         match held {
-            Held::Pass => "the promise would hold",
-            Held::Inconclusive => "whether the promise would hold is unknown",
-            Held::Fail => "the promise would be broken",
+            Held::Pass => "the SLO would be met",
+            Held::Inconclusive => "whether the SLO would be met is unknown",
+            Held::Fail => "the SLO would be missed",
         }
         .to_owned()
     }));

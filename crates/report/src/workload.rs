@@ -29,7 +29,7 @@ fn head(made: &Reconstruction) -> String {
     let parts = [
         (ended.answered, "answered"),
         (ended.left, "left by their clients"),
-        (ended.shed, "turned away (429, 503)"),
+        (ended.shed, "rejected (429, 503)"),
         (ended.failed, "failed"),
     ];
     let parts: Vec<String> = parts

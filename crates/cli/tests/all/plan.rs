@@ -221,9 +221,9 @@ fn the_text_says_the_most_important_first() {
         "Breaks at ",
         "headroom ",
         "USD an hour",
-        "Taken for granted",
+        "Assumptions",
         "Expected at the peak",
-        "bound by kv cache",
+        "limited by kv cache",
         "Cost in USD",
     ];
     let words = text.words();
@@ -244,7 +244,7 @@ fn a_plan_that_cannot_be_is_refused_in_one_line() {
     let loaded = [&base[..], &["--rate", "30/s"]].concat();
     let promised = [&loaded[..], &["--slo", "ttft p99 < 500ms"]].concat();
     refused(&[&loaded[..], &["--slo", "ttft p99 < 5ms"]].concat(), "no number of replicas can meet it");
-    refused(&loaded, "no promise");
+    refused(&loaded, "no SLO");
     refused(&[&base[..], &["--slo", "ttft p99 < 500ms"]].concat(), "no load");
     refused(&["plan", "--rate", "5/s", "--slo", "ttft p99 < 500ms"], "no engine");
     refused(&["plan", "--rate", "5/s", "--latency", "2s"], "--slots");

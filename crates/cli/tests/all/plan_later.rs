@@ -65,7 +65,7 @@ fn what_ifs_of_a_run_are_held_against_a_later_one() {
     let less = at("less");
     simulated(&less, &["--rate", "540/s", "--for", "40s", "--seed", "6"]);
     let held = plimsoll(&["plan", "verify", &file, &less, "--what-if", "rate 2x", "--format", "json"]).json();
-    assert!(held["notes"].to_string().contains("made anew"), "{held}");
+    assert!(held["notes"].to_string().contains("recomputed"), "{held}");
     near(&held, 4);
 
     let other = at("other");
@@ -148,11 +148,11 @@ fn a_plan_stands_on_its_runs_report() {
     let ended = plimsoll(&["report", &at("run"), "--plan", &at("plan.json"), "--out", &page]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let text = std::fs::read_to_string(&page).expect("a page");
-    for said in ["Load line of", "Capacity plan for demo", "rest on one GPU per replica", "\"curve\":"] {
+    for said in ["Load limits of", "Capacity plan for demo", "assume one GPU per replica", "\"curve\":"] {
         assert!(text.contains(said), "{said}");
     }
     std::fs::remove_file(&page).expect("it was there");
     let manifest = at("run/run.json");
-    refused(&["report", &at("run"), "--plan", &manifest, "--out", &page], "holds no predictions");
+    refused(&["report", &at("run"), "--plan", &manifest, "--out", &page], "contains no predictions");
     assert!(!std::path::Path::new(&page).exists());
 }

@@ -24,7 +24,8 @@ fn what_was_sent_is_what_was_asked_and_the_page_says_so() {
     }
     let page = std::fs::read_to_string(folder.path().join("page.html")).expect("a page");
     assert!(
-        page.contains("Is what is printed true?") && page.contains("every request once, while some fail")
+        page.contains("Printed figures against true figures")
+            && page.contains("every request once, while some fail")
     );
     // All temporary files are removed.
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);

@@ -88,7 +88,7 @@ fn windows_hold_what_the_run_held_and_are_read_like_runs() {
     assert!(show.stdout.contains("First: "), "{}", show.stdout);
     assert_eq!(gate.code, 1, "{}", gate.stdout);
     let said = plimsoll(&["diagnose", dir]).words();
-    assert!(said.contains("requests/s, against what came before"), "{said}");
+    assert!(said.contains("requests/s, against the earlier requests"), "{said}");
     // The diagnosis that the alert carried is the one of its window.
     let cause = &alert["diagnosis"]["cause"];
     let verdicts = diagnose.json();

@@ -23,7 +23,7 @@ pub const CATALOGUE: [(&str, &str); 7] = [
     ("little", "requests in flight = rate × time; any one of the three from the other two"),
     ("utilisation", "how busy the servers are, and how many a ceiling takes"),
     ("mm1", "one server: waits and latency at random arrivals and services"),
-    ("mmc", "c servers, one queue: who waits, how long, percentiles"),
+    ("mmc", "c servers, one queue: waiting probability, wait, percentiles"),
     ("mg1", "one server whose services vary as measured: the mean wait"),
     ("amdahl", "what a faster part brings the whole, and how much faster it has to be"),
     ("fanout", "a page of n calls: how often one is slow, and what each call has to meet"),

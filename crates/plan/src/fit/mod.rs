@@ -105,7 +105,7 @@ fn conclude(
     unlike(&residuals)?;
     let (means, most_in_flight) = rows.in_flight();
     let source = format!(
-        "{} stretches of the run held out from the fit",
+        "{} intervals of the run kept out of the fit",
         rows.parts
             .iter()
             .flat_map(|p| p.ones.iter().map(|o| o.stretch).max())
@@ -154,8 +154,9 @@ fn unlike(residuals: &[Residual]) -> Result<(), FitError> {
             figure: if worst.percentile.is_some() { "p50" } else { "mean" }.to_owned(),
             off: 100.0 * worst.off(),
             limit: 100.0 * UNLIKE,
-            hint: "several replicas behind one address, other traffic on the target, or a machine that stood still"
-                .to_owned(),
+            hint:
+                "several replicas behind one address, other traffic on the target, or a machine that stalled"
+                    .to_owned(),
         }),
         _ => Ok(()),
     }
@@ -434,7 +435,7 @@ fn notes(rows: &FitRows, settings: &[Setting]) -> Vec<String> {
     let named = rows.all().any(|one| !one.asked.blocks.is_empty());
     if rows.tokens && !rows.cached_known && named {
         notes.push(
-            "the server does not say how many prompt tokens came from its cache: prompts are taken as computed whole".to_owned(),
+            "the server does not report how many prompt tokens came from its cache: the fit assumes that prompts are computed whole".to_owned(),
         );
     }
     if rows.parts.iter().any(|part| part.closed) {

@@ -144,7 +144,7 @@ pub enum FitError {
     },
     /// The best engine does not reproduce the target.
     #[error(
-        "no engine of this kind answers as the target did: {metric} {figure} is {off:+.0} % off on the stretches held out (up to ±{limit:.0} % is fitted); {hint}"
+        "no engine of this kind answers as the target did: {metric} {figure} is {off:+.0} % off on the held-out intervals (up to ±{limit:.0} % is fitted); {hint}"
     )]
     Unlike {
         metric: String,

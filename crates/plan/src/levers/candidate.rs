@@ -227,7 +227,7 @@ fn hedges(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
 
 pub fn admission(world: &WorldSpec, in_flight: u32) -> LeverCandidate {
     let setting = format!("at most {in_flight} requests in flight");
-    let assumes = Some("who is turned away does not come back".to_owned());
+    let assumes = Some("rejected requests are not retried".to_owned());
     let limited = candidate("admission", setting, world.clone());
     LeverCandidate { traffic: TrafficChange::AtMost(in_flight), assumes, ..limited }
 }

@@ -397,7 +397,7 @@ impl LeverFinding {
             "semantic-cache" => {
                 Some("needs the texts and their embeddings; the exact repeats are its least hit rate")
             }
-            "async-split" => Some("who waits is not in a run"),
+            "async-split" => Some("a run does not show which callers wait"),
             _ => None,
         };
         match (unknown, known.is_empty()) {

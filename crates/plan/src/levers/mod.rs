@@ -75,7 +75,7 @@ pub fn rank(case: &LeverCase<'_>, spec: &LeverSpec) -> LeverFinding {
         }
         if let (Some(simulator), "admission") = (&simulator, lever.id) {
             let admitted = match crate::recorded::is_closed(&own) {
-                true => Err("whom it turns away in a closed loop asks again at once".to_owned()),
+                true => Err("a client that it rejects in a closed loop retries immediately".to_owned()),
                 false => admission::admit(lever, simulator, &mut finding, &mut predicted),
             };
             if let Err(why) = admitted {

@@ -59,16 +59,16 @@ fn by_condition(lever: &Lever, case: &LeverCase<'_>, evidence: &LeverEvidence) -
         "admission" if case.summary.stability.verdict == LoadKeptUp::Stable => {
             let grown = case.summary.stability.growth_share;
             let grown = grown.map_or(String::new(), |g| {
-                format!(" ({} of the arrivals pile up)", percent(g.value.max(0.0)))
+                format!(" (the backlog grows by {} of the arrivals)", percent(g.value.max(0.0)))
             });
-            Some(format!("the endpoint keeps up{grown}: nothing has to be turned away"))
+            Some(format!("the endpoint is stable{grown}: no request has to be rejected"))
         }
         "adapter-preload" if world.is_some_and(|world| world.fleet.adapters.is_none()) => {
             Some("no adapters in this run".into())
         }
         "max-seqs" => {
             evidence.occupancy.filter(|seen| seen.running_max <= 0.25 * seen.max_seqs).map(|seen| {
-                format!("at most {:.0} of {:.0} sequences ran at once", seen.running_max, seen.max_seqs)
+                format!("at most {:.0} of {:.0} sequences ran concurrently", seen.running_max, seen.max_seqs)
             })
         }
         "speculative-decoding" if batching.is_some_and(|b| b.speculative.is_some()) => {

@@ -192,7 +192,8 @@ pub fn what_if(run: &BaseRun<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, St
     }
     if run.band.is_none() {
         notes.push(
-            "nobody has held this engine against measurements: the bands leave its own error out".to_owned(),
+            "no validation compares this engine with measurements: the bands leave its own error out"
+                .to_owned(),
         );
     }
     Ok(WhatIfFinding {

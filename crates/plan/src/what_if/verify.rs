@@ -50,7 +50,7 @@ pub fn verify(
     let again = match (&case.world, as_printed) {
         (Some(world), false) => {
             notes.push(format!(
-                "predicted for {}/s, measured at {}/s: predictions were made anew for that load",
+                "predicted for {}/s, measured at {}/s: predictions were recomputed for that load",
                 number(case.rate_per_s),
                 number(offered)
             ));

@@ -163,7 +163,7 @@ fn past_the_limit_admission_says_what_erlang_says() {
 fn below_the_limit_nobody_is_turned_away() {
     let finding = servers(8, 0.5, 3_000.0).ranking(3);
     assert!(finding.admission.is_none());
-    assert!(finding.ruled_out.iter().any(|out| out.lever == "admission" && out.why.contains("keeps up")));
+    assert!(finding.ruled_out.iter().any(|out| out.lever == "admission" && out.why.contains("is stable")));
 }
 
 /// Returns four batching replicas, one of which stalls for two seconds at intervals.

@@ -40,7 +40,7 @@ pub fn draw(lines: &CapacityLines) -> Option<String> {
         let _ = write!(
             svg,
             "<rect x=\"{from:.1}\" y=\"{}\" width=\"{:.1}\" height=\"26\" fill=\"var(--borrowed)\"/>\
-             <text x=\"{:.1}\" y=\"{}\" text-anchor=\"end\" font-size=\"13\" fill=\"var(--soft)\">borrowed time</text>",
+             <text x=\"{:.1}\" y=\"{}\" text-anchor=\"end\" font-size=\"13\" fill=\"var(--soft)\">overload</text>",
             AXIS_Y - 13.0,
             RIGHT - from,
             RIGHT - 6.0,

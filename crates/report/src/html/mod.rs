@@ -69,7 +69,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, beside: PageContext<'_>)
     validity_section(&mut page, &findings.validity);
     generator_section(&mut page, findings);
     run_section(&mut page, manifest);
-    let title = Phrase::from(format!("Load line of {}", endpoints::title(manifest)));
+    let title = Phrase::from(format!("Load limits of {}", endpoints::title(manifest)));
     page.charted(&format!("Plimsoll: {}", manifest.target.url), &title, &charts)
 }
 
@@ -94,7 +94,7 @@ fn head(page: &mut Document, manifest: &Manifest, findings: &Findings) {
 
 fn lines_section(page: &mut Document, lines: &CapacityLines) {
     let drawn = html! {
-            p.soft { "They hold for this mix: " (words::mix(&lines.mix)) "." }
+            p.soft { "They apply to this mix: " (words::mix(&lines.mix)) "." }
             @if let Some(svg) = mark::draw(lines) { div.chart.mark { (PreEscaped(svg)) } }
             div.cards {
                 @for (name, line) in words::named_lines(lines) {

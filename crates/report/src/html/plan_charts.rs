@@ -94,14 +94,14 @@ fn curve(found: &PlanFinding) -> Chart {
             to: Some(breaks),
             kind: "interval",
             color: "--s3",
-            label: "headroom between the peak and where the promise breaks",
+            label: "headroom between the peak and the breaking point",
         });
         shades.push(Shade {
             from: Some(breaks),
             to: None,
             kind: "borrowed",
             color: "--s2",
-            label: "past where the promise breaks",
+            label: "past the breaking point",
         });
     }
     Chart {

@@ -86,8 +86,7 @@ pub fn read(args: &PlanArgs) -> Result<PlanRequest, Stop> {
     }
     let target = run.and_then(|run| run.target);
     let limits = target.and_then(|target| target.rests_on);
-    let price_of_one =
-        "the costs rest on one GPU per replica, which nobody said (--gpus-per-replica)".to_owned();
+    let price_of_one = "the costs assume one GPU per replica; set it with --gpus-per-replica".to_owned();
     let rests_on = limits.into_iter().chain(one_gpu.then_some(price_of_one)).collect();
     Ok(PlanRequest { spec, rests_on, notes })
 }
@@ -126,7 +125,7 @@ impl Source {
         let mut notes = Vec::new();
         if rows.manifest.time == TimeBase::Real && target.is_none() {
             notes.push(format!(
-                "{name} was measured; the engine is --profile's, and nobody has held it against that run"
+                "{name} was measured; the engine is --profile's, and no fit compares it with that run"
             ));
         }
         Ok(Source { name, recorded, level, summary, target, notes })
@@ -190,7 +189,7 @@ fn around(world: &mut WorldSpec, args: &PlanArgs) -> Result<(), Stop> {
     }
     if world.fleet.disaggregation.is_some() {
         return Err(Stop::usage(
-            "replicas of two kinds (prefill, decode) are not planned for; plan each kind by itself, or simulate the fleet",
+            "replicas of two kinds (prefill, decode) are not planned for; plan each kind separately, or simulate the fleet",
         ));
     }
     world.validate().map_err(|e| Stop::usage(e.to_string()))
@@ -227,7 +226,7 @@ fn traffic(args: &PlanArgs, mut scenario: Scenario, run: Option<&Source>) -> Res
     if said.is_some()
         && let ArrivalSpec::Trace { speed: Some(_), .. } = scenario.arrivals
     {
-        return Err(Stop::usage("--rate and --speed say the same thing twice; give one of them"));
+        return Err(Stop::usage("--rate and --speed both set the load; give one of them"));
     }
     let of_spec = match &scenario.load {
         LoadSpec::Open { rate: Some(rate), .. } => Some(rate.as_per_s()),
@@ -239,10 +238,12 @@ fn traffic(args: &PlanArgs, mut scenario: Scenario, run: Option<&Source>) -> Res
     let rate_per_s = said.or(of_spec).or(of_run).or(of_trace).ok_or_else(|| {
         Stop::usage(match run {
             Some(run) => format!(
-                "no load: {} was no open loop, so that its rate is the endpoint's and not its users'; say --rate 50/s",
+                "no load: {} was not an open loop, so its rate depends on the endpoint; give --rate 50/s",
                 run.name
             ),
-            None => "no load: say how many requests come, --rate 50/s, or what came, --trace FILE".to_owned(),
+            None => {
+                "no load: give a request rate, --rate 50/s, or recorded requests, --trace FILE".to_owned()
+            }
         })
     })?;
     // The rate of a trace is stored separately from its shape from here on.
@@ -281,13 +282,15 @@ fn promise(
     let is_file = |text: &&String| [".yaml", ".yml", ".json"].iter().any(|end| text.trim().ends_with(end));
     let slo = match args.promise.slo.iter().find(is_file) {
         Some(path) if args.promise.slo.len() > 1 => {
-            return Err(Stop::usage(format!("--slo {path}: a budget file stands alone; write further ceilings into it")));
+            return Err(Stop::usage(format!(
+                "--slo {path}: a budget file excludes other --slo; write further ceilings into it"
+            )));
         }
         Some(path) => of_file(Path::new(path.trim()), args, rules, notes)?,
         None if !args.promise.slo.is_empty() => resolve::budget_for(scenario, &args.promise.slo)?,
-        None => run
-            .and_then(|run| run.recorded.sweep.as_ref()?.budget.clone())
-            .ok_or_else(|| Stop::usage("no promise: say what has to hold, --slo \"ttft p99 < 500ms, tpot p95 < 30ms\" or --slo budget.yaml"))?,
+        None => run.and_then(|run| run.recorded.sweep.as_ref()?.budget.clone()).ok_or_else(|| {
+            Stop::usage("no SLO: give one, --slo \"ttft p99 < 500ms, tpot p95 < 30ms\" or --slo budget.yaml")
+        })?,
     };
     contradiction(&slo)?;
     Ok(slo)
@@ -305,7 +308,7 @@ fn of_file(
     if slo.latency.is_empty() {
         let name = path.display();
         return Err(Stop::usage(format!(
-            "{name}: no ceiling on ttft, tpot or e2e of all requests; those are what a plan holds"
+            "{name}: no ceiling on ttft, tpot or e2e of all requests; a plan needs at least one"
         )));
     }
     let ceiling = file.budgets.iter().find(|budget| budget.metric == BudgetMetric::Utilisation);
@@ -317,7 +320,7 @@ fn of_file(
     let left = file.budgets.len().saturating_sub(planned);
     if left > 0 {
         notes.push(format!(
-            "{left} of the {} rows of {} are not planned for (only ttft, tpot, e2e, errors of all requests, and utilisation are); hold a run to them with plimsoll gate",
+            "{left} of the {} rows of {} are not planned for (only ttft, tpot, e2e, errors of all requests, and utilisation are); check a run against them with plimsoll gate",
             file.budgets.len(),
             path.display()
         ));
@@ -356,7 +359,7 @@ fn effort(args: &PlanArgs) -> Result<EffortSpec, Stop> {
     match args.effort.seeds {
         None => Ok(default),
         Some(seeds @ 5..=1000) => Ok(EffortSpec { seeds, most_seeds: seeds.max(default.most_seeds) }),
-        Some(few) => Err(Stop::usage(format!("--seeds {few}: from 5 (fewer say nothing of chance) to 1000"))),
+        Some(few) => Err(Stop::usage(format!("--seeds {few}: from 5 (fewer give no interval) to 1000"))),
     }
 }
 

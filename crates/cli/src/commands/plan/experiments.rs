@@ -156,7 +156,7 @@ fn progress(first: &Experiment, done: u32, batch: usize) -> String {
         n => format!("{n} replicas"),
     };
     format!(
-        "planning: {replicas} at {}, {batch} simulations ({done} done); Ctrl-C ends with what is known",
+        "planning: {replicas} at {}, {batch} simulations ({done} done); Ctrl-C ends with the results so far",
         figure::per_second(rate)
     )
 }

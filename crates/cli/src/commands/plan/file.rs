@@ -34,7 +34,7 @@ pub fn plan(path: &Path, value: Value) -> Result<PlanFile, Stop> {
 /// Returns the error for a file of another tool or command.
 pub fn foreign(path: &Path, error: &serde_json::Error) -> Stop {
     Stop::usage(format!(
-        "{}: holds no predictions ({error}); plimsoll plan … -o FILE and plimsoll what-if … -o FILE write them",
+        "{}: contains no predictions ({error}); plimsoll plan … -o FILE and plimsoll what-if … -o FILE write them",
         path.display()
     ))
 }

@@ -147,7 +147,7 @@ pub fn refused(error: PlanError) -> Stop {
 
 fn of_envelope(args: &PlanArgs, latency: &str, slots: u32) -> Result<Exit, Stop> {
     let rate = args.load.rate.as_deref();
-    let rate = rate.ok_or_else(|| Stop::usage("no load: say how many requests come, --rate 50/s"))?;
+    let rate = rate.ok_or_else(|| Stop::usage("no load: give a request rate, --rate 50/s"))?;
     let rate = Rate::parse(rate).map_err(|e| Stop::usage(format!("--rate {e}")))?;
     let latency = parse_span(latency).map_err(|e| Stop::usage(format!("--latency {e}")))?;
     let spec = EnvelopeSpec {

@@ -32,7 +32,7 @@ pub fn vary(args: &PlanSearchArgs, plan: &PlanSpec) -> Result<Option<VarySpec>, 
     vary.prices = prices(&args.price_of, plan)?;
     if let Some(gpu) = vary.prices.keys().find(|gpu| !vary.gpus.contains(gpu)) {
         return Err(Stop::usage(format!(
-            "--price-of {gpu}: no such GPU is looked at; name it, --vary gpu={gpu}"
+            "--price-of {gpu}: the search does not include this GPU; add --vary gpu={gpu}"
         )));
     }
     // A setting that the engine does not have is rejected before any simulation.

@@ -41,7 +41,7 @@ pub fn run(args: &PlanVerifyArgs) -> Result<Exit, Stop> {
     let name = args.run.display();
     if rows.findings.validity.verdict == Trust::Invalid {
         return Err(Stop::invalid(format!(
-            "{name}: its measurement is invalid, and says nothing of the plan (see: plimsoll show {name})"
+            "{name}: its measurement is invalid and can't verify the plan (see: plimsoll show {name})"
         )));
     }
     let replicas = replicas(args, &rows.manifest)?;
@@ -81,7 +81,7 @@ fn of_plan(
     let summary = level(args, &rows.findings, planned)?;
     if let Some(why) = verify::unlike(&plan.finding, summary) {
         let name = args.run.display();
-        return Err(Stop::usage(format!("{name}: can't be held against {}: {why}", args.plan.display())));
+        return Err(Stop::usage(format!("{name}: can't be compared with {}: {why}", args.plan.display())));
     }
     let found = predict(args, plan, summary, replicas, band)?;
     with_lines(found, &plan.asked.world, rows, (replicas, plan.asked.seed), band)
@@ -134,7 +134,7 @@ fn happened<'a>(
     if let Some(case) = only {
         return match unlike(case)? {
             None => Ok(case),
-            Some(why) => Err(Stop::usage(format!("{run}: can't be held against {:?}: {why}", case.ask))),
+            Some(why) => Err(Stop::usage(format!("{run}: can't be compared with {:?}: {why}", case.ask))),
         };
     }
     let mut like = Vec::new();
@@ -189,7 +189,7 @@ fn with_lines(
         Some(lines) => Ok(found.with_lines(lines.map_err(Stop::usage)?, band)),
         None => {
             not_stopped(&limit)?;
-            found.notes.push("the sweep's lines were not looked at: it took too long".to_owned());
+            found.notes.push("the sweep's load limits were not compared: it took too long".to_owned());
             Ok(found)
         }
     }
@@ -216,7 +216,7 @@ fn read(args: &PlanVerifyArgs) -> Result<(Predictions, Option<PredictionBand>), 
     match &args.what_if {
         None => Ok((Predictions::Plan(Box::new(plan)), band)),
         Some(text) => Err(Stop::usage(format!(
-            "--what-if {text}: {} is a plan and holds none; plimsoll what-if RUN … -o FILE writes them",
+            "--what-if {text}: {} is a plan and contains none; plimsoll what-if RUN … -o FILE writes them",
             args.plan.display()
         ))),
     }
@@ -226,10 +226,10 @@ fn read(args: &PlanVerifyArgs) -> Result<(Predictions, Option<PredictionBand>), 
 fn replicas(args: &PlanVerifyArgs, manifest: &Manifest) -> Result<u32, Stop> {
     let known = manifest.target.facts.get("replicas").and_then(|fact| fact.as_deref()?.parse().ok());
     match args.replicas.or(known) {
-        Some(0) => Err(Stop::usage("--replicas 0: somebody answered; give at least 1")),
+        Some(0) => Err(Stop::usage("--replicas 0: at least one replica answered; give at least 1")),
         Some(replicas) => Ok(replicas),
         None => Err(Stop::usage(format!(
-            "{}: does not know how many replicas answered; say it with --replicas N",
+            "{}: the number of replicas is unknown; give --replicas N",
             args.run.display()
         ))),
     }
