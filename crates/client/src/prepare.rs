@@ -53,7 +53,6 @@ impl Ahead {
         Ahead { schedule: Some(schedule), shards, worker, workers, ..Ahead::default() }
     }
 
-    /// Returns whether another body fits.
     pub(crate) fn wants_more(&self) -> bool {
         self.ready.len() < AHEAD_MAX
     }

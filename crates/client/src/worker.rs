@@ -49,9 +49,7 @@ pub enum Command {
     },
     Run {
         shared: Arc<Shared>,
-        /// Player of this worker's part.
         player: Box<Player>,
-        /// Bodies to build ahead.
         ahead: Box<Ahead>,
         /// Receives the report of the level.
         done: mpsc::Sender<Report>,
@@ -81,7 +79,6 @@ pub struct Report {
     pub run_queue_ns: Option<i64>,
     /// First time at which a ceiling or a full pool delayed a request.
     pub closed_since: Option<At>,
-    /// Most simultaneously open sockets.
     pub sockets_max: u32,
     /// Connections opened since the level's warm-up began.
     pub connects: u32,
