@@ -36,7 +36,6 @@ pub enum Transport {
     Tls(Box<Sealed>, Rc<Conn>, TlsDoor),
 }
 
-/// A TLS handshake in progress.
 pub(crate) struct Handshake {
     shaking: Accept<TokioIo<Io>>,
     conn: Rc<Conn>,
