@@ -45,7 +45,6 @@ struct HedgeAttempt {
     result: Option<Result<UpstreamResponse, UpstreamError>>,
     /// Decoder that searches for the first token.
     decoder: Decoder,
-    /// Buffered bytes.
     held: usize,
 }
 

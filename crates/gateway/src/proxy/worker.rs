@@ -20,7 +20,6 @@ use crate::stats::Stats;
 use crate::traffic::TrafficRecorder;
 use crate::upstream::Upstreams;
 
-/// Path of the model list.
 const MODELS: &str = "/v1/models";
 
 /// The state that the requests of one thread share.
