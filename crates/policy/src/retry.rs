@@ -105,7 +105,6 @@ fn reserve(spec: &RetrySpec) -> f64 {
 #[derive(Clone, PartialEq, Debug)]
 pub struct RetryBudget {
     spec: RetrySpec,
-    /// Retries earned by requests.
     earned: Savings,
     /// Retries in the reserve, as of `at`.
     reserve: f64,

@@ -119,7 +119,6 @@ pub enum Offer {
     Sent(SentRequest),
     /// The request is queued until [`Front::pump`] dispatches it.
     Queued {
-        /// Number in the queue.
         ticket: Ticket,
         /// Queue timeout.
         until: At,
