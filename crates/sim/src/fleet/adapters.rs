@@ -11,7 +11,6 @@ use crate::fleet::Fleet;
 use crate::fleet::agenda::AgendaItem;
 use crate::spec::fleet::AdapterSpec;
 
-/// The adapters of one replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Shelf {
     slots: usize,

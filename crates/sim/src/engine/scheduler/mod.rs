@@ -28,7 +28,6 @@ use crate::traffic::Drafts;
 
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Limits {
-    /// Maximum number of running sequences.
     pub max_seqs: u32,
     pub token_budget: u32,
     /// Whether prompts may be split over steps.
@@ -47,7 +46,6 @@ pub struct Limits {
     pub accepted: u64,
 }
 
-/// A request in the scheduler.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ScheduledRequest {
     /// Id, unique among requests in flight.
