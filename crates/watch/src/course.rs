@@ -58,7 +58,6 @@ pub struct CourseCeiling {
     pub latency: &'static str,
     /// Percentile, 0 to 1.
     pub p: f64,
-    /// Ceiling, s.
     pub limit_s: f64,
 }
 

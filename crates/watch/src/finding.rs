@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::Alert;
 
-/// The state of a watch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WatchFinding {
     /// Name of the budget file.
@@ -34,7 +33,6 @@ pub struct WatchRow {
     /// Limit of the row: `ttft p99 ≤ 350 ms`.
     pub budget: String,
     pub state: RowState,
-    /// Reason as a phrase.
     pub why: String,
     /// Number of requests behind the state.
     pub n: u64,
@@ -70,7 +68,6 @@ plimsoll_model::named! {
 }
 
 impl RowState {
-    /// Returns the displayed text.
     pub fn words(self) -> &'static str {
         match self {
             RowState::SourceLost => "source lost",
@@ -106,7 +103,6 @@ pub struct FleetNow {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CostNow {
     pub given: PriceSpec,
-    /// Currency of every figure.
     pub currency: String,
     /// Present cost per hour; for a price per token, the mean over the window.
     pub per_hour: Option<f64>,
