@@ -68,7 +68,6 @@ pub struct Report {
     pub tally: Tally,
     /// User stamp minus kernel stamp of every read.
     pub user_delay: LogHistogram,
-    /// Reads with a kernel stamp.
     pub kernel_reads: u64,
     pub user_reads: u64,
     /// CPU time over the window in ns.
