@@ -31,6 +31,7 @@ struct FlightState {
     frames: VecDeque<Bytes>,
     /// Number of frames dropped from the front of the buffer.
     gone: usize,
+    /// Number of response bytes in the buffer.
     held: usize,
     is_all: bool,
     end: Option<FlightEnd>,

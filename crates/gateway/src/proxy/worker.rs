@@ -37,7 +37,7 @@ pub struct Worker {
     pub traffic: Option<Arc<TrafficRecorder>>,
     pub shadow: Option<ShadowTraffic>,
     pub traces: bool,
-    /// Number of stop requests.
+    /// Number of stop requests; above 0 the gateway stops.
     pub stop: watch::Receiver<u8>,
     /// Number of fallback replicas that a picker names after the choice.
     pub fallbacks: usize,
