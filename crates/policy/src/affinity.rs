@@ -74,7 +74,7 @@ pub struct Match {
 /// The expected prefix-cache hit of a prompt on a replica, until its response reports the actual one.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct Expected {
-    /// Share of the prompt's tokens.
+    /// Matched share of the prompt's tokens, 0 to 1.
     pub share: f64,
     age: u32,
     dropped: Option<u32>,

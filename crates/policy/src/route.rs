@@ -98,7 +98,7 @@ pub struct Outlook {
 #[derive(Clone, Debug)]
 pub struct Router {
     spec: RouteSpec,
-    /// Last replica chosen in rotation.
+    /// Replica chosen last in rotation; `None` before the first choice.
     last: Option<u32>,
     index: PrefixIndex,
     speeds: Speeds,

@@ -120,7 +120,7 @@ pub enum Offer {
     /// The request is queued until [`Front::pump`] dispatches it.
     Queued {
         ticket: Ticket,
-        /// Queue timeout.
+        /// Time at which the queue timeout expires.
         until: At,
     },
     Refused(Refusal),
@@ -163,7 +163,7 @@ struct Waiting<A> {
 pub struct Front<A> {
     admission: AdmissionSpec,
     most_retries: u32,
-    /// Number of other gateways.
+    /// Number of other gateways in front of the same replicas.
     others: u32,
     router: Router,
     health: Health,
