@@ -38,7 +38,7 @@ const SWEEP: Span = Span(500_000_000);
 pub(crate) struct Batch {
     pub slots: Vec<u32>,
     pub items: u32,
-    /// Arrival of the first request.
+    /// Arrival of the earliest request; `None` in an empty batch.
     since: Option<At>,
 }
 

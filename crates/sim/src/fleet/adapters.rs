@@ -25,7 +25,7 @@ pub(crate) struct Shelf {
 struct Adapter {
     name: u32,
     users: u32,
-    /// Turn of the last use.
+    /// Turn of the last use; the idle adapter with the lowest is evicted.
     used: u64,
     /// Time at which the adapter is loaded.
     ready: At,
