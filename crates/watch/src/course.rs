@@ -68,7 +68,7 @@ pub struct ChartData {
     wall_ns: i64,
     ended: VecDeque<CoursePoint>,
     open: Option<HistoryBlock>,
-    /// The open minute so far.
+    /// The incomplete minute as a point; `None` before the first block.
     last: Option<CoursePoint>,
 }
 

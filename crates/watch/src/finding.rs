@@ -7,7 +7,7 @@ use crate::Alert;
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WatchFinding {
-    /// Name of the budget file.
+    /// Name in the budget file; `None` if the file has none.
     pub budget: Option<String>,
     /// Time since the start of the watch, s.
     pub at_s: f64,
@@ -86,7 +86,7 @@ pub struct FleetNow {
     pub pages: [u64; 2],
     /// Replicas, if they are distinguished.
     pub replicas: Vec<ReplicaNow>,
-    /// Number of running requests.
+    /// Number of running requests on responding replicas; `None` if unknown.
     pub running: Option<f64>,
     pub waiting: Option<f64>,
     /// Completed requests per second over the window.

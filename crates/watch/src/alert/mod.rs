@@ -208,7 +208,6 @@ pub struct Alert {
     pub fired_s: f64,
     /// Time of resolution, in s since the start of the watch; `None` while the alert fires.
     pub resolved_s: Option<f64>,
-    /// Reason in one sentence.
     pub evidence: String,
     /// Recommended action: that of the diagnosis, or of the kind if no cause is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
