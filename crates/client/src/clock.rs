@@ -27,7 +27,6 @@ fn read(id: ClockId) -> i64 {
     }
 }
 
-/// Returns CLOCK_MONOTONIC in ns.
 pub fn monotonic_ns() -> i64 {
     read(ClockId::CLOCK_MONOTONIC)
 }

@@ -12,7 +12,7 @@ pub struct StopLimits {
     /// Offered requests per second. The plans of the levels enforce this limit, not the client.
     pub max_rate_per_s: Option<f64>,
     pub max_requests: Option<u64>,
-    /// Requests that did not finish.
+    /// Number of requests that did not finish at which the run stops.
     pub max_errors: Option<u64>,
 }
 

@@ -22,7 +22,6 @@ pub enum LevelTraffic {
     Open(Arc<Schedule>),
     /// Closed loop with a fixed number of requests in flight.
     Closed {
-        /// Requests in order.
         sequence: Sequence,
         /// Requests in flight.
         concurrency: u32,
@@ -166,7 +165,6 @@ pub struct LevelContext {
     pub spec: TargetSpec,
     pub client: ClientSpec,
     pub prompts: Arc<Prompts>,
-    /// Options that all requests share.
     pub options: RequestOptions,
     pub class_models: Vec<Option<String>>,
     /// Queue options by request class; a class past the end sets none.

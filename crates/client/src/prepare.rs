@@ -53,7 +53,6 @@ impl BodyPrefetcher {
         BodyPrefetcher { schedule: Some(schedule), shards, worker, workers, ..BodyPrefetcher::default() }
     }
 
-    /// Returns whether another body fits.
     pub(crate) fn wants_more(&self) -> bool {
         self.ready.len() < AHEAD_MAX
     }

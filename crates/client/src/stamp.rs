@@ -24,7 +24,6 @@ pub struct SocketMeter {
     pub ties: ClockTie,
     /// User stamp minus kernel stamp of every read with a kernel stamp.
     pub user_delay: RefCell<LogHistogram>,
-    /// Reads with a kernel stamp.
     pub kernel_reads: Cell<u64>,
     pub user_reads: Cell<u64>,
     pub sockets: Cell<u32>,

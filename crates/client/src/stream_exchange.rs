@@ -21,7 +21,6 @@ use crate::http2::{BodySender, fields_len, words};
 use crate::recording::AttemptEnding;
 use crate::streams::{HeldStream, StreamPool};
 
-/// Makes the attempt; see [`crate::exchange::exchange`].
 pub async fn exchange(
     pool: &StreamPool,
     connect: Span,

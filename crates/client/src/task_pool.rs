@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 /// The future of an attempt, boxed for a hand.
 pub type AttemptJob = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The hands of one thread.
+/// The reusable tasks of one thread; a job runs in a free task or in a new one.
 #[derive(Debug, Default)]
 pub struct TaskPool {
     free: RefCell<Vec<Rc<PooledTask>>>,

@@ -15,7 +15,6 @@ pub struct TcpInfo {
     rtt_us: Option<u32>,
     /// Mean deviation of the round-trip time in µs.
     rtt_var_us: Option<u32>,
-    /// Smallest round-trip time in µs.
     rtt_min_us: Option<u32>,
     retransmits: Option<u32>,
     /// Segments with data that were sent.

@@ -70,7 +70,6 @@ pub struct WorkerReport {
     pub tally: WorkerTally,
     /// User stamp minus kernel stamp of every read.
     pub user_delay: LogHistogram,
-    /// Reads with a kernel stamp.
     pub kernel_reads: u64,
     pub user_reads: u64,
     /// CPU time over the window in ns.
@@ -81,7 +80,6 @@ pub struct WorkerReport {
     pub run_queue_ns: Option<i64>,
     /// First time at which a ceiling or a full pool delayed a request.
     pub closed_since: Option<At>,
-    /// Most simultaneously open sockets.
     pub sockets_max: u32,
     /// Connections opened since the level's warm-up began.
     pub connects: u32,

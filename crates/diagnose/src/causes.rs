@@ -18,7 +18,6 @@ pub const BY_ACCIDENT: FactFrequency = [0.004, 0.96, 0.036];
 pub struct CauseRow {
     pub cause: Cause,
     pub layer: Layer,
-    /// Short title for headlines.
     pub title: String,
     pub do_first: String,
     pub do_not: String,

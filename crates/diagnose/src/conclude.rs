@@ -299,7 +299,7 @@ impl Evidence {
         Evidence { figure: figure.to_owned(), says, value: Some(value), limit, inferred: false }
     }
 
-    /// Returns evidence without a figure.
+    /// Returns evidence that has a description but no value or limit.
     pub fn said(figure: &str, says: String) -> Evidence {
         Evidence { figure: figure.to_owned(), says, value: None, limit: None, inferred: false }
     }

@@ -22,9 +22,7 @@ pub struct StatisticChange {
     pub ratio: Estimate,
     /// Two-sided p-value of equality.
     pub p: f64,
-    /// Value of the first side.
     pub base: f64,
-    /// Value of the second side.
     pub candidate: f64,
 }
 

@@ -59,7 +59,6 @@ pub struct RunData<'a> {
     pub attempts: &'a [Attempt],
     /// Metric samples recorded during the run.
     pub samples: &'a [Sample],
-    /// Known properties of the target.
     pub facts: &'a Fingerprint,
 }
 

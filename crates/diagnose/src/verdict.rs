@@ -13,7 +13,6 @@ use super::fact::{FactState, Observed};
 use plimsoll_measure::excerpt::Excerpt;
 use plimsoll_measure::findings::{Estimate, Validity, unbounded};
 
-/// Version of the JSON layout.
 pub(crate) const DIAGNOSIS_SCHEMA: u32 = 1;
 
 /// The overall answer of a diagnosis.

@@ -224,7 +224,7 @@ impl RateCharge {
         Ok(RateCharge { key, clock, prompt, taken, answer: 0, waived: false })
     }
 
-    /// Records output tokens.
+    /// Adds output tokens to the count of the response.
     pub fn answered(&mut self, tokens: u64) {
         self.answer += tokens;
     }

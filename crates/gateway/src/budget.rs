@@ -21,9 +21,7 @@ pub struct LiveBudget {
 /// The budget's reports for the admin API.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BudgetStatusPages {
-    /// Budget rows as JSON.
     pub json: String,
-    /// Budget rows as Prometheus metrics.
     pub metrics: String,
 }
 
@@ -45,7 +43,6 @@ impl LiveBudget {
         self.state.store(state as u8, Ordering::Relaxed);
     }
 
-    /// Returns the latest reports.
     pub fn pages(&self) -> BudgetStatusPages {
         self.lock().clone()
     }

@@ -525,7 +525,9 @@ impl ReplicaPool {
                 front.silent(replica.number, silence, now, chance)
             });
             let stands = front.health().standing(replica.number, now);
-            replica.set_lost(silent && matches!(stands, ReplicaAvailability::Silent | ReplicaAvailability::Down));
+            replica.set_lost(
+                silent && matches!(stands, ReplicaAvailability::Silent | ReplicaAvailability::Down),
+            );
         }
         self.settle(inner);
     }

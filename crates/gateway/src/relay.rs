@@ -185,7 +185,6 @@ impl Relay {
         }
     }
 
-    /// Returns whether no frame follows.
     pub fn is_end(&self) -> bool {
         let has_more = self.trailers.is_some() || !self.half.is_empty() || !self.frames.is_empty();
         self.ended && self.trailers.is_none() || !has_more && self.answer.is_end_stream()

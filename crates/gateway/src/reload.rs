@@ -43,7 +43,6 @@ pub struct Reloader {
     pub(crate) turn: Arc<Mutex<()>>,
 }
 
-/// The result of a reload.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ReloadOutcome {
     /// Added replicas; they get requests after their first successful health check.

@@ -15,7 +15,6 @@ use crate::cache::flight::ResponseReader;
 use crate::relay::Relay;
 use crate::stats::RequestEnd;
 
-/// A response body.
 pub enum ReplyBody {
     /// Bytes of the gateway, or of a buffered response.
     Own(Full<Bytes>),

@@ -145,11 +145,8 @@ pub enum RolloutCommand {
 pub struct SplitVerdict {
     /// Set if the canary is proven not worse over the minimum observation.
     pub may_promote: bool,
-    /// Reason for the verdict.
     pub why: String,
-    /// The complete verdict as JSON.
     pub json: String,
-    /// The verdict as Prometheus metrics.
     pub metrics: String,
 }
 

@@ -347,7 +347,6 @@ fn run(start: Start) -> io::Result<()> {
     })
 }
 
-/// The protocol of a listener.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum ListenerProtocol {
     /// HTTP/1 for clients.

@@ -28,7 +28,6 @@ pub struct EarlyAnswer {
 }
 
 impl EarlyAnswer {
-    /// Wraps a new connection.
     pub fn new(socket: TcpStream) -> EarlyAnswer {
         EarlyAnswer { socket, is_deaf: false }
     }

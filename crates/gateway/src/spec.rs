@@ -26,7 +26,7 @@ use crate::tls::{CertSpec, TlsSpec};
 use crate::traces::TracesSpec;
 
 pub const MOST_REPLICAS: usize = 1_000;
-/// Limit on time settings.
+/// Maximum of every time setting: one day, in s.
 const DAY_S: f64 = 86_400.0;
 
 /// Gateway configuration.

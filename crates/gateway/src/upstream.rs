@@ -75,7 +75,6 @@ pub enum UpstreamError {
 }
 
 impl UpstreamError {
-    /// Returns the reason as text.
     pub fn why(&self) -> &str {
         match self {
             UpstreamError::NotSent(why) | UpstreamError::Broken(why) | UpstreamError::Died(why) => why,

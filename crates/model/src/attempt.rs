@@ -233,7 +233,6 @@ pub struct Attempt {
     pub connection: Option<u32>,
     /// Set if the connection had carried a request before.
     pub reused: bool,
-    /// Kernel facts of the connection.
     #[serde(default)]
     pub tcp: TcpFacts,
 

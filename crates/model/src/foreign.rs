@@ -145,7 +145,6 @@ pub enum ForeignStatistic {
     Quantile {
         /// Probability, 0 to 1.
         p: f64,
-        /// Rank definition of the quantile.
         rank: Rank,
     },
     /// Sum divided by a number of seconds.
@@ -191,7 +190,6 @@ pub struct ForeignPart {
 }
 
 impl ForeignPart {
-    /// Returns a part without rows.
     pub fn new(name: impl Into<String>) -> ForeignPart {
         ForeignPart {
             name: name.into(),

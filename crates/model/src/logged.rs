@@ -31,7 +31,6 @@ pub struct LoggedRequest {
     /// Prompt tokens that the server read from a cache.
     pub cached: Option<u32>,
     pub output: Option<u32>,
-    /// Conversation of the request.
     pub session: Option<u64>,
     /// Position in the session; `None` if the log lacks it.
     pub turn: Option<LoggedTurn>,

@@ -29,7 +29,6 @@ pub struct PageRead {
 pub enum PageSaid {
     /// All used series in the endpoint's order, with a value each. NaN = the series is missing from this scrape.
     Values(Arc<[SeriesName]>, Vec<f64>),
-    /// Reason of a failed scrape.
     Failed(String),
     /// The endpoint was removed.
     Left,

@@ -74,9 +74,7 @@ impl Datatype {
 /// Real images were rejected, because their content changes no model's time and they would need a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tensor {
-    /// Name of the input.
     pub name: String,
-    /// Type of the elements.
     pub datatype: Datatype,
     /// Shape, with the batch first if there is one.
     pub shape: Vec<u32>,
@@ -133,9 +131,7 @@ impl Message {
 pub enum Media {
     /// An image of noise.
     Image {
-        /// Width in pixels.
         width: u32,
-        /// Height in pixels.
         height: u32,
         /// Bits per pixel: 1, 2, 4 or 8 in grey, 24 in colour.
         bits: u8,
@@ -144,7 +140,6 @@ pub enum Media {
     },
     /// An audio clip of noise, one channel of 16 bits.
     Audio {
-        /// Number of samples.
         samples: u32,
         /// Samples per second.
         rate: u32,
@@ -186,7 +181,6 @@ impl MediaCounts {
     }
 }
 
-/// The content of one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Payload {
     /// A conversation, for chat and responses.

@@ -38,9 +38,7 @@ impl At {
 }
 
 impl Span {
-    /// A span of no time.
     pub const ZERO: Span = Span(0);
-    /// Longer than any run.
     pub const MAX: Span = Span(i64::MAX);
 
     /// Returns a span of whole microseconds.
@@ -63,7 +61,6 @@ impl Span {
         Span((s * 1e9).round() as i64)
     }
 
-    /// Returns the span in seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }

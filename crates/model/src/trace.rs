@@ -124,7 +124,6 @@ impl TraceSpan {
         Some(&self.attributes[place].1)
     }
 
-    /// Returns the duration in ns.
     pub fn took_ns(&self) -> i64 {
         self.end_ns - self.start_ns
     }

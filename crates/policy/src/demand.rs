@@ -30,7 +30,7 @@ pub struct ScaleSignal {
     pub offered_tokens_per_s: f64,
     /// Prompt tokens per s that the healthy replicas can compute.
     pub capacity_tokens_per_s: f64,
-    /// Arrival rate divided by capacity.
+    /// Arrival rate divided by capacity; 0 without capacity.
     pub saturation: f64,
     /// Number of replicas that the load needs.
     pub desired_replicas: u32,

@@ -111,7 +111,7 @@ pub enum ReplicaAvailability {
 /// Number and length of the intervals in the window of [`BreakerSpec::success_share`].
 const PARTS: usize = 10;
 const PART: Span = Span::from_secs(2);
-/// Minimum penalty for shedding.
+/// Minimum penalty for shedding, also for a response without `Retry-After`.
 const LEAST_PENALTY: Span = Span::from_millis(500);
 /// Maximum penalty for shedding: a `Retry-After` of an hour must not keep a replica empty for an hour.
 const MOST_PENALTY: Span = Span::from_secs(60);
@@ -498,7 +498,7 @@ impl ReplicaHealth {
         }
     }
 
-    /// Returns the remaining penalty.
+    /// Returns the penalty that remains at `now`; it decays exponentially.
     fn left(&self, now: At) -> Span {
         let (at, span) = self.penalty;
         if span == Span::ZERO {

@@ -356,7 +356,10 @@ mod tests {
         // The expected remaining time (4 s) is less than the second replica needs.
         let elsewhere = LateRequest { expected: (Span::from_secs(1), Span::from_secs(5)), ..LATE };
         assert_eq!(why(&mut hedger, elsewhere, 0.0), Some(HedgeSkipReason::NoGain));
-        assert_eq!(why(&mut hedger, LateRequest { saturation: 0.71, ..LATE }, 0.0), Some(HedgeSkipReason::Busy));
+        assert_eq!(
+            why(&mut hedger, LateRequest { saturation: 0.71, ..LATE }, 0.0),
+            Some(HedgeSkipReason::Busy)
+        );
         hedger.refused(at(1.0));
         assert_eq!(why(&mut hedger, LATE, 10.9), Some(HedgeSkipReason::Busy));
         assert_eq!(why(&mut hedger, LATE, 11.0), None);

@@ -40,7 +40,6 @@ pub struct RequestFacts<'a> {
     pub most_tokens: Option<u32>,
     /// Set if the router will see the first token.
     pub streams: bool,
-    /// Side of a canary trial.
     pub arm: Arm,
     /// Hash of the requested model name.
     pub model: Option<u64>,
@@ -77,7 +76,6 @@ impl BlockEnds<'_> {
     }
 }
 
-/// A routing decision.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct RouteDecision {
     pub place: usize,
@@ -100,7 +98,7 @@ pub struct RequestForecast {
 #[derive(Clone, Debug)]
 pub struct Router {
     spec: RouteSpec,
-    /// Last replica chosen in rotation.
+    /// Replica chosen last in rotation; `None` before the first choice.
     last: Option<u32>,
     index: PrefixIndex,
     speeds: Speeds,
@@ -111,7 +109,6 @@ pub struct Router {
 }
 
 impl Router {
-    /// Returns a router without history.
     pub fn new(spec: &RouteSpec) -> Router {
         let blocks = match spec {
             RouteSpec::Prefix { index_blocks, .. } | RouteSpec::LeastCost { index_blocks, .. } => {

@@ -49,7 +49,6 @@ impl SamplingSpec {
 }
 
 plimsoll_model::named! {
-    /// The stratum of a trace.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
     pub enum TraceStratum {
         Failed => "failed",

@@ -10,25 +10,20 @@ use thiserror::Error;
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SettingError {
-    /// The name is not allowed.
     #[error("unknown {what} {asked:?}; there are: {}", known.join(", "))]
     UnknownName {
         /// Kind of the name, for example "routing policy".
         what: &'static str,
-        /// Name in the configuration.
         asked: String,
-        /// Allowed names.
         known: Vec<&'static str>,
     },
     #[error("{name}: unknown parameter {key:?}; allowed: {}", allowed.join(", "))]
     UnknownKey {
         /// Name of the policy or section.
         name: String,
-        /// Key in the configuration.
         key: String,
         allowed: Vec<&'static str>,
     },
-    /// A required key is missing.
     #[error("{name}: {key} is missing: {want}")]
     Missing {
         /// Name of the policy or section.
@@ -42,9 +37,7 @@ pub enum SettingError {
     Value {
         /// Name of the policy or section.
         name: String,
-        /// Key with the invalid value.
         key: &'static str,
-        /// Value in the configuration.
         value: String,
         /// Description of the accepted values.
         want: &'static str,

@@ -38,7 +38,6 @@ pub enum NearUse {
     Under,
 }
 
-/// The statistics of a threshold.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct ThresholdStanding {
     pub threshold: f64,

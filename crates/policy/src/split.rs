@@ -19,7 +19,6 @@ pub fn arm(session: u64, share: f64) -> Arm {
 
 const SALT: u64 = 0x7c15_9e37_79b9_7f4a;
 
-/// The side of each replica.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplicaArms {
     arms: Vec<Arm>,

@@ -254,7 +254,7 @@ impl Telemetry {
         self.tokens += FRESH_REQUEST * (own.tokens as f64 - self.tokens);
     }
 
-    /// Records a completely answered request.
+    /// Records the time to first token and the decode time of a completed request.
     pub fn ended(&mut self, booking: &Booking, now: At) {
         let Some((first, _)) = booking.first else { return };
         let (waited, decoded) = ((first - booking.sent).as_secs_f64(), (now - first).as_secs_f64());

@@ -92,13 +92,10 @@ pub struct SpanFacts<'a> {
     pub kind: Option<&'a str>,
     pub route: Option<&'a str>,
     pub model: Option<&'a str>,
-    /// Explicit name of the stage.
     pub stage: Option<&'a str>,
     /// Time in the engine's queue.
     pub queue_s: Option<f64>,
-    /// Prefill time.
     pub prefill_s: Option<f64>,
-    /// Decode time.
     pub decode_s: Option<f64>,
     pub inference_s: Option<f64>,
     /// Time of the whole request in the engine.

@@ -36,7 +36,6 @@ pub struct Piece {
     service: u32,
     /// Index of its durations.
     carries: u32,
-    /// Side of a call.
     pub kind: SpanKind,
     /// Set if the span ended in an error.
     pub failed: bool,
@@ -45,7 +44,6 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Returns the duration in ns.
     pub fn took_ns(&self) -> i64 {
         self.end_ns - self.start_ns
     }
@@ -61,9 +59,7 @@ impl Piece {
 pub struct SpanDurations {
     /// Time in the engine's queue.
     pub queue_s: Option<f64>,
-    /// Prefill time.
     pub prefill_s: Option<f64>,
-    /// Decode time.
     pub decode_s: Option<f64>,
     pub inference_s: Option<f64>,
     /// Time of the whole request in the engine.

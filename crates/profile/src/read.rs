@@ -74,7 +74,6 @@ pub fn read(spans: &[TraceSpan], rules: &Rules, keep_failed: bool) -> Requests {
     pieces.requests(keep_failed)
 }
 
-/// The reader of single traces.
 pub(super) struct Reader<'a> {
     pieces: &'a Pieces<'a>,
     linker: Linker,

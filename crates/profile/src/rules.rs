@@ -111,7 +111,6 @@ pub enum RuleError {
     Pattern {
         /// Index of the rule, from 0.
         rule: usize,
-        /// Name of the field.
         field: String,
         why: String,
     },

@@ -68,7 +68,6 @@ impl SpanCounter {
         self.to_ns = Some(self.to_ns.map_or(span.end_ns, |to| to.max(span.end_ns)));
     }
 
-    /// Returns the counts.
     pub fn end(self) -> Overview {
         let mut services: Vec<(String, u64)> = self.services.into_iter().collect();
         services.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

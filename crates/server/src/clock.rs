@@ -13,7 +13,6 @@ fn read(clock: ClockId) -> i64 {
     clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
 }
 
-/// Returns CLOCK_MONOTONIC in ns.
 pub fn monotonic_ns() -> i64 {
     read(ClockId::CLOCK_MONOTONIC)
 }

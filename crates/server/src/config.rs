@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 pub struct EngineServerConfig {
     /// Address to listen on; port 0 selects a free port.
     pub listen: SocketAddr,
-    /// Engine of each replica.
     pub engine: EngineSpec,
     /// Number of replicas, and the gateway, autoscaler and adapter settings around them.
     #[serde(default)]
@@ -136,7 +135,6 @@ impl Default for ServerLimits {
 /// Errors of starting or running a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address can't be bound.
     #[error("can't listen on {addr}: {source}")]
     Listen {
         addr: SocketAddr,

@@ -16,7 +16,6 @@ pub struct FrameWatch {
     known: usize,
     /// Bytes that are missing of the preface or of the payload after a head.
     left: u32,
-    /// Set within a field block.
     in_block: bool,
 }
 

@@ -123,7 +123,6 @@ impl Conn {
         self.reading_since.set(0);
     }
 
-    /// Records bytes from the client.
     pub fn received(&self, bytes: &[u8]) {
         let mut frames = self.frames.borrow_mut();
         // Over HTTP/1.1 the parser determines the end of a request.

@@ -36,7 +36,6 @@ pub enum ServerTransport {
     Tls(Box<ServerTlsStream>, Rc<Conn>, TlsListener),
 }
 
-/// A TLS handshake in progress.
 pub(crate) struct Handshake {
     shaking: Accept<TokioIo<Io>>,
     conn: Rc<Conn>,

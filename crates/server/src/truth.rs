@@ -44,7 +44,6 @@ pub enum TrueOutcome {
     /// The client disconnected or the server stopped before the end.
     #[default]
     Cancelled,
-    /// The engine rejected the request.
     Rejected,
     /// The engine accepted the request and failed it: a fault, a crash, or a queue timeout.
     Failed,

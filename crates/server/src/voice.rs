@@ -15,15 +15,13 @@ use plimsoll_wire::server::{
 use crate::clock;
 use crate::shared::Server;
 
-/// `Content-Type` of JSON responses.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// `Content-Type` of the health endpoint.
 pub const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// `Server` header of every response.
 pub(crate) const SERVER: HeaderValue = HeaderValue::from_static("plimsoll-engine");
 /// Finish reason of every answer, because each answer ends at the requested length unless it is cut.
 const LENGTH: &str = "length";
-/// Default dimensions of an embedding.
+/// Number of dimensions of an embedding if the request names none.
 const DIMENSIONS: u32 = 384;
 /// Number of words between the starts of the texts of consecutive requests.
 const WORD_STRIDE: u64 = 7;

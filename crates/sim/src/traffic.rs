@@ -55,13 +55,11 @@ pub enum EngineRejection {
     TooLong {
         /// Tokens of prompt and output.
         tokens: u64,
-        /// Maximum number of tokens.
         limit: u64,
     },
     /// More items than the largest batch (HTTP 400).
     #[error("inference request batch-size must be <= {limit}, this one has {items}")]
     TooManyItems {
-        /// Items of the request.
         items: u32,
         /// Maximum number of items.
         limit: u32,
@@ -75,7 +73,6 @@ pub enum EngineRejection {
     /// Rejected with this status by a fault, by a rate limit, or because no replica is available.
     #[error("{why}")]
     Unavailable {
-        /// HTTP status.
         status: u16,
         /// Error message of the server.
         why: &'static str,
@@ -139,7 +136,6 @@ impl FinishReason {
 pub enum RequestEvent {
     /// A router sent the request to this replica. Emitted only with several replicas.
     Placed {
-        /// Number of the replica.
         replica: u32,
     },
     /// A dependency in front of the engine starts on the request. Emitted only if there is such a dependency.
@@ -154,18 +150,15 @@ pub enum RequestEvent {
     },
     /// The engine preempted the request, freed its blocks, and will compute it again.
     Preempted,
-    /// The whole prompt is computed.
     PrefillDone,
     Token {
         /// Number of tokens.
         n: u32,
-        /// Set for the last tokens.
         last: bool,
     },
     /// The response is complete. Each request ends in exactly one of this, a failure, and a
     /// [`World::cancel`](crate::World::cancel).
     Finished {
-        /// Reason for the end.
         reason: FinishReason,
     },
     /// The request ended without a complete response.
@@ -177,7 +170,6 @@ pub enum RequestEvent {
 pub enum Failure {
     /// An error response: instead of the head before the first token, else as an error inside the stream.
     Status {
-        /// HTTP status.
         status: u16,
         /// Error message of the server.
         why: &'static str,
@@ -215,7 +207,6 @@ pub struct EngineGauges {
     /// KV blocks in use; 0 without a KV cache.
     pub kv_blocks_used: u32,
     pub kv_blocks: u32,
-    /// Number of ready replicas.
     pub ready: u32,
     /// Set if the engine computes whole batches and exports Triton's metrics.
     pub batches: bool,
@@ -235,7 +226,6 @@ pub struct Totals {
     pub submitted: u64,
     pub rejected: u64,
     pub finished: u64,
-    /// Requests that the caller cancelled.
     pub cancelled: u64,
     /// Accepted requests that failed.
     pub failed: u64,

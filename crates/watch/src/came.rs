@@ -24,7 +24,6 @@ pub(crate) const GAINED: [Signal; 6] = [
     Signal::CachedTokens,
 ];
 
-/// The origin of a signal.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum SignalOrigin {
     Engines,
@@ -39,13 +38,11 @@ pub(crate) struct TickCounts {
     pub newest: Option<At>,
     /// Oldest scrape that anything is counted from; `None` if nothing is counted yet.
     pub since: Option<At>,
-    /// Number of restarted replicas.
     pub restarts: u64,
     /// Counters for the history; `None` if no history is kept.
     pub kept: Option<KeptCounts>,
 }
 
-/// The counters of one origin.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct OriginCounts {
     gained: [Option<f64>; GAINED.len()],

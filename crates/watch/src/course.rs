@@ -58,7 +58,6 @@ pub struct CourseCeiling {
     pub latency: &'static str,
     /// Percentile, 0 to 1.
     pub p: f64,
-    /// Ceiling, s.
     pub limit_s: f64,
 }
 
@@ -69,7 +68,7 @@ pub struct ChartData {
     wall_ns: i64,
     ended: VecDeque<CoursePoint>,
     open: Option<HistoryBlock>,
-    /// The open minute so far.
+    /// The incomplete minute as a point; `None` before the first block.
     last: Option<CoursePoint>,
 }
 

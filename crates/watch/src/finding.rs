@@ -5,10 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Alert;
 
-/// The state of a watch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WatchFinding {
-    /// Name of the budget file.
+    /// Name in the budget file; `None` if the file has none.
     pub budget: Option<String>,
     /// Time since the start of the watch, s.
     pub at_s: f64,
@@ -34,7 +33,6 @@ pub struct WatchRow {
     /// Limit of the row: `ttft p99 ≤ 350 ms`.
     pub budget: String,
     pub state: RowState,
-    /// Reason as a phrase.
     pub why: String,
     /// Number of requests behind the state.
     pub n: u64,
@@ -70,7 +68,6 @@ plimsoll_model::named! {
 }
 
 impl RowState {
-    /// Returns the displayed text.
     pub fn words(self) -> &'static str {
         match self {
             RowState::SourceLost => "source lost",
@@ -89,7 +86,7 @@ pub struct FleetNow {
     pub pages: [u64; 2],
     /// Replicas, if they are distinguished.
     pub replicas: Vec<ReplicaNow>,
-    /// Number of running requests.
+    /// Number of running requests on responding replicas; `None` if unknown.
     pub running: Option<f64>,
     pub waiting: Option<f64>,
     /// Completed requests per second over the window.
@@ -106,7 +103,6 @@ pub struct FleetNow {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CostNow {
     pub given: PriceSpec,
-    /// Currency of every figure.
     pub currency: String,
     /// Present cost per hour; for a price per token, the mean over the window.
     pub per_hour: Option<f64>,

@@ -41,7 +41,6 @@ pub(crate) struct Pages {
     stood: HashMap<String, At>,
 }
 
-/// A metrics endpoint that fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LostPage {
     /// Name of the endpoint; empty if it is the only one.

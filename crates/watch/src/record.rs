@@ -16,7 +16,6 @@ const MOST: usize = 200_000;
 pub struct AlertWindow {
     /// Alerts that fired at one instant.
     pub alerts: Vec<Alert>,
-    /// Start of the window.
     pub from: At,
     /// Start of the first alert's problem.
     pub since: At,

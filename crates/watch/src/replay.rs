@@ -13,7 +13,6 @@ use crate::history::HistoryBlock;
 use crate::record::{AlertWindow, ended};
 use crate::{Alert, AlertKind, AlertSpec, BudgetWatch, BudgetWatchSpec, WatchRow};
 
-/// The result of a replay.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ReplayFinding {
     /// Tick interval, s.

@@ -12,14 +12,12 @@ use plimsoll_measure::server_side::Signal;
 pub enum RowSource {
     /// A latency histogram against a ceiling.
     Latency {
-        /// Signal with the histogram.
         signal: Signal,
         /// Ceiling, s.
         limit_s: f64,
     },
     /// A latency histogram whose p99 is compared with its median.
     TailRatio {
-        /// Signal with the histogram.
         signal: Signal,
         /// Maximum ratio of p99 to median.
         most: f64,
@@ -43,7 +41,6 @@ pub enum RowSource {
 pub(crate) struct LiveRows {
     /// Rows in file order.
     pub rows: Vec<LiveRow>,
-    /// Scope of the file.
     pub scope: BudgetScope,
     /// Error probability of each verdict.
     pub alpha: f64,

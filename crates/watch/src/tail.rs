@@ -20,7 +20,6 @@ const BEYOND: f64 = 0.01;
 pub(crate) struct TailFound {
     pub n: u64,
     pub held: Held,
-    /// Reason as a phrase.
     pub why: String,
 }
 

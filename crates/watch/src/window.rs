@@ -27,7 +27,6 @@ use crate::rows;
 use crate::source::LiveRows;
 use crate::{Alert, AlertSpec, FleetNow, WatchFinding};
 
-/// The settings of a watch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct BudgetWatchSpec {
     pub every: Span,
@@ -66,7 +65,6 @@ pub struct BudgetWatch {
 }
 
 impl BudgetWatch {
-    /// Returns a watch without data.
     pub fn new(file: BudgetFile, spec: BudgetWatchSpec) -> BudgetWatch {
         let rows = LiveRows::on_pages(&file);
         BudgetWatch {
@@ -350,7 +348,6 @@ impl BudgetWatch {
         [pages, values, replicas, gone, layouts, blocks, rows, alerts]
     }
 
-    /// Returns the present state.
     pub fn finding(&self, now: At) -> WatchFinding {
         let lost = self.pages.lost(now, self.spec.every);
         let (fleet, lost_by) = (self.fleet(lost.len(), now), pages::by(&lost));

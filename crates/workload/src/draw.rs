@@ -16,7 +16,6 @@ use crate::scenario::{AnswerText, PromptOrder};
 use crate::trace::{Trace, TraceRow};
 use crate::{Scenario, SpecError};
 
-/// One request of a schedule.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Arrival {
     /// Number in the schedule of the level, from 0; equal schedules are paired by it.

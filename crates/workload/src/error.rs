@@ -14,7 +14,6 @@ pub enum SpecError {
     UnknownKey {
         /// Dotted path; empty at the top level.
         path: String,
-        /// Key as written.
         key: String,
         /// All keys that are valid at the path.
         allowed: Vec<String>,
@@ -25,9 +24,7 @@ pub enum SpecError {
     #[error("{}unknown value `{value}`{}; allowed: {}", At(path), Hint(nearest), List(allowed))]
     UnknownValue {
         path: String,
-        /// Value as written.
         value: String,
-        /// All allowed values.
         allowed: Vec<String>,
         /// Most similar valid key, if any.
         nearest: Option<String>,
@@ -36,19 +33,16 @@ pub enum SpecError {
     #[error("{}`{value}` is not {want}", At(path))]
     Value {
         path: String,
-        /// Value as written.
         value: String,
         /// Description of accepted values: "a rate above 0, such as 12/s or 600/m".
         want: String,
     },
-    /// A required setting is missing.
     #[error("{}missing: {want}", At(path))]
     Missing {
         path: String,
         /// Description of the missing setting.
         want: String,
     },
-    /// Two settings contradict each other.
     #[error("{}{what}", At(path))]
     Conflict {
         path: String,
@@ -58,7 +52,6 @@ pub enum SpecError {
     /// A file of the scenario can't be read.
     #[error("{file}: {what}")]
     File {
-        /// File name as configured.
         file: String,
         /// Reason of the failure.
         what: String,

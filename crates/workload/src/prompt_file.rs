@@ -37,7 +37,7 @@ pub struct PromptFile {
 const WANT: &str = "want {\"prompt\": …} or {\"messages\": […]} and optionally output_tokens";
 /// Keys of a prompt in one text.
 const TEXTS: [&str; 2] = ["prompt", "text"];
-/// Keys of the output length.
+/// Accepted keys of the output length in tokens.
 const LENGTHS: [&str; 7] = [
     "output_tokens",
     "output_tokens_count",

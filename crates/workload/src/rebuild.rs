@@ -64,7 +64,7 @@ pub struct RebuiltTrace {
     /// Tokens per block; 0 if the reuse is unknown.
     pub block_tokens: u32,
     pub reuse: Reuse,
-    /// Requests with a drawn length.
+    /// Number of requests whose prompt or output length the log lacks, so it was drawn.
     pub drawn: usize,
     /// Requests that were rejected as invalid (4xx) and are omitted.
     pub refused: usize,

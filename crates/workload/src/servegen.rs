@@ -34,7 +34,6 @@ struct Header {
     length_window_s: f64,
 }
 
-/// The line of one client.
 #[derive(Deserialize)]
 struct Client {
     /// Windows: start (s), requests per second, coefficient of variation, distribution, shape, scale.

@@ -329,7 +329,7 @@ struct JsonRow {
     /// Id of this turn for references within the session.
     #[serde(default)]
     id: Option<serde_json::Value>,
-    /// Ids of the predecessors.
+    /// Ids of the predecessors; `None` if the line names none.
     #[serde(default)]
     after: Option<Vec<serde_json::Value>>,
     /// Time from the end of the last predecessor, in ms.

@@ -42,7 +42,6 @@ pub struct ClientConfig {
     pub workers: Option<usize>,
     /// Identity of the run; every request id starts with it.
     pub run_id: String,
-    /// Time axis of the run.
     pub clock: Clock,
     /// Set to record the text of answers in their rows.
     pub keep_text: bool,

@@ -108,7 +108,6 @@ pub enum ProbeError {
         /// Message of the server, and the models that it lists.
         why: String,
     },
-    /// The target's configuration is invalid.
     #[error(transparent)]
     Target(#[from] crate::target::TargetError),
     /// This machine can't make the request.

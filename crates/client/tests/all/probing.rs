@@ -129,7 +129,9 @@ fn every_check_of_the_machine_says_what_it_found_and_what_to_do() {
     for finding in &findings {
         assert!(!finding.found.is_empty());
         assert!(
-            finding.severity == doctor::CheckSeverity::Good || finding.check == "ports" || !finding.fix.is_empty()
+            finding.severity == doctor::CheckSeverity::Good
+                || finding.check == "ports"
+                || !finding.fix.is_empty()
         );
     }
     let descriptors = findings.iter().find(|f| f.check == "descriptors").unwrap();

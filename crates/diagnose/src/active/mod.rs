@@ -41,13 +41,11 @@ pub enum ActiveNext {
     /// An experiment begins: print `why`, then call `next` again.
     Begin {
         kind: ExperimentKind,
-        /// Reason in one line.
         why: String,
     },
     /// Run this level and pass its records to `observe`.
     Run(Box<LevelAsk>),
     Done {
-        /// Reason as a phrase.
         why: String,
     },
 }
@@ -69,7 +67,6 @@ pub struct Active {
 }
 
 impl Active {
-    /// Returns a diagnosis without measurements.
     pub fn new(spec: ActiveSpec, traffic: TrafficTraits) -> Active {
         Active {
             step: if spec.max_concurrency >= 2 { 2 } else { 0 },

@@ -238,7 +238,6 @@ pub struct KnownTarget {
     pub best_rate: f64,
     /// Next concurrency of [`ExperimentKind::Together`]; 0 if there is none.
     pub step: u32,
-    /// Remaining time in s.
     pub left_s: f64,
 }
 

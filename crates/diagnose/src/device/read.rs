@@ -34,7 +34,6 @@ pub(super) struct Host {
     pub is_call: bool,
 }
 
-/// A parsed timeline.
 #[derive(Default)]
 pub(super) struct Timeline<'a> {
     pub names: Vec<&'a str>,

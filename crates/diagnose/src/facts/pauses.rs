@@ -89,7 +89,6 @@ fn regular_stalls(stalls: &[Stall]) -> Option<Finding> {
     Some(Finding::new(Observed::RegularStalls, is, says).figure(share(fits * n, n, 1.0), 0.75))
 }
 
-/// Minimum stall in s.
 pub(super) const LEAST_STALL_S: f64 = 0.2;
 /// Minimum stall as a multiple of the median gap.
 const TIMES: f64 = 8.0;

@@ -157,7 +157,10 @@ fn what_keeps_the_page_from_coming_is_not_taken_for_the_engine() {
         lab
     };
     let (comes, lost) = (with(true), with(false));
-    assert_eq!((comes.state(Observed::PageLost), lost.state(Observed::PageLost)), (FactState::No, FactState::Yes));
+    assert_eq!(
+        (comes.state(Observed::PageLost), lost.state(Observed::PageLost)),
+        (FactState::No, FactState::Yes)
+    );
     assert_eq!(
         (comes.state(Observed::CrowdedTogether), lost.state(Observed::CrowdedTogether)),
         (FactState::Yes, FactState::Yes)
@@ -183,7 +186,10 @@ fn who_waits_for_a_slot_fills_no_cache() {
     lab.attempts.iter_mut().for_each(|row| row.asked_prompt = 290);
     lab.attempts.iter_mut().for_each(|row| row.answer.tokens.prompt = Some(290));
     lab.samples.iter_mut().filter(|s| s.name.ends_with("waiting")).for_each(|s| s.value = 11.0);
-    assert_eq!((lab.state(Observed::Ceiling), lab.state(Observed::EngineQueue)), (FactState::Yes, FactState::Yes));
+    assert_eq!(
+        (lab.state(Observed::Ceiling), lab.state(Observed::EngineQueue)),
+        (FactState::Yes, FactState::Yes)
+    );
     assert_eq!(lab.state(Observed::KvFull), FactState::No);
     assert_eq!(lab.told().verdicts[0].cause, Cause::Saturation, "{}", lab.told().headline);
 }
@@ -258,7 +264,10 @@ fn an_engine_of_milliseconds_is_asked_for_long_enough_to_be_read() {
         lab.samples.truncate(2 * n);
     };
     looks(&mut lab, 1);
-    assert_eq!((lab.state(Observed::Ceiling), lab.state(Observed::InFrontOfEngine)), (FactState::Yes, FactState::Unclear));
+    assert_eq!(
+        (lab.state(Observed::Ceiling), lab.state(Observed::InFrontOfEngine)),
+        (FactState::Yes, FactState::Unclear)
+    );
     looks(&mut lab, 6);
     assert_eq!(lab.state(Observed::InFrontOfEngine), FactState::Yes);
     assert_eq!(lab.state(Observed::KvFull), FactState::No);

@@ -105,7 +105,10 @@ fn a_closed_loops_wait_for_its_own_pool_is_no_lag_of_its_generator() {
 fn equal_runs_have_nothing_material() {
     let (base, candidate) = (run(&[], None), run(&[], None));
     let diagnosis = ask(&base, &candidate);
-    assert_eq!((diagnosis.answer, diagnosis.verdicts[0].cause), (DiagnosisOutcome::NothingMaterial, Cause::Nothing));
+    assert_eq!(
+        (diagnosis.answer, diagnosis.verdicts[0].cause),
+        (DiagnosisOutcome::NothingMaterial, Cause::Nothing)
+    );
 }
 
 #[test]
@@ -164,7 +167,11 @@ fn long_prompts_that_starve_the_others_are_no_preemption() {
     let counted = serde_json::to_string(&verdict.counter).unwrap_or_default();
     assert!(!verdict.says.contains("preempt") && !counted.contains("preempt"), "{} {counted}", verdict.says);
     let asked = diagnosis.observed.iter().find(|asked| asked.fact == Observed::Preemptions);
-    assert_eq!(asked.and_then(|asked| asked.is), Some(FactState::No), "the counter was read, and stood still");
+    assert_eq!(
+        asked.and_then(|asked| asked.is),
+        Some(FactState::No),
+        "the counter was read, and stood still"
+    );
 }
 
 #[test]
@@ -186,7 +193,12 @@ fn the_clients_own_semaphore_is_no_time_to_first_token() {
     assert!(last > 30_000, "it looks like a first token after tens of seconds");
     let diagnosis = ask(&base, &candidate);
     let verdict = &diagnosis.verdicts[0];
-    assert_eq!((diagnosis.answer, verdict.layer), (DiagnosisOutcome::Invalid, Layer::Measurement), "{}", verdict.says);
+    assert_eq!(
+        (diagnosis.answer, verdict.layer),
+        (DiagnosisOutcome::Invalid, Layer::Measurement),
+        "{}",
+        verdict.says
+    );
     assert_eq!(verdict.cause, Cause::ClientCap, "{}", verdict.says);
 }
 

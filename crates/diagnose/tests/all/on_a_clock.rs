@@ -149,7 +149,9 @@ fn with_segments(mut run: Run, again: impl Fn(&Attempt) -> Option<u32>) -> Run {
 fn one_stop_of_a_process_is_seen_where_the_kernel_beside_it_answers() {
     let (base, all) = (with_segments(run(even), |_| Some(0)), with_segments(run(stopped), |_| Some(0)));
     let stalls = judged(Some(&base), &all).observed.into_iter().find(|asked| asked.fact == Observed::Stalls);
-    assert!(stalls.is_some_and(|stalls| stalls.is == Some(FactState::Yes) && stalls.says.contains("1 stall of")));
+    assert!(
+        stalls.is_some_and(|stalls| stalls.is == Some(FactState::Yes) && stalls.says.contains("1 stall of"))
+    );
     // Retransmitted segments show a stalled path; without kernel statistics a stalled path is possible.
     let during =
         |row: &Attempt| row.due < At(22_000 * MS) && row.end.is_some_and(|end| end > At(20_000 * MS));

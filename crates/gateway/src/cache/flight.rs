@@ -31,7 +31,7 @@ struct FlightState {
     frames: VecDeque<Bytes>,
     /// Number of frames dropped from the front of the buffer.
     gone: usize,
-    /// Buffered bytes.
+    /// Number of response bytes in the buffer.
     held: usize,
     is_all: bool,
     end: Option<FlightEnd>,
@@ -120,7 +120,6 @@ impl SharedResponse {
         Some((headers, state.frames.iter().flat_map(|frame| frame.iter().copied()).collect()))
     }
 
-    /// Records the response head.
     pub fn begin(&self, status: StatusCode, headers: HeaderMap) {
         self.change(|state| state.head = Some((status, headers)));
     }

@@ -52,7 +52,6 @@ impl From<FrameError> for GrpcCallError {
     }
 }
 
-/// The messages from the caller.
 pub struct GrpcRequests {
     body: Incoming,
     pieces: CallMessages,

@@ -158,7 +158,6 @@ pub(super) async fn read_body(limits: &LimitSpec, body: Incoming) -> Result<Byte
     }
 }
 
-/// Returns the decompressed body.
 async fn unpack(context: &RequestContext) -> Result<Bytes, Box<RejectedRequest>> {
     let (headers, body) = (&context.request.headers, &context.request.body);
     let most = context.rules.limits.body_bytes;

@@ -35,7 +35,6 @@ pub(crate) struct ForwardRequest {
     pub text: Bytes,
 }
 
-/// A request in progress.
 pub(crate) struct RequestContext {
     pub rules: Arc<ActiveConfig>,
     pub arrived: At,
@@ -59,7 +58,6 @@ pub(crate) struct RequestContext {
     /// Routing explanation for the response header.
     pub explanation: Option<HeaderValue>,
     pub queue_time: Span,
-    /// Number of attempts.
     pub attempts: usize,
     /// Number of attempts that reached a replica. The others cost the request nothing and are not retries.
     pub reached: u32,

@@ -45,7 +45,7 @@ struct HedgeAttempt {
     result: Option<Result<UpstreamResponse, UpstreamError>>,
     /// Decoder that searches for the first token.
     decoder: Decoder,
-    /// Buffered bytes.
+    /// Number of response bytes in the buffer.
     held: usize,
 }
 

@@ -236,7 +236,6 @@ impl Worker {
         Response::from_parts(parts, ReplyBody::Relayed(Box::new(relay)))
     }
 
-    /// Sets the gateway's response headers.
     pub(crate) fn set_response_headers(
         &self,
         context: &RequestContext,

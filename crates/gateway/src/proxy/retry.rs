@@ -80,7 +80,6 @@ impl UpstreamResponse {
     }
 }
 
-/// The step after an attempt.
 #[expect(
     clippy::large_enum_variant,
     reason = "one value for each request, used at once; a box would allocate for each"

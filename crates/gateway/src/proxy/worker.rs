@@ -20,7 +20,6 @@ use crate::stats::Stats;
 use crate::traffic::TrafficRecorder;
 use crate::upstream::Upstreams;
 
-/// Path of the model list.
 const MODELS: &str = "/v1/models";
 
 /// The state that the requests of one thread share.
@@ -38,7 +37,7 @@ pub struct Worker {
     pub traffic: Option<Arc<TrafficRecorder>>,
     pub shadow: Option<ShadowTraffic>,
     pub traces: bool,
-    /// Number of stop requests.
+    /// Number of stop requests; above 0 the gateway stops.
     pub stop: watch::Receiver<u8>,
     /// Number of fallback replicas that a picker names after the choice.
     pub fallbacks: usize,

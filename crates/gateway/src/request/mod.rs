@@ -97,7 +97,6 @@ pub struct ParsedRequest {
     pub streams: bool,
     /// Hash of the conversation; `None` if the client does not name one.
     pub session: Option<u64>,
-    /// Side of a canary trial.
     pub arm: Arm,
     /// Hash of the model name; `None` if the request names no model.
     pub model_hash: Option<u64>,

@@ -18,7 +18,6 @@ const SHORTEST_TEXT: usize = 64;
 /// Output buffer growth in bytes per step.
 const STEP: usize = 64 << 10;
 
-/// An error of decompression.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum UnpackError {
     /// The gateway does not support this content coding.

@@ -140,7 +140,6 @@ pub struct TrafficRow {
     pub explained: Option<(String, Vec<RouteExplanation>)>,
 }
 
-/// One attempt of a request.
 #[derive(Debug)]
 pub struct UpstreamAttempt {
     /// Attempt number of the request, counted from 0.
@@ -162,7 +161,6 @@ pub struct UpstreamAttempt {
     pub bytes: u64,
     pub end: At,
     pub how: TryEnd,
-    /// Last bytes of the response.
     pub(crate) tail: TailReader,
 }
 
@@ -179,7 +177,6 @@ pub enum TryEnd {
     Superseded,
     /// The response started and broke.
     Cut,
-    /// The response is complete.
     Whole,
 }
 

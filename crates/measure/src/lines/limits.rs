@@ -144,7 +144,9 @@ pub(super) fn stability(good: &[&LineLevel], levels: &[&LineLevel], words: &Word
                 "{} {} requests/s{} at {} requests/s{}",
                 if closed.is_some() { "a closed loop finished" } else { "requests in flight hold steady at" },
                 number(stable),
-                match overload(good.iter().filter(|o| o.kept() == LoadKeptUp::Unstable && o.rate() == unstable)) {
+                match overload(
+                    good.iter().filter(|o| o.kept() == LoadKeptUp::Unstable && o.rate() == unstable)
+                ) {
                     PILE_UP => " and pile up".to_owned(),
                     other => format!(", and {other}"),
                 },

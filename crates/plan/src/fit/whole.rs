@@ -77,7 +77,11 @@ fn batches(
         said("batch.compute.item_ms", at[1], SettingOrigin::Fitted),
         said("front.request_ms", at[2], SettingOrigin::Fitted),
         said("max_batch_size", f64::from(batch), SettingOrigin::Told),
-        said("instances", f64::from(instances), if slots.is_some() { SettingOrigin::Told } else { SettingOrigin::Assumed }),
+        said(
+            "instances",
+            f64::from(instances),
+            if slots.is_some() { SettingOrigin::Told } else { SettingOrigin::Assumed },
+        ),
     ];
     (engine_at(&at), settings)
 }

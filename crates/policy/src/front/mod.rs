@@ -120,9 +120,8 @@ pub enum AdmissionDecision {
     Sent(SentRequest),
     /// The request is queued until [`Front::pump`] dispatches it.
     Queued {
-        /// Number in the queue.
         ticket: Ticket,
-        /// Queue timeout.
+        /// Time at which the queue timeout expires.
         until: At,
     },
     Refused(Refusal),
@@ -165,7 +164,7 @@ struct WaitingRequest<A> {
 pub struct AdmissionController<A> {
     admission: AdmissionSpec,
     most_retries: u32,
-    /// Number of other gateways.
+    /// Number of other gateways in front of the same replicas.
     others: u32,
     router: Router,
     health: Health,

@@ -71,7 +71,6 @@ impl<A: QueuedRequestFacts> AdmissionController<A> {
         self.health.compared(replica, alike, now, chance.uniform());
     }
 
-    /// Returns whether hedging is enabled.
     pub fn hedges(&self) -> bool {
         self.hedger.is_some()
     }

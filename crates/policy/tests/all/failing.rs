@@ -230,7 +230,11 @@ fn failures_cost_and_pages_prove_nothing() {
     assert!(health.penalty(1, at(1.0)) > Span::ZERO);
     health.ended(0, ReplicaOutcome::Neutral, at(1.0), 1.0);
     health.ended(0, ReplicaOutcome::Failed, at(1.0), 1.0);
-    assert_eq!(health.standing(0, at(1.0)), ReplicaAvailability::Ejected, "a page between failures is no success");
+    assert_eq!(
+        health.standing(0, at(1.0)),
+        ReplicaAvailability::Ejected,
+        "a page between failures is no success"
+    );
 }
 
 #[test]

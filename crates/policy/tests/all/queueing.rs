@@ -204,7 +204,10 @@ fn a_deadline_that_cannot_be_met_is_refused_at_once_with_the_time_to_come_back()
     };
     // The initial estimate is 2 000 tokens per s, so 10 000 tokens ahead take 5 s.
     for _ in 0..10 {
-        assert!(matches!(offer(&mut front, 1_000, terms(at(0.0), None), &mut chance), AdmissionDecision::Queued { .. }));
+        assert!(matches!(
+            offer(&mut front, 1_000, terms(at(0.0), None), &mut chance),
+            AdmissionDecision::Queued { .. }
+        ));
     }
     let AdmissionDecision::Refused(Refusal::Late(after)) =
         offer(&mut front, 1_000, terms(at(0.0), Some(2.0)), &mut chance)
@@ -244,14 +247,21 @@ fn no_more_is_sent_ahead_than_keeps_a_replica_busy() {
     let (mut front, mut chance) = (front(1, spec), Stream::new(1, "test", 0));
     // By the initial estimate, 500 tokens take 0.25 s, so four requests take 1 s.
     let sent: Vec<bool> = (0..6)
-        .map(|_| matches!(offer(&mut front, 500, terms(at(0.0), None), &mut chance), AdmissionDecision::Sent(_)))
+        .map(|_| {
+            matches!(offer(&mut front, 500, terms(at(0.0), None), &mut chance), AdmissionDecision::Sent(_))
+        })
         .collect();
     assert_eq!(sent, [true, true, true, true, false, false]);
     // A prompt of one minute and a second one are sent ahead, but no third one.
     let spec = AdmissionSpec { ahead_s: 1.0, ..AdmissionSpec::default() };
     let mut front = self::front(1, spec);
     let sent: Vec<bool> = (0..4)
-        .map(|_| matches!(offer(&mut front, 120_000, terms(at(0.0), None), &mut chance), AdmissionDecision::Sent(_)))
+        .map(|_| {
+            matches!(
+                offer(&mut front, 120_000, terms(at(0.0), None), &mut chance),
+                AdmissionDecision::Sent(_)
+            )
+        })
         .collect();
     assert_eq!(sent, [true, true, false, false]);
 }
@@ -455,7 +465,11 @@ fn a_replica_that_has_gone_leaves_nothing_to_the_one_that_gets_its_number() {
     assert!(front.serve_alike(), "what it served is nobody's");
     assert_eq!([front.join(), front.join()], [0, 2], "its number is free, and then there is a new one");
     assert_eq!(front.load(0), ReplicaLoad::default());
-    assert_eq!(front.health().standing(0, slow), ReplicaAvailability::Down, "until somebody says that it answers");
+    assert_eq!(
+        front.health().standing(0, slow),
+        ReplicaAvailability::Down,
+        "until somebody says that it answers"
+    );
     front.set_up(0, true);
     assert_eq!(
         (front.health().standing(0, slow), front.health().penalty(0, slow)),

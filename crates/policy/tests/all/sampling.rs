@@ -98,7 +98,9 @@ fn the_bound_holds_in_a_storm_and_calm_keeps_all_that_failed() {
         }
         if second <= 40 {
             calm += one.iter().filter(|kept| kept.stratum == TraceStratum::Failed).count() as u64;
-            assert!(one.iter().filter(|kept| kept.stratum == TraceStratum::Failed).all(|kept| kept.weight == 1.0));
+            assert!(
+                one.iter().filter(|kept| kept.stratum == TraceStratum::Failed).all(|kept| kept.weight == 1.0)
+            );
         }
         kept.extend(one);
     });

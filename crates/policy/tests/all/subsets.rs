@@ -71,9 +71,14 @@ fn who_allows_nobody_that_is_there_is_told_so_at_once() {
     assert_eq!(offer(&mut front, Some(vec![])), AdmissionDecision::Refused(Refusal::NoReplica));
     front.set_up(2, false);
     assert_eq!(offer(&mut front, Some(vec![2])), AdmissionDecision::Refused(Refusal::NoReplica));
-    assert!(matches!(offer(&mut front, Some(vec![2, 3])), AdmissionDecision::Sent(sent) if sent.booking.replica == 3));
+    assert!(
+        matches!(offer(&mut front, Some(vec![2, 3])), AdmissionDecision::Sent(sent) if sent.booking.replica == 3)
+    );
     (0..REPLICAS).for_each(|replica| front.set_up(replica, false));
-    assert!(matches!(offer(&mut front, None), AdmissionDecision::Queued { .. }), "others wait for a restart to be over");
+    assert!(
+        matches!(offer(&mut front, None), AdmissionDecision::Queued { .. }),
+        "others wait for a restart to be over"
+    );
 }
 
 #[test]

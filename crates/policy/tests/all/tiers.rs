@@ -81,7 +81,10 @@ fn the_first_choice_answers_unless_it_would_be_late() {
     let [(0, Some(late))] = front.passed() else { panic!("{:?}", front.passed()) };
     assert!((late.as_secs_f64() - 0.04).abs() < 0.011, "{late:?}");
     // Now both tiers would be late; a request with more time still gets the first one.
-    assert!(matches!(offer(&mut front, CHAT, Some(1.0), at(0.0)), AdmissionDecision::Refused(Refusal::Late(_))));
+    assert!(matches!(
+        offer(&mut front, CHAT, Some(1.0), at(0.0)),
+        AdmissionDecision::Refused(Refusal::Late(_))
+    ));
     assert_eq!(sent(offer(&mut front, CHAT, Some(1.1), at(0.0))).tier, 0);
     // Without a TTFT objective, no tier is late.
     assert!(matches!(offer(&mut front, CHAT, None, at(0.0)), AdmissionDecision::Queued { .. }));
@@ -163,7 +166,10 @@ fn who_waits_for_another_model_is_before_nobody() {
         }
     }
     // A request for either model would be late at both.
-    assert!(matches!(offer(&mut front, CHAT, Some(1.5), at(0.0)), AdmissionDecision::Refused(Refusal::Late(_))));
+    assert!(matches!(
+        offer(&mut front, CHAT, Some(1.5), at(0.0)),
+        AdmissionDecision::Refused(Refusal::Late(_))
+    ));
 }
 
 proptest! {

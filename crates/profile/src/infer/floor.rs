@@ -24,7 +24,7 @@ pub struct ComputeFloor {
     pub n: usize,
 }
 
-/// Minimum number of isolated requests.
+/// Minimum number of isolated requests; with fewer there is no floor.
 const FEWEST: usize = 12;
 
 impl ComputeFloor {

@@ -15,7 +15,6 @@ use plimsoll_measure::server_side::{ServerSide, Signal};
 /// A server-reported mean over the requests that ended in `(from, to]`.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct ReportedMean {
-    /// Mean, ns.
     pub mean_ns: f64,
     /// Uncertainty in ns: 0 for a sum over a count.
     pub half_ns: f64,

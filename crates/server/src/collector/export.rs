@@ -9,9 +9,7 @@ use super::answer::{IntakeRefusal, PayloadEncoding};
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Export {
-    /// OTLP trace spans.
     Traces,
-    /// OTLP metric points.
     Metrics,
 }
 

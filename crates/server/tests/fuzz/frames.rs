@@ -3,7 +3,7 @@
 #[path = "../../src/frames.rs"]
 mod frames;
 
-use frames::{FrameWatch, FrameProgress};
+use frames::{FrameProgress, FrameWatch};
 
 pub fn check(bytes: &[u8]) {
     if bytes.is_empty() {

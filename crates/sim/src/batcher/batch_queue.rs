@@ -134,7 +134,6 @@ impl BatchQueue {
 }
 
 impl QueuePlace {
-    /// Moves to the next position.
     pub fn advance(&mut self) {
         self.index += 1;
     }

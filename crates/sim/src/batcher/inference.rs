@@ -80,7 +80,6 @@ enum Stage {
     Over,
 }
 
-/// A batch on an instance.
 #[derive(Clone, Debug)]
 struct RunningBatch {
     slots: Vec<u32>,
@@ -381,7 +380,6 @@ impl Inference {
         }
     }
 
-    /// Completes a response.
     fn answer(&mut self, slot: u32, at: At, out: &mut Vec<Emission>, totals: &mut Totals) {
         let request = self.requests.at(slot);
         let (id, n) = (request.id, request.output_tokens);

@@ -34,16 +34,14 @@ use crate::spec::dynamic::{BatcherSpec, DynamicSpec};
 /// Interval at which a batcher that waits for an instance rejects expired requests.
 const SWEEP: Span = Span(500_000_000);
 
-/// Requests that are computed together.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Batch {
     pub slots: Vec<u32>,
     pub items: u32,
-    /// Arrival of the first request.
+    /// Arrival of the earliest request; `None` in an empty batch.
     since: Option<At>,
 }
 
-/// The batcher: `enqueue`, `run`, `cancel`.
 #[derive(Clone, Debug)]
 pub(crate) struct Batcher {
     rules: Option<Rules>,
@@ -99,7 +97,6 @@ enum Verdict {
 pub(crate) struct BatcherOutput {
     /// Batches that instances take, in order.
     pub started: Vec<Batch>,
-    /// Expired requests.
     pub expired: Vec<u32>,
 }
 

@@ -10,7 +10,6 @@ use crate::spec::gpu::{ExpertKernels, GpuSpec};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gpu {
-    /// Name in the catalogue.
     pub name: &'static str,
     pub title: &'static str,
     /// Memory that a process sees, GB.
@@ -59,7 +58,6 @@ pub struct Products(pub f64, pub f64, pub f64, pub f64);
 pub struct Decode {
     /// Share of the bandwidth with at least 8, 4, 2 and 1 KV heads on the GPU.
     pub efficiency: [f64; 4],
-    /// Minimum time, µs.
     pub floor_us: f64,
     /// Time per sequence and query head, ns.
     pub per_head_ns: f64,

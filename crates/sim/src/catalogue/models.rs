@@ -7,7 +7,6 @@ use crate::spec::shape::{ExpertsSpec, LatentSpec, ModelShape, WindowSpec};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Model {
-    /// Name in the catalogue.
     pub name: &'static str,
     pub title: &'static str,
     /// Shape in bf16 with a KV cache in bf16, except for parts that are published quantised.

@@ -19,9 +19,7 @@ pub use crate::catalogue::list::{decode_step_ms, prefill_step_ms};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Profile {
-    /// Name in the catalogue.
     pub name: String,
-    /// Description in one line.
     pub summary: String,
     pub spec: EngineSpec,
 }

@@ -44,7 +44,6 @@ pub struct SimLevelPlan<'a> {
     pub client: &'a ClientSpec,
     /// Whether responses are streamed. Otherwise they arrive as a whole, without a first token.
     pub stream: bool,
-    /// Unit of request sizes.
     pub unit: SizeUnit,
     /// Source of the prompts' block hashes; `None` leaves them out of the records, which is faster.
     pub prompts: Option<&'a Prompts>,

@@ -22,7 +22,6 @@ struct PageScrape<'a> {
     at: At,
     last: &'a mut Vec<f64>,
     place: usize,
-    /// Set if the server responds.
     answers: bool,
     found: u32,
     rows: &'a mut dyn RowSink,

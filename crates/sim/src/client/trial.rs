@@ -33,7 +33,6 @@ pub enum SendPace {
     Closed {
         /// Number of requests in flight.
         concurrency: u32,
-        /// Start of the loop.
         start: Start,
     },
     /// All requests simultaneously, once.
@@ -80,12 +79,10 @@ pub struct TrialRequest {
     pub blocks: Vec<u64>,
 }
 
-/// The results of a protocol.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Trial {
     /// Number of measured requests with a response.
     pub answered: u32,
-    /// Number of rejected requests.
     pub refused: u32,
     /// Time from sent to the first token.
     pub ttft: Figures,
@@ -94,7 +91,6 @@ pub struct Trial {
     pub e2e: Figures,
     /// Output tokens/s from the first send to the last end.
     pub tokens_per_s: f64,
-    /// Number of preempted requests.
     pub preempted: u64,
     /// Reason why the figures are not a steady state; `None` if they are.
     pub unsteady: Option<String>,

@@ -24,7 +24,6 @@ impl BucketHistogram {
         self.observe_many(value, 1);
     }
 
-    /// Counts one value `times` times.
     pub(crate) fn observe_many(&mut self, value: u64, times: u64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket] += times;

@@ -27,7 +27,6 @@ use crate::spec::error::SimSpecError;
 use crate::spec::{EngineSpec, ModeSpec};
 use crate::traffic::{Detail, Emission, EngineGauges, EngineRejection, Submit, Totals};
 
-/// One replica in virtual time.
 #[derive(Clone, Debug)]
 pub struct Engine {
     now: At,

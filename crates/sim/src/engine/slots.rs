@@ -44,7 +44,6 @@ impl<T> Slots<T> {
         self.by_id.remove(&id);
     }
 
-    /// Frees the number.
     pub fn release(&mut self, slot: u32) {
         if self.items[slot as usize].take().is_some() {
             self.free.push(slot);

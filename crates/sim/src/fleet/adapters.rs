@@ -11,7 +11,6 @@ use crate::fleet::Fleet;
 use crate::fleet::agenda::AgendaItem;
 use crate::spec::fleet::AdapterSpec;
 
-/// The adapters of one replica.
 #[derive(Clone, Debug)]
 pub(crate) struct AdapterCache {
     slots: usize,
@@ -26,7 +25,7 @@ pub(crate) struct AdapterCache {
 struct Adapter {
     name: u32,
     users: u32,
-    /// Turn of the last use.
+    /// Turn of the last use; the idle adapter with the lowest is evicted.
     used: u64,
     /// Time at which the adapter is loaded.
     ready: At,

@@ -7,7 +7,6 @@ use std::collections::BinaryHeap;
 
 use plimsoll_model::{At, Span};
 
-/// A timed action.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum AgendaItem {
     /// A fault begins or repeats.

@@ -220,7 +220,6 @@ impl Fleet {
         }
     }
 
-    /// Checks the queue.
     pub(crate) fn look_at_queue(&mut self, now: At) {
         self.pump(now);
         let Some(gate) = &mut self.gate else { return };

@@ -76,7 +76,7 @@ pub(crate) struct Fleet {
     /// Pending emissions of the fleet itself.
     pub(crate) own: Vec<Emission>,
     pub(crate) samples: Vec<Sample>,
-    /// Last sampled values.
+    /// Last sampled numbers of ready, provisioning and billed replicas; only a change is sampled.
     pub(crate) counted: [Option<f64>; 3],
     pub(crate) totals: Totals,
     pub(crate) views: Vec<ReplicaView>,

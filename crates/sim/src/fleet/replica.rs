@@ -18,7 +18,6 @@ pub(crate) struct Replica {
     pub down: Option<Down>,
     /// Time of the engine's next relevant event; [`At::MAX`] for none.
     pub next: At,
-    /// Pending emissions.
     pub pending: Vec<Emission>,
     /// Number of requests in the engine.
     pub entered: u32,
@@ -33,7 +32,6 @@ pub(crate) struct Replica {
     changes: VecDeque<(At, ReplicaLoad, Sign)>,
 }
 
-/// The phase of a replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     /// Requested and not ready.

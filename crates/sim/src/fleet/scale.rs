@@ -103,7 +103,6 @@ impl Fleet {
         true
     }
 
-    /// Marks a replica as ready.
     pub(crate) fn ready(&mut self, at: At, number: u32, life: u32) {
         let replica = &mut self.replicas[number as usize];
         if replica.life != life || replica.phase != Phase::Coming {
@@ -141,7 +140,6 @@ impl Fleet {
         }
     }
 
-    /// Samples the number of replicas.
     pub(crate) fn sample_replicas(&mut self, at: At) {
         let count =
             |is: fn(&Replica) -> bool| self.replicas.iter().filter(|replica| is(replica)).count() as f64;

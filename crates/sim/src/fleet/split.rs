@@ -24,7 +24,7 @@ pub(crate) struct Split {
     bytes_per_token: f64,
     bytes_per_s: f64,
     router: Router,
-    /// Number of caches in transfer.
+    /// Number of KV caches in transfer between replicas.
     pub moving: u32,
 }
 

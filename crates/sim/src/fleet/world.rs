@@ -15,7 +15,6 @@ use crate::spec::error::SimSpecError;
 use crate::spec::fleet::WorldSpec;
 use crate::traffic::{Detail, Emission, EngineGauges, EngineRejection, Submit};
 
-/// A world in virtual time.
 #[derive(Clone, Debug)]
 pub struct World {
     inner: Inner,

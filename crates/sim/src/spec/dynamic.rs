@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::error::{SimSpecError, not_negative, positive, range, within};
 
-/// Maximum accepted batch size.
 pub(crate) const MAX_BATCH: u32 = 1 << 16;
 
 /// Maximum accepted queue delay or time-out: one hour.

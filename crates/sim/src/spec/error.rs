@@ -13,9 +13,7 @@ pub enum SimSpecError {
     Range {
         /// Path of the field.
         field: &'static str,
-        /// Value in the file.
         value: String,
-        /// Valid values.
         expected: &'static str,
     },
     /// The weights exceed the usable share of the memory.
@@ -50,7 +48,6 @@ pub enum SimSpecError {
     Unknown {
         /// Kind of the name: a model, a GPU.
         what: &'static str,
-        /// Requested name.
         asked: String,
         /// Similar names, comma-separated.
         nearest: String,
@@ -60,7 +57,6 @@ pub enum SimSpecError {
         "accepted_like: no accepted length is published for {asked:?} at this draft_tokens; there are: {known}"
     )]
     UnknownDraft {
-        /// Requested name.
         asked: String,
         /// Known names, comma-separated.
         known: String,
@@ -71,13 +67,11 @@ pub enum SimSpecError {
         /// Reason, and valid combinations.
         why: String,
     },
-    /// The profile is unknown.
     #[error(
         "unknown profile {asked:?}: {why}; write MODEL[-DTYPE]@GPU[xTP] such as llama-3.1-8b@h100, or a name of \
          plimsoll engine --list"
     )]
     UnknownProfile {
-        /// Requested name.
         asked: String,
         /// Unknown part of the name, and similar names.
         why: String,

@@ -30,13 +30,13 @@ pub struct FaultSpec {
 pub enum FaultKind {
     /// Steps take `factor` times as long.
     Slow {
-        /// At least 1.
+        /// Factor on the duration of a step, at least 1.
         factor: f64,
     },
     /// An intermittent noisy neighbour: steps take `factor` times as long while the neighbour is active. Active and
     /// idle periods are exponential.
     Noisy {
-        /// At least 1.
+        /// Factor on the duration of a step, at least 1.
         factor: f64,
         /// Mean active period.
         on: Span,
@@ -60,7 +60,7 @@ pub enum FaultKind {
         /// Unavailable share, over 0 and below 1.
         share: f64,
     },
-    /// The prefix cache is emptied.
+    /// The prefix cache is emptied, once or at intervals.
     CacheFlush {
         /// Interval between flushes; `None` for one flush.
         every: Option<Span>,
@@ -78,7 +78,6 @@ pub enum FaultKind {
     },
     /// At most `limit` requests are admitted simultaneously, `backlog` more wait for admission, others are reset.
     ConnectionLimit {
-        /// Maximum number of admitted requests.
         limit: u32,
         /// Maximum number of requests that wait for admission.
         backlog: u32,
@@ -104,7 +103,7 @@ pub enum FaultKind {
     },
     /// A token bucket: requests over the rate get a 429.
     RateLimit {
-        /// Requests per second.
+        /// Refill rate of the bucket in requests per second.
         rate: f64,
         /// Tokens in the full bucket.
         burst: f64,
@@ -143,7 +142,6 @@ pub enum FaultKind {
     },
 }
 
-/// The distribution of a delay.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum DelayDistribution {
     #[default]

@@ -76,7 +76,6 @@ impl LawSpec {
         Span((ms * 1e6).round().clamp(0.0, LONGEST_NS) as i64)
     }
 
-    /// Returns the mean in ms.
     pub fn mean_ms(&self) -> f64 {
         match *self {
             LawSpec::Deterministic { ms } => ms,

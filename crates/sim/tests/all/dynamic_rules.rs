@@ -279,7 +279,10 @@ fn a_full_queue_refuses_at_once_with_503() {
 fn a_request_of_more_items_than_the_largest_batch_is_refused_with_400() {
     let refused = world(&spec_of(&server(8, Some(greedy())))).submit(at(0.0), sized(0, 9));
     let refused = refused.expect_err("nine items");
-    assert_eq!((refused.status(), &refused), (Some(400), &EngineRejection::TooManyItems { items: 9, limit: 8 }));
+    assert_eq!(
+        (refused.status(), &refused),
+        (Some(400), &EngineRejection::TooManyItems { items: 9, limit: 8 })
+    );
     assert!(refused.to_string().contains("must be <= 8"));
 }
 

@@ -109,7 +109,7 @@ impl Read for At {
 /// A page reader that checks the counts of each page of a column chunk.
 pub(super) struct PageGuard {
     pages: Box<dyn PageReader>,
-    /// Values that may still follow.
+    /// Number of values that may still follow; a page with more is an error.
     left: u64,
     dictionary: bool,
 }

@@ -13,7 +13,7 @@ use super::guard::GuardedFile;
 /// Deepest nesting of structures. The decoder skips 64 levels, within a structure that it knows.
 const DEEPEST: u32 = 96;
 
-/// Types of the protocol.
+/// Type codes of Thrift's compact protocol; `STOP` ends a structure.
 const STOP: u8 = 0;
 const BOOLEANS: [u8; 2] = [1, 2];
 const BYTE: u8 = 3;
@@ -39,12 +39,12 @@ const HELD: usize = 256;
 
 struct Walk<'f> {
     file: &'f GuardedFile,
-    /// Position after the buffered bytes.
+    /// Position in the file after the buffered bytes.
     at: u64,
     held: [u8; HELD],
     from: usize,
     until: usize,
-    /// Booleans that may still follow.
+    /// Number of booleans that may still follow before the file is rejected.
     booleans: u64,
     is_too_many: bool,
 }

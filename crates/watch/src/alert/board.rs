@@ -25,7 +25,6 @@ const SILENT: Span = Span::from_secs(600);
 /// Averaging time of the queue length.
 const QUEUE: Span = Span::from_secs(60);
 
-/// The facts of a tick.
 pub(crate) struct TickFacts<'a> {
     pub now: At,
     /// Counters since the last tick; `None` if no endpoint responded.

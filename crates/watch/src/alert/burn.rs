@@ -18,7 +18,6 @@ use crate::over::{OverCount, count};
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pair {
-    /// Long window, s.
     pub long_s: i64,
     /// Short window in s, which shows that the burn continues.
     pub short_s: i64,
@@ -88,7 +87,6 @@ pub(crate) fn span_words(seconds: i64) -> String {
     }
 }
 
-/// The counts of a minute.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Minute {
     /// End of its first block.

@@ -208,7 +208,6 @@ impl ColdStarts {
         found
     }
 
-    /// Drops old data.
     fn forget(&mut self, now: At) {
         let gone = self.replicas.values().filter(|known| known.seen < now).map(|known| known.seen);
         self.gone = gone.filter(|seen| *seen >= now - TOGETHER).collect();

@@ -21,7 +21,6 @@ pub use burn::{Minute, Pair};
 pub use diagnosed::AlertDiagnosis;
 pub(crate) use doubled::FirstTokens;
 
-/// The settings of alerts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AlertSpec {
@@ -63,7 +62,6 @@ impl AlertSpec {
 }
 
 plimsoll_model::named! {
-    /// The condition of an alert.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum AlertKind {
@@ -162,7 +160,6 @@ impl AlertKind {
         }
     }
 
-    /// Returns the displayed text.
     pub fn words(self) -> &'static str {
         match self {
             AlertKind::CeilingBroken => "ceiling broken",
@@ -179,7 +176,6 @@ impl AlertKind {
     }
 }
 
-/// The state of an alert.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlertState {
@@ -188,7 +184,6 @@ pub enum AlertState {
 }
 
 impl AlertState {
-    /// Returns the name for messages.
     pub fn name(self) -> &'static str {
         match self {
             AlertState::Firing => "firing",
@@ -213,7 +208,6 @@ pub struct Alert {
     pub fired_s: f64,
     /// Time of resolution, in s since the start of the watch; `None` while the alert fires.
     pub resolved_s: Option<f64>,
-    /// Reason in one sentence.
     pub evidence: String,
     /// Recommended action: that of the diagnosis, or of the kind if no cause is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]

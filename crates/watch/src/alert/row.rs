@@ -36,7 +36,6 @@ pub struct RowWatch {
 }
 
 impl RowWatch {
-    /// Returns a row without data.
     pub fn new(allowed: f64, counted: &'static str, every: Span, pairs: &[Pair]) -> RowWatch {
         RowWatch {
             allowed,

@@ -15,7 +15,6 @@ pub enum CanaryVerdict {
 }
 
 impl CanaryVerdict {
-    /// Returns the displayed text.
     pub fn words(self) -> &'static str {
         match self {
             CanaryVerdict::Promote => "promote",
@@ -31,7 +30,6 @@ pub struct CanaryFinding {
     /// Time since the start, s.
     pub at_s: f64,
     pub verdict: CanaryVerdict,
-    /// Reason in one sentence.
     pub why: String,
     /// Number of replicas counted in the last minute: base, canary.
     pub replicas: [usize; 2],

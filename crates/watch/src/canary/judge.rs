@@ -69,7 +69,6 @@ struct Evidence {
     differences: Vec<f64>,
 }
 
-/// The result for one measure.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct MeasureEvidence {
     /// Requests and those over the edge with the new version: base, canary.
@@ -177,7 +176,6 @@ impl Judge {
     }
 }
 
-/// The sum of several replicas.
 #[derive(Copy, Clone, Debug)]
 struct Sum {
     n: u64,

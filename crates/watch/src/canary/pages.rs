@@ -29,7 +29,6 @@ pub struct Canary {
     trial: CanaryTrial,
 }
 
-/// The counts of a replica.
 #[derive(Clone, Debug)]
 struct ScrapedMinute {
     seen: ReplicaMinuteCounts,
@@ -88,7 +87,6 @@ impl Canary {
         true
     }
 
-    /// Returns the present state.
     pub fn finding(&self, now: At) -> CanaryFinding {
         self.trial.finding(now)
     }

@@ -89,12 +89,10 @@ impl RequestsTrial {
         true
     }
 
-    /// Calls [`CanaryTrial::share_changed`].
     pub fn share_changed(&mut self) {
         self.trial.share_changed();
     }
 
-    /// Returns the present state.
     pub fn finding(&self, now: At) -> CanaryFinding {
         self.trial.finding(now)
     }

@@ -209,7 +209,6 @@ impl CanaryTrial {
         self.edges = kept.into_iter().map(|(edge, _)| edge).collect();
     }
 
-    /// Returns the present state.
     pub fn finding(&self, now: At) -> CanaryFinding {
         let rows = self.judge.iter().flat_map(|judge| judge.known());
         let rows: Vec<CanaryRow> = rows

@@ -16,7 +16,6 @@ use super::{ExportSpec, slug};
 /// Columns of Grafana's grid.
 const WIDTH: u64 = 24;
 
-/// Returns the dashboard as JSON.
 pub(crate) fn dashboard(
     file: &BudgetFile,
     source: &ExportSource,

@@ -23,7 +23,6 @@ pub use source::{ExportSource, PAGES};
 use crate::alert::burn::PAIRS;
 use crate::lint::out_of_reach;
 
-/// An export format.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ExportKind {
     /// Recording, alerting and burn-rate rules of Prometheus, with unit tests.
@@ -53,7 +52,6 @@ impl ExportSpec {
     }
 }
 
-/// An exported file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExportFile {
     pub name: String,

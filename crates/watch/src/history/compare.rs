@@ -59,7 +59,6 @@ pub struct LoadRow {
     pub alike: bool,
 }
 
-/// The comparison of two periods.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct StretchComparison {
     /// Regressed if a row is; inconclusive without a proof, or if the load differs.

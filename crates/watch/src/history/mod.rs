@@ -57,7 +57,6 @@ impl Grain {
     }
 }
 
-/// The counts of an interval.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HistoryBlock {
     /// Scrape at which the counts start.
@@ -66,7 +65,6 @@ pub struct HistoryBlock {
     pub to: At,
     /// Watched duration of the interval.
     pub watched: Span,
-    /// Number of restarted replicas.
     pub restarts: u64,
     pub counters: BTreeMap<KeptSignal, f64>,
     /// Gains of histograms, one per set of edges.
@@ -93,7 +91,6 @@ pub struct KeptStretch {
     pub from_s: f64,
     /// End of the last block, s since 1970.
     pub to_s: f64,
-    /// Watched duration, s.
     pub watched_s: f64,
     pub blocks: u64,
     /// Size on disk, bytes.
@@ -115,7 +112,6 @@ impl KeptStretch {
 }
 
 impl HistoryBlock {
-    /// Returns a block without counts.
     pub fn empty(from: At, to: At) -> HistoryBlock {
         HistoryBlock {
             from,
@@ -129,7 +125,6 @@ impl HistoryBlock {
         }
     }
 
-    /// Adds another block.
     pub fn take(&mut self, other: HistoryBlock) {
         let (own, others) = (self.watched.0 as f64, other.watched.0 as f64);
         for (key, range) in other.gauges {

@@ -10,7 +10,6 @@ use plimsoll_model::{At, Sample, SharedText, Span, split_labels};
 use super::rows::{LADDER, OF, RESTARTS, WATCHED};
 use super::{GaugeRange, HistoryBlock, KeptSignal};
 
-/// The meaning of a series.
 #[derive(Clone, PartialEq, Debug)]
 enum SeriesMeaning {
     Watched,

@@ -12,7 +12,6 @@ use plimsoll_model::{At, Sample, Span, page};
 use super::{HistoryBlock, KeptSignal, add};
 
 pub(crate) const WATCHED: &str = "plimsoll_fleet_watched_seconds_total";
-/// Counter of restarted replicas.
 pub(crate) const RESTARTS: &str = "plimsoll_fleet_restarts_total";
 /// Label that numbers the edge sets of one histogram, from the second on.
 pub(crate) const LADDER: &str = "ladder";

@@ -82,7 +82,12 @@ fn days(hours: i64, seed: i64) -> (Log, Vec<HistoryBlock>) {
 fn check(log: &Log, block: &HistoryBlock) {
     let ttfts: Vec<f64> = log.ended(block).collect();
     let failed = log.failed.iter().filter(|at| within(block, **at)).count() as f64;
-    assert_eq!(block.counters[&(SignalLayer::Engine, Signal::Finished)], ttfts.len() as f64, "{:?}", block.from);
+    assert_eq!(
+        block.counters[&(SignalLayer::Engine, Signal::Finished)],
+        ttfts.len() as f64,
+        "{:?}",
+        block.from
+    );
     assert_eq!(block.counters[&(SignalLayer::Engine, Signal::Failed)], failed);
     let [ladder] = &block.histograms[&(SignalLayer::Engine, Signal::Ttft)][..] else {
         panic!("one ladder of edges")

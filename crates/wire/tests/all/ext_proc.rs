@@ -55,7 +55,11 @@ fn held(message: &[u8]) -> BTreeMap<&'static str, Value> {
         HttpMessage::RequestBody(piece) | HttpMessage::ResponseBody(piece) => {
             found.insert("body", json!(text(piece.body)));
             found.insert("end", json!(piece.is_end));
-            if matches!(read.said, Some(HttpMessage::RequestBody(_))) { "request_body" } else { "response_body" }
+            if matches!(read.said, Some(HttpMessage::RequestBody(_))) {
+                "request_body"
+            } else {
+                "response_body"
+            }
         }
         HttpMessage::RequestTrailers => "request_trailers",
         HttpMessage::ResponseTrailers => "response_trailers",

@@ -16,7 +16,6 @@ pub enum Action {
         request: u64,
         /// Attempt number, from 0.
         attempt: u16,
-        /// Deadline that passed.
         deadline: Deadline,
     },
     /// Cancel the attempt as planned and report it `ended` as cancelled.

@@ -174,8 +174,9 @@ fn load(args: &DemoArgs, gateway: &Gateway, each: Span, dir: &Path) -> Result<bo
     let mut ejected = false;
     while child.try_wait().map_err(|e| failed(e.to_string()))?.is_none() {
         let standings = gateway.pool.shown().0;
-        ejected |=
-            standings.iter().any(|shown| matches!(shown.standing, ReplicaAvailability::Ejected | ReplicaAvailability::Silent));
+        ejected |= standings.iter().any(|shown| {
+            matches!(shown.standing, ReplicaAvailability::Ejected | ReplicaAvailability::Silent)
+        });
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     let ended = child.wait_with_output().map_err(|e| failed(e.to_string()))?;

@@ -64,7 +64,8 @@ impl Judging {
         let mut up = Vec::new();
         for pool in pools {
             let shown = pool.shown().0;
-            let answer = |standing| matches!(standing, ReplicaAvailability::Ready | ReplicaAvailability::Trial);
+            let answer =
+                |standing| matches!(standing, ReplicaAvailability::Ready | ReplicaAvailability::Trial);
             up.extend(shown.into_iter().filter(|shown| answer(shown.standing)).map(|shown| shown.replica));
         }
         self.trial.tick(at, up.iter().map(|replica| replica.name.as_str())).then(|| self.trial.finding(at))

@@ -236,7 +236,12 @@ impl OpenLoop<'_> {
         let failed = of(WitnessedOutcome::Error) + of(WitnessedOutcome::Reset) + of(WitnessedOutcome::Cut);
         row(
             "how each ended",
-            format!("{} errors, {} resets, {} cut short", of(WitnessedOutcome::Error), of(WitnessedOutcome::Reset), of(WitnessedOutcome::Cut)),
+            format!(
+                "{} errors, {} resets, {} cut short",
+                of(WitnessedOutcome::Error),
+                of(WitnessedOutcome::Reset),
+                of(WitnessedOutcome::Cut)
+            ),
             format!("{printed} failed; {right} of {} as they were", self.rows.len()),
             "all",
             right == self.rows.len() && printed as usize == failed,

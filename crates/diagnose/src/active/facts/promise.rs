@@ -16,7 +16,7 @@ use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::{Ceiling, Estimate, Metric};
 
-/// Minimum number of isolated requests.
+/// Minimum number of isolated requests with a value; with fewer a ceiling is not judged.
 const LEAST: usize = 10;
 /// Error probability of calling a ceiling broken, for one ceiling at one load; equal to that of a run's budget.
 const ALPHA: f64 = 0.05;

@@ -72,7 +72,6 @@ impl SideModel {
         })
     }
 
-    /// Returns the setting's name.
     pub fn name(&self) -> &str {
         &self.replica.name
     }

@@ -69,7 +69,6 @@ struct Hold {
     private: u32,
 }
 
-/// The result of a lookup.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct KvLookup {
     /// Number of found blocks, with given names and private.

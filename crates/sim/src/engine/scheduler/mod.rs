@@ -47,7 +47,6 @@ pub struct SchedulerLimits {
     pub accepted: u64,
 }
 
-/// A request in the scheduler.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ScheduledRequest {
     /// Id, unique among requests in flight.
