@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 
 use super::connector::{Connector, LastStatus};
 use super::url::{BucketUrl, Cloud};
-use super::{Object, Place, RunStore};
+use super::{RunStore, ShardStore, StoredObject};
 use crate::exit::{Exit, Stop};
 
 /// Retries of a failed request (connection error, 5xx, 429), and their total time limit.
@@ -89,7 +89,7 @@ impl ObjectBucket {
     }
 }
 
-impl Place for ObjectBucket {
+impl ShardStore for ObjectBucket {
     fn name(&self) -> &str {
         &self.url.text
     }
@@ -154,17 +154,17 @@ impl RunStore for ObjectBucket {
         })
     }
 
-    fn list(&self, below: &str) -> Result<Vec<Object>, Stop> {
+    fn list(&self, below: &str) -> Result<Vec<StoredObject>, Stop> {
         let prefix = self.path(below);
         let listed = self.runtime.block_on(self.store.list(Some(&prefix)).try_collect::<Vec<_>>());
         let root = self.path("");
-        let mut objects: Vec<Object> = listed
+        let mut objects: Vec<StoredObject> = listed
             .map_err(|e| self.wrong(&e))?
             .into_iter()
             .filter_map(|meta| {
                 let parts: Vec<_> = meta.location.prefix_match(&root)?.collect();
                 let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
-                Some(Object { name: parts.join("/"), bytes: meta.size, tag: meta.e_tag })
+                Some(StoredObject { name: parts.join("/"), bytes: meta.size, tag: meta.e_tag })
             })
             .collect();
         objects.sort_by(|a, b| a.name.cmp(&b.name));
