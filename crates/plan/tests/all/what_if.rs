@@ -49,7 +49,7 @@ fn a_prediction_is_held_against_what_then_happened() {
         let against = against(&summary, &asked);
         assert_eq!(unlike(&found.cases[0], &against), None);
         let held = verify(&found.cases[0], &against, None).expect("a comparison");
-        assert_eq!(held.notes.iter().any(|note| note.contains("made anew")), anew, "{:?}", held.notes);
+        assert_eq!(held.notes.iter().any(|note| note.contains("recomputed")), anew, "{:?}", held.notes);
         assert!(held.compared >= 4, "{held:?}");
         // A p99 of 3 000 requests varies randomly, which the band covers.
         let body = held.rows.iter().filter(|row| row.percentile < 0.97);
