@@ -48,7 +48,7 @@ fn a_live_page_and_a_simulated_one_tell_the_same_story() {
         "{told:?}"
     );
     let shown = plimsoll(&["show", &live, "--details"]);
-    assert!(shown.stdout.contains("Server, as it says of itself"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("Server, by its own metrics"), "{}", shown.stdout);
     let manifest = plimsoll(&["show", &live, "--format", "json"]).json();
     let page = manifest["scenario"]["scraped"][0]["url"].as_str().expect("a page");
     assert!(page.ends_with("/metrics"), "{page}");
