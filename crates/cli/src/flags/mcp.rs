@@ -8,10 +8,6 @@ use super::PriceArgs;
 
 /// `plimsoll mcp`
 #[derive(Args, Debug, Clone)]
-#[cfg_attr(
-    not(feature = "mcp"),
-    expect(dead_code, reason = "a build without the feature only refuses the command")
-)]
 pub struct McpArgs {
     /// Folder of the runs that the tools read and write
     #[arg(long, value_name = "DIR", default_value = crate::named::HOME)]
