@@ -88,7 +88,7 @@ mod imp {
     use tokio::time::{Instant, Sleep, sleep_until};
 
     /// A timer that wakes its task at an absolute time.
-    pub struct Timer {
+    pub struct EngineTimer {
         sleep: Pin<Box<Sleep>>,
         armed_ns: Option<i64>,
     }
