@@ -7,12 +7,18 @@
 #   MAX       longest measurement of a URL [10m]; it ends as soon as each row is decided
 #   READY     longest wait until the endpoint answers [10m]
 #   BASELINE  run of the target branch, for relative limits; absent or empty folders are ignored
-#   OUT       folder of the results [plimsoll-gate]: run/, gate.md, gate.svg, gate.xml, gate.sarif, gate.json, verdict
+#   OUT       folder of the results [plimsoll-gate]: run/, gate.md, gate.svg, gate.xml, gate.sarif, gate.json, verdict.
+#             The results of an earlier call move to OUT.previous.
 #   ARGS      further flags of `plimsoll gate`, separated by spaces
 # Exits with the code of `plimsoll gate`: 0 pass, 1 broken, 3 inconclusive, 4 invalid, 5 unreachable.
 set -uo pipefail
 target=${TARGET:?"set TARGET to the endpoint's URL or to a run folder"}
 out=${OUT:-plimsoll-gate}
+# A runner may keep its workspace: what an earlier call left must not pass for this one's result.
+if [ -e "$out" ]; then
+  rm -rf "$out.previous"
+  mv "$out" "$out.previous"
+fi
 mkdir -p "$out"
 read -ra more <<<"${ARGS:-}"
 flags=(--format json --markdown "$out/gate.md" --svg "$out/gate.svg" --junit "$out/gate.xml")

@@ -20,8 +20,6 @@
 //! [`Signs`] bets on the greater of two exchangeable numbers (the symmetric case of de la Peña 1999). A comparison with a
 //! measured arm therefore needs no known share. [`Ranks`] bets on the rank among several numbers.
 
-use crate::proportion::Interval;
-
 /// The fractions of the wealth that may be bet, with equal stakes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Bets(Vec<f64>);
@@ -119,35 +117,6 @@ fn gain(claim: Claim, limit: f64, mean: f64) -> f64 {
         Claim::AtMost => (mean - limit) / limit,
         Claim::AtLeast => (limit - mean) / (1.0 - limit),
     }
-}
-
-/// Returns the logarithm of the wealth after these blocks.
-fn ln_wealth(claim: Claim, limit: f64, bets: &Bets, blocks: &[f64]) -> f64 {
-    let of = |fraction: &f64| -> f64 {
-        blocks.iter().map(|mean| libm::log1p(fraction * gain(claim, limit, *mean))).sum()
-    };
-    ln_sum(bets.0.iter().map(of)) + bets.stake()
-}
-
-/// Returns the confidence sequence of a mean: the limits that neither side's wealth has refuted at alpha/2 after these
-/// blocks.
-///
-/// Each factor 1 − f + f x/m falls in m, so the wealth does, and the lower end is at its crossing of 2/α. The upper end is
-/// the mirrored end of 1 − x. All intervals of the sequence together miss the mean with probability at most alpha. After n
-/// blocks of 0, the sequence leaves an upper end of about ln(2/α)/n at any length, because the next block may be all 1.
-pub fn mean_sequence(blocks: &[f64], alpha: f64) -> Interval {
-    let bets = Bets::wide();
-    let lower_of = |values: &[f64]| {
-        let refuted = |m: f64| ln_wealth(Claim::AtMost, m, &bets, values) >= libm::log(2.0 / alpha);
-        let (mut low, mut high) = (0.0, 1.0);
-        for _ in 0..40 {
-            let middle = 0.5 * (low + high);
-            if refuted(middle) { low = middle } else { high = middle }
-        }
-        low
-    };
-    let mirrored: Vec<f64> = blocks.iter().map(|x| 1.0 - x).collect();
-    Interval { lower: lower_of(blocks), upper: 1.0 - lower_of(&mirrored) }
 }
 
 /// Fractions bet against a share of at least the limit. The best fraction for a share p is 1 − p/limit; these are the

@@ -85,7 +85,7 @@ pub struct RowChange {
 /// Changes by experiment, then by figure.
 pub type RowChanges = BTreeMap<String, BTreeMap<String, Vec<RowChange>>>;
 
-/// What the page holds.
+/// The data of the page.
 #[derive(Serialize)]
 struct PageData<'a> {
     folder: &'a str,

@@ -195,6 +195,11 @@ fn the_shell_recipe_judges_a_run_and_names_a_missing_setting() {
     assert_eq!(job.step(&script, &[("TARGET", "run"), ("BUDGET", "budget.yaml")]), 1);
     assert_eq!(job.read("plimsoll-gate/verdict"), "broken\n");
     assert!(job.at("plimsoll-gate/gate.sarif").exists());
+    // A call that fails leaves nothing of an earlier one that could pass for its result.
+    let wrong = [("TARGET", "run"), ("SLO", "tftt p99 < 1s")];
+    assert_eq!(job.step(&format!("{script} >said"), &wrong), 2);
+    assert_eq!((job.read("said").as_str(), job.read("plimsoll-gate/verdict").as_str()), ("", "error\n"));
+    assert!(!job.at("plimsoll-gate/gate.md").exists() && job.at("plimsoll-gate.previous/gate.md").exists());
     assert_ne!(job.step(&format!("{script} 2>missing"), &[("TARGET", "run")]), 0);
     assert!(job.read("missing").contains("set SLO or BUDGET"), "{}", job.read("missing"));
 }

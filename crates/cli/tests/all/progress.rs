@@ -25,7 +25,7 @@ fn of<'a>(lines: &'a [Value], event: &str) -> Vec<&'a Value> {
 #[test]
 fn the_lines_of_a_run_end_with_the_counts_of_its_records() {
     let (engine, (_folder, run)) = (Engine::start("demo"), run_folder());
-    let load = ["--rate", "20/s", "--for", "3s", "--isl", "32", "--osl", "8", "--warm-up", "5"];
+    let load = ["--rate", "20/s", "--for", "5s", "--isl", "32", "--osl", "8", "--warm-up", "5"];
     let base = ["run", &engine.url, "--progress", "json", "-o", &run];
     let ended = plimsoll(&[&base[..], &load].concat());
     // On a busy machine the measurement can be invalid; its counts are true all the same.
@@ -37,7 +37,7 @@ fn the_lines_of_a_run_end_with_the_counts_of_its_records() {
     assert!(times.is_sorted(), "{times:?}");
     let states = of(&lines, "state");
     let left: Vec<f64> = states.iter().filter_map(|line| line["eta_s"].as_f64()).collect();
-    assert!(left.len() >= 2 && left.is_sorted_by(|a, b| a >= b) && left[0] <= 3.0, "{left:?}");
+    assert!(left.len() >= 3 && left.is_sorted_by(|a, b| a >= b) && left[0] <= 5.0, "{left:?}");
     let rows = plimsoll_store::open(std::path::Path::new(&run)).expect("a run").attempts;
     // The requests of the calibration belong to no level.
     let sent = rows.iter().filter(|row| row.level != u32::MAX).count();

@@ -52,12 +52,21 @@ const LATE_MS: f64 = 40.0;
 
 #[test]
 fn a_server_that_is_none_of_ours_is_diagnosed_from_two_runs() {
+    // Four servers and four clients share the machine, and the check for a steady run refuses one in a hundred: one more try.
+    if !diagnosed(false) {
+        diagnosed(true);
+    }
+}
+
+/// Measures four servers and compares each diagnosis with the server's change. Returns `false` if a run is not steady, which is a failure on
+/// the `last` try.
+fn diagnosed(last: bool) -> bool {
     let folder = tempfile::tempdir().expect("a temporary folder");
     // The baseline, its repetition, steps of 1.5 times the length, and 60 ms before the engine.
     let cases: [(&[&str], &str); 4] = [(&["1"], "1"), (&["1"], "2"), (&["1.5"], "3"), (&["1", "60"], "4")];
     let mut running = Vec::new();
     for (k, (args, seed)) in cases.iter().enumerate() {
-        let Some(server) = Stranger::start(args) else { return };
+        let Some(server) = Stranger::start(args) else { return true };
         let run = folder.path().join(k.to_string());
         let load = ["--rate", "10/s", "--for", "24s", "--isl", "uniform:50,300", "--osl", "uniform:20,60"];
         let command = Command::new(PLIMSOLL)
@@ -80,17 +89,17 @@ fn a_server_that_is_none_of_ours_is_diagnosed_from_two_runs() {
         calm &= undisturbed(&told["findings"]["levels"][0]) && server.late_ms() < LATE_MS;
         runs.push(run.display().to_string());
     }
-    let mut named = 0;
     for (run, cause) in runs[1..].iter().zip(["nothing", "slower_model", "per_request_cost"]) {
         let told = plimsoll(&["diagnose", run, "--baseline", &runs[0], "--format", "json"]).json();
         assert_eq!(told["subject"]["reference"], "baseline");
         assert!(told["subject"]["alone"].as_u64().expect("n") < 20, "{}", told["subject"]);
-        // Four servers and four clients share the machine: the check for a steady run (at 1 %) may refuse one of them.
-        let unsteady = told["headline"].as_str().expect("text").starts_with("inconclusive: not steady");
-        if calm && !unsteady {
-            assert_eq!(told["verdicts"][0]["cause"], cause, "{}", told["headline"]);
+        let headline = told["headline"].as_str().expect("text");
+        if calm && !last && headline.starts_with("inconclusive: not steady") {
+            return false;
         }
-        named += usize::from(!unsteady);
+        if calm {
+            assert_eq!(told["verdicts"][0]["cause"], cause, "{headline}");
+        }
     }
-    assert!(!calm || named > 0, "no run was steady");
+    true
 }

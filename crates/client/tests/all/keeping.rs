@@ -92,12 +92,17 @@ fn an_end_is_seen_under_tls_too() {
 #[test]
 fn a_connection_that_spoke_unasked_is_not_used_again() {
     let unasked = || write("HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n");
-    let found = four_at_a_time(move |_| vec![Step::Wait(Duration::from_micros(100)), unasked(), Step::Close]);
+    let steps = move |_: &Seen| vec![Step::Wait(Duration::from_micros(100)), unasked(), Step::Close];
+    let failed = |rows: &[Attempt]| rows.iter().filter(|row| !row.outcome.is_finished()).count();
+    let mut found = four_at_a_time(steps);
+    // Before the first detection, an unsolicited response may count as the response to a request. A busy machine gets one more try.
+    if 20 * failed(&found.1) > found.1.len() {
+        found = four_at_a_time(steps);
+    }
     let (level, rows) = &found;
-    // Before the first detection, an unsolicited response may count as the response to a request. A busy machine sends more of them.
     let shed = rows.iter().filter(|row| row.answer.status == Some(408)).count();
-    let failed = rows.iter().filter(|row| !row.outcome.is_finished()).count();
-    assert!(10 * failed <= rows.len() && shed <= failed, "{failed} of {}", rows.len());
+    let failed = failed(rows);
+    assert!(20 * failed <= rows.len() && shed <= failed, "{failed} of {}", rows.len());
     assert!(level.generator.kept.is_some_and(|told| told.ended > 20), "{:?}", level.generator.kept);
 }
 

@@ -1,18 +1,15 @@
 //! Sequential verdicts during a measurement: stop because of harm, promote, or go on.
 //!
-//! The types are steppers: add a block of latencies and read the verdict. The caller (two live targets in alternation, a monitor)
+//! The types are steppers: add a block of latencies and read the verdict. The caller
 //! may check after every block and stop at any time. The probability of a false alarm over all checks stays under `alpha`
 //! (see [`plimsoll_math::anytime`]). A block is an interval of traffic that is long compared with the queue's correlation. Its
 //! requests may depend on each other in any way, but blocks should be independent.
 //!
-//! * [`CeilingWatch`], one target against a fixed budget ("p99 ≤ 500 ms"), or against a measured baseline, whose quantile is an
-//!   interval and not a number.
-//! * [`PairWatch`], two targets, with blocks in alternation and one schedule on both; [`InterleaveWatch`] uses records.
+//! [`PairWatch`] tests two targets, with blocks in alternation and one schedule on both. [`InterleaveWatch`] uses records.
 //!
 //! Proven harm ends the test immediately. A promotion also needs the minimum time and the minimum effective number of requests.
 //! Rare events (a nightly batch job, a filling cache) must have time to occur.
 
-mod ceiling;
 mod interleave;
 mod pairs;
 
@@ -20,7 +17,6 @@ use plimsoll_model::Span;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use ceiling::{BaselinePercentile, CeilingWatch, TooShort};
 pub use interleave::{InterleaveState, InterleaveWatch, MetricInterim};
 pub use pairs::{PairFinding, PairWatch, PercentileGuard, guards};
 

@@ -5,7 +5,7 @@
 //! for any quantile, and no measured threshold can err. A margin ("p99 may be 10 % worse") is applied to the baseline's
 //! latencies before the pooling.
 //!
-//! Counting exceedances over the baseline's percentile was rejected (7 to 11 % false alarms: [`super::ceiling`]). So were
+//! Counting exceedances over the baseline's percentile was rejected (7 to 11 % false alarms). So were
 //! the two-sample sequential tests for single requests (Howard and Ramdas 2022; Lindon, Sanden and Shirikian 2022). They assume
 //! independence of requests that shared a queue.
 
@@ -15,7 +15,6 @@ use plimsoll_model::Span;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ceiling::{block_effect, enough};
 use super::{SequentialSpec, SequentialVerdict};
 
 /// A percentile with its margin.
@@ -162,6 +161,28 @@ fn lean(baseline: &[f64], candidate: &[f64], percentile: f64) -> f64 {
     let per_request = 1.0 / baseline.len() as f64 + 1.0 / candidate.len() as f64;
     let deviation = (pooled * (1.0 - pooled) * per_request).sqrt();
     if deviation > 0.0 { (b - a) / deviation } else { 0.0 }
+}
+
+/// Returns the condition that is still missing before a promotion, if any.
+fn enough(spec: &SequentialSpec, time: Span, n_eff: f64) -> Option<String> {
+    if time < spec.least_time {
+        let (have, least) = (time.as_secs_f64(), spec.least_time.as_secs_f64());
+        return Some(format!("holds so far; {have:.0} of at least {least:.0} s seen"));
+    }
+    (n_eff < spec.least_n_eff)
+        .then(|| format!("holds so far; n_eff {n_eff:.0} of at least {:.0}", spec.least_n_eff))
+}
+
+/// Returns the ratio of the variance of blocks' shares to that of independent requests, at least 1.
+fn block_effect(shares: &[f64], allowed: f64, requests: u64) -> f64 {
+    let blocks = shares.len() as f64;
+    if shares.len() < 2 {
+        return 1.0;
+    }
+    let mean = shares.iter().sum::<f64>() / blocks;
+    let s2 = shares.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (blocks - 1.0);
+    let independent = allowed * (1.0 - allowed) / (requests as f64 / blocks);
+    (s2 / independent).max(1.0)
 }
 
 fn share_of_slowest(baseline: &[f64], candidate: &[f64], percentile: f64) -> f64 {

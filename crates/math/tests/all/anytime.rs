@@ -1,8 +1,6 @@
 //! Bets compared with a formula, by enumeration and on simulated blocks.
 
-use plimsoll_math::anytime::{
-    Bets, Claim, Signs, Wealth, fewest_pairs, ln_share_wealth, mean_sequence, share_upper,
-};
+use plimsoll_math::anytime::{Bets, Claim, Signs, Wealth, fewest_pairs, ln_share_wealth, share_upper};
 use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_math::rng::Stream;
 
@@ -83,39 +81,6 @@ fn a_pair_at_most_doubles_the_wealth() {
     let mut signs = Signs::default();
     (0..6).for_each(|_| signs.push(1e6));
     close("six large differences", signs.ln_now(), 64f64.ln(), 1e-12);
-}
-
-/// Returns the share of 150 replications that miss at any of a few checks; 5 % are allowed.
-fn misses(mut missed: impl FnMut(u64) -> bool) -> f64 {
-    (0..150).filter(|i| missed(*i)).count() as f64 / 150.0
-}
-
-#[test]
-fn a_mean_sequence_holds_the_mean_at_all_looks() {
-    // Blocks of a skewed distribution on [0, 1] with mean 1/11: u^10.
-    let missed = misses(|i| {
-        let mut stream = Stream::new(3, "mean sequence", i);
-        let blocks: Vec<f64> = (0..64).map(|_| stream.uniform().powi(10)).collect();
-        [8, 16, 32, 64].into_iter().any(|n| !mean_sequence(&blocks[..n], 0.05).contains(1.0 / 11.0))
-    });
-    assert!(missed <= 0.05, "{missed}");
-    // The interval is also useful: half as wide as the remainder after three blocks of 0.
-    let mut stream = Stream::new(3, "mean sequence", 1);
-    let blocks: Vec<f64> = (0..100).map(|_| stream.uniform().powi(10)).collect();
-    let found = mean_sequence(&blocks, 0.05);
-    assert!(found.upper - found.lower < 0.25 && found.lower > 0.0, "{found:?}");
-}
-
-#[test]
-fn blocks_of_nothing_leave_what_one_block_may_hold() {
-    // The wealth of the largest stake (50 : 1) against m is (1 + f m/(1 − m))^n / 24: solved here for f → 1 as m = 1 − (24 · 2/α)^(−1/n).
-    let found = mean_sequence(&[0.0; 60], 0.05);
-    let floor = 1.0 - (2.0f64 / 0.05).powf(-1.0 / 60.0);
-    let ceiling = 1.0 - (24.0f64 * 2.0 / 0.05).powf(-1.0 / 60.0);
-    assert!(
-        found.lower == 0.0 && found.upper > floor && found.upper < ceiling * 1.05,
-        "{found:?} {floor} {ceiling}"
-    );
 }
 
 /// Returns the expected wealth for draws with these probabilities, by enumeration.

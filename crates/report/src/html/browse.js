@@ -7,6 +7,7 @@
   const make = (tag, props, ...inside) => { const e = Object.assign(document.createElement(tag), props); e.append(...inside); return e; };
   const digits = v => v >= 1000 ? String(Math.round(v)) : String(Number(v.toPrecision(3)));
   const unit = s => s >= 1 ? [1, "s"] : s >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
+  const count = n => n === 1 ? "1 run" : `${n} runs`;
   const date = s => s ? new Date(s * 1000).toISOString().slice(0, 16).replace("T", " ") : "–";
   const shell = text => /^[\w./:@-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
   const path = run => shell(`${data.folder.replace(/\/$/, "")}/${run.name}`);
@@ -86,7 +87,7 @@
     el("runs").tBodies[0].replaceChildren(...runs.slice(0, shown).map(row));
     el("more").hidden = runs.length <= shown;
     el("more").textContent = `Show 100 more of ${runs.length}`;
-    el("count").textContent = runs.length === data.runs.length ? `${runs.length} runs` : `${runs.length} of ${data.runs.length} runs`;
+    el("count").textContent = runs.length === data.runs.length ? count(runs.length) : `${runs.length} of ${count(data.runs.length)}`;
     el("compare").disabled = chosen.length !== 2;
     const [a, b] = chosen.map(at => data.runs[at]);
     el("hint").textContent = b ? `plimsoll compare ${path(a)} ${path(b)}` : a ? `Base: ${a.name}. Select the candidate.` : "Select two runs: the first is the base.";
@@ -96,13 +97,15 @@
   function chart() {
     const figure = el("figure").value, filtered = matching();
     const has = run => run.figures?.[figure] && run.trust !== "invalid";
-    const newest = filtered.find(has);
-    const experiment = el("experiment").value || newest?.experiment;
-    const runs = filtered.filter(run => run.experiment === experiment && has(run)).sort((a, b) => a.began_s - b.began_s);
+    const of = experiment => filtered.filter(run => run.experiment === experiment && has(run));
+    // Without a choice: the newest experiment with a course, else that of the newest run.
+    const seen = [...new Set(filtered.filter(has).map(run => run.experiment))];
+    const experiment = el("experiment").value || seen.find(name => of(name).length > 1) || seen[0];
+    const runs = of(experiment).sort((a, b) => a.began_s - b.began_s);
     plot?.destroy();
     plot = undefined;
     el("changed").textContent = "";
-    el("charted").textContent = runs.length ? `${figure} of ${experiment}: ${runs.length} runs, the newest right` : "No run of this choice has the figure.";
+    el("charted").textContent = runs.length ? `${figure} of ${experiment}: ${count(runs.length)}, the newest right` : "No run of this choice has the figure.";
     el("plot").ariaLabel = el("charted").textContent;
     if (!runs.length) return;
     const by = el("colour").value, groups = [...new Set(runs.map(run => (by && run[by]) || ""))];

@@ -42,7 +42,7 @@ pub struct ChildEnd {
     pub messages: Vec<String>,
     /// Exit code; -1 after a signal.
     pub code: i32,
-    /// What its load used.
+    /// Amounts that the load used.
     pub used: Amount,
     /// Reason for which it was stopped.
     pub stopped: Option<String>,

@@ -36,7 +36,7 @@ Values of the form {\"foreign\": TEXT} come from the server under test. They are
 pub struct ToolServer {
     tools: Vec<ToolEntry>,
     context: ToolContext,
-    /// What loads may use. The lock is held during a load, because two loads at a time disturb each other.
+    /// Amounts that loads may use. The lock is held during a load, because two loads at a time disturb each other.
     caps: Mutex<LoadCaps>,
 }
 
