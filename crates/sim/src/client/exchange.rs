@@ -170,11 +170,11 @@ impl<'a, 'p> Exchanges<'a, 'p> {
                 }
             }
             RequestEvent::Finished { reason } => {
-                exchange.finish(at, stream, reason.name());
+                exchange.finish(at, stream, reason.name(), self.plan.events);
                 self.end(world, player, at, id, Outcome::FINISHED);
             }
             RequestEvent::Failed(failure) => {
-                let outcome = exchange.fail(at, failure);
+                let outcome = exchange.fail(at, failure, self.plan.events);
                 self.end(world, player, at, id, outcome);
             }
         }
@@ -320,9 +320,6 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         if self.plan.gauges {
             record.answer.stages = stages(&record, depends, admitted, prefilled, now);
         }
-        if self.plan.events == Events::Ends {
-            record.events = Vec::new();
-        }
         let elapsed = At((now - self.plan.start).0);
         self.told_player = true;
         player.ended(elapsed, record.request, record.attempt, outcome, record.answer.retry_after);
@@ -381,16 +378,14 @@ impl Exchange {
         }
         record.last_token = Some(at);
         self.last_event = at;
-        if events == Events::All {
-            self.event(at, EventKind::Content, n);
-        }
+        self.event(at, EventKind::Content, n, events);
         first
     }
 
     /// Records the end of a complete response.
-    fn finish(&mut self, at: At, stream: bool, reason: &str) {
+    fn finish(&mut self, at: At, stream: bool, reason: &str, events: Events) {
         let rule = if stream { TokensRule::UsageRunning } else { TokensRule::Unknown };
-        self.event(at, if stream { EventKind::Done } else { EventKind::Body }, 0);
+        self.event(at, if stream { EventKind::Done } else { EventKind::Body }, 0, events);
         self.record.first_byte.get_or_insert(at);
         self.record.answer.status = Some(200);
         self.record.answer.finish_reason = Some(reason.to_owned());
@@ -405,14 +400,14 @@ impl Exchange {
     }
 
     /// Records a failure and returns the outcome.
-    fn fail(&mut self, at: At, failure: Failure) -> Outcome {
+    fn fail(&mut self, at: At, failure: Failure, events: Events) -> Outcome {
         let began = self.record.first_byte.is_some();
         match failure {
             Failure::Status { status, why } => {
                 self.record.first_byte.get_or_insert(at);
                 self.record.answer.error = Some(why.to_owned());
                 if began {
-                    self.event(at, EventKind::Error, 0);
+                    self.event(at, EventKind::Error, 0, events);
                     return Outcome::new(How::StreamError, By::Server, true);
                 }
                 self.record.answer.status = Some(status);
@@ -423,7 +418,10 @@ impl Exchange {
         }
     }
 
-    fn event(&mut self, at: At, kind: EventKind, tokens: u32) {
+    fn event(&mut self, at: At, kind: EventKind, tokens: u32, events: Events) {
+        if events == Events::Ends {
+            return;
+        }
         let offset = at - self.record.sent.unwrap_or(at);
         let tokens = u16::try_from(tokens).unwrap_or(u16::MAX);
         self.record.events.push(Event { offset, user_delay_ns: 0, tokens, kind, coalesced: false });

@@ -4,7 +4,7 @@
 //! Rows are written if a value changed since the last scrape, as by the live scraper; the first scrape of a level
 //! writes all. A replica that does not respond has gaps (NaN), and a restarted one counts from zero.
 
-use plimsoll_model::{At, Sample, join_labels};
+use plimsoll_model::{At, Sample, SharedText, join_labels};
 
 use crate::client::RowSink;
 use crate::engine::meter::{BucketHistogram, ReplicaMeter};
@@ -15,12 +15,31 @@ use crate::traffic::EngineGauges;
 /// The values of the last scrape, in order of the rows.
 #[derive(Debug, Default)]
 pub(crate) struct ServerPage {
-    last: Vec<f64>,
+    last: Vec<PageRow>,
+    layout: Vec<ReplicaLayout>,
+}
+
+/// A row of the last scrape. Its texts are formatted once, because an hour has millions of samples.
+#[derive(Debug)]
+struct PageRow {
+    value: f64,
+    /// Name and labels; `None` if the row has not been written in this layout.
+    texts: Option<(SharedText, SharedText)>,
+}
+
+/// The properties of a replica that select its rows.
+#[derive(PartialEq, Debug)]
+struct ReplicaLayout {
+    batches: bool,
+    kv_blocks: u32,
+    drafts: bool,
+    steps: bool,
 }
 
 struct PageScrape<'a> {
     at: At,
-    last: &'a mut Vec<f64>,
+    last: &'a mut Vec<PageRow>,
+    source: SharedText,
     place: usize,
     answers: bool,
     found: u32,
@@ -35,7 +54,19 @@ impl ServerPage {
         let iterations = world.iterations();
         let tells_tokens = world.tells_tokens();
         let ready = world.gauges().ready;
-        let mut scrape = PageScrape { at, last: &mut self.last, place: 0, answers: true, found: 0, rows };
+        let layout = replicas.iter().enumerate().map(|(number, gauges)| ReplicaLayout {
+            batches: gauges.batches,
+            kv_blocks: gauges.kv_blocks,
+            drafts: gauges.totals.drafts.checked > 0,
+            steps: matches!(iterations.get(number), Some(Some(_))),
+        });
+        let layout: Vec<ReplicaLayout> = layout.collect();
+        if layout != self.layout {
+            self.last.iter_mut().for_each(|row| row.texts = None);
+            self.layout = layout;
+        }
+        let (last, source) = (&mut self.last, "server".into());
+        let mut scrape = PageScrape { at, last, source, place: 0, answers: true, found: 0, rows };
         scrape.put("plimsoll_replicas_ready", &[], f64::from(ready));
         for (number, gauges) in replicas.iter().enumerate() {
             scrape.answers = answering.get(number).copied().unwrap_or(false);
@@ -53,7 +84,8 @@ impl ServerPage {
             }
         }
         let found = f64::from(scrape.found);
-        rows.sample(row(at, "scrape_samples", String::new(), found));
+        let (source, name, labels) = (scrape.source, "scrape_samples".into(), SharedText::default());
+        rows.sample(Sample { at, source, name, labels, value: found });
     }
 }
 
@@ -136,32 +168,43 @@ impl PageScrape<'_> {
         let mut total = 0;
         for (place, count) in histogram.counts.iter().enumerate() {
             total += count;
-            let edge = histogram.bounds.get(place).map_or(f64::INFINITY, |bound| *bound as f64 / unit);
-            let edge = if edge.is_finite() { edge.to_string() } else { "+Inf".to_owned() };
-            self.put(&format!("vllm:{name}_bucket"), &[engine, ("le", &edge)], total as f64);
+            self.put_row(total as f64, || {
+                let edge = histogram.bounds.get(place).map_or(f64::INFINITY, |bound| *bound as f64 / unit);
+                let edge = if edge.is_finite() { edge.to_string() } else { "+Inf".to_owned() };
+                texts(&format!("vllm:{name}_bucket"), &[engine, ("le", &edge)])
+            });
         }
-        self.put(&format!("vllm:{name}_sum"), &[engine], histogram.sum as f64 / unit);
-        self.put(&format!("vllm:{name}_count"), &[engine], total as f64);
+        let of_all = |part: &str| texts(&format!("vllm:{name}_{part}"), &[engine]);
+        self.put_row(histogram.sum as f64 / unit, || of_all("sum"));
+        self.put_row(total as f64, || of_all("count"));
         self.answers = answers;
     }
 
     /// Writes a value if it changed since the last scrape.
     fn put(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.put_row(value, || texts(name, labels));
+    }
+
+    /// Writes a value if it changed; `texts` returns the name and labels of the row.
+    fn put_row(&mut self, value: f64, texts: impl Fn() -> (SharedText, SharedText)) {
         let value = if self.answers { value } else { f64::NAN };
         self.found += u32::from(self.answers);
         let place = self.place;
         self.place += 1;
         if self.last.len() <= place {
-            self.last.push(f64::NAN);
+            self.last.push(PageRow { value: f64::NAN, texts: None });
         }
-        let before = std::mem::replace(&mut self.last[place], value);
+        let row = &mut self.last[place];
+        let before = std::mem::replace(&mut row.value, value);
         if before.to_bits() == value.to_bits() || (before.is_nan() && value.is_nan()) {
             return;
         }
-        self.rows.sample(row(self.at, name, join_labels(labels), value));
+        debug_assert!(row.texts.as_ref().is_none_or(|known| *known == texts()), "a row of another series");
+        let (name, labels) = row.texts.get_or_insert_with(texts).clone();
+        self.rows.sample(Sample { at: self.at, source: self.source.clone(), name, labels, value });
     }
 }
 
-fn row(at: At, name: &str, labels: String, value: f64) -> Sample {
-    Sample { at, source: "server".into(), name: name.into(), labels: labels.into(), value }
+fn texts(name: &str, labels: &[(&str, &str)]) -> (SharedText, SharedText) {
+    (name.into(), join_labels(labels).into())
 }
