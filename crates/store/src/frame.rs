@@ -9,7 +9,7 @@ use std::io::{self, Read};
 
 use plimsoll_model::{Attempt, Level, Manifest, Sample, TraceSpan};
 
-use crate::code::{self, CodeError};
+use crate::code::{self, CodeError, RepeatedTexts};
 
 /// First bytes of a log, with the format version.
 pub const MAGIC: [u8; 8] = *b"PLIMLOG1";
@@ -115,7 +115,7 @@ pub(crate) fn frames<R: Read, E: From<io::Error>>(
     mut tail: LogEnd,
     each: &mut impl FnMut(LogRecord) -> Result<(), E>,
 ) -> Result<LogEnd, E> {
-    let mut body = Vec::new();
+    let (mut body, mut texts) = (Vec::new(), RepeatedTexts::default());
     loop {
         let mut head = [0; HEADER];
         if !fill(source, &mut head)? {
@@ -140,7 +140,7 @@ pub(crate) fn frames<R: Read, E: From<io::Error>>(
             tail.damaged = true;
             return Ok(tail);
         }
-        match decode(&body) {
+        match decode(&body, &mut texts) {
             Ok(record) => each(record)?,
             Err(_) => tail.unread += 1,
         }
@@ -158,12 +158,12 @@ fn fill(source: &mut impl Read, buf: &mut [u8]) -> io::Result<bool> {
     }
 }
 
-fn decode(body: &[u8]) -> Result<LogRecord, CodeError> {
+fn decode(body: &[u8], texts: &mut RepeatedTexts) -> Result<LogRecord, CodeError> {
     let json = |_: serde_json::Error| CodeError::Range("JSON");
     let (kind, payload) = body.split_first().ok_or(CodeError::Short)?;
     match *kind {
         1 => code::get_attempt(payload).map(LogRecord::Attempt),
-        2 => code::get_sample(payload).map(LogRecord::Sample),
+        2 => code::get_sample(payload, texts).map(LogRecord::Sample),
         3 => serde_json::from_slice(payload).map(|level| LogRecord::Level(Box::new(level))).map_err(json),
         4 => serde_json::from_slice(payload)
             .map(|manifest| LogRecord::Manifest(Box::new(manifest)))

@@ -213,12 +213,33 @@ pub fn put_sample(buf: &mut Vec<u8>, s: &Sample) {
     pen.finish();
 }
 
+/// Number of texts that a reader of a log keeps: more than the series of some replicas.
+const TEXTS: usize = 1 << 14;
+
+/// Texts that samples repeat. Equal texts of a log share one copy, because it has millions of samples of few series.
+#[derive(Default)]
+pub struct RepeatedTexts(Vec<SharedText>);
+
+impl RepeatedTexts {
+    fn share(&mut self, text: &str) -> SharedText {
+        if self.0.is_empty() {
+            self.0 = vec![SharedText::default(); TEXTS];
+        }
+        // Each text has one place; the last text of a place is kept, which bounds the memory.
+        let kept = &mut self.0[crc32fast::hash(text.as_bytes()) as usize % TEXTS];
+        if *kept != text {
+            *kept = text.into();
+        }
+        kept.clone()
+    }
+}
+
 /// Decodes a sample, which must use all of the bytes.
-pub fn get_sample(bytes: &[u8]) -> Result<Sample, CodeError> {
+pub fn get_sample(bytes: &[u8], texts: &mut RepeatedTexts) -> Result<Sample, CodeError> {
     let mut eye = RecordDecoder { bytes };
     let at = At(eye.signed()?);
     let value = f64::from_bits(eye.word()?);
-    let mut text = || eye.text().map(SharedText::from);
+    let mut text = || eye.str().map(|text| texts.share(text));
     let sample = Sample { at, value, source: text()?, name: text()?, labels: text()? };
     eye.end()?;
     Ok(sample)
@@ -424,9 +445,12 @@ impl<'a> RecordDecoder<'a> {
     }
 
     fn text(&mut self) -> Result<String, CodeError> {
+        self.str().map(str::to_owned)
+    }
+
+    fn str(&mut self) -> Result<&'a str, CodeError> {
         let len = self.count(1)?;
-        let text = std::str::from_utf8(self.take(len)?).map_err(|_| CodeError::Utf8)?;
-        Ok(text.to_owned())
+        std::str::from_utf8(self.take(len)?).map_err(|_| CodeError::Utf8)
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! Tests round trips of records: the log's encoding, the log's frames, Parquet.
 
 use plimsoll_model::*;
-use plimsoll_store::code::{CodeError, get_attempt, get_sample, put_attempt, put_sample};
+use plimsoll_store::code::{CodeError, RepeatedTexts, get_attempt, get_sample, put_attempt, put_sample};
 use plimsoll_store::frame::{self, FrameKind, LogRecord, MAGIC};
 use plimsoll_store::{ColumnSelection, open_with};
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ proptest! {
     fn a_sample_reads_back(sample in kit::samples()) {
         let mut buf = vec![];
         put_sample(&mut buf, &sample);
-        prop_assert_eq!(get_sample(&buf).unwrap(), sample);
+        prop_assert_eq!(get_sample(&buf, &mut RepeatedTexts::default()).unwrap(), sample);
     }
 
     /// Changed bytes decode to an error or another attempt, without a panic. Memory is bounded by the number of bytes,
@@ -47,7 +47,7 @@ proptest! {
         }
         buf.truncate(cut.index(buf.len()));
         let _ = get_attempt(&buf);
-        let _ = get_sample(&buf);
+        let _ = get_sample(&buf, &mut RepeatedTexts::default());
     }
 }
 

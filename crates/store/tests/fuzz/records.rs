@@ -18,6 +18,6 @@ pub fn check(bytes: &[u8]) {
             format!("{:?}", Ok::<_, code::CodeError>(attempt))
         );
     }
-    let _ = code::get_sample(bytes);
+    let _ = code::get_sample(bytes, &mut code::RepeatedTexts::default());
     let _ = code::get_span(bytes);
 }
