@@ -516,8 +516,11 @@ impl MeasurementSession {
         }
         let closed = match &self.driver {
             Driver::Live { .. } => self.writer.finish_with(manifest.clone(), &self.attempts, &self.samples),
-            // The rows of a simulated run are only in the log.
-            Driver::Virtual(_) => self.writer.finish(manifest.clone()),
+            // The rows of a simulated run are only in the log, and its samples are not needed any more.
+            Driver::Virtual(_) => {
+                self.samples = Vec::new();
+                self.writer.finish(manifest.clone())
+            }
         };
         let closed = closed.map_err(|e| e.to_string());
         let unkept = closed.err().or(self.unkept);

@@ -16,7 +16,7 @@ use plimsoll_model::{Sample, Span};
 use plimsoll_workload::{Scenario, format_span};
 use serde_json::{Value, json};
 
-use super::{Driver, MeasurementSession};
+use super::{Driver, MeasurementSession, append};
 use crate::exit::Stop;
 use crate::screen::Screen;
 
@@ -96,8 +96,9 @@ impl ScrapeSession {
 
 impl MeasurementSession {
     /// Keeps the samples of simulated servers; the scraper keeps the samples of live servers.
-    pub fn keep_server(&mut self, samples: Vec<Sample>) {
-        self.samples.extend(samples.into_iter().filter(|sample| sample.source != "client"));
+    pub fn keep_server(&mut self, mut samples: Vec<Sample>) {
+        samples.retain(|sample| sample.source != "client");
+        append(&mut self.samples, samples);
     }
 
     /// Adds the server's metrics so far to findings that were computed from levels only.

@@ -212,7 +212,7 @@ fn gather<'a>(
     let mut index: HashMap<(&str, &str, &str), usize> = HashMap::new();
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     let mut marks: Vec<Vec<(At, bool)>> = Vec::new();
-    let mut instants: Vec<BTreeSet<At>> = Vec::new();
+    let mut instants: Vec<Vec<At>> = Vec::new();
     let samples: Vec<&Sample> = samples
         .into_iter()
         .filter(|sample| sample.source != "client" && !is_of_watch(&sample.name))
@@ -226,7 +226,7 @@ fn gather<'a>(
             let count = names.len();
             let page = *names.entry(name).or_insert(count);
             marks.resize_with(names.len(), Vec::new);
-            instants.resize_with(names.len(), BTreeSet::new);
+            instants.resize_with(names.len(), Vec::new);
             raw.push(Raw { name: &sample.name, page, labels, points: Vec::new() });
             raw.len() - 1
         });
@@ -235,7 +235,11 @@ fn gather<'a>(
             SCRAPE => marks[one.page].push((sample.at, sample.value > 0.0)),
             FAILED => marks[one.page].push((sample.at, false)),
             _ => {
-                instants[one.page].insert(sample.at);
+                let instants = &mut instants[one.page];
+                // The rows of a scrape follow each other.
+                if instants.last() != Some(&sample.at) {
+                    instants.push(sample.at);
+                }
                 one.points.push((sample.at, sample.value));
                 continue;
             }
@@ -252,8 +256,10 @@ fn gather<'a>(
     let mut pages: Vec<ScrapedPage> = marks
         .into_iter()
         .zip(instants)
-        .map(|(marks, instants)| {
+        .map(|(marks, mut instants)| {
             let marked = !marks.is_empty();
+            instants.sort_unstable();
+            instants.dedup();
             // Rows without marks: each instant with a row was a scrape.
             let scrapes =
                 Scrapes::new(if marked { marks } else { instants.iter().map(|at| (*at, true)).collect() });
