@@ -22,6 +22,7 @@ fn main() -> ExitCode {
             let words = [&fleet[..], &["--trace", trace, "--events", events]].concat();
             report(&format!("Mooncake, 8 replicas, events {events}"), &words)?;
         }
+        report("ten hours at 12/s", &["simulate", "--rate", "12/s", "--for", "10h"])?;
         let most = args.number("requests", 1e6)? as u64;
         for requests in [most / 4, most] {
             let folder = tempfile::tempdir()?;
@@ -54,11 +55,12 @@ fn report(title: &str, words: &[&str]) -> Result<()> {
     let virtual_s = level.drained.as_secs_f64();
     say(format!(
         "{title}: {requests} requests in {wall_s:.2} s = {:.0} requests/s written, {:.0} × real time, peak {:.0} MiB, \
-         {:.2} s of CPU",
+         {:.2} s of CPU = {:.0} requests per CPU second",
         requests / wall_s,
         virtual_s / wall_s,
         ran.peak_kib as f64 / 1024.0,
         ran.cpu_s,
+        requests / ran.cpu_s,
     ));
     Ok(())
 }
