@@ -1,9 +1,12 @@
 //! Prefix index: the router's record of the blocks that it sent to each replica.
 //!
 //! The index learns at dispatch. The hash of a block covers the whole prefix, so the longest match is a walk over
-//! hashes until no replica is left. Two generations bound the memory: a full young generation becomes the old one,
-//! and a lookup moves a block from old to young. Least recently used per block lost. It needs a list through the
-//! table, for an order that the engines' own caches do not share.
+//! hashes until no replica is left. Consecutive blocks with the same holders form a *run*, which is one entry: a prompt
+//! of a thousand blocks takes a few look-ups. An entry per block took a look-up for each block and 73 bytes.
+//!
+//! Two generations bound the memory: a full young generation becomes the old one, and a lookup moves blocks from old
+//! to young. Least recently used per block lost. It needs a list through the table, for an order that the engines' own
+//! caches do not share.
 //!
 //! The cache of a replica is bounded too, and evictions are not reported. But responses report the cached share of a
 //! prompt. From it, the index learns the *span*: the number of new tokens that a replica can receive before it evicts
@@ -19,6 +22,7 @@ use plimsoll_math::spread::FibonacciHasher;
 const HOLDERS: usize = 8;
 
 const NOBODY: u32 = u32::MAX;
+const NO_HOLDERS: Holders = [(NOBODY, 0); HOLDERS];
 
 /// Tokens per tick of a replica's token count. Ages are valid up to half of all ticks, which is 137 billion tokens.
 const TICK: u64 = 64;
@@ -32,12 +36,67 @@ const ALIKE: f64 = 0.05;
 /// The replica's number with its cache epoch in the upper half, and its token count in ticks when it last received
 /// the block.
 type Holder = (u32, u32);
-type Table = HashMap<u64, [Holder; HOLDERS], BuildHasherDefault<FibonacciHasher>>;
+type Holders = [Holder; HOLDERS];
+
+/// Consecutive blocks of prompts with the same holders.
+#[derive(Clone, Debug)]
+struct Run {
+    /// Hashes in order of the prompt; at least one.
+    blocks: Vec<u64>,
+    /// The most recent holder is first; empty places have the replica [`NOBODY`].
+    holders: Holders,
+}
+
+impl Run {
+    /// Returns the number of leading blocks that a prompt shares with this run.
+    fn shared(&self, prompt: &[u64]) -> usize {
+        self.blocks.iter().zip(prompt).take_while(|(ours, theirs)| ours == theirs).count()
+    }
+
+    fn receive(&mut self, latest: Holder) {
+        let place = self.holders.iter().position(|known| known.0 == latest.0).unwrap_or(HOLDERS - 1);
+        self.holders[..=place].rotate_right(1);
+        self.holders[0] = latest;
+    }
+}
+
+/// The runs of one generation by their first block.
+#[derive(Clone, Default, Debug)]
+struct Generation {
+    runs: HashMap<u64, Run, BuildHasherDefault<FibonacciHasher>>,
+    /// Number of blocks in all runs.
+    blocks: usize,
+}
+
+impl Generation {
+    fn insert(&mut self, run: Run) {
+        self.blocks += run.blocks.len();
+        if let Some(replaced) = self.runs.insert(run.blocks[0], run) {
+            self.blocks -= replaced.blocks.len();
+        }
+    }
+
+    /// Removes the leading blocks that a prompt shares with the run at its first block. The rest of that run stays.
+    fn take(&mut self, prompt: &[u64]) -> Option<Run> {
+        let mut run = self.runs.remove(prompt.first()?)?;
+        self.blocks -= run.blocks.len();
+        let rest = run.blocks.split_off(run.shared(prompt));
+        if !rest.is_empty() {
+            self.insert(Run { blocks: rest, holders: run.holders });
+        }
+        Some(run)
+    }
+
+    fn clear(&mut self) {
+        self.runs.clear();
+        self.blocks = 0;
+    }
+}
 
 #[derive(Clone, Debug)]
 pub struct PrefixIndex {
-    young: Table,
-    old: Table,
+    young: Generation,
+    old: Generation,
     capacity: usize,
     caches: Vec<Cache>,
 }
@@ -91,8 +150,8 @@ impl PrefixIndex {
     /// Returns an empty index of about `capacity` blocks at most.
     pub fn new(capacity: usize) -> PrefixIndex {
         PrefixIndex {
-            young: Table::default(),
-            old: Table::default(),
+            young: Generation::default(),
+            old: Generation::default(),
             capacity: capacity.max(2),
             caches: Vec::new(),
         }
@@ -100,16 +159,16 @@ impl PrefixIndex {
 
     /// Allocates the memory up front, because a growing table would delay a live request.
     pub fn reserve(&mut self) {
-        self.young.reserve(self.capacity / 2);
-        self.old.reserve(self.capacity / 2);
+        self.young.runs.reserve(self.capacity / 2);
+        self.old.runs.reserve(self.capacity / 2);
     }
 
     /// Writes the replicas that have a prefix of these blocks into `found`, longest match first. Equal matches are in
     /// order of recency.
     pub fn matches(&mut self, blocks: &[u64], found: &mut Vec<PrefixMatch>) {
         found.clear();
-        for (depth, &block) in (0u32..).zip(blocks) {
-            let Some(holders) = self.holders(block) else { break };
+        let mut depth = 0;
+        while let Some((holders, shared)) = self.visit(&blocks[depth as usize..]) {
             let mut further = false;
             for &(holder, at) in &holders {
                 let Some((replica, age, within)) = self.current(holder, at) else { continue };
@@ -121,7 +180,7 @@ impl PrefixIndex {
                 if !within {
                     known.dropped = Some(age);
                 } else {
-                    known.blocks += 1;
+                    known.blocks += shared;
                     known.age = known.age.max(age);
                     further = true;
                 }
@@ -129,6 +188,7 @@ impl PrefixIndex {
             if !further {
                 break;
             }
+            depth += shared;
         }
         // The list is short: at most one entry per holder of a block.
         found.sort_by_key(|known| std::cmp::Reverse(known.blocks));
@@ -143,12 +203,14 @@ impl PrefixIndex {
         let cache = self.cache(replica);
         cache.tokens += u64::from(new);
         let (holder, at) = (cache.epoch << 16 | replica, (cache.tokens / TICK) as u32);
-        for &block in blocks {
-            let mut holders = self.holders(block).unwrap_or([(NOBODY, 0); HOLDERS]);
-            let place = holders.iter().position(|known| known.0 == holder).unwrap_or(HOLDERS - 1);
-            holders[..=place].rotate_right(1);
-            holders[0] = (holder, at);
-            self.put(block, holders);
+        // The index cannot contain more blocks, and a prefix without its beginning is never found.
+        let mut blocks = &blocks[..blocks.len().min(self.capacity / 2)];
+        while !blocks.is_empty() {
+            let known = self.young.take(blocks).or_else(|| self.old.take(blocks));
+            let mut run = known.unwrap_or_else(|| Run { blocks: blocks.to_vec(), holders: NO_HOLDERS });
+            run.receive((holder, at));
+            blocks = &blocks[run.blocks.len()..];
+            self.put(run);
         }
     }
 
@@ -180,7 +242,7 @@ impl PrefixIndex {
 
     /// Returns the number of remembered blocks.
     pub fn len(&self) -> usize {
-        self.young.len() + self.old.len()
+        self.young.blocks + self.old.blocks
     }
 
     pub fn is_empty(&self) -> bool {
@@ -195,21 +257,23 @@ impl PrefixIndex {
         &mut self.caches[place]
     }
 
-    fn holders(&mut self, block: u64) -> Option<[Holder; HOLDERS]> {
-        if let Some(holders) = self.young.get(&block) {
-            return Some(*holders);
+    /// Returns the holders of the prompt's first block, and the number of leading blocks with these holders.
+    fn visit(&mut self, prompt: &[u64]) -> Option<(Holders, u32)> {
+        if let Some(run) = self.young.runs.get(prompt.first()?) {
+            return Some((run.holders, run.shared(prompt) as u32));
         }
-        let holders = self.old.remove(&block)?;
-        self.put(block, holders);
-        Some(holders)
+        let run = self.old.take(prompt)?;
+        let found = (run.holders, run.blocks.len() as u32);
+        self.put(run);
+        Some(found)
     }
 
-    fn put(&mut self, block: u64, holders: [Holder; HOLDERS]) {
-        if self.young.len() >= self.capacity / 2 && !self.young.contains_key(&block) {
+    fn put(&mut self, run: Run) {
+        if self.young.blocks + run.blocks.len() > self.capacity / 2 {
             std::mem::swap(&mut self.old, &mut self.young);
             self.young.clear();
         }
-        self.young.insert(block, holders);
+        self.young.insert(run);
     }
 
     /// Returns the replica of a holder, the age of its block, and whether the age is within the span. Returns `None`

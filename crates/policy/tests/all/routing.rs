@@ -192,6 +192,82 @@ fn the_index_is_bounded_and_keeps_what_is_asked_for() {
     assert!(found(&mut index, 1_000).is_empty());
 }
 
+/// The index against a list of holders for each block, on prompts that branch at random blocks.
+#[test]
+fn matches_are_those_of_a_list_of_holders_per_block() {
+    let mut chance = Stream::new(5, "branches", 0);
+    for _ in 0..200 {
+        let mut index = plimsoll_policy::affinity::PrefixIndex::new(1 << 20);
+        let mut holders = std::collections::HashMap::<u64, Vec<(u32, u32)>>::new();
+        let (mut losses, mut prompts, mut next) = ([0; 12], vec![Vec::<u64>::new()], 1);
+        for _ in 0..100 {
+            // A prompt continues a part of an earlier one.
+            let mut prompt = prompts[chance.below(prompts.len() as u64) as usize].clone();
+            prompt.truncate(chance.below(prompt.len() as u64 + 1) as usize);
+            let more = chance.below(6);
+            prompt.extend(next..next + more);
+            next += more;
+
+            let mut expected = Vec::<(u32, u32)>::new();
+            for (depth, block) in (0..).zip(&prompt) {
+                for &(replica, epoch) in holders.get(block).into_iter().flatten() {
+                    if epoch != losses[replica as usize] {
+                        continue;
+                    }
+                    if depth == 0 {
+                        expected.push((replica, 1));
+                    } else if let Some(known) = expected.iter_mut().find(|known| **known == (replica, depth))
+                    {
+                        known.1 += 1;
+                    }
+                }
+            }
+            expected.sort_by_key(|known| std::cmp::Reverse(known.1));
+            let mut found = Vec::new();
+            index.matches(&prompt, &mut found);
+            assert_eq!(found.iter().map(|one| (one.replica, one.blocks)).collect::<Vec<_>>(), expected);
+
+            let replica = chance.below(12) as u32;
+            if chance.below(20) == 0 {
+                index.forget(replica);
+                losses[replica as usize] += 1;
+            }
+            index.learn(replica, &prompt, 16);
+            let latest = (replica, losses[replica as usize]);
+            for block in &prompt {
+                let known = holders.entry(*block).or_default();
+                known.retain(|one| *one != latest);
+                known.insert(0, latest);
+                known.truncate(8);
+            }
+            assert_eq!(index.len(), holders.len());
+            prompts.push(prompt);
+        }
+    }
+}
+
+/// Of a small index, each prompt of blocks that were sent last is found whole.
+#[test]
+fn a_full_index_has_the_latest_prompts() {
+    let mut index = plimsoll_policy::affinity::PrefixIndex::new(100);
+    let prompt = |turn: u64| (1..=10).map(|block| turn * 10 + block).collect::<Vec<u64>>();
+    for turn in 0..1_000 {
+        index.learn(2, &prompt(turn), 160);
+        assert!(index.len() <= 100, "{} blocks", index.len());
+        let mut found = Vec::new();
+        for recent in turn.saturating_sub(4)..=turn {
+            index.matches(&prompt(recent), &mut found);
+            assert_eq!(found.first().map(|one| one.blocks), Some(10), "turn {recent} of {turn}");
+        }
+    }
+    let long: Vec<u64> = (1_000_000..1_000_200).collect();
+    index.learn(1, &long, 3_200);
+    assert!(index.len() <= 100, "{} blocks", index.len());
+    let mut found = Vec::new();
+    index.matches(&long, &mut found);
+    assert_eq!(found.first().map(|one| (one.replica, one.blocks)), Some((1, 50)));
+}
+
 /// One of two replicas took 1 s. Every pair contains both, so the slow one gets no request until the load of the
 /// other outweighs its latency.
 #[test]
