@@ -33,8 +33,9 @@ const EVENT_TOKENS: f64 = 5e6;
 /// whole number of points would meet them at the same phase every time.
 const SAMPLES: f64 = 1236.068;
 
-/// Maximum scrapes of the servers per level: a simulated day is scraped every 24 seconds.
-const MOST_LOOKS: i64 = 3_600;
+/// Maximum scrapes of the servers per level: a simulated hour is scraped every 5 seconds. A chart shows no more points, and
+/// the samples of an hour at one per second took more time and memory than its simulation.
+const MAX_SCRAPES: i64 = 720;
 
 /// Pause between the end of a level and the start of the next, as in a live sweep.
 const PAUSE: Span = Span::from_secs(1);
@@ -223,7 +224,7 @@ fn plan<'a>(
         purpose: step.purpose.clone(),
         sample_every: Span(((step.window.0 as f64 / SAMPLES) as i64).max(1_000_000)),
         gauges: true,
-        scrape_every: scenario.scrape.every.max(Span(step.window.0 / MOST_LOOKS)),
+        scrape_every: scrape_interval(scenario.scrape.every, step.window),
         events,
         max_requests: step.requests.or(step.max_requests),
         ends_with_requests: step.requests.is_some(),
@@ -273,4 +274,10 @@ fn output_tokens(scenario: &Scenario, step: &LevelStep) -> f64 {
 fn detail(scenario: &Scenario, events: Events) -> Detail {
     let watched = watches_tokens(&scenario.client);
     if events == Events::All || watched { Detail::Tokens } else { Detail::Ends }
+}
+
+/// Returns the interval between two scrapes: a whole multiple of the configured one, for at most [`MAX_SCRAPES`].
+fn scrape_interval(configured: Span, window: Span) -> Span {
+    let longest = configured.0.max(1).saturating_mul(MAX_SCRAPES);
+    Span(configured.0.saturating_mul(window.0.saturating_add(longest - 1).div_euclid(longest).max(1)))
 }
