@@ -40,14 +40,14 @@ type Holders = [Holder; HOLDERS];
 
 /// Consecutive blocks of prompts with the same holders.
 #[derive(Clone, Debug)]
-struct Run {
+struct BlockRun {
     /// Hashes in order of the prompt; at least one.
     blocks: Vec<u64>,
     /// The most recent holder is first; empty places have the replica [`NOBODY`].
     holders: Holders,
 }
 
-impl Run {
+impl BlockRun {
     /// Returns the number of leading blocks that a prompt shares with this run.
     fn shared(&self, prompt: &[u64]) -> usize {
         self.blocks.iter().zip(prompt).take_while(|(ours, theirs)| ours == theirs).count()
@@ -63,13 +63,14 @@ impl Run {
 /// The runs of one generation by their first block.
 #[derive(Clone, Default, Debug)]
 struct Generation {
-    runs: HashMap<u64, Run, BuildHasherDefault<FibonacciHasher>>,
+    /// Boxed, because the table has room for a run per block and most of it stays empty.
+    runs: HashMap<u64, Box<BlockRun>, BuildHasherDefault<FibonacciHasher>>,
     /// Number of blocks in all runs.
     blocks: usize,
 }
 
 impl Generation {
-    fn insert(&mut self, run: Run) {
+    fn insert(&mut self, run: Box<BlockRun>) {
         self.blocks += run.blocks.len();
         if let Some(replaced) = self.runs.insert(run.blocks[0], run) {
             self.blocks -= replaced.blocks.len();
@@ -77,12 +78,12 @@ impl Generation {
     }
 
     /// Removes the leading blocks that a prompt shares with the run at its first block. The rest of that run stays.
-    fn take(&mut self, prompt: &[u64]) -> Option<Run> {
+    fn take(&mut self, prompt: &[u64]) -> Option<Box<BlockRun>> {
         let mut run = self.runs.remove(prompt.first()?)?;
         self.blocks -= run.blocks.len();
         let rest = run.blocks.split_off(run.shared(prompt));
         if !rest.is_empty() {
-            self.insert(Run { blocks: rest, holders: run.holders });
+            self.insert(Box::new(BlockRun { blocks: rest, holders: run.holders }));
         }
         Some(run)
     }
@@ -207,7 +208,8 @@ impl PrefixIndex {
         let mut blocks = &blocks[..blocks.len().min(self.capacity / 2)];
         while !blocks.is_empty() {
             let known = self.young.take(blocks).or_else(|| self.old.take(blocks));
-            let mut run = known.unwrap_or_else(|| Run { blocks: blocks.to_vec(), holders: NO_HOLDERS });
+            let new = || Box::new(BlockRun { blocks: blocks.to_vec(), holders: NO_HOLDERS });
+            let mut run = known.unwrap_or_else(new);
             run.receive((holder, at));
             blocks = &blocks[run.blocks.len()..];
             self.put(run);
@@ -268,7 +270,7 @@ impl PrefixIndex {
         Some(found)
     }
 
-    fn put(&mut self, run: Run) {
+    fn put(&mut self, run: Box<BlockRun>) {
         if self.young.blocks + run.blocks.len() > self.capacity / 2 {
             std::mem::swap(&mut self.old, &mut self.young);
             self.young.clear();
