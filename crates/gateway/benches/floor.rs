@@ -4,7 +4,8 @@
 //!
 //! Run `cargo bench -p plimsoll-gateway --bench floor`; append a name for one part: `-- added`, `-- unread`, `--
 //! decisions`. Each part is a separate process, so that its CPU time is separate. With `PLIMSOLL_ROUTERS=FOLDER`, a
-//! folder with the programs `smg` and `vllm-router` (`pip install smg vllm-router`), these are measured too.
+//! folder with the programs `smg` and `vllm-router` (`pip install smg vllm-router`), these are measured too; so are nginx
+//! and HAProxy if they are installed.
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark times and prints")]
 
@@ -33,6 +34,8 @@ use plimsoll_policy::{BlockEnds, ReplicaLoad, ReplicaView, RequestFacts, Router}
 const CLIENTS: usize = 16;
 const WINDOW: Duration = Duration::from_millis(2_500);
 const EVENTS: usize = 100;
+/// Streams at once of the load with an event per 20 ms.
+const STREAMS: usize = 400;
 /// Rate and connections of the open loop.
 const RATE_PER_S: f64 = 2_000.0;
 const CONNECTIONS: usize = 64;
@@ -44,6 +47,50 @@ const ROUTERS: [(&str, &[&str]); 3] = [
     ("smg, cache aware", &["smg", "launch", "--policy", "cache_aware"]),
     ("smg, round robin", &["smg", "launch", "--policy", "round_robin"]),
     ("vllm-router, round robin", &["vllm-router", "--policy", "round_robin"]),
+];
+
+/// Proxies that know nothing of inference: name, program, arguments before the file, and the file. `{port}` is the port to
+/// listen on; a line with `{replica}` is repeated for each replica. One process with one thread, as the gateway here.
+const PROXIES: [(&str, &str, &[&str], &str); 2] = [
+    (
+        "nginx",
+        "nginx",
+        &["-c"],
+        "daemon off; master_process off; pid /dev/null; error_log /dev/null;
+events { worker_connections 4096; }
+http {
+access_log off; client_body_buffer_size 1m; keepalive_requests 100000000;
+upstream replicas { keepalive 512; keepalive_requests 100000000;
+server {replica};
+}
+server { listen 127.0.0.1:{port};
+location / { proxy_pass http://replicas; proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_buffering off; }
+}
+}
+",
+    ),
+    (
+        "HAProxy",
+        "haproxy",
+        &["-db", "-q", "-f"],
+        "global
+ nbthread 1
+ maxconn 4096
+defaults
+ mode http
+ option http-no-delay
+ http-reuse always
+ timeout connect 5s
+ timeout client 60s
+ timeout server 60s
+frontend gateway
+ bind 127.0.0.1:{port}
+ default_backend replicas
+backend replicas
+ balance roundrobin
+ server {replica} {replica}
+",
+    ),
 ];
 
 fn main() {
@@ -67,7 +114,8 @@ fn ready(addr: SocketAddr) {
     std::process::exit(0);
 }
 
-/// Answers with 2 KB immediately, or with one event per ms if the body requests a stream.
+/// Answers with 2 KB immediately, or with one event per ms if the body requests a stream. A stream with the word `paced`
+/// has an event per 20 ms, as from an engine with many streams.
 fn replica() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("it listens");
@@ -91,7 +139,7 @@ fn serve(mut socket: TcpStream) -> Option<()> {
     let (mut all, mut part) = (Vec::new(), vec![0; 65_536]);
     loop {
         all.clear();
-        let (streams, floods) = loop {
+        let (streams, floods, paced) = loop {
             let count = socket.read(&mut part).ok().filter(|count| *count > 0)?;
             all.extend_from_slice(&part[..count]);
             let Some(end) = all.windows(4).position(|end| end == b"\r\n\r\n") else { continue };
@@ -99,7 +147,7 @@ fn serve(mut socket: TcpStream) -> Option<()> {
             let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
             if all.len() >= end + 4 + length.unwrap_or(0) {
                 let holds = |text: &[u8]| memchr::memmem::find(&all, text).is_some();
-                break (holds(b"\"stream\":true"), holds(b"flood"));
+                break (holds(b"\"stream\":true"), holds(b"flood"), holds(b"paced"));
             }
         };
         if all.starts_with(b"GET ") {
@@ -125,7 +173,7 @@ fn serve(mut socket: TcpStream) -> Option<()> {
         }
         for _ in 0..EVENTS {
             socket.write_all(chunk.as_bytes()).ok()?;
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(if paced { 20 } else { 1 }));
         }
         socket.write_all(b"0\r\n\r\n").ok()?;
     }
@@ -232,8 +280,36 @@ impl Part {
             .spawn()
             .expect("it is there");
         let part = Part { child, addr: SocketAddr::from(([127, 0, 0, 1], port)) };
+        part.wait(args[0]);
+        part
+    }
+
+    /// Starts a proxy of [`PROXIES`] with one process and one thread; `None` if it is not installed.
+    fn proxy(program: &str, args: &[&str], file: &str, replicas: &[Part]) -> Option<Part> {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+        let each = |line: &str| match line.contains("{replica}") {
+            true => replicas.iter().map(|one| line.replace("{replica}", &one.addr.to_string())).collect(),
+            false => line.replace("{port}", &free.port().to_string()),
+        };
+        let path = std::env::temp_dir().join(format!("floor-{}-{program}", std::process::id()));
+        std::fs::write(&path, file.split_inclusive('\n').map(each).collect::<String>()).expect("written");
+        let child = Command::new(program)
+            .args(args)
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let part = Part { child, addr: free };
+        part.wait(program);
+        let _ = std::fs::remove_file(path);
+        Some(part)
+    }
+
+    fn wait(&self, name: &str) {
         let answers = || {
-            let mut socket = TcpStream::connect(part.addr).ok()?;
+            let mut socket = TcpStream::connect(self.addr).ok()?;
             socket.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
             socket.write_all(&request("is anybody there", false)).ok()?;
             let mut head = [0; 12];
@@ -242,10 +318,9 @@ impl Part {
         };
         let began = Instant::now();
         while answers().is_none() {
-            assert!(began.elapsed() < Duration::from_secs(60), "{} does not answer", args[0]);
+            assert!(began.elapsed() < Duration::from_secs(60), "{name} does not answer");
             std::thread::sleep(Duration::from_millis(200));
         }
-        part
     }
 
     fn start(args: &[String]) -> Part {
@@ -297,6 +372,7 @@ fn request(prompt: &str, streams: bool) -> Vec<u8> {
 
 /// Sends requests for one measurement window. Returns the number of answered ones and the time of each in s.
 fn load(addr: SocketAddr, clients: usize, streams: bool) -> (u64, Vec<f64>) {
+    let word = if clients == STREAMS { "paced " } else { "system " };
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let times: Arc<Mutex<Vec<f64>>> = Arc::default();
     let threads: Vec<_> = (0..clients)
@@ -310,8 +386,7 @@ fn load(addr: SocketAddr, clients: usize, streams: bool) -> (u64, Vec<f64>) {
                 let mut number = 0;
                 while !stop.load(Ordering::Relaxed) {
                     number += 1;
-                    let prompt =
-                        format!("{}{client} {number} {}", "system ".repeat(100), "user ".repeat(260));
+                    let prompt = format!("{}{client} {number} {}", word.repeat(100), "user ".repeat(260));
                     let text = request(&prompt, streams);
                     let began = Instant::now();
                     exchange(&mut socket, &text, &mut part);
@@ -454,16 +529,21 @@ fn compare() {
     let of = |what: &str| before(&replicas, what);
     let mut parts =
         vec![("floor", of("proxy")), ("gateway", of("gateway")), ("gateway, recorded", of("recorded"))];
+    for (name, program, args, file) in PROXIES {
+        parts.extend(Part::proxy(program, args, file, &replicas).map(|part| (name, part)));
+    }
     if let Ok(folder) = std::env::var("PLIMSOLL_ROUTERS") {
         for (name, args) in ROUTERS {
             parts.push((name, Part::router(&folder, args, &replicas)));
         }
     }
-    for (what, streams, per, bar) in
-        [("request of 2 KB", false, 1, 2.0), ("streamed event", true, EVENTS, 1.2)]
-    {
+    for (what, clients, streams, per, bar) in [
+        ("request of 2 KB", CLIENTS, false, 1, 2.0),
+        ("streamed event", CLIENTS, true, EVENTS, 1.2),
+        ("event of 400 streams", STREAMS, true, EVENTS, 1.2),
+    ] {
         for (_, part) in &parts {
-            load(part.addr, CLIENTS, streams);
+            load(part.addr, clients, streams);
         }
         let mut cost = vec![Vec::new(); parts.len()];
         // The order is reversed in the second half, so that a drift of the machine cancels out.
@@ -472,15 +552,16 @@ fn compare() {
         for &place in there.iter().chain(back).cycle().take(5 * parts.len()) {
             let part = &parts[place].1;
             let before = part.cpu_s();
-            let (count, _) = load(part.addr, CLIENTS, streams);
+            let (count, _) = load(part.addr, clients, streams);
             cost[place].push((part.cpu_s() - before) / (count as f64 * per as f64));
         }
-        for ((name, _), own) in parts.iter().zip(&cost) {
+        for ((name, part), own) in parts.iter().zip(&cost) {
             let ratios = own.iter().zip(&cost[0]).map(|(own, floor)| own / floor).collect();
             println!(
-                "CPU per {what}, {name}: {:.1} µs, {:.2} x the floor{}",
+                "CPU per {what}, {name}: {:.1} µs, {:.2} x the floor, {:.0} MiB{}",
                 1e6 * median(own.clone()),
                 median(ratios),
+                part.resident() / 1024.0 / 1024.0,
                 if *name == "gateway" { format!(" (bar {bar})") } else { String::new() }
             );
         }
@@ -489,12 +570,14 @@ fn compare() {
     let direct = [("direct", &replicas[0])];
     let through = parts.iter().map(|(name, part)| (*name, part));
     for (name, part) in direct.into_iter().chain(through).chain(direct) {
-        let (count, times) = load(part.addr, 1, false);
-        println!(
-            "one client after another, {name}: {count} requests, p50 {:.0} µs, p99 {:.0} µs",
-            quantile(&times, 0.5),
-            quantile(&times, 0.99)
-        );
+        for clients in [1, CLIENTS] {
+            let (count, times) = load(part.addr, clients, false);
+            println!(
+                "{clients} closed-loop clients, {name}: {count} requests, p50 {:.0} µs, p99 {:.0} µs",
+                quantile(&times, 0.5),
+                quantile(&times, 0.99)
+            );
+        }
     }
     drop(parts);
     drop(replicas);
