@@ -82,10 +82,10 @@ fn unsteady(frames: &Frames<'_>) -> Option<String> {
             && reason.verdict >= Trust::Suspect
             && reason.level.is_none_or(|of| of == level)
     };
-    let said = &validity.reasons.iter().find(own)?.figure;
-    Some(match said.starts_with("not steady") {
-        true => said.clone(),
-        false => format!("not steady: {said}"),
+    let figure = &validity.reasons.iter().find(own)?.figure;
+    Some(match figure.starts_with("not steady") {
+        true => figure.clone(),
+        false => format!("not steady: {figure}"),
     })
 }
 
@@ -243,7 +243,7 @@ pub(crate) fn without_requests() -> Verdict {
         cause: Cause::Unknown,
         rule: "none".to_owned(),
         confidence: 0.0,
-        says: "the run holds no request to judge".to_owned(),
+        says: "the run contains no request to evaluate".to_owned(),
         explains: None,
         evidence: Vec::new(),
         counter: Counter::NoneExists,
@@ -269,7 +269,7 @@ fn evidence(finding: &Finding) -> Evidence {
 /// Returns the number of attempts with the decisive kind of failure, or the counter of the cause.
 fn counter(decided: &Finding) -> Counter {
     let name = match decided.fact {
-        Observed::TurnedAway => "requests turned away",
+        Observed::TurnedAway => "requests rejected",
         Observed::CutShort => "answers cut short",
         Observed::Errors => "requests with an error",
         _ => return Counter::NoneExists,

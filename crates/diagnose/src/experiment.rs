@@ -84,7 +84,7 @@ impl NextExperiment {
             }
             NextExperiment::ConcurrencySteps { at } => {
                 let at: Vec<String> = at.iter().map(u32::to_string).collect();
-                format!("hold {} requests in flight in turn", at.join(", "))
+                format!("keep {} requests in flight, in turn", at.join(", "))
             }
             NextExperiment::ScaleLoad { factor } => {
                 format!("send the same traffic at {factor} times the rate")
@@ -114,9 +114,11 @@ impl NextExperiment {
                 "trace every request, or at least the slow ones (tail sampling)".into()
             }
             NextExperiment::OneClock => "measure both ends on one clock".into(),
-            NextExperiment::PastTheProxy => "send the same to the engine itself, past the proxies".into(),
+            NextExperiment::PastTheProxy => {
+                "send the same requests to the engine directly, past the proxies".into()
+            }
             NextExperiment::Scrape => {
-                "run the same with the server's metrics read beside it (--scrape)".into()
+                "repeat the run with --scrape, which records the server's metrics".into()
             }
             NextExperiment::Baseline => {
                 "measure the state before the change, and give it as --baseline".into()

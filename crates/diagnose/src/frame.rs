@@ -111,13 +111,13 @@ impl<'a> Frames<'a> {
         }
         if self.now().replicas.is_empty() {
             lacks(
-                "one replica against another: answers do not say who gave them",
+                "replica against replica: answers do not name the replica that sent them",
                 NextExperiment::OneReplica,
             );
         }
         if self.case.device.is_some() && self.base.is_some() {
             lacks(
-                "what became of the device's steps since the baseline: a timeline is judged without one",
+                "whether the device's steps changed since the baseline: a timeline is evaluated without a baseline",
                 NextExperiment::Profile,
             );
         }

@@ -88,7 +88,7 @@ fn fixed_delay(frames: &Frames<'_>) -> Option<Finding> {
         () => FactState::Unclear,
     };
     let says = format!(
-        "a single request takes {} more to its first token whatever its length (was {})",
+        "the first token of a single request is {} later at any prompt length (was {})",
         ms(middle.value),
         ms(typical)
     );
@@ -169,7 +169,7 @@ fn by_prompt_beside_others(frames: &Frames<'_>) -> Option<Finding> {
         is => is,
     };
     let says = format!(
-        "first tokens beside others {}, rank correlation with the prompt {}",
+        "first tokens of concurrent requests {}, rank correlation with the prompt {}",
         times(&whole.ratio),
         number(rho)
     );

@@ -140,8 +140,8 @@ pub fn cleared(frames: &Frames<'_>, verdicts: &[Verdict]) -> Option<ClearedSuspe
         return None;
     }
     let says = format!(
-        "the network is not the cause: round trip least {} (median), smoothed p99 {}, beside a first token after {}; {} of {} \
-         segments sent again, {} of {} came out of order",
+        "the network is not the cause: round trip least {} (median), smoothed p99 {}, with a first token after {}; {} of {} \
+         segments retransmitted, {} of {} came out of order",
         ms(least),
         ms(p99),
         ms(typical),

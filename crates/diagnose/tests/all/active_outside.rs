@@ -132,7 +132,7 @@ fn what_crowds_outside_the_engine_is_no_saturation() {
     let told = outside.told();
     assert_eq!(told.verdicts[0].cause, Cause::Unknown, "{}", told.headline);
     assert!(
-        told.verdicts[0].evidence.iter().any(|of| of.says.contains("the engine knows of 2.0")),
+        told.verdicts[0].evidence.iter().any(|of| of.says.contains("the engine reports 2.0")),
         "{told:#?}"
     );
 }
