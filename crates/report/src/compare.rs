@@ -280,8 +280,8 @@ fn target_words(comparison: &Comparison) -> String {
         Fact::Same | Fact::Unknown => None,
     });
     let changed: Vec<String> = changed.collect();
-    let said = if changed.is_empty() { "none known".to_owned() } else { changed.join("; ") };
-    format!("Target changes: {said}.")
+    let changes = if changed.is_empty() { "none known".to_owned() } else { changed.join("; ") };
+    format!("Target changes: {changes}.")
 }
 
 /// Shortens long values to start at their first difference.

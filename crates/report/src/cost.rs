@@ -35,9 +35,9 @@ pub(crate) fn title(bill: &Bill) -> String {
             format!("{input} {currency} per million input and {output} per million output tokens")
         }
     };
-    let said: Vec<&str> = [&given.date, &given.source].into_iter().flatten().map(String::as_str).collect();
-    let said = if said.is_empty() { "price without date".to_owned() } else { said.join(", ") };
-    format!("Cost in {currency} at {price} ({said})")
+    let origin: Vec<&str> = [&given.date, &given.source].into_iter().flatten().map(String::as_str).collect();
+    let origin = if origin.is_empty() { "undated price".to_owned() } else { origin.join(", ") };
+    format!("Cost in {currency} at {price} ({origin})")
 }
 
 /// Returns one row per throughput with a cost: the budget lines first.

@@ -41,7 +41,7 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
             }
         });
     }
-    document.section("What was judged", |section| {
+    document.section("Evaluated data", |section| {
         // Experiments describe themselves; a single diagnosed level needs its name.
         let subject = tried.is_empty().then(|| subject(name, diagnosis));
         section.list(diagnosis.validity.as_ref().map(of_trust).into_iter().chain(subject));
@@ -186,7 +186,7 @@ fn why(document: &mut Document, found: &Verdict) {
             section.says(format!("Runner-up: {title} (confidence {confidence:.2}); {}", other.why));
             section.says(format!("To distinguish the two: {}", other.experiment.words()));
         }
-        section.says(format!("What would overturn it: {}", found.overturn.words()));
+        section.says(format!("To test the verdict: {}", found.overturn.words()));
     });
 }
 

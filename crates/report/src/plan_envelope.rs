@@ -106,7 +106,7 @@ fn formulas(plan: &EnvelopeFinding) -> TextTable {
         (
             "all",
             format!(
-                "{} × {}/s = {:.1}/s against {peak}/s asked",
+                "{} × {}/s = {:.1}/s against {peak}/s required",
                 plan.replicas,
                 number(plan.carried_by_one_per_s),
                 plan.carried_per_s

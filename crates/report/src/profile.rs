@@ -47,9 +47,9 @@ fn document(finding: &ProfileFinding) -> Document {
 /// Describes the input, in a sentence.
 fn read(finding: &ProfileFinding) -> String {
     let count = &finding.count;
-    let stands = if finding.stand_for > 1.001 * count.profiled as f64 {
+    let represented = if finding.stand_for > 1.001 * count.profiled as f64 {
         format!(
-            ", which stand for {} (sampled traces, weighted back)",
+            ", which represent {} (sampled traces, weighted)",
             figure::count(finding.stand_for.round() as u64)
         )
     } else {
@@ -60,7 +60,7 @@ fn read(finding: &ProfileFinding) -> String {
         false => format!(" of {}", figure::count(count.requests)),
     };
     format!(
-        "{} in {}: {}{out_of} profiled{stands}.",
+        "{} in {}: {}{out_of} profiled{represented}.",
         counted(count.spans, "span"),
         counted(count.traces, "trace"),
         counted(count.profiled, "request")
@@ -74,7 +74,7 @@ fn says(finding: &ProfileFinding) -> Vec<String> {
         match &path.tail {
             TailReason::Attributed(tail) => says.push(of_tail(path, tail)),
             TailReason::Refused { why } => {
-                says.push(format!("Where the tail of {} comes from is not said: {why}.", path.of.name()))
+                says.push(format!("The tail of {} is not attributed: {why}.", path.of.name()))
             }
         }
     }

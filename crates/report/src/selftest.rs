@@ -42,15 +42,15 @@ impl Selftest {
     pub(crate) fn verdict(&self) -> String {
         let failed = self.rows().filter(|row| !row.holds).count();
         match failed {
-            0 => "What was asked was sent, and what was printed is true.".to_owned(),
+            0 => "All checks pass: the load was sent as configured, and the figures are correct.".to_owned(),
             1 => "One check fails on this machine.".to_owned(),
             some => format!("{some} checks fail on this machine."),
         }
     }
 }
 
-const HOW: &str = "A witness, a server that shares no code with the client, answered a scripted load and noted when it read each request and wrote each \
-                   token, on the same clock. Its notes are the truth here.";
+const HOW: &str = "A reference server, which shares no code with the client, answered a scripted load. It noted when it read each request and wrote each \
+                   token, on the client's clock. Its notes are the ground truth.";
 const HELP: &str =
     "plimsoll doctor reports what keeps a machine from measuring; on a busy one the times fail first.";
 

@@ -51,10 +51,10 @@ fn level(section: &mut Document, found: &WaitFinding) {
     }
     section.drawn(bars(found));
     section.titled("What each part takes", parts(found));
-    section.titled("How far an inferred part may be off", bounds(found));
+    section.titled("Error bounds of inferred parts", bounds(found));
     section.titled("What other requests of this load would show", intervals(found));
     section.titled("Slices of the budget", slices(&found.slices));
-    let faster = "If a part were faster (service times alone; a shorter queue is not counted)";
+    let faster = "If a part were faster (service times only; a shorter queue is not counted)";
     section.titled(faster, ceilings(found));
     section.notes(own.iter().cloned().chain(dashes(found)));
 }
@@ -374,7 +374,7 @@ fn signed(s: f64) -> String {
 
 /// Returns the error bounds of the inferred parts.
 fn bounds(found: &WaitFinding) -> TextTable {
-    let mut table = TextTable::new(&["<inferred: lies between", "mean", "p50", "p95", "p99"]);
+    let mut table = TextTable::new(&["<inferred: range", "mean", "p50", "p95", "p99"]);
     for part in found.parts.iter().filter(|part| part.basis == Basis::Inferred) {
         let range = |value: Option<BoundedValue>| match value {
             Some(value) => format!("{} … {}", seconds(value.lower), seconds(value.upper)),

@@ -110,7 +110,7 @@ pub fn fitted(name: &str, fitted: &FittedEngine) -> String {
         page.list(fitted.band.rows.iter().map(|row| {
             let (low, high) = (row.bias_log - 1.645 * row.spread_log, row.bias_log + 1.645 * row.spread_log);
             format!(
-                "band of {}: 9 of 10 stretches within × {:.3} to × {:.3} of what is simulated",
+                "band of {}: 9 of 10 intervals within × {:.3} to × {:.3} of the simulated value",
                 row.metric,
                 low.exp(),
                 high.exp()

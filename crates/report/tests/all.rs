@@ -117,5 +117,5 @@ fn the_verdict_and_the_scrapes_stand_there_without_anything_below_them() {
     for said in ["200 scrapes", "No level that is shown has figures of it.", "No check applied."] {
         assert!(text.contains(said) && page.contains(said), "{said} is not in {text}");
     }
-    assert!(text.contains("Trust: ") && page.contains("How far this may be trusted: "), "{text}");
+    assert!(text.contains("Trust: ") && page.contains("Trust in the measurement: "), "{text}");
 }
