@@ -182,7 +182,7 @@ fn later_by_answer(frames: &Frames<'_>) -> Option<Finding> {
     // Compare also with the candidate's own line by prompts, because the lengths of forty prompts and responses may
     // correlate by accident.
     let goes = goes_with(frames, |arms| arms.1, |row| row.output);
-    let says = "what first tokens take more goes with the length of the answer".to_owned();
+    let says = "the added time to first token grows with the answer length".to_owned();
     Some(Finding::new(Observed::LaterByAnswer, yes_if(goes), says))
 }
 

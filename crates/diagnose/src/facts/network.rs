@@ -66,7 +66,7 @@ fn packets_lost(frames: &Frames<'_>) -> Option<Finding> {
         () => FactState::Unclear,
     };
     let says = format!(
-        "{} of the segments are lost: {} of {} sent again, a gap in {} of {} answers; {} of the requests that lost one wait longer than nine tenths of the others",
+        "{} of the segments are lost: {} of {} retransmitted, a gap in {} of {} answers; {} of the requests that lost one wait longer than nine tenths of the others",
         percent(lost),
         found.sent_again,
         found.sent,

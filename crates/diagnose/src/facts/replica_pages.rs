@@ -105,7 +105,7 @@ pub fn uneven((before, now): &Engines) -> Option<Finding> {
         () => FactState::Unclear,
     };
     let says = format!(
-        "{} gets {} times a fair share of the requests by the pages (before at most {}); its tokens come × {} as far apart",
+        "{} gets {} times a fair share of the requests by the pages (before at most {}); its token gaps are × {}",
         now[at].name,
         number(load),
         number(was),
