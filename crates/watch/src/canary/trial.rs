@@ -325,7 +325,7 @@ impl CanaryTrial {
             format!(": {}: {} of the base, {} of the canary", row.what, share(0), share(1))
         });
         let caution = match self.spec.before == Span::ZERO && found.replicas[1] < SEVERAL {
-            true => "; that its replicas are no worse by themselves is not known (--before 1h would tell)",
+            true => "; its replicas may be worse regardless of the change (check with --before 1h)",
             false => "",
         };
         format!("it is worse{of}{caution}")

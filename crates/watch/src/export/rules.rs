@@ -40,7 +40,7 @@ pub(crate) fn rules(
 ) -> String {
     let budget = spec.name(file);
     let mut out = comments(file, source, rows);
-    out += "# Counts rest on increase() over five minutes: scrape every minute or more often. Until there is a day of history, requests count as\n";
+    out += "# Counts use increase() over five minutes: scrape every minute or more often. Until there is a day of history, requests count as\n";
     out += "# independent (plimsoll:design_effect:1d is 1).\ngroups:\n";
     for row in rows {
         if let Some(counted) = &row.counted {
@@ -264,7 +264,7 @@ impl Row<'_> {
                 lasts: "10m",
                 labels: vec![("about", &row.lint.id), ("budget", budget), ("severity", "ticket")],
                 summary: format!(
-                    "{}: its series are not there; are the edges and the selector still those of the server?",
+                    "{}: its series are missing; check that the server still has these edges and labels",
                     row.lint.budget
                 ),
             },
@@ -306,7 +306,7 @@ fn fleet(out: &mut String, source: &ExportSource, budget: &str, spec: &ExportSpe
     let found =
         [queue(source, budget, spec), stalled(source, budget), silent(source, budget), lost(source, budget)];
     found.iter().flatten().for_each(|rule| alert(out, rule));
-    let summary = "always fires: where it is missing nobody watches".to_owned();
+    let summary = "always fires: if it is missing, the monitoring is down".to_owned();
     let (kind, expr) = (AlertKind::Watchdog, "vector(1)".to_owned());
     alert(out, &AlertRule { kind, expr, lasts: "0s", labels: of_fleet(budget, "none"), summary });
 }

@@ -49,7 +49,7 @@ pub(crate) fn tests(
         series(&mut counted.iter().flat_map(|(_, counted)| of(counted)))
     };
     if !counted.is_empty() {
-        test(&mut out, &HOUR, "a healthy source calls for nobody", &all(healthy));
+        test(&mut out, &HOUR, "a healthy source fires no alert", &all(healthy));
         let any = format!("ALERTS{{alertname!={}}}", quoted(&AlertKind::Watchdog.alert_name()));
         expect(&mut out, &HOUR, &any, None);
     }
