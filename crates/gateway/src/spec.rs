@@ -400,7 +400,7 @@ impl GatewaySpec {
             replica.header(self.name_replicas)?;
             let name = replica.named();
             if replica.models.as_ref().is_some_and(Vec::is_empty) {
-                let why = format!("{name}: models names none; leave it out, and the replica is asked");
+                let why = format!("{name}: models is empty; leave it out to query the replica");
                 return conflict("replicas", why);
             }
             if names.contains(&name) {
@@ -431,16 +431,14 @@ impl GatewaySpec {
         for (alias, models) in &self.tiers {
             let wrong = |why: String| conflict("tiers", format!("{alias}: {why}"));
             if models.is_empty() {
-                return wrong("names no model; write the first choice, and what stands in for it".to_owned());
+                return wrong("names no model; write the first choice, then its fallbacks".to_owned());
             }
             if said.contains(&alias) {
                 return wrong("is a model that a replica serves; give the tiers another name".to_owned());
             }
             for (place, model) in models.iter().enumerate() {
                 if self.tiers.contains_key(model) {
-                    return wrong(format!(
-                        "{model} stands for models itself; name those that replicas serve"
-                    ));
+                    return wrong(format!("{model} is a tier itself; name models that replicas serve"));
                 }
                 if models[..place].contains(model) {
                     return wrong(format!("{model} is there twice"));
@@ -455,7 +453,7 @@ impl GatewaySpec {
 
     fn validate_paths(&self) -> Result<(), SettingError> {
         if self.paths.is_empty() {
-            return conflict("paths", "no path is open; write public, or the paths that clients may ask for");
+            return conflict("paths", "no path is open; write public, or the allowed paths");
         }
         let open = OpenPaths::new(&self.paths)?;
         let cached = self.cache.iter().flat_map(|cache| &cache.paths).map(|path| ("cache.paths", path));

@@ -339,11 +339,11 @@ impl Cache {
             let count = self.uses[how as usize].load(Ordering::Relaxed);
             ([("result", how.name())], count as f64)
         });
-        let help = "Requests that the cache could have answered: from what it keeps, from a twin's answer under way, by a replica, with the answer to the same in other words.";
+        let help = "Cacheable requests by source of the answer: a stored answer, a coalesced request, a replica, a similar prompt.";
         page.counter("plimsoll_gateway_cache_requests_total", help, each);
         page.gauge(
             "plimsoll_gateway_cache_bytes",
-            "Answers kept, bytes.",
+            "Stored answers, bytes.",
             [([], self.whole.weight() as f64)],
         );
         page.gauge("plimsoll_gateway_cache_answers", "Answers kept.", [([], self.whole.len() as f64)]);

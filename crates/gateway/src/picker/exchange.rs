@@ -319,7 +319,7 @@ impl Exchange<'_> {
                 sent.ends(true);
             }
             Some(HttpMessage::RequestHeaders(..)) | None => {
-                let why = "a message that does not come after the request's head, or that nobody knows";
+                let why = "an unknown message, or a message that may not follow the request headers";
                 return Err(GrpcCallError::new(Code::InvalidArgument, why));
             }
         }

@@ -82,7 +82,7 @@ impl UpstreamResponse {
 
 #[expect(
     clippy::large_enum_variant,
-    reason = "one value for each request, used at once; a box would allocate for each"
+    reason = "one short-lived value for each request; a box would allocate for each"
 )]
 pub(super) enum NextStep {
     Relay(UpstreamResponse, ReplicaLease),

@@ -246,8 +246,8 @@ fn names_for_several_models_that_make_no_sense_are_refused() {
     type Tiers<'a> = &'a [(&'a str, &'a [&'a str])];
     let cases: [(Tiers<'_>, &str); 7] = [
         (&[("chat", &[])], "tiers: chat: names no model"),
-        (&[("chat", &["chat"])], "tiers: chat: chat stands for models itself"),
-        (&[("a", &["b"]), ("b", &["a"])], "tiers: a: b stands for models itself"),
+        (&[("chat", &["chat"])], "tiers: chat: chat is a tier itself"),
+        (&[("a", &["b"]), ("b", &["a"])], "tiers: a: b is a tier itself"),
         (&[("large", &["small"])], "tiers: large: is a model that a replica serves"),
         (&[("chat", &["large", "tiny"])], "tiers: chat: no replica serves tiny"),
         (&[("chat", &["large", "large"])], "tiers: chat: large is there twice"),
