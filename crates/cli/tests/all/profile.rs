@@ -154,7 +154,7 @@ fn what_can_t_be_profiled_is_said_in_one_line() {
     for (args, code, word) in [
         (vec!["profile", "nowhere.json"], 2, "nowhere.json"),
         (vec!["profile", &vllm, "--rules", &unknown], 2, "lunch"),
-        (vec!["profile", &vllm, "--rules", &nothing], 2, "asks nothing"),
+        (vec!["profile", &vllm, "--rules", &nothing], 2, "has no condition"),
         (vec!["profile", &vllm, "--budget", &no_stages], 2, "has no stages"),
         (vec!["profile", &vllm, "--floor", &floor], 2, "trtexec"),
         (vec!["profile", &failed], 4, "--failed"),
