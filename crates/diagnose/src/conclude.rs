@@ -216,7 +216,7 @@ pub fn unknown(worse: &Worse, found: &[Finding], belief: &CausePosterior) -> Ver
         found.iter().filter(|finding| finding.is == FactState::Yes).map(evidence).collect();
     lines.extend(best.iter().map(|(cause, _)| {
         let seen = decided_by(found, row(*cause))
-            .map_or("what would decide it was not seen", |decided| &decided.says);
+            .map_or("its decisive evidence was not observed", |decided| &decided.says);
         Evidence::said("candidate", format!("{}: {seen}", cause.title()))
     }));
     Verdict {
@@ -281,9 +281,9 @@ fn counter(decided: &Finding) -> Counter {
 fn runner_up(found: &[Finding], (cause, confidence): (Cause, f64)) -> RunnerUp {
     let of = row(cause);
     let why = match decided_by(found, of) {
-        _ if cause == Cause::Nothing => "it may be chance".to_owned(),
-        Some(decided) => format!("it fits less of what was seen, and yet: {}", decided.says),
-        None => "what would decide it was not seen".to_owned(),
+        _ if cause == Cause::Nothing => "the difference may be chance".to_owned(),
+        Some(decided) => format!("it fits less of the evidence, but: {}", decided.says),
+        None => "its decisive evidence was not observed".to_owned(),
     };
     RunnerUp { cause, confidence, why, experiment: cause.overturned_by() }
 }

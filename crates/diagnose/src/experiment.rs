@@ -103,12 +103,12 @@ impl NextExperiment {
             }
             NextExperiment::IdleGap { idle_s } => format!("send nothing for {idle_s} s, then requests"),
             NextExperiment::OneReplica => "send to one replica only, each in turn".into(),
-            NextExperiment::EvenArrivals => "send the same rate at even distances".into(),
+            NextExperiment::EvenArrivals => "send the same rate with even gaps".into(),
             NextExperiment::ReplayBaseline => "send the baseline's requests again, one by one".into(),
-            NextExperiment::RunLonger { factor } => format!("run the same for {factor} times as long"),
+            NextExperiment::RunLonger { factor } => format!("run the same load {factor} times as long"),
             NextExperiment::SecondGenerator => "send the same rate from two generators".into(),
             NextExperiment::OpenLoop => "send the same rate open loop".into(),
-            NextExperiment::WithoutRetries => "send the same without retries".into(),
+            NextExperiment::WithoutRetries => "send the same load without retries".into(),
             NextExperiment::TracingOff => "turn tracing off and on in turns".into(),
             NextExperiment::TraceAll => {
                 "trace every request, or at least the slow ones (tail sampling)".into()

@@ -101,7 +101,7 @@ impl<'a> Frames<'a> {
         let short = |arm: &Frame<'_>| arm.alone.len() < ALONE_NEEDED;
         if short(&self.candidate) || self.base.as_ref().is_some_and(short) {
             let requests = Cause::SlowerModel.overturned_by();
-            lacks("how long a request takes that has the target to itself: too few such requests", requests);
+            lacks("the unloaded latency: too few isolated requests", requests);
         }
         if !self.candidate.gauges.any() {
             lacks(

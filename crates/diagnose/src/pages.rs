@@ -99,7 +99,7 @@ pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> 
     ));
     found.extend(failing(
         Observed::TurnedAway,
-        "of the requests were not taken",
+        "of the requests were rejected",
         Signal::Refused,
         now,
         before,
@@ -383,7 +383,7 @@ fn most_gaps(now: &LevelGauges, before: &LevelGauges) -> Option<f64> {
 /// Returns the facts on differences between replicas, and whether one stalled.
 fn replicas(now: &LevelGauges, before: &LevelGauges) -> (Vec<Finding>, bool) {
     let (were, are) = (before.replicas(&[]), now.replicas(&[]));
-    let says = format!("{are} replicas are on the pages, before {were}");
+    let says = format!("the metrics show {are} replicas, before {were}");
     let mut found = vec![Finding::new(Observed::FewerReplicas, yes_if(are > 0 && are < were), says)];
     let Some(engines) = replica_pages::engines(before, now) else { return (found, false) };
     let stands = replica_pages::stands(&engines.1, now.piece_s());

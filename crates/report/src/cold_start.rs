@@ -58,7 +58,7 @@ fn averages(found: &ColdStartFinding) -> Vec<String> {
     }
     if found.in_passing {
         lines.push(format!(
-            "met in passing: {n} time{} nothing was in flight for 5 s or more; these requests are in the figures of their levels",
+            "during the run, {n} time{} nothing was in flight for 5 s or more; these requests are in the figures of their levels",
             if n == 1 { "" } else { "s" }
         ));
     }
@@ -73,7 +73,7 @@ fn what_a_start_is(found: &ColdStartFinding) -> Vec<&'static str> {
     let is_held = |trial: &ColdTrial| trial.first_s.is_some() && trial.turned_away + trial.refused == 0;
     let held = "No attempt was refused or rejected: the target kept each request until it could answer";
     let unseen =
-        "What a start is made of (weights, compilation, cache) the client can't see: read the server's log";
+        "The client can't see the parts of a start (weights, compilation, cache): read the server's log";
     found.trials.iter().all(is_held).then_some(held).into_iter().chain([unseen]).collect()
 }
 
@@ -88,9 +88,9 @@ fn split(parts: &[ColdPart]) -> TextTable {
     for part in parts {
         let what = match part.phase {
             ColdPhase::NoListener => "nothing listened",
-            ColdPhase::NotReady => "something listened and turned it away",
-            ColdPhase::Slower => "taken, and slower than a steady request",
-            ColdPhase::Steady => "what a steady request takes",
+            ColdPhase::NotReady => "the endpoint rejected the attempt",
+            ColdPhase::Slower => "accepted, and slower than a steady request",
+            ColdPhase::Steady => "time of a steady request",
         };
         let sure = part.seconds.upper - part.seconds.lower < 1e-9;
         let tries = match (part.phase, part.attempts) {

@@ -106,8 +106,8 @@ fn stages(document: &mut Document, stages: &[ComparedStage]) {
     document.section("Stages", |section| {
         section.table(table);
         section.drawn(html! { p.soft.small {
-            "At most: how many times faster the whole could be were the stage free. Tail gap: what the stage takes more of in "
-            "the slowest hundredth of the requests than in the middle fifth."
+            "At most: the speed-up of the whole if the stage took no time. Tail gap: the added share of the stage in "
+            "the slowest hundredth of the requests, compared with the middle fifth."
         } });
     });
 }

@@ -78,7 +78,7 @@ fn missing(cost: &CostFinding) -> Option<String> {
     match (of_line, cost.at_budget.is_empty()) {
         (Some(why), _) => Some(format!("Not at the budget line: {why}.")),
         (None, true) => Some(
-            "At the load that ran; what to plan with is the cost at the budget line, which a sweep finds."
+            "These are costs at the measured load. For planning, use the cost at the budget line of a sweep."
                 .into(),
         ),
         (None, false) => None,

@@ -82,7 +82,7 @@ fn latency(reading: Option<&Reading>) -> String {
 fn verdict(robin: &DemoRoute, gateway: &DemoRoute) -> String {
     match (p95(robin), p95(gateway)) {
         (Some(robin), Some(gateway)) => between(robin, gateway),
-        _ => "Too few requests were answered to put the two ways side by side.".to_owned(),
+        _ => "Too few requests were answered to compare the two policies.".to_owned(),
     }
 }
 
@@ -101,7 +101,7 @@ fn between(robin: &Reading, gateway: &Reading) -> String {
             )
         }
         _ => format!(
-            "One first token in twenty came after {by_gateway} through the gateway, and after {by_robin} by round robin: here the gateway was the worse way."
+            "One first token in twenty came after {by_gateway} through the gateway, and after {by_robin} by round robin: here the gateway was slower."
         ),
     }
 }
@@ -115,12 +115,9 @@ fn learnt(gateway: &DemoRoute) -> String {
         .collect();
     let ejected = match gateway.ejected {
         true => "A replica that failed or stalled received no requests for a while.",
-        false => "No replica was taken out: slow is not broken.",
+        false => "No replica was ejected: a slow replica still answers.",
     };
-    format!(
-        "The gateway learnt from the answers how long a token takes ({}), and sent by that. {ejected}",
-        steps.join(", ")
-    )
+    format!("The gateway measured the time per token ({}) and routed by it. {ejected}", steps.join(", "))
 }
 
 #[cfg(test)]

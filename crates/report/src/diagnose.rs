@@ -173,7 +173,7 @@ fn why(document: &mut Document, found: &Verdict) {
         match &found.counter {
             Counter::Moved { name, by } => section.says(format!("Counted: {name}: {}", figure::number(*by))),
             Counter::NotRead { name } => {
-                section.says(format!("Not read: {name}; it has to move if this is right"));
+                section.says(format!("Not read: {name}; it must change if the verdict is right"));
             }
             Counter::NoneExists => {}
         }

@@ -90,7 +90,7 @@ fn carries(lines: &CapacityLines, findings: &Findings) -> Option<String> {
                 length_s(rate).map_or_else(String::new, |s| format!(" (proven for {})", words::time(s)));
             format!("Carries {}/s within the budget{time}; {breaks}.", figure::number(rate))
         }
-        None => format!("No load is proven to keep the budget; {breaks}."),
+        None => format!("No load is proven to meet the budget; {breaks}."),
     })
 }
 
@@ -149,7 +149,7 @@ fn of_level(level: &LevelSummary) -> String {
         Load::Saturating { concurrency } => format!("{concurrency} in flight (saturating)"),
     };
     if level.counts.requests == 0 {
-        return format!("At {load}: no arrival fell into this level.");
+        return format!("At {load}: no request was due in this level. Give it more time or a higher rate.");
     }
     if let Some(fails) = of_failure(level) {
         return format!("At {load}: {fails}.");

@@ -113,7 +113,7 @@ fn of_tail(path: &PathFinding, tail: &TailFinding) -> String {
         words::time(tail.gap.value),
         words::time(tail.tail_mean_s),
         words::time(tail.middle_mean_s),
-        if parts.is_empty() { "no stage is much".to_owned() } else { parts.join(", ") }
+        if parts.is_empty() { "no stage dominates".to_owned() } else { parts.join(", ") }
     )
 }
 
@@ -144,7 +144,7 @@ fn of_path(document: &mut Document, path: &PathFinding) {
         }
         if let TailReason::Attributed(tail) = &path.tail {
             section.titled(
-                format!("Slowest {} against the middle fifth: what it takes more of", slowest(tail.slowest)),
+                format!("Slowest {} against the middle fifth: added time", slowest(tail.slowest)),
                 gap(tail),
             );
         }
@@ -440,8 +440,8 @@ fn moved(change: &ChangeFinding) -> String {
         figure::interval(&words::time(change.tail.lower), &words::time(change.tail.upper))
     );
     match parts.is_empty() {
-        true => format!("The tail moved by {whole}; of no stage is it sure that it moved."),
-        false => format!("The tail moved by {whole}; surely moved: {}.", parts.join(", ")),
+        true => format!("The tail moved by {whole}; no stage moved significantly."),
+        false => format!("The tail moved by {whole}; moved significantly: {}.", parts.join(", ")),
     }
 }
 

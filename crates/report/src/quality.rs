@@ -69,7 +69,7 @@ pub fn line(found: &Quality) -> String {
         .agreement
         .a_itself
         .map_or(String::new(), |own| format!(" (A with itself {})", figure::percent(own.tokens.value)));
-    let agree = format!("answers have {between} of their tokens alike{itself}");
+    let agree = format!("answers share {between} of their tokens{itself}");
     match &found.scores {
         None => format!("Quality  {agree}; nothing was scored"),
         Some(scores) => format!(

@@ -51,8 +51,7 @@ impl Selftest {
 
 const HOW: &str = "A reference server, which shares no code with the client, answered a scripted load. It noted when it read each request and wrote each \
                    token, on the client's clock. Its notes are the ground truth.";
-const HELP: &str =
-    "plimsoll doctor reports what keeps a machine from measuring; on a busy one the times fail first.";
+const HELP: &str = "plimsoll doctor checks whether this machine can measure; on a busy machine the checks of times fail first.";
 
 /// Returns the text for a terminal.
 pub fn text(found: &Selftest) -> String {
@@ -62,7 +61,7 @@ pub fn text(found: &Selftest) -> String {
 /// Returns a page, as evidence that the figures can be trusted.
 pub fn page(found: &Selftest) -> String {
     let mut document = document(found);
-    let again = "Again on any machine: plimsoll selftest";
+    let again = "Repeat on any machine: plimsoll selftest";
     document.says(
         Phrase::from(format!("{}, {}, {:.0} s. {again}", found.tool, found.machine, found.took_s)).soft(),
     );
@@ -78,7 +77,7 @@ fn document(found: &Selftest) -> Document {
         ["asked", "arrived at the reference server"],
     );
     part(&mut document, "Printed figures against true figures", &found.printed, ["true", "printed"]);
-    document.section("How this is known", |section| {
+    document.section("Method", |section| {
         section.says(HOW);
         if !found.holds() {
             section.says(HELP);

@@ -200,7 +200,7 @@ pub fn replayed(what: &str, found: &ReplayFinding) -> String {
     let mut page = vec![format!("By {what}, judged every {every}:")];
     page.extend(told.iter().map(|(at_s, one)| alert(*at_s, one)));
     if told.is_empty() {
-        page.push("  nothing would have alerted".to_owned());
+        page.push("  no alert would have fired".to_owned());
     }
     page.extend([String::new(), format!("  {}", over_all(found))]);
     page.join("\n")

@@ -177,7 +177,7 @@ pub fn http2(manifest: &Manifest) -> Option<&'static str> {
     let alone = said("/target/streams_per_connection").is_some_and(|most| *most == 1);
     is_over.then_some(match alone {
         true => "Over HTTP/2, one request at a time on each connection",
-        false => "Over HTTP/2: requests share connections, and all that one read brings has the stamp of its last byte",
+        false => "Over HTTP/2: requests share connections, and all events of one read have the timestamp of its last byte",
     })
 }
 

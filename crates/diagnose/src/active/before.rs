@@ -190,8 +190,8 @@ impl EarlierRun {
     pub fn evidence(&self, fact: Observed) -> Option<Evidence> {
         let then = self.shown.iter().find(|shown| shown.fact == fact)?;
         let word = match then.is {
-            FactState::Yes => "it was so before as well",
-            FactState::No => "it was not so before",
+            FactState::Yes => "this is unchanged",
+            FactState::No => "this is new",
             FactState::Unclear => return None,
         };
         let figure = format!("before_{}", fact.word());

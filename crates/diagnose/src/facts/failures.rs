@@ -70,7 +70,7 @@ fn outage(frames: &Frames<'_>) -> Finding {
     let within = silence.as_ref().map_or(burst, |silence| burst.max(lost_in(&lost, seen.length, silence)));
     let Some((name, begin, end)) = silence else { return no("no replica is silent for longer than usual") };
     let says = format!(
-        "{} attempts were lost between {} s and {} s, {} of all that were; replica {name} gave no answer from {} s to {} s",
+        "{} attempts were lost between {} s and {} s, {} of all lost attempts; replica {name} gave no answer from {} s to {} s",
         lost.len(),
         number(from),
         number(to),

@@ -343,7 +343,11 @@ fn over_others(
         Some(others) => (at(frames.now(), &over)?, others, "the figures of less loaded replicas"),
         None => {
             let own = at(frames.now(), &|row| row.replica == Some(busy))?;
-            (own, at(frames.before()?, &|_| true)?, "the baseline's, while another gets next to nothing")
+            (
+                own,
+                at(frames.before()?, &|_| true)?,
+                "the baseline's, while another replica gets almost no requests",
+            )
         }
     };
     Some((now / than, whose))

@@ -242,7 +242,7 @@ fn what_was_there_before_is_said_beside_what_is_new() {
     let known = delayed().play_against(&spec(), Some(EarlierComparison { before: &before, target: &target }));
     let evidence = &known.diagnosis.verdicts[0].evidence;
     assert_eq!(known.diagnosis.verdicts[0].cause, Cause::SlowDependency, "{}", known.diagnosis.headline);
-    assert!(evidence.iter().any(|e| e.says.starts_with("it was so before")), "{evidence:#?}");
+    assert!(evidence.iter().any(|e| e.says.starts_with("this is unchanged")), "{evidence:#?}");
     let (sound, target) = against(&System::new(LLAMA, (256, 64), "none", &[]), "another");
     let target = Fingerprint { facts: [("model".to_owned(), Some("llama".to_owned()))].into(), ..target };
     let new = delayed().play_against(&spec(), Some(EarlierComparison { before: &sound, target: &target }));

@@ -159,7 +159,7 @@ fn page_lost(alone: &ExperimentLevel, last: &ExperimentLevel) -> Option<Finding>
     let ((came, lost), (came_alone, lost_alone)) = (last.gauges.pages, alone.gauges.pages);
     let at = last.concurrency()?;
     let says = format!(
-        "at {at} in flight {lost} of {} scrapes of the server's page timed out, with one in flight {lost_alone} of {}",
+        "at {at} in flight {lost} of {} scrapes of the server's metrics timed out, with one in flight {lost_alone} of {}",
         came + lost,
         came_alone + lost_alone
     );

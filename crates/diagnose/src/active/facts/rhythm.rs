@@ -165,7 +165,7 @@ fn clocked(found: &[Stall], stalls: FactState) -> Option<Finding> {
         return Some(shown(
             Observed::RegularStalls,
             FactState::No,
-            "there is nothing to be regular".into(),
+            "no stalls were observed".into(),
             None,
             None,
         ));
