@@ -263,12 +263,13 @@ pub(crate) async fn cadence(looker: &MetricsPageReader, matchers: &str) -> Resul
         (!gaps.is_empty()).then(|| Span(*gaps.select_nth_unstable(middle).1))
     };
     let cadence = ups.iter().filter_map(usual).max();
-    let cadence = cadence.ok_or("it has scraped them once so far; begin again after a second scrape")?;
+    let cadence =
+        cadence.ok_or("Prometheus has scraped them only once; start again after a second scrape")?;
     let age = Span(clock::realtime_ns() - newest);
     if age < Span(-AHEAD.0) || age > Span(3 * cadence.0).max(Span::from_secs(10)) {
         let (age, cadence) = (age.as_secs_f64(), cadence.as_secs_f64());
         return Err(format!(
-            "its newest scrape is {age:.0} s old by this machine's clock, and it scrapes every {cadence:.0} s: set the clocks right, or see why it stopped"
+            "its newest scrape is {age:.0} s old by this machine's clock, and it scrapes every {cadence:.0} s: synchronise the clocks, or check why it stopped"
         ));
     }
     // Rounded to a value of Prometheus' configuration, because scrapes are a few milliseconds off.

@@ -33,7 +33,7 @@ pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response
     // Probes of orchestrators need no key, because their responses contain no sensitive data.
     let is_open = matches!(path, "/healthz" | "/readyz");
     if key.is_some_and(|key| !is_open && !auth::is_shown(request.headers(), &key)) {
-        let mut refused = text(StatusCode::UNAUTHORIZED, "show the admin key as Authorization: Bearer\n");
+        let mut refused = text(StatusCode::UNAUTHORIZED, "send the admin key as Authorization: Bearer\n");
         refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return refused;
     }
@@ -75,7 +75,7 @@ pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response
         },
         _ => text(
             StatusCode::NOT_FOUND,
-            "there are /metrics, /v1/replicas, /v1/scale, /v1/budget, /v1/canary, /v1/verdict, /v1/shadow, /healthz and /readyz\n",
+            "unknown path; the paths are /metrics, /v1/replicas, /v1/scale, /v1/budget, /v1/canary, /v1/verdict, /v1/shadow, /healthz and /readyz\n",
         ),
     }
 }
@@ -253,10 +253,10 @@ fn metrics(worker: &Worker) -> String {
     });
     gauge(
         "plimsoll_gateway_replica_waiting_tokens",
-        "Prompt tokens on it that are not computed.",
+        "Prompt tokens on the replica that wait for prefill.",
         &|shown| shown.load.backlog as f64,
     );
-    gauge("plimsoll_gateway_replica_decoding", "Streams that decode on it.", &|shown| {
+    gauge("plimsoll_gateway_replica_decoding", "Streams in decode on the replica.", &|shown| {
         f64::from(shown.load.decoding)
     });
     gauge("plimsoll_gateway_replica_penalty_seconds", "Cost penalty for rejected requests.", &|shown| {
@@ -285,14 +285,14 @@ fn trials(worker: &Worker, page: &mut PrometheusPage) -> String {
     if let Some(rollout) = &worker.pool.rollout {
         let help = "The canary's share of sessions; 0 once it is promoted or rolled back.";
         page.gauge("plimsoll_gateway_canary_share", help, [([], rollout.share())]);
-        let help = "Requests that went to the other side, because theirs had no room.";
+        let help = "Requests sent to the other side of a rollout, because their side was full.";
         page.counter("plimsoll_gateway_strayed_total", help, [([], worker.pool.strayed() as f64)]);
         judged += &rollout.judged().metrics;
     }
     if let Some(shadow) = &worker.shadow {
         let stats = &shadow.worker.stats;
         let ends = ENDS.map(|(end, name)| ([("outcome", name)], stats.ended(end) as f64));
-        page.counter("plimsoll_gateway_shadow_requests_total", "Copies by how they ended.", ends);
+        page.counter("plimsoll_gateway_shadow_requests_total", "Shadow copies by outcome.", ends);
         judged += &worker.traffic.as_ref().map(|traffic| traffic.shadow().metrics).unwrap_or_default();
     }
     judged
@@ -305,10 +305,8 @@ fn queue(worker: &Worker, page: &mut PrometheusPage) {
     let mut by_class = |name: &str, help: &str, value: &dyn Fn(&QueueShare) -> f64| {
         page.gauge(name, help, names.iter().zip(&held).map(|(name, held)| ([("class", *name)], value(held))));
     };
-    by_class("plimsoll_gateway_queue_requests", "Requests that wait for a replica.", &|held| {
-        f64::from(held.requests)
-    });
-    by_class("plimsoll_gateway_queue_tokens", "Their prompt tokens that no replica has cached.", &|held| {
+    by_class("plimsoll_gateway_queue_requests", "Requests in the queue.", &|held| f64::from(held.requests));
+    by_class("plimsoll_gateway_queue_tokens", "Uncached prompt tokens of queued requests.", &|held| {
         held.tokens as f64
     });
     let sheds = names.iter().zip(&worker.pool.refused).flat_map(|(name, counts)| {
@@ -325,7 +323,7 @@ fn queue(worker: &Worker, page: &mut PrometheusPage) {
         ),
         (
             "capacity_tokens_per_second",
-            "Prompt tokens that the replicas compute.",
+            "Rate of prompt tokens that the replicas can compute.",
             signal.capacity_tokens_per_s,
         ),
         ("pool_saturation", "Offered tokens divided by capacity.", signal.saturation),

@@ -103,14 +103,14 @@ pub fn refused(refusal: Refusal) -> (Response<ReplyBody>, RequestEnd) {
         Refusal::Late(after) => (
             StatusCode::TOO_MANY_REQUESTS,
             "would_be_late",
-            "With what waits already, the first token would come after this request's time limit for it.",
+            "The queue is too long: the first token would come after this request's time limit. Retry later.",
             seconds(after),
             RequestEnd::Overloaded,
         ),
         Refusal::Full(after) => (
             StatusCode::TOO_MANY_REQUESTS,
             "queue_full",
-            "As many requests wait as may.",
+            "The queue is full. Retry later.",
             seconds(after),
             RequestEnd::Overloaded,
         ),

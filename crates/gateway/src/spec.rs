@@ -409,7 +409,10 @@ impl GatewaySpec {
             names.push(name);
         }
         if self.of(ReplicaRole::Serve).next().is_none() {
-            return conflict("replicas", "none of them serves: each is a canary or a shadow");
+            return conflict(
+                "replicas",
+                "none of them serves: each is a canary or a shadow; add a replica without role:",
+            );
         }
         for (key, asked, role) in [
             ("canary", self.canary.is_some(), ReplicaRole::Canary),
@@ -475,12 +478,12 @@ impl GatewaySpec {
             let (name, place) = (replica.named(), replica.place()?);
             if place.endpoint().is_none() {
                 let why =
-                    format!("{name}: a proxy wants an address, such as http://10.0.0.7:8000, and no name");
+                    format!("{name}: a proxy needs an address, such as http://10.0.0.7:8000, not a name");
                 return conflict("picker", why);
             }
             if !place.base.is_empty() {
                 let why =
-                    format!("{name}: a proxy sends paths as they come; leave {} out of its URL", place.base);
+                    format!("{name}: a proxy forwards paths unchanged; remove {} from its URL", place.base);
                 return conflict("picker", why);
             }
         }
@@ -489,7 +492,7 @@ impl GatewaySpec {
 
     fn validate_admin(&self) -> Result<(), SettingError> {
         if self.admin.is_some_and(|admin| admin == self.listen && admin.port() != 0) {
-            return conflict("admin", format!("{} is where clients connect; take another port", self.listen));
+            return conflict("admin", format!("clients connect to {}; use another port", self.listen));
         }
         match self.admin.filter(|admin| !admin.ip().is_loopback() && self.admin_key.is_none()) {
             Some(admin) => conflict(

@@ -194,7 +194,7 @@ impl Stats {
     /// Writes all metrics to a Prometheus page.
     pub fn write(&self, page: &mut PrometheusPage) {
         let ends = ENDS.iter().map(|(end, name)| ([("outcome", *name)], self.ended(*end) as f64));
-        page.counter("plimsoll_gateway_requests_total", "Requests by how they ended for their client.", ends);
+        page.counter("plimsoll_gateway_requests_total", "Requests by outcome for the client.", ends);
         let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         page.counter(
             "plimsoll_gateway_retries_total",

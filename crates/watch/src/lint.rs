@@ -97,7 +97,7 @@ pub fn out_of_reach(row: &LintRow) -> Option<String> {
     let factors: Vec<String> = factors.collect();
     (!factors.is_empty()).then(|| {
         format!(
-            "{}: burn rates of {} are out of its reach, because even all requests over it burn slower; it is not alerted on by these",
+            "{}: burn rates of {} are out of its reach, because even all requests over it burn slower; these alerts never fire",
             row.id,
             factors.join(", ")
         )

@@ -134,7 +134,7 @@ fn stated(
         _ if lost > 0 => (RowState::CannotTell, format!("{what}; {lost} of {pages} pages do not answer")),
         _ if stalled > 0 => (
             RowState::CannotTell,
-            format!("{what}; {stalled} of {replicas} replicas stalled, and what they compute has not ended"),
+            format!("{what}; {stalled} of {replicas} replicas stalled, and their requests have not ended"),
         ),
         Held::Pass => (RowState::Holds, what),
         Held::Inconclusive => (RowState::CannotTell, what),

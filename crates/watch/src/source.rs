@@ -116,7 +116,7 @@ fn on_pages(plan: &RowPlan) -> RowSource {
     let ceiling = plan.limit.filter(|_| row.max.is_some());
     let latency = |signal| match (ceiling, row.p) {
         (Some(limit_s), Some(_)) => RowSource::Latency { signal, limit_s },
-        _ => RowSource::Nothing("only a ceiling on a percentile is a count that a page can show"),
+        _ => RowSource::Nothing("metrics can show only a ceiling on a percentile"),
     };
     let tracked = RowSource::Nothing("it has no ceiling: it is tracked");
     let ratio = |signal| ceiling.map(|most| RowSource::TailRatio { signal, most });
@@ -126,10 +126,8 @@ fn on_pages(plan: &RowPlan) -> RowSource {
         Tpot => latency(Signal::Tpot),
         Itl => latency(Signal::Itl),
         ErrorRate => ceiling.map_or(tracked, |_| RowSource::Errors),
-        SessionE2e => RowSource::Nothing("a page does not know which requests are one session"),
-        RetryRate | ErrorAndRetryRate => {
-            RowSource::Nothing("a page does not know which request is a second try")
-        }
+        SessionE2e => RowSource::Nothing("metrics do not show which requests form a session"),
+        RetryRate | ErrorAndRetryRate => RowSource::Nothing("metrics do not show which requests are retries"),
         Ttfb | Ttfot | Ntpot | EventGap => {
             RowSource::Nothing("no server measures it; a client or a gateway does")
         }
@@ -164,14 +162,14 @@ fn on_requests(plan: &RowPlan) -> RowSource {
         Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot => {
             match ceiling.filter(|_| row.p.is_some()) {
                 Some(limit_s) => RowSource::Values { metric, limit_s },
-                None => RowSource::Nothing("only a ceiling on a percentile is a count"),
+                None => RowSource::Nothing("only a ceiling on a percentile can be evaluated"),
             }
         }
         ErrorRate | RetryRate | ErrorAndRetryRate => match ceiling {
             Some(_) => RowSource::Shares(metric),
             None => RowSource::Nothing("it has no ceiling: it is tracked"),
         },
-        SessionE2e => RowSource::Nothing("how many turns a session has is known to the client that plays it"),
-        _ => RowSource::Nothing("it is no count of requests; the gate judges it from a run"),
+        SessionE2e => RowSource::Nothing("only the client that plays a session knows its turns"),
+        _ => RowSource::Nothing("it does not count requests; plimsoll gate evaluates it from a run"),
     }
 }

@@ -40,7 +40,7 @@ const PAGE_PATIENCE: Span = Span::from_secs(10);
 const BODY_MAX: usize = 4 << 20;
 
 /// Hint in the error of a server that failed without receiving a key.
-pub const MAYBE_A_KEY: &str = "; no key was sent: if it wants one, give it with --key-env or --key-file";
+pub const MAYBE_A_KEY: &str = "; no key was sent: if it needs one, give it with --key-env or --key-file";
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Probe {

@@ -113,7 +113,7 @@ impl CacheSpec {
     pub fn validate(&self) -> Result<(), SettingError> {
         self.paths.iter().try_for_each(|path| error::path("cache.paths", path))?;
         if self.paths.is_empty() {
-            return conflict("cache.paths", "there is none; leave cache: out to keep nothing");
+            return conflict("cache.paths", "the list is empty; remove cache: to store no answers");
         }
         within("cache.ttl_s", self.ttl_s, 0.1..=31_536_000.0, " s")?;
         if !(1 << 10..=1 << 30).contains(&self.answer_bytes) || self.bytes < self.answer_bytes as u64 {

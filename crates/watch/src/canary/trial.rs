@@ -263,7 +263,7 @@ impl CanaryTrial {
         };
         if found.worse >= found.decides {
             return match unlike(false) {
-                Some(unlike) => (KeepWatching, format!("it is slower, and {unlike}: that may be why")),
+                Some(unlike) => (KeepWatching, format!("it is slower, but {unlike}, which may be the cause")),
                 None => (RollBack, self.worse(found)),
             };
         }
@@ -281,7 +281,7 @@ impl CanaryTrial {
             return (
                 KeepWatching,
                 format!(
-                    "only {} minutes from before the deploy were counted, {LEAST_BEFORE} are needed; begin again",
+                    "only {} minutes from before the deploy were counted, {LEAST_BEFORE} are needed; start again",
                     found.minutes[0]
                 ),
             );

@@ -192,7 +192,7 @@ impl Row<'_> {
             false => format!("{least} / {n}"),
         };
         let summary = format!(
-            "{}: more than {{{{ $value | humanizePercentage }}}} of the requests of 5 min are over it, proven at 1e-5; {} may be",
+            "{}: more than {{{{ $value | humanizePercentage }}}} of the requests of 5 min are over it, proven at 1e-5; {} is allowed",
             row.lint.budget,
             shown(row.allowed, &AmountUnit::Share)
         );
@@ -325,7 +325,7 @@ fn queue<'a>(source: &ExportSource, budget: &'a str, spec: &ExportSpec) -> Optio
         expr: format!("avg_over_time((({waiting}) / {replicas})[1m:15s]) > {target}"),
         lasts: "1m",
         labels: of_fleet(budget, "page"),
-        summary: format!("{{{{ $value | humanize }}}} requests wait per replica, at most {target} may"),
+        summary: format!("{{{{ $value | humanize }}}} requests wait per replica; the limit is {target}"),
     })
 }
 
@@ -355,7 +355,7 @@ fn silent<'a>(source: &ExportSource, budget: &'a str) -> Option<AlertRule<'a>> {
         expr: format!("{} == 0 and {} > 0", asked("10m", ""), asked("1h", " offset 10m")),
         lasts: "0s",
         labels: of_fleet(budget, "ticket"),
-        summary: "no request ended in 10 min: no row can be judged".to_owned(),
+        summary: "no request ended in 10 min: no row can be evaluated".to_owned(),
     })
 }
 
@@ -382,7 +382,7 @@ fn lost<'a>(source: &ExportSource, budget: &'a str) -> Option<AlertRule<'a>> {
         expr: exprs.join("\nor "),
         lasts: "2m",
         labels: of_fleet(budget, "page"),
-        summary: "{{ with $labels.instance }}{{ . }} does not answer{{ else }}no target is there{{ end }}: nothing is known of it"
+        summary: "{{ with $labels.instance }}{{ . }} does not answer{{ else }}a target is missing{{ end }}: its state is unknown"
             .to_owned(),
     })
 }

@@ -260,7 +260,7 @@ fn every_source_that_vanishes_is_called() {
             }
             assert_eq!(lost.contains("up{job=\"x\"} == 0"), !source.scope.is_empty(), "{lost}");
             // The rules' own tests show that nothing fires on a healthy source.
-            assert!(exported.files[1].text.contains("a source that vanishes is called"), "{server}");
+            assert!(exported.files[1].text.contains("a source that vanishes fires an alert"), "{server}");
         }
     }
 }

@@ -241,13 +241,13 @@ impl Semantic {
     pub fn write(&self, page: &mut PrometheusPage) {
         self.write_counts(page);
         let texts = self.index.read().unwrap_or_else(PoisonError::into_inner).len();
-        page.gauge("plimsoll_gateway_semantic_texts", "Texts that are remembered.", [([], texts as f64)]);
+        page.gauge("plimsoll_gateway_semantic_texts", "Stored prompts.", [([], texts as f64)]);
         let (serving, standings): (_, Vec<ThresholdStanding>) =
             (self.standing(), self.rule().standings().collect());
-        let help = "1: answers are given to near texts.";
+        let help = "1: the cache answers similar prompts.";
         page.gauge("plimsoll_gateway_semantic_serving", help, [([], f64::from(u8::from(serving.is_some())))]);
         if let Some(serving) = serving {
-            let help = "The similarity from which on answers are given.";
+            let help = "Minimum similarity of an answered prompt.";
             page.gauge("plimsoll_gateway_semantic_threshold", help, [([], serving.threshold)]);
         }
         let names: Vec<String> = standings.iter().map(|of| of.threshold.to_string()).collect();
