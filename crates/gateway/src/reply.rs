@@ -117,7 +117,7 @@ pub fn refused(refusal: Refusal) -> (Response<ReplyBody>, RequestEnd) {
         Refusal::HeldBack(after) => (
             StatusCode::TOO_MANY_REQUESTS,
             "held_back",
-            "The latency budget is broken, so requests of this class are rejected. Retry later.",
+            "The budget is broken, so requests of this class are rejected. Retry later.",
             seconds(after),
             RequestEnd::HeldBack,
         ),
