@@ -148,7 +148,7 @@ fn a_file_that_can_match_nothing_is_refused() {
         spec.validate().expect_err("refused").to_string()
     };
     let none = said(|spec| spec.replicas[0].models = Some(Vec::new()));
-    assert!(none.contains("a: models names none"), "{none}");
+    assert!(none.contains("a: models is empty"), "{none}");
     for paths in [vec![], vec!["v1/completions".to_owned()]] {
         let hedge = Some(HedgeSpec { paths, ..HedgeSpec::default() });
         let error = GatewaySpec { hedge, ..spec.clone() }.validate().expect_err("refused").to_string();
