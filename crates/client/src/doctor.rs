@@ -73,9 +73,7 @@ fn descriptors(connections: Option<u32>) -> DoctorFinding {
     // In addition to connections: the run's files, the runtime's descriptors, and a reserve.
     let need = u64::from(connections.unwrap_or(4_000)) + 64;
     match descriptor_limit() {
-        None => {
-            finding("descriptors", CheckSeverity::Limited, "limit not known".into(), "look at `ulimit -n`")
-        }
+        None => finding("descriptors", CheckSeverity::Limited, "limit not known".into(), "check `ulimit -n`"),
         Some((soft, hard)) => finding(
             "descriptors",
             if hard.max(soft) >= need {
@@ -146,7 +144,7 @@ fn stamps() -> DoctorFinding {
             "stamps",
             CheckSeverity::Limited,
             "the kernel gives no receive stamps: arrivals are stamped when they are read".into(),
-            "use Linux, outside of a sandbox that filters SO_TIMESTAMPING; runs here say `stamps: user`",
+            "use Linux, outside of a sandbox that filters SO_TIMESTAMPING; runs on this machine record `stamps: user`",
         )
     }
 }
@@ -166,7 +164,7 @@ fn run_queue() -> DoctorFinding {
         Some(_) => finding(
             "run queue",
             CheckSeverity::Good,
-            "the kernel tells how long threads wait to run".into(),
+            "the kernel reports how long threads wait to run".into(),
             "",
         ),
         None => finding(

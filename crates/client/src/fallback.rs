@@ -25,7 +25,7 @@ pub fn fall_back(target: &mut TargetSpec, said: &str) -> Option<String> {
     let is_own = |target: &TargetSpec, field: &str| target.extra.contains_key(field);
     if has_options && blames("continuous_usage_stats") && !is_own(target, STREAM_OPTIONS) {
         target.extra.insert(STREAM_OPTIONS.into(), usage_alone());
-        return Some("the server refuses stream_options.continuous_usage_stats: asked again without it; how many tokens an event has is then unknown".into());
+        return Some("the server rejects stream_options.continuous_usage_stats: retried without it; the tokens per event are then unknown".into());
     }
     let options = target.extra.get(STREAM_OPTIONS);
     if has_options
@@ -34,13 +34,13 @@ pub fn fall_back(target: &mut TargetSpec, said: &str) -> Option<String> {
     {
         target.extra.insert(STREAM_OPTIONS.into(), Value::Null);
         return Some(
-            "the server refuses stream_options: asked again without it; the server may then report no usage"
+            "the server rejects stream_options: retried without it; the server may then report no usage"
                 .into(),
         );
     }
     if target.ignore_eos && blames("ignore_eos") && !is_own(target, "ignore_eos") {
         target.ignore_eos = false;
-        return Some("the server refuses ignore_eos: asked again without it; answers end where the model ends them (--natural-length)".into());
+        return Some("the server rejects ignore_eos: retried without it; answers end where the model ends them (--natural-length)".into());
     }
     if has_names
         && target.length_field.is_none()
@@ -49,14 +49,12 @@ pub fn fall_back(target: &mut TargetSpec, said: &str) -> Option<String> {
         && is_unknown(said)
     {
         target.length_field = Some(LONGER.into());
-        return Some(format!(
-            "the server refuses {SHORTER}: asked again with {LONGER}, of the drawn lengths"
-        ));
+        return Some(format!("the server rejects {SHORTER}: retried with {LONGER}, of the drawn lengths"));
     }
     if target.temperature.is_some() && blames("temperature") && !is_own(target, "temperature") {
         target.temperature = None;
         return Some(
-            "the server refuses temperature: asked again without it; the server's default holds".into(),
+            "the server rejects temperature: retried without it; the server's default applies".into(),
         );
     }
     None

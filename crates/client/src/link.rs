@@ -61,7 +61,7 @@ pub enum ConnectError {
     #[error("TLS handshake failed: {}", crate::tls_words::why(.0))]
     Tls(#[source] io::Error),
     /// The peer does not support HTTP/2.
-    #[error("it does not speak HTTP/2: {0}")]
+    #[error("the server does not support HTTP/2: {0}")]
     NotHttp2(String),
     /// This machine has no descriptor, port or memory left for another socket.
     #[error("this machine cannot open another socket: {0}")]

@@ -59,7 +59,7 @@ pub struct HeldConnection {
 
 /// One worker's connections to one endpoint.
 #[derive(Debug)]
-#[expect(clippy::vec_box, reason = "a link is handed on as the box it is in")]
+#[expect(clippy::vec_box, reason = "a link moves together with its box")]
 pub struct ConnectionPool {
     route: RefCell<Route>,
     meter: Rc<SocketMeter>,

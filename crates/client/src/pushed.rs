@@ -50,10 +50,10 @@ impl Skew {
         let seconds = youngest.as_secs_f64().abs();
         let says = match is_late {
             false => format!(
-                "samples come {seconds:.0} s before their own instant: the sender's clock is ahead of this machine's; set them right (until then samples count from when they come)"
+                "samples arrive {seconds:.0} s before their timestamps: the sender's clock is ahead of this machine's; synchronise the clocks (until then the arrival time counts)"
             ),
             true => format!(
-                "samples come {seconds:.0} s after their own instant: the sender is behind with sending, or its clock is behind this machine's"
+                "samples arrive {seconds:.0} s after their timestamps: the sender is late, or its clock is behind this machine's; check the sender's queue and clock"
             ),
         };
         (!std::mem::replace(&mut self.said, true)).then_some(says)

@@ -262,7 +262,7 @@ impl Recording {
             AttemptEnding::Whole => {}
             AttemptEnding::Broken { error } if !outcome.is_finished() && !error.is_empty() => {
                 answer.error = Some(match answer.error.take() {
-                    Some(said) => format!("{said} ({error})"),
+                    Some(first) => format!("{first} ({error})"),
                     None => error,
                 });
             }

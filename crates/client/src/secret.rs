@@ -19,7 +19,7 @@ pub struct Secret(String);
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The environment variable is not set or not valid text.
-    #[error("the environment variable {0} holds no key: set it, or name another with --key-env")]
+    #[error("the environment variable {0} contains no key: set it, or name another with --key-env")]
     Env(String),
     /// The key file can't be read, or is not text.
     #[error("cannot read the key file {path}: {source}")]
@@ -29,7 +29,7 @@ pub enum SecretError {
         source: std::io::Error,
     },
     /// The key is empty or contains bytes that no HTTP header can carry.
-    #[error("the key from {0} is empty or holds characters that no header can carry")]
+    #[error("the key from {0} is empty or contains characters that are invalid in a header; check it")]
     Unusable(String),
     /// A token server returned no token.
     #[error("cannot get a token from {url}: {why}")]

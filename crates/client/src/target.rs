@@ -254,7 +254,7 @@ fn over_http2(spec: &TargetSpec, uri: &Uri, https: bool) -> Result<Option<(Uri, 
     let is_call = uri.scheme_str().is_some_and(|scheme| scheme.starts_with("grpc"));
     if is_call != (spec.protocol == Protocol::KserveGrpc) {
         return Err(bad(
-            "grpc:// and grpcs:// are spoken with --protocol kserve_grpc, and that with nothing else",
+            "grpc:// and grpcs:// need --protocol kserve_grpc, and that protocol needs one of them",
         ));
     }
     if is_call && !https && uri.port().is_none() {
@@ -310,10 +310,13 @@ fn headers_of(
         let filled = HeaderTemplate::read(&known, value, |text| Ok(expand(text, secrets)?.0));
         if let Some(header) = filled.map_err(|why| bad(name, &why))? {
             if [CONTENT_LENGTH, CONTENT_TYPE, REQUEST_ID].contains(&known) {
-                return Err(bad(name, "each request has its own already"));
+                return Err(bad(name, "plimsoll sets it for each request; remove it"));
             }
             if known == HOST && speaks_http2(spec) {
-                return Err(bad(name, "over HTTP/2 all requests of a target have the same: write one name"));
+                return Err(bad(
+                    name,
+                    "over HTTP/2 all requests of a target share one value: write one name",
+                ));
             }
             own.push(header);
             continue;

@@ -222,7 +222,7 @@ pub fn kept(series: Vec<RangeSeries>, knows: fn(&str) -> bool) -> Result<(i64, V
     let scrapes = scrapes(series.collect(), &mut Doubles::default());
     let begin = scrapes.first().map(|scrape| scrape.at_unix);
     let begin = begin.ok_or(
-        "no scrape of a target is in it: the series `up` says which there were, so pick targets by their labels ({job=\"vllm\"}) and no names",
+        "the answer contains no scrape of a target: select targets by their labels ({job=\"vllm\"}) and no metric names, because the series `up` must be included",
     )?;
     let rows: Arc<Mutex<Vec<Sample>>> = Arc::default();
     let into = Arc::clone(&rows);
@@ -263,12 +263,13 @@ pub(crate) async fn cadence(looker: &MetricsPageReader, matchers: &str) -> Resul
         (!gaps.is_empty()).then(|| Span(*gaps.select_nth_unstable(middle).1))
     };
     let cadence = ups.iter().filter_map(usual).max();
-    let cadence = cadence.ok_or("it has scraped them once so far; begin again after a second scrape")?;
+    let cadence =
+        cadence.ok_or("Prometheus has scraped them only once; start again after a second scrape")?;
     let age = Span(clock::realtime_ns() - newest);
     if age < Span(-AHEAD.0) || age > Span(3 * cadence.0).max(Span::from_secs(10)) {
         let (age, cadence) = (age.as_secs_f64(), cadence.as_secs_f64());
         return Err(format!(
-            "its newest scrape is {age:.0} s old by this machine's clock, and it scrapes every {cadence:.0} s: set the clocks right, or see why it stopped"
+            "its newest scrape is {age:.0} s old by this machine's clock, and it scrapes every {cadence:.0} s: synchronise the clocks, or check why it stopped"
         ));
     }
     // Rounded to a value of Prometheus' configuration, because scrapes are a few milliseconds off.
@@ -288,7 +289,7 @@ pub(crate) fn kept_query<'a>(url: &'a str, names: &str) -> Result<(&'a str, Stri
         back.trim().starts_with('[').then_some((*server, matchers.trim().trim_end_matches(','), back.trim()))
     });
     let (server, matchers, back) = parts.ok_or(
-        "say whose pages are wanted and how far back: http://HOST:9090/api/v1/query?query={job=\"vllm\"}[6h], or [6h] offset 1d",
+        "name the targets and the lookback: http://HOST:9090/api/v1/query?query={job=\"vllm\"}[6h], or [6h] offset 1d",
     )?;
     let comma = if matchers.is_empty() { "" } else { "," };
     Ok((server, format!("{{{matchers}{comma}__name__=~\"up|{names}\"}}{back}")))
@@ -306,7 +307,7 @@ pub(crate) fn matchers(url: &str) -> Result<String, String> {
     let selector = decoded(selector);
     let inner = selector.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     let inner = inner.ok_or_else(|| {
-        "says no targets; write their labels in braces: /api/v1/query?query={job=\"vllm\"}".to_owned()
+        "names no targets; write their labels in braces: /api/v1/query?query={job=\"vllm\"}".to_owned()
     })?;
     Ok(inner.trim().trim_end_matches(',').to_owned())
 }

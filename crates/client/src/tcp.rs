@@ -149,7 +149,7 @@ fn recv(stream: &TcpStream, out: &mut [u8]) -> io::Result<(usize, Option<i64>)> 
 
 /// A socket that only enables kernel stamps.
 #[derive(Debug)]
-pub struct StampingOn(#[expect(dead_code, reason = "held, not used")] Option<socket2::Socket>);
+pub struct StampingOn(#[expect(dead_code, reason = "kept open, not used")] Option<socket2::Socket>);
 
 impl StampingOn {
     pub fn ask() -> StampingOn {

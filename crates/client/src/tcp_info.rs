@@ -29,7 +29,7 @@ pub struct TcpInfo {
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 #[expect(
     unsafe_code,
-    reason = "no safe crate asks for TCP_INFO; the kernel writes at most `len` bytes into `bytes`"
+    reason = "no safe crate reads TCP_INFO; the kernel writes at most `len` bytes into `bytes`"
 )]
 pub fn read(socket: RawFd) -> Option<TcpInfo> {
     use nix::libc;

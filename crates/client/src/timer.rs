@@ -55,10 +55,7 @@ mod imp {
 
     impl Timer {
         /// Returns a timer that is not armed.
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe to call, and this descriptor is owned by what it is kept in"
-        )]
+        #[expect(deprecated, reason = "its successor is unsafe to call, and the timer owns this descriptor")]
         pub fn new(clock: Clock) -> io::Result<Timer> {
             let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
             let fd = Fd(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?);

@@ -11,7 +11,7 @@ pub fn why(error: &io::Error) -> String {
         Some(Error::InvalidMessage(_)) => "the port answers, but not with TLS: try http://".into(),
         Some(Error::InvalidCertificate(why)) => certificate(why),
         Some(Error::AlertReceived(AlertDescription::CertificateRequired)) => {
-            "the server asks for a certificate: show one with --client-cert and --client-key".into()
+            "the server requires a client certificate: set --client-cert and --client-key".into()
         }
         Some(Error::AlertReceived(alert)) => format!("the server refused it ({alert:?})"),
         Some(Error::PeerIncompatible(why)) => format!("no version or cipher in common ({why:?})"),
@@ -35,7 +35,7 @@ fn bare(name: &str) -> &str {
 fn certificate(why: &CertificateError) -> String {
     match why {
         CertificateError::UnknownIssuer => {
-            "its certificate is signed by nobody that this machine trusts: give the authority, or the certificate itself if it is \
+            "no authority that this machine trusts signed its certificate: give the authority, or the certificate itself if it is \
              self-signed, with --ca-file"
                 .into()
         }

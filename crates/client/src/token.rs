@@ -165,7 +165,9 @@ impl TokenServer {
                 [said("error"), said("error_description")].into_iter().flatten().collect();
             return Err(format!("HTTP {status} {}", said.join(": ")).trim_end().to_owned());
         }
-        let text = answer["access_token"].as_str().ok_or("its answer holds no access_token")?;
+        let text = answer["access_token"]
+            .as_str()
+            .ok_or("the answer of the token server contains no access_token")?;
         let key = Secret::new(text, &self.token.url).map_err(|e| e.to_string())?;
         // Some servers write the number as text.
         let lives = answer["expires_in"].as_f64().or_else(|| answer["expires_in"].as_str()?.parse().ok());

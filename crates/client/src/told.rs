@@ -258,7 +258,7 @@ fn said((series, values): PageSample, found_any: bool) -> PageSaid {
 
 fn too_long() -> String {
     format!(
-        "the page has {MOST_SERIES} series or more, and the rest of it would be missing: name its replicas' own pages"
+        "the page has {MOST_SERIES} series or more, and the rest of it would be missing: name the metrics endpoint of each replica"
     )
 }
 

@@ -82,10 +82,10 @@ fn unsteady(frames: &Frames<'_>) -> Option<String> {
             && reason.verdict >= Trust::Suspect
             && reason.level.is_none_or(|of| of == level)
     };
-    let said = &validity.reasons.iter().find(own)?.figure;
-    Some(match said.starts_with("not steady") {
-        true => said.clone(),
-        false => format!("not steady: {said}"),
+    let figure = &validity.reasons.iter().find(own)?.figure;
+    Some(match figure.starts_with("not steady") {
+        true => figure.clone(),
+        false => format!("not steady: {figure}"),
     })
 }
 
@@ -216,7 +216,7 @@ pub fn unknown(worse: &Worse, found: &[Finding], belief: &CausePosterior) -> Ver
         found.iter().filter(|finding| finding.is == FactState::Yes).map(evidence).collect();
     lines.extend(best.iter().map(|(cause, _)| {
         let seen = decided_by(found, row(*cause))
-            .map_or("what would decide it was not seen", |decided| &decided.says);
+            .map_or("its decisive evidence was not observed", |decided| &decided.says);
         Evidence::said("candidate", format!("{}: {seen}", cause.title()))
     }));
     Verdict {
@@ -243,7 +243,7 @@ pub(crate) fn without_requests() -> Verdict {
         cause: Cause::Unknown,
         rule: "none".to_owned(),
         confidence: 0.0,
-        says: "the run holds no request to judge".to_owned(),
+        says: "the run contains no request to evaluate".to_owned(),
         explains: None,
         evidence: Vec::new(),
         counter: Counter::NoneExists,
@@ -269,7 +269,7 @@ fn evidence(finding: &Finding) -> Evidence {
 /// Returns the number of attempts with the decisive kind of failure, or the counter of the cause.
 fn counter(decided: &Finding) -> Counter {
     let name = match decided.fact {
-        Observed::TurnedAway => "requests turned away",
+        Observed::TurnedAway => "requests rejected",
         Observed::CutShort => "answers cut short",
         Observed::Errors => "requests with an error",
         _ => return Counter::NoneExists,
@@ -281,9 +281,9 @@ fn counter(decided: &Finding) -> Counter {
 fn runner_up(found: &[Finding], (cause, confidence): (Cause, f64)) -> RunnerUp {
     let of = row(cause);
     let why = match decided_by(found, of) {
-        _ if cause == Cause::Nothing => "it may be chance".to_owned(),
-        Some(decided) => format!("it fits less of what was seen, and yet: {}", decided.says),
-        None => "what would decide it was not seen".to_owned(),
+        _ if cause == Cause::Nothing => "the difference may be chance".to_owned(),
+        Some(decided) => format!("it fits less of the evidence, but: {}", decided.says),
+        None => "its decisive evidence was not observed".to_owned(),
     };
     RunnerUp { cause, confidence, why, experiment: cause.overturned_by() }
 }

@@ -84,7 +84,7 @@ impl NextExperiment {
             }
             NextExperiment::ConcurrencySteps { at } => {
                 let at: Vec<String> = at.iter().map(u32::to_string).collect();
-                format!("hold {} requests in flight in turn", at.join(", "))
+                format!("keep {} requests in flight, in turn", at.join(", "))
             }
             NextExperiment::ScaleLoad { factor } => {
                 format!("send the same traffic at {factor} times the rate")
@@ -103,20 +103,22 @@ impl NextExperiment {
             }
             NextExperiment::IdleGap { idle_s } => format!("send nothing for {idle_s} s, then requests"),
             NextExperiment::OneReplica => "send to one replica only, each in turn".into(),
-            NextExperiment::EvenArrivals => "send the same rate at even distances".into(),
+            NextExperiment::EvenArrivals => "send the same rate with even gaps".into(),
             NextExperiment::ReplayBaseline => "send the baseline's requests again, one by one".into(),
-            NextExperiment::RunLonger { factor } => format!("run the same for {factor} times as long"),
+            NextExperiment::RunLonger { factor } => format!("run the same load {factor} times as long"),
             NextExperiment::SecondGenerator => "send the same rate from two generators".into(),
             NextExperiment::OpenLoop => "send the same rate open loop".into(),
-            NextExperiment::WithoutRetries => "send the same without retries".into(),
+            NextExperiment::WithoutRetries => "send the same load without retries".into(),
             NextExperiment::TracingOff => "turn tracing off and on in turns".into(),
             NextExperiment::TraceAll => {
                 "trace every request, or at least the slow ones (tail sampling)".into()
             }
             NextExperiment::OneClock => "measure both ends on one clock".into(),
-            NextExperiment::PastTheProxy => "send the same to the engine itself, past the proxies".into(),
+            NextExperiment::PastTheProxy => {
+                "send the same requests to the engine directly, past the proxies".into()
+            }
             NextExperiment::Scrape => {
-                "run the same with the server's metrics read beside it (--scrape)".into()
+                "repeat the run with --scrape, which records the server's metrics".into()
             }
             NextExperiment::Baseline => {
                 "measure the state before the change, and give it as --baseline".into()

@@ -101,7 +101,7 @@ impl<'a> Frames<'a> {
         let short = |arm: &Frame<'_>| arm.alone.len() < ALONE_NEEDED;
         if short(&self.candidate) || self.base.as_ref().is_some_and(short) {
             let requests = Cause::SlowerModel.overturned_by();
-            lacks("how long a request takes that has the target to itself: too few such requests", requests);
+            lacks("the unloaded latency: too few isolated requests", requests);
         }
         if !self.candidate.gauges.any() {
             lacks(
@@ -111,13 +111,13 @@ impl<'a> Frames<'a> {
         }
         if self.now().replicas.is_empty() {
             lacks(
-                "one replica against another: answers do not say who gave them",
+                "replica against replica: answers do not name the replica that sent them",
                 NextExperiment::OneReplica,
             );
         }
         if self.case.device.is_some() && self.base.is_some() {
             lacks(
-                "what became of the device's steps since the baseline: a timeline is judged without one",
+                "whether the device's steps changed since the baseline: a timeline is evaluated without a baseline",
                 NextExperiment::Profile,
             );
         }

@@ -116,7 +116,7 @@ fn answer(verdicts: &[Verdict]) -> DiagnosisOutcome {
 
 fn headline(verdicts: &[Verdict]) -> String {
     let one = |verdict: &Verdict| match verdict.cause {
-        Cause::Nothing => format!("nothing material: {}", verdict.says),
+        Cause::Nothing => format!("no significant problem: {}", verdict.says),
         Cause::Unknown => format!("inconclusive: {}", verdict.says),
         cause if verdict.layer == Layer::Unknown => format!("{} ({})", cause.title(), verdict.says),
         cause => format!("{}: {} ({})", verdict.layer.name(), cause.title(), verdict.says),
@@ -128,7 +128,7 @@ fn nothing_measured(case: &Case<'_>) -> Diagnosis {
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
         answer: DiagnosisOutcome::Unknown,
-        headline: "inconclusive: the run holds no request to judge".to_owned(),
+        headline: "inconclusive: the run contains no request to evaluate".to_owned(),
         subject: Subject {
             level: None,
             chosen_of: 0,

@@ -142,7 +142,7 @@ impl MaterialChanges {
         let open: Vec<String> = self.open().map(MovedMetric::words).collect();
         match open.is_empty() {
             true => self.words(),
-            false => format!("large, but so few requests can't tell it from chance: {}", open.join(", ")),
+            false => format!("large, but too few requests to rule out chance: {}", open.join(", ")),
         }
     }
 

@@ -71,9 +71,9 @@ pub fn diagnose(now: &LevelGauges, before: Option<&LevelGauges>) -> Diagnosis {
 fn leave_open(verdict: &mut Verdict) {
     let models = row(Cause::LongerAnswersToSamePrompts);
     verdict.layer = Layer::Unknown;
-    verdict.says += "; whether the prompts ask for that or the model writes more is on no page";
+    verdict.says += "; the metrics do not show whether the prompts or the model cause it";
     verdict.do_first = format!(
-        "compare prompts with before. Other prompts: {}. The same: {}",
+        "compare the prompts with the earlier ones. If they changed: {}. If they did not: {}",
         verdict.do_first, models.do_first
     );
     verdict.do_not = "don't tune the engine: each token is as fast as before".to_owned();
@@ -88,7 +88,7 @@ pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> 
     found.push(Finding::new(
         Observed::Restarted,
         yes_if(now.restarts() > 0),
-        format!("the server's counters began anew {} time(s)", now.restarts()),
+        format!("the server's counters restarted {} time(s)", now.restarts()),
     ));
     found.extend(failing(
         Observed::Errors,
@@ -99,7 +99,7 @@ pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> 
     ));
     found.extend(failing(
         Observed::TurnedAway,
-        "of the requests were not taken",
+        "of the requests were rejected",
         Signal::Refused,
         now,
         before,
@@ -383,7 +383,7 @@ fn most_gaps(now: &LevelGauges, before: &LevelGauges) -> Option<f64> {
 /// Returns the facts on differences between replicas, and whether one stalled.
 fn replicas(now: &LevelGauges, before: &LevelGauges) -> (Vec<Finding>, bool) {
     let (were, are) = (before.replicas(&[]), now.replicas(&[]));
-    let says = format!("{are} replicas are on the pages, before {were}");
+    let says = format!("the metrics show {are} replicas, before {were}");
     let mut found = vec![Finding::new(Observed::FewerReplicas, yes_if(are > 0 && are < were), says)];
     let Some(engines) = replica_pages::engines(before, now) else { return (found, false) };
     let stands = replica_pages::stands(&engines.1, now.piece_s());
@@ -415,8 +415,8 @@ fn worse(found: &[Finding], compared: bool) -> Worse {
         or_sound: noticed.is_empty() && !failing && !maybe,
         words: if noticed.is_empty() { "something may be worse".to_owned() } else { noticed.join("; ") },
         sound: match compared {
-            true => "nothing on the servers' pages is worse than before".to_owned(),
-            false => "nothing on the servers' pages is wrong by itself".to_owned(),
+            true => "no metric of the servers is worse than before".to_owned(),
+            false => "no metric of the servers shows a fault".to_owned(),
         },
         evidence: Vec::new(),
         open: false,
@@ -444,16 +444,19 @@ fn missing(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<MissingEviden
     let mut missing = Vec::new();
     let mut lacks = |what: &str, needs| missing.push(MissingEvidence { what: what.to_owned(), needs });
     if before.is_none() {
-        lacks("whether anything changed: no stretch of before is known", NextExperiment::Baseline);
+        lacks(
+            "whether anything changed: there is no earlier period to compare with",
+            NextExperiment::Baseline,
+        );
     }
     if mean_of(now, &[Signal::Ttft]).is_none() {
         lacks(
-            "whether first tokens are later: no page holds their histogram, or too few requests ended",
+            "whether first tokens are later: the metrics have no TTFT histogram, or too few requests ended",
             NextExperiment::Scrape,
         );
     }
     lacks(
-        "what only requests show: pauses, tokens held back, a wait in front of the server, a single request's own time",
+        "what only requests show: pauses, buffered tokens, a wait in front of the server, unloaded latency",
         NextExperiment::SingleRequests { requests: 60 },
     );
     missing

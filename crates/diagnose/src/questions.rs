@@ -81,7 +81,7 @@ fn extremes(frames: &Frames<'_>) -> Result<(LoadLatency, LoadLatency), &'static 
         return Err(if enough {
             "too few independent requests for a median"
         } else {
-            "too few requests had the target to themselves; add a level of single requests"
+            "too few isolated requests; add a level with one request in flight"
         });
     };
     Ok((few, many))
@@ -138,7 +138,7 @@ fn tail(frames: &Frames<'_>) -> Question {
     match (estimate(&values, 0.5), estimate(&values, 0.95)) {
         (Some(middle), Some(tail)) => {
             let says = format!(
-                "p95 {} is {} times the median {}; without a baseline nothing says what is usual",
+                "p95 {} is {} times the median {}; without a baseline the usual ratio is unknown",
                 ms(tail.value),
                 number(tail.value / middle.value),
                 ms(middle.value)
@@ -187,7 +187,7 @@ fn alone(frames: &Frames<'_>) -> Question {
         return cant(asks, "there is no budget; give one with --budget");
     };
     if frames.candidate.alone.len() < ALONE_NEEDED {
-        return cant(asks, "too few requests had the target to themselves; add a level of single requests");
+        return cant(asks, "too few isolated requests; add a level with one request in flight");
     }
     let mut worst: Option<(f64, String, Estimate, Metric)> = None;
     for ceiling in &budget.latency {
@@ -229,13 +229,13 @@ fn errors(frames: &Frames<'_>) -> Question {
         rows.iter().map(|row| f64::from(row.attempts)).sum::<f64>() / rows.len().max(1) as f64;
     let (lower, upper) = plimsoll_math::proportion::exceedance_bounds(k / n.max(1.0) * n_eff, n_eff, 0.025);
     let share = Estimate { value: k / n.max(1.0), lower, upper, n: n as u64, n_eff };
-    let tries = match attempts {
-        one if one <= 1.0 => "none was tried again".to_owned(),
+    let retries = match attempts {
+        one if one <= 1.0 => "no request was retried".to_owned(),
         more => format!("{} attempts per request", number(more)),
     };
-    let says = format!("{} of the requests fail, {tries}", percent(share.value));
+    let figures = format!("{} of the requests fail, {retries}", percent(share.value));
     if k == 0.0 && attempts < 1.005 {
-        return question(asks, YesNo::No, says, Some(share));
+        return question(asks, YesNo::No, figures, Some(share));
     }
     // Counts failures and retries in slow intervals.
     let (mut slow, mut bad) = (Vec::new(), Vec::new());
@@ -257,12 +257,12 @@ fn errors(frames: &Frames<'_>) -> Question {
         Some((rho, p)) if p < 0.05 && rho > 0.0 => question(
             asks,
             YesNo::Yes,
-            format!("{says}; they go with latency (rank correlation {})", number(rho)),
+            format!("{figures}; they rise with latency (rank correlation {})", number(rho)),
             Some(share),
         ),
         Some((rho, p)) => {
             let says = format!(
-                "{says}; they do not go with latency (rank correlation {}, {})",
+                "{figures}; they do not rise with latency (rank correlation {}, {})",
                 number(rho),
                 chance(p)
             );
@@ -271,7 +271,7 @@ fn errors(frames: &Frames<'_>) -> Question {
         None => question(
             asks,
             YesNo::CantTell,
-            format!("{says}; too few stretches to see whether they go with latency"),
+            format!("{figures}; too few intervals to correlate them with latency"),
             Some(share),
         ),
     }

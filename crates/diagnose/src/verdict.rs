@@ -45,7 +45,7 @@ pub struct Diagnosis {
     #[serde(default)]
     pub validity: Option<Validity>,
     /// Problems in order of weight; each is evaluated after the effect of the earlier ones is removed. For the
-    /// answers "nothing material" and "unknown" the only verdict contains the reason.
+    /// answers "no significant problem" and "unknown" the only verdict contains the reason.
     pub verdicts: Vec<Verdict>,
     /// Answers to the five questions of the method.
     pub questions: Vec<Question>,

@@ -33,7 +33,7 @@ pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response
     // Probes of orchestrators need no key, because their responses contain no sensitive data.
     let is_open = matches!(path, "/healthz" | "/readyz");
     if key.is_some_and(|key| !is_open && !auth::is_shown(request.headers(), &key)) {
-        let mut refused = text(StatusCode::UNAUTHORIZED, "show the admin key as Authorization: Bearer\n");
+        let mut refused = text(StatusCode::UNAUTHORIZED, "send the admin key as Authorization: Bearer\n");
         refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return refused;
     }
@@ -50,7 +50,7 @@ pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response
             Some(json) if !json.is_empty() => of("application/json", json),
             _ => text(
                 StatusCode::NOT_FOUND,
-                "no budget is in force, or it was not evaluated yet; --budget FILE names one\n",
+                "no budget is active, or its first evaluation is pending; set one with --budget FILE\n",
             ),
         },
         "/v1/scale" => of("application/json", json!(worker.pool.queued().1).to_string()),
@@ -61,12 +61,12 @@ pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response
         // The format is that of `plimsoll canary`, for existing rollout controllers.
         "/v1/verdict" => match worker.pool.rollout.as_ref().map(Rollout::judged) {
             Some(judged) if !judged.json.is_empty() => of("application/json", judged.json),
-            Some(_) => text(StatusCode::NOT_FOUND, "the canary was not judged yet\n"),
+            Some(_) => text(StatusCode::NOT_FOUND, "the canary has no verdict yet; retry later\n"),
             None => text(StatusCode::NOT_FOUND, NO_CANARY),
         },
         "/v1/shadow" => match worker.traffic.as_ref().map(|traffic| traffic.shadow()) {
             Some(judged) if !judged.json.is_empty() => of("application/json", judged.json),
-            _ => text(StatusCode::NOT_FOUND, "there is no shadow, or it was not judged yet\n"),
+            _ => text(StatusCode::NOT_FOUND, "there is no shadow, or it has no verdict yet\n"),
         },
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" => match worker.unready() {
@@ -75,7 +75,7 @@ pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response
         },
         _ => text(
             StatusCode::NOT_FOUND,
-            "there are /metrics, /v1/replicas, /v1/scale, /v1/budget, /v1/canary, /v1/verdict, /v1/shadow, /healthz and /readyz\n",
+            "unknown path; the paths are /metrics, /v1/replicas, /v1/scale, /v1/budget, /v1/canary, /v1/verdict, /v1/shadow, /healthz and /readyz\n",
         ),
     }
 }
@@ -101,11 +101,11 @@ async fn rollout(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Fu
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     if !is_json {
-        return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, "say content-type: application/json\n");
+        return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send the header content-type: application/json\n");
     }
     let reading = Limited::new(request.into_body(), MOST_BODY).collect();
     let Ok(Ok(body)) = tokio::time::timeout(BODY_WITHIN, reading).await else {
-        return text(StatusCode::BAD_REQUEST, "the body is too long, or did not come\n");
+        return text(StatusCode::BAD_REQUEST, "the body is too long, or was not received in time\n");
     };
     let ask = match serde_json::from_slice::<RolloutCommand>(&body.to_bytes()) {
         Ok(ask) => ask,
@@ -211,23 +211,21 @@ fn pages(shown: &[&ReplicaStatus], page: &mut PrometheusPage) {
         let known = shown.iter().filter_map(|shown| Some((replica_label(shown), value(&shown.page)?)));
         page.gauge(name, help, known);
     };
-    gauge("plimsoll_gateway_replica_page_age_seconds", "How old the replica's own page is.", &|page| {
+    gauge("plimsoll_gateway_replica_page_age_seconds", "Age of the replica's metrics.", &|page| {
         page.age.map(Span::as_secs_f64)
     });
-    gauge(
-        "plimsoll_gateway_replica_page_believed",
-        "1: what its page says is taken into account.",
-        &|page| page.said.map(|_| f64::from(u8::from(page.standing == PageStanding::Believed))),
-    );
-    gauge("plimsoll_gateway_replica_kv_usage", "Share of its KV cache in use, as its page says.", &|page| {
+    gauge("plimsoll_gateway_replica_page_believed", "1: the router uses the replica's metrics.", &|page| {
+        page.said.map(|_| f64::from(u8::from(page.standing == PageStanding::Believed)))
+    });
+    gauge("plimsoll_gateway_replica_kv_usage", "Share of its KV cache in use, from its metrics.", &|page| {
         page.said?.kv_usage
     });
     gauge(
         "plimsoll_gateway_replica_others_requests",
-        "Requests that others are taken to have there.",
+        "Estimated requests of other clients on the replica.",
         &|page| Some(f64::from(page.others)),
     );
-    let help = "Replicas' own pages by what came of asking for them.";
+    let help = "Scrapes of replica metrics by outcome.";
     page.counter("plimsoll_gateway_pages_total", help, by_outcome(shown, PAGES, |replica| &replica.pages));
 }
 
@@ -255,20 +253,20 @@ fn metrics(worker: &Worker) -> String {
     });
     gauge(
         "plimsoll_gateway_replica_waiting_tokens",
-        "Prompt tokens on it that are not computed.",
+        "Prompt tokens on the replica that wait for prefill.",
         &|shown| shown.load.backlog as f64,
     );
-    gauge("plimsoll_gateway_replica_decoding", "Streams that decode on it.", &|shown| {
+    gauge("plimsoll_gateway_replica_decoding", "Streams in decode on the replica.", &|shown| {
         f64::from(shown.load.decoding)
     });
-    gauge("plimsoll_gateway_replica_penalty_seconds", "What is laid on its cost for shedding.", &|shown| {
+    gauge("plimsoll_gateway_replica_penalty_seconds", "Cost penalty for rejected requests.", &|shown| {
         shown.penalty.as_secs_f64()
     });
-    let help = "Attempts by replica and by how they ended.";
+    let help = "Attempts by replica and outcome.";
     let attempts = by_outcome(&shown, ATTEMPTS, |replica| &replica.attempts);
     page.counter("plimsoll_gateway_attempts_total", help, attempts);
     pages(&shown, &mut page);
-    page.gauge("plimsoll_gateway_retries_left", "Retries that the budget holds.", [([], left)]);
+    page.gauge("plimsoll_gateway_retries_left", "Retries left in the retry budget.", [([], left)]);
     let help = "Blocks of prompts that the router remembers.";
     page.gauge("plimsoll_gateway_prompt_blocks", help, [([], remembered as f64)]);
     queue(worker, &mut page);
@@ -287,14 +285,14 @@ fn trials(worker: &Worker, page: &mut PrometheusPage) -> String {
     if let Some(rollout) = &worker.pool.rollout {
         let help = "The canary's share of sessions; 0 once it is promoted or rolled back.";
         page.gauge("plimsoll_gateway_canary_share", help, [([], rollout.share())]);
-        let help = "Requests that went to the other side, because theirs had no room.";
+        let help = "Requests sent to the other side of a rollout, because their side was full.";
         page.counter("plimsoll_gateway_strayed_total", help, [([], worker.pool.strayed() as f64)]);
         judged += &rollout.judged().metrics;
     }
     if let Some(shadow) = &worker.shadow {
         let stats = &shadow.worker.stats;
         let ends = ENDS.map(|(end, name)| ([("outcome", name)], stats.ended(end) as f64));
-        page.counter("plimsoll_gateway_shadow_requests_total", "Copies by how they ended.", ends);
+        page.counter("plimsoll_gateway_shadow_requests_total", "Shadow copies by outcome.", ends);
         judged += &worker.traffic.as_ref().map(|traffic| traffic.shadow().metrics).unwrap_or_default();
     }
     judged
@@ -307,10 +305,8 @@ fn queue(worker: &Worker, page: &mut PrometheusPage) {
     let mut by_class = |name: &str, help: &str, value: &dyn Fn(&QueueShare) -> f64| {
         page.gauge(name, help, names.iter().zip(&held).map(|(name, held)| ([("class", *name)], value(held))));
     };
-    by_class("plimsoll_gateway_queue_requests", "Requests that wait for a replica.", &|held| {
-        f64::from(held.requests)
-    });
-    by_class("plimsoll_gateway_queue_tokens", "Their prompt tokens that no replica has cached.", &|held| {
+    by_class("plimsoll_gateway_queue_requests", "Requests in the queue.", &|held| f64::from(held.requests));
+    by_class("plimsoll_gateway_queue_tokens", "Uncached prompt tokens of queued requests.", &|held| {
         held.tokens as f64
     });
     let sheds = names.iter().zip(&worker.pool.refused).flat_map(|(name, counts)| {
@@ -320,14 +316,18 @@ fn queue(worker: &Worker, page: &mut PrometheusPage) {
     let help = "Requests that were not sent, by class and reason.";
     page.counter("plimsoll_gateway_sheds_total", help, sheds);
     for (name, help, value) in [
-        ("offered_tokens_per_second", "Uncached prompt tokens that come.", signal.offered_tokens_per_s),
+        (
+            "offered_tokens_per_second",
+            "Rate of uncached prompt tokens in new requests.",
+            signal.offered_tokens_per_s,
+        ),
         (
             "capacity_tokens_per_second",
-            "Prompt tokens that the replicas compute.",
+            "Rate of prompt tokens that the replicas can compute.",
             signal.capacity_tokens_per_s,
         ),
-        ("pool_saturation", "What comes over what the replicas can do.", signal.saturation),
-        ("desired_replicas", "Replicas that the load asks for.", f64::from(signal.desired_replicas)),
+        ("pool_saturation", "Offered tokens divided by capacity.", signal.saturation),
+        ("desired_replicas", "Replicas that the load needs.", f64::from(signal.desired_replicas)),
     ] {
         page.gauge(&format!("plimsoll_gateway_{name}"), help, [([], value)]);
     }

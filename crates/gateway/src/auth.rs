@@ -140,7 +140,7 @@ impl Authenticator {
             };
         family(
             "plimsoll_gateway_key_requests_total",
-            "Requests by key: let in, or over its limit.",
+            "Requests by key: admitted, or over its limit.",
             "outcome",
             &|used| [("admitted", value(&used.requests)), ("limited", value(&used.refused))],
         );

@@ -122,14 +122,14 @@ impl ChoiceReason {
     /// Returns the reason as text for the terminal.
     pub fn words(self) -> &'static str {
         match self {
-            ChoiceReason::Alone => "nobody else might get it",
-            ChoiceReason::Level => "others cost as much; chance decided",
-            ChoiceReason::Prompt => "less of the prompt was to be computed there, or faster",
-            ChoiceReason::Wait => "less waited there",
+            ChoiceReason::Alone => "no other replica was allowed",
+            ChoiceReason::Level => "equal cost; chosen at random",
+            ChoiceReason::Prompt => "less prompt to compute there, or a faster prefill",
+            ChoiceReason::Wait => "less work waited there",
             ChoiceReason::Decoding => "fewer streams decoded there, or it steps faster",
-            ChoiceReason::Penalty => "the next one had refused requests a moment ago",
-            ChoiceReason::Base => "its first tokens come sooner whatever is there",
-            ChoiceReason::Rule => "the route's rule; it weighs no seconds",
+            ChoiceReason::Penalty => "the next one had just rejected requests",
+            ChoiceReason::Base => "its first tokens come sooner at any load",
+            ChoiceReason::Rule => "the policy of the route, which uses no cost",
         }
     }
 }

@@ -149,7 +149,7 @@ impl KeySource {
             }
             (None, None, Some(path)) => Secret::from_file(path).map_err(|e| wrong(e.to_string())),
             (Some(_), None, None) => {
-                Err(wrong("a hash can't be shown to anybody; write {env: …} or {file: …}".to_owned()))
+                Err(wrong("a hash can't be sent as a key; write {env: …} or {file: …}".to_owned()))
             }
             _ => Err(wrong("write one of {sha256: …}, {env: …} and {file: …}".to_owned())),
         }

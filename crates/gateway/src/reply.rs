@@ -103,21 +103,21 @@ pub fn refused(refusal: Refusal) -> (Response<ReplyBody>, RequestEnd) {
         Refusal::Late(after) => (
             StatusCode::TOO_MANY_REQUESTS,
             "would_be_late",
-            "With what waits already, the first token would come after this request's time limit for it.",
+            "The queue is too long: the first token would come after this request's time limit. Retry later.",
             seconds(after),
             RequestEnd::Overloaded,
         ),
         Refusal::Full(after) => (
             StatusCode::TOO_MANY_REQUESTS,
             "queue_full",
-            "As many requests wait as may.",
+            "The queue is full. Retry later.",
             seconds(after),
             RequestEnd::Overloaded,
         ),
         Refusal::HeldBack(after) => (
             StatusCode::TOO_MANY_REQUESTS,
             "held_back",
-            "The budget in force is broken, and this request's class gives way.",
+            "The budget is broken, so requests of this class are rejected. Retry later.",
             seconds(after),
             RequestEnd::HeldBack,
         ),
@@ -162,9 +162,9 @@ pub(crate) fn broken_stream(protocol: Protocol) -> &'static [u8] {
     }
 }
 
-const BROKEN_MESSAGE: &[u8] = b"\n\nevent: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"The replica's stream broke before its end; what came is not the whole answer.\"}}\n\n";
+const BROKEN_MESSAGE: &[u8] = b"\n\nevent: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"The replica's stream broke before its end; the answer is incomplete.\"}}\n\n";
 
 const BROKEN_LINES: &[u8] =
-    b"\n{\"error\":\"The replica's stream broke before its end; what came is not the whole answer.\"}\n";
+    b"\n{\"error\":\"The replica's stream broke before its end; the answer is incomplete.\"}\n";
 
-const BROKEN_STREAM: &[u8] = b"\n\ndata: {\"error\":{\"message\":\"The replica's stream broke before its end; what came is not the whole answer.\",\"type\":\"server_error\",\"param\":null,\"code\":\"stream_broken\"}}\n\n";
+const BROKEN_STREAM: &[u8] = b"\n\ndata: {\"error\":{\"message\":\"The replica's stream broke before its end; the answer is incomplete.\",\"type\":\"server_error\",\"param\":null,\"code\":\"stream_broken\"}}\n\n";

@@ -205,10 +205,9 @@ impl Rollout {
                 Err(format!("{share} is no share from 0 to 1"))
             }
             RolloutCommand::Share { share } => match budget.filter(|state| *state != BudgetState::Green) {
-                Some(state) if share > self.share() => Err(format!(
-                    "the budget in force is {}: a canary does not grow until it is green",
-                    state.name()
-                )),
+                Some(state) if share > self.share() => {
+                    Err(format!("the budget is {}: the canary share can grow when it is green", state.name()))
+                }
                 _ => Ok(RolloutState::Trial { share }),
             },
             RolloutCommand::Promote { anyway: true } => Ok(RolloutState::Promoted),
@@ -217,11 +216,11 @@ impl Rollout {
                 match (judged.may_promote, judged.why.as_str()) {
                     (true, _) => Ok(RolloutState::Promoted),
                     (false, "") => Err(
-                        "it was not judged yet; {\"do\": \"promote\", \"anyway\": true} does it all the same"
+                        "it has no verdict yet; {\"do\": \"promote\", \"anyway\": true} promotes it anyway"
                             .to_owned(),
                     ),
                     (false, why) => {
-                        Err(format!("{why}; {{\"do\": \"promote\", \"anyway\": true}} does it all the same"))
+                        Err(format!("{why}; {{\"do\": \"promote\", \"anyway\": true}} promotes it anyway"))
                     }
                 }
             }

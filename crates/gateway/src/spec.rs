@@ -400,7 +400,7 @@ impl GatewaySpec {
             replica.header(self.name_replicas)?;
             let name = replica.named();
             if replica.models.as_ref().is_some_and(Vec::is_empty) {
-                let why = format!("{name}: models names none; leave it out, and the replica is asked");
+                let why = format!("{name}: models is empty; leave it out to query the replica");
                 return conflict("replicas", why);
             }
             if names.contains(&name) {
@@ -409,7 +409,10 @@ impl GatewaySpec {
             names.push(name);
         }
         if self.of(ReplicaRole::Serve).next().is_none() {
-            return conflict("replicas", "none of them serves: each is a canary or a shadow");
+            return conflict(
+                "replicas",
+                "none of them serves: each is a canary or a shadow; add a replica without role:",
+            );
         }
         for (key, asked, role) in [
             ("canary", self.canary.is_some(), ReplicaRole::Canary),
@@ -431,16 +434,14 @@ impl GatewaySpec {
         for (alias, models) in &self.tiers {
             let wrong = |why: String| conflict("tiers", format!("{alias}: {why}"));
             if models.is_empty() {
-                return wrong("names no model; write the first choice, and what stands in for it".to_owned());
+                return wrong("names no model; write the first choice, then its fallbacks".to_owned());
             }
             if said.contains(&alias) {
                 return wrong("is a model that a replica serves; give the tiers another name".to_owned());
             }
             for (place, model) in models.iter().enumerate() {
                 if self.tiers.contains_key(model) {
-                    return wrong(format!(
-                        "{model} stands for models itself; name those that replicas serve"
-                    ));
+                    return wrong(format!("{model} is a tier itself; name models that replicas serve"));
                 }
                 if models[..place].contains(model) {
                     return wrong(format!("{model} is there twice"));
@@ -455,7 +456,7 @@ impl GatewaySpec {
 
     fn validate_paths(&self) -> Result<(), SettingError> {
         if self.paths.is_empty() {
-            return conflict("paths", "no path is open; write public, or the paths that clients may ask for");
+            return conflict("paths", "no path is open; write public, or the allowed paths");
         }
         let open = OpenPaths::new(&self.paths)?;
         let cached = self.cache.iter().flat_map(|cache| &cache.paths).map(|path| ("cache.paths", path));
@@ -477,12 +478,12 @@ impl GatewaySpec {
             let (name, place) = (replica.named(), replica.place()?);
             if place.endpoint().is_none() {
                 let why =
-                    format!("{name}: a proxy wants an address, such as http://10.0.0.7:8000, and no name");
+                    format!("{name}: a proxy needs an address, such as http://10.0.0.7:8000, not a name");
                 return conflict("picker", why);
             }
             if !place.base.is_empty() {
                 let why =
-                    format!("{name}: a proxy sends paths as they come; leave {} out of its URL", place.base);
+                    format!("{name}: a proxy forwards paths unchanged; remove {} from its URL", place.base);
                 return conflict("picker", why);
             }
         }
@@ -491,7 +492,7 @@ impl GatewaySpec {
 
     fn validate_admin(&self) -> Result<(), SettingError> {
         if self.admin.is_some_and(|admin| admin == self.listen && admin.port() != 0) {
-            return conflict("admin", format!("{} is where clients connect; take another port", self.listen));
+            return conflict("admin", format!("clients connect to {}; use another port", self.listen));
         }
         match self.admin.filter(|admin| !admin.ip().is_loopback() && self.admin_key.is_none()) {
             Some(admin) => conflict(

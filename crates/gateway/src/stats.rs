@@ -194,7 +194,7 @@ impl Stats {
     /// Writes all metrics to a Prometheus page.
     pub fn write(&self, page: &mut PrometheusPage) {
         let ends = ENDS.iter().map(|(end, name)| ([("outcome", *name)], self.ended(*end) as f64));
-        page.counter("plimsoll_gateway_requests_total", "Requests by how they ended for their client.", ends);
+        page.counter("plimsoll_gateway_requests_total", "Requests by outcome for the client.", ends);
         let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         page.counter(
             "plimsoll_gateway_retries_total",
@@ -213,23 +213,23 @@ impl Stats {
         let withheld = withheld.map(|((_, why), count)| ([("why", *why)], value(count)));
         page.counter(
             "plimsoll_gateway_hedges_withheld_total",
-            "Times that a request was late and no second replica was asked.",
+            "Late requests without a hedge, by reason.",
             withheld,
         );
         page.counter(
             "plimsoll_gateway_reloads_total",
-            "Further readings of the gateway's file.",
+            "Reloads of the gateway's file.",
             ["in_force", "refused"]
                 .into_iter()
                 .zip(&self.reloads)
                 .map(|(of, n)| ([("outcome", of)], value(n))),
         );
         let stale = f64::from(u8::from(self.stale.load(Ordering::Relaxed)));
-        let help = "1: the file was read again and refused; what was in force before it still is.";
+        let help = "1: the last reload was rejected; the previous configuration is active.";
         page.gauge("plimsoll_gateway_file_refused", help, [([], stale)]);
         page.counter(
             "plimsoll_gateway_events_total",
-            "Events of streams that were passed on.",
+            "Forwarded events of streams.",
             [([], value(&self.events))],
         );
         let each = STAGES.iter().zip(&self.stages).map(|((_, stage), timed)| {

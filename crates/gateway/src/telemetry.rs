@@ -41,7 +41,7 @@ impl TelemetrySpec {
     pub fn validate(&self) -> Result<(), SettingError> {
         error::path("telemetry.path", &self.path)?;
         if !(0.1..=5.0).contains(&self.every_s) {
-            let why = format!("{} is not from 0.1 to 5 s: an older page says nothing of now", self.every_s);
+            let why = format!("{} is not from 0.1 to 5 s, because older metrics are stale", self.every_s);
             return conflict("telemetry.every_s", why);
         }
         Ok(())

@@ -78,7 +78,7 @@ impl UpstreamError {
     pub fn why(&self) -> &str {
         match self {
             UpstreamError::NotSent(why) | UpstreamError::Broken(why) | UpstreamError::Died(why) => why,
-            UpstreamError::Lost => "nothing came of any of the replica's requests",
+            UpstreamError::Lost => "the replica answered none of its requests",
         }
     }
 }

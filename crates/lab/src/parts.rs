@@ -7,7 +7,7 @@
 ///
 /// # Panics
 /// Panics if the part is missing and all parts are required.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says why")]
+#[expect(clippy::print_stderr, reason = "a skipped test prints the reason")]
 pub fn or_skipped<T>(part: Result<T, String>) -> Option<T> {
     match part {
         Ok(part) => Some(part),

@@ -45,17 +45,17 @@ pub fn ceilings(sample: &LatencySample<'_>, tail_shares: &[(Stage, Reading)]) ->
     }
     rows.sort_by(|a, b| b.share.total_cmp(&a.share));
     let queueing = model.map(|model| {
-        let begins = format!(
-            "the queue is {} of the slowest requests' time, and a shorter service shortens it too, which this table leaves out",
+        let share = format!(
+            "the queue is {} of the slowest requests' time; a shorter service also shortens the queue, which this table ignores",
             say::percent(queue)
         );
         match model {
             Ok(model) => format!(
-                "{begins}; p99 with the queue let shrink is by M/M/c with {} at {} load, at which it waits as long as was measured: an estimate to think with",
+                "{share}; the p99 with a shorter queue is a rough estimate by M/M/c with {} at {} load, which has the measured wait",
                 say::count(u64::from(model.now.servers), "server"),
                 say::percent(model.now.load)
             ),
-            Err(why) => format!("{begins}; no load model says by how much: {why}"),
+            Err(why) => format!("{share}; no load model can estimate by how much: {why}"),
         }
     });
     Ceilings { label: LABEL.to_owned(), queueing, rows }
@@ -131,13 +131,13 @@ impl LoadModel {
         let offered = arrivals_per_s * service_mean;
         let first = offered.floor() as u32 + 1;
         if offered >= f64::from(SERVERS) {
-            return Err(format!("more than {SERVERS} requests are in service at once"));
+            return Err(format!("more than {SERVERS} requests are in service together"));
         }
         let queue = |servers: u32| Mmc { servers, load: offered / f64::from(servers), service_mean };
         // The wait falls with the number of servers: take the first number at or below the measured wait, or the one
         // before.
         let over = (first..SERVERS).find(|servers| queue(*servers).mean_wait() <= wait);
-        let over = over.ok_or("no number of servers waits as long as was measured")?;
+        let over = over.ok_or("no number of servers gives the measured wait")?;
         let nearer = |servers: u32| (queue(servers).mean_wait() / wait).ln().abs();
         let servers = if over > first && nearer(over - 1) < nearer(over) { over - 1 } else { over };
         Ok(LoadModel { now: queue(servers), service, arrivals_per_s })

@@ -112,7 +112,7 @@ fn unmapped(sample: &LatencySample<'_>, nameless: &[UnattributedTime]) -> Vec<Un
             mean_s: own / 1e9,
             why: found
                 .engine
-                .then(|| "what the engine's span holds beyond queue, prefill and decode".to_owned()),
+                .then(|| "time in the engine's span beyond queue, prefill and decode".to_owned()),
         }
     };
     nameless.iter().take(LISTED).map(one).collect()
@@ -130,10 +130,10 @@ fn notes(requests: &Requests) -> Vec<String> {
     };
     let found = [
         of(count.failed, failed),
-        of(count.skewed, "set aside: a server's span fits into its client's at no clock shift"),
+        of(count.skewed, "set aside: no clock shift fits a server's span into its client's"),
         (count.rootless > 0).then(|| {
             format!(
-                "{} set aside: no span holds the others, so nobody knows how long the request took",
+                "{} set aside: no span contains the others, so the request's duration is unknown",
                 say::count(count.rootless, "trace")
             )
         }),
@@ -145,15 +145,15 @@ fn notes(requests: &Requests) -> Vec<String> {
             "whose first span has a parent that is not in the traces: what happened before it is not in these figures",
         ),
         spans(count.background, "that went on after the request; that part is not counted"),
-        spans(count.orphans, "without a parent, taken to be below the root of that time"),
+        spans(count.orphans, "without a parent, assigned to the root of that time"),
         spans(count.lost, "without parent or root, left out"),
         spans(count.duplicates, "came twice, counted once"),
         spans(
             count.clashes,
-            "with the id of another span of the same trace: both are kept, and whose children are whose is a guess",
+            "with the id of another span of the same trace: both are kept, and their children are assigned by a guess",
         ),
         spans(count.loops, "in a loop of parents, which was cut"),
-        spans(count.negative, "with an end before the beginning, taken to have no length"),
+        spans(count.negative, "with an end before the start, counted with no length"),
         of(
             count.residual_over_5_percent,
             "whose engine stages miss its own end to end by more than 5 % (a preemption, or work that has no stage)",

@@ -103,7 +103,7 @@ pub enum RuleError {
     Version(u32),
     /// The rule has no condition, so that it would match every span.
     #[error(
-        "rules[{0}]: asks nothing; name at least one of name, service, route, operation, span_kind, kind, has, attributes"
+        "rules[{0}]: has no condition; set at least one of name, service, route, operation, span_kind, kind, has, attributes"
     )]
     Empty(usize),
     /// A pattern is not a regular expression.

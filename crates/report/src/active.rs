@@ -16,15 +16,15 @@ pub(crate) fn of_experiments(document: &mut Document, tried: &[ExperimentReport]
         let heading = format!("{} ({}, {took})", one.did, figure::counted(one.requests, "request"));
         document.section(heading, |section| {
             section.list(one.shows.iter().map(|shown| {
-                let (mark, says) = (mark(shown.is), says(shown));
-                Phrase::drawn(format!("{mark} {says}"), html! { code { (mark) } " " (says) })
+                let (mark, text) = (mark(shown.is), says(shown));
+                Phrase::drawn(format!("{mark} {text}"), html! { code { (mark) } " " (text) })
             }));
             if one.shows.is_empty() {
-                section.says("Nothing that decides.");
+                section.says("No decisive evidence.");
             }
         });
     }
-    document.says(Phrase::from("! it is so, - it is not, ? unclear").soft());
+    document.says(Phrase::from("! true, - false, ? unclear").soft());
 }
 
 /// Returns one letter for the state of a fact.

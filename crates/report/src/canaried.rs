@@ -49,7 +49,7 @@ pub fn text(found: &CanaryFinding) -> String {
         page += &words::wrap(
             2,
             &format!(
-                "Evidence of all rows together: {} to one, {} decide. {} with the new version out were counted, {} before.",
+                "Evidence of all rows together: {} to one; {} to one decides. Counted: {} with the new version, {} before it.",
                 figure::number(found.worse),
                 figure::number(found.decides),
                 figure::counted(found.minutes[1], "minute"),

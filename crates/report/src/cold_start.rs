@@ -33,13 +33,13 @@ fn inside(section: &mut Document, found: &ColdStartFinding) {
     section.says(found.why.as_str());
     section.list(averages(found));
     let mut table =
-        TextTable::new(&["idle", "first token", "penalty", "turned away", "connect", "waited", "warm again"]);
+        TextTable::new(&["idle", "first token", "penalty", "rejected", "connect", "waited", "warm again"]);
     found.trials.iter().for_each(|trial| table.row(row(trial)));
     section.table(table);
     let several = found.trials.len() > 1;
     for (n, trial) in found.trials.iter().enumerate().filter(|(_, trial)| waited_for_more(trial)) {
-        let which = if several { format!(" of stretch {}", n + 1) } else { String::new() };
-        let heading = format!("What the first request{which} waited for, as the client saw it");
+        let which = if several { format!(" of idle period {}", n + 1) } else { String::new() };
+        let heading = format!("Wait of the first request{which}, measured at the client");
         section.titled(heading, split(&trial.parts));
     }
     section.list(what_a_start_is(found));
@@ -50,7 +50,7 @@ fn averages(found: &ColdStartFinding) -> Vec<String> {
     let mut lines = Vec::new();
     if let (Some(penalty), true) = (&found.penalty, n > 1) {
         lines.push(format!(
-            "penalty {} on average, {} to {} over {n} idle stretches",
+            "penalty {} on average, {} to {} over {n} idle periods",
             seconds(penalty.value),
             seconds(penalty.lower),
             seconds(penalty.upper),
@@ -58,7 +58,7 @@ fn averages(found: &ColdStartFinding) -> Vec<String> {
     }
     if found.in_passing {
         lines.push(format!(
-            "met in passing: {n} time{} nothing was in flight for 5 s or more; these requests are in the figures of their levels",
+            "during the run, {n} time{} nothing was in flight for 5 s or more; these requests are in the figures of their levels",
             if n == 1 { "" } else { "s" }
         ));
     }
@@ -73,7 +73,7 @@ fn what_a_start_is(found: &ColdStartFinding) -> Vec<&'static str> {
     let is_held = |trial: &ColdTrial| trial.first_s.is_some() && trial.turned_away + trial.refused == 0;
     let held = "No attempt was refused or rejected: the target kept each request until it could answer";
     let unseen =
-        "What a start is made of (weights, compilation, cache) the client can't see: read the server's log";
+        "The client can't see the parts of a start (weights, compilation, cache): read the server's log";
     found.trials.iter().all(is_held).then_some(held).into_iter().chain([unseen]).collect()
 }
 
@@ -88,9 +88,9 @@ fn split(parts: &[ColdPart]) -> TextTable {
     for part in parts {
         let what = match part.phase {
             ColdPhase::NoListener => "nothing listened",
-            ColdPhase::NotReady => "something listened and turned it away",
-            ColdPhase::Slower => "taken, and slower than a steady request",
-            ColdPhase::Steady => "what a steady request takes",
+            ColdPhase::NotReady => "the endpoint rejected the attempt",
+            ColdPhase::Slower => "accepted, and slower than a steady request",
+            ColdPhase::Steady => "time of a steady request",
         };
         let sure = part.seconds.upper - part.seconds.lower < 1e-9;
         let tries = match (part.phase, part.attempts) {
@@ -135,7 +135,7 @@ fn row(trial: &ColdTrial) -> Vec<String> {
         (n, s) => format!("{}, {}", counted(n, "time"), seconds(s)),
     };
     let warm = match (trial.warm_after, trial.warm_after_s) {
-        (Some(0), _) => "at once".to_string(),
+        (Some(0), _) => "immediately".to_string(),
         (Some(1), Some(s)) => format!("the next request, {}", seconds(s)),
         (Some(n), Some(s)) => format!("{n} requests later, {}", seconds(s)),
         _ => "not seen".to_string(),

@@ -106,8 +106,8 @@ fn stages(document: &mut Document, stages: &[ComparedStage]) {
     document.section("Stages", |section| {
         section.table(table);
         section.drawn(html! { p.soft.small {
-            "At most: how many times faster the whole could be were the stage free. Tail gap: what the stage takes more of in "
-            "the slowest hundredth of the requests than in the middle fifth."
+            "At most: the speed-up of the whole if the stage took no time. Tail gap: the added share of the stage in "
+            "the slowest hundredth of the requests, compared with the middle fifth."
         } });
     });
 }
@@ -280,8 +280,8 @@ fn target_words(comparison: &Comparison) -> String {
         Fact::Same | Fact::Unknown => None,
     });
     let changed: Vec<String> = changed.collect();
-    let said = if changed.is_empty() { "none known".to_owned() } else { changed.join("; ") };
-    format!("Target changes: {said}.")
+    let changes = if changed.is_empty() { "none known".to_owned() } else { changed.join("; ") };
+    format!("Target changes: {changes}.")
 }
 
 /// Shortens long values to start at their first difference.

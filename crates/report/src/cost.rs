@@ -35,9 +35,9 @@ pub(crate) fn title(bill: &Bill) -> String {
             format!("{input} {currency} per million input and {output} per million output tokens")
         }
     };
-    let said: Vec<&str> = [&given.date, &given.source].into_iter().flatten().map(String::as_str).collect();
-    let said = if said.is_empty() { "price without date".to_owned() } else { said.join(", ") };
-    format!("Cost in {currency} at {price} ({said})")
+    let origin: Vec<&str> = [&given.date, &given.source].into_iter().flatten().map(String::as_str).collect();
+    let origin = if origin.is_empty() { "undated price".to_owned() } else { origin.join(", ") };
+    format!("Cost in {currency} at {price} ({origin})")
 }
 
 /// Returns one row per throughput with a cost: the budget lines first.
@@ -78,7 +78,7 @@ fn missing(cost: &CostFinding) -> Option<String> {
     match (of_line, cost.at_budget.is_empty()) {
         (Some(why), _) => Some(format!("Not at the budget line: {why}.")),
         (None, true) => Some(
-            "At the load that ran; what to plan with is the cost at the budget line, which a sweep finds."
+            "These are costs at the measured load. For planning, use the cost at the budget line of a sweep."
                 .into(),
         ),
         (None, false) => None,

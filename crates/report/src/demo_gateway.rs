@@ -82,7 +82,7 @@ fn latency(reading: Option<&Reading>) -> String {
 fn verdict(robin: &DemoRoute, gateway: &DemoRoute) -> String {
     match (p95(robin), p95(gateway)) {
         (Some(robin), Some(gateway)) => between(robin, gateway),
-        _ => "Too few requests were answered to put the two ways side by side.".to_owned(),
+        _ => "Too few requests were answered to compare the two policies.".to_owned(),
     }
 }
 
@@ -101,7 +101,7 @@ fn between(robin: &Reading, gateway: &Reading) -> String {
             )
         }
         _ => format!(
-            "One first token in twenty came after {by_gateway} through the gateway, and after {by_robin} by round robin: here the gateway was the worse way."
+            "One first token in twenty came after {by_gateway} through the gateway, and after {by_robin} by round robin: here the gateway was slower."
         ),
     }
 }
@@ -115,12 +115,9 @@ fn learnt(gateway: &DemoRoute) -> String {
         .collect();
     let ejected = match gateway.ejected {
         true => "A replica that failed or stalled received no requests for a while.",
-        false => "No replica was taken out: slow is not broken.",
+        false => "No replica was ejected: a slow replica still answers.",
     };
-    format!(
-        "The gateway learnt from the answers how long a token takes ({}), and sent by that. {ejected}",
-        steps.join(", ")
-    )
+    format!("The gateway measured the time per token ({}) and routed by it. {ejected}", steps.join(", "))
 }
 
 #[cfg(test)]
@@ -142,6 +139,6 @@ mod tests {
         let says = |robin: f64, gateway: f64| between(&way(robin), &way(gateway));
         assert!(says(2.0, 0.1).contains("20.0 times as long by round robin"), "{}", says(2.0, 0.1));
         assert!(says(0.1, 0.102).contains("no difference"));
-        assert!(says(0.1, 0.3).contains("worse way"));
+        assert!(says(0.1, 0.3).contains("was slower"));
     }
 }

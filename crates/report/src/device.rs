@@ -62,7 +62,7 @@ fn document(finding: &DeviceFinding) -> Document {
     }
     document
         .titled("While a device waited for the host, the host was in", meanwhile(&finding.host_meanwhile));
-    document.titled("Longest on the host, without what it called", top(&finding.host_top));
+    document.titled("Longest on the host (self time)", top(&finding.host_top));
     steps(&mut document, &finding.steps);
     document.notes(finding.notes.iter().cloned());
     document

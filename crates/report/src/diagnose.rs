@@ -41,7 +41,7 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
             }
         });
     }
-    document.section("What was judged", |section| {
+    document.section("Evaluated data", |section| {
         // Experiments describe themselves; a single diagnosed level needs its name.
         let subject = tried.is_empty().then(|| subject(name, diagnosis));
         section.list(diagnosis.validity.as_ref().map(of_trust).into_iter().chain(subject));
@@ -58,7 +58,7 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
             let answer = match question.answer {
                 YesNo::Yes => "yes",
                 YesNo::No => "no",
-                YesNo::CantTell => "can't tell",
+                YesNo::CantTell => "inconclusive",
             };
             table.page_row([question.asks.as_str(), answer, question.says.as_str()]);
             let line = format!("{} {answer}: {}", question.asks, question.says);
@@ -91,7 +91,7 @@ fn titled(found: &Verdict, answer: DiagnosisOutcome) -> String {
 fn head(document: &mut Document, found: &Verdict) {
     document.list([
         found.says.clone(),
-        format!("Do first: {}", found.do_first),
+        format!("Next step: {}", found.do_first),
         format!("Not: {}", found.do_not),
     ]);
 }
@@ -108,7 +108,7 @@ fn card(place: usize, found: &Verdict, answer: DiagnosisOutcome) -> Markup {
         div.card {
             p.verdict { span class={ "badge " (class) } { (found.layer.name()) } " " strong { (title(found, answer)) } }
             p { (found.says) }
-            p { strong { "Do first: " } (found.do_first) }
+            p { strong { "Next step: " } (found.do_first) }
             p { strong { "Not: " } (found.do_not) }
         }
     }
@@ -142,12 +142,12 @@ fn subject(name: &str, diagnosis: &Diagnosis) -> String {
         _ => "without a baseline: against its own quiet parts".to_owned(),
     };
     // Metrics endpoints have no levels, and do not show whether a request was isolated.
-    let alone = subject.level.map_or(String::new(), |_| {
-        format!("; {} had the target to themselves", figure::count(subject.alone))
-    });
+    let isolated = subject
+        .level
+        .map_or(String::new(), |_| format!("; {} isolated requests", figure::count(subject.alone)));
     let requests = figure::count(subject.requests);
     let excerpt = subject.excerpt.map_or(String::new(), |part| format!("; {}", part.words()));
-    format!("{name}{level}{chosen}: {requests} requests at {}, {against}{alone}{excerpt}", subject.load)
+    format!("{name}{level}{chosen}: {requests} requests at {}, {against}{isolated}{excerpt}", subject.load)
 }
 
 /// Adds the evidence of a verdict.
@@ -156,10 +156,10 @@ fn subject(name: &str, diagnosis: &Diagnosis) -> String {
 fn why(document: &mut Document, found: &Verdict) {
     let unknown = found.cause == Cause::Unknown;
     let heading = match unknown {
-        true => "What is known".to_owned(),
+        true => "Evidence so far".to_owned(),
         false => {
             let (id, rule) = (found.cause.id(), &found.rule);
-            format!("Why {id} (decided by {rule}, confidence {:.2})", found.confidence)
+            format!("Why {id} (based on {rule}, confidence {:.2})", found.confidence)
         }
     };
     document.section(heading, |section| {
@@ -173,7 +173,7 @@ fn why(document: &mut Document, found: &Verdict) {
         match &found.counter {
             Counter::Moved { name, by } => section.says(format!("Counted: {name}: {}", figure::number(*by))),
             Counter::NotRead { name } => {
-                section.says(format!("Not read: {name}; it has to move if this is right"));
+                section.says(format!("Not read: {name}; it must change if the verdict is right"));
             }
             Counter::NoneExists => {}
         }
@@ -184,9 +184,9 @@ fn why(document: &mut Document, found: &Verdict) {
         if let Some(other) = &found.runner_up {
             let (title, confidence) = (other.cause.title(), other.confidence);
             section.says(format!("Runner-up: {title} (confidence {confidence:.2}); {}", other.why));
-            section.says(format!("To tell the two apart: {}", other.experiment.words()));
+            section.says(format!("To distinguish the two: {}", other.experiment.words()));
         }
-        section.says(format!("What would overturn it: {}", found.overturn.words()));
+        section.says(format!("To test the verdict: {}", found.overturn.words()));
     });
 }
 
@@ -225,10 +225,13 @@ fn in_a_line(line: &Evidence, found: &Verdict) -> String {
 fn changed(changed: &TargetChange) -> Vec<String> {
     let mut lines: Vec<String> = changed.differ.clone();
     if !changed.same.is_empty() {
-        lines.push(format!("the same: {}", changed.same.join(", ")));
+        lines.push(format!("unchanged: {}", changed.same.join(", ")));
     }
     if !changed.unknown.is_empty() {
-        lines.push(format!("unknown on a side, so not counted as unchanged: {}", changed.unknown.join(", ")));
+        lines.push(format!(
+            "unknown for one run, so not counted as unchanged: {}",
+            changed.unknown.join(", ")
+        ));
     }
     lines
 }

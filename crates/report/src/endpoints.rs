@@ -20,7 +20,7 @@ pub(crate) fn title(manifest: &Manifest) -> String {
     match of(manifest).len() - 1 {
         0 => manifest.target.url.clone(),
         more => {
-            format!("{} and {} beside it", manifest.target.url, figure::counted(more as u64, "endpoint"))
+            format!("{} and {}", manifest.target.url, figure::counted(more as u64, "more endpoint"))
         }
     }
 }

@@ -34,16 +34,16 @@ fn of_lines(lines: &CapacityLines, several: bool) -> Vec<String> {
     // If the time could not support a p99, the onset uses another percentile, and the sentence must name it.
     let read = match words::not_p99(lines) {
         None => String::new(),
-        Some(p) => format!(" (read from {p}; by p99 it lies lower as a rule)"),
+        Some(p) => format!(" (by {p}; the onset by p99 is usually lower)"),
     };
-    let starts = format!("Requests start to queue{read} at");
+    let starts = format!("Queueing starts{read} at");
     let mut said = vec![
-        sentence(&starts, "Where requests start to queue", &lines.onset),
-        sentence("The endpoint keeps up to", "How far the endpoint keeps up", &lines.stability),
+        sentence(&starts, "The queueing onset", &lines.onset),
+        sentence("The endpoint is stable up to", "The stability limit", &lines.stability),
     ];
     if let (Some(line), Some(budget)) = (&lines.budget, &lines.budget_spec) {
-        let name = format!("The budget ({}) holds up to", budget.name);
-        said.push(sentence(&name, &format!("How far the budget ({}) holds", budget.name), line));
+        let name = format!("The budget ({}) passes up to", budget.name);
+        said.push(sentence(&name, &format!("The load limit of the budget ({})", budget.name), line));
     }
     said.extend(lines.hold.as_ref().map(of_hold));
     said.into_iter().map(|sentence| format!("{kind}{sentence}")).collect()
@@ -90,7 +90,7 @@ fn carries(lines: &CapacityLines, findings: &Findings) -> Option<String> {
                 length_s(rate).map_or_else(String::new, |s| format!(" (proven for {})", words::time(s)));
             format!("Carries {}/s within the budget{time}; {breaks}.", figure::number(rate))
         }
-        None => format!("No load is proven to keep the budget; {breaks}."),
+        None => format!("No load is proven to meet the budget; {breaks}."),
     })
 }
 
@@ -101,27 +101,27 @@ fn is_within(budget: &BudgetFinding) -> bool {
     budget.rows.iter().all(|row| row.share_over.value <= row.allowed)
 }
 
-fn sentence(says: &str, asks: &str, line: &CapacityLine) -> String {
+fn sentence(opening: &str, subject: &str, line: &CapacityLine) -> String {
     match line {
         CapacityLine::Found { rate, .. } => {
             let interval = format!("{} to {}", figure::number(rate.lower), figure::number(rate.upper));
-            format!("{says} {} requests/s ({interval}).", figure::number(rate.value))
+            format!("{opening} {} requests/s ({interval}).", figure::number(rate.value))
         }
         CapacityLine::Above { rate_per_s, why, .. } => {
-            format!("{says} more than {} requests/s: {why}.", figure::number(*rate_per_s))
+            format!("{opening} more than {} requests/s: {why}.", figure::number(*rate_per_s))
         }
         CapacityLine::Below { rate_per_s, why } => {
-            format!("{says} less than {} requests/s: {why}.", figure::number(*rate_per_s))
+            format!("{opening} less than {} requests/s: {why}.", figure::number(*rate_per_s))
         }
-        CapacityLine::CannotTell { why } => format!("{asks} is unknown: {why}."),
+        CapacityLine::CannotTell { why } => format!("{subject} is unknown: {why}."),
     }
 }
 
 fn of_hold(hold: &SustainedLine) -> String {
     let verdict = match hold.verdict {
-        Held::Pass => "held",
-        Held::Fail => "did not hold",
-        Held::Inconclusive => "may or may not hold",
+        Held::Pass => "was sustained",
+        Held::Fail => "was not sustained",
+        Held::Inconclusive => "may not be sustained",
     };
     let (rate, time) = (figure::number(hold.rate_per_s), words::time(hold.held_s));
     format!("{rate} requests/s {verdict} for {time}: {}", words::sentence(&hold.why))
@@ -149,7 +149,7 @@ fn of_level(level: &LevelSummary) -> String {
         Load::Saturating { concurrency } => format!("{concurrency} in flight (saturating)"),
     };
     if level.counts.requests == 0 {
-        return format!("At {load}: no arrival fell into this level.");
+        return format!("At {load}: no request was due in this level. Give it more time or a higher rate.");
     }
     if let Some(fails) = of_failure(level) {
         return format!("At {load}: {fails}.");
@@ -173,15 +173,15 @@ fn of_level(level: &LevelSummary) -> String {
         format!("{} p{} is {} ms ({interval})", leading.metric, figure::centile(p), words::ms(e.value))
     });
     let kept = match (level.load, level.stability.verdict) {
-        (Load::Open { .. }, LoadKeptUp::Stable) => "; the endpoint keeps up",
-        (Load::Open { .. }, LoadKeptUp::Unstable) => "; the endpoint does not keep up",
+        (Load::Open { .. }, LoadKeptUp::Stable) => "; the endpoint is stable",
+        (Load::Open { .. }, LoadKeptUp::Unstable) => "; the endpoint is unstable",
         _ => "",
     };
     let failed = figure::count(level.counts.failed.saturating_sub(level.counts.cancelled));
     let requests = figure::count(level.counts.requests);
     let left = match level.counts.cancelled {
         0 => String::new(),
-        n => format!(", {} were left half-way as asked", figure::count(n)),
+        n => format!(", {} were cancelled as configured", figure::count(n)),
     };
     let local = match no_socket(level) {
         0 => String::new(),
@@ -201,19 +201,22 @@ fn of_failure(level: &LevelSummary) -> Option<String> {
     if counts.requests == 0 || counts.finished + counts.cancelled > 0 {
         return None;
     }
-    let who =
+    let problem =
         if no_socket(level) >= counts.attempts { "this machine has no sockets" } else { "the target fails" };
     let ends = counts
         .by_outcome
         .iter()
         .map(|(how, n)| format!("{} {}", figure::count(*n), how.name().replace('_', " ")));
-    let said = counts
+    let error = counts
         .errors
         .first()
         .map(|error| format!("; most often: {}", words::error(error)))
         .unwrap_or_default();
     let ends = ends.collect::<Vec<_>>().join(", ");
-    Some(format!("{who}: none of {} finished ({ends}){said}", figure::counted(counts.requests, "request")))
+    Some(format!(
+        "{problem}: none of {} finished ({ends}){error}",
+        figure::counted(counts.requests, "request")
+    ))
 }
 
 /// Returns the trust of the measurement, in a sentence or two.

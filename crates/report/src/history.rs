@@ -32,9 +32,9 @@ pub fn render(name: &str, line: &HistoryLine, since: usize) -> String {
         table.row([course.name.clone(), figure::duration_ns(now * 1e9), drawn(course), moved]);
     }
     text.push_str(&table.render(2));
-    for (said, count) in [("at another load", line.other_load), ("invalid", line.invalid)] {
+    for (reason, count) in [("at another load", line.other_load), ("invalid", line.invalid)] {
         if count > 0 {
-            let _ = writeln!(text, "  {} {said}: left out", results(count));
+            let _ = writeln!(text, "  {} {reason}: left out", results(count));
         }
     }
     // A longer cut than usual can explain a better figure, so the cut of the newest result is shown.

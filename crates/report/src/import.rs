@@ -47,11 +47,11 @@ fn recomputed(page: &mut Document, found: &AggregateComparison) {
             0 => {
                 "no aggregates with these rows: import the folder with both files to compare them".to_owned()
             }
-            of => format!("{} of {} aggregates come out", figure::count(found.equal), figure::count(of)),
+            of => format!("{} of {} aggregates match", figure::count(found.equal), figure::count(of)),
         });
         section.list(found.differ.iter().take(NAMED).map(|differing| {
             let ours = differing.recomputed.map_or("nothing".to_owned(), |value| format!("{value}"));
-            format!("differs: {}: the file says {}, its rows come to {ours}", differing.label, differing.said)
+            format!("differs: {}: the file reports {}, its rows give {ours}", differing.label, differing.said)
         }));
         let more = found.differ.len().saturating_sub(NAMED);
         section.list((more > 0).then(|| format!("and {more} more differ")));

@@ -34,7 +34,7 @@ pub fn kept(stretches: &[KeptStretch]) -> String {
         ]);
     }
     format!(
-        "{}\n  A stretch as a run: plimsoll watch cut HISTORY --from 2h --to 1h -o RUN",
+        "{}\n  To save a period as a run: plimsoll watch cut HISTORY --from 2h --to 1h -o RUN",
         table.render(2).trim_end()
     )
 }
@@ -88,10 +88,10 @@ fn said(found: &StretchComparison) -> String {
     let verdict = found.verdict.words();
     let said = match (found.verdict, other.is_empty()) {
         (ChangeVerdict::Inconclusive, false) => format!(
-            "{verdict}: {} differ by more than a tenth, and what changed may be that; --despite-differences judges all the same",
+            "{verdict}: {} differ by more than 10 %, which may explain the change; --despite-differences compares anyway",
             other.join(" and ")
         ),
-        (_, false) => format!("{verdict}, though {} differ by more than a tenth", other.join(" and ")),
+        (_, false) => format!("{verdict}, though {} differ by more than 10 %", other.join(" and ")),
         _ => verdict.to_owned(),
     };
     words::sentence(&said)

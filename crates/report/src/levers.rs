@@ -78,7 +78,7 @@ fn overlap(helpful: &[RankedLever], evidence: &LeverEvidence) -> Option<String> 
     let names: Vec<&str> = same.iter().map(|lever| lever.name.as_str()).collect();
     let all = if names.len() > 2 { "all" } else { "both" };
     Some(format!(
-        "Each is predicted by itself. {} {all} move the same term, {}: their gains do not add up; simulate them together.",
+        "Each is predicted separately. {} {all} move the same term, {}: their gains do not add up; simulate them together.",
         names.join(", "),
         term.name()
     ))

@@ -22,13 +22,13 @@ fn lines(found: &Network) -> Vec<String> {
     };
     vec![
         format!(
-            "round trip least {} (median), smoothed p50 {}, p99 {} (holds what the other end waits before it acknowledges)",
+            "minimum round trip {} (median), smoothed p50 {}, p99 {} (including the peer's acknowledgement delay)",
             time(found.rtt_min_p50_s),
             time(found.rtt_p50_s),
             time(found.rtt_p99_s)
         ),
         format!(
-            "{} of {} segments sent again{}, in {} of {} attempts · of {} received, {} came out of order, in {} attempts",
+            "{} of {} segments retransmitted{}, in {} of {} attempts · of {} received, {} came out of order, in {} attempts",
             figure::count(found.sent_again),
             figure::count(found.sent),
             share(found.sent_again, found.sent),

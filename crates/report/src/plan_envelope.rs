@@ -10,12 +10,12 @@ use crate::{figure, words};
 pub fn render(plan: &EnvelopeFinding) -> String {
     let mut page = Document::default();
     page.list(busy(plan));
-    page.titled("How it comes about", formulas(plan));
+    page.titled("Derivation", formulas(plan));
     page.titled("Latency against load (all replicas)", curve(plan));
     if let Some(found) = &plan.cost {
         page.section(crate::cost::title(&found.bill), |section| section.says(cost(found, plan.rules.peak)));
     }
-    for (title, lines) in [("Assumptions", &plan.assumptions), ("Where it does not apply", &plan.doubts)] {
+    for (title, lines) in [("Assumptions", &plan.assumptions), ("Limits of the model", &plan.doubts)] {
         page.section(title, |section| section.list(lines.iter().map(|line| words::sentence(line))));
     }
     page.text(&head(plan))
@@ -65,7 +65,7 @@ fn busy(plan: &EnvelopeFinding) -> [String; 2] {
             figure::percent(plan.headroom),
         ),
         format!(
-            "they break at {}: from there on the queue grows without end",
+            "they break at {}: from there the queue grows without bound",
             figure::per_second(plan.breaks_at_per_s)
         ),
     ]
@@ -106,7 +106,7 @@ fn formulas(plan: &EnvelopeFinding) -> TextTable {
         (
             "all",
             format!(
-                "{} × {}/s = {:.1}/s against {peak}/s asked",
+                "{} × {}/s = {:.1}/s against {peak}/s required",
                 plan.replicas,
                 number(plan.carried_by_one_per_s),
                 plan.carried_per_s

@@ -13,7 +13,7 @@ use crate::{figure, words};
 
 /// Returns the comparison for a terminal or a pipe.
 pub fn render(plan: &str, run: &str, found: &VerifyFinding) -> String {
-    let case = found.case.as_ref().map_or(String::new(), |ask| format!(" for {ask:?}"));
+    let case = found.case.as_ref().map_or(String::new(), |name| format!(" for {name:?}"));
     let title = match found.compared {
         0 => format!("No prediction of {plan}{case} could be compared with {run}."),
         n => format!("{} of {n} predictions of {plan}{case} are in their bands.", found.inside),

@@ -47,9 +47,9 @@ fn document(finding: &ProfileFinding) -> Document {
 /// Describes the input, in a sentence.
 fn read(finding: &ProfileFinding) -> String {
     let count = &finding.count;
-    let stands = if finding.stand_for > 1.001 * count.profiled as f64 {
+    let represented = if finding.stand_for > 1.001 * count.profiled as f64 {
         format!(
-            ", which stand for {} (sampled traces, weighted back)",
+            ", which represent {} (sampled traces, weighted)",
             figure::count(finding.stand_for.round() as u64)
         )
     } else {
@@ -60,7 +60,7 @@ fn read(finding: &ProfileFinding) -> String {
         false => format!(" of {}", figure::count(count.requests)),
     };
     format!(
-        "{} in {}: {}{out_of} profiled{stands}.",
+        "{} in {}: {}{out_of} profiled{represented}.",
         counted(count.spans, "span"),
         counted(count.traces, "trace"),
         counted(count.profiled, "request")
@@ -74,7 +74,7 @@ fn says(finding: &ProfileFinding) -> Vec<String> {
         match &path.tail {
             TailReason::Attributed(tail) => says.push(of_tail(path, tail)),
             TailReason::Refused { why } => {
-                says.push(format!("Where the tail of {} comes from is not said: {why}.", path.of.name()))
+                says.push(format!("The tail of {} is not attributed: {why}.", path.of.name()))
             }
         }
     }
@@ -113,7 +113,7 @@ fn of_tail(path: &PathFinding, tail: &TailFinding) -> String {
         words::time(tail.gap.value),
         words::time(tail.tail_mean_s),
         words::time(tail.middle_mean_s),
-        if parts.is_empty() { "no stage is much".to_owned() } else { parts.join(", ") }
+        if parts.is_empty() { "no stage dominates".to_owned() } else { parts.join(", ") }
     )
 }
 
@@ -144,7 +144,7 @@ fn of_path(document: &mut Document, path: &PathFinding) {
         }
         if let TailReason::Attributed(tail) = &path.tail {
             section.titled(
-                format!("Slowest {} against the middle fifth: what it takes more of", slowest(tail.slowest)),
+                format!("Slowest {} against the middle fifth: added time", slowest(tail.slowest)),
                 gap(tail),
             );
         }
@@ -440,8 +440,8 @@ fn moved(change: &ChangeFinding) -> String {
         figure::interval(&words::time(change.tail.lower), &words::time(change.tail.upper))
     );
     match parts.is_empty() {
-        true => format!("The tail moved by {whole}; of no stage is it sure that it moved."),
-        false => format!("The tail moved by {whole}; surely moved: {}.", parts.join(", ")),
+        true => format!("The tail moved by {whole}; no stage moved significantly."),
+        false => format!("The tail moved by {whole}; moved significantly: {}.", parts.join(", ")),
     }
 }
 

@@ -16,15 +16,13 @@ pub fn text(found: &Quality) -> String {
         out.push_str(&format!("{name}  {}  model {model}\n", target.url));
     }
     let times = match found.rounds {
-        1 => {
-            "asked once at temperature 0: how far an endpoint disagrees with itself is not known (--repeat 2)"
-                .to_owned()
-        }
-        n => format!("asked {n} times at temperature 0"),
+        1 => "sent once at temperature 0: the noise floor of an endpoint is unknown (use --repeat 2)"
+            .to_owned(),
+        n => format!("sent {n} times at temperature 0"),
     };
     out.push_str(&format!("{}, {times}\n\n", figure::counted(found.items.len() as u64, "item")));
     out.push_str(&agreement(found));
-    out.push_str("Tokens are the words and signs of the texts, cut alike for both: not the servers' own\n");
+    out.push_str("Tokens are words and punctuation marks, not the tokens of the servers\n");
     if let Some(scores) = &found.scores {
         out.push_str(&format!("\n{}", judged(scores)));
     }
@@ -47,8 +45,8 @@ fn cut(found: &Quality) -> String {
         return String::new();
     }
     let mut out = format!(
-        "\nEnded at the most tokens asked for: {a} of A's and {b} of B's first answers of {}. They are compared as far as they go; a larger \
-         --max-tokens lets them end\n",
+        "\nCut off at --max-tokens: {a} of A's and {b} of B's first answers of {}. Only the received part is compared; raise \
+         --max-tokens to compare whole answers\n",
         found.items.len()
     );
     if let Some(scores) = &found.scores {
@@ -59,7 +57,7 @@ fn cut(found: &Quality) -> String {
             }
             None => "nothing is left to score".to_owned(),
         };
-        out.push_str(&format!("They are scored as they stand; without them: {without}\n"));
+        out.push_str(&format!("Scores include these answers; without them: {without}\n"));
     }
     out
 }
@@ -71,7 +69,7 @@ pub fn line(found: &Quality) -> String {
         .agreement
         .a_itself
         .map_or(String::new(), |own| format!(" (A with itself {})", figure::percent(own.tokens.value)));
-    let agree = format!("answers have {between} of their tokens alike{itself}");
+    let agree = format!("answers share {between} of their tokens{itself}");
     match &found.scores {
         None => format!("Quality  {agree}; nothing was scored"),
         Some(scores) => format!(
@@ -111,13 +109,13 @@ fn agreement(found: &Quality) -> String {
     let unsteady: Vec<&str> = unsteady.map(|(name, _)| *name).collect();
     if !unsteady.is_empty() {
         out.push_str(&format!(
-            "Not the same answer twice: {}. Agreement says nothing of the change here, only scores do\n",
+            "Answers of {} differ between repeats: agreement cannot show the change, only scores can\n",
             unsteady.join(" and ")
         ));
     }
     if let Some(parts) = agreement.first_divergence {
         out.push_str(&format!(
-            "They part in {} of {} items, after {} tokens at the median (quartiles {} and {})\n",
+            "They diverge in {} of {} items, after {} tokens at the median (quartiles {} and {})\n",
             parts.n, agreement.between.exact.n, parts.p50, parts.p25, parts.p75
         ));
     }
@@ -137,11 +135,11 @@ fn judged(scores: &Scores) -> String {
         format!("{name} {} {}", figure::percent(share.value), ends(share))
     };
     let flips = match (scores.a_flips, scores.b_flips) {
-        (Some(a), Some(b)) => format!("; now right, now wrong: {a} on A, {b} on B"),
+        (Some(a), Some(b)) => format!("; right and wrong in turn: {a} on A, {b} on B"),
         _ => String::new(),
     };
     format!(
-        "Right    {}   {}\nB less A {}, p {} (McNemar, exact: {} right on A alone, {} on B alone{flips})\nVerdict  {}\n",
+        "Right    {}   {}\nB less A {}, p {} (McNemar, exact: {} right only on A, {} only on B{flips})\nVerdict  {}\n",
         side("A", &scores.a),
         side("B", &scores.b),
         points(&scores.difference),

@@ -42,17 +42,16 @@ impl Selftest {
     pub(crate) fn verdict(&self) -> String {
         let failed = self.rows().filter(|row| !row.holds).count();
         match failed {
-            0 => "What was asked was sent, and what was printed is true.".to_owned(),
+            0 => "All checks pass: the load was sent as configured, and the figures are correct.".to_owned(),
             1 => "One check fails on this machine.".to_owned(),
             some => format!("{some} checks fail on this machine."),
         }
     }
 }
 
-const HOW: &str = "A witness, a server that shares no code with the client, answered a scripted load and noted when it read each request and wrote each \
-                   token, on the same clock. Its notes are the truth here.";
-const HELP: &str =
-    "plimsoll doctor reports what keeps a machine from measuring; on a busy one the times fail first.";
+const HOW: &str = "A reference server, which shares no code with the client, answered a scripted load. It noted when it read each request and wrote each \
+                   token, on the client's clock. Its notes are the ground truth.";
+const HELP: &str = "plimsoll doctor checks whether this machine can measure; on a busy machine the checks of times fail first.";
 
 /// Returns the text for a terminal.
 pub fn text(found: &Selftest) -> String {
@@ -62,7 +61,7 @@ pub fn text(found: &Selftest) -> String {
 /// Returns a page, as evidence that the figures can be trusted.
 pub fn page(found: &Selftest) -> String {
     let mut document = document(found);
-    let again = "Again on any machine: plimsoll selftest";
+    let again = "Repeat on any machine: plimsoll selftest";
     document.says(
         Phrase::from(format!("{}, {}, {:.0} s. {again}", found.tool, found.machine, found.took_s)).soft(),
     );
@@ -78,7 +77,7 @@ fn document(found: &Selftest) -> Document {
         ["asked", "arrived at the reference server"],
     );
     part(&mut document, "Printed figures against true figures", &found.printed, ["true", "printed"]);
-    document.section("How this is known", |section| {
+    document.section("Method", |section| {
         section.says(HOW);
         if !found.holds() {
             section.says(HELP);

@@ -19,7 +19,7 @@ pub(crate) fn lines(told: &ServerReport, shown: &[u32]) -> Vec<String> {
     let mut lines = Vec::new();
     if levels.is_empty() {
         // The heading contains the number of scrapes, and disappears with an empty section.
-        lines.push("No level that is shown has figures of it.".to_owned());
+        lines.push("No shown level has server metrics.".to_owned());
     }
     for level in &levels {
         let which = if levels.len() > 1 { format!("level {}: ", level.level) } else { String::new() };

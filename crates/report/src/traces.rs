@@ -23,7 +23,7 @@ pub fn text(overview: &Overview) -> String {
     );
     if overview.traces_stood_for > overview.traces as f64 * 1.000_001 {
         text.push_str(&format!(
-            "sampled: they stand for about {} traces, by what their tracer says\n",
+            "sampled: they represent about {} traces, by the tracer's sampling rate\n",
             figure::number(overview.traces_stood_for)
         ));
     }

@@ -40,7 +40,7 @@ fn document(levels: &[WaitFinding]) -> Document {
 fn level(section: &mut Document, found: &WaitFinding) {
     section.verdict(&says(found));
     if let Some(answers) = &found.answers {
-        section.titled("What each part takes", of_answers(answers));
+        section.titled("Time per part", of_answers(answers));
         section.notes(answers.notes.iter().cloned());
     }
     let own: &[String] = if found.answers.is_some() { &[] } else { &found.notes };
@@ -50,11 +50,11 @@ fn level(section: &mut Document, found: &WaitFinding) {
         return;
     }
     section.drawn(bars(found));
-    section.titled("What each part takes", parts(found));
-    section.titled("How far an inferred part may be off", bounds(found));
-    section.titled("What other requests of this load would show", intervals(found));
+    section.titled("Time per part", parts(found));
+    section.titled("Error bounds of inferred parts", bounds(found));
+    section.titled("Intervals for other requests of this load", intervals(found));
     section.titled("Slices of the budget", slices(&found.slices));
-    let faster = "If a part were faster (service times alone; a shorter queue is not counted)";
+    let faster = "If a part were faster (service times only; a shorter queue is not counted)";
     section.titled(faster, ceilings(found));
     section.notes(own.iter().cloned().chain(dashes(found)));
 }
@@ -104,12 +104,12 @@ fn says(found: &WaitFinding) -> Vec<String> {
         return vec![format!(
             "A request takes {} on average: {}.",
             seconds(answers.mean_s),
-            joined(&named, "no part is much")
+            joined(&named, "no part dominates")
         )];
     }
     let Some(whole_s) = found.whole.as_ref().and_then(mean) else {
         let why = "no answer of this level was streamed and whole, and no page reported the means of the server's stages";
-        return vec![format!("Nothing to take apart: {why} (measure with --scrape URL).")];
+        return vec![format!("No time to attribute: {why} (measure with --scrape URL).")];
     };
     let shown = shown(found);
     let mut large: Vec<&PartFinding> =
@@ -119,7 +119,7 @@ fn says(found: &WaitFinding) -> Vec<String> {
     let mut says = vec![format!(
         "A request takes {} on average: {}.",
         seconds(whole_s),
-        joined(&of_mean, "no part is much")
+        joined(&of_mean, "no part dominates")
     )];
     let Some((bands, gap)) =
         found.bands.zip(found.whole.as_ref().and_then(|whole| whole.slowest_over_middle_s))
@@ -139,7 +139,7 @@ fn says(found: &WaitFinding) -> Vec<String> {
         figure::count(bands.slowest_requests),
         seconds(bands.slowest_s),
         seconds(gap),
-        joined(&of_gap, "no part is much")
+        joined(&of_gap, "no part dominates")
     ));
     says
 }
@@ -374,7 +374,7 @@ fn signed(s: f64) -> String {
 
 /// Returns the error bounds of the inferred parts.
 fn bounds(found: &WaitFinding) -> TextTable {
-    let mut table = TextTable::new(&["<inferred: lies between", "mean", "p50", "p95", "p99"]);
+    let mut table = TextTable::new(&["<inferred: range", "mean", "p50", "p95", "p99"]);
     for part in found.parts.iter().filter(|part| part.basis == Basis::Inferred) {
         let range = |value: Option<BoundedValue>| match value {
             Some(value) => format!("{} … {}", seconds(value.lower), seconds(value.upper)),

@@ -16,13 +16,13 @@ pub fn begins(pages: usize, every: Span, budget: &str) -> String {
 }
 
 /// Returns the first line of a watch with pushed metrics:
-/// `watching 1 page and what is pushed to 2 addresses, every 5s, against budget.yaml; Ctrl-C ends it`.
+/// `watching 1 page and metrics pushed to 2 addresses, every 5s, against budget.yaml; Ctrl-C ends it`.
 pub fn begins_pushed(pages: usize, addresses: usize, every: Span, budget: &str) -> String {
     let every = words::time(every.as_secs_f64());
     let pages = if pages == 0 { String::new() } else { format!("{} and ", counted(pages)) };
     let plural = if addresses == 1 { "address" } else { "addresses" };
     format!(
-        "watching {pages}what is pushed to {addresses} {plural}, every {every}, against {budget}; Ctrl-C ends it"
+        "watching {pages}metrics pushed to {addresses} {plural}, every {every}, against {budget}; Ctrl-C ends it"
     )
 }
 
@@ -44,12 +44,12 @@ pub fn came(name: &str, [taken, requests]: [u64; 2], left_out: &[(u64, &str)]) -
 }
 
 /// Returns a warning about rare samples:
-/// `otlp 127.0.0.1:9465: samples come every 60 s, and a window of 5m holds fewer than eight of them: …`.
+/// `otlp 127.0.0.1:9465: samples come every 60 s, so a window of 5m has fewer than the eight that a verdict needs; …`.
 pub fn pushed_too_seldom(name: &str, cadence: Span, window: Span) -> String {
     let (every, least) = (cadence.as_secs_f64(), 8.0 * cadence.as_secs_f64());
     let window = words::time(window.as_secs_f64());
     format!(
-        "{name}: samples come every {every:.0} s, and a window of {window} holds fewer than the eight that a verdict takes: write window: {least:.0}s or more"
+        "{name}: samples come every {every:.0} s, so a window of {window} has fewer than the eight that a verdict needs; set window: {least:.0}s or more"
     )
 }
 
@@ -200,7 +200,7 @@ pub fn replayed(what: &str, found: &ReplayFinding) -> String {
     let mut page = vec![format!("By {what}, judged every {every}:")];
     page.extend(told.iter().map(|(at_s, one)| alert(*at_s, one)));
     if told.is_empty() {
-        page.push("  nothing would have alerted".to_owned());
+        page.push("  no alert would have fired".to_owned());
     }
     page.extend([String::new(), format!("  {}", over_all(found))]);
     page.join("\n")

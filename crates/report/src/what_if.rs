@@ -34,7 +34,7 @@ pub fn render(name: &str, finding: &WhatIfFinding) -> String {
 }
 
 /// Returns the title of a case:
-/// `rate 2x: 80.0/s; it then carries 61.2/s; the SLO would be missed; 15 replicas would do by formula`.
+/// `rate 2x: 80.0/s; it then carries 61.2/s; the SLO would be missed; 15 replicas are enough by formula`.
 fn title(case: &ChangePrediction) -> String {
     if case.refused.is_some() && case.replicas.is_none() {
         return format!("{}: not predicted", case.ask);
@@ -53,8 +53,8 @@ fn title(case: &ChangePrediction) -> String {
         .to_owned()
     }));
     said.extend(case.replicas.map(|n| match n {
-        1 => "1 replica would do by formula".to_owned(),
-        n => format!("{n} replicas would do by formula"),
+        1 => "1 replica is enough by formula".to_owned(),
+        n => format!("{n} replicas are enough by formula"),
     }));
     said.join("; ")
 }
@@ -110,7 +110,7 @@ pub fn fitted(name: &str, fitted: &FittedEngine) -> String {
         page.list(fitted.band.rows.iter().map(|row| {
             let (low, high) = (row.bias_log - 1.645 * row.spread_log, row.bias_log + 1.645 * row.spread_log);
             format!(
-                "band of {}: 9 of 10 stretches within × {:.3} to × {:.3} of what is simulated",
+                "band of {}: 9 of 10 intervals within × {:.3} to × {:.3} of the simulated value",
                 row.metric,
                 low.exp(),
                 high.exp()

@@ -71,12 +71,12 @@ pub(crate) fn settles_in(summary: &LevelSummary, short: bool) -> Option<String> 
         rows.filter_map(|(p, reading)| summary.settles_in_s(reading, p)).max_by(f64::total_cmp)
     };
     // A run of more than a day is not a useful recommendation.
-    let said = |name: &str, seconds: Option<f64>| {
-        seconds.filter(|s| *s < 86_400.0).map(|s| format!("{} settles every {name}", time(s.ceil())))
+    let needed = |name: &str, seconds: Option<f64>| {
+        seconds.filter(|s| *s < 86_400.0).map(|s| format!("{} for every {name}", time(s.ceil())))
     };
-    let both = [said("p99", longest(&|p| p < 0.995)), said("p99.9", longest(&|p| p > 0.995 && !short))];
+    let both = [needed("p99", longest(&|p| p < 0.995)), needed("p99.9", longest(&|p| p > 0.995 && !short))];
     let all: Vec<String> = both.into_iter().flatten().collect();
-    (!all.is_empty()).then(|| format!("At this load a level of about {}.", all.join(", one of ")))
+    (!all.is_empty()).then(|| format!("At this load, a level needs about {}.", all.join(", or ")))
 }
 
 /// Formats value and interval in one cell.
@@ -96,7 +96,7 @@ pub fn rate(e: &Estimate) -> String {
 /// Formats the load of a level in a few characters.
 pub fn load(load: &Load) -> String {
     match load {
-        Load::Open { rate_per_s: 0.0 } => "all at once".to_owned(),
+        Load::Open { rate_per_s: 0.0 } => "all due at t=0".to_owned(),
         Load::Open { rate_per_s } => figure::per_second(*rate_per_s),
         Load::Closed { concurrency } => format!("closed, {concurrency} in flight"),
         Load::Wave { requests } => format!("one wave of {requests}"),
@@ -121,12 +121,12 @@ pub(crate) fn load_kept(summary: &LevelSummary) -> String {
 /// Describes a level: the load on the target, and its duration.
 pub fn level(summary: &LevelSummary) -> String {
     let kind = match summary.load {
-        Load::Open { rate_per_s: 0.0 } => "open loop, all due at once: no rate".to_owned(),
+        Load::Open { rate_per_s: 0.0 } => "open loop, all due at t=0: no rate".to_owned(),
         Load::Open { rate_per_s } => match closed_since_s(summary) {
-            None => format!("open loop, {} asked", figure::per_second(rate_per_s)),
+            None => format!("open loop at {}", figure::per_second(rate_per_s)),
             Some(since) => {
                 format!(
-                    "closed by a ceiling since t={}, {} asked",
+                    "closed by a ceiling since t={}, {} configured",
                     time(since),
                     figure::per_second(rate_per_s)
                 )
@@ -177,7 +177,7 @@ pub fn http2(manifest: &Manifest) -> Option<&'static str> {
     let alone = said("/target/streams_per_connection").is_some_and(|most| *most == 1);
     is_over.then_some(match alone {
         true => "Over HTTP/2, one request at a time on each connection",
-        false => "Over HTTP/2: requests share connections, and all that one read brings has the stamp of its last byte",
+        false => "Over HTTP/2: requests share connections, and all events of one read have the timestamp of its last byte",
     })
 }
 
@@ -396,8 +396,8 @@ pub(crate) fn still_grew(findings: &Findings) -> bool {
 /// Formats an error in one line: `12 × client error (HTTP 404): the model does not exist`.
 pub fn error(error: &ErrorCount) -> String {
     let status = error.status.map(|status| format!(" (HTTP {status})")).unwrap_or_default();
-    let said = if error.text.is_empty() { String::new() } else { format!(": {}", error.text) };
-    format!("{} × {}{status}{said}", figure::count(error.attempts), error.how.name().replace('_', " "))
+    let text = if error.text.is_empty() { String::new() } else { format!(": {}", error.text) };
+    format!("{} × {}{status}{text}", figure::count(error.attempts), error.how.name().replace('_', " "))
 }
 
 /// Returns a note on answers that were requested as a stream and arrived in one piece.
@@ -434,7 +434,7 @@ pub fn protocol(manifest: &Manifest) -> Option<String> {
     let number = |key: &str| load.get(key).and_then(serde_json::Value::as_u64);
     let ends = match (load.get("mode")?.as_str()?, number("requests")) {
         ("wave", Some(n)) => {
-            Some(format!("one wave of {} at once, as long as they take", figure::counted(n, "request")))
+            Some(format!("one wave of {} sent together, until all have ended", figure::counted(n, "request")))
         }
         ("closed", Some(n)) => {
             let concurrency = number("concurrency").unwrap_or_default();

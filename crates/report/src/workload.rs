@@ -11,12 +11,9 @@ pub fn text(made: &Reconstruction, effect: &Result<EffectFinding, String>) -> St
     let mut page = Document::default();
     page.list(several_models(made));
     page.list(lists(made));
-    page.section(
-        "How like the log it is: what the log says, and what a run of the workload sends",
-        |section| {
-            properties(section, &made.properties);
-        },
-    );
+    page.section("Fidelity: the log compared with a run of the workload", |section| {
+        properties(section, &made.properties);
+    });
     page.section("What the difference does", |section| match effect {
         Ok(effect) => effects(section, effect),
         Err(why) => section.says(format!("Unknown: {why}.")),
@@ -52,7 +49,7 @@ fn several_models(made: &Reconstruction) -> Option<String> {
         made.models.iter().map(|(name, n)| format!("{name} {}", figure::count(*n))).collect();
     (names.len() > 1).then(|| {
         let names = names.join(", ");
-        format!("Several models, which the workload does not tell apart: {names} (--model takes one)")
+        format!("Several models, which the workload does not distinguish: {names} (select one with --model)")
     })
 }
 
@@ -82,26 +79,26 @@ fn lists(made: &Reconstruction) -> Vec<String> {
     }
     if made.sessions > 0 {
         taken.push(format!(
-            "{} whose turns wait for each other: each is due when those that it came after have ended and its tools have taken what they took; what is held to the log below is a run in which every turn takes what it took",
+            "{} with dependent turns: a turn is due when its earlier turns and tools have ended; the comparison below assumes their recorded durations",
             counted(made.sessions, "session")
         ));
     }
     if made.begins_drawn {
-        taken.push("when sessions begin is not in the log and was drawn, a Poisson process".to_owned());
+        taken.push("the log has no session starts: they are drawn as a Poisson process".to_owned());
     }
     if made.waits_cut > 0 {
-        taken.push(format!("{} cut to the longest that is wanted", counted(made.waits_cut, "wait")));
+        taken.push(format!("{} cut to the configured maximum", counted(made.waits_cut, "wait")));
     }
     taken.push(format!("shared beginnings: {}", made.reuse));
     let limits = figure::percent(ended.shed as f64 / made.requests.max(1) as f64);
     if ended.shed * 100 > made.requests {
         taken.push(format!(
-            "{limits} were turned away: what a log shows then is what was let in, and more may have wanted to come"
+            "{limits} of the requests were rejected: the log shows the load under that limit, and the demand may be higher"
         ));
     }
     if made.kept_share < 0.999 {
         taken.push(format!(
-            "the log kept {} of the requests: the workload has those, at that share of the rate; --speed {} gives the mean rate back, and how bursty it was is not known",
+            "the log kept {} of the requests, so the workload has that share of the rate; --speed {} restores the mean rate, but not the bursts",
             figure::percent(made.kept_share),
             figure::exact(1.0 / made.kept_share)
         ));

@@ -114,8 +114,8 @@ fn the_verdict_and_the_scrapes_stand_there_without_anything_below_them() {
     findings.server = Some(server);
     let text = plimsoll_report::text::render(&manifest, &findings, TextDetail::Full);
     let page = plimsoll_report::html::render(&manifest, &findings, PageContext::default());
-    for said in ["200 scrapes", "No level that is shown has figures of it.", "No check applied."] {
+    for said in ["200 scrapes", "No shown level has server metrics.", "No check applied."] {
         assert!(text.contains(said) && page.contains(said), "{said} is not in {text}");
     }
-    assert!(text.contains("Trust: ") && page.contains("How far this may be trusted: "), "{text}");
+    assert!(text.contains("Trust: ") && page.contains("Trust in the measurement: "), "{text}");
 }

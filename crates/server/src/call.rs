@@ -89,7 +89,7 @@ impl Call {
         }
         let method = Method::at(&path).zip(self.server.infers.as_ref());
         let Some((method, model)) = method else {
-            return Err((Code::Unimplemented, format!("{path}: there is nothing of this name")));
+            return Err((Code::Unimplemented, format!("{path}: unknown service or method")));
         };
         match method {
             Method::ModelStreamInfer => self.streams(&mut inbox, say, (&path, id.as_deref())).await,
@@ -253,7 +253,7 @@ impl Inbox {
             }
             match self.body.frame().await {
                 Some(Ok(frame)) => frame.data_ref().into_iter().for_each(|data| self.pieces.push(data)),
-                Some(Err(_)) => return Err((Code::Unavailable, "the caller has gone".into())),
+                Some(Err(_)) => return Err((Code::Unavailable, "the caller disconnected".into())),
                 None if self.pieces.is_empty() => return Ok(None),
                 None => return Err((Code::InvalidArgument, "the call ends within a message".into())),
             }

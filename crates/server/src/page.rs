@@ -200,14 +200,14 @@ fn own(page: &mut PrometheusPage, server: &Server) {
     seconds(
         page,
         "plimsoll_engine_wake_lateness_seconds",
-        "From a token's virtual time to the engine's noticing it.",
+        "Delay from a token's virtual time to its detection by the engine.",
         &[],
         &metrics.wake_late,
     );
     seconds(
         page,
         "plimsoll_engine_write_lateness_seconds",
-        "From a token's virtual time to the instant before its write call.",
+        "Delay from a token's virtual time to its write call.",
         &[],
         &metrics.write_late,
     );
@@ -215,13 +215,13 @@ fn own(page: &mut PrometheusPage, server: &Server) {
     let counters: [(&str, &str, f64); 6] = [
         (
             "plimsoll_engine_requests_total",
-            "Requests handed to the engine and taken.",
+            "Requests accepted by the engine.",
             server.engine.gauges().totals.submitted as f64,
         ),
         ("plimsoll_engine_connections_total", "Connections accepted.", metrics.connections as f64),
         (
             "plimsoll_engine_connections_timed_out_total",
-            "Connections ended for being slow or idle too long.",
+            "Connections closed because they were slow or idle for too long.",
             metrics.timed_out as f64,
         ),
         (

@@ -85,29 +85,27 @@ fn basis(
     (answering, replicas): (usize, usize),
     (of_requests, is_known): (bool, bool),
 ) -> String {
-    let said = |count: u32, one: &str, many: &str| {
-        format!("{}, as the price says", plural(count as usize, one, many))
-    };
+    let given =
+        |count: u32, one: &str, many: &str| format!("{}, from the price", plural(count as usize, one, many));
     let answer = plural(answering, "replica", "replicas");
     match (price.price.per, price.replicas, price.gpus) {
         (Per::Hour(_), ..) => "the whole endpoint".to_owned(),
-        (Per::GpuHour(_), _, gpus) => said(gpus.unwrap_or(0), "GPU", "GPUs"),
-        (Per::ReplicaHour(_), Some(count), _) => said(count, "replica", "replicas"),
+        (Per::GpuHour(_), _, gpus) => given(gpus.unwrap_or(0), "GPU", "GPUs"),
+        (Per::ReplicaHour(_), Some(count), _) => given(count, "replica", "replicas"),
         (Per::Mtok { .. }, ..) if is_known => "the tokens of the window".to_owned(),
         (Per::Mtok { .. }, ..) => "unknown until tokens are counted".to_owned(),
         (Per::ReplicaHour(_), ..) if of_requests => {
-            "unknown: requests do not say how many replicas there are; a price file may (replicas: N)"
+            "unknown: requests do not show the number of replicas; set replicas: N in the price file"
                 .to_owned()
         }
         (Per::ReplicaHour(_), ..) if replicas == 0 => {
-            "unknown: no page tells replicas apart; a price file may say how many there are (replicas: N)"
-                .to_owned()
+            "unknown: the metrics do not distinguish replicas; set replicas: N in the price file".to_owned()
         }
         (Per::ReplicaHour(_), ..) if answering == 0 => {
-            "unknown: no replica answers, and what does not answer may be paid for all the same".to_owned()
+            "unknown: no replica answers, but such replicas may still be charged".to_owned()
         }
         (Per::ReplicaHour(_), ..) if answering < replicas => {
-            format!("{answer} of {replicas}, those that answer; the others may be paid for all the same")
+            format!("{answer} of {replicas} answer; the others may still be charged")
         }
         (Per::ReplicaHour(_), ..) => format!("{answer}, all that there are"),
     }

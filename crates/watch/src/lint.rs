@@ -97,7 +97,7 @@ pub fn out_of_reach(row: &LintRow) -> Option<String> {
     let factors: Vec<String> = factors.collect();
     (!factors.is_empty()).then(|| {
         format!(
-            "{}: burn rates of {} are out of its reach, because even all requests over it burn slower; it is not alerted on by these",
+            "{}: burn rates of {} are out of its reach, because even all requests over it burn slower; these alerts never fire",
             row.id,
             factors.join(", ")
         )
@@ -111,11 +111,9 @@ fn taken(side: &ServerSide, signal: Signal, until: At) -> Option<Buckets> {
 
 fn tail(side: &ServerSide, signal: Signal, until: At) -> (bool, String, Option<[f64; 2]>) {
     match taken(side, signal, until).is_some_and(|buckets| !buckets.edges.is_empty()) {
-        true => (
-            true,
-            "as a bracket: between the edges that the median lies between; no alert is told by it".to_owned(),
-            None,
-        ),
+        true => {
+            (true, "as a bracket: between the edges around the median; it fires no alert".to_owned(), None)
+        }
         false => (false, format!("the page has no {} histogram with buckets", signal.name()), None),
     }
 }
@@ -128,7 +126,7 @@ fn latency(side: &ServerSide, signal: Signal, limit_s: f64, until: At) -> (bool,
         return (
             false,
             format!(
-                "the page tells sum and count of {} without buckets: a mean, and no percentile",
+                "the page has sum and count of {} without buckets: a mean, but no percentile",
                 signal.name()
             ),
             None,
@@ -141,7 +139,7 @@ fn latency(side: &ServerSide, signal: Signal, limit_s: f64, until: At) -> (bool,
     match above {
         None => (
             false,
-            format!("above the last edge, {} ms: how far beyond it requests lie is not told", ms(below)),
+            format!("above the last edge, {} ms: longer times are not distinguished", ms(below)),
             Some([below, f64::INFINITY]),
         ),
         Some(above) if above <= limit_s * (1.0 + 1e-9) => {

@@ -134,7 +134,7 @@ fn stated(
         _ if lost > 0 => (RowState::CannotTell, format!("{what}; {lost} of {pages} pages do not answer")),
         _ if stalled > 0 => (
             RowState::CannotTell,
-            format!("{what}; {stalled} of {replicas} replicas stalled, and what they compute has not ended"),
+            format!("{what}; {stalled} of {replicas} replicas stalled, and their requests have not ended"),
         ),
         Held::Pass => (RowState::Holds, what),
         Held::Inconclusive => (RowState::CannotTell, what),
@@ -159,8 +159,8 @@ fn uncounted(
     }
     if !seen.began || seen.blocks.is_empty() {
         let why = match of_requests {
-            true => "nothing has been looked at yet",
-            false => "there are no two scrapes yet to count between",
+            true => "no requests were read yet",
+            false => "fewer than two scrapes yet",
         };
         return Some((RowState::CannotTell, why.to_owned()));
     }
@@ -195,8 +195,8 @@ fn verdict(
         false => format!("{} to {}", percent(over[0]), percent(over[1])),
     };
     let verb = match row.source {
-        RowSource::Shares(BudgetMetric::RetryRate) => "were tried again",
-        RowSource::Shares(BudgetMetric::ErrorAndRetryRate) => "failed or were tried again",
+        RowSource::Shares(BudgetMetric::RetryRate) => "were retried",
+        RowSource::Shares(BudgetMetric::ErrorAndRetryRate) => "failed or were retried",
         RowSource::Errors | RowSource::Shares(_) => "failed",
         RowSource::Latency { .. }
         | RowSource::TailRatio { .. }
@@ -219,9 +219,9 @@ fn verdict(
         ),
         (RowState::CannotTell, said) if said == what => {
             let more = decision.needed.map(|needed| {
-                format!("; about {} more would settle it", needed.saturating_sub(all.n).max(1))
+                format!("; needs about {} more for a verdict", needed.saturating_sub(all.n).max(1))
             });
-            let inside = (all.least < all.most).then(|| "; the ceiling lies inside a bucket".to_owned());
+            let inside = (all.least < all.most).then(|| "; the ceiling is inside a bucket".to_owned());
             (RowState::CannotTell, format!("{what}{}", more.or(inside).unwrap_or_default()))
         }
         said => said,
@@ -233,11 +233,10 @@ fn unseen(plan: &RowPlan, source: &RowSource) -> &'static str {
     let scope = plan.scope;
     match source {
         RowSource::Latency { signal: Signal::Ttft | Signal::E2e, .. } if scope == BudgetScope::User => {
-            "the server's clock starts when a request has reached it: what lies before is not counted, so it can prove the budget broken, and that it \
-             holds only as far as the server sees"
+            "server metrics exclude the time before the server: for users they can prove the budget broken, but never met"
         }
         RowSource::TailRatio { signal: Signal::Ttft | Signal::E2e, .. } if scope == BudgetScope::User => {
-            "the server's clock starts when a request has reached it: it is the ratio of what the server sees, and with what lies before it is another"
+            "server metrics exclude the time before the server: the ratio that users see may differ"
         }
         RowSource::Errors => "requests that never reached the server are not counted",
         _ => "",

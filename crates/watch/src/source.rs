@@ -107,16 +107,16 @@ fn on_pages(plan: &RowPlan) -> RowSource {
     let row = &plan.row;
     if row.slice.is_some() {
         return RowSource::Nothing(
-            "a page does not tell these requests from others; spans or the gateway's log do",
+            "metrics do not separate these requests from others; watch spans or the gateway's log",
         );
     }
     if row.under.is_some() {
-        return RowSource::Nothing("it holds under a burst, and no page says when there is one");
+        return RowSource::Nothing("it applies during a burst, and metrics do not mark bursts");
     }
     let ceiling = plan.limit.filter(|_| row.max.is_some());
     let latency = |signal| match (ceiling, row.p) {
         (Some(limit_s), Some(_)) => RowSource::Latency { signal, limit_s },
-        _ => RowSource::Nothing("only a ceiling on a percentile is a count that a page can show"),
+        _ => RowSource::Nothing("metrics can show only a ceiling on a percentile"),
     };
     let tracked = RowSource::Nothing("it has no ceiling: it is tracked");
     let ratio = |signal| ceiling.map(|most| RowSource::TailRatio { signal, most });
@@ -126,24 +126,22 @@ fn on_pages(plan: &RowPlan) -> RowSource {
         Tpot => latency(Signal::Tpot),
         Itl => latency(Signal::Itl),
         ErrorRate => ceiling.map_or(tracked, |_| RowSource::Errors),
-        SessionE2e => RowSource::Nothing("a page does not know which requests are one session"),
-        RetryRate | ErrorAndRetryRate => {
-            RowSource::Nothing("a page does not know which request is a second try")
-        }
+        SessionE2e => RowSource::Nothing("metrics do not show which requests form a session"),
+        RetryRate | ErrorAndRetryRate => RowSource::Nothing("metrics do not show which requests are retries"),
         Ttfb | Ttfot | Ntpot | EventGap => {
             RowSource::Nothing("no server measures it; a client or a gateway does")
         }
         TtftTailRatio => ratio(Signal::Ttft).unwrap_or(tracked),
         TpotTailRatio => ratio(Signal::Tpot).unwrap_or(tracked),
         E2eTailRatio => ratio(Signal::E2e).unwrap_or(tracked),
-        Goodput => RowSource::Nothing("which requests met all ceilings at once is not on a page"),
+        Goodput => RowSource::Nothing("metrics do not show which requests met all ceilings together"),
         Throughput | OutputTokensPerS => RowSource::Nothing(
-            "how much comes is not the server's doing; the gate judges it under a load of its own",
+            "the clients set the load; plimsoll gate URL evaluates it under a load that it sends",
         ),
-        ThroughputBeforeOnset | Utilisation => RowSource::Nothing("it needs the lines of a sweep"),
-        CostPerRequest | CostPerGoodRequest | CostPerSession => {
-            RowSource::Nothing("it depends on how much comes; the gate judges it under a load of its own")
-        }
+        ThroughputBeforeOnset | Utilisation => RowSource::Nothing("it needs a sweep"),
+        CostPerRequest | CostPerGoodRequest | CostPerSession => RowSource::Nothing(
+            "it depends on the load; plimsoll gate URL evaluates it under a load that it sends",
+        ),
     }
 }
 
@@ -153,25 +151,25 @@ fn on_requests(plan: &RowPlan) -> RowSource {
     if let Some(slice) = &row.slice {
         let is_named = slice.class.as_ref().is_some_and(|class| class.parse::<u16>().is_err());
         if slice.model.is_some() || slice.route.is_some() || is_named {
-            return RowSource::Nothing("rows tell classes by number and prompts by length, no more");
+            return RowSource::Nothing("rows have only the class number and the prompt length");
         }
     }
     if row.under.is_some() {
-        return RowSource::Nothing("it holds under a burst, and nothing says when there is one");
+        return RowSource::Nothing("it applies during a burst, and the rows do not mark bursts");
     }
     let (metric, ceiling) = (plan.metric, plan.limit.filter(|_| row.max.is_some()));
     match metric {
         Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot => {
             match ceiling.filter(|_| row.p.is_some()) {
                 Some(limit_s) => RowSource::Values { metric, limit_s },
-                None => RowSource::Nothing("only a ceiling on a percentile is a count"),
+                None => RowSource::Nothing("only a ceiling on a percentile can be evaluated"),
             }
         }
         ErrorRate | RetryRate | ErrorAndRetryRate => match ceiling {
             Some(_) => RowSource::Shares(metric),
             None => RowSource::Nothing("it has no ceiling: it is tracked"),
         },
-        SessionE2e => RowSource::Nothing("how many turns a session has is known to the client that plays it"),
-        _ => RowSource::Nothing("it is no count of requests; the gate judges it from a run"),
+        SessionE2e => RowSource::Nothing("only the client that plays a session knows its turns"),
+        _ => RowSource::Nothing("it does not count requests; plimsoll gate evaluates it from a run"),
     }
 }

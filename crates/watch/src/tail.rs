@@ -46,11 +46,11 @@ fn why(parts: &[Buckets], (n, most): (u64, f64), (median, alpha): (EdgeBracket, 
     let ratio = |above: Option<f64>, below: Option<f64>| above.zip(below).map(|(above, below)| above / below);
     // The ratio is at least 1, whatever the edges are.
     let lower = ratio(p99.over_s, median.most_s).filter(|ratio| *ratio > 1.0);
-    let said = match (lower, ratio(p99.most_s, median.over_s)) {
+    let multiple = match (lower, ratio(p99.most_s, median.over_s)) {
         (Some(lower), Some(upper)) => format!("{} to {} times p50", number(lower), number(upper)),
         (Some(lower), None) => format!("over {} times p50", number(lower)),
         (None, Some(upper)) => format!("at most {} times p50", number(upper)),
-        (None, None) => "so many times p50 as these buckets and requests do not tell".to_owned(),
+        (None, None) => "an unknown multiple of p50 (too few requests or buckets)".to_owned(),
     };
-    format!("p99 is {said} ({n} requests), {} allowed", shown(most, &AmountUnit::Plain))
+    format!("p99 is {multiple} ({n} requests), {} allowed", shown(most, &AmountUnit::Plain))
 }

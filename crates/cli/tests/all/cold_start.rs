@@ -104,7 +104,7 @@ fn a_start_is_split_into_what_the_client_saw_of_it() {
     assert!(upper(0) >= 2.0 && upper(1) >= 3.0, "{trial}");
     // The stored folder gives an equal text.
     let text = plimsoll(&["cold-start", &path]).stdout;
-    for said in ["nothing listened", "turned it away"] {
+    for said in ["nothing listened", "rejected the attempt"] {
         assert!(text.contains(said), "{said}: {text}");
     }
 }
@@ -176,7 +176,7 @@ fn a_start_that_an_ordinary_run_met_is_told() {
         assert!((19.0..20.1).contains(&idle) && (3.9..4.3).contains(&penalty), "{trial}");
     }
     let text = plimsoll(&["show", &to]).stdout;
-    assert!(text.contains("met in passing: 2 times"), "{text}");
+    assert!(text.contains("during the run, 2 times"), "{text}");
     // Replicas that stay: the same pauses, and nothing is made of them.
     let (none, _) = run("", "warm");
     assert!(none.is_null(), "{none}");

@@ -111,7 +111,7 @@ fn each_endpoint_gets_the_rows_that_are_said_to_be_its() {
     }
     assert_eq!(targets.as_array().map(Vec::len), Some(3));
     let shown = plimsoll(&["show", &run]).stdout;
-    assert!(shown.contains("and 2 endpoints beside it"), "{shown}");
+    assert!(shown.contains("and 2 more endpoints"), "{shown}");
     for url in [&dead, &a, &b] {
         assert!(shown.lines().any(|line| line.trim_start().starts_with(url.as_str())), "{shown}");
     }

@@ -293,7 +293,7 @@ fn keys_leave_no_trace() {
     }
     let shown = "Authorization: Bearer sentinel-admin-0123456789\r\n";
     for path in ["/metrics", "/v1/replicas", "/nowhere"] {
-        assert!(gateway.page(path).contains("show the admin key"));
+        assert!(gateway.page(path).contains("send the admin key"));
         said.push(gateway.page_with(path, shown));
     }
     assert!(said.iter().any(|text| text.contains("plimsoll_gateway_key_requests_total")));

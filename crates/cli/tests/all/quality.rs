@@ -125,7 +125,7 @@ fn answers_are_kept_when_asked_for_and_a_comparison_can_quote_the_result() {
     let ended = plimsoll(&[&args[..], &["--margin", "0.5"]].concat());
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert!(ended.stdout.contains("not worse by more than 50.0 points"), "{}", ended.stdout);
-    assert!(ended.stdout.contains("asked once at temperature 0"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("sent once at temperature 0"), "{}", ended.stdout);
     let text = std::fs::read_to_string(out).expect("written");
     assert!(text.contains("the capital is Paris"));
     // Twice the same file: a result is never overwritten.

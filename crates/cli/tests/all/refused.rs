@@ -151,7 +151,7 @@ fn a_server_that_knows_no_ignore_eos_is_asked_without_it() {
         }
         false => answers(words(body), socket),
     });
-    assert!(ended.stderr.contains("refuses ignore_eos"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("rejects ignore_eos"), "{}", ended.stderr);
     let run = ended.json();
     assert_eq!(run["scenario"]["target"]["ignore_eos"], false, "{}", ended.stderr);
     let counts = &run["findings"]["levels"][0]["summary"]["counts"];

@@ -193,5 +193,5 @@ fn a_trace_of_few_sessions_says_the_rate_that_it_asks() {
     // 20 requests, the last of them due after 560 ms and nine waits.
     assert!((asked / (20.0 / 27.56) - 1.0).abs() < 1e-6, "{asked}");
     let shown = plimsoll(&["show", &run]);
-    assert!(shown.stdout.contains("0.726/s asked"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("open loop at 0.726/s"), "{}", shown.stdout);
 }

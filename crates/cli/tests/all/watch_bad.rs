@@ -210,7 +210,7 @@ fn a_page_whose_certificate_is_wrong_says_what_is_wrong() {
     let folder = tempfile::tempdir().expect("a folder");
     let budget = budget(folder.path());
     let wrong = [
-        ("stranger", "127.0.0.1", 2099, "signed by nobody that this machine trusts"),
+        ("stranger", "127.0.0.1", 2099, "no authority that this machine trusts signed its certificate"),
         ("expired", "127.0.0.1", 2020, "has expired"),
         ("other", "elsewhere.example", 2099, "is for elsewhere.example, not for 127.0.0.1"),
     ];

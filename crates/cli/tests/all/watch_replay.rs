@@ -135,7 +135,7 @@ fn what_would_have_alerted_is_the_fault_alone() {
     let calm = run(folder.path(), "calm", &["--rate", "40/s", "--for", "300s"]);
     let ended = plimsoll(&["watch", "test", &watch, "--replay", &calm]);
     assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
-    assert_eq!(ended.stdout.matches("nothing would have alerted").count(), 2, "{}", ended.stdout);
+    assert_eq!(ended.stdout.matches("no alert would have fired").count(), 2, "{}", ended.stdout);
 
     let slow = ["--rate", "40/s", "--for", "300s", "--fault", "slow:factor=30,at=60s,for=90s"];
     let slow = run(folder.path(), "slow", &slow);

@@ -71,8 +71,8 @@ fn what_a_prometheus_kept_has_every_request_and_every_token() {
     assert_eq!(verdict("mean of prompt tokens"), Some(&"same".into()), "{properties:?}");
     assert_eq!(verdict("index of dispersion at 0.1 s"), Some(&"unknown".into()), "{properties:?}");
     for (source, says) in [
-        (format!("{url}/api/v1/query?query=up"), "how far back"),
-        (url.clone(), "how far back"),
+        (format!("{url}/api/v1/query?query=up"), "the lookback"),
+        (url.clone(), "the lookback"),
         (format!("{url}/api/v1/query?query={{job=\"none\"}}[5m]"), "no scrape of a target"),
         (format!("{url}/api/v1/query?query={{job=\"llm\",}}[5m] offset"), "parse error"),
         ("http://127.0.0.1:9/api/v1/query?query={}[5m]".to_owned(), "127.0.0.1:9"),

@@ -40,7 +40,7 @@ const PAGE_PATIENCE: Span = Span::from_secs(10);
 const BODY_MAX: usize = 4 << 20;
 
 /// Hint in the error of a server that failed without receiving a key.
-pub const MAYBE_A_KEY: &str = "; no key was sent: if it wants one, give it with --key-env or --key-file";
+pub const MAYBE_A_KEY: &str = "; no key was sent: if it needs one, give it with --key-env or --key-file";
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Probe {
@@ -132,13 +132,13 @@ pub fn probe(spec: &TargetSpec, key: Option<Secret>) -> Result<Probe, ProbeError
 
 /// Returns the error text of a denied access. The suggestion depends on whether a key was sent.
 pub fn forbidden(url: &str, (status, said): (u16, &str), given: bool) -> String {
-    let said = if said.is_empty() { String::new() } else { format!(": {}", said.trim_end_matches('.')) };
+    let reason = if said.is_empty() { String::new() } else { format!(": {}", said.trim_end_matches('.')) };
     match given {
         true => format!(
-            "{url}: the key was refused (HTTP {status}{said}); check what --key-env, --key-file or the header holds, and what it may use"
+            "{url}: the key was refused (HTTP {status}{reason}); check the key of --key-env, --key-file or the header, and its permissions"
         ),
         false => format!(
-            "{url} refuses access without a key (HTTP {status}{said}): give a key with --key-env or --key-file"
+            "{url}: the server rejects requests without a key (HTTP {status}{reason}); give a key with --key-env or --key-file"
         ),
     }
 }
@@ -425,8 +425,8 @@ impl ProbeState {
             (None, true) => "a web page".into(),
             (None, false) => format!("{text:?}"),
         };
-        let asked = if asked.is_empty() { self.target.path("") } else { asked.to_owned() };
-        self.target.scrub(&format!("GET {asked} gave HTTP {} and {what}", head.status))
+        let path = if asked.is_empty() { self.target.path("") } else { asked.to_owned() };
+        self.target.scrub(&format!("GET {path} gave HTTP {} and {what}", head.status))
     }
 
     fn learn(&mut self, got: &ProbeResponse) {

@@ -190,8 +190,8 @@ impl EarlierRun {
     pub fn evidence(&self, fact: Observed) -> Option<Evidence> {
         let then = self.shown.iter().find(|shown| shown.fact == fact)?;
         let word = match then.is {
-            FactState::Yes => "it was so before as well",
-            FactState::No => "it was not so before",
+            FactState::Yes => "this is unchanged",
+            FactState::No => "this is new",
             FactState::Unclear => return None,
         };
         let figure = format!("before_{}", fact.word());
@@ -210,7 +210,7 @@ impl EarlierRun {
         if few < FEWEST {
             let (then, now) = (self.alone.len(), now.len());
             lacks(format!(
-                "whether an isolated request is slower than before: {run} holds {then} that had the target to themselves and {now} were answered now, of {FEWEST} that it takes"
+                "whether an isolated request is slower than before: {run} has {then} isolated requests and {now} were answered now; it takes {FEWEST}"
             ));
         } else if !known(Observed::AloneFirstLater) {
             let prompt =
@@ -222,8 +222,8 @@ impl EarlierRun {
         }
         if !known(Observed::SlowerBeside) && facts::of(blocks, ExperimentKind::Together).next().is_some() {
             let why = match self.shared_concurrency(blocks) {
-                Some(_) => "its requests are of other lengths",
-                None => "it holds no closed loop with as many in flight",
+                Some(_) => "its requests have other lengths",
+                None => "it has no closed loop with as many requests in flight",
             };
             lacks(format!("whether concurrency costs more than in {run}: {why}"));
         }

@@ -219,7 +219,7 @@ impl Active {
             None if self.settled(&belief) => return self.end("one cause is clear"),
             None => match self.most_telling(&belief, &known) {
                 Some(kind) => kind,
-                None => return self.end("no experiment would tell more in the time left"),
+                None => return self.end("no experiment would add evidence in the time left"),
             },
         };
         if self.begun == Some(kind) {
@@ -294,8 +294,8 @@ impl Active {
             ExperimentKind::Alone => "unloaded latency".to_owned(),
             ExperimentKind::Together => "latency against concurrency".to_owned(),
             kind => match Choice::new(belief, &self.shown).told_apart(kind) {
-                Some((a, b)) => format!("tells \"{}\" from \"{}\"", a.title(), b.title()),
-                None => "rules out what is rare".to_owned(),
+                Some((a, b)) => format!("distinguishes \"{}\" from \"{}\"", a.title(), b.title()),
+                None => "rules out rare causes".to_owned(),
             },
         };
         let requests: u64 = match kind {

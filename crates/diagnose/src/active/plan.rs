@@ -184,15 +184,15 @@ impl ExperimentKind {
             ExperimentKind::Together => "2, 4, 8 … requests in flight",
             ExperimentKind::Watch => "a moderate load for longer",
             ExperimentKind::Rates => {
-                "half of what it carried, open loop (and twice it, where --max-rate allows)"
+                "half of the rate it carried, open loop (and twice the rate, if --max-rate allows)"
             }
             ExperimentKind::Connections => "a fresh connection for each request against kept ones",
-            ExperimentKind::Pool => "the client's pool as it is against twice as large",
+            ExperimentKind::Pool => "the client's current pool against one twice as large",
             ExperimentKind::Prompts => "short prompts against long ones",
             ExperimentKind::Answers => "short answers against long ones",
             ExperimentKind::Repeats => "one prompt again and again against distinct ones",
             ExperimentKind::Idle => "nothing for a while, then one request",
-            ExperimentKind::Replicas => "each replica by itself",
+            ExperimentKind::Replicas => "each replica separately",
         }
     }
 

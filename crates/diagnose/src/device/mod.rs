@@ -348,7 +348,7 @@ fn verdict(finding: &DeviceFinding) -> (Bound, String) {
         () if computing >= BUSY => {
             let kind = most.map_or_else(String::new, |kind| {
                 let word = match kind.kind {
-                    DeviceWork::Other => "in kernels whose names say no kind",
+                    DeviceWork::Other => "in kernels of an unknown kind",
                     known => known.word(),
                 };
                 format!(", most of it {word} ({} of device time)", percent(kind.share))
@@ -393,7 +393,7 @@ fn notes(timeline: &Timeline<'_>, finding: &DeviceFinding, tells: bool) -> Vec<S
         );
     }
     if finding.launches.is_some_and(|launches| launches.call_over_device > 0.5) {
-        notes.push("launching takes more than half as long as what is launched: larger batches, fused kernels or CUDA graphs".into());
+        notes.push("launching a kernel takes more than half as long as the kernel: try larger batches, fused kernels or CUDA graphs".into());
     }
     if finding.steps.is_empty() && !timeline.work.is_empty() {
         notes.push("no steps are marked (ProfilerStep#, an NVTX range around each): the window is from the first launch to the last device work".into());

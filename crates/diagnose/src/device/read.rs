@@ -76,12 +76,12 @@ pub fn is_timeline(spans: &[TraceSpan]) -> bool {
 
 /// Returns the name of the device.
 fn device(span: &TraceSpan) -> String {
-    let said = match span.attribute("device") {
+    let name = match span.attribute("device") {
         Some(AttributeValue::Int(n)) => n.to_string(),
         Some(AttributeValue::Text(text)) => text.clone(),
         _ => return span.service.clone().unwrap_or_else(|| "a device".into()),
     };
-    format!("GPU {said}")
+    format!("GPU {name}")
 }
 
 /// Names in order of first occurrence.

@@ -88,7 +88,7 @@ fn fixed_delay(frames: &Frames<'_>) -> Option<Finding> {
         () => FactState::Unclear,
     };
     let says = format!(
-        "a single request takes {} more to its first token whatever its length (was {})",
+        "the first token of a single request is {} later at any prompt length (was {})",
         ms(middle.value),
         ms(typical)
     );
@@ -169,7 +169,7 @@ fn by_prompt_beside_others(frames: &Frames<'_>) -> Option<Finding> {
         is => is,
     };
     let says = format!(
-        "first tokens beside others {}, rank correlation with the prompt {}",
+        "first tokens of concurrent requests {}, rank correlation with the prompt {}",
         times(&whole.ratio),
         number(rho)
     );
@@ -182,7 +182,7 @@ fn later_by_answer(frames: &Frames<'_>) -> Option<Finding> {
     // Compare also with the candidate's own line by prompts, because the lengths of forty prompts and responses may
     // correlate by accident.
     let goes = goes_with(frames, |arms| arms.1, |row| row.output);
-    let says = "what first tokens take more goes with the length of the answer".to_owned();
+    let says = "the added time to first token grows with the answer length".to_owned();
     Some(Finding::new(Observed::LaterByAnswer, yes_if(goes), says))
 }
 

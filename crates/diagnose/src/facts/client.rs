@@ -43,7 +43,7 @@ fn at_cap(frames: &Frames<'_>) -> Finding {
         Finding::new(
             Observed::AtClientCap,
             FactState::No,
-            "no limit of the client held requests back".to_owned(),
+            "no limit of the client delayed requests".to_owned(),
         )
     };
     let Some((lag, _)) = late(frames, if told { HELD_S } else { LAG_S }) else { return no() };
@@ -106,7 +106,7 @@ fn traced_now(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(
         Observed::TracedNow,
         yes_if(is),
-        format!("requests ask to be traced: {}", differ.join(", ")),
+        format!("requests are traced now: {}", differ.join(", ")),
     ))
 }
 

@@ -25,7 +25,11 @@ pub fn find(frames: &Frames<'_>, all: &mut Vec<Finding>) {
         return;
     }
     let Some(found) = halts(frames) else {
-        all.push(Finding::new(Observed::ClockedHalts, FactState::No, "answers halt by no clock".to_owned()));
+        all.push(Finding::new(
+            Observed::ClockedHalts,
+            FactState::No,
+            "answers pause at no fixed period".to_owned(),
+        ));
         return;
     };
     let limit = match (0.09..=0.11).contains(&found.every) {
@@ -34,13 +38,13 @@ pub fn find(frames: &Frames<'_>, all: &mut Vec<Finding>) {
     };
     let together = found.go_on_together.map_or(String::new(), |(with, chance)| {
         format!(
-            "; in {} of the pairs of answers both go on at the same instant ({} by chance)",
+            "; in {} of the pairs of answers both resume at the same instant ({} if random)",
             percent(with),
             percent(chance)
         )
     });
     let says = format!(
-        "answers stand still for {} of their time, {} at a time (median), and go on every {} ({} of {} distances fit){together}{limit}",
+        "answers pause for {} of their time, {} each (median), and resume every {} ({} of {} distances fit){together}{limit}",
         percent(found.share),
         ms(found.usual),
         ms(found.every),

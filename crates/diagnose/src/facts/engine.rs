@@ -97,15 +97,11 @@ fn at_ceiling(frames: &Frames<'_>) -> Option<Finding> {
     let base = frames.before()?;
     (base.gap_p50.is_finite() && frames.now().gap_p50.is_finite()).then_some(())?;
     let no = || {
-        Finding::new(
-            Observed::Ceiling,
-            FactState::No,
-            "as many answers are under way at once as before".to_owned(),
-        )
+        Finding::new(Observed::Ceiling, FactState::No, "as many answers are in flight as before".to_owned())
     };
     Some(ceiling(frames).map_or_else(no, |ConcurrencyCeiling { most, was, passed, waited }| {
         let says = format!(
-            "never more than {most} answers are under way at once and requests wait there (in {waited} of 16 stretches), where {was} were before (past {most} in {passed} of 16)"
+            "at most {most} answers are in flight and requests wait there (in {waited} of 16 intervals); before it was {was} (over {most} in {passed} of 16)"
         );
         Finding::new(Observed::Ceiling, FactState::Yes, says).figure(share(waited as f64, STRETCHES as f64, 1.0), 5.0 / 16.0)
     }))
@@ -151,7 +147,7 @@ fn front_while_full(frames: &Frames<'_>) -> Option<Finding> {
         _ => FactState::Unclear,
     };
     let says = format!(
-        "{} of those in front of the engine stand there while it holds as many as it ever does",
+        "{} of the requests in front of the engine wait while it runs as many as it ever does",
         percent(full)
     );
     Some(Finding::new(Observed::FrontWhileFull, is, says))
@@ -184,7 +180,7 @@ fn engine_knows(frames: &Frames<'_>) -> Option<Finding> {
         _ => FactState::Unclear,
     };
     let says = format!(
-        "the engine's own page knows of {} of what first tokens take more ({})",
+        "the engine's metrics show {} of the added time to first token ({})",
         percent(share.clamp(0.0, 1.0)),
         ms(grown.all)
     );
@@ -223,12 +219,11 @@ fn device(device: &DeviceFinding) -> Vec<Finding> {
     found.extend(of(Observed::DeviceExchange, "the devices only exchange with each other", |device| {
         Some(device.collective_alone)
     }));
-    found.extend(of(Observed::DeviceWaits, "the device waits for the host to launch something", |device| {
+    found.extend(of(Observed::DeviceWaits, "the device waits for the host to launch work", |device| {
         device.host_idle
     }));
     found.extend(locked(device).map(|share| {
-        let says =
-            format!("in {} of that time the thread that launches stands before a lock", percent(share));
+        let says = format!("in {} of that time the launching thread waits for a lock", percent(share));
         Finding::new(Observed::DeviceLocked, yes_if(share >= 0.5), says)
     }));
     found

@@ -23,14 +23,14 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     let cut = |how| how == How::Truncated || how == How::StreamError;
     let error =
         |how| matches!(how, How::ServerError | How::Reset | How::Refused | How::Malformed | How::ClientError);
-    found.push(failing(frames, Observed::TurnedAway, "of the requests were turned away (429 or 503)", shed));
+    found.push(failing(frames, Observed::TurnedAway, "of the requests were rejected (429 or 503)", shed));
     found.push(failing(frames, Observed::CutShort, "of the answers ended in the middle", cut));
     found.push(failing(frames, Observed::Errors, "of the requests got an error", error));
     found.push(outage(frames));
     found.push(retries(frames));
     if frames.candidate.gauges.any() {
         let restarts = frames.candidate.gauges.restarts();
-        let says = format!("the server's counters began anew {restarts} time(s)");
+        let says = format!("the server's counters restarted {restarts} time(s)");
         found.push(Finding::new(Observed::Restarted, yes_if(restarts > 0), says));
     }
 }
@@ -68,9 +68,9 @@ fn outage(frames: &Frames<'_>) -> Finding {
     };
     let silence = silent(seen, from, to);
     let within = silence.as_ref().map_or(burst, |silence| burst.max(lost_in(&lost, seen.length, silence)));
-    let Some((name, begin, end)) = silence else { return no("nobody is silent for longer than usual") };
+    let Some((name, begin, end)) = silence else { return no("no replica is silent for longer than usual") };
     let says = format!(
-        "{} attempts were lost between {} s and {} s, {} of all that were; replica {name} gave no answer from {} s to {} s",
+        "{} attempts were lost between {} s and {} s, {} of all lost attempts; replica {name} gave no answer from {} s to {} s",
         lost.len(),
         number(from),
         number(to),

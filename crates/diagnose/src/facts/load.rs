@@ -131,7 +131,7 @@ fn of_asked(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>) -> Option<RateC
     let (from, to) = (asked(base)?, asked(now)?);
     let (value, n) = (to / from, base.due.len().min(now.due.len()) as u64);
     let ratio = Estimate { value, lower: value, upper: value, n, n_eff: n as f64 };
-    Some(RateComparison { ratio, p: 0.0, what: "requests a second asked for", from, to })
+    Some(RateComparison { ratio, p: 0.0, what: "requests a second configured", from, to })
 }
 
 /// A comparison of two rates.

@@ -66,7 +66,7 @@ fn packets_lost(frames: &Frames<'_>) -> Option<Finding> {
         () => FactState::Unclear,
     };
     let says = format!(
-        "{} of the segments are lost: {} of {} sent again, a gap in {} of {} answers; {} of the requests that lost one wait longer than nine tenths of the others",
+        "{} of the segments are lost: {} of {} retransmitted, a gap in {} of {} answers; {} of the requests that lost one wait longer than nine tenths of the others",
         percent(lost),
         found.sent_again,
         found.sent,
@@ -140,8 +140,8 @@ pub fn cleared(frames: &Frames<'_>, verdicts: &[Verdict]) -> Option<ClearedSuspe
         return None;
     }
     let says = format!(
-        "the network is not the cause: round trip least {} (median), smoothed p99 {}, beside a first token after {}; {} of {} \
-         segments sent again, {} of {} came out of order",
+        "the network is not the cause: round trip least {} (median), smoothed p99 {}, with a first token after {}; {} of {} \
+         segments retransmitted, {} of {} came out of order",
         ms(least),
         ms(p99),
         ms(typical),

@@ -163,7 +163,7 @@ fn page_lost(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding>
     let (came_before, lost_before) = before?.pages();
     (came_before >= PAGES_LOST).then_some(())?;
     let says = format!(
-        "{lost} of {} scrapes of the server's page timed out, in the baseline {lost_before} of {}",
+        "{lost} of {} scrapes of the server's metrics timed out, in the baseline {lost_before} of {}",
         came + lost,
         came_before + lost_before
     );
@@ -179,7 +179,7 @@ pub fn preempted(times: f64, now: f64, was: f64) -> Finding {
         () => FactState::Unclear,
     };
     let says = format!(
-        "{} times the engine took the place of a running request away ({} of the requests, before {})",
+        "{} preemptions of running requests ({} of the requests, before {})",
         number(times),
         percent(now),
         percent(was)

@@ -45,7 +45,7 @@ fn stalled(frames: &Frames<'_>, stalls: &[Stall]) -> Finding {
     let mut lasts: Vec<f64> = stalls.iter().map(|stall| stall.to - stall.from).collect();
     let middle = order_statistic(&mut lasts, 0.5).unwrap_or(0.0);
     let says = format!(
-        "{} stall{} of {} (median) in which every answer paused ({} of them in all, and {} requests waited for them to end) beside no long prompt",
+        "{} stall{} of {} (median) in which every answer paused ({} pauses in all, and {} requests waited for their end) without a long prompt",
         stalls.len(),
         if stalls.len() == 1 { "" } else { "s" },
         ms(middle),
@@ -549,7 +549,7 @@ fn beside_prompt(frames: &Frames<'_>) -> Option<Finding> {
     };
     let mut gaps: Vec<Pause> = seen.gaps.iter().filter(others).map(beside).collect();
     if gaps.len() < 3 {
-        return none("hardly an answer pauses");
+        return none("almost no answer pauses");
     }
     gaps.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (all, with) = events(&gaps);
@@ -569,7 +569,7 @@ fn beside_prompt(frames: &Frames<'_>) -> Option<Finding> {
         () => FactState::Unclear,
     };
     let says = format!(
-        "{} pauses of over {} in other requests' answers, {} of them while a long prompt was being read (which is so {} of the time)",
+        "{} pauses of over {} in other requests' answers, {} of them while a long prompt was in prefill (which takes {} of the time)",
         gaps.len(),
         ms(least),
         percent(share.value),

@@ -41,7 +41,7 @@ pub fn stands(engines: &[EngineGaugesView], piece_s: f64) -> Option<Finding> {
     (seconds >= STALLED.as_secs_f64()).then(|| {
         let name = &engines[at].name;
         let says = format!(
-            "{name} wrote nothing for {} s by its own page while requests ran in it and the others went on",
+            "{name} produced no tokens for {} s by its metrics, while requests ran on it and the others continued",
             number(seconds)
         );
         Finding::new(Observed::ReplicaSlower, FactState::Yes, says)
@@ -62,7 +62,7 @@ pub fn slower((before, now): &Engines) -> Option<Finding> {
         () => FactState::Unclear,
     };
     let says = format!(
-        "{} takes {} between tokens by its own page, × {} of the others' (before at most × {}), with {} of a fair share of the requests",
+        "{} takes {} between tokens by its metrics, × {} of the others' (before at most × {}), with {} of a fair share of the requests",
         now[at].name,
         ms(gap),
         number(ratio),
@@ -105,7 +105,7 @@ pub fn uneven((before, now): &Engines) -> Option<Finding> {
         () => FactState::Unclear,
     };
     let says = format!(
-        "{} gets {} times a fair share of the requests by the pages (before at most {}); its tokens come × {} as far apart",
+        "{} gets {} times a fair share of the requests by the metrics (before at most {}); its token gaps are × {}",
         now[at].name,
         number(load),
         number(was),

@@ -84,7 +84,7 @@ fn uneven(frames: &Frames<'_>) -> Option<Finding> {
         () => FactState::Unclear,
     };
     let says = format!(
-        "replica {} gets {} times a fair share of the requests (before {}); its first tokens (p95) are × {} and its time per token × {} those of replicas with less",
+        "replica {} gets {} times a fair share of the requests (before {}); its first tokens (p95) are × {} and its time per token × {} the figures of less loaded replicas",
         seen.replicas[usize::from(busy)],
         number(load),
         number(before),
@@ -143,7 +143,7 @@ fn later_than_before(frames: &Frames<'_>) -> Option<Finding> {
         return None;
     }
     let says = format!(
-        "a replica that the baseline had from {} s on {}; meanwhile first tokens took {} times the baseline's of the same time (p75), before it {} times",
+        "a replica that the baseline got at {} s {}; until then first tokens took {} times the baseline's of that time (p75), before the scale-up {} times",
         number(had),
         if came < seen.length { format!("came at {} s", number(came)) } else { "did not come".to_owned() },
         number(ratio),
@@ -340,10 +340,14 @@ fn over_others(
     let over = |row: &RequestView| row.replica.is_some_and(|r| loads[usize::from(r)] > 1.0);
     let others = at(frames.now(), &|row| row.replica.is_some() && !over(row)).filter(|_| !passed_over);
     let (now, than, whose) = match others {
-        Some(others) => (at(frames.now(), &over)?, others, "those of the replicas with less"),
+        Some(others) => (at(frames.now(), &over)?, others, "the figures of less loaded replicas"),
         None => {
             let own = at(frames.now(), &|row| row.replica == Some(busy))?;
-            (own, at(frames.before()?, &|_| true)?, "the baseline's, while another gets next to nothing")
+            (
+                own,
+                at(frames.before()?, &|_| true)?,
+                "the baseline's, while another replica gets almost no requests",
+            )
         }
     };
     Some((now / than, whose))

@@ -143,7 +143,7 @@ fn waits(frames: &Frames<'_>) -> Option<Finding> {
         () => FactState::Unclear,
     };
     let says = format!(
-        "{} takes the longer the more calls are there before it (rank correlation {}, {}; in the baseline {}), and adds {} to the mean first token",
+        "{} takes longer with more calls before it (rank correlation {}, {}; in the baseline {}), and adds {} to the mean first token",
         names(frames.now()),
         number(rho),
         chance(p),

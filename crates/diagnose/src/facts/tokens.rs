@@ -30,7 +30,7 @@ fn slower_beside(frames: &Frames<'_>) -> Option<Finding> {
     let sure = middle.ratio.lower > 1.03 && quarter >= 1.04 && (one_by_one || over_twice_as_many >= 1.04);
     let is = over(&middle.ratio, sure, 1.08);
     let says = format!(
-        "beside as many answers as before tokens come {} as far apart ({} for the faster quarter)",
+        "at equal concurrency, the gaps between tokens are {} ({} for the faster quarter)",
         times(&middle.ratio),
         number(quarter)
     );
@@ -85,7 +85,7 @@ fn coalesced(frames: &Frames<'_>) -> Option<Finding> {
     let pause = middle(frames.now(), |row| row.gap_max).unwrap_or(0.0);
     let says = |was: f64, coalesced_were: f64| {
         format!(
-            "{} tokens come at once (before {}), {} of the gaps between tokens are nothing (before {}), the longest gap of an answer is {} (median)",
+            "{} tokens come together (before {}), {} of the gaps between tokens are zero (before {}), the longest gap of an answer is {} (median)",
             number(now),
             number(was),
             percent(coalesced),

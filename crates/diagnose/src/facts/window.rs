@@ -264,7 +264,7 @@ fn beside(frames: &Frames<'_>) -> Option<Finding> {
         return no();
     }
     let says = format!(
-        "requests wait {} more for their first token (median), each until a window of {} ends: who is sent 10 ms earlier in it waits {} ms longer (correlation {})",
+        "requests wait {} more for their first token (median), each until a window of {} ends: a request sent 10 ms earlier in it waits {} ms longer (correlation {})",
         ms(middle),
         ms(window),
         number(10.0 * slope),

@@ -242,7 +242,7 @@ fn what_was_there_before_is_said_beside_what_is_new() {
     let known = delayed().play_against(&spec(), Some(EarlierComparison { before: &before, target: &target }));
     let evidence = &known.diagnosis.verdicts[0].evidence;
     assert_eq!(known.diagnosis.verdicts[0].cause, Cause::SlowDependency, "{}", known.diagnosis.headline);
-    assert!(evidence.iter().any(|e| e.says.starts_with("it was so before")), "{evidence:#?}");
+    assert!(evidence.iter().any(|e| e.says.starts_with("this is unchanged")), "{evidence:#?}");
     let (sound, target) = against(&System::new(LLAMA, (256, 64), "none", &[]), "another");
     let target = Fingerprint { facts: [("model".to_owned(), Some("llama".to_owned()))].into(), ..target };
     let new = delayed().play_against(&spec(), Some(EarlierComparison { before: &sound, target: &target }));
@@ -280,7 +280,10 @@ fn a_run_with_single_requests_among_others_serves_as_a_baseline() {
         system.play_against(&spec(), Some(EarlierComparison { before: &before, target: &facts })).diagnosis;
     assert_eq!(diagnosis.answer, DiagnosisOutcome::NothingMaterial, "{}", diagnosis.headline);
     let missing: Vec<&str> = diagnosis.missing.iter().map(|missing| missing.what.as_str()).collect();
-    assert!(missing.iter().any(|what| what.contains("no closed loop with as many in flight")), "{missing:?}");
+    assert!(
+        missing.iter().any(|what| what.contains("no closed loop with as many requests in flight")),
+        "{missing:?}"
+    );
 }
 
 /// Returns the diagnosis of a healthy engine under these ceilings. The ground truth is the engine's own arithmetic:
@@ -346,7 +349,7 @@ fn what_only_concurrency_breaks_is_neither_nothing_nor_a_single_requests_doing()
     assert_eq!(found.questions[3].answer, YesNo::No, "{}", found.questions[3].says);
     assert_eq!(found.answer, DiagnosisOutcome::Unknown, "{}", found.headline);
     assert!(
-        found.headline.contains("in flight") && found.headline.contains("load alone"),
+        found.headline.contains("in flight") && found.headline.contains("only the load"),
         "{}",
         found.headline
     );

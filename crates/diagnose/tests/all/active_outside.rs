@@ -132,7 +132,7 @@ fn what_crowds_outside_the_engine_is_no_saturation() {
     let told = outside.told();
     assert_eq!(told.verdicts[0].cause, Cause::Unknown, "{}", told.headline);
     assert!(
-        told.verdicts[0].evidence.iter().any(|of| of.says.contains("the engine knows of 2.0")),
+        told.verdicts[0].evidence.iter().any(|of| of.says.contains("the engine reports 2.0")),
         "{told:#?}"
     );
 }
@@ -169,7 +169,7 @@ fn what_keeps_the_page_from_coming_is_not_taken_for_the_engine() {
     let told = lost.told();
     assert_eq!(told.verdicts[0].cause, Cause::Unknown, "{}", told.headline);
     let says = |part: &str| told.verdicts[0].evidence.iter().any(|of| of.says.contains(part));
-    assert!(says("scrapes of the server's page timed out"), "{told:#?}");
+    assert!(says("scrapes of the server's metrics timed out"), "{told:#?}");
 }
 
 /// llama.cpp with two slots, as measured: sixteen requests in flight have more tokens than a small KV cache. However,

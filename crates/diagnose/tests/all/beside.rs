@@ -178,7 +178,7 @@ fn page(source: &str, asked: &[Asked]) -> Vec<Sample> {
 
 fn cause(base: &Run, candidate: &Run) -> (Cause, String) {
     let diagnosis = ask(base, candidate);
-    assert!(diagnosis.subject.alone < 20, "{} had the target to themselves", diagnosis.subject.alone);
+    assert!(diagnosis.subject.alone < 20, "{} isolated requests", diagnosis.subject.alone);
     (diagnosis.verdicts[0].cause, diagnosis.headline)
 }
 

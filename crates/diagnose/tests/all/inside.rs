@@ -104,7 +104,7 @@ fn a_timeline_without_one_of_before_decides_nothing_beside_a_baseline() {
     let diagnosis = asked(Some(&run(25)), &run(31), Some(&late), None);
     assert_ne!(diagnosis.verdicts[0].cause, Cause::HostBound, "{}", diagnosis.headline);
     assert!(
-        diagnosis.missing.iter().any(|one| one.what.contains("a timeline is judged without one")),
+        diagnosis.missing.iter().any(|one| one.what.contains("a timeline is evaluated without a baseline")),
         "{:?}",
         diagnosis.missing
     );

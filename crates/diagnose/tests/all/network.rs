@@ -116,7 +116,7 @@ fn a_network_that_lost_nothing_and_is_near_is_cleared_with_its_figures() {
     let diagnosis = ask(&near(), &run(|_| (60, 0, far(1))));
     let cleared = diagnosis.cleared.iter().find(|cleared| cleared.layer == Layer::Network);
     let says = &cleared.unwrap_or_else(|| panic!("{diagnosis:#?}")).says;
-    assert!(says.contains("0 of 960 segments sent again"), "{says}");
+    assert!(says.contains("0 of 960 segments retransmitted"), "{says}");
     let far_away = ask(&run(|_| (0, 0, far(50))), &run(|_| (60, 0, far(50))));
     assert!(
         far_away.cleared.iter().all(|cleared| cleared.layer != Layer::Network),

@@ -248,7 +248,7 @@ fn a_longer_queue_is_saturation_only_under_a_ceiling() {
     let (cause, says) = said(&base, &queued(9, 12));
     // Without scrapes the limit may also be in front of the engine.
     assert!(matches!(cause, Cause::Saturation | Cause::ConnectionLimit), "{says}");
-    assert!(says.contains("never more than 9 answers are under way at once"), "{says}");
+    assert!(says.contains("at most 9 answers are in flight"), "{says}");
     let mut waits = queued(16, 12);
     let mut own = 0;
     for row in load_of(&mut waits) {

@@ -113,7 +113,7 @@ impl CacheSpec {
     pub fn validate(&self) -> Result<(), SettingError> {
         self.paths.iter().try_for_each(|path| error::path("cache.paths", path))?;
         if self.paths.is_empty() {
-            return conflict("cache.paths", "there is none; leave cache: out to keep nothing");
+            return conflict("cache.paths", "the list is empty; remove cache: to store no answers");
         }
         within("cache.ttl_s", self.ttl_s, 0.1..=31_536_000.0, " s")?;
         if !(1 << 10..=1 << 30).contains(&self.answer_bytes) || self.bytes < self.answer_bytes as u64 {
@@ -339,11 +339,11 @@ impl Cache {
             let count = self.uses[how as usize].load(Ordering::Relaxed);
             ([("result", how.name())], count as f64)
         });
-        let help = "Requests that the cache could have answered: from what it keeps, from a twin's answer under way, by a replica, with the answer to the same in other words.";
+        let help = "Cacheable requests by source of the answer: a stored answer, a coalesced request, a replica, a similar prompt.";
         page.counter("plimsoll_gateway_cache_requests_total", help, each);
         page.gauge(
             "plimsoll_gateway_cache_bytes",
-            "Answers kept, bytes.",
+            "Stored answers, bytes.",
             [([], self.whole.weight() as f64)],
         );
         page.gauge("plimsoll_gateway_cache_answers", "Answers kept.", [([], self.whole.len() as f64)]);

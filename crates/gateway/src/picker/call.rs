@@ -82,7 +82,7 @@ impl GrpcRequests {
             }
             match self.body.frame().await {
                 Some(Ok(frame)) => frame.data_ref().into_iter().for_each(|data| self.pieces.push(data)),
-                Some(Err(_)) => return Err(GrpcCallError::new(Code::Unavailable, "the caller has gone")),
+                Some(Err(_)) => return Err(GrpcCallError::new(Code::Unavailable, "the caller disconnected")),
                 None if self.pieces.is_empty() => return Ok(None),
                 None => {
                     return Err(GrpcCallError::new(Code::InvalidArgument, "the call ends within a message"));

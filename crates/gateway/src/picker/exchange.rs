@@ -106,7 +106,7 @@ fn read(message: &[u8]) -> Result<ProcessingRequest<'_>, GrpcCallError> {
 impl Exchange<'_> {
     /// Reads a request until it is ready for routing. Returns `None` if the stream contains no request.
     async fn came(&self, inbox: &mut GrpcRequests) -> Result<Option<PickerRequest>, GrpcCallError> {
-        let late = |_| GrpcCallError::new(Code::DeadlineExceeded, "no request came in time");
+        let late = |_| GrpcCallError::new(Code::DeadlineExceeded, "no request was received in time");
         let message = timeout_at(self.limit, inbox.next()).await.map_err(late)??;
         let Some(message) = message else { return Ok(None) };
         let arrived = self.worker.pool.clock.now();
@@ -117,7 +117,7 @@ impl Exchange<'_> {
         };
         let modes = first.modes.unwrap_or(FULL_DUPLEX);
         if first.only_observes || modes.request == BodyMode::Other {
-            let why = "observability_mode, and body modes other than NONE, STREAMED, BUFFERED, BUFFERED_PARTIAL and FULL_DUPLEX_STREAMED, leave nothing to pick";
+            let why = "not supported: observability_mode, and body modes other than NONE, STREAMED, BUFFERED, BUFFERED_PARTIAL and FULL_DUPLEX_STREAMED";
             return Err(GrpcCallError::new(Code::FailedPrecondition, why));
         }
         let (parts, is_sound) = parts(lines);
@@ -151,7 +151,7 @@ impl Exchange<'_> {
             }
             BufferedBody::Late => {
                 let within = context.rules.limits.body_s;
-                let why = format!("The request's body did not come within {within} s.");
+                let why = format!("The request's body was not received within {within} s.");
                 (StatusCode::REQUEST_TIMEOUT, "slow_body", why)
             }
         };
@@ -319,7 +319,7 @@ impl Exchange<'_> {
                 sent.ends(true);
             }
             Some(HttpMessage::RequestHeaders(..)) | None => {
-                let why = "a message that does not come after the request's head, or that nobody knows";
+                let why = "an unknown message, or a message that may not follow the request headers";
                 return Err(GrpcCallError::new(Code::InvalidArgument, why));
             }
         }

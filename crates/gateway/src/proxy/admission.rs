@@ -63,8 +63,8 @@ impl RejectedRequest {
 
     fn unauthorized(error: AuthError) -> Box<RejectedRequest> {
         let why = match error {
-            AuthError::Missing => "No API key came: send it as Authorization: Bearer KEY.",
-            AuthError::Unknown => "The API key is none of those that are let in here.",
+            AuthError::Missing => "The API key is missing: send Authorization: Bearer KEY.",
+            AuthError::Unknown => "The API key is unknown. Check the key, or request one from the operator.",
         };
         let mut rejected = RejectedRequest::unread(StatusCode::UNAUTHORIZED, "invalid_api_key", why);
         rejected.end = RequestEnd::Unauthorized;
@@ -76,7 +76,7 @@ impl RejectedRequest {
     /// open.
     fn over_limit(wait: Span) -> Box<RejectedRequest> {
         let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
-        let why = format!("The API key is over its rate limit; try again in {seconds} s.");
+        let why = format!("The API key is over its rate limit; retry in {seconds} s.");
         let status = StatusCode::TOO_MANY_REQUESTS;
         let response = reply::error(status, "rate_limit_exceeded", &why, Some(seconds));
         Box::new(RejectedRequest { end: RequestEnd::Limited, response })
@@ -148,11 +148,11 @@ pub(super) async fn read_body(limits: &LimitSpec, body: Incoming) -> Result<Byte
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large("")),
         Ok(Err(_)) => {
-            let why = "The request's body broke off or is not framed as HTTP says.";
+            let why = "The request's body is incomplete, or its HTTP framing is invalid.";
             Err(RejectedRequest::unread(StatusCode::BAD_REQUEST, "broken_body", why))
         }
         Err(_) => {
-            let why = format!("The request's body did not come within {} s.", limits.body_s);
+            let why = format!("The request's body was not received within {} s.", limits.body_s);
             Err(RejectedRequest::unread(StatusCode::REQUEST_TIMEOUT, "slow_body", &why))
         }
     }
@@ -172,7 +172,7 @@ async fn unpack(context: &RequestContext) -> Result<Bytes, Box<RejectedRequest>>
     text.map_err(|error| match error {
         UnpackError::Unknown(coding) => {
             let why = format!(
-                "The request's Content-Encoding {coding} is not read here; send it as it is, or as {}.",
+                "The request's Content-Encoding {coding} is not supported; send the body uncompressed, or as {}.",
                 packed::READ
             );
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;

@@ -119,7 +119,8 @@ impl Worker {
                     return Err(deferred.reply(context));
                 }
                 if context.reached > 0 {
-                    let why = "No further replica could take the request after one broke off.";
+                    let why =
+                        "A replica broke off, and no other replica could take the request. Retry later.";
                     return Err(retry::failed(context, "replica_failed", why));
                 }
                 context.tried.clear();

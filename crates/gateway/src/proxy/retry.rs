@@ -33,8 +33,7 @@ const KEPT_WITHIN: Span = Span::from_secs(1);
 const LOOKS: Span = Span::from_millis(250);
 
 /// Error text for a request that crashed two replicas.
-pub(super) const BREAKS: &str =
-    "Two replicas broke off at this request. It is not sent to a third for up to ten minutes; change it.";
+pub(super) const BREAKS: &str = "Two replicas broke off at this request. The gateway blocks this request for up to ten minutes; change it.";
 
 /// A rejection that is kept during a retry on another replica.
 pub(crate) struct DeferredResponse {
@@ -82,7 +81,7 @@ impl UpstreamResponse {
 
 #[expect(
     clippy::large_enum_variant,
-    reason = "one value for each request, used at once; a box would allocate for each"
+    reason = "one short-lived value for each request; a box would allocate for each"
 )]
 pub(super) enum NextStep {
     Relay(UpstreamResponse, ReplicaLease),

@@ -254,7 +254,7 @@ fn what_is_wrong_with_keys_is_said_without_them() {
                 s.keys = vec![KeySpec { key: key_, ..key("a", ALICE) }];
             }),
         ),
-        ("a hash can't be shown", Box::new(|s| s.replicas[0].key = Some(hashed(ENGINE)))),
+        ("a hash can't be sent as a key", Box::new(|s| s.replicas[0].key = Some(hashed(ENGINE)))),
         ("1 to 64 letters", Box::new(|s| s.keys = vec![key("a\nb", ALICE)])),
         ("add admin_key", Box::new(|s| s.admin = Some(SocketAddr::from(([0, 0, 0, 0], 0))))),
     ];

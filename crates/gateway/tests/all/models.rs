@@ -148,7 +148,7 @@ fn a_file_that_can_match_nothing_is_refused() {
         spec.validate().expect_err("refused").to_string()
     };
     let none = said(|spec| spec.replicas[0].models = Some(Vec::new()));
-    assert!(none.contains("a: models names none"), "{none}");
+    assert!(none.contains("a: models is empty"), "{none}");
     for paths in [vec![], vec!["v1/completions".to_owned()]] {
         let hedge = Some(HedgeSpec { paths, ..HedgeSpec::default() });
         let error = GatewaySpec { hedge, ..spec.clone() }.validate().expect_err("refused").to_string();
@@ -246,8 +246,8 @@ fn names_for_several_models_that_make_no_sense_are_refused() {
     type Tiers<'a> = &'a [(&'a str, &'a [&'a str])];
     let cases: [(Tiers<'_>, &str); 7] = [
         (&[("chat", &[])], "tiers: chat: names no model"),
-        (&[("chat", &["chat"])], "tiers: chat: chat stands for models itself"),
-        (&[("a", &["b"]), ("b", &["a"])], "tiers: a: b stands for models itself"),
+        (&[("chat", &["chat"])], "tiers: chat: chat is a tier itself"),
+        (&[("a", &["b"]), ("b", &["a"])], "tiers: a: b is a tier itself"),
         (&[("large", &["small"])], "tiers: large: is a model that a replica serves"),
         (&[("chat", &["large", "tiny"])], "tiers: chat: no replica serves tiny"),
         (&[("chat", &["large", "large"])], "tiers: chat: large is there twice"),

@@ -558,8 +558,8 @@ fn a_replica_that_a_proxy_can_not_find_is_refused_in_the_file() {
     };
     assert_eq!(why("http://10.0.0.1:8000/v1", |_| {}), "");
     assert_eq!(why("http://[::1]:8000", |_| {}), "");
-    assert!(why("http://engine:8000", |_| {}).contains("a proxy wants an address"));
-    assert!(why("http://10.0.0.1:8000/base", |_| {}).contains("leave /base out"));
+    assert!(why("http://engine:8000", |_| {}).contains("a proxy needs an address"));
+    assert!(why("http://10.0.0.1:8000/base", |_| {}).contains("remove /base"));
     let taken = why("http://10.0.0.1:8000", |spec| spec.listen.set_port(9002));
     assert!(taken.contains("127.0.0.1:9002 is taken"), "{taken}");
     // The gateway itself sends copies to shadows, so they may have a host name.

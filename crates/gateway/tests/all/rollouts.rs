@@ -102,7 +102,7 @@ fn an_operator_promotes_rolls_back_and_begins_again() {
     assert_eq!(stand(), RolloutState::Trial { share: 0.5 });
     let refused = does(&gateway, r#"{"do": "promote"}"#);
     assert_eq!((refused.status, stand()), (409, RolloutState::Trial { share: 0.5 }));
-    assert!(refused.text().contains("not judged yet"), "{}", refused.text());
+    assert!(refused.text().contains("has no verdict yet"), "{}", refused.text());
     assert_eq!(does(&gateway, r#"{"do": "roll_back"}"#).status, 200);
     assert_eq!(stand(), RolloutState::RolledBack);
     assert_eq!(sessions_of(&gateway, "r1", 40), Vec::<usize>::new());

@@ -135,10 +135,10 @@ fn judge(warm: &[f64], median: Option<f64>, trials: &[ColdTrial]) -> (Option<f64
     let idle = time(idle);
     let cannot = |why: String| (None, ColdVerdict::CannotTell, why);
     let Some(median) = median.filter(|_| warm.len() >= FEWEST_WARM) else {
-        return cannot(format!("{} steady requests were answered, {FEWEST_WARM} are needed", warm.len()));
+        return cannot(format!("{} steady requests were answered; {FEWEST_WARM} are needed", warm.len()));
     };
     if firsts.is_empty() {
-        return cannot("no request after an idle stretch was answered".into());
+        return cannot("no request after an idle period was answered".into());
     }
     let p = chance(warm, &firsts);
     let mean = firsts.iter().sum::<f64>() / firsts.len() as f64 - median;
@@ -151,7 +151,7 @@ fn judge(warm: &[f64], median: Option<f64>, trials: &[ColdTrial]) -> (Option<f64
     );
     if away > 0 {
         let why = format!(
-            "{figures}, and {} turned away while it started",
+            "{figures}, and {} rejected during the start",
             plimsoll_measure::say::count(away, "attempt")
         );
         return (Some(p), ColdVerdict::Started, why);
@@ -173,7 +173,7 @@ fn judge(warm: &[f64], median: Option<f64>, trials: &[ColdTrial]) -> (Option<f64
         return (Some(p), ColdVerdict::Started, figures);
     }
     let why = format!(
-        "{figures}: less than a replica takes to start, so a clock, a cache or a connection gone idle"
+        "{figures}: less than the start of a replica, so the cause is an idle clock, cache or connection"
     );
     (Some(p), ColdVerdict::Idle, why)
 }

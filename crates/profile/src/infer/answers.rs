@@ -72,7 +72,7 @@ pub(super) fn of(attempts: &[&Attempt], told: &ReportedStages) -> Option<WholeAn
     let mut parts = vec![("before it was sent", false, before)];
     parts.extend(stages.iter().map(|(name, told)| (*name, true, told.mean_ns / 1e9)));
     let rest = whole - parts.iter().map(|(_, _, s)| s).sum::<f64>();
-    parts.push(("network, and what the server does not tell", false, rest));
+    parts.push(("network, and time the server does not report", false, rest));
     let part = |(name, reported, mean_s): (&str, bool, f64)| MeanStage {
         name: name.to_owned(),
         reported,
@@ -82,7 +82,7 @@ pub(super) fn of(attempts: &[&Attempt], told: &ReportedStages) -> Option<WholeAn
     let mut notes = Vec::new();
     if (window.count - rows.len() as f64).abs() > STRANGERS * rows.len() as f64 {
         notes.push(format!(
-            "the server counts {:.0} requests where this run has {}: its means are of others too",
+            "the server counts {:.0} requests and this run has {}: the server's means include other clients",
             window.count,
             rows.len()
         ));

@@ -67,10 +67,11 @@ pub fn infer(case: &SplitCase<'_>) -> LevelSplit {
     // first, and uncounted ones are removed afterwards.
     let mut notes = Vec::new();
     let told: Vec<Option<[f64; 3]>> = rows.iter().map(split::reported).collect();
-    let said = told.iter().flatten().count();
+    let reported = told.iter().flatten().count();
     // If nearly all requests have reported parts, the few others are left out and not estimated.
-    let (mut rows, answer) = if !case.ignore_reported && !rows.is_empty() && said * 20 >= rows.len() * 19 {
-        notes.push(format!("the server tells queue and prefill of {said} of {} requests", rows.len()));
+    let (mut rows, answer) = if !case.ignore_reported && !rows.is_empty() && reported * 20 >= rows.len() * 19
+    {
+        notes.push(format!("the server reports queue and prefill of {reported} of {} requests", rows.len()));
         let kept = rows.iter().zip(&told).filter(|(_, told)| told.is_some()).map(|(row, _)| row.clone());
         (kept.collect(), Some(Answer::reported(told.into_iter().flatten().collect())))
     } else {
@@ -81,7 +82,7 @@ pub fn infer(case: &SplitCase<'_>) -> LevelSplit {
         };
         if prompts.is_some() {
             notes.push(format!(
-                "the server tells prefill of {} of {whole} requests, and not their queue",
+                "the server reports prefill of {} of {whole} requests, but not their queue",
                 rows.len()
             ));
         }
@@ -205,7 +206,7 @@ fn guess(
                     Some(_) => String::new(),
                     None => {
                         format!(
-                            "; {} ms stand before the queue",
+                            "; {} ms pass before the queue",
                             plimsoll_measure::say::number(track.front_ns as f64 / 1e6)
                         )
                     }
@@ -252,7 +253,7 @@ fn believed(rows: &[ClientRow<'_>], shapes: &Shapes, pins: &KnownMeans, notes: &
         return true;
     }
     notes.push(format!(
-        "the {} would have prompts take {} of the mean that the server tells: not used",
+        "not used: the {} would give a mean prefill of {} times the reported mean",
         if shapes.source == WaitSource::Steps { "steps" } else { "floor" },
         plimsoll_measure::say::number(1.0 / ratio)
     ));
@@ -303,10 +304,10 @@ fn by_floor(
 
 fn by_means(rows: &[ClientRow<'_>], pins: &KnownMeans, notes: &mut Vec<String>) -> Option<Shapes> {
     let (Some((queue, _)), Some((prefill, _))) = (&pins.queue, &pins.prefill) else {
-        notes.push("the queue is unknown: the server tells no means of queue and prefill either".into());
+        notes.push("the queue is unknown: the server reports no mean of queue and prefill either".into());
         return None;
     };
-    notes.push("the server's means of queue and prefill are all there is: their spread is a guess".into());
+    notes.push("only the server's means of queue and prefill are known: their spread is a guess".into());
     Some(split::by_means(rows, queue.mean_ns, prefill.mean_ns))
 }
 
@@ -321,7 +322,7 @@ fn note_pins(pins: &KnownMeans, rows: usize, notes: &mut Vec<String>) {
         ));
         if told.count > 1.05 * members.len() as f64 {
             notes.push(format!(
-                "the server counts {:.0} requests where this run has {}: somebody else's, or the warm-up's, are in its mean",
+                "the server counts {:.0} requests and this run has {}: the server's mean includes other clients or the warm-up",
                 told.count,
                 members.len()
             ));

@@ -103,7 +103,7 @@ impl SampledSplit<'_> {
                     slice_s,
                     p: budget.p.0,
                     measured: Reading::refused(
-                        "what stands before the queue, queue and prefill cannot be separated",
+                        "time before the queue, queue and prefill cannot be separated",
                         0,
                     ),
                     requests_over: None,

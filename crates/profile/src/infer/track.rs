@@ -113,8 +113,7 @@ impl Track {
             .collect();
         if before.len() < 20 {
             return Err(
-                "too few requests had to wait for a step of others to see what stands before the queue"
-                    .into(),
+                "too few requests waited for a step of others to measure the time before the queue".into()
             );
         }
         before.sort_unstable();
@@ -124,7 +123,7 @@ impl Track {
         self.front_half_ns = next - low + self.blur_ns;
         let mean = rows.iter().map(|row| row.wait() as f64).sum::<f64>() / rows.len().max(1) as f64;
         if self.front_half_ns as f64 > FRONT_KNOWN * mean {
-            return Err("what stands before the queue varies too much to tell it from the queue".into());
+            return Err("the time before the queue varies too much to separate it from the queue".into());
         }
         Ok(())
     }
@@ -222,8 +221,8 @@ impl Steps {
         }
         if pairs == 0 || (one as f64) < ONE_STEP * pairs as f64 {
             return Err(format!(
-                "tokens do not come in common steps ({:.0} % of the gaps hold one step; {:.0} % are needed): several engines \
-                 behind one address, or something that buffers",
+                "tokens do not come in common steps ({:.0} % of the gaps contain one step; {:.0} % are needed): several engines \
+                 behind one address, or a buffering proxy",
                 100.0 * one as f64 / pairs.max(1) as f64,
                 100.0 * ONE_STEP
             ));
@@ -313,7 +312,7 @@ fn coalesced(attempts: &[&Attempt]) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{:.0} % of the tokens came together with later ones and have no time of their own",
+        "{:.0} % of the tokens came together with later ones and have no separate time",
         100.0 * share
     ))
 }

@@ -14,12 +14,12 @@ pub use picture::picture;
 use plimsoll_judge::gate::{GateRow, GateVerdict, RowRole};
 use plimsoll_measure::findings::Held;
 
-/// Returns one word for a row: `holds`, `broken`, `inconclusive`, `missing`, `tracked`; for an invalid measurement `not judged`.
+/// Returns one word for a row: `holds`, `broken`, `inconclusive`, `missing`, `tracked`; for an invalid measurement `not evaluated`.
 fn word(verdict: GateVerdict, row: &GateRow) -> &'static str {
     match (row.role, row.held) {
         (_, Held::Inconclusive) if row.missing => "missing",
         (RowRole::Tracked, _) => "tracked",
-        _ if verdict == GateVerdict::Invalid => "not judged",
+        _ if verdict == GateVerdict::Invalid => "not evaluated",
         (_, Held::Pass) => "holds",
         (_, Held::Fail) => "broken",
         (_, Held::Inconclusive) => "inconclusive",

@@ -73,14 +73,14 @@ fn intervals(finding: &GateFinding) -> Option<String> {
     finding.rows.iter().find(|row| row.share_over.is_some())?;
     // The analyses share the error probability.
     let side = figure::number(100.0 * finding.alpha * finding.analyses.max(1) as f64);
-    let looks = match finding.analyses {
+    let analyses = match finding.analyses {
         0 | 1 => String::new(),
         n => format!(" over its {n} interim analyses together"),
     };
     let few =
         finding.rows.iter().any(|row| row.measured.estimate().is_none() && row.measured.seen().is_some());
     let few = if few { format!(" {}.", words::FEW_SAYS) } else { String::new() };
-    Some(format!("Brackets: 95 %. A verdict errs at most {side} % of the time{looks}.{few}"))
+    Some(format!("Brackets: 95 %. A verdict errs at most {side} % of the time{analyses}.{few}"))
 }
 
 #[cfg(test)]

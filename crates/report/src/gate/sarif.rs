@@ -31,13 +31,13 @@ pub fn render(finding: &GateFinding, file: &str, place: impl Fn(&str) -> (u32, u
         let (line, column) = place(&row.place);
         let (kind, level) = kind_and_level(finding.verdict, row);
         let figures = format!("{} {} (limit {})", row.what, row.measured_shown, row.limit_shown);
-        let said = if row.why.is_empty() { figures } else { row.why.clone() };
+        let message = if row.why.is_empty() { figures } else { row.why.clone() };
         json!({
             "ruleId": row.id,
             "ruleIndex": ids.iter().position(|id| *id == row.id),
             "kind": kind,
             "level": level,
-            "message": {"text": format!("{}: {}: {said}", name(row), word(finding.verdict, row))},
+            "message": {"text": format!("{}: {}: {message}", name(row), word(finding.verdict, row))},
             "locations": [{"physicalLocation": {
                 "artifactLocation": {"uri": file},
                 "region": {"startLine": line, "startColumn": column},

@@ -59,7 +59,7 @@
     if (!figure) return make("td", { textContent: "–" });
     const [value, low, high, few] = figure, [times, suffix] = unit(value);
     const interval = `[${digits(low * times)}, ${high == null ? "∞" : digits(high * times)}]`;
-    return make("td", { title: few ? "rests on few requests" : "" }, `${digits(value * times)} ${suffix}${few ? "*" : ""}`, make("span", { className: "ci", textContent: interval }));
+    return make("td", { title: few ? "based on few requests" : "" }, `${digits(value * times)} ${suffix}${few ? "*" : ""}`, make("span", { className: "ci", textContent: interval }));
   };
 
   const name = run => {
@@ -105,7 +105,7 @@
     plot?.destroy();
     plot = undefined;
     el("changed").textContent = "";
-    el("charted").textContent = runs.length ? `${figure} of ${experiment}: ${count(runs.length)}, the newest right` : "No run of this choice has the figure.";
+    el("charted").textContent = runs.length ? `${figure} of ${experiment}: ${count(runs.length)}, the newest right` : "No selected run has this figure.";
     el("plot").ariaLabel = el("charted").textContent;
     if (!runs.length) return;
     const by = el("colour").value, groups = [...new Set(runs.map(run => (by && run[by]) || ""))];
@@ -173,17 +173,17 @@
         const run = runs.find(run => run.id === change.at), [ratio, low, high] = change.ratio;
         return run && `${percent(ratio)} [${percent(low)}, ${percent(high)}] since ${run.version && by === "version" ? `${run.version}, ` : ""}${run.name}`;
       }).filter(Boolean);
-      el("changed").textContent = say.length ? `Changes: ${say.join("; ")}.` : runs.length < data.fewest ? `A change can be proven from ${data.fewest} runs on.` : "No change of this figure.";
+      el("changed").textContent = say.length ? `Changes: ${say.join("; ")}.` : runs.length < data.fewest ? `Change detection needs ${data.fewest} runs.` : "No change of this figure.";
       plot.redraw();
     };
     told();
     if (data.live && runs.length >= data.fewest) {
-      el("changed").textContent = "Looking for changes …";
+      el("changed").textContent = "Searching for changes …";
       const asked = plot;
       fetch(`changes?experiment=${encodeURIComponent(experiment)}`).then(answer => answer.json()).then(found => {
         (data.changes ??= {})[experiment] = found;
         if (asked === plot) { changes = found[figure] ?? []; told(); }
-      }).catch(() => { el("changed").textContent = "The server is gone: changes are unknown."; });
+      }).catch(() => { el("changed").textContent = "The server does not answer: changes are unknown. Restart the command that opened this page."; });
     }
   }
   const percent = ratio => (ratio >= 1 ? "+" : "−") + digits(Math.abs(ratio - 1) * 100) + " %";
@@ -200,7 +200,7 @@
     if (data.live) location.href = `compare?base=${a}&candidate=${b}`;
     else navigator.clipboard?.writeText(el("hint").textContent);
   };
-  if (!data.live) el("compare").textContent = "Copy the command that compares them";
+  if (!data.live) el("compare").textContent = "Copy the compare command";
   both();
   let width = el("plot").clientWidth;
   new ResizeObserver(() => { if (Math.abs(el("plot").clientWidth - width) > 2) { width = el("plot").clientWidth; chart(); } }).observe(el("plot"));

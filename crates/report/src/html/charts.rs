@@ -170,7 +170,7 @@ fn shades(lines: &CapacityLines) -> Vec<Shade> {
             to: None,
             kind: "borrowed",
             color: "--s2",
-            label: "past the onset: time borrowed from the requests behind",
+            label: "past the onset: the queue delays later requests",
         },
         Shade {
             from: Some(onset.lower),

@@ -131,15 +131,15 @@ fn curve_section(page: &mut Document, i: usize, curve: &Curve, charts: &Charts) 
             p {
                 "With zero contention p" (centile(curve.percentile)) " of " code { (curve.metric) } " is "
                 (words::latency(&curve.zero_contention)) " ms (" (curve.zero_contention_from) "). "
-                "The onset is where it reaches " (figure::number(curve.knee_factor)) " × that; right of it time is borrowed from the requests behind."
+                "The onset is where it reaches " (figure::number(curve.knee_factor)) " × that; at higher loads the queue delays later requests."
             }
             (place(charts, &format!("curve-{i}"), "Latency against offered load"))
-            (place(charts, &format!("throughput-{i}"), "What was done with the load"))
+            (place(charts, &format!("throughput-{i}"), "Throughput against offered load"))
         });
         section.table(curve_table(curve));
         if !curve.ladder.is_empty() {
             let ladder = ladder_table(curve).markup();
-            section.drawn(html! { details { summary { "How the capacity was bracketed: a closed-loop ladder" } (ladder) } });
+            section.drawn(html! { details { summary { "Capacity search: closed-loop concurrency steps" } (ladder) } });
         }
     });
 }
@@ -217,7 +217,7 @@ fn level_section(
                 section.table(words::session_table(sessions, &summary.rates));
             });
         }
-        section.section("How requests ended", |section| {
+        section.section("Outcomes", |section| {
             section.table(outcome_table(summary));
             let in_one_event = words::in_one_event(manifest, summary);
             section.list(summary.counts.errors.iter().map(words::error).chain(in_one_event));
@@ -248,7 +248,7 @@ fn window(level: &LevelFinding) -> Markup {
             p { "Shaded at the left of the charts over time, and in no figure: " (cut) "." }
         }
         @if let Some(slow) = &summary.slow_stretch {
-            p { "Not steady: " (slow.words()) "; every figure holds it." }
+            p { "Not steady: " (slow.words()) "; every figure includes that period." }
         }
     }
 }
@@ -270,7 +270,7 @@ fn percentile_table(level: &LevelFinding) -> TextTable {
 /// Explains the percentiles.
 fn reading_notes(summary: &LevelSummary) -> Markup {
     html! { p.small.soft {
-        "Latencies count from the due time unless the name says after_send; failed and unfinished requests rank as ∞. "
+        "Latencies count from the due time unless the name contains after_send; failed and unfinished requests rank as ∞. "
         "Small figures are 95 % intervals. " (words::FEW_SAYS) " (hover for the reason)."
         @if let Some(longer) = words::settles_in(summary, false) { " " (longer) }
         @if let Some(itl) = &summary.latency.itl {
@@ -346,7 +346,7 @@ fn levels_section(page: &mut Document, findings: &Findings) {
 
 fn validity_section(page: &mut Document, validity: &Validity) {
     let trust = words::trust(validity.verdict);
-    let heading = "How far this may be trusted: ";
+    let heading = "Trust in the measurement: ";
     let mut reasons =
         TextTable::new(&["<check", "<where", "<verdict", "<figure", "<what it means", "<what to do"]);
     for words::ReasonGroup { worst, levels } in words::grouped(&validity.reasons) {
@@ -374,7 +374,7 @@ fn validity_section(page: &mut Document, validity: &Validity) {
             }
             section.drawn(html! { @if !validity.passed.is_empty() {
                 details open[validity.reasons.is_empty()] {
-                    summary { (validity.passed.len()) " checks found nothing" }
+                    summary { (validity.passed.len()) " checks passed" }
                     (passed.markup())
                 }
             } });
@@ -415,10 +415,10 @@ fn generator_section(page: &mut Document, findings: &Findings) {
             g.connects.to_string(),
         ]);
     }
-    page.section("How the generator fared", |section| {
+    page.section("Load generator", |section| {
         section.drawn(html! { p.small.soft {
-            "Lag: sent − due. Delay: user-space stamp − kernel stamp, which latencies do not contain where the kernel stamps. "
-            "Coalesced: events that came out of one read with a later one; their times are upper bounds."
+            "Lag: sent − due. Delay: user-space stamp − kernel stamp, which latencies exclude if the kernel stamps. "
+            "Coalesced: events read together with a later event; their times are upper bounds."
         } });
         section.table(table);
     });
@@ -435,7 +435,7 @@ fn run_section(page: &mut Document, manifest: &Manifest) {
     let run = format!("{} · seed {} · nonce {}", manifest.id, manifest.seed, manifest.nonce);
     table.row(["run".to_owned(), run]);
     page.section("The run", |section| {
-        section.section("Repeat it", |section| section.drawn(html! { pre { (manifest.reproduce) } }));
+        section.section("Repeat the run", |section| section.drawn(html! { pre { (manifest.reproduce) } }));
         section.titled("Target", table);
         section.drawn(html! { details {
             summary { "The scenario, every default written out" }

@@ -102,11 +102,11 @@ fn kept(tongue: PayloadEncoding, rejects: Rejects, rejected: u64) -> Response<In
 pub fn refused(tongue: PayloadEncoding, why: IntakeRefusal) -> Response<IntakeReply> {
     let (code, status, message, retry) = match why {
         IntakeRefusal::Busy => {
-            let message = "more on its way than may be; come back in a second".to_owned();
+            let message = "too many requests in flight; retry in one second".to_owned();
             (Code::ResourceExhausted, StatusCode::TOO_MANY_REQUESTS, message, Some(RETRY_S))
         }
         IntakeRefusal::Denied => {
-            let message = "no bearer token, or a wrong one".to_owned();
+            let message = "the bearer token is missing or wrong".to_owned();
             (Code::Unauthenticated, StatusCode::UNAUTHORIZED, message, None)
         }
         IntakeRefusal::Unavailable(why) => {

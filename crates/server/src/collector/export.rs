@@ -76,7 +76,10 @@ impl Export {
             return Err(IntakeRefusal::Unknown(format!("{path}: plimsoll collects {what}, at {path_of_it}")));
         }
         if request.method() != Method::POST {
-            return Err(IntakeRefusal::Http(StatusCode::METHOD_NOT_ALLOWED, "POST is wanted here".into()));
+            return Err(IntakeRefusal::Http(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "wrong method; send POST".into(),
+            ));
         }
         otlp(headers)
     }

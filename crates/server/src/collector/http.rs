@@ -65,7 +65,8 @@ async fn take(
     }
     let mut pending = PendingBytes::new(Arc::clone(shared));
     let body = tokio::time::timeout(BODY, body(request.into_body(), shared, &mut pending)).await;
-    let body = body.map_err(|_| IntakeRefusal::Malformed("the body did not come within 30 s".into()))??;
+    let body =
+        body.map_err(|_| IntakeRefusal::Malformed("the body was not received within 30 s".into()))??;
     let (body, is_gzip) = if tongue == PayloadEncoding::Grpc {
         let (message, is_compressed) = grpc::unframed(&body)
             .ok_or_else(|| IntakeRefusal::Malformed("no gRPC frame of one message".into()))?;

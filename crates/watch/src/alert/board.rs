@@ -246,10 +246,7 @@ impl AlertBoard {
 
     fn absent(&mut self, id: &str, words: &str, is_absent: bool, now: At) {
         let found = self.lasts(AlertKind::Absent, id, is_absent, now, ABSENT).map(|since| {
-            (
-                since,
-                format!("{words}: for {:.0} s no page has had a signal for it", (now - since).as_secs_f64()),
-            )
+            (since, format!("{words}: no metrics for it in {:.0} s", (now - since).as_secs_f64()))
         });
         self.hold(AlertKind::Absent, id, Some(id), now, found);
     }
@@ -258,7 +255,7 @@ impl AlertBoard {
     fn sources(&mut self, seen: &TickFacts<'_>) {
         let most = 2 * seen.lost.len() > seen.pages && seen.pages > 1;
         let said = format!(
-            "{} of {} pages do not answer{}; nothing is known of them",
+            "{} of {} pages do not answer{}; their state is unknown",
             seen.lost.len(),
             seen.pages,
             by(seen.lost)
@@ -270,7 +267,7 @@ impl AlertBoard {
             each.iter().map(|page| {
                 let name = if page.name.is_empty() { "the page" } else { &page.name };
                 let by = by(std::slice::from_ref(page));
-                (name.to_owned(), 0.0, format!("{name} does not answer{by}; nothing is known of it"))
+                (name.to_owned(), 0.0, format!("{name} does not answer{by}; its state is unknown"))
             }),
             seen.now,
         );
@@ -327,7 +324,7 @@ impl AlertBoard {
         // An endpoint without queue times has no value by Little's law.
         let by_little = little.map_or(String::new(), |l| format!(" and {} by their queue times", number(l)));
         let said = format!(
-            "over the last minute {} requests waited per replica by the pages' gauge{by_little}, at most {} may",
+            "over the last minute {} requests waited per replica by the metrics{by_little}; the limit is {}",
             number(gauge),
             number(target)
         );
@@ -365,7 +362,10 @@ impl AlertBoard {
         let is_silent = is_silent && self.asked;
         let found = self.lasts(AlertKind::NoTraffic, "fleet", is_silent, now, SILENT);
         let found = found.map(|since| {
-            (since, format!("no request ended in {:.0} s: no row can be judged", (now - since).as_secs_f64()))
+            (
+                since,
+                format!("no request ended in {:.0} s: no row can be evaluated", (now - since).as_secs_f64()),
+            )
         });
         self.hold(AlertKind::NoTraffic, "fleet", None, now, found);
     }

@@ -240,7 +240,7 @@ impl ColdStarts {
         let first = self.recent.front().map(|start| start.at);
         let restarted = first
             .filter(|_| is_late && 2 * replaced > most)
-            .map(|first| (first, format!("{replaced} of {most} replicas began anew")));
+            .map(|first| (first, format!("{replaced} of {most} replicas restarted")));
         let Some((at, says)) = version.or(restarted) else { return };
         let mut deploy = Deploy {
             at,
@@ -304,7 +304,7 @@ impl ColdStarts {
         Some((deploy.at, said?))
     }
 
-    /// Returns `5 starts of replicas in 20 min beside those of the deploy (4 of 4 replicas began anew), before 1 in
+    /// Returns `5 starts of replicas in 20 min in addition to those of the deploy (4 of 4 replicas restarted), before 1 in
     /// 6.2 h; …`, if it is proven.
     fn evidence(&self, now: At) -> Option<String> {
         let deploy = self.deploy.as_ref()?;
@@ -321,10 +321,10 @@ impl ColdStarts {
                     before.unwrap_or_default()
                 )
             }
-            false => "what first requests waited is on no page".to_owned(),
+            false => "the metrics do not show the wait of first requests".to_owned(),
         };
         Some(format!(
-            "since the deploy ({}) {} more in {}, beside its own; before {} in {} of as many replicas; {cold}",
+            "since the deploy ({}) {} more in {}, in addition to its own; before {} in {} of as many replicas; {cold}",
             deploy.says,
             count(deploy.since.starts, "start"),
             length((now - deploy.at).as_secs_f64()),

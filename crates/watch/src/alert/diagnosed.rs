@@ -30,8 +30,8 @@ impl AlertDiagnosis {
         let ask = told.map(|verdict| verdict.overturn.words()).or_else(|| needs.next_back());
         const DIAGNOSE: &str = "plimsoll diagnose URL --model MODEL --time 5m";
         let ask = match ask {
-            Some(ask) => format!("{ask}; {DIAGNOSE} does so at the endpoint"),
-            None => format!("{DIAGNOSE} tells more, by experiments at the endpoint"),
+            Some(experiment) => format!("{experiment}; to do this at the endpoint: {DIAGNOSE}"),
+            None => format!("for more evidence, run experiments at the endpoint: {DIAGNOSE}"),
         };
         match told {
             Some(verdict) => AlertDiagnosis {
@@ -66,7 +66,7 @@ fn cannot_tell(found: &Diagnosis) -> String {
     let lacks = if lacks.is_empty() {
         String::new()
     } else {
-        format!("; the pages do not say {}", lacks.join(", nor "))
+        format!("; the metrics do not show {}", lacks.join(", nor "))
     };
     format!("inconclusive: {why}{lacks}")
 }

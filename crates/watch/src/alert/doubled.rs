@@ -194,9 +194,9 @@ impl TtftRegression {
     /// tokens. The rest is displayed next to the queue time.
     fn split(&self, now: &FirstTokens) -> Option<String> {
         let ((is, by), (was, before)) = (now.means()?, sum(self.hour.iter())?.means()?);
-        let said = format!(". On average {}, before {}: × {}", ms(is), ms(was), number(is / was));
+        let change = format!(". On average {}, before {}: × {}", ms(is), ms(was), number(is / was));
         let Some(((computed, waited), (computed_then, waited_then))) = by.zip(before) else {
-            return Some(said);
+            return Some(change);
         };
         let means = self.hour.iter().filter_map(FirstTokens::means);
         let points: Vec<(f64, f64)> = means.filter_map(|(mean, by)| Some((by?.0, mean))).collect();
@@ -207,11 +207,11 @@ impl TtftRegression {
         Some(match foretold.filter(|at| at.interval.upper - at.value <= SURE * at.value) {
             Some(at) => {
                 let (prompts, rest) = (number(at.value / was), number(is / at.value));
-                format!("{said}; × {prompts} by the prompts ({tokens}), × {rest} otherwise ({waits})")
+                format!(
+                    "{change}; × {prompts} from the prompts ({tokens}), × {rest} from other causes ({waits})"
+                )
             }
-            None => format!(
-                "{said}; {tokens}, and how much of it they explain the hour before does not tell; {waits}"
-            ),
+            None => format!("{change}; {tokens}, but the hour before cannot show their share; {waits}"),
         })
     }
 }

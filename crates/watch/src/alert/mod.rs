@@ -116,45 +116,45 @@ impl AlertKind {
     pub fn first_step(self, of_requests: bool) -> &'static str {
         match self {
             AlertKind::CeilingBroken if of_requests => {
-                "see on the watch's page since which minute requests fail or take longer, and whether more come than before: failures are in the servers' \
-                 logs, a queue comes of more requests or fewer replicas than an hour ago; of the rest plimsoll diagnose RUN names the layer"
+                "find on the watch's page since when requests fail or take longer, and whether the rate rose: for failures read the servers' logs; for a \
+                 queue compare rate and replicas with an hour ago; otherwise plimsoll diagnose RUN names the layer"
             }
             AlertKind::BurnRate if of_requests => {
-                "see on the watch's page at which minute it began and what was deployed or scaled then: a burn that goes on is looked into like a broken \
-                 ceiling (plimsoll diagnose RUN), one that has stopped needs nobody at night"
+                "find on the watch's page when the burn began, and what was deployed or scaled then: if it goes on, treat it as a broken ceiling \
+                 (plimsoll diagnose RUN); if it has stopped, it can wait until morning"
             }
             AlertKind::CeilingBroken => {
-                "see on the watch's page whether requests fail, wait or only take longer, and at which replica: failures are in that replica's log, a \
-                 queue comes of more requests or fewer replicas than an hour ago; of the rest plimsoll diagnose URL --model MODEL --time 5m names the layer"
+                "find on the watch's page whether requests fail, wait or only take longer, and at which replica: for failures read that replica's log; for a \
+                 queue compare rate and replicas with an hour ago; otherwise plimsoll diagnose URL --model MODEL --time 5m names the layer"
             }
             AlertKind::BurnRate => {
-                "see on the watch's page at which minute it began and what was deployed or scaled then: a burn that goes on is looked into like a broken \
-                 ceiling (plimsoll diagnose URL --model MODEL --time 5m), one that has stopped needs nobody at night"
+                "find on the watch's page when the burn began, and what was deployed or scaled then: if it goes on, treat it as a broken ceiling \
+                 (plimsoll diagnose URL --model MODEL --time 5m); if it has stopped, it can wait until morning"
             }
             AlertKind::TtftDoubled => {
-                "see on the watch's page whether requests wait: if they do, more came or fewer replicas answer than an hour ago; if not, prompts are longer, \
-                 their prefixes are cached less or the engine is slower, which plimsoll diagnose URL --model MODEL --time 5m tells apart"
+                "find on the watch's page whether requests wait: if they do, the rate rose or fewer replicas answer than an hour ago; if not, prompts are longer, \
+                 the prefix cache hits less or the engine is slower, and plimsoll diagnose URL --model MODEL --time 5m distinguishes these"
             }
             AlertKind::QueueOverTarget => {
-                "hold requests per second and the replicas that answer against an hour ago: more requests take more replicas, missing replicas are to be \
-                 brought back; if neither moved answers take longer, and plimsoll diagnose URL --model MODEL --time 5m names the layer"
+                "compare the rate and the replicas that answer with an hour ago: add replicas for a higher rate, and restore missing replicas; if neither \
+                 changed, answers take longer, and plimsoll diagnose URL --model MODEL --time 5m names the layer"
             }
             AlertKind::ColdStarts => {
-                "read why replicas start anew: how the process before ended (kubectl describe pod: out of memory, a failed probe, a lost node) and the last \
-                 lines of its log (kubectl logs --previous); if they began with a deploy, roll it back"
+                "find why replicas restart: how the previous process ended (kubectl describe pod: out of memory, a failed probe, a lost node) and the last \
+                 lines of its log (kubectl logs --previous); if restarts began with a deploy, roll it back"
             }
             AlertKind::Stalled => {
-                "send it no more requests, keep its log and a stack of the process (py-spy dump --pid PID for a Python engine, nvidia-smi beside it), then restart it"
+                "send it no more requests, save its log, a stack of the process (py-spy dump --pid PID for a Python engine) and nvidia-smi, then restart it"
             }
             AlertKind::SourceLost => {
-                "ask the page from where the watch runs (curl -v URL; of a pushed source: does its sender run?): refused, and the process is gone; \
-                 no answer, and it hangs or the network is down; 401 or 403 is the key, 404 the path, a TLS error the certificate. Until it answers nothing is known of it, which is not that it is well"
+                "request the metrics from the watch's host (curl -v URL; for a pushed source check its sender). Refused: the process is down. No answer: it \
+                 hangs or the network is down. 401 or 403: the key; 404: the path; a TLS error: the certificate. Until then its state is unknown, not good"
             }
             AlertKind::Absent => {
-                "plimsoll watch lint FILE says row by row what the pages lack: after an upgrade a metric may have another name, or be switched off"
+                "plimsoll watch lint FILE lists what the metrics lack for each row: after an upgrade a metric may have another name, or be switched off"
             }
             AlertKind::NoTraffic => {
-                "send one request by the way that users take (plimsoll run URL --smoke): if it is answered nobody asks, else what lies before the replicas lets nobody through"
+                "send one request on the path of the users (plimsoll run URL --smoke): if it is answered, no client sends requests; if not, a component in front of the replicas blocks them"
             }
             AlertKind::Watchdog => "",
         }

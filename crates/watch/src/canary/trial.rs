@@ -263,7 +263,7 @@ impl CanaryTrial {
         };
         if found.worse >= found.decides {
             return match unlike(false) {
-                Some(unlike) => (KeepWatching, format!("it is slower, and {unlike}: that may be why")),
+                Some(unlike) => (KeepWatching, format!("it is slower, but {unlike}, which may be the cause")),
                 None => (RollBack, self.worse(found)),
             };
         }
@@ -281,7 +281,7 @@ impl CanaryTrial {
             return (
                 KeepWatching,
                 format!(
-                    "only {} minutes from before the deploy were counted, {LEAST_BEFORE} are needed; begin again",
+                    "only {} minutes from before the deploy were counted, {LEAST_BEFORE} are needed; start again",
                     found.minutes[0]
                 ),
             );
@@ -325,7 +325,7 @@ impl CanaryTrial {
             format!(": {}: {} of the base, {} of the canary", row.what, share(0), share(1))
         });
         let caution = match self.spec.before == Span::ZERO && found.replicas[1] < SEVERAL {
-            true => "; that its replicas are no worse by themselves is not known (--before 1h would tell)",
+            true => "; its replicas may be worse regardless of the change (check with --before 1h)",
             false => "",
         };
         format!("it is worse{of}{caution}")

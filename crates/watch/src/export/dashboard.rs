@@ -92,7 +92,8 @@ fn target(number: usize, expr: &str, legend: &str) -> Value {
 
 fn not_judged(at: Value, id: usize, source: &ExportSource, rows: &[ExportRow]) -> Value {
     let judged = rows.iter().filter(|row| row.counted.is_some()).count();
-    let mut text = format!("{judged} of {} rows are judged by what {} exposes.", rows.len(), source.name);
+    let mut text =
+        format!("{judged} of {} rows are evaluated from the metrics of {}.", rows.len(), source.name);
     for row in rows.iter().filter(|row| row.counted.is_none()) {
         text += &format!("\n\n**{}** ({}) is not: {}.", row.lint.id, row.lint.budget, row.lint.says);
     }
@@ -118,7 +119,7 @@ fn verdict(at: Value, id: usize, row: &ExportRow, budget: &str) -> Value {
     let unknown = json!({"type": "special", "options": {"match": "null+nan", "result": {"text": "unknown", "color": "purple", "index": 4}}});
     json!({
         "id": id, "type": "stat", "title": format!("{}: {}", row.lint.id, row.lint.budget),
-        "description": format!("Judged {}.", row.lint.says),
+        "description": format!("Evaluated {}.", row.lint.says),
         "gridPos": at, "datasource": source_of_data(),
         "targets": [target(0, &recorded("verdict", &row.lint.id, budget), "")],
         "fieldConfig": {
@@ -146,8 +147,8 @@ fn share(at: Value, id: usize, row: &ExportRow, budget: &str) -> Value {
     let steps = json!([{"color": "transparent", "value": null}, {"color": "red", "value": row.allowed}]);
     json!({
         "id": id, "type": "timeseries",
-        "title": format!("{}: share of requests over it, 5 min; the line is what may be", row.lint.id),
-        "description": format!("Judged {}.", row.lint.says),
+        "title": format!("{}: share of requests over it, 5 min; the line is the allowed share", row.lint.id),
+        "description": format!("Evaluated {}.", row.lint.says),
         "gridPos": at, "datasource": source_of_data(), "targets": targets,
         "fieldConfig": {
             "defaults": {

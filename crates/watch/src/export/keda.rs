@@ -23,9 +23,9 @@ pub(crate) fn scaled_object(
 ) -> Result<String, String> {
     let target = spec
         .queue_per_replica
-        .ok_or("keda: how many requests may wait per replica? say --queue-per-replica 4")?;
+        .ok_or("keda: no queue length per replica; set it, for example --queue-per-replica 4")?;
     let deployment =
-        spec.deployment.as_deref().ok_or("keda: what is to be scaled? name it with --deployment NAME")?;
+        spec.deployment.as_deref().ok_or("keda: no deployment to scale; name it with --deployment NAME")?;
     let waiting = gauge(source, Signal::Waiting)
         .ok_or_else(|| format!("keda: {} exposes no gauge of requests that wait", source.name))?;
     // A gateway's gauges include the requests on its replicas, waiting or not, and its queue.
@@ -35,14 +35,14 @@ pub(crate) fn scaled_object(
         None => waiting,
     };
     let what = if is_gateway {
-        "requests in flight per replica, those that wait counted in"
+        "requests in flight per replica, including waiting ones"
     } else {
         "requests that wait per replica"
     };
     let name = spec.name(file);
     let address = spec.prometheus.as_deref().unwrap_or("http://prometheus-server.monitoring:9090");
     let mut out = format!("# plimsoll export: {what}, on what {} exposes.\n", source.name);
-    out += "# Down slowly, because a replica that comes back is cold; up at once, because a queue grows by the second.\n";
+    out += "# Scale down slowly, because a new replica is cold; scale up immediately, because a queue grows by the second.\n";
     let _ = write!(
         out,
         "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata:\n  name: {name}\nspec:\n  scaleTargetRef:\n    name: {deployment}\n  \

@@ -103,7 +103,7 @@ fn comments(file: &BudgetFile, source: &ExportSource, rows: &[ExportRow]) -> Str
     let name = file.name.as_deref().unwrap_or("without a name");
     let mut lines = vec![format!("plimsoll export: budget {name}, on what {} exposes.", source.name)];
     for row in rows {
-        let judged = if row.lint.judged { "judged" } else { "NOT JUDGED" };
+        let judged = if row.lint.judged { "evaluated" } else { "NOT EVALUATED" };
         lines.push(format!("{} ({}): {judged}: {}.", row.lint.id, row.lint.budget, row.lint.says));
         lines.extend(out_of_reach(&row.lint).filter(|_| row.lint.judged).map(|line| format!("{line}.")));
     }

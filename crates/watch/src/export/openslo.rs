@@ -21,7 +21,8 @@ pub(crate) fn documents(
     let mut out = comments(file, source, rows);
     for row in rows {
         let Some(counted) = &row.counted else { continue };
-        let charged = if counted.is_exact() { "" } else { " Charged is what is over it for certain." };
+        let charged =
+            if counted.is_exact() { "" } else { " Only requests that are certainly over it are charged." };
         let description = format!("{}; judged {}.{charged}", row.lint.budget, row.lint.says);
         let _ = write!(
             out,

@@ -40,7 +40,7 @@ pub(crate) fn rules(
 ) -> String {
     let budget = spec.name(file);
     let mut out = comments(file, source, rows);
-    out += "# Counts rest on increase() over five minutes: scrape every minute or more often. Until there is a day of history, requests count as\n";
+    out += "# Counts use increase() over five minutes: scrape every minute or more often. Until there is a day of history, requests count as\n";
     out += "# independent (plimsoll:design_effect:1d is 1).\ngroups:\n";
     for row in rows {
         if let Some(counted) = &row.counted {
@@ -192,7 +192,7 @@ impl Row<'_> {
             false => format!("{least} / {n}"),
         };
         let summary = format!(
-            "{}: more than {{{{ $value | humanizePercentage }}}} of the requests of 5 min are over it, proven at 1e-5; {} may be",
+            "{}: more than {{{{ $value | humanizePercentage }}}} of the requests of 5 min are over it, proven at 1e-5; {} is allowed",
             row.lint.budget,
             shown(row.allowed, &AmountUnit::Share)
         );
@@ -264,7 +264,7 @@ impl Row<'_> {
                 lasts: "10m",
                 labels: vec![("about", &row.lint.id), ("budget", budget), ("severity", "ticket")],
                 summary: format!(
-                    "{}: its series are not there; are the edges and the selector still those of the server?",
+                    "{}: its series are missing; check that the server still has these edges and labels",
                     row.lint.budget
                 ),
             },
@@ -306,7 +306,7 @@ fn fleet(out: &mut String, source: &ExportSource, budget: &str, spec: &ExportSpe
     let found =
         [queue(source, budget, spec), stalled(source, budget), silent(source, budget), lost(source, budget)];
     found.iter().flatten().for_each(|rule| alert(out, rule));
-    let summary = "always fires: where it is missing nobody watches".to_owned();
+    let summary = "always fires: if it is missing, the monitoring is down".to_owned();
     let (kind, expr) = (AlertKind::Watchdog, "vector(1)".to_owned());
     alert(out, &AlertRule { kind, expr, lasts: "0s", labels: of_fleet(budget, "none"), summary });
 }
@@ -325,7 +325,7 @@ fn queue<'a>(source: &ExportSource, budget: &'a str, spec: &ExportSpec) -> Optio
         expr: format!("avg_over_time((({waiting}) / {replicas})[1m:15s]) > {target}"),
         lasts: "1m",
         labels: of_fleet(budget, "page"),
-        summary: format!("{{{{ $value | humanize }}}} requests wait per replica, at most {target} may"),
+        summary: format!("{{{{ $value | humanize }}}} requests wait per replica; the limit is {target}"),
     })
 }
 
@@ -355,7 +355,7 @@ fn silent<'a>(source: &ExportSource, budget: &'a str) -> Option<AlertRule<'a>> {
         expr: format!("{} == 0 and {} > 0", asked("10m", ""), asked("1h", " offset 10m")),
         lasts: "0s",
         labels: of_fleet(budget, "ticket"),
-        summary: "no request ended in 10 min: no row can be judged".to_owned(),
+        summary: "no request ended in 10 min: no row can be evaluated".to_owned(),
     })
 }
 
@@ -382,7 +382,7 @@ fn lost<'a>(source: &ExportSource, budget: &'a str) -> Option<AlertRule<'a>> {
         expr: exprs.join("\nor "),
         lasts: "2m",
         labels: of_fleet(budget, "page"),
-        summary: "{{ with $labels.instance }}{{ . }} does not answer{{ else }}no target is there{{ end }}: nothing is known of it"
+        summary: "{{ with $labels.instance }}{{ . }} does not answer{{ else }}a target is missing{{ end }}: its state is unknown"
             .to_owned(),
     })
 }

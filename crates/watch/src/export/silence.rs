@@ -49,7 +49,7 @@ pub(crate) fn tests(
         series(&mut counted.iter().flat_map(|(_, counted)| of(counted)))
     };
     if !counted.is_empty() {
-        test(&mut out, &HOUR, "a healthy source calls for nobody", &all(healthy));
+        test(&mut out, &HOUR, "a healthy source fires no alert", &all(healthy));
         let any = format!("ALERTS{{alertname!={}}}", quoted(&AlertKind::Watchdog.alert_name()));
         expect(&mut out, &HOUR, &any, None);
     }
@@ -62,7 +62,7 @@ pub(crate) fn tests(
         )
     };
     for (row, counted) in &counted {
-        let name = format!("{}: every request over it is called", slug(&row.lint.id));
+        let name = format!("{}: every request over it fires an alert", slug(&row.lint.id));
         test(&mut out, &SOON, &name, &series(&mut broken(counted).into_iter()));
         expect(&mut out, &SOON, &format!("count({})", mine(row, AlertKind::CeilingBroken)), Some(1));
     }
@@ -75,7 +75,7 @@ pub(crate) fn tests(
         if of.is_empty() {
             continue;
         }
-        let name = format!("one {what} in a quiet hour is not");
+        let name = format!("one {what} in a quiet hour fires no alert");
         test(&mut out, &HOUR, &name, &series(&mut of.iter().flat_map(|(_, counted)| lonely(counted))));
         for (row, _) in of {
             expect(&mut out, &HOUR, &mine(row, AlertKind::CeilingBroken), None);
@@ -92,7 +92,7 @@ pub(crate) fn tests(
 fn vanish(out: &mut String, there: &str, budget: &str) {
     let _ = writeln!(
         out,
-        "  - name: \"a source that vanishes is called\"\n    interval: {INTERVAL_S}s\n    input_series:\n      - {{series: '{there}', values: '1x60 stale'}}\n    \
+        "  - name: \"a source that vanishes fires an alert\"\n    interval: {INTERVAL_S}s\n    input_series:\n      - {{series: '{there}', values: '1x60 stale'}}\n    \
          promql_expr_test:"
     );
     let lost = format!(

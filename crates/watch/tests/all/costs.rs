@@ -97,7 +97,7 @@ fn what_nobody_knows_is_unknown() {
     assert_eq!(found.per_hour, None);
     assert!(found.basis.contains("no replica answers"), "{}", found.basis);
     let nothing = watched(TTFT).priced(Some(price("2.5USD/replica-hour"))).finding(at(0)).cost;
-    unknown(&nothing.expect("a price was given"), "no page tells replicas apart");
+    unknown(&nothing.expect("a price was given"), "the metrics do not distinguish replicas");
     assert_eq!(watched(TTFT).finding(at(0)).cost, None);
 }
 
@@ -123,7 +123,7 @@ fn requests_are_paid_by_the_endpoint() {
     near(of("7.2USD/h").per_million_output, 1e6 * 7.2 / 3600.0 / 80.0);
     let unknown = of("2.5USD/replica-hour");
     assert_eq!(unknown.per_hour, None);
-    assert!(unknown.basis.contains("requests do not say how many replicas"), "{}", unknown.basis);
+    assert!(unknown.basis.contains("requests do not show the number of replicas"), "{}", unknown.basis);
 }
 
 /// Prompts without reported usage were priced as if they had no tokens.

@@ -33,7 +33,7 @@ fn first_tokens_that_take_twice_as_long_are_told_with_what_explains_them() {
         rest.rsplit("× ").next().and_then(|n| n.trim().parse().ok()).expect("a number")
     };
     // Four times as slow, and no longer prompts.
-    assert!(times(" otherwise") > 2.0 && times(" by the prompts") < 1.2, "{}", alert.evidence);
+    assert!(times(" from other causes") > 2.0 && times(" from the prompts") < 1.2, "{}", alert.evidence);
     assert!(alert.diagnosis.is_some(), "it is diagnosed");
 }
 

@@ -183,7 +183,7 @@ fn what_a_source_cannot_judge_is_said() {
         let exported = exported(ExportKind::Rules, name);
         let rules = &exported.files[0].text;
         for row in &exported.rows {
-            let said = if row.lint.judged { "judged" } else { "NOT JUDGED" };
+            let said = if row.lint.judged { "evaluated" } else { "NOT EVALUATED" };
             let line = format!("# {} ({}): {said}: ", row.lint.id, row.lint.budget);
             assert!(rules.contains(&line), "{name}: {line}");
             let alerts = rules.contains(&format!("labels: {{about: \"{}\"", row.lint.id));
@@ -225,7 +225,10 @@ fn openslo_keda_and_the_collector_get_what_their_documents_ask_for() {
     assert_eq!(slo.matches("kind: SLO\n").count(), 6, "{slo}");
     assert_eq!(slo.matches("budgetingMethod: Occurrences").count(), 6);
     assert!(slo.contains("      target: 0.99\n") && slo.contains("      target: 0.5\n"), "{slo}");
-    assert!(slo.contains("Charged is what is over it for certain."), "350 ms lies inside a bucket: {slo}");
+    assert!(
+        slo.contains("Only requests that are certainly over it are charged."),
+        "350 ms lies inside a bucket: {slo}"
+    );
     let keda = exported(ExportKind::Keda, "vllm").files.remove(0).text;
     for line in
         ["kind: ScaledObject", "ignoreNullValues: \"false\"", "threshold: \"4\"", "behavior: currentReplicas"]
@@ -257,7 +260,7 @@ fn every_source_that_vanishes_is_called() {
             }
             assert_eq!(lost.contains("up{job=\"x\"} == 0"), !source.scope.is_empty(), "{lost}");
             // The rules' own tests show that nothing fires on a healthy source.
-            assert!(exported.files[1].text.contains("a source that vanishes is called"), "{server}");
+            assert!(exported.files[1].text.contains("a source that vanishes fires an alert"), "{server}");
         }
     }
 }

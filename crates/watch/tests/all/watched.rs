@@ -130,7 +130,7 @@ fn a_budget_holds_then_breaks_and_the_counts_are_the_logs() {
     assert_eq!((state(&held, 0), state(&held, 1)), (RowState::Holds, RowState::Holds), "{:?}", held.rows);
     assert_eq!(held.rows[0].n, 3000);
     assert_eq!(held.rows[0].over, Some([3.0 / 3000.0, 3.0 / 3000.0]), "500 ms is an edge");
-    assert!(held.rows[0].unseen.contains("as far as the server sees"));
+    assert!(held.rows[0].unseen.contains("can prove the budget broken, but never met"));
     let broken = play(&mut watched, &mut page, 301, 400, load(5));
     assert_eq!(state(&broken, 0), RowState::Broken, "{:?}", broken.rows[0]);
     assert_eq!(state(&broken, 1), RowState::Holds);

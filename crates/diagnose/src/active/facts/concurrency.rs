@@ -49,7 +49,7 @@ pub fn concurrency(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     if waits != FactState::Yes {
         all.extend([Observed::Ceiling, Observed::CrowdedTogether].map(|fact| {
             let state = if waits == FactState::No { FactState::No } else { FactState::Unclear };
-            shown(fact, state, "nobody waits".into(), None, None)
+            shown(fact, state, "no request waits".into(), None, None)
         }));
     } else {
         all.extend(where_they_wait(alone, &steps, wait_1.value));
@@ -120,7 +120,8 @@ fn where_they_wait(alone: &ExperimentLevel, steps: &[&ExperimentLevel], wait_alo
     // If tokens are neither at full speed nor slower with confidence, requests may still wait in the engine.
     let known = slots == FactState::Yes || (full && slots == FactState::Unclear && outside >= 1.0);
     if let (Some(waiting), true) = (waiting, known) {
-        let says = format!("of about {outside:.1} who wait, the engine says that {waiting:.1} wait in it");
+        let says =
+            format!("of about {outside:.1} waiting requests, the engine reports {waiting:.1} in its queue");
         let (idle, queue) = match waiting / outside.max(1.0) {
             share if share < 0.2 && slots == FactState::Yes => (FactState::Yes, FactState::No),
             share if share > 0.5 => (FactState::No, FactState::Yes),
@@ -142,7 +143,7 @@ fn crowded_elsewhere(last: &ExperimentLevel, crowded: FactState) -> Option<Findi
     }
     let few = last.gauges.scrapes < SCRAPES;
     let says = format!(
-        "of {at:.0} in flight the engine knows of {inside:.1}; the others are on their way to it or from it"
+        "of {at:.0} requests in flight the engine reports {inside:.1}; the others are on their way to it or from it"
     );
     let state = match inside / at {
         share if share < if few { 0.25 } else { 0.5 } => FactState::Yes,
@@ -158,7 +159,7 @@ fn page_lost(alone: &ExperimentLevel, last: &ExperimentLevel) -> Option<Finding>
     let ((came, lost), (came_alone, lost_alone)) = (last.gauges.pages, alone.gauges.pages);
     let at = last.concurrency()?;
     let says = format!(
-        "at {at} in flight {lost} of {} scrapes of the server's page timed out, with one in flight {lost_alone} of {}",
+        "at {at} in flight {lost} of {} scrapes of the server's metrics timed out, with one in flight {lost_alone} of {}",
         came + lost,
         came_alone + lost_alone
     );
@@ -195,7 +196,8 @@ fn kv(steps: &[&ExperimentLevel], wait_alone: f64) -> Option<Finding> {
             served(block, wait_alone).unwrap_or_else(|| f64::from(block.concurrency().unwrap_or(1))) * longest
         };
         let most = steps.iter().map(|block| tokens(block)).fold(0.0, f64::max);
-        let says = format!("at most {most:.0} tokens were served at a time, fewer than any KV cache holds");
+        let says =
+            format!("at most {most:.0} tokens were served at a time, fewer than any KV cache can store");
         return (most > 0.0 && most < HELD)
             .then(|| shown(Observed::KvFull, FactState::No, says, None, Some(HELD)));
     };

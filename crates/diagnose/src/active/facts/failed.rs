@@ -31,7 +31,7 @@ pub(crate) fn read(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let other = |row: &BlockRow| row.failed() && !turned(row) && !cut(row);
     let mut all = Vec::new();
     let kinds: [(Observed, Test<'_>, &str); 3] = [
-        (Observed::TurnedAway, &turned, "were turned away (429 or 503)"),
+        (Observed::TurnedAway, &turned, "were rejected (429 or 503)"),
         (Observed::CutShort, &cut, "ended in the middle of the answer"),
         (Observed::Errors, &other, "failed"),
     ];

@@ -36,7 +36,7 @@ pub fn coalesced(blocks: &[ExperimentLevel]) -> Vec<Finding> {
                 state => state,
             };
             let says =
-                format!("{:.1} tokens arrive at once (coalesced), {} apart", tokens.value, ms(apart.value));
+                format!("{:.1} tokens arrive together (coalesced), {} apart", tokens.value, ms(apart.value));
             all.push(shown(Observed::Coalesced, state, says, Some(tokens), Some(LUMPS.0)));
         }
     }

@@ -96,7 +96,10 @@ mod tests {
 
     #[test]
     fn answers_that_come_whole_have_no_first_token() {
-        assert_eq!(of_answers("isolated, first tokens follow no clock"), "isolated, answers follow no clock");
+        assert_eq!(
+            of_answers("first tokens of isolated requests follow no clock"),
+            "answers of isolated requests follow no clock"
+        );
         assert_eq!(of_answers("in all 8 the first token waits"), "in all 8 the answer waits");
     }
 }

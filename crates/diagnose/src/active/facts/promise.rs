@@ -168,7 +168,7 @@ pub(super) fn together(blocks: &[ExperimentLevel], spec: &ActiveSpec) -> Option<
             Some(&held),
         ),
         (None, None) => {
-            found(FactState::No, format!("what was promised held with up to {} in flight", best?), None)
+            found(FactState::No, format!("the budget passed with up to {} requests in flight", best?), None)
         }
     }
 }

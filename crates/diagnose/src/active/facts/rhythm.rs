@@ -82,12 +82,12 @@ fn stalls(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let middle = median(found.iter().map(|(_, long)| *long as f64 * 1e-9), 1.0);
     let says = match &middle {
         Some(middle) => format!(
-            "all answers stood still together {} times, {} each (median), in {} of telling",
+            "all streams stalled together {} times for {} (median) in {}",
             found.len(),
             ms(middle.value),
             ms(watched_s)
         ),
-        None => format!("answers never stood still together in {} of telling", ms(watched_s)),
+        None => format!("the streams never stalled together in {}", ms(watched_s)),
     };
     let mut all = vec![shown(Observed::Stalls, state, says, middle, Some(STALL.1))];
     all.extend(regular(&found, state));
@@ -165,7 +165,7 @@ fn clocked(found: &[Stall], stalls: FactState) -> Option<Finding> {
         return Some(shown(
             Observed::RegularStalls,
             FactState::No,
-            "there is nothing to be regular".into(),
+            "no stalls were observed".into(),
             None,
             None,
         ));
@@ -189,7 +189,7 @@ fn clocked(found: &[Stall], stalls: FactState) -> Option<Finding> {
         .filter(|gap| ((*gap / period).round() - *gap / period).abs() < 0.2 && **gap > 0.5 * period);
     let part = even.count() as f64 / between.len() as f64;
     let says = format!(
-        "{} of the stalls follow a period of {}; by chance in {:.4} of such series",
+        "{} of the stalls follow a period of {}; a random series does in {:.4} of cases",
         format_args!("{:.0} %", 100.0 * part),
         ms(period),
         chance
@@ -245,7 +245,7 @@ fn unsteady(blocks: &[ExperimentLevel]) -> Option<Finding> {
     }
     let follows = follows(&medians);
     let says = format!(
-        "the slowest stretches of {} take {:.2} times as long per token as the fastest; a slow one is followed by a slow one ({follows:.2})",
+        "the slowest intervals of {} take {:.2} times as long per token as the fastest; autocorrelation {follows:.2}",
         ms(stretch as f64 * 1e-9),
         slow / fast
     );
@@ -323,11 +323,11 @@ pub(crate) fn spread(block: &ExperimentLevel, usual: &Estimate, least: (f64, f64
     let lattice = chance.is_some_and(|chance| chance < BELIEVED);
     let says = match (found, chance) {
         (Some((period, _)), Some(chance)) if lattice => format!(
-            "isolated, first tokens come at whole multiples of {} (by chance in {:.0e} of such series)",
+            "first tokens of isolated requests come at whole multiples of {} (a random series: {:.0e})",
             ms(period),
             chance.max(1e-30)
         ),
-        _ => "isolated, first tokens follow no clock".to_owned(),
+        _ => "first tokens of isolated requests follow no clock".to_owned(),
     };
     all.push(shown(
         Observed::WaitsForWindow,
@@ -336,8 +336,8 @@ pub(crate) fn spread(block: &ExperimentLevel, usual: &Estimate, least: (f64, f64
         None,
         None,
     ));
-    let says = format!(
-        "isolated, the wait for the first token goes from {} (p10) to {} (p90) at like prompts",
+    let spread = format!(
+        "isolated requests wait {} (p10) to {} (p90) for their first token at equal prompts",
         ms(at(0.1)),
         ms(at(0.9))
     );
@@ -349,9 +349,9 @@ pub(crate) fn spread(block: &ExperimentLevel, usual: &Estimate, least: (f64, f64
     let some = lattice || some_wait(&waits);
     let says = match wide >= limit && !some {
         true => {
-            format!("{says}, all of them about their middle: nobody waits for something that others do not")
+            format!("{spread}, all of them near the median: no request waits longer than the others")
         }
-        false => says,
+        false => spread,
     };
     let state = match () {
         () if wide >= limit && !some => FactState::No,

@@ -76,7 +76,7 @@ fn cache(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     );
     let forgets = forgets(blocks, &same_rows, &same, new.value);
     if let Some((none, n, state)) = forgets {
-        let words = format!("{none} of {n} prompts sent before were computed anew");
+        let words = format!("{none} of {n} prompts sent before were computed again");
         all.push(shown(Observed::CacheForgets, state, words, share(none, n), None));
     }
     let nothing = match () {

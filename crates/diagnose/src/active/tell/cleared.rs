@@ -113,14 +113,14 @@ pub fn missing(
     }
     let refused = |row: &&BlockRow| row.how == How::ClientError;
     if let Some(row) = of(blocks, ExperimentKind::Prompts).flat_map(|block| &block.rows).find(refused) {
-        let says = row.error.as_deref().unwrap_or("a 4xx");
-        let what = format!("prompts of {:.0} tokens: the target refuses them ({says})", row.prompt);
+        let error = row.error.as_deref().unwrap_or("a 4xx");
+        let what = format!("prompts of {:.0} tokens: the target rejects them ({error})", row.prompt);
         miss(&what, NextExperiment::PromptLengths);
     }
     let read = blocks.iter().any(|block| block.gauges.waiting.is_some());
     if !read && is_so(shown, Observed::WaitsTogether) == FactState::Yes {
         miss(
-            "whether those who wait do so inside the engine, and whether its KV cache is full",
+            "whether requests wait inside the engine, and whether its KV cache is full",
             NextExperiment::Scrape,
         );
     }

@@ -102,12 +102,12 @@ fn worse(blocks: &[ExperimentLevel], shown: &[Finding]) -> Worse {
         or_sound: false,
         words: match broken {
             Some(broken) => {
-                format!("{}, and no fault was found that explains it: it may be the load alone", broken.says)
+                format!("{}, and no fault explains it: the cause may be only the load", broken.says)
             }
-            None if few => format!("{answered} answers are too few to call it sound"),
-            None => "what was seen fits no single cause well".to_owned(),
+            None if few => format!("{answered} answers are too few to rule out a fault"),
+            None => "the evidence fits no single cause well".to_owned(),
         },
-        sound: format!("up to {} in flight nothing was found that is wrong", together.unwrap_or(1)),
+        sound: format!("no fault was found with up to {} requests in flight", together.unwrap_or(1)),
         evidence: fine.filter_map(|shown| Some((shown, shown.value?))).map(evidence).collect(),
         open: false,
         unsteady: None,
@@ -131,7 +131,7 @@ fn unanswered(worse: &Worse, belief: &CausePosterior, shown: &[Finding]) -> Verd
         says,
         evidence: Vec::new(),
         runner_up: None,
-        do_first: "send one of these requests by hand and read the answer".to_owned(),
+        do_first: "send one of these requests manually (curl) and read the answer".to_owned(),
         ..unknown(worse, shown, belief)
     }
 }

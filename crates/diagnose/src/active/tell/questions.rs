@@ -92,9 +92,9 @@ fn moved(shown: &[Finding], changed: Option<&TargetChange>) -> Question {
     let known = of.iter().find(|shown| shown.is == FactState::Yes);
     match (known, of.iter().all(|shown| shown.is == FactState::No)) {
         _ if of.is_empty() => {
-            ask(asks, YesNo::CantTell, "nothing could be held against the baseline".into(), None)
+            ask(asks, YesNo::CantTell, "nothing could be compared with the baseline".into(), None)
         }
-        (None, false) => ask(asks, YesNo::CantTell, format!("too near to tell: {what}"), None),
+        (None, false) => ask(asks, YesNo::CantTell, format!("too close to decide: {what}"), None),
         (known, _) => {
             let (answer, says) = unchanged(changed, known.is_some(), &what);
             ask(asks, answer, says, known.or(of.first()).and_then(|shown| shown.value))

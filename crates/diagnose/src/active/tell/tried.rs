@@ -80,7 +80,7 @@ pub fn announced(spec: &ActiveSpec, traffic: &TrafficTraits) -> String {
     let longest = if traffic.synthetic { 4.0 } else { 1.0 };
     let rate = match spec.max_rate {
         Some(rate) => format!("{rate}/s"),
-        None => "the rate it answers by itself (nothing is doubled without --max-rate)".to_owned(),
+        None => "the rate that it sustains (not doubled without --max-rate)".to_owned(),
     };
     format!(
         "at most {}, {} requests, {} in flight, {rate}; at most {:.1e} prompt and {:.1e} output tokens; it stops after {} failed requests",

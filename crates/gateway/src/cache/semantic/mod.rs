@@ -241,13 +241,13 @@ impl Semantic {
     pub fn write(&self, page: &mut PrometheusPage) {
         self.write_counts(page);
         let texts = self.index.read().unwrap_or_else(PoisonError::into_inner).len();
-        page.gauge("plimsoll_gateway_semantic_texts", "Texts that are remembered.", [([], texts as f64)]);
+        page.gauge("plimsoll_gateway_semantic_texts", "Stored prompts.", [([], texts as f64)]);
         let (serving, standings): (_, Vec<ThresholdStanding>) =
             (self.standing(), self.rule().standings().collect());
-        let help = "1: answers are given to near texts.";
+        let help = "1: the cache answers similar prompts.";
         page.gauge("plimsoll_gateway_semantic_serving", help, [([], f64::from(u8::from(serving.is_some())))]);
         if let Some(serving) = serving {
-            let help = "The similarity from which on answers are given.";
+            let help = "Minimum similarity of an answered prompt.";
             page.gauge("plimsoll_gateway_semantic_threshold", help, [([], serving.threshold)]);
         }
         let names: Vec<String> = standings.iter().map(|of| of.threshold.to_string()).collect();
@@ -258,29 +258,29 @@ impl Semantic {
         };
         let help = "Upper bound of the share of false hits at or over a similarity.";
         each("plimsoll_gateway_semantic_false_hits_bound", help, &|of| of.upper);
-        let help = "Comparisons at or over a similarity that its bound rests on.";
+        let help = "Comparisons at or over a similarity that its bound uses.";
         each("plimsoll_gateway_semantic_window_compared", help, &|of| of.compared as f64);
-        let help = "Of these, with answers that differ.";
+        let help = "Comparisons of the bound with different answers.";
         each("plimsoll_gateway_semantic_window_false", help, &|of| of.different as f64);
     }
 
     fn write_counts(&self, page: &mut PrometheusPage) {
         let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         let uses = USES.iter().zip(&self.uses).map(|((_, name), count)| ([("use", *name)], value(count)));
-        let help = "Requests that may ask the same as another, by what became of them.";
+        let help = "Requests with a similar earlier prompt, by outcome.";
         page.counter("plimsoll_gateway_semantic_requests_total", help, uses);
         let compared = PAIRS.iter().zip(&self.compared).flat_map(|((_, pair), counts)| {
             SAME.iter()
                 .zip(counts)
                 .map(|((_, same), count)| ([("pair", *pair), ("same", *same)], value(count)))
         });
-        let help = "Pairs of answers that were compared: to two near texts, and to one request twice.";
+        let help = "Compared pairs of answers: to two similar prompts, or to one repeated request.";
         page.counter("plimsoll_gateway_semantic_compared_total", help, compared);
         let endpoints = [Some(&self.embedder), self.judge.as_ref()].into_iter().flatten();
         let asked = endpoints.flat_map(|of| {
             ASKED.iter().zip(of.counts()).map(|(what, n)| ([("endpoint", of.name()), ("outcome", *what)], n))
         });
-        let help = "Times that a server was to be asked for embeddings, or whether answers are the same.";
+        let help = "Requests to the embedding and judge endpoints, by outcome.";
         page.counter("plimsoll_gateway_semantic_asked_total", help, asked);
     }
 }

@@ -127,7 +127,7 @@ fn a_users_rule_comes_before_the_shipped_ones() {
     let own = [span(1, 0, "x", 0, 100).with("plimsoll.stage", "tokenize")];
     assert_eq!(e2e(&own), [(Tokenise, 100)]);
     for (rule, says) in [
-        (serde_json::json!({"stage": "queue"}), "rules[0]: asks nothing"),
+        (serde_json::json!({"stage": "queue"}), "rules[0]: has no condition"),
         (serde_json::json!({"stage": "queue", "name": "("}), "rules[0].name: unclosed group"),
     ] {
         let file: RuleFile =
