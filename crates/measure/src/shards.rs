@@ -61,7 +61,7 @@ impl fmt::Display for ShardMismatch {
             }
             ShardMismatch::Moved(shard, request, was, drawn) => write!(
                 f,
-                "shard {shard} says that request {request} was due {was} ns after the start; in the schedule of this scenario it is {drawn} ns"
+                "shard {shard}: request {request} was due {was} ns after the start; in the schedule of this scenario it is due at {drawn} ns"
             ),
             ShardMismatch::NoSchedule(missing) => write!(
                 f,
