@@ -109,10 +109,10 @@ fn finish(one: &mut JudgedRow, alpha: f64) {
     }
 }
 
-fn effective_requests(worth: f64) -> String {
-    match number(worth).as_str() {
+fn effective_requests(n_eff: f64) -> String {
+    match number(n_eff).as_str() {
         "1" => "1 effective request".to_owned(),
-        worth => format!("{worth} effective requests"),
+        n_eff => format!("{n_eff} effective requests"),
     }
 }
 
@@ -122,10 +122,10 @@ fn undecided(row: &GateRow, alpha: f64) -> String {
         parts.push(row.why.clone());
     }
     if row.p_fail <= alpha {
-        parts.push("broken by itself, though not among all the budgets judged".to_owned());
+        parts.push("broken on its own, but not after correction for all judged budgets".to_owned());
     }
     if parts.is_empty() {
-        parts.push("the interval holds the limit".to_owned());
+        parts.push("the interval contains the limit".to_owned());
     }
     parts.join("; ")
 }
