@@ -120,7 +120,10 @@ impl AdmissionSpec {
             slo(class.slo_ttft_ms)?;
             range("share", class.share, 0.0, 1.0, "a share from 0 to 1, such as 0.1")?;
             if class.name.is_empty() || self.classes[..place].iter().any(|other| other.name == class.name) {
-                return conflict(format!("{:?} is no name of its own; give each class one", class.name));
+                return conflict(format!(
+                    "{:?} is empty or a duplicate name; give each class a unique name",
+                    class.name
+                ));
             }
         }
         let shares: f64 = self.classes.iter().map(|class| class.share).sum();
