@@ -96,7 +96,7 @@ impl RowMaker {
 }
 
 /// Error text of requests that the gateway rejected because of its SLO budget.
-const HELD_BACK: &str = "held back: the budget is broken and its class gives way";
+const HELD_BACK: &str = "held back: the budget is broken and its class is shed first";
 /// Error text of the slower attempt of a hedged request.
 const SUPERSEDED: &str = "hedged: another replica was faster";
 const CANCELLED: Outcome = Outcome::new(How::Cancelled, By::Client, false);
