@@ -164,7 +164,7 @@ impl PairChange {
         // its name.
         if step_of(&resolved(pair.clone())?) != Some(&batching.step) {
             return Err(format!(
-                "{} is not {}@{} as the catalogue has it (calibrated or made by hand), so another pair cannot be made of it",
+                "{} differs from {}@{} of the catalogue (calibrated or edited manually), so its model or GPU cannot change",
                 now.name, pair.model, pair.gpu
             ));
         }
@@ -199,7 +199,7 @@ fn step_of(engine: &EngineSpec) -> Option<&StepSpec> {
 /// Multiplies the host's time by the share that is left.
 fn host(batching: &mut BatchingSpec, left: f64) -> Result<(), String> {
     let StepSpec::Roofline(roofline) = &mut batching.step else {
-        return Err("a fitted step does not tell the host's part".to_owned());
+        return Err("a fitted step does not separate the host's part".to_owned());
     };
     roofline.host.layer_us *= left;
     roofline.host.step_us *= left;

@@ -175,7 +175,7 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
         ..KedaSpec::new(WAITING_PER_REPLICA)
     };
     let assumes = format!(
-        "one more for every {WAITING_PER_REPLICA} that wait, looked at every 15 s, after a cold start as of the fleet"
+        "one more replica per {WAITING_PER_REPLICA} waiting requests, polled every 15 s, with the cold start of the fleet"
     );
     let setting = format!("{replicas} to {} by the queue", 2 * replicas);
     let scaled = changed("autoscaling", setting, world, &Change::Autoscale(AutoscaleSpec::Keda(by_queue)));
