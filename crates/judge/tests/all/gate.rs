@@ -125,7 +125,7 @@ fn missing_data_never_pass() {
         (file(vec![stray.clone()]), "has no class none"),
         (
             BudgetFile { load: rate(200.0), ..file(vec![ttft(0.9, 350.0)]) },
-            "holds at 200/s; the run went up to 100/s",
+            "applies at 200/s; the run reached only 100/s",
         ),
         (
             file(vec![Budget::ceiling("rho", BudgetMetric::Utilisation, None, Amount::share(0.8))]),
@@ -439,7 +439,7 @@ fn a_broken_row_names_where_it_breaks() {
         .collect();
     let why = of(staged).gate(&budget).rows[0].why.clone();
     assert!(
-        why.contains("queue holds 75.0 % of the time the server accounts for (300 ms on average)"),
+        why.contains("queue takes 75.0 % of the time that the server reports (300 ms on average)"),
         "{why}"
     );
 }

@@ -81,7 +81,7 @@ fn arrivals(part: &ForeignPart, say: Say<'_>) {
                 say(
                     "forfeited_arrivals",
                     figure,
-                    "what would have been slow was not sent, so the tail is too short",
+                    "slow requests were not sent, so the tail latency is too low",
                 );
             }
         }
