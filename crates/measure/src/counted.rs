@@ -79,7 +79,7 @@ pub fn logged(samples: &[Sample], begin_ns: i64, seed: u64) -> Result<RequestLog
     let slack =
         |signal| side.histogram(signal, first, last).and_then(|all| largest_share(&all)).unwrap_or(1.0);
     let mut blind = vec![
-        "which prompt length goes with which answer length is not on a page: paired at random within a scrape",
+        "metrics do not pair prompt and answer lengths: they are paired at random within a scrape",
         "metrics do not identify clients: conversations are unknown",
     ];
     if side.disclosures().resets > 0 {

@@ -63,10 +63,9 @@ impl fmt::Display for ShardMismatch {
                 f,
                 "shard {shard}: request {request} was due {was} ns after the start; in the schedule of this scenario it is due at {drawn} ns"
             ),
-            ShardMismatch::NoSchedule(missing) => write!(
-                f,
-                "{missing} arrivals have no row, and what they were to be can't be drawn again from the scenario"
-            ),
+            ShardMismatch::NoSchedule(missing) => {
+                write!(f, "{missing} arrivals have no row, and the scenario cannot regenerate them")
+            }
         }
     }
 }

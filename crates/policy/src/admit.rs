@@ -114,7 +114,7 @@ impl AdmissionSpec {
         };
         slo(self.slo_ttft_ms)?;
         if self.classes.is_empty() {
-            return conflict("there is none; leave the key out, or name one".to_owned());
+            return conflict("the list is empty; leave the key out, or name a class".to_owned());
         }
         for (place, class) in self.classes.iter().enumerate() {
             slo(class.slo_ttft_ms)?;
@@ -128,7 +128,7 @@ impl AdmissionSpec {
         }
         let shares: f64 = self.classes.iter().map(|class| class.share).sum();
         if shares > 1.0 {
-            return conflict(format!("their shares are {shares} together; at most 1 can be given away"));
+            return conflict(format!("their shares total {shares}; the total may be at most 1"));
         }
         Ok(())
     }

@@ -204,8 +204,7 @@ fn below(set: &Percentiles, p: f64) -> Option<&Estimate> {
 fn can_be_judged(file: &BudgetFile, row: &RowPlan, level: Option<&LevelFinding>, about: &mut RowRemarks<'_>) {
     let (budget, Some(allowed)) = (&row.row, row.allowed) else { return };
     let Some(RequiredRequests { far, least, planned }) = needed(allowed, file.policy.alpha) else {
-        let what =
-            "no number of requests shows that none fails: write the share that can be borne, such as 0.1%";
+        let what = "no number of requests proves that none fails: give the allowed share, such as 0.1%";
         return about.say("max", LintSeverity::Error, what.into());
     };
     let own = budget.min_n_eff.unwrap_or(0.0);

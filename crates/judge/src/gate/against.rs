@@ -54,7 +54,7 @@ pub(super) fn relative(
         if (values.len() as f64) * (1.0 - p) < BEYOND {
             let needed = number(BEYOND / (1.0 - p));
             return Err(format!(
-                "{} requests in one of the two runs; {} takes {needed}",
+                "{} requests in one of the two runs; {} needs {needed}",
                 values.len(),
                 plan.metric_name()
             ));

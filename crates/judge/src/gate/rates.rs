@@ -284,7 +284,7 @@ pub(super) fn price(
             let longest =
                 longest.max_by(|a, b| a.window.length_s.total_cmp(&b.window.length_s)).ok_or("no level")?;
             let level = found.levels.iter().find(|level| level.level == longest.level).ok_or("no level")?;
-            (&level.costs, "at the load as it ran: only a sweep finds the budget line".to_owned())
+            (&level.costs, "at the load of the run: only a sweep finds the budget line".to_owned())
         }
     };
     let reading = match plan.metric {

@@ -170,7 +170,7 @@ fn everywhere(what: &str, verdicts: &[(f64, Option<bool>)]) -> String {
     match open.first() {
         None => format!("{what} at every level"),
         Some(lightest) => format!(
-            "{what} at each of the {} that could be judged; {} from {} requests/s on had too few requests",
+            "{what} at each of the {} with a verdict; {} from {} requests/s up had too few requests",
             count(decided as u64, "level"),
             count(open.len() as u64, "level"),
             number(*lightest)

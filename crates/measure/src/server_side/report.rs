@@ -202,7 +202,7 @@ fn notes(server: &ServerSide) -> Vec<String> {
     }
     if seen.alternates {
         notes.push(
-            "counters go back again and again: several processes answer behind one address, and their counters are not used; name \
+            "counters decrease repeatedly: several processes answer behind one address, and their counters are not used; name \
              each page with --scrape"
                 .to_owned(),
         );

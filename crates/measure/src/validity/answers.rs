@@ -240,7 +240,7 @@ fn cut_off(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             let known = 100.0 * (1.0 - lost / (lost + summary.counts.requests as f64));
             (
                 format!(
-                    "the generator was cut off; the {} then in flight left no record, most of them slow ones",
+                    "the generator was cut off; the {} in flight left no record, and most of these requests were slow",
                     count(u64::from(concurrency), "request")
                 ),
                 format!("they can be above p{known:.1} of all: percentiles above p{known:.1} may be too low"),

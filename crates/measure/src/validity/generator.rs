@@ -202,7 +202,7 @@ fn counted(bench: &mut Bench, summary: &LevelSummary) {
             "clock",
             Trust::Suspect,
             count(health.clock_steps.into(), "step") + " of the realtime clock",
-            "kernel stamps follow the realtime clock, so those near a step may be off by its size",
+            "kernel stamps follow the realtime clock, so stamps near a step may be wrong by its size",
             "wait until the clock is synchronised, then repeat the run",
         );
     }
@@ -294,7 +294,7 @@ fn room(bench: &mut Bench, summary: &LevelSummary) {
         "sockets",
         NO_SOCKET.judge(room.no_socket as f64 / attempts as f64),
         format!("{} found no descriptor, port or memory for a connection", count(room.no_socket, "attempt")),
-        "this machine could not open all connections, and what failed there counts as an error of the target",
+        "this machine could not open all connections, and these failures count as errors of the target",
         "run `plimsoll doctor` and raise what it names, or keep fewer connections",
     );
     let mut near = |check: &str, used: u64, of: Option<u64>, what: &str, advice: &str| {

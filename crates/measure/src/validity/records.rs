@@ -61,8 +61,8 @@ pub fn records(bench: &mut Bench, summary: &LevelSummary) {
                 "{} of {} whole answers without a first token",
                 records.first_token_missing, records.streamed
             ),
-            "the others stream, so ttft is that of a part of the requests, and those without may be its tail",
-            "read e2e, and find out what these answers were",
+            "the other answers stream, so ttft covers only part of the requests and may miss its tail",
+            "use e2e, and find the cause of these answers",
         );
     }
     if records.output_contradicted as f64 > OUTPUT * records.answers as f64 {

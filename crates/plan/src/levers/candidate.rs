@@ -77,7 +77,7 @@ impl TrafficChange {
         let has_turns = asked.iter().any(|one| one.turn.is_some());
         let is_refused = *self == TrafficChange::WithoutRepeats && has_turns && is_closed(asked);
         is_refused.then_some(
-            "in a closed loop a session goes on sooner behind a cached answer, which is not simulated",
+            "in a closed loop a session continues sooner after a cached answer, which is not simulated",
         )
     }
 

@@ -189,7 +189,7 @@ fn apply(
             changed.traffic.outputs *= by;
         }
         AskedChange::Outputs(_) => {
-            return Err("answers of this endpoint come whole: nothing depends on their length".to_owned());
+            return Err("answers of this endpoint come whole: their length has no effect".to_owned());
         }
         AskedChange::ReplicasBy(by) => {
             let left = i64::from(replicas) + by;
@@ -225,6 +225,5 @@ fn shares_prompts(world: &WorldSpec, asked: &[ReplayRequest]) -> Result<(), Stri
     if asked.iter().flat_map(|one| &one.blocks).any(|name| !seen.insert(*name)) {
         return Ok(());
     }
-    Err("no two prompts of this run begin alike, so nothing comes from the cache that could be lost"
-        .to_owned())
+    Err("no two prompts of this run share a prefix, so the cache has no effect".to_owned())
 }
