@@ -298,7 +298,7 @@ budgets:
             ("max: 350ms", "max: soon", ":11:", "`soon` is not an amount"),
             ("max: 350ms", "max: 1%", ":11:", "a length of time"),
             ("p: 99,", "p: 0.99,", ":11:", "99 (not 0.99)"),
-            ("p: 99,", "", ":11:", "the percentile that is held"),
+            ("p: 99,", "", ":11:", "the percentile to check"),
             ("under: lunch", "under: lunhc", ":15:", "did you mean `lunch`?"),
             ("min: 10/s", "max: 10/s", ":17:", "give it a floor with `min`"),
             ("metric: utilisation", "metric: gpu_utilization", ":18:", "no measure of load"),

@@ -79,13 +79,11 @@ pub fn logged(samples: &[Sample], begin_ns: i64, seed: u64) -> Result<RequestLog
     let slack =
         |signal| side.histogram(signal, first, last).and_then(|all| largest_share(&all)).unwrap_or(1.0);
     let mut blind = vec![
-        "which prompt length goes with which answer length is not on a page: paired at random within a scrape",
-        "who asked is not on a page: no conversations",
+        "metrics do not pair prompt and answer lengths: they are paired at random within a scrape",
+        "metrics do not identify clients: conversations are unknown",
     ];
     if side.disclosures().resets > 0 {
-        blind.push(
-            "counters began anew: what a server counted after its last scrape before it stopped is lost",
-        );
+        blind.push("counters restarted: requests between the last scrape and the restart are missing");
     }
     Ok(RequestLog {
         source: "pages of servers",

@@ -67,7 +67,7 @@ impl Excerpt {
     /// Describes the selection for the user.
     pub fn words(&self) -> String {
         format!(
-            "{} of the {} attempts of level {} are looked at, those due from {} to {} s of it, where most were slow or failed ({} of all that were)",
+            "{} of the {} attempts of level {} are analysed: those due from {} to {} s, where most attempts were slow or failed ({} of all slow or failed)",
             self.attempts,
             self.of,
             self.level,

@@ -162,7 +162,7 @@ pub fn properties(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64
     let mut all =
         vec![relative("requests", Some(source.at_ns.len() as f64), Some(workload.at_ns.len() as f64), 0.0)];
     if source.is_relative {
-        let why = "the log does not say when its sessions began";
+        let why = "the log has no session start times";
         all.extend(["mean rate, 1/s", "gaps between requests, s"].map(|name| unknown(name, None, why)));
     } else {
         all.push(relative("mean rate, 1/s", rate(&source.at_ns), rate(&workload.at_ns), 0.02));
@@ -181,9 +181,7 @@ pub fn properties(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64
     ));
     all.push(match (source.reuse, workload.reuse) {
         (Some(a), Some(b)) => judged("prompt tokens seen before", (a, b), (a - b).abs(), 0.02, "points"),
-        _ => {
-            unknown("prompt tokens seen before", workload.reuse, "the log says nothing of shared beginnings")
-        }
+        _ => unknown("prompt tokens seen before", workload.reuse, "the log has no data on shared prefixes"),
     });
     all.extend(turns(source, workload));
     all
@@ -199,7 +197,10 @@ fn lengths(name: &str, (source, slack): (&[f64], Option<f64>), workload: &[f64])
     let law = match apart.zip(law.bound) {
         Some((apart, bound)) if apart <= bound => Property { apart: Some(apart), ..law },
         _ => {
-            let why = format!("known between edges: up to {:.0} % lie between two of them", 100.0 * slack);
+            let why = format!(
+                "known only between bucket edges: up to {:.0} % are between two edges",
+                100.0 * slack
+            );
             unknown(name, law.workload, &why)
         }
     };
@@ -289,7 +290,7 @@ fn law(name: &str, source: &[f64], workload: &[f64]) -> Property {
         (Some(x), Some(y)) => {
             judged(name, (x, y), ks_between(&a, &b), 0.03, "KS distance of all, medians shown")
         }
-        (None, known) => unknown(name, known, "the log does not say"),
+        (None, known) => unknown(name, known, "not in the log"),
         (known, None) => Property { source: known, ..unknown(name, None, "nothing is sent") },
     }
 }

@@ -229,7 +229,7 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
         }
         _ => {
             let why =
-                format!("too short to see whether requests pile up: it needs {needed} arrivals and has {n}");
+                format!("too short to see whether the backlog grows: it needs {needed} arrivals and has {n}");
             return undecided(None, why);
         }
     };
@@ -248,7 +248,8 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
         growth.lower > OBVIOUS && later >= STRAIGHT * growth.value && length >= FILLS / 4 * answer.0;
     if length < FILLS * answer.0 && !obvious {
         let least = crate::say::number((FILLS + 1) as f64 * answer.as_secs_f64());
-        let why = format!("{figure}; too short to tell filling from piling up: it needs {least} s");
+        let why =
+            format!("{figure}; too short to distinguish filling from a growing backlog: it needs {least} s");
         return verdict(LoadKeptUp::Undecided, Some(growth), why);
     }
     let grows = growth.lower > GROWTH_LIMIT;
@@ -298,7 +299,7 @@ fn percent(share: f64) -> f64 {
 }
 
 fn lost_words(lost: &Estimate) -> String {
-    format!("{:.1} % of the requests are turned away or lost", percent(lost.value))
+    format!("{:.1} % of the requests are rejected or lost", percent(lost.value))
 }
 
 /// Share of the arrivals at the start (1 in 20, at least 20) that measures the response time.

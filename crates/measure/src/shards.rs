@@ -61,12 +61,11 @@ impl fmt::Display for ShardMismatch {
             }
             ShardMismatch::Moved(shard, request, was, drawn) => write!(
                 f,
-                "shard {shard} says that request {request} was due {was} ns after the start; in the schedule of this scenario it is {drawn} ns"
+                "shard {shard}: request {request} was due {was} ns after the start; in the schedule of this scenario it is due at {drawn} ns"
             ),
-            ShardMismatch::NoSchedule(missing) => write!(
-                f,
-                "{missing} arrivals have no row, and what they were to be can't be drawn again from the scenario"
-            ),
+            ShardMismatch::NoSchedule(missing) => {
+                write!(f, "{missing} arrivals have no row, and the scenario cannot regenerate them")
+            }
         }
     }
 }

@@ -163,7 +163,7 @@ fn stability(level: &Level, columns: &Columns, from: At, lost: &Estimate) -> Sta
             verdict: crate::findings::LoadKeptUp::Undecided,
             growth_share: None,
             limit_share: flight::GROWTH_LIMIT,
-            why: "a closed loop cannot pile up".into(),
+            why: "a closed loop cannot build a backlog".into(),
         },
     }
 }
@@ -508,8 +508,8 @@ fn tail(latency: &Latencies) -> Tail {
         ttft_p99_over_p50: ratio(latency.leading()),
         tpot_p99_over_p50: latency.tpot.as_ref().and_then(ratio),
         fan_out: fan_out.to_vec(),
-        note: "fan-out assumes that the calls of a page are independent; a ratio is a hint, for lengths alone can \
-               exceed 3"
+        note: "fan-out assumes that the calls of a page are independent; a ratio is a hint, because varying lengths \
+               can make it exceed 3"
             .into(),
     }
 }

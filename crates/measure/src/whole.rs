@@ -262,7 +262,7 @@ fn hold(o: &LineLevel, line: &str, zero_s: Option<f64>, percentile: f64, factor:
     let rises = summary.drift.drifts && summary.drift.change_share.is_some_and(|change| change > 0.0);
     let (verdict, why) = match (summary.stability.verdict, line, budget) {
         (LoadKeptUp::Unstable, ..) => (Held::Fail, summary.stability.why.clone()),
-        _ if rises => (Held::Fail, "latency rose through the hold".to_owned()),
+        _ if rises => (Held::Fail, "latency rose during the level".to_owned()),
         (_, "budget", Some(Held::Fail)) => (Held::Fail, "the budget was broken".to_owned()),
         (_, "onset", _) if over => {
             (Held::Fail, format!("the tail stayed over {} × its zero-contention value", number(factor)))

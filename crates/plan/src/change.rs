@@ -129,14 +129,12 @@ pub fn pair(batching: &BatchingSpec) -> Option<PairSpec> {
 impl PairChange {
     fn engine(&self, now: &EngineSpec) -> Result<EngineSpec, String> {
         let ModeSpec::Batching(batching) = &now.mode else {
-            return Err(
-                "this engine knows no model and no GPU, so another of them changes nothing in it".to_owned()
-            );
+            return Err("this engine has no model and no GPU, so neither can be changed".to_owned());
         };
         let (Some(pair), StepSpec::Roofline(_)) = (pair(batching), &batching.step) else {
             let name = &now.name;
             return Err(format!(
-                "{name}: its step is linear, which knows no model and no GPU; name what runs with --profile MODEL@GPU"
+                "{name}: its step is linear and has no model and no GPU; name them with --profile MODEL@GPU"
             ));
         };
         let other = self.gpu.as_ref().filter(|gpu| gpus::all().iter().all(|known| known.name != **gpu));
@@ -156,7 +154,7 @@ impl PairChange {
             }
             let server =
                 batching.origin.as_ref().and_then(|o| serde_json::from_value(o.server.clone().into()).ok());
-            let server = server.ok_or("nothing is known of its server's settings")?;
+            let server = server.ok_or("the settings of its server are unknown")?;
             return PairSpec { server, ..to }.resolve().map_err(|e| e.to_string());
         }
         let resolved = |pair: PairSpec| pair.resolve().map_err(|e| e.to_string());
@@ -164,7 +162,7 @@ impl PairChange {
         // its name.
         if step_of(&resolved(pair.clone())?) != Some(&batching.step) {
             return Err(format!(
-                "{} is not {}@{} as the catalogue has it (calibrated or made by hand), so another pair cannot be made of it",
+                "{} differs from {}@{} of the catalogue (calibrated or edited manually), so its model or GPU cannot change",
                 now.name, pair.model, pair.gpu
             ));
         }
@@ -199,7 +197,7 @@ fn step_of(engine: &EngineSpec) -> Option<&StepSpec> {
 /// Multiplies the host's time by the share that is left.
 fn host(batching: &mut BatchingSpec, left: f64) -> Result<(), String> {
     let StepSpec::Roofline(roofline) = &mut batching.step else {
-        return Err("a fitted step does not tell the host's part".to_owned());
+        return Err("a fitted step does not separate the host's part".to_owned());
     };
     roofline.host.layer_us *= left;
     roofline.host.step_us *= left;

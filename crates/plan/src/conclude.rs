@@ -200,7 +200,7 @@ fn assumptions(spec: &PlanSpec, load: &LoadFinding) -> Vec<String> {
     }
     if load.busiest_minute > 1.2 {
         said.push(format!(
-            "the busiest minute has {} times the mean, and the promise is over all requests of the window",
+            "the busiest minute has {} times the mean, and the SLO covers all requests of the window",
             number(load.busiest_minute)
         ));
     }

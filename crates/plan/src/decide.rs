@@ -65,7 +65,7 @@ pub fn named(Ceiling { metric, percentile, limit_s }: &Ceiling) -> String {
 
 fn verdict(share: Option<Estimate>, allowed: f64, of: impl Fn() -> String) -> (Held, Option<String>) {
     let Some(share) = share else {
-        return (Held::Inconclusive, Some(format!("no request tells of what is {}", of())));
+        return (Held::Inconclusive, Some(format!("no request shows the share {}", of())));
     };
     if share.upper <= allowed {
         return (Held::Pass, None);
@@ -116,7 +116,7 @@ fn growth(outcomes: &[&ExperimentOutcome], alpha: f64) -> Reading {
     let seen: Vec<f64> = outcomes.iter().filter_map(|o| o.counted.growth).collect();
     let n = outcomes.iter().map(|o| o.counted.requests).sum();
     if seen.len() < 2 {
-        return Reading::refused("too few requests to see whether they pile up", n);
+        return Reading::refused("too few requests to see whether the backlog grows", n);
     }
     mean(&seen, n, alpha).map_or_else(|| Reading::refused("no figure", n), Reading::Estimate)
 }

@@ -83,7 +83,7 @@ pub fn effect(case: &EffectCase<'_>) -> Result<EffectFinding, String> {
     let limit_per_s = limit(case, source)?;
     let span_s = (source[n - 1].due_ns - source[0].due_ns) as f64 / 1e9;
     if span_s <= 0.0 {
-        return Err("all requests came at one instant, so that there is no rhythm to stretch".into());
+        return Err("all requests arrived at one instant, so their rate cannot be scaled".into());
     }
     let own_rate = (n - 1) as f64 / span_s;
     let p99 =
@@ -184,5 +184,5 @@ fn culprit(
             best = Some((apart, name));
         }
     }
-    Ok(best.map_or("none by itself", |(_, name)| name).to_owned())
+    Ok(best.map_or("no single part", |(_, name)| name).to_owned())
 }

@@ -162,13 +162,13 @@ fn check(spec: &EnvelopeSpec) -> Result<(), PlanError> {
     positive("--rate", spec.rate_per_s)?;
     positive("--latency", spec.latency_s)?;
     if spec.slots == 0 {
-        return setting("--slots: 0 of them serve nothing; give at least 1".into());
+        return setting("--slots: 0 slots serve no request; give at least 1".into());
     }
     if spec.slots > plimsoll_sim::spec::MAX_SLOTS {
         return setting(format!("--slots: {} is over {}", spec.slots, plimsoll_sim::spec::MAX_SLOTS));
     }
     if spec.gpus_per_replica == Some(0) {
-        return setting("--gpus-per-replica: 0 of them serve nothing; give at least 1".into());
+        return setting("--gpus-per-replica: 0 GPUs serve no request; give at least 1".into());
     }
     Ok(())
 }
@@ -235,7 +235,7 @@ fn cost(spec: &EnvelopeSpec, all: u32, peak: f64) -> Result<Option<EnvelopeCost>
     let bill = price.bill().map_err(|e| {
         PlanError::Setting(match e {
             PriceError::HowMany { .. } => {
-                "--price: a price per gpu-hour needs to know how many GPUs a replica has: give --gpus-per-replica N".to_owned()
+                "--price: a price per gpu-hour needs the number of GPUs per replica: give --gpus-per-replica N".to_owned()
             }
             other => format!("--price: {other}"),
         })
@@ -258,20 +258,20 @@ fn assumptions(spec: &EnvelopeSpec) -> Vec<String> {
     let slots = spec.slots;
     vec![
         format!(
-            "a request holds one of {slots} slots for {} s on average, whatever the load: that is what the latency was measured at, without waiting",
+            "a request uses one of {slots} slots for {} s on average at any load: the measured latency excludes waiting",
             spec.latency_s
         ),
-        "requests come at random (Poisson); their number in flight, λ × W, needs no law at all (Little)".to_owned(),
-        "waits are those of M/M/c: service times exponential, one queue per replica, requests dealt at random".to_owned(),
+        "arrivals are Poisson; the number in flight, λ × W, applies to any distribution (Little)".to_owned(),
+        "waits follow M/M/c: exponential service times, one queue per replica, random routing".to_owned(),
     ]
 }
 
 fn doubts() -> Vec<String> {
     vec![
-        "no percentile is said: an engine that batches slows every request down as more of them run, and a p99 from fixed slots would be an invention; \
-         name the engine with --profile, or a measured run with --from, and the promise with --slo"
+        "no percentile is given, because a batching engine slows each request as more run, and fixed slots cannot predict a p99; \
+         name the engine with --profile, or a measured run with --from, and the SLO with --slo"
             .to_owned(),
-        "bursts, long prompts and a full KV cache are not in it".to_owned(),
+        "bursts, long prompts and a full KV cache are not included".to_owned(),
     ]
 }
 

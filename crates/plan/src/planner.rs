@@ -91,12 +91,12 @@ impl Planner {
     /// Fails if the fleet has no single number of replicas, or if the rules are contradictory.
     pub fn new(plan: &PlanSpec, start: u32, least: u32) -> Result<Planner, PlanError> {
         if plan.world.fleet.disaggregation.is_some() {
-            let what = "a fleet of prefill and decode replicas has two numbers, and a plan looks for one: leave \
+            let what = "a fleet of prefill and decode replicas has two numbers, and a plan searches one number: leave \
                         disaggregation out";
             return Err(PlanError::Setting(what.to_owned()));
         }
         if plan.slo.latency.is_empty() && plan.slo.error_rate.is_none() {
-            let what = "nothing is promised, so any number of replicas holds it: give a ceiling such as \
+            let what = "the SLO has no limit, so any number of replicas meets it: give a limit such as \
                         --slo \"ttft p99 < 500ms\"";
             return Err(PlanError::Setting(what.to_owned()));
         }
@@ -416,7 +416,7 @@ impl Planner {
         let open = |tried: &&TriedReplicas| tried.held == Held::Inconclusive;
         let words = |tried: &TriedReplicas| {
             format!(
-                "whether {} hold is unknown: {}",
+                "whether {} replicas meet the SLO is unknown: {}",
                 tried.replicas,
                 tried.why.as_deref().unwrap_or("no figure")
             )
@@ -447,7 +447,7 @@ impl Planner {
             );
         }
         if scenario.plays_sessions_out() {
-            notes.push("turns are due when those that they come after have ended; a schedule has whole sessions, and a rate is of their turns".to_owned());
+            notes.push("a turn is due when its earlier turns have ended; a schedule has whole sessions, and a rate counts their turns".to_owned());
         } else if (0..scenario.class_count() as u16)
             .any(|class| scenario.prompts_of(class).sessions.is_some())
         {

@@ -139,7 +139,8 @@ fn limit(spec: &PlanSpec, mix: &Mix) -> Result<f64, PlanError> {
         _ => 0.0,
     };
     if took_s <= 0.0 {
-        let what = "a full replica answers next to nothing: check the engine and the lengths of the requests";
+        let what =
+            "a full replica finishes almost no request: check the engine and the lengths of the requests";
         return Err(PlanError::Setting(what.to_owned()));
     }
     Ok((to - from) as f64 / took_s)

@@ -140,7 +140,7 @@ fn says(rows: &[ScalingRow], cold_start_s: f64) -> String {
             _ if saved > 0.0 => format!("costs {} % less than", number(100.0 * saved)),
             _ => format!("costs {} % more than", number(-100.0 * saved)),
         };
-        let held = match row.held {
+        let verdict = match row.held {
             Held::Pass => "meets the SLO",
             Held::Inconclusive => "may or may not meet the SLO",
             Held::Fail => "does not meet the SLO",
@@ -152,7 +152,7 @@ fn says(rows: &[ScalingRow], cold_start_s: f64) -> String {
             _ => String::new(),
         };
         format!(
-            "{} {paid} {}, misses {} % of the requests against {} %{late}, and {held}",
+            "{} {paid} {}, misses {} % of the requests against {} %{late}, and {verdict}",
             row.fleet,
             fixed.fleet,
             number(100.0 * row.missed.value),

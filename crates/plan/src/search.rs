@@ -159,13 +159,13 @@ impl ConfigSearch {
         let options = self.options();
         let best = options.iter().find(|option| option.refused.is_none())?;
         let simulated = options.iter().filter(|option| option.how == SIMULATED).count();
-        let looked = format!(
+        let summary = format!(
             "{} of {} configurations were bounded by one replica each, {simulated} fleets simulated",
             self.looked.len(),
             self.candidates.len()
         );
         if asked.refused.is_none() && !costs_less(best, asked) {
-            return Some(format!("{looked}; none is cheaper than the requested plan"));
+            return Some(format!("{summary}; none is cheaper than the requested plan"));
         }
         let (name, how) = (&best.name, &best.how);
         let less = match (best.per_hour, asked.per_hour, best.gpus.map(f64::from), asked.gpus.map(f64::from))
@@ -176,7 +176,7 @@ impl ConfigSearch {
             (_, _, Some(best), Some(asked)) => format!("{} GPUs against {}", number(best), number(asked)),
             _ => "the requested plan does not meet the SLO".to_owned(),
         };
-        Some(format!("{looked}; the cheapest that meets the SLO is {name} ({how}): {less}"))
+        Some(format!("{summary}; the cheapest that meets the SLO is {name} ({how}): {less}"))
     }
 }
 

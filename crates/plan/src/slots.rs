@@ -60,7 +60,7 @@ pub(crate) fn of_batching(spec: &BatchingSpec, mix: &Mix) -> Result<Slots, SimSp
         _ => f64::from(spec.max_seqs),
     };
     let kv = format!(
-        "{kv_tokens:.0} tokens of KV cache hold {by_kv:.1} sequences of {each:.0} tokens (mean context in mid-answer{})",
+        "{kv_tokens:.0} tokens of KV cache are enough for {by_kv:.1} sequences of {each:.0} tokens (mean context in mid-answer{})",
         if ahead > 0.0 { " and the reservation for the rest" } else { "" }
     );
     let (slots, binding, why) = if by_kv <= by_seqs && by_kv <= by_budget {
@@ -69,7 +69,7 @@ pub(crate) fn of_batching(spec: &BatchingSpec, mix: &Mix) -> Result<Slots, SimSp
         (by_seqs, "max_seqs", format!("{by_seqs:.0} concurrent sequences are allowed; {kv}"))
     } else {
         let why = format!(
-            "a step of {} tokens holds {by_budget:.0} sequences that compute {} each; {kv}",
+            "a step of {} tokens is enough for {by_budget:.0} sequences that compute {} each; {kv}",
             spec.token_budget,
             1 + drafted
         );

@@ -91,7 +91,7 @@ impl PlanRuleSpec {
             ));
         }
         match self.domains {
-            0 => wrong("--domains 0: replicas stand somewhere; give at least 1".to_owned()),
+            0 => wrong("--domains 0: replicas need a failure domain; give at least 1".to_owned()),
             _ => Ok(()),
         }
     }
@@ -121,7 +121,7 @@ impl PlanRuleSpec {
 pub fn check_scales(spec: &PriceSpec) -> Result<(), PlanError> {
     match spec.price.per {
         Per::Hour(_) => Err(PlanError::Setting(format!(
-            "--price {}: is for a whole endpoint, and how large that has to be is what is asked; give it per gpu-hour or replica-hour",
+            "--price {}: is for a whole endpoint, whose size is the result of the plan; give it per gpu-hour or replica-hour",
             spec.price
         ))),
         Per::GpuHour(_) | Per::ReplicaHour(_) | Per::Mtok { .. } => Ok(()),

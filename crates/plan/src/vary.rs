@@ -208,7 +208,7 @@ pub fn candidates(plan: &PlanSpec, vary: &VarySpec) -> Result<Vec<PlanCandidate>
         }
     }
     if !out.iter().any(|candidate| candidate.asked) {
-        let words = vec!["as asked".to_owned()];
+        let words = vec!["as requested".to_owned()];
         out.push(PlanCandidate { words, spec: plan.clone(), asked: true, refused: None });
     }
     out.sort_by_key(|candidate| !candidate.asked);

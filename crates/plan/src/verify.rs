@@ -85,7 +85,7 @@ pub fn unlike(plan: &PlanFinding, measured: &LevelSummary) -> Option<String> {
 pub(super) fn other_load(measured: &LevelSummary, planned: [f64; 2]) -> Option<String> {
     if !matches!(measured.load, plimsoll_model::Load::Open { .. }) {
         return Some(
-            "its level was no open loop: arrivals waited for answers, and a plan is for arrivals that do not"
+            "its level was no open loop: arrivals waited for answers; measure an open loop with --rate"
                 .to_owned(),
         );
     }
@@ -96,7 +96,7 @@ pub(super) fn other_load(measured: &LevelSummary, planned: [f64; 2]) -> Option<S
     for (side, planned, was) in sides {
         if (was - planned).abs() > SAME_MIX * planned.max(1.0) {
             return Some(format!(
-                "its mean {side} is {} tokens, planned for {}: another mix is another plan (plan --from it)",
+                "its mean {side} is {} tokens, planned for {}: a different mix needs a new plan (plan --from this run)",
                 number(was),
                 number(planned)
             ));
@@ -140,7 +140,7 @@ pub fn verify(
         ));
     }
     if band.is_none() {
-        notes.push("no band was known: a prediction's only width is the simulation's".to_owned());
+        notes.push("no band of earlier errors was given: the intervals cover only the simulation".to_owned());
     }
     let found = VerifyFinding {
         case: None,

@@ -114,18 +114,21 @@ impl AdmissionSpec {
         };
         slo(self.slo_ttft_ms)?;
         if self.classes.is_empty() {
-            return conflict("there is none; leave the key out, or name one".to_owned());
+            return conflict("the list is empty; leave the key out, or name a class".to_owned());
         }
         for (place, class) in self.classes.iter().enumerate() {
             slo(class.slo_ttft_ms)?;
             range("share", class.share, 0.0, 1.0, "a share from 0 to 1, such as 0.1")?;
             if class.name.is_empty() || self.classes[..place].iter().any(|other| other.name == class.name) {
-                return conflict(format!("{:?} is no name of its own; give each class one", class.name));
+                return conflict(format!(
+                    "{:?} is empty or a duplicate name; give each class a unique name",
+                    class.name
+                ));
             }
         }
         let shares: f64 = self.classes.iter().map(|class| class.share).sum();
         if shares > 1.0 {
-            return conflict(format!("their shares are {shares} together; at most 1 can be given away"));
+            return conflict(format!("their shares total {shares}; the total may be at most 1"));
         }
         Ok(())
     }

@@ -85,8 +85,8 @@ impl PageStanding {
         match self {
             PageStanding::Believed => "believed",
             PageStanding::Unknown => "unknown",
-            PageStanding::Contradicted => "hides what is there",
-            PageStanding::Still => "stands still",
+            PageStanding::Contradicted => "too little load",
+            PageStanding::Still => "unchanged",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Renders the tables of a capacity plan, for a terminal and for its page.
 
 use plimsoll_judge::cost::UnitCosts;
-use plimsoll_measure::findings::{Estimate, Reading};
+use plimsoll_measure::findings::{Estimate, Held, Reading};
 use plimsoll_plan::finding::{
     Disagreement, ExpectedLatency, FloorRow, PlanFinding, PlanOption, ScalingFinding, TriedReplicas,
 };
@@ -29,6 +29,15 @@ pub(crate) fn curve_table(plan: &PlanFinding) -> TextTable {
     table
 }
 
+/// Returns the word for the verdict of an SLO.
+fn slo_word(held: Held) -> &'static str {
+    match held {
+        Held::Pass => "met",
+        Held::Inconclusive => "inconclusive",
+        Held::Fail => "missed",
+    }
+}
+
 fn ceiling(expected: &ExpectedLatency) -> String {
     expected.limit_s.map(words::ms).unwrap_or_default()
 }
@@ -37,7 +46,7 @@ fn ceiling(expected: &ExpectedLatency) -> String {
 pub(crate) fn expected_table(plan: &PlanFinding) -> TextTable {
     let mut table = TextTable::new(&["<ms", "ceiling", "<simulated [95 %]", "<"]);
     for row in plan.chosen.iter().flat_map(|chosen| &chosen.expected) {
-        let verdict = row.held.map(|held| words::held(held).to_owned()).unwrap_or_default();
+        let verdict = row.held.map(|held| slo_word(held).to_owned()).unwrap_or_default();
         table.row([named(row), ceiling(row), latency(&row.value), verdict]);
     }
     table
@@ -50,14 +59,14 @@ pub(crate) fn tried_table(plan: &PlanFinding) -> TextTable {
     let columns: Vec<String> = ["replicas".to_owned(), "schedules".to_owned()]
         .into_iter()
         .chain(first.iter().map(|row| format!("<{}, ms", named(row))))
-        .chain(["<promise".to_owned()])
+        .chain(["<SLO".to_owned()])
         .collect();
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let mut table = TextTable::new(&columns);
     for tried in &simulated.tried {
         let mut row = vec![tried.replicas.to_string(), tried.seeds.to_string()];
         row.extend(tried.figures.iter().map(|figure| latency(&figure.value)));
-        row.push(words::held(tried.held).to_owned());
+        row.push(slo_word(tried.held).to_owned());
         if is_near(plan, tried) { table.row(row) } else { table.page_row(row) }
     }
     table
@@ -160,7 +169,7 @@ pub(crate) fn scaling_table(found: &ScalingFinding) -> TextTable {
             .into_iter()
             .map(str::to_owned)
             .chain(first.iter().map(|row| format!("<{}, ms", named(row))))
-            .chain(["<promise".to_owned()])
+            .chain(["<SLO".to_owned()])
             .collect();
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let mut table = TextTable::new(&columns);
@@ -174,7 +183,7 @@ pub(crate) fn scaling_table(found: &ScalingFinding) -> TextTable {
             row.missed_scaling.map(figure::percent).unwrap_or_default(),
         ];
         cells.extend(row.figures.iter().map(|figure| latency(&figure.value)));
-        cells.push(words::held(row.held).to_owned());
+        cells.push(slo_word(row.held).to_owned());
         table.row(cells);
     }
     table

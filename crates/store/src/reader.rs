@@ -90,7 +90,7 @@ pub fn open_with(dir: &Path, columns: ColumnSelection) -> Result<StoredRun> {
         Owner::Nobody => return recover(dir, &file),
         Owner::Alive => "still being written; this is a snapshot",
         Owner::Unknown => {
-            "perhaps still being written (no file locks here); read from the log, nothing changed"
+            "possibly still being written (no file locks here); read from the log without changes"
         }
     };
     let log = Log::read(dir, &file, |_| {})?;

@@ -387,7 +387,7 @@ impl Decoder {
         let json = head::media(self.head.content_type.as_deref()) == BodyFormat::Json || !any;
         let (body, raw) = match self.head.json_length.filter(|_| self.protocol == Protocol::Kserve) {
             Some(length) if length > body.len() => {
-                let why = format!("{length} bytes of JSON were told and {} came", body.len());
+                let why = format!("the header declares {length} bytes of JSON and {} arrived", body.len());
                 return (MALFORMED, Some(why));
             }
             Some(length) => (&body[..length], body.len() - length),

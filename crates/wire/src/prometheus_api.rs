@@ -65,7 +65,7 @@ struct GroupLabels {
 /// Fails if the bytes are not a target list, or if it is too long.
 pub fn targets(list: &[u8]) -> Result<Vec<String>, String> {
     let groups: Vec<Group> = serde_json::from_slice(list)
-        .map_err(|e| format!("{e}; it is to be [{{\"targets\": [\"host:8000\"]}}]"))?;
+        .map_err(|e| format!("{e}; expected [{{\"targets\": [\"host:8000\"]}}]"))?;
     let count: usize = groups.iter().map(|group| group.targets.len()).sum();
     if count > TARGETS_MOST {
         return Err(format!("names {count} targets, and a list may have {TARGETS_MOST}: split it"));

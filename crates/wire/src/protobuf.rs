@@ -113,7 +113,7 @@ impl<'a> Fields<'a> {
                 self.bytes = rest;
                 Ok(head)
             }
-            None => Err(self.wrong("as many bytes as a length says")),
+            None => Err(self.wrong("as many bytes as its length field")),
         }
     }
 

@@ -98,7 +98,7 @@ impl Unpacker {
             _ if deflates => CompressionState::Deflate(Box::new(DeflateDecoder::new(Vec::new()))),
             other => {
                 return Err(format!(
-                    "content-encoding {:?}, which Plimsoll neither asked for nor reads; let the server or its proxy not compress",
+                    "content-encoding {:?} is not supported and was not requested; disable compression in the server or its proxy",
                     crate::head::bounded(other, 40)
                 ));
             }

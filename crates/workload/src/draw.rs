@@ -148,9 +148,8 @@ impl Drawer {
         if trace_sizes && ids > 0 && groups {
             return Err(SpecError::Conflict {
                 path: "prompts.shared_prefix".to_string(),
-                what:
-                    "the trace says itself which blocks are shared; drop it, or set arrivals.sizes to drawn"
-                        .to_string(),
+                what: "the trace sets the shared blocks; drop shared_prefix, or set arrivals.sizes to drawn"
+                    .to_string(),
             });
         }
         let upto = weights.iter().map(|w| w / starts).collect();
@@ -348,10 +347,10 @@ fn answers_of_sessions(scenario: &Scenario, trace: Option<&Trace>) -> Result<(),
         let what = match (prompts.answers, graph) {
             (AnswerText::Synthetic, _) => continue,
             (AnswerText::Real, None) if prompts.sessions.is_none() => {
-                "there are no sessions whose prompts could hold answers; give --sessions or a trace whose turns wait for each other"
+                "there are no sessions whose prompts could contain answers; give --sessions or a trace whose turns wait for each other"
             }
             (AnswerText::Real, Some(trace)) if trace.block_tokens > 0 => {
-                "the trace says by hash_ids what its prompts are made of; take these out, so that each goes on from an earlier turn"
+                "the trace sets its prompts by hash_ids; remove hash_ids, so that each prompt extends an earlier turn"
             }
             (AnswerText::Real, _) => continue,
         };
@@ -366,11 +365,11 @@ fn only_synthetic(scenario: &Scenario, trace_sizes: bool) -> Result<(), SpecErro
     if !trace_sizes {
         return conflict(
             "arrivals.sizes",
-            "the trace's turns hold each other's text, so their lengths are its own; drop `drawn`",
+            "the turns of the trace contain earlier turns, so the trace sets their lengths; drop `drawn`",
         );
     }
     match (0..scenario.class_count() as u16).any(|class| scenario.prompts_of(class).file.is_some()) {
-        true => conflict("prompts.file", "the trace's turns hold each other's text; drop the file"),
+        true => conflict("prompts.file", "the turns of the trace contain earlier turns; drop the file"),
         false => Ok(()),
     }
 }

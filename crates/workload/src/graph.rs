@@ -83,11 +83,7 @@ impl Graph {
         let mut known: HashMap<u64, usize> = HashMap::new();
         for (i, row) in rows.iter().enumerate() {
             if row.session.is_none() && row.step.is_some() {
-                return Err(wrong(
-                    name,
-                    row,
-                    "id and after need session_id beside them: turns wait within a session",
-                ));
+                return Err(wrong(name, row, "id and after need session_id: turns wait within a session"));
             }
             match row.session.map(|session| *known.entry(session).or_insert(members.len())) {
                 Some(at) if at < members.len() => members[at].push(i),
@@ -350,7 +346,7 @@ fn extend(
             }
             ContextChoice::Of(of) if !fits(usize::from(of)) => {
                 let what = format!(
-                    "{} prompt tokens hold less than the prompt and answer that it extends ({})",
+                    "{} prompt tokens are fewer than the prompt and answer that it extends ({})",
                     row.prompt_tokens,
                     whole(&turns[usize::from(of)])
                 );

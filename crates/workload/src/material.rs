@@ -137,7 +137,7 @@ fn check_written(
         Some(n) => Err(SpecError::File {
             file: file.to_string(),
             what: format!(
-                "request {} has tools, parts or a role beyond system, user and assistant, which --protocol chat alone sends, without --images and --audio",
+                "request {} has tools, parts or a role beyond system, user and assistant; send it with --protocol chat, without --images and --audio",
                 n + 1
             ),
         }),

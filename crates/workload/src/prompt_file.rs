@@ -115,7 +115,7 @@ pub fn read_prompts(bytes: &[u8], name: &str) -> Result<PromptFile, TraceFileErr
         }
     }
     match read.entries.is_empty() {
-        true => Err(broken(0, "holds no prompt".to_string())),
+        true => Err(broken(0, "contains no prompt".to_string())),
         false => Ok(read),
     }
 }
@@ -133,7 +133,7 @@ fn entry(value: Value) -> Result<Option<PromptFileEntry>, String> {
     }
     if object.contains_key("turns") {
         return Err(format!(
-            "holds a session of several turns (`turns`), and a prompt file has one request a line; {WANT}, or draw sessions with --sessions"
+            "contains a session of several turns (`turns`), and a prompt file has one request a line; {WANT}, or draw sessions with --sessions"
         ));
     }
     let (mut text, mut list, mut output_tokens, mut fields) = (None, None, None, Vec::new());

@@ -83,7 +83,7 @@ pub fn rebuild(logged: &RequestLog, spec: &RebuildSpec) -> Result<RebuiltTrace, 
     let mut kept = answerable.requests;
     let refused = logged.requests.len() - kept.len();
     if kept.is_empty() {
-        let want = "it holds no request that a server would have answered".to_owned();
+        let want = "it contains no request that a server would have answered".to_owned();
         return Err(SpecError::Missing { path: logged.source.to_owned(), want });
     }
     if logged.is_relative {
@@ -173,7 +173,7 @@ fn begin_sessions(kept: &mut [LoggedRequest], spec: &RebuildSpec) -> Result<(), 
     let Some(rate) = spec.session_rate else {
         return Err(SpecError::Missing {
             path: "--session-rate".to_owned(),
-            want: "the log does not say when its sessions began; say how many begin, such as --session-rate 2/min"
+            want: "the log has no session start times; give the rate of new sessions, such as --session-rate 2/min"
                 .to_owned(),
         });
     };
@@ -268,13 +268,13 @@ fn lengths(kept: &[LoggedRequest], spec: &RebuildSpec) -> Result<(Vec<(u32, u32)
             SpecError::value(
                 flag,
                 law,
-                "a law of its own: 512, uniform:A,B, normal:MEAN,SD or lognormal:MEDIAN,SIGMA",
+                "a distribution: 512, uniform:A,B, normal:MEAN,SD or lognormal:MEDIAN,SIGMA",
             )
         }),
         (None, 0) => Err(SpecError::Missing {
             path: format!("--{flag}"),
             want: format!(
-                "the log does not say how many {} tokens a request has; say it, such as --{flag} lognormal:512,0.8",
+                "the log has no number of {} tokens per request; give it, such as --{flag} lognormal:512,0.8",
                 words(flag)
             ),
         }),
@@ -305,7 +305,7 @@ fn unused(flag: &str, law: Option<&Size>, all_known: bool) -> Result<(), SpecErr
     match law {
         Some(_) if all_known => Err(SpecError::Conflict {
             path: format!("--{flag}"),
-            what: format!("the log says how many {} tokens every request has; drop it", words(flag)),
+            what: format!("the log has the number of {} tokens of every request; drop the flag", words(flag)),
         }),
         _ => Ok(()),
     }

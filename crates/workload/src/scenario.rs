@@ -343,7 +343,7 @@ impl Scenario {
         match (rate, &self.arrivals) {
             (Some(_), ArrivalSpec::Trace { speed: Some(_), .. }) => Err(SpecError::Conflict {
                 path: "load.rate".into(),
-                what: "a rate and a trace speed say the same thing twice; give one of them".into(),
+                what: "a rate and a trace speed set the same value; give only one".into(),
             }),
             (Some(rate), _) => Ok(rate.as_per_s()),
             (None, ArrivalSpec::Trace { file, speed, .. }) => {
@@ -481,8 +481,7 @@ impl Scenario {
             if let Some((field, _)) = other.iter().find(|(_, given)| *given) {
                 return Err(SpecError::Conflict {
                     path: format!("prompts.{field}"),
-                    what: "documents whose length is drawn are synthetic text; give their number alone"
-                        .into(),
+                    what: "documents with a drawn length are synthetic text; give only their number".into(),
                 });
             }
         }
@@ -492,7 +491,8 @@ impl Scenario {
             {
                 Err(SpecError::Conflict {
                     path: "arrivals.sizes".into(),
-                    what: "the trace says how many tokens a request has, and so do the documents; set it to drawn".into(),
+                    what: "the trace and the documents both set the tokens of a request; set sizes to drawn"
+                        .into(),
                 })
             }
             _ => Ok(()),
@@ -509,7 +509,7 @@ impl ClassSpec {
         {
             return Err(SpecError::Conflict {
                 path: (*field).into(),
-                what: format!("only kserve requests carry it, and this target speaks {}", protocol.name()),
+                what: format!("only kserve requests carry it, and this target uses {}", protocol.name()),
             });
         }
         if self.priority == Some(0) {
@@ -531,7 +531,9 @@ impl PromptSpec {
             Err(SpecError::Conflict { path: format!("prompts.{field}"), what: what.into() })
         };
         match &self.audio {
-            None => conflict("audio", "a transcription needs a sound: say how long, such as {length: 10s}"),
+            None => {
+                conflict("audio", "a transcription needs a sound: give its length, such as {length: 10s}")
+            }
             Some(audio) if audio.count != Size::Fixed(1) => {
                 conflict("audio.count", "a transcription carries one sound")
             }
@@ -567,7 +569,7 @@ impl PromptSpec {
             return Err(SpecError::Conflict {
                 path: "file".into(),
                 what:
-                    "prompts from a file are sent as they are; shared_prefix and sessions need synthetic text"
+                    "prompts from a file are sent unchanged; shared_prefix and sessions need synthetic text"
                         .into(),
             });
         }

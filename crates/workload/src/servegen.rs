@@ -56,7 +56,7 @@ pub fn read_servegen(bytes: &[u8], name: &str) -> Result<Trace, TraceFileError> 
     let bytes = unpack(bytes, name)?;
     let mut lines = lines(&bytes, name);
     let error = |line, what: String| TraceFileError { file: name.to_string(), line, what };
-    let Some((number, first)) = lines.next() else { return Err(error(0, "holds no client".to_string())) };
+    let Some((number, first)) = lines.next() else { return Err(error(0, "contains no client".to_string())) };
     let header: Header = serde_json::from_str(first?).map_err(|e| error(number, e.to_string()))?;
     header.check().map_err(|what| error(number, what))?;
     let mut clients = Vec::new();
@@ -70,7 +70,7 @@ pub fn read_servegen(bytes: &[u8], name: &str) -> Result<Trace, TraceFileError> 
         return Err(error(
             0,
             format!(
-                "stands for {all:.0} requests, and at most {MOST:.0} are expanded: keep fewer of its lines, a client each"
+                "represents {all:.0} requests, and at most {MOST:.0} can be expanded: keep fewer lines (one client each)"
             ),
         ));
     }

@@ -117,7 +117,7 @@ impl TensorSpec {
         }
         if shape.iter().any(|length| *length < 0) {
             notes.push(format!(
-                "input {name} has open dimensions {shape:?}: 1 is taken for each; say more with --shape {name}=\u{2026}"
+                "input {name} has open dimensions {shape:?}: each is set to 1; set others with --shape {name}=\u{2026}"
             ));
         }
         Ok(shape.iter().map(|length| u32::try_from(*length).unwrap_or(1)).collect())
@@ -147,7 +147,7 @@ impl TensorSpec {
             return Err(SpecError::value("--batch", most, &want));
         }
         if row.saturating_mul(u64::from(most)) > ELEMENTS_MAX {
-            let want = format!("fewer rows of {row} elements: a request holds at most {ELEMENTS_MAX}");
+            let want = format!("fewer rows of {row} elements: a request has at most {ELEMENTS_MAX}");
             return Err(SpecError::value("--batch", most, &want));
         }
         Ok(())

@@ -73,14 +73,14 @@ impl Trace {
         let whole = |what: &str| TraceFileError { file: name.to_string(), line: 0, what: what.to_string() };
         let before = rows.len();
         if before == 0 {
-            return Err(whole("holds no request"));
+            return Err(whole("contains no request"));
         }
         let is_graph = rows.iter().any(|row| row.step.as_ref().is_some_and(|step| !step.after.is_empty()));
         // A predecessor of other rows can't be omitted.
         rows.retain(|row| row.output_tokens > 0 || is_graph);
         let failed = before - rows.len();
         if rows.is_empty() {
-            return Err(whole("holds no request with output tokens"));
+            return Err(whole("contains no request with output tokens"));
         }
         let mut graph = if is_graph { Some(Graph::of(&mut rows, name)?) } else { None };
         let unordered = if is_graph { 0 } else { rows.windows(2).filter(|w| w[1].at < w[0].at).count() };
@@ -216,7 +216,9 @@ pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceFileError> {
     let bytes = unpack(bytes, name)?;
     let mut lines = lines(&bytes, name);
     let error = |line, what: String| TraceFileError { file: name.to_string(), line, what };
-    let Some((number, header)) = lines.next() else { return Err(error(0, "holds no request".to_string())) };
+    let Some((number, header)) = lines.next() else {
+        return Err(error(0, "contains no request".to_string()));
+    };
     let names: Vec<String> = header?.split(',').map(|c| unquote(c).to_owned()).collect();
     let header: Vec<String> = names.iter().map(|name| name.to_lowercase()).collect();
     let find = |names: &[&str]| header.iter().position(|column| names.contains(&column.as_str()));
@@ -397,11 +399,12 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceFileError> 
         if row.input_length > MAX_TOKENS || row.output_length > MAX_TOKENS {
             return Err(error(format!("a length above {} tokens", MAX_TOKENS)));
         }
-        let said = row.block_size.filter(|_| !row.hash_ids.is_empty());
-        if let Some(said) = said.filter(|said| *said == 0 || size.is_some_and(|size| size != *said)) {
-            return Err(error(format!("block_size {said}: want one size above 0 on all lines")));
+        let block_size = row.block_size.filter(|_| !row.hash_ids.is_empty());
+        if let Some(block_size) = block_size.filter(|own| *own == 0 || size.is_some_and(|size| size != *own))
+        {
+            return Err(error(format!("block_size {block_size}: want one size above 0 on all lines")));
         }
-        size = size.or(said);
+        size = size.or(block_size);
         rows.push(TraceRow {
             at: Span(ns.round() as i64),
             line: number as u32,
@@ -486,7 +489,9 @@ pub fn read_lengths(bytes: &[u8], name: &str) -> Result<Vec<u32>, TraceFileError
         })?);
     }
     match out.is_empty() {
-        true => Err(TraceFileError { file: name.to_string(), line: 0, what: "holds no length".to_string() }),
+        true => {
+            Err(TraceFileError { file: name.to_string(), line: 0, what: "contains no length".to_string() })
+        }
         false => Ok(out),
     }
 }

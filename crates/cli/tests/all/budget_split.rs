@@ -139,7 +139,10 @@ fn a_profile_tells_what_the_joint_tail_allows() {
         "{found}"
     );
     let notes = found["notes"].to_string();
-    assert!(notes.contains("add up to 800 ms, the whole's p99 was 520 ms: 280 ms"), "{notes}");
+    assert!(
+        notes.contains("add up to 800 ms, the p99 of the whole was 520 ms: the sum is 280 ms higher"),
+        "{notes}"
+    );
 
     // 700 ms are less than the sum but enough for the whole.
     let tight = [&from[..], &["--total", "700ms", "--margin", "20ms"]].concat();

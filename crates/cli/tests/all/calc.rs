@@ -124,7 +124,7 @@ fn what_has_no_answer_is_refused_with_the_reason() {
         (vec!["mm1", "--rate", "5/s", "--utilisation", "0.5", "--service", "200ms"], "cannot be used with"),
         (vec!["mmc", "--servers", "2", "--waiting", "3", "--service", "200ms"], "one server only"),
         (vec!["little", "--rate", "5/s"], "two of"),
-        (vec!["little", "--rate", "5/s", "--time", "2s", "--in-flight", "3"], "leave out the one"),
+        (vec!["little", "--rate", "5/s", "--time", "2s", "--in-flight", "3"], "leave out the value"),
         (vec!["utilisation", "--rate", "5/s", "--service", "2s", "--ceiling", "120%"], "--ceiling"),
         (vec!["amdahl", "--share", "70%", "--speed-up", "4"], "past the limit of 3.333"),
         (vec!["amdahl", "--factor", "2", "--speed-up", "3"], "faster than its part"),

@@ -226,7 +226,7 @@ fn what_can_not_be_taken_is_named() {
     assert!(status == 415 && why.contains("application/x-protobuf"), "{status} {why}");
     assert_eq!(said(&format!("{PROTOBUF}\r\ncontent-encoding: br"), b"x").0, 415);
     let (status, why) = said(PROTOBUF, b"\x0a\x05ab");
-    assert!(status == 400 && why.contains("as many bytes as a length says"), "{status} {why}");
+    assert!(status == 400 && why.contains("as many bytes as its length field"), "{status} {why}");
     let (status, why) = said("content-type: application/json", b"{\"resourceSpans\":7}");
     assert!(status == 400 && why.contains("line 1"), "{status} {why}");
     assert_eq!(said(&format!("{PROTOBUF}\r\ncontent-encoding: gzip"), b"no gzip").0, 400);

@@ -58,6 +58,6 @@ fn a_damaged_footer_is_one_line() {
     std::fs::write(std::path::Path::new(&run).join("requests.parquet"), damaged).expect("written");
     let shown = plimsoll(&["show", &run]);
     assert!(![0, 101].contains(&shown.code), "{}", shown.stderr);
-    assert!(shown.stderr.contains("lies outside the file"), "{}", shown.stderr);
+    assert!(shown.stderr.contains("is outside the file"), "{}", shown.stderr);
     assert_eq!(shown.stderr.lines().count(), 1, "{}", shown.stderr);
 }

@@ -135,7 +135,7 @@ fn answers_without_sessions_are_refused() {
         plimsoll(&["run", &server.url, "--model", "m", "--rate", "5/s", "--for", "1s", "--real-answers"]);
     assert_eq!(ended.code, 2, "{}", ended.stderr);
     assert!(
-        ended.stderr.contains("prompts.answers: there are no sessions whose prompts could hold answers"),
+        ended.stderr.contains("prompts.answers: there are no sessions whose prompts could contain answers"),
         "{}",
         ended.stderr
     );

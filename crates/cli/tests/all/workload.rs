@@ -119,7 +119,7 @@ fn litellms_log_keeps_when_each_request_came_and_how_long_it_was() {
 fn nginx_has_times_and_the_lengths_that_are_said() {
     let place = Place::new();
     let source = log("nginx_access_json.log");
-    refused(&["workload", &source], "--isl: missing: the log does not say how many prompt tokens");
+    refused(&["workload", &source], "--isl: missing: the log has no number of prompt tokens");
     let lengths = ["--isl", "lognormal:400,0.8", "--osl", "60"];
     let (report, rows) = made(&[&[source.as_str()][..], &lengths].concat(), &place.at("w.jsonl"));
     let number = |line: &Value, key: &str| -> f64 {
@@ -257,7 +257,7 @@ fn hashed_prompts_keep_what_they_share_and_no_text() {
     let (_, again) = made(&[&source, "--hash-prompts"], &place.at("again.jsonl"));
     assert_eq!(rows, again);
     let unread = ok(&["workload", &source]);
-    assert!(unread.words().contains("--hash-prompts keeps which beginnings they share"), "{}", unread.stdout);
+    assert!(unread.words().contains("--hash-prompts keeps their shared prefixes"), "{}", unread.stdout);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn lines_that_cannot_be_read_are_named() {
     refused(&["workload", &log("nginx_access_combined.log")], "log JSON with $msec");
     refused(
         &["workload", &log("llama_server.log"), "--isl", "9"],
-        "--isl: the log says how many prompt tokens",
+        "--isl: the log has the number of prompt tokens",
     );
     refused(
         &["workload", &log("litellm_standard_logging.jsonl.gz"), "--model", "x"],

@@ -105,7 +105,7 @@ impl BudgetFile {
         let judged = budget.metric.kind();
         match (judged, budget.p) {
             (MetricKind::Percentile, None) => {
-                return Err(missing(&place("p"), "the percentile that is held, such as 99"));
+                return Err(missing(&place("p"), "the percentile to check, such as 99"));
             }
             (MetricKind::Percentile, Some(_)) | (_, None) => {}
             (_, Some(_)) => {
@@ -174,14 +174,15 @@ impl BudgetFile {
             let (worse, such) =
                 if budget.metric.has_floor() { (-relative.0, "-5%") } else { (relative.0, "+10%") };
             if worse < 0.0 {
-                let what =
-                    format!("{relative} asks for a gain: say the most it may be worse, such as {such}");
+                let what = format!(
+                    "{relative} requires an improvement: give the allowed degradation, such as {such}"
+                );
                 return Err(conflict(&place("relative"), what));
             }
         }
         if budget.is_tracked() && budget.metric.kind() != MetricKind::Cost {
             let side = if budget.metric.has_floor() { "min" } else { "max" };
-            return Err(missing(&place(side), &format!("what {name} is held to")));
+            return Err(missing(&place(side), &format!("the limit of {name}")));
         }
         Ok(())
     }
@@ -200,7 +201,7 @@ impl BudgetFile {
                 let (Some(max), Some(least)) = (&high.max, &low.max) else { continue };
                 if p.0 > q.0 && max.value < least.value {
                     let what = format!(
-                        "{} is held to {} while {} may be {}: a higher percentile can't be the smaller one",
+                        "{} is limited to {} while {} may be {}: a higher percentile can't have the lower limit",
                         high.metric_name(),
                         max.shown(),
                         low.metric_name(),

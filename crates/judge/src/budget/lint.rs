@@ -131,7 +131,7 @@ fn adds_up(file: &BudgetFile, whole: &Budget, tokens: Option<f64>, about: &mut R
     let Some((each, tpot)) = part(BudgetMetric::Tpot) else { return };
     let Some(n) = tokens else {
         let what = format!(
-            "{} {} and {} {} fit under {} up to {} output tokens: --output-tokens or --run says how long answers are",
+            "{} {} and {} {} fit under {} up to {} output tokens: give the answer length with --output-tokens or --run",
             first.metric_name(),
             ms(ttft),
             each.metric_name(),
@@ -204,8 +204,7 @@ fn below(set: &Percentiles, p: f64) -> Option<&Estimate> {
 fn can_be_judged(file: &BudgetFile, row: &RowPlan, level: Option<&LevelFinding>, about: &mut RowRemarks<'_>) {
     let (budget, Some(allowed)) = (&row.row, row.allowed) else { return };
     let Some(RequiredRequests { far, least, planned }) = needed(allowed, file.policy.alpha) else {
-        let what =
-            "no number of requests shows that none fails: write the share that can be borne, such as 0.1%";
+        let what = "no number of requests proves that none fails: give the allowed share, such as 0.1%";
         return about.say("max", LintSeverity::Error, what.into());
     };
     let own = budget.min_n_eff.unwrap_or(0.0);
@@ -221,13 +220,13 @@ fn can_be_judged(file: &BudgetFile, row: &RowPlan, level: Option<&LevelFinding>,
     } else {
         " requests"
     };
-    let worth = match effect {
+    let correlation = match effect {
         Some(d) if d > 1.05 => format!(" (one in {} counts, as measured)", number(d)),
         Some(_) => String::new(),
         None => " (if every request counts; --run measures that)".into(),
     };
     let takes = format!(
-        "{} takes {}{gaps} to pass if none is over{}, {} if half of what is allowed is{worth}",
+        "{} takes {}{gaps} to pass if none is over{}, {} if half of the allowed requests are{correlation}",
         budget.metric_name(),
         whole(least * d),
         far.map_or(String::new(), |far| format!(
@@ -236,8 +235,11 @@ fn can_be_judged(file: &BudgetFile, row: &RowPlan, level: Option<&LevelFinding>,
         )),
         whole(planned * d)
     );
-    let part =
-        budget.slice.as_ref().filter(|slice| slice.load.is_none()).map_or("", |_| ", of the slice alone");
+    let part = budget
+        .slice
+        .as_ref()
+        .filter(|slice| slice.load.is_none())
+        .map_or("", |_| ", counting only the slice");
     let Some(rate) = rate else {
         return about.say("", LintSeverity::Note, format!("{takes}{part}"));
     };
@@ -283,7 +285,7 @@ fn minutes(seconds: f64) -> String {
 /// Checks the baseline, price, sweep and burst that a row needs.
 fn has_its_sources(file: &BudgetFile, budget: &Budget, run: Option<&Findings>, about: &mut RowRemarks<'_>) {
     if budget.relative.is_some() && file.baseline.is_none() {
-        let what = "is held against a baseline, and the file names none: add `baseline: NAME`, or give --baseline to the gate";
+        let what = "needs a baseline, and the file names none: add `baseline: NAME`, or run the gate with --baseline";
         about.say("relative", LintSeverity::Warning, what.into());
     }
     if budget.metric.kind() == MetricKind::Cost && file.price.is_none() {
@@ -301,7 +303,9 @@ fn has_its_sources(file: &BudgetFile, budget: &Budget, run: Option<&Findings>, a
     if let Some((name, burst)) = silent.filter(|(_, burst)| burst.rate.is_none() || burst.duration.is_none())
     {
         let lacks = if burst.rate.is_none() { "rate" } else { "duration" };
-        let what = format!("burst `{name}` has no {lacks}: nobody can tell whether it sends enough requests");
+        let what = format!(
+            "burst `{name}` has no {lacks}: whether it sends enough requests is unknown; add {lacks}"
+        );
         about.say("under", LintSeverity::Warning, what);
     }
 }
@@ -362,7 +366,7 @@ fn can_alert(file: &BudgetFile, row: &RowPlan, about: &mut RowRemarks<'_>) {
         |other: &&Budget| other.metric == budget.metric && other.slice == budget.slice && other.p > budget.p;
     let (severity, advice) = match file.budgets.iter().find(higher) {
         Some(_) => (LintSeverity::Note, ""),
-        None => (LintSeverity::Warning, "; hold a higher percentile beside it"),
+        None => (LintSeverity::Warning, "; add a budget on a higher percentile"),
     };
     let what = format!(
         "{} burns at most {}× even if every request is over: alerts at {} never fire{advice}",
@@ -423,7 +427,7 @@ fn has_an_edge(row: &RowPlan, about: &mut RowRemarks<'_>) {
     }
     if !off.is_empty() {
         let what = format!(
-            "{} is no edge of the histograms that servers expose: {}; from those alone it is judged between two edges",
+            "{} is no edge of the histograms that servers expose: {}; these histograms give its verdict only between two edges",
             shown(limit_s, &AmountUnit::Time),
             off.join(", ")
         );

@@ -144,7 +144,7 @@ pub fn read_split(value: &Value) -> Result<SplitFile, SpecError> {
 /// Fails if a value is invalid, or if the slices do not fit; the error contains their sum.
 pub fn split(spec: &SplitSpec<'_>) -> Result<BudgetSplit, SpecError> {
     let file = spec.file;
-    let total = file.total.as_ref().ok_or_else(|| missing("total", "what is divided: --total 3s"))?;
+    let total = file.total.as_ref().ok_or_else(|| missing("total", "the total to divide: --total 3s"))?;
     let total_s = time("total", total)?;
     let margin_s = margin_of("margin", file.margin.as_ref(), total)?;
     if margin_s >= total_s {
@@ -168,9 +168,9 @@ pub fn split(spec: &SplitSpec<'_>) -> Result<BudgetSplit, SpecError> {
 
 /// Returns the highest measured percentile at which the stages add up to at most the whole's value at `p`.
 fn joint_level(spec: &SplitSpec<'_>, p: f64, pot: f64) -> Result<f64, SpecError> {
-    let whole = spec.whole.ok_or_else(|| {
-        conflict("joint", "the joint tail is measured by a profile alone: --from PROFILE.json")
-    })?;
+    let whole = spec
+        .whole
+        .ok_or_else(|| conflict("joint", "only a profile measures the joint tail: --from PROFILE.json"))?;
     let had = whole_at(whole, p).ok_or_else(|| {
         conflict("p", format!("the profile shows no {} of the whole: name one that it has with --p", name(p)))
     })?;
@@ -269,7 +269,7 @@ fn divide(
         };
         let slice_s = rounded(claim.least + more, claim.least);
         let why = if claim.part.weight.is_none() && more > 0.0 {
-            format!("{} and {} of what is left", claim.why, ms(slice_s - claim.least))
+            format!("{} and {} of the rest", claim.why, ms(slice_s - claim.least))
         } else {
             claim.why.clone()
         };
@@ -322,7 +322,7 @@ fn claim<'a>(
         }
         None if measured && !is_idle(part, p) => Err(missing(
             &place(&name(p)),
-            "what was measured of it at the percentile that slices are held at; or name another with --p",
+            "a measurement at the percentile of the slices; or choose another percentile with --p",
         )),
         None if measured => Ok(claim(0.0, String::new())),
         None => Err(missing(
@@ -360,7 +360,7 @@ fn notes(split: &BudgetSplit, spec: &SplitSpec<'_>) -> Vec<String> {
     let k = split.slices.len() as f64;
     let p = split.slices_p;
     let mut notes = vec![format!(
-        "percentiles do not add: where each of {} holds at {}, all hold in {} of the requests if stages are independent, and in no fewer than {} however they depend on each other; the whole is over its total at most as often as some slice is over, mostly less, because the others make up for it",
+        "percentiles do not add. If each of {} passes at {}, all pass in {} of the requests for independent stages, and in at least {} for any dependence. The whole exceeds its total at most as often as any slice exceeds its own, mostly less, because other slices compensate",
         say::count(split.slices.len() as u64, "slice"),
         name(p),
         say::percent(libm::pow(p, k)),
@@ -371,14 +371,14 @@ fn notes(split: &BudgetSplit, spec: &SplitSpec<'_>) -> Vec<String> {
     {
         let at = name(split.p);
         notes.push(if had <= sum {
-            format!("measured: the stages' own {at} add up to {}, the whole's {at} was {}: {} of the sum was not spent at once", ms(sum), ms(had), ms(sum - had))
+            format!("measured: the {at} of the stages add up to {}, the {at} of the whole was {}: the sum is {} higher, because stages are slow in different requests", ms(sum), ms(had), ms(sum - had))
         } else {
-            format!("measured: the whole's {at} was {}, over the {} that the stages' own {at} add up to: they are slow together, and slices at {at} do not hold the total", ms(had), ms(sum))
+            format!("measured: the {at} of the whole was {}, over the {} that the {at} of the stages add up to: stages are slow together, and slices at {at} do not ensure the total", ms(had), ms(sum))
         });
     }
     if split.joint && split.slices_p < split.p {
         notes.push(format!(
-            "joint split: slices are held at {}, where they add up to no more than the whole's {} did; the total is held at {} by its own budget",
+            "joint split: slices are checked at {}, where they add up to at most the {} of the whole; the total has its own budget at {}",
             name(split.slices_p),
             name(split.p),
             name(split.p)

@@ -99,7 +99,7 @@ fn line_row(
     let (Some(a), Some(b)) = (a, b) else {
         // Without a budget on either side there is nothing to test.
         row.primary = a.is_some() || b.is_some();
-        row.why = Some("not looked for on both sides".into());
+        row.why = Some("missing on at least one side".into());
         return row;
     };
     match (range(a), range(b)) {
@@ -111,7 +111,7 @@ fn line_row(
                 row.why = Some("neither sweep found it".into());
             }
         }
-        _ => row.why = Some("a sweep can't tell it".into()),
+        _ => row.why = Some("inconclusive in at least one sweep".into()),
     }
     row
 }

@@ -89,7 +89,7 @@ fn verdict(effect: &Effect, worse: WorseWay, margin: f64, p: f64) -> (ChangeVerd
         (true, _) if significant => (ChangeVerdict::Regressed, None),
         (true, _) => (
             ChangeVerdict::Inconclusive,
-            Some("worse by itself, not among so many figures asked at once".into()),
+            Some("worse on its own, not significant after correction for all figures".into()),
         ),
         (_, true) if within_better => (ChangeVerdict::NoChange, Some("better, within the margin".into())),
         (_, true) if significant => (ChangeVerdict::Improved, None),
@@ -111,7 +111,7 @@ fn settle(value: f64, upper: f64, limit: f64) -> Option<String> {
     }
     let times = (reach / room) * (reach / room);
     (times > 1.0).then(|| {
-        format!("about {} times as many requests would settle it", number((10.0 * times).ceil() / 10.0))
+        format!("a verdict needs about {} times as many requests", number((10.0 * times).ceil() / 10.0))
     })
 }
 
@@ -158,7 +158,7 @@ mod tests {
         // From 0.10 reached to 0.05 of room: twice as far, four times the requests.
         assert_eq!(
             settle(0.05, 0.15, 0.10).as_deref(),
-            Some("about 4 times as many requests would settle it")
+            Some("a verdict needs about 4 times as many requests")
         );
         assert_eq!(
             settle(0.0, f64::INFINITY, 0.1).as_deref(),

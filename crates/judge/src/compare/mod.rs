@@ -162,10 +162,10 @@ fn conclude(comparison: &mut Comparison) {
             .then_some(group.levels.len());
         if let Some(levels) = few {
             let note = match levels {
-                1 => "one run of each: what changes from run to run is not in the intervals; ten alternations or more would hold it"
+                1 => "one run of each: the intervals exclude the variation between runs; ten or more alternations include it"
                     .to_owned(),
                 _ => format!(
-                    "{levels} alternations: what changes from one to the next widens the intervals, and so few tell it badly; ten or more tell it well"
+                    "{levels} alternations: variation between them widens the intervals; {levels} estimate it poorly, ten or more estimate it well"
                 ),
             };
             let wanders = group

@@ -390,7 +390,7 @@ impl<'a> LoadRows<'a, '_> {
             let mut row =
                 ComparedFigure { margin: self.margins.throughput, primary, ..self.blank(name, "rate") };
             row.worse = WorseWay::Lower;
-            row.described = (!asked_alike).then(|| "the loads asked for differ".to_owned());
+            row.described = (!asked_alike).then(|| "the requested loads differ".to_owned());
             row.method = "means of units, sign flips".into();
             let of = |rates: &[f64]| ArmFigure {
                 value: Some(rates.iter().sum::<f64>() / rates.len().max(1) as f64),

@@ -139,7 +139,7 @@ pub fn unknown_path(base: &Manifest, candidate: &Manifest) -> Option<String> {
     let (a, b) = (host(&base.target.url), host(&candidate.target.url));
     let far = |manifest: &Manifest| path_of(&manifest.target.url).ends_with("another host");
     (a != b && far(base) && far(candidate))
-        .then(|| format!("the hosts {a} and {b} may lie at different distances: nothing here can tell"))
+        .then(|| format!("the hosts {a} and {b} may be at different distances: the runs do not record it"))
 }
 
 /// Returns whether the run searches for capacity limits.

@@ -111,7 +111,7 @@ fn refused(group: &ComparedLevels) -> Vec<String> {
 fn mix_alone(group: &ComparedLevels) -> Vec<String> {
     let sentence = |row: &ComparedFigure| {
         let (raw, at_mix) = (row.as_it_came?, row.effect?);
-        let looks = if raw.lower > 1.0 + row.margin {
+        let direction = if raw.lower > 1.0 + row.margin {
             "worse"
         } else if raw.upper < 1.0 / (1.0 + row.margin) {
             "better"
@@ -120,7 +120,7 @@ fn mix_alone(group: &ComparedLevels) -> Vec<String> {
         };
         (row.verdict == ChangeVerdict::NoChange || at_mix.lower <= 1.0 && at_mix.upper >= 1.0).then(|| {
             format!(
-                "{} {} looks {looks} as it came, {}, and is {} at the base's mix of classes and prompt lengths: the mix \
+                "{} {} is {direction} in the raw data, {}, and is {} at the base's mix of classes and prompt lengths: the mix \
                  changed, not the target.",
                 row.metric,
                 row.statistic,

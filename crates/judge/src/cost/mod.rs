@@ -39,7 +39,7 @@ pub fn of_level(summary: &LevelSummary, bill: &Bill) -> UnitCosts {
     let input = rates.input_tokens_per_s.clone().unwrap_or_else(unknown);
     let output = rates.output_tokens_per_s.clone().unwrap_or_else(unknown);
     let good = rates.good_per_s.clone().unwrap_or_else(|| {
-        Reading::refused("no budget says which requests are good; give one with --slo or --budget", 0)
+        Reading::refused("no budget defines which requests are good; give one with --slo or --budget", 0)
     });
     let sessions = rates.sessions_per_s.clone();
     units(bill, &Flow { requests: rates.achieved_per_s.clone(), good, sessions, input, output })
@@ -127,7 +127,7 @@ fn at_budget(lines: &CapacityLines, curve: Option<&Curve>, levels: &[LevelFindin
     let (rate, load) = match &lines.budget {
         Some(CapacityLine::Found { rate, load, .. }) => (rate, load),
         Some(CapacityLine::Above { rate_per_s, .. }) => {
-            return none(format!("the budget line was not reached: it lies above {rate_per_s:.4}/s"));
+            return none(format!("the budget line was not reached: it is above {rate_per_s:.4}/s"));
         }
         Some(CapacityLine::Below { .. }) => {
             return none("the budget broke at the lowest load measured".to_owned());
@@ -143,7 +143,7 @@ fn at_budget(lines: &CapacityLines, curve: Option<&Curve>, levels: &[LevelFindin
         _ => Reading::refused("the tokens per second at the line are not known", rate.n),
     };
     let good = curve.and_then(|curve| good_share(curve, levels, rate.value)).map_or_else(
-        || Reading::refused("no level beside the line says which share is good", rate.n),
+        || Reading::refused("no level next to the line gives the share of good requests", rate.n),
         |share| Reading::Estimate(scaled(rate, share)),
     );
     let flow = Flow {

@@ -54,7 +54,7 @@ pub(super) fn relative(
         if (values.len() as f64) * (1.0 - p) < BEYOND {
             let needed = number(BEYOND / (1.0 - p));
             return Err(format!(
-                "{} requests in one of the two runs; {} takes {needed}",
+                "{} requests in one of the two runs; {} needs {needed}",
                 values.len(),
                 plan.metric_name()
             ));
@@ -175,7 +175,7 @@ pub(super) fn share(row: &mut GateRow, now: &Count, then: &Count, allowed: f64) 
     row.p_pass = one_sided(|level| reach(level).upper <= 0.0);
     row.p_fail = one_sided(|level| reach(level).lower > 0.0);
     if now.over_most == 0 && then.over_most == 0 {
-        row.why = "none in either run, and no multiple of nothing can be shown: hold it with `max`".into();
+        row.why = "none in either run, and a ratio to zero is undefined: limit it with `max`".into();
     }
     let (a, b) = (now_counts.0 / now_counts.1, then_counts.0 / then_counts.1);
     // The plain difference of the shares, because a ratio to zero does not exist.

@@ -166,14 +166,14 @@ fn share(
     row.measured_shown = figure(&row.measured, &AmountUnit::Share);
     let did = match metric {
         BudgetMetric::ErrorRate => "failed",
-        BudgetMetric::RetryRate => "were tried again",
-        _ => "failed or were tried again",
+        BudgetMetric::RetryRate => "were retried",
+        _ => "failed or were retried",
     };
     row.why = decision.words(&count, did, per_s(count.n, levels.length_s()));
     let seen = count.over_most;
     if decision.held == Held::Pass && (1..FEW_FAILURES).contains(&seen) {
         row.why = format!(
-            "{seen} seen, too few to tell whether they come in bursts: a pass takes it that they come singly"
+            "{seen} seen, too few to show whether they come in bursts: the pass assumes independent failures"
         );
     }
     Ok(())

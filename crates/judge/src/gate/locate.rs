@@ -51,10 +51,10 @@ fn cause(gate: &GateInput<'_>, plan: &RowPlan, levels: &SelectedLevels<'_>) -> S
         let onset = lines(gate, levels).and_then(|(lines, _)| lines.onset.rate());
         match onset.map(|rate| rate.value) {
             Some(rate) => format!(
-                "not queueing, the onset is at {} req/s; the run holds no stage times that say where the time goes",
+                "not queueing, the onset is at {} req/s; the run has no stage times to locate the slow stage",
                 number(rate)
             ),
-            None => "not located: the run holds no onset, no single-request level and no stage times; `plimsoll sweep` \
+            None => "not located: the run has no onset, no single-request level and no stage times; `plimsoll sweep` \
                      finds the first two"
                 .to_owned(),
         }
@@ -132,7 +132,7 @@ fn unstable(gate: &GateInput<'_>, levels: &SelectedLevels<'_>) -> Option<String>
     let limit = lines(gate, levels).and_then(|(lines, whose)| {
         Some(format!(", past the stability limit at {} req/s{whose}", number(lines.stability.rate()?.value)))
     });
-    Some(format!("requests pile up{growth}{}", limit.unwrap_or_default()))
+    Some(format!("the backlog grows{growth}{}", limit.unwrap_or_default()))
 }
 
 /// Returns the lines of this traffic, of the run or of the baseline, and a suffix that names the baseline.
@@ -149,7 +149,7 @@ fn past_onset(gate: &GateInput<'_>, levels: &SelectedLevels<'_>) -> Option<Strin
             Some(format!("queueing past the onset at {} req/s{whose}", number(rate.value)))
         }
         CapacityLine::Below { rate_per_s, .. } if offered >= *rate_per_s => {
-            Some(format!("queueing: the onset lies below {} req/s{whose}", number(*rate_per_s)))
+            Some(format!("queueing: the onset is below {} req/s{whose}", number(*rate_per_s)))
         }
         _ => None,
     }
@@ -166,7 +166,7 @@ fn before_sending(plan: &RowPlan, levels: &SelectedLevels<'_>) -> Option<String>
     let count = of_values(&values, limit_s, p.0, levels.length_s());
     let within = count.n > 0 && (count.over_most as f64) < (1.0 - p.0) * count.n as f64;
     within.then(|| {
-        format!("counted from the instant of sending it holds; the time is lost before that, waiting for a connection or in the generator ({} {})", after.name(), p.name())
+        format!("latency from sending passes; the time is lost earlier, waiting for a connection or in the generator ({} {})", after.name(), p.name())
     })
 }
 
@@ -178,7 +178,7 @@ fn stage(plan: &RowPlan, levels: &SelectedLevels<'_>) -> Option<String> {
     let (name, mean_s) = stages.first()?;
     (total > 0.0).then(|| {
         format!(
-            "of the requests over it, {} holds {} of the time the server accounts for ({} on average)",
+            "in the requests over the limit, {} takes {} of the time that the server reports ({} on average)",
             name,
             percent(mean_s / total),
             shown(*mean_s, &AmountUnit::Time)

@@ -74,7 +74,7 @@ pub(super) fn rate(
         let rates = &level.summary.rates;
         Ok(match metric {
             BudgetMetric::Goodput => {
-                rates.good_per_s.clone().ok_or("no latency ceiling says what is good")?
+                rates.good_per_s.clone().ok_or("no latency limit defines a good request")?
             }
             BudgetMetric::OutputTokensPerS => {
                 rates.output_tokens_per_s.clone().ok_or("no token is known of")?
@@ -86,7 +86,7 @@ pub(super) fn rate(
     if asked_too_little(row, metric, chosen) {
         row.p_fail = 1.0;
         row.why = format!(
-            "the load asked for no more: {} arrived, and the target kept up with it; offer at least as much as the floor",
+            "the offered load is below the floor: {} arrived, and the target served it; offer at least the floor",
             shown(chosen.offered_per_s(), &AmountUnit::Rate)
         );
     }
@@ -265,10 +265,10 @@ pub(super) fn price(
         .ok_or("no price: `price: {price: 2.49USD/gpu-hour, gpus: 1, date: …, source: …}`")?;
     let bill = spec.bill().map_err(|e| e.to_string())?;
     let unit = AmountUnit::Money(bill.currency.clone());
-    if let Some(AmountUnit::Money(asked)) =
+    if let Some(AmountUnit::Money(currency)) =
         plan.row.max.as_ref().map(|max| &max.unit).filter(|asked| **asked != unit)
     {
-        return Err(format!("the ceiling is in {asked} and the price in {}", bill.currency));
+        return Err(format!("the ceiling is in {currency} and the price in {}", bill.currency));
     }
     let found = cost::cost(&gate.run.findings, &bill);
     let at_line = found.at_budget.iter().find(|line| line.traffic == chosen.traffic && line.rate.is_some());
@@ -284,7 +284,7 @@ pub(super) fn price(
             let longest =
                 longest.max_by(|a, b| a.window.length_s.total_cmp(&b.window.length_s)).ok_or("no level")?;
             let level = found.levels.iter().find(|level| level.level == longest.level).ok_or("no level")?;
-            (&level.costs, "at the load as it ran: only a sweep finds the budget line".to_owned())
+            (&level.costs, "at the load of the run: only a sweep finds the budget line".to_owned())
         }
     };
     let reading = match plan.metric {

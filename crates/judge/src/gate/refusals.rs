@@ -34,7 +34,7 @@ pub fn bar(run: &MeasuredRun<'_>, judged: &mut [JudgedRow]) -> bool {
         let mut reasons = run.findings.levels.iter().filter(used).flat_map(|level| &level.validity.reasons);
         let Some(reason) = reasons.find(|reason| lets_nothing_pass(reason, metric)) else { continue };
         one.row.held = Held::Inconclusive;
-        one.row.why = format!("it would hold, and nothing passes on these records: {}", reason.figure);
+        one.row.why = format!("it would pass, but these records are not valid for a pass: {}", reason.figure);
         barred |= one.row.role == RowRole::Decides;
     }
     barred
@@ -43,7 +43,7 @@ pub fn bar(run: &MeasuredRun<'_>, judged: &mut [JudgedRow]) -> bool {
 pub fn refusals(gate: &GateInput<'_>, judged: &[JudgedRow], trust: Trust) -> Vec<String> {
     let mut said = doubts(gate.run, judged, trust);
     if let RunState::Partial { why } = &gate.run.manifest.progress {
-        said.push(format!("the run is partial: {why}. What is judged are the levels that are there"));
+        said.push(format!("the run is partial: {why}. The verdict covers only the recorded levels"));
     }
     if trust == Trust::Invalid {
         return said;

@@ -117,7 +117,7 @@ impl<'a> MeasuredRun<'a> {
         let chosen = SelectedLevels { levels, traffic };
         match file.load.as_ref().and_then(|load| load.window) {
             Some(window) if chosen.length_s() < 0.999 * window.as_secs_f64() => Err(format!(
-                "the level holds {} s behind its warm-up; the budget's window is {} s",
+                "the level has {} s after its warm-up; the budget's window is {} s",
                 number(chosen.length_s()),
                 number(window.as_secs_f64())
             )),
@@ -136,7 +136,10 @@ impl<'a> MeasuredRun<'a> {
         let run: Vec<&LevelRows> = of("run");
         let held: Vec<&LevelRows> = if run.is_empty() { of("hold") } else { run };
         if held.is_empty() && self.is_sweep() {
-            return Err("the run is a sweep of many loads: say at which one, `load: {rate: 12/s}`".into());
+            return Err(
+                "the run is a sweep of many loads: choose one in the budget file, `load: {rate: 12/s}`"
+                    .into(),
+            );
         }
         let (tried, steady): (Vec<&LevelRows>, Vec<&LevelRows>) =
             held.into_iter().partition(|rows| matches!(rows.level.load, Load::Saturating { .. }));
@@ -144,7 +147,7 @@ impl<'a> MeasuredRun<'a> {
             _ if !steady.is_empty() => Ok(steady),
             (0 | 1, _) => Ok(tried),
             (n, BudgetKind::Interactive) => Err(format!(
-                "the run looked for saturation at {n} loads, and its requests waited behind different crowds: gate a run at one load"
+                "the run searched for saturation at {n} loads, and its requests met different backlogs: gate a run at one load"
             )),
             (_, BudgetKind::Batch) => {
                 let rate = |rows: &&LevelRows| self.finding(rows.level.id).and_then(|f| per_s(f).value());
@@ -214,7 +217,7 @@ impl<'a> MeasuredRun<'a> {
                 let mut names: Vec<&str> =
                     asked.iter().map(|asked| asked.unwrap_or("an unknown model")).collect();
                 names.dedup();
-                Err(format!("the run asked for {}, not for {model}", names.join(", ")))
+                Err(format!("the run used model {}, not {model}", names.join(", ")))
             }
             mask => Ok(Some(mask)),
         }
@@ -264,9 +267,9 @@ fn at_rate(own: Vec<&LevelRows>, rate: f64) -> Result<Vec<&LevelRows>, String> {
     }
     let most = own.iter().filter_map(|rows| asked(rows)).fold(0.0, f64::max);
     Err(if most > 0.0 {
-        format!("the budget holds at {}/s; the run went up to {}/s", number(rate), number(most))
+        format!("the budget applies at {}/s; the run reached only {}/s", number(rate), number(most))
     } else {
-        format!("the budget holds at {}/s; the run is a closed loop, which offers no rate", number(rate))
+        format!("the budget applies at {}/s; the run is a closed loop, which offers no rate", number(rate))
     })
 }
 

@@ -71,7 +71,7 @@ fn finish(one: &mut JudgedRow, alpha: f64) {
         && !(one.outgrown && row.held == Held::Fail)
     {
         row.held = Held::Inconclusive;
-        row.why = format!("{}; {} are the least to judge by", effective_requests(worth), number(least));
+        row.why = format!("{}; a verdict needs at least {}", effective_requests(worth), number(least));
         // A verdict may need more than the minimum.
         if let Some(share) = row.share_over.filter(|share| share.n_eff > 0.0) {
             let judged = (least * share.n as f64 / share.n_eff).ceil() as u64;
@@ -80,7 +80,7 @@ fn finish(one: &mut JudgedRow, alpha: f64) {
             row.needed_s = per_s.map(|per_s| needed as f64 / per_s);
             row.needed = Some(needed);
             row.why.push_str(&format!(
-                "; about {} would reach them",
+                "; about {} would reach this number",
                 count(needed.saturating_sub(share.n).max(1), "more request")
             ));
         }
@@ -109,10 +109,10 @@ fn finish(one: &mut JudgedRow, alpha: f64) {
     }
 }
 
-fn effective_requests(worth: f64) -> String {
-    match number(worth).as_str() {
+fn effective_requests(n_eff: f64) -> String {
+    match number(n_eff).as_str() {
         "1" => "1 effective request".to_owned(),
-        worth => format!("{worth} effective requests"),
+        n_eff => format!("{n_eff} effective requests"),
     }
 }
 
@@ -122,10 +122,10 @@ fn undecided(row: &GateRow, alpha: f64) -> String {
         parts.push(row.why.clone());
     }
     if row.p_fail <= alpha {
-        parts.push("broken by itself, though not among all the budgets judged".to_owned());
+        parts.push("broken on its own, but not after correction for all judged budgets".to_owned());
     }
     if parts.is_empty() {
-        parts.push("the interval holds the limit".to_owned());
+        parts.push("the interval contains the limit".to_owned());
     }
     parts.join("; ")
 }
@@ -174,6 +174,6 @@ pub fn headline(verdict: GateVerdict, rows: &[GateRow], family: usize) -> String
         GateVerdict::Inconclusive => {
             format!("{} of {budgets} could not be decided; none is broken.", of(Held::Inconclusive))
         }
-        GateVerdict::Invalid => "The measurement is invalid: nothing is judged by it.".to_owned(),
+        GateVerdict::Invalid => "The measurement is invalid: no budget is judged.".to_owned(),
     }
 }

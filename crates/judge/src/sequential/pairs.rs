@@ -167,10 +167,10 @@ fn lean(baseline: &[f64], candidate: &[f64], percentile: f64) -> f64 {
 fn enough(spec: &SequentialSpec, time: Span, n_eff: f64) -> Option<String> {
     if time < spec.least_time {
         let (have, least) = (time.as_secs_f64(), spec.least_time.as_secs_f64());
-        return Some(format!("holds so far; {have:.0} of at least {least:.0} s seen"));
+        return Some(format!("passes so far; {have:.0} of at least {least:.0} s seen"));
     }
     (n_eff < spec.least_n_eff)
-        .then(|| format!("holds so far; n_eff {n_eff:.0} of at least {:.0}", spec.least_n_eff))
+        .then(|| format!("passes so far; n_eff {n_eff:.0} of at least {:.0}", spec.least_n_eff))
 }
 
 /// Returns the ratio of the variance of blocks' shares to that of independent requests, at least 1.

@@ -139,7 +139,7 @@ fn ten_alternations_are_units_and_fewer_are_cut() {
     let group = &found.groups[0];
     assert_eq!((found.groups.len(), group.unit, group.units), (1, ComparisonUnit::Alternation, 12));
     assert_eq!(found.verdict, ChangeVerdict::Regressed, "{:?}", found.says);
-    assert!(!found.notes.iter().any(|note| note.contains("run to run")), "{:?}", found.notes);
+    assert!(!found.notes.iter().any(|note| note.contains("variation between")), "{:?}", found.notes);
     let (base, other) = (queue(1.0, 0.5, short, &seeds(10, 4)), queue(1.3, 0.5, short, &seeds(90, 4)));
     let found = compared(&base, &other);
     assert_eq!((found.groups[0].unit, found.groups[0].units), (ComparisonUnit::Section, 20));

@@ -95,7 +95,7 @@ fn a_run_passes_breaks_or_says_what_would_settle_it() {
     assert_eq!(row.held, Held::Inconclusive);
     let needed = row.needed.expect("a number");
     assert!((8_000..20_000).contains(&needed), "{needed}");
-    assert!(row.why.contains("more requests would settle it"), "{}", row.why);
+    assert!(row.why.contains("a verdict needs about ") && row.why.contains(" more requests"), "{}", row.why);
     // And so it is: the same share of that many passes.
     let enough = mixture((needed as i64 / 100 + 1) * 100, 150).gate(&file(vec![ttft(0.99, 350.0)]));
     assert_eq!(enough.verdict, GateVerdict::Pass);
@@ -125,7 +125,7 @@ fn missing_data_never_pass() {
         (file(vec![stray.clone()]), "has no class none"),
         (
             BudgetFile { load: rate(200.0), ..file(vec![ttft(0.9, 350.0)]) },
-            "holds at 200/s; the run went up to 100/s",
+            "applies at 200/s; the run reached only 100/s",
         ),
         (
             file(vec![Budget::ceiling("rho", BudgetMetric::Utilisation, None, Amount::share(0.8))]),
@@ -201,7 +201,7 @@ fn failures_are_judged_as_a_family_and_passes_one_by_one() {
     let three = file(vec![ttft(0.99, 350.0), ttft(0.99, 600.0), ttft(0.9, 300.0)]);
     let among = run.gate(&three);
     assert_eq!(among.verdict, GateVerdict::Inconclusive);
-    assert!(among.rows[0].why.contains("broken by itself"), "{}", among.rows[0].why);
+    assert!(among.rows[0].why.contains("broken on its own"), "{}", among.rows[0].why);
     assert!((among.rows[0].p_fail_family - 3.0 * alone.rows[0].p_fail).abs() < 1e-9, "Holm");
     assert_eq!([among.rows[1].held, among.rows[2].held], [Held::Pass; 2]);
     // Watched budgets are no part of the family and decide nothing.
@@ -423,7 +423,7 @@ fn a_broken_row_names_where_it_breaks() {
         })
         .collect();
     let why = of(late).gate(&budget).rows[0].why.clone();
-    assert!(why.contains("counted from the instant of sending it holds"), "{why}");
+    assert!(why.contains("latency from sending passes"), "{why}");
     // The server reports the stage.
     let staged: Vec<Attempt> = (0..10_000)
         .map(|i| {
@@ -439,7 +439,7 @@ fn a_broken_row_names_where_it_breaks() {
         .collect();
     let why = of(staged).gate(&budget).rows[0].why.clone();
     assert!(
-        why.contains("queue holds 75.0 % of the time the server accounts for (300 ms on average)"),
+        why.contains("queue takes 75.0 % of the time that the server reports (300 ms on average)"),
         "{why}"
     );
 }
@@ -614,7 +614,7 @@ fn a_run_that_piles_up_breaks_what_most_of_its_requests_are_over() {
     let held: Vec<Held> = finding.rows.iter().map(|row| row.held).collect();
     assert_eq!(held, [Held::Fail, Held::Inconclusive, Held::Inconclusive], "{finding:#?}");
     assert_eq!(finding.verdict, GateVerdict::Broken);
-    assert!(finding.rows[0].why.contains("pile up by 23.1 %"), "{}", finding.rows[0].why);
+    assert!(finding.rows[0].why.contains("the backlog grows by 23.1 %"), "{}", finding.rows[0].why);
 }
 
 /// Slices decide if the policy selects them; a failed request is over each.
@@ -702,7 +702,7 @@ fn rates_and_shares_are_held_to_the_baseline_too() {
             relative: Some(Relative(relative)),
             ..Budget::ceiling("x", metric, None, Amount::share(0.5))
         };
-        assert!(file(vec![budget]).check().is_err_and(|e| e.to_string().contains("asks for a gain")));
+        assert!(file(vec![budget]).check().is_err_and(|e| e.to_string().contains("requires an improvement")));
     }
 }
 
@@ -723,7 +723,7 @@ fn a_floor_over_what_was_offered_is_not_decided() {
     let sound = made((0..6_000).map(|_| 50));
     let (verdict, why) = held(&sound, BudgetMetric::Throughput, "200/s");
     assert_eq!(verdict, Held::Inconclusive, "{why}");
-    assert!(why.contains("asked for no more: 100/s arrived"), "{why}");
+    assert!(why.contains("the offered load is below the floor: 100/s arrived"), "{why}");
     assert_eq!(held(&sound, BudgetMetric::Throughput, "90/s").0, Held::Pass);
     let losing = of((0..6_000)
         .map(|i| match i % 10 {
@@ -746,7 +746,7 @@ fn what_would_settle_a_tiny_run_is_what_a_verdict_takes() {
         .gate(&file(vec![Budget::ceiling("e", BudgetMetric::ErrorRate, None, Amount::share(0.01))]))
         .rows[0];
     assert!(
-        row.why.starts_with("0 of 1 failed: would hold; about 735 more requests would settle it"),
+        row.why.starts_with("0 of 1 failed: would pass; a verdict needs about 735 more requests"),
         "{}",
         row.why
     );

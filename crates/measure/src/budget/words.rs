@@ -23,7 +23,7 @@ impl Decision {
         }
     }
 
-    /// Returns `0 of 707 over 500 ms, worst 246 ms: would hold; about 1400 more requests would settle it, 2 min more at this load`.
+    /// Returns `0 of 707 over 500 ms, worst 246 ms: would pass; a verdict needs about 1400 more requests, 2 min more at this load`.
     fn provisional(&self, count: &Count, over: &str, per_s: Option<f64>) -> String {
         if count.n == 0 || count.over_least != count.over_most {
             return String::new();
@@ -33,20 +33,20 @@ impl Decision {
         });
         let seen = format!("{} of {} {over}{worst}", count.over_most, count.n);
         let holds = count.over_most as f64 <= self.allowed * count.n as f64;
-        let tends = if holds { "would hold" } else { "would break" };
+        let tends = if holds { "would pass" } else { "would break" };
         let more = self.needed.map(|needed| needed.saturating_sub(count.n).max(1));
         let then = match more {
             // Without the correlation of neighbours, no length can be named.
             None if count.worth.is_none() => return format!("{seen}: {tends}"),
             None => {
-                let sooner = if holds { "; a wider limit or a lower load settles it sooner" } else { "" };
-                format!("more than ten times this run would settle it{sooner}")
+                let sooner = if holds { "; a wider limit or a lower load needs fewer" } else { "" };
+                format!("a verdict needs more than ten times the requests of this run{sooner}")
             }
             Some(more) => {
                 let time = per_s.filter(|per_s| *per_s > 0.0).map_or(String::new(), |per_s| {
                     format!(", {} more at this load", length(more as f64 / per_s))
                 });
-                format!("about {} would settle it{time}", plural(more, "more request"))
+                format!("a verdict needs about {}{time}", plural(more, "more request"))
             }
         };
         format!("{seen}: {tends}; {then}")

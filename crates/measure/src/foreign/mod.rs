@@ -189,7 +189,7 @@ fn plain(metric: &str, sorted: &[i64]) -> Percentiles {
         let value = sorted.get(rank.saturating_sub(1)).copied().unwrap_or(INFINITE);
         let seen =
             Estimate { value: seconds(value), lower: f64::NEG_INFINITY, upper: f64::INFINITY, n, n_eff: 0.0 };
-        Reading::few("the file does not say in which order its requests came", seen)
+        Reading::few("the file does not contain the order of its requests", seen)
     };
     let finite = sorted.iter().copied().filter(|value| *value != INFINITE);
     let (count, sum) = finite.clone().fold((0u64, 0f64), |(n, sum), value| (n + 1, sum + value as f64));
@@ -213,7 +213,7 @@ fn definition(metric: &str, due: ForeignDue) -> String {
     let from = match due {
         ForeignDue::Scheduled => "due by the schedule in the file",
         ForeignDue::Regenerated => {
-            "due by the seed's draws (a lower bound: the least late request is taken to be on time)"
+            "due by the seed's draws (a lower bound: the least late request is assumed to be on time)"
         }
         ForeignDue::Handed => {
             "handed over by the tool's pacing loop (a lower bound: its own lateness is missing)"
@@ -236,21 +236,21 @@ fn doubted(doubt: Doubt) -> &'static str {
             "coordinated omission: latency counts from sending, so what a request waited before it was sent is missing"
         }
         Doubt::ForfeitedArrivals => {
-            "forfeited arrivals: those that could not be sent in time may be missing or moved"
+            "forfeited arrivals: requests that could not be sent in time may be missing or moved"
         }
         Doubt::ClientLimit => "the client as the limit: its CPU, sockets and pools are not in the file",
         Doubt::LateStamps => {
             "late stamps: they are user space's, and a busy client adds its own delay to each"
         }
-        Doubt::TokensPerEvent => "tokens per event: a chunk may hold several",
+        Doubt::TokensPerEvent => "tokens per event: a chunk may contain several tokens",
         Doubt::TokenCounts => "token counts: the client's tokeniser need not be the server's",
         Doubt::RepeatedPrompts => {
             "repeated prompts: the file does not keep them, and a prefix cache would not show"
         }
         Doubt::WarmUp => "warm-up: it may be among the requests",
-        Doubt::HiddenRetries => "hidden retries: failed attempts may have been tried again without a trace",
+        Doubt::HiddenRetries => "hidden retries: failed attempts may have been retried without a record",
         Doubt::CutAnswers => "cut answers: one that was broken off may count as whole",
-        Doubt::NoOrder => "drift and correlation: without stamps nothing says in which order requests came",
+        Doubt::NoOrder => "drift and correlation: without timestamps the order of the requests is unknown",
     }
 }
 
@@ -282,7 +282,7 @@ fn regenerate(part: &mut ForeignPart) {
         part.due = ForeignDue::Unknown;
         part.rows.iter_mut().for_each(|row| row.due = None);
         part.seen.push(
-            "the arrivals are not those that the seed in the file draws: the schedule is unknown".into(),
+            "the arrivals differ from the draws of the seed in the file: the schedule is unknown".into(),
         );
     }
 }

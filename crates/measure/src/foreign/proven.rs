@@ -81,7 +81,7 @@ fn arrivals(part: &ForeignPart, say: Say<'_>) {
                 say(
                     "forfeited_arrivals",
                     figure,
-                    "what would have been slow was not sent, so the tail is too short",
+                    "slow requests were not sent, so the tail latency is too low",
                 );
             }
         }
@@ -191,7 +191,7 @@ fn pinned(part: &ForeignPart, say: Say<'_>) {
         say(
             "pinned_concurrency",
             figure,
-            "the load was held back: a closed loop from there on, whose tail is too short",
+            "the client limited the load: at the limit it is a closed loop, whose tail latency is too low",
         );
     }
 }
@@ -216,16 +216,12 @@ fn answers(part: &ForeignPart, say: Say<'_>) {
         );
     }
     let mut prompts: Vec<u64> = part.rows.iter().filter_map(|row| row.prompt).collect();
-    let asked = prompts.len();
+    let requests = prompts.len();
     prompts.sort_unstable();
     prompts.dedup();
-    if asked >= GAPS_NEEDED && 2 * prompts.len() <= asked {
-        let figure = format!("{asked} requests share {}", count(prompts.len() as u64, "prompt"));
-        say(
-            "repeated_prompts",
-            figure,
-            "a prefix cache answers for the model, more often than in production",
-        );
+    if requests >= GAPS_NEEDED && 2 * prompts.len() <= requests {
+        let figure = format!("{requests} requests share {}", count(prompts.len() as u64, "prompt"));
+        say("repeated_prompts", figure, "the prefix cache hit rate is higher than in production");
     }
     let cached: u64 = part.rows.iter().filter_map(|row| row.cached_tokens).map(u64::from).sum();
     let asked: u64 = part.rows.iter().filter_map(|row| row.prompt_tokens).map(u64::from).sum();
@@ -239,7 +235,7 @@ fn answers(part: &ForeignPart, say: Say<'_>) {
     }
     if part.rows_missing > 0 {
         let figure = format!("{} that the tool counted left no row", count(part.rows_missing, "request"));
-        say("rows_left_out", figure, "what is missing may be the slowest");
+        say("rows_left_out", figure, "the missing requests may be the slowest");
     }
     if !known_due(part.due) && part.rows.iter().any(|row| row.outcome.how == How::NeverSent) {
         let dropped = part.rows.iter().filter(|row| row.outcome.how == How::NeverSent).count();

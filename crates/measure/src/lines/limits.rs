@@ -68,7 +68,7 @@ pub(super) fn kept_verdicts(good: &[&LineLevel]) -> Vec<(f64, Option<bool>)> {
 pub(super) const NO_OPEN_LOOP: &str = "no open loop was measured";
 
 /// Effect of an overload on a target that rejects nothing.
-const PILE_UP: &str = "requests pile up";
+const PILE_UP: &str = "the backlog grows";
 
 /// Returns the effect of unstable levels as a clause. A target that sheds load or fails has few requests in flight.
 fn overload<'a>(unstable: impl Iterator<Item = &'a &'a LineLevel>) -> &'static str {
@@ -79,8 +79,8 @@ fn overload<'a>(unstable: impl Iterator<Item = &'a &'a LineLevel>) -> &'static s
     }
     match (grow, lose) {
         (_, false) => PILE_UP,
-        (false, true) => "requests are turned away or lost",
-        (true, true) => "requests pile up or are lost",
+        (false, true) => "requests are rejected or lost",
+        (true, true) => "the backlog grows or requests are lost",
     }
 }
 
@@ -104,7 +104,7 @@ pub(super) fn stability(good: &[&LineLevel], levels: &[&LineLevel], words: &Word
         stable.is_none() && !good.is_empty() && unstable.is_none_or(|unstable| *rate < unstable)
     });
     if let (Some(rate_per_s), None) = (closed, unstable) {
-        let why = "a closed loop finished as many, and no open-loop level was long enough to see whether requests pile up";
+        let why = "a closed loop finished as many, and no open-loop level was long enough to see whether the backlog grows";
         return CapacityLine::Above { rate_per_s, load: words.at(rate_per_s), why: why.into() };
     }
     match (stable.or(closed), unstable) {
@@ -112,18 +112,18 @@ pub(super) fn stability(good: &[&LineLevel], levels: &[&LineLevel], words: &Word
             why: if good.is_empty() {
                 NO_OPEN_LOOP.into()
             } else {
-                "no level was long enough to see whether requests pile up".into()
+                "no level was long enough to see whether the backlog grows".into()
             },
         },
         (Some(rate_per_s), None) => {
             let heaviest = good.last().map_or(0.0, |o| o.rate());
             let why = if heaviest > rate_per_s {
                 format!(
-                    "requests did not pile up there, and heavier levels (up to {} requests/s) were too short to tell",
+                    "the backlog did not grow there, and heavier levels (up to {} requests/s) were too short for a verdict",
                     number(heaviest)
                 )
             } else {
-                "requests did not pile up at any level".into()
+                "the backlog did not grow at any level".into()
             };
             CapacityLine::Above { rate_per_s, load: words.at(rate_per_s), why }
         }
@@ -142,12 +142,12 @@ pub(super) fn stability(good: &[&LineLevel], levels: &[&LineLevel], words: &Word
             let rate = Estimate { value, lower, upper: unstable, n, n_eff: good.len() as f64 };
             let how = format!(
                 "{} {} requests/s{} at {} requests/s{}",
-                if closed.is_some() { "a closed loop finished" } else { "requests in flight hold steady at" },
+                if closed.is_some() { "a closed loop finished" } else { "the backlog is stable at" },
                 number(stable),
                 match overload(
                     good.iter().filter(|o| o.kept() == LoadKeptUp::Unstable && o.rate() == unstable)
                 ) {
-                    PILE_UP => " and pile up".to_owned(),
+                    PILE_UP if closed.is_none() => " and grows".to_owned(),
                     other => format!(", and {other}"),
                 },
                 number(unstable),
@@ -170,7 +170,7 @@ fn everywhere(what: &str, verdicts: &[(f64, Option<bool>)]) -> String {
     match open.first() {
         None => format!("{what} at every level"),
         Some(lightest) => format!(
-            "{what} at each of the {} that could be judged; {} from {} requests/s on had too few requests",
+            "{what} at each of the {} with a verdict; {} from {} requests/s up had too few requests",
             count(decided as u64, "level"),
             count(open.len() as u64, "level"),
             number(*lightest)
@@ -240,10 +240,10 @@ fn held_up_to(proven: f64, verdicts: &[(f64, Option<bool>)]) -> String {
     let heaviest = verdicts.iter().map(|verdict| verdict.0).fold(proven, f64::max);
     match heaviest > proven {
         true => format!(
-            "the budget holds there, and heavier levels (up to {} requests/s) were too short to tell",
+            "the budget passes there, and heavier levels (up to {} requests/s) were too short for a verdict",
             number(heaviest)
         ),
-        false => "the budget holds there, and no heavier level was measured".to_owned(),
+        false => "the budget passes there, and no heavier level was measured".to_owned(),
     }
 }
 
@@ -268,7 +268,7 @@ pub(super) fn budget(good: &[&LineLevel], words: &Words<'_>) -> CapacityLine {
             let n = good.iter().map(|o| o.upper.len() as u64).sum();
             let rate = Estimate { value, lower: pass, upper: fail, n, n_eff: good.len() as f64 };
             let how = format!(
-                "every ceiling holds at {} requests/s{} at {} requests/s",
+                "every budget passes at {} requests/s{} at {} requests/s",
                 number(pass),
                 if good.iter().any(|o| o.rate() == fail && breaks(o)) {
                     " and at least one is broken".to_owned()
@@ -324,9 +324,9 @@ mod tests {
         let open = [(10.0, Some(true)), (30.0, None), (20.0, None)];
         assert_eq!(
             held_up_to(10.0, &open),
-            "the budget holds there, and heavier levels (up to 30 requests/s) were too short to tell"
+            "the budget passes there, and heavier levels (up to 30 requests/s) were too short for a verdict"
         );
         let lighter = [(5.0, None), (10.0, Some(true))];
-        assert_eq!(held_up_to(10.0, &lighter), "the budget holds there, and no heavier level was measured");
+        assert_eq!(held_up_to(10.0, &lighter), "the budget passes there, and no heavier level was measured");
     }
 }

@@ -142,7 +142,7 @@ fn no_reference(good: &[&LineLevel], zero: &[&LineLevel]) -> String {
     if let Some(one) = one.filter(|o| o.upper.supports(median) && !o.upper.quantile_s(median).is_finite()) {
         let failed = one.finding.summary.counts.error_rate.map_or(0.0, |e| 100.0 * e.value);
         return format!(
-            "{} % of the requests without contention failed, and nothing is known of the {metric} they would have had",
+            "{} % of the requests without contention failed, so their {metric} is unknown",
             number(failed)
         );
     }

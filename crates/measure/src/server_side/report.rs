@@ -112,8 +112,8 @@ pub fn report(levels: &[LevelFinding], samples: &[Sample]) -> Option<ServerRepor
     let mut notes = notes(&server);
     if levels.iter().any(|level| level.accepted_length.is_some()) {
         notes.push(
-            "the server drafts tokens (speculative decoding): how many it accepts depends on the text, so figures of made-up prompts do not \
-             hold for real ones"
+            "the server drafts tokens (speculative decoding): the accepted number depends on the text, so figures of synthetic prompts do not \
+             apply to real prompts"
                 .to_owned(),
         );
     }
@@ -202,13 +202,13 @@ fn notes(server: &ServerSide) -> Vec<String> {
     }
     if seen.alternates {
         notes.push(
-            "counters go back again and again: several processes answer behind one address, and their counters are not used; name \
+            "counters decrease repeatedly: several processes answer behind one address, and their counters are not used; name \
              each page with --scrape"
                 .to_owned(),
         );
     } else if seen.resets > 0 {
         notes.push(format!(
-            "counters began anew {}: a restart",
+            "counters restarted {}: the server restarted",
             crate::say::count(u64::from(seen.resets), "time")
         ));
     }

@@ -291,7 +291,7 @@ impl Sweep {
             _ => self.capacity(),
         };
         if capacity <= 0.0 || capacity.is_nan() {
-            return self.finish("nothing finished on the ladder");
+            return self.finish("no request finished at any level");
         }
         let left = self.search_time() - self.spent;
         let kinds_left = (self.spec.traffic.len() - self.kind) as i64;

@@ -46,7 +46,9 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         if steady == Trust::Suspect || stability.verdict != LoadKeptUp::Undecided {
             bench.say("steady_state", steady, format!("{}{drift}", stability.why), means, advice);
             if shaped && steady == Trust::Valid {
-                bench.note("latency follows the arrivals' own shape, and the figures hold for this window as a whole");
+                bench.note(
+                    "latency follows the shape of the arrivals; the figures apply to this window as a whole",
+                );
             }
         }
     }
@@ -75,7 +77,7 @@ fn closed(bench: &mut Bench, summary: &LevelSummary, concurrency: u32) {
         if drift.drifts { Trust::Suspect } else { Trust::Valid },
         figure,
         "there is no steady state, so the figures depend on the length of the level",
-        "find out what changes while it runs, or read the course and not the level's figures",
+        "find the cause of the change, or use the time series instead of the level's figures",
     );
 }
 
@@ -118,8 +120,8 @@ fn stretch(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         "steady_state",
         Trust::Suspect,
         format!("not steady: {}", slow.words()),
-        "the figures hold this stretch with the rest (nothing of it was cut) and describe no one state",
-        "find out what happened then, and run it again without",
+        "the percentiles include this slow period, so they mix two states",
+        "find the cause of the slow period, then repeat the run",
     );
 }
 
@@ -136,7 +138,7 @@ pub fn answers(bench: &mut Bench, summary: &LevelSummary) {
             BROKEN.judge(share),
             format!("{broken} of {} answers{list}", counts.finished),
             "answers that are empty, repeated or of the wrong length come faster than right ones",
-            "look at the answers, and pin the length (ignore_eos) if the model ends early",
+            "check the answers, and fix the length (ignore_eos) if the model ends early",
         );
     }
     let failed = counts.failed - counts.cancelled.min(counts.failed);
@@ -169,8 +171,11 @@ pub fn answers(bench: &mut Bench, summary: &LevelSummary) {
         bench.say(
             &format!("{side}_tokens"),
             if deviation.abs() > TOKENS { Trust::Suspect } else { Trust::Valid },
-            format!("{side} tokens reported are {:+.1} % off those asked", 100.0 * deviation),
-            "the load is not the one that was asked for, and the figures per token shift with it",
+            format!(
+                "the reported {side} tokens differ by {:+.1} % from the requested number",
+                100.0 * deviation
+            ),
+            "the load differs from the requested load, and the figures per token shift with it",
             "set the tokeniser or the lengths so that the server's count agrees",
         );
     }
@@ -190,7 +195,7 @@ pub fn ended(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
                     "never_sent",
                     Trust::Invalid,
                     count(never, "request") + " never left the generator",
-                    "the load that was asked for was not put on the target",
+                    "the target received less than the requested load",
                     "see file descriptors, ports and CPU of the generator (doctor)",
                 );
             }
@@ -200,11 +205,11 @@ pub fn ended(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             ("the drain limit passed", "requests that were still in flight count as infinitely slow")
         }
         EndedBy::Cut => return cut_off(bench, level, summary),
-        EndedBy::User | EndedBy::UserNow => ("stopped by the user", "the level is shorter than asked"),
-        EndedBy::Ceiling => ("stopped at a ceiling", "the level is shorter than asked"),
-        EndedBy::Errors => ("stopped for too many errors", "the level is shorter than asked"),
+        EndedBy::User | EndedBy::UserNow => ("stopped by the user", "the level is shorter than requested"),
+        EndedBy::Ceiling => ("stopped at a ceiling", "the level is shorter than requested"),
+        EndedBy::Errors => ("stopped for too many errors", "the level is shorter than requested"),
     };
-    bench.say("ended", Trust::Suspect, figure.into(), means, "run it again for longer, or raise the limit");
+    bench.say("ended", Trust::Suspect, figure.into(), means, "repeat the run for longer, or raise the limit");
 }
 
 /// Reports the requests in flight when the generator was killed.
@@ -235,10 +240,10 @@ fn cut_off(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             let known = 100.0 * (1.0 - lost / (lost + summary.counts.requests as f64));
             (
                 format!(
-                    "the generator was cut off; the {} then in flight left no record, most of them slow ones",
+                    "the generator was cut off; the {} in flight left no record, and most of these requests were slow",
                     count(u64::from(concurrency), "request")
                 ),
-                format!("they can lie beyond p{known:.1} of all: percentiles from there on may be too low"),
+                format!("they can be above p{known:.1} of all: percentiles above p{known:.1} may be too low"),
             )
         }
         Load::Open { .. } => (

@@ -70,7 +70,7 @@ pub fn generator(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             "closed_since",
             Trust::Suspect,
             format!("closed from t={} s", number((since - level.start).as_secs_f64())),
-            "a ceiling held arrivals back, and from there on the load followed the server",
+            "the ceiling delayed arrivals, and from then on the load followed the server",
             "raise the ceiling, or read the level as a closed loop",
         );
     }
@@ -171,8 +171,8 @@ fn stamps(bench: &mut Bench, summary: &LevelSummary) {
             "coalesced",
             if share > COALESCED { Trust::Suspect } else { Trust::Valid },
             format!("{} of the events came with a later one in the same read", percent(share)),
-            "event gaps and itl describe reads rather than events, while ttft and e2e stand",
-            "look for buffering between server and generator",
+            "event gaps and itl describe reads rather than events; ttft and e2e remain valid",
+            "check for buffering between server and generator",
         );
     }
 }
@@ -202,8 +202,8 @@ fn counted(bench: &mut Bench, summary: &LevelSummary) {
             "clock",
             Trust::Suspect,
             count(health.clock_steps.into(), "step") + " of the realtime clock",
-            "kernel stamps follow the realtime clock, so those near a step may be off by its size",
-            "let the clock settle and run again",
+            "kernel stamps follow the realtime clock, so stamps near a step may be wrong by its size",
+            "wait until the clock is synchronised, then repeat the run",
         );
     }
 }
@@ -261,7 +261,7 @@ fn shards(bench: &mut Bench, summary: &LevelSummary) {
                 format!("{lost} of {all} were lost, and {} never sent", count(shards.never_sent, "request"))
             }
         },
-        "the target had less load than was asked for, so nothing passes",
+        "the target received less than the requested load, so no verdict passes",
         "run all shards again",
     );
     let Some(apart_ns) = shards.clocks_apart_ns else {
@@ -269,7 +269,7 @@ fn shards(bench: &mut Bench, summary: &LevelSummary) {
             "shard_clocks",
             Trust::Suspect,
             "the clock errors of the shards are unknown".into(),
-            "each latency is of one clock and stands, but the shards may have begun apart, which changes the load",
+            "each latency uses one clock and remains valid, but the shards may have started apart, which changes the load",
             "synchronise the clocks of all machines (chrony, PTP)",
         );
     };
@@ -280,8 +280,8 @@ fn shards(bench: &mut Bench, summary: &LevelSummary) {
         "shard_clocks",
         if smeared || apart_s > APART_S { Trust::Suspect } else { Trust::Valid },
         format!("no two of their clocks more than {} apart", ms(apart_s)),
-        "the shards may have begun that far apart, which smears evenly spaced arrivals; each latency is of one clock and stands",
-        "ask for Poisson arrivals, or bring the clocks closer together (chrony, PTP)",
+        "the shards may have started that far apart, which smears evenly spaced arrivals; each latency uses one clock and remains valid",
+        "use Poisson arrivals, or synchronise the clocks more closely (chrony, PTP)",
     );
 }
 
@@ -294,15 +294,14 @@ fn room(bench: &mut Bench, summary: &LevelSummary) {
         "sockets",
         NO_SOCKET.judge(room.no_socket as f64 / attempts as f64),
         format!("{} found no descriptor, port or memory for a connection", count(room.no_socket, "attempt")),
-        "this machine could not open all connections, and what failed there counts as an error of the target",
+        "this machine could not open all connections, and these failures count as errors of the target",
         "run `plimsoll doctor` and raise what it names, or keep fewer connections",
     );
     let mut near = |check: &str, used: u64, of: Option<u64>, what: &str, advice: &str| {
         let Some(of) = of else { return };
         let full = used as f64 > ROOM * of as f64;
         let verdict = if full { Trust::Suspect } else { Trust::Valid };
-        let means =
-            "the level came close to a limit of this machine, and a little more load is turned away here";
+        let means = "the level came close to a limit of this machine, which rejects slightly more load";
         bench.say(check, verdict, format!("{used} of {of} {what}"), means, advice);
     };
     let descriptors = u64::from(health.sockets_max) + OWN_DESCRIPTORS;
@@ -320,7 +319,7 @@ fn room(bench: &mut Bench, summary: &LevelSummary) {
             "backlog",
             if turned_away > 0 && waited { Trust::Suspect } else { Trust::Valid },
             format!("{} overflowed a listening queue of this machine", count(turned_away, "connection")),
-            "a connection that finds the server's queue full is tried again a second later, which no server needs",
+            "the kernel retries such a connection after 1 s; that time is not server time",
             "give the server a longer listen backlog (and net.core.somaxconn), or open connections ahead",
         );
     }

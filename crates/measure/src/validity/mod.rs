@@ -163,7 +163,7 @@ fn reached(bench: &mut Bench, summary: &LevelSummary) -> bool {
     let no_socket = summary.generator.room.as_ref().map_or(0, |room| room.no_socket);
     if empty(summary) {
         let (figure, advice) = ("no arrival fell into this level", "give it more time or a higher rate");
-        bench.say("arrivals", Trust::Invalid, figure.into(), "nothing was asked of the target", advice);
+        bench.say("arrivals", Trust::Invalid, figure.into(), "no request was sent to the target", advice);
         return false;
     }
     if counts.requests == 0 {
@@ -177,7 +177,7 @@ fn reached(bench: &mut Bench, summary: &LevelSummary) -> bool {
     } else {
         (
             "the target fails: no request got a whole answer",
-            "look at the errors, for a wrong key, path or model fails every request",
+            "check the errors: a wrong key, path or model fails every request",
         )
     };
     bench.say("reached", Trust::Invalid, format!("0 of {} finished", counts.requests), means, advice);

@@ -61,8 +61,8 @@ pub fn records(bench: &mut Bench, summary: &LevelSummary) {
                 "{} of {} whole answers without a first token",
                 records.first_token_missing, records.streamed
             ),
-            "the others stream, so ttft is that of a part of the requests, and those without may be its tail",
-            "read e2e, and find out what these answers were",
+            "the other answers stream, so ttft covers only part of the requests and may miss its tail",
+            "use e2e, and find the cause of these answers",
         );
     }
     if records.output_contradicted as f64 > OUTPUT * records.answers as f64 {
@@ -76,7 +76,7 @@ pub fn records(bench: &mut Bench, summary: &LevelSummary) {
             if share > OUTPUT { Trust::Suspect } else { Trust::Valid },
             format!("{} of {} answers without a count of their output tokens", records.output_unknown, records.answers),
             "figures per token leave these answers out, and tokens per second take them to be as long as the others",
-            "ask the server for usage with every answer",
+            "configure the server to report usage with every answer",
         );
     }
 }
@@ -99,7 +99,7 @@ fn contradicted(bench: &mut Bench, records: &Records) {
             each(records.claimed_texts)
         ),
         "the two contradict each other, so the number of tokens is unknown and figures per token are refused",
-        "correct the usage that the server or its gateway reports, or read e2e and ttft alone",
+        "correct the usage that the server or its gateway reports, or use only e2e and ttft",
     );
 }
 
@@ -131,8 +131,8 @@ fn all_there(bench: &mut Bench, summary: &LevelSummary) {
         MISSING_ROWS,
         ROWS.judge(odd as f64 / arrivals.max(1) as f64),
         figure,
-        "the rows are not the load that was put on the target, and what is missing may be the slowest, so nothing passes",
-        "do not use the figures: find out who wrote or cut the rows, and measure again",
+        "the rows differ from the load on the target, and the missing rows may be the slowest, so no verdict passes",
+        "do not use the figures: find the program that wrote or cut the rows, and measure again",
     );
 }
 
@@ -152,7 +152,7 @@ fn in_order(bench: &mut Bench, summary: &LevelSummary) {
         "stamp_order",
         ORDER.judge(share),
         figure,
-        "a request can't be answered before it is sent, so the latencies are not what happened",
-        "do not use the figures: look at the clock of whoever wrote them",
+        "a request can't be answered before it is sent, so the latencies are wrong",
+        "do not use the figures: check the clock of the program that wrote them",
     );
 }

@@ -40,7 +40,7 @@ fn the_onset_is_read_where_the_failed_do_not_reach() {
         other => panic!("{other:?}"),
     };
     let lost = said(&lines.stability);
-    assert!(lost.contains("lost at every level") && !lost.starts_with("requests pile up at"), "{lost}");
+    assert!(lost.contains("lost at every level") && !lost.starts_with("the backlog grows at"), "{lost}");
     assert!(said(lines.budget.as_ref().expect("a budget")).starts_with("the budget is broken at"));
     // A failure of isolated requests is not caused by load, so the run is suspect.
     assert_eq!(findings.validity.verdict, Trust::Suspect, "{:?}", findings.validity);
@@ -80,10 +80,10 @@ fn an_overflow_is_not_called_a_broken_budget() {
     let (findings, _) = sweep_world(&world, 4, (1, 1), spec, |_| {});
     match findings.lines[0].budget.as_ref().expect("a budget") {
         CapacityLine::Found { how, .. } => {
-            assert!(how.contains(", and requests pile up at ") && !how.contains("broken"), "{how}");
+            assert!(how.contains(", and the backlog grows at ") && !how.contains("broken"), "{how}");
         }
         CapacityLine::Below { why, .. } => {
-            assert!(why.starts_with("requests pile up at every level"), "{why}")
+            assert!(why.starts_with("the backlog grows at every level"), "{why}")
         }
         other => panic!("{other:?}"),
     }

@@ -243,7 +243,7 @@ fn latency_that_follows_shaped_arrivals_is_no_suspicion() {
     // Another check reports that varying records describe a tail less well, and it stays.
     assert!(shaped.reasons.iter().all(|reason| reason.check == "samples"), "{shaped:#?}");
     let passed = shaped.passed.iter().find(|passed| passed.check == "steady_state").expect("it was checked");
-    assert!(passed.note.as_ref().is_some_and(|note| note.contains("arrivals' own shape")), "{passed:?}");
+    assert!(passed.note.as_ref().is_some_and(|note| note.contains("shape of the arrivals")), "{passed:?}");
     assert!(passed.figure.contains("moves by"), "the figure stays: {passed:?}");
     // A growing backlog is reported for any arrivals.
     check(

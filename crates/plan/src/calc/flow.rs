@@ -32,7 +32,7 @@ pub fn little(spec: &LittleSpec) -> Result<LawFinding, LawError> {
         (Some(rate), None, Some(inside)) => (rate, little_time(inside, rate), inside, "time"),
         (Some(rate), Some(time), Some(inside)) => {
             return Err(LawError::input(format!(
-                "--rate, --time and --in-flight are bound by the law ({} × {} s = {} in flight, not {}): leave out the one to solve for",
+                "--rate, --time and --in-flight contradict each other ({} × {} s = {} in flight, not {}): leave out the value to solve for",
                 say::number(rate),
                 say::number(time),
                 say::number(rate * time),
@@ -67,13 +67,13 @@ pub fn little(spec: &LittleSpec) -> Result<LawFinding, LawError> {
         formula: vec!["L = λ W   (in flight = rate × time)".into()],
         source: "Little 1961",
         assumes: vec![
-            "steady: over the time looked at, as many leave as come".into(),
-            "λ counts those who really pass through, W the whole time they are inside, failures too".into(),
-            "means only: nothing on how any of the three is distributed".into(),
+            "steady: over the measured time, as many requests leave as arrive".into(),
+            "λ counts only admitted requests, W their whole time inside, failures too".into(),
+            "means only: the result has no distributions".into(),
         ],
         not_for: vec![
             "a queue that grows: there is no steady L".into(),
-            "percentiles: the p99 of W and the p99 of L are not bound by it".into(),
+            "percentiles: the law does not relate the p99 of W and the p99 of L".into(),
         ],
         warnings: Vec::new(),
         curve: Some(curve),
@@ -163,9 +163,9 @@ pub fn utilisation(spec: &UtilisationSpec) -> Result<LawFinding, LawError> {
         given,
         answers,
         formula: vec!["ρ = λ s / c   (rate × service time over servers);  servers under a ceiling: ⌈λ s / ρ⌉".into()],
-        source: "Little's law of the servers alone",
+        source: "Little's law of the servers, without the queue",
         assumes: vec![
-            "each request holds one server for its service time, whatever the load".into(),
+            "each request occupies one server for its service time at any load".into(),
             "a ceiling is a convention: the right one depends on how many servers share the queue (calc mmc)".into(),
         ],
         not_for: vec![

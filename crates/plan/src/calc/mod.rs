@@ -21,11 +21,11 @@ pub use tails::{CallLatency, FanoutSpec, fanout};
 /// The formulas by name, each with a description.
 pub const CATALOGUE: [(&str, &str); 7] = [
     ("little", "requests in flight = rate × time; any one of the three from the other two"),
-    ("utilisation", "how busy the servers are, and how many a ceiling takes"),
+    ("utilisation", "server utilisation, and the servers that a ceiling needs"),
     ("mm1", "one server: waits and latency at random arrivals and services"),
     ("mmc", "c servers, one queue: waiting probability, wait, percentiles"),
-    ("mg1", "one server whose services vary as measured: the mean wait"),
-    ("amdahl", "what a faster part brings the whole, and how much faster it has to be"),
+    ("mg1", "one server with a measured variation of services: the mean wait"),
+    ("amdahl", "speed-up of the whole from a faster part, or the factor it needs"),
     ("fanout", "a page of n calls: how often one is slow, and what each call has to meet"),
 ];
 

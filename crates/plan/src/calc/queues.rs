@@ -40,11 +40,11 @@ impl ServiceModel {
         let ServiceModel::Batching { name, whole } = self else { return None };
         Some(if *whole {
             format!(
-                "{name} serves whole batches: how long a request takes depends on who is in its batch, so no law with one service time per request has its percentiles (plimsoll simulate --profile NAME --rate R has them)"
+                "{name} serves whole batches: the time of a request depends on its batch, so no formula with one service time per request gives its percentiles (plimsoll simulate --profile NAME --rate R gives them)"
             )
         } else {
             format!(
-                "{name} batches step by step: a request's service time is no draw of its own, it grows with those that run beside it, so no M/M/c with slots for servers has its percentiles (plimsoll simulate --profile NAME --rate R has)"
+                "{name} batches step by step: the service time of a request grows with the number of concurrent requests, so M/M/c with slots as servers does not give its percentiles (plimsoll simulate --profile NAME --rate R gives them)"
             )
         })
     }
@@ -180,7 +180,7 @@ impl<'a> Sound<'a> {
         let mut warnings = Vec::new();
         if self.spec.served.objection().is_some() {
             warnings.push(
-                "the means are what the law would say of servers that take one request each: with slots for servers they were 24 to 265 % over the simulated engine's"
+                "the means assume servers with one request each: with slots as servers, they were 24 to 265 % above the means of the simulated engine"
                     .into(),
             );
         }
@@ -199,7 +199,7 @@ impl<'a> Sound<'a> {
 fn not_for() -> Vec<String> {
     vec![
         "an engine that batches (vLLM, SGLang, TensorRT-LLM, Triton with dynamic batching): plimsoll simulate".into(),
-        "a load that swings within a few service times, retries, or clients that wait for their answer before they ask again".into(),
+        "a load that varies within a few service times, retries, or clients that wait for an answer before the next request".into(),
     ]
 }
 
@@ -303,7 +303,7 @@ pub fn mg1(spec: &StationSpec) -> Result<LawFinding, LawError> {
     } else if let Some(fixed) = fixed {
         answers.extend(sound.tails(|p| fixed.wait_quantile(p), |p| fixed.sojourn_quantile(p)));
     } else {
-        let why = "mean and variation do not tell the tail: it takes the whole distribution (plimsoll simulate); at cv 0 (M/D/1) and 1 (M/M/1) percentiles are given";
+        let why = "mean and variation do not determine the tail: it needs the whole distribution (plimsoll simulate); at cv 0 (M/D/1) and 1 (M/M/1) percentiles are given";
         if !spec.percentiles.is_empty() {
             return Err(LawError::NotFor(format!("--p: {why}")));
         }

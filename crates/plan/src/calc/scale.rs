@@ -62,12 +62,12 @@ pub fn amdahl(spec: &AmdahlSpec) -> Result<LawFinding, LawError> {
         }
         (Some(_), Some(_), Some(_)) => {
             return Err(LawError::input(
-                "--share, --factor and --speed-up are bound by the law: leave out the one to solve for",
+                "--share, --factor and --speed-up determine each other: leave out the value to solve for",
             ));
         }
         _ => {
             return Err(LawError::input(
-                "give --share, alone or with --factor or --speed-up; or --factor and --speed-up",
+                "give only --share, --share with --factor or --speed-up, or --factor with --speed-up",
             ));
         }
     };
@@ -83,12 +83,12 @@ pub fn amdahl(spec: &AmdahlSpec) -> Result<LawFinding, LawError> {
         formula: vec!["S = 1 / ((1 − f) + f / s);  limit 1 / (1 − f);  s = f / (1/S − (1 − f));  f = (1 − 1/S) / (1 − 1/s)".into()],
         source: "Amdahl 1967; Karp and Flatt 1990",
         assumes: vec![
-            "the rest takes as long as before, and the part runs alone on the path: nothing beside it hides or takes over".into(),
+            "the rest takes as long as before, and no other work overlaps the part on the path".into(),
             "service time: a queue in front of the part shrinks by more than the part does".into(),
         ],
         not_for: vec![
             "stages that run side by side (plimsoll profile re-times the traced path)".into(),
-            "percentiles: f is the part's share of the mean; of the slow requests it may be another".into(),
+            "percentiles: f is the part's share of the mean; its share of slow requests may differ".into(),
         ],
         warnings: Vec::new(),
         curve: Some(amdahl_curve(share, at)),
@@ -97,7 +97,7 @@ pub fn amdahl(spec: &AmdahlSpec) -> Result<LawFinding, LawError> {
 
 fn past_limit(share: f64, whole: f64) -> LawError {
     LawError::input(format!(
-        "--speed-up {}: past the limit of {} ×, which is reached when this {} of the time is gone altogether",
+        "--speed-up {}: past the limit of {} ×, which is reached when this {} of the time drops to zero",
         say::number(whole),
         say::number(amdahl_limit(share)),
         say::percent(share)

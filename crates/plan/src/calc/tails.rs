@@ -22,12 +22,12 @@ impl CallLatency {
         match self {
             CallLatency::Exponential(mean) => above_zero("mean", *mean).map(|_| ()),
             CallLatency::Sample(sorted) if sorted.len() < 20 => Err(LawError::input(format!(
-                "a sample of {}: at least 20 latencies, and a hundred for each in the tail that is asked for",
+                "a sample of {}: give at least 20 latencies, and more for a high percentile",
                 say::count(sorted.len() as u64, "latency").replace("latencys", "latencies")
             ))),
             CallLatency::Sample(sorted) if sorted.iter().any(|x| !(x.is_finite() && *x > 0.0)) => {
                 Err(LawError::input(
-                    "a sample holds a latency that is not above 0 and finite: leave failed requests out, and say so",
+                    "a sample contains a latency that is not above 0 and finite: leave failed requests out, and report their number",
                 ))
             }
             CallLatency::Sample(_) => Ok(()),
@@ -129,10 +129,10 @@ pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
             "slowest of n exponential calls: m (1 + 1/2 + … + 1/n)".into(),
         ],
         source: "order statistics of independent calls",
-        assumes: vec!["independent calls: one being slow tells nothing of the others".into()],
+        assumes: vec!["independent calls: a slow call gives no information about the others".into()],
         not_for: vec![
             "calls that are slow together (one slow replica, one full queue, one long prompt): fewer pages are hit, and those harder".into(),
-            "calls one after the other: their times add up (budget split)".into(),
+            "sequential calls: their times add up (budget split)".into(),
         ],
         warnings: sample_warning(spec.latencies.as_ref(), percentiles.iter().map(|p| per_call(calls, *p))),
         curve: Some(CalcCurve {
@@ -154,7 +154,7 @@ fn sample_warning(latencies: Option<&CallLatency>, percentiles: impl Iterator<It
         return Vec::new();
     }
     vec![format!(
-        "the sample holds {} beyond the p{:.3} that this rests on: read the figure as a guess, ten are the least",
+        "the sample has only {} above the p{:.3} that the result uses: the figure is a rough guess; ten are the minimum",
         say::number(beyond),
         100.0 * highest
     )]

@@ -149,7 +149,7 @@ pub fn calibrate(rows: &[MeasuredRow], seed: u64) -> Result<Calibration, Calibra
     let mut notes = notes(rows);
     notes.extend(factors.iter().filter(|one| one.at_bound).map(|one| {
         format!(
-            "{:?} stands at its bound ({:.2}): the engine or the protocol is probably not what was said",
+            "{:?} is at its bound ({:.2}): the engine or the protocol probably differs from the description",
             one.factor, one.value
         )
     }));

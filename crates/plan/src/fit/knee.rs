@@ -140,7 +140,7 @@ fn limit(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<f6
     ends.sort_unstable();
     let (low, high) = (ends.len() / 5, ends.len() * 4 / 5);
     if high <= low + 10 {
-        return Err("a full engine finishes next to nothing".to_owned());
+        return Err("a full engine finishes almost no request".to_owned());
     }
     let took_s = (ends[high] - ends[low]) as f64 / 1e9;
     if took_s <= 0.0 {

@@ -51,7 +51,7 @@ pub fn fit(run: &FittedRun<'_>, told: &StatedTarget) -> Result<FittedEngine, Fit
     let replicas = told.replicas.unwrap_or(rows.replicas as u32).max(1);
     if replicas > 1 && rows.replicas == 1 && rows.tokens {
         return Err(FitError::Ask(format!(
-            "{replicas} replicas answered and no answer says which: their steps cannot be told apart; fit to a run against \
+            "{replicas} replicas answered and no answer names its replica: their steps cannot be separated; fit to a run against \
              one of them"
         )));
     }
@@ -73,19 +73,19 @@ impl FittedEngine {
     /// is assumed.
     pub fn rests_on(&self) -> Option<String> {
         let assumed = |one: &Setting| {
-            let (what, say) = match one.name.as_str() {
-                "max_seqs" => ("sequences at once", "--slots"),
+            let (what, flag) = match one.name.as_str() {
+                "max_seqs" => ("concurrent sequences", "--slots"),
                 "kv_blocks" => ("KV blocks", "--kv-blocks"),
                 "token_budget" => ("tokens a step", "--token-budget"),
                 _ => return None,
             };
-            (one.from == SettingOrigin::Assumed).then(|| format!("{} {what} ({say})", number(one.value)))
+            (one.from == SettingOrigin::Assumed).then(|| format!("{} {what} ({flag})", number(one.value)))
         };
         let assumed: Vec<String> = self.settings.iter().filter_map(assumed).collect();
         let most = self.most_in_flight;
         (!assumed.is_empty()).then(|| {
             format!(
-                "the load at which it breaks rests on {}, which nobody said and no request showed ({most} in flight at most)",
+                "the breaking load assumes {}, because no flag sets the limit and no request reached it ({most} in flight at most)",
                 assumed.join(" and ")
             )
         })
@@ -386,11 +386,11 @@ fn settings(
     };
     all.push(plain("front_ms", front_ms, SettingOrigin::Fitted, None));
     let most = rows.in_flight().1;
-    let assumed = |(value, from): (u32, SettingOrigin), say: &str| {
+    let assumed = |(value, from): (u32, SettingOrigin), flag: &str| {
         (from == SettingOrigin::Assumed).then(|| {
             format!(
-                "no request of this run shows it ({most} in flight at most); {value} is assumed, and the load at which it \
-                 breaks depends on it: say {say}"
+                "no request of this run reached the limit ({most} in flight at most); {value} is assumed, and the breaking load \
+                 depends on it: set {flag}"
             )
         })
     };

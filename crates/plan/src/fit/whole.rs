@@ -21,7 +21,7 @@ pub fn fit(rows: &FitRows, told: &StatedTarget) -> Result<(EngineSpec, Vec<Setti
         (Some(batch), slots) => Ok(batches(rows, batch, slots, told)),
         (None, Some(servers)) => queue(rows, servers, told),
         (None, None) => Err(FitError::Ask(
-            "the answers come whole, so how many requests are computed at once cannot be seen; say --slots N (servers, \
+            "the answers come whole, so the number of concurrent requests in the engine is unknown; give --slots N (servers, \
              each with one request) or --max-batch N (requests computed together)"
                 .to_owned(),
         )),

@@ -128,7 +128,7 @@ pub enum FitError {
     },
     /// Too many requests failed for a representative engine.
     #[error(
-        "{percent:.0} % of the requests failed: an engine fitted to the others would promise what the target does not do"
+        "{percent:.0} % of the requests failed: an engine fitted to the others would be better than the target; fix the failures first"
     )]
     Failing {
         /// Failed share, percent.

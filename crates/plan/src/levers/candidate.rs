@@ -77,7 +77,7 @@ impl TrafficChange {
         let has_turns = asked.iter().any(|one| one.turn.is_some());
         let is_refused = *self == TrafficChange::WithoutRepeats && has_turns && is_closed(asked);
         is_refused.then_some(
-            "in a closed loop a session goes on sooner behind a cached answer, which is not simulated",
+            "in a closed loop a session continues sooner after a cached answer, which is not simulated",
         )
     }
 
@@ -175,7 +175,7 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
         ..KedaSpec::new(WAITING_PER_REPLICA)
     };
     let assumes = format!(
-        "one more for every {WAITING_PER_REPLICA} that wait, looked at every 15 s, after a cold start as of the fleet"
+        "one more replica per {WAITING_PER_REPLICA} waiting requests, polled every 15 s, with the cold start of the fleet"
     );
     let setting = format!("{replicas} to {} by the queue", 2 * replicas);
     let scaled = changed("autoscaling", setting, world, &Change::Autoscale(AutoscaleSpec::Keda(by_queue)));

@@ -113,7 +113,7 @@ fn simulator<'a>(
 ) -> Result<(Simulator<'a>, EngineFit), Option<EngineFit>> {
     let Some(world) = case.world else { return Err(None) };
     if matches!(case.level.load, plimsoll_model::Load::Wave { .. }) {
-        let why = "one wave of requests is no load that goes on; measure one (--rate, --concurrency) to have levers simulated";
+        let why = "one wave of requests is no continuous load; measure a load with --rate or --concurrency to simulate levers";
         return Err(Some(EngineFit::refused(why)));
     }
     let simulator = Simulator::new(world, own, case, spec).map_err(|e| Some(EngineFit::refused(&e)))?;

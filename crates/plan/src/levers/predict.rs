@@ -138,7 +138,7 @@ impl<'a> Simulator<'a> {
         let simulated = self.base[0];
         let Some(measured) = measured(case.summary, goal).value().or_else(|| of_unsteady(case, goal)) else {
             let why = format!(
-                "{} p{} was not measured well enough to hold the engine against; measure longer",
+                "{} p{} was not measured precisely enough to validate the engine; measure longer",
                 goal.metric.name(),
                 100.0 * goal.percentile
             );

@@ -27,7 +27,7 @@ impl LeverFinding {
             let why = match p.hourly {
                 None => format!("{}: its price per hour is not known; rank --by latency", p.setting),
                 Some(_) => format!(
-                    "{}: the goal holds, or breaks, at every load that was tried (a quarter to 32 times this one)",
+                    "{}: the goal is met, or missed, at every simulated load (a quarter to 32 times this load)",
                     p.setting
                 ),
             };

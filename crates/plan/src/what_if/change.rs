@@ -36,7 +36,7 @@ pub struct ParsedChange {
 }
 
 pub const WORDS: &str = "rate 2x, rate 50/s, prompts +30%, outputs -20%, cache off, replicas -1, replicas 4, route least_requests, \
-                         slots 64, weights fp8, gpu h200; several at once with commas";
+                         slots 64, weights fp8, gpu h200; separate several with commas";
 
 impl ParsedChange {
     /// Parses a change, or several joint changes separated by commas.
@@ -176,8 +176,10 @@ fn apply(
     let replicas = changed.world.fleet.replicas;
     match change {
         AskedChange::Rate(_) | AskedChange::RateTo(_) if is_closed(asked) => {
-            return Err("in a closed loop the rate is what the answers make of it; measure an open loop (--rate) to ask for another"
-                .to_owned());
+            return Err(
+                "in a closed loop the answers set the rate; measure an open loop (--rate) to change it"
+                    .to_owned(),
+            );
         }
         AskedChange::Rate(by) => changed.traffic.rate *= by,
         AskedChange::RateTo(rate) if rate_per_s > 0.0 => changed.traffic.rate = rate / rate_per_s,
@@ -187,7 +189,7 @@ fn apply(
             changed.traffic.outputs *= by;
         }
         AskedChange::Outputs(_) => {
-            return Err("answers of this endpoint come whole: nothing depends on their length".to_owned());
+            return Err("answers of this endpoint come whole: their length has no effect".to_owned());
         }
         AskedChange::ReplicasBy(by) => {
             let left = i64::from(replicas) + by;
@@ -198,7 +200,7 @@ fn apply(
         }
         AskedChange::World(Change::Route(_)) if replicas < 2 => {
             return Err(
-                "there is one replica, so every router does the same; write replicas N with it".to_owned()
+                "there is one replica, so routing has no effect; add replicas N to the change".to_owned()
             );
         }
         AskedChange::World(change) => {
@@ -223,6 +225,5 @@ fn shares_prompts(world: &WorldSpec, asked: &[ReplayRequest]) -> Result<(), Stri
     if asked.iter().flat_map(|one| &one.blocks).any(|name| !seen.insert(*name)) {
         return Ok(());
     }
-    Err("no two prompts of this run begin alike, so nothing comes from the cache that could be lost"
-        .to_owned())
+    Err("no two prompts of this run share a prefix, so the cache has no effect".to_owned())
 }

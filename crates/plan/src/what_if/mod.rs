@@ -154,7 +154,7 @@ const WARM_UP: f64 = 0.1;
 pub fn what_if(run: &BaseRun<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, String> {
     if run.asked.len() < 20 || run.window_s <= 0.0 {
         return Err(format!(
-            "{} too few to play again; 20 are the least",
+            "{} too few to replay; give at least 20",
             match run.asked.len() {
                 1 => "1 arrival is".to_owned(),
                 n => format!("{n} arrivals are"),
@@ -186,13 +186,13 @@ pub fn what_if(run: &BaseRun<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, St
     let mut notes = vec!["predictions, not measurements: 95 % bands over arrivals like these".to_owned()];
     if is_closed(&base.schedules[0]) {
         notes.push(
-            "a closed loop: each request comes its recorded think time after an answer, so faster answers bring more of them"
+            "a closed loop: each request is sent its recorded think time after an answer, so faster answers cause more requests"
                 .to_owned(),
         );
     }
     if run.band.is_none() {
         notes.push(
-            "no validation compares this engine with measurements: the bands leave its own error out"
+            "no validation compares this engine with measurements: the bands exclude the error of the engine"
                 .to_owned(),
         );
     }
@@ -257,7 +257,7 @@ impl Base<'_> {
             && predicted.rate_per_s > PAST_THE_LIMIT * limit
         {
             return Err(format!(
-                "{} requests/s are more than the {} that it then carries: the queue grows for as long as it lasts, and \
+                "{} requests/s are above the new stability limit of {}: the queue grows without end, and \
                  there are no percentiles",
                 number(predicted.rate_per_s),
                 number(limit)

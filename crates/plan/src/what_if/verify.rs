@@ -29,7 +29,10 @@ pub fn unlike(case: &ChangePrediction, against: &HeldLevel<'_>) -> Option<String
     }
     let predicted = case.world.as_ref().map_or(1, |world| world.fleet.replicas);
     if predicted != against.replicas {
-        return Some(format!("it is for {predicted} replicas, and {} answered", against.replicas));
+        return Some(format!(
+            "the prediction is for {predicted} replicas, and {} answered",
+            against.replicas
+        ));
     }
     verify::other_load(against.measured, case.tokens.unwrap_or([0.0; 2]))
 }

@@ -136,7 +136,10 @@ fn says_when_it_cannot_tell() {
     assert_eq!(four.seeds, 10);
     assert_eq!(found.replicas, Some(5));
     let why = found.answer.cannot_tell.expect("it says so");
-    assert!(why.contains("whether 4 hold is unknown") && why.contains("allowed are 5 %"), "{why}");
+    assert!(
+        why.contains("whether 4 replicas meet the SLO is unknown") && why.contains("allowed are 5 %"),
+        "{why}"
+    );
 }
 
 /// The result does not depend on the order in which threads end.

@@ -303,7 +303,7 @@ impl Inference {
     /// Returns the idle instance that will have finished computing first.
     fn take_idle(&mut self) -> At {
         let first = (0..self.idle.len()).min_by_key(|&place| self.idle[place]);
-        self.idle.swap_remove(first.expect("the batcher was told how many are idle"))
+        self.idle.swap_remove(first.expect("the number of idle instances is passed to the batcher"))
     }
 
     fn compute(&self, items: u32) -> Span {

@@ -278,7 +278,7 @@ impl Batcher {
                 if batch.items + next.items > rules.max_batch {
                     break;
                 }
-                let next = self.formed.pop_front().expect("it was looked at");
+                let next = self.formed.pop_front().expect("the queue has a next batch");
                 batch.merge(next);
             }
         }

@@ -79,7 +79,7 @@ pub(crate) fn derivation(name: &str, spec: &DynamicSpec) -> String {
     let mut text = String::new();
     let (most, instances) = (spec.max_batch_size, spec.instances);
     let _ = match &spec.dynamic_batching {
-        None => writeln!(text, "instances: {instances}; every request is executed alone"),
+        None => writeln!(text, "instances: {instances}; every request is executed separately"),
         Some(batcher) => writeln!(
             text,
             "instances: {instances}; batches of at most {most} items, preferred sizes {:?}, queue delay {} µs",

@@ -24,7 +24,7 @@ pub struct EngineInFull {
 /// An engine in a file.
 #[derive(JsonSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "it describes the file for the schema; reading looks at the keys")]
+#[expect(dead_code, reason = "it describes the file for the schema; the reader checks the keys")]
 pub(crate) enum EngineFile {
     /// All figures.
     Full(EngineInFull),

@@ -105,7 +105,7 @@ pub fn derivation(text: &mut String, spec: &RooflineSpec) {
         spec.reserved_gb
     );
     if spec.kappa > 1.0 {
-        let _ = writeln!(text, "decode attention × {:.2} in steps that also hold prompts", spec.kappa);
+        let _ = writeln!(text, "decode attention × {:.2} in steps with prompts", spec.kappa);
     }
 }
 

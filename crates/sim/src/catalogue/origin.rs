@@ -24,9 +24,7 @@ pub struct IntendedLoad {
 pub fn flags(spec: &EngineSpec, used: &IntendedLoad) -> Vec<String> {
     let ModeSpec::Batching(batching) = &spec.mode else { return Vec::new() };
     let Some(origin) = &batching.origin else {
-        return vec![
-            "the engine's figures name no origin: nothing says how far they are to be believed".to_owned(),
-        ];
+        return vec!["this engine has no measured origin, so its prediction error is unknown".to_owned()];
     };
     let mut flags = Vec::new();
     if origin.basis != ProfileBasis::Calibrated {

@@ -28,7 +28,7 @@ pub struct Profile {
 pub fn all() -> Vec<Profile> {
     let mut all = vec![
         profile("demo", "a small fast model, for the demonstration on any two cores", demo()),
-        profile("canned", "drawn times whatever the load: TTFT 150 ms, gaps 20 ms (medians)", canned()),
+        profile("canned", "drawn times at any load: TTFT 150 ms, gaps 20 ms (medians)", canned()),
         profile("mm8", "queue: 8 servers, exponential service of mean 10 ms", queue(8, exponential(10.0))),
         profile(
             "md8",

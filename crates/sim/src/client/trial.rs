@@ -324,7 +324,7 @@ impl Client<'_> {
 fn unsteady(e2e: &[f64]) -> Option<String> {
     let half = e2e.len() / 2;
     if half < 8 {
-        return Some(format!("{} answers are too few to tell a steady state", e2e.len()));
+        return Some(format!("{} answers are too few to show a steady state", e2e.len()));
     }
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     let (early, late) = (mean(&e2e[..half]), mean(&e2e[half..]));

@@ -287,7 +287,7 @@ fn words(refusal: Refusal) -> (u16, &'static str, Option<Span>) {
     match refusal {
         Refusal::Late(after) => (429, "it would be late", Some(after)),
         Refusal::Full(after) => (429, "the gateway's queue is full", Some(after)),
-        Refusal::HeldBack(after) => (429, "the budget is broken and its class gives way", Some(after)),
+        Refusal::HeldBack(after) => (429, "the budget is broken and its class is shed first", Some(after)),
         Refusal::Expired => (504, "its time ran out in the gateway's queue", None),
         Refusal::NoReplica => (503, "no replica answers", Some(Span::from_secs(1))),
     }

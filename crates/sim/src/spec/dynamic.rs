@@ -319,7 +319,7 @@ impl BatcherSpec {
         within("mode.dynamic_batching.priority_levels", levels, 0, 1024, "a whole number from 0 to 1024")?;
         if self.preserve_ordering && levels > 1 {
             let field = "mode.dynamic_batching.priority_levels";
-            return Err(range(field, levels, "at most 1, which preserve_ordering asks for"));
+            return Err(range(field, levels, "at most 1, which preserve_ordering requires"));
         }
         let lowest = u32::from(levels > 0);
         let field = "mode.dynamic_batching.default_priority_level";

@@ -214,7 +214,7 @@ impl FaultSpec {
                 Err(written.conflict("it is about all replicas; leave out replica"))
             }
             FaultKind::Buffering { every: None, tokens: None } => {
-                Err(written.missing("every", "say every=200ms, tokens=16 or both"))
+                Err(written.missing("every", "give every=200ms, tokens=16 or both"))
             }
             _ => Ok(()),
         }
@@ -266,7 +266,7 @@ impl FaultKind {
             "crash" => FaultKind::Crash { notice: span(written, "notice")? },
             "lost" => FaultKind::Lost { notice: span(written, "notice")? },
             "connection_limit" => FaultKind::ConnectionLimit {
-                limit: needed(written, "limit", "requests let in at once", |written, key| {
+                limit: needed(written, "limit", "concurrent requests", |written, key| {
                     written.take(key, "a whole number from 1", |&limit: &u32| limit > 0)
                 })?,
                 backlog: written.take("backlog", "a whole number from 0", |_: &u32| true)?.unwrap_or(128),

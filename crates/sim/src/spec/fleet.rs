@@ -264,8 +264,7 @@ impl FleetSpec {
         if let Some(split) = &self.disaggregation {
             split.validate()?;
             if self.autoscale.is_some() || self.replicas != 1 {
-                let why =
-                    "say how many by prefill_replicas and decode_replicas, without replicas and autoscale";
+                let why = "set the number with prefill_replicas and decode_replicas, without replicas and autoscale";
                 let name = "fleet.disaggregation".to_owned();
                 return Err(SettingError::Conflict { name, why: why.to_owned() }.into());
             }
@@ -358,7 +357,7 @@ impl DisaggregationSpec {
                 _ => Err(crate::spec::range(
                     field,
                     "nothing",
-                    "enough: a linear step model knows none, so say it",
+                    "enough: a linear step model has no default; give a number",
                 )),
             },
             _ => {

@@ -123,5 +123,5 @@ fn a_place_in_the_queue_is_for_kserve() {
     asked.classes[0].priority = Some(1);
     asked.target.protocol = Protocol::Chat;
     let refused = asked.validate().expect_err("refused").to_string();
-    assert_eq!(refused, "classes.0.priority: only kserve requests carry it, and this target speaks chat");
+    assert_eq!(refused, "classes.0.priority: only kserve requests carry it, and this target uses chat");
 }

@@ -215,7 +215,7 @@ fn what_can_not_be_apart_is_refused() {
     unknown.fleet.disaggregation.as_mut().expect("it is there").kv_bytes_per_token = None;
     assert_eq!(
         refused(&unknown),
-        "fleet.disaggregation.kv_bytes_per_token: nothing is not enough: a linear step model knows none, so say it"
+        "fleet.disaggregation.kv_bytes_per_token: nothing is not enough: a linear step model has no default; give a number"
     );
     let mut both = split(1, 1);
     both.fleet.adapters = Some(AdapterSpec { slots: 1, load: Span::ZERO, ..AdapterSpec::default() });

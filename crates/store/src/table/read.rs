@@ -248,7 +248,7 @@ impl<'g, R: 'static> RowGroupRows<'g, R> {
             if [chunk.data_page_offset(), dictionary, chunk.compressed_size()].iter().any(|place| *place < 0)
             {
                 let name = chunk.column_path().parts().first().map_or("", String::as_str);
-                return Err(fault(format!("column {name} lies outside the file")));
+                return Err(fault(format!("column {name} is outside the file")));
             }
         }
         let chunks = Chunks { group, ours: is_ours(reader) };

@@ -38,7 +38,7 @@ impl<W, R> Table<W, R> {
     ) -> Result<Table<W, R>> {
         let lines: String = columns.iter().map(|column| column.schema.as_str()).collect();
         let schema = parse_message_type(&format!("message {name} {{ {lines} }}"));
-        let schema = schema.expect("what columns say of themselves is a schema");
+        let schema = schema.expect("the column descriptions form a schema");
         let notes =
             notes.iter().map(|(key, value)| KeyValue::new((*key).to_owned(), value.clone())).collect();
         let mut properties = WriterProperties::builder()

@@ -108,7 +108,7 @@ pub(super) fn read(lines: &Lines, summary: Option<&FileRead>) -> Result<Foreign,
     part.claim("request_count", Some(all), ForeignStatistic::Count, (1.0, 0.0), count);
     if lines.miscounted > 0 {
         part.seen.push(format!(
-            "{} of {finished} answers: the tool's tokeniser counts other tokens than the server says (its inter_token_latency is \
+            "{} of {finished} answers: the tool's tokeniser count differs from the server's token count (its inter_token_latency is \
              over its own count; ours is over the server's)",
             lines.miscounted
         ));

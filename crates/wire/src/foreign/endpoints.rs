@@ -102,7 +102,7 @@ pub(super) fn read(
     }
     if lines.unfinished > 0 {
         part.seen.push(format!(
-            "{} answers were counted as complete without a reason for ending: they are taken to be cut off",
+            "{} answers were counted as complete without a finish reason: they are treated as truncated",
             lines.unfinished
         ));
     }

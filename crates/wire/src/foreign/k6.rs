@@ -141,8 +141,7 @@ pub(super) fn read(lines: &Lines, summary: Option<&FileRead>) -> Result<Foreign,
         part.rows.sort_by_key(|row| row.due.or(row.sent));
     } else {
         part.seen.push(
-            "stamps are whole seconds: neither the schedule nor the requests in flight can be looked at"
-                .into(),
+            "timestamps are whole seconds: the schedule and the requests in flight cannot be checked".into(),
         );
     }
     if !lines.dropped.is_empty() {

@@ -245,7 +245,7 @@ fn documents<'a>(tool: &'static str, bytes: &'a [u8]) -> Result<(Vec<json::Json<
 }
 
 /// Note for a document without its end.
-const CUT: &str = "the file ends in the middle of the document; what stands before is read";
+const CUT: &str = "the file ends in the middle of the document; the part before the end is used";
 
 /// Returns the outcome of a failed request from its status.
 fn failed(status: Option<u16>) -> Outcome {

@@ -80,7 +80,7 @@ fn part(run: &Json<'_>, number: usize) -> ForeignPart {
         part.rows.push(row);
     }
     part.seen
-        .push("no stamp is kept: neither the schedule nor the requests in flight can be looked at".into());
+        .push("the file has no timestamps: the schedule and the requests in flight cannot be checked".into());
     let columns = [
         ("ttft", Some(part.column("ttft", "sending → first token", first))),
         ("itl", Some(part.column("itl", "every gap between tokens", gaps))),

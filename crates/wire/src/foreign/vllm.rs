@@ -211,10 +211,7 @@ fn columns(part: &mut ForeignPart, run: &Json<'_>, itls: Vec<f64>) {
         (!values.is_empty()).then(|| part.column(name, definition, values))
     };
     let metrics = [
-        (
-            "ttft",
-            put("ttft", "sending → first chunk, which on chat names the role and holds no token", ttfts),
-        ),
+        ("ttft", put("ttft", "sending → first chunk, which on chat names the role and has no token", ttfts)),
         (
             "tpot",
             put(
@@ -223,7 +220,7 @@ fn columns(part: &mut ForeignPart, run: &Json<'_>, itls: Vec<f64>) {
                 tpots,
             ),
         ),
-        ("itl", put("itl", "every gap between chunks, those of the role and of the end among them", itls)),
+        ("itl", put("itl", "every gap between chunks, including the role chunk and the end chunk", itls)),
         ("e2el", put("e2el", "sending → end of the answer", latencies)),
     ];
     let output = put("output tokens", "output_lens of the answers", outs);

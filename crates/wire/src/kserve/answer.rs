@@ -29,10 +29,12 @@ pub(crate) fn read(text: &str, raw: usize, tally: &mut Tally) -> Result<(), serd
         return Ok(());
     }
     let outputs = answer.outputs.ok_or_else(|| serde_json::Error::custom("it has no outputs"))?;
-    let told = outputs.iter().filter_map(|output| output.parameters.as_ref()?.binary_data_size);
-    let told = told.fold(0, u64::saturating_add);
-    if told != raw as u64 {
-        return Err(serde_json::Error::custom(format!("{raw} raw bytes follow where {told} were told")));
+    let reported = outputs.iter().filter_map(|output| output.parameters.as_ref()?.binary_data_size);
+    let reported = reported.fold(0, u64::saturating_add);
+    if reported != raw as u64 {
+        return Err(serde_json::Error::custom(format!(
+            "{raw} raw bytes follow; binary_data_size reports {reported}"
+        )));
     }
     // An output with no elements is empty; an output without a shape counts as having content.
     tally.generated = outputs.iter().any(|output| !output.shape.contains(&0));

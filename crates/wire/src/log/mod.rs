@@ -35,7 +35,8 @@ pub const UNDERSTOOD: &str = "logs of LiteLLM (standard_logging_object), Envoy A
 /// Bytes of text per block: about sixteen tokens.
 const BLOCK_BYTES: usize = 64;
 /// Note if the log contains prompts and hashing was not requested.
-const UNREAD_PROMPTS: &str = "prompts are in the log and were not looked at: --hash-prompts keeps which beginnings they share, and no text";
+const UNREAD_PROMPTS: &str =
+    "the log contains prompts, which were not read: --hash-prompts keeps their shared prefixes, and no text";
 /// Limit of unreadable lines that are listed individually.
 const NAMED: usize = 3;
 
@@ -158,7 +159,7 @@ impl LogFeed {
             blind.push(UNREAD_PROMPTS);
         }
         if self.key.is_some() && self.prompts.1 > 0 {
-            blind.push("prompts are redacted in the log, so that nothing of them can be hashed");
+            blind.push("prompts are redacted in the log, so they cannot be hashed");
         }
         let block_tokens = match self.kind {
             LogKind::Dynamo | LogKind::Weka => self.engine.block_tokens,
@@ -263,7 +264,7 @@ fn told(kind: LogKind) -> (&'static str, &'static str, i64) {
         LogKind::Vllm => ("vLLM's log", "when the server received it", 1_000_000_000),
         LogKind::LlamaCpp => ("llama.cpp's log", "when a slot began with it", 1_000),
         LogKind::Weka => {
-            ("agents' sessions", "the instant that its session says, from its own beginning on", 1_000_000)
+            ("agents' sessions", "the time in its session, from the start of the session", 1_000_000)
         }
     }
 }

@@ -168,7 +168,7 @@ impl Spans {
             ));
         }
         if self.without > 0 {
-            left_out.push(format!("{}: a model was asked and no tokens are said", counted(self.without)));
+            left_out.push(format!("{}: a model call without token counts", counted(self.without)));
         }
         if self.sums > 0 {
             left_out.push(format!("{}: the tokens of an agent's calls together", counted(self.sums)));

@@ -203,7 +203,7 @@ pub fn parse(endpoint: ApiEndpoint, body: &[u8], body_max: usize) -> Result<Gene
             let input = body.input.ok_or_else(|| bad("input", "input is required"))?;
             words.response_input(input)?;
         }
-        Protocol::Transcriptions => return Err(bad("body", "a transcription is asked for by a form")),
+        Protocol::Transcriptions => return Err(bad("body", "a transcription needs a multipart form")),
         Protocol::Rerank => inputs = words.pairs(("query", body.query), ("documents", body.documents))?,
         Protocol::Score => inputs = words.pairs(("text_1", body.text_1), ("text_2", body.text_2))?,
         Protocol::Embeddings

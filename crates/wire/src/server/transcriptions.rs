@@ -28,7 +28,7 @@ pub fn parse_form(content_type: &str, body: &[u8], body_max: usize) -> Result<Ge
     let file =
         parts.iter().find(|part| part.name == "file").ok_or_else(|| bad("file", "file is required"))?;
     let sound =
-        media::read_wav(file.body).ok_or_else(|| bad("file", "the file is no WAV, which alone is served"))?;
+        media::read_wav(file.body).ok_or_else(|| bad("file", "the file is no WAV; only WAV is supported"))?;
     let stream = text("stream")?.is_some_and(|text| text.eq_ignore_ascii_case("true") || text == "1");
     let mut asked = GenerateRequest {
         endpoint: Protocol::Transcriptions,

@@ -212,7 +212,7 @@ fn what_is_no_trace_is_named() {
             what: "invalid type: integer `7`, expected a sequence".into()
         })
     );
-    assert!(said(b"\x0a\x05ab").contains("as many bytes as a length says"));
+    assert!(said(b"\x0a\x05ab").contains("as many bytes as its length field"));
     // A line of a log has ids too and is no span.
     assert!(said(br#"{"trace_id":"ab","span_id":"cd","message":"hi"}"#).contains("message"));
 }

@@ -161,7 +161,7 @@ fn a_context_that_is_named_wrongly_is_refused_with_its_line() {
         ("z", 90, "line 3: extends names `z`, which is no id of its session"),
         ("b", 90, "line 3: extends names a turn that it does not come after"),
         ("c", 90, "line 3: extends names a turn that it does not come after"),
-        ("a", 54, "line 3: 54 prompt tokens hold less than the prompt and answer that it extends (55)"),
+        ("a", 54, "line 3: 54 prompt tokens are fewer than the prompt and answer that it extends (55)"),
     ] {
         let said = detect_and_read(lines(extends, prompt).as_bytes(), "w.jsonl").unwrap_err().to_string();
         assert!(said.contains(why), "{said}");

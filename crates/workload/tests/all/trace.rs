@@ -264,8 +264,8 @@ fn clients_that_cannot_be_read_are_named_by_their_line() {
         ),
         (client(r#"[0,1.0,1.0,"Pareto",1.0,1.0]"#, lengths), "a law `Pareto`"),
         (client(r#"[0,-1.0,1.0,"Gamma",1.0,1.0]"#, lengths), "the window at 0 s"),
-        (client(r#"[0,90000.0,1.0,"Gamma",1.0,1.0]"#, lengths), "stands for 54000000 requests"),
-        (client(r#"[0,0.0,1.0,"Gamma",1.0,1.0]"#, lengths), "holds no request"),
+        (client(r#"[0,90000.0,1.0,"Gamma",1.0,1.0]"#, lengths), "represents 54000000 requests"),
+        (client(r#"[0,0.0,1.0,"Gamma",1.0,1.0]"#, lengths), "contains no request"),
         ("{".to_owned(), "line 2"),
     ] {
         let text = format!("{header}\n{second}\n");
