@@ -83,7 +83,7 @@ pub fn serve(
 ) -> Result<(), Stop> {
     if !addr.ip().is_loopback() {
         return Err(Stop::usage(format!(
-            "--listen {addr}: pages are served to this machine alone; listen on 127.0.0.1, or write one file with --out"
+            "--listen {addr}: pages are served on loopback only; listen on 127.0.0.1, or write one file with --out"
         )));
     }
     let wrong = |e: std::io::Error| Stop::usage(format!("--listen {addr}: {e}; name another port"));

@@ -74,9 +74,9 @@ fn read(source: &Path) -> Result<Foreign, Stop> {
         taken.extend(take(file)?);
     }
     if taken.is_empty() {
-        let looked = counted(files.len() as u64, "file");
+        let files = counted(files.len() as u64, "file");
         return Err(Stop::usage(format!(
-            "{name}: none of its {looked} is a result; understood are {UNDERSTOOD}"
+            "{name}: none of its {files} is a result; supported are {UNDERSTOOD}"
         )));
     }
     assemble(&taken).map_err(wrong)

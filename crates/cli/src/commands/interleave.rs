@@ -353,7 +353,7 @@ impl InterleaveReport<'_> {
         out::line(&format!("\n{}", watch::text(self.looked)));
         if args.stop_early {
             out::line(
-                "             with --stop-early this verdict decides: the comparison above was not asked at a fixed length",
+                "             with --stop-early this verdict decides: the comparison above has no fixed length",
             );
         }
         if let Some(quality) = self.quality {

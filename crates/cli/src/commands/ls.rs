@@ -14,7 +14,7 @@ use crate::resolve;
 pub fn run(args: &LsArgs) -> Result<Exit, Stop> {
     if !args.dir.is_dir() {
         return Err(Stop::usage(format!(
-            "{}: there is no such folder; runs are written under {}/ unless -o says otherwise",
+            "{}: there is no such folder; runs are written under {}/ unless -o sets another folder",
             args.dir.display(),
             named::HOME
         )));

@@ -102,7 +102,7 @@ pub fn own_arrivals_only(scenario: &mut Scenario, quiet: bool) -> Result<(), Sto
         ));
     }
     if scenario.load != LoadSpec::default() {
-        Screen::new(quiet).say("the scenario's load is not used: a sweep looks for its own");
+        Screen::new(quiet).say("the scenario's load is ignored: a sweep chooses its loads");
         scenario.load = LoadSpec::default();
     }
     Ok(())

@@ -28,7 +28,7 @@ pub(super) fn check_url(url: &str) -> CliResult<()> {
     let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     if authority.contains('@') {
         return Err(Stop::usage(
-            "the URL holds a user or password: use --key-env or --header 'authorization: $NAME'",
+            "the URL contains a user or password: use --key-env or --header 'authorization: $NAME'",
         ));
     }
     if authority.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn check_url(url: &str) -> CliResult<()> {
         let name = parameter.split('=').next().unwrap_or_default().to_ascii_lowercase();
         if SECRET_PARAMETERS.contains(&name.as_str()) {
             return Err(Stop::usage(format!(
-                "the URL holds a key (?{name}=…), which would be written down: send it as a header with --key-env or --header"
+                "the URL contains a key (?{name}=…), which the run would record: send it as a header with --key-env or --header"
             )));
         }
     }

@@ -84,7 +84,7 @@ impl ShardRequest {
         let start = match (&args.start_at, &args.rendezvous) {
             (Some(_), None) if command != "run" => {
                 return Err(Stop::usage(format!(
-                    "--start-at: what a {command} sends next follows from what came of it so far, so its shards must meet: --rendezvous PLACE"
+                    "--start-at: a {command} chooses each level from earlier results, so its shards need --rendezvous PLACE"
                 )));
             }
             (Some(text), None) => StartBy::Time(start_at(text)?),
@@ -95,7 +95,7 @@ impl ShardRequest {
             }
             _ => {
                 return Err(Stop::usage(
-                    "--shard: say how the shards begin together: --rendezvous PLACE (a folder that all see, s3://bucket/prefix) or --start-at TIME",
+                    "--shard: needs a common start: --rendezvous PLACE (a shared folder, s3://bucket/prefix) or --start-at TIME",
                 ));
             }
         };
@@ -173,7 +173,7 @@ impl ShardAgreement {
         let late = clock.now() - self.at;
         if late > LATE {
             return Err(Stop::invalid(format!(
-                "shard {} is {:.1} s late for the common start, so nothing was sent: its requests would all be due at once",
+                "shard {} is {:.1} s late for the common start, so nothing was sent: all its requests would be due immediately",
                 self.shard,
                 late.as_secs_f64()
             )));

@@ -274,7 +274,7 @@ fn a_store_that_goes_away_leaves_the_runs_on_their_machines() {
     let mut local = Vec::new();
     for (index, one) in all.iter().enumerate() {
         assert_eq!(one.code, 4, "{}", one.stderr);
-        let (_, rest) = one.stderr.split_once("the run is whole in ").expect("where it is");
+        let (_, rest) = one.stderr.split_once("the complete run is in ").expect("where it is");
         let dir = rest.split_whitespace().next().expect("a folder").to_owned();
         assert!(dir.starts_with(&format!("plimsoll-runs/shard-{index}-of-2-")), "{dir}");
         // The findings are printed anyway.

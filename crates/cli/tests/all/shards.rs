@@ -252,19 +252,22 @@ fn what_is_not_one_load_is_refused() {
     // A run that is whole is no shard, and a merged one neither.
     let whole = plimsoll(&["merge", &out, "-o", &field.path("more")]);
     assert_eq!(whole.code, 2);
-    assert!(whole.stderr.contains("a run of its own and no shard"), "{}", whole.stderr);
+    assert!(whole.stderr.contains("not a shard (--shard) of a run"), "{}", whole.stderr);
 }
 
 #[test]
 fn flags_that_make_no_shard_are_refused_in_one_line() {
     for (more, why) in [
         ("--shard 4/4 --rendezvous p --rate 1/s", "--shard 4/4: write its number, from 0"),
-        ("--shard 0/2 --rate 1/s", "--shard: say how the shards begin together"),
+        ("--shard 0/2 --rate 1/s", "--shard: needs a common start"),
         ("--shard 0/2 --rate 1/s --start-at 12 --nonce 1", "--start-at 12: that was"),
         ("--shard 0/2 --rate 1/s --start-at soon --nonce 1", "--start-at soon: write a time"),
         ("--shard 0/2 --rate 1/s --start-at 2100-01-01T00:00:00Z", "--start-at 2100"),
         ("--shard 0/2 --concurrency 4 --rendezvous p", "--shard: only an open loop"),
-        ("--shard 0/2 --rate 1/s --warm-up 5 --rendezvous p", "--shard: requests before the load"),
+        (
+            "--shard 0/2 --rate 1/s --warm-up 5 --rendezvous p",
+            "--shard: every shard would send the requests before the load",
+        ),
         ("--rendezvous p --rate 1/s", "--shard"),
         ("--shard 0/2 --rate 1/s --rendezvous s3://", "--rendezvous s3://…: a bucket's name is letters"),
         #[cfg(not(feature = "object-store"))]

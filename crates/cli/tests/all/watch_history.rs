@@ -117,11 +117,14 @@ fn what_is_no_history_and_what_is_not_kept_is_said() {
     let nothing = folder.path().join("nothing").display().to_string();
     let out = folder.path().join("out").display().to_string();
     for (args, word) in [
-        (&["watch", "cut", &nothing, "-o", &out][..], "holds no history"),
-        (&["watch", "cut", &history, "--from", "2000000000", "-o", &out], "nothing is kept of that time"),
+        (&["watch", "cut", &nothing, "-o", &out][..], "is no history"),
+        (
+            &["watch", "cut", &history, "--from", "2000000000", "-o", &out],
+            "the history has no data of that time",
+        ),
         (&["watch", "cut", &history, "--from", "soon", "-o", &out], "--from soon"),
         (&["watch", "cut", &history], "--out <RUN>"),
-        (&["gate", &history, "-b", &budget], "holds a history; cut out"),
+        (&["gate", &history, "-b", &budget], "is a history; cut out"),
         (&["watch", "http://127.0.0.1:1", "-b", &budget, "--from", "2h"], "'plimsoll watch cut'"),
     ] {
         let ended = plimsoll(args);

@@ -70,15 +70,15 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let scenario = own_load_only(draft.finish(random())?)?;
     let spec = ActiveSpec { ceilings: ceilings(args)?, ..spec(&args.active)? };
     let traffic = TrafficTraits::of(&scenario, mean_lengths(&scenario));
-    let beside = before.as_ref().map_or_else(String::new, |before| {
+    let compared = before.as_ref().map_or_else(String::new, |before| {
         format!(
-            "; held against {} ({} isolated)",
+            "; compared with {} ({} isolated)",
             before.run,
             figure::counted(before.alone.len() as u64, "request")
         )
     });
     let announced =
-        format!("{}: {}{beside}{}", scenario.target.url, tell::announced(&spec, &traffic), held_to(&spec));
+        format!("{}: {}{compared}{}", scenario.target.url, tell::announced(&spec, &traffic), held_to(&spec));
     if args.active.dry_run {
         out::line(&announced);
         return Ok(Exit::Done);
@@ -132,7 +132,7 @@ fn held_to(spec: &ActiveSpec) -> String {
     };
     match spec.ceilings.is_empty() {
         true => String::new(),
-        false => format!("; held to {}", spec.ceilings.iter().map(one).collect::<Vec<_>>().join(", ")),
+        false => format!("; limits: {}", spec.ceilings.iter().map(one).collect::<Vec<_>>().join(", ")),
     }
 }
 

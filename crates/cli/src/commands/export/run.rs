@@ -39,10 +39,7 @@ impl ExportResult {
     fn wrote(&self, files: u64, lost: &str) -> ExportSummary {
         let others = match self.others {
             0 => String::new(),
-            n => format!(
-                "{} that no figure is of (warm-up, requests sent alone), ",
-                counted(n as u64, "level")
-            ),
+            n => format!("{} without figures (warm-up, isolated requests), ", counted(n as u64, "level")),
         };
         ExportSummary {
             files,

@@ -427,10 +427,8 @@ impl Folder {
         manifest.levels = vec![self.extent.level(Some(arrivals), EndedBy::Complete)];
         let missing = arrivals.saturating_sub(self.extent.requests());
         if missing > 0 {
-            let why = format!(
-                "{} of {arrivals} left no row: the record did not keep up",
-                counted(missing, "request")
-            );
+            let why =
+                format!("{} of {arrivals} left no row: the disk was too slow", counted(missing, "request"));
             manifest.progress = RunState::Partial { why };
         }
         let dir = self.writer.dir().to_path_buf();

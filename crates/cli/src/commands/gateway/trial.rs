@@ -141,7 +141,11 @@ impl Trials {
             self.stand = Some(stand);
         }
         let kept = self.kept.as_ref().filter(|_| stand.is_some())?;
-        Some(format!("canary: {}, as {} says; remove it to begin anew", words(stand), kept.path.display()))
+        Some(format!(
+            "canary: {} ({}); remove that file to restart the trial",
+            words(stand),
+            kept.path.display()
+        ))
     }
 
     /// Evaluates once a minute, and acts. Returns messages.
@@ -205,7 +209,7 @@ impl Kept {
         let bytes = serde_json::to_vec(&KeptStand { of: self.of.clone(), stand }).unwrap_or_default();
         replace(&self.path, &bytes)
             .err()
-            .map(|e| format!("{}: {e}; a restart begins the trial anew", self.path.display()))
+            .map(|e| format!("{}: {e}; a gateway restart restarts the trial", self.path.display()))
     }
 }
 

@@ -69,9 +69,9 @@ impl LoadCaps {
     /// Fails if the load would exceed a cap. The text names the cap.
     pub fn allow(&self, ask: &LoadAsk) -> Result<u64, String> {
         let left = self.left();
-        let refuse = |asked: String, left: String, flag: &str| {
+        let refuse = |wanted: String, left: String, flag: &str| {
             Err(format!(
-                "{asked} asked, {left} left of {flag}; ask for less, or let the user restart the server with a higher {flag}"
+                "{wanted} requested, {left} left of {flag}; request less, or let the user restart the server with a higher {flag}"
             ))
         };
         if ask.seconds > left.seconds {
@@ -87,8 +87,8 @@ impl LoadCaps {
             return refuse(figure::counted(count, "request"), figure::count(left.requests), "--max-requests");
         }
         if count.saturating_mul(size) > left.tokens {
-            let asked = format!("{} tokens", figure::count(count.saturating_mul(size)));
-            return refuse(asked, figure::count(left.tokens), "--max-tokens");
+            let wanted = format!("{} tokens", figure::count(count.saturating_mul(size)));
+            return refuse(wanted, figure::count(left.tokens), "--max-tokens");
         }
         let cost = time_cost + count as f64 * request_cost;
         if cost > left.cost {

@@ -374,7 +374,7 @@ fn simulate(params: SimulateParams, _: &ToolContext) -> Result<Job, String> {
     let requests = rate * seconds;
     if requests > SIMULATED_REQUESTS as f64 || seconds > SIMULATED_S {
         return Err(format!(
-            "{requests:.0} requests in {seconds} s: a simulation has at most {SIMULATED_REQUESTS} requests and {SIMULATED_S} s; ask for less"
+            "{requests:.0} requests in {seconds} s: a simulation has at most {SIMULATED_REQUESTS} requests and {SIMULATED_S} s; reduce the load"
         ));
     }
     let profile = params.profile.as_deref().unwrap_or("demo");

@@ -93,7 +93,9 @@ pub fn read(args: &WatchArgs, doing: WatchMode) -> Result<WatchConfig, Stop> {
     let history = args.history.clone().map(RetentionSpec::new).or(file.history.take());
     history.iter().try_for_each(|kept| kept.check("history")).map_err(Stop::usage)?;
     if history.is_some() && run.is_some() {
-        return Err(Stop::usage("--history: a run keeps its requests itself; history is of metrics pages"));
+        return Err(Stop::usage(
+            "--history: applies to metrics endpoints; a run already stores its requests",
+        ));
     }
     let price = PriceArgs {
         price: args.price.price.clone().or(file.price.take()),
@@ -152,9 +154,9 @@ fn source_run(sources: &[String], doing: WatchMode) -> Result<Option<PathBuf>, S
         _ => None,
     };
     match (doing, &run) {
-        (WatchMode::Lint, Some(_)) => {
-            Err(Stop::usage("watch lint: is about pages; requests themselves tell every latency and share"))
-        }
+        (WatchMode::Lint, Some(_)) => Err(Stop::usage(
+            "watch lint: checks metrics endpoints only; requests provide every latency and share",
+        )),
         _ => Ok(run),
     }
 }
@@ -256,7 +258,8 @@ fn is_file(text: &str) -> bool {
 fn named(sources: &[String]) -> Result<(WatchFile, ResolvedSources), Stop> {
     let (file, ResolvedSources { pages, lists, pushed }) = match sources {
         [] => {
-            let what = "watch: name a metrics page (http://host:8000/metrics), a watch file or a growing run";
+            let what =
+                "watch: name a metrics endpoint (http://host:8000/metrics), a watch file or a growing run";
             return Err(Stop::usage(what));
         }
         [one] if is_file(one) => {

@@ -148,7 +148,7 @@ fn listed(line: &SourceLine, file: &Path, found: &mut ResolvedSources) -> Result
     }
     let own = push(line).map_err(of_file)?;
     if own.is_none() && (line.key_env.is_some() || line.key_file.is_some()) {
-        let what = "key_env and key_file say what whoever pushes has to know; a page's token is named with --key-env";
+        let what = "key_env and key_file set the key of push clients; set the token of a metrics endpoint with --key-env";
         return Err(of_file(what.to_owned()));
     }
     pushed.extend(own);

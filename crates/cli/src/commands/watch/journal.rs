@@ -179,7 +179,7 @@ impl Journal {
         match written {
             Ok(()) => self.is_failing = false,
             Err(e) if !std::mem::replace(&mut self.is_failing, true) => out::note(&format!(
-                "{}: {e}; a restart now would forget what is not written there",
+                "{}: {e}; a restart now would lose the unwritten state",
                 self.path.display()
             )),
             Err(_) => {}
@@ -236,7 +236,7 @@ fn read(path: &Path) -> Result<Option<JournalState>, Stop> {
         )));
     }
     if damaged > 0 {
-        out::note(&format!("{name}: {damaged} damaged lines were passed over"));
+        out::note(&format!("{name}: {damaged} damaged lines were skipped"));
     }
     Ok((good > 0).then_some(state))
 }
