@@ -62,7 +62,7 @@ fn head(manifest: &Manifest, level: &LevelFinding, margin: f64) -> String {
     let summary = &level.summary;
     let mut text = format!(
         "# Proposed from run {} of {}, {}: upper ends of the measured 95 % intervals + {}, rounded up.\n\
-         # The comment above each row gives its measurement. Replace the limits with those that your users need.\n\
+         # The comment above each row gives its measurement. Replace the limits by your users' needs.\n\
          version: 1\nname: proposed\nnote: from run {}\nload:\n  profile: {}\n",
         manifest.id,
         manifest.target.url,
