@@ -23,7 +23,7 @@ use crate::flags::GatewayArgs;
 const EVERY: u32 = 10;
 
 /// Modification time and size per file; `None` if the file is missing.
-type Seen = BTreeMap<PathBuf, Option<(SystemTime, u64)>>;
+type FileStates = BTreeMap<PathBuf, Option<(SystemTime, u64)>>;
 
 /// The reloader of the gateway file.
 pub struct ConfigReloader<'a> {
@@ -35,8 +35,8 @@ pub struct ConfigReloader<'a> {
     hung_up: Arc<AtomicBool>,
     named: Vec<PathBuf>,
     /// File states at the last reload, and at the last check.
-    read: Seen,
-    last: Seen,
+    read: FileStates,
+    last: FileStates,
     looks: u32,
 }
 
@@ -125,7 +125,7 @@ fn named(file: Option<&str>, spec: &GatewaySpec) -> Vec<PathBuf> {
     files
 }
 
-fn look(files: &[PathBuf]) -> Seen {
+fn look(files: &[PathBuf]) -> FileStates {
     let seen = |path: &Path| {
         let data = std::fs::metadata(path).ok()?;
         Some((data.modified().ok()?, data.len()))

@@ -193,7 +193,7 @@ struct Whole {
     requests: u64,
     explained: u64,
     /// Attempts by replica, with the explained ones by reason.
-    replicas: BTreeMap<String, Went>,
+    replicas: BTreeMap<String, ReplicaTotals>,
     because: BTreeMap<ChoiceReason, u64>,
     /// Expected cached prompt tokens, and the cached tokens that servers reported for these requests.
     expected_cached: f64,
@@ -205,7 +205,7 @@ struct Whole {
 }
 
 #[derive(Serialize, Default)]
-struct Went {
+struct ReplicaTotals {
     attempts: u64,
     finished: u64,
     shed: u64,
