@@ -47,13 +47,13 @@ pub struct CanaryArgs {
     /// PEM file of additional trusted certificates
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<String>,
-    /// No verification of the certificates of the pages
+    /// Skip verification of the TLS certificates of endpoints
     #[arg(long)]
     pub insecure: bool,
     /// Output format: text, or json with one line per change
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q')]
     pub quiet: bool,
 }

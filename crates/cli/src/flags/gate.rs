@@ -41,7 +41,7 @@ pub struct GateArgs {
     /// Other exit codes, such as 3=0 (inconclusive passes) or 4=1,5=1
     #[arg(long, value_name = "FROM=TO", value_delimiter = ',', help_heading = "Output")]
     pub map_exit: Vec<String>,
-    /// How the result is printed to stdout
+    /// Output format
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: OutputFormat,
 }

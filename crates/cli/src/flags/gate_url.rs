@@ -75,7 +75,7 @@ pub struct GateUrlArgs {
     /// Run folder to write; must not exist [default: a new one under plimsoll-runs/]
     #[arg(long, short = 'o', value_name = "DIR", help_heading = "Measuring a URL")]
     pub out: Option<PathBuf>,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q', help_heading = "Measuring a URL")]
     pub quiet: bool,
 }

@@ -46,7 +46,7 @@ pub struct QualityArgs {
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: OutputFormat,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q', help_heading = "Output")]
     pub quiet: bool,
 }

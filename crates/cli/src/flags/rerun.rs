@@ -39,7 +39,7 @@ pub struct RerunArgs {
         help_heading = "Target"
     )]
     pub headers: Vec<String>,
-    /// No verification of the TLS certificate
+    /// Skip verification of the TLS certificate
     #[arg(long, requires = "target", help_heading = "Target")]
     pub insecure: bool,
     /// PEM file of additional trusted certificates

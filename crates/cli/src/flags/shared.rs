@@ -35,7 +35,7 @@ pub struct TargetArgs {
     /// Extra header, repeatable; $NAME inserts an environment variable; {session}, {request}, {trace} and {span} insert identifiers
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", help_heading = "Target")]
     pub headers: Vec<String>,
-    /// No verification of the TLS certificate
+    /// Skip verification of the TLS certificate
     #[arg(long, help_heading = "Target")]
     pub insecure: bool,
     /// PEM file of additional trusted certificates
@@ -248,7 +248,7 @@ pub struct OutputArgs {
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: OutputFormat,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q', help_heading = "Output")]
     pub quiet: bool,
 }

@@ -85,7 +85,7 @@ pub struct SelftestArgs {
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q')]
     pub quiet: bool,
     /// Output format: text or json

@@ -47,7 +47,7 @@ pub struct WhatIfArgs {
     /// Run folder
     #[arg(value_parser = crate::named::run)]
     pub run: PathBuf,
-    /// Change, repeatable or with commas: "rate 2x", "rate 50/s", "prompts +30%", "outputs -20%", "cache off", "replicas -1", "route least_requests", "slots 64", "weights fp8", "gpu h200"
+    /// Changes, repeatable or with commas: "rate 2x", "prompts +30%", "outputs -20%", "cache off", "replicas -1", "route least_requests", "slots 64", "weights fp8", "gpu h200"
     #[arg(required = true, value_name = "CHANGE")]
     pub changes: Vec<String>,
     /// Level of the run [default: the only one; in a sweep nearest to the budget line or onset]

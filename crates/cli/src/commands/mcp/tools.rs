@@ -1,6 +1,6 @@
 //! The tools: their typed parameters, and the command line that each becomes.
 //!
-//! No parameter is a flag, and no text becomes a word of its own: values stand behind `=`, so that a text that starts with `-` stays a value.
+//! Each value follows `=` in the same argument, so a text that starts with `-` remains a value. No parameter is a flag.
 
 use std::path::{Path, PathBuf};
 
