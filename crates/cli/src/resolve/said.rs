@@ -2,7 +2,7 @@
 
 use plimsoll_judge::cost::{Bill, EndpointPrice};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
-use plimsoll_workload::Scenario;
+use plimsoll_workload::{Scenario, nearest};
 use serde_json::{Value, json};
 
 use super::CliResult;
@@ -136,7 +136,9 @@ pub fn budget(ceilings: &[String]) -> CliResult<Option<BudgetSpec>> {
         }
         let named = Metric::ALL.into_iter().find(|known| known.name() == metric);
         let metric = named.ok_or_else(|| {
-            Stop::usage(format!("--slo {text}: the metrics are ttft, tpot, e2e and errors"))
+            let tip = nearest(metric, ["ttft", "tpot", "e2e", "errors"]);
+            let tip = tip.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            Stop::usage(format!("--slo {text}: the metrics are ttft, tpot, e2e and errors{tip}"))
         })?;
         // Ceilings must rise with the percentile, because a higher percentile is never smaller and one of the two would be redundant.
         for other in budget.latency.iter().filter(|other| other.metric == metric) {
@@ -233,5 +235,7 @@ mod tests {
         ] {
             assert!(super::budget(&texts(wrong)).is_err(), "{wrong:?}");
         }
+        let swapped = super::budget(&texts(&["tftt p99 < 500ms"])).expect_err("refused");
+        assert!(swapped.line.ends_with("did you mean ttft?"), "{}", swapped.line);
     }
 }

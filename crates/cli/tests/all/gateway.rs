@@ -209,6 +209,13 @@ fn check_says_who_answers_and_what_is_wrong() {
 }
 
 #[test]
+fn a_second_file_is_refused_in_a_line() {
+    let second = plimsoll(&["gateway", "a.yaml", "b.yaml"]);
+    assert_eq!(second.code, 2);
+    assert!(second.stderr.contains("b.yaml: unexpected argument; name one file"), "{}", second.stderr);
+}
+
+#[test]
 fn an_address_that_is_taken_is_said_in_a_line() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let listen = taken.local_addr().expect("bound").to_string();

@@ -243,6 +243,8 @@ fn a_watch_that_cannot_be_is_refused_in_one_line() {
             ended.stderr
         );
     }
+    let unknown = plimsoll(&["watch", &file, "-b", &budget]).stderr;
+    assert_eq!(unknown.matches("journal").count(), 1, "the keys are listed once: {unknown}");
 }
 
 /// The rows that a page can judge, and the edges around their ceilings.

@@ -97,6 +97,12 @@ fn stretches_of_a_history_are_read_like_runs_and_hold_what_came() {
     assert_eq!(ended[0].code, 0, "{}", ended[0].stdout);
 
     cut(&history, &second(7200), &second(8400), &at("third"));
+    let listed = plimsoll(&["ls", &folder.path().display().to_string()]);
+    assert!(
+        listed.stdout.contains("live traffic") && !listed.stdout.contains("0 levels"),
+        "{}",
+        listed.stdout
+    );
     assert_eq!(plimsoll(&["gate", &at("third"), "-b", &budget]).code, 1);
     let worse = plimsoll(&["compare", &at("second"), &at("third"), "--format", "json"]);
     assert_eq!((worse.code, worse.json()["verdict"].as_str()), (1, Some("regressed")), "{}", worse.stdout);

@@ -312,8 +312,15 @@ pub fn span(flag: &str, text: Option<&String>) -> Result<Option<Span>, Stop> {
 fn watch_file(path: &Path) -> Result<WatchFile, Stop> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| out::unread(&name, &e))?;
-    WatchFile::read(&text)
-        .map_err(|e| Stop::usage(format!("{name}{}; keys: {}", yaml::wrong(&e), file::KEYS)))
+    WatchFile::read(&text).map_err(|e| {
+        let problem = yaml::wrong(&e);
+        // The parser lists the allowed keys of the section already.
+        let keys = match problem.contains("unknown field") {
+            true => String::new(),
+            false => format!("; keys: {}", file::KEYS),
+        };
+        Stop::usage(format!("{name}{problem}{keys}"))
+    })
 }
 
 /// Returns the metrics URL of a source. The URL of an endpoint becomes its `/metrics` URL.
