@@ -21,7 +21,7 @@ pub struct GateArgs {
     /// Run to compare with, for relative budgets and changed means: a folder or a name [default: the budget file's]
     #[arg(long, value_name = "RUN")]
     pub baseline: Option<String>,
-    /// The version that was measured, for the line of a named baseline [default: the engine's, where it is known]
+    /// Measured version, for the line of a named baseline [default: the engine's, where it is known]
     #[arg(long, value_name = "LABEL")]
     pub label: Option<String>,
     #[command(flatten)]

@@ -63,7 +63,7 @@ pub struct SearchArgs {
     pub knee_factor: f64,
 }
 
-/// As the flags have it.
+/// The defaults of the flags.
 impl Default for SearchArgs {
     fn default() -> SearchArgs {
         SearchArgs { time: "10m".into(), hold: None, traffic: vec!["steady".into()], knee_factor: 1.5 }

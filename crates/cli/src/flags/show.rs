@@ -104,7 +104,7 @@ pub struct DoctorArgs {
     /// Protocol: chat, completions, responses, embeddings, kserve, kserve_grpc or http [default: chat]
     #[arg(long, value_name = "NAME", requires = "url")]
     pub protocol: Option<String>,
-    /// Environment variable that holds the API key
+    /// Environment variable of the API key
     #[arg(long, value_name = "NAME", requires = "url")]
     pub key_env: Option<String>,
     /// Requests in flight
