@@ -151,7 +151,7 @@ pub fn of(
     }
     let place = run.display();
     if let RunState::Partial { why } = &manifest.progress {
-        return Err(Stop::usage(format!("{place} is partial ({why}): pin a run that went to its end")));
+        return Err(Stop::usage(format!("{place} is partial ({why}): pin a complete run")));
     }
     if findings.validity.verdict == Trust::Invalid {
         let why =

@@ -82,7 +82,7 @@ fn only(rows: Vec<MeasuredRow>, text: &str) -> Result<Vec<MeasuredRow>, Stop> {
     let kept: Vec<MeasuredRow> = rows.into_iter().filter(|row| kind(&row.engine).contains(text)).collect();
     if kept.is_empty() {
         let kinds = kinds.into_iter().collect::<Vec<_>>().join("; ");
-        return Err(Stop::usage(format!("--only {text}: no row is of such an engine; there are: {kinds}")));
+        return Err(Stop::usage(format!("--only {text}: no row has this engine; engines: {kinds}")));
     }
     Ok(kept)
 }

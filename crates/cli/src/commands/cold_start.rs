@@ -84,7 +84,7 @@ fn measure(args: &ColdStartArgs) -> Result<Exit, Stop> {
         ..MeasurementStart::new(KIND, scenario, &args.client, stop_limits(&args.ceilings)?, &args.output)
     })?;
     measure.screen.say(&format!(
-        "{}, then {} of nothing and {}, {}; {} in all",
+        "{}, then {} idle and {}, {}; {} in all",
         counted(args.warm.into(), "steady request"),
         format_span(idle),
         counted(u64::from(1 + args.then), "request"),

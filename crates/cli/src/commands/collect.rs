@@ -60,7 +60,7 @@ pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
         manifest.progress = RunState::Partial { why: why.clone() };
     }
     writer.finish(manifest).map_err(kept)?;
-    ended.map_err(|why| Stop::invalid(format!("{}: {why}; what was acknowledged is kept", dir.display())))?;
+    ended.map_err(|why| Stop::invalid(format!("{}: {why}; acknowledged spans are kept", dir.display())))?;
     show(args, &dir, &counts)
 }
 

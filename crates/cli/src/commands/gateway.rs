@@ -329,8 +329,8 @@ fn words(standing: ReplicaAvailability) -> &'static str {
         ReplicaAvailability::Down => "does not answer; it gets no requests until it does",
         ReplicaAvailability::Ejected => "fails; it gets no requests for a while",
         ReplicaAvailability::Silent => "its streams stall; no new requests until they resume",
-        ReplicaAvailability::Trial => "gets one request, to see whether it works again",
-        ReplicaAvailability::Draining => "ends what it has and gets no further requests",
+        ReplicaAvailability::Trial => "gets one request as a probe",
+        ReplicaAvailability::Draining => "finishes its requests and gets no new ones",
     }
 }
 

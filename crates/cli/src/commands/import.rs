@@ -123,7 +123,7 @@ fn begin(head: &[u8]) -> Result<Option<ForeignFeed>, Stop> {
 fn write(dir: &Path, args: &ImportArgs, read: &Foreign, imported: &ImportFinding) -> Result<u64, Stop> {
     let Some((levels, attempts)) = foreign::levels(read) else {
         return Err(Stop::usage(format!(
-            "-o {}: {} keeps no start times here, so that there is no run to write; its figures are printed",
+            "-o {}: {} has no start times, so no run is written; only the figures are printed",
             dir.display(),
             read.tool
         )));

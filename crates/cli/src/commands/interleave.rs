@@ -137,7 +137,7 @@ impl Plan {
             None => {
                 let whole = blocks * (self.window.0 + self.pause.0) as f64;
                 format!(
-                    "blocks of {}: about {} and what the endpoints take to answer the last",
+                    "blocks of {}: about {}, plus the time of the last answers",
                     figure::duration_ns(self.window.0 as f64),
                     figure::duration_ns(whole)
                 )

@@ -119,7 +119,9 @@ fn check(args: &K8sArgs, name: &str) -> Result<(), Stop> {
         return Err(Stop::usage("--cpus 0: a generator needs at least one CPU, better two"));
     }
     if args.place_secret.is_some() && args.place.is_none() {
-        return Err(Stop::usage("--place-secret: a claim needs no keys; it is for --place, an object store"));
+        return Err(Stop::usage(
+            "--place-secret: applies to --place (object store) only; a claim needs no keys",
+        ));
     }
     let is_secret = |text: &String| text.split_once('/').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty());
     match args.key_secret.as_ref().filter(|text| !is_secret(text)) {

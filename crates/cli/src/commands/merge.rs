@@ -122,7 +122,7 @@ fn alike(a: &MergeInput, b: &MergeInput) -> Result<(), Stop> {
     let (first, second) = (&a.name, &b.name);
     if a.part.shard == b.part.shard {
         return Err(Stop::usage(format!(
-            "{first} and {second}: both are shard {}, so that its part was sent twice; keep neither, and run all again",
+            "{first} and {second}: both are shard {}, so its part was sent twice; discard both, and run all shards again",
             a.part.shard
         )));
     }

@@ -53,7 +53,7 @@ pub fn run(args: &RerunArgs) -> Result<Exit, Stop> {
 fn came(dir: &Path) -> Result<Manifest, String> {
     let mut run = rows::whole(dir).map_err(|stop| stop.line)?;
     if run.manifest.progress == RunState::Running {
-        return Err("still being written: stop the gateway, or take an earlier run of it".into());
+        return Err("still being written: stop the gateway, or name an earlier run".into());
     }
     traffic::as_trace(dir, &mut run)?;
     run.manifest.progress = RunState::Complete;

@@ -34,7 +34,7 @@ impl FinishedMeasurement {
         match &self.unkept {
             Some(why) => {
                 crate::out::note(&format!(
-                    "plimsoll: the run can't be kept whole: {why}; what was written is readable"
+                    "plimsoll: the run is incomplete: {why}; the written part is readable"
                 ));
                 Exit::Invalid
             }

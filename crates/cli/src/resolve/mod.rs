@@ -305,7 +305,7 @@ impl Draft {
         }
         if args.requests.is_some() && matches!(self.mode(), "open" | "wave") {
             return Err(Stop::usage(
-                "--requests: what ends a closed loop (--concurrency, --saturate); an open loop ends after a time: --for 60s",
+                "--requests: ends only a closed loop (--concurrency, --saturate); an open loop ends after a time: --for 60s",
             ));
         }
         if let Some(requests) = args.requests {

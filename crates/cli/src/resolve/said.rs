@@ -178,7 +178,7 @@ pub fn budget_for(scenario: &Scenario, ceilings: &[String]) -> CliResult<BudgetS
     let of_tokens = asked.iter().flat_map(|budget| &budget.latency).find(|c| c.metric != Metric::E2e);
     match (asked.as_ref(), of_tokens) {
         (Some(_), Some(ceiling)) if whole => Err(Stop::usage(format!(
-            "--slo: answers come whole here and have no {}; put the ceiling on e2e",
+            "--slo: answers are not streamed here and have no {}; set a limit on e2e",
             ceiling.metric.name()
         ))),
         (Some(budget), _) => Ok(budget.clone()),

@@ -217,5 +217,5 @@ fn what_means_nothing_for_tensors_is_refused() {
     refused(&["--protocol", "kserve", "--price", "1USD/Mtok"], "per hour");
     refused(&["--batch", "4"], "--protocol kserve");
     let ended = plimsoll(&["sweep", url, "--protocol", "kserve", "--slo", "ttft p99 < 1s", "-q"]);
-    assert!(ended.code == 2 && ended.stderr.contains("put the ceiling on e2e"), "{}", ended.stderr);
+    assert!(ended.code == 2 && ended.stderr.contains("set a limit on e2e"), "{}", ended.stderr);
 }

@@ -207,8 +207,8 @@ fn of_eight_that_come_with_one_number_one_is_first() {
     };
     let said: Vec<&str> = all.iter().map(|one| one.stderr.as_str()).collect();
     // The first waits for the other shard, which does not come; the others send nothing.
-    assert_eq!(of(4, "shard 1/2 did not come to s3://load/crowd in time"), 1, "{said:?}");
-    assert_eq!(of(2, "--shard 0/2: has been at s3://load/crowd before"), 7, "{said:?}");
+    assert_eq!(of(4, "shard 1/2 did not connect to s3://load/crowd in time"), 1, "{said:?}");
+    assert_eq!(of(2, "--shard 0/2: has already used s3://load/crowd"), 7, "{said:?}");
     assert_eq!(field.names("crowd/"), ["crowd/rendezvous/ready-0.json", "crowd/rendezvous/start.json"]);
 }
 

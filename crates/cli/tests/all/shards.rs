@@ -204,12 +204,12 @@ fn what_is_not_one_load_is_refused() {
     // A second process with a used number is refused.
     let again = ended(field.shard("1/2", &["--rendezvous", &place, "--for", "1s"]));
     assert_eq!(again.code, 2, "{}", again.stderr);
-    assert!(again.stderr.contains("--shard 1/2: has been at"), "{}", again.stderr);
+    assert!(again.stderr.contains("--shard 1/2: has already used"), "{}", again.stderr);
     // A shard without others gives up after --shard-wait.
     let lonely = field.path("lonely");
     let one = ended(field.shard("0/2", &["--rendezvous", &lonely, "--for", "1s", "--shard-wait", "300ms"]));
     assert_eq!(one.code, 4, "{}", one.stderr);
-    assert!(one.stderr.contains("shard 1/2 did not come to"), "{}", one.stderr);
+    assert!(one.stderr.contains("shard 1/2 did not connect to"), "{}", one.stderr);
 
     // Differing shards without a rendezvous are detected by the merge.
     let place = field.path("told");
@@ -229,7 +229,7 @@ fn what_is_not_one_load_is_refused() {
             vec![name(&place, 0), name(&twin, 1)],
             "shards of different runs: seed is 1 in the first and 2 in the second",
         ),
-        (vec![name(&place, 0), name(&twin, 0)], "both are shard 0/2, so that its part was sent twice"),
+        (vec![name(&place, 0), name(&twin, 0)], "both are shard 0/2, so its part was sent twice"),
         (vec![field.path("lonely")], "no run of a shard"),
         (vec![field.path("nothing")], "there is no such file or folder"),
     ] {

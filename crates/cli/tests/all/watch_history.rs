@@ -201,7 +201,7 @@ fn a_kill_costs_the_open_block_and_no_other() {
     until_blocks(&history, 2);
     let busy =
         plimsoll(&["watch", &url, "-b", &budget, "--listen", "none", "--history", &history, "--for", "1s"]);
-    assert!(busy.code == 2 && busy.stderr.contains("another watch writes it"), "{}", busy.stderr);
+    assert!(busy.code == 2 && busy.stderr.contains("in use by another watch"), "{}", busy.stderr);
     let before = told(&history, &at("before"));
     first.kill().expect("killed");
     first.wait().expect("it ended");

@@ -47,7 +47,7 @@ pub fn proposal(manifest: &Manifest, findings: &Findings, margin: f64) -> Result
     };
     let budgets = latencies(level, margin);
     if budgets.is_empty() {
-        return Err(Stop::usage("this run shows no percentile: measure longer, then propose"));
+        return Err(Stop::usage("this run has no percentile: measure longer"));
     }
     let mut text = head(manifest, level, margin);
     for budget in budgets {

@@ -107,7 +107,7 @@ fn started(args: &DiagnoseArgs) -> Result<(Option<EarlierRun>, Draft), Stop> {
     let before = earlier(&dir, &rows);
     if before.alone.is_empty() && before.concurrency.is_empty() {
         return Err(Stop::usage(format!(
-            "--baseline {}: no request in it had the target to itself or was part of a closed loop, so that nothing can be compared; take a run of plimsoll diagnose URL, a sweep, or plimsoll run --concurrency 1",
+            "--baseline {}: has no isolated or closed-loop request to compare with; name a run of plimsoll diagnose URL, a sweep, or plimsoll run --concurrency 1",
             dir.display()
         )));
     }
@@ -158,7 +158,7 @@ fn spec(args: &DiagnoseUrlArgs) -> Result<ActiveSpec, Stop> {
         ceilings: Vec::new(),
     };
     if spec.time < Span::from_secs(5) {
-        return Err(Stop::usage("--time: at least 5s, or nothing can be compared"));
+        return Err(Stop::usage("--time: too short; needs at least 5s"));
     }
     if spec.max_concurrency == 0 || spec.max_requests == 0 {
         return Err(Stop::usage("--max-concurrency, --max-requests: at least 1"));

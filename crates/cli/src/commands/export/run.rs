@@ -105,7 +105,7 @@ fn whole(dir: &Path) -> Result<WholeRun, Stop> {
 }
 
 fn nothing(dir: &Path) -> Stop {
-    Stop::usage(format!("{}: no requests in it, so that there is nothing to export", dir.display()))
+    Stop::usage(format!("{}: has no requests to export", dir.display()))
 }
 
 fn exported(dir: &Path) -> Result<ExportResult, Stop> {

@@ -85,7 +85,7 @@ pub fn read(args: &WatchArgs, doing: WatchMode) -> Result<WatchConfig, Stop> {
     let senders = file.sinks.senders().map_err(Stop::usage)?;
     if !senders.is_empty() && file.journal.is_none() {
         return Err(Stop::usage(
-            "sinks: without a journal a restart loses or doubles alerts; write journal: FILE, where it can keep them",
+            "sinks: without a journal a restart loses or repeats alerts; add journal: FILE",
         ));
     }
     let record = args.record.clone().map(RetentionSpec::new).or(file.record.take());
@@ -177,7 +177,7 @@ fn checked(spec: BudgetWatchSpec) -> Result<BudgetWatchSpec, Stop> {
     if window < Span(8 * every.0) {
         let (every, least) = (every.as_secs_f64(), 8.0 * every.as_secs_f64());
         return Err(Stop::usage(format!(
-            "--window: at least eight scrapes, because with fewer nothing can be decided; they come every {every} s: write {least:.0}s or more"
+            "--window: a verdict needs at least eight scrapes, one every {every} s; write {least:.0}s or more"
         )));
     }
     Ok(spec)

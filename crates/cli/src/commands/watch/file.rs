@@ -159,7 +159,7 @@ fn listed(line: &SourceLine, file: &Path, found: &mut ResolvedSources) -> Result
 fn push(line: &SourceLine) -> Result<Option<PushSpec>, String> {
     let Some(text) = &line.otlp else { return Ok(None) };
     let listen = listen(text)
-        .ok_or_else(|| format!("otlp: {text}: write PORT or ADDRESS:PORT, on which it listens"))?;
+        .ok_or_else(|| format!("otlp: {text}: write the listen address as PORT or ADDRESS:PORT"))?;
     Ok(Some(PushSpec { listen, key_env: line.key_env.clone(), key_file: line.key_file.clone() }))
 }
 

@@ -208,7 +208,7 @@ pub fn lock(path: &Path, what: &str) -> Result<File, Stop> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Stop::usage(format!(
-            "{}: another watch writes it; end that one, or name another {what}",
+            "{}: in use by another watch; stop that watch, or name another {what}",
             path.display()
         ))),
         Err(TryLockError::Error(e)) => Err(Stop::usage(format!("{name}: {e}"))),
@@ -352,7 +352,7 @@ mod tests {
         let path = folder.path().join("journal");
         let held = open(&path);
         let second = Journal::open(&path, Some("chat"), None, (0, 1)).expect_err("refused").line;
-        assert!(second.contains("another watch writes it"), "{second}");
+        assert!(second.contains("in use by another watch"), "{second}");
         drop(held);
         let other = Journal::open(&path, Some("search"), None, (0, 1)).expect_err("refused").line;
         assert!(other.contains("budget chat") && other.contains("budget search"), "{other}");

@@ -90,8 +90,7 @@ impl WebhookSpec {
             (None, Some(file)) => (Secret::from_file(Path::new(file)), file),
         };
         // The underlying error names a flag that does not apply here.
-        let secret = secret
-            .map_err(|_| format!("no key to sign with is in {from}: it is not there, empty, or no text"))?;
+        let secret = secret.map_err(|_| format!("no signing key in {from}: missing, empty or not text"))?;
         SigningKey::new(&secret, from).map(Some).map_err(|e| e.to_string())
     }
 }

@@ -158,7 +158,7 @@ fn reconstruction(
         reuse: match rebuilt.reuse {
             Reuse::Hashes => "by the hashes of prompts' blocks",
             Reuse::Cached => {
-                "fitted: each prompt shares as many tokens as its server took from a cache, and which text that was is made up"
+                "fitted: each prompt shares as many tokens as its server read from a cache; the shared texts are synthetic"
             }
             Reuse::Grown => {
                 "assumed: each call of an agent begins with the prompt and the answer of the previous call, if the call is long enough"

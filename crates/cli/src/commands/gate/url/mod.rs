@@ -416,7 +416,7 @@ fn saturation(measure: &mut MeasurementSession, traffic: &str, time_s: f64) -> R
     measure.screen.say(&match found.stopped_growing {
         true => format!("throughput stops growing at {n} in flight"),
         false => {
-            format!("the search ended at {n} in flight, where throughput still grew: it may be better yet")
+            format!("the search ended at {n} in flight, where throughput still grew: the limit may be higher")
         }
     });
     Ok((n, found.took.as_secs_f64()))
