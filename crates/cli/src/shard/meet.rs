@@ -128,8 +128,8 @@ impl Table<'_> {
             let others = counted(u64::from(own.of - 1), "other shard");
             screen.say(&format!("waiting for {others} at {}", self.place.name()));
             for index in 1..own.of {
-                let other: Ready =
-                    self.wait_for(&ready_name(index), || format!("shard {index}/{} did not connect", own.of))?;
+                let other: Ready = self
+                    .wait_for(&ready_name(index), || format!("shard {index}/{} did not connect", own.of))?;
                 alike(&own, &other, index)?;
             }
             Ok(facts)
