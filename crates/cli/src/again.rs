@@ -35,7 +35,7 @@ impl RecordedScenario {
     /// Reads a manifest's scenario and the files that it names.
     pub fn of(manifest: &Manifest) -> Result<RecordedScenario, String> {
         let mut value = manifest.scenario.clone();
-        let object = value.as_object_mut().ok_or("run.json holds no scenario")?;
+        let object = value.as_object_mut().ok_or("run.json has no scenario")?;
         let sweep = part(object.remove("sweep"))?;
         for beside in ["scraped", "budget", "looks"] {
             object.remove(beside);

@@ -123,7 +123,7 @@ pub fn unchanged(baseline: &NamedBaseline) -> Result<(), Stop> {
     let manifest = plimsoll_store::read_manifest(run).map_err(|e| gone(format!("{e}; {again}")))?;
     if manifest.id != *id {
         return Err(gone(format!(
-            "{place} holds another run now ({} instead of {id}); {again}",
+            "{place} now contains another run ({} instead of {id}); {again}",
             manifest.id
         )));
     }
@@ -151,19 +151,19 @@ pub fn of(
     }
     let place = run.display();
     if let RunState::Partial { why } = &manifest.progress {
-        return Err(Stop::usage(format!("{place} is partial ({why}): pin a run that went to its end")));
+        return Err(Stop::usage(format!("{place} is partial ({why}): pin a complete run")));
     }
     if findings.validity.verdict == Trust::Invalid {
         let why =
             findings.validity.reasons.first().map_or(String::new(), |reason| format!(" ({})", reason.figure));
         return Err(Stop::usage(format!(
-            "{place} is no valid measurement{why}: plimsoll show {place} says what to do; pin a run that is"
+            "{place}: not a valid measurement{why}; pin a valid run (plimsoll show {place} lists the remedies)"
         )));
     }
     let figures: Vec<PinnedMetric> = measured(findings).flat_map(pinned).collect();
     if figures.is_empty() {
         return Err(Stop::usage(format!(
-            "{place} shows no percentile that others could be held to: pin a longer run, or a sweep with --hold"
+            "{place}: has no percentile to compare with; pin a longer run, or a sweep with --hold"
         )));
     }
     let fact = |key: &str| manifest.target.facts.get(key).cloned().flatten();
@@ -226,7 +226,7 @@ fn pinned(level: &LevelFinding) -> Vec<PinnedMetric> {
 pub fn write(baseline: &NamedBaseline, replace: bool) -> Result<PathBuf, Stop> {
     let path = file(&baseline.name);
     if path.exists() && !replace {
-        return Err(Stop::usage(format!("{}: this name is taken; --replace pins it anew", path.display())));
+        return Err(Stop::usage(format!("{}: this name is taken; --replace overwrites it", path.display())));
     }
     let io = |e: std::io::Error| Stop::usage(format!("{}: {e}", path.display()));
     std::fs::create_dir_all(FOLDER).map_err(io)?;
@@ -253,11 +253,11 @@ pub fn read(name: &str) -> Result<NamedBaseline, Stop> {
     }
     let text = std::fs::read_to_string(&path).map_err(|e| crate::out::unread(&shown, &e))?;
     let baseline: NamedBaseline = serde_json::from_str(&text).map_err(|e| {
-        Stop::usage(format!("{shown}: {e}; it is written by plimsoll baseline set, not by hand"))
+        Stop::usage(format!("{shown}: {e}; write this file with plimsoll baseline set, not with an editor"))
     })?;
     if baseline.schema != SCHEMA || baseline.name != name {
         return Err(Stop::usage(format!(
-            "{shown}: holds layout {} of the name {}, expected layout {SCHEMA} of {name}",
+            "{shown}: contains layout {} of the name {}, expected layout {SCHEMA} of {name}",
             baseline.schema, baseline.name
         )));
     }

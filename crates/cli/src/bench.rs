@@ -1,7 +1,7 @@
 //! The program `plimsoll-bench` starts `plimsoll` in its folder. It exists because `uvx plimsoll-bench` runs the program that has
 //! the name of the wheel.
 
-#![expect(clippy::print_stderr, reason = "all that it ever says")]
+#![expect(clippy::print_stderr, reason = "the only output of this program")]
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -15,6 +15,6 @@ fn main() -> ExitCode {
         }
         Err(why) => why.to_string(),
     };
-    eprintln!("plimsoll-bench: {why}; install plimsoll beside it");
+    eprintln!("plimsoll-bench: {why}; install plimsoll in the folder of plimsoll-bench");
     ExitCode::from(2)
 }

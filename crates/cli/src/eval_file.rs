@@ -27,7 +27,7 @@ pub fn read(path: &Path) -> Result<(Vec<EvalItem>, String), Stop> {
         items.push((number, item, rule));
     }
     if items.is_empty() {
-        return Err(Stop::usage(format!("{name}: holds no item; write one JSON object a line")));
+        return Err(Stop::usage(format!("{name}: no item found; write one JSON object per line")));
     }
     Ok((items, format!("{:016x}", digest(text.as_bytes()))))
 }

@@ -49,7 +49,7 @@ impl TargetModel {
         };
         if let Some(flag) = args.first() {
             return Err(Stop::usage(format!(
-                "{flag}: {name} was simulated, and its engine says that itself; name another with --profile"
+                "{flag}: {name} is a simulated run and already sets this; choose another engine with --profile"
             )));
         }
         Ok(TargetModel { world, others: Vec::new(), band: None, rests_on: None, notes: Vec::new() })

@@ -368,9 +368,7 @@ fn with_detail(command: Command, detail: HelpDetail) -> Command {
     let hides = command.get_arguments().any(&hidden);
     let more = match detail {
         HelpDetail::Summary if hides => "\n\nMore flags: --help",
-        HelpDetail::Usual if wraps_run => {
-            "\n\nMore flags: those of plimsoll run, and with --sweep those of plimsoll sweep"
-        }
+        HelpDetail::Usual if wraps_run => "\n\nMore flags: see plimsoll run, and with --sweep plimsoll sweep",
         HelpDetail::Usual if hides => "\n\nRarely used flags: plimsoll help flags",
         _ => "",
     };

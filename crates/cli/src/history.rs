@@ -117,8 +117,5 @@ pub fn read(name: &str) -> Result<(Vec<HistoryEntry>, Vec<String>), Stop> {
             Err(e) => notes.push(format!("line {} is no result: {e}", i + 1)),
         }
     }
-    Ok((
-        entries,
-        notes.into_iter().map(|note| format!("{}: {note}; it is passed over", path.display())).collect(),
-    ))
+    Ok((entries, notes.into_iter().map(|note| format!("{}: {note}; skipped", path.display())).collect()))
 }

@@ -175,6 +175,7 @@ fn refuse(error: &clap::Error, wants_json: bool) -> ExitCode {
                 .map(|tip| format!("; {}", &tip[5..]))
                 .unwrap_or_default();
             let tip = translated(error).map_or(tip, |advice| format!("; {advice}"));
+            let first = misplaced(error).unwrap_or(first);
             let missing = if error.kind() == ErrorKind::MissingRequiredArgument {
                 text.lines().nth(1).map(str::trim)
             } else {
@@ -204,4 +205,12 @@ fn translated(error: &clap::Error) -> Option<String> {
         format!("it belongs to 'plimsoll {} {}'", command.get_name(), below.get_name())
     };
     foreign_flags::advice(typed, |flag| of(command, flag)).or(below.map(belongs))
+}
+
+/// Returns the problem of a word after a file or flag that can only be a subcommand.
+fn misplaced(error: &clap::Error) -> Option<String> {
+    let ContextValue::String(word) = error.get(ContextKind::InvalidSubcommand)? else { return None };
+    (error.kind() == ErrorKind::ArgumentConflict).then(|| {
+        format!("{word}: unexpected argument; name one file, and put a subcommand before files and flags")
+    })
 }

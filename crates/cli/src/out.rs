@@ -88,7 +88,7 @@ pub fn why_unread(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
         io::ErrorKind::PermissionDenied => "it may not be read by this user".to_owned(),
-        io::ErrorKind::IsADirectory => "it is a folder, and a file is meant".to_owned(),
+        io::ErrorKind::IsADirectory => "it is a folder; name a file".to_owned(),
         io::ErrorKind::InvalidData => "it is no UTF-8 text".to_owned(),
         _ => error.to_string(),
     }

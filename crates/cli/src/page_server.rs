@@ -1,7 +1,8 @@
 //! Serves pages of this machine to its own browser, over HTTP/1.1 by hyper.
 //!
-//! It listens on loopback alone and checks the `Host` header, because a page of another origin could otherwise read runs through a name that
-//! resolves to 127.0.0.1. Each page is made on a thread of its own: a report of a large run takes seconds and must not hold up the list.
+//! The server listens on loopback only and checks the `Host` header. Without the check, a page of another origin could read
+//! runs through a name that resolves to 127.0.0.1. Each page is rendered on a separate thread, because a report of a large
+//! run takes seconds and must not delay the list.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -83,7 +84,7 @@ pub fn serve(
 ) -> Result<(), Stop> {
     if !addr.ip().is_loopback() {
         return Err(Stop::usage(format!(
-            "--listen {addr}: pages are served to this machine alone; listen on 127.0.0.1, or write one file with --out"
+            "--listen {addr}: pages are served on loopback only; listen on 127.0.0.1, or write one file with --out"
         )));
     }
     let wrong = |e: std::io::Error| Stop::usage(format!("--listen {addr}: {e}; name another port"));

@@ -33,29 +33,29 @@ pub fn bill(args: &PriceArgs, target: Option<&Fingerprint>) -> Result<Option<Bil
     spec.bill().map(Some).map_err(|e| unusable(args, FLAG, &e))
 }
 
-/// Returns the price of replicas whose number varies; `None` if no price is set. `said` is the price's origin for errors:
-/// [`FLAG`] or a key of a file.
+/// Returns the price of replicas whose number varies; `None` if no price is set. `origin` is [`FLAG`] or a
+/// key of a file, for errors.
 ///
 /// # Errors
 /// As for [`bill`], but the number of replicas may be missing.
-pub fn of_fleet(args: &PriceArgs, said: &str) -> Result<Option<PriceSpec>, Stop> {
-    let Some(spec) = spec(args, said)? else {
+pub fn of_fleet(args: &PriceArgs, origin: &str) -> Result<Option<PriceSpec>, Stop> {
+    let Some(spec) = spec(args, origin)? else {
         return match args.gpus {
-            Some(_) => Err(Stop::usage("gpus: of what price? write price: 2.49USD/gpu-hour beside it")),
+            Some(_) => Err(Stop::usage("gpus: needs a price; add price: 2.49USD/gpu-hour")),
             None => Ok(None),
         };
     };
     let some = PriceSpec { replicas: spec.replicas.or(Some(1)), ..spec.clone() };
-    some.bill().map(|_| Some(spec)).map_err(|e| unusable(args, said, &e))
+    some.bill().map(|_| Some(spec)).map_err(|e| unusable(args, origin, &e))
 }
 
-fn spec(args: &PriceArgs, said: &str) -> Result<Option<PriceSpec>, Stop> {
-    let spec = args.price.as_deref().map(|text| said_by(text, said)).transpose()?;
+fn spec(args: &PriceArgs, origin: &str) -> Result<Option<PriceSpec>, Stop> {
+    let spec = args.price.as_deref().map(|text| said_by(text, origin)).transpose()?;
     Ok(spec.map(|spec| PriceSpec { gpus: args.gpus.or(spec.gpus), ..spec }))
 }
 
-fn unusable(args: &PriceArgs, said: &str, why: &PriceError) -> Stop {
-    Stop::usage(format!("{said} {}: {why}", args.price.as_deref().unwrap_or_default()))
+fn unusable(args: &PriceArgs, origin: &str, why: &PriceError) -> Stop {
+    Stop::usage(format!("{origin} {}: {why}", args.price.as_deref().unwrap_or_default()))
 }
 
 /// Adds the costs to the findings if a price is set.
@@ -69,10 +69,10 @@ pub fn read(text: &str) -> Result<PriceSpec, Stop> {
     said_by(text, FLAG)
 }
 
-fn said_by(text: &str, said: &str) -> Result<PriceSpec, Stop> {
+fn said_by(text: &str, origin: &str) -> Result<PriceSpec, Stop> {
     let is_file = [".yaml", ".yml", ".json"].iter().any(|end| text.ends_with(end));
     if !is_file {
-        let price = Price::parse(text).map_err(|e| Stop::usage(format!("{said} {e}")))?;
+        let price = Price::parse(text).map_err(|e| Stop::usage(format!("{origin} {e}")))?;
         return Ok(PriceSpec::new(price));
     }
     let value = resolve::mapping(Path::new(text), "price")?;

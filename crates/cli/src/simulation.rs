@@ -219,7 +219,7 @@ pub fn fits(world: &WorldSpec, scenario: &Scenario, end: Span) -> Result<(), Sto
     };
     if (0..scenario.class_count() as u16).any(shows) {
         return Err(Stop::usage(
-            "prompts.images, prompts.audio: a simulated world reads text alone; give the tokens that they come to as --isl",
+            "prompts.images, prompts.audio: a simulated engine reads text only; add their tokens to --isl",
         ));
     }
     world.validate().map_err(|e| Stop::usage(e.to_string()))?;

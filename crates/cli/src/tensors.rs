@@ -82,12 +82,12 @@ pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((flag, _)) if is_kserve => {
             return Err(Stop::usage(format!(
-                "{flag}: a KServe request carries tensors, not tokens; --batch says how many rows"
+                "{flag}: a KServe request contains tensors, not tokens; set the rows with --batch"
             )));
         }
         Some((flag, _)) if Protocol::from_name(draft.protocol()) == Some(Protocol::Transcriptions) => {
             return Err(Stop::usage(format!(
-                "{flag}: a transcription carries a sound, not text; --audio says how long"
+                "{flag}: a transcription contains audio, not text; set its length with --audio"
             )));
         }
         _ if !is_kserve && (args.batch.is_some() || !args.shapes.is_empty()) => {
@@ -115,8 +115,12 @@ pub fn client(draft: &Draft, args: &ClientArgs) -> Result<(), Stop> {
         return Ok(());
     }
     match (&args.first_token_timeout, args.cancel) {
-        (Some(_), _) => Err(Stop::usage("--first-token-timeout: a KServe answer comes whole; use --timeout")),
-        (_, Some(_)) => Err(Stop::usage("--cancel: a KServe answer comes whole, and nobody leaves half-way")),
+        (Some(_), _) => {
+            Err(Stop::usage("--first-token-timeout: a KServe answer is not streamed; use --timeout"))
+        }
+        (_, Some(_)) => Err(Stop::usage(
+            "--cancel: a KServe answer is not streamed, so no client can cancel half-way; drop this flag",
+        )),
         _ => Ok(()),
     }
 }
@@ -139,8 +143,8 @@ pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
         [("target.model", place.model, "--model"), ("target.version", place.version, "target.version")]
     {
         let Some(found) = found else { continue };
-        if let Some(said) = draft.text(path).filter(|said| *said != found) {
-            return Err(Stop::usage(format!("{flag} {said}: the URL names {found}")));
+        if let Some(given) = draft.text(path).filter(|given| *given != found) {
+            return Err(Stop::usage(format!("{flag} {given}: the URL names {found}")));
         }
         draft.set(path, found.into());
     }
@@ -188,7 +192,7 @@ fn no_body(draft: &Draft, grpc: bool) -> Result<(), Stop> {
             Err(Stop::usage("--body: a gRPC request is made of tensors; use --batch and --shape"))
         }
         (true, _, Some(name), _) => {
-            Err(Stop::usage(format!("target.extra.{name}: a gRPC request has room for `parameters` alone")))
+            Err(Stop::usage(format!("target.extra.{name}: a gRPC request accepts only `parameters`")))
         }
         (true, .., true) => Err(Stop::usage("--before-level: a gRPC port takes no HTTP request")),
         _ => Ok(()),
@@ -233,8 +237,8 @@ pub fn check(scenario: &Scenario) -> Result<(), Stop> {
     let odd = |class: &&ClassSpec| class.model.is_some() || class.prompts.is_some();
     match scenario.classes.iter().find(odd) {
         Some(class) => Err(Stop::usage(format!(
-            "classes: {}: a KServe run asks one model for tensors; a class may have sizes, a priority and a queue_timeout \
-             of its own",
+            "classes: {}: a KServe run sends tensors to one model; a class may set only sizes, a priority and a \
+             queue_timeout",
             class.name
         ))),
         None => Ok(()),
@@ -251,7 +255,7 @@ pub fn learn(
     if decoupled && scenario.target.protocol == Protocol::KserveGrpc && !scenario.target.stream {
         // Streaming is required, because Triton refuses other requests for a decoupled model.
         scenario.target.stream = true;
-        words.push(format!("{} is decoupled: its responses are asked for as a stream", model.name));
+        words.push(format!("{} is decoupled: responses are requested as a stream", model.name));
     }
     if scenario.target.body_template.is_some() {
         return Ok(());
@@ -259,7 +263,7 @@ pub fn learn(
     let url = &scenario.target.url;
     if model.inputs.is_empty() && scenario.target.tensors.inputs.is_empty() {
         return Err(Stop::usage(format!(
-            "{url} does not say what {} takes: give a request with --body FILE, or target.tensors.inputs in a scenario",
+            "{url} does not report the inputs of {}: set a request with --body FILE, or target.tensors.inputs in a scenario",
             model.name
         )));
     }
@@ -273,9 +277,7 @@ pub fn learn(
         false => TensorEncoding::Json,
     });
     if wanted == TensorEncoding::Binary && !binary {
-        words.push(
-            "the server does not list the binary tensor extension; it is asked in it all the same".into(),
-        );
+        words.push("the server does not list the binary tensor extension; requests use it anyway".into());
     }
     Ok(())
 }

@@ -142,9 +142,7 @@ pub fn sniffed<F>(
 pub fn note_damage(path: &Path, damage: Option<std::io::Error>) {
     if let Some(e) = damage {
         let name = path.display();
-        out::note(&format!(
-            "{name}: the gzip stream is cut off or damaged ({e}); what stands before is read"
-        ));
+        out::note(&format!("{name}: the gzip stream is cut off or damaged ({e}); the part before is read"));
     }
 }
 
@@ -166,8 +164,8 @@ fn of_file(path: &Path, told: NoticeState, take: &mut dyn FnMut(TraceSpan)) -> R
         )));
     }
     let fed = feed.end(take).map_err(unread)?;
-    if let Some(said) = said(&fed.notes).filter(|_| told == NoticeState::Never) {
-        out::note(&format!("{name} ({}): {said}", fed.format.name()));
+    if let Some(notices) = said(&fed.notes).filter(|_| told == NoticeState::Never) {
+        out::note(&format!("{name} ({}): {notices}", fed.format.name()));
     }
     if fed.spans == 0 {
         return Err(Stop::usage(format!("{name}: {} without a span in it", fed.format.name())));
@@ -184,9 +182,9 @@ fn is_damage(kind: ErrorKind) -> bool {
 pub fn said(notes: &Notes) -> Option<String> {
     let counts = [
         (notes.refused, "span", "left out (no valid trace id, span id or start)"),
-        (notes.unended, "span", "without an end (the beginning is taken for it)"),
-        (notes.backwards, "span", "with an end before the beginning (which is taken for it)"),
-        (notes.unused, "event", "passed over (counters, instants, flows: no spans)"),
+        (notes.unended, "span", "without an end (the start is used)"),
+        (notes.backwards, "span", "with an end before the start (the start is used)"),
+        (notes.unused, "event", "skipped (counters, instants, flows: no spans)"),
     ];
     let known = counts.iter().filter(|(n, _, _)| *n > 0);
     let mut parts: Vec<String> = known.map(|(n, one, what)| format!("{} {what}", counted(*n, one))).collect();
@@ -194,7 +192,7 @@ pub fn said(notes: &Notes) -> Option<String> {
         parts.push("no wall clock in it: times count from the start of the session".into());
     }
     if notes.cut_off {
-        parts.push("it is cut off in the middle of an event; what stands before it is read".into());
+        parts.push("the file is cut off inside an event; the events before are read".into());
     }
     (!parts.is_empty()).then(|| parts.join("; "))
 }

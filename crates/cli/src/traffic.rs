@@ -31,7 +31,7 @@ pub fn as_trace(dir: &Path, run: &mut WholeRun) -> Result<(), String> {
     let path = dir.join(TRACE);
     let lines = lines(&run.attempts);
     if lines.is_empty() {
-        return Err("holds no request with an answer: there is nothing to send again".into());
+        return Err("has no answered request, so there is nothing to replay".into());
     }
     if std::fs::read_to_string(&path).is_ok_and(|written| written == lines) {
         // The file exists already with this content.

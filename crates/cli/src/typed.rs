@@ -17,11 +17,11 @@ pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
     match &cli.command {
         Command::Gate(args) if !is_url(&args.run) => {
             let read = |arg: &Arg| !matches!(heading(arg).as_str(), "Measuring a URL" | "Workload");
-            refuse(matches, read, "a run is judged as it was measured; name a URL to measure one")
+            refuse(matches, read, "applies to a measurement; name a URL instead of a run")
         }
         Command::Simulate(args) if !args.sweep => {
             let read = |arg: &Arg| heading(arg) != "Search";
-            refuse(matches, read, "belongs to --sweep; one load lasts as long as --for says")
+            refuse(matches, read, "belongs to --sweep; --for sets the duration of a single load")
         }
         Command::Plan(args) if args.envelope.latency.is_some() => {
             let read = |arg: &Arg| {
@@ -35,20 +35,22 @@ pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
             refuse(
                 matches,
                 read,
-                "contradicts --latency, which says how long a request takes whatever the engine, its load and its promise; drop one of the two",
+                "contradicts --latency, which fixes the request latency for every engine, load and SLO; drop one of the two",
             )
         }
         Command::Plan(args) if args.load.from.is_none() => refuse(
             matches,
             |arg| heading(arg) != TARGET,
-            "says what a run does not show of its target: name the run with --from RUN (a plan of four figures needs --latency)",
+            "describes the target of a run: name the run with --from RUN (a plan of four figures needs --latency)",
         ),
-        Command::Plan(args) if args.fleet.profile.is_some() => {
-            refuse(matches, |arg| heading(arg) != TARGET, "the engine of --profile says that itself")
-        }
+        Command::Plan(args) if args.fleet.profile.is_some() => refuse(
+            matches,
+            |arg| heading(arg) != TARGET,
+            "the engine of --profile already sets this; drop one of the two",
+        ),
         Command::WhatIf(args) if args.profile.is_some() => {
             let read = |arg: &Arg| heading(arg) != TARGET || arg.get_id() == "replicas";
-            refuse(matches, read, "the engine of --profile says that itself")
+            refuse(matches, read, "the engine of --profile already sets this; drop one of the two")
         }
         _ => Ok(()),
     }

@@ -4,20 +4,22 @@ use plimsoll_workload::nearest;
 
 /// Returns `:LINE:COLUMN: problem`, to be put after the file's name; suggests the nearest known word for an unknown one.
 pub fn wrong(error: &serde_saphyr::Error) -> String {
-    let said = error.to_string();
-    let said = said.lines().next().unwrap_or("is no YAML");
-    let said = said.strip_prefix("error: ").unwrap_or(said);
+    let message = error.to_string();
+    let message = message.lines().next().unwrap_or("is no YAML");
+    let message = message.strip_prefix("error: ").unwrap_or(message);
     let at = error.location().map(|at| format!(":{}:{}", at.line(), at.column())).unwrap_or_default();
     // The parser's own position is removed, because the line contains the position already.
-    let said =
-        said.split_once(": ").filter(|(place, _)| place.starts_with("line ")).map_or(said, |(_, rest)| rest);
-    let tip = slip(said).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-    format!("{at}: {said}{tip}")
+    let message = message
+        .split_once(": ")
+        .filter(|(place, _)| place.starts_with("line "))
+        .map_or(message, |(_, rest)| rest);
+    let tip = slip(message).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+    format!("{at}: {message}{tip}")
 }
 
 /// Returns the nearest known word for an unknown one in a message like ``unknown field `a`, expected one of b, c``.
-fn slip(said: &str) -> Option<String> {
-    let (given, known) = said.split_once(", expected ")?;
+fn slip(message: &str) -> Option<String> {
+    let (given, known) = message.split_once(", expected ")?;
     let given = given.split('`').nth(1)?;
     let known = known.trim_start_matches("one of ").split(", ").map(|word| word.trim_matches('`'));
     nearest(given, known).map(str::to_owned)

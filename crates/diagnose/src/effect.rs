@@ -5,7 +5,7 @@
 //! machine between them counts as a difference. That is intended.
 
 use plimsoll_math::special::normal_inv;
-use plimsoll_math::two_sample::{Arm, Flips, Ratio, percentile_ratio};
+use plimsoll_math::two_sample::{ArmSample, Flips, Ratio, percentile_ratio};
 
 use super::seen::{DiagnosedLevel, RequestView};
 use plimsoll_measure::findings::Estimate;
@@ -72,7 +72,7 @@ pub(crate) fn of_units(
         return None;
     }
     let flips = Flips::new(base.len());
-    let (first, second) = (Arm::new(&base), Arm::new(&candidate));
+    let (first, second) = (ArmSample::new(&base), ArmSample::new(&candidate));
     if first.len() < FEWEST || second.len() < FEWEST {
         return None;
     }

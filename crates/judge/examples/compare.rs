@@ -12,7 +12,7 @@ use plimsoll_math::dist;
 use plimsoll_math::quantile::batch_count;
 use plimsoll_math::rng::Stream;
 use plimsoll_math::two_sample::{
-    Arm, Flips, exceedance_differences, mean_shift, percentile_ratio, step_down,
+    ArmSample, Flips, exceedance_differences, mean_shift, percentile_ratio, step_down,
 };
 
 const LOAD: f64 = 0.8;
@@ -31,14 +31,14 @@ fn main() {
     pairing(repetitions.min(400));
 }
 
-fn p_of(first: &Arm, second: &Arm, p: f64, flips: &Flips) -> f64 {
+fn p_of(first: &ArmSample, second: &ArmSample, p: f64, flips: &Flips) -> f64 {
     let differences = exceedance_differences(first, second, p, 1.0);
     2.0 * flips.greater(&differences).min(flips.less(&differences))
 }
 
 /// Returns alternations: separate short runs, as of two targets in alternation.
-fn alternations(stream: &mut Stream, count: usize) -> Arm {
-    Arm::new(&(0..count).map(|_| steady(stream, N / count, LOAD)).collect::<Vec<_>>())
+fn alternations(stream: &mut Stream, count: usize) -> ArmSample {
+    ArmSample::new(&(0..count).map(|_| steady(stream, N / count, LOAD)).collect::<Vec<_>>())
 }
 
 fn equal_arms(repetitions: u64) {

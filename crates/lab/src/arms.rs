@@ -6,7 +6,7 @@
 use plimsoll_math::queueing::Mmc;
 use plimsoll_math::rng::Stream;
 use plimsoll_math::special::{normal_cdf, student_t_cdf};
-use plimsoll_math::two_sample::Arm;
+use plimsoll_math::two_sample::ArmSample;
 use plimsoll_math::{dist, quantile};
 
 /// Number of servers of every queue in this file.
@@ -64,7 +64,7 @@ pub fn mixed(stream: &mut Stream, n: usize, load: f64, long: f64) -> Vec<(f64, b
 }
 
 /// Returns the base, the candidate weighted to the base's mix, and the unweighted candidate, in contiguous units.
-pub fn weighed(base: &[(f64, bool)], candidate: &[(f64, bool)], units: usize) -> [Arm; 3] {
+pub fn weighed(base: &[(f64, bool)], candidate: &[(f64, bool)], units: usize) -> [ArmSample; 3] {
     let share = |arm: &[(f64, bool)], kind: bool| {
         arm.iter().filter(|(_, is_long)| *is_long == kind).count() as f64 / arm.len() as f64
     };
@@ -76,17 +76,17 @@ pub fn weighed(base: &[(f64, bool)], candidate: &[(f64, bool)], units: usize) ->
     };
     let even = [1.0; 2];
     [
-        Arm::weighted(&cut(base, even)),
-        Arm::weighted(&cut(candidate, weight)),
-        Arm::weighted(&cut(candidate, even)),
+        ArmSample::weighted(&cut(base, even)),
+        ArmSample::weighted(&cut(candidate, weight)),
+        ArmSample::weighted(&cut(candidate, even)),
     ]
 }
 
 /// Splits the values into contiguous units of equal length.
-pub fn units(values: &[f64], units: usize) -> Arm {
+pub fn units(values: &[f64], units: usize) -> ArmSample {
     let n = values.len();
     let cut = |unit: usize| values[unit * n / units..(unit + 1) * n / units].to_vec();
-    Arm::new(&(0..units).map(cut).collect::<Vec<_>>())
+    ArmSample::new(&(0..units).map(cut).collect::<Vec<_>>())
 }
 
 /// A change that is better in the middle and worse in the tail.

@@ -25,7 +25,8 @@ pub fn headline(findings: &Findings) -> Vec<String> {
     } else if findings.lines.is_empty() {
         said.extend(findings.levels.iter().map(|level| of_level(&level.summary)));
     }
-    said.push(of_trust(&findings.validity));
+    let levels: Vec<Trust> = findings.levels.iter().map(|level| level.validity.verdict).collect();
+    said.push(of_run(&findings.validity, &levels));
     said
 }
 
@@ -219,6 +220,19 @@ fn of_failure(level: &LevelSummary) -> Option<String> {
     ))
 }
 
+/// Returns the trust of a run. It also counts suspect and invalid levels, because a level that overloads the target on purpose
+/// does not lower the trust in the run.
+fn of_run(run: &Validity, levels: &[Trust]) -> String {
+    let marked = levels.iter().filter(|trust| **trust >= Trust::Suspect).count();
+    match run.verdict {
+        Trust::Valid if marked > 0 => format!(
+            "All validity checks passed for the run. Suspect or invalid levels: {marked} of {}.",
+            levels.len()
+        ),
+        _ => of_trust(run),
+    }
+}
+
 /// Returns the trust of the measurement, in a sentence or two.
 pub(crate) fn of_trust(validity: &Validity) -> String {
     let first = validity.reasons.first().map(|reason| words::sentence(&reason.means)).unwrap_or_default();
@@ -227,5 +241,18 @@ pub(crate) fn of_trust(validity: &Validity) -> String {
         Trust::Short => format!("The measurement is short. {first}"),
         Trust::Suspect => format!("The measurement is suspect. {first}"),
         Trust::Invalid => format!("The measurement is invalid. {first}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_valid_run_names_its_suspect_levels() {
+        let run = Validity::default();
+        assert_eq!(of_run(&run, &[Trust::Valid, Trust::Short]), "All validity checks passed.");
+        let said = of_run(&run, &[Trust::Valid, Trust::Suspect, Trust::Invalid]);
+        assert_eq!(said, "All validity checks passed for the run. Suspect or invalid levels: 2 of 3.");
     }
 }

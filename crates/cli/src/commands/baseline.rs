@@ -37,9 +37,9 @@ fn set(
         OutputFormat::Json => out::json(&baseline),
         OutputFormat::Text => out::line(&text(&baseline)),
     }
-    out::note(&format!("written to {}: commit it beside what it measures", path.display()));
+    out::note(&format!("written to {}: commit it with the code that it measures", path.display()));
     if baseline.run.is_absolute() {
-        out::note("the run lies outside this folder, so that its path holds on this machine only");
+        out::note("the run is outside this folder, so its path is valid on this machine only");
     }
     Ok(Exit::Done)
 }
@@ -108,6 +108,6 @@ fn remove(name: &str) -> Result<Exit, Stop> {
         baseline::read(name)?;
     }
     std::fs::remove_file(&path).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
-    out::note(&format!("{} is gone; the run it named stays where it is", path.display()));
+    out::note(&format!("{} is deleted; its run is kept", path.display()));
     Ok(Exit::Done)
 }

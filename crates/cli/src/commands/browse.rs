@@ -25,7 +25,7 @@ pub fn run(args: &BrowseArgs) -> Result<Exit, Stop> {
     out::place_for(args.out.as_deref())?;
     if !args.dir.is_dir() {
         return Err(Stop::usage(format!(
-            "{}: there is no such folder; runs are written under {HOME}/ unless -o says otherwise",
+            "{}: there is no such folder; runs are written under {HOME}/ unless -o sets another folder",
             args.dir.display()
         )));
     }

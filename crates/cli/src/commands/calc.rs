@@ -133,7 +133,7 @@ fn served(args: &StationArgs) -> Result<ServiceModel, Stop> {
             ModeSpec::Batching(_) => Ok(ServiceModel::Batching { name: name.clone(), whole: false }),
             ModeSpec::Dynamic(_) => Ok(ServiceModel::Batching { name: name.clone(), whole: true }),
             ModeSpec::Canned(_) => Err(Stop::usage(format!(
-                "--profile {name}: answers in drawn times whatever the load; there is no queue to reckon with"
+                "--profile {name}: response times of this engine do not depend on the load, so it has no queue; choose another profile"
             ))),
         };
     }

@@ -82,7 +82,7 @@ fn only(rows: Vec<MeasuredRow>, text: &str) -> Result<Vec<MeasuredRow>, Stop> {
     let kept: Vec<MeasuredRow> = rows.into_iter().filter(|row| kind(&row.engine).contains(text)).collect();
     if kept.is_empty() {
         let kinds = kinds.into_iter().collect::<Vec<_>>().join("; ");
-        return Err(Stop::usage(format!("--only {text}: no row is of such an engine; there are: {kinds}")));
+        return Err(Stop::usage(format!("--only {text}: no row has this engine; engines: {kinds}")));
     }
     Ok(kept)
 }
@@ -102,7 +102,7 @@ fn of_table(
 /// Returns a row per level of a run: its load, its request sizes in send order, and its means.
 fn of_run(dir: &Path, engine: Option<EngineSpec>) -> Result<(Vec<MeasuredRow>, Vec<String>), Stop> {
     let engine = engine.ok_or_else(|| {
-        Stop::usage("a run does not say which model and GPU it measured; name them with --profile MODEL@GPU")
+        Stop::usage("a run does not record its model and GPU; name them with --profile MODEL@GPU")
     })?;
     let run = plimsoll_store::open(dir).map_err(|e| Stop::usage(e.to_string()))?;
     let mut rows = Vec::new();
@@ -197,7 +197,7 @@ fn text_of(found: &Calibration, rows: usize, notes: &[String]) -> String {
         let high = (line.bias_log + 1.645 * line.spread_log).exp();
         let _ = writeln!(
             text,
-            "  band of {}: 9 of 10 within × {low:.2} to × {high:.2} of what is simulated",
+            "  band of {}: 9 of 10 within × {low:.2} to × {high:.2} of the simulation",
             line.metric
         );
     }

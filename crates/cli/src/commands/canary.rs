@@ -51,7 +51,7 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
     })?;
     if pages.iter().any(|page| page.cadence.is_some()) {
         return Err(Stop::usage(
-            "canary: sets replicas side by side by their own pages; name those (http://host:8000/metrics) and not a Prometheus",
+            "canary: compares replicas by their metrics; name their endpoints (http://host:8000/metrics), not a Prometheus",
         ));
     }
     let listen = Some(&args.listen).filter(|listen| *listen != "none");

@@ -84,7 +84,7 @@ fn measure(args: &ColdStartArgs) -> Result<Exit, Stop> {
         ..MeasurementStart::new(KIND, scenario, &args.client, stop_limits(&args.ceilings)?, &args.output)
     })?;
     measure.screen.say(&format!(
-        "{}, then {} of nothing and {}, {}; {} in all",
+        "{}, then {} idle and {}, {}; {} in all",
         counted(args.warm.into(), "steady request"),
         format_span(idle),
         counted(u64::from(1 + args.then), "request"),
@@ -127,7 +127,7 @@ fn scenario(args: &ColdStartArgs) -> Result<Scenario, Stop> {
     // Scrapes continue while idle, and a scrape is traffic.
     if args.client.scrape.scrape.iter().any(|page| page != "off") {
         return Err(Stop::usage(
-            "--scrape: looks at a page while it idles would keep the endpoint awake; leave it out",
+            "--scrape: scrapes during the idle time would keep the endpoint awake; drop this flag",
         ));
     }
     draft.set("scrape.discover", false.into());
@@ -155,10 +155,10 @@ fn level(measure: &mut MeasurementSession, purpose: &str, requests: u64, title: 
 }
 
 /// Idles for this time. Returns false if the user stopped it.
-fn wait(measure: &mut MeasurementSession, idle: Span, (stretch, of): (u32, u32)) -> bool {
+fn wait(measure: &mut MeasurementSession, idle: Span, (repetition, of): (u32, u32)) -> bool {
     let clock = Clock::start();
     let until = figure::date(clock.anchor().realtime_ns + idle.0);
-    let title = if of == 1 { String::new() } else { format!(" ({stretch} of {of})") };
+    let title = if of == 1 { String::new() } else { format!(" ({repetition} of {of})") };
     measure.screen.say(&format!("idling until {until}{title}: nothing is sent"));
     loop {
         let passed = Span(clock.now().0);

@@ -60,7 +60,7 @@ pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
         manifest.progress = RunState::Partial { why: why.clone() };
     }
     writer.finish(manifest).map_err(kept)?;
-    ended.map_err(|why| Stop::invalid(format!("{}: {why}; what was acknowledged is kept", dir.display())))?;
+    ended.map_err(|why| Stop::invalid(format!("{}: {why}; acknowledged spans are kept", dir.display())))?;
     show(args, &dir, &counts)
 }
 
@@ -108,15 +108,15 @@ fn sentence(counts: &IntakeCounts) -> String {
         figure::counted(counts.requests, "request")
     );
     let rest = [
-        (counts.rejected, "span", "left out for want of valid ids, which the sender was told"),
-        (counts.mended, "span", "without an end, or with one before the beginning, which is taken for it"),
-        (counts.refused, "request", "told to come back later"),
+        (counts.rejected, "span", "rejected because of invalid ids (reported to the sender)"),
+        (counts.mended, "span", "without an end, or with an end before the start (the start is used)"),
+        (counts.refused, "request", "rejected with a retry hint"),
         (counts.malformed, "request", "unreadable or too large"),
         (counts.elsewhere, "request", "for something other than traces"),
         (
             counts.tls,
             "connection",
-            "in TLS, which is not spoken here: give the exporter an http:// address (gRPC: insecure)",
+            "in TLS, which is not supported: set an http:// address in the exporter (gRPC: insecure)",
         ),
     ];
     for (n, one, what) in rest.iter().filter(|(n, _, _)| *n > 0) {
@@ -145,7 +145,7 @@ fn address(text: &str) -> Result<SocketAddr, Stop> {
     };
     whole.parse().map_err(|_| {
         Stop::usage(format!(
-            "--listen {text}: write :PORT (this machine alone) or ADDRESS:PORT such as 0.0.0.0:4317"
+            "--listen {text}: write :PORT (this machine only) or ADDRESS:PORT such as 0.0.0.0:4317"
         ))
     })
 }

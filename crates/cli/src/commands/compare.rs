@@ -23,7 +23,7 @@ const NAMED: usize = 4;
 pub fn run(args: &CompareArgs) -> Result<Exit, Stop> {
     if args.interleave.is_some() {
         return Err(Stop::usage(
-            "compare --interleave is a command of its own: plimsoll interleave URL_A URL_B --rate 12/s",
+            "compare --interleave: use the command plimsoll interleave URL_A URL_B --rate 12/s",
         ));
     }
     let quality = quality_of(&args.judged)?;
@@ -63,7 +63,7 @@ fn of_runs(
     if let Some(place) = stretches.iter().position(Option::is_some) {
         let name = [base_name, candidate_name][place];
         return Err(Stop::usage(format!(
-            "{name} holds what metrics pages said and no requests: name two such stretches, or two measured runs"
+            "{name} contains scraped metrics and no requests: name two metrics recordings, or two measured runs"
         )));
     }
     let (names, comparison) = of_folders(&base_dir, &candidate_dir, &spec(&args.judged)?)?;
@@ -109,7 +109,7 @@ fn of_stretches(
 ) -> Result<Exit, Stop> {
     let given = [(args.judged.html.is_some(), "--html"), (args.judged.quality.is_some(), "--quality")];
     if let Some((_, flag)) = given.iter().find(|(given, _)| *given) {
-        return Err(Stop::usage(format!("{flag}: stretches of live traffic are compared in text or JSON")));
+        return Err(Stop::usage(format!("{flag}: metrics recordings are compared in text or JSON only")));
     }
     match args.format {
         OutputFormat::Text => out::line(&plimsoll_report::kept::compared((base, candidate), found)),
@@ -128,11 +128,11 @@ pub fn page(args: &JudgedArgs, names: &[String; 2], comparison: &Comparison) -> 
 /// Prints a note if the answers are from other endpoints than the runs.
 pub fn note_other_targets(quality: &Quality, names: &[String; 2]) {
     let bare = |url: &str| url.trim_end_matches('/').to_owned();
-    let asked: Vec<String> = quality.targets.iter().map(|target| bare(&target.url)).collect();
-    if asked != names.each_ref().map(|name| bare(name)) {
-        let (asked, names) = (asked.join(" and "), names.join(" and "));
+    let measured: Vec<String> = quality.targets.iter().map(|target| bare(&target.url)).collect();
+    if measured != names.each_ref().map(|name| bare(name)) {
+        let (measured, names) = (measured.join(" and "), names.join(" and "));
         out::note(&format!(
-            "--quality is of {asked}, not of {names}: whether they answer alike, you must know"
+            "--quality compares {measured}, not {names}: make sure that they serve the same models"
         ));
     }
 }
@@ -184,9 +184,9 @@ pub fn same_folder(a: &Path, b: &Path) -> bool {
 /// Returns the one-line error of a rejected comparison.
 fn refused(refusal: CompareRefusal) -> Stop {
     match refusal {
-        CompareRefusal::Invalid { side, why } => Stop::invalid(format!(
-            "the {side} can't be believed, so nothing can be said of the change: {why}"
-        )),
+        CompareRefusal::Invalid { side, why } => {
+            Stop::invalid(format!("the {side} is invalid, so the change has no verdict: {why}"))
+        }
         CompareRefusal::Nothing(why) => Stop::usage(why),
         CompareRefusal::Differ(differences) => {
             let mut named: Vec<String> = differences.iter().take(NAMED).map(one).collect();
@@ -194,7 +194,7 @@ fn refused(refusal: CompareRefusal) -> Stop {
                 named.push(format!("{} more", differences.len() - NAMED));
             }
             Stop::usage(format!(
-                "not the same experiment: {}; plimsoll rerun repeats a run's schedule, --despite-differences compares all the same",
+                "not the same experiment: {}; plimsoll rerun repeats a run's schedule, --despite-differences compares anyway",
                 named.join("; ")
             ))
         }

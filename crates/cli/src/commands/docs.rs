@@ -25,8 +25,8 @@ pub fn run(args: &DocsArgs) -> Result<Exit, Stop> {
 }
 
 /// Returns the text of the page for a name or for a link of another page.
-fn page(asked: &str) -> Result<&'static str, String> {
-    let path = asked.split('#').next().unwrap_or_default().trim_start_matches("./").trim_start_matches("../");
+fn page(name: &str) -> Result<&'static str, String> {
+    let path = name.split('#').next().unwrap_or_default().trim_start_matches("./").trim_start_matches("../");
     let path = path.trim_start_matches("docs/").trim_end_matches('/').trim_end_matches(".md");
     // A command's page first, because `plimsoll docs watch` follows `plimsoll watch`.
     let exact = [format!("commands/{path}"), path.to_owned(), format!("{path}/README")];
@@ -36,10 +36,10 @@ fn page(asked: &str) -> Result<&'static str, String> {
     let ending: Vec<_> = PAGES.iter().filter(|page| short(page.0) == path).collect();
     match ending.as_slice() {
         [only] => Ok(only.1),
-        [] => Err(format!("{asked}: no such page; {}; plimsoll docs lists all", near(path))),
+        [] => Err(format!("{name}: no such page; {}; plimsoll docs lists all", near(path))),
         several => {
             let names: Vec<&str> = several.iter().map(|page| page.0).collect();
-            Err(format!("{asked}: there are {} such pages: {}", names.len(), names.join(", ")))
+            Err(format!("{name}: there are {} such pages: {}", names.len(), names.join(", ")))
         }
     }
 }

@@ -27,7 +27,7 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
     let (WorldSpec { engine, fleet, faults }, has_load) =
         simulation::served(args.spec.as_deref(), &args.world)?;
     if has_load && !args.quiet {
-        out::note("the scenario in the file is not played: the load is whoever comes");
+        out::note("the scenario in the file is ignored: the engine only serves incoming requests");
     }
     let profile = engine.name.clone();
     let model = args.model.clone().unwrap_or_else(|| profile.clone());
@@ -63,7 +63,9 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
     out::line(&format!("{scheme}://{}/{}", running.addr(), if is_batcher { "v2" } else { "v1" }));
     if !args.quiet {
         let model = args.model.as_deref().unwrap_or(&profile);
-        out::note(&format!("serving profile {profile} as model {model}; Ctrl-C drains, twice stops at once"));
+        out::note(&format!(
+            "serving profile {profile} as model {model}; Ctrl-C drains, twice stops immediately"
+        ));
     }
     if args.until_stdin_ends {
         // The parent process has the other end of the pipe, which closes however the parent ends.

@@ -61,7 +61,7 @@ pub fn run(follower: Follower<'_>) -> Result<Exit, Stop> {
     }
     let what = if kind == "gate" { "the verdict" } else { "what was found" };
     out::note(&format!(
-        "shard {shard}: sent its part of {}; {what} is shard 0's to say, from the run of all in {whole}",
+        "shard {shard}: sent its part of {}; shard 0 reports {what} from the merged run in {whole}",
         counted(levels.into(), "level")
     ));
     Ok(Exit::Done)

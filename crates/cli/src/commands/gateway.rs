@@ -153,16 +153,16 @@ fn begins(gateway: &Gateway, spec: &GatewaySpec) -> Vec<String> {
     let scheme = scheme(spec);
     let mut lines = Vec::new();
     let mut say = |line: String| lines.push(line);
-    say(format!("in front of {}; Ctrl-C drains, twice stops at once", in_front_of(spec)));
+    say(format!("in front of {}; Ctrl-C drains, twice stops immediately", in_front_of(spec)));
     if !gateway.addr.ip().is_loopback() && spec.keys.is_empty() {
-        say(format!("whoever reaches {} is let in: the file has no keys", gateway.addr));
+        say(format!("any client that reaches {} is accepted: the file has no keys", gateway.addr));
     }
     if let Some(picker) = gateway.picker {
         let tls = spec.picker.as_ref().is_some_and(|picker| picker.tls.is_some());
         let scheme = if tls { "TLS" } else { "in the clear" };
-        say(format!("proxies ask at {picker} where their requests go (Envoy's ext_proc, gRPC, {scheme})"));
+        say(format!("endpoint picker for proxies at {picker} (Envoy's ext_proc, gRPC, {scheme})"));
         if !picker.ip().is_loopback() && spec.picker.as_ref().is_some_and(PickerSpec::is_open) {
-            say(format!("whoever reaches {picker} can place requests: picker.tls has no client_ca"));
+            say(format!("any client that reaches {picker} can place requests: picker.tls has no client_ca"));
         }
     }
     let near = spec.cache.iter().flat_map(|cache| &cache.semantic);
@@ -176,7 +176,7 @@ fn begins(gateway: &Gateway, spec: &GatewaySpec) -> Vec<String> {
     }
     if let Some(budget) = &spec.budget {
         say(format!(
-            "held to {}: its state is plimsoll_gateway_budget_state, its rows are /v1/budget",
+            "budget {}: state in plimsoll_gateway_budget_state, rows at /v1/budget",
             budget.display()
         ));
     }
@@ -259,7 +259,7 @@ fn recorded_json(recorded: &Recorded) -> serde_json::Value {
 fn recorded_line(recorded: &Recorded) -> String {
     let lost = match recorded.lost {
         0 => String::new(),
-        lost => format!(", {lost} not, because the disk did not keep up"),
+        lost => format!(", {lost} not, because the disk was too slow"),
     };
     let newest = match &recorded.dir {
         Some(dir) => format!("; newest run: {}", dir.display()),
@@ -328,9 +328,9 @@ fn words(standing: ReplicaAvailability) -> &'static str {
         ReplicaAvailability::Ready => "answers",
         ReplicaAvailability::Down => "does not answer; it gets no requests until it does",
         ReplicaAvailability::Ejected => "fails; it gets no requests for a while",
-        ReplicaAvailability::Silent => "its streams stand still; it gets no new requests until they move",
-        ReplicaAvailability::Trial => "gets one request, to see whether it works again",
-        ReplicaAvailability::Draining => "ends what it has and gets no further requests",
+        ReplicaAvailability::Silent => "its streams stall; no new requests until they resume",
+        ReplicaAvailability::Trial => "gets one request as a probe",
+        ReplicaAvailability::Draining => "finishes its requests and gets no new ones",
     }
 }
 

@@ -44,7 +44,10 @@ fn add(baseline: &NamedBaseline, run: &Path, label: Option<&str>) -> Result<(), 
     let (manifest, findings) = rows::load(run)?;
     let entry = history::entry(run, label, None, &manifest, &findings);
     if entry.metrics.is_empty() && entry.trust != Trust::Invalid {
-        return Err(Stop::usage(format!("{}: shows no percentile that a line could keep", run.display())));
+        return Err(Stop::usage(format!(
+            "{}: has no percentile for the history; measure longer",
+            run.display()
+        )));
     }
     if !history::record(baseline, &entry)? {
         out::note(&format!("{}: is in the line already, and counts once", run.display()));

@@ -74,9 +74,9 @@ fn read(source: &Path) -> Result<Foreign, Stop> {
         taken.extend(take(file)?);
     }
     if taken.is_empty() {
-        let looked = counted(files.len() as u64, "file");
+        let files = counted(files.len() as u64, "file");
         return Err(Stop::usage(format!(
-            "{name}: none of its {looked} is a result; understood are {UNDERSTOOD}"
+            "{name}: none of its {files} is a result; supported are {UNDERSTOOD}"
         )));
     }
     assemble(&taken).map_err(wrong)
@@ -123,7 +123,7 @@ fn begin(head: &[u8]) -> Result<Option<ForeignFeed>, Stop> {
 fn write(dir: &Path, args: &ImportArgs, read: &Foreign, imported: &ImportFinding) -> Result<u64, Stop> {
     let Some((levels, attempts)) = foreign::levels(read) else {
         return Err(Stop::usage(format!(
-            "-o {}: {} keeps no start times here, so that there is no run to write; its figures are printed",
+            "-o {}: {} has no start times, so no run is written; only the figures are printed",
             dir.display(),
             read.tool
         )));

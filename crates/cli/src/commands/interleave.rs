@@ -137,7 +137,7 @@ impl Plan {
             None => {
                 let whole = blocks * (self.window.0 + self.pause.0) as f64;
                 format!(
-                    "blocks of {}: about {} and what the endpoints take to answer the last",
+                    "blocks of {}: about {}, plus the time of the last answers",
                     figure::duration_ns(self.window.0 as f64),
                     figure::duration_ns(whole)
                 )
@@ -353,7 +353,7 @@ impl InterleaveReport<'_> {
         out::line(&format!("\n{}", watch::text(self.looked)));
         if args.stop_early {
             out::line(
-                "             with --stop-early this verdict decides: the comparison above was not asked at a fixed length",
+                "             with --stop-early this verdict decides: the comparison above has no fixed length",
             );
         }
         if let Some(quality) = self.quality {

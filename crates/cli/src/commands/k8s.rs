@@ -64,10 +64,10 @@ fn scenario(args: &K8sArgs) -> Result<Scenario, Stop> {
             let instead = match flag {
                 "--key-env" | "--key-file" => "--key-secret SECRET/KEY",
                 "--ca-file" => "an image that trusts it",
-                "--client-cert" => "an image that holds it, and target.client_cert in its place there",
-                _ => "--shards and --claim or --place, which say it for all pods",
+                "--client-cert" => "an image that contains it, and target.client_cert with its path",
+                _ => "--shards and --claim or --place, which apply to all pods",
             };
-            return Err(Stop::usage(format!("{flag}: pods have nothing of this machine; use {instead}")));
+            return Err(Stop::usage(format!("{flag}: pods cannot use this machine; use {instead}")));
         }
     }
     let no_files = |_: &str| Err("pods cannot read files of this machine".to_owned());
@@ -113,13 +113,15 @@ fn check(args: &K8sArgs, name: &str) -> Result<(), Stop> {
     let (search, none) =
         (sweep::search_flags(&args.search, &[]), sweep::search_flags(&SearchArgs::default(), &[]));
     if let Some((flag, _)) = search.iter().find(|flag| !args.sweep && !none.contains(flag)) {
-        return Err(Stop::usage(format!("--{flag}: of a search; --sweep asks for one")));
+        return Err(Stop::usage(format!("--{flag}: belongs to a search; add --sweep")));
     }
     if args.cpus == 0 {
-        return Err(Stop::usage("--cpus 0: a generator needs a CPU of its own, better two"));
+        return Err(Stop::usage("--cpus 0: a generator needs at least one CPU, better two"));
     }
     if args.place_secret.is_some() && args.place.is_none() {
-        return Err(Stop::usage("--place-secret: a claim needs no keys; it is for --place, an object store"));
+        return Err(Stop::usage(
+            "--place-secret: applies to --place (object store) only; a claim needs no keys",
+        ));
     }
     let is_secret = |text: &String| text.split_once('/').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty());
     match args.key_secret.as_ref().filter(|text| !is_secret(text)) {
@@ -330,13 +332,13 @@ impl JobOf<'_> {
                 ("AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY", "Storage Blob Data Contributor")
             }
         };
-        let who = match (&self.args.place_secret, &self.args.service_account) {
-            (Some(secret), _) => format!("the Secret {secret} holds {keys}"),
+        let access = match (&self.args.place_secret, &self.args.service_account) {
+            (Some(secret), _) => format!("the Secret {secret} contains {keys}"),
             (None, Some(account)) => format!("the service account {account} has a role with {right} there"),
             (None, None) => format!(
                 "pods write by the identity that their nodes have; else name --place-secret (with {keys}) or --service-account"
             ),
         };
-        format!("{who}\n{apply}: {merge}")
+        format!("{access}\n{apply}: {merge}")
     }
 }

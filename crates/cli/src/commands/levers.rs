@@ -96,7 +96,7 @@ fn judge(
 fn asked(args: &LeversArgs) -> Result<Option<BudgetSpec>, Stop> {
     match &args.budget {
         None => resolve::budget(&args.slo),
-        Some(path) => budget_file::per_request(path, "levers are ranked for one of those").map(Some),
+        Some(path) => budget_file::per_request(path, "add one to rank levers").map(Some),
     }
 }
 

@@ -5,6 +5,7 @@ use plimsoll_report::figure;
 use plimsoll_report::table::TextTable;
 use serde_json::{Value, json};
 
+use crate::commands::watch::record::KIND;
 use crate::exit::{Exit, Stop};
 use crate::flags::{LsArgs, OutputFormat};
 use crate::named::{self, NamedRun};
@@ -14,7 +15,7 @@ use crate::resolve;
 pub fn run(args: &LsArgs) -> Result<Exit, Stop> {
     if !args.dir.is_dir() {
         return Err(Stop::usage(format!(
-            "{}: there is no such folder; runs are written under {}/ unless -o says otherwise",
+            "{}: there is no such folder; runs are written under {}/ unless -o sets another folder",
             args.dir.display(),
             named::HOME
         )));
@@ -66,6 +67,7 @@ fn load(manifest: &Manifest) -> String {
             Load::Wave { requests } => format!("wave of {requests}"),
             Load::Saturating { .. } => "saturating".to_owned(),
         },
+        [] if manifest.kind == KIND => "live traffic".to_owned(),
         levels => figure::counted(levels.len() as u64, "level"),
     }
 }

@@ -106,9 +106,7 @@ fn read(name: String, dir: &Path) -> Result<MergeInput, Stop> {
         return Err(Stop::usage(format!("{name}: still being written; wait until it has ended")));
     }
     let part = run.manifest.shard.clone().ok_or_else(|| {
-        Stop::usage(format!(
-            "{name}: a run of its own and no shard (--shard) of one; runs of different loads are not merged"
-        ))
+        Stop::usage(format!("{name}: not a shard (--shard) of a run; only shards of one load can be merged"))
     })?;
     if run.manifest.kind != "run" {
         let kind = &run.manifest.kind;
@@ -124,7 +122,7 @@ fn alike(a: &MergeInput, b: &MergeInput) -> Result<(), Stop> {
     let (first, second) = (&a.name, &b.name);
     if a.part.shard == b.part.shard {
         return Err(Stop::usage(format!(
-            "{first} and {second}: both are shard {}, so that its part was sent twice; keep neither, and run all again",
+            "{first} and {second}: both are shard {}, so its part was sent twice; discard both, and run all shards again",
             a.part.shard
         )));
     }

@@ -70,7 +70,7 @@ fn of_requests(args: &ProfileArgs) -> bool {
 fn timeline(args: &ProfileArgs) -> Result<Exit, Stop> {
     if !args.baseline.is_empty() {
         return Err(Stop::usage(format!(
-            "--baseline: holds traces of requests against each other, and {} is a profiler's timeline",
+            "--baseline: compares request traces, and {} is a profiler's timeline",
             named(&args.traces)
         )));
     }

@@ -53,7 +53,7 @@ pub fn run(args: &RerunArgs) -> Result<Exit, Stop> {
 fn came(dir: &Path) -> Result<Manifest, String> {
     let mut run = rows::whole(dir).map_err(|stop| stop.line)?;
     if run.manifest.progress == RunState::Running {
-        return Err("still being written: stop the gateway, or take an earlier run of it".into());
+        return Err("still being written: stop the gateway, or name an earlier run".into());
     }
     traffic::as_trace(dir, &mut run)?;
     run.manifest.progress = RunState::Complete;
@@ -64,9 +64,9 @@ fn came(dir: &Path) -> Result<Manifest, String> {
 fn repeatable(manifest: &Manifest) -> Result<(), String> {
     let again = &manifest.reproduce;
     match &manifest.progress {
-        RunState::Running => Err("still being written, or cut off: plimsoll show says which".into()),
+        RunState::Running => Err("still running, or cut off: plimsoll show reports which".into()),
         RunState::Partial { why } => Err(format!(
-            "is partial ({why}), so that a repetition would be of another length; measure anew: {again}"
+            "is partial ({why}), so a repetition would have another length; measure again: {again}"
         )),
         RunState::Complete if manifest.levels.is_empty() => Err("has no levels to repeat".into()),
         RunState::Complete => Ok(()),
@@ -79,7 +79,7 @@ fn drawn_again(recorded: &RecordedScenario, level: &Level) -> Result<(), String>
         return Ok(());
     }
     Err(format!(
-        "level {}: what is drawn now is not what was sent (hash {}): a trace or prompt file that run.json names has changed, \
+        "level {}: the schedule differs from the recorded one (hash {}): a trace or prompt file of run.json has changed, \
          or another version of plimsoll drew it",
         level.id, level.schedule_hash
     ))
@@ -100,7 +100,7 @@ fn target(
             }
             (true, false) => in_world(args, recorded, draft),
             (false, _) => Err(Stop::usage(format!(
-                "--target URL: say where to; {} was measured at {}",
+                "--target URL: missing; {} was measured at {}",
                 args.run, manifest.target.url
             ))),
         };
@@ -141,7 +141,7 @@ fn in_world(
     let is_kserve = recorded.scenario.target.protocol.carries() == Carries::Tensors;
     if matches!(world.engine.mode, ModeSpec::Dynamic(_)) != is_kserve {
         return Err(Stop::usage(format!(
-            "--profile {}: it does not answer what this run asked ({}); take a profile of the same kind",
+            "--profile {}: does not support the protocol of this run ({}); choose a profile of the same kind",
             world.engine.name,
             recorded.scenario.target.protocol.name()
         )));
@@ -253,11 +253,7 @@ fn announcement(manifest: &Manifest, name: &str) -> String {
     let windows: f64 = manifest.levels.iter().map(|level| level.window().as_secs_f64()).sum();
     let requests: u64 = manifest.levels.iter().map(|level| level.arrivals).sum();
     let closed = manifest.levels.iter().filter(|level| !matches!(level.load, Load::Open { .. })).count();
-    let loads = if manifest.levels.len() > 1 {
-        "; the loads are those of that run, none is searched for"
-    } else {
-        ""
-    };
+    let loads = if manifest.levels.len() > 1 { "; the loads come from that run; no search" } else { "" };
     let loops = match closed {
         0 => "",
         _ => "; closed loops send the same requests in the same order, as many as this target takes",

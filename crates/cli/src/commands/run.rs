@@ -64,7 +64,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
             return Err(Stop::usage(format!("the rate {rate} is over --max-rate {most}")));
         }
         (None, Some(_)) => {
-            return Err(Stop::usage("--max-rate: a closed loop has no rate to hold back; use --rate"));
+            return Err(Stop::usage("--max-rate: a closed loop has no rate to limit; use --rate"));
         }
         _ => {}
     }
@@ -146,7 +146,7 @@ pub fn only_open(args: &RunArgs, scenario: &Scenario) -> Result<(), Stop> {
     }
     if scenario.load.warm_up() + scenario.load.alone() > 0 {
         return Err(Stop::usage(
-            "--shard: requests before the load (--warm-up, --alone) would come from every shard; send them by a run of its own",
+            "--shard: every shard would send the requests before the load (--warm-up, --alone); send them with a separate run",
         ));
     }
     Ok(())

@@ -30,15 +30,15 @@ use crate::simulation::SimulationSpec;
 fn scenario() -> schemars::Schema {
     let mut schema = schema_for!(Scenario);
     if let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) {
-        for (name, says) in [
-            ("sweep", "The search, of a sweep"),
-            ("traffic", "The arrival process of each kind of traffic, of a sweep"),
-            ("scraped", "The pages that were read"),
-            ("world", "The simulated target"),
+        for (name, description) in [
+            ("sweep", "Search of a sweep"),
+            ("traffic", "Arrival process of each kind of traffic of a sweep"),
+            ("scraped", "Metrics endpoints that were scraped"),
+            ("world", "Simulated target"),
         ] {
             properties.insert(
                 name.into(),
-                serde_json::json!({"description": format!("{says}; in a run's manifest only"), "type": ["object", "array"]}),
+                serde_json::json!({"description": format!("{description}; in a run's manifest only"), "type": ["object", "array"]}),
             );
         }
     }

@@ -35,16 +35,16 @@ pub fn answer(format: OutputFormat, findings: &Findings, dir: &Path) -> Exit {
     let summary = findings.levels.last().map(|level| &level.summary);
     let no = summary.map_or_else(|| Some("nothing was sent".to_owned()), |level| why_not(level, findings));
     let yes = no.is_none();
-    let says = no.unwrap_or_else(|| summary.map(whole).unwrap_or_default());
+    let message = no.unwrap_or_else(|| summary.map(whole).unwrap_or_default());
     match format {
         OutputFormat::Text => {
-            out::line(head(yes, &says).headline.as_deref().unwrap_or_default());
+            out::line(head(yes, &message).headline.as_deref().unwrap_or_default());
             out::line(&format!("Run     {}", dir.display()));
         }
         OutputFormat::Json => {
             let run = dir.display().to_string();
-            let head = AnswerHead { run: Some(run.clone()), ..head(yes, &says) };
-            answer::print(head, &json!({"yes": yes, "says": says, "run": run}));
+            let head = AnswerHead { run: Some(run.clone()), ..head(yes, &message) };
+            answer::print(head, &json!({"yes": yes, "says": message, "run": run}));
         }
     }
     if yes { Exit::Done } else { Exit::Broken }
@@ -62,8 +62,8 @@ pub fn unreachable(args: &RunArgs, stop: &Stop) -> Exit {
 }
 
 /// Returns the head with the sentence of the screen.
-fn head(yes: bool, says: &str) -> AnswerHead {
-    let headline = format!("{}: {says}", if yes { "yes" } else { "no" });
+fn head(yes: bool, message: &str) -> AnswerHead {
+    let headline = format!("{}: {message}", if yes { "yes" } else { "no" });
     AnswerHead { headline: Some(headline), ..AnswerHead::default() }
 }
 

@@ -102,7 +102,7 @@ pub fn own_arrivals_only(scenario: &mut Scenario, quiet: bool) -> Result<(), Sto
         ));
     }
     if scenario.load != LoadSpec::default() {
-        Screen::new(quiet).say("the scenario's load is not used: a sweep looks for its own");
+        Screen::new(quiet).say("the scenario's load is ignored: a sweep chooses its loads");
         scenario.load = LoadSpec::default();
     }
     Ok(())
@@ -279,7 +279,7 @@ fn spell(plan: &PreparedSweep, preview: &Preview) -> String {
         let most = bill.of(0.0, 0.0, preview.time_s);
         lines.push(format!("it may cost {} {}", figure::number(most), bill.currency));
     }
-    lines.push("what it sends at most depends on what the endpoint can take:".into());
+    lines.push("the load depends on the capacity of the endpoint; at most:".into());
     let currency = plan.cost.as_ref().map(|cost| cost.currency.clone()).unwrap_or_default();
     let cost_header = format!("cost, {currency}");
     let sizes = match plan.scenario.target.protocol.counts() {

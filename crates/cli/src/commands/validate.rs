@@ -36,9 +36,9 @@ pub fn run(args: &ValidateArgs) -> Result<Exit, Stop> {
             let barred =
                 tables.iter().flat_map(|table| &table.lines).any(|line| line.bar_mean_percent.is_some());
             out::line(match (barred, holds) {
-                (false, _) => "there is no bar for these measurements: the errors stand above",
-                (true, true) => "every bar holds",
-                (true, false) => "a bar does not hold",
+                (false, _) => "these measurements have no bar: the errors are listed above",
+                (true, true) => "every error is within its bar",
+                (true, false) => "an error exceeds its bar",
             });
         }
     }

@@ -27,7 +27,7 @@ pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
     let counts = &summary.counts;
     if counts.finished + counts.cancelled == 0 {
         return Err(Stop::invalid(format!(
-            "{}: none of {} was answered, so there is nothing to predict from; look at the errors: plimsoll show {0}",
+            "{}: none of {} was answered, so there is no data for a prediction; list the errors: plimsoll show {0}",
             args.run.display(),
             figure::counted(counts.requests, "request")
         )));

@@ -27,14 +27,14 @@ pub enum BaselineAction {
         /// Replace the run of an existing name
         #[arg(long)]
         replace: bool,
-        /// The version that was measured [default: the engine's, where it is known]
+        /// Measured version [default: the engine's, where it is known]
         #[arg(long, value_name = "LABEL")]
         label: Option<String>,
         /// Output format: text or json
         #[arg(long, value_enum, default_value_t)]
         format: OutputFormat,
     },
-    /// List the names, what they are pinned to, and whether that is still there
+    /// List the names with their runs, and report missing runs
     List {
         /// Output format: text or json
         #[arg(long, value_enum, default_value_t)]

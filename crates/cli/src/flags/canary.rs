@@ -9,10 +9,10 @@ use super::{OutputFormat, ReadersArgs};
 /// `plimsoll canary`
 #[derive(Args, Debug)]
 pub struct CanaryArgs {
-    /// Metrics page of a replica of the old version, repeatable (NAME=URL names it)
+    /// Metrics endpoint of a stable replica, repeatable (NAME=URL names it)
     #[arg(long, required = true, value_name = "URL", num_args = 1..)]
     pub base: Vec<String>,
-    /// Metrics page of a replica of the new version, repeatable
+    /// Metrics endpoint of a canary replica, repeatable
     #[arg(long, required = true, value_name = "URL", num_args = 1..)]
     pub canary: Vec<String>,
     /// Budget file whose limits the canary compares too
@@ -27,7 +27,7 @@ pub struct CanaryArgs {
     /// Highest probability of a false alarm over all checks
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     pub alpha: f64,
-    /// Interval between two scrapes of a page
+    /// Scrape interval
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub every: String,
     /// Longest time without a decision [default: unlimited]
@@ -41,19 +41,19 @@ pub struct CanaryArgs {
     /// Random seed of the groups of replicas
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Environment variable of the bearer token for the pages
+    /// Environment variable of the bearer token for the metrics endpoints
     #[arg(long, value_name = "NAME")]
     pub key_env: Option<String>,
     /// PEM file of additional trusted certificates
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<String>,
-    /// No verification of the certificates of the pages
+    /// Skip verification of the TLS certificates of endpoints
     #[arg(long)]
     pub insecure: bool,
     /// Output format: text, or json with one line per change
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q')]
     pub quiet: bool,
 }

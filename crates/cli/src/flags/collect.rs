@@ -27,7 +27,7 @@ pub struct CollectArgs {
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q')]
     pub quiet: bool,
     /// End when stdin ends (for a parent process that may die)

@@ -66,7 +66,7 @@ pub struct EngineArgs {
     /// JSON-lines file of the true times of each request
     #[arg(long, value_name = "FILE")]
     pub truth_log: Option<PathBuf>,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q')]
     pub quiet: bool,
     /// End when stdin ends (for a parent process that may die)
@@ -164,7 +164,7 @@ pub struct CalibrateArgs {
     /// Random seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How the result is printed
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
 }

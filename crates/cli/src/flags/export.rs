@@ -21,7 +21,7 @@ pub struct ExportArgs {
     /// Budget file
     #[arg(long, short = 'b', value_name = "FILE", required_unless_present = "run_format")]
     pub budget: Option<PathBuf>,
-    /// Source of the metrics: vllm, sglang, triton, llama.cpp, gateway, or a metrics page (URL or file)
+    /// Source of the metrics: vllm, sglang, triton, llama.cpp, gateway, or a metrics endpoint (URL or file)
     #[arg(long, value_name = "NAME|URL|FILE", default_value = "vllm")]
     pub source: String,
     /// Label of the series, repeatable: job=vllm

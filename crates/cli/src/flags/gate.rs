@@ -21,7 +21,7 @@ pub struct GateArgs {
     /// Run to compare with, for relative budgets and changed means: a folder or a name [default: the budget file's]
     #[arg(long, value_name = "RUN")]
     pub baseline: Option<String>,
-    /// The version that was measured, for the line of a named baseline [default: the engine's, where it is known]
+    /// Measured version, for the line of a named baseline [default: the engine's, where it is known]
     #[arg(long, value_name = "LABEL")]
     pub label: Option<String>,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub struct GateArgs {
     /// Other exit codes, such as 3=0 (inconclusive passes) or 4=1,5=1
     #[arg(long, value_name = "FROM=TO", value_delimiter = ',', help_heading = "Output")]
     pub map_exit: Vec<String>,
-    /// How the result is printed to stdout
+    /// Output format
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: OutputFormat,
 }

@@ -12,7 +12,7 @@ pub struct GateUrlArgs {
     /// Of a URL: further endpoints of the same kind, measured together with it
     #[arg(value_name = "URL")]
     pub further: Vec<String>,
-    /// Of a URL: how long it may be measured [default: the budget file's load.duration]
+    /// Measurement time of a URL [default: the budget file's load.duration]
     #[arg(long, value_name = "TIME", help_heading = "Measuring a URL")]
     pub time: Option<String>,
     /// Measure until every row is decided, at most --max
@@ -33,7 +33,7 @@ pub struct GateUrlArgs {
     /// Body template for --protocol http
     #[arg(long, value_name = "FILE", help_heading = "Measuring a URL")]
     pub body: Option<PathBuf>,
-    /// Environment variable that holds the API key
+    /// Environment variable of the API key
     #[arg(long, value_name = "NAME", help_heading = "Measuring a URL")]
     pub key_env: Option<String>,
     /// File that holds the API key
@@ -75,7 +75,7 @@ pub struct GateUrlArgs {
     /// Run folder to write; must not exist [default: a new one under plimsoll-runs/]
     #[arg(long, short = 'o', value_name = "DIR", help_heading = "Measuring a URL")]
     pub out: Option<PathBuf>,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q', help_heading = "Measuring a URL")]
     pub quiet: bool,
 }

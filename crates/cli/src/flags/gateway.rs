@@ -47,7 +47,7 @@ pub struct GatewayKeyArgs {
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
-    /// No hint on stderr
+    /// Suppress hints
     #[arg(long, short = 'q')]
     pub quiet: bool,
 }
@@ -91,13 +91,13 @@ pub struct GatewayArgs {
     /// PEM file of additional trusted certificates
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
-    /// No verification of the certificates of the replicas
+    /// Skip verification of the TLS certificates of replicas
     #[arg(long)]
     pub insecure: bool,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q')]
     pub quiet: bool,
 }

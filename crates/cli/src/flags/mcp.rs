@@ -15,7 +15,7 @@ pub struct McpArgs {
     /// Host that the load tools may test, repeatable; without a port any port [default: none]
     #[arg(long, value_name = "HOST[:PORT]")]
     pub allow_load: Vec<String>,
-    /// Environment variable that holds the API key of these hosts
+    /// Environment variable of the API key of these hosts
     #[arg(long, value_name = "NAME")]
     pub key_env: Option<String>,
     /// Highest number of requests of all calls together

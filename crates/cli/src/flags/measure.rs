@@ -63,7 +63,7 @@ pub struct SearchArgs {
     pub knee_factor: f64,
 }
 
-/// As the flags have it.
+/// The defaults of the flags.
 impl Default for SearchArgs {
     fn default() -> SearchArgs {
         SearchArgs { time: "10m".into(), hold: None, traffic: vec!["steady".into()], knee_factor: 1.5 }
@@ -109,7 +109,7 @@ pub enum DemoOf {
 /// `plimsoll demo`
 #[derive(Args, Debug)]
 pub struct DemoArgs {
-    /// gateway: equal requests through round robin and through the gateway, while one of three replicas becomes slow; watch: live metrics of an engine that becomes slow
+    /// Demo: gateway (routing with one slow replica, compared with round robin) or watch (live metrics of an engine that becomes slow)
     #[arg(value_enum)]
     pub what: Option<DemoOf>,
     /// Bound of the sweep, or of the demo that is named [default: 60s; watch: 3m]

@@ -91,13 +91,13 @@ pub enum Command {
     Demo(DemoArgs),
     /// Send one load to an endpoint and measure it
     Run(RunArgs),
-    /// Find the load that an endpoint carries within a budget
+    /// Find the load limits of an endpoint
     Sweep(SweepArgs),
     /// Compare two runs of the same load
     Compare(CompareArgs),
-    /// Measure two endpoints in turn and compare them
+    /// Measure two endpoints alternately and compare them
     Interleave(Box<InterleaveArgs>),
-    /// Judge a run or an endpoint against a budget (exit code)
+    /// Check a run or an endpoint against a budget (exit code)
     Gate(GateArgs),
     /// Compare and score the answers of two endpoints
     Quality(Box<QualityArgs>),
@@ -115,13 +115,13 @@ pub enum Command {
     Rerun(RerunArgs),
     /// Check, create or split a budget file
     Budget(BudgetArgs),
-    /// Calculate with queueing laws: Little, M/M/c, M/G/1, Amdahl
+    /// Evaluate a formula: Little, M/M/c, M/G/1, Amdahl
     Calc(calc::CalcArgs),
-    /// Show the results of a baseline over its versions
+    /// Show the history of a baseline and its change points
     History(HistoryArgs),
-    /// Judge live traffic against a budget, from metrics pages
+    /// Check live metrics against a budget
     Watch(WatchCommand),
-    /// Judge a new version beside the old one in production
+    /// Compare canary replicas with the stable replicas
     Canary(CanaryArgs),
     /// Write a budget as rules, or a run as a table
     Export(ExportArgs),
@@ -137,7 +137,7 @@ pub enum Command {
     WhatIf(Box<WhatIfArgs>),
     /// Show the time of each request by stage
     Profile(Box<ProfileArgs>),
-    /// Measure the first request after an endpoint was idle
+    /// Measure the first request after an idle time
     ColdStart(Box<ColdStartArgs>),
     /// Name runs as baselines for gate and compare
     Baseline(BaselineArgs),
@@ -161,7 +161,7 @@ pub enum Command {
     Report(ReportArgs),
     /// Check whether this machine can measure
     Doctor(DoctorArgs),
-    /// Verify on this machine that the printed figures are true
+    /// Verify measurement accuracy on this machine
     Selftest(SelftestArgs),
     /// Print a page of the manual, without a network
     Docs(DocsArgs),

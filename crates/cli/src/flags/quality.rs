@@ -9,7 +9,7 @@ use super::{OutputFormat, TargetArgs};
 /// `plimsoll quality`
 #[derive(Args, Debug)]
 // Changing an argument puts it last: places are named, or A would be B.
-#[command(mut_arg("url", |url| url.value_name("URL_A").index(1).help("The endpoint as it is: its base URL (http://host:8000/v1)").long_help(None)))]
+#[command(mut_arg("url", |url| url.value_name("URL_A").index(1).help("Base URL of endpoint A (http://host:8000/v1)").long_help(None)))]
 pub struct QualityArgs {
     #[command(flatten)]
     pub target: TargetArgs,
@@ -46,7 +46,7 @@ pub struct QualityArgs {
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: OutputFormat,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q', help_heading = "Output")]
     pub quiet: bool,
 }

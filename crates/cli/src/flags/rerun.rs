@@ -18,7 +18,7 @@ pub struct RerunArgs {
     /// Model name [default: the run's, if the endpoint lists it, else the only model listed]
     #[arg(long, short = 'm', requires = "target", help_heading = "Target")]
     pub model: Option<String>,
-    /// Environment variable that holds the API key [default: the run's, on the same host]
+    /// Environment variable of the API key [default: the run's, on the same host]
     #[arg(long, value_name = "NAME", requires = "target", help_heading = "Target")]
     pub key_env: Option<String>,
     /// File that holds the API key
@@ -39,7 +39,7 @@ pub struct RerunArgs {
         help_heading = "Target"
     )]
     pub headers: Vec<String>,
-    /// No verification of the TLS certificate
+    /// Skip verification of the TLS certificate
     #[arg(long, requires = "target", help_heading = "Target")]
     pub insecure: bool,
     /// PEM file of additional trusted certificates

@@ -26,22 +26,22 @@ pub struct TargetArgs {
     /// Response length by the model [default: exactly the drawn length]
     #[arg(long, help_heading = "Target")]
     pub natural_length: bool,
-    /// Environment variable that holds the API key
+    /// Environment variable of the API key
     #[arg(long, value_name = "NAME", help_heading = "Target")]
     pub key_env: Option<String>,
-    /// File that holds the API key; Plimsoll reads it again when it changes
+    /// File with the API key; reloaded when it changes
     #[arg(long, value_name = "FILE", conflicts_with = "key_env", help_heading = "Target")]
     pub key_file: Option<PathBuf>,
     /// Extra header, repeatable; $NAME inserts an environment variable; {session}, {request}, {trace} and {span} insert identifiers
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", help_heading = "Target")]
     pub headers: Vec<String>,
-    /// No verification of the TLS certificate
+    /// Skip verification of the TLS certificate
     #[arg(long, help_heading = "Target")]
     pub insecure: bool,
     /// PEM file of additional trusted certificates
     #[arg(long, value_name = "FILE", help_heading = "Target")]
     pub ca_file: Option<PathBuf>,
-    /// PEM file of the client certificate; Plimsoll reads it again when it changes
+    /// PEM file of the client certificate; reloaded when it changes
     #[arg(long, value_name = "FILE", requires = "client_key", help_heading = "Target")]
     pub client_cert: Option<PathBuf>,
     /// PEM file of the key of --client-cert
@@ -157,13 +157,13 @@ pub struct ClientArgs {
     pub set: Vec<String>,
 }
 
-/// Metrics pages that the client records during the load.
+/// Metrics endpoints that the client scrapes during the load.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ScrapeArgs {
-    /// Metrics page to record, repeatable: URL or NAME=URL; off records none [default: the page of the endpoint's host]
+    /// Metrics endpoint to scrape, repeatable: URL or NAME=URL; off scrapes none [default: /metrics of the endpoint's host]
     #[arg(long, value_name = "URL", help_heading = "Server side")]
     pub scrape: Vec<String>,
-    /// Interval between two reads of a metrics page [default: 1s]
+    /// Scrape interval of the metrics endpoints [default: 1s]
     #[arg(long, value_name = "TIME", help_heading = "Server side")]
     pub scrape_every: Option<String>,
 }
@@ -248,7 +248,7 @@ pub struct OutputArgs {
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: OutputFormat,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q', help_heading = "Output")]
     pub quiet: bool,
 }

@@ -85,7 +85,7 @@ pub struct SelftestArgs {
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q')]
     pub quiet: bool,
     /// Output format: text or json
@@ -104,7 +104,7 @@ pub struct DoctorArgs {
     /// Protocol: chat, completions, responses, embeddings, kserve, kserve_grpc or http [default: chat]
     #[arg(long, value_name = "NAME", requires = "url")]
     pub protocol: Option<String>,
-    /// Environment variable that holds the API key
+    /// Environment variable of the API key
     #[arg(long, value_name = "NAME", requires = "url")]
     pub key_env: Option<String>,
     /// Requests in flight

@@ -19,7 +19,7 @@ pub struct WatchCommand {
 /// A task beside watching.
 #[derive(Subcommand, Debug)]
 pub enum WatchAction {
-    /// Report which rows of a budget the metrics pages can decide
+    /// Report which budget rows the metrics can decide
     Lint(Box<WatchArgs>),
     /// Report the alerts that a finished run would have raised
     Test(Box<WatchTestArgs>),
@@ -63,13 +63,13 @@ pub struct WatchCutArgs {
 /// The settings of a watch.
 #[derive(Args, Debug)]
 pub struct WatchArgs {
-    /// Metrics pages, a watch file or a growing run folder
+    /// Metrics endpoints, a watch file or a growing run folder
     #[arg(value_name = "URL|FILE|RUN")]
     pub sources: Vec<String>,
     /// Budget file [default: the watch file's]
     #[arg(long, short = 'b', value_name = "FILE")]
     pub budget: Option<PathBuf>,
-    /// Interval between two scrapes of a page [default: 5s]
+    /// Scrape interval [default: 5s]
     #[arg(long, value_name = "TIME")]
     pub every: Option<String>,
     /// Time window of verdicts [default: the budget's load.window, or 5m]
@@ -91,19 +91,19 @@ pub struct WatchArgs {
     /// Time limit; the exit code is the verdict [default: until Ctrl-C]
     #[arg(long = "for", value_name = "TIME")]
     pub time: Option<String>,
-    /// Environment variable of the bearer token for the pages
+    /// Environment variable of the bearer token for the metrics endpoints
     #[arg(long, value_name = "NAME")]
     pub key_env: Option<String>,
     /// PEM file of additional trusted certificates
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<String>,
-    /// No verification of the certificates of the pages
+    /// Skip verification of the TLS certificates of endpoints
     #[arg(long)]
     pub insecure: bool,
     /// Output format: text, or json with one line per change
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
-    /// No progress on stderr
+    /// Suppress progress messages
     #[arg(long, short = 'q')]
     pub quiet: bool,
 }

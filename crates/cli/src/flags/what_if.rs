@@ -9,10 +9,10 @@ use super::OutputFormat;
 /// Capacity limits of a target that a run at low load does not show.
 #[derive(Args, Debug, Clone, Default)]
 pub struct FitArgs {
-    /// Highest batch size of a replica (vLLM: max_num_seqs); servers, for an endpoint without tokens [default: from the metrics page]
+    /// Highest batch size of a replica (vLLM: max_num_seqs); servers, for an endpoint without tokens [default: from the server metrics]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576), help_heading = "Target")]
     pub slots: Option<u32>,
-    /// KV cache blocks of 16 tokens per replica [default: from the metrics page]
+    /// KV cache blocks of 16 tokens per replica [default: from the server metrics]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Target")]
     pub kv_blocks: Option<u32>,
     /// Highest number of tokens per step (vLLM: max_num_batched_tokens) [default: 8192]
@@ -47,7 +47,7 @@ pub struct WhatIfArgs {
     /// Run folder
     #[arg(value_parser = crate::named::run)]
     pub run: PathBuf,
-    /// Change, repeatable or with commas: "rate 2x", "rate 50/s", "prompts +30%", "outputs -20%", "cache off", "replicas -1", "route least_requests", "slots 64", "weights fp8", "gpu h200"
+    /// Changes, repeatable or with commas: "rate 2x", "prompts +30%", "outputs -20%", "cache off", "replicas -1", "route least_requests", "slots 64", "weights fp8", "gpu h200"
     #[arg(required = true, value_name = "CHANGE")]
     pub changes: Vec<String>,
     /// Level of the run [default: the only one; in a sweep nearest to the budget line or onset]

@@ -9,7 +9,7 @@ use super::OutputFormat;
 /// `plimsoll workload`
 #[derive(Args, Debug)]
 pub struct FromLogArgs {
-    /// Sources: logs of LiteLLM, Envoy AI gateway, nginx (JSON), Dynamo, vLLM or llama.cpp, agent sessions (WEKA), GenAI traces, a run, a Prometheus query URL or its answer in a file
+    /// Sources: logs (LiteLLM, Envoy AI gateway, nginx JSON, Dynamo, vLLM, llama.cpp), agent sessions (WEKA), GenAI traces, a run, a Prometheus query URL or response file
     #[arg(required = true, value_parser = crate::named::run)]
     pub sources: Vec<PathBuf>,
     /// Environment variable of the bearer token for Prometheus

@@ -165,7 +165,7 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
 
     fn fit(&self, scenario: &mut Scenario, rows: &[Attempt], facts: &mut TargetFacts, screen: &mut Screen) {
         let Some(line) = line(rows) else {
-            screen.say("the server reports no usage: prompt lengths are counted in words and not checked");
+            screen.say("the server reports no usage: prompt lengths are estimated from words, unchecked");
             facts.insert("tokens_per_word".into(), None);
             return;
         };

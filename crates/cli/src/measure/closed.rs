@@ -34,7 +34,7 @@ impl FinishedMeasurement {
         match &self.unkept {
             Some(why) => {
                 crate::out::note(&format!(
-                    "plimsoll: the run can't be kept whole: {why}; what was written is readable"
+                    "plimsoll: the run is incomplete: {why}; the written part is readable"
                 ));
                 Exit::Invalid
             }
@@ -139,8 +139,8 @@ pub(super) fn whole_scenario(
 pub(super) fn progress(manifest: &Manifest) -> RunState {
     let mut ended = manifest.levels.iter().rev().map(|level| level.ended_by);
     let why = ended.find_map(|by| match by {
-        EndedBy::User => Some("stopped by the user; what was in flight was waited for"),
-        EndedBy::UserNow => Some("stopped by the user at once"),
+        EndedBy::User => Some("stopped by the user; the requests in flight ended first"),
+        EndedBy::UserNow => Some("stopped immediately by the user"),
         EndedBy::Cut => Some("the generator was cut off"),
         EndedBy::Ceiling => Some("a ceiling was reached"),
         EndedBy::Errors => Some("too many requests failed"),

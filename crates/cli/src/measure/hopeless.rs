@@ -73,7 +73,7 @@ impl Refusals {
         let state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let State::Same { sample, count, .. } = &*state else { return None };
         Some(format!(
-            "stopped: all {count} requests were refused with the same words: {sample}; --force sends the whole load all the same"
+            "stopped: all {count} requests were refused with the same message: {sample}; --force sends the whole load anyway"
         ))
     }
 }

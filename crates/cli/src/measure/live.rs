@@ -141,7 +141,7 @@ fn draw(
             .map_or_else(|| "–".to_string(), |span| figure::duration_ns(span.0 as f64))
     };
     let done = rate(totals.ended - totals.errors, earlier.ended - earlier.errors);
-    let asked = match view.plan.load {
+    let load = match view.plan.load {
         Load::Open { rate_per_s } => format!("{} due", figure::per_second(rate_per_s)),
         Load::Wave { requests } => format!("one wave of {requests}"),
         Load::Closed { concurrency } | Load::Saturating { concurrency } => {
@@ -171,13 +171,13 @@ fn draw(
     let block = vec![
         format!("{}  {} {state}", view.title, bar(part, 24)),
         format!(
-            "  {asked} · {} done · {} in flight · {made}{} failed",
+            "  {load} · {} done · {} in flight · {made}{} failed",
             figure::per_second(done),
             figure::count(totals.in_flight()),
             figure::count(errors),
         ),
         format!(
-            "  {latency_name} of the last {LOOK_BACK_S:.0} s: p50 {} · p99 {}      q or Ctrl-C stops (twice: at once)",
+            "  {latency_name} of the last {LOOK_BACK_S:.0} s: p50 {} · p99 {}      q or Ctrl-C stops (twice: now)",
             latency(0.5),
             latency(0.99)
         ),

@@ -360,8 +360,8 @@ impl MeasurementSession {
         let tells = self.shard.as_ref().is_none_or(|agreed| agreed.shard.index == 0);
         for command in self.before_level.iter().filter(|_| tells) {
             command.send(COMMAND_PATIENCE).map_err(|why| {
-                let told = self.scenario.client.before_level.as_deref().unwrap_or_default();
-                Stop::unreachable(format!("--before-level {told}: {why}; no level is begun without it"))
+                let request = self.scenario.client.before_level.as_deref().unwrap_or_default();
+                Stop::unreachable(format!("--before-level {request}: {why}; no level starts without it"))
             })?;
         }
         let of_its_own = match &varied.scenario {
@@ -538,7 +538,7 @@ fn away(rows: &[Attempt], most: Option<Span>) -> Option<String> {
     let wishes: Vec<Span> = wishes.filter(|wish| *wish > Span::ZERO).collect();
     let (longest, most) = (wishes.iter().max()?, most?);
     Some(format!(
-        "{} of {} requests were turned away with Retry-After, up to {}: users of a closed loop wait so long, at most {} each \
+        "{} of {} requests were rejected with Retry-After, up to {}: users of a closed loop wait that long, at most {} each \
          (client.retry_after_max), and fewer requests are sent",
         wishes.len(),
         rows.len(),

@@ -34,21 +34,22 @@ pub fn stop(target: &TargetSpec, row: &Attempt, listed: &[String]) -> Stop {
     let Some(status) = row.answer.status else {
         let why = row.answer.error.as_deref().unwrap_or(row.outcome.how.name());
         return Stop::unreachable(format!(
-            "{url}: no answer to a first request, as the load would send it: {why}; --force sends the load all the same"
+            "{url}: no answer to a first request, as the load would send it: {why}; --force sends the load anyway"
         ));
     };
-    let said = row.answer.error.as_deref().unwrap_or("no reason given").trim_end_matches('.');
+    let reason = row.answer.error.as_deref().unwrap_or("no reason given").trim_end_matches('.');
     let is_key =
         |name: &String| name.eq_ignore_ascii_case("authorization") || name.to_lowercase().contains("key");
     let given = [&target.key_env, &target.key_file].into_iter().any(Option::is_some)
         || target.token.is_some()
         || target.headers.keys().any(is_key);
     if matches!(status, 401 | 403) {
-        return Stop::unreachable(forbidden(url, (status, said), given));
+        return Stop::unreachable(forbidden(url, (status, reason), given));
     }
     let model = target.model.as_deref().unwrap_or_default();
     let is_wrong_model = row.outcome.how == How::ClientError
-        && (is_unlisted(target, listed) || (listed.is_empty() && !model.is_empty() && said.contains(model)));
+        && (is_unlisted(target, listed)
+            || (listed.is_empty() && !model.is_empty() && reason.contains(model)));
     if is_wrong_model {
         let lists = match listed {
             [] => "it lists none".to_owned(),
@@ -64,12 +65,12 @@ pub fn stop(target: &TargetSpec, row: &Attempt, listed: &[String]) -> Stop {
             }
         };
         return Stop::usage(format!(
-            "--model {model}: {url} does not serve it ({lists}); HTTP {status}: {said}; --force sends the load all the same"
+            "--model {model}: {url} does not serve it ({lists}); HTTP {status}: {reason}; --force sends the load anyway"
         ));
     }
     let key = if row.outcome.how == How::ServerError && !given { MAYBE_A_KEY } else { "" };
     Stop::unreachable(format!(
-        "{url} fails: a first request, as the load would send it, gave HTTP {status}: {said}{key}; --force sends the load all the same"
+        "{url} fails: a first request, as the load would send it, gave HTTP {status}: {reason}{key}; --force sends the load anyway"
     ))
 }
 

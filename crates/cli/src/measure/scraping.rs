@@ -38,9 +38,7 @@ pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Resu
     if !urls.is_empty() {
         screen.say(&format!("reading {} every {}", urls.join(", "), format_span(spec.every)));
     } else if spec.discover && spec.pages.is_empty() {
-        screen.say(
-            "no page of metrics found: what the server says of itself stays unknown (name one with --scrape)",
-        );
+        screen.say("no metrics endpoint found, so server metrics are missing (name one with --scrape)");
     }
     if let Some(object) = whole.as_object_mut() {
         let page = |page: &MetricsPage| json!({"name": page.name, "url": page.url});

@@ -98,7 +98,7 @@ pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetProbe
     words.extend(proxy);
     let unlisted = scenario.classes.iter().filter_map(|class| class.model.as_ref());
     for name in unlisted.filter(|name| !probed.models.is_empty() && !probed.models.contains(name)) {
-        words.push(format!("the endpoint does not list {name}, which a class asks for"));
+        words.push(format!("the endpoint does not list {name}, the model of a class"));
     }
     let mut facts = probed.fingerprint.facts;
     if scenario.target.model.is_none() && scenario.target.protocol != Protocol::Http {
@@ -173,10 +173,10 @@ struct OtherEndpoints {
     words: Vec<String>,
 }
 
-/// Probes the endpoints after `told`: whether they answer, serve the model, and report equal facts.
-fn beside(target: &TargetSpec, told: &str, facts: &BTreeMap<String, Option<String>>) -> OtherEndpoints {
+/// Probes the endpoints after `reference`: whether they answer, serve the model, and report equal facts.
+fn beside(target: &TargetSpec, reference: &str, facts: &BTreeMap<String, Option<String>>) -> OtherEndpoints {
     let mut found = OtherEndpoints::default();
-    for url in target.urls().skip_while(|url| *url != told).skip(1) {
+    for url in target.urls().skip_while(|url| *url != reference).skip(1) {
         let probed = match probe(&target.only(url), None) {
             Ok(probed) => probed,
             Err(why) => {
@@ -195,7 +195,7 @@ fn beside(target: &TargetSpec, told: &str, facts: &BTreeMap<String, Option<Strin
                 && own != first
             {
                 let fact = fact.replace('_', " ");
-                found.words.push(format!("{url}: {fact} {own}, where {told} has {first}"));
+                found.words.push(format!("{url}: {fact} {own}, where {reference} has {first}"));
             }
         }
     }

@@ -76,9 +76,9 @@ impl ObjectBucket {
             401 | 403 => Stop::unreachable(format!(
                 "{name}: refused ({why}); is the key the right one, and may it list, read, write and delete there?"
             )),
-            300..=399 => {
-                Stop::usage(format!("{name}: the bucket is in another region than AWS_REGION says ({why})"))
-            }
+            300..=399 => Stop::usage(format!(
+                "{name}: the bucket is not in the region of AWS_REGION ({why}); set AWS_REGION"
+            )),
             0 => Stop::unreachable(format!("{name}: the store can't be reached: {why}")),
             _ => Stop::unreachable(format!("{name}: {why}")),
         }

@@ -212,9 +212,7 @@ impl Draft {
     /// Sets a mix of models: one class of requests per model, with the scenario's own sizes and prompts.
     fn models(&mut self, text: &str) -> CliResult<()> {
         if self.has("classes") {
-            return Err(Stop::usage(
-                "--models: the scenario has classes of its own; give each of them a model",
-            ));
+            return Err(Stop::usage("--models: the scenario has classes; set a model in each class"));
         }
         let class = |part: &str| {
             let (name, weight) = part.rsplit_once('=').unwrap_or((part, "1"));
@@ -275,7 +273,7 @@ impl Draft {
         self.set_some("scrape.every", args.scrape_every.clone());
         let off = args.scrape.iter().any(|page| page == "off");
         if off && args.scrape.len() > 1 {
-            return Err(Stop::usage("--scrape off: pages are named beside it; drop one of the two"));
+            return Err(Stop::usage("--scrape off: contradicts another --scrape; drop one of the two"));
         }
         if off {
             self.set("scrape.discover", false.into());
@@ -307,7 +305,7 @@ impl Draft {
         }
         if args.requests.is_some() && matches!(self.mode(), "open" | "wave") {
             return Err(Stop::usage(
-                "--requests: what ends a closed loop (--concurrency, --saturate); an open loop ends after a time: --for 60s",
+                "--requests: ends only a closed loop (--concurrency, --saturate); an open loop ends after a time: --for 60s",
             ));
         }
         if let Some(requests) = args.requests {

@@ -2,7 +2,7 @@
 
 use plimsoll_judge::cost::{Bill, EndpointPrice};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
-use plimsoll_workload::Scenario;
+use plimsoll_workload::{Scenario, nearest};
 use serde_json::{Value, json};
 
 use super::CliResult;
@@ -28,7 +28,7 @@ pub(super) fn check_url(url: &str) -> CliResult<()> {
     let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     if authority.contains('@') {
         return Err(Stop::usage(
-            "the URL holds a user or password: use --key-env or --header 'authorization: $NAME'",
+            "the URL contains a user or password: use --key-env or --header 'authorization: $NAME'",
         ));
     }
     if authority.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn check_url(url: &str) -> CliResult<()> {
         let name = parameter.split('=').next().unwrap_or_default().to_ascii_lowercase();
         if SECRET_PARAMETERS.contains(&name.as_str()) {
             return Err(Stop::usage(format!(
-                "the URL holds a key (?{name}=…), which would be written down: send it as a header with --key-env or --header"
+                "the URL contains a key (?{name}=…), which the run would record: send it as a header with --key-env or --header"
             )));
         }
     }
@@ -136,7 +136,9 @@ pub fn budget(ceilings: &[String]) -> CliResult<Option<BudgetSpec>> {
         }
         let named = Metric::ALL.into_iter().find(|known| known.name() == metric);
         let metric = named.ok_or_else(|| {
-            Stop::usage(format!("--slo {text}: the metrics are ttft, tpot, e2e and errors"))
+            let tip = nearest(metric, ["ttft", "tpot", "e2e", "errors"]);
+            let tip = tip.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            Stop::usage(format!("--slo {text}: the metrics are ttft, tpot, e2e and errors{tip}"))
         })?;
         // Ceilings must rise with the percentile, because a higher percentile is never smaller and one of the two would be redundant.
         for other in budget.latency.iter().filter(|other| other.metric == metric) {
@@ -176,7 +178,7 @@ pub fn budget_for(scenario: &Scenario, ceilings: &[String]) -> CliResult<BudgetS
     let of_tokens = asked.iter().flat_map(|budget| &budget.latency).find(|c| c.metric != Metric::E2e);
     match (asked.as_ref(), of_tokens) {
         (Some(_), Some(ceiling)) if whole => Err(Stop::usage(format!(
-            "--slo: answers come whole here and have no {}; put the ceiling on e2e",
+            "--slo: answers are not streamed here and have no {}; set a limit on e2e",
             ceiling.metric.name()
         ))),
         (Some(budget), _) => Ok(budget.clone()),
@@ -233,5 +235,7 @@ mod tests {
         ] {
             assert!(super::budget(&texts(wrong)).is_err(), "{wrong:?}");
         }
+        let swapped = super::budget(&texts(&["tftt p99 < 500ms"])).expect_err("refused");
+        assert!(swapped.line.ends_with("did you mean ttft?"), "{}", swapped.line);
     }
 }

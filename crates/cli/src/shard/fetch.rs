@@ -55,7 +55,10 @@ pub fn fetch(place: &Path, scratch: &TempFolder) -> Result<Vec<(String, PathBuf)
         && waited < SILENT
     {
         if waited.is_zero() {
-            out::note(&format!("{open}: not ended; seeing for {} s whether it still runs", SILENT.as_secs()));
+            out::note(&format!(
+                "{open}: not ended; checking for {} s whether it still runs",
+                SILENT.as_secs()
+            ));
         }
         std::thread::sleep(LOOK);
         waited += LOOK;

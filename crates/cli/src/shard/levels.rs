@@ -264,7 +264,7 @@ impl Levels {
             }
             None => {
                 return Err(Stop::invalid(format!(
-                    "shard {shard}: shard 0 said no further level at {} in time (--shard-wait): it was lost",
+                    "shard {shard}: shard 0 announced no further level at {} in time (--shard-wait): it was lost",
                     self.place.name()
                 )));
             }

@@ -128,8 +128,8 @@ impl Table<'_> {
             let others = counted(u64::from(own.of - 1), "other shard");
             screen.say(&format!("waiting for {others} at {}", self.place.name()));
             for index in 1..own.of {
-                let other: Ready =
-                    self.wait_for(&ready_name(index), || format!("shard {index}/{} did not come", own.of))?;
+                let other: Ready = self
+                    .wait_for(&ready_name(index), || format!("shard {index}/{} did not connect", own.of))?;
                 alike(&own, &other, index)?;
             }
             Ok(facts)
@@ -168,7 +168,7 @@ impl Table<'_> {
     ) -> Result<(TargetFacts, ShardAgreement), Stop> {
         let Shard { index, of } = self.asked.shard;
         screen.say(&format!("waiting for shard 0/{of} at {}", self.place.name()));
-        let _: Ready = self.wait_for(&ready_name(0), || format!("shard 0/{of} did not come"))?;
+        let _: Ready = self.wait_for(&ready_name(0), || format!("shard 0/{of} did not connect"))?;
         self.arrive(&self.asked.ready(scenario))?;
         let told = match self.wait_for(START, || format!("shard 0/{of} gave no start"))? {
             Word::Start(told) => told,
@@ -193,7 +193,7 @@ impl Table<'_> {
     fn been_here(&self) -> Stop {
         let (shard, place) = (self.asked.shard, self.place.name());
         Stop::usage(format!(
-            "--shard {shard}: has been at {place} before, and what it sent must not be sent twice; a new run needs a new place"
+            "--shard {shard}: has already used {place}; name a new place, because no request may be sent twice"
         ))
     }
 

@@ -84,7 +84,7 @@ impl ShardRequest {
         let start = match (&args.start_at, &args.rendezvous) {
             (Some(_), None) if command != "run" => {
                 return Err(Stop::usage(format!(
-                    "--start-at: what a {command} sends next follows from what came of it so far, so its shards must meet: --rendezvous PLACE"
+                    "--start-at: a {command} chooses each level from earlier results, so its shards need --rendezvous PLACE"
                 )));
             }
             (Some(text), None) => StartBy::Time(start_at(text)?),
@@ -95,7 +95,7 @@ impl ShardRequest {
             }
             _ => {
                 return Err(Stop::usage(
-                    "--shard: say how the shards begin together: --rendezvous PLACE (a folder that all see, s3://bucket/prefix) or --start-at TIME",
+                    "--shard: needs a common start: --rendezvous PLACE (a shared folder, s3://bucket/prefix) or --start-at TIME",
                 ));
             }
         };
@@ -173,7 +173,7 @@ impl ShardAgreement {
         let late = clock.now() - self.at;
         if late > LATE {
             return Err(Stop::invalid(format!(
-                "shard {} is {:.1} s late for the common start, so nothing was sent: its requests would all be due at once",
+                "shard {} is {:.1} s late for the common start, so nothing was sent: all its requests would be due immediately",
                 self.shard,
                 late.as_secs_f64()
             )));
@@ -211,7 +211,7 @@ fn start_at(text: &str) -> Result<i64, Stop> {
     let left_s = (ns - realtime_ns()) as f64 / 1e9;
     if left_s < 0.0 {
         return Err(Stop::usage(format!(
-            "--start-at {text}: that was {:.0} s ago; give all shards time to come",
+            "--start-at {text}: is {:.0} s in the past; choose a time after all shards have started",
             -left_s
         )));
     }

@@ -125,7 +125,7 @@ impl Upload {
         self.put_all().map_err(|stop| {
             let line = stop.line;
             Stop::invalid(format!(
-                "{line}; the run is whole in {dir} on this machine: take it with plimsoll merge to those of the other shards"
+                "{line}; the complete run is in {dir} on this machine: merge it with the other shards (plimsoll merge)"
             ))
         })?;
         Ok(self.bucket.name().trim_end_matches('/').to_owned())

@@ -148,7 +148,7 @@ fn what_can_t_be_repeated_is_said() {
     fs::remove_file(&prompts).expect("removed");
     refused(&folder, &["rerun", "run", "--target", &engine.url], 2, "prompts.jsonl");
     fs::write(&prompts, text("end")).expect("written");
-    refused(&folder, &["rerun", "run"], 2, "--target URL: say where to");
+    refused(&folder, &["rerun", "run"], 2, "--target URL: missing");
     refused(&folder, &["rerun", "rum", "--target", &engine.url], 2, "neither a run folder nor a baseline");
     refused(&folder, &["rerun", "run", "--target", &engine.url, "--replicas", "2"], 2, "no flags of World");
     let cut = ["run", &engine.url, "--rate", "200/s", "--for", "1s", "--osl", "2", "--max-requests", "50"];
@@ -231,7 +231,7 @@ fn a_baseline_is_a_run_that_is_still_there_and_still_the_same() {
     );
     refused(&folder, &["diagnose", "again", "--baseline", "mian"], 2, "did you mean main?");
     // A baseline keeps its run unless --replace is given.
-    refused(&folder, &["baseline", "set", "main", "runs/second"], 2, "--replace pins it anew");
+    refused(&folder, &["baseline", "set", "main", "runs/second"], 2, "--replace overwrites it");
     assert_eq!(set(&["other", "runs/second"]).code, 0);
     refused(&folder, &["rerun", "mian"], 2, "did you mean main?");
     refused(&folder, &["baseline", "rm", "mian"], 2, "did you mean main?");
@@ -250,7 +250,7 @@ fn a_baseline_is_a_run_that_is_still_there_and_still_the_same() {
     fs::rename(folder.path().join("runs/first"), folder.path().join("runs/moved")).expect("moved");
     refused(&folder, &["rerun", "main"], 5, "its run runs/first is not here");
     fs::rename(folder.path().join("runs/second"), folder.path().join("runs/first")).expect("moved");
-    refused(&folder, &["rerun", "main"], 5, "runs/first holds another run now");
+    refused(&folder, &["rerun", "main"], 5, "runs/first now contains another run");
     let list = plimsoll_in(folder.path(), &["baseline", "list", "--format", "json"]).json();
     assert_eq!(list.as_array().map(Vec::len), Some(2));
     assert!(list[0]["state"].as_str().is_some_and(|state| state.contains("another run")), "{list}");
@@ -267,9 +267,9 @@ fn a_run_that_can_t_be_trusted_is_no_baseline() {
         &[&simulate[..], &["--for", "20s", "--fault", "error:share=1,status=500"]].concat(),
         "failed",
     );
-    refused(&folder, &["baseline", "set", "main", "failed"], 2, "is no valid measurement (0 of");
+    refused(&folder, &["baseline", "set", "main", "failed"], 2, "not a valid measurement (0 of");
     measured(&folder, &[&simulate[..], &["--for", "20ms"]].concat(), "short");
-    refused(&folder, &["baseline", "set", "main", "short"], 2, "shows no percentile");
+    refused(&folder, &["baseline", "set", "main", "short"], 2, "has no percentile to compare with");
     measured(&folder, &[&simulate[..], &["--for", "20s"]].concat(), "bad");
     // The marker of a writer that died: the manifest says so.
     let manifest = folder.path().join("bad/run.json");

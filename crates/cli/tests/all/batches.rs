@@ -209,7 +209,7 @@ fn what_means_nothing_for_tensors_is_refused() {
         assert_eq!(ended.code, 2, "{more:?}: {}", ended.stderr);
         assert!(ended.stderr.contains(words), "{more:?}: {}", ended.stderr);
     };
-    refused(&["--protocol", "kserve", "--isl", "64"], "--batch says how many rows");
+    refused(&["--protocol", "kserve", "--isl", "64"], "set the rows with --batch");
     refused(&["--protocol", "kserve", "--model", "other"], "the URL names m");
     refused(&["--protocol", "kserve", "--shape", "A"], "--shape A");
     refused(&["--protocol", "kserve", "--batch", "many"], "many");
@@ -217,5 +217,5 @@ fn what_means_nothing_for_tensors_is_refused() {
     refused(&["--protocol", "kserve", "--price", "1USD/Mtok"], "per hour");
     refused(&["--batch", "4"], "--protocol kserve");
     let ended = plimsoll(&["sweep", url, "--protocol", "kserve", "--slo", "ttft p99 < 1s", "-q"]);
-    assert!(ended.code == 2 && ended.stderr.contains("put the ceiling on e2e"), "{}", ended.stderr);
+    assert!(ended.code == 2 && ended.stderr.contains("set a limit on e2e"), "{}", ended.stderr);
 }

@@ -45,7 +45,7 @@ fn the_watchs_demo_judges_a_page_and_says_what_was_done() {
     let ended = plimsoll(&["demo", "watch", "--time", "14s", "-o", &out]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert!(ended.stderr.contains("http://127.0.0.1:"), "where its page is: {}", ended.stderr);
-    assert!(ended.stderr.contains("What was done: at about +7s"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("The fault: from about +7s on"), "{}", ended.stderr);
     for row in ["ttft p95 ≤ 100 ms", "itl p95 ≤ 25 ms"] {
         assert!(ended.stdout.contains(row), "{}", ended.stdout);
     }

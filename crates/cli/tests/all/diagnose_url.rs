@@ -85,7 +85,8 @@ fn a_baseline_that_holds_nothing_to_compare_with_is_refused() {
     let told = format!("{}{}", ended.stdout, ended.stderr);
     // The comparison is refused if no request was isolated, else the number of isolated requests is printed.
     assert!(
-        ended.code == 2 && told.contains("nothing can be compared") || told.contains("held against"),
+        ended.code == 2 && told.contains("has no isolated or closed-loop request")
+            || told.contains("compared with"),
         "{told}"
     );
 }

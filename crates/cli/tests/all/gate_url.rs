@@ -28,7 +28,7 @@ fn a_url_is_measured_as_the_budgets_need_and_judged() {
     let args = ["--time", "4s", "-o", "run", "--isl", "16", "--osl", "2", "--format", "json"];
     let ended = gate(&folder, &engine.url, &args);
     assert!([0, 3, 4].contains(&ended.code), "{}{}", ended.stdout, ended.stderr);
-    assert!(ended.stderr.contains("the budgets take: steady 150/s"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the budgets need: steady 150/s"), "{}", ended.stderr);
     let shown = plimsoll_in(folder.path(), &["show", "run", "--format", "json"]).json();
     assert_eq!(shown["kind"], "gate");
     let levels = shown["levels"].as_array().expect("levels");
@@ -127,10 +127,10 @@ fn a_trace_is_replayed_as_long_as_it_takes() {
         assert!(ended.stderr.contains(says) && ended.stderr.lines().count() == 1, "{}", ended.stderr);
     };
     let tail = "budgets:\n  - {id: tail, metric: e2e, p: 99, max: 20s}\n";
-    refused(tail, "tail takes 10.0 s of this traffic at the least, and the trace lasts 8.00 s");
-    refused(&format!("load: {{rate: 100/s}}\n{tail}"), "the trace has 50.0/s: --speed 2.00 makes it so");
+    refused(tail, "tail needs at least 10.0 s of this traffic, and the trace lasts 8.00 s");
+    refused(&format!("load: {{rate: 100/s}}\n{tail}"), "the trace has 50.0/s: add --speed 2.00");
     let onset = "budgets:\n  - {id: calm, metric: throughput_before_onset, min: 5/s}\n";
-    refused(onset, "calm: its load is made, and a trace is replayed as it is");
+    refused(onset, "calm: sets a synthetic load, and a trace is replayed unchanged");
 }
 
 /// The median at 200/s needs at least 14 requests and about 60 as planned, which is less than the duration of a level.
@@ -173,13 +173,13 @@ fn a_time_that_can_t_be_enough_is_refused_with_what_it_takes() {
     };
     refused(
         &["--time", "5s"],
-        "--time 5.00 s: can't be enough; it takes 10.0 s at the least: steady at 1.00/s takes 10.0 s for tail",
+        "--time 5.00 s: too short; needs at least 10.0 s: steady at 1.00/s takes 10.0 s for tail",
     );
-    refused(&[], "--time 5m or --until-decided --max 15m: say how long");
+    refused(&[], "duration missing: set --time 5m or --until-decided --max 15m");
     refused(&["--time", "30m", "--max-rate", "30/m"], "tail needs 1.00/s, over --max-rate 0.5/s");
     assert!(!folder.path().join("plimsoll-runs").exists(), "nothing was begun");
     let ended = gate(&folder, "some/run", &["--time", "5m"]);
-    assert!(ended.code == 2 && ended.stderr.contains("judged as it was measured"), "{}", ended.stderr);
+    assert!(ended.code == 2 && ended.stderr.contains("applies to a measurement"), "{}", ended.stderr);
 }
 
 /// Counting takes 115 s at 4/s. In 12 s the p99 passes because its limit is far above the slowest request, and the gate names that beforehand.

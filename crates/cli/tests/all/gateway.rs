@@ -209,6 +209,13 @@ fn check_says_who_answers_and_what_is_wrong() {
 }
 
 #[test]
+fn a_second_file_is_refused_in_a_line() {
+    let second = plimsoll(&["gateway", "a.yaml", "b.yaml"]);
+    assert_eq!(second.code, 2);
+    assert!(second.stderr.contains("b.yaml: unexpected argument; name one file"), "{}", second.stderr);
+}
+
+#[test]
 fn an_address_that_is_taken_is_said_in_a_line() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let listen = taken.local_addr().expect("bound").to_string();
@@ -338,8 +345,8 @@ fn the_file_is_read_again_and_a_wrong_one_is_said() {
     let (_, talk) = gateway.end_with_talk();
     for says in [
         "gateway.yaml:2:",
-        "did you mean body_bytes?; what was in force stays",
-        "gateway.yaml: read again and in force; a restart is needed for threads",
+        "did you mean body_bytes?; the previous settings stay active",
+        "gateway.yaml: reloaded and active; a restart is needed for threads",
     ] {
         assert!(talk.contains(says), "{says} in {talk}");
     }
@@ -380,7 +387,7 @@ fn a_canary_that_was_rolled_back_stays_so_after_a_restart() {
     crate::kit::until("it is read", || stand(&gateway)["stage"] == "rolled_back");
     let (_, talk) = gateway.end_with_talk();
     assert!(talk.contains("1 replica and 1 in the role of a canary"), "{talk}");
-    assert!(talk.contains("canary: rolled back; its replicas get no requests, as "), "{talk}");
+    assert!(talk.contains("canary: rolled back; its replicas get no requests ("), "{talk}");
     write("newer");
     assert_eq!(stand(&start())["stage"], "trial");
 }

@@ -78,11 +78,11 @@ fn replicas_come_and_go_under_load_and_no_request_is_lost() {
     until("all loads are given back", || listed(&gateway).iter().all(|(.., requests)| *requests == 0));
     let (_, talk) = gateway.end_with_talk();
     for says in [
-        "read again and in force; new: b, c",
+        "reloaded and active; new: b, c",
         "replica c: answers",
-        "read again and in force; no further requests for a",
+        "reloaded and active; no further requests for a",
         "replica a: has ended and is forgotten",
-        "read again and in force; new: b; no further requests for b",
+        "reloaded and active; new: b; no further requests for b",
     ] {
         assert!(talk.contains(says), "{says} in {talk}");
     }

@@ -149,7 +149,7 @@ fn a_search_from_pods_is_a_sweep_in_each() {
     assert!(ended.stderr.contains("/place/monday/run is its run"), "{}", ended.stderr);
     let lone = plimsoll(&[&base[..], &["--rate", "4/s", "--hold", "1m"]].concat());
     assert_eq!(lone.code, 2, "{}", lone.stderr);
-    assert!(lone.stderr.contains("--hold: of a search; --sweep asks for one"), "{}", lone.stderr);
+    assert!(lone.stderr.contains("--hold: belongs to a search; add --sweep"), "{}", lone.stderr);
 }
 
 /// A schema that lets everything pass would prove nothing.
@@ -229,7 +229,7 @@ fn what_pods_could_not_do_is_refused_in_one_line() {
         (&["--key-secret", "vllm"], "write SECRET/KEY"),
         (&["-o", "run"], "--out"),
         (&["--cpus", "0"], "--cpus 0"),
-        (&["--warm-up", "5"], "--shard: requests before the load"),
+        (&["--warm-up", "5"], "--shard: every shard would send the requests before the load"),
     ] {
         let args =
             [&["k8s", "http://vllm:8000/v1", "--shards", "8", "--claim", "load", "--rate", "4/s"][..], more];

@@ -277,7 +277,7 @@ fn a_killed_server_ends_its_load() {
     });
     let manifest = plimsoll_store::read_manifest(&run).expect("a manifest");
     assert!(
-        format!("{:?}", manifest.progress).contains("stopped by the user at once"),
+        format!("{:?}", manifest.progress).contains("stopped immediately by the user"),
         "{:?}",
         manifest.progress
     );

@@ -288,7 +288,7 @@ fn what_carries_none_is_refused_before_anything_is_sent() {
         assert!(ended.code == 2 && ended.stderr.contains(want), "{args:?}: {}", ended.stderr);
     }
     let ended = plimsoll(&["simulate", "--rate", "1/s", "--images", "8x8"]);
-    assert!(ended.code == 2 && ended.stderr.contains("text alone"), "{}", ended.stderr);
+    assert!(ended.code == 2 && ended.stderr.contains("reads text only"), "{}", ended.stderr);
 }
 
 /// llama.cpp without a projector takes no picture: each refusal is an outcome in the record, with its words.

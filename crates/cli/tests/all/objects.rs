@@ -207,8 +207,8 @@ fn of_eight_that_come_with_one_number_one_is_first() {
     };
     let said: Vec<&str> = all.iter().map(|one| one.stderr.as_str()).collect();
     // The first waits for the other shard, which does not come; the others send nothing.
-    assert_eq!(of(4, "shard 1/2 did not come to s3://load/crowd in time"), 1, "{said:?}");
-    assert_eq!(of(2, "--shard 0/2: has been at s3://load/crowd before"), 7, "{said:?}");
+    assert_eq!(of(4, "shard 1/2 did not connect to s3://load/crowd in time"), 1, "{said:?}");
+    assert_eq!(of(2, "--shard 0/2: has already used s3://load/crowd"), 7, "{said:?}");
     assert_eq!(field.names("crowd/"), ["crowd/rendezvous/ready-0.json", "crowd/rendezvous/start.json"]);
 }
 
@@ -274,7 +274,7 @@ fn a_store_that_goes_away_leaves_the_runs_on_their_machines() {
     let mut local = Vec::new();
     for (index, one) in all.iter().enumerate() {
         assert_eq!(one.code, 4, "{}", one.stderr);
-        let (_, rest) = one.stderr.split_once("the run is whole in ").expect("where it is");
+        let (_, rest) = one.stderr.split_once("the complete run is in ").expect("where it is");
         let dir = rest.split_whitespace().next().expect("a folder").to_owned();
         assert!(dir.starts_with(&format!("plimsoll-runs/shard-{index}-of-2-")), "{dir}");
         // The findings are printed anyway.

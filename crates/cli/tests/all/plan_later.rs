@@ -71,7 +71,7 @@ fn what_ifs_of_a_run_are_held_against_a_later_one() {
     let other = at("other");
     let longer = ["simulate", "--profile", "demo", "-q", "-o", &other, "--rate", "120/s", "--for", "20s"];
     assert_eq!(plimsoll(&[&longer[..], &["--isl", "300", "--osl", "8"]].concat()).code, 0);
-    refused(&["plan", "verify", &file, &other], "is like none of");
+    refused(&["plan", "verify", &file, &other], "matches none of");
     refused(&["plan", "verify", &file, &other, "--what-if", "prompts +50%"], "mean prompt is 300");
 }
 

@@ -200,7 +200,7 @@ fn a_profilers_timeline_says_whether_the_device_was_busy() {
     let text = plimsoll(&["profile", path]);
     assert_eq!(text.code, 0, "{}", text.stderr);
     // The file is read twice, but skipped entries are reported once.
-    assert_eq!(text.stderr.matches("passed over").count(), 1, "{}", text.stderr);
+    assert_eq!(text.stderr.matches("skipped").count(), 1, "{}", text.stderr);
     for word in ["Host-bound", "aten::item", "GPU 0", "ProfilerStep#2", "sm90_xmma_gemm_bf16bf16"] {
         assert!(text.stdout.contains(word), "no {word} in {}", text.stdout);
     }
@@ -226,7 +226,7 @@ fn a_profilers_timeline_is_evidence_of_a_diagnosis() {
         .expect("written");
     for (args, word) in [
         (vec!["diagnose", &run, "--timeline", &requests], "no profiler's timeline"),
-        (vec!["profile", &timeline, "--baseline", &requests], "--baseline: holds traces of requests"),
+        (vec!["profile", &timeline, "--baseline", &requests], "--baseline: compares request traces"),
         (
             vec!["diagnose", "http://127.0.0.1:9/v1", "--timeline", &timeline],
             "--timeline: judges a run folder",

@@ -158,7 +158,7 @@ fn a_bad_line_is_named_by_its_number() {
     }
     std::fs::write(&path, "\n").expect("written");
     let ended = plimsoll(&["quality", "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1", "--eval", name]);
-    assert!(ended.code == 2 && ended.stderr.contains("holds no item"), "{}", ended.stderr);
+    assert!(ended.code == 2 && ended.stderr.contains("no item found"), "{}", ended.stderr);
 }
 
 #[test]

@@ -204,12 +204,12 @@ fn what_is_not_one_load_is_refused() {
     // A second process with a used number is refused.
     let again = ended(field.shard("1/2", &["--rendezvous", &place, "--for", "1s"]));
     assert_eq!(again.code, 2, "{}", again.stderr);
-    assert!(again.stderr.contains("--shard 1/2: has been at"), "{}", again.stderr);
+    assert!(again.stderr.contains("--shard 1/2: has already used"), "{}", again.stderr);
     // A shard without others gives up after --shard-wait.
     let lonely = field.path("lonely");
     let one = ended(field.shard("0/2", &["--rendezvous", &lonely, "--for", "1s", "--shard-wait", "300ms"]));
     assert_eq!(one.code, 4, "{}", one.stderr);
-    assert!(one.stderr.contains("shard 1/2 did not come to"), "{}", one.stderr);
+    assert!(one.stderr.contains("shard 1/2 did not connect to"), "{}", one.stderr);
 
     // Differing shards without a rendezvous are detected by the merge.
     let place = field.path("told");
@@ -229,7 +229,7 @@ fn what_is_not_one_load_is_refused() {
             vec![name(&place, 0), name(&twin, 1)],
             "shards of different runs: seed is 1 in the first and 2 in the second",
         ),
-        (vec![name(&place, 0), name(&twin, 0)], "both are shard 0/2, so that its part was sent twice"),
+        (vec![name(&place, 0), name(&twin, 0)], "both are shard 0/2, so its part was sent twice"),
         (vec![field.path("lonely")], "no run of a shard"),
         (vec![field.path("nothing")], "there is no such file or folder"),
     ] {
@@ -252,19 +252,22 @@ fn what_is_not_one_load_is_refused() {
     // A run that is whole is no shard, and a merged one neither.
     let whole = plimsoll(&["merge", &out, "-o", &field.path("more")]);
     assert_eq!(whole.code, 2);
-    assert!(whole.stderr.contains("a run of its own and no shard"), "{}", whole.stderr);
+    assert!(whole.stderr.contains("not a shard (--shard) of a run"), "{}", whole.stderr);
 }
 
 #[test]
 fn flags_that_make_no_shard_are_refused_in_one_line() {
     for (more, why) in [
         ("--shard 4/4 --rendezvous p --rate 1/s", "--shard 4/4: write its number, from 0"),
-        ("--shard 0/2 --rate 1/s", "--shard: say how the shards begin together"),
+        ("--shard 0/2 --rate 1/s", "--shard: needs a common start"),
         ("--shard 0/2 --rate 1/s --start-at 12 --nonce 1", "--start-at 12: that was"),
         ("--shard 0/2 --rate 1/s --start-at soon --nonce 1", "--start-at soon: write a time"),
         ("--shard 0/2 --rate 1/s --start-at 2100-01-01T00:00:00Z", "--start-at 2100"),
         ("--shard 0/2 --concurrency 4 --rendezvous p", "--shard: only an open loop"),
-        ("--shard 0/2 --rate 1/s --warm-up 5 --rendezvous p", "--shard: requests before the load"),
+        (
+            "--shard 0/2 --rate 1/s --warm-up 5 --rendezvous p",
+            "--shard: every shard would send the requests before the load",
+        ),
         ("--rendezvous p --rate 1/s", "--shard"),
         ("--shard 0/2 --rate 1/s --rendezvous s3://", "--rendezvous s3://…: a bucket's name is letters"),
         #[cfg(not(feature = "object-store"))]

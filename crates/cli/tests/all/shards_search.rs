@@ -104,7 +104,7 @@ fn a_sweep_of_three_shards_sends_what_one_machine_would() {
     for one in &all[1..] {
         assert_eq!(one.code, 0, "{}", one.stderr);
         assert!(
-            one.stderr.contains("what was found is shard 0's to say, from the run of all in place/run"),
+            one.stderr.contains("shard 0 reports what was found from the merged run in place/run"),
             "{}",
             one.stderr
         );
@@ -223,7 +223,7 @@ fn a_gate_of_three_shards_is_judged_by_the_first() {
     for (index, one) in (1..).zip(&all[1..]) {
         assert_eq!(one.code, 0, "{}", one.stderr);
         assert!(one.stderr.contains(&format!("shard {index}/3: sent its part of")), "{}", one.stderr);
-        assert!(one.stderr.contains("the verdict is shard 0's to say"), "{}", one.stderr);
+        assert!(one.stderr.contains("shard 0 reports the verdict"), "{}", one.stderr);
         assert_eq!(one.json()["whole"], "place/run");
     }
 }
@@ -233,7 +233,7 @@ fn what_can_be_no_search_of_shards_is_refused() {
     let field = Field::new();
     let told = ended(field.spawn("sweep", "0/2", "--start-at 2100-01-01T00:00:00Z"));
     assert_eq!(told.code, 2, "{}", told.stderr);
-    assert!(told.stderr.contains("its shards must meet: --rendezvous PLACE"), "{}", told.stderr);
+    assert!(told.stderr.contains("its shards need --rendezvous PLACE"), "{}", told.stderr);
     assert_eq!(told.stderr.lines().count(), 1, "{}", told.stderr);
     // A run and a sweep do not meet.
     let one = field.spawn("run", "0/2", "--rendezvous mixed --rate 10/s --for 1s");

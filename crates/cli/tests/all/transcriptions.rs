@@ -269,10 +269,10 @@ fn answers_of_other_servers_are_read() {
 #[test]
 fn what_a_transcription_cannot_carry_is_refused_before_anything_is_sent() {
     for (args, why) in [
-        (&["--isl", "40"][..], "--audio says how long"),
+        (&["--isl", "40"][..], "set its length with --audio"),
         (&["--images", "8x8"], "carry pictures"),
         (&["--audio", "2*5s"], "one sound"),
-        (&["--sessions", "3,1s"], "--audio says how long"),
+        (&["--sessions", "3,1s"], "set its length with --audio"),
     ] {
         let ended = plimsoll(
             &[&["run", "http://127.0.0.1:9/v1", "--api", "transcriptions", "--rate", "1/s"], args].concat(),

@@ -243,6 +243,8 @@ fn a_watch_that_cannot_be_is_refused_in_one_line() {
             ended.stderr
         );
     }
+    let unknown = plimsoll(&["watch", &file, "-b", &budget]).stderr;
+    assert_eq!(unknown.matches("journal").count(), 1, "the keys are listed once: {unknown}");
 }
 
 /// The rows that a page can judge, and the edges around their ceilings.
@@ -422,7 +424,8 @@ fn pages_come_and_go_with_their_list() {
     // Both were counted while they were there, whole scrapes of each.
     let n = last["rows"][0]["n"].as_u64().expect("a count");
     assert!(n > 0 && n.is_multiple_of(EACH), "{n}");
-    for word in ["2 pages watched now", "1 page watched now", "HTTP 500; the pages stay as they were"] {
+    for word in ["2 pages watched now", "1 page watched now", "HTTP 500; the list of endpoints is unchanged"]
+    {
         assert!(ended.stderr.contains(word), "{word}: {}", ended.stderr);
     }
 }

@@ -97,6 +97,12 @@ fn stretches_of_a_history_are_read_like_runs_and_hold_what_came() {
     assert_eq!(ended[0].code, 0, "{}", ended[0].stdout);
 
     cut(&history, &second(7200), &second(8400), &at("third"));
+    let listed = plimsoll(&["ls", &folder.path().display().to_string()]);
+    assert!(
+        listed.stdout.contains("live traffic") && !listed.stdout.contains("0 levels"),
+        "{}",
+        listed.stdout
+    );
     assert_eq!(plimsoll(&["gate", &at("third"), "-b", &budget]).code, 1);
     let worse = plimsoll(&["compare", &at("second"), &at("third"), "--format", "json"]);
     assert_eq!((worse.code, worse.json()["verdict"].as_str()), (1, Some("regressed")), "{}", worse.stdout);
@@ -117,11 +123,14 @@ fn what_is_no_history_and_what_is_not_kept_is_said() {
     let nothing = folder.path().join("nothing").display().to_string();
     let out = folder.path().join("out").display().to_string();
     for (args, word) in [
-        (&["watch", "cut", &nothing, "-o", &out][..], "holds no history"),
-        (&["watch", "cut", &history, "--from", "2000000000", "-o", &out], "nothing is kept of that time"),
+        (&["watch", "cut", &nothing, "-o", &out][..], "is no history"),
+        (
+            &["watch", "cut", &history, "--from", "2000000000", "-o", &out],
+            "the history has no data of that time",
+        ),
         (&["watch", "cut", &history, "--from", "soon", "-o", &out], "--from soon"),
         (&["watch", "cut", &history], "--out <RUN>"),
-        (&["gate", &history, "-b", &budget], "holds a history; cut out"),
+        (&["gate", &history, "-b", &budget], "is a history; cut out"),
         (&["watch", "http://127.0.0.1:1", "-b", &budget, "--from", "2h"], "'plimsoll watch cut'"),
     ] {
         let ended = plimsoll(args);
@@ -192,7 +201,7 @@ fn a_kill_costs_the_open_block_and_no_other() {
     until_blocks(&history, 2);
     let busy =
         plimsoll(&["watch", &url, "-b", &budget, "--listen", "none", "--history", &history, "--for", "1s"]);
-    assert!(busy.code == 2 && busy.stderr.contains("another watch writes it"), "{}", busy.stderr);
+    assert!(busy.code == 2 && busy.stderr.contains("in use by another watch"), "{}", busy.stderr);
     let before = told(&history, &at("before"));
     first.kill().expect("killed");
     first.wait().expect("it ended");

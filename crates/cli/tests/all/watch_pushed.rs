@@ -107,7 +107,7 @@ fn a_pushed_source_that_cannot_be_is_refused_in_one_line() {
     let held = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let in_use = format!("{{otlp: \"{}\"}}", held.local_addr().expect("bound"));
     for (source, word) in [
-        ("{otlp: nowhere}", "write PORT or ADDRESS:PORT"),
+        ("{otlp: nowhere}", "write the listen address as PORT or ADDRESS:PORT"),
         ("{otlp: \"0\", key_env: PLIMSOLL_NO_SUCH_KEY}", "PLIMSOLL_NO_SUCH_KEY"),
         ("{url: \"http://127.0.0.1:9/metrics\", key_env: X}", "--key-env"),
         ("{push: \"0\"}", "unknown"),
@@ -123,7 +123,7 @@ fn a_pushed_source_that_cannot_be_is_refused_in_one_line() {
     std::fs::write(&file, "sources: [{otlp: \"0\"}]\nlisten: none\n").expect("written");
     let ended = plimsoll(&["watch", "lint", &file.display().to_string(), "-b", &budget, "--for", "1s", "-q"]);
     assert!(
-        ended.code == 5 && ended.stderr.contains("nothing came within 1 s"),
+        ended.code == 5 && ended.stderr.contains("nothing was received within 1 s"),
         "{} {}",
         ended.code,
         ended.stderr

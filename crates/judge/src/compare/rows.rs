@@ -6,7 +6,7 @@
 use plimsoll_math::proportion::newcombe;
 use plimsoll_math::quantile::needed;
 use plimsoll_math::two_sample::{
-    Arm, Flips, Ratio, exceedance_differences, mean_ratio, median_shift, percentile_ratio,
+    ArmSample, Flips, Ratio, exceedance_differences, mean_ratio, median_shift, percentile_ratio,
 };
 use plimsoll_model::TokensRule;
 
@@ -139,16 +139,16 @@ impl<'a> LoadRows<'a, '_> {
     }
 
     /// Returns both sides of a latency by unit, for one kind of request or for all.
-    pub fn arms(&self, latency: LatencyColumn, kind: Option<RequestStratum>) -> (Arm, Arm) {
+    pub fn arms(&self, latency: LatencyColumn, kind: Option<RequestStratum>) -> (ArmSample, ArmSample) {
         let own = |arm: &LevelArm, row: usize| match (kind, self.strata) {
             (Some(kind), Some(strata)) => strata.kind(arm, row) == kind,
             _ => true,
         };
         let base =
             self.units(|unit, pair| values(&pair.base, &unit.base, latency, |row| own(&pair.base, row)));
-        let base = Arm::new(&base);
+        let base = ArmSample::new(&base);
         let candidate = match (self.strata, kind) {
-            (Some(strata), None) => Arm::weighted(&self.units(|unit, pair| {
+            (Some(strata), None) => ArmSample::weighted(&self.units(|unit, pair| {
                 let arm = &pair.candidate;
                 let of_row = |row: &usize| {
                     let weight = strata.weight(strata.kind(arm, *row));
@@ -156,14 +156,14 @@ impl<'a> LoadRows<'a, '_> {
                 };
                 unit.candidate.iter().flat_map(of_row).collect()
             })),
-            _ => Arm::new(&self.units(|unit, pair| {
+            _ => ArmSample::new(&self.units(|unit, pair| {
                 values(&pair.candidate, &unit.candidate, latency, |row| own(&pair.candidate, row))
             })),
         };
         (base, candidate)
     }
 
-    fn unweighted(&self, latency: LatencyColumn) -> (Arm, Arm) {
+    fn unweighted(&self, latency: LatencyColumn) -> (ArmSample, ArmSample) {
         LoadRows { strata: None, ..*self }.arms(latency, None)
     }
 
@@ -199,7 +199,7 @@ impl<'a> LoadRows<'a, '_> {
         &self,
         latency: LatencyColumn,
         (p, name): (f64, &str),
-        (a, b): (&Arm, &Arm),
+        (a, b): (&ArmSample, &ArmSample),
         margin: f64,
     ) -> ComparedFigure {
         let mut row = ComparedFigure { margin, ..self.blank(latency.name(), name) };
@@ -245,7 +245,7 @@ impl<'a> LoadRows<'a, '_> {
         &self,
         of: for<'x> fn(&'x LevelPair<'a>) -> &'x LevelArm<'a>,
         latency: LatencyColumn,
-        arm: &Arm,
+        arm: &ArmSample,
         p: f64,
     ) -> ArmFigure {
         let single = match self.pairs {
@@ -306,7 +306,7 @@ impl<'a> LoadRows<'a, '_> {
             };
             unit.base.iter().zip(&unit.candidate).filter_map(of).collect()
         });
-        let arm = Arm::new(&pairs);
+        let arm = ArmSample::new(&pairs);
         if arm.is_empty() {
             row.why = Some("no request has it on both sides".into());
             return row;
@@ -334,12 +334,12 @@ impl<'a> LoadRows<'a, '_> {
     fn errors(&self) -> ComparedFigure {
         let mut row = ComparedFigure { margin: self.margins.errors, ..self.blank("error_rate", "rate") };
         row.method = "difference of shares (Newcombe) at the effective number".into();
-        let side = |arm: &dyn Fn(&UnitRows, &LevelPair<'a>) -> Vec<f64>| Arm::new(&self.units(arm));
+        let side = |arm: &dyn Fn(&UnitRows, &LevelPair<'a>) -> Vec<f64>| ArmSample::new(&self.units(arm));
         let base = side(&|unit, pair| wrong(&pair.base, &unit.base));
         let candidate = match self.strata {
             None => side(&|unit, pair| wrong(&pair.candidate, &unit.candidate)),
             // Long prompts may fail more often, so a candidate with more of them is not necessarily worse.
-            Some(strata) => Arm::weighted(&self.units(|unit, pair| {
+            Some(strata) => ArmSample::weighted(&self.units(|unit, pair| {
                 let arm = &pair.candidate;
                 let of_row =
                     |row: &usize| Some((went_wrong(arm, *row)?, strata.weight(strata.kind(arm, *row))));
@@ -350,7 +350,7 @@ impl<'a> LoadRows<'a, '_> {
             row.why = Some("a side has no requests".into());
             return row;
         }
-        let of = |arm: &Arm| ArmFigure {
+        let of = |arm: &ArmSample| ArmFigure {
             value: Some(arm.share(0.5)),
             n: arm.len() as u64,
             n_eff: arm.n_eff_beyond(0.5),
@@ -456,7 +456,7 @@ fn finished(arm: &LevelArm, parts: usize, amount: Amount) -> Vec<f64> {
     sums.iter().map(|sum| sum * 1e9 / width).collect()
 }
 
-fn figure(arm: &Arm, p: f64) -> ArmFigure {
+fn figure(arm: &ArmSample, p: f64) -> ArmFigure {
     let value = arm.quantile(p);
     let n_eff = if arm.is_empty() { 0.0 } else { arm.n_eff_beyond(value) };
     ArmFigure { value: (!value.is_nan()).then_some(value), n: arm.len() as u64, n_eff }

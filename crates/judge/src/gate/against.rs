@@ -7,7 +7,7 @@
 
 use plimsoll_math::proportion::scaled_difference;
 use plimsoll_math::special::{normal_cdf, normal_inv};
-use plimsoll_math::two_sample::{Arm, Flips, exceedance_differences, percentile_ratio};
+use plimsoll_math::two_sample::{ArmSample, Flips, exceedance_differences, percentile_ratio};
 
 use super::judge::judge;
 use super::select::{MeasuredRun, SelectedLevels, flags, values};
@@ -60,7 +60,7 @@ pub(super) fn relative(
             ));
         }
         let unit = |u: usize| values[u * values.len() / UNITS..(u + 1) * values.len() / UNITS].iter();
-        Ok(Arm::new(&(0..UNITS).map(|u| unit(u).map(|ns| seconds(*ns)).collect()).collect::<Vec<_>>()))
+        Ok(ArmSample::new(&(0..UNITS).map(|u| unit(u).map(|ns| seconds(*ns)).collect()).collect::<Vec<_>>()))
     });
     let [candidate, base] = arms;
     let (candidate, base) = (candidate?, base?);

@@ -4,14 +4,14 @@
 
 use plimsoll_math::dist::{lognormal, normal};
 use plimsoll_math::rng::Stream;
-use plimsoll_math::two_sample::{Arm, Flips, exceedance_differences, percentile_ratio};
+use plimsoll_math::two_sample::{ArmSample, Flips, exceedance_differences, percentile_ratio};
 
 use plimsoll_lab::arms::{
     BURN, MixedEffect, customers, kolmogorov_smirnov, mann_whitney, mixed, sojourns, steady, truth, units,
     weighed, welch,
 };
 
-fn differs(first: &Arm, second: &Arm, p: f64) -> bool {
+fn differs(first: &ArmSample, second: &ArmSample, p: f64) -> bool {
     let (flips, differences) = (Flips::new(first.units()), exceedance_differences(first, second, p, 1.0));
     2.0 * flips.greater(&differences).min(flips.less(&differences)) <= 0.05
 }

@@ -4,7 +4,7 @@ use crate::quantile::{rank, sort};
 
 /// The values of one arm, cut into units.
 #[derive(Clone, Debug)]
-pub struct Arm {
+pub struct ArmSample {
     all: SortedValues,
     units: Vec<SortedValues>,
 }
@@ -16,17 +16,17 @@ struct SortedValues {
     up_to: Option<Vec<f64>>,
 }
 
-impl Arm {
+impl ArmSample {
     /// Returns an arm with equal weights. +∞ is a value, NaN is not.
-    pub fn new(units: &[Vec<f64>]) -> Arm {
+    pub fn new(units: &[Vec<f64>]) -> ArmSample {
         let all = SortedValues::of(units.concat());
-        Arm { all, units: units.iter().map(|unit| SortedValues::of(unit.clone())).collect() }
+        ArmSample { all, units: units.iter().map(|unit| SortedValues::of(unit.clone())).collect() }
     }
 
     /// Returns an arm of values with weights.
-    pub fn weighted(units: &[Vec<(f64, f64)>]) -> Arm {
+    pub fn weighted(units: &[Vec<(f64, f64)>]) -> ArmSample {
         let all = SortedValues::weighted(units.concat());
-        Arm { all, units: units.iter().map(|unit| SortedValues::weighted(unit.clone())).collect() }
+        ArmSample { all, units: units.iter().map(|unit| SortedValues::weighted(unit.clone())).collect() }
     }
 
     pub fn units(&self) -> usize {
@@ -74,7 +74,7 @@ impl Arm {
 
     /// Returns the p-quantile of two arms of equal weight, the second divided by `ratio`. It is returned on the first's
     /// scale and on the second's, so that a value at the quantile stays on it after the division.
-    pub(crate) fn common_quantile(first: &Arm, second: &Arm, p: f64, ratio: f64) -> (f64, f64) {
+    pub(crate) fn common_quantile(first: &ArmSample, second: &ArmSample, p: f64, ratio: f64) -> (f64, f64) {
         let reached = |t: f64, of_second: f64| {
             0.5 * (first.all.up_to_value(t) + second.all.up_to_value(of_second)) >= p * (1.0 - 1e-12)
         };

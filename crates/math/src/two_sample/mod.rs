@@ -6,7 +6,7 @@
 //! to have the other sign. Its significance is therefore a share of sign flips ([`Flips`]; Fisher 1935), exact for
 //! independent units of any distribution.
 //!
-//! A percentile is compared by the shares beyond **one** threshold, the common percentile of both arms ([`Arm`]). The
+//! A percentile is compared by the shares beyond **one** threshold, the common percentile of both arms ([`ArmSample`]). The
 //! ratio's interval contains the factors by which the second arm may be divided before the flips distinguish the arms. Test
 //! and interval are therefore one, failures remain at +∞, and requests may carry weights.
 //!
@@ -19,7 +19,7 @@ mod holm;
 mod joint;
 mod shift;
 
-pub use arm::Arm;
+pub use arm::ArmSample;
 pub use flips::{Flips, neighbours};
 pub use holm::holm;
 pub use joint::step_down;
@@ -44,15 +44,15 @@ const FARTHEST: f64 = 12.0;
 const HALVINGS: usize = 25;
 
 /// Returns the ratio of two p-quantiles at this level of confidence.
-pub fn percentile_ratio(first: &Arm, second: &Arm, p: f64, flips: &Flips, level: f64) -> Ratio {
+pub fn percentile_ratio(first: &ArmSample, second: &ArmSample, p: f64, flips: &Flips, level: f64) -> Ratio {
     let value = second.quantile(p) / first.quantile(p);
     invert(value, flips, level, |ratio| exceedance_differences(first, second, p, ratio))
 }
 
 /// Returns, per unit, the share of the second arm beyond a threshold less the first's. The second arm is divided by
 /// `ratio`, and the threshold is the p-quantile of both together. A value at the threshold counts as half beyond it.
-pub fn exceedance_differences(first: &Arm, second: &Arm, p: f64, ratio: f64) -> Vec<f64> {
-    let (threshold, of_second) = Arm::common_quantile(first, second, p, ratio);
+pub fn exceedance_differences(first: &ArmSample, second: &ArmSample, p: f64, ratio: f64) -> Vec<f64> {
+    let (threshold, of_second) = ArmSample::common_quantile(first, second, p, ratio);
     let units = first.units().min(second.units());
     (0..units)
         .map(|unit| second.share_beyond(unit, of_second) - first.share_beyond(unit, threshold))
@@ -75,7 +75,7 @@ pub fn mean_shift(first: &[f64], second: &[f64], flips: &Flips, level: f64) -> R
 
 /// Returns the median of one arm's values as the median of pair differences, with the values that the flips do not reject.
 /// A percentile bootstrap of the units was rejected, because at twenty units it is too narrow.
-pub fn median_shift(differences: &Arm, flips: &Flips, level: f64) -> Ratio {
+pub fn median_shift(differences: &ArmSample, flips: &Flips, level: f64) -> Ratio {
     let alpha = 0.5 * (1.0 - level);
     let beyond = |at: f64| -> Vec<f64> {
         (0..differences.units()).map(|unit| differences.share_beyond(unit, at) - 0.5).collect()

@@ -3,7 +3,7 @@
 //! The band is a description and no verdict. Percentile bootstraps of some twenty units are a little too narrow, so
 //! verdicts come from flips. Resampling is by unit (Künsch 1989), never by request.
 
-use super::Arm;
+use super::ArmSample;
 use crate::bootstrap::resample;
 use crate::proportion::Interval;
 use crate::quantile::{of_sorted, sort};
@@ -22,7 +22,7 @@ pub struct ShiftBand {
 /// Returns the ratio of the arms' quantiles at each of `ps`, with a simultaneous band at this level (max-t over the
 /// logarithms). If units are `paired`, both arms resample common units.
 pub fn shift(
-    (first, second): (&Arm, &Arm),
+    (first, second): (&ArmSample, &ArmSample),
     ps: &[f64],
     paired: bool,
     (stream, replicates): (&mut Stream, usize),
@@ -75,7 +75,7 @@ struct RankedArm {
 }
 
 impl RankedArm {
-    fn of(arm: &Arm) -> RankedArm {
+    fn of(arm: &ArmSample) -> RankedArm {
         let mut rows = Vec::with_capacity(arm.len());
         for unit in 0..arm.units() {
             for (k, value) in arm.unit(unit).iter().enumerate() {

@@ -3,7 +3,7 @@
 use plimsoll_math::proportion::Interval;
 use plimsoll_math::rng::Stream;
 use plimsoll_math::two_sample::{
-    Arm, Flips, exceedance_differences, holm, mean_ratio, mean_shift, median_shift, neighbours,
+    ArmSample, Flips, exceedance_differences, holm, mean_ratio, mean_shift, median_shift, neighbours,
     percentile_ratio, shift,
 };
 use plimsoll_math::{dist, special};
@@ -66,9 +66,9 @@ fn holm_steps_down() {
 }
 
 /// Returns independent lognormal values, `per` to a unit.
-fn draw(stream: &mut Stream, units: usize, per: usize, factor: f64) -> Arm {
+fn draw(stream: &mut Stream, units: usize, per: usize, factor: f64) -> ArmSample {
     let unit = |stream: &mut Stream| (0..per).map(|_| dist::lognormal(stream, factor, 1.0)).collect();
-    Arm::new(&(0..units).map(|_| unit(stream)).collect::<Vec<Vec<f64>>>())
+    ArmSample::new(&(0..units).map(|_| unit(stream)).collect::<Vec<Vec<f64>>>())
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn failures_stay_at_infinity() {
         values[..failed].fill(f64::INFINITY);
         values
     };
-    let whole = Arm::new(&vec![unit(0); 10]);
-    let failing = Arm::new(&vec![unit(3); 10]);
+    let whole = ArmSample::new(&vec![unit(0); 10]);
+    let failing = ArmSample::new(&vec![unit(3); 10]);
     // Three in a hundred failed, so the p99 is infinite with certainty.
     let worse = percentile_ratio(&whole, &failing, 0.99, &flips, 0.95);
     assert_eq!((worse.value, worse.interval.lower), (f64::INFINITY, f64::INFINITY));
@@ -132,7 +132,7 @@ fn failures_stay_at_infinity() {
 #[test]
 fn what_never_varies_has_a_ratio_without_width() {
     let flips = Flips::new(20);
-    let arm = |value: f64| Arm::new(&vec![vec![value; 50]; 20]);
+    let arm = |value: f64| ArmSample::new(&vec![vec![value; 50]; 20]);
     for p in [0.5, 0.99] {
         let ratio = percentile_ratio(&arm(2.0), &arm(3.0), p, &flips, 0.95);
         close("ratio", ratio.value, 1.5, 1e-12);
@@ -147,12 +147,13 @@ fn what_never_varies_has_a_ratio_without_width() {
 fn weights_restore_a_mix() {
     // Half 1 and half 10 in the first arm; a tenth 1 in the second, weighted back to a half: no difference remains.
     let flips = Flips::new(10);
-    let first =
-        Arm::weighted(&vec![
-            (0..100).map(|i| (if i % 2 == 0 { 1.0 } else { 10.0 }, 1.0)).collect::<Vec<_>>();
-            10
-        ]);
-    let second = Arm::weighted(&vec![
+    let first = ArmSample::weighted(&vec![
+        (0..100)
+            .map(|i| (if i % 2 == 0 { 1.0 } else { 10.0 }, 1.0))
+            .collect::<Vec<_>>();
+        10
+    ]);
+    let second = ArmSample::weighted(&vec![
         (0..100)
             .map(|i| if i % 10 == 0 { (1.0, 5.0) } else { (10.0, 5.0 / 9.0) })
             .collect::<Vec<_>>();
@@ -162,7 +163,8 @@ fn weights_restore_a_mix() {
     assert_eq!(second.quantile(0.5), 1.0);
     assert_eq!(second.quantile(0.51), 10.0);
     assert!(percentile_ratio(&first, &second, 0.75, &flips, 0.95).interval.contains(1.0));
-    let raw = Arm::new(&vec![(0..100).map(|i| if i % 10 == 0 { 1.0 } else { 10.0 }).collect::<Vec<_>>(); 10]);
+    let raw =
+        ArmSample::new(&vec![(0..100).map(|i| if i % 10 == 0 { 1.0 } else { 10.0 }).collect::<Vec<_>>(); 10]);
     assert!(percentile_ratio(&first, &raw, 0.5, &flips, 0.95).p < 0.01);
 }
 
@@ -198,7 +200,7 @@ fn the_median_of_pairs_is_covered() {
                 let shared = dist::normal(stream, centre, 0.1);
                 (0..30).map(|_| dist::normal(stream, shared, 0.2)).collect::<Vec<f64>>()
             };
-            Arm::new(&(0..20).map(|_| unit(&mut stream)).collect::<Vec<_>>())
+            ArmSample::new(&(0..20).map(|_| unit(&mut stream)).collect::<Vec<_>>())
         };
         held += usize::from(median_shift(&arm(0.3), &flips, 0.95).interval.contains(0.3));
         alarms += usize::from(median_shift(&arm(0.0), &flips, 0.95).p <= 0.05);
@@ -206,9 +208,9 @@ fn the_median_of_pairs_is_covered() {
     assert!((181..=198).contains(&held), "{held} of 200");
     assert!((2..=19).contains(&alarms), "{alarms} of 200");
     // EffectiveN: homogeneous units count all their values; units that differ as wholes count about one each.
-    let wholes = Arm::new(&(0..20).map(|u| vec![f64::from(u % 2); 50]).collect::<Vec<_>>());
+    let wholes = ArmSample::new(&(0..20).map(|u| vec![f64::from(u % 2); 50]).collect::<Vec<_>>());
     close("worth", wholes.n_eff_beyond(0.5), 19.0, 1e-9);
-    assert_eq!(Arm::new(&vec![vec![0.0, 1.0]; 20]).n_eff_beyond(0.5), 40.0);
+    assert_eq!(ArmSample::new(&vec![vec![0.0, 1.0]; 20]).n_eff_beyond(0.5), 40.0);
 }
 
 #[test]

@@ -37,17 +37,17 @@ pub fn proposal(manifest: &Manifest, findings: &Findings, margin: f64) -> Result
     }
     if findings.validity.verdict == Trust::Invalid {
         return Err(Stop::usage(
-            "this run is no valid measurement (plimsoll show says why): budgets need one that is",
+            "this run is not a valid measurement (plimsoll show gives the reason): name a valid run",
         ));
     }
     let Some(level) = measured(findings).last() else {
         return Err(Stop::usage(
-            "this run holds no load that was measured for its figures: take a plimsoll run, or a sweep with --hold",
+            "this run has no load with valid figures: name a run of plimsoll run, or of a sweep with --hold",
         ));
     };
     let budgets = latencies(level, margin);
     if budgets.is_empty() {
-        return Err(Stop::usage("this run shows no percentile: measure longer, then propose"));
+        return Err(Stop::usage("this run has no percentile: measure longer"));
     }
     let mut text = head(manifest, level, margin);
     for budget in budgets {
@@ -62,7 +62,7 @@ fn head(manifest: &Manifest, level: &LevelFinding, margin: f64) -> String {
     let summary = &level.summary;
     let mut text = format!(
         "# Proposed from run {} of {}, {}: upper ends of the measured 95 % intervals + {}, rounded up.\n\
-         # What was measured stands over each line. It is what this endpoint did, not yet what your users need.\n\
+         # The comment above each row gives its measurement. Replace the limits by your users' needs.\n\
          version: 1\nname: proposed\nnote: from run {}\nload:\n  profile: {}\n",
         manifest.id,
         manifest.target.url,
@@ -103,7 +103,7 @@ fn latencies(level: &LevelFinding, margin: f64) -> Vec<String> {
         if let Some((estimate, max)) = e2e {
             let (max, why) = match parts {
                 Some(parts) if parts > max => {
-                    (rounded_up(parts), format!("; raised to hold with ttft + {:.0} x tpot", tokens - 1.0))
+                    (rounded_up(parts), format!("; raised to match ttft + {:.0} x tpot", tokens - 1.0))
                 }
                 _ => (max, String::new()),
             };

@@ -137,6 +137,6 @@ pub fn write(path: &Path, text: &str) -> Result<(), Stop> {
         return Err(Stop::usage(format!("--out {shown}: it exists; name a new file")));
     }
     out::file(path, text)?;
-    out::note(&format!("written to {shown}; plimsoll budget lint {shown} says whether it can be judged"));
+    out::note(&format!("written to {shown}; check it with plimsoll budget lint {shown}"));
     Ok(())
 }

@@ -73,7 +73,7 @@ fn new_folder() -> PathBuf {
 
 fn scene(each: Span) -> String {
     format!(
-        "Three replicas ({PROFILE}, simulated, each a process of its own) get the same {RATE} requests a second twice, for {}. After {} replica c \
+        "Three replicas ({PROFILE}, simulated, one process each) get the same {RATE} requests a second twice, for {}. After {} replica c \
          is {SLOWER} times slower; in the middle come {BURST} times as many for a tenth of the time.",
         format_span(each),
         format_span(slow_from(each))

@@ -89,7 +89,7 @@ impl Engine {
         let url = url.trim().to_string();
         if url.is_empty() {
             let _ = child.kill();
-            return Err(failed("it ended at once"));
+            return Err(failed("it ended immediately"));
         }
         Ok(Engine { child, _stdin: stdin, url })
     }

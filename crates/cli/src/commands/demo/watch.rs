@@ -44,7 +44,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
     let load = Load::start(args, &engine, time, &dir.join("load"))?;
     if !args.output.quiet {
         out::note(&format!(
-            "An embedded engine ({PROFILE}, simulated) gets {RATE}; a watch reads its page for {} and holds it to {}. Half-way something is done to it.",
+            "An embedded engine ({PROFILE}, simulated) gets {RATE}. A watch scrapes its metrics for {} and checks them against {}. Half-way the engine gets a fault.",
             format_span(time),
             budget.display()
         ));
@@ -73,7 +73,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
     }
     if !args.output.quiet {
         out::note(&format!(
-            "What was done: at about +{} every step of the engine became {SLOWER} times as long. The watch knew its page alone. On your own: plimsoll watch http://host:8000/metrics -b budget.yaml",
+            "The fault: from about +{} on, every engine step took {SLOWER} times as long. The watch saw only the metrics. Try your own: plimsoll watch http://host:8000/metrics -b budget.yaml",
             format_span(slow_from)
         ));
     }

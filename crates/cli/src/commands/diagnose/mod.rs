@@ -77,15 +77,13 @@ fn of_alert<'a>(args: &DiagnoseArgs, manifest: &'a Manifest) -> Option<(&'a [Lev
 fn of_window(args: &DiagnoseArgs, name: &str, window: &PageWindow) -> Result<Exit, Stop> {
     let given = args.passive.budget.is_some().then_some("--budget").or(of_levels(args));
     if let Some(flag) = given {
-        return Err(Stop::usage(format!(
-            "{flag}: {name} holds what metrics pages said; it is diagnosed by that alone"
-        )));
+        return Err(Stop::usage(format!("{flag}: {name} contains scraped metrics only; drop this flag")));
     }
     let before = baseline_folder(args)?.map(|dir| {
         PageWindow::read(&dir)?.ok_or_else(|| {
             let dir = dir.display();
             Stop::usage(format!(
-                "--baseline {dir}: {name} holds what metrics pages said; name such a stretch"
+                "--baseline {dir}: {name} contains scraped metrics; name another metrics recording"
             ))
         })
     });
@@ -159,7 +157,7 @@ fn device(args: &DiagnoseArgs) -> Result<Option<DeviceFinding>, Stop> {
 /// Returns the ceilings of `--budget` that apply to every request.
 pub fn budget(args: &DiagnoseArgs) -> Result<Option<BudgetSpec>, Stop> {
     let path = args.passive.budget.as_deref();
-    path.map(|path| budget_file::per_request(path, "a diagnosis is held to one of those")).transpose()
+    path.map(|path| budget_file::per_request(path, "add one for a diagnosis")).transpose()
 }
 
 fn level(args: &DiagnoseArgs, rows: &rows::WholeRun) -> Result<Option<u32>, Stop> {

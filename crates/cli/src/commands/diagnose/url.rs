@@ -70,15 +70,15 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let scenario = own_load_only(draft.finish(random())?)?;
     let spec = ActiveSpec { ceilings: ceilings(args)?, ..spec(&args.active)? };
     let traffic = TrafficTraits::of(&scenario, mean_lengths(&scenario));
-    let beside = before.as_ref().map_or_else(String::new, |before| {
+    let compared = before.as_ref().map_or_else(String::new, |before| {
         format!(
-            "; held against {} ({} isolated)",
+            "; compared with {} ({} isolated)",
             before.run,
             figure::counted(before.alone.len() as u64, "request")
         )
     });
     let announced =
-        format!("{}: {}{beside}{}", scenario.target.url, tell::announced(&spec, &traffic), held_to(&spec));
+        format!("{}: {}{compared}{}", scenario.target.url, tell::announced(&spec, &traffic), held_to(&spec));
     if args.active.dry_run {
         out::line(&announced);
         return Ok(Exit::Done);
@@ -107,7 +107,7 @@ fn started(args: &DiagnoseArgs) -> Result<(Option<EarlierRun>, Draft), Stop> {
     let before = earlier(&dir, &rows);
     if before.alone.is_empty() && before.concurrency.is_empty() {
         return Err(Stop::usage(format!(
-            "--baseline {}: no request in it had the target to itself or was part of a closed loop, so that nothing can be compared; take a run of plimsoll diagnose URL, a sweep, or plimsoll run --concurrency 1",
+            "--baseline {}: has no isolated or closed-loop request to compare with; name a run of plimsoll diagnose URL, a sweep, or plimsoll run --concurrency 1",
             dir.display()
         )));
     }
@@ -132,7 +132,7 @@ fn held_to(spec: &ActiveSpec) -> String {
     };
     match spec.ceilings.is_empty() {
         true => String::new(),
-        false => format!("; held to {}", spec.ceilings.iter().map(one).collect::<Vec<_>>().join(", ")),
+        false => format!("; limits: {}", spec.ceilings.iter().map(one).collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -158,7 +158,7 @@ fn spec(args: &DiagnoseUrlArgs) -> Result<ActiveSpec, Stop> {
         ceilings: Vec::new(),
     };
     if spec.time < Span::from_secs(5) {
-        return Err(Stop::usage("--time: at least 5s, or nothing can be compared"));
+        return Err(Stop::usage("--time: too short; needs at least 5s"));
     }
     if spec.max_concurrency == 0 || spec.max_requests == 0 {
         return Err(Stop::usage("--max-concurrency, --max-requests: at least 1"));

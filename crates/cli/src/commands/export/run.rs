@@ -39,10 +39,7 @@ impl ExportResult {
     fn wrote(&self, files: u64, lost: &str) -> ExportSummary {
         let others = match self.others {
             0 => String::new(),
-            n => format!(
-                "{} that no figure is of (warm-up, requests sent alone), ",
-                counted(n as u64, "level")
-            ),
+            n => format!("{} without figures (warm-up, isolated requests), ", counted(n as u64, "level")),
         };
         ExportSummary {
             files,
@@ -108,7 +105,7 @@ fn whole(dir: &Path) -> Result<WholeRun, Stop> {
 }
 
 fn nothing(dir: &Path) -> Stop {
-    Stop::usage(format!("{}: no requests in it, so that there is nothing to export", dir.display()))
+    Stop::usage(format!("{}: has no requests to export", dir.display()))
 }
 
 fn exported(dir: &Path) -> Result<ExportResult, Stop> {

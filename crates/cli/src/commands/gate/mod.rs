@@ -49,7 +49,7 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
     };
     if let (false, Some(further)) = (url::is_url(&args.run), args.url.further.first()) {
         return Err(Stop::usage(format!(
-            "{further}: {} is judged alone; only URLs are measured together",
+            "{further}: {} is checked separately; only URLs are measured together",
             args.run
         )));
     }
@@ -141,7 +141,7 @@ fn of_window(args: &GateArgs, budget: &BudgetText, window: &PageWindow) -> Resul
     ];
     if let Some((_, flag)) = given.iter().find(|(given, _)| *given) {
         return Err(Stop::usage(format!(
-            "{flag}: {} holds what metrics pages said and no requests; its rows are printed alone",
+            "{flag}: {} contains scraped metrics and no requests; only its rows are printed",
             args.run
         )));
     }

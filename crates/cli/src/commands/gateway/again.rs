@@ -23,7 +23,7 @@ use crate::flags::GatewayArgs;
 const EVERY: u32 = 10;
 
 /// Modification time and size per file; `None` if the file is missing.
-type Seen = BTreeMap<PathBuf, Option<(SystemTime, u64)>>;
+type FileStates = BTreeMap<PathBuf, Option<(SystemTime, u64)>>;
 
 /// The reloader of the gateway file.
 pub struct ConfigReloader<'a> {
@@ -35,8 +35,8 @@ pub struct ConfigReloader<'a> {
     hung_up: Arc<AtomicBool>,
     named: Vec<PathBuf>,
     /// File states at the last reload, and at the last check.
-    read: Seen,
-    last: Seen,
+    read: FileStates,
+    last: FileStates,
     looks: u32,
 }
 
@@ -73,7 +73,7 @@ impl<'a> ConfigReloader<'a> {
 
     fn reload(&mut self) -> String {
         let Some(file) = self.file else {
-            return "SIGHUP: there is no file to read again; all of it came from flags".to_owned();
+            return "SIGHUP: no file to reload; all settings came from flags".to_owned();
         };
         // The state is read before the file, so that a write during the reload is noticed later.
         self.read = look(&self.named);
@@ -81,12 +81,12 @@ impl<'a> ConfigReloader<'a> {
             Ok(spec) => spec,
             Err(stop) => {
                 self.reloader.refused();
-                return format!("{}; what was in force stays", stop.line);
+                return format!("{}; the previous settings stay active", stop.line);
             }
         };
         let done = match self.reloader.reload(&spec) {
             Ok(done) => done,
-            Err(error) => return format!("{file}: {error}; what was in force stays"),
+            Err(error) => return format!("{file}: {error}; the previous settings stay active"),
         };
         if let Some(behind) = &self.behind {
             *behind.lock().unwrap_or_else(PoisonError::into_inner) = done.replicas;
@@ -94,7 +94,7 @@ impl<'a> ConfigReloader<'a> {
         self.named = named(self.file, &spec);
         self.read = look(&self.named);
         self.last.clone_from(&self.read);
-        let mut line = format!("{file}: read again and in force");
+        let mut line = format!("{file}: reloaded and active");
         if !done.joined.is_empty() {
             line += &format!("; new: {}", done.joined.join(", "));
         }
@@ -125,7 +125,7 @@ fn named(file: Option<&str>, spec: &GatewaySpec) -> Vec<PathBuf> {
     files
 }
 
-fn look(files: &[PathBuf]) -> Seen {
+fn look(files: &[PathBuf]) -> FileStates {
     let seen = |path: &Path| {
         let data = std::fs::metadata(path).ok()?;
         Some((data.modified().ok()?, data.len()))

@@ -90,7 +90,7 @@ fn request_text(one: &ExplainRecord, tries: &[&Attempt]) -> String {
         if !out.is_empty() {
             page.push(format!("  Left out: {}.", out.join("; ")));
         }
-        page.push(format!("  Retries that the budget held: {:.1}.", choice.retries_left));
+        page.push(format!("  Retries left in the budget: {:.1}.", choice.retries_left));
         page.extend(row.map(|row| came_of_it(choice, row)));
     }
     page.join("\n")
@@ -106,7 +106,7 @@ fn asked_of(of: &SelectedModel) -> String {
     });
     let passed: Vec<String> = passed.collect();
     let because = if passed.is_empty() { String::new() } else { format!(": {}", passed.join("; ")) };
-    format!("  Asked of {}{because}.", of.model)
+    format!("  Sent to {}{because}.", of.model)
 }
 
 /// Returns a table with the cost terms of each candidate, ms.
@@ -161,8 +161,8 @@ fn page(page: PageTerm) -> String {
 }
 
 fn came_of_it(choice: &RouteExplanation, row: &Attempt) -> String {
-    let held = row.answer.stages.iter().find(|stage| stage.name == "gateway_hold");
-    let held = held.map_or(String::new(), |stage| {
+    let waited = row.answer.stages.iter().find(|stage| stage.name == "gateway_hold");
+    let waited = waited.map_or(String::new(), |stage| {
         format!("waited {} while no replica could take it; ", figure::duration_ns(stage.took.0 as f64))
     });
     let first = row.first_token.map_or(String::new(), |at| {
@@ -175,7 +175,7 @@ fn came_of_it(choice: &RouteExplanation, row: &Attempt) -> String {
         ),
         _ => String::new(),
     };
-    format!("  {held}{}{first}{cached}.", row.outcome.how.name().replace('_', " "))
+    format!("  {waited}{}{first}{cached}.", row.outcome.how.name().replace('_', " "))
 }
 
 /// Returns the expected cached share of the prompt on the chosen replica. The gateway estimates tokens from
@@ -193,7 +193,7 @@ struct Whole {
     requests: u64,
     explained: u64,
     /// Attempts by replica, with the explained ones by reason.
-    replicas: BTreeMap<String, Went>,
+    replicas: BTreeMap<String, ReplicaTotals>,
     because: BTreeMap<ChoiceReason, u64>,
     /// Expected cached prompt tokens, and the cached tokens that servers reported for these requests.
     expected_cached: f64,
@@ -205,7 +205,7 @@ struct Whole {
 }
 
 #[derive(Serialize, Default)]
-struct Went {
+struct ReplicaTotals {
     attempts: u64,
     finished: u64,
     shed: u64,
@@ -269,7 +269,7 @@ impl Whole {
         }
         let mut page = vec![
             format!(
-                "{}, {} tried again, {} shed",
+                "{}, {} retried, {} shed",
                 counted(self.requests, "request"),
                 counted(self.retries, "attempt"),
                 counted(self.shed, "attempt")
@@ -287,7 +287,7 @@ impl Whole {
                 100.0 * share,
                 self.reported_cached
             ),
-            None => "No server said of an explained request what it took from its cache.".to_owned(),
+            None => "No server reported cached tokens for an explained request.".to_owned(),
         });
         page.join("\n")
     }

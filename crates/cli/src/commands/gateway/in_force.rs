@@ -117,7 +117,7 @@ fn why(found: &WatchFinding) -> String {
 
 fn metrics(state: BudgetState, found: &WatchFinding) -> String {
     let mut page = PrometheusPage::new();
-    let help = "Where the budget stands: 0 green, 1 amber, 2 red.";
+    let help = "Budget state: 0 green, 1 amber, 2 red.";
     page.gauge("plimsoll_gateway_budget_state", help, [([], f64::from(state as u8))]);
     let help = "Requests of the window that were shed; each is over every ceiling.";
     page.gauge("plimsoll_gateway_budget_shed", help, [([], found.shed.unwrap_or(0) as f64)]);

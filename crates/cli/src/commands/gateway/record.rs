@@ -101,14 +101,14 @@ impl TrafficRecord {
             clock,
             numbers: traffic.numbers(),
         };
-        let keeping = spec.record.as_ref().map(|record| Keeping::start(next(record)));
+        let keeping = spec.record.as_ref().map(|record| FolderSet::start(next(record)));
         let keeping = keeping.transpose()?;
         let traces = spec
             .traces
             .as_ref()
             .map(|asked| GatewayTraces::start(spec, asked, clock, &traffic))
             .transpose()?;
-        let writing = Writing {
+        let writing = RowWriter {
             maker: RowMaker::new(measure::random()),
             keeping,
             watching,
@@ -132,27 +132,27 @@ impl TrafficRecord {
 }
 
 /// The state of the writing thread.
-struct Writing {
+struct RowWriter {
     maker: RowMaker,
-    keeping: Option<Keeping>,
+    keeping: Option<FolderSet>,
     watching: Option<LiveBudgetEvaluator>,
     trials: Option<Arc<Mutex<Trials>>>,
     traces: Option<GatewayTraces>,
 }
 
-impl Writing {
+impl RowWriter {
     fn run(mut self, from: &Receiver<Box<TrafficRow>>) -> RecordEnd {
         loop {
             match from.recv_timeout(LOOK) {
                 Ok(told) => self.take(&told),
-                Err(RecvTimeoutError::Timeout) => self.keeping.iter_mut().for_each(Keeping::look),
+                Err(RecvTimeoutError::Timeout) => self.keeping.iter_mut().for_each(FolderSet::look),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.watching.iter_mut().for_each(LiveBudgetEvaluator::look);
             self.traces.iter_mut().for_each(GatewayTraces::look);
         }
         self.traces.map(GatewayTraces::end);
-        self.keeping.map(Keeping::end).unwrap_or_default()
+        self.keeping.map(FolderSet::end).unwrap_or_default()
     }
 
     fn take(&mut self, told: &TrafficRow) {
@@ -260,7 +260,7 @@ pub fn newest(dir: &Path) -> Option<PathBuf> {
 }
 
 /// The open folders of a record.
-struct Keeping {
+struct FolderSet {
     next: Next,
     newest: Folder,
     /// Older folders that wait for requests in flight, each with the first request number of its successor.
@@ -269,13 +269,13 @@ struct Keeping {
     ended: RecordEnd,
 }
 
-impl Keeping {
-    fn start(next: Next) -> Result<Keeping, Stop> {
+impl FolderSet {
+    fn start(next: Next) -> Result<FolderSet, Stop> {
         let newest = next.folder().map_err(|e| match e {
             StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
             other => Stop::usage(format!("record: {other}")),
         })?;
-        Ok(Keeping { next, newest, older: Vec::new(), closing: Vec::new(), ended: RecordEnd::default() })
+        Ok(FolderSet { next, newest, older: Vec::new(), closing: Vec::new(), ended: RecordEnd::default() })
     }
 
     /// Returns the folder of a request; `None` if the folder is closed, and the request then counts as lost.
@@ -370,7 +370,7 @@ impl Keeping {
         for (folder, until) in std::mem::take(&mut self.older) {
             self.close(folder, until);
         }
-        let Keeping { newest, mut ended, mut closing, .. } = self;
+        let FolderSet { newest, mut ended, mut closing, .. } = self;
         match newest.extent.requests() {
             0 if newest.first == until => {
                 let dir = newest.writer.dir().to_path_buf();
@@ -427,10 +427,8 @@ impl Folder {
         manifest.levels = vec![self.extent.level(Some(arrivals), EndedBy::Complete)];
         let missing = arrivals.saturating_sub(self.extent.requests());
         if missing > 0 {
-            let why = format!(
-                "{} of {arrivals} left no row: the record did not keep up",
-                counted(missing, "request")
-            );
+            let why =
+                format!("{} of {arrivals} left no row: the disk was too slow", counted(missing, "request"));
             manifest.progress = RunState::Partial { why };
         }
         let dir = self.writer.dir().to_path_buf();

@@ -13,12 +13,12 @@ pub fn plan(spec: &SemanticSpec) -> String {
     let same = match &spec.same {
         SameAnswer::Text => "their words are".to_owned(),
         SameAnswer::Embedding(least) => format!("their embeddings are {least} similar"),
-        SameAnswer::Judge(judge) => format!("{} at {} says so", judge.model, judge.url),
+        SameAnswer::Judge(judge) => format!("{} at {} confirms it", judge.model, judge.url),
     };
     let fewest = SimilarityRule::fewest(spec.thresholds.len(), spec.max_false_hits, spec.confidence);
     format!(
-        "Semantic cache: begins in shadow, and gives answers from the lowest similarity on at which at most {} are false with {} confidence, proven by {} or more that are compared. \
-         Then {} of what is near goes on being compared. Answers are the same when {same}. Texts are embedded by {} at {}.",
+        "Semantic cache: starts in shadow mode. It serves answers above the similarity at which at most {} are false with {} confidence, proven by {} or more comparisons. \
+         Then {} of the similar requests are still compared. Answers are the same when {same}. Texts are embedded by {} at {}.",
         percent(spec.max_false_hits),
         percent(spec.confidence),
         counted(fewest, "near request"),
@@ -59,7 +59,7 @@ impl SemanticWatch {
                 "semantic cache: gives answers from similarity {threshold} on; at most {} are false ({different} of {compared} compared)",
                 percent(upper)
             ),
-            None => "semantic cache: gives no answers, because what is known of them is not enough any more; it goes on comparing".to_owned(),
+            None => "semantic cache: serves no answers, because its comparisons no longer prove enough; it continues to compare".to_owned(),
         })
     }
 }

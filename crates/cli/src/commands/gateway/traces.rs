@@ -120,10 +120,10 @@ impl GatewayTraces {
             [("ended", came), ("kept", kept)]
                 .map(|(what, n)| ([("stratum", stratum.name()), ("what", what)], *n as f64))
         });
-        page.counter("plimsoll_gateway_traces_total", "Traces that ended, and those that were kept.", each);
+        page.counter("plimsoll_gateway_traces_total", "Traces that ended, and traces that were kept.", each);
         let counts = self.sender.counts();
         let named = counts.named().map(|(outcome, n)| ([("outcome", outcome)], n as f64));
-        page.counter("plimsoll_gateway_spans_total", "Spans that were kept, by what became of them.", named);
+        page.counter("plimsoll_gateway_spans_total", "Spans that were kept, by outcome.", named);
         page.gauge("plimsoll_gateway_spans_waiting", "Spans to be sent.", [([], counts.waiting as f64)]);
         page.finish()
     }

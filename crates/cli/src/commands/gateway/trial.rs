@@ -32,7 +32,7 @@ pub fn lock(trials: &Mutex<Trials>) -> MutexGuard<'_, Trials> {
 }
 
 /// The comparison of one canary or shadow with the serving replicas.
-struct Judging {
+struct RolloutTrial {
     spec: CanarySpec,
     budget: Option<BudgetFile>,
     arms: HashMap<String, Arm>,
@@ -41,8 +41,13 @@ struct Judging {
     verdict: CanaryVerdict,
 }
 
-impl Judging {
-    fn new(spec: &RolloutSpec, budget: Option<BudgetFile>, arms: HashMap<String, Arm>, now: At) -> Judging {
+impl RolloutTrial {
+    fn new(
+        spec: &RolloutSpec,
+        budget: Option<BudgetFile>,
+        arms: HashMap<String, Arm>,
+        now: At,
+    ) -> RolloutTrial {
         let spec = CanarySpec {
             alpha: spec.alpha,
             before: Span::from_secs_f64(spec.before_s),
@@ -50,7 +55,7 @@ impl Judging {
             seed: SEED,
         };
         let trial = RequestsTrial::new(spec.clone(), budget.clone(), arms.clone());
-        Judging { spec, budget, arms, trial, begun: now, verdict: CanaryVerdict::KeepWatching }
+        RolloutTrial { spec, budget, arms, trial, begun: now, verdict: CanaryVerdict::KeepWatching }
     }
 
     fn begin_again(&mut self, now: At) {
@@ -74,15 +79,15 @@ impl Judging {
 
 /// The canary and shadow trials of a gateway.
 pub struct Trials {
-    canary: Option<Judging>,
-    shadow: Option<Judging>,
+    canary: Option<RolloutTrial>,
+    shadow: Option<RolloutTrial>,
     roll_back: bool,
     stand: Option<RolloutState>,
-    kept: Option<Kept>,
+    kept: Option<StageFile>,
 }
 
 /// The saved stage of a trial, for the next start.
-struct Kept {
+struct StageFile {
     path: PathBuf,
     /// Replicas of the canary, because another canary is another trial.
     of: Vec<String>,
@@ -109,7 +114,7 @@ impl Trials {
         let against = |role| {
             let side = |role, arm| spec.of(role).map(move |replica| (replica.named(), arm));
             let arms = side(ReplicaRole::Serve, Arm::Base).chain(side(role, Arm::Canary)).collect();
-            Judging::new(&asked, budget.clone(), arms, now)
+            RolloutTrial::new(&asked, budget.clone(), arms, now)
         };
         Ok(Some(Trials {
             canary: canary.then(|| against(ReplicaRole::Canary)),
@@ -118,7 +123,7 @@ impl Trials {
             // The initial stage, and not the current one. An operator may already have changed it, and that
             // change must be saved.
             stand: spec.canary_share().map(|share| RolloutState::Trial { share }),
-            kept: spec.record.as_ref().filter(|_| canary).map(|record| Kept {
+            kept: spec.record.as_ref().filter(|_| canary).map(|record| StageFile {
                 path: record.dir.join(KEPT),
                 of: spec.of(ReplicaRole::Canary).map(|one| format!("{} {}", one.named(), one.url)).collect(),
             }),
@@ -135,13 +140,17 @@ impl Trials {
 
     /// Restores the stage of an ended trial at start-up. Returns a message.
     pub fn resume(&mut self, pool: &Arc<ReplicaPool>) -> Option<String> {
-        let stand = self.kept.as_ref().and_then(Kept::read);
+        let stand = self.kept.as_ref().and_then(StageFile::read);
         if let Some(stand) = stand {
             pool.set_stand(stand);
             self.stand = Some(stand);
         }
         let kept = self.kept.as_ref().filter(|_| stand.is_some())?;
-        Some(format!("canary: {}, as {} says; remove it to begin anew", words(stand), kept.path.display()))
+        Some(format!(
+            "canary: {} ({}); remove that file to restart the trial",
+            words(stand),
+            kept.path.display()
+        ))
     }
 
     /// Evaluates once a minute, and acts. Returns messages.
@@ -194,7 +203,7 @@ impl Trials {
     }
 }
 
-impl Kept {
+impl StageFile {
     fn read(&self) -> Option<RolloutState> {
         let kept: KeptStand = serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()?;
         (kept.of == self.of).then_some(kept.stand)
@@ -205,7 +214,7 @@ impl Kept {
         let bytes = serde_json::to_vec(&KeptStand { of: self.of.clone(), stand }).unwrap_or_default();
         replace(&self.path, &bytes)
             .err()
-            .map(|e| format!("{}: {e}; a restart begins the trial anew", self.path.display()))
+            .map(|e| format!("{}: {e}; a gateway restart restarts the trial", self.path.display()))
     }
 }
 
@@ -224,7 +233,7 @@ fn judged(found: &CanaryFinding, what: &str) -> SplitVerdict {
     }
 }
 
-fn changed(judging: &mut Judging, found: &CanaryFinding, what: &str) -> Option<String> {
+fn changed(judging: &mut RolloutTrial, found: &CanaryFinding, what: &str) -> Option<String> {
     let before = std::mem::replace(&mut judging.verdict, found.verdict);
     (before != found.verdict).then(|| format!("{what}: {}: {}", found.verdict.words(), found.why))
 }

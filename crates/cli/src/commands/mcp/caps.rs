@@ -12,7 +12,7 @@ const SPEND: f64 = 10.0;
 
 /// Amounts of load.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
-pub struct Amount {
+pub struct LoadAmount {
     /// Requests.
     pub requests: u64,
     /// Prompt and output tokens.
@@ -41,9 +41,9 @@ pub struct LoadAsk {
 /// The caps and what is used of them.
 #[derive(Debug)]
 pub struct LoadCaps {
-    most: Amount,
+    most: LoadAmount,
     price: Option<Bill>,
-    used: Amount,
+    used: LoadAmount,
 }
 
 impl LoadCaps {
@@ -54,8 +54,8 @@ impl LoadCaps {
         minutes: f64,
         (spend, price): (Option<f64>, Option<Bill>),
     ) -> LoadCaps {
-        let most = Amount { requests, tokens, seconds: minutes * 60.0, cost: spend.unwrap_or(SPEND) };
-        LoadCaps { most, price, used: Amount::default() }
+        let most = LoadAmount { requests, tokens, seconds: minutes * 60.0, cost: spend.unwrap_or(SPEND) };
+        LoadCaps { most, price, used: LoadAmount::default() }
     }
 
     /// Returns the cost of a load; 0 without a price.
@@ -69,9 +69,9 @@ impl LoadCaps {
     /// Fails if the load would exceed a cap. The text names the cap.
     pub fn allow(&self, ask: &LoadAsk) -> Result<u64, String> {
         let left = self.left();
-        let refuse = |asked: String, left: String, flag: &str| {
+        let refuse = |wanted: String, left: String, flag: &str| {
             Err(format!(
-                "{asked} asked, {left} left of {flag}; ask for less, or let the user restart the server with a higher {flag}"
+                "{wanted} requested, {left} left of {flag}; request less, or let the user restart the server with a higher {flag}"
             ))
         };
         if ask.seconds > left.seconds {
@@ -87,8 +87,8 @@ impl LoadCaps {
             return refuse(figure::counted(count, "request"), figure::count(left.requests), "--max-requests");
         }
         if count.saturating_mul(size) > left.tokens {
-            let asked = format!("{} tokens", figure::count(count.saturating_mul(size)));
-            return refuse(asked, figure::count(left.tokens), "--max-tokens");
+            let wanted = format!("{} tokens", figure::count(count.saturating_mul(size)));
+            return refuse(wanted, figure::count(left.tokens), "--max-tokens");
         }
         let cost = time_cost + count as f64 * request_cost;
         if cost > left.cost {
@@ -105,7 +105,7 @@ impl LoadCaps {
     }
 
     /// Returns the cap that a running load has exceeded; `None` if it may go on.
-    pub fn exceeded(&self, running: &Amount) -> Option<&'static str> {
+    pub fn exceeded(&self, running: &LoadAmount) -> Option<&'static str> {
         let left = self.left();
         [
             (running.requests > left.requests, "--max-requests"),
@@ -117,7 +117,7 @@ impl LoadCaps {
     }
 
     /// Counts a load that has ended.
-    pub fn charge(&mut self, used: &Amount) {
+    pub fn charge(&mut self, used: &LoadAmount) {
         self.used.requests += used.requests;
         self.used.tokens += used.tokens;
         self.used.seconds += used.seconds;
@@ -125,8 +125,8 @@ impl LoadCaps {
     }
 
     /// Returns the amounts that are left.
-    pub fn left(&self) -> Amount {
-        Amount {
+    pub fn left(&self) -> LoadAmount {
+        LoadAmount {
             requests: self.most.requests.saturating_sub(self.used.requests),
             tokens: self.most.tokens.saturating_sub(self.used.tokens),
             seconds: (self.most.seconds - self.used.seconds).max(0.0),
@@ -255,14 +255,14 @@ mod tests {
         let mut caps = LoadCaps::new(1000, 30_000, 10.0, (None, None));
         assert_eq!(caps.allow(&ask(None)), Ok(200));
         assert_eq!(caps.allow(&LoadAsk { in_flight: 16, ..ask(None) }), Ok(184));
-        caps.charge(&Amount { requests: 150, tokens: 22_500, seconds: 540.0, cost: 0.0 });
+        caps.charge(&LoadAmount { requests: 150, tokens: 22_500, seconds: 540.0, cost: 0.0 });
         assert_eq!(caps.allow(&ask(None)), Ok(50));
         assert!(caps.allow(&LoadAsk { seconds: 61.0, ..ask(None) }).is_err());
         assert_eq!(
-            caps.exceeded(&Amount { requests: 51, tokens: 7501, ..Amount::default() }),
+            caps.exceeded(&LoadAmount { requests: 51, tokens: 7501, ..LoadAmount::default() }),
             Some("--max-tokens")
         );
-        assert_eq!(caps.exceeded(&Amount { requests: 50, tokens: 7500, ..Amount::default() }), None);
+        assert_eq!(caps.exceeded(&LoadAmount { requests: 50, tokens: 7500, ..LoadAmount::default() }), None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::caps::{Amount, LoadCaps};
+use super::caps::{LoadAmount, LoadCaps};
 use crate::screen::STOP_WITH_STDIN;
 
 /// Interval between two looks at the limits.
@@ -43,7 +43,7 @@ pub struct ChildEnd {
     /// Exit code; -1 after a signal.
     pub code: i32,
     /// Amounts that the load used.
-    pub used: Amount,
+    pub used: LoadAmount,
     /// Reason for which it was stopped.
     pub stopped: Option<String>,
 }
@@ -75,7 +75,8 @@ pub async fn run(
         text
     });
     let most_s = caps.map_or(NO_LOAD_S, |caps| caps.left().seconds + BESIDE_LOAD_S);
-    let mut running = Running { caps, most_s, clock: Clock::start(), used: Amount::default(), stopped: None };
+    let mut running =
+        ChildState { caps, most_s, clock: Clock::start(), used: LoadAmount::default(), stopped: None };
     let (mut lines, mut looks) = (BufReader::new(err).lines(), interval(LOOK));
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut messages = Vec::new();
@@ -93,7 +94,7 @@ pub async fn run(
     let status = child.wait().await.map_err(|e| format!("the command was lost: {e}"))?;
     let stdout = stdout.await.unwrap_or_default();
     running.used.seconds = running.elapsed_s();
-    let Running { used, stopped, .. } = running;
+    let ChildState { used, stopped, .. } = running;
     Ok(ChildEnd {
         stdout,
         messages,
@@ -104,16 +105,16 @@ pub async fn run(
 }
 
 /// A child that runs, and its limits.
-struct Running<'a> {
+struct ChildState<'a> {
     caps: Option<&'a LoadCaps>,
     most_s: f64,
     clock: Clock,
-    used: Amount,
+    used: LoadAmount,
     /// Reason and time of the stop.
     stopped: Option<(String, f64)>,
 }
 
-impl Running<'_> {
+impl ChildState<'_> {
     fn elapsed_s(&self) -> f64 {
         self.clock.now().0 as f64 / 1e9
     }
@@ -137,7 +138,7 @@ impl Running<'_> {
             let (requests, tokens) = (count("requests"), (count("tokens_in"), count("tokens_out")));
             let seconds = self.elapsed_s();
             let cost = caps.cost((tokens.0 as f64, tokens.1 as f64), seconds);
-            self.used = Amount { requests, tokens: tokens.0 + tokens.1, seconds, cost };
+            self.used = LoadAmount { requests, tokens: tokens.0 + tokens.1, seconds, cost };
         }
         let Some(token) = context.meta.get_progress_token() else { return };
         let elapsed_s = line["elapsed_s"].as_f64().unwrap_or_default();

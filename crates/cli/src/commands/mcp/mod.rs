@@ -47,7 +47,7 @@ pub fn run(args: &McpArgs) -> Result<Exit, Stop> {
         let serving = server
             .serve(stdio_pipes())
             .await
-            .map_err(|e| Stop::usage(format!("mcp: {e}; an MCP client must speak first")))?;
+            .map_err(|e| Stop::usage(format!("mcp: {e}; an MCP client must send the first message")))?;
         serving.waiting().await.map_err(|e| Stop::invalid(format!("mcp: {e}")))
     });
     // A read of stdin can be pending, and must not hold the end.

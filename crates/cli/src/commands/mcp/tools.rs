@@ -1,6 +1,6 @@
 //! The tools: their typed parameters, and the command line that each becomes.
 //!
-//! No parameter is a flag, and no text becomes a word of its own: values stand behind `=`, so that a text that starts with `-` stays a value.
+//! Each value follows `=` in the same argument, so a text that starts with `-` remains a value. No parameter is a flag.
 
 use std::path::{Path, PathBuf};
 
@@ -374,7 +374,7 @@ fn simulate(params: SimulateParams, _: &ToolContext) -> Result<Job, String> {
     let requests = rate * seconds;
     if requests > SIMULATED_REQUESTS as f64 || seconds > SIMULATED_S {
         return Err(format!(
-            "{requests:.0} requests in {seconds} s: a simulation has at most {SIMULATED_REQUESTS} requests and {SIMULATED_S} s; ask for less"
+            "{requests:.0} requests in {seconds} s: a simulation has at most {SIMULATED_REQUESTS} requests and {SIMULATED_S} s; reduce the load"
         ));
     }
     let profile = params.profile.as_deref().unwrap_or("demo");

@@ -69,8 +69,8 @@ pub fn run(
 ) -> Result<ConfigSearch, Stop> {
     let mut search = ConfigSearch::new(plan, mix, vary).map_err(refused)?;
     while limit.over().is_none() && search.step() {
-        let (all, looked) = search.progress();
-        limit.show(&format!("searching: {looked} of {all} configurations"));
+        let (all, searched) = search.progress();
+        limit.show(&format!("searching: {searched} of {all} configurations"));
     }
     if ended != PlanEnd::Known {
         return Ok(search);

@@ -147,8 +147,8 @@ fn happened<'a>(
     }
     match like.as_slice() {
         [one] => Ok(*one),
-        [] => Err(Stop::usage(format!("{run}: is like none of {}; name one with --what-if", all(&every)))),
-        several => Err(Stop::usage(format!("{run}: is like {}; name one with --what-if", all(several)))),
+        [] => Err(Stop::usage(format!("{run}: matches none of {}; name one with --what-if", all(&every)))),
+        several => Err(Stop::usage(format!("{run}: matches {}; name one with --what-if", all(several)))),
     }
 }
 

@@ -81,7 +81,7 @@ impl OpenLoop<'_> {
         let due = self.rows.iter().filter(|row| stop.contains(&self.ns(row.due))).count();
         let came = self.seen.iter().filter(|seen| stop.contains(&seen.came)).count();
         let stands = row(
-            "as many while the server stands still",
+            "as many while the server stalls",
             format!("{due} due in that second"),
             came.to_string(),
             "within 3",
@@ -107,7 +107,7 @@ impl OpenLoop<'_> {
         let waited = waited.map(|(metric, values)| {
             // About ninety responses start simultaneously after the stall. A client that reads two tokens
             // together stamps both with the later time.
-            each(&format!("{metric}, also of those that waited for the server"), &values, LATE_S)
+            each(&format!("{metric}, with requests that waited for the server"), &values, LATE_S)
         });
         std::iter::once(self.outcomes()).chain(waited).collect()
     }
@@ -160,7 +160,7 @@ impl OpenLoop<'_> {
         let (p50, p99) = (rank(&late, 0.5), rank(&late, 0.99));
         row(
             "when it is due",
-            "at once".into(),
+            "immediately".into(),
             format!("after {} (p50), {} (p99)", time(p50), time(p99)),
             "p99 10 ms",
             p99 <= LATE_S && late.first().is_some_and(|least| *least >= 0.0),
@@ -242,7 +242,7 @@ impl OpenLoop<'_> {
                 of(WitnessedOutcome::Reset),
                 of(WitnessedOutcome::Cut)
             ),
-            format!("{printed} failed; {right} of {} as they were", self.rows.len()),
+            format!("{printed} failed; {right} of {} outcomes correct", self.rows.len()),
             "all",
             right == self.rows.len() && printed as usize == failed,
         )
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(broken(&rows, &short, 0.030), [EVEN, "lengths"]);
         let mut held = seen.clone();
         held.iter_mut().skip(60).take(40).for_each(|seen| seen.came += ms(1_000));
-        assert!(broken(&rows, &held, 0.030).contains(&"as many while the server stands still".to_owned()));
+        assert!(broken(&rows, &held, 0.030).contains(&"as many while the server stalls".to_owned()));
         let mut hidden = rows.clone();
         hidden[17].outcome = Outcome::FINISHED;
         assert_eq!(broken(&hidden, &seen, 0.030), [EVEN, "how each ended"]);

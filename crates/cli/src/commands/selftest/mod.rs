@@ -41,8 +41,8 @@ pub fn run(args: &SelftestArgs) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let began = clock.now();
     let home = Home::new()?;
-    let witness =
-        WitnessServer::start().map_err(|e| Stop::invalid(format!("the witness can't listen: {e}")))?;
+    let witness = WitnessServer::start()
+        .map_err(|e| Stop::invalid(format!("the reference server can't listen: {e}")))?;
     let say = |line: &str| {
         if !args.quiet {
             out::note(line);
@@ -52,7 +52,7 @@ pub fn run(args: &SelftestArgs) -> Result<Exit, Stop> {
     let calm = open_loop(&witness, &home.0, ("calm", CALM_S), args.seed)?;
     let (mut sent, mut printed) = (calm.held().sent(), calm.held().printed());
     say(&format!(
-        "the same for {TROUBLE_S} s, while some requests fail and the server stands still for a second"
+        "repeating for {TROUBLE_S} s, while some requests fail and the server stalls for one second"
     ));
     witness.fail_some();
     let trouble = open_loop(&witness, &home.0, ("trouble", TROUBLE_S), args.seed.wrapping_add(1))?;

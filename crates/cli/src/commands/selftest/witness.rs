@@ -220,7 +220,7 @@ fn answer(shared: &WitnessState, to: &mut TcpStream, request: &Read1) -> io::Res
     });
     match fate {
         WitnessedOutcome::Error => {
-            plain(to, "500 Internal Server Error", &json!({"error": {"message": "as the script says"}}))?;
+            plain(to, "500 Internal Server Error", &json!({"error": {"message": "scripted error"}}))?;
             return Ok(true);
         }
         WitnessedOutcome::Reset => return Ok(false),

@@ -85,7 +85,7 @@ pub fn read(args: &WatchArgs, doing: WatchMode) -> Result<WatchConfig, Stop> {
     let senders = file.sinks.senders().map_err(Stop::usage)?;
     if !senders.is_empty() && file.journal.is_none() {
         return Err(Stop::usage(
-            "sinks: without a journal a restart loses or doubles alerts; write journal: FILE, where it can keep them",
+            "sinks: without a journal a restart loses or repeats alerts; add journal: FILE",
         ));
     }
     let record = args.record.clone().map(RetentionSpec::new).or(file.record.take());
@@ -93,7 +93,9 @@ pub fn read(args: &WatchArgs, doing: WatchMode) -> Result<WatchConfig, Stop> {
     let history = args.history.clone().map(RetentionSpec::new).or(file.history.take());
     history.iter().try_for_each(|kept| kept.check("history")).map_err(Stop::usage)?;
     if history.is_some() && run.is_some() {
-        return Err(Stop::usage("--history: a run keeps its requests itself; history is of metrics pages"));
+        return Err(Stop::usage(
+            "--history: applies to metrics endpoints; a run already stores its requests",
+        ));
     }
     let price = PriceArgs {
         price: args.price.price.clone().or(file.price.take()),
@@ -152,9 +154,9 @@ fn source_run(sources: &[String], doing: WatchMode) -> Result<Option<PathBuf>, S
         _ => None,
     };
     match (doing, &run) {
-        (WatchMode::Lint, Some(_)) => {
-            Err(Stop::usage("watch lint: is about pages; requests themselves tell every latency and share"))
-        }
+        (WatchMode::Lint, Some(_)) => Err(Stop::usage(
+            "watch lint: checks metrics endpoints only; requests provide every latency and share",
+        )),
         _ => Ok(run),
     }
 }
@@ -175,7 +177,7 @@ fn checked(spec: BudgetWatchSpec) -> Result<BudgetWatchSpec, Stop> {
     if window < Span(8 * every.0) {
         let (every, least) = (every.as_secs_f64(), 8.0 * every.as_secs_f64());
         return Err(Stop::usage(format!(
-            "--window: at least eight scrapes, because with fewer nothing can be decided; they come every {every} s: write {least:.0}s or more"
+            "--window: a verdict needs at least eight scrapes, one every {every} s; write {least:.0}s or more"
         )));
     }
     Ok(spec)
@@ -256,7 +258,8 @@ fn is_file(text: &str) -> bool {
 fn named(sources: &[String]) -> Result<(WatchFile, ResolvedSources), Stop> {
     let (file, ResolvedSources { pages, lists, pushed }) = match sources {
         [] => {
-            let what = "watch: name a metrics page (http://host:8000/metrics), a watch file or a growing run";
+            let what =
+                "watch: name a metrics endpoint (http://host:8000/metrics), a watch file or a growing run";
             return Err(Stop::usage(what));
         }
         [one] if is_file(one) => {
@@ -309,8 +312,15 @@ pub fn span(flag: &str, text: Option<&String>) -> Result<Option<Span>, Stop> {
 fn watch_file(path: &Path) -> Result<WatchFile, Stop> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| out::unread(&name, &e))?;
-    WatchFile::read(&text)
-        .map_err(|e| Stop::usage(format!("{name}{}; keys: {}", yaml::wrong(&e), file::KEYS)))
+    WatchFile::read(&text).map_err(|e| {
+        let problem = yaml::wrong(&e);
+        // The parser lists the allowed keys of the section already.
+        let keys = match problem.contains("unknown field") {
+            true => String::new(),
+            false => format!("; keys: {}", file::KEYS),
+        };
+        Stop::usage(format!("{name}{problem}{keys}"))
+    })
 }
 
 /// Returns the metrics URL of a source. The URL of an endpoint becomes its `/metrics` URL.

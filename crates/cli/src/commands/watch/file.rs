@@ -148,7 +148,7 @@ fn listed(line: &SourceLine, file: &Path, found: &mut ResolvedSources) -> Result
     }
     let own = push(line).map_err(of_file)?;
     if own.is_none() && (line.key_env.is_some() || line.key_file.is_some()) {
-        let what = "key_env and key_file say what whoever pushes has to know; a page's token is named with --key-env";
+        let what = "key_env and key_file set the key of push clients; set the token of a metrics endpoint with --key-env";
         return Err(of_file(what.to_owned()));
     }
     pushed.extend(own);
@@ -159,7 +159,7 @@ fn listed(line: &SourceLine, file: &Path, found: &mut ResolvedSources) -> Result
 fn push(line: &SourceLine) -> Result<Option<PushSpec>, String> {
     let Some(text) = &line.otlp else { return Ok(None) };
     let listen = listen(text)
-        .ok_or_else(|| format!("otlp: {text}: write PORT or ADDRESS:PORT, on which it listens"))?;
+        .ok_or_else(|| format!("otlp: {text}: write the listen address as PORT or ADDRESS:PORT"))?;
     Ok(Some(PushSpec { listen, key_env: line.key_env.clone(), key_file: line.key_file.clone() }))
 }
 

@@ -179,7 +179,7 @@ impl Journal {
         match written {
             Ok(()) => self.is_failing = false,
             Err(e) if !std::mem::replace(&mut self.is_failing, true) => out::note(&format!(
-                "{}: {e}; a restart now would forget what is not written there",
+                "{}: {e}; a restart now would lose the unwritten state",
                 self.path.display()
             )),
             Err(_) => {}
@@ -208,7 +208,7 @@ pub fn lock(path: &Path, what: &str) -> Result<File, Stop> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Stop::usage(format!(
-            "{}: another watch writes it; end that one, or name another {what}",
+            "{}: in use by another watch; stop that watch, or name another {what}",
             path.display()
         ))),
         Err(TryLockError::Error(e)) => Err(Stop::usage(format!("{name}: {e}"))),
@@ -236,7 +236,7 @@ fn read(path: &Path) -> Result<Option<JournalState>, Stop> {
         )));
     }
     if damaged > 0 {
-        out::note(&format!("{name}: {damaged} damaged lines were passed over"));
+        out::note(&format!("{name}: {damaged} damaged lines were skipped"));
     }
     Ok((good > 0).then_some(state))
 }
@@ -352,7 +352,7 @@ mod tests {
         let path = folder.path().join("journal");
         let held = open(&path);
         let second = Journal::open(&path, Some("chat"), None, (0, 1)).expect_err("refused").line;
-        assert!(second.contains("another watch writes it"), "{second}");
+        assert!(second.contains("in use by another watch"), "{second}");
         drop(held);
         let other = Journal::open(&path, Some("search"), None, (0, 1)).expect_err("refused").line;
         assert!(other.contains("budget chat") && other.contains("budget search"), "{other}");

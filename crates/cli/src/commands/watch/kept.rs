@@ -54,7 +54,7 @@ impl PageWindow {
         if cut::is_history(dir) {
             let dir = dir.display();
             return Err(Stop::usage(format!(
-                "{dir}: holds a history; cut out what is meant: plimsoll watch cut {dir} --from 2h --to 1h -o RUN"
+                "{dir}: is a history; cut out a time range: plimsoll watch cut {dir} --from 2h --to 1h -o RUN"
             )));
         }
         let is_one = plimsoll_store::read_manifest(dir).is_ok_and(|manifest| manifest.kind == KIND);
@@ -146,6 +146,6 @@ impl PageWindow {
     fn rows(&self, budget: &BudgetFile) -> Result<ReplayFinding, Stop> {
         let every = Span::from_secs_f64(self.note.every_s);
         of_pages(budget, every, &AlertSpec::default(), &self.samples, None)
-            .ok_or_else(|| Stop::invalid("no metrics page was read in this window".to_owned()))
+            .ok_or_else(|| Stop::invalid("no metrics endpoint was scraped in this window".to_owned()))
     }
 }

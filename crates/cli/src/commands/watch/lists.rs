@@ -76,7 +76,7 @@ pub fn follow(asked: &WatchConfig, scraper: Scraper, over: Arc<AtomicBool>) -> J
             });
             // An error is reported once, and again if the reason changes.
             if let Some(why) = now.as_ref().err().filter(|why| unread.as_ref() != Some(*why)) {
-                out::note(&format!("{why}; the pages stay as they were"));
+                out::note(&format!("{why}; the list of endpoints is unchanged"));
             }
             unread = now.err();
         }
@@ -93,7 +93,7 @@ pub fn begin(lists: &[PageList], target: &TargetSpec, fixed: &[String]) -> Resul
     read(lists, target, fixed).or_else(|stop| match stop.exit {
         Exit::Unreachable if !fixed.is_empty() => {
             out::note(&format!(
-                "{}; the watch begins with its other sources, and asks this list again",
+                "{}; the watch begins with its other sources and retries this list",
                 stop.line
             ));
             Ok(fixed.to_vec())

@@ -104,7 +104,7 @@ fn pages(asked: &mut WatchConfig, asks: bool) -> Result<Vec<MetricsPage>, Stop> 
     })?;
     for lost in &silent {
         out::note(&format!(
-            "{}; the watch begins with its other sources, and asks this page again",
+            "{}; the watch begins with its other sources and retries this endpoint",
             line(lost)
         ));
     }
@@ -395,7 +395,7 @@ fn came(name: &str, counts: &PushCounts) -> String {
     let left_out = [
         (counts.out_of_order, "twice or behind newer ones"),
         (counts.over_bound, "past the bounds of targets and series"),
-        (counts.unknown, "of names that nobody reads"),
+        (counts.unknown, "of unused names"),
     ];
     words::came(name, [counts.taken, counts.requests], &left_out)
 }

@@ -102,7 +102,7 @@ pub fn metrics(found: &WatchFinding, sinks: &[SinkHealth], pushed: &[(String, Pu
     );
     let requests: Vec<([Label<'_>; 1], f64)> =
         found.rows.iter().map(|row| ([("id", row.id.as_str())], row.n as f64)).collect();
-    gauge(&mut page, "plimsoll_watch_requests", "Requests that a row rests on", &requests);
+    gauge(&mut page, "plimsoll_watch_requests", "Requests in each row", &requests);
     // The labels are kind and subject alone, because an alert id would create a new series per alert.
     let alerts: Vec<([Label<'_>; 2], f64)> = found
         .alerts
@@ -144,18 +144,14 @@ fn came(page: &mut PrometheusPage, pushed: &[(String, PushCounts)]) {
         .map(|(outcome, count)| ([("source", name.as_str()), ("outcome", outcome)], count as f64))
     });
     if !pushed.is_empty() {
-        page.counter(
-            "plimsoll_watch_pushed_samples_total",
-            "Samples that were pushed, by what became of them",
-            samples,
-        );
+        page.counter("plimsoll_watch_pushed_samples_total", "Pushed samples, by outcome", samples);
     }
 }
 
 fn fleet(page: &mut PrometheusPage, found: &WatchFinding) {
     let fleet = &found.fleet;
     let [answer, pages] = fleet.pages;
-    gauge(page, "plimsoll_watch_pages", "Metrics pages that are watched", &[([], pages as f64)]);
+    gauge(page, "plimsoll_watch_pages", "Metrics endpoints that are watched", &[([], pages as f64)]);
     gauge(page, "plimsoll_watch_pages_answering", "Of these, how many answer", &[([], answer as f64)]);
     for (name, help, value) in [
         ("plimsoll_watch_running", "Requests that are computed", fleet.running),
@@ -172,7 +168,7 @@ fn fleet(page: &mut PrometheusPage, found: &WatchFinding) {
         ),
         (
             "plimsoll_watch_waiting_per_replica",
-            "Requests that wait per replica: what an autoscaler looks at",
+            "Waiting requests per replica, for autoscalers",
             per_replica(found),
         ),
     ] {

@@ -131,8 +131,8 @@ pub fn await_all(
             let name = silent.or(receiving.first()).map_or("", PushListener::name);
             let unknown: u64 = receiving.iter().map(|one| one.counts().unknown).sum();
             let why = match unknown {
-                0 => "nothing came",
-                _ => "nothing came whose names are known here",
+                0 => "nothing was received",
+                _ => "no known metric was received",
             };
             let seconds = most.as_secs_f64();
             return Err(Stop::unreachable(format!(

@@ -60,7 +60,7 @@ pub fn run(args: &WatchArgs, asked: &WatchConfig, name: &str) -> Result<Exit, St
     }
     if tested.requests.is_none() && tested.pages.is_none() {
         return Err(Stop::invalid(format!(
-            "{name}: holds no request and no metrics page; measure a run with requests"
+            "{name}: contains no request and no scraped metrics; measure a run with requests"
         )));
     }
     match args.format {

@@ -127,12 +127,12 @@ impl Source {
         let home = newest.as_ref().map(|_| dir.to_path_buf());
         let newest = newest.unwrap_or_else(|| dir.to_path_buf());
         let unread =
-            |e: StoreError| Stop::usage(format!("{e}; name a metrics page, or a run that is being written"));
+            |e: StoreError| Stop::usage(format!("{e}; name a metrics endpoint, or a run in progress"));
         let follow = LogFollower::open(&newest).map_err(unread)?;
         let mut follow = follow.ok_or_else(|| {
             let name = newest.display();
             Stop::usage(format!(
-                "{name}: nobody is writing it; judge what is there: plimsoll gate {name} --budget FILE"
+                "{name}: not in progress; check the finished run: plimsoll gate {name} --budget FILE"
             ))
         })?;
         let before = follow.read().map_err(unread)?;

@@ -68,7 +68,7 @@ impl Readers {
         let key = key.map_err(|e| Stop::usage(format!("--listen-key-env: {e}")))?;
         if !addr.ip().is_loopback() && !args.listen_open && key.is_none() {
             return Err(Stop::usage(format!(
-                "--listen {addr}: other machines could read it; name the key that readers show with --listen-key-env, say --listen-open if all may, or listen on 127.0.0.1"
+                "--listen {addr}: other machines could read it; set a key with --listen-key-env, allow all with --listen-open, or listen on 127.0.0.1"
             )));
         }
         Ok(Readers { key: key.map(|key| key.with_bytes(Bearer::new)) })

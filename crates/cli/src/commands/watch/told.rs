@@ -146,7 +146,7 @@ pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
     match labels.keys().find(|name| !is_name(name) || OWN_LABELS.contains(&name.as_str())) {
         None => Ok(()),
         Some(name) if is_name(name) => {
-            Err(format!("sinks.labels: {name} is what alerts are told apart by; choose another name"))
+            Err(format!("sinks.labels: {name} identifies alerts; choose another name"))
         }
         Some(name) => Err(format!(
             "sinks.labels: {name} is no label's name; letters, digits and _ are, not a digit first"

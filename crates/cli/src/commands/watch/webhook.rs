@@ -54,7 +54,7 @@ impl WebhookSpec {
         let url = match (&self.url, &self.url_env) {
             (Some(url), None) => url.clone(),
             (None, Some(name)) => std::env::var(name).map_err(|_| {
-                named(format!("the environment variable {name} holds no URL; set it, or write url"))
+                named(format!("the environment variable {name} is not set; set it to a URL, or write url"))
             })?,
             _ => return Err(named("write either url or url_env".to_owned())),
         };
@@ -70,7 +70,7 @@ impl WebhookSpec {
         };
         let poster = PostClient::new(&target, "").map_err(|e| {
             named(match &self.url_env {
-                Some(name) => format!("the environment variable {name} holds no URL that can be used"),
+                Some(name) => format!("the environment variable {name} contains no valid URL"),
                 None => e.to_string(),
             })
         })?;
@@ -90,8 +90,7 @@ impl WebhookSpec {
             (None, Some(file)) => (Secret::from_file(Path::new(file)), file),
         };
         // The underlying error names a flag that does not apply here.
-        let secret = secret
-            .map_err(|_| format!("no key to sign with is in {from}: it is not there, empty, or no text"))?;
+        let secret = secret.map_err(|_| format!("no signing key in {from}: missing, empty or not text"))?;
         SigningKey::new(&secret, from).map(Some).map_err(|e| e.to_string())
     }
 }
@@ -210,7 +209,7 @@ fn check(body: &Value) -> Result<(), String> {
                 _ => None,
             });
             unknown.map_or(Ok(()), |name| {
-                Err(format!("body: {{{{{name}}}}} stands for nothing; names are {}", FIELDS.join(", ")))
+                Err(format!("body: {{{{{name}}}}} is unknown; names are {}", FIELDS.join(", ")))
             })
         }
         Value::Array(all) => all.iter().try_for_each(check),

@@ -136,8 +136,7 @@ fn reconstruction(
     (scenario, schedule): (&Scenario, &Schedule),
     names: &mut BlockNames,
 ) -> Result<Reconstruction, Stop> {
-    let trace =
-        scenario.trace().ok().flatten().ok_or_else(|| Stop::invalid("the workload holds no trace"))?;
+    let trace = scenario.trace().ok().flatten().ok_or_else(|| Stop::invalid("the workload has no trace"))?;
     let hashed = if rebuilt.reuse == Reuse::Hashes { rebuilt.block_tokens } else { 0 };
     let source = TrafficSample {
         is_relative: logged.is_relative,
@@ -159,10 +158,10 @@ fn reconstruction(
         reuse: match rebuilt.reuse {
             Reuse::Hashes => "by the hashes of prompts' blocks",
             Reuse::Cached => {
-                "fitted: each prompt shares as many tokens as its server took from a cache, and which text that was is made up"
+                "fitted: each prompt shares as many tokens as its server read from a cache; the shared texts are synthetic"
             }
             Reuse::Grown => {
-                "assumed: each call of an agent begins with the prompt and the answer of its call before, where it is long enough to hold them"
+                "assumed: each call of an agent begins with the prompt and the answer of the previous call, if the call is long enough"
             }
             Reuse::Unknown => "not known: no two prompts of the workload begin alike",
         },
@@ -229,7 +228,7 @@ fn effect(
         let at_ticks = workload.iter().zip(&rebuilt.logged);
         let at_ticks =
             at_ticks.map(|(one, logged)| ReplayRequest { due_ns: logged.at_ns - first, ..one.clone() });
-        others.push(("all of a tick came at once".to_owned(), at_ticks.collect()));
+        others.push(("all requests of a tick arrived together".to_owned(), at_ticks.collect()));
     }
     let like = |blocks: fn(u32) -> Vec<u64>| -> Vec<ReplayRequest> {
         workload.iter().map(|one| ReplayRequest { blocks: blocks(one.prompt), ..one.clone() }).collect()
@@ -245,7 +244,7 @@ fn effect(
         let tick = logged.tick_ns.max(1);
         let at_once = |one: &ReplayRequest| ReplayRequest { due_ns: one.due_ns / tick * tick, ..one.clone() };
         others.push((
-            "all that ended between two scrapes came at once".to_owned(),
+            "all requests that ended between two scrapes arrived together".to_owned(),
             workload.iter().map(at_once).collect(),
         ));
         others.push(("the longest prompts had the longest answers".to_owned(), paired(workload)));

@@ -40,7 +40,7 @@ pub fn read(args: &FromLogArgs) -> Result<RequestLog, Stop> {
                 SourceContent::Spans | SourceContent::Nothing if file != source => unknown += 1,
                 SourceContent::Spans => {
                     return Err(Stop::usage(format!(
-                        "{}: a trace, and no span in it says tokens (gen_ai.usage.input_tokens, …)",
+                        "{}: a trace without token counts in its spans (gen_ai.usage.input_tokens, …)",
                         file.display()
                     )));
                 }
@@ -51,9 +51,9 @@ pub fn read(args: &FromLogArgs) -> Result<RequestLog, Stop> {
             return Err(nothing(source));
         }
         if unknown > 0 {
-            let looked = counted(parts.len() as u64, "file");
+            let files = counted(parts.len() as u64, "file");
             out::note(&format!(
-                "{}: {unknown} of {looked} hold no request that is known here: passed over",
+                "{}: {unknown} of {files} contain no known request and are skipped",
                 source.display()
             ));
         }
@@ -148,7 +148,7 @@ fn begin(path: &Path, head: &[u8], key: Option<u64>) -> Result<Option<LogFeed>, 
     let Some(kind) = sniff(head) else { return Ok(None) };
     if kind == LogKind::Combined {
         return Err(Stop::usage(format!(
-            "{}: the combined format stamps the end of a request, to the second and without its time, so that nobody knows when it came; \
+            "{}: the combined format logs only the second in which a request ended, so its start is unknown; \
              log JSON with $msec (as ts), $request_time, $status, $uri and $upstream_status",
             path.display()
         )));

@@ -63,7 +63,7 @@ pub(super) fn time(args: &GateUrlArgs, file: &BudgetFile) -> Result<f64, Stop> {
     match time.transpose()?.or(of_file) {
         Some(time) => Ok(time.as_secs_f64()),
         None => Err(Stop::usage(
-            "--time 5m or --until-decided --max 15m: say how long may be measured (the budget names no load.duration)",
+            "duration missing: set --time 5m or --until-decided --max 15m (the budget has no load.duration)",
         )),
     }
 }
@@ -107,7 +107,7 @@ pub(super) fn times(plan: &MeasurementPlan, (flag, time_s): (&str, f64)) -> Resu
             plan.sweep_for.iter().map(|id| format!("a sweep takes {} for {id}", words(LEAST_SWEEP_S))),
         );
         Stop::usage(format!(
-            "{flag} {}: can't be enough; it takes {} at the least: {}",
+            "{flag} {}: too short; needs at least {}: {}",
             words(time_s),
             words(plan.far_s()),
             parts.join(", ")
@@ -138,15 +138,15 @@ impl Trace {
         let made = plan.levels.iter().find(|level| level.burst.is_some()).map(|level| &level.longest);
         if let Some(id) = made.or(plan.sweep_for.as_ref()) {
             return Err(Stop::usage(format!(
-                "{id}: its load is made, and a trace is replayed as it is: gate it without --trace, with the trace's lengths by --set \
-                 sizes.pairs=FILE"
+                "{id}: sets a synthetic load, and a trace is replayed unchanged: gate it without --trace, with the trace's lengths by \
+                 --set sizes.pairs=FILE"
             )));
         }
         for level in &plan.levels {
             let needs = level.rate_per_s().unwrap_or(rate);
             if (needs / rate - 1.0).abs() > 0.05 {
                 return Err(Stop::usage(format!(
-                    "{} is held at {}, and the trace has {}: --speed {} makes it so",
+                    "{} applies at {}, and the trace has {}: add --speed {}",
                     level.longest,
                     figure::per_second(needs),
                     figure::per_second(rate),
@@ -155,7 +155,7 @@ impl Trace {
             }
             if level.far_s > window.as_secs_f64() {
                 return Err(Stop::usage(format!(
-                    "{} takes {} of this traffic at the least, and the trace lasts {}",
+                    "{} needs at least {} of this traffic, and the trace lasts {}",
                     level.longest,
                     words(level.far_s),
                     words(window.as_secs_f64())

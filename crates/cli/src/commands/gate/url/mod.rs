@@ -343,12 +343,12 @@ impl Gate<'_> {
             Some(_) => format!("; up to {} more if a row stays open", words(left)),
             None => String::new(),
         };
-        let worth = match (self.counted, self.plan.levels.is_empty()) {
+        let caveat = match (self.counted, self.plan.levels.is_empty()) {
             (true, _) => "; with the correlation of the baseline's requests",
             (false, false) => "; more if requests are correlated, which a --baseline run shows",
             (false, true) => "",
         };
-        measure.screen.say(&format!("the budgets take: {}{worth}{more}", parts.join(", ")));
+        measure.screen.say(&format!("the budgets need: {}{caveat}{more}", parts.join(", ")));
         let alpha = self.file.policy.alpha / self.looks.unwrap_or(1) as f64;
         for short in asked::short(&self.plan, &self.times, alpha) {
             measure.screen.say(&short);
@@ -416,7 +416,7 @@ fn saturation(measure: &mut MeasurementSession, traffic: &str, time_s: f64) -> R
     measure.screen.say(&match found.stopped_growing {
         true => format!("throughput stops growing at {n} in flight"),
         false => {
-            format!("the search ended at {n} in flight, where throughput still grew: it may be better yet")
+            format!("the search ended at {n} in flight, where throughput still grew: the limit may be higher")
         }
     });
     Ok((n, found.took.as_secs_f64()))

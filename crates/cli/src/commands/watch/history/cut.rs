@@ -35,7 +35,7 @@ pub fn run(args: &WatchCutArgs) -> Result<Exit, Stop> {
     let Stretch { blocks, grain, note, of } = stretch(dir, is_in)?;
     let Some(first) = blocks.first() else {
         return Err(Stop::usage(format!(
-            "watch cut: nothing is kept of that time; plimsoll show {} says what is",
+            "watch cut: the history has no data of that time; list its range: plimsoll show {}",
             dir.display()
         )));
     };
@@ -84,7 +84,7 @@ struct Stretch {
 fn stretch(dir: &Path, is_in: impl Fn(&HistoryBlock) -> bool) -> Result<Stretch, Stop> {
     if !is_history(dir) {
         return Err(Stop::usage(format!(
-            "{}: holds no history; a watch writes one with --history DIR",
+            "{}: is no history; a watch writes one with --history DIR",
             dir.display()
         )));
     }

@@ -154,7 +154,9 @@ fn fold_into(dir: &Path, grain: Grain, folders: &[BlocksFolder]) -> Result<(), S
                 done.push(&folder.dir);
                 head = Some(Head::of(read.note, head.map_or(read.of, |head| head.of)));
             }
-            Err(error) => out::note(&format!("history: {error}; it is not folded")),
+            Err(error) => {
+                out::note(&format!("history: {error}; this folder is not merged into longer blocks"))
+            }
         }
     }
     let blocks = fold(in_order(blocks), grain, 0);

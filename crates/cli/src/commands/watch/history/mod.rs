@@ -109,7 +109,7 @@ impl HistoryWriter {
             if let Err(error) = self.write(block) {
                 let error = error.to_string();
                 if self.error.as_ref() != Some(&error) {
-                    out::note(&format!("history: {error}; what comes now is not kept"));
+                    out::note(&format!("history: {error}; new data is not kept"));
                     self.error = Some(error);
                 }
             }
