@@ -16,20 +16,20 @@ use serde_json::Value;
 use crate::exit::Stop;
 use crate::out;
 
-/// Version of the head.
+/// Layout version of the head that all JSON answers share.
 const SCHEMA: u32 = 1;
 
-/// A verdict of a command.
+/// A verdict of a command that judges budgets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerVerdict {
-    /// Each deciding budget holds.
+    /// Each deciding budget passes with confidence.
     Pass,
     /// At least one budget is broken.
     Broken,
     /// At least one budget is undecided, and none is broken.
     Inconclusive,
-    /// The measurement is invalid.
+    /// The measurement is invalid, so it supports no verdict.
     Invalid,
 }
 
@@ -57,14 +57,14 @@ pub struct AnswerHead {
     pub reasons: Vec<String>,
     /// Commands that can be run as they are.
     pub next: Vec<String>,
-    /// Run folder.
+    /// Run folder; `None` if the answer is not about a run.
     pub run: Option<String>,
 }
 
 /// A JSON answer: its head, and the data of the command or the error.
 #[derive(Serialize, JsonSchema)]
 pub struct JsonAnswer<T> {
-    /// Version of the head.
+    /// Version of the layout of this head.
     schema: u32,
     /// Command that answers, such as `gate` or `plan verify`.
     command: String,
@@ -85,14 +85,14 @@ pub struct JsonAnswer<T> {
     error: Option<JsonError>,
 }
 
-/// An error of a command.
+/// An error of a command, in place of its data.
 #[derive(Serialize, JsonSchema)]
 pub struct JsonError {
-    /// The object and its problem.
+    /// The object and its problem, in one line.
     message: String,
     /// The remedy; null if the message contains it.
     hint: Option<String>,
-    /// Exit code of the process.
+    /// Exit code of the process, as in `docs/reference/exit-codes.md`.
     exit_code: u8,
 }
 
@@ -126,10 +126,8 @@ fn answer<T>(head: AnswerHead, data: Option<T>, error: Option<JsonError>) -> Jso
     JsonAnswer { schema: SCHEMA, command, verdict, headline, reasons, next, run, data, error }
 }
 
-/// Whether an answer was printed.
 static IS_PRINTED: AtomicBool = AtomicBool::new(false);
 
-/// Prints an answer.
 pub fn print<T: Serialize + ?Sized>(head: AnswerHead, data: &T) {
     IS_PRINTED.store(true, Ordering::Relaxed);
     out::raw_json(&answer(head, Some(data), None));

@@ -18,7 +18,6 @@ use tokio::net::TcpListener;
 
 use crate::exit::Stop;
 
-/// An answer to a request.
 pub struct Page {
     pub status: StatusCode,
     pub kind: &'static str,

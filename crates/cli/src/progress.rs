@@ -14,17 +14,17 @@ use serde::Serialize;
 
 use crate::answer::{self, AnswerVerdict};
 
-/// Version of a line.
+/// Layout version of a line of JSON progress.
 const SCHEMA: u32 = 1;
 
-/// A line of `--progress json`.
+/// A line of JSON that `--progress json` writes.
 #[derive(Serialize, JsonSchema)]
 pub struct ProgressLine {
-    /// Version of the line.
+    /// Version of the layout of this line.
     schema: u32,
     /// Command that runs, such as `run` or `gate`.
     command: String,
-    /// Kind of the event.
+    /// Kind of the event: `phase`, `state` or `message`.
     event: ProgressEvent,
     /// Part of the work in progress, such as `open loop, 12.0/s`; null before the first.
     phase: Option<String>,
@@ -57,11 +57,11 @@ pub enum ProgressEvent {
 pub struct ProgressFigures {
     /// Requests begun since the start of the command, without retries.
     pub requests: u64,
-    /// Requests with a complete answer.
+    /// Requests with a complete answer so far.
     pub finished: u64,
-    /// Requests that failed.
+    /// Requests without a complete answer so far.
     pub failed: u64,
-    /// Requests in flight.
+    /// Requests in flight at this moment.
     pub in_flight: u64,
     /// Prompt tokens of the requests begun.
     pub tokens_in: u64,
@@ -122,7 +122,6 @@ pub fn begin(words: &[String]) {
     CLOCK.get_or_init(Clock::start);
 }
 
-/// Returns whether progress is JSON.
 pub fn is_json() -> bool {
     IS_JSON.load(Ordering::Relaxed)
 }

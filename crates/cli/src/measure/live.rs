@@ -16,7 +16,6 @@ const LOOK_BACK_S: f64 = 3.0;
 
 /// The data of the live view.
 pub struct View<'a> {
-    /// Counters of the driver.
     pub live: LiveCounters,
     /// Clock with the run's time axis.
     pub clock: Clock,
@@ -30,7 +29,6 @@ pub struct View<'a> {
 /// The meaning of the driver's counters.
 #[derive(Copy, Clone, Debug)]
 pub struct LiveCounts {
-    /// Unit of the request sizes.
     pub unit: SizeUnit,
     /// Whether answers arrive token by token; if not, times are of whole answers.
     pub streams: bool,

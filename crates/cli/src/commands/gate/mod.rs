@@ -24,7 +24,6 @@ use crate::flags::{GateArgs, OutputFormat};
 use crate::measure::{line_spec, verdict as trust};
 use crate::{baseline, history, out, recover, rows};
 
-/// Evaluates and prints.
 pub fn run(args: &GateArgs) -> Result<Exit, Stop> {
     let map = mapping(&args.map_exit)?;
     let ended = judged(args).or_else(|stop| {
@@ -148,7 +147,6 @@ fn of_window(args: &GateArgs, budget: &BudgetText, window: &PageWindow) -> Resul
     window.gate(&budget.file, args.format)
 }
 
-/// A run to judge.
 struct GatedRun {
     dir: PathBuf,
     manifest: Manifest,

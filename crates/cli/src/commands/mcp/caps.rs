@@ -13,7 +13,6 @@ const SPEND: f64 = 10.0;
 /// Amounts of load.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Amount {
-    /// Requests.
     pub requests: u64,
     /// Prompt and output tokens.
     pub tokens: u64,
@@ -28,9 +27,7 @@ pub struct Amount {
 pub struct LoadAsk {
     /// Number of requests; `None` if it depends on the target.
     pub requests: Option<u64>,
-    /// Prompt tokens of a request.
     pub prompt_tokens: u32,
-    /// Output tokens of a request.
     pub output_tokens: u32,
     /// Longest time of the load, s.
     pub seconds: f64,

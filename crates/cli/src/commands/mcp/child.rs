@@ -34,15 +34,12 @@ const NO_LOAD_S: f64 = 600.0;
 /// Lines of stderr that are kept.
 const LINES: usize = 20;
 
-/// A child that has ended.
 pub struct ChildEnd {
-    /// Its stdout.
     pub stdout: Vec<u8>,
     /// Its last messages.
     pub messages: Vec<String>,
     /// Exit code; -1 after a signal.
     pub code: i32,
-    /// Amounts that the load used.
     pub used: Amount,
     /// Reason for which it was stopped.
     pub stopped: Option<String>,

@@ -69,7 +69,6 @@ impl TimeLimit {
         self.screen.show(elapsed_s, &[line.to_owned()], line);
     }
 
-    /// Clears the progress line.
     pub fn clear(&mut self) {
         self.screen.clear();
     }

@@ -39,13 +39,12 @@ pub enum JournalLine {
     Alert(Alert),
     /// The counts of a row in one minute.
     Minute {
-        /// Id of the budget row.
+        /// Id of the budget row that the counts belong to.
         row: String,
         minute: Minute,
     },
     /// Successful delivery of a message to the webhook.
     Arrived {
-        /// Id of the alert.
         id: String,
         /// Alert state that the message contained.
         state: AlertState,

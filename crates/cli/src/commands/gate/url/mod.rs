@@ -114,7 +114,7 @@ struct Gate<'a> {
     limits: StopLimits,
     /// Set if an earlier run gives the correlation of the requests.
     counted: bool,
-    /// Number of looks with `--until-decided`.
+    /// Number of interim checks with `--until-decided`; `None` without it.
     looks: Option<usize>,
 }
 
