@@ -30,7 +30,6 @@ pub struct Frame<'a> {
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     pub case: &'a Case<'a>,
-    /// The level that is diagnosed.
     pub candidate: Frame<'a>,
     /// The reference level; `None` without a baseline.
     pub base: Option<Frame<'a>>,

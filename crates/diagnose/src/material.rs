@@ -15,7 +15,7 @@ use plimsoll_measure::say::{ms, number, percent, ratio_ends};
 pub struct MovedMetric {
     /// Metric name: `ttft`, `tpot`, `e2e` or `pause` (the longest gap of a response).
     pub metric: &'static str,
-    /// Percentile, 0 to 1.
+    /// Percentile as a fraction: 0.99 is p99.
     pub percentile: f64,
     pub effect: StatisticChange,
     /// Set if the change is large and beyond chance after Holm's correction.
@@ -26,7 +26,6 @@ pub struct MovedMetric {
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MaterialChanges {
-    /// All comparisons with the baseline.
     pub moved: Vec<MovedMetric>,
     /// Increase of the share of failed requests over the baseline's share, or over zero; `None` if not significant.
     pub errors: Option<Estimate>,

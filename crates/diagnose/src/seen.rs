@@ -137,9 +137,9 @@ pub struct DiagnosedLevel<'a> {
     pub gaps: Vec<Gap>,
     /// Token pace by response and second.
     pub paces: Vec<TokenPace>,
-    /// Median of all gaps, s.
+    /// Median of all gaps in seconds.
     pub gap_p50: f64,
-    /// Duration of the arrivals, s.
+    /// Duration of the arrivals in seconds.
     pub length: f64,
 }
 
@@ -217,7 +217,6 @@ impl<'a> DiagnosedLevel<'a> {
         self.rows.iter().map(of).filter(|x| x.is_finite()).collect()
     }
 
-    /// Returns the isolated requests.
     pub fn alone(&self) -> impl Iterator<Item = &RequestView> {
         self.rows
             .iter()

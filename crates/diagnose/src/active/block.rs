@@ -50,7 +50,6 @@ pub struct BlockGauges {
     pub pages: (usize, usize),
 }
 
-/// One request of a level.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BlockRow {
     /// Due time, ns.
@@ -63,7 +62,6 @@ pub struct BlockRow {
     pub how: How,
     pub status: Option<u16>,
     pub output: f64,
-    /// Requested number of prompt tokens.
     pub prompt: f64,
     /// Prompt tokens from a cache; `None` if the server does not report them.
     pub cached: Option<f64>,

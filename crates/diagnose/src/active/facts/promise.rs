@@ -29,7 +29,6 @@ impl ActiveSpec {
     }
 }
 
-/// One ceiling at one load.
 struct CeilingCheck {
     ceiling: Ceiling,
     /// Share of the requests over the ceiling; failed requests are over it.
@@ -56,7 +55,7 @@ impl CeilingCheck {
         1.0 - self.ceiling.percentile
     }
 
-    /// Returns `7.5 % of the requests are over ttft 500 ms (1 % may be)`.
+    /// Returns the evidence as text: `7.5 % of the requests are over ttft 500 ms (1 % may be)`.
     fn words(&self) -> String {
         format!(
             "{} of the requests are over {} {} ({} may be)",
