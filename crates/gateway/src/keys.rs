@@ -21,13 +21,13 @@ use crate::error::conflict;
 pub(crate) const SHORTEST: usize = 16;
 pub(crate) const MOST_KEYS: usize = 100_000;
 
-/// API key of a client.
+/// An API key of a client, with its limits.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeySpec {
     /// Name of the key in metrics and logs, which never contain the key.
     pub id: String,
-    /// Source of the key.
+    /// Source of the key: its hash, a variable or a file.
     pub key: KeySource,
     /// Tenant of the key: keys of one tenant share caches and their share of a queue [default: the id].
     #[serde(default)]
@@ -56,7 +56,6 @@ pub struct KeySource {
     pub file: Option<PathBuf>,
 }
 
-/// The serialised form of [`KeySource`].
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Default)]
