@@ -16,7 +16,6 @@ use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Percentiles};
 use plimsoll_measure::say::{ms, number};
 use plimsoll_model::Load;
 
-/// Severity of a remark.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LintSeverity {
@@ -24,7 +23,6 @@ pub enum LintSeverity {
     Error,
     /// The row often stays inconclusive, or its alert never fires.
     Warning,
-    /// Information.
     Note,
 }
 

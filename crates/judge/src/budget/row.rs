@@ -23,7 +23,7 @@ pub enum RowRole {
     Decides,
     /// The row is judged with control of false discoveries, and decides nothing.
     Watched,
-    /// The row has no limit.
+    /// The row has no limit, so it has no verdict.
     Tracked,
 }
 

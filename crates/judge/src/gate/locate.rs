@@ -14,7 +14,7 @@ use plimsoll_measure::order::seconds;
 use plimsoll_measure::say::{number, percent};
 use plimsoll_measure::whole::LevelRows;
 
-/// Returns `ttft p99 612 ms > 350 ms at 12 req/s: queueing past the onset at 9.8 req/s`.
+/// Returns the cause of a failure as text: `ttft p99 612 ms > 350 ms at 12 req/s: queueing past the onset at 9.8 req/s`.
 pub(super) fn sentence(
     gate: &GateInput<'_>,
     plan: &RowPlan,

@@ -61,7 +61,6 @@ fn with_budget(spec: &LineSpec, file: &BudgetFile) -> LineSpec {
     LineSpec { budget: has_any.then_some(budget), ..spec.clone() }
 }
 
-/// The inputs of a gate.
 #[derive(Copy, Clone)]
 struct GateInput<'a> {
     file: &'a BudgetFile,
@@ -134,7 +133,6 @@ struct JudgedRow {
     row: GateRow,
     /// Plan of the row; `None` for the batch and the slices of stages.
     plan: Option<RowPlan>,
-    /// Sentence for a failure.
     defect: String,
     /// Set if a failure is based on a growing queue and not on n_eff.
     outgrown: bool,

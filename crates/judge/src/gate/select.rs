@@ -31,7 +31,6 @@ impl SelectedLevels<'_> {
         self.levels.iter().map(|(_, finding)| finding.summary.window.length_s).sum()
     }
 
-    /// Returns the offered load, requests/s.
     pub fn offered_per_s(&self) -> f64 {
         let requests: f64 = self.levels.iter().map(|(_, f)| f.summary.counts.requests as f64).sum();
         if self.length_s() > 0.0 { requests / self.length_s() } else { 0.0 }
