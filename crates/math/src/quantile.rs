@@ -56,7 +56,6 @@ pub struct Percentile {
     /// Order statistic.
     pub value: f64,
     pub n: usize,
-    /// Effective sample size.
     pub worth: EffectiveN,
     /// Interval, or the reason for its absence.
     pub interval: Result<Interval, PercentileRefusal>,
