@@ -14,7 +14,6 @@ use plimsoll_model::{At, How, LoggedRequest, RequestLog, Sample, Span};
 use crate::server_side::table::SignalTable;
 use crate::server_side::{Buckets, ServerSide, Signal};
 
-/// Signals that are read.
 const READ: [Signal; 9] = [
     Signal::Finished,
     Signal::Failed,

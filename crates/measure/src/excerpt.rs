@@ -26,9 +26,9 @@ const SLOW_FROM: f64 = 0.95;
 /// The analysed part of a level.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Excerpt {
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
-    /// Attempts of the level.
+    /// Number of attempts in the whole level.
     pub of: u64,
     /// Approximate number of analysed attempts; the exact number is known after they are read.
     pub attempts: u64,

@@ -50,7 +50,6 @@ pub struct Property {
 /// The requests of one side in order of time, with the data that properties need.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TrafficSample {
-    /// Arrival times in ns.
     pub at_ns: Vec<i64>,
     /// Prompt tokens of the requests with a known number.
     pub prompt: Vec<f64>,
@@ -377,7 +376,6 @@ pub struct Reconstruction {
     pub refused: u64,
     /// Requested models with the number of requests.
     pub models: Vec<(String, u64)>,
-    /// Requests with a drawn length.
     pub lengths_drawn: u64,
     pub reuse: &'static str,
     /// Width in seconds of the ticks within which timestamps were spread; `None` if they were not.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// Network statistics between this machine and the first hop that terminates TCP.
 #[derive(Copy, Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Network {
-    /// Attempts with a connection.
+    /// Number of attempts that had a connection.
     pub attempts: u64,
     /// Attempts with kernel statistics of their connection; with 0 all other values are unknown.
     pub known: u64,

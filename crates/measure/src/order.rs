@@ -16,9 +16,9 @@ use plimsoll_math::quantile::{
 use crate::columns::{ABSENT, INFINITE};
 use crate::findings::{Estimate, Histogram, Percentiles, Reading};
 
-/// Confidence of all two-sided intervals.
+/// Confidence level of all two-sided intervals.
 pub const LEVEL: f64 = 0.95;
-/// Percentiles in reports.
+/// Percentiles that reports show, as fractions.
 pub const SHOWN: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 
 /// A column of values in the order of due times, indexed by rank.

@@ -26,7 +26,6 @@ pub struct ShardRun {
     pub clock_error_ns: Option<i64>,
 }
 
-/// The merged shards.
 #[derive(Debug)]
 pub struct MergedRun {
     /// Merged level. Its load, arrivals and hash are still those of one shard; the scenario defines the spacing of arrivals.

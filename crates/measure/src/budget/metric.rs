@@ -81,7 +81,6 @@ pub enum MetricKind {
     Rate,
     /// Figure that needs the lines of a sweep.
     Line,
-    /// Sum of money.
     Cost,
 }
 

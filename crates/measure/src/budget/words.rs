@@ -23,7 +23,8 @@ impl Decision {
         }
     }
 
-    /// Returns `0 of 707 over 500 ms, worst 246 ms: would hold; about 1400 more requests would settle it, 2 min more at this load`.
+    /// Returns the interim result as text:
+    /// `0 of 707 over 500 ms, worst 246 ms: would hold; about 1400 more requests would settle it, 2 min more at this load`.
     fn provisional(&self, count: &Count, over: &str, per_s: Option<f64>) -> String {
         if count.n == 0 || count.over_least != count.over_most {
             return String::new();

@@ -27,7 +27,7 @@ plimsoll_model::named! {
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ceiling {
-    /// Latency metric.
+    /// Latency metric, such as `ttft`, `tpot` or `e2e`.
     pub metric: Metric,
     /// Percentile as a fraction, 0 to 1.
     pub percentile: f64,

@@ -22,7 +22,7 @@ pub enum ColdVerdict {
 /// One idle period and the requests after it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ColdTrial {
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
     /// Idle time before the first request, in seconds.
     pub idle_s: f64,

@@ -18,7 +18,7 @@ use crate::say::{count, ms, number};
 pub struct LevelSummary {
     /// Number of the level in the run.
     pub level: u32,
-    /// Kind of traffic.
+    /// Kind of traffic, such as `steady` or `burst`.
     pub traffic: String,
     /// Purpose of the level in the run.
     pub purpose: String,
@@ -26,14 +26,14 @@ pub struct LevelSummary {
     pub load: Load,
     /// Part of the level that counts.
     pub window: Window,
-    /// Numbers of requests by outcome.
+    /// Numbers of requests by their outcomes.
     pub counts: Counts,
     /// Completeness and consistency of the stored rows.
     #[serde(default)]
     pub records: Records,
-    /// Throughput over the window.
+    /// Throughput over the window, per second.
     pub rates: Rates,
-    /// Latency percentiles.
+    /// Percentiles of the latencies, by metric.
     pub latency: Latencies,
     /// Outcomes of the sessions; absent if there are no sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ pub struct Window {
     pub length_s: f64,
     /// Warm-up removed from the front, in seconds.
     pub warm_up_s: f64,
-    /// Requests removed as warm-up.
+    /// Requests that were removed as warm-up.
     pub warm_up_requests: u64,
     /// Method that set the warm-up, as a sentence.
     pub rule: String,
@@ -116,7 +116,7 @@ impl Window {
 /// A latency of the requests that were removed as warm-up.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CutLatency {
-    /// Name of the metric.
+    /// Name of the metric, such as `ttft`.
     pub metric: String,
     /// Median over the responses, in seconds.
     pub p50_s: f64,
@@ -164,9 +164,9 @@ pub struct SlowStretch {
 pub struct Counts {
     /// Requests due in the window.
     pub requests: u64,
-    /// Attempts of these requests.
+    /// Number of attempts of these requests.
     pub attempts: u64,
-    /// Attempts per request.
+    /// Attempts per request: 1 without retries.
     pub amplification: f64,
     /// Requests by outcome; outcomes without a request are left out.
     pub by_outcome: BTreeMap<How, u64>,
@@ -198,7 +198,7 @@ pub struct TargetSummary {
     pub finished: u64,
     /// Requests without a complete response.
     pub failed: u64,
-    /// Requests by outcome.
+    /// Numbers of requests by their outcomes.
     pub by_outcome: BTreeMap<How, u64>,
     /// Requests finished per second inside the window.
     pub achieved_per_s: Reading,
@@ -590,7 +590,7 @@ pub struct TimelineBucket {
 /// A histogram with edges at equal ratios: bin i covers `first_s · ratio^i` to `first_s · ratio^(i+1)`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Histogram {
-    /// Name of the metric.
+    /// Name of the metric, such as `ttft`.
     pub metric: String,
     /// Lower edge of the first bin in seconds.
     pub first_s: f64,

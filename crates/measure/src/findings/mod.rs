@@ -52,7 +52,7 @@ pub struct LevelFinding {
 /// The complete results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Findings {
-    /// Version of this layout.
+    /// Version of the JSON layout of this object.
     pub schema: u32,
     /// Trust in the run, with its checks.
     pub validity: Validity,
@@ -60,7 +60,7 @@ pub struct Findings {
     pub lines: Vec<CapacityLines>,
     /// Latency curves, one entry per kind of traffic; empty if the run is not a sweep.
     pub curves: Vec<Curve>,
-    /// Levels in order of execution.
+    /// List of the levels in order of execution.
     pub levels: Vec<LevelFinding>,
     /// Cost of requests and tokens; absent if no price was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]

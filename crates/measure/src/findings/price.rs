@@ -48,9 +48,9 @@ pub enum Per {
     GpuHour(f64),
     ReplicaHour(f64),
     Mtok {
-        /// Price per million prompt tokens.
+        /// Price per million prompt tokens, in the stated currency.
         input: f64,
-        /// Price per million generated tokens.
+        /// Price per million generated tokens, in the stated currency.
         output: f64,
     },
 }
@@ -64,9 +64,9 @@ pub enum EndpointPrice {
     PerHour(f64),
     /// Price per million tokens.
     PerMtok {
-        /// Price per million prompt tokens.
+        /// Price per million prompt tokens, in the stated currency.
         input: f64,
-        /// Price per million generated tokens.
+        /// Price per million generated tokens, in the stated currency.
         output: f64,
     },
 }
@@ -82,7 +82,6 @@ pub struct Bill {
     pub given: PriceSpec,
 }
 
-/// The errors of a price.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PriceError {
     /// The text is not a price.
@@ -91,13 +90,12 @@ pub enum PriceError {
          0.5,1.5USD/Mtok (input,output)"
     )]
     Form {
-        /// Text that was given.
+        /// Text of the price, as the user gave it.
         text: String,
     },
-    /// The amount has no currency.
     #[error("{text}: the currency is missing, such as 2.49USD/gpu-hour")]
     NoCurrency {
-        /// Text that was given.
+        /// Text of the price, as the user gave it.
         text: String,
     },
     /// The price is per GPU or replica, and their number is missing.
@@ -114,7 +112,7 @@ pub enum PriceError {
     },
     #[error("date {text}: write it as 2026-11-20")]
     Date {
-        /// Text that was given.
+        /// Text of the date, as the user gave it.
         text: String,
     },
 }

@@ -44,9 +44,9 @@ pub struct Reason {
     pub level: Option<u32>,
     /// Measured value, with its unit and limit.
     pub figure: String,
-    /// Consequence for the results.
+    /// Consequence of the problem for the results.
     pub means: String,
-    /// Recommended action.
+    /// Recommended action that removes the problem.
     pub advice: String,
 }
 
@@ -54,7 +54,7 @@ pub struct Reason {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Passed")]
 pub struct PassedCheck {
-    /// Name of the check.
+    /// Name of the check that passed.
     pub check: String,
     /// Measured value, with its unit and limit.
     pub figure: String,

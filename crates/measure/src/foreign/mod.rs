@@ -48,7 +48,6 @@ pub struct ImportedPart {
     /// Requested load; `None` if the file has none.
     pub load: Option<Load>,
     pub requests: u64,
-    /// Requests with a complete response.
     pub finished: u64,
     pub due: ForeignDue,
     /// Comparison of the tool's aggregates with recomputed ones.

@@ -164,12 +164,12 @@ impl ServerSide {
         self.has(signal) || self.servers.iter().any(|server| SignalTable::shipped().says(server, signal))
     }
 
-    /// Returns the distinguishable engines.
+    /// Returns the engines that can be distinguished.
     pub fn replicas(&self) -> &[ObservedReplica] {
         &self.replicas
     }
 
-    /// Returns the distinguishable GPUs.
+    /// Returns the GPUs that can be distinguished.
     pub fn devices(&self) -> &[ObservedReplica] {
         &self.devices
     }

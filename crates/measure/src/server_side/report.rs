@@ -31,7 +31,7 @@ pub struct ServerReport {
 /// Metrics of the servers during the steady window of one level; `null` if a server does not report the metric.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LevelReport {
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
     /// Number of scrapes that the gauges are based on.
     #[serde(alias = "looks")]

@@ -125,7 +125,7 @@ pub struct SweepError {
 /// A level that a sweep requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SweepLevel {
-    /// Kind of traffic.
+    /// Kind of traffic, such as `steady` or `burst`.
     pub traffic: String,
     /// Purpose: `baseline`, `idle`, `ladder`, `curve`, `bisect`, `overload`, `place`, `prove`, `hold`.
     pub purpose: String,
@@ -145,7 +145,6 @@ pub enum SweepNext {
     /// Run this level, drain, and pass the records to `observe`.
     Run(SweepLevel),
     Done {
-        /// Reason, as a phrase.
         why: String,
     },
 }
@@ -154,7 +153,6 @@ pub enum SweepNext {
 pub struct SweepProgress {
     /// Elapsed time in seconds, including drains.
     pub spent_s: f64,
-    /// Total time in seconds.
     pub time_s: f64,
     pub levels: usize,
     pub requests: u64,
