@@ -241,7 +241,6 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Moves all timestamps by `by`.
     pub fn shift(&mut self, by: Span) {
         self.due += by;
         let instants = [

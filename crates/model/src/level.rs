@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{At, ShardsHealth, SizeUnit, Span};
 
-/// Load of a level.
+/// Load of a level: a rate or a concurrency.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "mode", rename_all = "snake_case")]
 pub enum Load {
@@ -26,7 +26,7 @@ pub enum Load {
     },
     /// Maximum throughput: a closed loop whose concurrency doubles until throughput stops growing.
     Saturating {
-        /// Concurrency at the end.
+        /// Number of requests in flight at the end.
         concurrency: u32,
     },
 }
@@ -54,7 +54,7 @@ pub enum EndedBy {
     User,
     /// Two stops by the user: immediate end.
     UserNow,
-    /// The requested precision was reached.
+    /// The precision that was requested was reached.
     Known,
     /// A limit set by the user was reached (rate, requests, tokens, spend).
     Ceiling,
@@ -80,7 +80,7 @@ pub enum StampSource {
 /// Order statistics of an internal quantity of the generator, in ns.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Quantiles {
-    /// Number of observations.
+    /// Number of observations in the summary.
     pub count: u64,
     /// Median in ns.
     pub p50_ns: i64,

@@ -55,7 +55,7 @@ pub struct ShardPart {
     pub arrivals: u64,
     /// Hash of the schedule of all shards together.
     pub schedule_hash: String,
-    /// Progress of this shard.
+    /// Progress of this shard: running, complete or partial.
     pub progress: RunState,
     /// Largest error of the machine's clock in ns, as reported by the kernel; `null` = unknown.
     #[serde(default)]
