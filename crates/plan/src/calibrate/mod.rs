@@ -67,9 +67,7 @@ pub struct MetricComparison {
     pub line: usize,
     pub group: String,
     pub metric: CalibrationMetric,
-    /// Measured value, ms.
     pub measured_ms: f64,
-    /// Simulated value, ms.
     pub simulated_ms: f64,
 }
 

@@ -37,7 +37,7 @@ pub struct FitRequest {
     pub ok: bool,
     /// Replica that responded, if replicas are distinguishable; otherwise 0.
     pub replica: usize,
-    /// Interval of the level.
+    /// Number of the level's interval that contains the request.
     pub stretch: usize,
     /// Requests in flight at the send time.
     pub beside: f64,

@@ -82,7 +82,7 @@ pub struct Residual {
 }
 
 impl Residual {
-    /// Returns simulated / measured − 1.
+    /// Returns the relative error: simulated / measured − 1.
     pub fn off(&self) -> f64 {
         self.simulated_s / self.measured_s - 1.0
     }
@@ -121,9 +121,8 @@ pub enum FitError {
         "{found} answered requests are too few to fit an engine: {needed} or more are needed; measure longer"
     )]
     TooFew {
-        /// Answered requests found.
         found: usize,
-        /// Answered requests needed.
+        /// Minimum number of answered requests for a fit.
         needed: usize,
     },
     /// Too many requests failed for a representative engine.
@@ -131,7 +130,7 @@ pub enum FitError {
         "{percent:.0} % of the requests failed: an engine fitted to the others would promise what the target does not do"
     )]
     Failing {
-        /// Failed share, percent.
+        /// Share of the requests that failed, in percent.
         percent: f64,
     },
     /// This load does not determine the growth of a step with its batch.
@@ -151,7 +150,6 @@ pub enum FitError {
         figure: String,
         /// simulated / measured − 1, percent.
         off: f64,
-        /// Accepted error, percent.
         limit: f64,
         hint: String,
     },

@@ -22,7 +22,6 @@ pub struct LeverSpec {
     /// Simulated schedules, including the run's schedule.
     pub replications: u32,
     pub seed: u64,
-    /// Efforts that the user sets.
     pub efforts: LeverEffortSpec,
     /// Cost of the endpoint; `None` to rank without cost.
     pub bill: Option<Bill>,
@@ -103,11 +102,11 @@ pub enum LeverOrder {
 /// The latency percentile to reduce.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Goal {
-    /// Latency metric.
+    /// Latency metric, such as `ttft`, `tpot` or `e2e`.
     pub metric: Metric,
-    /// Percentile, 0 to 1.
+    /// Percentile as a fraction: 0.99 is p99.
     pub percentile: f64,
-    /// Ceiling, s; null without one.
+    /// Ceiling in seconds; null if the budget sets none.
     pub limit_s: Option<f64>,
 }
 
@@ -163,9 +162,9 @@ impl EngineFit {
 pub struct RankedLever {
     /// Rank; equal if the data do not distinguish levers.
     pub place: u32,
-    /// Identifier in the catalogue.
+    /// Identifier of the lever in the catalogue.
     pub lever: String,
-    /// Name of the lever.
+    /// Name of the lever in reports.
     pub name: String,
     /// Simulated setting.
     pub setting: String,
@@ -191,7 +190,7 @@ pub struct RankedLever {
     pub reversible: String,
     /// First trial of the lever.
     pub first: String,
-    /// Origin of the figure.
+    /// Origin of the figure: `simulated` or `replayed`.
     pub how: FigureOrigin,
 }
 
@@ -199,9 +198,9 @@ pub struct RankedLever {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Bounded")]
 pub struct BoundedLever {
-    /// Identifier of the lever.
+    /// Identifier of the lever in the catalogue.
     pub lever: String,
-    /// Name of the lever.
+    /// Name of the lever in reports.
     pub name: String,
     /// Upper bound of the saved share of the slow requests' time: service time only, without a new simulation of queueing.
     pub at_most: f64,
@@ -213,9 +212,9 @@ pub struct BoundedLever {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "RuledOut")]
 pub struct RuledOutLever {
-    /// Identifier of the lever.
+    /// Identifier of the lever in the catalogue.
     pub lever: String,
-    /// Name of the lever.
+    /// Name of the lever in reports.
     pub name: String,
     /// Figure that rules the lever out.
     pub why: String,
@@ -231,9 +230,9 @@ impl RuledOutLever {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Open")]
 pub struct OpenLever {
-    /// Identifier of the lever.
+    /// Identifier of the lever in the catalogue.
     pub lever: String,
-    /// Name of the lever.
+    /// Name of the lever in reports.
     pub name: String,
     /// Data that would decide.
     pub why: String,
@@ -248,7 +247,7 @@ pub struct FasterModel {
     pub ten_times: Estimate,
     /// Approximate saved share with a model that takes no time.
     pub at_most: f64,
-    /// Origin of the figures.
+    /// Origin of the figures: `simulated` or `replayed`.
     pub how: FigureOrigin,
 }
 
@@ -266,7 +265,7 @@ pub struct LoadPlace {
 pub struct Admission {
     /// Limit on requests in flight.
     pub in_flight: u32,
-    /// Share of rejected requests.
+    /// Share of requests that admission rejects.
     pub refused: Estimate,
     /// Goal's percentile of the admitted requests, s.
     pub answered_s: Estimate,
@@ -280,9 +279,9 @@ pub struct Admission {
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Good")]
 pub struct GoodputFigure {
-    /// Rate without the limit.
+    /// Good requests per second without the limit.
     pub now_per_s: Estimate,
-    /// Rate with the limit.
+    /// Good requests per second with the limit.
     pub then_per_s: Estimate,
     /// Difference with the limit, schedule by schedule.
     pub more_per_s: Estimate,

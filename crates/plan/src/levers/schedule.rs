@@ -20,7 +20,6 @@ use crate::replay::ReplayRequest;
 /// A scenario that draws schedules like the run's.
 #[derive(Copy, Clone, Debug)]
 pub struct Redraw<'a> {
-    /// The scenario with its files.
     pub scenario: &'a Scenario,
 }
 
