@@ -68,7 +68,6 @@ impl HedgeSpec {
     }
 }
 
-/// The reason against a hedge.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum HedgeSkipReason {
     /// The pool is busy, requests were rejected recently, or the SLO budget is in danger.

@@ -10,7 +10,6 @@ use crate::affinity::ExpectedHit;
 /// Requests and tokens on a replica.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct ReplicaLoad {
-    /// Requests in flight.
     pub requests: u32,
     /// Prompt and output tokens of the requests in flight.
     pub tokens: u64,

@@ -37,13 +37,13 @@ use crate::telemetry::Telemetry;
 pub struct AdmissionControlSpec {
     /// Routing policy [default: round_robin].
     pub route: RouteSpec,
-    /// Retry settings.
+    /// Settings of retries and of their budget.
     pub retry: RetryBudgetSpec,
     /// Hedging: a second replica for a request whose first token is late [default: off].
     pub hedge: Option<HedgeSpec>,
-    /// Circuit breaker settings.
+    /// Settings of the circuit breakers of replicas.
     pub breaker: BreakerSpec,
-    /// Admission and queueing settings.
+    /// Settings of admission and of the request queue.
     pub admission: AdmissionSpec,
     /// Number of gateways in front of the same replicas, including this one; 0 means 1 [default: 0].
     pub gateways: u32,
