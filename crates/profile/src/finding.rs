@@ -50,11 +50,11 @@ pub struct DurationFigures {
     pub mean: Reading,
     /// Median, with its interval.
     pub p50: Reading,
-    /// 90th percentile.
+    /// 90th percentile, or the reason for its refusal.
     pub p90: Reading,
-    /// 95th percentile.
+    /// 95th percentile, or the reason for its refusal.
     pub p95: Reading,
-    /// 99th percentile.
+    /// 99th percentile, or the reason for its refusal.
     pub p99: Reading,
 }
 
@@ -93,9 +93,9 @@ pub struct StageFinding {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum TailReason {
-    /// The causes of the tail.
+    /// The causes of the tail are known.
     Attributed(TailFinding),
-    /// The causes are unknown.
+    /// The causes of the tail are unknown.
     Refused {
         /// Reason as a phrase.
         why: String,
@@ -121,11 +121,11 @@ pub struct TailFinding {
     pub tail_requests: u64,
     /// Number of requests in the middle, from the 40th to the 60th percentile.
     pub middle_requests: u64,
-    /// Mean of the tail, s.
+    /// Mean of the tail in seconds.
     pub tail_mean_s: f64,
     /// Mean of the middle, s.
     pub middle_mean_s: f64,
-    /// Tail mean − middle mean, s.
+    /// Mean of the tail − mean of the middle, in seconds.
     pub gap: Estimate,
     /// Contribution of each stage, largest first; the contributions add up to the gap.
     pub parts: Vec<TailPart>,
@@ -185,7 +185,7 @@ pub struct Ceilings {
 /// One latency, split into stages.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PathFinding {
-    /// Name of the latency.
+    /// Name of the latency: `ttft` or `e2e`.
     pub of: ProfiledLatency,
     /// Number of requests with this latency.
     pub requests: u64,
@@ -219,7 +219,7 @@ pub struct UnmappedSpan {
     pub spans: u64,
     /// Share in the time of all requests.
     pub share: f64,
-    /// Mean over all requests, s.
+    /// Mean over all requests in seconds.
     pub mean_s: f64,
     /// Reason, if it is not a missing rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -235,9 +235,9 @@ pub struct SliceFinding {
     pub stage: Option<Stage>,
     /// Slice, s.
     pub slice_s: f64,
-    /// Percentile of the slice.
+    /// Percentile of the slice, as a fraction.
     pub p: f64,
-    /// Percentile of the stage, s.
+    /// Percentile of the stage in seconds.
     pub measured: Reading,
     /// Share of the requests over the slice.
     pub requests_over: Option<Estimate>,
@@ -252,13 +252,13 @@ pub struct SliceFinding {
 /// The change of the tail against a baseline.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeFinding {
-    /// Name of the latency.
+    /// Name of the latency: `ttft` or `e2e`.
     pub of: ProfiledLatency,
     /// Number of requests of the baseline.
     pub base_requests: u64,
     /// Share of the slowest requests of either side that are compared.
     pub slowest: f64,
-    /// Candidate's tail mean − baseline's, s.
+    /// Tail mean of the candidate − that of the baseline, in seconds.
     pub tail: Estimate,
     /// Candidate's mean of the middle (40th to 60th percentile) − baseline's, s.
     pub middle: Estimate,
@@ -287,7 +287,7 @@ pub struct FloorFinding {
     pub against: String,
     /// Number of iterations.
     pub n: u64,
-    /// Median of the measurement, s.
+    /// Median of the measurement in seconds.
     pub floor_s: f64,
     /// Median of that part in the profile, s; `None` if it has none.
     pub measured_s: Option<f64>,
@@ -316,7 +316,7 @@ pub struct ProfileFinding {
     pub changes: Vec<ChangeFinding>,
     /// Comparison with measurements of the isolated model.
     pub floors: Vec<FloorFinding>,
-    /// Remarks, as sentences.
+    /// Remarks on the result, one sentence each.
     pub notes: Vec<String>,
 }
 

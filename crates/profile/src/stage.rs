@@ -69,7 +69,6 @@ plimsoll_model::named! {
 impl Stage {
     pub const COUNT: usize = Stage::ALL.len();
 
-    /// Returns the index in [`Stage::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }

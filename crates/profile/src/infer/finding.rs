@@ -37,7 +37,7 @@ impl Basis {
 /// One part of the requests' time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PartFinding {
-    /// Name of the part.
+    /// Name of the part of the wait.
     pub part: WaitPart,
     /// Basis of the figures.
     pub basis: Basis,
@@ -65,7 +65,7 @@ pub struct PartFinding {
 /// The effect of a faster part on the whole time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PartCeiling {
-    /// Name of the part.
+    /// Name of the part of the wait.
     pub part: WaitPart,
     /// Speed-up factor; `None` if the part takes no time.
     pub factor: Option<f64>,
@@ -80,7 +80,7 @@ pub struct PartCeiling {
 /// A part compared with its slice of a budget.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PartSlice {
-    /// Name of the part.
+    /// Name of the part of the wait.
     pub part: WaitPart,
     /// Name of the slice in the budget file; all names if several slices are in one part.
     pub name: String,
@@ -88,9 +88,9 @@ pub struct PartSlice {
     pub basis: Basis,
     /// Slice in s; the sum of several.
     pub slice_s: f64,
-    /// Percentile of the slice.
+    /// Percentile of the slice, as a fraction.
     pub p: f64,
-    /// Percentile of the part, s.
+    /// Percentile of the part in seconds.
     pub measured: Reading,
     /// Share of the requests over the slice; `None` if the part is unknown.
     pub requests_over: Option<Estimate>,
@@ -116,7 +116,7 @@ pub struct Bands {
 /// The split of a level's time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WaitFinding {
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
     /// Number of split requests.
     pub requests: u64,
