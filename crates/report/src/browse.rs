@@ -35,7 +35,6 @@ fn rounded(value: f64) -> f64 {
 /// A run in the list. Absent fields are left out, because a page holds ten thousand of these.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct RunRow {
-    /// Name of its folder.
     pub name: String,
     /// Random id of the run.
     pub id: String,
@@ -85,7 +84,6 @@ pub struct RowChange {
 /// Changes by experiment, then by figure.
 pub type RowChanges = BTreeMap<String, BTreeMap<String, Vec<RowChange>>>;
 
-/// The data of the page.
 #[derive(Serialize)]
 struct PageData<'a> {
     folder: &'a str,
