@@ -14,7 +14,6 @@ pub struct Gpu {
     pub title: &'static str,
     /// Memory that a process sees, GB.
     pub memory_gb: f64,
-    /// Peak memory bandwidth, TB/s.
     pub bandwidth_tb_s: f64,
     /// Peak dense arithmetic in bf16 (fp16 if there is no bf16), TFLOP/s.
     pub bf16_tflops: f64,

@@ -96,7 +96,6 @@ pub trait RowSink {
     }
 }
 
-/// A sink in memory.
 #[derive(Default)]
 struct MemoryRecords {
     attempts: Vec<Attempt>,

@@ -90,7 +90,6 @@ impl Gate {
 }
 
 impl Fleet {
-    /// Processes a new request.
     pub(crate) fn pass_gate(&mut self, now: At, request: Submit) -> Result<(), EngineRejection> {
         self.see_replicas();
         let id = request.id;

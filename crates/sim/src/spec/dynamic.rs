@@ -74,7 +74,7 @@ pub struct BatcherSpec {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LevelPolicySpec {
-    /// Priority level, from 1.
+    /// Number of the priority level, from 1.
     pub level: u32,
     /// Queue policy of the level.
     pub policy: QueuePolicySpec,
@@ -175,9 +175,9 @@ pub struct TableSpec {
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchPoint {
-    /// Items in the batch.
+    /// Number of items in the batch.
     pub items: u32,
-    /// Measured time in ms.
+    /// Measured time of the batch in ms.
     pub ms: f64,
 }
 
