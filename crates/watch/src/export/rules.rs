@@ -19,7 +19,6 @@ use super::{ExportSpec, comments, slug};
 use crate::alert::burn::span_words;
 use crate::alert::{AlertKind, Pair};
 
-/// Evaluation interval, s.
 pub(crate) const INTERVAL_S: i64 = 30;
 /// Window of the counts, as PromQL and in s. With at least five scrapes in it, an increase is complete.
 pub(crate) const WINDOW: &str = "5m";
