@@ -26,7 +26,7 @@ use crate::units::{SpanText, span_text, span_text_opt};
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "process", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ArrivalSpec {
-    /// Constant gaps.
+    /// Constant gaps between arrivals, without randomness.
     Constant,
     /// Independent arrivals with exponential gaps.
     #[default]
@@ -36,18 +36,18 @@ pub enum ArrivalSpec {
         /// Coefficient of variation of the gaps (standard deviation / mean).
         cv: f64,
     },
-    /// Weibull-distributed gaps.
+    /// Independent gaps from a Weibull distribution.
     Weibull {
         /// Coefficient of variation of the gaps (standard deviation / mean).
         cv: f64,
     },
     /// Bursts: a Poisson process that switches between two rates, each for an exponential time (Markov-modulated, MMPP-2).
     OnOff {
-        /// Mean length of a burst.
+        /// Mean length of a burst, such as `2s`.
         #[serde(with = "span_text")]
         #[schemars(with = "SpanText")]
         on: Span,
-        /// Mean length of a pause.
+        /// Mean length of a pause, such as `8s`.
         #[serde(with = "span_text")]
         #[schemars(with = "SpanText")]
         off: Span,
@@ -60,7 +60,7 @@ pub enum ArrivalSpec {
         /// Relative rate at the start; default 0.
         #[serde(default)]
         from: f64,
-        /// Relative rate at the end.
+        /// Relative rate at the end of the window.
         to: f64,
         /// Coefficient of variation of the gaps in operational time; default 1.
         #[serde(default = "one")]
@@ -127,7 +127,7 @@ pub enum ArrivalSpec {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceSizes {
-    /// Sizes of the trace.
+    /// Sizes of the requests in the trace.
     #[default]
     Own,
     /// Sizes of the scenario; the block ids of the trace are then unused.
