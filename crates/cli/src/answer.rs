@@ -55,7 +55,7 @@ pub struct AnswerHead {
     pub headline: Option<String>,
     /// Reasons of the verdict, the most important first.
     pub reasons: Vec<String>,
-    /// Commands that can be run as they are.
+    /// Commands that can be run without a change.
     pub next: Vec<String>,
     /// Run folder; `None` if the answer is not about a run.
     pub run: Option<String>,
@@ -74,7 +74,7 @@ pub struct JsonAnswer<T> {
     headline: Option<String>,
     /// Reasons of the verdict, the most important first.
     reasons: Vec<String>,
-    /// Commands that can be run as they are.
+    /// Commands that can be run without a change.
     next: Vec<String>,
     /// Run folder, if the answer is about one.
     run: Option<String>,
@@ -146,7 +146,7 @@ pub fn print_error(stop: &Stop) {
     out::raw_json(&answer::<()>(AnswerHead::default(), None, Some(error)));
 }
 
-/// Returns whether a command line asks for JSON.
+/// Returns whether a command line requests JSON.
 pub fn is_asked(words: &[String]) -> bool {
     let pairs = words.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json");
     pairs || words.iter().any(|word| word == "--format=json")
@@ -169,7 +169,7 @@ pub fn of_run(findings: &Findings, folder: Option<&str>) -> AnswerHead {
     }
 }
 
-/// Returns data with its own result beside the head's verdict, for commands whose results are no verdict on a budget.
+/// Returns data with its own result in addition to the head's verdict, for commands whose results are no verdict on a budget.
 pub fn with_result<T: Serialize>(data: &T, result: &impl Serialize) -> Value {
     let mut value = serde_json::to_value(data).unwrap_or_default();
     if let Some(object) = value.as_object_mut() {
@@ -181,7 +181,7 @@ pub fn with_result<T: Serialize>(data: &T, result: &impl Serialize) -> Value {
 /// Reads the data of a saved answer, or of a file without a head, as versions before the head wrote it.
 ///
 /// # Errors
-/// Fails if the text is no JSON or holds other data.
+/// Fails if the text is no JSON or contains other data.
 pub fn data<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     let mut value: Value = serde_json::from_str(text)?;
     let has_head = value.get("command").is_some() && value.get("data").is_some();

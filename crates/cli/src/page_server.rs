@@ -1,7 +1,7 @@
 //! Serves pages of this machine to its own browser, over HTTP/1.1 by hyper.
 //!
-//! It listens on loopback alone and checks the `Host` header, because a page of another origin could otherwise read runs through a name that
-//! resolves to 127.0.0.1. Each page is made on a thread of its own: a report of a large run takes seconds and must not hold up the list.
+//! It listens on loopback only and checks the `Host` header. Otherwise, a page of another origin could read runs through a name that resolves
+//! to 127.0.0.1. Each page is made on a separate thread: a report of a large run takes seconds and must not delay the list.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -57,7 +57,7 @@ impl PageRequest {
     }
 }
 
-/// Percent-decoding (RFC 3986); a bad escape stays as it is.
+/// Percent-decoding (RFC 3986); a bad escape stays unchanged.
 fn decoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);

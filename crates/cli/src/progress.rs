@@ -34,7 +34,7 @@ pub struct ProgressLine {
     eta_s: Option<f64>,
     /// Counts since the start of the command and recent rates; null before the first load.
     figures: Option<ProgressFigures>,
-    /// Verdict of the last look at the budget; null if the command judges nothing before its end. It can still change.
+    /// Verdict of the last check of the budget; null if the command judges nothing before its end. It can still change.
     verdict: Option<AnswerVerdict>,
     /// Text of a message; null for the other events.
     message: Option<String>,
@@ -48,7 +48,7 @@ pub enum ProgressEvent {
     Phase,
     /// The work goes on; about once a second.
     State,
-    /// A line of text for people.
+    /// A line of text for the user.
     Message,
 }
 
@@ -151,12 +151,12 @@ pub fn so_far() -> ProgressFigures {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner).figures.clone().unwrap_or_default()
 }
 
-/// Writes a line of text for people.
+/// Writes a line of text for the user.
 pub fn message(text: &str) {
     write(ProgressEvent::Message, Some(text.to_owned()));
 }
 
-/// Records the verdict of a look at the budget, for the lines that follow.
+/// Records the verdict of a check of the budget, for the lines that follow.
 pub fn judged(verdict: &str) {
     update(|shared| shared.verdict = AnswerVerdict::named(verdict));
 }

@@ -88,7 +88,7 @@ pub fn watch<T: Send>(
     })
 }
 
-/// Returns the figures of the command so far: those of earlier levels, and those of this level since `before`.
+/// Returns the figures of the command so far: the figures of earlier levels, and of this level since `before`.
 fn figures(
     view: &View<'_>,
     levels: &ProgressFigures,

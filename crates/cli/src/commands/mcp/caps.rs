@@ -1,6 +1,6 @@
 //! The caps of a server on load: allowed hosts, and what all calls together may use.
 //!
-//! The caps hold for the life of the server, not per call, because an agent can call a tool in a loop.
+//! The caps apply for the life of the server, not per call, because an agent can call a tool in a loop.
 
 use plimsoll_judge::cost::Bill;
 use plimsoll_report::figure;
@@ -22,7 +22,7 @@ pub struct Amount {
     pub cost: f64,
 }
 
-/// A load that a call asks for.
+/// A load that a call requests.
 #[derive(Copy, Clone, Debug)]
 pub struct LoadAsk {
     /// Number of requests; `None` if it depends on the target.
@@ -35,7 +35,7 @@ pub struct LoadAsk {
     pub in_flight: u32,
 }
 
-/// The caps and what is used of them.
+/// The caps and their used amounts.
 #[derive(Debug)]
 pub struct LoadCaps {
     most: Amount,
@@ -44,7 +44,7 @@ pub struct LoadCaps {
 }
 
 impl LoadCaps {
-    /// Returns caps of which nothing is used.
+    /// Returns caps without any used amount.
     pub fn new(
         requests: u64,
         tokens: u64,

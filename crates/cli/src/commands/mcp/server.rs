@@ -194,7 +194,7 @@ fn manifest(run: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_default()
 }
 
-/// Returns the text of a result: headline, verdict, reasons, run, and what is missing.
+/// Returns the text of a result: headline, verdict, reasons, run, and the missing parts.
 fn text(
     answer: &Value,
     (ended, missing): (&ChildEnd, &[String]),

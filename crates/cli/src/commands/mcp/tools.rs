@@ -1,6 +1,6 @@
 //! The tools: their typed parameters, and the command line that each becomes.
 //!
-//! No parameter is a flag, and no text becomes a word of its own: values stand behind `=`, so that a text that starts with `-` stays a value.
+//! No parameter is a flag, and no text becomes a separate word. Values follow `=`, so that a text that starts with `-` stays a value.
 
 use std::path::{Path, PathBuf};
 
@@ -280,7 +280,7 @@ struct PlanParams {
     peak: Option<f64>,
     /// Replicas that may fail at the peak.
     spare: Option<u32>,
-    /// Price, such as 2.49USD/gpu-hour [default: no cost].
+    /// Price for the cost of the plan, such as 2.49USD/gpu-hour.
     price: Option<String>,
     /// Path of the part of `data` to return [default: all].
     path: Option<String>,
@@ -629,7 +629,7 @@ fn budget_at(budget: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| format!("budget {budget}: no file below the working folder of the server"))
 }
 
-/// Refuses a budget file with a scenario of its own, because the caps know only the sizes of the call.
+/// Refuses a budget file with its own scenario, because the caps know only the sizes of the call.
 fn names_no_scenario(budget: &str) -> Result<(), String> {
     let file = budget_file::read(&budget_at(budget)?).map_err(|stop| stop.line)?.file;
     match file.load.and_then(|load| load.scenario) {
@@ -649,7 +649,7 @@ fn with_baseline(job: &mut CommandJob, baseline: Option<&str>, context: &ToolCon
     Ok(())
 }
 
-/// Returns the folder of a run, if it is below the folder of the runs. A run is named as tools return it, or by its folder's name alone.
+/// Returns the folder of a run, if it is below the folder of the runs. A run is named as tools return it, or only by its folder's name.
 fn run_at(run: &str, context: &ToolContext) -> Result<PathBuf, String> {
     let candidates = [context.runs.join(run), PathBuf::from(run)];
     let found = candidates.iter().find_map(|path| inside(&context.runs, path).map(|_| path.clone()));
