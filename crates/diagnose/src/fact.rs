@@ -43,7 +43,7 @@ facts! {
     LongerPrompts,
     /// The responses have more tokens than before.
     LongerAnswers,
-    /// The prompts are identical to those of the baseline, one by one.
+    /// The prompts are identical to the baseline's prompts, one by one.
     SamePrompts,
     /// The shares of the request kinds differ; each kind is unchanged.
     OtherMix,
@@ -158,7 +158,7 @@ facts! {
     PageLost,
     /// Fewer replicas respond to requests than before.
     FewerReplicas,
-    /// Tokens of one replica are slower than those of the others.
+    /// Tokens of one replica are slower than the tokens of the other replicas.
     #[serde(alias = "replica_differs")]
     ReplicaSlower,
     /// One replica gets more than its fair share of the load and is slower for it.

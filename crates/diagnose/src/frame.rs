@@ -16,7 +16,7 @@ use super::{Case, Cause, RunData};
 #[derive(Clone, Debug)]
 pub struct Frame<'a> {
     pub seen: DiagnosedLevel<'a>,
-    /// Isolated requests: those of the probe, else those of any level that had no concurrent requests.
+    /// Isolated requests: from the probe, else from any level that had no concurrent requests.
     pub alone: Vec<RequestView>,
     /// Probe level with one request in flight; `None` if the run has none.
     pub probe: Option<DiagnosedLevel<'a>>,

@@ -1,6 +1,6 @@
 //! Significance of changes. Against a baseline, a change is significant if the ratio is large and beyond chance, or
 //! if requests fail. Against a budget, a change is significant if a ceiling is broken with confidence. Without both,
-//! latency alone is never significant, because each rule must bring its own evidence.
+//! latency is never significant, because each rule must bring its own evidence.
 
 use plimsoll_math::proportion::{exceedance_bounds, newcombe};
 use plimsoll_math::two_sample::holm;
@@ -56,7 +56,7 @@ const PAUSE: f64 = 1.5;
 const PAUSE_S: f64 = 0.1;
 
 /// Multiple of the significant ratio from which a change needs only its own proof, as a share of the joint error
-/// probability. The correction exists for a dozen figures of which one is 10 % larger by accident; accidents rarely
+/// probability. The correction exists for a dozen figures with one that is 10 % larger by accident; accidents rarely
 /// double a figure.
 const FAR: f64 = 1.5;
 const FAR_SURE: f64 = 0.25;

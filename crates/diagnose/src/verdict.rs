@@ -35,7 +35,7 @@ pub enum DiagnosisOutcome {
 pub struct Diagnosis {
     /// Version of the JSON layout of this object.
     pub schema: u32,
-    /// Overall answer: nothing material, found, unknown or invalid.
+    /// Overall answer: `nothing_material`, `found`, `unknown` or `invalid`.
     pub answer: DiagnosisOutcome,
     /// Summary of the diagnosis in one sentence.
     pub headline: String,
@@ -45,7 +45,7 @@ pub struct Diagnosis {
     #[serde(default)]
     pub validity: Option<Validity>,
     /// Problems in order of weight; each is evaluated after the effect of the earlier ones is removed. For the
-    /// answers "nothing material" and "unknown" the only verdict contains the reason.
+    /// answers `nothing_material` and `unknown` the only verdict contains the reason.
     pub verdicts: Vec<Verdict>,
     /// Answers to the five questions of the method.
     pub questions: Vec<Question>,

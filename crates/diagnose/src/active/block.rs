@@ -42,7 +42,7 @@ pub struct BlockGauges {
     pub kv: Option<f64>,
     /// Number of preemptions during the level; `None` if unknown.
     pub preemptions: Option<f64>,
-    /// Prompt tokens found in the prefix cache, and prompt tokens looked up; `None` if unknown.
+    /// Prompt tokens found in the prefix cache, and prompt tokens queried; `None` if unknown.
     pub cached: Option<(f64, f64)>,
     /// Number of scrapes behind these values.
     pub scrapes: usize,
