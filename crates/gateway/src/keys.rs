@@ -1,6 +1,6 @@
 //! API keys: their configured sources and their SHA-256 digests.
 //!
-//! A slow hash (scrypt, Argon2) lost: it protects secrets that people invent, and costs milliseconds per request. A
+//! A slow hash (scrypt, Argon2) lost: it protects secrets that users invent, and costs milliseconds per request. A
 //! key of `plimsoll gateway key` has 256 random bits, which a fast hash protects. A key shorter than [`SHORTEST`] is
 //! rejected.
 

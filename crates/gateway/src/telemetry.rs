@@ -1,4 +1,4 @@
-//! Scraping of replica metrics for load from all clients. The signal names are those of `run` and `watch`
+//! Scraping of replica metrics for load from all clients. The signal names come from `run` and `watch`
 //! ([`plimsoll_measure::server_side`]); other lines are skipped.
 
 use std::collections::BTreeMap;

@@ -41,7 +41,7 @@ pub struct SemanticSpec {
     #[serde(default = "entries")]
     pub entries: usize,
     /// Limit on the length of an embedded text in bytes. Embedding models truncate long texts, so texts with an equal
-    /// start would look identical [default: 2048].
+    /// start would appear identical [default: 2048].
     #[serde(default = "text_bytes")]
     pub text_bytes: usize,
 }
