@@ -163,7 +163,7 @@ fn adds_up(file: &BudgetFile, whole: &Budget, tokens: Option<f64>, about: &mut R
 /// The effective requests that a row needs to pass.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct RequiredRequests {
-    /// Number with which a ceiling of [`FAR`] times the slowest request passes by its distance.
+    /// Number with which a ceiling of [`FAR`] times the slowest request passes because of its distance.
     pub far: f64,
     /// Number with which the row passes if none is over, regardless of the slowest.
     pub least: f64,
@@ -371,7 +371,7 @@ fn can_alert(file: &BudgetFile, row: &RowPlan, about: &mut RowRemarks<'_>) {
     about.say(if budget.p.is_some() { "p" } else { "max" }, severity, what);
 }
 
-/// Upper edges of server histograms in s: those of vLLM, and of OpenTelemetry's GenAI conventions.
+/// Upper edges of server histograms in s: for vLLM, and for OpenTelemetry's GenAI conventions.
 const EDGES: [(BudgetMetric, &str, &[f64]); 5] = [
     (
         BudgetMetric::Ttft,

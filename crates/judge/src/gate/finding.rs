@@ -15,7 +15,7 @@ plimsoll_model::named! {
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum GateVerdict {
-        /// Every deciding row holds, with confidence.
+        /// Every deciding row passes, with confidence.
         Pass => "pass",
         /// At least one deciding row is inconclusive, and none is broken.
         Inconclusive => "inconclusive",
@@ -130,20 +130,20 @@ pub struct GateRow {
     pub measured: Reading,
     /// Measured figure as text for display.
     pub measured_shown: String,
-    /// Share of requests over the limit with its one-sided bounds; `None` if the row is not judged by a share.
+    /// Share of requests over the limit with its one-sided bounds; `None` if no share decides the row.
     pub share_over: Option<Estimate>,
-    /// Allowed share over the limit; `None` if the row is not judged by a share.
+    /// Allowed share over the limit; `None` if no share decides the row.
     pub allowed: Option<f64>,
     /// Probability of such good data if the row is broken.
     pub p_pass: f64,
-    /// Probability of such bad data if the row holds.
+    /// Probability of such bad data if the row passes.
     pub p_fail: f64,
     /// `p_fail` corrected for all deciding rows (Holm), or that of a watched row (Benjamini and Hochberg).
     pub p_fail_family: f64,
     /// Design effect: observations per independent one; `None` if unknown.
     pub design_effect: Option<f64>,
     pub held: Held,
-    /// Rule that decided; `None` if inconclusive, or if the row is not judged by a share.
+    /// Rule that decided; `None` if inconclusive, or if no share decides the row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<VerdictBasis>,
     /// Set if the run lacks the required data.

@@ -87,7 +87,7 @@ fn floor(gate: &GateInput<'_>, plan: &RowPlan) -> Option<String> {
     None
 }
 
-/// Returns that failures alone exceed the allowed share.
+/// Returns that failures suffice to exceed the allowed share.
 fn errors(plan: &RowPlan, levels: &SelectedLevels<'_>) -> Option<String> {
     let (mut failed, mut requests) = (0, 0);
     let mut most: Option<&ErrorCount> = None;

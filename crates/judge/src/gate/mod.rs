@@ -2,7 +2,7 @@
 //!
 //! Reading order: `finding` (output), `select` (levels and requests of a row), `judge` (one row; `rates` and `against` for other kinds of
 //! metric). Then `locate` (place of a failure), `settle` (all rows together), `refusals` (other objections to the run). A verdict per level was
-//! rejected, because a pass at half of the promised load is no pass.
+//! rejected, because a pass at half of the planned load is no pass.
 
 mod against;
 mod finding;
@@ -75,7 +75,7 @@ pub fn gate(file: &BudgetFile, run: &MeasuredRun<'_>, baseline: Option<&Measured
     gate_at(file, run, baseline, interim::analyses(run))
 }
 
-/// Evaluates a budget file in one of so many analyses, which share the error probability.
+/// Evaluates a budget file as one of `analyses` analyses, which share the error probability.
 pub fn gate_at(
     file: &BudgetFile,
     run: &MeasuredRun<'_>,

@@ -124,7 +124,7 @@ impl<'a> MeasuredRun<'a> {
         }
     }
 
-    /// Returns the levels for a row without a rate: those of the run, or the held ones of a sweep. A batch uses the saturating level: the one
+    /// Returns the levels for a row without a rate: all levels of a run, or the sustained levels of a sweep. A batch uses the saturating level: the one
     /// that was measured again, or the best one of the search.
     fn at_any_rate<'m>(
         &'m self,

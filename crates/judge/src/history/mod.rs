@@ -77,12 +77,12 @@ impl ResultFigure {
     }
 }
 
-/// Returns the levels whose figures count: levels of runs, and holds of sweeps.
+/// Returns the levels whose figures count: levels of runs, and sustained levels of sweeps.
 pub fn measured(findings: &Findings) -> impl Iterator<Item = &LevelFinding> {
     findings.levels.iter().filter(|level| is_measured(&level.summary.purpose))
 }
 
-/// A measured level, as far as a result needs it. A reader of many runs fills it without reading the rest of their findings.
+/// The parts of a measured level that a result needs. A reader of many runs fills it without reading the rest of their findings.
 #[derive(Copy, Clone, Debug)]
 pub struct LevelView<'a> {
     /// Kind of traffic, such as `steady`.
