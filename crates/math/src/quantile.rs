@@ -114,7 +114,7 @@ pub fn interval(
 pub struct EffectiveN {
     /// Number of values / design effect: the printed size, and the basis of failures.
     pub n_eff: f64,
-    /// Effective number at the upper side of the design effect, for passes by counting and for upper ends. A calm run has
+    /// Effective number at the upper side of the design effect, for pass verdicts by counting and for upper ends. A calm run has
     /// both a small share beyond a limit and a small design effect at that share. The design effect is therefore also read
     /// from wider shares (up to [`WIDEST`]), which the calm did not select. It uses [`lugsail`] batches as long as the
     /// level's [`Memory`], and its factor.
