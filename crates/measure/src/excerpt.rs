@@ -54,7 +54,7 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Returns the level reduced to this part, of which `requests` have a row.
+    /// Returns the level reduced to this part; `requests` of its requests have a row.
     ///
     /// All requests without a row may belong to the part, so rows that are missing in the level make the part invalid too.
     pub fn of_level(&self, level: &Level, requests: u64) -> Level {

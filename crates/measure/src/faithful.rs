@@ -121,7 +121,7 @@ impl TrafficSample {
 
 /// Returns the due times of a schedule's requests in ns, if each takes as long as its line in the log.
 ///
-/// `took_ns` is indexed by the line number minus 1. Without turns that wait for others, the times are those of the schedule.
+/// `took_ns` is indexed by the line number minus 1. Without turns that wait for others, the times are the scheduled times.
 pub fn stepped(schedule: &Schedule, trace: &Trace, took_ns: &[i64]) -> Vec<i64> {
     let mut due: Vec<i64> = schedule.arrivals.iter().map(|one| one.due.0).collect();
     let Some(graph) = &trace.graph else { return due };

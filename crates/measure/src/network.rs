@@ -2,7 +2,7 @@
 //!
 //! Two figures decide whether the network is the cause: the minimum round trip, and the retransmitted or reordered segments.
 //! The smoothed round trip is reported but decides nothing. It includes the peer's delay before an acknowledgement, which a
-//! slow server lets run to its end (40 ms on Linux). A slow engine would therefore look like a slow network.
+//! slow server lets run to its end (40 ms on Linux). A slow engine would therefore resemble a slow network.
 
 use std::collections::HashMap;
 

@@ -138,7 +138,7 @@ impl<'a> Column<'a> {
     }
 }
 
-/// Ranks at which correlation is measured: those of the shown percentiles, of their [`tail_shares`], and of [`WIDE`] shares.
+/// Ranks at which correlation is measured: ranks of the shown percentiles, of their [`tail_shares`], and of [`WIDE`] shares.
 const WATCHED: [f64; 11] = [0.5, 0.6, 0.8, 0.9, 0.95, 0.96, 0.98, 0.99, 0.996, 0.998, 0.999];
 
 /// The number of values over each limit, per step in the order of due times, and their ranks.

@@ -28,7 +28,7 @@ pub struct ShardRun {
 
 #[derive(Debug)]
 pub struct MergedRun {
-    /// Merged level. Its load, arrivals and hash are still those of one shard; the scenario defines the spacing of arrivals.
+    /// Merged level. Its load, arrivals and hash still come from one shard; the scenario defines the spacing of arrivals.
     pub level: Level,
     /// Rows in the order of their ends.
     pub attempts: Vec<Attempt>,

@@ -56,7 +56,7 @@ const OPENING: f64 = 0.25;
 
 /// Returns the number of requests in the opening of a closed loop.
 ///
-/// These are the requests that start together, one per request in flight, and those that are due before the first responses.
+/// These are the requests that start together, one per request in flight, and the requests that are due before the first responses.
 /// They wait for each other by design, so they do not show whether the level is steady. They count in every figure.
 pub fn opening(columns: &Columns, level: &Level) -> usize {
     let Load::Closed { concurrency } = level.load else { return 0 };

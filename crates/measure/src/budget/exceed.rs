@@ -238,7 +238,7 @@ pub fn of_values(values: &[i64], limit_s: f64, p: f64, length_s: f64) -> Count {
     counted(&column, limit_s, p, batches_for(length_s, longest_s))
 }
 
-/// Counts values of which none is absent. `batches` is the number of batches of their level; `None` if the level is too short.
+/// Counts values that are all present. `batches` is the number of batches of their level; `None` if the level is too short.
 pub fn of_batches(values: &[i64], limit_s: f64, p: f64, batches: Option<usize>) -> Count {
     counted(&Column::new(values), limit_s, p, batches)
 }

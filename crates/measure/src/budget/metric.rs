@@ -1,6 +1,6 @@
 //! The metrics of a budget: names in files, units, the side of the limit, and the kind of evaluation.
 //!
-//! The list is closed. An unknown name is an error in the file, because a row that nobody measures can never break. Readings of GPU
+//! The list is closed. An unknown name is an error in the file, because a row without measurements can never break. Readings of GPU
 //! utilisation are rejected by name, because they lag and do not measure load.
 
 use schemars::JsonSchema;

@@ -1,6 +1,6 @@
 //! A figure: a value with its interval and counts, or the reason for a missing value.
 //!
-//! A bare `Option<f64>` was rejected: it has no reason for a missing value, and "not measured" must not look like "none".
+//! A bare `Option<f64>` was rejected: it has no reason for a missing value, and "not measured" must differ from "none".
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@
 //! [`plimsoll_model::At`]. Each figure is a [`Reading`], with either its interval and counts or the reason why it is refused.
 //!
 //! A quantile that falls among failed requests is `+∞`, which is a valid figure. JSON has no infinity, so the field contains
-//! the text `"inf"` ([`unbounded`]). The alternative `null` was rejected because "infinite" and "not measured" would look alike.
+//! the text `"inf"` ([`unbounded`]). The alternative `null` was rejected because "infinite" and "not measured" would be indistinguishable.
 
 mod budget;
 pub mod cold_start;

@@ -113,7 +113,7 @@ pub struct CapacityLines {
     pub mix: Lengths,
     /// Think time that the number of users assumes, in seconds.
     pub think_time_s: f64,
-    /// Result of the hold at a limit; `null` if no hold was requested.
+    /// Result of a longer level at a limit; `null` if none was requested.
     pub hold: Option<SustainedLine>,
 }
 

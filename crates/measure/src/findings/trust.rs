@@ -1,6 +1,6 @@
 //! Trust in a measurement, with the reasons for and against it.
 //!
-//! Passed checks are stored too: otherwise a passed check and a check that never ran would look alike.
+//! Passed checks are stored too: otherwise a passed check and a check that never ran would be indistinguishable.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

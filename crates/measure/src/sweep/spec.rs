@@ -13,9 +13,9 @@ use crate::findings::BudgetSpec;
 pub struct SweepSpec {
     /// Kinds of traffic, searched in sequence.
     pub traffic: Vec<String>,
-    /// Total time including holds, in ns.
+    /// Total time including sustained levels, in ns.
     pub time: Span,
-    /// Time to hold a found limit, in ns; zero for no hold.
+    /// Duration of the level at a found limit, in ns; zero for no such level.
     pub hold: Span,
     /// Multiple of the zero-contention value that marks the onset.
     pub knee_factor: f64,
