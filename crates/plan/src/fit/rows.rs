@@ -44,7 +44,7 @@ pub struct FitRequest {
 }
 
 impl FitRequest {
-    /// Returns whether the fit holds the request out.
+    /// Returns whether the request is held out of the fit.
     pub fn held_out(&self) -> bool {
         self.stretch % 3 == 2
     }

@@ -40,7 +40,7 @@ pub struct AnswerSteps {
     /// Steps with prompts: a range of [`Answers::prompts`].
     from: usize,
     to: usize,
-    /// Whether the fit holds the response out.
+    /// Whether the response is held out of the fit.
     pub held_out: bool,
     /// Sixth of the run that contains the response.
     sixth: usize,

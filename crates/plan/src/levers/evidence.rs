@@ -1,7 +1,7 @@
 //! Reads from a run where a lever could act: repeats, shared prefixes, shares of the time, room in the batch.
 //!
 //! The prompts determine the hit rate of a hypothetical cache, because the rows contain their block hashes. The cache has
-//! no limit in size or age, so these rates are upper bounds. Shares of time are those of the tail (the slowest tenth by the
+//! no limit in size or age, so these rates are upper bounds. Shares of time describe the tail (the slowest tenth by the
 //! goal's metric). A lever that shortens the mean and not the tail does not move a percentile.
 
 use std::collections::{HashMap, HashSet};
