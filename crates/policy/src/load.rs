@@ -1,7 +1,7 @@
 //! Load of a replica in the router's own count: booked before a request is sent, and released at any end.
 //!
 //! The replica's own queue length lost as a base, because it is some scrapes old. Between two scrapes, all requests
-//! would go to the replica that looked idle.
+//! would go to the replica that seemed idle.
 
 use plimsoll_model::At;
 
