@@ -29,7 +29,7 @@ pub struct RuleFile {
     pub rules: Vec<RuleSpec>,
 }
 
-/// One rule. All its conditions must hold.
+/// One rule. All its conditions must be true.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSpec {
