@@ -182,7 +182,7 @@ fn rows(rows: &[WatchRow]) -> String {
     page.join("\n")
 }
 
-/// The rows over all of a stretch.
+/// The rows over a whole time range.
 pub fn over_all(found: &ReplayFinding) -> String {
     format!("Over all {}:\n{}", words::time(found.watched_s), rows(&found.rows))
 }
