@@ -233,7 +233,7 @@ pub struct Totals {
     pub output_tokens: u64,
     /// Completed steps (batches of a batcher); 0 for engines without steps.
     pub steps: u64,
-    /// Prompt tokens that were looked up in a prefix cache.
+    /// Prompt tokens that were queried in a prefix cache.
     pub prefix_queries: u64,
     /// Prompt tokens that were found in a prefix cache.
     pub prefix_hits: u64,

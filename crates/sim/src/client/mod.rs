@@ -395,7 +395,7 @@ impl SimRun<'_, '_> {
         });
     }
 
-    /// Scrapes the servers' metrics as they were just before that instant.
+    /// Scrapes the servers' metrics with their values just before that instant.
     fn scrape(&mut self, at: At) {
         self.world.settle(at);
         let rows = &mut *self.exchanges.rows;

@@ -157,7 +157,7 @@ impl Fleet {
         }
     }
 
-    /// Sends the requests that may start, and fails those that may not.
+    /// Sends the requests that may start, and fails the others.
     pub(crate) fn pump(&mut self, now: At) {
         self.see_replicas();
         loop {

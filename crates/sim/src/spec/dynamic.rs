@@ -1,6 +1,6 @@
 //! The configuration of a batching server: instances, the batcher's rules, and the cost of a batch.
 //!
-//! Names and meanings are those of Triton's model configuration, so that a `config.pbtxt` can be copied manually.
+//! Names and meanings come from Triton's model configuration, so that a `config.pbtxt` can be copied manually.
 //! Sequence batching, ensembles, rate limits and the response cache are left out, because they are separate
 //! mechanisms.
 //!

@@ -132,7 +132,7 @@ pub struct DisaggregationSpec {
     pub kv_bytes_per_token: Option<f64>,
 }
 
-/// Adapters (LoRA), some of which a replica has loaded. The simulation ignores their effect on step times.
+/// Adapters (LoRA); each replica has loaded some of them. The simulation ignores their effect on step times.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdapterSpec {

@@ -133,7 +133,7 @@ impl ModelShape {
         self.experts.as_ref().map_or(self.layers, |experts| experts.dense_layers)
     }
 
-    /// Returns the parameters of the output head, which equal those of the embedding.
+    /// Returns the parameters of the output head, which equal the parameters of the embedding.
     pub(crate) fn head_params(&self) -> f64 {
         f64::from(self.vocab) * f64::from(self.hidden)
     }

@@ -71,7 +71,7 @@ pub struct StepPlan {
     /// Ids of first admissions, with their cached prompt tokens.
     pub admitted: Vec<(u64, u32)>,
     pub preempted: Vec<u64>,
-    /// Prompt tokens of the admitted sequences that were looked up in the cache.
+    /// Prompt tokens of the admitted sequences that were queried in the cache.
     pub prefix_queries: u64,
     /// Prompt tokens of the admitted sequences that were found in the cache.
     pub prefix_hits: u64,
