@@ -2,7 +2,7 @@
 //! N times each.
 //!
 //! The rule is that of the gate ([`decide_ratio`]). The ratio is broken if more than 1 % of the requests exceed `most`
-//! times an upper edge of the median. The ratio holds if at most 1 % exceed `most` times a lower edge.
+//! times an upper edge of the median. The ratio passes if at most 1 % exceed `most` times a lower edge.
 
 use plimsoll_measure::budget::{AmountUnit, OF_THE_MEDIAN, decide_ratio, shown};
 use plimsoll_measure::findings::Held;

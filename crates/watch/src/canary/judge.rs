@@ -180,7 +180,7 @@ impl Judge {
 struct Sum {
     n: u64,
     over: u64,
-    /// Mean of their own shares before the deploy.
+    /// Mean of the replicas' shares before the deploy.
     own: f64,
 }
 
