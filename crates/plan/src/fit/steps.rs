@@ -37,7 +37,7 @@ pub struct AnswerSteps {
     decoded: f64,
     /// Tokens of context attended to.
     context: f64,
-    /// Steps with prompts: a range of [`Answers::prompts`].
+    /// Steps with prompts: a range of [`FitAnswers::prompts`].
     from: usize,
     to: usize,
     /// Whether the response is held out of the fit.

@@ -76,7 +76,7 @@ pub enum SimSpecError {
     },
 }
 
-/// Returns a [`SpecError::Range`] for this field.
+/// Returns a [`SimSpecError::Range`] for this field.
 pub(crate) fn range(field: &'static str, value: impl ToString, expected: &'static str) -> SimSpecError {
     SimSpecError::Range { field, value: value.to_string(), expected }
 }

@@ -20,7 +20,7 @@ use plimsoll_measure::server_side::{Buckets, Signal};
 use plimsoll_model::{At, Span};
 use serde::Serialize;
 
-/// The origin of a signal (a gateway, or any other as [`Layer::Engine`]), and the signal.
+/// The origin of a signal (a gateway, or any other as [`SignalLayer::Engine`]), and the signal.
 pub type KeptSignal = (SignalLayer, Signal);
 
 /// The length of blocks, the shortest first.

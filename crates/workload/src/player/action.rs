@@ -36,7 +36,7 @@ pub enum Deadline {
 /// One attempt of an arrival, with the limits that the caller must enforce.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AttemptPlan {
-    /// Arrival. Its `due` is the scheduled time; [`Attempted::due`] is the actual one.
+    /// Arrival. Its `due` is the scheduled time; [`AttemptPlan::due`] is the actual one.
     pub arrival: Arc<Arrival>,
     /// Attempt number; 0 for the first attempt.
     pub attempt: u16,

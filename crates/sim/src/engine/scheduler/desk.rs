@@ -20,7 +20,7 @@ pub(crate) struct SchedulerState {
     pub running: Vec<u32>,
     pub pool: BlockPool,
     arrivals: u64,
-    /// Counters of drafts since the last call of [`drafts`](Desk::drafts).
+    /// Counters of drafts since the scheduler last took them.
     pub drafts: Drafts,
 }
 
