@@ -40,7 +40,7 @@ pub struct ProgressLine {
     message: Option<String>,
 }
 
-/// A kind of event.
+/// A kind of event in the lines of progress.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgressEvent {
