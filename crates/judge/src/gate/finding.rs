@@ -126,7 +126,7 @@ pub struct GateRow {
     pub limit: Option<f64>,
     /// Limit for display, such as `≤ 350 ms`.
     pub limit_shown: String,
-    /// Measured figure with its interval.
+    /// Measured figure with its interval, or the reason for its refusal.
     pub measured: Reading,
     /// Measured figure as text for display.
     pub measured_shown: String,
