@@ -28,11 +28,11 @@ pub struct Network {
     pub sent: u64,
     /// Retransmitted segments, including a connection's first SYN.
     pub sent_again: u64,
-    /// Received segments with data.
+    /// Number of received TCP segments with data.
     pub received: u64,
     /// Segments received out of order; after a lost segment all segments are out of order until it arrives.
     pub out_of_order: u64,
-    /// Attempts with a retransmission.
+    /// Number of attempts with at least one retransmission.
     pub resent_in: u64,
     /// Attempts with segments out of order: at least one segment was lost or overtaken.
     pub disordered_in: u64,

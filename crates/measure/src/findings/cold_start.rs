@@ -65,7 +65,7 @@ pub struct ColdStartFinding {
     pub penalty: Option<BoundedValue>,
     /// Probability of a first request this slow if it were like any other (p-value); `null` if not tested.
     pub p: Option<f64>,
-    /// The idle periods.
+    /// Results of the idle periods, in order of time.
     pub trials: Vec<ColdTrial>,
     /// Set if a run found the idle period without a cold-start test. Its requests then count in the figures of their levels.
     #[serde(default)]

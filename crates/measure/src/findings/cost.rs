@@ -22,7 +22,7 @@ pub struct CostFinding {
 pub struct LevelCost {
     /// Number of the level in the run, from 0.
     pub level: u32,
-    /// Costs at this level.
+    /// Costs at the load of this level.
     pub costs: UnitCosts,
 }
 
@@ -33,7 +33,7 @@ pub struct LineCost {
     pub traffic: String,
     /// Load in requests per second; `null` if the limit was not found.
     pub rate: Option<Estimate>,
-    /// Costs at this load.
+    /// Costs at the load of this limit.
     pub costs: UnitCosts,
 }
 

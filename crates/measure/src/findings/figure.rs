@@ -22,7 +22,7 @@ pub struct Estimate {
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub upper: f64,
-    /// Number of observations.
+    /// Number of observations behind the estimate.
     pub n: u64,
     /// Effective sample size after the correction for correlation: n / D.
     pub n_eff: f64,
@@ -96,7 +96,7 @@ impl Reading {
 pub struct Percentiles {
     /// Name of the metric: `ttft`, `e2e_after_send`, …
     pub metric: String,
-    /// Number of observations, including failures.
+    /// Number of observations, including failed requests.
     pub n: u64,
     /// Number of failed or unfinished requests in `n`; they rank as infinite.
     pub infinite: u64,

@@ -43,7 +43,7 @@ pub const FINDINGS_SCHEMA: u32 = 1;
 /// One level with its verdict.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LevelFinding {
-    /// Measured result of the level.
+    /// Measured result of the level: counts, rates, latencies.
     pub summary: LevelSummary,
     /// Trust in the result, with its checks.
     pub validity: Validity,

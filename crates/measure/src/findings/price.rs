@@ -36,7 +36,7 @@ pub struct PriceSpec {
 pub struct Price {
     /// Amount and unit of the price.
     pub per: Per,
-    /// Currency, as written.
+    /// Currency as the user wrote it, such as `USD`.
     pub currency: String,
 }
 
@@ -62,7 +62,7 @@ pub enum Per {
 pub enum EndpointPrice {
     /// Price per hour of the whole endpoint.
     PerHour(f64),
-    /// Price per million tokens.
+    /// Price per million tokens, prompt and generated.
     PerMtok {
         /// Price per million prompt tokens, in the stated currency.
         input: f64,
@@ -74,9 +74,9 @@ pub enum EndpointPrice {
 /// The price of one endpoint, with its source.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Bill {
-    /// Price of the whole endpoint.
+    /// Price of the whole endpoint, per hour or per token.
     pub rate: EndpointPrice,
-    /// Currency of all amounts.
+    /// Currency of all amounts, such as `USD`.
     pub currency: String,
     /// Price as given by the user.
     pub given: PriceSpec,

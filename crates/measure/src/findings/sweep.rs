@@ -62,7 +62,7 @@ pub struct CurvePoint {
     pub stability: LoadKeptUp,
     /// Verdict of the budget on this level; `null` without a budget.
     pub budget: Option<Held>,
-    /// Trust in the level.
+    /// Trust in the level: valid, short, suspect or invalid.
     pub trust: Trust,
 }
 
@@ -71,7 +71,7 @@ pub struct CurvePoint {
 pub struct LadderRung {
     /// Number of the level in the run, from 0.
     pub level: u32,
-    /// Requests kept in flight.
+    /// Number of requests kept in flight.
     pub concurrency: u32,
     /// Finished requests per second of the level.
     pub achieved_per_s: f64,
@@ -84,7 +84,7 @@ pub struct LadderRung {
 pub struct FitPoint {
     /// Load of this point in requests per second.
     pub rate_per_s: f64,
-    /// Fitted percentile in seconds.
+    /// Fitted percentile of the latency in seconds.
     pub fitted_s: f64,
     /// Lower end of the 95 % bootstrap band, in seconds.
     pub lower_s: f64,
@@ -163,7 +163,7 @@ impl CapacityLine {
     }
 }
 
-/// One load in several units.
+/// One load, expressed in several units.
 #[derive(Copy, Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LoadWords {
     /// Prompt tokens per second; `null` if unknown.
@@ -183,7 +183,7 @@ pub struct LoadWords {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Hold")]
 pub struct SustainedLine {
-    /// Limit: `onset`, `budget` or `stability`.
+    /// Kind of the limit: `onset`, `budget` or `stability`.
     pub line: String,
     /// Number of the level in the run, from 0.
     pub level: u32,

@@ -5,13 +5,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The trust in a measurement.
+/// The trust in a measurement, from valid to invalid.
 #[derive(
     Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Trust {
-    /// All checks passed.
+    /// All checks of the measurement passed.
     #[default]
     Valid,
     /// All checks passed except the length: some percentiles have too few requests for a verdict.
@@ -38,7 +38,7 @@ pub struct Validity {
 pub struct Reason {
     /// Name of the check: a stable word such as `schedule_lag`.
     pub check: String,
-    /// Severity of the problem.
+    /// Severity of the problem: short, suspect or invalid.
     pub verdict: Trust,
     /// Level with the problem; `null` for the whole run.
     pub level: Option<u32>,

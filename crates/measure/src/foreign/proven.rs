@@ -20,7 +20,7 @@ pub struct Proof {
     pub what: String,
     /// Observation, with its figures.
     pub figure: String,
-    /// Effect on the latencies.
+    /// Effect of the error on the latencies.
     pub means: String,
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::LineSpec;
 use crate::findings::BudgetSpec;
 
-/// The specification of a sweep.
+/// The specification of a sweep: traffic, time and limits.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SweepSpec {
@@ -129,7 +129,7 @@ pub struct SweepLevel {
     pub traffic: String,
     /// Purpose: `baseline`, `idle`, `ladder`, `curve`, `bisect`, `overload`, `place`, `prove`, `hold`.
     pub purpose: String,
-    /// Offered load of the level.
+    /// Offered load of the level, open or closed.
     pub load: Load,
     /// Duration of the arrivals in ns.
     pub window: Span,
