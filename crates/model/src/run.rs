@@ -29,7 +29,7 @@ pub enum RunState {
 /// Tie between the run's axis and the machine's clocks: `At(0)` is this instant on both.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ClockAnchor {
-    /// CLOCK_MONOTONIC in ns.
+    /// Time of CLOCK_MONOTONIC at that instant in ns.
     pub monotonic_ns: i64,
     /// CLOCK_REALTIME (Unix epoch) in ns.
     pub realtime_ns: i64,
@@ -115,7 +115,7 @@ pub struct Manifest {
     pub label: Option<String>,
     /// Progress of the run: running, complete or partial.
     pub progress: RunState,
-    /// Clock of the timestamps.
+    /// Clock of the timestamps: real or virtual time.
     #[serde(default, skip_serializing_if = "TimeBase::is_real")]
     pub time: TimeBase,
     /// Start of the run on the machine's clocks.
@@ -135,7 +135,7 @@ pub struct Manifest {
     /// Shards of a merged run, by number. `host` and `clock` of the run come from the first shard that began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<ShardPart>,
-    /// Machine that sent the load.
+    /// Machine that sent the load of the run.
     pub host: Host,
     /// Target of the run, as measured.
     pub target: Fingerprint,
@@ -143,7 +143,7 @@ pub struct Manifest {
     /// target.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<String>,
-    /// Resolved scenario, with every default.
+    /// Resolved scenario of the run, with every default.
     pub scenario: Value,
     /// List of the levels in order of execution.
     pub levels: Vec<Level>,

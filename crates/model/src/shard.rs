@@ -71,7 +71,7 @@ pub struct ShardPart {
 /// Comparison of the shards of a merged level.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ShardsHealth {
-    /// Total number of shards.
+    /// Total number of shards of the run.
     pub of: u32,
     /// Shards that did not start or did not stay until the end.
     pub lost: u32,
