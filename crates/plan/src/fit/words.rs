@@ -45,7 +45,7 @@ pub enum SettingOrigin {
     Fitted,
     /// Reported by the server's metrics endpoint.
     Page,
-    /// Stated by the user.
+    /// Stated by the user, not measured.
     Told,
     /// Assumed, because it is neither stated nor visible at this load.
     Assumed,
@@ -77,7 +77,7 @@ pub struct Residual {
     pub measured_s: f64,
     /// Simulated value over the same requests, s.
     pub simulated_s: f64,
-    /// Number of requests.
+    /// Number of requests behind the figure.
     pub requests: u64,
 }
 
@@ -96,13 +96,13 @@ pub struct FittedEngine {
     pub engine: EngineSpec,
     /// Engine with the replicas of the run.
     pub world: WorldSpec,
-    /// Settings with their origin.
+    /// Settings of the engine with their origin.
     pub settings: Vec<Setting>,
     /// Engines that fit nearly as well; their differences are the uncertainty of the settings.
     pub others: Vec<EngineSpec>,
     /// Errors on held-out intervals of the run.
     pub band: PredictionBand,
-    /// Errors per figure.
+    /// Errors of the fit, one per figure.
     pub residuals: Vec<Residual>,
     /// Range of the fitted loads, means of the levels.
     pub range: LoadRange,

@@ -89,7 +89,7 @@ impl LeverEffortSpec {
     }
 }
 
-/// The order of the ranking.
+/// The order in which levers are ranked.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LeverOrder {
@@ -99,7 +99,7 @@ pub enum LeverOrder {
     Cost,
 }
 
-/// The latency percentile to reduce.
+/// The latency percentile that the levers must reduce.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Goal {
     /// Latency metric, such as `ttft`, `tpot` or `e2e`.
@@ -145,7 +145,7 @@ pub struct EngineFit {
     pub simulated_s: Option<f64>,
     /// Measured percentile of the goal, s; null if not measured.
     pub measured_s: Option<f64>,
-    /// Explanation in one sentence.
+    /// Explanation of the comparison in one sentence.
     pub why: String,
 }
 
@@ -166,7 +166,7 @@ pub struct RankedLever {
     pub lever: String,
     /// Name of the lever in reports.
     pub name: String,
-    /// Simulated setting.
+    /// Simulated setting of the lever, as text.
     pub setting: String,
     /// Saved share of the goal's latency; negative if latency rises.
     pub latency: Estimate,
@@ -182,13 +182,13 @@ pub struct RankedLever {
     pub probability_of_best: f64,
     /// Assumption of the figure; null without one.
     pub assumes: Option<String>,
-    /// Risk of the lever.
+    /// Risk of the lever, as text.
     pub risk: String,
     /// Whether the lever changes the model.
     pub touches_model: bool,
-    /// Effort to revert the lever.
+    /// Effort to revert the lever, as text.
     pub reversible: String,
-    /// First trial of the lever.
+    /// Recommended first trial of the lever, as text.
     pub first: String,
     /// Origin of the figure: `simulated` or `replayed`.
     pub how: FigureOrigin,
@@ -254,7 +254,7 @@ pub struct FasterModel {
 /// The load relative to the queueing onset. Below the onset, most levers on the queue have no effect.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LoadPlace {
-    /// Offered load, requests/s.
+    /// Offered load of the run in requests/s.
     pub offered_per_s: f64,
     /// Queueing onset of this traffic, requests/s; null unless the run is a sweep that found one.
     pub onset_per_s: Option<Estimate>,
@@ -263,7 +263,7 @@ pub struct LoadPlace {
 /// The effect of admission control on a similar run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Admission {
-    /// Limit on requests in flight.
+    /// Limit on the number of requests in flight.
     pub in_flight: u32,
     /// Share of requests that admission rejects.
     pub refused: Estimate,
@@ -290,13 +290,13 @@ pub struct GoodputFigure {
 /// The result of the ranking.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LeverFinding {
-    /// Latency percentile to reduce.
+    /// Latency percentile that the levers must reduce.
     pub goal: Goal,
-    /// Order of the ranking.
+    /// Order in which the levers are ranked.
     pub by: LeverOrder,
     /// Current value of the goal.
     pub now: Reading,
-    /// Evidence in the run.
+    /// Evidence that the run contains for the levers.
     pub evidence: LeverEvidence,
     /// Load relative to the queueing onset; null unless the load is an open loop.
     #[serde(default)]

@@ -74,7 +74,7 @@ pub struct WhatIfFinding {
     pub limit_per_s: Option<f64>,
     /// One prediction per change.
     pub cases: Vec<ChangePrediction>,
-    /// Notes on all predictions.
+    /// Notes on all predictions, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ pub struct ChangePrediction {
     pub replicas: Option<u32>,
     /// Reason for a refusal; null if there is a prediction.
     pub refused: Option<String>,
-    /// Notes on extrapolation and assumptions.
+    /// Notes on extrapolation and assumptions, one sentence each.
     pub notes: Vec<String>,
 }
 
