@@ -94,7 +94,7 @@ pub enum ReplicaOutcome {
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Standing")]
 pub enum ReplicaAvailability {
-    /// The replica can get requests.
+    /// The replica is healthy and can get requests.
     Ready,
     /// The replica is unreachable, or its health check fails.
     Down,

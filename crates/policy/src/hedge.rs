@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::retry::BudgetReserve;
 use crate::setting::SettingError;
 
-/// Hedging settings.
+/// Settings of hedging: a second attempt for slow requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HedgeSpec {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::SettingError;
 
-/// Rate limits.
+/// Rate limits in requests and tokens per minute.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RateSpec {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::SettingError;
 
-/// Sampling settings of traces.
+/// Settings of the sampling of traces.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingSpec {

@@ -30,12 +30,12 @@ use crate::speed::Speed;
 use crate::split::ReplicaArms;
 use crate::telemetry::Telemetry;
 
-/// Decision settings of a gateway.
+/// Settings of the decisions of a gateway.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "FrontSpec")]
 pub struct AdmissionControlSpec {
-    /// Routing policy [default: round_robin].
+    /// Routing policy for requests [default: round_robin].
     pub route: RouteSpec,
     /// Settings of retries and of their budget.
     pub retry: RetryBudgetSpec,
