@@ -48,7 +48,7 @@ pub struct DurationFigures {
     pub mean_s: f64,
     /// Mean as an estimate for the whole traffic.
     pub mean: Reading,
-    /// Median, with its interval.
+    /// Median, or the reason for its refusal.
     pub p50: Reading,
     /// 90th percentile, or the reason for its refusal.
     pub p90: Reading,
@@ -123,7 +123,7 @@ pub struct TailFinding {
     pub middle_requests: u64,
     /// Mean of the tail in seconds.
     pub tail_mean_s: f64,
-    /// Mean of the middle, s.
+    /// Mean of the middle in seconds.
     pub middle_mean_s: f64,
     /// Mean of the tail − mean of the middle, in seconds.
     pub gap: Estimate,
@@ -137,7 +137,7 @@ pub struct TailPart {
     pub stage: Stage,
     /// Mean in the tail − mean in the middle, s.
     pub gap: Estimate,
-    /// Share of the whole gap.
+    /// Share of the whole gap, as a fraction.
     pub share: f64,
 }
 
@@ -158,11 +158,11 @@ pub struct CeilingAt {
     pub factor: Option<f64>,
     /// Mean latency before over mean latency after; `None` if no time is left.
     pub speed_up: Option<f64>,
-    /// Median after, s.
+    /// Median with the faster stage, in seconds.
     pub p50: Reading,
-    /// 95th percentile after, s.
+    /// 95th percentile with the faster stage, in seconds.
     pub p95: Reading,
-    /// 99th percentile after, s.
+    /// 99th percentile with the faster stage, in seconds.
     pub p99: Reading,
     /// 99th percentile after by the load model with a shorter queue, s; `None` if the queue is a small part of the
     /// tail.
@@ -211,7 +211,7 @@ impl PathFinding {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Unmapped")]
 pub struct UnmappedSpan {
-    /// Name of the span.
+    /// Name of the span in the traces.
     pub name: String,
     /// Name of the service, if known.
     pub service: Option<String>,
@@ -233,7 +233,7 @@ pub struct SliceFinding {
     pub name: String,
     /// Stage of the slice; `None` if there is no stage with this name.
     pub stage: Option<Stage>,
-    /// Slice, s.
+    /// Slice of the budget in seconds.
     pub slice_s: f64,
     /// Percentile of the slice, as a fraction.
     pub p: f64,
@@ -245,7 +245,7 @@ pub struct SliceFinding {
     pub time_over: f64,
     /// Mean of the stage over the slice: the used part of the slice.
     pub used: f64,
-    /// Verdict on the slice.
+    /// Verdict on the slice: pass, inconclusive or fail.
     pub verdict: Held,
 }
 
@@ -285,17 +285,17 @@ pub struct FloorFinding {
     pub from: String,
     /// Part of the profile that is compared.
     pub against: String,
-    /// Number of iterations.
+    /// Number of iterations of the measurement.
     pub n: u64,
     /// Median of the measurement in seconds.
     pub floor_s: f64,
     /// Median of that part in the profile, s; `None` if it has none.
     pub measured_s: Option<f64>,
-    /// Ratio of profile to measurement.
+    /// Ratio of profile to measurement; null if unknown.
     pub ratio: Option<f64>,
 }
 
-/// A whole profile.
+/// A whole profile: latencies, their stages and slices.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ProfileFinding {
     /// Numbers of read, repaired and rejected traces.
