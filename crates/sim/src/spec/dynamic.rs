@@ -32,7 +32,7 @@ pub struct DynamicSpec {
     /// scheduler].
     #[serde(default)]
     pub dynamic_batching: Option<BatcherSpec>,
-    /// Costs before the queue.
+    /// Costs of a request before the queue.
     #[serde(default)]
     pub front: FrontSpec,
     /// Cost of a batch on an instance.
@@ -109,7 +109,7 @@ pub enum TimeoutAction {
     Delay,
 }
 
-/// The costs before the queue.
+/// The costs of a request before the queue.
 #[derive(Copy, Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FrontSpec {
@@ -171,7 +171,7 @@ pub struct TableSpec {
     pub points: Vec<BatchPoint>,
 }
 
-/// One measured time.
+/// The measured time of one batch size.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchPoint {

@@ -78,7 +78,7 @@ pub struct CannedSpec {
 pub struct QueueSpec {
     /// Number of servers (c), at least 1.
     pub servers: u32,
-    /// Distribution of the service time.
+    /// Distribution of the service time of a request.
     pub service: LawSpec,
     /// Maximum number of waiting requests; further ones are rejected [default: no limit].
     #[serde(default)]
@@ -150,7 +150,7 @@ pub enum StepSpec {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinearSpec {
-    /// Time per step in µs.
+    /// Constant part of the time per step in µs.
     pub base_us: f64,
     /// Time per decoding sequence in µs.
     pub decode_us: f64,

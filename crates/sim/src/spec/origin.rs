@@ -33,7 +33,7 @@ pub struct OriginSpec {
     pub notes: Vec<String>,
     /// Errors on held-out measurements, per metric.
     pub held_out: Vec<HeldOut>,
-    /// Loads that the measurements cover.
+    /// Range of the loads that the measurements cover.
     pub range: Option<LoadRange>,
 }
 
@@ -61,7 +61,7 @@ pub enum ProfileBasis {
     /// Efficiencies without any measurement.
     #[default]
     Assumed,
-    /// Measurements of a running server.
+    /// Measurements of a running server with this engine.
     Calibrated,
 }
 
