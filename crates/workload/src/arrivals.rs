@@ -28,7 +28,7 @@ use crate::units::{SpanText, span_text, span_text_opt};
 pub enum ArrivalSpec {
     /// Constant gaps between arrivals, without randomness.
     Constant,
-    /// Independent arrivals with exponential gaps.
+    /// Independent arrivals with exponential gaps (a Poisson process).
     #[default]
     Poisson,
     /// Gamma-distributed gaps: a coefficient of variation of 1 is Poisson, above 1 bursty, below 1 more regular.
@@ -68,13 +68,13 @@ pub enum ArrivalSpec {
     },
     /// Steps of equal length.
     Step {
-        /// Relative rate of each step.
+        /// Relative rate of each step, in order.
         heights: Vec<f64>,
         /// Coefficient of variation of the gaps in operational time; default 1.
         #[serde(default = "one")]
         cv: f64,
     },
-    /// Constant rate with one spike.
+    /// Constant rate with one spike at a given time.
     Spike {
         /// Rate of the spike relative to the rest.
         height: f64,

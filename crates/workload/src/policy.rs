@@ -25,7 +25,7 @@ pub struct ClientSpec {
     pub timeouts: Timeouts,
     /// Policy for retries of failed attempts.
     pub retries: RetrySpec,
-    /// Planned cancellations by the client.
+    /// Cancellations by the client that the scenario plans.
     pub cancel: CancelSpec,
     /// Longest wait for requests in flight at the end of a level; default 60s.
     #[serde(with = "span_text")]
@@ -112,7 +112,7 @@ pub struct RetrySpec {
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub base: Span,
-    /// Longest backoff; default 8s.
+    /// Longest backoff before a retry; default 8s.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub cap: Span,

@@ -234,7 +234,7 @@ pub enum PromptOrder {
     /// First to last, then from the start again.
     #[default]
     Cycle,
-    /// Random, with equal probability.
+    /// Random lines, each with equal probability.
     Random,
 }
 
@@ -259,7 +259,7 @@ pub struct SharedPrefix {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionSpec {
-    /// Turns per session.
+    /// Number of turns per session, as a size.
     pub turns: Size,
     /// Think time from the end of a turn to the start of the next one; default: exponential with mean 10s.
     #[serde(default = "default_think")]
@@ -270,7 +270,7 @@ fn default_think() -> Pause {
     Pause::Exponential(Span::from_secs(10))
 }
 
-/// Request class.
+/// A class of requests with its own settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassSpec {

@@ -69,7 +69,7 @@ pub struct TargetSpec {
     /// Field of the request body with the output length, such as `max_completion_tokens`; default: the protocol's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length_field: Option<String>,
-    /// Sampling temperature; default: the server's.
+    /// Sampling temperature; absent for the default of the server.
     pub temperature: Option<f64>,
     /// Additional fields of the request body.
     pub extra: Map<String, Value>,

@@ -36,7 +36,7 @@ pub struct TensorSpec {
 pub struct InputSpec {
     /// Name of the input in the model.
     pub name: String,
-    /// Element type.
+    /// Element type of the tensor, such as `FP32`.
     pub datatype: Datatype,
     /// Dimensions of one item, without the batch.
     pub dims: Vec<u32>,
